@@ -7,8 +7,11 @@
 
 #define CB_PY_COLUMNS (CB_MAX_NUMBERS + 4 + CB_MAX_STATES) /* of tensors: see table_tensors.c */
 
+#define CB_PY_NO_MEMORY "has less memory than it has elements" /* known to one_pass.py */
+
 typedef struct cb_py_seen { /* addresses to be brought near; nothing is read by them */
     uintptr_t object, shape;
+    uintptr_t data; /* together they tell that a tensor was looked at as a whole before */
 } cb_py_seen;
 
 typedef struct cb_py_table {

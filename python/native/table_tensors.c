@@ -21,6 +21,14 @@ typedef struct cb_py_getter {
     void *closure;
 } cb_py_getter;
 
+/* A method without arguments, by its own function; call NULL: by its name. */
+typedef struct cb_py_method {
+    PyCFunction call;
+    PyObject *name;
+} cb_py_method;
+
+enum { IS_NEG, IS_CONJ, STORAGE, N_METHODS };
+
 typedef struct reading {
     const void *exchange;
     PyObject *kinds;              /* types of tensors that are what they seem */
@@ -30,10 +38,11 @@ typedef struct reading {
     PyObject *const *number_keys; /* [n_number] */
     PyObject *grads;              /* dict: gradients to take in place of a parameter's own */
     PyObject *kept;               /* list of (dict, what a step that was taken puts into it) */
-    PyObject *count_key, *grad_name, *is_neg, *is_conj;
-    cb_py_getter getter[MOST_KINDS]; /* [kinds] */
-    PyObject *unfit;                 /* list of (row, column, why) */
-    PyObject **held;                 /* tensors that other threads shall not free */
+    PyObject *count_key, *grad_name;
+    cb_py_getter getter[MOST_KINDS];            /* [kinds] */
+    cb_py_method method[MOST_KINDS][N_METHODS]; /* [kinds] */
+    PyObject *unfit;                            /* list of (row, column, why) */
+    PyObject **held;                            /* tensors that other threads shall not free */
     size_t n_held;
     cb_py_tensor *counter; /* [n_rows][1 + n_number] the count, the numbers; data NULL: none */
     cb_py_seen *seen;      /* the table's */
@@ -94,11 +103,70 @@ static void look_ahead(const cb_py_table *self, const reading *r, uint32_t i) {
     }
 }
 
-static void note(const reading *r, uint32_t row, int column, PyObject *object,
-                 const cb_py_tensor *tensor) {
+static cb_py_seen *seen_at(const reading *r, uint32_t row, int column) {
     const size_t k = (size_t)(column - COUNT + CB_MAX_NUMBERS);
-    r->seen[row * (size_t)CB_PY_COLUMNS + k] =
-        (cb_py_seen){(uintptr_t)object, (uintptr_t)tensor->shape};
+    return &r->seen[row * (size_t)CB_PY_COLUMNS + k];
+}
+
+/* ---- what DLPack does not say ---------------------------------------------------------------- */
+
+static PyObject *ask(const reading *r, Py_ssize_t kind, int which, PyObject *tensor) {
+    const cb_py_method *method = &r->method[kind][which];
+    return method->call ? method->call(tensor, NULL)
+                        : PyObject_CallMethodNoArgs(tensor, method->name);
+}
+
+static int answers(const reading *r, Py_ssize_t kind, int which, PyObject *tensor) {
+    PyObject *answer = ask(r, kind, which, tensor);
+    int is_true = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    return is_true;
+}
+
+/* An address or a size that an object tells. */
+static unsigned long long number_of(PyObject *object, const char *method) {
+    PyObject *number = PyObject_CallMethod(object, method, NULL);
+    unsigned long long x = number ? PyLong_AsUnsignedLongLong(number) : 0;
+    Py_XDECREF(number);
+    return x;
+}
+
+/* Whether a tensor's elements lie in the memory that its storage has; others can shrink it. -1: an
+ * exception is set. */
+static int has_memory(const reading *r, Py_ssize_t kind, PyObject *tensor, const cb_py_tensor *x) {
+    const unsigned long long bytes = (unsigned long long)x->n * cb_dtype_size(x->dtype);
+    if (x->n == 0) return 1;
+    if (!x->data) return 0;
+    PyObject *storage = ask(r, kind, STORAGE, tensor);
+    if (!storage) return -1;
+    const unsigned long long begin = number_of(storage, "data_ptr");
+    const unsigned long long size = PyErr_Occurred() ? 0 : number_of(storage, "nbytes");
+    Py_DECREF(storage);
+    if (PyErr_Occurred()) return -1;
+    const unsigned long long at = (uintptr_t)x->data;
+    return at >= begin && at - begin <= size && bytes <= size - (at - begin);
+}
+
+/* NULL: the memory of a tensor holds its numbers as they are; else why not, or an exception is set.
+ * Negations and conjugations may be only noted on it. What was found is remembered while object,
+ * shape and memory are the same, but for negated gradients: another one may soon stand in the same
+ * place. */
+static const char *look_closely(const reading *r, uint32_t row, int column, PyObject *tensor,
+                                const cb_py_tensor *x) {
+    const Py_ssize_t kind = kind_of(r, tensor);
+    cb_py_seen *seen = seen_at(r, row, column);
+    const cb_py_seen now = {(uintptr_t)tensor, (uintptr_t)x->shape, (uintptr_t)x->data};
+    const bool is_known =
+        seen->object == now.object && seen->shape == now.shape && seen->data == now.data && x->data;
+    if (is_known && column != GRAD) return NULL;
+    int wrong = answers(r, kind, IS_NEG, tensor);
+    if (wrong == 0 && x->is_complex) wrong = answers(r, kind, IS_CONJ, tensor);
+    if (wrong) return "is negated or conjugated lazily";
+    if (is_known) return NULL;
+    const int has = has_memory(r, kind, tensor, x);
+    if (has <= 0) return has < 0 ? "is no plain tensor" : CB_PY_NO_MEMORY;
+    *seen = now;
+    return NULL;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -127,9 +195,9 @@ static int read_tensor(reading *r, uint32_t i, int column, PyObject *object,
     if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
     if (!why && kind != param && kind->n) why = check_form(out, kind);
     else if (!why && !cb_py_tensor_like(out, param, kind, &unlike)) why = unlike;
-    if (why) return add_unfit(r, i, column, why);
-    note(r, i, column, object, out);
-    return 0;
+    if (!why) why = look_closely(r, i, column, object, out);
+    if (PyErr_Occurred()) return -1;
+    return why ? add_unfit(r, i, column, why) : 0;
 }
 
 static bool is_half(const cb_py_tensor *x) { return x->dtype == CB_F16 || x->dtype == CB_BF16; }
@@ -143,7 +211,9 @@ static const char *check_axes(const cb_py_table *self, const cb_py_tensor *x) {
                                      : "does not lie row by row";
 }
 
-static int read_param(const cb_py_table *self, reading *r, uint32_t i, cb_py_tensor *out) {
+/* Without a gradient it is not stepped, and its memory need not be there. */
+static int read_param(const cb_py_table *self, reading *r, uint32_t i, bool is_stepped,
+                      cb_py_tensor *out) {
     const char *why = "is no plain tensor";
     if (is_plain(r, r->params[i])) why = cb_py_tensor_of(r->exchange, r->params[i], out);
     if (!why && is_half(out)) {
@@ -153,16 +223,9 @@ static int read_param(const cb_py_table *self, reading *r, uint32_t i, cb_py_ten
     }
     if (!why && !cb_dtype_is_float(out->dtype)) why = "is of no floating type that is stepped";
     if (!why) why = check_axes(self, out);
-    if (why) return add_unfit(r, i, PARAM, why);
-    note(r, i, PARAM, r->params[i], out);
-    return 0;
-}
-
-static int answers(PyObject *tensor, PyObject *question) {
-    PyObject *answer = PyObject_CallMethodNoArgs(tensor, question);
-    int is_true = answer ? PyObject_IsTrue(answer) : -1;
-    Py_XDECREF(answer);
-    return is_true;
+    if (!why && is_stepped) why = look_closely(r, i, PARAM, r->params[i], out);
+    if (PyErr_Occurred()) return -1;
+    return why ? add_unfit(r, i, PARAM, why) : 0;
 }
 
 /* The gradient of a row, held; NULL: it has none, or an exception is set. */
@@ -182,19 +245,6 @@ static PyObject *gradient_of(reading *r, uint32_t i) {
     if (!grad) return NULL;
     hold(r, grad);
     return grad == Py_None ? NULL : grad;
-}
-
-/* A negation or conjugation that is only noted on the tensor is not in its memory. Real numbers are
- * negated so where they are the imaginary parts of complex ones, with gaps between them; of one
- * element no gap is seen. */
-static int read_gradient(reading *r, uint32_t i, PyObject *grad, const cb_py_tensor *param,
-                         cb_py_tensor *out) {
-    int noted = 0;
-    if (param->n == 1 || param->is_complex) noted = answers(grad, r->is_neg);
-    if (noted == 0 && param->is_complex) noted = answers(grad, r->is_conj);
-    if (noted < 0) return -1;
-    if (noted) return add_unfit(r, i, GRAD, "is negated or conjugated lazily");
-    return read_tensor(r, i, GRAD, grad, param, param, out);
 }
 
 static double value_of(const cb_py_tensor *scalar) {
@@ -219,10 +269,9 @@ static const cb_py_tensor *read_scalar(reading *r, uint32_t i, int column, PyObj
     if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
     if (!why && (out->n != 1 || out->is_complex || (out->dtype != CB_F32 && out->dtype != CB_F64)))
         why = "is not one number";
-    if (!why) {
-        note(r, i, column, object, out);
-        return out;
-    }
+    if (!why) why = look_closely(r, i, column, object, out);
+    if (PyErr_Occurred()) return NULL;
+    if (!why) return out;
     (void)add_unfit(r, i, column, why); /* an exception is looked for by the caller */
     return NULL;
 }
@@ -299,16 +348,15 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group,
     cb_py_tensor param = {0}, grad = {0};
     cb_optim_row row = cb_py_table_row(self, i, group);
     cb_py_tensor *counter = &r->counter[(size_t)i * (1 + self->n_number)];
-    if (read_param(self, r, i, &param) < 0) return -1;
     counter->data = NULL;
     PyObject *gradient = gradient_of(r, i);
-    if (PyErr_Occurred()) return -1;
+    if (PyErr_Occurred() || read_param(self, r, i, gradient != NULL, &param) < 0) return -1;
     row.param = param.data;
     row.dtype = param.dtype;
     row.n = param.n;
     (void)cb_py_table_see(self, param.rank, param.shape, &row); /* read_param has looked */
     if (gradient) {
-        if (read_gradient(r, i, gradient, &param, &grad) < 0) return -1;
+        if (read_tensor(r, i, GRAD, gradient, &param, &param, &grad) < 0) return -1;
         const bool is_noisy = is_half(&param) && self->half == CB_HALF_STOCHASTIC;
         Py_ssize_t at = 0;
         if (read_count(r, i, is_noisy, &at, counter, &row.t) < 0) return -1;
@@ -380,17 +428,35 @@ static void find_getter(reading *r, Py_ssize_t kind) {
     Py_XDECREF(found); /* the type keeps it */
 }
 
+/* How objects of a kind are asked for what stands in `method`. */
+static void find_method(cb_py_method *method, PyObject *type) {
+    PyObject *found = PyObject_GetAttr(type, method->name);
+    if (!found) PyErr_Clear();
+    if (found && PyType_Check(type) && Py_IS_TYPE(found, &PyMethodDescr_Type) &&
+        PyType_IsSubtype((PyTypeObject *)type, PyDescr_TYPE(found))) {
+        const PyMethodDef *def = ((PyMethodDescrObject *)found)->d_method;
+        if (def->ml_flags == METH_NOARGS) method->call = def->ml_meth;
+    }
+    Py_XDECREF(found); /* the type keeps it */
+}
+
 /* The names of what is asked of a tensor; -1: an exception is set. */
 static int intern(reading *r) {
+    static const char *const methods[N_METHODS] = {"is_neg", "is_conj", "untyped_storage"};
     if (PyTuple_GET_SIZE(r->kinds) > MOST_KINDS) {
         PyErr_Format(PyExc_ValueError, "at most %d kinds of tensors", MOST_KINDS);
         return -1;
     }
     r->grad_name = PyUnicode_InternFromString("grad");
-    r->is_neg = PyUnicode_InternFromString("is_neg");
-    r->is_conj = PyUnicode_InternFromString("is_conj");
-    if (!r->grad_name || !r->is_neg || !r->is_conj) return -1;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(r->kinds); k++) find_getter(r, k);
+    if (!r->grad_name) return -1;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(r->kinds); k++) {
+        find_getter(r, k);
+        for (int m = 0; m < N_METHODS; m++) {
+            r->method[k][m].name = PyUnicode_InternFromString(methods[m]);
+            if (!r->method[k][m].name) return -1;
+            find_method(&r->method[k][m], PyTuple_GET_ITEM(r->kinds, k));
+        }
+    }
     return 0;
 }
 
@@ -411,8 +477,9 @@ static void drop_reading(reading *r) {
     PyMem_Free(r->held);
     PyMem_Free(r->counter);
     Py_XDECREF(r->grad_name);
-    Py_XDECREF(r->is_neg);
-    Py_XDECREF(r->is_conj);
+    for (int k = 0; k < MOST_KINDS; k++) {
+        for (int m = 0; m < N_METHODS; m++) Py_XDECREF(r->method[k][m].name);
+    }
 }
 
 /* Whether `kept` is a list of pairs of dicts. */

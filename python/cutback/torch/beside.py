@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import _native
 from ..optim.extras import Extras
+from .states import lacks_memory
 
 DECAY = 0.999  # of averages, unless a step is told another
 
@@ -25,6 +26,8 @@ def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> np.ndarray[Any, 
         return None
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: the {what} is {type(x).__name__}, not a tensor")
+    if lacks_memory(x):
+        raise ValueError(f"{name}: the {what} has less memory than it has elements")
     halves = (torch.float16, torch.bfloat16)
     whole = torch.float32 if p.dtype in halves else p.dtype
     types = halves if what == "copy" else (whole,)
@@ -33,6 +36,10 @@ def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> np.ndarray[Any, 
         raise ValueError(
             f"{name}: the {what} is {x.dtype}{list(x.shape)} with strides {x.stride()}, and has to "
             f"be {kind}{list(p.shape)} with {p.stride()}, for a real parameter"
+        )
+    if x.is_neg() or x.is_conj():
+        raise ValueError(
+            f"{name}: the {what} is negated or conjugated lazily; pass x.resolve_neg()"
         )
     flat = x.detach().as_strided((x.numel(),), (1,))
     array: np.ndarray[Any, Any]

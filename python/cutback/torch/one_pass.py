@@ -17,7 +17,7 @@ from ..integers import integer
 from ..optim.base import Half
 from ..optim.extras import Outcome, outcome
 from .beside import DECAY, Beside
-from .states import check_numbers, kind, laid_out_like
+from .states import check_numbers, kind, lacks_memory, laid_out_like, names_of
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
@@ -27,6 +27,7 @@ _LARGE = 1 << 22  # bytes of a state, from which on it is worth large pages
 _set_grad_enabled = torch._C._set_grad_enabled  # one call of C; torch.set_grad_enabled is a class
 _WAYS = {"foreach", "fused", "capturable", "differentiable"}  # not in all groups of PyTorch's own
 _SCALER = ("grad_scale", "found_inf")  # attributes by which a scaler speaks with an optimizer
+_NO_MEMORY = "has less memory than it has elements"  # CB_PY_NO_MEMORY of table.h
 _FOUND = ("outcome", "why_torch")  # public attributes that a step sets
 Unfit = tuple[int, int, str]  # row, column, why
 _Kept = tuple[
@@ -48,15 +49,6 @@ class Known(NamedTuple):
     states: tuple[dict[str, Any], ...]  # beside the parameters; empty where there is none yet
     group_of: list[int]
     table: _native.OptimizerTable
-
-
-def _names(groups: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    return tuple(
-        name
-        for g, group in enumerate(groups)
-        for name in group.get("param_names")
-        or [f"parameter {i} of group {g}" for i in range(len(group["params"]))]
-    )
 
 
 def _keeping_grad_mode(function: Callable[[], Any]) -> Any:
@@ -365,8 +357,20 @@ class OnePass(torch.optim.Optimizer):
         """Before code steps that finds out in the middle."""
         for g, group in enumerate(self.param_groups):
             for i, p in enumerate(group["params"]):
-                if p.grad is not None:
-                    self._check_state(f"parameter {i} of group {g}", p, self.state.get(p) or {})
+                if p.grad is None:
+                    continue
+                place, state = f"parameter {i} of group {g}", self.state.get(p) or {}
+                self._check_state(place, p, state)
+                for what, x in (("", p), ("the gradient of ", p.grad), *state.items()):
+                    if lacks_memory(x):
+                        what = what if x is p or x is p.grad else f"the {what} of "
+                        raise self._no_memory(f"{what}{place} {_NO_MEMORY}")
+
+    def _no_memory(self, what: str) -> ValueError:
+        return ValueError(
+            f"cutback.torch.optim.{type(self).__name__}: {what}; its storage was resized or freed, "
+            "so restore it before the step"
+        )
 
     def _gradients(self) -> list[Tensor]:
         params = chain.from_iterable(group["params"] for group in self.param_groups)
@@ -376,7 +380,7 @@ class OnePass(torch.optim.Optimizer):
         """Tells the table what its step does beside the update."""
         extras = beside.extras
         if extras.any or scale != 1:
-            names = _names(self.param_groups)
+            names = names_of(self.param_groups)
             beside.tell(known.table, known.params, names, scale)
             self._told = known.table
         elif self._told is known.table:
@@ -456,7 +460,7 @@ class OnePass(torch.optim.Optimizer):
             raise NotOursError("a parameter is negated or conjugated lazily")
         group_of = [g for g, row in enumerate(lists) for _ in row]
         states = tuple([self.state.get(p) or {} for p in params])
-        table = _native.OptimizerTable(native, _names(self.param_groups), self.half, self.seed)
+        table = _native.OptimizerTable(native, names_of(self.param_groups), self.half, self.seed)
         values, copies = list(self.state.values()), [list(row) for row in lists]
         self._known = Known(native, copies, params, values, states, group_of, table)
         return self._known
@@ -477,6 +481,8 @@ class OnePass(torch.optim.Optimizer):
         states, keys = list(known.states), self._all_keys()
         for row, column, why in unfit:
             p, key = known.params[row], keys[max(column - _STATE, 0)] if keys else ""
+            if why == _NO_MEMORY:  # other code would read it
+                raise self._no_memory(self._why((row, column, why)))
             if column not in (_PARAM, _GRAD) and why == "is missing":
                 if row not in begun:
                     group = self.param_groups[known.group_of[row]]
@@ -509,7 +515,7 @@ class OnePass(torch.optim.Optimizer):
         row, column, why = unfit
         what = {_COUNT: "the count of steps of ", _PARAM: "", _GRAD: "the gradient of "}
         what |= {_COUNT - 1 - k: f"the {key} of " for k, key in enumerate(self._kept)}
-        name = _names(self.param_groups)[row]
+        name = names_of(self.param_groups)[row]
         return f"{what.get(column, 'a state of ')}{name} {why}"
 
     def _step_there(self, reason: str) -> None:

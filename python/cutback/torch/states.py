@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,11 +14,32 @@ from ..budgets import short
 from ..scalars import number
 
 
+def names_of(groups: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """The names of the parameters of all groups, or where they are."""
+    return tuple(
+        name
+        for g, group in enumerate(groups)
+        for name in group.get("param_names")
+        or [f"parameter {i} of group {g}" for i in range(len(group["params"]))]
+    )
+
+
 def kind(dtype: torch.dtype) -> torch.dtype:
     """The type itself, or one for all that may be cast to each other."""
     if dtype.is_complex:
         return torch.complex64
     return torch.float32 if dtype.is_floating_point else dtype
+
+
+def lacks_memory(x: Any) -> bool:
+    """Whether a tensor has fewer bytes than its elements take: its storage was shrunk or freed."""
+    if not isinstance(x, Tensor) or x.layout is not torch.strided or x.numel() == 0:
+        return False
+    if x.device.type != "cpu":
+        return False
+    last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
+    needed = (x.storage_offset() + last + 1) * x.element_size()
+    return x.untyped_storage().nbytes() < needed
 
 
 def number_of(x: Any) -> float | None:

@@ -52,3 +52,95 @@ def test_a_fused_step_of_a_transposed_half_by_a_gradient_in_rows():
     with pytest.warns(RuntimeWarning):
         ours.SGD([p], lr=1.0, fused=True).step()
     assert torch.equal(-p.detach(), p.grad)
+
+
+def negated(n, dtype=torch.float32):
+    """Ones, as -(-1) that is only noted."""
+    return torch._neg_view(torch.full((n,), -1, dtype=dtype))
+
+
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("where", ["parameter", "data", "gradient", "later", "state", "count"])
+def test_negations_that_are_only_noted(n, where):
+    results = []
+    for module in (ours, torch.optim):
+        p = nn.Parameter(negated(n) if where == "parameter" else torch.ones(n))
+        optimizer = module.AdamW([p], lr=0.5)
+        for t in range(3):
+            late = where == "gradient" or (where == "later" and t == 1)
+            p.grad = None
+            p.grad = negated(n) if late else torch.ones(n)
+            if where == "data" and t == 1:
+                p.data = negated(n)
+            if where == "state" and t:
+                optimizer.state[p]["exp_avg"] = negated(n)
+            if where == "count" and t:
+                optimizer.state[p]["step"] = torch._neg_view(torch.tensor(-7.0))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                optimizer.step()
+        results.append(p.detach().resolve_neg().clone())
+    torch.testing.assert_close(*results)
+
+
+def test_an_imaginary_part_of_one_element():
+    p = nn.Parameter(torch.ones(1))
+    optimizer = ours.SGD([p], lr=0.5, momentum=0.5)
+    p.grad = torch.ones(1)
+    optimizer.step()
+    optimizer.state[p]["momentum_buffer"] = torch.tensor([1j]).conj().imag
+    optimizer.step()
+    assert p.item() == 0.5 - 0.5 * (1 - 0.5)
+
+
+FREED = [(where, size, dtype) for where in ("parameter", "gradient", "exp_avg") for size in (0, 16)
+         for dtype in (torch.float32, torch.bfloat16, torch.complex64)]  # fmt: skip
+FREED += [(where, size, torch.float32) for where in ("average", "copy") for size in (0, 16)]
+FREED += [("step", 0, dtype) for dtype in (torch.float32, torch.bfloat16)]
+
+
+@pytest.mark.parametrize(("where", "size", "dtype"), FREED)
+def test_a_tensor_without_memory_is_refused(where, size, dtype):
+    """FSDP frees the storage of a parameter between its uses. bfloat16 is PyTorch's to step."""
+    p, q = (nn.Parameter(torch.ones(1000, dtype=dtype)) for _ in range(2))
+    optimizer = ours.AdamW([p, q], lr=0.5)
+    p.grad, q.grad = torch.ones_like(p), torch.ones_like(q)
+    average, copy = torch.ones(1000), torch.ones(1000, dtype=torch.bfloat16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        optimizer.step()
+    state = optimizer.state[q]
+    freed = {"parameter": q, "gradient": q.grad, "average": average, "copy": copy}.get(where)
+    freed = state[where] if freed is None else freed
+    before, count = p.detach().clone(), optimizer.state[p]["step"].clone()
+    freed.untyped_storage().resize_(size)
+    beside = {"averages": [None, average]} if where == "average" else {}
+    beside |= {"copies": [None, copy]} if where == "copy" else {}
+    for _ in range(2):
+        with pytest.raises(ValueError, match="less memory than it has elements"):
+            optimizer.step(**beside)
+    assert torch.equal(p, before) and torch.equal(optimizer.state[p]["step"], count)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW8bit", "SOAP", "Muon", "Lion", "Adafactor"])
+def test_no_optimizer_reads_memory_that_is_not_there(name):
+    p = nn.Parameter(torch.ones(40, 30))
+    optimizer = getattr(ours, name)([p], lr=0.1)
+    for freed in (p, torch.ones(40, 30)):
+        p.grad = torch.ones(40, 30) if freed is p else freed
+        if freed is p:
+            optimizer.step()
+            bits = p.detach().clone()
+        freed.untyped_storage().resize_(0)
+        with pytest.raises(ValueError, match="less memory"):
+            optimizer.step()
+        p.data = bits.clone()
+
+
+def test_a_parameter_without_memory_or_gradient_is_left_alone():
+    p, q = nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(5))
+    optimizer = ours.SGD([p, q], lr=1.0)
+    p.grad = torch.ones(5)
+    q.untyped_storage().resize_(0)
+    optimizer.step()
+    assert p.tolist() == [0.0] * 5 and optimizer.why_torch is None
