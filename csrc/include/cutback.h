@@ -261,7 +261,7 @@ typedef struct cb_progress {
     uint32_t budget;     /* which of several it is about */
     uint64_t best_bytes; /* of the best plan that fits so far; 0: none, the others do not count */
     double extra;        /* its extra time, as a share of running everything once */
-    double gap;          /* its time over the bound's, as a share of the latter; < 0: not known */
+    double gap;          /* its time over the bound's, as a share of the latter */
 } cb_progress;
 
 /* ---- the compiled step ----------------------------------------------------------------------- */
@@ -320,7 +320,7 @@ typedef struct cb_step_numbers {
                                                                    saved_bytes: the plan's */
     uint64_t save_all_arena_bytes, save_all_live_bytes, save_all_saved_bytes;
     uint64_t budget_bytes;                    /* UINT64_MAX: none */
-    int64_t time_ps, once_ps, lower_bound_ps; /* modelled; bound -1: none */
+    int64_t time_ps, once_ps, lower_bound_ps; /* modelled */
     uint32_t n_groups, n_recomputed;
 } cb_step_numbers;
 CB_API cb_step_numbers cb_step_get_numbers(const cb_step *step);

@@ -258,10 +258,9 @@ static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     plan->save_all_saved_bytes = r->save_all.saved_bytes;
     plan->time_ps = plan->lives.time_ps;
     plan->once_ps = plan->lives.once_ps;
-    bool once = plan->lives.n_recomputed == 0 && plan->time_ps == f->once_ps;
-    if (once || (plan->lives.n_recomputed == 0 && !f->inlines))
-        plan->lower_bound_ps = plan->once_ps;
+    plan->trivial_ps = f->once_ps;
     CB_TRY(cb_in_bound_class(f, &plan->schedule, &plan->lives, &plan->in_order, err));
+    cb_plan_set_bound(plan, plan->lower_bound_ps);
     return cb_decide(f, &r->save_all, plan, err);
 }
 

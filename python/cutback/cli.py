@@ -244,8 +244,7 @@ def _interruptible() -> Iterator[Callable[[float, Best | None], bool]]:
 def _told(best: Best | None) -> str:
     if best is None:
         return ""
-    gap = "" if best.gap is None else f", gap {100 * best.gap:.1f} %"
-    return f": best {text(best.bytes)}, {100 * best.extra:+.1f} %{gap}"
+    return f": best {text(best.bytes)}, {100 * best.extra:+.1f} %, gap {100 * best.gap:.1f} %"
 
 
 def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -> int:
@@ -268,18 +267,21 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
         )
     if options.output:
         os.makedirs(options.output, exist_ok=True)
-    _print(f"{'budget':>12} {measure:>12} {'extra time':>10} {'at least':>8} recomputed")
+    _print(f"{'budget':>12} {measure:>12} {'extra time':>10} {'at least':>8} {'gap':>8} recomputed")
     for spec, answer in zip(asked, answers, strict=True):
         if not isinstance(answer, Plan):
             _print(f"{spec!s:>12} {'-':>12}  out of reach")
             continue
         n = answer.numbers
         extra, bound = (
-            "" if ps is None else f"{100 * (ps - n['once_ps']) / max(1, n['once_ps']):.2f}%"
+            f"{100 * max(0, ps - n['once_ps']) / max(1, n['once_ps']):.2f}%"
             for ps in (n["time_ps"], answer.bound_ps)
         )
+        if n["bound_class"] == "trivial":
+            bound = "trivial"
+        gap = "n/a" if n["gap"] is None else f"{100 * n['gap']:.2f}%"
         size = text(n[f"{measure}_bytes"])
-        _print(f"{spec!s:>12} {size:>12} {extra:>10} {bound:>8} {n['recomputed']:>10}")
+        _print(f"{spec!s:>12} {size:>12} {extra:>10} {bound:>8} {gap:>8} {n['recomputed']:>10}")
         if options.output:
             document = {
                 **answer.document,

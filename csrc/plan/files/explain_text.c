@@ -73,18 +73,15 @@ static void put_measure(cb_str *out, const char *name, uint64_t bytes, uint64_t 
 
 static void put_bound(cb_str *out, const cb_plan *plan) {
     char a[32];
-    cb_bound_class known = cb_plan_bound_class(plan);
     double gap = cb_plan_gap(plan);
-    if (known == CB_BOUND_NONE) return;
-    cb_str_addf(out, "  %-8s %12s  at least, of %s\n", "bound", time_text(plan->lower_bound_ps, a),
-                known == CB_BOUND_ANY
-                    ? "all plans that keep the budget"
-                    : "plans that keep the order of ops and are without a forward value once at "
-                      "most");
+    static const char *const what[] = {
+        [CB_BOUND_TRIVIAL] = "trivial: every op runs once, and no better bound is known",
+        [CB_BOUND_ANY] = "no plan that keeps the budget takes less",
+        [CB_BOUND_ORDERED] = "no plan that keeps the budget and the order of ops takes less"};
+    cb_str_addf(out, "  %-8s %12s  %s\n", "bound", time_text(plan->lower_bound_ps, a),
+                what[plan->bound_class]);
     if (gap >= 0) cb_str_addf(out, "  %-8s %10.2f %%  above the bound\n", "gap", 100 * gap);
-    else
-        cb_str_addf(out, "  %-8s %12s  this plan is none of those, so the bound says nothing\n",
-                    "gap", "n/a");
+    else cb_str_addf(out, "  %-8s %12s  the bound is 0\n", "gap", "n/a");
 }
 
 /* The part of a share that no plan moves. */

@@ -12,7 +12,7 @@
 #include "../planner.h"
 
 #define FORMAT "cutback.plan"
-#define VERSION 2
+#define VERSION 3
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
@@ -34,9 +34,8 @@ void cb_plan_put_numbers(cb_json_writer *w, const cb_plan *plan) {
     cb_json_put_u64(w, "save_all_saved_bytes", plan->save_all_saved_bytes);
     cb_json_put_int(w, "time_ps", plan->time_ps);
     cb_json_put_int(w, "once_ps", plan->once_ps);
-    if (plan->lower_bound_ps >= 0) cb_json_put_int(w, "lower_bound_ps", plan->lower_bound_ps);
-    else cb_json_put_null(w, "lower_bound_ps");
-    cb_json_put_string(w, "bound_class", cb_bound_class_names[cb_plan_bound_class(plan)]);
+    cb_json_put_int(w, "lower_bound_ps", plan->lower_bound_ps);
+    cb_json_put_string(w, "bound_class", cb_bound_class_names[plan->bound_class]);
     if (cb_plan_gap(plan) >= 0) cb_json_put_double(w, "gap", cb_plan_gap(plan));
     else cb_json_put_null(w, "gap");
     cb_json_put_u64(w, "recomputed", plan->lives.n_recomputed);
@@ -334,19 +333,19 @@ static cb_status read_device(const cb_json *root, cb_arena *arena, const cb_devi
     return cb_device_from_json(node, arena, out, err);
 }
 
-/* So is the bound, of plans on the device that the document names. */
-static cb_status read_bound(const cb_problem *p, const cb_json *root, cb_plan *plan,
-                            cb_error *err) {
+/* So is the bound, of plans on the device that the document names. Before version 3 it was of a
+ * smaller class of plans, unless the budget was on saved bytes. */
+static cb_status read_bound(const cb_json *root, int64_t version, cb_plan *plan, cb_error *err) {
     const cb_json *numbers = cb_json_get(root, "numbers");
     const cb_json *bound = numbers ? cb_json_get(numbers, "lower_bound_ps") : NULL;
     const cb_device *named;
     uint64_t number;
-    bool proven = plan->lives.n_recomputed == 0 && !p->inline_begin;
-    if (!bound || bound->kind == CB_JSON_NULL || proven) return CB_OK;
+    if (!bound || bound->kind == CB_JSON_NULL) return CB_OK;
     CB_TRY(read_device(root, &plan->arena, &named, err));
     if (strcmp(named->name, plan->device->name) != 0) return CB_OK;
     CB_TRY(cb_json_as_u64(bound, "lower_bound_ps", INT64_MAX, &number, err));
-    plan->lower_bound_ps = (int64_t)number;
+    bool holds = version >= 3 || plan->measure == CB_MEASURE_SAVED;
+    if (holds && (int64_t)number <= plan->time_ps) cb_plan_set_bound(plan, (int64_t)number);
     return CB_OK;
 }
 
@@ -359,7 +358,7 @@ static cb_status read_plan(const cb_problem *p, const cb_device *device, const c
     CB_TRY(read_steps(p, root, plan, err));
     CB_TRY(read_question(root, plan, err));
     CB_TRY(cb_plan_adopt(p, device, plan, err));
-    CB_TRY(read_bound(p, root, plan, err));
+    CB_TRY(read_bound(root, version, plan, err));
     return read_reasons(p, root, plan, err);
 }
 

@@ -126,99 +126,51 @@ cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s, cb_arena *are
 
 /* ---- the class of the bound ------------------------------------------------------------------ */
 
-typedef struct storage_use {
-    uint32_t first, second; /* lives; CB_NONE: none */
-    bool third, base;       /* there are more; its op has its base run */
-    bool late_forward;      /* the second life is read by a base op of the forward */
-    bool early_backward;    /* the first life is read by a base op of the backward, or held */
-    bool forward;           /* any life is read by a base op of the forward */
-} storage_use;
-
-static void note_lives(const cb_schedule *s, const cb_lives *lives, const bool *base,
-                       storage_use *use) {
-    for (uint32_t i = 0; i < lives->n_instance; i++) {
-        const cb_instance *life = &lives->instance[i];
-        if (life->storage == CB_NONE) continue;
-        storage_use *u = &use[life->storage];
-        if (u->first == CB_NONE) {
-            u->first = i;
-            u->base = base[life->made];
-        } else if (u->second == CB_NONE) {
-            u->second = i;
-        } else {
-            u->third = true;
-        }
-        if (u->first == i && life->last == s->n_step) u->early_backward = true;
-    }
-}
-
-static void note_reads(const cb_problem *p, const cb_schedule *s, const cb_lives *lives,
-                       const bool *base, storage_use *use) {
-    for (uint32_t t = 0; t < s->n_step; t++) {
-        bool forward = t < s->backward_starts;
-        if (!base[t] || (p->op_flags[s->step[t]] & CB_POP_VIEW)) continue;
-        uint32_t own = cb_count_reads(p, s->step[t], 0); /* not of what it takes in */
-        for (uint32_t j = lives->in_begin[t]; j < lives->in_begin[t] + own; j++) {
-            uint32_t i = lives->value_instance_in[j];
-            if (i == CB_NONE) continue;
-            storage_use *u = &use[lives->instance[i].storage];
-            u->forward |= forward;
-            if (forward && i != u->first) u->late_forward = true;
-            if (!forward && i == u->first) u->early_backward = true;
-        }
-    }
-}
-
-static bool storage_in_class(const cb_facts *f, uint32_t storage, const storage_use *u) {
-    uint32_t op = f->root[storage];
-    if (u->first == CB_NONE || op == CB_NONE) return true;
-    if (f->position[op] >= f->base_backward) return u->base && u->second == CB_NONE;
-    if (cb_stays_to_end(f, storage)) return u->base; /* there all the time; more only adds to it */
-    if (!u->base) return u->second == CB_NONE && !u->forward; /* first made when needed */
-    if (u->second == CB_NONE) return true;
-    return !u->third && !u->late_forward && !u->early_backward;
-}
-
-/* First runs out of order, of ops whose memory is another's, show in no storage. */
-static bool first_runs_in_order(const cb_facts *f, const cb_schedule *s, const bool *base,
-                                bool *ran) {
-    for (uint32_t t = 0; t < s->n_step; t++) {
-        uint32_t op = s->step[t];
-        bool first = !ran[op];
-        ran[op] = true;
-        if (f->p->op_flags[op] & CB_POP_VIEW) continue;
-        if (first && !base[t] && (!allocates(f, op) || f->position[op] >= f->base_backward))
-            return false;
-    }
+/* May this run be one after the first, or a first one that is late? */
+static bool may_be_late(const cb_facts *f, const cb_schedule *s, uint32_t step, bool first) {
+    uint32_t op = s->step[step], made = cb_made_at(f->p, s, step);
+    if (!cb_has_units(f, op)) return cb_may_rerun(f, op) && !(first && f->gives[op]);
+    for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
+        if ((made & cb_unit_made(f, u)) && !cb_may_rerun(f, u)) return false;
     return true;
 }
 
-static bool judge(const cb_facts *f, const cb_schedule *s, const cb_lives *lives,
-                  const cb_decisions *found, storage_use *use, bool *ran) {
-    for (uint32_t i = 0; i < f->p->n_storage; i++)
-        use[i] = (storage_use){.first = CB_NONE, .second = CB_NONE};
-    note_lives(s, lives, found->base, use);
-    note_reads(f->p, s, lives, found->base, use);
-    for (uint32_t i = 0; i < f->p->n_storage; i++) {
-        if (!storage_in_class(f, i, &use[i])) return false;
+/* Does it keep what must be recomputed from the forward to the backward? */
+static bool saves_forbidden(const cb_facts *f, const cb_schedule *s, const cb_lives *lives) {
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const cb_instance *life = &lives->instance[i];
+        if (life->storage == CB_NONE || f->root[life->storage] == CB_NONE) continue;
+        bool crosses = life->made < s->backward_starts && life->last >= s->backward_starts;
+        bool forbidden = f->wish[f->unit[life->storage]] == CB_MUST_RECOMPUTE;
+        if (crosses && forbidden && !f->held[life->storage]) return true;
     }
-    return first_runs_in_order(f, s, found->base, ran);
+    return false;
+}
+
+/* Views take no part: they may stand anywhere. */
+static bool keeps_order(const cb_facts *f, const cb_schedule *s, bool *ran) {
+    uint32_t next = 0; /* position */
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        uint32_t op = s->step[t], k = f->position[op];
+        bool backward = t >= s->backward_starts, first = !ran[op];
+        if (cb_action_at(s, t) != CB_ACTION_RUN || (f->p->op_flags[op] & CB_POP_VIEW)) continue;
+        if (backward && next < f->base_backward) next = f->base_backward;
+        bool in_place = first && k >= next && k < (backward ? f->n_base : f->base_backward);
+        if (!in_place && !may_be_late(f, s, t, first)) return false;
+        if (in_place) next = k + 1;
+        ran[op] = true;
+    }
+    return true;
 }
 
 cb_status cb_in_bound_class(const cb_facts *f, const cb_schedule *s, const cb_lives *lives,
                             bool *out, cb_error *err) {
     cb_arena scratch;
-    cb_decisions found;
-    *out = false;
-    if (s->action) return CB_OK;
     cb_arena_init(&scratch, f->alloc);
-    cb_status status = cb_decisions_of(f, s, &scratch, &found, err);
-    storage_use *use = CB_NEW(&scratch, storage_use, f->p->n_storage);
     bool *ran = CB_NEW(&scratch, bool, f->p->n_op);
-    if (status == CB_OK && (!use || !ran)) status = cb_no_memory(err);
-    if (status == CB_OK) *out = judge(f, s, lives, &found, use, ran);
+    *out = ran && keeps_order(f, s, ran) && !saves_forbidden(f, s, lives);
     cb_arena_free(&scratch);
-    return status;
+    return ran ? CB_OK : cb_no_memory(err);
 }
 
 /* ---- the base order -------------------------------------------------------------------------- */

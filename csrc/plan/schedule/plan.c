@@ -4,7 +4,7 @@ const char *const cb_decision_names[CB_DECISION_OFFLOAD + 1] = {"none", "save", 
                                                                 "offload"};
 const char *const cb_reason_names[CB_REASON_PRESET + 1] = {"none", "cut",   "forbidden", "policy",
                                                            "held", "cheap", "peak",      "preset"};
-const char *const cb_bound_class_names[CB_BOUND_ORDERED + 1] = {NULL, "any", "ordered"};
+const char *const cb_bound_class_names[CB_BOUND_ORDERED + 1] = {"trivial", "any", "ordered"};
 
 cb_status cb_plan_new(cb_alloc *alloc, cb_plan **out, cb_error *err) {
     cb_arena arena;
@@ -24,15 +24,16 @@ void cb_plan_free(cb_plan *plan) {
     cb_arena_free(&arena);
 }
 
-cb_bound_class cb_plan_bound_class(const cb_plan *plan) {
-    if (plan->lower_bound_ps < 0) return CB_BOUND_NONE;
-    bool any = plan->lives.n_recomputed == 0 || plan->measure == CB_MEASURE_SAVED;
-    return any ? CB_BOUND_ANY : CB_BOUND_ORDERED;
+void cb_plan_set_bound(cb_plan *plan, int64_t proven_ps) {
+    bool saved = plan->measure == CB_MEASURE_SAVED;
+    bool holds = proven_ps > plan->trivial_ps && (saved || plan->in_order);
+    plan->lower_bound_ps = holds ? proven_ps : plan->trivial_ps;
+    if (plan->time_ps == plan->trivial_ps) plan->bound_class = CB_BOUND_ANY;
+    else if (!holds) plan->bound_class = CB_BOUND_TRIVIAL;
+    else plan->bound_class = saved ? CB_BOUND_ANY : CB_BOUND_ORDERED;
 }
 
 double cb_plan_gap(const cb_plan *plan) {
-    cb_bound_class known = cb_plan_bound_class(plan);
-    if (known == CB_BOUND_NONE || (known == CB_BOUND_ORDERED && !plan->in_order)) return -1;
     if (plan->lower_bound_ps == 0) return plan->time_ps == 0 ? 0 : -1;
     return (double)(plan->time_ps - plan->lower_bound_ps) / (double)plan->lower_bound_ps;
 }

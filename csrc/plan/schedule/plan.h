@@ -23,11 +23,11 @@ typedef enum cb_reason {
     CB_REASON_PRESET     /* the preset saves or recomputes all such values */
 } cb_reason;
 
-typedef enum cb_bound_class { /* of schedules that a lower bound on the time holds for */
-                              CB_BOUND_NONE = 0, /* no bound is known */
-                              CB_BOUND_ANY,      /* all that keep the budget */
-                              CB_BOUND_ORDERED /* base ops in order, a forward value absent at most
-                                                  once */
+/* Which schedules a lower bound on the time holds for. */
+typedef enum cb_bound_class {
+    CB_BOUND_TRIVIAL = 0, /* all: it is the time of running every op once, nothing more is known */
+    CB_BOUND_ANY,         /* all that keep the budget */
+    CB_BOUND_ORDERED      /* those that keep the budget and the base order (decisions.h) */
 } cb_bound_class;
 
 typedef struct cb_plan {
@@ -40,23 +40,29 @@ typedef struct cb_plan {
     uint64_t fingerprint;    /* of the problem */
     uint64_t arena_bytes, live_bytes, saved_bytes, total_bytes;
     uint64_t save_all_arena_bytes, save_all_live_bytes,
-        save_all_saved_bytes;                 /* the save-everything plan of the same problem */
-    int64_t time_ps, once_ps, lower_bound_ps; /* lower_bound_ps -1: none known */
-    bool in_order;                            /* of the class CB_BOUND_ORDERED */
-    uint64_t budget_bytes;                    /* the resolved budget, UINT64_MAX: none */
+        save_all_saved_bytes; /* the save-everything plan of the same problem */
+    int64_t time_ps, once_ps;
+    int64_t lower_bound_ps; /* never above time_ps. Until the plan is walked: what the search
+                               proved, -1: nothing */
+    int64_t trivial_ps;     /* no schedule takes less, whatever the budget */
+    cb_bound_class bound_class;
+    bool in_order;         /* of the class CB_BOUND_ORDERED */
+    uint64_t budget_bytes; /* the resolved budget, UINT64_MAX: none */
     cb_measure measure;
     cb_preset preset;
 } cb_plan;
 
 extern const char *const cb_decision_names[CB_DECISION_OFFLOAD + 1];
 extern const char *const cb_reason_names[CB_REASON_PRESET + 1];
-extern const char *const cb_bound_class_names[CB_BOUND_ORDERED + 1]; /* NULL for none */
+extern const char *const cb_bound_class_names[CB_BOUND_ORDERED + 1];
 
 /* Empty, without a budget. It lies in the arena it owns. */
 CB_MUST_CHECK cb_status cb_plan_new(cb_alloc *alloc, cb_plan **out, cb_error *err);
 void cb_plan_free(cb_plan *plan);
-cb_bound_class cb_plan_bound_class(const cb_plan *plan);
-/* (time - lower bound) / lower bound; -1: no bound is known for plans of its kind. */
+/* The bound and its class, from what was proven for the plan's budget (-1: nothing). A bound of a
+ * class that the plan is not in becomes the trivial one. After time_ps, trivial_ps and in_order. */
+void cb_plan_set_bound(cb_plan *plan, int64_t proven_ps);
+/* (time - lower bound) / lower bound; -1 where the bound is 0 and the time is not. */
 double cb_plan_gap(const cb_plan *plan);
 /* What a measure counts in a walked and placed schedule. */
 uint64_t cb_measured(const cb_problem *p, cb_measure measure, const cb_lives *lives,

@@ -1,9 +1,8 @@
 /* The base of the ladder: prices at nine shares of the save-everything peak. They give plans for
  * every rung, a start for its prices, and tangents that bound its plans' times from below.
  *
- * The bound holds for a class of plans only, and a search may leave the class. So a rung's plans
- * are held to it, with a little slack: that way "this rung cannot win" is true of the set by
- * definition, at the price of a better plan missed now and then. */
+ * A rung's plans are held to the bound, with a little slack, so "this rung cannot win" is true of
+ * the set by definition. */
 #include "ladder.h"
 
 #include <math.h>

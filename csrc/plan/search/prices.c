@@ -7,18 +7,11 @@
  * The need of a value is where the last schedule needed it, as a value at the end of a chain is
  * needed when the chain's first reader is, not when its own is. */
 #include "prices.h"
+#include "drops.h"
 #include "tuning.h"
 
+#include <float.h>
 #include <math.h>
-
-/* A read by what surely runs, of memory. */
-static void note_sure_use(cb_prices *z, uint32_t reader, uint32_t storage, uint32_t k) {
-    const cb_facts *f = z->trial->f;
-    if (z->unsure[reader] && !f->once[reader]) return;
-    if (cb_may_take_in(f, cb_unit_op(f, reader), storage)) return;
-    if (k > z->sure_forward[storage]) z->sure_forward[storage] = k;
-    z->unsure[f->unit[storage]] = false;
-}
 
 /* Of an op, or of one output of an op of the forward with an inside. */
 static void note_uses(cb_prices *z, uint32_t id, uint32_t k) {
@@ -32,7 +25,7 @@ static void note_uses(cb_prices *z, uint32_t id, uint32_t k) {
             uint32_t s = p->value_storage[v];
             if (!cb_makes(made, v - p->out_begin[op])) continue;
             if (z->earliest[s] < when) when = z->earliest[s];
-            if (f->held[s]) z->unused_forward[id] = z->unsure[id] = false;
+            if (f->held[s]) z->unused_forward[id] = false;
         }
     }
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
@@ -43,7 +36,6 @@ static void note_uses(cb_prices *z, uint32_t id, uint32_t k) {
         if (f->root[s] == CB_NONE || (p->op_flags[op] & CB_POP_VIEW)) continue;
         if (k > z->last_forward[s]) z->last_forward[s] = k;
         z->unused_forward[f->unit[s]] = false;
-        if (f->inlines) note_sure_use(z, id, s, k);
     }
 }
 
@@ -54,9 +46,8 @@ static void find_uses(cb_prices *z) {
         z->earliest[s] = CB_NONE;
         z->last_forward[s] = f->root[s] == CB_NONE ? 0 : f->position[f->root[s]];
         if (f->held[s]) z->last_forward[s] = f->base_backward;
-        z->sure_forward[s] = z->last_forward[s];
     }
-    for (uint32_t u = 0; u < f->n_unit; u++) z->unused_forward[u] = z->unsure[u] = true;
+    for (uint32_t u = 0; u < f->n_unit; u++) z->unused_forward[u] = true;
     for (uint32_t k = f->n_base; k-- > 0;) {
         uint32_t op = f->base[k];
         if (k >= f->base_backward || !cb_has_units(f, op)) {
@@ -73,63 +64,26 @@ static uint32_t surely_made(const cb_prices *z, uint32_t op) {
     const cb_facts *f = z->trial->f;
     uint32_t made = 0;
     if (f->position[op] >= f->base_backward) return cb_unit_made(f, op);
-    if (!cb_has_units(f, op)) return z->unsure[op] ? 0 : CB_ALL_OUTPUTS;
+    if (!cb_has_units(f, op)) return z->gaps.sure[op] == CB_NONE ? 0 : CB_ALL_OUTPUTS;
     for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
-        if (!z->unsure[u]) made |= cb_unit_made(f, u);
+        if (z->gaps.sure[u] != CB_NONE) made |= cb_unit_made(f, u);
     return made & f->useful[op];
 }
 
-/* What lives whatever a plan of the bound's class does: values of the backward all their life,
- * those of the forward while the forward uses them (if it does: others may be made in the backward,
- * for the first time) and from the first to the last read of the backward. What the forward returns
- * may go when the backward begins with a rerun, before the first op in base order. Views are seen
- * through. */
-static void find_least(cb_prices *z, uint32_t *last) {
+/* The first reads of the backward. Views are seen through. */
+static void find_direct(cb_prices *z) {
     const cb_facts *f = z->trial->f;
     const cb_problem *p = f->p;
-    for (uint32_t s = 0; s < p->n_storage; s++) {
-        z->direct[s] = z->sure_direct[s] = CB_NONE;
-        last[s] = f->root[s] != CB_NONE && cb_stays_to_end(f, s) ? f->n_base : 0;
-    }
+    for (uint32_t s = 0; s < p->n_storage; s++) z->direct[s] = CB_NONE;
     for (uint32_t k = f->n_base; k-- > f->base_backward;) {
         uint32_t op = f->base[k];
         if (p->op_flags[op] & CB_POP_VIEW) continue;
         cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, op));
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t s = p->value_storage[p->in_value[j]];
-            if (f->root[s] == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
-            z->direct[s] = k;
-            if (f->inlines && cb_may_take_in(f, op, s)) continue;
-            z->sure_direct[s] = k;
-            if (k > last[s]) last[s] = k;
+            if (f->root[s] != CB_NONE && cb_slice_reads(slice, j - p->in_begin[op]))
+                z->direct[s] = k;
         }
-    }
-    for (uint32_t i = 0; i < p->n_backward_output; i++)
-        last[p->value_storage[p->backward_output[i]]] = f->n_base;
-    double *change = z->relaxed, now = 0;
-    memset(change, 0, ((size_t)f->n_base + 1) * sizeof *change);
-    for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (f->root[s] == CB_NONE) continue;
-        double bytes = (double)p->storage_bytes[s];
-        uint32_t made = f->position[f->root[s]], end = z->sure_forward[s], from = z->sure_direct[s];
-        bool forward = made < f->base_backward;
-        if (!forward || !z->unsure[f->unit[s]]) {
-            if (!forward) end = last[s] > made ? last[s] : made;
-            else if (cb_stays_to_end(f, s)) end = f->n_base;
-            else if (f->held[s]) end = f->base_backward - 1;
-            change[made] += bytes;
-            if (end < f->n_base) change[end + 1] -= bytes;
-            if (!forward || last[s] <= end) continue;
-            if (from <= end) from = end + 1;
-        }
-        if (from == CB_NONE) continue;
-        change[from] += bytes;
-        if (last[s] < f->n_base) change[last[s] + 1] -= bytes;
-    }
-    for (uint32_t k = 0; k < f->n_base; k++) {
-        uint32_t op = f->base[k], made = surely_made(z, op);
-        now += change[k];
-        z->least[k] = now + (made == 0 ? 0.0 : (double)cb_run_workspace(p, op, made));
     }
 }
 
@@ -145,35 +99,28 @@ static void find_inlined(cb_prices *z) {
 cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *err) {
     const cb_facts *f = trial->f;
     cb_arena *a = trial->scratch;
-    *z = (cb_prices){.cut = cut, .trial = trial, .pairs = {.arena = a}};
+    *z = (cb_prices){.cut = cut, .trial = trial, .pairs = {.arena = a}, .dropped = {.arena = a}};
     z->price = CB_NEW(a, double, f->n_base);
     z->sum = CB_NEW(a, double, (size_t)f->n_base + 1);
     z->last_forward = CB_NEW(a, uint32_t, f->p->n_storage);
     z->best = CB_NEW(a, double, f->n_base);
-    z->least = CB_NEW(a, double, f->n_base);
     z->relaxed = CB_NEW(a, double, (size_t)f->n_base + 1);
     z->direct = CB_NEW(a, uint32_t, f->p->n_storage);
     z->earliest = CB_NEW(a, uint32_t, f->p->n_storage);
     z->need = CB_NEW(a, uint32_t, f->p->n_storage);
     z->unused_forward = CB_NEW(a, bool, f->n_unit);
     z->first_moment = CB_NEW(a, uint64_t, f->n_base);
-    z->sure_forward = z->last_forward;
-    z->sure_direct = z->direct;
-    z->unsure = z->unused_forward;
     if (f->inlines) {
-        z->sure_forward = CB_NEW(a, uint32_t, f->p->n_storage);
-        z->sure_direct = CB_NEW(a, uint32_t, f->p->n_storage);
-        z->unsure = CB_NEW(a, bool, f->n_unit);
         z->inlined = CB_NEW(a, uint64_t, f->p->n_op);
-        if (!z->sure_forward || !z->sure_direct || !z->unsure || !z->inlined)
-            return cb_no_memory(err);
+        if (!z->inlined) return cb_no_memory(err);
         find_inlined(z);
     }
     if (!z->first_moment || !z->price || !z->sum || !z->last_forward || !z->earliest || !z->need ||
-        !z->unused_forward || !z->best || !z->least || !z->relaxed || !z->direct)
+        !z->unused_forward || !z->best || !z->relaxed || !z->direct)
         return cb_no_memory(err);
     find_uses(z);
-    find_least(z, z->need);
+    find_direct(z);
+    CB_TRY(cb_gaps_find(f, z->earliest, z->direct, a, &z->gaps, err));
     memcpy(z->first_moment, trial->sim->moment, f->n_base * sizeof *z->first_moment);
     /* A start at which holding all of save-everything's peak for the whole step costs 2 % of the
      * step. */
@@ -199,30 +146,32 @@ static void reset_prices(cb_prices *z, uint64_t target) {
 /* The positions [from, to) at which keeping the storage costs room. */
 static void find_gap(const cb_prices *z, uint32_t storage, uint32_t *from, uint32_t *to) {
     uint32_t end = z->rule == CB_PRICE_NEED ? z->need[storage] : z->direct[storage];
-    *from = z->last_forward[storage] + 1;
-    if (z->rule == CB_PRICE_BOUND && z->trial->f->held[storage]) --*from;
+    *from = z->rule == CB_PRICE_BOUND ? z->gaps.start[storage] : z->last_forward[storage] + 1;
     *to = end == CB_NONE ? z->earliest[storage] : end;
     if (*to == CB_NONE || *to < *from) *to = *from;
 }
 
-/* Picoseconds for holding a byte of `storage` over its gap. */
-static double gap_price(const cb_prices *z, uint32_t storage) {
-    const cb_facts *f = z->trial->f;
-    uint32_t from, to;
-    if (z->trial->goal->measure == CB_MEASURE_SAVED)
-        return f->held[storage] ? 0 : z->price[f->base_backward];
-    find_gap(z, storage, &from, &to);
+static double price_between(const cb_prices *z, uint32_t from, uint32_t to) {
     return to > from ? z->sum[to] - z->sum[from] : 0;
 }
 
-/* What a run after the first costs beside the members that it takes: all of it, or writing. */
-static int64_t again_alone(const cb_prices *z, uint32_t unit) {
+/* Picoseconds for holding the storage between its last forward read and its main gap. */
+static double price_before(const cb_prices *z, uint32_t storage) {
+    return (double)z->trial->f->p->storage_bytes[storage] *
+           price_between(z, z->gaps.early[storage], z->gaps.start[storage]);
+}
+
+/* Picoseconds for saving the storage. */
+static double save_price(const cb_prices *z, uint32_t storage) {
     const cb_facts *f = z->trial->f;
-    if (unit < f->p->n_op) return f->least_cost_ps[unit];
-    uint32_t op = cb_unit_op(f, unit), value = f->p->out_begin[op] + (unit - f->unit_begin[op]);
-    int64_t bent = cb_write_time_ps(f->p, value, f->device) + f->cost_ps[unit] - f->time_ps[unit];
-    if (f->least_cost_ps[unit] < bent) bent = f->least_cost_ps[unit]; /* taken in */
-    return bent < 0 ? 0 : bent;
+    double bytes = (double)f->p->storage_bytes[storage];
+    uint32_t from, to;
+    if (z->trial->goal->measure == CB_MEASURE_SAVED)
+        return f->held[storage] ? 0 : bytes * z->price[f->base_backward];
+    find_gap(z, storage, &from, &to);
+    double main = bytes * price_between(z, from, to);
+    if (z->rule != CB_PRICE_BOUND) return main;
+    return main + fmin(z->gaps.again_ps[storage], price_before(z, storage));
 }
 
 /* A member that no plan runs in the forward for sure costs nothing to run in the backward. */
@@ -240,6 +189,13 @@ static void set_inner_costs(cb_prices *z) {
     }
 }
 
+/* Whatever a plan does with what the user wants recomputed, it runs it again. (Plans that keep a
+ * region's limit may differ from `forced`.) */
+static bool must_rerun(const cb_prices *z, uint32_t storage) {
+    uint32_t unit = z->trial->f->unit[storage];
+    return z->trial->f->wish[unit] == CB_MUST_RECOMPUTE && !z->unused_forward[unit];
+}
+
 static void set_costs(cb_prices *z) {
     const cb_facts *f = z->trial->f;
     cb_cut *cut = z->cut;
@@ -248,18 +204,22 @@ static void set_costs(cb_prices *z) {
     set_inner_costs(z);
     for (uint32_t i = 0; i < cut->n_run; i++) {
         uint32_t op = cut->run_op[i];
-        double cost = z->unused_forward[op] ? 0 : (double)again_alone(z, op) * z->scale;
+        double cost = z->unused_forward[op] ? 0 : (double)cb_again_alone_ps(f, op) * z->scale;
         bool never = f->once[op] || f->wish[op] == CB_MUST_SAVE;
         cut->run_cost[i] = never ? CB_FLOW_INF : (int64_t)fmin(cost, CB_CUT_UNITS);
     }
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t s = cut->save_storage[i], op = f->unit[s];
-        double cost = (double)f->p->storage_bytes[s] * gap_price(z, s) * z->scale;
+        double cost = save_price(z, s);
         bool stays = f->p->storage_flags[s] & CB_STORE_HOLD_END;
-        cut->save_cost[i] = stays ? 0
-                            : z->trial->forced[op] && !f->held[s]
-                                ? CB_FLOW_INF
-                                : (int64_t)fmin(cost, CB_CUT_UNITS);
+        bool forced = z->trial->forced[op] && !f->held[s];
+        if (forced && z->rule == CB_PRICE_BOUND) {
+            if (must_rerun(z, s)) cost += z->gaps.again_ps[s];
+            forced = false;
+        }
+        cut->save_cost[i] = stays    ? 0
+                            : forced ? CB_FLOW_INF
+                                     : (int64_t)fmin(cost * z->scale, CB_CUT_UNITS);
     }
 }
 
@@ -278,11 +238,26 @@ static void move_prices(cb_prices *z, double target, double eta) {
     }
 }
 
+/* What the user wants recomputed is, also where the bound's cut saves it. */
+static void force(cb_prices *z) {
+    const cb_facts *f = z->trial->f;
+    for (uint32_t i = 0; z->trial->has_demands && i < z->cut->n_save; i++) {
+        uint32_t s = z->cut->save_storage[i];
+        if (z->trial->forced[f->unit[s]] && !f->held[s]) z->cut->recompute[f->unit[s]] = true;
+    }
+}
+
 static cb_status solve(cb_prices *z, cb_error *err) {
     set_costs(z);
     CB_TRY(cb_cut_solve(z->cut, err));
+    force(z);
     CB_TRY(cb_recompute_lazily(z->trial->f, z->cut->recompute, z->need, &z->pairs, err));
-    return cb_try_pairs(z->trial, z->pairs.list.at, z->pairs.list.len, err);
+    CB_TRY(cb_try_pairs(z->trial, z->pairs.list.at, z->pairs.list.len, err));
+    if (z->rule != CB_PRICE_BOUND) return CB_OK;
+    const cb_drops drops = {z->cut, &z->gaps, z->sum, &z->pairs};
+    bool added;
+    CB_TRY(cb_drop_gaps(&drops, &z->dropped, &added, err));
+    return added ? cb_try_pairs(z->trial, z->dropped.list.at, z->dropped.list.len, err) : CB_OK;
 }
 
 cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int steps,
@@ -299,35 +274,51 @@ cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int s
 
 /* ---- the bound ------------------------------------------------------------------------------- */
 
-/* Bytes of the relaxed plan at each position: least, and the gaps of what the cut keeps. */
+/* Bytes of the relaxed plan at each position: what every plan holds, and the gaps over which values
+ * are kept, as that is cheaper. */
 static void relax(cb_prices *z) {
     const cb_facts *f = z->trial->f;
+    const cb_gaps *g = &z->gaps;
     double *change = z->relaxed, now = 0;
     memset(change, 0, ((size_t)f->n_base + 1) * sizeof *change);
     for (uint32_t i = 0; i < z->cut->n_save; i++) {
         uint32_t s = z->cut->save_storage[i], from, to;
+        double bytes = (double)f->p->storage_bytes[s];
         if (!z->cut->saved[s] || (f->p->storage_flags[s] & CB_STORE_HOLD_END)) continue;
         find_gap(z, s, &from, &to);
-        change[from < f->n_base ? from : f->n_base] += (double)f->p->storage_bytes[s];
-        change[to < f->n_base ? to : f->n_base] -= (double)f->p->storage_bytes[s];
+        if (price_before(z, s) < g->again_ps[s]) from = g->early[s];
+        change[from] += bytes;
+        change[to] -= bytes;
+    }
+    for (size_t i = 0; i < g->list.len; i++) {
+        const cb_gap *gap = &g->list.at[i];
+        if (gap->bytes * price_between(z, gap->from, gap->to) >= gap->cost_ps) continue;
+        change[gap->from] += gap->bytes;
+        change[gap->to] -= gap->bytes;
     }
     for (uint32_t k = 0; k < f->n_base; k++) {
         now += change[k];
-        change[k] = now + z->least[k];
+        change[k] = now + g->least[k];
     }
 }
 
+/* Sums of doubles are lowered by more than all of their rounding can add. */
 static cb_tangent tangent_here(const cb_prices *z) {
     const cb_facts *f = z->trial->f;
     cb_tangent line = {(double)z->cut->flow.value / z->scale, 0, 0};
     double before = 0, once = (double)(f->once_ps + f->inlining_ps);
     for (uint32_t k = 0; k < f->n_base; k++) {
         double time = (double)f->time_ps[f->base[k]];
-        line.constant += z->price[k] * z->least[k];
+        line.constant += z->price[k] * z->gaps.least[k];
         line.slope += z->price[k];
         line.reach += z->price[k] * fmin(before + time, once - before);
         before += time;
     }
+    for (size_t i = 0; i < z->gaps.list.len; i++) {
+        const cb_gap *gap = &z->gaps.list.at[i];
+        line.constant += fmin(gap->cost_ps, gap->bytes * price_between(z, gap->from, gap->to));
+    }
+    line.constant *= 1 - DBL_EPSILON * (4.0 * f->n_base + 64);
     return line;
 }
 

@@ -2,21 +2,22 @@
  *
  * The prices of a target also prove something: with price_t >= 0 and the value of the cut,
  *
- *     cut + sum of price_t (least_t - B)
+ *     cut + sum over gaps of min(hold, one rerun) + sum of price_t (least_t - B)
  *
- * is below the extra time of every plan of at most B bytes that keeps the base order and is without
- * a forward value at most once, between its last forward and its first backward read. Here least_t
- * is what such plans hold at t in any case. It is linear in B: a tangent, good for all budgets. */
+ * is at most the extra time of every plan of at most B bytes that keeps the base order. gaps.h has
+ * the gaps and what each plan holds in any case, docs/planner.md the proof. It is linear in B: a
+ * tangent, good for all budgets. */
 #ifndef CB_PLAN_PRICES_H
 #define CB_PLAN_PRICES_H
 
 #include "../cut/mincut.h"
 #include "candidates/trial.h"
+#include "gaps.h"
 
 typedef enum cb_price_rule {
     CB_PRICE_NEED = 0, /* a value is kept until the last schedule needed it */
     CB_PRICE_DIRECT,   /* until the backward reads it */
-    CB_PRICE_BOUND,    /* the same, and what is held costs from the start of the backward on */
+    CB_PRICE_BOUND,    /* the same, over the main gaps of gaps.h */
     CB_PRICE_RULES
 } cb_price_rule;
 
@@ -26,7 +27,6 @@ typedef struct cb_prices {
     double *price;          /* [n_base] picoseconds for a byte held while that base op runs */
     double *best;           /* [n_base] prices of the best bound of the last cb_prices_polyak */
     double *sum;            /* [n_base + 1] running sum of `price` */
-    double *least;          /* [n_base] bytes that no plan of the bound's class is without */
     double *relaxed;        /* [n_base + 1] bytes of the last cut's plan, transients aside */
     uint64_t *first_moment; /* [n_base] most bytes alive when everything is saved */
     double start, lowest, highest; /* first price of a crowded moment, and bounds on all prices */
@@ -37,16 +37,12 @@ typedef struct cb_prices {
                                CB_NONE: none */
     uint32_t *direct;       /* [n_storage] first position in the backward that reads it, CB_NONE */
     uint32_t *need;         /* [n_storage] first position that needs it in the last schedule */
-    uint64_t *inlined; /* [n_op] members in the slices of outputs that may be taken in; NULL: of
+    uint64_t *inlined;    /* [n_op] members in the slices of outputs that may be taken in; NULL: of
                                none */
-    uint32_t *sure_forward; /* [n_storage] last_forward, and */
-    uint32_t *sure_direct;  /* [n_storage] direct, of those uses that cannot take in the value: the
-                               same arrays where nothing is taken in */
-    bool *unsure;         /* [n_unit] no forward op that surely runs reads what it makes in memory:
-                               its base run may go. The same array likewise as */
     bool *unused_forward; /* [n_unit] no forward op that is needed in the forward reads what it
                                makes: running it in the backward costs nothing more */
-    cb_pairs pairs;
+    cb_gaps gaps;
+    cb_pairs pairs, dropped; /* of the last plan, and with reruns in all gaps (drops.h) */
     cb_tangents tangent;
 } cb_prices;
 

@@ -187,7 +187,8 @@ static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved
 static cb_status bound_answer(cb_searcher *s, const cb_chooser *k, double *least_ps,
                               cb_error *err) {
     const cb_goal *goal = &s->goal;
-    uint64_t bytes = goal->smallest ? k->best.size : goal->bytes - cb_beside_bytes(s->f, goal);
+    uint64_t most = goal->smallest ? k->best_bytes : goal->bytes;
+    uint64_t bytes = most - cb_beside_bytes(s->f, goal);
     double known = (double)(k->best.time_ps - s->f->once_ps), proved;
     cb_status status = cb_ladder_prove(&s->d, bytes, known, &proved, err);
     if (status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH) return CB_OK;

@@ -208,11 +208,13 @@ class Plan:
         return Plan, (self._problem_text, self._text)
 
     @property
-    def bound_ps(self) -> int | None:
-        """No plan of the bound's class takes less, in picoseconds. None: no bound is known, or it
-        is above this plan's own time, so that this plan is not of that class."""
-        bound: int | None = self.numbers["lower_bound_ps"]
-        return bound if bound is not None and bound <= self.numbers["time_ps"] else None
+    def bound_ps(self) -> int:
+        """Lower bound on the time of every plan for this budget, in picoseconds; at most this
+        plan's own time. ``numbers["bound_class"]`` says which plans it holds for: ``"any"``,
+        ``"ordered"`` (those that keep the order of operations, as all plans of a search do), or
+        ``"trivial"`` where only the time of running every operation once is known."""
+        bound: int = self.numbers["lower_bound_ps"]
+        return bound
 
     def _bounded(self) -> str:
         """The budget, and what it bounds where that is not the arena before it."""
@@ -227,17 +229,16 @@ class Plan:
         once = n["once_ps"]
         extra = 100 * (n["time_ps"] - once) / max(1, once)
         size = budgets.text
-        bound, gap = self.bound_ps, n.get("gap")
-        least = ""
-        if bound is not None:
-            shown = "n/a" if gap is None else f"{100 * gap:.2f} %"
-            least = f" (at least {100 * (bound - once) / max(1, once):.1f} %; gap {shown})"
+        gap = "n/a" if n["gap"] is None else f"{100 * n['gap']:.2f} %"
+        trivial = ", a trivial bound" if n["bound_class"] == "trivial" else ""
+        least = 100 * max(0, self.bound_ps - once) / max(1, once)
         return (
             f"arena {size(n['arena_bytes'])} (save everything: {size(n['save_all_arena_bytes'])}), "
             f"{self._bounded()}\n"
             f"saved {len(self.saved)} values, {size(n['saved_bytes'])} "
             f"(save everything: {size(n['save_all_saved_bytes'])})\n"
-            f"recomputed {n['recomputed']} values, {extra:.1f} % more time{least}"
+            f"recomputed {n['recomputed']} values, {extra:.1f} % more time "
+            f"(at least {least:.1f} %{trivial}; gap {gap})"
             + (f"\noffloaded {size(n['out_bytes'])}" if n.get("out_bytes") else "")
             + self._compiled()
         )

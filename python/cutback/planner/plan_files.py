@@ -67,7 +67,7 @@ def _numbers(x: Any) -> bool:
         and all(_count(x[key]) for key in OPTIONAL if key in x)
         and _count_or_none(x.get("lower_bound_ps"))
         and (gap is None or (isinstance(gap, (int, float)) and abs(gap) < MOST))
-        and x.get("bound_class") in (None, "any", "ordered")
+        and x.get("bound_class") in (None, "trivial", "any", "ordered")
     )
 
 

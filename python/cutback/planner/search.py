@@ -19,7 +19,7 @@ class Best(NamedTuple):
 
     bytes: int  # under the budget's measure, before offsets
     extra: float  # time beside running everything once, as a share of that
-    gap: float | None  # time above the lower bound, as a share of the bound; None: no bound so far
+    gap: float  # time above the lower bound that is known so far, as a share of the bound
 
 
 Progress = Callable[[float], object] | Callable[[float, Best | None], object]
@@ -62,7 +62,7 @@ def _teller(
         if best is None:
             return tell(seconds, None)
         size, extra, gap = best
-        return tell(seconds, Best(size, extra, gap if gap >= 0 else None))
+        return tell(seconds, Best(size, extra, gap))
 
     return with_best
 

@@ -82,7 +82,7 @@ class Planned(NamedTuple):
     budget_bytes: int | None  # None: no budget
     time_ps: int  # the step
     once_ps: int  # every operation once: the step without recomputation
-    lower_bound_ps: int | None  # None: not known
+    lower_bound_ps: int  # no plan for the budget takes less
     n_groups: int  # kernels of a step
     n_recomputed: int  # values computed again
 
@@ -228,10 +228,7 @@ class Executable:
     @property
     def planned(self) -> Planned:
         """Bytes and times of the plan."""
-        numbers = self.native.numbers
-        if numbers["lower_bound_ps"] < 0:
-            numbers["lower_bound_ps"] = None
-        return Planned(**numbers)
+        return Planned(**self.native.numbers)
 
     @property
     def plan(self) -> Plan:

@@ -220,66 +220,101 @@ TEST(no_set_of_inlinings_is_faster) {
     CHECK(more.exact > 60 && held.exact > 60 && all.exact > 60);
 }
 
-/* The fastest of all sets of pairs within `bytes` that the dual bound speaks of. */
-static int64_t fastest_ordered(const cb_facts *f, cb_sim *sim, const cb_pair *pair, uint32_t n,
-                               uint64_t bytes, cb_arena *arena) {
+/* The fastest plan within `bytes` of all sets of pairs, and of the exact solver where the problem
+ * is small enough for it: that one also makes values ahead of need. */
+static int64_t fastest_of_all(const cb_facts *f, cb_sim *sim, const cb_pair *pair, uint32_t n,
+                              uint64_t bytes, cb_arena *arena) {
+    const cb_goal goal = {.measure = CB_MEASURE_LIVE, .bytes = bytes};
     int64_t best = INT64_MAX;
     for (uint32_t set = 0; set < 1u << n; set++) {
         cb_pair some[MOST_PAIRS];
-        cb_schedule s;
-        cb_lives lives;
-        bool ordered;
         size_t count = 0;
         for (uint32_t i = 0; i < n; i++)
             if (set >> i & 1) some[count++] = pair[i];
         CHECK_OK(cb_sim_run(sim, some, count, &err));
-        if (sim->peak > bytes || sim->time_ps >= best) continue;
-        CHECK_OK(cb_sim_schedule(sim, arena, &s, &err));
-        CHECK_OK(cb_schedule_walk(f->p, &s, f->device, arena, &lives, &err));
-        CHECK_OK(cb_in_bound_class(f, &s, &lives, &ordered, &err));
-        if (ordered) best = sim->time_ps;
+        if (sim->peak <= bytes && sim->time_ps < best) best = sim->time_ps;
     }
-    return best;
+    bool suits;
+    CHECK_OK(cb_exact_suits(f, &suits, &err));
+    if (!suits) return best;
+    cb_schedule s = {0};
+    cb_lives lives;
+    CHECK_OK(cb_exact_fastest(f, &goal, bytes, arena, &s, &err));
+    if (s.n_step == 0) return best;
+    CHECK_OK(cb_schedule_walk(f->p, &s, f->device, arena, &lives, &err));
+    CHECK(lives.peak_bytes <= bytes);
+    return lives.time_ps < best ? lives.time_ps : best;
 }
 
-/* How many bounds of one problem say something; none is above a plan of its class. */
-static void judge_bounds(const cb_problem *p, cb_arena *arena, uint32_t *known, uint32_t *total) {
+typedef struct bounder { /* a problem, and prices that bound it */
     cb_facts f;
     cb_sim sim;
     cb_cut cut;
     cb_prices prices;
+    cb_goal goal;
+    cb_candidates candidates;
+    cb_trial t;
+    uint64_t whole; /* bytes of saving everything */
+    uint32_t known, total;
+} bounder;
+
+static void start_bounds(bounder *b, const cb_problem *p, cb_arena *arena) {
+    b->goal = (cb_goal){.measure = CB_MEASURE_LIVE};
+    b->candidates.alloc = &alloc;
+    CHECK_OK(cb_facts_make(p, cb_device_find("a100"), arena, &b->f, &err));
+    CHECK_OK(cb_sim_init(&b->sim, &b->f, &alloc, &err));
+    CHECK_OK(cb_cut_init(&b->cut, &b->f, arena, &err));
+    b->t = (cb_trial){.f = &b->f,
+                      .goal = &b->goal,
+                      .sim = &b->sim,
+                      .candidates = &b->candidates,
+                      .scratch = arena,
+                      .forced = CB_NEW(arena, bool, b->f.n_unit)};
+    CHECK_OK(cb_try_pairs(&b->t, NULL, 0, &err));
+    b->whole = b->t.size;
+    CHECK_OK(cb_prices_init(&b->prices, &b->t, &b->cut, &err));
+}
+
+static void stop_bounds(bounder *b) {
+    cb_candidates_free(&b->candidates);
+    cb_sim_free(&b->sim);
+}
+
+/* No bound at `bytes` or more is above a plan that takes `best`. */
+static void judge_bound(bounder *b, uint64_t bytes, int64_t best) {
+    double extra = (double)(best - b->f.once_ps);
+    CHECK_OK(cb_prices_polyak(&b->prices, bytes, NULL, extra, 60, &err));
+    double bound = cb_prices_bound(&b->prices, (double)bytes);
+    CHECK(bound <= extra);
+    b->known += bound > 1;
+    b->total++;
+}
+
+static void judge_bounds(bounder *b, const cb_problem *p, cb_arena *arena) {
     cb_pair pair[MOST_PAIRS];
     uint32_t n;
-    cb_goal goal = {.measure = CB_MEASURE_LIVE};
-    cb_candidates candidates = {.alloc = &alloc};
-    CHECK_OK(cb_facts_make(p, cb_device_find("a100"), arena, &f, &err));
-    bool *may_rerun = CB_NEW(arena, bool, f.n_unit), *forced = CB_NEW(arena, bool, f.n_unit);
-    mark_reruns(&f, may_rerun);
-    if (!list_pairs(&f, may_rerun, pair, &n) || n > (f.inlines ? 11 : 9)) return;
-    cb_sort_pairs(pair, n);
-    CHECK_OK(cb_sim_init(&sim, &f, &alloc, &err));
-    CHECK_OK(cb_cut_init(&cut, &f, arena, &err));
-    cb_trial t = {.f = &f,
-                  .goal = &goal,
-                  .sim = &sim,
-                  .candidates = &candidates,
-                  .scratch = arena,
-                  .forced = forced};
-    CHECK_OK(cb_try_pairs(&t, NULL, 0, &err));
-    uint64_t whole = t.size;
-    CHECK_OK(cb_prices_init(&prices, &t, &cut, &err));
-    for (uint32_t share = 95; share > 30; share -= 16) {
-        uint64_t bytes = whole * share / 100;
-        int64_t best = fastest_ordered(&f, &sim, pair, n, bytes, arena);
-        if (best == INT64_MAX) continue;
-        CHECK_OK(cb_prices_polyak(&prices, bytes, NULL, (double)(best - f.once_ps), 60, &err));
-        double bound = cb_prices_bound(&prices, (double)bytes);
-        CHECK(bound <= (double)(best - f.once_ps) + 1);
-        *known += bound > 1;
-        ++*total;
+    start_bounds(b, p, arena);
+    bool *may_rerun = CB_NEW(arena, bool, b->f.n_unit);
+    mark_reruns(&b->f, may_rerun);
+    if (list_pairs(&b->f, may_rerun, pair, &n) && n <= (b->f.inlines ? 11 : 9)) {
+        cb_sort_pairs(pair, n);
+        for (uint32_t share = 95; share > 30; share -= 16) {
+            uint64_t bytes = b->whole * share / 100;
+            int64_t best = fastest_of_all(&b->f, &b->sim, pair, n, bytes, arena);
+            if (best < INT64_MAX) judge_bound(b, bytes, best);
+        }
     }
-    cb_candidates_free(&candidates);
-    cb_sim_free(&sim);
+    stop_bounds(b);
+}
+
+/* One of twelve kinds of problems. */
+static void make_kind(maker *m, int kind, uint64_t seed, uint32_t n_forward) {
+    if (kind % 2) make_random_insides(m, seed, n_forward);
+    else make_random(m, seed, n_forward + 1);
+    if (kind / 2 % 3 == 0) clear_views(m);
+    else if (kind / 2 % 3 == 1) return_more(m, seed);
+    else hold_some(m, seed);
+    if (kind >= 6) give_inlinings(m, seed);
 }
 
 /* Members that outputs share are paid for once, and those that the forward may leave out not at
@@ -287,24 +322,55 @@ static void judge_bounds(const cb_problem *p, cb_arena *arena, uint32_t *known, 
  * plan. */
 TEST(bounds_are_below_all_sets) {
     static maker m;
-    for (int with = 0; with < 12; with++) {
-        uint32_t known = 0, total = 0;
-        for (uint64_t seed = 0; seed < check_rounds(300, 3000); seed++) {
-            if (with % 2) make_random_insides(&m, 9000 + seed, 2 + (uint32_t)seed % 3);
-            else make_random(&m, 9000 + seed, 3 + (uint32_t)seed % 3);
-            if (with / 2 % 3 == 0) clear_views(&m);
-            else if (with / 2 % 3 == 1) return_more(&m, seed);
-            else hold_some(&m, seed);
-            if (with >= 6) give_inlinings(&m, seed);
+    for (int kind = 0; kind < 12; kind++) {
+        bounder b = {0};
+        for (uint64_t seed = 9000; seed < 9000 + check_rounds(300, 3000); seed++) {
+            make_kind(&m, kind, seed, 2 + (uint32_t)seed % 3);
             cb_problem *p = make_problem(&m, &alloc);
             cb_arena arena;
             cb_arena_init(&arena, &alloc);
-            judge_bounds(p, &arena, &known, &total);
+            judge_bounds(&b, p, &arena);
             cb_arena_free(&arena);
             cb_problem_free(p);
         }
-        printf("     %u of %u bounds say something\n", known, total);
-        CHECK(known > 0 && total > 10);
+        printf("     %u of %u bounds say something\n", b.known, b.total);
+        CHECK(b.known > 0 && b.total > 10);
+    }
+}
+
+/* The same of larger problems, against the exact solver, at the sizes of the fastest plans. */
+static void judge_optima(bounder *b, const cb_problem *p, cb_arena *arena) {
+    bool suits;
+    start_bounds(b, p, arena);
+    CHECK_OK(cb_exact_suits(&b->f, &suits, &err));
+    for (uint64_t bytes = b->whole; suits && bytes > 0;) {
+        const cb_goal goal = {.measure = CB_MEASURE_LIVE, .bytes = bytes};
+        cb_schedule s = {0};
+        cb_lives lives;
+        CHECK_OK(cb_exact_fastest(&b->f, &goal, bytes, arena, &s, &err));
+        if (s.n_step == 0) break;
+        CHECK_OK(cb_schedule_walk(p, &s, b->f.device, arena, &lives, &err));
+        judge_bound(b, lives.peak_bytes, lives.time_ps);
+        bytes = lives.peak_bytes - 1;
+    }
+    stop_bounds(b);
+}
+
+TEST(bounds_are_below_the_optimum) {
+    static maker m;
+    for (int kind = 0; kind < 12; kind++) {
+        bounder b = {0};
+        for (uint64_t seed = 20000; seed < 20000 + check_rounds(40, CB_ASAN ? 200 : 3000); seed++) {
+            make_kind(&m, kind, seed, 3 + (uint32_t)seed % 5);
+            cb_problem *p = make_problem(&m, &alloc);
+            cb_arena arena;
+            cb_arena_init(&arena, &alloc);
+            judge_optima(&b, p, &arena);
+            cb_arena_free(&arena);
+            cb_problem_free(p);
+        }
+        printf("     %u of %u bounds say something\n", b.known, b.total);
+        CHECK(b.known > 0 && b.total > 10);
     }
 }
 
@@ -409,6 +475,7 @@ int main(void) {
     RUN(no_set_of_outputs_is_faster);
     RUN(no_set_of_inlinings_is_faster);
     RUN(bounds_are_below_all_sets);
+    RUN(bounds_are_below_the_optimum);
     RUN(several_budgets_are_single_ones);
     RUN(budgets_are_monotone);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);

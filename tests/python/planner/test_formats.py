@@ -43,7 +43,7 @@ def test_what_is_written_has_the_new_number_and_nothing_else_new(path):
     new = json.loads(_native.problem_json(json.dumps(old)))
     assert new == {**old, "version": 2}
     made = cutback.plan(new, budget=1.0).document
-    assert made["version"] == 2 and made["fingerprint"] == old["fingerprint"]
+    assert made["version"] == 3 and made["fingerprint"] == old["fingerprint"]
     assert made == cutback.plan(old, budget=1.0).document
 
 

@@ -53,7 +53,7 @@ def recomputed(times, wishes, **question):
     numbers = plan.numbers
     assert numbers["live_bytes"] <= room < numbers["save_all_live_bytes"]
     if any(wish and wish.startswith("prefer") for wish in wishes):
-        assert numbers["lower_bound_ps"] is None
+        assert numbers["lower_bound_ps"] == numbers["once_ps"]
     extra = numbers["time_ps"] - numbers["once_ps"]
     return {entry.name for entry in plan.recomputed}, extra / MICRO
 

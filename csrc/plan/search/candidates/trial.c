@@ -1,4 +1,7 @@
 #include "trial.h"
+
+#include <math.h>
+
 #include "../tuning.h"
 
 typedef struct crossing { /* what a schedule saves: lives over the start of the backward */
@@ -36,7 +39,7 @@ static bool is_lawful(const cb_trial *t, const crossing *c) {
 static void tell(const cb_trial *t, cb_progress *told) {
     const cb_goal *goal = t->goal;
     const cb_candidates *all = t->candidates;
-    double once = (double)t->f->once_ps + 1, bound = -1;
+    double once = (double)t->f->once_ps + 1, bound = once;
     uint32_t at = cb_candidates_fitting(all, goal->smallest ? UINT64_MAX : goal->bytes);
     if (at == CB_NONE) return;
     while (goal->smallest && at > 0 && (double)all->at[at - 1].time_ps <= once * (1 + goal->share))
@@ -45,13 +48,12 @@ static void tell(const cb_trial *t, cb_progress *told) {
     double extra = (double)(c->time_ps - t->f->once_ps) / once;
     bool worse = goal->smallest ? c->size > told->best_bytes : extra > told->extra;
     if (told->best_bytes > 0 && worse) return;
-    if (t->proven)
-        bound = once + cb_tangents_bound(t->proven, t->proven->len,
-                                         (double)(goal->smallest ? c->size : goal->bytes));
+    if (t->proven && !t->f->bent)
+        bound += cb_tangents_bound(t->proven, t->proven->len,
+                                   (double)(goal->smallest ? c->size : goal->bytes));
     told->best_bytes = c->size;
     told->extra = extra;
-    told->gap = bound > 0 ? ((double)c->time_ps - bound) / bound : -1;
-    if (bound > 0 && told->gap < 0) told->gap = 0; /* outside the bound's class */
+    told->gap = fmax(0, ((double)c->time_ps - bound) / bound); /* `bound` has 1 ps more */
 }
 
 cb_status cb_trial_poll(const cb_trial *t, cb_error *err) {

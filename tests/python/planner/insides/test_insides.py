@@ -192,7 +192,7 @@ def check_optima(seeds, inlines=False):
         problem = Dice(seed, inlines=inlines).document
         whole = cutback.plan(problem, device=SPEED).numbers["live_bytes"]
         arena = cutback.plan(problem, budget=1.0, measure="arena", device=SPEED).numbers
-        assert (arena["lower_bound_ps"] or 0) <= optimum(problem, arena["live_bytes"]), seed
+        assert arena["lower_bound_ps"] <= optimum(problem, arena["live_bytes"]), seed
         for share in (1.0, 0.85, 0.7, 0.55, 0.4):
             best = optimum(problem, int(share * whole))
             try:
@@ -202,7 +202,7 @@ def check_optima(seeds, inlines=False):
                 rest += best is not None
                 continue
             check_plan(problem, plan.document, SPEED)
-            bound = plan.numbers["lower_bound_ps"] or 0
+            bound = plan.numbers["lower_bound_ps"]
             assert bound <= best <= plan.numbers["time_ps"], (seed, share)
             judged += best == plan.numbers["time_ps"]
             rest += bound < plan.numbers["time_ps"]

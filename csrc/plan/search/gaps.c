@@ -1,0 +1,402 @@
+/* Three passes over the base order. Backwards over the forward: which ops are pinned, and by when
+ * each has run. Then over the forward, and over the backward: reads, and the gaps between them. */
+#include "gaps.h"
+
+#include <math.h>
+
+typedef struct finder {
+    const cb_facts *f;
+    const uint32_t *earliest, *direct;
+    cb_gaps *out;
+    cb_arena *arena;
+    bool *pinned;      /* [n_unit] */
+    bool *pinned_op;   /* [n_op] some unit of it is */
+    uint32_t *lead;    /* [n_unit] the storage that stands for all that the unit makes: one run
+                          makes all of them, and must be paid for once. CB_NONE: none */
+    uint32_t *read_at; /* [n_storage] position of the last read seen; CB_NONE: none */
+    double *change;    /* [n_base + 1] differences of `least` */
+} finder;
+
+int64_t cb_again_alone_ps(const cb_facts *f, uint32_t unit) {
+    if (unit < f->p->n_op) return f->least_cost_ps[unit];
+    uint32_t op = cb_unit_op(f, unit), value = f->p->out_begin[op] + (unit - f->unit_begin[op]);
+    int64_t bent = cb_write_time_ps(f->p, value, f->device) + f->cost_ps[unit] - f->time_ps[unit];
+    if (f->least_cost_ps[unit] < bent) bent = f->least_cost_ps[unit]; /* taken in */
+    return bent < 0 ? 0 : bent;
+}
+
+/* The units of an op: [*from, *to), or the op itself. */
+static void units_of(const cb_facts *f, uint32_t op, uint32_t *from, uint32_t *to) {
+    bool several = cb_has_units(f, op);
+    *from = several ? f->unit_begin[op] : op;
+    *to = several ? f->unit_begin[op + 1] : op + 1;
+}
+
+static bool is_useful(const cb_facts *f, uint32_t unit) {
+    uint32_t op = cb_unit_op(f, unit);
+    return unit < f->p->n_op || (f->useful[op] & cb_unit_made(f, unit));
+}
+
+static cb_slice slice_of(const cb_facts *f, uint32_t unit) {
+    return cb_slice_of(f->p, cb_unit_op(f, unit), cb_unit_made(f, unit));
+}
+
+/* The storage of input `j`, an index into in_value; CB_NONE: memory of the caller. */
+static uint32_t read_storage(const cb_facts *f, uint32_t j) {
+    uint32_t s = f->p->value_storage[f->p->in_value[j]];
+    return f->root[s] == CB_NONE ? CB_NONE : s;
+}
+
+/* Does it read and make nothing? Such are the spare ops (spare.h). */
+static bool is_idle(const cb_facts *f, uint32_t op) {
+    const cb_problem *p = f->p;
+    return (p->op_flags[op] & CB_POP_VIEW) ||
+           (p->in_begin[op] == p->in_begin[op + 1] && p->out_begin[op] == p->out_begin[op + 1] &&
+            p->op_workspace[op] == 0);
+}
+
+static bool is_needed_later(const finder *z, uint32_t storage) {
+    return z->earliest[storage] != CB_NONE && !cb_stays_to_end(z->f, storage);
+}
+
+/* ---- by when each op of the forward has run -------------------------------------------------- */
+
+static void take_least(uint32_t *least, uint32_t position) {
+    if (position < *least) *least = position;
+}
+
+static void set_held_due(finder *z) {
+    const cb_facts *f = z->f;
+    for (uint32_t u = 0; u < f->n_unit; u++) z->out->due[u] = z->out->sure[u] = CB_NONE;
+    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+        uint32_t unit = f->unit[s];
+        if (unit == CB_NONE || !f->held[s] || f->position[unit] >= f->base_backward) continue;
+        z->out->due[unit] = z->out->sure[unit] = f->base_backward;
+    }
+}
+
+/* `next` is the position of the next pinned op. */
+static void pin_unit(finder *z, uint32_t unit, uint32_t next) {
+    const cb_facts *f = z->f;
+    const cb_gaps *g = z->out;
+    bool first_stays = f->once[unit] || (unit < f->p->n_op && f->gives[unit]) ||
+                       (!cb_may_rerun(f, unit) && g->sure[unit] != CB_NONE);
+    z->pinned[unit] = first_stays || (g->sure[unit] != CB_NONE && g->sure[unit] <= next);
+}
+
+/* Hands on what the unit at position `k` demands of its inputs. */
+static void hand_on(finder *z, uint32_t unit, uint32_t k) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    cb_gaps *g = z->out;
+    uint32_t op = cb_unit_op(f, unit), due = z->pinned[unit] ? k : g->due[unit];
+    uint32_t sure = z->pinned[unit] ? k : g->sure[unit];
+    cb_slice slice = slice_of(f, unit);
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t s = read_storage(f, j);
+        if (s == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
+        take_least(&g->due[f->unit[s]], due);
+        if (!cb_may_take_in(f, op, s)) take_least(&g->sure[f->unit[s]], sure);
+    }
+}
+
+static void find_due(finder *z) {
+    const cb_facts *f = z->f;
+    uint32_t next = f->base_backward;
+    set_held_due(z);
+    for (uint32_t k = f->base_backward; k-- > 0;) {
+        uint32_t op = f->base[k], from, to;
+        if (is_idle(f, op)) continue;
+        units_of(f, op, &from, &to);
+        for (uint32_t u = from; u < to; u++) {
+            if (!is_useful(f, u)) continue;
+            pin_unit(z, u, next);
+            z->pinned_op[op] |= z->pinned[u];
+            if (z->pinned[u] || z->out->due[u] != CB_NONE) hand_on(z, u, k);
+        }
+        if (z->pinned_op[op]) next = k;
+    }
+}
+
+/* ---- charges --------------------------------------------------------------------------------- */
+
+static void charge(finder *z, uint32_t from, uint32_t to, double bytes) {
+    if (from >= to) return;
+    z->change[from] += bytes;
+    z->change[to] -= bytes;
+}
+
+/* Between two reads: kept, or run again. */
+static bool add_gap(finder *z, uint32_t s, uint32_t from, uint32_t to) {
+    const cb_facts *f = z->f;
+    double bytes = (double)f->p->storage_bytes[s];
+    uint32_t unit = f->unit[s];
+    if (from >= to || bytes <= 0) return true;
+    if (!cb_may_rerun(f, unit)) {
+        charge(z, from, to, bytes);
+        return true;
+    }
+    if (z->lead[unit] != s) return true;
+    cb_gap gap = {s, from, to, bytes, (double)cb_again_alone_ps(f, unit)};
+    return CB_PUSH(z->arena, z->out->list, gap);
+}
+
+/* ---- the forward ----------------------------------------------------------------------------- */
+
+static void choose_leads(finder *z) {
+    const cb_facts *f = z->f;
+    for (uint32_t u = 0; u < f->n_unit; u++) z->lead[u] = CB_NONE;
+    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+        uint32_t unit = f->unit[s];
+        if (unit == CB_NONE || cb_stays_to_end(f, s)) continue;
+        uint32_t *lead = &z->lead[unit];
+        bool better = *lead == CB_NONE || (f->held[*lead] && !f->held[s]);
+        bool larger = *lead != CB_NONE && f->held[*lead] == f->held[s] &&
+                      f->p->storage_bytes[s] > f->p->storage_bytes[*lead];
+        if (better || larger) *lead = s;
+    }
+}
+
+static bool reads(const cb_facts *f, uint32_t unit, uint32_t storage) {
+    const cb_problem *p = f->p;
+    uint32_t op = cb_unit_op(f, unit);
+    cb_slice slice = slice_of(f, unit);
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        if (p->value_storage[p->in_value[j]] == storage &&
+            cb_slice_reads(slice, j - p->in_begin[op]))
+            return true;
+    }
+    return false;
+}
+
+/* Do all pinned units of the op read it? Where one run makes some of them and another run the
+ * others, the moment is the last of these runs, and which units that makes is the plan's choice. */
+static bool all_read(const finder *z, uint32_t op, uint32_t storage) {
+    uint32_t from, to;
+    units_of(z->f, op, &from, &to);
+    for (uint32_t u = from; u < to; u++)
+        if (z->pinned[u] && !reads(z->f, u, storage)) return false;
+    return true;
+}
+
+static bool note_forward_reads(finder *z, uint32_t unit, uint32_t k) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    uint32_t op = cb_unit_op(f, unit);
+    cb_slice slice = slice_of(f, unit);
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t s = read_storage(f, j);
+        if (s == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
+        if (f->held[s] || cb_may_take_in(f, op, s) || z->read_at[s] == k) continue;
+        if (z->read_at[s] != CB_NONE && !add_gap(z, s, z->read_at[s] + 1, k)) return false;
+        z->read_at[s] = k;
+        if (unit < p->n_op || all_read(z, op, s)) charge(z, k, k + 1, (double)p->storage_bytes[s]);
+    }
+    return true;
+}
+
+/* Bytes of what the run of a pinned op makes and of its scratch: where there are several units, of
+ * whichever has least. What is held is counted elsewhere. */
+static void charge_run(finder *z, uint32_t op, uint32_t k) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    double least = INFINITY;
+    uint32_t from, to;
+    units_of(f, op, &from, &to);
+    for (uint32_t u = from; u < to; u++) {
+        if (!z->pinned[u]) continue;
+        uint32_t made = cb_unit_made(f, u);
+        double bytes = (double)cb_run_workspace(p, op, made);
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v];
+            bool makes = cb_makes(made, v - p->out_begin[op]) && f->root[s] == op;
+            if (!makes || f->held[s] || z->read_at[s] == k) continue;
+            bytes += (double)p->storage_bytes[s];
+            z->read_at[s] = k;
+        }
+        least = fmin(least, bytes);
+    }
+    charge(z, k, k + 1, least);
+}
+
+static bool walk_forward(finder *z) {
+    const cb_facts *f = z->f;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k], from, to;
+        if (!z->pinned_op[op]) continue;
+        units_of(f, op, &from, &to);
+        for (uint32_t u = from; u < to; u++)
+            if (z->pinned[u] && !note_forward_reads(z, u, k)) return false;
+        charge_run(z, op, k);
+    }
+    return true;
+}
+
+/* What is held is there from its op's first run on. */
+static void charge_held(finder *z) {
+    const cb_facts *f = z->f;
+    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+        uint32_t unit = f->unit[s];
+        if (unit == CB_NONE || !f->held[s] || f->position[unit] >= f->base_backward) continue;
+        uint32_t from = z->pinned[unit] ? f->position[unit] : z->out->sure[unit];
+        uint32_t to = cb_stays_to_end(f, s) ? f->n_base : f->base_backward;
+        charge(z, from, to, (double)f->p->storage_bytes[s]);
+    }
+}
+
+/* ---- where the main gaps start --------------------------------------------------------------- */
+
+/* The moment from which on a run of the unit is none of its first, nor one between its forward
+ * reads. */
+static uint32_t settled(const finder *z, uint32_t unit) {
+    const cb_facts *f = z->f;
+    uint32_t at = f->position[unit] + 1;
+    if (z->pinned[unit]) return at;
+    if (z->out->sure[unit] != CB_NONE) return z->out->sure[unit];
+    return z->out->due[unit] != CB_NONE ? z->out->due[unit] : at;
+}
+
+static uint32_t after_last_read(const finder *z, uint32_t storage) {
+    const cb_facts *f = z->f;
+    uint32_t at = settled(z, f->unit[storage]), read = z->read_at[storage];
+    if (f->held[storage] && f->base_backward > at) at = f->base_backward;
+    return read != CB_NONE && read + 1 > at ? read + 1 : at;
+}
+
+static uint32_t later(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+/* One moment for all that an op makes. */
+static void set_start(finder *z, uint32_t op) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    cb_gaps *g = z->out;
+    uint32_t start = 0;
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v];
+        if (f->root[s] != op) continue;
+        g->early[s] = after_last_read(z, s);
+        start = later(start, is_needed_later(z, s) ? g->early[s] : settled(z, f->unit[s]));
+    }
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t s = read_storage(f, j);
+        if (s == CB_NONE || !is_needed_later(z, s) || z->direct[s] != CB_NONE) continue;
+        start = later(start, g->start[s]);
+    }
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v], unit = f->unit[s];
+        if (f->root[s] != op) continue;
+        bool again = cb_may_rerun(f, unit);
+        bool free = !z->pinned[unit] && g->due[unit] == CB_NONE; /* its first run may be later */
+        g->start[s] = again ? start : g->early[s];
+        if (again && (free || z->lead[unit] != s)) g->early[s] = g->start[s];
+        g->again_ps[s] = (double)cb_again_alone_ps(f, unit);
+    }
+}
+
+/* ---- the backward ---------------------------------------------------------------------------- */
+
+/* May a run in a gap of the backward that starts at `from` be one that another output of the op was
+ * run again for, in its main gap? Then it has been paid for. */
+static bool *find_siblings(const finder *z, uint32_t *until) {
+    const cb_facts *f = z->f;
+    bool *endless = CB_NEW(z->arena, bool, f->n_unit);
+    if (!endless) return NULL;
+    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+        uint32_t unit = f->unit[s];
+        if (unit == CB_NONE || z->lead[unit] == s || !is_needed_later(z, s)) continue;
+        endless[unit] |= z->direct[s] == CB_NONE;
+        if (z->direct[s] != CB_NONE) until[unit] = later(until[unit], z->direct[s]);
+    }
+    return endless;
+}
+
+static bool note_backward_read(finder *z, uint32_t s, uint32_t k, const bool *endless,
+                               const uint32_t *until) {
+    const cb_facts *f = z->f;
+    uint32_t unit = f->unit[s], before = z->read_at[s];
+    double bytes = (double)f->p->storage_bytes[s];
+    if (before == k) return true;
+    z->read_at[s] = k;
+    if (f->position[unit] >= f->base_backward) {
+        charge(z, before + 1, k < f->n_base ? k + 1 : k, bytes);
+        return true;
+    }
+    if (cb_stays_to_end(f, s)) return true;
+    charge(z, k, k < f->n_base ? k + 1 : k, bytes);
+    if (before == CB_NONE) return true; /* the main gap */
+    bool paid = cb_may_rerun(f, unit) && (endless[unit] || before < until[unit]);
+    return paid || add_gap(z, s, before + 1, k);
+}
+
+static bool walk_backward(finder *z) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    uint32_t *until = CB_NEW(z->arena, uint32_t, f->n_unit);
+    bool *endless = until ? find_siblings(z, until) : NULL;
+    if (!endless) return false;
+    for (uint32_t s = 0; s < p->n_storage; s++) z->read_at[s] = CB_NONE;
+    for (uint32_t k = f->base_backward; k < f->n_base; k++) {
+        uint32_t op = f->base[k], made = cb_unit_made(f, op);
+        if (p->op_flags[op] & CB_POP_VIEW) continue;
+        cb_slice slice = cb_slice_of(p, op, made);
+        charge(z, k, k + 1, (double)cb_run_workspace(p, op, made));
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+            uint32_t s = p->value_storage[v];
+            if (f->root[s] != op || z->read_at[s] == k) continue;
+            z->read_at[s] = k;
+            charge(z, k, cb_stays_to_end(f, s) ? f->n_base : k + 1, (double)p->storage_bytes[s]);
+        }
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            uint32_t s = read_storage(f, j);
+            if (s == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
+            if (cb_stays_to_end(f, s) || cb_may_take_in(f, op, s)) continue;
+            if (!note_backward_read(z, s, k, endless, until)) return false;
+        }
+    }
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t s = p->value_storage[p->backward_output[i]];
+        bool ends = f->root[s] != CB_NONE && !cb_stays_to_end(f, s);
+        if (ends && !note_backward_read(z, s, f->n_base, endless, until)) return false;
+    }
+    return true;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static bool allocate(finder *z, cb_arena *kept) {
+    const cb_facts *f = z->f;
+    cb_gaps *g = z->out;
+    uint32_t n_storage = f->p->n_storage;
+    *g = (cb_gaps){.least = CB_NEW(kept, double, f->n_base),
+                   .early = CB_NEW(kept, uint32_t, n_storage),
+                   .start = CB_NEW(kept, uint32_t, n_storage),
+                   .again_ps = CB_NEW(kept, double, n_storage),
+                   .due = CB_NEW(kept, uint32_t, f->n_unit),
+                   .sure = CB_NEW(kept, uint32_t, f->n_unit)};
+    z->pinned = CB_NEW(kept, bool, f->n_unit);
+    z->pinned_op = CB_NEW(kept, bool, f->p->n_op);
+    z->lead = CB_NEW(kept, uint32_t, f->n_unit);
+    z->read_at = CB_NEW(kept, uint32_t, n_storage);
+    z->change = CB_NEW(kept, double, (size_t)f->n_base + 1);
+    return g->least && g->early && g->start && g->again_ps && g->due && g->sure && z->pinned &&
+           z->pinned_op && z->lead && z->read_at && z->change;
+}
+
+cb_status cb_gaps_find(const cb_facts *f, const uint32_t *earliest, const uint32_t *direct,
+                       cb_arena *arena, cb_gaps *out, cb_error *err) {
+    finder z = {.f = f, .earliest = earliest, .direct = direct, .out = out, .arena = arena};
+    if (!allocate(&z, arena)) return cb_no_memory(err);
+    for (uint32_t s = 0; s < f->p->n_storage; s++) z.read_at[s] = CB_NONE;
+    find_due(&z);
+    choose_leads(&z);
+    if (!walk_forward(&z)) return cb_no_memory(err);
+    charge_held(&z);
+    for (uint32_t k = 0; k < f->base_backward; k++) set_start(&z, f->base[k]);
+    if (!walk_backward(&z)) return cb_no_memory(err);
+    double now = 0;
+    for (uint32_t k = 0; k < f->n_base; k++) {
+        now += z.change[k];
+        out->least[k] = now;
+    }
+    return CB_OK;
+}

@@ -1,0 +1,54 @@
+/* gaps.h: what every plan of a base order keeps in memory, and the intervals over which a plan may
+ * either keep a value or run its op again. Internal.
+ *
+ * The class of plans: base ops run in the given order. A forward op that may run again
+ * (cb_may_rerun) may do so before any base op, as often as the plan likes, and its first run may be
+ * that late too, if nothing reads the value earlier. Ops of the backward run once. This is the
+ * class of the search, of the exact solver, and of the lower bound (prices.h).
+ *
+ * Moments. Moment k is the run of the base op at position k, or, if that op may be run late, its
+ * first run: only ops whose first run must come before the next such run are used ("pinned"), so
+ * that these runs keep their order in every plan. The moment of any other position is that of the
+ * last pinned op before it: what a plan keeps over the position is in memory then.
+ *
+ * Gaps. Between two reads of a value a plan keeps it, or runs its op at least once. The gap between
+ * the last forward and the first backward read is the main one: whether a value is kept over it is
+ * decided by the cut, because a rerun needs its inputs. All other gaps are independent of each
+ * other. The main gap of a value starts only after the last forward reads of the inputs of a rerun
+ * (`start`), if the backward does not read those inputs itself: before that they are in memory
+ * anyway, and a rerun there costs nothing but its own time. What is left between the value's own
+ * last forward read and `start` is a gap like the others. */
+#ifndef CB_PLAN_GAPS_H
+#define CB_PLAN_GAPS_H
+
+#include "../model/facts.h"
+
+#include "../../base/vec.h"
+
+typedef struct cb_gap {
+    uint32_t storage;
+    uint32_t from, to; /* moments [from, to) */
+    double bytes, cost_ps;
+} cb_gap;
+
+typedef struct cb_gaps {
+    CB_VEC(cb_gap) list; /* all but the main gaps and what lies before them */
+    double *least;       /* [n_base] bytes in memory at each moment, in every plan */
+    uint32_t *early;     /* [n_storage] moment after the last forward read */
+    uint32_t *start;     /* [n_storage] first moment of the main gap; no less than `early` */
+    double *again_ps;    /* [n_storage] a rerun in [early, start) costs this */
+    uint32_t *due;       /* [n_unit] the unit has run, or has been taken in, before this moment;
+                            CB_NONE: no op that the forward needs reads what it makes */
+    uint32_t *sure;      /* [n_unit] the same of runs that write to memory */
+} cb_gaps;
+
+/* What one run after the first costs at least, not counting members that other outputs share. */
+int64_t cb_again_alone_ps(const cb_facts *f, uint32_t unit);
+
+/* `earliest` [n_storage]: the first position of the backward that may need the value, directly or
+ * for a rerun; `direct`: the first that reads it. CB_NONE: none. All memory is from `arena`. */
+CB_MUST_CHECK cb_status cb_gaps_find(const cb_facts *f, const uint32_t *earliest,
+                                     const uint32_t *direct, cb_arena *arena, cb_gaps *out,
+                                     cb_error *err);
+
+#endif

@@ -1,0 +1,72 @@
+"""No printed bound lies above a plan that is known for the budget or for a smaller one, and each
+plan has one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cutback
+from bounds import Problem, random_net, recurrence, rerun_before_the_gap
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
+
+import evaluate
+
+BUDGET = 105_000_000
+SHARES = (0.98, 0.9, 0.82, 0.75, 0.68, 0.6, 0.53, 0.46, 0.38, 0.3)
+NETS, SOME = 200, 6
+
+
+def answers(problem: Problem, budgets: list[Any], measure: str) -> list[dict[str, Any]]:
+    """The numbers of the plans for the budgets that something fits, walked by the referee."""
+    found = []
+    for plan in cutback.plans(problem, budgets, measure=measure, device="cpu"):
+        if isinstance(plan, cutback.Plan):
+            evaluate.check_plan(problem, plan.document)
+            found.append(dict(plan.numbers))
+    return found
+
+
+def check_bounds(problem: Problem) -> int:
+    """Asks for plans under several measures and compares the bound of each with all of them that
+    keep its budget. Returns how many bounds say more than that everything runs once."""
+    whole = answers(problem, ["1x"], "live")[0]["live_bytes"]
+    budgets = [*(int(share * whole) for share in SHARES), "min"]
+    asked = [(m, n) for m in ("live", "arena", "total") for n in answers(problem, budgets, m)]
+    for measure, numbers in asked:
+        fitting = [
+            n["time_ps"] for _, n in asked if n[f"{measure}_bytes"] <= numbers["budget_bytes"]
+        ]
+        assert numbers["lower_bound_ps"] <= min(fitting), (measure, numbers["budget_bytes"])
+        assert numbers["gap"] >= 0 and numbers["lower_bound_ps"] >= numbers["once_ps"]
+        trivial = numbers["lower_bound_ps"] == numbers["once_ps"] < numbers["time_ps"]
+        assert (numbers["bound_class"] == "trivial") == trivial
+    return sum(n["lower_bound_ps"] > n["once_ps"] for _, n in asked)
+
+
+@pytest.mark.parametrize("pads", [0, 20, 45, 200, pytest.param(600, marks=pytest.mark.slow)])
+def test_a_rerun_while_its_inputs_are_there(pads: int) -> None:
+    problem, steps = rerun_before_the_gap(pads)
+    hand = evaluate.evaluate(problem, steps, problem["backward_starts"], "cpu")
+    assert hand.peak_bytes <= BUDGET
+    (numbers,) = answers(problem, [BUDGET], "live")
+    assert numbers["time_ps"] <= hand.time_ps
+    assert numbers["time_ps"] <= 1.01 * numbers["once_ps"]
+    assert numbers["once_ps"] < numbers["lower_bound_ps"] <= hand.time_ps
+
+
+@pytest.mark.parametrize("n", [6, pytest.param(12, marks=pytest.mark.very_slow)])
+def test_an_unrolled_recurrence(n: int) -> None:
+    assert check_bounds(recurrence(n)) > 3
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [s if s < SOME else pytest.param(s, marks=pytest.mark.very_slow) for s in range(NETS)],
+)
+def test_random_nets(seed: int) -> None:
+    check_bounds(random_net(seed))
