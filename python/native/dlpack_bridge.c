@@ -134,21 +134,61 @@ static const dl_tensor *consume(PyObject *capsule, bool *writable, PyObject **ow
     return &managed->tensor;
 }
 
-static PyObject *view_tensor(const dl_tensor *t, const char *name, bool writable, PyObject *owner) {
-    cb_dtype dtype = CB_BOOL;
-    if (t->device.type != 1 && t->device.type != 3) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: the tensor lives on device (%d, %d); move it to the CPU first", name,
-                     t->device.type, t->device.id);
-    } else if (!dtype_of(t->dtype, &dtype)) {
+static bool is_empty(const dl_tensor *t) {
+    for (int32_t i = 0; i < t->ndim; i++)
+        if (t->shape[i] == 0) return true;
+    return false;
+}
+
+/* Whether all that the tensor points to may be read: its library may have filled in anything. -1: an
+ * exception is set. */
+static int check_tensor(const dl_tensor *t, const char *name, cb_dtype *dtype) {
+    if (!dtype_of(t->dtype, dtype)) {
         PyErr_Format(PyExc_TypeError,
                      "%s: DLPack type (code %d, %d bits, %d lanes) is not supported", name,
                      t->dtype.code, t->dtype.bits, t->dtype.lanes);
-    } else if (t->ndim < 0 || t->ndim > CB_MAX_RANK) {
+        return -1;
+    }
+    if (t->ndim < 0 || t->ndim > CB_MAX_RANK) {
         PyErr_Format(PyExc_ValueError, "%s: %d dimensions, at most %d are supported", name, t->ndim,
                      CB_MAX_RANK);
+        return -1;
     }
-    if (PyErr_Occurred()) {
+    if (t->ndim > 0 && !t->shape) {
+        PyErr_Format(PyExc_ValueError, "%s: its library gives %d dimensions, but no shape", name,
+                     t->ndim);
+        return -1;
+    }
+    for (int32_t i = 0; i < t->ndim; i++) {
+        int64_t bytes;
+        if (t->shape[i] < 0) {
+            PyErr_Format(PyExc_ValueError, "%s: dimension %d has %lld elements", name, i,
+                         (long long)t->shape[i]);
+            return -1;
+        }
+        if (t->strides &&
+            __builtin_mul_overflow(t->strides[i], (int64_t)cb_dtype_size(*dtype), &bytes)) {
+            PyErr_Format(PyExc_ValueError, "%s: dimension %d has a stride of %lld elements", name,
+                         i, (long long)t->strides[i]);
+            return -1;
+        }
+    }
+    if (!t->data && !is_empty(t)) {
+        PyErr_Format(PyExc_ValueError, "%s: the tensor has elements, but no memory", name);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *view_tensor(const dl_tensor *t, const char *name, bool writable, PyObject *owner) {
+    cb_dtype dtype = CB_BOOL;
+    int ready = -1;
+    if (t->device.type != 1 && t->device.type != 3)
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the tensor lives on device (%d, %d); move it to the CPU first", name,
+                     t->device.type, t->device.id);
+    else ready = check_tensor(t, name, &dtype);
+    if (ready < 0) {
         Py_DECREF(owner);
         return NULL;
     }
@@ -241,13 +281,10 @@ PyObject *cb_py_dlpack_parts(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_XDECREF(capsule);
     if (!t) return NULL;
     if (!theirs) theirs = Py_NewRef(Py_None);
-    const dl_dtype type = t->dtype;
-    if (!dtype_of(type, &dtype)) {
+    if (check_tensor(t, name, &dtype) < 0) {
         Py_DECREF(owner);
         Py_DECREF(theirs);
-        return PyErr_Format(PyExc_TypeError,
-                            "%s: DLPack type (code %d, %d bits, %d lanes) is not supported", name,
-                            type.code, type.bits, type.lanes);
+        return NULL;
     }
     PyObject *strides = t->strides ? lengths(t->strides, t->ndim) : Py_NewRef(Py_None);
     char *at = t->data ? (char *)t->data + t->byte_offset : NULL;
@@ -285,9 +322,15 @@ static void release_unused(PyObject *capsule) {
         release(((dl_managed_versioned *)PyCapsule_GetPointer(capsule, name))->manager);
 }
 
-/* A capsule over memory that `array` keeps. */
+/* A capsule over memory that `array` keeps. Only a versioned one can say that it is read-only. */
 static PyObject *export(PyObject *array, dl_tensor tensor, const cb_shape *shape, bool versioned,
                         bool writable) {
+    if (!versioned && !writable) {
+        PyErr_SetString(PyExc_BufferError,
+                        "a read-only array is only handed out by DLPack 1.0 or newer "
+                        "(max_version=(1, 0)), as older versions cannot say that it is");
+        return NULL;
+    }
     exported *e = PyMem_Calloc(1, sizeof *e);
     if (!e) return PyErr_NoMemory();
     memcpy(e->shape, shape->dim, sizeof e->shape);
@@ -320,7 +363,8 @@ PyObject *cb_py_to_dlpack(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *array, *dtype_name;
     cb_dtype dtype;
     cb_py_view view;
-    if (!PyArg_ParseTuple(args, "OO:to_dlpack", &array, &dtype_name)) return NULL;
+    int versioned = false;
+    if (!PyArg_ParseTuple(args, "OO|p:to_dlpack", &array, &dtype_name, &versioned)) return NULL;
     if (cb_py_parse_dtype(dtype_name, &dtype) < 0 || cb_py_view_of(array, "to_dlpack", &view) < 0)
         return NULL;
     bool same = view.known_dtype ? view.dtype == dtype : view.is_bits16 && dtype == CB_BF16;
@@ -330,7 +374,7 @@ PyObject *cb_py_to_dlpack(PyObject *Py_UNUSED(module), PyObject *args) {
         return NULL;
     }
     const dl_tensor tensor = {.data = view.data, .device = {1, 0}, .dtype = type_of(dtype)};
-    return export(array, tensor, &view.shape, false, true);
+    return export(array, tensor, &view.shape, versioned, view.writable);
 }
 
 PyObject *cb_py_export_device(cb_py_device_memory *memory, bool versioned) {
@@ -389,7 +433,8 @@ const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor
     }
     if (x.device.type != 1) return "is not in the processor's memory";
     if (!element_of(x.dtype, out)) return "is of no floating type that is stepped";
-    if (x.ndim > 64) return "has more than 64 axes";
+    if (x.ndim < 0 || x.ndim > 64) return "has more than 64 axes";
+    if (x.ndim > 0 && !x.shape) return "has axes, but no shape";
     out->n = out->is_complex ? 2 : 1;
     out->data = (char *)x.data + x.byte_offset;
     out->rank = x.ndim;
@@ -403,6 +448,7 @@ const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor
         reached *= length;
     }
     out->n *= reached;
+    if (!x.data && out->n != 0) return "has no memory";
     return in_rows || out->n == 0 || is_dense(&x) ? NULL : "has gaps in its memory";
 }
 

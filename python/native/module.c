@@ -164,7 +164,8 @@ static PyMethodDef module_methods[] = {
     {"dlpack_parts", cb_py_dlpack_parts, METH_VARARGS,
      "dlpack_parts(tensor, name, stream, /) -> (dtype, shape, strides or None, address, kind of "
      "device, its number, writable, owner)"},
-    {"to_dlpack", cb_py_to_dlpack, METH_VARARGS, "to_dlpack(array, dtype, /) -> capsule"},
+    {"to_dlpack", cb_py_to_dlpack, METH_VARARGS,
+     "to_dlpack(array, dtype, versioned=False, /) -> capsule"},
     {NULL, NULL, 0, NULL},
 };
 

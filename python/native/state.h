@@ -310,7 +310,8 @@ PyObject *cb_py_kept_memory(PyObject *module, PyObject *none);
 
 PyObject *cb_py_from_dlpack(PyObject *module,
                             PyObject *args); /* (object, name) -> (ndarray, dtype name) */
-PyObject *cb_py_to_dlpack(PyObject *module, PyObject *args); /* (ndarray, dtype name) -> capsule */
+PyObject *cb_py_to_dlpack(PyObject *module,
+                          PyObject *args); /* (ndarray, dtype name[, versioned]) */
 
 typedef struct
     cb_py_tensor { /* dense memory of a floating type, or of bytes; a complex number is two */

@@ -15,7 +15,7 @@ import pytest
 import cutback as cb
 import foreign
 from client import Driver
-from cutback import cuda
+from cutback import cuda, device_arrays
 from cutback.nn import functional as F
 from foreign import Exchanged, Interface, Tensor
 
@@ -409,3 +409,11 @@ def test_an_index_out_of_range_on_a_stream(gpu: Driver) -> None:
     assert np.array_equal(there, table)
     step(there, good)
     assert not np.array_equal(there, table)
+
+
+def test_read_only_arrays_are_handed_on_as_such(gpu: Driver) -> None:
+    there = Tensor(gpu, np.ones(4, np.float32), read_only=True)
+    array = device_arrays.of(there, "x", None)
+    assert "dltensor_versioned" in repr(array.__dlpack__(max_version=(1, 0)))
+    with pytest.raises(BufferError, match="read-only"):
+        array.__dlpack__()

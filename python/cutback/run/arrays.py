@@ -79,8 +79,11 @@ class RawArray:
         wide = self.bits.astype(np.uint32) << np.uint32(16)
         return wide.view(np.float32).astype(dtype)
 
-    def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any:
-        return _native.to_dlpack(self.bits, "bf16")
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: tuple[int, int] | None = None, **kwargs: Any
+    ) -> Any:
+        versioned = max_version is not None and max_version[0] >= 1
+        return _native.to_dlpack(self.bits, "bf16", versioned)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 
 import numpy as np
@@ -139,3 +140,77 @@ def test_torch_tensors():
     step = cutback.compile(lambda p, x: (x @ p).sum(), optimizer=cutback.optim.AdamW(lr=0.1))
     step(w, torch.ones(4, 3))
     assert not bool((w == 1).any())
+
+
+class Crafted:
+    """A capsule whose fields are whatever a test writes: (data, ndim, shape, strides)."""
+
+    class Managed(ctypes.Structure):
+        _fields_ = (
+            ("data", ctypes.c_void_p),
+            ("device", ctypes.c_int32 * 2),
+            ("ndim", ctypes.c_int32),
+            ("dtype", ctypes.c_uint8 * 4),
+            ("shape", ctypes.POINTER(ctypes.c_int64)),
+            ("strides", ctypes.POINTER(ctypes.c_int64)),
+            ("offset", ctypes.c_uint64),
+            ("manager", ctypes.c_void_p),
+            ("deleter", ctypes.c_void_p),
+        )
+
+    def __init__(self, shape, ndim=None, strides=None, memory=True):
+        self.array = np.arange(16, dtype=np.float32)
+        self.managed = m = self.Managed()
+        m.data = self.array.ctypes.data if memory else None
+        m.device[0], m.dtype[0], m.dtype[1], m.dtype[2] = 1, 2, 32, 1
+        m.ndim = len(shape) if ndim is None else ndim
+        self.lists = [(ctypes.c_int64 * len(x))(*x) for x in (shape, strides or ())]
+        m.shape = self.lists[0] if shape is not None and len(shape) else None
+        m.strides = self.lists[1] if strides else None
+
+    def __dlpack__(self, **kwargs):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype = ctypes.py_object
+        new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        (Crafted((4,), ndim=-1), "-1 dimensions"),
+        (Crafted((4,), ndim=2**30), "1073741824 dimensions"),
+        (Crafted((), ndim=2), "gives 2 dimensions, but no shape"),
+        (Crafted((4, -1)), "dimension 1 has -1 elements"),
+        (Crafted((4,), strides=(2**62 + 1,)), "dimension 0 has a stride of"),
+        (Crafted((4,), memory=False), "has elements, but no memory"),
+    ],
+)
+def test_fields_are_checked_before_they_are_used(tensor, words):
+    """By both ways in: as an array of the host, and part by part for a device."""
+    with pytest.raises(ValueError, match=words):
+        _native.from_dlpack(tensor, "x")
+    with pytest.raises(ValueError, match=words):
+        _native.dlpack_parts(tensor, "x", 1)
+
+
+def test_fields_that_may_be_missing():
+    assert _native.from_dlpack(Crafted(()), "x")[0].shape == ()
+    assert _native.from_dlpack(Crafted((0, 3), memory=False), "x")[0].shape == (0, 3)
+
+
+def test_read_only_arrays_are_never_handed_out_as_writable():
+    a = np.arange(4, dtype=np.float32)
+    a.flags.writeable = False
+    with pytest.raises(BufferError, match="read-only"):
+        _native.to_dlpack(a, "f32")
+    raw = arrays.RawArray(np.zeros(3, np.uint16))
+    assert "dltensor_versioned" not in repr(raw.__dlpack__())
+    raw.bits.flags.writeable = False
+    with pytest.raises(BufferError, match="read-only"):
+        raw.__dlpack__()
+    capsule = raw.__dlpack__(max_version=(1, 0))
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    fields = (ctypes.c_uint64 * 4).from_address(pointer(capsule, b"dltensor_versioned"))
+    assert fields[3] & 1  # DLPACK_FLAG_BITMASK_READ_ONLY
