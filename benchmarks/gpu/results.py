@@ -181,7 +181,8 @@ class Results:
 
     def _launch_rows(self, what: str, dtype: str, by: str, group: dict[str, Any]) -> Iterator[Any]:
         """A row for each launch; the first has what is of the whole group."""
-        whole = {"ops": group["ops"], "MB": group["bytes"] / 1e6, "us": group.get("us")}
+        whole = {"ops": group["ops"], "launches": len(group["launches"])}
+        whole |= {"MB": group["bytes"] / 1e6, "us": group.get("us")}
         if self.rates is not None and group["bytes"]:
             whole["predicted us"] = self.rates.group_us(group)
             if "us" in group:
@@ -222,7 +223,7 @@ class Results:
         }  # fmt: skip
 
 
-WHOLE = ("ops", "MB", "us", "predicted us", "time / predicted")
+WHOLE = ("ops", "launches", "MB", "us", "predicted us", "time / predicted")
 LAUNCH = {
     "threads": "threads", "registers": "registers", "local_bytes": "local",
     "shared_bytes": "shared",
