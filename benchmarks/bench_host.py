@@ -5,7 +5,8 @@ python benchmarks/bench_host.py [--only PREFIX] [--rounds N]
 
 One thread. `call ms` is the processor time of a whole call, the median of some; `core ms` is the
 least `stats.seconds`, the time in which the core computes, or issues launches to the null driver.
-`outside ms` is the difference, and `t(2n)/t(n)` compares it with that of twice as many arrays.
+`outside ms` is the difference; `stats.seconds` is wall time, so the machine must not be busy.
+`t(2n)/t(n)` compares `call ms` with that of twice as many arrays.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def array_rows(rounds: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]
                     on_device = where != "cpu"
                     row = many(kind, n, on_device, rounds)
                     twice = many(kind, 2 * n, on_device, rounds)
-                    return {**row, "t(2n)/t(n)": twice["outside ms"] / row["outside ms"]}
+                    return {**row, "t(2n)/t(n)": twice["call ms"] / row["call ms"]}
 
                 yield f"{where}, {kind}, {n}", measure
 
