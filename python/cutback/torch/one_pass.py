@@ -17,7 +17,7 @@ from ..integers import integer
 from ..optim.base import Half
 from ..optim.extras import Outcome, outcome
 from .beside import DECAY, Beside
-from .states import check_numbers, kind, lacks_memory, laid_out_like, names_of
+from .states import by_name, check_numbers, kind, lacks_memory, laid_out_like, names_of
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
@@ -249,9 +249,11 @@ class OnePass(torch.optim.Optimizer):
     def _load(self, state_dict: dict[str, Any]) -> None:
         seen: list[dict[str, Any]] = []
 
-        def look(_: Any, given: dict[str, Any]) -> None:
+        def look(_: Any, given: dict[str, Any]) -> dict[str, Any]:
+            given = by_name(type(self).__name__, given, self.param_groups)
             seen.append(given)
             check_numbers(type(self).__name__, given, ("step", *self._kept))
+            return given
 
         handle = self.register_load_state_dict_pre_hook(look)
         try:

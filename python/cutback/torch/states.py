@@ -39,7 +39,7 @@ def lacks_memory(x: Any) -> bool:
         return False
     last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
     needed = (x.storage_offset() + last + 1) * x.element_size()
-    return x.untyped_storage().nbytes() < needed
+    return bool(x.untyped_storage().nbytes() < needed)
 
 
 def number_of(x: Any) -> float | None:
@@ -90,3 +90,37 @@ def check_numbers(owner: str, given: Mapping[str, Any], keys: Iterable[str]) -> 
                 raise ValueError(
                     f"{owner}: {key} of parameter {n} {place} is {found}, and has to be {wanted}"
                 )
+
+
+def by_name(owner: str, given: dict[str, Any], groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A ``state_dict`` whose parameters stand in the order of ``groups``, where the names of both
+    are known (``named_parameters()``) and are the same. With other names the order counts, as in
+    PyTorch, but a name that both know has to stand in the same place.
+
+    Raises:
+        ValueError: it does not.
+    """
+    saved = given["param_groups"]
+    if not all("param_names" in group for group in (*saved, *groups)):
+        return given
+    own = [name for group in groups for name in group["param_names"]]
+    names = [name for group in saved for name in group["param_names"]]
+    ids = [n for group in saved for n in group["params"]]
+    if names == own or len(names) != len(ids) or len(set(names)) != len(names):
+        return given
+    if set(names) != set(own):
+        for i, (name, other) in enumerate(zip(own, names, strict=False)):
+            if name != other and (name in names or other in own):
+                raise ValueError(
+                    f"{owner}: parameter {i} is {name}, and in the state to load {other}; the "
+                    "names differ elsewhere, too, so it cannot be matched by name"
+                )
+        return given
+    if [len(group["params"]) for group in saved] != [len(group["params"]) for group in groups]:
+        return given  # which PyTorch refuses
+    at = dict(zip(names, ids, strict=True))
+    return {**given, "param_groups": [
+        {**group, "params": [at[name] for name in mine["param_names"]],
+         "param_names": list(mine["param_names"])}
+        for group, mine in zip(saved, groups, strict=True)
+    ]}  # fmt: skip

@@ -4,6 +4,7 @@ changed."""
 from __future__ import annotations
 
 import copy
+import functools
 
 import numpy as np
 import pytest
@@ -192,3 +193,52 @@ def test_pytorch_s_code_does_not_begin_on_a_state_of_another_shape(name):
     with pytest.raises(ValueError, match=rf"{name}: {key} of parameter 1 of group 0 is \(4,\)"):
         optimizer.step()
     assert torch.equal(p, before[0]) and whole(optimizer) == before[1]
+
+
+def named(order, groups=1, names="abcd", kind=ours.AdamW):
+    """Parameters of one shape, in this order, with gradients of their own, after two steps."""
+    params = {name: nn.Parameter(torch.full((3,), float(ord(name)))) for name in names}
+    rows = [(name, params[name]) for name in order]
+    half = len(rows) // groups
+    split = [rows[i : i + half] for i in range(0, len(rows), half)]
+    optimizer = kind([{"params": row} for row in split], lr=0.1)
+    for name, p in params.items():
+        p.grad = torch.full((3,), 0.01 * ord(name))
+    return params, optimizer
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kind", [ours.AdamW, ours.SGD, ours.Lion, ours.AdamW8bit])
+def test_states_are_matched_by_name(kind, groups):
+    if kind is ours.SGD:
+        kind = functools.partial(ours.SGD, momentum=0.9)
+    params, optimizer = named("abcd", groups, kind=kind)
+    optimizer.step()
+    others, other = named("dbca" if groups == 1 else "badc", groups, kind=kind)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for name in "abcd":
+        state, found = optimizer.state[params[name]], other.state[others[name]]
+        assert state.keys() == found.keys()
+        assert all(torch.equal(state[key], found[key]) for key in state)
+        others[name].data.copy_(params[name].detach())
+    assert [n for g in other.param_groups for n in g["param_names"]] == list(
+        "dbca" if groups == 1 else "badc"
+    )
+    optimizer.step()
+    other.step()
+    assert all(torch.equal(params[name], others[name]) for name in "abcd")
+
+
+def test_states_of_other_names_are_matched_by_order():
+    """As in PyTorch, where a wrapper has put something before each name; but not if a name that
+    both know stands elsewhere."""
+    params, optimizer = named("abcd")
+    optimizer.step()
+    others, other = named("ebcd", names="ebcd")
+    other.load_state_dict(optimizer.state_dict())
+    state, found = optimizer.state[params["a"]], other.state[others["e"]]
+    assert torch.equal(state["exp_avg"], found["exp_avg"])
+    _, another = named("becd", names="ebcd")
+    with pytest.raises(ValueError, match="parameter 0 is b, and in the state to load a"):
+        another.load_state_dict(optimizer.state_dict())
+    assert not another.state
