@@ -11,6 +11,7 @@
 #   make test-slow       the planner's limits on every traced graph, PyTorch's operators, fuzzing (an hour)
 #   make gpu LIMIT=330   on an NVIDIA GPU: whether it works, is correct, how fast it is   (ten minutes; installs nothing)
 #   make fuzz SECONDS=60 fuzzing that looks for coverage, so long for each target     (needs clang)
+#   make mutate-gpu      mistakes planted in the CUDA backend, which its tests must find (20 minutes)
 #   make lint    formatter, linters, types
 #   make clean   remove everything the targets above made
 
@@ -117,6 +118,10 @@ bench-cpu: $(VENV)/.bench
 gpu:
 	$(PYTHON) tests/gpu/run.py $(if $(LIMIT),--limit $(LIMIT)) $(if $(ONLY),--only $(ONLY))
 
+# Mutants of the CUDA backend, each beside the tests that reach it; ONLY="3f2a 90c1" runs some.
+mutate-gpu: $(VENV)/.mutate
+	$(BIN)/python -u tests/mutate/mutate.py $(if $(ONLY),--only $(ONLY))
+
 lint: $(VENV)/.lint
 	$(BIN)/ruff check python tests tools benchmarks examples
 	$(BIN)/ruff format --check python tests tools benchmarks examples
@@ -144,6 +149,10 @@ $(VENV)/.demo: $(VENV)/.package requirements/demo.txt
 
 $(VENV)/.test: $(VENV)/.package requirements/test.txt
 	$(BIN)/python -m pip install -q -r requirements/test.txt
+	@touch $@
+
+$(VENV)/.mutate: $(VENV)/.test requirements/mutate.txt
+	$(BIN)/python -m pip install -q -r requirements/mutate.txt
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.demo requirements/bench.txt

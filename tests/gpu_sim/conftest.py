@@ -49,14 +49,15 @@ def driver() -> Iterator[Driver]:
 @pytest.fixture
 def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """The stand-in as the driver that is found, with races looked for."""
-    compiler = nvrtc.library()
+    compiler = os.environ.get("CUTBACK_TEST_NVRTC") or nvrtc.library()
     if compiler is None:
         pytest.skip("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
     monkeypatch.setenv("CUTBACK_CUDA_DRIVER", str(build()))
     monkeypatch.setenv("CUTBACK_NVRTC", str(compiler))
     monkeypatch.setenv("CUTBACK_CUBLASLT", "none")
     monkeypatch.setenv("CUTBACK_CUDA_CODE", "ptx")
-    monkeypatch.setenv("CUTBACK_CACHE_DIR", str(BUILD / "cutback_kernels"))
+    kernels = os.environ.get("CUTBACK_TEST_KERNELS") or str(BUILD / "cutback_kernels")
+    monkeypatch.setenv("CUTBACK_CACHE_DIR", kernels)
     driver.set(races=1)
     yield driver
     assert driver.reports() == ""

@@ -4,9 +4,12 @@
 
 static cb_status open_stand_in(const cb_runtime *runtime, void **device, cb_error *err) {
     cb_cuda_options *cuda = &((cb_runtime *)runtime)->cuda;
+    const char *kernels = getenv("CUTBACK_TEST_KERNELS");
     if (!cuda->driver) {
-        *cuda = (cb_cuda_options){
-            .driver = CB_STAND_IN, .nvrtc = gpu_nvrtc(), .cache = CB_CACHE, .as_ptx = true};
+        *cuda = (cb_cuda_options){.driver = CB_STAND_IN,
+                                  .nvrtc = gpu_nvrtc(),
+                                  .cache = kernels ? kernels : CB_CACHE,
+                                  .as_ptx = true};
     }
     return cb_backend_cuda.open(runtime, device, err);
 }
