@@ -140,8 +140,8 @@ static bool is_empty(const dl_tensor *t) {
     return false;
 }
 
-/* Whether all that the tensor points to may be read: its library may have filled in anything. -1: an
- * exception is set. */
+/* Whether all that the tensor points to may be read: its library may have filled in anything. -1:
+ * an exception is set. */
 static int check_tensor(const dl_tensor *t, const char *name, cb_dtype *dtype) {
     if (!dtype_of(t->dtype, dtype)) {
         PyErr_Format(PyExc_TypeError,
