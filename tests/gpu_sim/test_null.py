@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import nvrtc
-from client import BUILD
+from client import BUILD, Driver
 from null_driver import NullDriver, build
 
 HERE = Path(__file__).parent
@@ -142,6 +142,15 @@ def test_memory_cannot_be_read_by_the_host(null: NullDriver) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=HERE, check=False)
     assert done.returncode == -signal.SIGSEGV
+
+
+def test_shares_a_process_with_the_stand_in(null: NullDriver) -> None:
+    """In either order: neither takes the other's addresses."""
+    allocate(null, 1 << 30)
+    driver = Driver()
+    block = driver.allocate(1000)
+    driver.free(block)
+    allocate(null, 1 << 30)
 
 
 STEP = """

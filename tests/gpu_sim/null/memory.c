@@ -7,7 +7,10 @@
 #include "null.h"
 
 enum { SMALLEST = 9, CLASSES = 48, NONE = -1 };
-#define RANGE ((uint64_t)1 << 44)
+#define RANGE ((uint64_t)1 << 42)
+/* A wish, far from where programs and the stand-in have their memory, so that tests of both can run
+ * in one process. */
+#define WANTED ((uint64_t)1 << 45)
 
 typedef struct block {
     uint64_t address, bytes; /* bytes: as asked for */
@@ -30,7 +33,8 @@ void null_reset_peak(void) { memory.peak = memory.live; }
 
 static bool reserve(void) {
     if (memory.start) return true;
-    void *at = mmap(NULL, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *at = mmap((void *)(uintptr_t)WANTED, RANGE, PROT_NONE, flags, -1, 0);
     if (at == MAP_FAILED) return false;
     const uint64_t mask = (1 << SMALLEST) - 1;
     memory.start = memory.next = ((uint64_t)(uintptr_t)at + mask) & ~mask;
