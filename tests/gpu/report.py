@@ -106,11 +106,11 @@ def _bridge(store: Store) -> str:
     if not found:
         return "not run"
     lines = [
-        f"{name}: {r['value']['line']}"
+        f"{name}: {str(r['value']['line']).split('; ours', 2)[0][:90]}"
         for name, r in found.items()
         if "line" in (r.get("value") or {})
     ]
-    return "; ".join([_counts(found), *lines[:2]])
+    return "; ".join([_counts(found), *lines])
 
 
 def _sanitizer(store: Store) -> str:
@@ -142,10 +142,11 @@ def _works(store: Store) -> str:
     if not smoke:
         card = (newest(store, "facts").get("card") or {}).get("failed")
         return f"NOT KNOWN: {card or 'the first steps did not run'}"
-    passed = sum(record["status"] == "ok" for record in smoke.values())
+    statuses = {record["status"] for record in smoke.values()}
+    word = "NO" if "failed" in statuses else "so far" if statuses != {"ok"} else "yes"
     context = ((store.run.get("facts") or {}).get("card") or {}).get("context", "ok")
     why = "" if context == "ok" else f"; no context: {context}"
-    return f"{'yes' if passed == len(smoke) else 'NO'}: of the first steps {_counts(smoke)}{why}"
+    return f"{word}: of the first steps {_counts(smoke)}{why}"
 
 
 def _clocks(value: Any) -> str:
