@@ -134,6 +134,8 @@ def main() -> int:
     if args.again:
         _forget(store, stages, prefixes)
     variables = _variables(args, folder)
+    if variables.get("HOME") != os.environ.get("HOME"):
+        store.notes.append(f"{Path.home()} cannot be written; items have {variables['HOME']}")
     ladder = Ladder(store, variables, args.limit, BEGIN, args.patience)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: ladder.stop())

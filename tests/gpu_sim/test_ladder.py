@@ -448,7 +448,7 @@ SAID = {
     "ncu": "machine, tools: ncu none",
     "compute-sanitizer": "there is no compute-sanitizer",
     "Python.h": "machine: Python.h none at",
-    "home": "machine: home /proc/sys: cannot be written",
+    "home": "NOTE /proc/sys cannot be written",
     "builtins": "libnvrtc-builtins",
 }
 ITEMS_OF_ALL_STAGES = (
