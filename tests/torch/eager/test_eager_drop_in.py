@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -178,3 +178,46 @@ def test_a_saved_object_is_the_object(given: Any, options: Any) -> None:
     Keeps.found = None
     del out
     assert not left()
+
+
+# ---- PyTorch 2.14 ----------------------------------------------------------------------------
+
+
+def test_a_decorator(same_bits: Callable[..., bool]) -> None:
+    @checkpoint(use_reentrant=False)
+    def f(x: Any, scale: float = 1.0) -> Any:
+        """Doc."""
+        return (x * scale).sin().exp()
+
+    class Block(torch.nn.Module):
+        @checkpoint(budget="min")
+        def forward(self, x: Any) -> Any:
+            return x.sin().exp() * 2
+
+    assert (f.__name__, f.__doc__) == ("f", "Doc.")
+    x = torch.ones(4, requires_grad=True)
+    for call, right in (
+        (lambda: f(x, scale=2.0), lambda: (x * 2.0).sin().exp()),
+        (lambda: Block()(x), lambda: x.sin().exp() * 2),
+    ):
+        gradients = [torch.autograd.grad(c().sum(), x)[0] for c in (call, right)]
+        assert same_bits(*gradients)
+    with pytest.raises(TypeError, match="leave it out to get a decorator"):
+        checkpoint(None, x)
+    with pytest.raises(TypeError, match="decorator of a function, not of a Tensor"):
+        checkpoint(budget="min")(x)
+    with pytest.raises(ValueError, match="debug=True"):
+        checkpoint(debug=True)
+
+
+def test_hooks_around_a_region_can_be_asked_for() -> None:
+    x = torch.ones(4, requires_grad=True)
+    for respect in (None, False, True):
+        y = checkpoint(torch.sin, x, use_reentrant=False, respect_saved_tensors_hooks=respect)
+        assert torch.equal(torch.autograd.grad(y.sum(), x)[0], x.detach().cos())
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        checkpoint(torch.sin, x, respect_saved_tensors_hooks=False)
+        with pytest.raises(ValueError, match="offload=True holds it on the host"):
+            checkpoint(torch.sin, x, respect_saved_tensors_hooks=True)
+    with pytest.raises(TypeError, match="respect_saved_tensors_hooks"):
+        checkpoint(torch.sin, x, respect_saved_tensors_hooks="yes")

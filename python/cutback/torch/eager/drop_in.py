@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..flags import check_flags, check_flags_or_none
 
 _CHECKS = ("default", "none")
@@ -33,6 +35,39 @@ def refuse_unusual(
             "that lead to what the backward reads: leave it out, or use "
             "torch.utils.checkpoint.checkpoint"
         )
+
+
+def refuse_hooks(respect: Any) -> None:
+    """Raises: ValueError: what a policy saves is to go through hooks that are around the region."""
+    check_flags_or_none(respect_saved_tensors_hooks=respect)
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if respect and top is not None and top(True) is not None:
+        raise ValueError(
+            "respect_saved_tensors_hooks=True: what a policy saves is held by the region, and does "
+            "not go through the hooks around it. Leave it out; offload=True holds it on the host; "
+            "for other hooks use torch.utils.checkpoint.checkpoint"
+        )
+
+
+def decorator(
+    checkpoint: Callable[..., Any], options: dict[str, Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What ``@checkpoint(...)`` is."""
+
+    def around(fn: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(fn):
+            raise TypeError(f"checkpoint: a decorator of a function, not of a {type(fn).__name__}")
+
+        @functools.wraps(fn, updated=())
+        def run(*args: Any, **kwargs: Any) -> Any:
+            own = {k: v for k, v in kwargs.items() if k in options}  # the function's, too
+            rest = {k: v for k, v in kwargs.items() if k not in options}
+            called = functools.partial(fn, **own) if own else fn
+            return checkpoint(called, *args, **options, **rest)
+
+        return run
+
+    return around
 
 
 def _does_nothing(context: Any) -> bool:

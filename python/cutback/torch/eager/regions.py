@@ -16,7 +16,7 @@ import torch
 
 from ...planner.plan import Plan
 from ..flags import check_flags
-from .drop_in import context_of, refuse_unusual
+from .drop_in import context_of, decorator, refuse_hooks, refuse_unusual
 from .log import Region, active
 from .plan import plan_region, run_planned
 from .policy import Policy, resolve
@@ -24,7 +24,7 @@ from .rerun import unpack
 
 
 def checkpoint(
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | None = None,
     *args: Any,
     policy_fn: Policy | None = None,
     budget: int | float | str | None = None,
@@ -36,13 +36,15 @@ def checkpoint(
     determinism_check: str = "default",
     debug: bool = False,
     early_stop: bool = True,
+    respect_saved_tensors_hooks: bool | None = None,
     **kwargs: Any,
 ) -> Any:
     """Runs ``fn(*args, **kwargs)`` so that its backward holds less memory. It stands where
     ``torch.utils.checkpoint.checkpoint`` does, and takes its arguments.
 
     Args:
-        fn: a function of tensors, or a module.
+        fn: a function of tensors, or a module. Without it the result is a decorator:
+            ``@checkpoint(budget="6GiB")``.
         policy_fn: what to save, in PyTorch's words: a function ``(ctx, op, *args, **kwargs) ->
             torch.utils.checkpoint.CheckpointPolicy``, or a list of ops to save. Ops may be named
             by overload (``torch.ops.aten.mm.default``) or packet (``torch.ops.aten.mm``). Without
@@ -63,6 +65,8 @@ def checkpoint(
             context is around ``fn``, the second must do nothing: ``fn`` does not run again.
         determinism_check: ``"default"`` or ``"none"``; there is no second run to be compared.
         debug, early_stop: as they are by default.
+        respect_saved_tensors_hooks: what a policy saves does not go through hooks for saved tensors
+            around the region; True is an error where there are such hooks.
 
     Returns:
         what ``fn`` returns. Gradients have the bits that they have without checkpointing.
@@ -75,14 +79,29 @@ def checkpoint(
     Raises:
         ValueError: a policy wants the result of a mutating op saved. ``offload`` without a
             policy, with a budget or plan, or in a region inside a region.
-            The ``plan`` is one of another region. ``debug=True``, ``early_stop=False``, a
-            ``context_fn`` whose second context does something, or beside another policy.
+            The ``plan`` is one of another region. ``debug=True``, ``early_stop=False``,
+            ``respect_saved_tensors_hooks=True`` inside such hooks, a ``context_fn`` whose second
+            context does something, or beside another policy.
         TypeError: a policy, budget or plan that is none.
         cutback.BudgetError: the budget cannot be reached; the text states the smallest peak found.
         RuntimeError: in the backward, if a tensor that is needed was modified after the region.
     """
     check_flags(offload=offload)
     refuse_unusual(use_reentrant, preserve_rng_state, determinism_check, debug, early_stop)
+    if fn is None:
+        if args:
+            raise TypeError("checkpoint: None is no function; leave it out to get a decorator")
+        return decorator(
+            checkpoint,
+            {
+                "policy_fn": policy_fn, "budget": budget, "plan": plan, "offload": offload,
+                "use_reentrant": use_reentrant, "preserve_rng_state": preserve_rng_state,
+                "context_fn": context_fn, "determinism_check": determinism_check, "debug": debug,
+                "early_stop": early_stop,
+                "respect_saved_tensors_hooks": respect_saved_tensors_hooks, **kwargs,
+            },
+        )  # fmt: skip
+    refuse_hooks(respect_saved_tensors_hooks)
     if context_fn is not None:
         around_fn, said = context_of(context_fn)
         if said is not None:
