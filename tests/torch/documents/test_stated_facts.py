@@ -415,7 +415,7 @@ def _spoilt(how: str) -> Callable[[Any], None]:
         ("a gradient", "depends on a gradient, but the forward"),
         ("no descriptor", "no descriptors"),
         ("no input", "which is no input of the graph"),
-        ("a subclass", "a part of a tensor subclass that is overwritten"),
+        ("a subclass", "a, which is no input of the graph"),
     ],
 )
 def test_graphs_that_are_refused(how: str, said: str) -> None:

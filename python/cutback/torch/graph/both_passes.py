@@ -68,8 +68,8 @@ def refuse_writes_in_both_passes(gm: fx.GraphModule, num_fwd_outputs: int) -> No
         if not isinstance(node, fx.Node) or not (is_input or new.isdisjoint(_bases_of(node))):
             continue  # of a view of an input the caller gets a view of the input itself
         write = _write_of_backward(node, tags)
-        if write is None:
-            continue
+        if write is None or (not is_input and any(map(is_tangent, _ancestors([write])))):
+            continue  # what depends on a gradient cannot be returned, whatever made it
         at = location(write)
         by = f"{write.name} ({at})" if at else write.name
         if is_input:

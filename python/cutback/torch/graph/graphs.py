@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._functorch._aot_autograd.descriptors import (
+    InputMutationAOTOutput,
+    SubclassGetAttrAOTInput,
+    SubclassGetAttrAOTOutput,
+)
 from torch._guards import TracingContext
 from torch._inductor import config
 
@@ -199,7 +203,10 @@ class Reader:
         if node.op == "get_attr" and val is None:
             val = attribute(self.gm, str(node.target))
         if isinstance(val, torch.Tensor):
-            self.tensors[node] = [self._tensor(node, None, val, set())]
+            # a sparse gradient is made in the backward and handed out: its bytes do not count
+            sparse = val.layout is not torch.strided and node in self.late
+            handed_out = sparse and node.op == "call_function"
+            self.tensors[node] = [] if handed_out else [self._tensor(node, None, val, set())]
         elif isinstance(val, (list, tuple)):
             made: set[int] = set()
             self.tensors[node] = [
@@ -429,17 +436,13 @@ class Reader:
                     "inputs that are overwritten cannot be told; use aot_autograd or "
                     "torch.compile, and take torch.compiler.nested_compile_region out"
                 )
-            if isinstance(getattr(desc, "base", None), InputMutationAOTOutput):
-                raise UnsupportedGraphError(
-                    f"forward output {k} is a part of a tensor subclass that is overwritten "
-                    f"({desc.base.mutated_input.expr()}); write into plain tensors"
-                )
-            if not isinstance(desc, InputMutationAOTOutput):
+            source = _overwritten_by(desc)
+            if source is None:
                 continue
-            target = by_desc.get(desc.mutated_input)
+            target = by_desc.get(source)
             if target is None:
                 raise UnsupportedGraphError(
-                    f"forward output {k} overwrites {desc.mutated_input.expr()}, which is no input "
+                    f"forward output {k} overwrites {source.expr()}, which is no input "
                     "of the graph; write into tensors that are passed as they are"
                 )
             found[k] = target
@@ -495,6 +498,17 @@ class Reader:
                         "forward overwrites; clone the input first"
                     )
         return wanted
+
+
+def _overwritten_by(desc: Any) -> Any:
+    """The descriptor of the input, or of the part of a tensor subclass, that a forward output is
+    the new value of; None if it is none."""
+    if isinstance(desc, InputMutationAOTOutput):
+        return desc.mutated_input
+    if isinstance(desc, SubclassGetAttrAOTOutput):
+        base = _overwritten_by(desc.base)
+        return None if base is None else SubclassGetAttrAOTInput(base, desc.attr)
+    return None
 
 
 def forward_ends(nodes: Sequence[fx.Node]) -> int:
