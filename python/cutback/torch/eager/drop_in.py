@@ -50,9 +50,17 @@ def refuse_hooks(respect: Any) -> None:
 
 
 def decorator(
-    checkpoint: Callable[..., Any], options: dict[str, Any]
+    checkpoint: Callable[..., Any], given: dict[str, Any]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What ``@checkpoint(...)`` is."""
+    """What ``@checkpoint(...)`` is; ``given``: all arguments of that call.
+
+    Raises:
+        TypeError: there are arguments for a function, and none.
+    """
+    options = {k: v for k, v in given.items() if k not in ("fn", "args", "kwargs")}
+    options |= given["kwargs"]
+    if given["args"]:
+        raise TypeError("checkpoint: None is no function; leave it out to get a decorator")
 
     def around(fn: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(fn):

@@ -43,8 +43,7 @@ def checkpoint(
     ``torch.utils.checkpoint.checkpoint`` does, and takes its arguments.
 
     Args:
-        fn: a function of tensors, or a module. Without it the result is a decorator:
-            ``@checkpoint(budget="6GiB")``.
+        fn: a function of tensors, or a module. Without it the result is a decorator.
         policy_fn: what to save, in PyTorch's words: a function ``(ctx, op, *args, **kwargs) ->
             torch.utils.checkpoint.CheckpointPolicy``, or a list of ops to save. Ops may be named
             by overload (``torch.ops.aten.mm.default``) or packet (``torch.ops.aten.mm``). Without
@@ -65,8 +64,7 @@ def checkpoint(
             context is around ``fn``, the second must do nothing: ``fn`` does not run again.
         determinism_check: ``"default"`` or ``"none"``; there is no second run to be compared.
         debug, early_stop: as they are by default.
-        respect_saved_tensors_hooks: what a policy saves does not go through hooks for saved tensors
-            around the region; True is an error where there are such hooks.
+        respect_saved_tensors_hooks: True is an error inside hooks for saved tensors.
 
     Returns:
         what ``fn`` returns. Gradients have the bits that they have without checkpointing.
@@ -86,22 +84,12 @@ def checkpoint(
         cutback.BudgetError: the budget cannot be reached; the text states the smallest peak found.
         RuntimeError: in the backward, if a tensor that is needed was modified after the region.
     """
+    given = dict(locals())
     check_flags(offload=offload)
     refuse_unusual(use_reentrant, preserve_rng_state, determinism_check, debug, early_stop)
-    if fn is None:
-        if args:
-            raise TypeError("checkpoint: None is no function; leave it out to get a decorator")
-        return decorator(
-            checkpoint,
-            {
-                "policy_fn": policy_fn, "budget": budget, "plan": plan, "offload": offload,
-                "use_reentrant": use_reentrant, "preserve_rng_state": preserve_rng_state,
-                "context_fn": context_fn, "determinism_check": determinism_check, "debug": debug,
-                "early_stop": early_stop,
-                "respect_saved_tensors_hooks": respect_saved_tensors_hooks, **kwargs,
-            },
-        )  # fmt: skip
     refuse_hooks(respect_saved_tensors_hooks)
+    if fn is None:
+        return decorator(checkpoint, given)
     if context_fn is not None:
         around_fn, said = context_of(context_fn)
         if said is not None:
