@@ -37,6 +37,15 @@ def refuse_unusual(
         )
 
 
+def refuse_offload(offload: bool, policy_fn: Any) -> None:
+    """Raises: ValueError: there is no policy that says what to hold on the host."""
+    if offload and policy_fn is None:
+        raise ValueError(
+            "offload goes with policy_fn, and holds what that saves on the host; budgets and plans "
+            "of eager regions move nothing (cutback.torch.compile(..., offload=True) does)"
+        )
+
+
 def refuse_hooks(respect: Any) -> None:
     """Raises: ValueError: what a policy saves is to go through hooks that are around the region."""
     check_flags_or_none(respect_saved_tensors_hooks=respect)

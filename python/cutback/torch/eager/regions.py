@@ -16,7 +16,7 @@ import torch
 
 from ...planner.plan import Plan
 from ..flags import check_flags
-from .drop_in import context_of, decorator, refuse_hooks, refuse_unusual
+from .drop_in import context_of, decorator, refuse_hooks, refuse_offload, refuse_unusual
 from .log import Region, active
 from .plan import plan_region, run_planned
 from .policy import Policy, resolve
@@ -102,11 +102,7 @@ def checkpoint(
     if sum(x is not None for x in (policy_fn, budget, plan)) > 1:
         raise TypeError("give one of policy_fn, budget and plan")
     policy = None if policy_fn is None else resolve(policy_fn)
-    if offload and policy_fn is None:
-        raise ValueError(
-            "offload goes with policy_fn, and holds what that saves on the host; budgets and plans "
-            "of eager regions move nothing (cutback.torch.compile(..., offload=True) does)"
-        )
+    refuse_offload(offload, policy_fn)
     if not torch.is_grad_enabled():
         return fn(*args, **kwargs)
     around = active()
