@@ -52,6 +52,10 @@ int cb_py_view_of(PyObject *object, const char *name, cb_py_view *out) {
                      Py_TYPE(object)->tp_name);
         return -1;
     }
+    if (!PyArray_CheckExact(object) && PyObject_HasAttrString(object, "_mask")) {
+        PyErr_Format(PyExc_TypeError, "%s: a masked array; pass x.filled(), say, or x.data", name);
+        return -1;
+    }
     PyArrayObject *array = (PyArrayObject *)object;
     if (PyArray_NDIM(array) > CB_MAX_RANK) {
         PyErr_Format(PyExc_ValueError, "%s: %d dimensions, at most %d are supported", name,
@@ -93,7 +97,7 @@ bool cb_py_array_fits(PyObject *object, cb_dtype dtype, const cb_shape *shape, b
 }
 
 static bool is_plain(PyObject *object, bool written) {
-    if (!PyArray_Check(object)) return false;
+    if (!PyArray_CheckExact(object)) return false; /* masked arrays are looked at elsewhere */
     PyArrayObject *array = (PyArrayObject *)object;
     const int wanted =
         NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (written ? NPY_ARRAY_WRITEABLE : 0);

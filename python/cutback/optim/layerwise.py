@@ -40,7 +40,7 @@ def LAMB(  # noqa: N802
         groups: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: an option is no number, or not finite.
+        ValueError, TypeError: an option is no number, not finite, or a beta that is not in [0, 1).
     """
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g * g
@@ -49,3 +49,6 @@ def LAMB(  # noqa: N802
     length, step = np.linalg.norm(p), np.linalg.norm(u)
     trust = np.where((length > 0) & (step > 0), length / step, 1.0)
     return p - lr * trust * u, m, v
+
+
+LAMB._below_one = ("beta1", "beta2")

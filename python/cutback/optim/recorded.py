@@ -63,6 +63,7 @@ class Recorded(Optimizer):
     _defaults: ClassVar[dict[str, Any]]
     _numbers: ClassVar[tuple[str, ...]]  # options that may change from step to step
     _counts: ClassVar[bool]
+    _below_one: ClassVar[tuple[str, ...]] = ()  # options in [0, 1)
     _made: ClassVar[dict[Fixed, _native.Expression]]
 
     options: dict[str, Any]
@@ -127,6 +128,8 @@ class Recorded(Optimizer):
         for key, x in zip(cls._numbers, row, strict=True):
             if not math.isfinite(x):
                 raise ValueError(f"{cls.__name__}: {key}={x} is not finite")
+            if key in cls._below_one and not 0 <= x < 1:
+                raise ValueError(f"{cls.__name__}: {key}={x} is not in [0, 1)")
         return row
 
     def _row(self, options: Mapping[str, Any]) -> Row:

@@ -430,11 +430,7 @@ class OnePass(torch.optim.Optimizer):
             torch.autograd.graph.increment_version(beside.written())
 
     def _check_ways(self) -> None:
-        """Whether the groups ask for nothing that only PyTorch's code does.
-
-        Raises:
-            NotOursError: one does.
-        """
+        """Raises NotOursError where a group asks for what only PyTorch's code does."""
         for group in self.param_groups:
             if group.get("differentiable") or group.get("capturable"):
                 raise NotOursError("a group asks for differentiable=True or capturable=True")

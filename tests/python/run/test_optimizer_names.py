@@ -97,3 +97,24 @@ def test_pickles_keep_options():
     p = np.zeros(2, "f4")
     optimizer.step(p, np.ones(2, "f4"))
     assert (p == -4).all() and optimizer.seed == 4.0
+
+
+@pytest.mark.parametrize("option", ["beta1", "beta2"])
+@pytest.mark.parametrize("value", [1.0, -0.1, 2.0])
+def test_betas_of_lamb_are_below_one(option, value):
+    """With 1 its bias correction divides by 0."""
+    with pytest.raises(ValueError, match=f"{option}={value} is not in"):
+        optim.LAMB(**{option: value})
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_masked_arrays_are_refused(where):
+    """What is masked is no parameter to be stepped, and would lose its mask."""
+    arrays = [np.ones(4, "f4"), np.ones(4, "f4")]
+    optimizer = optim.SGD(lr=1.0)
+    optimizer.step(*arrays)
+    arrays[where] = np.ma.masked_array(arrays[where], [0, 1, 0, 0])
+    for _ in range(2):
+        with pytest.raises(TypeError, match="a masked array"):
+            optimizer.step(*arrays)
+    assert optimizer.t == 1
