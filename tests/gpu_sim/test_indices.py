@@ -54,6 +54,9 @@ CASES = {
     "embedding, gradient": Case(total_of_looked_up, True, numbers(5, 3), SEVERAL, 5),
     "gather in a group": Case(taken, False, numbers(3, 64), ONE_A_ROW, 64),
     "gather of several": Case(taken, False, numbers(3, 6), SEVERAL, 6),
+    "gather of one": Case(
+        taken, False, numbers(1, 6, dtype=np.float64), np.array([[1]], np.int64), 6
+    ),
     "gather, gradient": Case(total_of_taken, True, numbers(3, 6), SEVERAL, 6),
     "labels": Case(total_loss, True, numbers(3, 128), ONE_A_ROW[:, 0], 128, "classes"),
     "labels in double": Case(

@@ -44,7 +44,7 @@ def training_step(backend: str = "cuda") -> tuple[cb.Step, tuple[Any, ...]]:
         return (F.layer_norm(F.gelu(x @ w), (96,), scale) ** 2).mean()
 
     rng = np.random.default_rng(2)
-    w, scale, x = (rng.standard_normal(n, np.float32) for n in ((64, 96), (96,), (200, 64)))
+    w, scale, x = (rng.standard_normal(n, np.float32) for n in ((128, 96), (96,), (200, 128)))
     optimizer = cb.optim.AdamW(lr=1e-3)
     return cb.compile(loss, optimizer=optimizer, argnums=(0, 1), backend=backend), (w, scale, x)
 
@@ -65,6 +65,8 @@ def test_launches_are_those_that_the_driver_was_asked_for() -> None:
     seen = [tuple(x) for x in found["seen"]]
     assert len(told) > 3 and seen[: len(told)] == told
     assert [(name, threads) for name, _, threads in seen[len(told) :]] == update
+    chunks = 3 + 1  # of 4,096 elements: 128 x 96 and 96
+    assert seen[-1] == ("cb_optim_step", [chunks, 1, 1], 256)
     groups = [x["group"] for x in found["told"]["launches"]]
     assert groups == sorted(groups) and groups[0] == 0
     for kernel in [*found["told"]["launches"], *found["told"]["update"]]:

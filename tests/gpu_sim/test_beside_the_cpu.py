@@ -1,0 +1,83 @@
+"""Small programs beside the CPU: groups with its bits, and operations that run one by one (those in
+double, and others that no group takes) up to the order of their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cutback as cb
+from client import Driver
+from cutback.nn import functional as F
+
+Case = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
+def doubles(*shape: int) -> np.ndarray[Any, Any]:
+    return numbers(*shape, dtype=np.float64)
+
+
+def results(f: Callable[..., Any], given: tuple[Any, ...], backend: str) -> list[Any]:
+    step = cb.compile(f, argnums=None, backend=backend)
+    return [np.asarray(a) for a in cb.tree.flatten(step(*given))[0]]
+
+
+GROUPS: dict[str, Case] = {
+    "every second column": (lambda x: x[:, ::2] * 2 + 1, (numbers(6, 64),)),
+    "a number for each short row": (lambda x, y: x * y + 1, (numbers(8, 3), numbers(8, 1))),
+    "rows, and a total that no vector fits": (
+        lambda x: (F.softmax(x) ** 2).sum(),
+        (numbers(40, 33),),
+    ),
+    "rows that lie across": (lambda x, y: F.softmax(x.T) + y, (numbers(64, 40), numbers(40, 64))),
+    "rows of two leaves": (F.softmax, (numbers(6, 1500),)),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_bits_of_groups(gpu: Driver, name: str) -> None:
+    f, given = GROUPS[name]
+    found, expected = (results(f, given, backend) for backend in ("cuda", "cpu"))
+    assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
+
+
+def norms(x: Any) -> Any:
+    """Far from zero, so that a wrong mean or variance shows."""
+    return F.layer_norm(x, (x.shape[-1],)), F.rms_norm(x, (x.shape[-1],))
+
+
+def norm_of_batch(x: Any) -> Any:
+    return F.batch_norm(x, None, None, training=True)
+
+
+def extremes(x: Any) -> Any:
+    return x.max(axis=0), x.min(axis=0), x.max(), x.min(), cb.argmax(x, axis=1)
+
+
+ONE_BY_ONE: dict[str, Case] = {
+    "dropout": (lambda x: F.dropout(x, 0.25), (doubles(5, 7),)),
+    "triangles": (cb.tril, (doubles(2, 5, 7),)),
+    "norms": (norms, (doubles(5, 300) * 3 + 2,)),
+    "norm of a batch": (norm_of_batch, (doubles(6, 3, 5) * 3 + 2,)),
+    "extremes": (extremes, (doubles(4, 200),)),
+    "three behind one another": (
+        lambda x, y, z: cb.concatenate([x, y, z], axis=1),
+        (doubles(3, 2), doubles(3, 1), doubles(3, 4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_operations_one_by_one(gpu: Driver, name: str) -> None:
+    f, given = ONE_BY_ONE[name]
+    found, expected = (results(f, given, backend) for backend in ("cuda", "cpu"))
+    for got, want in zip(found, expected, strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
