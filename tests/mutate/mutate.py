@@ -55,9 +55,9 @@ LEAST_FOUND = 0.95
 
 # Tests of Python, by their files, and of C: program, source.
 PYTHON = [
-    "test_alignment", "test_backend", "test_bad_input", "test_blaslt", "test_device_arrays",
-    "test_device_memory", "test_indices", "test_kept_blocks", "test_launches", "test_ordering",
-    "test_products", "test_sums",
+    "test_alignment", "test_backend", "test_bad_input", "test_beside_the_cpu", "test_blaslt",
+    "test_device_arrays", "test_device_memory", "test_indices", "test_kept_blocks",
+    "test_launches", "test_ordering", "test_products", "test_sums",
 ]  # fmt: skip
 # Those that run a program hundreds of times, to have each call fail once, are mutation tests
 # themselves.
