@@ -144,7 +144,7 @@ def write_tree(mutants: list[Point]) -> str:
         and not f.endswith((".md", "equivalent.txt"))
     }
     texts = []
-    for file in {p.file for p in mutants}:
+    for file in sorted({p.file for p in mutants}):
         rows = [(k, p) for k, p in enumerate(mutants) if p.file == file]
         text = wanted[file].decode()
         if file.endswith(".cuh"):
@@ -327,8 +327,9 @@ def cover(server: Server, name: str, mutants: list[Point]) -> Test:
         seen = set(lines.read_text().splitlines()) if lines.exists() else set()
         files = {line.split()[0] for line in seen}
         for k, p in enumerate(mutants):
-            name, near = Path(p.file).name, range(p.line - REACH, p.line + REACH + 1)
-            is_seen = name in files if is_in_macro(p) else any(f"{name} {n}" in seen for n in near)
+            header, near = Path(p.file).name, range(p.line - REACH, p.line + REACH + 1)
+            is_seen = any(f"{header} {n}" in seen for n in near)
+            is_seen |= is_in_macro(p) and header in files
             if p.file.endswith(".cuh") and is_seen:
                 reached.add(k)
     return Test(name, first["seconds"], reached)
