@@ -26,6 +26,7 @@ from ..graph.sizes import hint, sizes_as
 from . import scratch
 from .inductor import Watch
 from .partition import Partitioner, prepare
+from .returned import watch_views
 from .several import ModelPartitioner
 from .wishes import may_offload
 
@@ -305,13 +306,15 @@ def make_backend(
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         before = len(partitioner.plans)
+        partitioner.returned_views = ()
         if isinstance(partitioner, ModelPartitioner):
             reason = getattr(gm, "compile_subgraph_reason", None)
             partitioner.latest = None
             partitioner.is_last = reason is not None and not reason.graph_break
         if not isinstance(partitioner, ModelPartitioner):
             with _compile_session():
-                return run(partitioner, gm=gm, inputs=inputs)
+                compiled = run(partitioner, gm=gm, inputs=inputs)
+            return watch_views(compiled, partitioner.returned_views)
         given = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
         with sizes_as(partitioner.larger(given)):
             with _compile_session():
@@ -321,6 +324,7 @@ def make_backend(
                 sizes = [(i, hint(n)) for i, n in enumerate(inputs) if isinstance(n, torch.SymInt)]
                 if guards and all(inputs[i] <= planned for i, planned in sizes):
                     sizes = []
+        compiled = watch_views(compiled, partitioner.returned_views)
         return partitioner.counted(compiled, partitioner.frame(), sizes, partitioner.latest)
 
     return backend

@@ -27,7 +27,7 @@ from ..graph.both_passes import (
 )
 from ..graph.counter import check_random, replace_draws
 from ..graph.duplicates import merge_duplicates
-from ..graph.emitter import emit
+from ..graph.emitter import RETURNED_VIEWS, emit
 from ..graph.graphs import UnsupportedGraphError, eliminate_dead_code, location
 from ..graph.importer import Imported, import_joint, with_wishes
 from ..graph.leaves import IsLeaf
@@ -238,6 +238,8 @@ class Partitioner(CustomPartitionerFn):
         self.kernels: Kernels | None = None
         """What the first step takes by the allocator, where that is measured."""
         self.told_of_scratch = False
+        self.returned_views: tuple[int, ...] = ()
+        """Results of the last graph that are views of what its backward reads."""
         self.error: Exception | None = None
         """What the last graph failed with, as it was before PyTorch wrapped it."""
 
@@ -258,9 +260,11 @@ class Partitioner(CustomPartitionerFn):
         try:
             by_inductor = options.get("compiler") == "inductor"
             refuse_writes_in_both_passes(gm, num_fwd_outputs)
-            return self._partition(
+            modules = self._partition(
                 gm, num_fwd_outputs, static_lifetime_input_indices or (), by_inductor, is_leaf
             )
+            self.returned_views = modules[0].meta[RETURNED_VIEWS]
+            return modules
         except Exception as error:
             self.error = error
             raise
@@ -493,6 +497,7 @@ class Partitioner(CustomPartitionerFn):
             "kernels": None,
             "profile": None,  # its times stay
             "on_plan": None,
+            "returned_views": (),
             "error": None,
             "_compiled": None,
             "_once": "",

@@ -42,6 +42,12 @@ A view of an input or a result is saved together with that: Inductor, and ``_uns
 tensors with a version counter of their own, which a write of the caller does not move."""
 
 
+RETURNED_VIEWS = "cutback_returned_views"
+"""Key in the ``meta`` of a forward graph's module: the positions of results that are views of saved
+memory. They, too, reach the caller with a version counter of their own, which no saved tensor
+shares; the backward may only begin if it has not moved (``compiler/returned.py``)."""
+
+
 class _Moved(NamedTuple):
     """One tensor of a node that moves. ``what``: ``"host"``, its copy; ``"left"``, the memory that
     it leaves; ``"here"``, a part of a tuple that no node takes out."""
@@ -209,8 +215,9 @@ class _Emitter:
                 saved[node] = None
         self.backward = steps
         for node in [v for v in saved if isinstance(v, fx.Node) and v.op == "call_function"]:
-            if _UNCHECKED not in node.meta:
-                saved.update(dict.fromkeys(self.graph.witnesses.get(node, ())))
+            others = self.graph.witnesses.get(node, ())
+            if _UNCHECKED not in node.meta and node not in others:
+                saved.update(dict.fromkeys(others))
         self._add_parts([v for v in saved if isinstance(v, fx.Node)])
         position = {n: i for i, n in enumerate(self.graph.order) if n is not None}
         moved = sorted(
@@ -414,7 +421,16 @@ class _Emitter:
             *self.graph.descs[:k], *(SavedForBackwardsAOTOutput(i) for i in range(len(saved)))
         ]  # fmt: skip
         self._outputs(graph, env, self.graph.outputs[:k], saved, descs)
-        return self._module(graph)
+        module = self._module(graph)
+        module.meta[RETURNED_VIEWS] = self._saved_views()
+        return module
+
+    def _saved_views(self) -> tuple[int, ...]:
+        """Positions of results that are views of memory that is saved."""
+        views, witnesses = self.graph.returned_views, self.graph.witnesses
+        saved = [v for v in self.tensors if isinstance(v, fx.Node) and _UNCHECKED not in v.meta]
+        found = {n for v in saved for n in witnesses.get(v, ()) if n in views}
+        return tuple(sorted(views[n] for n in found))
 
     def backward_module(self) -> fx.GraphModule:
         graph = fx.Graph()

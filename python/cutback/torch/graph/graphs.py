@@ -12,6 +12,7 @@ import torch
 from torch import fx
 from torch._functorch._aot_autograd.descriptors import (
     InputMutationAOTOutput,
+    PlainAOTOutput,
     SubclassGetAttrAOTInput,
     SubclassGetAttrAOTOutput,
 )
@@ -330,8 +331,8 @@ class Reader:
         return frozenset(n for n in self.nodes if any(t.storage in found for t in self.tensors[n]))
 
     def witnesses(self) -> dict[fx.Node, list[fx.Node]]:
-        """For each node that shares memory with inputs, or with results of the forward, those: the
-        caller may write there, which their version counters tell."""
+        """For each node that shares memory with inputs, or with results of the forward, those (and
+        itself, if it is one): the caller may write there, which their version counters tell."""
         seen: dict[int, list[fx.Node]] = {}
         inputs = [n for n in self.nodes if n.op == "placeholder" and not is_tangent(n)]
         results = [n for n in self.outputs[: self.num_fwd_outputs] if isinstance(n, fx.Node)]
@@ -341,8 +342,23 @@ class Reader:
         found = {}
         for node in self.nodes:
             others = {n: None for t in self.tensors[node] for n in seen.get(t.storage, ())}
-            if others and node not in others:
+            if others:
                 found[node] = list(others)
+        return found
+
+    def returned_views(self) -> dict[fx.Node, int]:
+        """Results of the function that are views of what the graph made, with their positions among
+        its results. What the graph makes in place of an overwritten input is copied into that, so
+        nobody outside has its memory."""
+        ends = list(zip(self.outputs, self.descs, strict=True))[: self.num_fwd_outputs]
+        results = [(n, d) for n, d in ends if isinstance(n, fx.Node)]
+        copied = {t.storage for n, d in results if _overwritten_by(d) for t in self.tensors[n]}
+        found = {}
+        for node, desc in results:
+            mine = {t.storage for t in self.tensors[node]}
+            views = mine and mine <= self.reads[node].keys() and mine.isdisjoint(copied)
+            if isinstance(desc, PlainAOTOutput) and views and not any(self.static[s] for s in mine):
+                found[node] = desc.idx
         return found
 
     def _check_freed(self, node: fx.Node, freed: dict[int, fx.Node]) -> None:

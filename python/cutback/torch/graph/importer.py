@@ -66,6 +66,9 @@ class Imported(NamedTuple):
     witnesses: Mapping[fx.Node, list[fx.Node]] = MappingProxyType(
         {}
     )  # by node: inputs and results of the forward that it shares memory with
+    returned_views: Mapping[fx.Node, int] = MappingProxyType(
+        {}
+    )  # results that are views of what the graph made: positions among what it returns
 
 
 class _Writer:
@@ -340,6 +343,7 @@ def import_joint(
     return Imported(
         document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
         reader.again, writer.positions, reader.rewritten(), copied, reader.witnesses(),
+        reader.returned_views(),
     )  # fmt: skip
 
 

@@ -1,0 +1,71 @@
+"""Returned views whose memory the backward reads.
+
+The caller may overwrite such a tensor before ``backward()``. Eager PyTorch notices by the version
+counter, which a view shares with what was saved. What AOTAutograd and Inductor hand out for a view
+has a counter of its own, so the saved tensor does not show the write. The counter of the returned
+tensor does: it is compared when the backward begins.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .together import compiled_node
+
+
+class _Witness(NamedTuple):
+    """Shares the version counter of a returned tensor, but not its memory."""
+
+    position: int
+    shape: tuple[int, ...]
+    counter: torch.Tensor
+    version: int
+
+
+def _witness(position: int, out: torch.Tensor) -> _Witness:
+    counter = out.detach()  # the same counter
+    counter.data = out.detach().new_empty(0)  # which stays; the memory goes
+    return _Witness(position, tuple(out.shape), counter, out._version)
+
+
+def _check(witnesses: Sequence[_Witness], gradients: Any) -> None:
+    """A hook at the start of a backward.
+
+    Raises:
+        RuntimeError: a returned tensor was overwritten.
+    """
+    for position, shape, counter, version in witnesses:
+        if counter._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                f"inplace operation: output {position} of the compiled graph, a view of shape "
+                f"{list(shape)} whose memory the backward reads, is at version "
+                f"{counter._version}; expected version {version} instead. Write into a clone of "
+                "it (out.clone()), or after backward()"
+            )
+
+
+def watch_views(run: Callable[..., Any], views: Sequence[int]) -> Callable[..., Any]:
+    """The same function, whose backward raises RuntimeError if a returned view was overwritten.
+
+    Args:
+        run: a compiled graph.
+        views: positions among its outputs of views whose memory the backward reads.
+    """
+    if not views:
+        return run
+
+    @functools.wraps(run)
+    def call(*args: Any) -> Any:
+        outputs = run(*args)
+        node = compiled_node(outputs)
+        if node is not None:
+            found = [_witness(i, outputs[i]) for i in views if type(outputs[i]) is torch.Tensor]
+            node.register_prehook(functools.partial(_check, found))
+        return outputs
+
+    return call
