@@ -16,6 +16,7 @@ import pytest
 import cutback as cb
 import null_driver
 import nvrtc
+import test_alignment
 from client import BUILD, Driver
 from cutback.nn import functional as F
 
@@ -72,6 +73,15 @@ def test_launches_are_those_that_the_driver_was_asked_for() -> None:
     for kernel in [*found["told"]["launches"], *found["told"]["update"]]:
         assert kernel["registers"] == 32 and kernel["local_bytes"] == 0
         assert 0 < kernel["blocks_per_multiprocessor"] <= 65536 // (32 * kernel["threads"])
+
+
+def test_the_gradient_of_a_norm_sums_rows_and_columns_in_one_kernel(gpu: Driver) -> None:
+    """A second one adds up its blocks."""
+    gradients, argnums, arrays = test_alignment.PROGRAMS["gradients of norms"]
+    step = cb.compile(gradients, argnums=argnums, backend="cuda")
+    step(*arrays)
+    launches = json.loads(step.executable.text("launches"))["launches"]
+    assert [x["group"] for x in launches].count(launches[-1]["group"]) == 2
 
 
 @pytest.mark.parametrize(

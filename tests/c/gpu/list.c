@@ -9,6 +9,7 @@ static cb_status open_stand_in(const cb_runtime *runtime, void **device, cb_erro
         *cuda = (cb_cuda_options){.driver = CB_STAND_IN,
                                   .nvrtc = gpu_nvrtc(),
                                   .cache = kernels ? kernels : CB_CACHE,
+                                  .device = cuda->device,
                                   .as_ptx = true};
     }
     return cb_backend_cuda.open(runtime, device, err);

@@ -56,8 +56,9 @@ static void fill(memory *m) {
 }
 
 /* From a new context to a step that has been taken, and back to nothing. */
-static cb_status whole(memory *m) {
+static cb_status whole_on(int device, memory *m) {
     const cb_context_options options = {.n_threads = 1};
+    cb_cuda_options cuda;
     cb_context *ctx = NULL;
     cb_graph *g = NULL;
     cb_step *step = NULL;
@@ -65,7 +66,10 @@ static cb_status whole(memory *m) {
     const cb_compile_options compile = {.wrt = wrt, .n_wrt = 1, .keep_gradients = true};
     fill(m);
     CHECK_OK(cb_context_new(&options, &ctx, &err));
-    cb_status status = make_graph(ctx, &g);
+    cuda = cb_context_cuda(ctx);
+    cuda.device = device;
+    cb_status status = cb_context_set_cuda(ctx, &cuda, &err);
+    if (status == CB_OK) status = make_graph(ctx, &g);
     if (status == CB_OK) status = cb_compile(ctx, g, &compile, &step, &err);
     if (status == CB_OK) status = step_once(step, m);
     const cb_error kept = err;
@@ -75,6 +79,8 @@ static cb_status whole(memory *m) {
     err = kept;
     return status;
 }
+
+static cb_status whole(memory *m) { return whole_on(0, m); }
 
 static void forget(void) {
     char text[4096];
@@ -124,6 +130,15 @@ TEST(an_old_device_names_the_way_out) {
     hooks.set("capability", 70);
     CHECK_FAIL(whole(&m), CB_UNSUPPORTED, "this one is of 7.0: install NVRTC of CUDA 12");
     hooks.set("capability", 90);
+}
+
+TEST(a_device_that_does_not_exist) {
+    memory m;
+    CHECK_FAIL(whole_on(1, &m), CB_INVALID, "device 1 was asked for, there is 1");
+    CHECK_FAIL(whole_on(-1, &m), CB_INVALID, "device -1 was asked for, there is 1");
+    hooks.set("devices", 2);
+    CHECK_FAIL(whole_on(2, &m), CB_INVALID, "device 2 was asked for, there are 2");
+    hooks.set("devices", 1);
 }
 
 TEST(a_device_that_is_full) {
@@ -264,6 +279,7 @@ int main(void) {
     hooks.set("quiet", 1);
     RUN(each_entry_that_fails_is_a_clean_error);
     RUN(an_old_device_names_the_way_out);
+    RUN(a_device_that_does_not_exist);
     RUN(a_device_that_is_full);
     RUN(an_index_out_of_range_is_told_once_and_changes_nothing);
     RUN(a_run_can_be_captured_but_for_the_first);
