@@ -24,6 +24,11 @@ def doubles(*shape: int) -> np.ndarray[Any, Any]:
     return numbers(*shape, dtype=np.float64)
 
 
+def norm_of_wide_rows(w: Any, b: Any, x: Any, y: Any, z: Any) -> Any:
+    """Three arrays with rows of 16 KiB, more than shared memory holds."""
+    return (F.layer_norm(x * y + z, (x.shape[-1],), w, b) ** 2).sum()
+
+
 def results(f: Callable[..., Any], given: tuple[Any, ...], backend: str) -> list[Any]:
     step = cb.compile(f, argnums=None, backend=backend)
     return [np.asarray(a) for a in cb.tree.flatten(step(*given))[0]]
@@ -38,6 +43,11 @@ GROUPS: dict[str, Case] = {
     ),
     "rows that lie across": (lambda x, y: F.softmax(x.T) + y, (numbers(64, 40), numbers(40, 64))),
     "rows of two leaves": (F.softmax, (numbers(6, 1500),)),
+    "rows that are one longer than the lanes": (F.softmax, (numbers(5, 129),)),
+    "rows too long for shared memory": (
+        lambda x: F.softmax(F.layer_norm(cb.exp(x), (7000,))),
+        (numbers(2, 7000),),
+    ),
 }
 
 
@@ -45,6 +55,15 @@ GROUPS: dict[str, Case] = {
 def test_bits_of_groups(gpu: Driver, name: str) -> None:
     f, given = GROUPS[name]
     found, expected = (results(f, given, backend) for backend in ("cuda", "cpu"))
+    assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
+
+
+def test_gradients_of_a_norm_of_wide_rows(gpu: Driver) -> None:
+    given = [numbers(4096), numbers(4096), *(numbers(520, 4096) for _ in range(3))]
+    found, expected = (
+        cb.grad(norm_of_wide_rows, argnums=(0, 1), backend=backend)(*given)
+        for backend in ("cuda", "cpu")
+    )
     assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
 
 
