@@ -270,6 +270,37 @@ TEST(a_run_that_fails_late_changes_nothing) {
     cb_context_free(ctx);
 }
 
+/* s' = s + x */
+static cb_status counting_graph(cb_graph *g, cb_error *e) {
+    const cb_shape shape = {1, {COLUMNS}};
+    cb_value_id ins[2], next;
+    CB_TRY(cb_graph_add_input(g, "s", CB_ROLE_STATE, CB_F32, shape, &ins[0], e));
+    CB_TRY(cb_graph_add_input(g, "x", CB_ROLE_DATA, CB_F32, shape, &ins[1], e));
+    CB_TRY(cb_graph_add_op(g, "add", 2, ins, NULL, 1, &next, e));
+    return cb_graph_add_state(g, 0, next, e);
+}
+
+TEST(a_state_without_other_outputs_is_replaced) {
+    cb_context *ctx = new_context();
+    cb_graph *g = NULL;
+    cb_step *step = NULL;
+    const cb_compile_options options = {0};
+    float s[COLUMNS] = {1, 2, 3}, x[COLUMNS] = {10, 20, 30};
+    CHECK_OK(cb_graph_new(ctx, &g, &err));
+    CHECK_OK(counting_graph(g, &err));
+    CHECK_OK(cb_compile(ctx, g, &options, &step, &err));
+    cb_graph_free(g);
+    void *inputs[] = {place(step, s, sizeof s), place(step, x, sizeof x)}, *outputs[] = {NULL};
+    const cb_run run = {.inputs = inputs, .outputs = outputs};
+    for (int turn = 0; turn < 2; turn++) CHECK_OK(cb_step_run(step, &run, NULL, &err));
+    CHECK_OK(cb_step_wait(step, NULL, &err));
+    fetch(step, inputs[0], s, sizeof s);
+    CHECK(s[0] == 21 && s[1] == 42 && s[2] == 63);
+    for (int i = 0; i < 2; i++) step->backend->free(step->device, inputs[i]);
+    cb_step_free(step);
+    cb_context_free(ctx);
+}
+
 /* ---- what a backend answers ------------------------------------------------------------------ */
 
 static bool is_gpu(const cb_backend *b) { return strcmp(b->name, "cuda") == 0; }
@@ -331,6 +362,7 @@ int main(void) {
     RUN(arguments_of_both_kinds);
     RUN(memory_of_the_host_has_to_be_named);
     RUN(a_run_that_fails_late_changes_nothing);
+    RUN(a_state_without_other_outputs_is_replaced);
     RUN(buffers_are_aligned_as_the_backend_asks);
     RUN(a_backend_without_optimizers_says_so_before_a_run);
     return check_report();
