@@ -86,6 +86,7 @@ ONE_BY_ONE: dict[str, Case] = {
     "norms": (norms, (doubles(5, 300) * 3 + 2,)),
     "norm of a batch": (norm_of_batch, (doubles(6, 3, 5) * 3 + 2,)),
     "extremes": (extremes, (doubles(4, 200),)),
+    "sums": (lambda x: (x.sum(), x.sum(axis=0)), (doubles(4, 200),)),
     "three behind one another": (
         lambda x, y, z: cb.concatenate([x, y, z], axis=1),
         (doubles(3, 2), doubles(3, 1), doubles(3, 4)),
@@ -95,8 +96,13 @@ ONE_BY_ONE: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_operations_one_by_one(gpu: Driver, name: str) -> None:
+    """In several orders of threads."""
     f, given = ONE_BY_ONE[name]
-    found, expected = (results(f, given, backend) for backend in ("cuda", "cpu"))
-    for got, want in zip(found, expected, strict=True):
-        assert got.dtype == want.dtype
-        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
+    step, expected = cb.compile(f, argnums=None, backend="cuda"), results(f, given, "cpu")
+    for seed in range(4):
+        gpu.seed(seed)
+        step.rng_step = 0
+        found = [np.asarray(a) for a in cb.tree.flatten(step(*given))[0]]
+        for got, want in zip(found, expected, strict=True):
+            assert got.dtype == want.dtype
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
