@@ -96,6 +96,14 @@ def test_batches(gpu: Driver) -> None:
         assert np.array_equal(got, rounded(want, "float16"))
 
 
+def test_matrices_at_odd_distances(gpu: Driver) -> None:
+    """Lines of each matrix are a multiple of 16 bytes apart, and matrices are not."""
+    rng = np.random.default_rng(9)
+    x, y = (rng.integers(-4, 5, n).astype(np.float16) for n in ((3, 65), (8, 16)))
+    step = cb.compile(lambda x, y: x[:, :64].reshape(3, 8, 8) @ y, argnums=None, device="cuda")
+    assert np.array_equal(step(x, y), x[:, :64].reshape(3, 8, 8) @ y)
+
+
 @pytest.mark.parametrize("dtype", [np.float16])
 def test_arguments_that_are_not_aligned(gpu: Driver, dtype: Any) -> None:
     """What the kernel finds out when it runs changes no bit."""
