@@ -185,6 +185,39 @@ def test_work_of_another_stream_keeps_a_block(gpu: Driver, double: cb.Step) -> N
     assert np.array_equal(v, 2 * x.numpy()) and np.array_equal(z, v)
 
 
+def test_a_block_without_pending_work_is_taken_without_a_wait(gpu: Driver, double: cb.Step) -> None:
+    """Also on a stream that it was not used on before."""
+    x = cuda.to_device(np.arange(N, dtype=np.float32))
+    other = cb.compile(lambda x: x * 3, argnums=None, device="cuda")
+    a, b = gpu.stream(), gpu.stream()
+    kept = other(x, stream=b.value)
+    y = double(x, stream=a.value)
+    y.__dlpack__(stream=gpu.stream().value)
+    address = y.address
+    del y
+    gpu.wait()
+    with calls_none_of(gpu, "cuStreamWaitEvent"):
+        z = other(x, stream=b.value)
+    assert z.address == address and np.array_equal(z, kept)
+
+
+@pytest.mark.parametrize("entry", ["cuEventCreate", "cuEventRecord"])
+def test_a_mark_that_fails_at_the_release(gpu: Driver, double: cb.Step, entry: str) -> None:
+    """The block waits for the whole device, and no event is lost."""
+    x = cuda.to_device(np.arange(N, dtype=np.float32))
+    theirs = gpu.stream()
+    y, z = double(x), double(x)
+    y.__dlpack__(stream=theirs.value)
+    z.__dlpack__(stream=theirs.value)
+    gpu.fail(entry, 1)
+    del y
+    assert not gpu.is_due(entry)
+    if entry == "cuEventRecord":
+        with calls_none_of(gpu, "cuEventCreate"):
+            del z
+    assert np.array_equal(double(x), 2 * x.numpy())
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("way", ["dlpack", "interface"])
 def test_users_on_unknown_streams(gpu: Driver, double: cb.Step, seed: int, way: str) -> None:
