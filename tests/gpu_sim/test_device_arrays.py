@@ -362,6 +362,20 @@ def test_what_does_not_fit_is_named(gpu: Driver) -> None:
     assert np.array_equal(step(cuda.to_device(np.ones(3))), [2, 2, 2])
 
 
+def test_copies_need_contiguous_arrays_of_the_same_size(gpu: Driver) -> None:
+    there = cuda.to_device(np.arange(6, dtype=np.float32))
+    read_only = np.zeros(6, np.float32)
+    read_only.flags.writeable = False
+    for array in (np.zeros(12, np.float32)[::2], np.zeros(5, np.float32), read_only):
+        with pytest.raises(ValueError, match="a contiguous array of 24 bytes"):
+            there.read(array)
+        assert not array.any()
+    for array in (np.ones(12, np.float32)[::2], np.ones(7, np.float32)):
+        with pytest.raises(ValueError, match="a contiguous array of 24 bytes"):
+            there.write(array)
+    assert np.array_equal(there, np.arange(6))
+
+
 def test_memory_and_streams_of_another_device(gpu: Driver) -> None:
     """The second device of the stand-in, whose context another library made."""
     step = cb.compile(lambda x: x * 2, argnums=None, device="cuda")

@@ -219,7 +219,7 @@ def test_a_mark_that_fails_at_the_release(gpu: Driver, double: cb.Step, entry: s
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("way", ["dlpack", "interface"])
+@pytest.mark.parametrize("way", ["dlpack", "interface", "stream of a thread"])
 def test_users_on_unknown_streams(gpu: Driver, double: cb.Step, seed: int, way: str) -> None:
     """The device is waited for once, for all such blocks, and only when one is wanted."""
     gpu.seed(seed)
@@ -232,6 +232,8 @@ def test_users_on_unknown_streams(gpu: Driver, double: cb.Step, seed: int, way: 
     for y, target in zip(results, targets, strict=True):
         if way == "dlpack":
             y.__dlpack__(stream=-1)
+        elif way == "stream of a thread":
+            y.__dlpack__(stream=2)
         else:
             assert y.__cuda_array_interface__["data"][0] == y.address
         reads(gpu, y, target, theirs)
