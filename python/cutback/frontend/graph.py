@@ -110,10 +110,14 @@ class Graph:
             result = self._add_input(name, array.shape, dtype, "data", np.array(array, order="C"))
         self._constants[id(value)] = (value, bits, result)
         if isinstance(value, np.ndarray):
-            self.captured.append(Captured(value, bits, location()))
+            self.capture(value, bits)
         if self.random is not None:
             self.random.look()
         return result
+
+    def capture(self, array: np.ndarray[Any, Any], bits: bytes | None = None) -> None:
+        """Notes that the elements of an array have become part of the graph."""
+        self.captured.append(Captured(array, array.tobytes() if bits is None else bits, location()))
 
     def full(self, shape: tuple[int, ...], value: bool | int | float, dtype: dtypes.Name) -> Array:
         """An array of ``shape`` filled with ``value``.

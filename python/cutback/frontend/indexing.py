@@ -44,6 +44,8 @@ def _item(x: Array, item: Any) -> Any:
     """One index as int, slice, None, Ellipsis, or an integer array (NumPy's or traced)."""
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
+    if isinstance(item, np.ndarray):
+        x.graph.capture(item)
     if isinstance(item, (list, tuple)):
         item = np.asarray(item, dtype=None if item else np.int64)
     if isinstance(item, (bool, np.bool_)) or getattr(item, "dtype", None) in (

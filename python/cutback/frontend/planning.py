@@ -86,7 +86,7 @@ def plan(
             (and where constraints alone take more than that, whatever it is).
         offload: with a budget; may values move to the host and back, over the link of
             the device? ``"only"``: and nothing runs again. :func:`cutback.torch.compile`
-            runs such plans, :func:`cutback.compile` does not.
+            runs such plans, and so does ``cutback.compile(f, plan=...)`` on a CPU, as copies.
         pinned: with ``offload`` or a policy that offloads: most bytes that the host may hold for
             it at one time; ``"8GiB"``.
         time_limit, progress: seconds after which the search ends with the best plan

@@ -52,8 +52,11 @@ def _global_names(code: CodeType) -> Iterator[str]:
 def _plain(function: Any) -> FunctionType | None:
     """The function under partials, methods and wrappers."""
     for _ in range(20):
-        inner = getattr(function, "__wrapped__", None) or getattr(function, "func", None)
-        inner = inner or getattr(function, "__func__", None)
+        try:
+            found = (getattr(function, name, None) for name in ("__wrapped__", "func", "__func__"))
+            inner = next((one for one in found if one is not None), None)
+        except Exception:  # an object of the user's that raises
+            break
         if inner is None:
             break
         function = inner
@@ -106,11 +109,32 @@ class RandomNumbers:
             return
         self._said = True
         warn(
-            "random numbers were drawn while a function was traced: every later call uses the same "
-            "ones. Draw with cutback.uniform or cutback.nn.functional.dropout, or pass them as an "
-            "argument",
+            "random numbers were drawn while a function was traced (by it or by another thread): "
+            "every later call uses the same ones. Draw with cutback.uniform or "
+            "cutback.nn.functional.dropout, or pass them as an argument",
             RuntimeWarning,
         )
+
+
+def _is_equal(before: Any, value: Any) -> bool:
+    """Whether tracing with the one would give the graph of the other; NaN equals NaN."""
+    if isinstance(before, np.ndarray) or isinstance(value, np.ndarray):
+        return (
+            isinstance(before, np.ndarray)
+            and isinstance(value, np.ndarray)
+            and (before.dtype, before.shape) == (value.dtype, value.shape)
+            and before.tobytes() == value.tobytes()
+        )
+    if not isinstance(value, _NUMBERS):
+        return False
+    return bool(before == value) or bool(before != before and value != value)
+
+
+def _named(value: Any) -> str:
+    """A number as it is written; anything else by its kind, as its text may be long, or raise."""
+    if isinstance(value, np.ndarray):
+        return f"an array {value.dtype}{list(value.shape)}"
+    return repr(value) if isinstance(value, _NUMBERS) else f"an object {type(value).__name__}"
 
 
 class Captured(NamedTuple):
@@ -153,24 +177,23 @@ class Surroundings:
 
     def _compare(self, pair: tuple[Variable, Any], value: Any) -> None:
         variable, before = pair
-        if isinstance(before, _NUMBERS) and isinstance(value, _NUMBERS) and bool(before == value):
-            return
         self._held = [one for one in self._held if one is not pair]
-        is_array = isinstance(before, np.ndarray)
-        then, now = (
-            ("an array", "another object") if is_array else (f"{before!r}", f"{value!r:.60}")
-        )
+        if _is_equal(before, value):  # elements are not compared again in every call
+            self._held.append((variable, value if isinstance(value, np.ndarray) else before))
+            return
         warn(
-            f"{variable.name} was {then} when the function was traced and is {now} now: calls go "
-            f"on with the former. Pass {variable.name} as an argument",
+            f"{variable.name} was {_named(before)} when the function was traced and is "
+            f"{_named(value)} now: calls go on with the former. Pass {variable.name} as an "
+            "argument",
             RuntimeWarning,
         )
 
     def _compare_elements(self) -> None:
-        changed = [one for one in self._captured if one.array.tobytes() != one.bits]
-        if not changed:
-            return
-        self._captured = [one for one in self._captured if one not in changed]
+        changed: list[Captured] = []
+        kept: list[Captured] = []
+        for one in self._captured:
+            (kept if one.array.tobytes() == one.bits else changed).append(one)
+        self._captured = kept
         for where in dict.fromkeys(one.where for one in changed):
             at = f" at {where}" if where else ""
             warn(
