@@ -74,6 +74,7 @@ EVERY = {
     "ademamix": lambda: cb.optim.AdEMAMix(lr=1e-2, alpha_warmup=5, beta3_warmup=5),
     "adopt": lambda: cb.optim.ADOPT(lr=1e-2),
     "asgd": lambda: cb.optim.ASGD(lr=1e-2, t0=1),
+    "adamw, groups": lambda: cb.optim.AdamW(lr=1e-2, groups=[{"names": "*b*", "lr": 3e-2}]),
     "nadam": lambda: cb.optim.NAdam(lr=1e-2),
     "radam": lambda: cb.optim.RAdam(lr=1e-2),
     "rmsprop, centered": lambda: cb.optim.RMSprop(lr=1e-3, centered=True, momentum=0.5),
