@@ -447,8 +447,10 @@ def report(mutants: list[Point], results: list[Result]) -> bool:
     why = reasons()
     alive = [p for p, r in zip(mutants, results, strict=True) if not r.found_by]
     unexplained = [p for p in alive if p.name not in why]
-    share = 1 - len(alive) / max(len(mutants), 1)
-    print(f"\n{len(mutants)} mutants, {len(mutants) - len(alive)} found ({100 * share:.1f} %)")
+    n_found = len(mutants) - len(alive)
+    share = n_found / max(n_found + len(unexplained), 1)
+    print(f"\n{len(mutants)} mutants, {n_found} found: {100 * share:.1f} % of those that are not "
+          "equivalent")  # fmt: skip
     for p in alive:
         reason = why.get(p.name, "NO REASON IN equivalent.txt")
         print(f"survives: {p.row()}\n    line {p.line}; {reason}")
