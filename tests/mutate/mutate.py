@@ -463,6 +463,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="beginnings of names")
     parser.add_argument("--seed", default=SEED)
     parser.add_argument("-n", type=int, default=N, help="how many, with --list or --seed")
+    parser.add_argument("--argued", action="store_true", help="run those of equivalent.txt, too")
     parser.add_argument("--fast", action="store_true", help="without tests that take minutes")
     options = parser.parse_args()
     points = all_points()
@@ -476,7 +477,10 @@ def main() -> int:
     begin = time.monotonic()
     key = build(mutants)
     starts = tuple(options.only) or ("",)
-    wanted = [k for k, p in enumerate(mutants) if p.name.startswith(starts)]
+    argued = {} if options.only or options.argued else reasons()
+    wanted = [
+        k for k, p in enumerate(mutants) if p.name.startswith(starts) and p.name not in argued
+    ]
     results = measure(mutants, key, wanted, options.fast)
     is_good = report([mutants[k] for k in wanted], results)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
