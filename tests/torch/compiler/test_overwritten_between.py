@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
 from torch._inductor import config
+from written_programs import by_partition_fn
 
 import cutback.torch as ct
 from cutback.torch.compiler import returned
@@ -186,7 +187,7 @@ def views() -> list[Any]:
     """Some with our own code by default, and one with other ways in; the rest is very slow."""
     found = []
     for name in VIEWS:
-        for door in (by_compile, by_name, by_checkpoint, by_inductor):
+        for door in (by_compile, by_name, by_partition_fn, by_checkpoint, by_inductor):
             marks = [needs_gcc] if door is by_inductor else []
             if name not in QUICK or (door is not by_compile and name != "part"):
                 marks.append(pytest.mark.very_slow)
@@ -225,6 +226,16 @@ def test_the_error_names_the_output_and_the_way_out() -> None:
     assert w.grad is None
 
 
+@pytest.mark.parametrize("door", [by_compile, by_partition_fn])
+def test_a_view_that_is_overwritten_where_autograd_sees_it(door: Any) -> None:
+    """The write must succeed: autograd refuses it for views made inside a Function."""
+    _, rest, w = part(door)
+    rest.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        rest.sum().backward()
+    assert w.grad is None
+
+
 def test_a_view_that_is_overwritten_after_its_backward_is_no_error() -> None:
     total, rest, w = part(by_compile)
     total.backward(retain_graph=True)
@@ -259,7 +270,7 @@ def test_a_view_whose_memory_is_not_saved_may_be_overwritten() -> None:
         return h * 2, h[1]
 
     right = gradient(f, None)
-    for door in (by_compile, by_name):
+    for door in (by_compile, by_name, by_partition_fn):
         torch._dynamo.reset()
         torch.testing.assert_close(gradient(door(f, None), write_last), right)
 

@@ -296,6 +296,7 @@ def make_backend(
         warnings.warn(why, stacklevel=3)
         run = functools.partial(_run_tagged, codegen=codegen)
     partitioner.same_kernels = codegen == "eager"
+    partitioner.watches_views = True
     if codegen == "inductor":
         partitioner.inductor = True
         if partitioner.offload:

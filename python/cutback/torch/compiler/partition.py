@@ -32,6 +32,7 @@ from ..graph.graphs import UnsupportedGraphError, eliminate_dead_code, location
 from ..graph.importer import Imported, import_joint, with_wishes
 from ..graph.leaves import IsLeaf
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
+from ..graph.view_counters import keep_counters
 from . import inductor, reference
 from .saved_plans import Part, SavedPlans
 from .scratch import Kernels
@@ -240,6 +241,8 @@ class Partitioner(CustomPartitionerFn):
         self.told_of_scratch = False
         self.returned_views: tuple[int, ...] = ()
         """Results of the last graph that are views of what its backward reads."""
+        self.watches_views = False
+        """Does a backend of ours notice writes to them?"""
         self.error: Exception | None = None
         """What the last graph failed with, as it was before PyTorch wrapped it."""
 
@@ -264,6 +267,8 @@ class Partitioner(CustomPartitionerFn):
                 gm, num_fwd_outputs, static_lifetime_input_indices or (), by_inductor, is_leaf
             )
             self.returned_views = modules[0].meta[RETURNED_VIEWS]
+            if not by_inductor and not self.watches_views:
+                keep_counters(modules[0], self.returned_views)
             return modules
         except Exception as error:
             self.error = error
