@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -74,6 +75,8 @@ class Ladder:
         self.begin = time.monotonic() if begin is None else begin
         self.end = self.begin + max(limit - RESERVE, 1)
         self.one_at_a_time = self.is_ending = False
+        self.interrupted = ""  # name of the signal
+        self._has_said_so = False
         self.prefixes = ("",)  # of the items that are asked for
         self._listed: dict[str, list[tuple[str, float]]] = {}
         self._ran: set[tuple[str, str]] = set()
@@ -119,6 +122,7 @@ class Ladder:
         else:
             self.store.state["results"].get(listing.name, {}).pop("(list of items)", None)
             self._listed[listing.name] = found
+            self.store.run.setdefault("items", {})[listing.name] = [name for name, _ in found]
         return self._listed[listing.name]
 
     def _no_list(self, listing: Listing, why: str, text: str = "") -> None:
@@ -217,11 +221,12 @@ class Ladder:
         now = time.monotonic()
         share = self.end if stage.needed or not first else now + stage.seconds * self.patience
         deadline = min(share, self.end)
+        self._say_if_interrupted()
         if deadline - now < LEAST or self.is_ending:
-            if first:
+            if first and not self.is_ending:
                 self.say(f"== {stage.name}: no time is left for it")
             return
-        queues = {}
+        queues: dict[Listing, list[tuple[str, float]]] = {}
         for listing in stage.listings:
             if not listing.path.exists():
                 if first:
@@ -239,6 +244,7 @@ class Ladder:
             return
         self.say(f"== {stage.name}: {stage.title}, {deadline - time.monotonic():.0f} s")
         while any(queues.values()) or self._running:
+            self._say_if_interrupted()
             if time.monotonic() >= deadline or self.is_ending:
                 for one in self._running:
                     one.child.stop()
@@ -255,10 +261,11 @@ class Ladder:
         """Takes over what facts and build have found. Whether the rest can run."""
         run = self.store.run
         if stage.name == "facts":
-            card = (self.store.here("facts", "card") or {}).get("value") or {}
+            card = (self.store.now("facts", "card") or {}).get("value") or {}
             run["facts"] = {
-                item: records[-1].get("value")
-                for item, records in self.store.state["results"].get("facts", {}).items()
+                item: record.get("value")
+                for item in self.store.state["results"].get("facts", {})
+                if (record := self.store.now("facts", item))
             }
             run["card"] = card.get("card")
             self.one_at_a_time = card.get("compute mode") == "exclusive process"
@@ -266,7 +273,7 @@ class Ladder:
                 self.variables["CUTBACK_GPU_JOBS"] = "1"
                 self.say("the card serves one process at a time: items run one by one")
         if stage.name == "build":
-            record = self.store.here("build", "package") or {}
+            record = self.store.now("build", "package") or {}
             value = record.get("value") or {}
             if "package" not in value:
                 self.say("there is no package to run: the other stages are left out")
@@ -283,18 +290,28 @@ class Ladder:
         """Why no stage can work; "" unless that is certain."""
         if self.store.run.get("card"):
             return ""
-        record = report.newest(self.store, "facts").get("card") or {}
+        record = self.store.now("facts", "card") or {}
         why = str(record.get("failed", ""))
         certain = ("cannot open shared object", "no device", "NO_DEVICE", "STUB_LIBRARY")
         return why if any(words in why for words in certain) else ""
 
     def climb(self, stages: tuple[Stage, ...]) -> None:
-        """Both passes over the stages."""
+        """Both passes over the stages, then the last report and archive."""
+        try:
+            self._climb(stages)
+        finally:
+            self._say_if_interrupted()
+            late = time.monotonic() > self.end - LEAST
+            how = f"interrupted by {self.interrupted}" if self.interrupted else ""
+            self.store.run["ended"] = how or ("its time ran out" if late else "")
+            self.store.save()
+            self.keep()
+
+    def _climb(self, stages: tuple[Stage, ...]) -> None:
         for first in (True, False):
             for stage in stages:
                 self._guarded(stage, first)
                 if first and stage.always and not self._learn(stage):
-                    self.keep()
                     return
         self._after()
 
@@ -314,9 +331,15 @@ class Ladder:
         self.end += GRACE
         self._guarded(Stage(AFTER, 3, "clocks at the end", always=True), True)
 
-    def stop(self) -> None:
+    def stop(self, number: int = signal.SIGTERM) -> None:
         """Ends what runs and keeps what is known; for signals."""
-        self.is_ending = True
+        self.is_ending, self.interrupted = True, signal.Signals(number).name
+
+    def _say_if_interrupted(self) -> None:
+        """Not in the handler: the signal may have come while something was printed."""
+        if self.is_ending and not self._has_said_so:
+            self._has_said_so = True
+            self.say(f"interrupted by {self.interrupted}: what runs is ended, nothing more begins")
 
 
 def _count(folder: Path) -> int:

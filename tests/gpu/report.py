@@ -14,7 +14,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from stages import STAGES
+from stages import STAGES, Stage
 from store import Record, Store
 
 WIDTH = 250
@@ -28,6 +28,48 @@ def newest(store: Store, stage: str) -> dict[str, Record]:
         if records:
             found[item] = store.here(stage, item) or records[-1]
     return found
+
+
+def here(store: Store, stage: str) -> dict[str, Record]:
+    """The records of the present card and sources."""
+    items = store.state["results"].get(stage, {})
+    return {item: record for item in items if (record := store.here(stage, item))}
+
+
+def listed(store: Store, stage: str) -> list[str]:
+    """Names of the items of a stage, as the last run that listed them found them."""
+    for run in reversed(store.state["runs"]):
+        if stage in run.get("items", {}):
+            return list(run["items"][stage])
+    return []
+
+
+def missing(store: Store, stage: Stage, prefixes: tuple[str, ...] = ("",)) -> tuple[int, int]:
+    """(how many items of a stage have no result or were cut short, how many have none for the
+    present card and sources). A stage that was never listed counts as one item."""
+    nowhere = elsewhere = 0
+    for listing in stage.listings:
+        found = newest(store, listing.name)
+        if stage.always:
+            found = {i: r for i in found if (r := store.now(listing.name, i))}
+        ours = found if stage.always else here(store, listing.name)
+        names = listed(store, listing.name) or list(found)
+        nowhere += not names
+        if not stage.always:
+            names = [name for name in names if name.startswith(prefixes)]
+        nowhere += sum(n not in found or found[n]["status"] == "cut" for n in names)
+        elsewhere += sum(n in found and n not in ours for n in names)
+    return nowhere, elsewhere
+
+
+def _unfinished(store: Store) -> str:
+    """How the run ended, if not at its end, and stages with items that have no result here."""
+    names = []
+    for stage in STAGES:
+        nowhere, elsewhere = missing(store, stage)
+        if nowhere or elsewhere:
+            names.append(stage.name + ("" if nowhere else " (only elsewhere)"))
+    return "; ".join(filter(None, (ending(store.run, True), ", ".join(names))))
 
 
 def short(value: Any) -> str:
@@ -55,10 +97,37 @@ def _counts(records: dict[str, Record]) -> str:
     return ", ".join(f"{n} {words[kind]}" for kind, n in kinds.items() if n) or "not run"
 
 
+def _places(store: Store, records: dict[str, Record]) -> str:
+    """Counts of the present card and sources, then of others."""
+    groups: dict[str, dict[str, Record]] = {"": {}}
+    for item, record in records.items():
+        groups.setdefault(_place(store, record), {})[item] = record
+    ours = groups.pop("")
+    texts = [f"{_counts(found)} [{place}]" for place, found in groups.items()]
+    return "; ".join(
+        ([_counts(ours)] if ours else ["not run here"] if texts else ["not run"]) + texts
+    )
+
+
+def _place(store: Store, record: Record) -> str:
+    """Where a result is from; "" for the present card and sources."""
+    run = store.run
+    ours = record["run"] == len(store.state["runs"]) - 1 or (
+        run.get("card") is not None
+        and (record["card"], record["sources"]) == (run["card"], run.get("sources"))
+    )
+    if ours:
+        return ""
+    card = record["card"] or "no card"
+    same = record["sources"] == run.get("sources")
+    return card if same else f"{card}, commit {record.get('commit')}"
+
+
 def _bits(store: Store) -> str:
-    values = [
-        r["value"] for r in newest(store, "checks").values() if isinstance(r.get("value"), dict)
-    ]
+    found = newest(store, "checks")
+    ours = {item: r for item, r in found.items() if not _place(store, r)}
+    values = [r["value"] for r in (ours or found).values() if isinstance(r.get("value"), dict)]
+    of = "" if ours else "not known here; elsewhere "
     outputs, equal = (sum(v.get(key, 0) for v in values) for key in ("outputs", "equal"))
     promised = sum(v.get("promised", 0) for v in values)
     kept = sum(min(v.get("promised", 0), v.get("equal", 0)) for v in values)
@@ -66,7 +135,7 @@ def _bits(store: Store) -> str:
     if not outputs:
         return "not known"
     return (
-        f"{equal} of {outputs} outputs have the CPU's bits, {kept} of the {promised} promised; "
+        f"{of}{equal} of {outputs} outputs have the CPU's bits, {kept} of the {promised} promised; "
         f"{sum(repeats)} of {len(repeats)} second runs have the bits of the first"
     )
 
@@ -87,18 +156,18 @@ def _ends_of_rows(store: Store) -> tuple[str, str]:
     for stage in ("rows", "compile"):
         for item, record in newest(store, stage).items():
             if (seen := ratio(record.get("value"))) is not None:
-                rows[f"{item} ({stage})", record["card"]] = seen
+                rows[f"{item} ({stage})", _place(store, record)] = seen
     if not rows:
         return "no row has a figure of PyTorch", "likewise"
     texts = []
     for pick in (max, min):
-        (name, card), seen = pick(rows.items(), key=lambda pair: pair[1])
-        texts.append(f"{name}: {seen:.2f} times as fast as PyTorch" + _of(store, card))
+        (name, place), seen = pick(rows.items(), key=lambda pair: pair[1])
+        texts.append(f"{name}: {seen:.2f} times as fast as PyTorch" + _of(place))
     return texts[0], texts[1]
 
 
-def _of(store: Store, card: str | None) -> str:
-    return "" if card == store.run.get("card") else f" [{card or 'no card'}]"
+def _of(place: str) -> str:
+    return f" [{place}]" if place else ""
 
 
 def _bridge(store: Store) -> str:
@@ -106,24 +175,26 @@ def _bridge(store: Store) -> str:
     if not found:
         return "not run"
     lines = [
-        f"{name}: {str(r['value']['line']).split('; ours', 2)[0][:90]}"
+        f"{name}: {str(r['value']['line']).split('; ours', 2)[0][:90]}{_of(_place(store, r))}"
         for name, r in found.items()
         if "line" in (r.get("value") or {})
     ]
-    return "; ".join([_counts(found), *lines])
+    return "; ".join([_places(store, found), *lines])
 
 
 def _sanitizer(store: Store) -> str:
-    value = (newest(store, "sanitizer").get("sanitizer") or {}).get("value")
+    record = newest(store, "sanitizer").get("sanitizer") or {}
+    value = record.get("value")
     if not isinstance(value, dict):
         return "not run"
+    of = _of(_place(store, record))
     if "left out" in value:
-        return str(value["left out"])
+        return f"{value['left out']}{of}"
     tools = [tool for tool in value if tool != "trial"]
     return (
         "; ".join(f"{t}: {value[t].get('summary', value[t].get('ended', '?'))}" for t in tools)
         or "the trial alone"
-    )
+    ) + of
 
 
 def failures(store: Store) -> dict[str, Record]:
@@ -138,15 +209,20 @@ def failures(store: Store) -> dict[str, Record]:
 
 
 def _works(store: Store) -> str:
-    smoke = newest(store, "smoke")
+    smoke, known = here(store, "smoke"), newest(store, "smoke")
     if not smoke:
-        card = (newest(store, "facts").get("card") or {}).get("failed")
-        return f"NOT KNOWN: {card or 'the first steps did not run'}"
-    statuses = {record["status"] for record in smoke.values()}
-    word = "NO" if "failed" in statuses else "so far" if statuses != {"ok"} else "yes"
+        card = (store.now("facts", "card") or {}).get("failed")
+        elsewhere = f" (elsewhere: {_places(store, known).partition('; ')[2]})" if known else ""
+        return f"NOT KNOWN here: {card or 'the first steps did not run'}{elsewhere}"
+    statuses = [record["status"] for record in smoke.values()]
     context = ((store.run.get("facts") or {}).get("card") or {}).get("context", "ok")
     why = "" if context == "ok" else f"; no context: {context}"
-    return f"{word}: of the first steps {_counts(smoke)}{why}"
+    done, steps = statuses.count("ok"), len({*smoke, *listed(store, "smoke")})
+    if "failed" in statuses:
+        return f"NO: of the first steps {_counts(smoke)}{why}"
+    if done < steps:
+        return f"so far: {done} of {steps} first steps are done: {_counts(smoke)}{why}"
+    return f"yes: of the first steps {_counts(smoke)}{why}"
 
 
 def _clocks(value: Any) -> str:
@@ -159,32 +235,35 @@ def _clocks(value: Any) -> str:
     return f"SM {sm}, memory {memory}, reasons for lower clocks: {reasons}"
 
 
+def ending(run: Record, present: bool = False) -> str:
+    """How a run ended; "" if at its end, or if that was not recorded."""
+    if "ended" not in run:
+        return ""
+    if run["ended"] is None:
+        return "it had not ended when this was written" if present else "it did not end: killed?"
+    return str(run["ended"])
+
+
 def first_screen(store: Store) -> list[str]:
     """The ten lines."""
     run, failed = store.run, failures(store)
     best, worst = _ends_of_rows(store)
-    unfinished = [
-        stage.name
-        for stage in STAGES
-        if any(r["status"] == "cut" for r in newest(store, stage.name).values())
-        or not newest(store, stage.name)
-    ]
-    names = ", ".join(list(failed)[:8]) + (
-        f" and {len(failed) - 8} more" if len(failed) > 8 else ""
-    )
+    texts = [name + _of(_place(store, record)) for name, record in failed.items()]
+    names = ", ".join(texts[:8]) + (f" and {len(failed) - 8} more" if len(failed) > 8 else "")
     facts = run.get("facts") or {}
     driver = (facts.get("smi") or {}).get("driver version", "")
+    card = run.get("card") or ("none" if store.now("facts", "card") else "not known")
     lines = {
-        "card": f"{run.get('card') or 'none'}{driver and ', driver '}{driver}; {run.get('commit')}",
+        "card": f"{card}{driver and ', driver '}{driver}; {run.get('commit')}",
         "works": _works(store),
-        "correct": f"of the checks {_counts(newest(store, 'checks'))}",
+        "correct": f"of the checks {_places(store, newest(store, 'checks'))}",
         "bits": _bits(store),
         "best row": best,
         "worst row": worst,
         "bridge": _bridge(store),
         "sanitizer": _sanitizer(store),
         "FAILED": names or "nothing",
-        "not finished": ", ".join(unfinished) or "everything has run",
+        "not finished": _unfinished(store) or "everything has run",
     }
     return [f"{name:13}{text}"[:WIDTH] for name, text in lines.items()]
 
@@ -196,7 +275,7 @@ def _facts(store: Store) -> Iterator[str]:
     facts = store.run.get("facts") or {}
     for item, value in facts.items():
         if not isinstance(value, dict):
-            record = newest(store, "facts").get(item, {})
+            record = store.now("facts", item) or {}
             yield f"{item}: {record.get('failed', 'not known')}"
             continue
         for key, v in value.items():
@@ -207,7 +286,7 @@ def _facts(store: Store) -> Iterator[str]:
                 yield f"{item}: {key}: {', '.join(map(str, v)) or 'none'}"
             else:
                 yield f"{item}: {key} {v}"
-    after = (newest(store, "after").get("smi after") or {}).get("value")
+    after = (store.now("after", "smi after") or {}).get("value")
     yield f"clocks before: {_clocks(facts.get('smi'))}"
     yield f"clocks after: {_clocks(after)}"
     yield from (f"in the kernel's log: {line}" for line in (after or {}).get("faults", []))
@@ -226,7 +305,7 @@ def _lines(store: Store, stage: str) -> Iterator[str]:
             else ""
         )
         took = f"{record.get('seconds', 0)} s"
-        yield f"{item}{sign}, {took}: {said}{warning}{_of(store, record['card'])}"
+        yield f"{item}{sign}, {took}: {said}{warning}{_of(_place(store, record))}"
         if stage in ("libraries", "smoke") and isinstance(value, dict):
             yield from (f"    opened {path}" for path in value.get("opened", []))
         if stage == "sanitizer" and isinstance(value, dict):
@@ -255,6 +334,7 @@ def text(store: Store) -> str:
         lines.append(
             f"run {number + 1}{now}: {other.get('start')}, limit {other.get('limit')} s, "
             f"card {other.get('card')}, commit {other.get('commit')}, {other.get('how', '')}"
+            f"{'; ' if ending(other) else ''}{ending(other, other is run)}"
         )
     lines += [f"NOTE {note}" for note in store.notes]
     lines += ["", "== facts", *_facts(store)]

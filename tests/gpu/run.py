@@ -138,12 +138,9 @@ def main() -> int:
         store.notes.append(f"{Path.home()} cannot be written; items have {variables['HOME']}")
     ladder = Ladder(store, variables, args.limit, BEGIN, args.patience)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: ladder.stop())
+        signal.signal(number, lambda number, _: ladder.stop(number))
     ladder.prefixes = prefixes
-    try:
-        ladder.climb(stages)
-    finally:
-        ladder.keep()
+    ladder.climb(stages)
     text = report.safe_text(store)
     print(text, flush=True)
     print(text.partition("\n\n")[0], flush=True)  # the first screen again, where a terminal ends
@@ -151,7 +148,7 @@ def main() -> int:
     asked = [stage for stage in stages if not args.only or stage.name in args.only.split(",")]
     names = {listing.name for stage in asked for listing in stage.listings}
     failed = [name for name in report.failures(store) if name.split(" ")[0] in names]
-    complete = all(report.newest(store, stage.name) for stage in asked)
+    complete = not any(any(report.missing(store, stage, prefixes)) for stage in asked)
     return 0 if complete and not failed and not ladder.is_ending else 1
 
 

@@ -78,8 +78,8 @@ class Store:
         return run
 
     def start(self, run: Record) -> None:
-        """Begins another run."""
-        self.state["runs"].append(run)
+        """Begins another run. ``ended`` stays None if it is killed."""
+        self.state["runs"].append({**run, "ended": None})
         self.save()
 
     def records(self, stage: str, item: str) -> list[Record]:
@@ -87,8 +87,20 @@ class Store:
         records: list[Record] = self.state["results"].get(stage, {}).get(item, [])
         return records
 
+    def now(self, stage: str, item: str) -> Record | None:
+        """The result of the present run."""
+        number = len(self.state["runs"]) - 1
+        return next((r for r in self.records(stage, item) if r["run"] == number), None)
+
     def here(self, stage: str, item: str) -> Record | None:
-        """The result for the present card and sources."""
+        """The result for the present card and sources. While the card is not known, only results
+        of the present run: earlier ones may be of another machine."""
+        if self.run.get("card") is None:
+            return self.now(stage, item)
+        return self.now(stage, item) or self._same(stage, item)
+
+    def _same(self, stage: str, item: str) -> Record | None:
+        """The result of the same card, or of a card that is not known either, and sources."""
         key = (self.run.get("card"), self.run.get("sources"))
         for record in self.records(stage, item):
             if (record["card"], record["sources"]) == key:
@@ -100,15 +112,14 @@ class Store:
         run = self.run
         record |= {key: run.get(key) for key in ("card", "sources", "commit")}
         record["run"] = len(self.state["runs"]) - 1
-        old = self.here(stage, item)
+        known, old = self.here(stage, item), self._same(stage, item)
         records = self.state["results"].setdefault(stage, {}).setdefault(item, [])
         if old is not None:
             records.remove(old)
-            record["cuts"] = old.get("cuts", 0) + (record["status"] == "cut")
-            if record.get("value") is None and old.get("value") is not None:
-                record["value"] = old["value"]
-        else:
-            record["cuts"] = int(record["status"] == "cut")
+        known = known or {}
+        record["cuts"] = known.get("cuts", 0) + (record["status"] == "cut")
+        if record.get("value") is None and known.get("value") is not None:
+            record["value"] = known["value"]
         records.append(record)
         self.save()
 

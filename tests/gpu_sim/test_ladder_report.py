@@ -1,0 +1,93 @@
+"""What the ladder for people with a GPU (tests/gpu) says: its first ten lines, how runs ended, and
+errors about its arguments, its folders and damaged results."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import report
+from ladder import Ladder
+from stages import STAGES
+from store import Store
+
+
+def _store(folder: Path) -> Store:
+    (folder / "out").mkdir(parents=True, exist_ok=True)
+    return Store(folder, folder / "out")
+
+
+# The first ten lines
+
+STEPS = ("kernel", "product", "update", "stream", "dlpack", "index", "torch")
+
+
+def _screen(store: Store) -> dict[str, str]:
+    return {line[:13].strip(): line[13:] for line in report.first_screen(store)}
+
+
+def _on_card(folder: Path, steps: tuple[str, ...] = STEPS) -> Store:
+    """A run on card A in which some first steps and a check passed."""
+    store = _store(folder)
+    store.start({"card": None, "sources": "1", "commit": "c"})
+    store.put("facts", "card", {"status": "ok", "value": {"card": "card A"}})
+    store.run.update(card="card A", items={"smoke": list(STEPS), "checks": ["row 1"]})
+    libraries = {"libraries": ("torch",)}
+    for stage, names in {"smoke": steps, **libraries, "checks": ("row 1",)}.items():
+        for name in names:
+            store.put(stage, name, {"status": "ok", "value": {"outputs": 2, "equal": 2}})
+    store.run["ended"] = ""
+    store.save()
+    return store
+
+
+def test_the_header_does_not_credit_a_machine_with_results_of_another(tmp_path: Path) -> None:
+    assert _screen(_on_card(tmp_path))["works"] == "yes: of the first steps 7 pass"
+    why = "libcuda.so.1: cannot open shared object file"
+    for failed in (why, ""):  # no card; no time for the facts
+        store = _store(tmp_path)
+        store.start({"card": None, "sources": "1", "commit": "c"})
+        if failed:
+            store.put("facts", "card", {"status": "failed", "failed": failed, "value": None})
+        found = _screen(store)
+        expected = failed or "the first steps did not run"
+        assert found["works"] == f"NOT KNOWN here: {expected} (elsewhere: 7 pass [card A])"
+        assert found["correct"] == "of the checks not run here; 1 pass [card A]"
+        assert found["bits"].startswith("not known here; elsewhere 2 of 2")
+        assert found["card"].startswith("none;" if failed else "not known;")
+        assert "smoke (only elsewhere)" in found["not finished"]
+        assert report.missing(store, STAGES[2]) == (0, len(STEPS) + 1)
+        assert store.here("smoke", "kernel") is None
+
+
+def test_facts_of_another_machine_are_not_taken_over(tmp_path: Path) -> None:
+    _on_card(tmp_path)
+    store = _store(tmp_path)
+    store.start({"card": None, "sources": "1", "commit": "c"})
+    ladder = Ladder(store, os.environ, 60)
+    store.put("facts", "smi", {"status": "cut", "failed": "ended with its stage", "value": None})
+    assert ladder._learn(STAGES[0])
+    assert store.run["card"] is None and store.run["facts"] == {"smi": None}
+    assert "not known" in report.text(store) and not ladder._learn(STAGES[1])
+
+
+def test_steps_that_never_began_are_not_done(tmp_path: Path) -> None:
+    store = _on_card(tmp_path, STEPS[:4])
+    found = _screen(store)
+    assert found["works"] == "so far: 4 of 7 first steps are done: 4 pass"
+    assert "smoke" in found["not finished"]
+    assert "checks" in found["not finished"]  # the sanitizer beside them did not run
+    assert report.missing(store, STAGES[2], ("kernel", "index")) == (1, 0)  # index
+
+
+def test_the_report_says_how_runs_ended(tmp_path: Path) -> None:
+    store = _store(tmp_path)
+    for how in (None, "interrupted by SIGINT", ""):
+        store.start({"card": "card A", "sources": "1", "commit": "c"})
+        assert "it had not ended when this was written" in report.text(store)
+        store.run["ended"] = how
+    lines = [line for line in report.text(store).splitlines() if line.startswith("run ")]
+    assert [line.rpartition("; ")[2] for line in lines[:2]] == [
+        "it did not end: killed?", "interrupted by SIGINT",
+    ]  # fmt: skip
+    assert ";" not in lines[2]
