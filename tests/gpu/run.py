@@ -71,7 +71,8 @@ def _folders(args: argparse.Namespace) -> tuple[Path, Path]:
     if not usable(out):
         print(f"cannot write to {out}; the archive is in {folder / 'out'}", flush=True)
         out = folder / "out"
-        out.mkdir(exist_ok=True)
+        if not usable(out):
+            raise SystemExit(f"cannot write to {out} either; name a folder with --out or $OUT")
     return folder, out
 
 
@@ -119,6 +120,13 @@ def _forget(store: Store, stages: tuple[Stage, ...], prefixes: tuple[str, ...]) 
 def main() -> int:
     """Command line. 0: nothing that was asked for has failed."""
     args = _arguments()
+    try:
+        return _climb(args)
+    except OSError as error:
+        raise SystemExit(f"the ladder cannot run: {error}") from None
+
+
+def _climb(args: argparse.Namespace) -> int:
     stages = _selected(args.only)
     folder, out = _folders(args)
     os.environ["CUTBACK_GPU_FOLDER"] = str(folder)
@@ -144,7 +152,10 @@ def main() -> int:
     text = report.safe_text(store)
     print(text, flush=True)
     print(text.partition("\n\n")[0], flush=True)  # the first screen again, where a terminal ends
-    print(f"{out / 'report.txt'}, {out / 'gpu.tgz'}", flush=True)
+    print(", ".join(map(str, store.written)) or "no file was written", flush=True)
+    if store.problem:
+        print(store.problem, flush=True)
+        return 1
     asked = [stage for stage in stages if not args.only or stage.name in args.only.split(",")]
     names = {listing.name for stage in asked for listing in stage.listings}
     failed = [name for name in report.failures(store) if name.split(" ")[0] in names]

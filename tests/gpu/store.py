@@ -8,6 +8,7 @@ written likewise; unpacked in ``build/gpu`` it lets another call, on this machin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -27,8 +28,57 @@ Record = dict[str, Any]
 def write_text(path: Path, text: str) -> None:
     """Replaces a file in one step."""
     aside = path.with_name(path.name + ".writing")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError:
+        _remove(aside)
+        raise
+
+
+def _remove(file: Path) -> None:
+    """Removes a file if it is there and can be removed."""
+    with contextlib.suppress(OSError):
+        file.unlink()
+
+
+def _checked(read: Any) -> dict[str, Any]:
+    """The state as it was read. ValueError: it does not have the form that runs write."""
+    state = _typed(read, dict, "the state")
+    runs = _typed(state.get("runs"), list, "runs")
+    results = _typed(state.get("results"), dict, "results")
+    for number, run in enumerate(runs):
+        _typed(run, dict, f"run {number}")
+        for stage, names in _typed(run.get("items", {}), dict, f"items of run {number}").items():
+            for name in _typed(names, list, f"items of {stage}"):
+                _typed(name, str, f"an item of {stage}")
+    for stage, items in results.items():
+        for item, records in _typed(items, dict, f"results of {stage}").items():
+            for record in _typed(records, list, f"results of {stage} {item}"):
+                _check_record(record, f"a result of {stage} {item}", len(runs))
+    return {"runs": runs, "results": results}
+
+
+def _typed(value: Any, kind: type, what: str) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"{what}: expected {kind.__name__}, got {str(value)[:40]!r}")
+    return value
+
+
+def _check_record(record: Any, what: str, runs: int) -> None:
+    _typed(record, dict, what)
+    if record.get("status") not in ("ok", "failed", "cut"):
+        raise ValueError(f"{what}: unknown status {str(record.get('status'))[:40]!r}")
+    if type(record.get("run")) is not int or not 0 <= record["run"] < runs:
+        raise ValueError(f"{what}: there is no run {str(record.get('run'))[:40]!r}")
+    for key in ("card", "sources"):
+        if key not in record:
+            raise ValueError(f"{what}: {key} is missing")
+        if record[key] is not None:
+            _typed(record[key], str, f"{key} of {what}")
+    _typed(record.get("cuts", 0), int, f"cuts of {what}")
+    if record.get("value") is not None:
+        _typed(record["value"], dict, f"value of {what}")
 
 
 def usable(folder: Path) -> bool:
@@ -61,14 +111,19 @@ class Store:
         self.folder, self.out = folder, out
         self.state: dict[str, Any] = {"runs": [], "results": {}}
         self.notes: list[str] = []
+        self.written: list[Path] = []  # by the last call of `archive`
+        self.problem = ""  # why the state or something of the last `archive` could not be written
+        self._said = ""
         file = folder / "state.json"
         if file.exists():
             try:
-                read = json.loads(file.read_text(encoding="utf-8"))
-                self.state = {"runs": list(read["runs"]), "results": dict(read["results"])}
-            except (ValueError, KeyError, TypeError) as error:
-                self.notes.append(f"{file} is damaged ({error}); it was put aside, starting anew")
-                file.replace(file.with_suffix(".damaged"))
+                self.state = _checked(json.loads(file.read_text(encoding="utf-8")))
+            except (ValueError, RecursionError) as error:
+                aside = file.with_suffix(".damaged")
+                self.notes.append(
+                    f"{file} is damaged ({error}); it is now {aside.name}, and all stages run again"
+                )
+                file.replace(aside)
         self._left_out: tuple[str, ...] = ()
 
     @property
@@ -124,7 +179,17 @@ class Store:
         self.save()
 
     def save(self) -> None:
-        write_text(self.folder / "state.json", json.dumps(self.state, indent=1) + "\n")
+        """Writes the state. If it cannot be written, the run goes on and says so at its end."""
+        try:
+            write_text(self.folder / "state.json", json.dumps(self.state, indent=1) + "\n")
+        except OSError as error:
+            self._cannot_write(self.folder, error)
+
+    def _cannot_write(self, folder: Path, error: OSError) -> None:
+        self.problem = f"cannot write to {folder}: {error}"
+        if self.problem != self._said:
+            print(self.problem, flush=True)
+        self._said = self.problem
 
     # The archive
 
@@ -151,11 +216,14 @@ class Store:
                     continue
 
     def archive(self, report: str) -> None:
-        """Writes the report and the archive. A failure is printed, and stops nothing."""
+        """Writes the state, the report and the archive. A failure is printed, and stops nothing;
+        ``written`` names the files in ``out`` that are new."""
+        self.problem, self.written, aside = "", [], self.out / (ARCHIVE + ".part")
+        self.save()
         try:
             write_text(self.out / REPORT, report)
+            self.written.append(self.out / REPORT)
             write_text(self.folder / REPORT, report)
-            aside = self.out / (ARCHIVE + ".part")
             while True:
                 self._write(aside)
                 rest = [name for name in CACHES if name not in self._left_out]
@@ -164,8 +232,10 @@ class Store:
                 self._left_out = (*self._left_out, rest[0])
                 self.notes.append(f"the archive leaves out caches/{rest[0]}: it is too large")
             aside.replace(self.out / ARCHIVE)
+            self.written.append(self.out / ARCHIVE)
         except OSError as error:
-            print(f"cannot write to {self.out}: {error}", flush=True)
+            _remove(aside)
+            self._cannot_write(self.out, error)
 
 
 def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:

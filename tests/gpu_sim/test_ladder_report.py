@@ -3,9 +3,15 @@ errors about its arguments, its folders and damaged results."""
 
 from __future__ import annotations
 
+import json
 import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 import report
 from ladder import Ladder
 from stages import STAGES
@@ -91,3 +97,71 @@ def test_the_report_says_how_runs_ended(tmp_path: Path) -> None:
         "it did not end: killed?", "interrupted by SIGINT",
     ]  # fmt: skip
     assert ";" not in lines[2]
+
+
+# Damaged state, folders and disks
+
+RUN = Path(report.__file__).with_name("run.py")
+RECORD: dict[str, Any] = {
+    "status": "ok", "value": None, "card": None, "sources": "1", "run": 0, "cuts": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "runs, record",
+    [
+        ([3], RECORD), (None, RECORD), ([{"items": [1]}], RECORD), ([{"items": {"a": 1}}], RECORD),
+        ([{}], None), ([{}], RECORD | {"status": None}), ([{}], RECORD | {"run": 1}),
+        ([{}], RECORD | {"run": "0"}), ([{}], RECORD | {"card": []}), ([{}], {"status": "ok"}),
+        ([{}], RECORD | {"value": 3}), ([{}], RECORD | {"cuts": None}),
+    ],
+)  # fmt: skip
+def test_a_state_with_odd_contents_is_put_aside(tmp_path: Path, runs: Any, record: Any) -> None:
+    state = {"runs": runs, "results": {"smoke": {"kernel": [record]}}}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    store = _store(tmp_path)
+    assert store.state == {"runs": [], "results": {}} and "is damaged" in store.notes[0]
+    assert json.loads((tmp_path / "state.damaged").read_text()) == state
+
+
+def test_a_whole_state_is_read(tmp_path: Path) -> None:
+    state = {"runs": [{}], "results": {"smoke": {"kernel": [RECORD]}}}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert _store(tmp_path).state == state
+
+
+def _run(*arguments: str) -> tuple[int, str]:
+    """Exit status and error output."""
+    command = [sys.executable, str(RUN), "--installed", "--only", "facts", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr.strip()
+
+
+def test_folders_that_cannot_be_used_are_errors_of_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a" / "state.json").mkdir(parents=True)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "out").write_text("")
+    for name, said in {"a": "state.json", "b": "out"}.items():
+        folder = tmp_path / name
+        status, text = _run("--folder", str(folder))
+        assert status == 1 and str(folder / said) in text and len(text.splitlines()) == 1, text
+
+
+def test_a_full_disk_leaves_no_file_and_no_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = _on_card(tmp_path)
+    store.archive("report")
+    assert store.written == [store.out / "report.txt", store.out / "gpu.tgz"]
+    store.out = tmp_path / "full"
+    store.out.mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # Python ignores SIGXFSZ
+    try:
+        store.archive("report")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert store.written == [] and store.problem.startswith(f"cannot write to {store.out}")
+    assert list(store.out.iterdir()) == [] and store.problem in capsys.readouterr().out
+    store.archive("report")
+    assert store.problem == "" and len(store.written) == 2
