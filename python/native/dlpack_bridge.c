@@ -448,7 +448,6 @@ const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor
         reached *= length;
     }
     out->n *= reached;
-    if (!x.data && out->n != 0) return "has no memory";
     return in_rows || out->n == 0 || is_dense(&x) ? NULL : "has gaps in its memory";
 }
 
