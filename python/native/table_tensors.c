@@ -181,10 +181,21 @@ static bool is_in_rows(const cb_py_tensor *x) {
     return true;
 }
 
-/* Whether a state in a form of its own is there: so many elements, one after the other. */
-static const char *check_form(const cb_py_tensor *x, const cb_py_tensor *kind) {
+static bool has_shape_of(const cb_py_tensor *x, const cb_py_tensor *param) {
+    if (x->rank != param->rank) return false;
+    for (int i = 0; i < x->rank; i++)
+        if (x->shape[i] != param->shape[i]) return false;
+    return true;
+}
+
+/* What is wrong with a state in a form of its own, or NULL. Codes have their parameter's shape,
+ * other forms a number of elements; all of them lie row by row. */
+static const char *check_form(const cb_py_tensor *x, const cb_py_tensor *kind,
+                              const cb_py_tensor *param) {
     if (x->dtype != kind->dtype || x->is_complex || x->is_bits) return "is of another type";
-    return x->n == kind->n && is_in_rows(x) ? NULL : "is of another size, or has gaps";
+    if (x->n != kind->n || !is_in_rows(x)) return "is of another size, or has gaps";
+    if (kind->dtype == CB_U8 && !has_shape_of(x, param)) return "has another shape";
+    return NULL;
 }
 
 /* One tensor of a row, of the type that `kind` has, and like the parameter where it has no number
@@ -193,7 +204,7 @@ static int read_tensor(reading *r, uint32_t i, int column, PyObject *object,
                        const cb_py_tensor *param, const cb_py_tensor *kind, cb_py_tensor *out) {
     const char *why = "is no plain tensor", *unlike;
     if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
-    if (!why && kind != param && kind->n) why = check_form(out, kind);
+    if (!why && kind != param && kind->n) why = check_form(out, kind, param);
     else if (!why && !cb_py_tensor_like(out, param, kind, &unlike)) why = unlike;
     if (!why) why = look_closely(r, i, column, object, out);
     if (PyErr_Occurred()) return -1;

@@ -318,12 +318,22 @@ class Optimizer(_InTheCore):
     def _take_up(self, table: _Table, leaves: Sequence[Any]) -> tuple[State, list[Row]]:
         """As :meth:`prepare`, without looking at what the core looks at anyway."""
         again = self._unchanged(table.names)
-        if again is not None:
+        if again is not None and self._fits_codes(again[0], leaves):
             return again
         for name, leaf in zip(table.names, leaves, strict=True):
             if not isinstance(leaf, np.ndarray):
                 raise TypeError(f"{name} is {type(leaf).__name__}, not a NumPy array")
         return self._prepare(table.names, leaves)
+
+    def _fits_codes(self, state: State, leaves: Sequence[Any]) -> bool:
+        """Whether the parameters have the shapes and types that the state was made for, where
+        codes do not show it. Arrays of the parameter's own type do, and the core compares them."""
+        if all(self._form(name) != "codes" for name in self._state_names()):
+            return True
+        return all(
+            isinstance(leaf, np.ndarray) and (leaf.shape, leaf.dtype) == kind
+            for leaf, kind in zip(leaves, state.kinds, strict=True)
+        )
 
     def _unchanged(self, names: list[str]) -> tuple[State, list[Row]] | None:
         """The state and the hyper-parameters, if the state is that which was made for these

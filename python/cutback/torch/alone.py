@@ -13,6 +13,7 @@ from .. import _native
 from ..optim.base import Half, Optimizer
 from ..optim.state import has_form, kind_of
 from ..scalars import number
+from .beside import Beside
 from .one_pass import Counting
 from .states import number_of
 
@@ -50,6 +51,7 @@ class OfArrays(Alone):
 
     _kind: ClassVar[type[Optimizer]]
     _made: dict[tuple[Any, ...], Optimizer]  # by the options that groups share
+    _stepped: dict[Tensor, torch.dtype]  # what parameters were when they were stepped
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class OfArrays(Alone):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        self._made = {}
+        self._made, self._stepped = {}, {}
         if lr is not None:
             options["lr"] = self._rate(lr)
         if "groups" in options:
@@ -70,7 +72,7 @@ class OfArrays(Alone):
         super().__init__(params, {key: getattr(first, key) for key in names}, half=half, seed=seed)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._made = {}
+        self._made, self._stepped = {}, {}
         super().__setstate__(state)
 
     def _rate(self, lr: Any) -> float:
@@ -109,6 +111,34 @@ class OfArrays(Alone):
         most, param = self._checker(group)._most_side, (tuple(p.shape), np.dtype(np.float32))
         forms = self._forms()
         return tuple([state for state in used if has_form(param, forms[state], most)])
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
+        super()._load(state_dict)
+        self._stepped = {}
+
+    def _step_here(self, beside: Beside, scale: float) -> None:
+        """Codes do not show which type of parameter they were made for, so it is kept here, until
+        another state is loaded."""
+        if not self._has_types():
+            super()._step_here(beside, scale)
+            return
+        params = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        for p in params:
+            if self._stepped.get(p, p.dtype) != p.dtype:
+                raise RuntimeError(
+                    f"{type(self).__name__}: {self._place_of(p)} is {p.dtype}, and its state was "
+                    f"made for {self._stepped[p]}; load a state_dict() after changing its type"
+                )
+        super()._step_here(beside, scale)
+        self._stepped.update((p, p.dtype) for p in params)
+
+    def _place_of(self, p: Tensor) -> str:
+        return next(
+            f"parameter {i} of group {g}"
+            for g, group in enumerate(self.param_groups)
+            for i, q in enumerate(group["params"])
+            if q is p
+        )
 
     def _has_types(self) -> bool:
         return not _TYPES.keys().isdisjoint(self._forms().values())

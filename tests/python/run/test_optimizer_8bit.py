@@ -153,6 +153,20 @@ def test_states_of_another_kind_are_refused(name, half, key, is_type, wrong, bou
         assert str(other.state_dict()) == held
 
 
+@pytest.mark.parametrize("kind", [optim.AdamW8bit, optim.AdamW, optim.Adafactor])
+@pytest.mark.parametrize("change", [lambda p: p.astype("f8"), lambda p: p.reshape(2, 6)])
+def test_a_parameter_that_changes_after_a_step(kind, change):
+    """Codes have neither the type nor the layout of their parameter, which would show it."""
+    params, optimizer = [np.ones((4, 3), "f4")], kind(lr=0.1)
+    optimizer.step(params, [np.ones((4, 3), "f4")])
+    others, before = [change(params[0])], str(optimizer.state_dict())
+    value = others[0].tobytes()
+    with pytest.raises(ValueError, match=r"params\[0\]"):
+        optimizer.step(others, [np.ones_like(others[0])])
+    assert others[0].tobytes() == value and str(optimizer.state_dict()) == before
+    optimizer.step(params, [np.ones((4, 3), "f4")])
+
+
 def test_compiled_steps_refuse_it():
     with pytest.raises(TypeError, match="AdamW8bit keeps states in a form of its own"):
         cutback.compile(lambda p: (p["w"] ** 2).sum(), optimizer=optim.AdamW8bit())

@@ -171,6 +171,35 @@ def test_what_cannot_be_is_said():
     assert np.isfinite(q.detach().numpy()).all()
 
 
+@pytest.mark.parametrize("change", [
+    lambda p: p.double(), lambda p: p.reshape(2, 6), lambda p: p.t().contiguous().t(),
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["AdamW8bit", "Lion", "SOAP"])
+def test_a_parameter_that_changes_after_a_step(name, change):
+    """Its type, its shape, or its layout where the optimizer needs rows; a new optimizer that
+    loads the state steps the new type."""
+    p = nn.Parameter(torch.arange(12.0).reshape(4, 3))
+    p.grad = torch.ones_like(p)
+    optimizer = getattr(ours, name)([p], lr=0.1)
+    optimizer.step()
+    before = {key: x.clone() for key, x in optimizer.state[p].items()}
+    p.data, p.grad = change(p.detach()), None
+    p.grad = torch.ones_like(p)
+    value = p.detach().clone()
+    if name == "Lion" and not p.is_contiguous():
+        optimizer.step()  # element by element, in any order
+        return
+    with pytest.raises((ValueError, RuntimeError), match=rf"{name}: .*parameter 0 of group 0"):
+        optimizer.step()
+    assert torch.equal(p, value)
+    assert all(torch.equal(x, optimizer.state[p][key]) for key, x in before.items())
+    if p.dtype is torch.float64:
+        again = getattr(ours, name)([p], lr=0.1)
+        again.load_state_dict(optimizer.state_dict())
+        again.step()
+        assert not torch.equal(p, value)
+
+
 @pytest.mark.parametrize("name", ["Lion", "AdamW8bit"])
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")
 def test_a_step_may_be_called_in_what_is_compiled(name):
