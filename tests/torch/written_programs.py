@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import linecache
 import random
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -105,7 +107,12 @@ class Program:
         """The program as a function of ``x, w, n, b, c``."""
         name = f"<program {self.seed}>"
         linecache.cache[name] = len(self.text), None, self.text.splitlines(True), name
-        scope: dict[str, Any] = {"torch": torch, "__name__": "programs"}
+        # Dynamo imports the module of a function that a checkpoint runs
+        module = sys.modules[f"written_program_{self.seed}"] = ModuleType(
+            f"written_program_{self.seed}"
+        )
+        scope = module.__dict__
+        scope["torch"] = torch
         exec(compile(self.text, name, "exec"), scope)
         return scope["program"]  # type: ignore[no-any-return]
 
