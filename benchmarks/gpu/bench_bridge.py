@@ -393,8 +393,8 @@ def item(name: str, settings: Settings | None) -> dict[str, Any]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is opened
     try:
         import torch
-    except ImportError as error:
-        return {"left out": f"no PyTorch: {error}"}
+    except Exception as error:
+        return {"left out": items.no_torch(error)}
     if settings is None:
         has_gpu, small = torch.cuda.is_available(), bool(os.environ.get("CUTBACK_GPU_ROWS_SMALL"))
         if not has_gpu and not small:

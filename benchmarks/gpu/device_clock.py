@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import items
+
 ROUNDS = 20
 WARMUP = 2
 MOST_SECONDS = 3.0  # of the host, for the calls of one candidate
@@ -210,8 +212,8 @@ def torch_with_gpu() -> tuple[Any, str]:
     the CPU next to the stand-in, to test its part of the scripts."""
     try:
         import torch
-    except ImportError as error:
-        return None, f"no PyTorch: {error}"
+    except Exception as error:
+        return None, items.no_torch(error)
     if torch.cuda.is_available() or (is_small() and os.environ.get("CUTBACK_GPU_TORCH_ON_CPU")):
         return torch, ""
     return None, f"PyTorch {torch.__version__} sees no GPU"

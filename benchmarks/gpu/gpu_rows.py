@@ -258,7 +258,7 @@ def why_not_compiled() -> str:
     try:
         if torch.cuda.is_available():
             import triton  # noqa: F401
-    except ImportError as error:
+    except Exception as error:
         return f"torch.compile needs Triton: {error}"
     return ""
 

@@ -87,8 +87,8 @@ def agrees_with_torch(number: int) -> dict[str, Any]:
     try:
         import in_torch
         import torch
-    except ImportError:
-        return {"left out": "no PyTorch"}
+    except Exception as error:
+        return {"left out": items.no_torch(error)}
     if not torch.cuda.is_available():
         return {"left out": "PyTorch has no GPU"}
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -181,8 +181,8 @@ def arrays_stay_on_the_device() -> dict[str, Any]:
     assert abs(float(value) - float((np.exp(host) * host).sum())) < 1e-2
     try:
         import torch
-    except ImportError:
-        return {"PyTorch": "not there"}
+    except Exception as error:
+        return {"PyTorch": items.no_torch(error)}
     if not torch.cuda.is_available():
         return {"PyTorch": "has no GPU"}
     _, theirs = step(torch.from_numpy(host).cuda())

@@ -282,14 +282,14 @@ def torch() -> dict[str, Any]:
     cuDNN's description of the device."""
     try:
         import torch
-    except ImportError as error:
-        return {"left out": f"no PyTorch: {error}"}
+    except Exception as error:
+        return {"left out": items.no_torch(error)}
     found: dict[str, Any] = {"torch": torch.__version__, "built for CUDA": torch.version.cuda}
     try:
         import triton
 
         found["triton"] = triton.__version__
-    except ImportError as error:
+    except Exception as error:
         found["triton"] = f"none: {error}"
     if not torch.cuda.is_available():
         return {**found, "problem": "PyTorch sees no GPU"}

@@ -19,6 +19,13 @@ def show(result: Mapping[str, Any]) -> None:
     print(json.dumps(result), flush=True)
 
 
+def no_torch(error: Exception) -> str:
+    """Why PyTorch is left out, from what its import raised: a broken one may raise anything."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return f"no PyTorch: {error}"
+    return f"torch cannot be imported: {type(error).__name__}: {error}"
+
+
 def _end_with_the_runner() -> None:
     """On Linux: a runner that is killed does not leave this process on the card."""
     set_parent_death_signal = 1

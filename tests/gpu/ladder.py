@@ -25,8 +25,9 @@ from stages import AFTER, Listing, Stage
 from store import Record, Store, own
 
 RESERVE = 10.0  # seconds at the end: GRACE, the last look at the clocks, the archive
-LISTING = 20.0  # seconds that a list of items may take
 LEAST = 2.0  # an item is not begun with less time
+SMALLEST = RESERVE + LEAST + 3  # a run with a lower limit would do nothing; 3: it starts
+LISTING = 20.0  # seconds that a list of items may take
 EVERY = 10.0  # seconds between archives within a stage
 KEPT_ERRORS = 12  # failed items whose kernels are kept
 
@@ -146,6 +147,14 @@ class Ladder:
         if first:
             return here["status"] == "cut" and here.get("cuts", 1) == 1
         return here["status"] == "cut" or (listing.name, item) not in self._ran
+
+    def unmatched(self, stages: tuple[Stage, ...]) -> list[str]:
+        """The prefixes that no item begins with. Empty if not all items are known."""
+        lists = [self._listed.get(each.name) for s in stages if not s.always for each in s.listings]
+        if not all(lists):
+            return []
+        names = [name for found in lists for name, _ in found or ()]
+        return [p for p in self.prefixes if p and not any(name.startswith(p) for name in names)]
 
     # Running
 

@@ -271,6 +271,15 @@ def first_screen(store: Store) -> list[str]:
 # The rest
 
 
+def _broken_torch(store: Store) -> str:
+    """Why the PyTorch that is installed cannot be used; "" if it can, or was not tried."""
+    for stage in ("libraries", "smoke"):
+        why = ((here(store, stage).get("torch") or {}).get("value") or {}).get("left out")
+        if why and str(why).startswith("torch cannot"):
+            return f", but {why}"
+    return ""
+
+
 def _facts(store: Store) -> Iterator[str]:
     facts = store.run.get("facts") or {}
     for item, value in facts.items():
@@ -281,6 +290,8 @@ def _facts(store: Store) -> Iterator[str]:
         for key, v in value.items():
             if isinstance(v, dict):
                 for name, text in v.items():
+                    if key == "packages" and name == "torch":
+                        text = f"{text}{_broken_torch(store)}"
                     yield f"{item}, {key}: {name} {text}"
             elif isinstance(v, list):
                 yield f"{item}: {key}: {', '.join(map(str, v)) or 'none'}"

@@ -10,6 +10,7 @@ README.md beside this says what the stages are, and how a second call goes on wh
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ sys.path.insert(0, str(HERE))
 import package
 import report
 import resumed
-from ladder import Ladder
+from ladder import SMALLEST, Ladder
 from stages import NAMES, STAGES, Stage
 from store import Store, own, usable
 
@@ -31,16 +32,39 @@ LIMIT = 600.0  # both calls in one
 LONGER = 1800.0  # for stages that are named, such as a build on a slow machine
 
 
+def _limit(text: str) -> float:
+    """Seconds that suffice for something."""
+    if not SMALLEST <= (seconds := _number(text)) < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a useful limit: the smallest is {SMALLEST:g} seconds"
+        )
+    return seconds
+
+
+def _patience(text: str) -> float:
+    if not 0 < (factor := _number(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a finite number above 0, got {text!r}")
+    return factor
+
+
+def _number(text: str) -> float:
+    """NaN for text that is not a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="for everything")
+    parser.add_argument("--limit", type=_limit, metavar="SECONDS", help="for everything")
     parser.add_argument("--only", default="", metavar="STAGE,...", help=", ".join(NAMES))
     parser.add_argument("--items", default="", metavar="PREFIX,...", help="whose names begin so")
     parser.add_argument("--again", action="store_true", help="also what has passed before")
     parser.add_argument("--installed", action="store_true", help="the package as it is installed")
     parser.add_argument(
         "--patience",
-        type=float,
+        type=_patience,
         default=1,
         metavar="FACTOR",
         help="times the seconds of each stage",
@@ -138,7 +162,7 @@ def _climb(args: argparse.Namespace) -> int:
             "commit": package.commit(), "sources": package.sources(), "card": None, "how": how,
         }
     )  # fmt: skip
-    prefixes = tuple(args.items.split(","))
+    prefixes = tuple(filter(None, args.items.split(","))) or ("",)
     if args.again:
         _forget(store, stages, prefixes)
     variables = _variables(args, folder)
@@ -149,6 +173,11 @@ def _climb(args: argparse.Namespace) -> int:
         signal.signal(number, lambda number, _: ladder.stop(number))
     ladder.prefixes = prefixes
     ladder.climb(stages)
+    asked = [stage for stage in stages if not args.only or stage.name in args.only.split(",")]
+    unmatched = ladder.unmatched(tuple(asked))
+    if unmatched:
+        store.notes.append(f"no item begins with {', '.join(map(repr, unmatched))} (--items)")
+        ladder.keep()
     text = report.safe_text(store)
     print(text, flush=True)
     print(text.partition("\n\n")[0], flush=True)  # the first screen again, where a terminal ends
@@ -156,11 +185,12 @@ def _climb(args: argparse.Namespace) -> int:
     if store.problem:
         print(store.problem, flush=True)
         return 1
-    asked = [stage for stage in stages if not args.only or stage.name in args.only.split(",")]
+    if unmatched:
+        print(store.notes[-1], flush=True)
     names = {listing.name for stage in asked for listing in stage.listings}
     failed = [name for name in report.failures(store) if name.split(" ")[0] in names]
     complete = not any(any(report.missing(store, stage, prefixes)) for stage in asked)
-    return 0 if complete and not failed and not ladder.is_ending else 1
+    return 0 if complete and not failed and not unmatched and not ladder.is_ending else 1
 
 
 if __name__ == "__main__":

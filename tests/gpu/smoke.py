@@ -123,8 +123,8 @@ def with_torch() -> dict[str, Any]:
     """PyTorch's tensors: updated in place, on a stream of theirs, and DLPack both ways."""
     try:
         import torch
-    except ImportError as error:
-        return {"left out": f"no PyTorch: {error}"}
+    except Exception as error:
+        return {"left out": items.no_torch(error)}
     if not torch.cuda.is_available():
         return {"left out": "PyTorch sees no GPU"}
     result: dict[str, Any] = {"torch": torch.__version__}

@@ -165,3 +165,58 @@ def test_a_full_disk_leaves_no_file_and_no_name(
     assert list(store.out.iterdir()) == [] and store.problem in capsys.readouterr().out
     store.archive("report")
     assert store.problem == "" and len(store.written) == 2
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "14.9", "soon"])
+def test_limits_in_which_nothing_can_run_are_refused(limit: str, tmp_path: Path) -> None:
+    status, text = _run("--folder", str(tmp_path / "new"), f"--limit={limit}")
+    assert status == 2 and not (tmp_path / "new").exists()
+    assert text.splitlines()[-1].endswith(
+        f"--limit: '{limit}' is not a useful limit: the smallest is 15 seconds"
+    )
+
+
+@pytest.mark.parametrize("patience", ["0", "-1", "nan", "inf"])
+def test_patience_is_a_finite_number_above_0(patience: str, tmp_path: Path) -> None:
+    status, text = _run("--folder", str(tmp_path / "new"), f"--patience={patience}")
+    assert status == 2 and f"expected a finite number above 0, got '{patience}'" in text
+
+
+def test_items_that_match_nothing_are_said(tmp_path: Path) -> None:
+    stage = STAGES[3]
+    ladder = Ladder(_on_card(tmp_path), os.environ, 60)
+    ladder.prefixes = ("car", "row 9")
+    assert ladder.unmatched((stage,)) == []  # not listed yet
+    ladder._listed["card"] = [("card", 9.0)]
+    assert ladder.unmatched((stage,)) == ["row 9"]
+    status, _ = _run("--folder", str(tmp_path / "run"), "--items", "nothing", "--limit", "60")
+    text = (tmp_path / "run" / "out" / "report.txt").read_text()
+    assert status == 1 and "NOTE no item begins with 'nothing' (--items)" in text
+
+
+# A PyTorch that is installed and broken
+
+
+def test_a_torch_that_cannot_be_imported_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('a library is broken')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    why = "torch cannot be imported: RuntimeError: a library is broken"
+    scripts = {
+        "tests/gpu/facts.py": "torch", "tests/gpu/smoke.py": "torch",
+        "tests/gpu/checks.py": "torch row 1", "benchmarks/gpu/bench_bridge.py": "small GPT",
+        "benchmarks/gpu/bench_gpu.py": "warm:4",
+    }  # fmt: skip
+    for script, item in scripts.items():
+        command = [sys.executable, str(RUN.parents[2] / script), "--item", item]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])["left out"] == why
+    store = _on_card(tmp_path)
+    store.run["facts"] = {"machine": {"packages": {"torch": "2.13.0", "numpy": "2.4.0"}}}
+    store.put("libraries", "torch", {"status": "ok", "value": {"left out": why}})
+    assert f"machine, packages: torch 2.13.0, but {why}\n" in report.text(store)
