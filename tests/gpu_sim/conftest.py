@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ def driver() -> Iterator[Driver]:
     yield opened
     opened.recover()
     opened.end_streams()
+    # A test that lets each entry fail may have left this thread in another mode.
+    opened.result("cuThreadExchangeStreamCaptureMode", ctypes.byref(ctypes.c_int(0)))
     opened.seed(0)
     opened.set(races=0, unwritten=1, approximate=0, fuel=1 << 36)
     opened.set(capability=90, driver=13000, memory=8 << 30, addresses=15 << 30)
