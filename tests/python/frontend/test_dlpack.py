@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -143,7 +144,10 @@ def test_torch_tensors():
 
 
 class Crafted:
-    """A capsule whose fields are whatever a test writes: (data, ndim, shape, strides)."""
+    """A capsule whose fields are whatever a test writes: (data, ndim, shape, strides). It stays:
+    an array made from it asks it for its deleter at its end."""
+
+    alive: ClassVar[list[Crafted]] = []
 
     class Managed(ctypes.Structure):
         _fields_ = (
@@ -159,6 +163,7 @@ class Crafted:
         )
 
     def __init__(self, shape, ndim=None, strides=None, memory=True):
+        self.alive.append(self)
         self.array = np.arange(16, dtype=np.float32)
         self.managed = m = self.Managed()
         m.data = self.array.ctypes.data if memory else None
