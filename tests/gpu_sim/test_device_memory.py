@@ -366,11 +366,8 @@ def test_the_last_kept_byte_is_given_back(gpu: Driver) -> None:
     one = cuda.to_device(np.ones(1, np.uint8))
     del one
     assert cuda.memory().kept == 1
-    gpu.set(memory=gpu.library.sim_allocated() + 7)
-    try:
-        eight = cuda.to_device(np.ones(8, np.uint8))
-    finally:
-        gpu.set(memory=8 << 30)
+    gpu.fail("cuMemAlloc_v2", 1, 2)  # out of memory, once
+    eight = cuda.to_device(np.ones(8, np.uint8))
     assert np.array_equal(eight, np.ones(8)) and cuda.memory().kept == 0
 
 

@@ -118,7 +118,7 @@ def check_card(found: dict[str, Any]) -> None:
 
 CLOCK = """
 import sys
-sys.path[:0] = [sys.argv[1], sys.argv[2]]
+sys.path[:0] = sys.argv[1:]
 import null_driver
 from device_clock import Candidate, DeviceClock
 clock = DeviceClock(rounds=3)
@@ -141,7 +141,9 @@ print(json.dumps({"seen": seen, "flush": clock.flush_bytes, "own": times.device_
 def test_the_clock_flushes_the_cache_before_each_call_on_one_stream() -> None:
     variables = os.environ | {"CUTBACK_CUDA_DRIVER": str(null_driver.build())}
     variables.pop("CUTBACK_GPU_ROWS_SMALL", None)
-    command = [sys.executable, "-c", CLOCK, str(GPU), str(Path(__file__).parent)]
+    here = Path(__file__).parent
+    folders = [str(GPU), str(here), str(here.parent / "gpu")]
+    command = [sys.executable, "-c", CLOCK, *folders]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
