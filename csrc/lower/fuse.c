@@ -156,17 +156,6 @@ static cb_status make_groups(fusing *x) {
 
 /* ---- lives ----------------------------------------------------------------------------------- */
 
-/* How many of the steps that run come before this one. */
-static uint32_t count_before(const cb_steps *steps, uint32_t step) {
-    uint32_t low = 0, high = steps->n_real;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (steps->real[middle] < step) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-
 /* Each step is a group, and the plan has the offsets. What is brought back from the host is made
  * for the next step that runs. Reading by views alone ends with the last group before the view. */
 static void keep_lives(fusing *x) {
@@ -175,9 +164,10 @@ static void keep_lives(fusing *x) {
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         const cb_instance *life = &lives->instance[i];
         cb_life *to = &x->out->life[i];
-        const uint32_t made = count_before(&x->steps, life->made),
-                       end = life->last == n_step ? n_group + 1
-                                                  : count_before(&x->steps, life->last + 1);
+        const uint32_t made = cb_count_before(x->steps.real, x->steps.n_real, life->made),
+                       end = life->last == n_step
+                                 ? n_group + 1
+                                 : cb_count_before(x->steps.real, x->steps.n_real, life->last + 1);
         to->is_gone = made == n_group || end <= made;
         to->made = made < n_group ? made : n_group - 1;
         to->last = to->is_gone ? to->made : end - 1;

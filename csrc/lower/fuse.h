@@ -15,6 +15,17 @@ typedef struct cb_life { /* of an instance of the plan */
     bool is_gone;        /* over before a step runs: it takes no bytes */
 } cb_life;
 
+/* How many of `n` ascending steps come before this one. */
+static inline uint32_t cb_count_before(const uint32_t *steps, uint32_t n, uint32_t step) {
+    uint32_t low = 0, high = n;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (steps[middle] < step) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 typedef struct cb_groups {
     uint32_t n_group, n_instr;
     uint32_t *begin;    /* [n_group + 1] into step and part */

@@ -19,17 +19,6 @@ typedef struct moving {
     uint32_t n_move;
 } moving;
 
-/* Groups whose step comes before this one. */
-static uint32_t groups_before(const cb_groups *groups, uint32_t step) {
-    uint32_t low = 0, high = groups->n_group;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (groups->step[middle] < step) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-
 static cb_status make_tables(moving *x) {
     const cb_schedule *s = &x->plan->schedule;
     size_t most = 0;
@@ -61,7 +50,7 @@ static void add(moving *x, cb_move move, uint32_t group, uint32_t life) {
  * it was brought back for. */
 static void move_out(moving *x, uint32_t step, uint32_t storage, uint32_t instance) {
     const uint32_t buffer = x->memory[instance], made = x->program->buffer[buffer].made;
-    uint32_t group = groups_before(x->groups, step) - 1;
+    uint32_t group = cb_count_before(x->groups->step, x->groups->n_group, step) - 1;
     if (group < made || group == CB_NONE) group = made;
     x->left[storage] = x->n_move;
     x->host.instance[x->host.n_instance] = (cb_instance){
@@ -71,7 +60,8 @@ static void move_out(moving *x, uint32_t step, uint32_t storage, uint32_t instan
 
 /* What comes back and is gone before anything runs is read by nobody. */
 static void move_in(moving *x, uint32_t step, uint32_t storage, uint32_t instance) {
-    const uint32_t group = groups_before(x->groups, step), out = x->left[storage];
+    const uint32_t group = cb_count_before(x->groups->step, x->groups->n_group, step),
+                   out = x->left[storage];
     if (x->groups->life[instance].is_gone || out == CB_NONE) return;
     x->host.instance[x->life[out]].last = group;
     add(x, (cb_move){.buffer = x->memory[instance], .from = out}, group, x->life[out]);
