@@ -16,12 +16,6 @@ static inline const char *gpu_nvrtc(void) {
     return named && named[0] ? named : CB_NVRTC[0] ? CB_NVRTC : NULL;
 }
 
-static inline bool gpu_is_missing(void) {
-    if (gpu_nvrtc()) return false;
-    printf("skipped: no NVRTC (pip install nvidia-cuda-nvrtc, or CUTBACK_NVRTC=libnvrtc.so)\n");
-    return true;
-}
-
 typedef struct gpu_hooks { /* of the stand-in: tests/gpu_sim/driver/hooks.h */
     int (*set)(const char *name, long value);
     void (*seed)(unsigned seed);

@@ -18,7 +18,23 @@ static cb_status open_stand_in(const cb_runtime *runtime, void **device, cb_erro
 /* A constant table is all that differs; what it calls is what is tested. */
 static cb_backend gpu;
 
+/* Ends the program before its tests if they cannot compile kernels. Done here rather than in each
+ * main, because some of these programs also run without this list and know nothing about GPUs. */
+static void need_nvrtc(void) {
+    const char *path = gpu_nvrtc();
+    if (!path) {
+        printf("skipped: no NVRTC (pip install nvidia-cuda-nvrtc, or CUTBACK_NVRTC=libnvrtc.so)\n");
+        exit(0);
+    }
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library || !dlsym(library, "nvrtcCompileProgram")) {
+        printf("failed: NVRTC cannot be used: %s\n", dlerror());
+        exit(1);
+    }
+}
+
 __attribute__((constructor)) static void make_list(void) {
+    need_nvrtc();
     gpu = cb_backend_cuda;
     gpu.open = open_stand_in;
 }

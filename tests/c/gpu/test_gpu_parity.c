@@ -192,7 +192,6 @@ TEST(what_has_a_reason_is_refused_by_name) {
 
 int main(void) {
     const cb_context_options options = {.n_threads = 1};
-    if (gpu_is_missing()) return 0;
     hooks = gpu_hooks_of();
     hooks.set("races", 1);
     CHECK_OK(cb_context_new(&options, &ctx, &err));
