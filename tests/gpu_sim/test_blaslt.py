@@ -112,14 +112,17 @@ def test_the_bits_do_not_depend_on_the_plan(fake: Fake, gpu: Driver) -> None:
     assert found[0] == found[1]
 
 
-def test_its_memory_is_the_plans(fake: Fake, gpu: Driver) -> None:
-    """A long inner axis may be summed in parts, in room that is planned. Later runs take none."""
-    x, y = cuda.to_device(numbers(20, 1100)), cuda.to_device(numbers(1100, 30))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_its_memory_is_the_plans(fake: Fake, gpu: Driver, dtype: Any) -> None:
+    """A long inner axis may be summed in four parts, in room that is planned. Later runs take
+    none."""
+    x, y = numbers(20, 1100, dtype=dtype), numbers(1100, 30, dtype=dtype)
+    exact = x.astype(np.float64) @ y.astype(np.float64)
+    x, y = cuda.to_device(x), cuda.to_device(y)
     step = cb.compile(lambda x, y: x @ y, argnums=None, device="cuda")
-    exact = numbers(20, 1100).astype(np.float64) @ numbers(1100, 30).astype(np.float64)
     assert np.allclose(step(x, y), exact, atol=1e-3)
     stats = step.stats
-    assert stats and stats.peak_bytes >= 4 * 4 * 20 * 30
+    assert stats and stats.peak_bytes >= 4 * exact.size * np.dtype(dtype).itemsize
     held, stream = step(x, y), gpu.stream()
     del held
     for entry in ("cuMemAlloc_v2", "cuMemAllocAsync", "cuCtxSynchronize", "cuStreamSynchronize"):

@@ -201,6 +201,29 @@ def test_a_block_without_pending_work_is_taken_without_a_wait(gpu: Driver, doubl
     assert z.address == address and np.array_equal(z, kept)
 
 
+def test_marks_of_a_block_that_changes_streams_are_dropped_once(
+    gpu: Driver, double: cb.Step
+) -> None:
+    """Otherwise the event of one result would also be recorded for another one, and be freed
+    twice."""
+    x = cuda.to_device(np.arange(N, dtype=np.float32))
+    triple, more = (cb.compile(lambda x, k=k: x * k, argnums=None, device="cuda") for k in (3, 5))
+    a, b, c = (gpu.stream().value for _ in range(3))
+    gpu.seed(1)  # work is done as late as possible
+    y = double(x, stream=a)
+    address = y.address
+    last = double(x, stream=a)  # now only y has the mark of the run before
+    del y
+    gpu.wait()
+    z = triple(x, stream=b)
+    assert z.address == address
+    later = double(x, stream=a)
+    assert np.array_equal(more(z, stream=c), 15 * x.numpy())
+    del last, later, z
+    gpu.wait()
+    assert cuda.release_memory() >= 4 * 4 * N
+
+
 @pytest.mark.parametrize("entry", ["cuEventCreate", "cuEventRecord"])
 def test_a_mark_that_fails_at_the_release(gpu: Driver, double: cb.Step, entry: str) -> None:
     """The block waits for the whole device, and no event is lost."""

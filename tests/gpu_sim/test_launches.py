@@ -50,6 +50,12 @@ def training_step(backend: str = "cuda") -> tuple[cb.Step, tuple[Any, ...]]:
     return cb.compile(loss, optimizer=optimizer, argnums=(0, 1), backend=backend), (w, scale, x)
 
 
+def launches_of_groups(step: cb.Step) -> list[int]:
+    """The number of launches of each group of a step."""
+    groups = [x["group"] for x in json.loads(step.executable.text("launches"))["launches"]]
+    return [groups.count(group) for group in sorted(set(groups))]
+
+
 def test_launches_are_those_that_the_driver_was_asked_for() -> None:
     variables = os.environ | {
         "CUTBACK_CUDA_DRIVER": str(null_driver.build()),
@@ -79,9 +85,30 @@ def test_the_gradient_of_a_norm_sums_rows_and_columns_in_one_kernel(gpu: Driver)
     """A second one adds up its blocks."""
     gradients, argnums, arrays = test_alignment.PROGRAMS["gradients of norms"]
     step = cb.compile(gradients, argnums=argnums, backend="cuda")
-    step(*arrays)
-    launches = json.loads(step.executable.text("launches"))["launches"]
-    assert [x["group"] for x in launches].count(launches[-1]["group"]) == 2
+    step.prepare(*arrays)
+    assert launches_of_groups(step)[-1] == 2
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(3072, 2), (4096, 3)])
+def test_that_kernel_is_used_where_rows_of_its_arrays_fit_shared_memory(
+    gpu: Driver, columns: int, expected: int
+) -> None:
+    """It stages a row of each of three arrays: 36 KiB fit, 48 KiB do not. Nothing runs here."""
+
+    def loss(x: Any, w: Any, b: Any, y: Any, z: Any) -> Any:
+        return (((F.layer_norm(x, (columns,), w, b) * y) @ z) ** 2).sum()
+
+    shapes = ((512, columns), (columns,), (columns,), (512, columns), (columns, 4))
+    step = cb.value_and_grad(loss, argnums=(0, 1, 2), backend="cuda")
+    step.prepare(*(np.ones(shape, np.float32) for shape in shapes))
+    assert launches_of_groups(step)[-1] == expected
+
+
+def test_a_sum_of_everything_is_part_of_the_group_of_its_rows(gpu: Driver) -> None:
+    """One kernel for the softmax, then two for the sum."""
+    step = cb.compile(lambda x: (F.softmax(x) ** 2).sum(), argnums=None, backend="cuda")
+    step.prepare(np.ones((5, 128), np.float32))
+    assert launches_of_groups(step) == [3]
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ static void end(setting *x) {
 }
 
 /* A step as callers take it. */
-static void step_once(setting *x, double lr) {
+static void step_by(setting *x, const char *optimizer, double lr) {
     double numbers[sizeof hyper / sizeof *hyper];
     static const uint32_t group[] = {0};
     void *inputs[] = {x->p}, *outputs[] = {x->loss, NULL};
@@ -137,7 +137,7 @@ static void step_once(setting *x, double lr) {
     memcpy(numbers, hyper, sizeof numbers);
     numbers[0] = lr;
     const cb_run run = {.inputs = inputs, .outputs = outputs, .stream = x->stream};
-    const cb_update update = {.optimizer = cb_optimizer_find("adamw"),
+    const cb_update update = {.optimizer = cb_optimizer_find(optimizer),
                               .params = params,
                               .states = states,
                               .hyper = numbers,
@@ -147,6 +147,10 @@ static void step_once(setting *x, double lr) {
     CHECK_OK(cb_step_check_update(x->step, &update, &err));
     CHECK_OK(cb_step_run(x->step, &run, NULL, &err));
     CHECK_OK(cb_step_update(x->step, &update, &err));
+}
+
+static void step_once(setting *x, double lr) {
+    step_by(x, "adamw", lr);
     step_in_double(&x->expected, lr);
 }
 
@@ -302,6 +306,21 @@ TEST(a_step_after_replays_goes_on_from_what_its_caller_says) {
     }
 }
 
+/* Whatever was written over the first optimizer's count on the device. */
+TEST(another_optimizer_goes_on_from_what_its_caller_says) {
+    const int64_t written = 40;
+    setting x;
+    cb_resident r;
+    begin(&x, false);
+    for (int i = 0; i < 2; i++) step_once(&x, hyper[0]);
+    CHECK_OK(cb_step_resident(x.step, 0, &r, &err));
+    copy(&x, false, (void *)(uintptr_t)r.t, &written, sizeof written);
+    step_by(&x, "adam", hyper[0]);
+    CHECK_OK(cb_step_resident(x.step, 0, &r, &err));
+    CHECK(steps_on_device(&x, &r) == x.expected.t + 1);
+    end(&x);
+}
+
 TEST(a_replay_draws_anew) {
     enum { STEPS = 5, FIRST = 2 };
     setting x;
@@ -359,6 +378,7 @@ int main(void) {
     open_entries();
     RUN(a_replay_is_a_step_more);
     RUN(a_step_after_replays_goes_on_from_what_its_caller_says);
+    RUN(another_optimizer_goes_on_from_what_its_caller_says);
     RUN(a_replay_draws_anew);
     RUN(a_first_update_is_not_captured);
     return check_report();

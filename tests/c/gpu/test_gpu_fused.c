@@ -192,6 +192,22 @@ static cb_value_id turned_model(model *m) {
     return WITH(CB_OP_MEAN, ONE(CB_OP_TANH, y), .f = {0});
 }
 
+/* An array that lies across, reshaped to two rows whose length is no multiple of its last axis: a
+ * vector of elements must not belong to both rows. */
+static cb_value_id two_rows_model(model *m) {
+    const cb_shape one = shape2(m->rows, 1);
+    const int64_t across = 24, down = m->rows * m->columns / across;
+    const cb_value_id x = input(m, CB_F32, shape2(across, down)),
+                      w = input(m, CB_F32, shape1(across)), row = input(m, CB_F32, one),
+                      at = input(m, CB_I64, one);
+    const cb_value_id turned = WITH(CB_OP_TRANSPOSE, x, .dims = {2, {1, 0}}),
+                      y = WITH(CB_OP_RESHAPE, TWO(CB_OP_MUL, turned, w),
+                               .dims = shape2(m->rows, m->columns));
+    give(m, op(m, CB_OP_SCATTER_ADD, 3, (cb_value_id[]){TWO(CB_OP_MUL, y, row), at, row},
+               &(cb_attrs){.i = {1}}, NULL));
+    return WITH(CB_OP_MEAN, w, .f = {0});
+}
+
 typedef cb_value_id (*model_fn)(model *m);
 
 static void fill(void *to, const cb_argument_info *info, uint32_t i) {
@@ -332,6 +348,8 @@ TEST(turned) {
     check_of(turned_model, CB_F16, 33, 68, true, 1);
 }
 
+TEST(two_rows_of_an_array_that_lies_across) { check_of(two_rows_model, CB_F16, 2, 204, false, 1); }
+
 TEST(gradients) {
     check_of(gradients_model, CB_F32, 523, 128, false, 3);
     check_of(gradients_model, CB_F16, 600, 1028, false, 1); /* two leaves */
@@ -354,6 +372,7 @@ int main(void) {
         RUN(labels);
         RUN(large);
         RUN(turned);
+        RUN(two_rows_of_an_array_that_lies_across);
         RUN(gradients);
     }
     RUN(others);
