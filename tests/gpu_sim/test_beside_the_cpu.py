@@ -3,6 +3,8 @@ double, and others that no group takes) up to the order of their sums."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +50,10 @@ GROUPS: dict[str, Case] = {
         lambda x: F.softmax(F.layer_norm(cb.exp(x), (7000,))),
         (numbers(2, 7000),),
     ),
+    "the first number of a row is all that a later kernel reads": (
+        lambda x: (x - x.max(axis=-1, keepdims=True)).sum(axis=0),
+        (numbers(4, 128),),
+    ),
 }
 
 
@@ -59,9 +65,9 @@ def test_bits_of_groups(gpu: Driver, name: str) -> None:
 
 
 def test_gradients_of_a_norm_of_wide_rows(gpu: Driver) -> None:
-    given = [numbers(4096), numbers(4096), *(numbers(520, 4096) for _ in range(3))]
+    given = [numbers(4096), numbers(4096), *(numbers(64, 4096) for _ in range(3))]
     found, expected = (
-        cb.grad(norm_of_wide_rows, argnums=(0, 1), backend=backend)(*given)
+        cb.grad(norm_of_wide_rows, argnums=(0, 1, 2), backend=backend)(*given)
         for backend in ("cuda", "cpu")
     )
     assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
@@ -78,6 +84,23 @@ def norm_of_batch(x: Any) -> Any:
 
 def extremes(x: Any) -> Any:
     return x.max(axis=0), x.min(axis=0), x.max(), x.min(), cb.argmax(x, axis=1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_signs_of_zeros_that_are_extremes(gpu: Driver, dtype: Any) -> None:
+    """By one thread and by a block for each result, with the zeros in all orders."""
+    short = np.array(list(itertools.product([0.0, -0.0], repeat=3)), dtype)
+    long = np.where(np.arange(300) % 7 < 3, 0.0, -0.0).astype(dtype).reshape(2, 150)
+
+    def both(x: Any, axis: Any) -> Any:
+        return x.max(axis=axis), x.min(axis=axis)
+
+    for x, axis in ((short, 1), (short.T, 0), (long, 1), (long, 0), (long, None)):
+        found, expected = (
+            results(functools.partial(both, axis=axis), (np.ascontiguousarray(x),), backend)
+            for backend in ("cuda", "cpu")
+        )
+        assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
 
 
 ONE_BY_ONE: dict[str, Case] = {

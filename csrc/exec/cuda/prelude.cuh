@@ -369,9 +369,17 @@ template <class T> inline T block_sum(T x, T *shared) {
     }
     return shared[0];
 }
-/* The larger; NaN if either is. */
-template <class T> inline T larger(T x, T y) { return x > y || x != x ? x : y; }
-template <class T> inline T smaller(T x, T y) { return x < y || x != x ? x : y; }
+template <class T> inline bool has_sign(T) { return false; }
+inline bool has_sign(float x) { return (int)cb_bits_of_f32(x) < 0; }
+inline bool has_sign(double x) { return __double_as_longlong(x) < 0; }
+/* NaN if either is; 0.0 is larger than -0.0, as on the CPU and in key_of. So the order in which
+ * elements are compared does not matter. */
+template <class T> inline T larger(T x, T y) {
+    return x > y || x != x || (x == y && has_sign(y)) ? x : y;
+}
+template <class T> inline T smaller(T x, T y) {
+    return x < y || x != x || (x == y && has_sign(x)) ? x : y;
+}
 template <class T> inline T block_larger(T x, T *shared) {
     shared[threadIdx.x] = x;
     __syncthreads();
