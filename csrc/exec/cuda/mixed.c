@@ -261,7 +261,6 @@ static void write_kernel(cb_cu_micro *x, mixed *g) {
     add_columns(x, g);
     cb_cu_add(c, "}\n");
     close_columns(x, g);
-    memset(x->is_staged, 0, sizeof x->is_staged);
     cb_cu_end(c, (cb_cu_grid){(uint32_t)g->blocks.n, 1, 1}, (uint32_t)g->threads);
 }
 
