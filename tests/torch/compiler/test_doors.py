@@ -231,43 +231,6 @@ def test_as_partition_fn(same_bits: Callable[..., bool]) -> None:
         assert calls == planned
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.autograd.graph, "region_activation_memory_budget"), reason="not in torch"
-)
-@pytest.mark.parametrize("door", ["own", "name", "partition_fn", "trace"])
-def test_a_region_with_a_budget_of_pytorchs_is_refused(door: str) -> None:
-    """Not ignored: nobody would know that the region keeps to nothing."""
-
-    def region(w: Any, x: Any) -> Any:
-        with torch.autograd.graph.region_activation_memory_budget(0.25):
-            return f(w, x)
-
-    def run() -> None:
-        if door == "own":
-            ct.compile(region, budget=0.7)(*inputs())
-        elif door == "name":
-            torch.compile(region, backend="cutback")(*inputs())
-        elif door == "partition_fn":
-            backend = aot_autograd(
-                fw_compiler=lambda gm, args: make_boxed_func(gm.forward),
-                partition_fn=ct.Partitioner(budget=0.7),
-            )
-            torch.compile(region, backend=backend)(*inputs())
-        else:
-            ct.trace(region, *inputs())
-
-    with pytest.raises(Exception, match=r"activation memory budget to 0.25 \(at .*test_doors"):
-        run()
-
-
-def test_pytorchs_budget_for_all_graphs(same_bits: Callable[..., bool]) -> None:
-    with torch._functorch.config.patch(activation_memory_budget=0.5):
-        with pytest.raises(ct.UnsupportedGraphError, match="memory_budget is 0\\.5"):
-            ct.compile(f)(*inputs())
-        compiled = ct.compile(f, budget=0.7)  # the nearer wish
-        assert same_bits(gradient(compiled), gradient(f)) and len(compiled.plans) == 1
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU")
 @pytest.mark.parametrize("door", ["compile", "config"])

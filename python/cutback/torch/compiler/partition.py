@@ -68,12 +68,63 @@ def device_row(gm: fx.GraphModule) -> str:
 _REGION_BUDGET = "_region_activation_memory_budget"  # as torch.fx.traceback has it
 
 
-def refuse_region_budgets(gm: fx.GraphModule) -> None:
+def _budget_of(node: fx.Node) -> float | None:
+    """PyTorch's activation memory budget for the region that a node is in."""
+    custom = node.meta.get("custom")
+    wish = custom.get(_REGION_BUDGET) if isinstance(custom, dict) else None
+    return None if wish is None else float(wish)
+
+
+def _check_region_budgets(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
+    """Finds the mistakes in region budgets that PyTorch's partitioner finds, in its words.
+
+    Raises:
+        UnsupportedGraphError: regions have different budgets, or do not cover the forward.
+    """
+    waiting: list[fx.Node] = [
+        node
+        for node in gm.graph.output_node().args[0][:num_fwd_outputs]
+        if isinstance(node, fx.Node)
+    ]
+    forward = set(waiting)
+    while waiting:
+        for node in waiting.pop().all_input_nodes:
+            if node not in forward:
+                forward.add(node)
+                waiting.append(node)
+    inside = [
+        node
+        for _, part in gm.named_modules()
+        if isinstance(part, fx.GraphModule) and part.graph is not gm.graph
+        for node in part.graph.nodes
+    ]
+    budgets = {b for node in (*gm.graph.nodes, *inside) if (b := _budget_of(node)) is not None}
+    start = "torch.autograd.graph.region_activation_memory_budget: "
+    if len(budgets) > 1:
+        raise UnsupportedGraphError(
+            f"{start}conflicting budgets within a single joint graph (including nested subgraphs): "
+            f"{sorted(budgets)}. Take them out and give one budget here (a share, or bytes)"
+        )
+    bare = [
+        node.name
+        for node in (*(n for n in gm.graph.nodes if n in forward), *inside)
+        if node.op == "call_function" and _budget_of(node) is None
+    ]
+    if budgets and bare:
+        raise UnsupportedGraphError(
+            f"{start}must cover the entire forward of a graph (including HOP bodies), but "
+            f"{len(bare)} forward op(s) are unannotated: {', '.join(bare[:8])}"
+            f"{', ...' if len(bare) > 8 else ''}. Take the region's budget out and give a budget "
+            "here (a share, or bytes)"
+        )
+
+
+def refuse_region_budgets(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
     """Raises: UnsupportedGraphError: the model sets a budget of PyTorch's, which is another one: a
     share of the way from running everything again to saving what PyTorch would."""
+    _check_region_budgets(gm, num_fwd_outputs)
     for node in gm.graph.nodes:
-        custom = node.meta.get("custom")
-        wish = custom.get(_REGION_BUDGET) if isinstance(custom, dict) else None
+        wish = _budget_of(node)
         if wish is None and isinstance(node.meta.get("memory_budget"), float):
             wish = node.meta["memory_budget"]
         if wish is not None:
@@ -101,7 +152,7 @@ def prepare(
 ) -> Imported:
     """Drops dead nodes, exchanges the generator and merges duplicates if asked, and imports the
     graph, with the user's wishes."""
-    refuse_region_budgets(gm)
+    refuse_region_budgets(gm, num_fwd_outputs)
     eliminate_dead_code(gm.graph)
     if emitted:
         read_inputs_when_the_backward_runs(gm)
