@@ -17,6 +17,7 @@ from ..integers import integer
 from ..optim.base import Half
 from ..optim.extras import Outcome, outcome
 from .beside import DECAY, Beside
+from .fallback import accepted_by_torch, whole_or_not
 from .states import by_name, check_numbers, kind, lacks_memory, laid_out_like, names_of
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -342,18 +343,25 @@ class OnePass(torch.optim.Optimizer):
             self.why_torch = None
         except NotOursError as reason:
             if beside.extras.any or self.half is not None:
-                without = "without the other arguments"
-                if self.half is not None:
-                    without = f"without half={self.half!r}"
+                without = "the other arguments" if self.half is None else f"half={self.half!r}"
                 raise RuntimeError(
                     f"cutback.torch.optim.{type(self).__name__}: {reason}, so that PyTorch's own "
-                    f"code would step, {without}"
+                    f"code would step, without {without}"
                 ) from None
-            self._check_states()
-            if scale is not None:
-                torch._foreach_div_(self._gradients(), float(scale))
-            _keeping_grad_mode(partial(self._step_there, str(reason)))
-            self.outcome = Outcome(None, False)
+            self._give_to_torch(str(reason), scale)
+        except ValueError:
+            is_plain = hasattr(self, "_torch") and not beside.extras.any and self.half is None
+            if not is_plain or (why := accepted_by_torch(self.param_groups)) is None:
+                raise
+            self._give_to_torch(why, scale)
+
+    def _give_to_torch(self, reason: str, scale: Any) -> None:
+        self._check_states()
+        if scale is not None:
+            torch._foreach_div_(self._gradients(), float(scale))
+        there = partial(self._step_there, reason)
+        _keeping_grad_mode(partial(whole_or_not, there, self.param_groups, self.state))
+        self.outcome = Outcome(None, False)
 
     def _check_states(self) -> None:
         """Before code steps that finds out in the middle."""

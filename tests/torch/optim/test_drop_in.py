@@ -456,13 +456,9 @@ def test_mistakes_touch_nothing(name):
     q.grad = p.data
     with pytest.raises(ValueError, match="grad of row 1 lies in the memory of param of row 0"):
         optimizer.step()
-    q.grad, whole = torch.ones(4), q.data
-    q.data = p.data
-    with pytest.raises(ValueError, match="share memory"):
-        optimizer.step()
-    q.data = whole
-    optimizer.param_groups[0]["lr"] = -1.0
-    with pytest.raises(ValueError, match="group 0 has lr=-1"):
+    q.grad = torch.ones(4)
+    optimizer.param_groups[0]["lr"] = float("nan")
+    with pytest.raises(ValueError, match="group 0 has lr=nan"):
         optimizer.step()
     optimizer.param_groups[0]["lr"] = 0.1
     now = optimizer.state_dict()
