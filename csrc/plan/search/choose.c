@@ -101,13 +101,16 @@ cb_status cb_consider(cb_chooser *k, const cb_candidate *c, cb_error *err) {
 }
 
 /* Fastest first: sizes fall from the end. */
-cb_status cb_consider_candidates(cb_chooser *k, cb_error *err) {
-    const cb_candidates *all = k->t->candidates;
+cb_status cb_consider_all_of(cb_chooser *k, const cb_candidates *all, cb_error *err) {
     for (uint32_t i = all->n; i-- > 0;) {
         if (cb_has_best(k) && all->at[i].time_ps > k->best.time_ps) return CB_OK;
         CB_TRY(cb_consider(k, &all->at[i], err));
     }
     return CB_OK;
+}
+
+cb_status cb_consider_candidates(cb_chooser *k, cb_error *err) {
+    return cb_consider_all_of(k, k->t->candidates, err);
 }
 
 static cb_status consider_small(cb_chooser *k, const cb_candidate *c, const cb_swept *s,

@@ -34,7 +34,6 @@ typedef struct cb_chooser {
     uint32_t solved_op;
     const cb_swept *swept;       /* the best is this, and says nothing by its pairs; or NULL */
     bool climbed[CB_RUNGS_MOST]; /* rungs considered */
-    double bound_ps;             /* beside theirs */
     bool settles;                /* the caller has ended the search: polled no more */
 } cb_chooser;
 
@@ -46,6 +45,7 @@ CB_MUST_CHECK cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, cb_weight
 CB_MUST_CHECK cb_status cb_consider(cb_chooser *k, const cb_candidate *c, cb_error *err);
 /* All candidates of the trial. */
 CB_MUST_CHECK cb_status cb_consider_candidates(cb_chooser *k, cb_error *err);
+CB_MUST_CHECK cb_status cb_consider_all_of(cb_chooser *k, const cb_candidates *all, cb_error *err);
 /* For the goal `min`: takes the candidate if it is smaller than the best. */
 CB_MUST_CHECK cb_status cb_consider_small(cb_chooser *k, const cb_candidate *c, cb_error *err);
 /* All candidates of the trial, and of others, that take at most `most_ps`. */

@@ -1,8 +1,8 @@
 /* The base of the ladder: prices at nine shares of the save-everything peak. They give plans for
- * every rung, a start for its prices, and tangents that bound its plans' times from below.
+ * every rung, a start for its prices, and tangents of the guess (guess.h) and of the bound.
  *
- * A rung's plans are held to the bound, with a little slack, so "this rung cannot win" is true of
- * the set by definition. */
+ * A rung's plans are held to the guess, with a little slack, so "this rung cannot win" is true of
+ * the set by definition. Where a plan of the base beats the guess, the bound takes its place. */
 #include "ladder.h"
 
 #include <math.h>
@@ -26,11 +26,13 @@ static void set_targets(cb_ladder *d) {
 static void set_least(cb_ladder *d) {
     double least = 0;
     for (uint32_t r = 0; r < d->n_rung; r++) {
-        bool reached = cb_candidates_fitting(d->base, d->target[r]) != CB_NONE;
-        double bound = CB_SLACK * cb_prices_bound(&d->first.prices, (double)d->target[r]);
-        if (reached) d->n_near = r + 1;
-        if (reached) least = fmax(least, bound);
-        else least = fmin(fmax(least, bound), least * CB_GROWTH);
+        uint32_t at = cb_candidates_fitting(d->base, d->target[r]);
+        double once = (double)d->first.t->f->once_ps,
+               known = at == CB_NONE ? INFINITY : (double)d->base->at[at].time_ps - once;
+        double guess = CB_SLACK * cb_prices_guess(&d->first.prices, (double)d->target[r], known);
+        if (at != CB_NONE) d->n_near = r + 1;
+        if (at != CB_NONE) least = fmax(least, guess);
+        else least = fmin(fmax(least, guess), least * CB_GROWTH);
         d->least_ps[r] = least;
     }
 }
@@ -46,12 +48,51 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
         int steps = (int)fmax(6, scale * (i == 0 ? CB_START_STEPS : CB_NEXT_STEPS));
         uint32_t at = cb_candidates_fitting(t->candidates, target);
         double known = at == CB_NONE ? once / 2 : (double)t->candidates->at[at].time_ps - once;
-        CB_TRY(cb_prices_polyak(prices, target, from, 1.02 * fmin(known, once / 2), steps, err));
+        CB_TRY(cb_prices_polyak(prices, CB_PRICE_GUESS, target, from, 1.02 * fmin(known, once / 2),
+                                steps, err));
         memcpy(d->start[i], prices->best, t->f->n_base * sizeof **d->start);
         from = d->start[i];
     }
-    d->n_tangent = prices->tangent.len;
     return CB_OK;
+}
+
+/* Does a plan with reruns in the forward beat the guess? */
+static bool beats_guess(const cb_ladder *d) {
+    double once = (double)d->first.t->f->once_ps;
+    for (uint32_t i = 0; i < d->drops->n; i++) {
+        const cb_candidate *c = &d->drops->at[i];
+        double known = (double)c->time_ps - once;
+        double guess = cb_tangents_bound(&d->first.prices.guess, CB_LADDER_STARTS, (double)c->size);
+        if (known < CB_SLACK * guess) return true;
+    }
+    return false;
+}
+
+/* Steps on the bound. Where the guess is about right, the plans found on the way are kept apart
+ * from those that searches start from, because starting from them gives slower plans on average. */
+static cb_status bound_base(cb_ladder *d, cb_error *err) {
+    cb_trial *t = d->first.t;
+    cb_prices *prices = &d->first.prices;
+    cb_status status = CB_OK;
+    double once = (double)t->f->once_ps,
+           scale = fmin(1, CB_START_EFFORT / (CB_NEXT_STEPS * (t->f->n_base + 1.0)));
+    prices->tries_drops = true;
+    t->candidates = d->drops;
+    for (int i = 0; i < CB_LADDER_STARTS && status == CB_OK; i++) {
+        uint64_t target = (uint64_t)((double)d->whole * ((CB_LADDER_STARTS - i) / 10.0));
+        uint32_t at = cb_candidates_fitting(d->base, target);
+        double known = at == CB_NONE ? once / 2 : (double)d->base->at[at].time_ps - once;
+        status =
+            cb_prices_polyak(prices, CB_PRICE_BOUND, target, i == 0 ? NULL : d->proof_start[i - 1],
+                             known, (int)fmax(3, scale * CB_BOUND_STEPS), err);
+        if (status == CB_OK)
+            memcpy(d->proof_start[i], prices->best, t->f->n_base * sizeof **d->proof_start);
+    }
+    prices->tries_drops = false;
+    t->candidates = d->base;
+    if (status == CB_OK && beats_guess(d)) cb_candidates_borrow(d->base, d->drops);
+    d->n_tangent = prices->tangent.len;
+    return status;
 }
 
 cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
@@ -61,15 +102,20 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *thr
     *d = (cb_ladder){.base = t->candidates, .whole = t->size};
     d->may_rerun = CB_NEW(a, bool, f->n_unit);
     if (!d->may_rerun) return cb_no_memory(err);
+    d->drops = CB_NEW(a, cb_candidates, 1);
+    if (!d->drops) return cb_no_memory(err);
+    d->drops->alloc = a->alloc;
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
         d->start[i] = CB_NEW(a, double, f->n_base);
-        if (!d->start[i]) return cb_no_memory(err);
+        d->proof_start[i] = CB_NEW(a, double, f->n_base);
+        if (!d->start[i] || !d->proof_start[i]) return cb_no_memory(err);
     }
     cb_facts_mark_free(f, d->may_rerun);
     set_targets(d);
     CB_TRY(cb_worker_init(&d->first, t, cut, d->may_rerun, d->whole, err));
     t->proven = &d->first.prices.tangent;
     CB_TRY(build_base(d, err));
+    CB_TRY(bound_base(d, err));
     set_least(d);
     return cb_workers_new(&d->first, d->n_tangent, threads, &d->workers, err);
 }
@@ -77,6 +123,7 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *thr
 void cb_ladder_free(cb_ladder *d) {
     cb_workers_free(d->workers);
     if (d->front) cb_candidates_free(d->front);
+    if (d->drops) cb_candidates_free(d->drops);
     cb_worker_free(&d->first);
 }
 
@@ -112,10 +159,11 @@ static const cb_candidate *find_winner(const cb_ladder *d, const cb_worker *c, u
 }
 
 /* The nearest share at or above the target has prices to start from. */
-static const double *start_of(const cb_ladder *d, uint64_t target) {
+static const double *start_of(const cb_ladder *d, double *const start[CB_LADDER_STARTS],
+                              uint64_t target) {
     double tenths = 10 * (double)target / ((double)d->whole + 1);
     int i = CB_LADDER_STARTS - (int)ceil(tenths - 1e-6);
-    return d->start[i < 0 ? 0 : i >= CB_LADDER_STARTS ? CB_LADDER_STARTS - 1 : i];
+    return start[i < 0 ? 0 : i >= CB_LADDER_STARTS ? CB_LADDER_STARTS - 1 : i];
 }
 
 static cb_status keep(cb_worker *c, const cb_candidate *found, cb_candidate *out, cb_error *err) {
@@ -137,31 +185,25 @@ void cb_ladder_begin(const cb_ladder *d, cb_worker *c) {
     cb_candidates_free(c->work);
     cb_candidates_borrow(c->work, d->base);
     if (d->front) cb_candidates_borrow(c->work, d->front);
-    c->prices.tangent.len = d->n_tangent;
+    c->prices.tangent.len = c->prices.guess.len = d->n_tangent;
     c->t->candidates = c->work;
 }
 
 /* The first of a search, so that it depends on the base alone. */
-static cb_status bound_rung(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
-    CB_TRY(cb_bound_rung(&c->prices, start_of(d, d->target[r]), d->target[r], err));
-    if (r < d->n_near) d->own_ps[r] = CB_SLACK * cb_prices_bound(&c->prices, (double)d->target[r]);
+static cb_status guess_rung(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
+    uint64_t target = d->target[r];
+    CB_TRY(cb_guess_rung(&c->prices, start_of(d, d->start, target), target, err));
+    uint32_t at = cb_candidates_fitting(d->base, target);
+    double once = (double)c->t->f->once_ps,
+           known = at == CB_NONE ? INFINITY : (double)d->base->at[at].time_ps - once;
+    if (r < d->n_near) d->own_ps[r] = CB_SLACK * cb_prices_guess(&c->prices, (double)target, known);
     return CB_OK;
 }
 
 static cb_status search_with_prices(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
-    CB_TRY(bound_rung(d, c, r, err));
-    CB_TRY(cb_search_rung(&c->moves, &c->prices, d->target[r], fmax(d->least_ps[r], d->own_ps[r]),
-                          err));
-    double best = -INFINITY;
-    for (size_t i = d->n_tangent; i < c->prices.tangent.len; i++) {
-        cb_tangent line = c->prices.tangent.at[i];
-        double bound = cb_tangent_at(line, (double)d->target[r]);
-        if (bound <= best) continue;
-        best = bound;
-        d->seen[r] = line;
-        d->has_seen[r] = true;
-    }
-    return CB_OK;
+    CB_TRY(guess_rung(d, c, r, err));
+    return cb_search_rung(&c->moves, &c->prices, d->target[r], fmax(d->least_ps[r], d->own_ps[r]),
+                          err);
 }
 
 /* ---- a near rung ----------------------------------------------------------------------------- */
@@ -296,7 +338,7 @@ cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error 
     cb_status status = CB_OK;
     if (d->own_ps[r] == 0) {
         cb_ladder_begin(d, c);
-        status = bound_rung(d, c, r, err);
+        status = guess_rung(d, c, r, err);
         c->t->candidates = d->base;
     }
     *least_ps = fmax(d->least_ps[r], d->own_ps[r]);
@@ -396,16 +438,16 @@ cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, const uint64_t t
 }
 
 cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
-                           cb_candidate *out, double *bound_ps, cb_error *err) {
+                           cb_candidate *out, cb_error *err) {
     cb_worker *c = &d->first;
     *out = (cb_candidate){0};
     cb_ladder_begin(d, c);
     cb_status status =
         cb_candidates_offer(c->work, from->size, from->time_ps, from->pair, from->n_pair, err);
-    if (status == CB_OK) status = cb_bound_rung(&c->prices, start_of(d, target), target, err);
+    if (status == CB_OK)
+        status = cb_guess_rung(&c->prices, start_of(d, d->start, target), target, err);
     if (status == CB_OK) status = cb_search_rung(&c->moves, &c->prices, target, 0, err);
     if (status == CB_OK) status = keep_fastest(c, target, out, err);
-    *bound_ps = cb_prices_bound(&c->prices, (double)target);
     c->t->candidates = d->base;
     return status;
 }
@@ -413,22 +455,10 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
 cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double *bound_ps,
                           cb_error *err) {
     cb_worker *c = &d->first;
-    *bound_ps = 0;
-    if (!d->has_front && cb_ladder_first(d, bytes) < d->n_near) return CB_OK;
     cb_ladder_begin(d, c);
-    cb_status status = cb_prove_bound(&c->prices, start_of(d, bytes), bytes, known_ps, err);
+    cb_status status =
+        cb_prove_bound(&c->prices, start_of(d, d->proof_start, bytes), bytes, known_ps, err);
     *bound_ps = cb_prices_bound(&c->prices, (double)bytes);
     c->t->candidates = d->base;
     return status;
-}
-
-double cb_ladder_bound(const cb_ladder *d, double bytes, const bool *climbed) {
-    double best = cb_tangents_bound(&d->first.prices.tangent, d->n_tangent, bytes);
-    bool deep = false;
-    for (uint32_t r = CB_RUNGS_MOST; r-- > 0;) {
-        deep |= climbed[r]; /* of the deep ones the first has prices */
-        if (d->has_seen[r] && (climbed[r] || (deep && r == d->n_near)))
-            best = fmax(best, cb_tangent_at(d->seen[r], bytes));
-    }
-    return best;
 }

@@ -19,16 +19,18 @@
 #define CB_DUG_MOST (2 * CB_ATTEMPTS) /* plans below the last rung: two digs */
 
 typedef struct cb_ladder {
-    cb_worker first;     /* the caller's */
-    cb_workers *workers; /* it and those of other threads */
-    cb_candidates *base; /* plans of all searches that every budget does first */
+    cb_worker first;      /* the caller's */
+    cb_workers *workers;  /* it and those of other threads */
+    cb_candidates *base;  /* plans of all searches that every budget does first */
+    cb_candidates *drops; /* plans of the steps on the bound. Every budget considers them, too. They
+                             are in the base only if some of them beats the guess */
     bool *may_rerun;
     uint64_t whole; /* save-everything's bytes */
     uint32_t n_rung;
     uint64_t target[CB_RUNGS_MOST + 1]; /* falling; a 0 behind the last */
     double least_ps[CB_RUNGS_MOST];     /* rising: no plan of the rung counts that has less extra
                                            time. See cb_ladder_least */
-    double own_ps[CB_RUNGS_MOST];       /* the same of near rungs, from a bound of their own; 0:
+    double own_ps[CB_RUNGS_MOST];       /* the same of near rungs, from a guess of their own; 0:
                                            not asked for so far */
     uint32_t n_near;                    /* rungs that prices reach; those behind are deep */
     bool searched[CB_RUNGS_MOST];
@@ -47,10 +49,9 @@ typedef struct cb_ladder {
     bool has_dug;
     cb_candidate dug[CB_DUG_MOST]; /* see cb_ladder_dig_down */
     uint32_t n_dug;
-    double *start[CB_LADDER_STARTS]; /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
-    size_t n_tangent;                /* of the base */
-    cb_tangent seen[CB_RUNGS_MOST];  /* of the rungs searched with prices */
-    bool has_seen[CB_RUNGS_MOST];
+    double *start[CB_LADDER_STARTS];       /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
+    double *proof_start[CB_LADDER_STARTS]; /* [n_base] likewise, of the bound */
+    size_t n_tangent;                      /* of the base: of the bound, and of the guess */
 } cb_ladder;
 
 /* After cb_try_pairs of the save-everything plan. `threads` may be NULL. */
@@ -67,7 +68,7 @@ uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
 double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep);
 /* Whether a plan of rung `r`, which has been searched, may take so long and count. */
 bool cb_ladder_may_take(const cb_ladder *d, uint32_t r, int64_t time_ps);
-/* `least_ps` gets the least extra time of the plan of near rung `r`, from a bound at its target: no
+/* `least_ps` gets the least extra time of the plan of near rung `r`, from a guess at its target: no
  * less than cb_ladder_least says, and worth asking for before a search. */
 CB_MUST_CHECK cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err);
 /* Searches the near rungs in `wanted` [CB_RUNGS_MOST] that have not been, and the first deep one if
@@ -88,15 +89,12 @@ CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from,
                                       const uint64_t target[CB_ATTEMPTS],
                                       cb_candidate out[CB_ATTEMPTS], cb_error *err);
 /* The fastest plan found at `target`, which is no rung, with `from` to start with; size 0: none
- * that fits. `bound_ps` gets the bound found on the way. */
+ * that fits. */
 CB_MUST_CHECK cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
-                                         cb_candidate *out, double *bound_ps, cb_error *err);
-/* `bound_ps` gets a bound at `bytes` where rungs are deep, and searched without prices, but a plan
- * of `known_ps` of extra time is known; 0 where they are not. */
+                                         cb_candidate *out, cb_error *err);
+/* `bound_ps` gets a bound on the extra time of plans of `bytes` (prices.h), where a plan of
+ * `known_ps` of extra time is known. */
 CB_MUST_CHECK cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps,
                                         double *bound_ps, cb_error *err);
-/* Bound on the extra time of plans of `bytes`, of the class that prices.h states, from the base and
- * the rungs in `climbed` [CB_RUNGS_MOST], which have been searched. */
-double cb_ladder_bound(const cb_ladder *d, double bytes, const bool *climbed);
 
 #endif

@@ -19,16 +19,12 @@ static cb_status consider_front(cb_chooser *k, cb_ladder *d, cb_error *err) {
 }
 
 /* The fastest plan that a search at `target` finds; where offsets take more than `bytes`, at less:
- * an arena is larger than what lives in it. Size 0: none fits. `bound_ps` gets the bound at the
- * target. */
+ * an arena is larger than what lives in it. Size 0: none fits. */
 static cb_status search_to_fit(cb_chooser *k, cb_ladder *d, const cb_candidate *from,
-                               uint64_t bytes, uint64_t target, cb_candidate *out, double *bound_ps,
-                               cb_error *err) {
+                               uint64_t bytes, uint64_t target, cb_candidate *out, cb_error *err) {
     for (int i = 0; i < CB_REFINED; i++) {
-        double bound;
         cb_weight w;
-        CB_TRY(cb_ladder_refine(d, from, target, out, &bound, err));
-        if (i == 0) *bound_ps = bound;
+        CB_TRY(cb_ladder_refine(d, from, target, out, err));
         if (out->size == 0) return CB_OK;
         CB_TRY(cb_weigh(k, out, &w, err));
         if (w.bytes <= bytes) return CB_OK;
@@ -45,7 +41,6 @@ static cb_status consider_tighter(cb_chooser *k, cb_ladder *d, uint32_t r, const
                                   cb_error *err) {
     uint64_t beside = cb_beside_bytes(k->t->f, k->t->goal), most = d->target[r] + beside;
     cb_candidate *tight = &d->tight[r];
-    double bound;
     cb_weight w;
     if (k->t->goal->measure != CB_MEASURE_ARENA || k->t->f->n_base > CB_TIGHT_OPS) return CB_OK;
     if (!d->tightened[r]) {
@@ -54,7 +49,7 @@ static cb_status consider_tighter(cb_chooser *k, cb_ladder *d, uint32_t r, const
         if (over > 0 && over < c->size) {
             const cb_candidate *from; /* deep down a search wants a plan that fits to start with */
             CB_TRY(cb_ladder_climb(d, r + 1, &from, err));
-            CB_TRY(search_to_fit(k, d, from ? from : c, most, c->size - over, tight, &bound, err));
+            CB_TRY(search_to_fit(k, d, from ? from : c, most, c->size - over, tight, err));
         }
         d->tightened[r] = true;
     }
@@ -89,7 +84,7 @@ static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
 static cb_status refine(cb_chooser *k, cb_ladder *d, cb_error *err) {
     uint64_t bytes = k->t->goal->bytes, target = bytes - cb_beside_bytes(k->t->f, k->t->goal);
     cb_candidate c;
-    CB_TRY(search_to_fit(k, d, &k->best, bytes, target, &c, &k->bound_ps, err));
+    CB_TRY(search_to_fit(k, d, &k->best, bytes, target, &c, err));
     return c.size > 0 ? cb_consider(k, &c, err) : CB_OK;
 }
 
@@ -172,6 +167,7 @@ static cb_status consider_small_rungs(cb_chooser *k, cb_ladder *d, double most_p
 
 static cb_status consider_all_small(cb_chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(cb_consider_small_candidates(k, INFINITY, err));
+    if (d) CB_TRY(cb_consider_small_of(k, d->drops, INFINITY, err));
     if (d && d->few) return consider_small_front(k, d, INFINITY, err);
     for (uint32_t r = d ? d->n_near : 0; d && r < d->n_rung; r++) {
         const cb_candidate *c;
@@ -232,8 +228,9 @@ static cb_status find_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
 /* ---- either ---------------------------------------------------------------------------------- */
 
 static cb_status consider_found(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    if (d->few) return consider_front(k, d, err);
-    CB_TRY(consider_rungs(k, d, err));
+    CB_TRY(d->few ? consider_front(k, d, err) : consider_rungs(k, d, err));
+    CB_TRY(cb_consider_all_of(k, d->drops, err));
+    if (d->few) return CB_OK;
     bool digs = !cb_has_best(k) && cb_is_tiny_search(&d->first.moves);
     return digs ? consider_dug(k, d, err) : CB_OK;
 }

@@ -105,6 +105,7 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
     z->last_forward = CB_NEW(a, uint32_t, f->p->n_storage);
     z->best = CB_NEW(a, double, f->n_base);
     z->relaxed = CB_NEW(a, double, (size_t)f->n_base + 1);
+    z->guess_least = CB_NEW(a, double, f->n_base);
     z->direct = CB_NEW(a, uint32_t, f->p->n_storage);
     z->earliest = CB_NEW(a, uint32_t, f->p->n_storage);
     z->need = CB_NEW(a, uint32_t, f->p->n_storage);
@@ -116,11 +117,13 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
         find_inlined(z);
     }
     if (!z->first_moment || !z->price || !z->sum || !z->last_forward || !z->earliest || !z->need ||
-        !z->unused_forward || !z->best || !z->relaxed || !z->direct)
+        !z->unused_forward || !z->best || !z->relaxed || !z->guess_least || !z->direct)
         return cb_no_memory(err);
     find_uses(z);
     find_direct(z);
     CB_TRY(cb_gaps_find(f, z->earliest, z->direct, a, &z->gaps, err));
+    const cb_guess_uses uses = {z->last_forward, z->direct, z->unused_forward};
+    CB_TRY(cb_guess_least(f, &uses, z->guess_least, err));
     memcpy(z->first_moment, trial->sim->moment, f->n_base * sizeof *z->first_moment);
     /* A start at which holding all of save-everything's peak for the whole step costs 2 % of the
      * step. */
@@ -147,6 +150,7 @@ static void reset_prices(cb_prices *z, uint64_t target) {
 static void find_gap(const cb_prices *z, uint32_t storage, uint32_t *from, uint32_t *to) {
     uint32_t end = z->rule == CB_PRICE_NEED ? z->need[storage] : z->direct[storage];
     *from = z->rule == CB_PRICE_BOUND ? z->gaps.start[storage] : z->last_forward[storage] + 1;
+    if (z->rule == CB_PRICE_GUESS && z->trial->f->held[storage]) --*from;
     *to = end == CB_NONE ? z->earliest[storage] : end;
     if (*to == CB_NONE || *to < *from) *to = *from;
 }
@@ -247,17 +251,22 @@ static void force(cb_prices *z) {
     }
 }
 
+static cb_status try_drops(cb_prices *z, cb_error *err) {
+    const cb_drops drops = {z->cut, &z->gaps, z->sum, &z->pairs};
+    bool added;
+    force(z);
+    CB_TRY(cb_recompute_lazily(z->trial->f, z->cut->recompute, z->need, &z->pairs, err));
+    CB_TRY(cb_drop_gaps(&drops, &z->dropped, &added, err));
+    return added ? cb_try_pairs(z->trial, z->dropped.list.at, z->dropped.list.len, err) : CB_OK;
+}
+
 static cb_status solve(cb_prices *z, cb_error *err) {
     set_costs(z);
     CB_TRY(cb_cut_solve(z->cut, err));
-    force(z);
+    if (z->rule == CB_PRICE_BOUND)
+        return z->tries_drops ? try_drops(z, err) : cb_trial_poll(z->trial, err);
     CB_TRY(cb_recompute_lazily(z->trial->f, z->cut->recompute, z->need, &z->pairs, err));
-    CB_TRY(cb_try_pairs(z->trial, z->pairs.list.at, z->pairs.list.len, err));
-    if (z->rule != CB_PRICE_BOUND) return CB_OK;
-    const cb_drops drops = {z->cut, &z->gaps, z->sum, &z->pairs};
-    bool added;
-    CB_TRY(cb_drop_gaps(&drops, &z->dropped, &added, err));
-    return added ? cb_try_pairs(z->trial, z->dropped.list.at, z->dropped.list.len, err) : CB_OK;
+    return cb_try_pairs(z->trial, z->pairs.list.at, z->pairs.list.len, err);
 }
 
 cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int steps,
@@ -274,23 +283,28 @@ cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int s
 
 /* ---- the bound ------------------------------------------------------------------------------- */
 
+static const double *least_of(const cb_prices *z) {
+    return z->rule == CB_PRICE_BOUND ? z->gaps.least : z->guess_least;
+}
+
 /* Bytes of the relaxed plan at each position: what every plan holds, and the gaps over which values
  * are kept, as that is cheaper. */
 static void relax(cb_prices *z) {
     const cb_facts *f = z->trial->f;
     const cb_gaps *g = &z->gaps;
     double *change = z->relaxed, now = 0;
+    bool proves = z->rule == CB_PRICE_BOUND;
     memset(change, 0, ((size_t)f->n_base + 1) * sizeof *change);
     for (uint32_t i = 0; i < z->cut->n_save; i++) {
         uint32_t s = z->cut->save_storage[i], from, to;
         double bytes = (double)f->p->storage_bytes[s];
         if (!z->cut->saved[s] || (f->p->storage_flags[s] & CB_STORE_HOLD_END)) continue;
         find_gap(z, s, &from, &to);
-        if (price_before(z, s) < g->again_ps[s]) from = g->early[s];
-        change[from] += bytes;
-        change[to] -= bytes;
+        if (proves && price_before(z, s) < g->again_ps[s]) from = g->early[s];
+        change[from < f->n_base ? from : f->n_base] += bytes;
+        change[to < f->n_base ? to : f->n_base] -= bytes;
     }
-    for (size_t i = 0; i < g->list.len; i++) {
+    for (size_t i = 0; proves && i < g->list.len; i++) {
         const cb_gap *gap = &g->list.at[i];
         if (gap->bytes * price_between(z, gap->from, gap->to) >= gap->cost_ps) continue;
         change[gap->from] += gap->bytes;
@@ -298,7 +312,7 @@ static void relax(cb_prices *z) {
     }
     for (uint32_t k = 0; k < f->n_base; k++) {
         now += change[k];
-        change[k] = now + g->least[k];
+        change[k] = now + least_of(z)[k];
     }
 }
 
@@ -309,12 +323,12 @@ static cb_tangent tangent_here(const cb_prices *z) {
     double before = 0, once = (double)(f->once_ps + f->inlining_ps);
     for (uint32_t k = 0; k < f->n_base; k++) {
         double time = (double)f->time_ps[f->base[k]];
-        line.constant += z->price[k] * z->gaps.least[k];
+        line.constant += z->price[k] * least_of(z)[k];
         line.slope += z->price[k];
         line.reach += z->price[k] * fmin(before + time, once - before);
         before += time;
     }
-    for (size_t i = 0; i < z->gaps.list.len; i++) {
+    for (size_t i = 0; z->rule == CB_PRICE_BOUND && i < z->gaps.list.len; i++) {
         const cb_gap *gap = &z->gaps.list.at[i];
         line.constant += fmin(gap->cost_ps, gap->bytes * price_between(z, gap->from, gap->to));
     }
@@ -335,15 +349,16 @@ static bool step_up(cb_prices *z, double target, double gap, double theta) {
     return true;
 }
 
-cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from, double extra_ps,
-                           int steps, cb_error *err) {
+cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target, const double *from,
+                           double extra_ps, int steps, cb_error *err) {
     const cb_trial *t = z->trial;
     const cb_facts *f = t->f;
     double bytes = (double)target, best = -INFINITY, theta = 1, once = (double)f->once_ps;
     double whole = z->start * 0x1p-40;
     int stale = 0;
     cb_tangent top = {0, 0, 0};
-    z->rule = CB_PRICE_BOUND;
+    cb_tangents *known = rule == CB_PRICE_BOUND ? &z->tangent : &z->guess;
+    z->rule = rule;
     for (uint32_t k = 0; k < f->n_base; k++) {
         double over = (double)z->first_moment[k] - bytes;
         z->price[k] = from ? from[k] : over > 0 ? z->start * over / (bytes + 1) : 0;
@@ -365,12 +380,18 @@ cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from, do
             memcpy(z->price, z->best, f->n_base * sizeof *z->best);
             continue;
         }
+        if (rule == CB_PRICE_BOUND && extra_ps - best <= CB_PROVED * once) break;
         relax(z);
         if (!step_up(z, bytes, fmax(1e-9 * once, extra_ps - bound), theta)) break;
     }
-    return CB_PUSH(t->scratch, z->tangent, top) ? CB_OK : cb_no_memory(err);
+    return CB_PUSH(t->scratch, *known, top) ? CB_OK : cb_no_memory(err);
 }
 
 double cb_prices_bound(const cb_prices *z, double bytes) {
     return cb_tangents_bound(&z->tangent, z->tangent.len, bytes);
+}
+
+double cb_prices_guess(const cb_prices *z, double bytes, double known_ps) {
+    double guess = cb_tangents_bound(&z->guess, z->guess.len, bytes);
+    return known_ps < CB_SLACK * guess ? cb_prices_bound(z, bytes) : guess;
 }

@@ -6,18 +6,23 @@
  *
  * is at most the extra time of every plan of at most B bytes that keeps the base order. gaps.h has
  * the gaps and what each plan holds in any case, docs/planner.md the proof. It is linear in B: a
- * tangent, good for all budgets. */
+ * tangent, good for all budgets.
+ *
+ * The same over fewer plans is a guess (guess.h): larger, so it leads the search better, but no
+ * proof. */
 #ifndef CB_PLAN_PRICES_H
 #define CB_PLAN_PRICES_H
 
 #include "../cut/mincut.h"
 #include "candidates/trial.h"
 #include "gaps.h"
+#include "guess.h"
 
 typedef enum cb_price_rule {
     CB_PRICE_NEED = 0, /* a value is kept until the last schedule needed it */
     CB_PRICE_DIRECT,   /* until the backward reads it */
-    CB_PRICE_BOUND,    /* the same, over the main gaps of gaps.h */
+    CB_PRICE_GUESS,    /* the same, with what guess.h counts */
+    CB_PRICE_BOUND,    /* over the main gaps of gaps.h */
     CB_PRICE_RULES
 } cb_price_rule;
 
@@ -41,9 +46,11 @@ typedef struct cb_prices {
                                none */
     bool *unused_forward; /* [n_unit] no forward op that is needed in the forward reads what it
                                makes: running it in the backward costs nothing more */
+    double *guess_least;  /* [n_base] what guess.h counts at each moment */
     cb_gaps gaps;
     cb_pairs pairs, dropped; /* of the last plan, and with reruns in all gaps (drops.h) */
-    cb_tangents tangent;
+    cb_tangents tangent, guess;
+    bool tries_drops; /* steps on the bound try plans */
 } cb_prices;
 
 /* Where values may be taken in, making one again costs what the cheapest way does, and it is
@@ -55,12 +62,18 @@ CB_MUST_CHECK cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cu
  * bytes. */
 CB_MUST_CHECK cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int steps,
                                       cb_error *err);
-/* `steps` of Polyak's method on the bound at `target`, from `from` [n_base] (NULL: from what is
- * over the target when everything is saved), with `extra_ps` a guess from above of the least extra
- * time. The best tangent is noted, its prices stay in `best`. */
-CB_MUST_CHECK cb_status cb_prices_polyak(cb_prices *z, uint64_t target, const double *from,
-                                         double extra_ps, int steps, cb_error *err);
+/* `steps` of Polyak's method at `target`, on the bound (CB_PRICE_BOUND) or the guess
+ * (CB_PRICE_GUESS), from `from` [n_base] (NULL: from what is over the target when everything is
+ * saved), with `extra_ps` an upper estimate of the least extra time. The best tangent is noted, its
+ * prices stay in `best`. Steps on the guess try the plan of each cut. Steps on the bound try that
+ * plan with reruns in the other gaps, where the prices ask for some and `tries_drops` is set. */
+CB_MUST_CHECK cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target,
+                                         const double *from, double extra_ps, int steps,
+                                         cb_error *err);
 /* The best bound of all tangents at `bytes`; at least 0. */
 double cb_prices_bound(const cb_prices *z, double bytes);
+/* The guess at `bytes`, or the bound where a plan of `known_ps` of extra time shows that the guess
+ * is wrong. */
+double cb_prices_guess(const cb_prices *z, double bytes, double known_ps);
 
 #endif

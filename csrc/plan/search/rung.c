@@ -1,4 +1,4 @@
-/* In order of worth (measured on traced graphs): Polyak steps on the bound for prices, crossover of
+/* In order of worth (measured on traced graphs): Polyak steps on the guess for prices, crossover of
  * plans on both sides of the target, removal, ruin and recreate. Work is counted in moves, never in
  * seconds, so that results repeat. */
 #include "rung.h"
@@ -118,13 +118,13 @@ done:
     return status;
 }
 
-cb_status cb_bound_rung(cb_prices *prices, const double *start_price, uint64_t target,
+cb_status cb_guess_rung(cb_prices *prices, const double *start_price, uint64_t target,
                         cb_error *err) {
     const cb_trial *t = prices->trial;
     double once = (double)t->f->once_ps,
            known = (double)fastest_fitting(t->candidates, target) - once;
-    return cb_prices_polyak(prices, target, start_price, fmin(known, once / 2) * 1.02,
-                            paced(t, CB_POLYAK_STEPS, 8), err);
+    return cb_prices_polyak(prices, CB_PRICE_GUESS, target, start_price,
+                            fmin(known, once / 2) * 1.02, paced(t, CB_POLYAK_STEPS, 8), err);
 }
 
 cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target, double least_ps,
@@ -136,18 +136,18 @@ cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target, double
     CB_TRY(mix(t, target, err));
     CB_TRY(trim_fastest(m, target, least_ps, err));
     double known = (double)fastest_fitting(t->candidates, target) - once;
-    double bound = cb_prices_bound(prices, (double)target);
-    if (known <= CB_NEAR * bound) return CB_OK;
-    if (known > CB_CLOSE * bound && known < once)
-        CB_TRY(cb_prices_polyak(prices, target, prices->best, known,
+    double least = cb_prices_guess(prices, (double)target, known);
+    if (known <= CB_NEAR * least) return CB_OK;
+    if (known > CB_CLOSE * least && known < once)
+        CB_TRY(cb_prices_polyak(prices, CB_PRICE_GUESS, target, prices->best, known,
                                 paced(t, CB_MORE_POLYAK_STEPS, 8), err));
-    return ruin(m, target, known <= CB_FAR * bound ? CB_NEAR_SHARE : 1, CB_PATIENCE, least_ps, err);
+    return ruin(m, target, known <= CB_FAR * least ? CB_NEAR_SHARE : 1, CB_PATIENCE, least_ps, err);
 }
 
 cb_status cb_prove_bound(cb_prices *prices, const double *start_price, uint64_t target,
                          double known_ps, cb_error *err) {
-    int steps = paced(prices->trial, CB_POLYAK_STEPS + CB_MORE_POLYAK_STEPS, 8);
-    return cb_prices_polyak(prices, target, start_price, known_ps, steps, err);
+    return cb_prices_polyak(prices, CB_PRICE_BOUND, target, start_price, known_ps,
+                            paced(prices->trial, CB_PROOF_STEPS, 8), err);
 }
 
 static cb_status search_deep(cb_moves *m, const cb_deep_search *s, const cb_candidate *from,

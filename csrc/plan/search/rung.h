@@ -5,14 +5,14 @@
 #include "local/moves.h"
 #include "prices.h"
 
-/* A bound at `target`, and plans on the way. */
-CB_MUST_CHECK cb_status cb_bound_rung(cb_prices *prices, const double *start_price, uint64_t target,
+/* A guess at `target` (guess.h), and plans on the way. */
+CB_MUST_CHECK cb_status cb_guess_rung(cb_prices *prices, const double *start_price, uint64_t target,
                                       cb_error *err);
 /* Then: prices, crossover, removal, and ruin and recreate at `target`. All plans end up in the
  * trial's candidates. No search goes below `least_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target,
                                        double least_ps, cb_error *err);
-/* No plans, but the best bound, now that one of `known_ps` of extra time is known. */
+/* A bound at `target`, where a plan of `known_ps` of extra time is known. */
 CB_MUST_CHECK cb_status cb_prove_bound(cb_prices *prices, const double *start_price,
                                        uint64_t target, double known_ps, cb_error *err);
 #define CB_LAST_ATTEMPTS 16

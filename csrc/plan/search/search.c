@@ -117,7 +117,7 @@ static cb_status search_all(cb_searcher *s, cb_chooser *k, cb_error *err) {
 /* The caller has ended the search: the best of all plans seen so far, rungs or not. */
 static cb_status settle(cb_chooser *k, const cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
-    cb_candidates *own[] = {t->candidates, d->base, d->first.work, d->front};
+    cb_candidates *own[] = {t->candidates, d->base, d->drops, d->first.work, d->front};
     uint32_t n_own = sizeof own / sizeof *own;
     double most_ps = cb_most_time(t->f, t->goal);
     k->settles = true;
@@ -193,8 +193,7 @@ static cb_status bound_answer(cb_searcher *s, const cb_chooser *k, double *least
     cb_status status = cb_ladder_prove(&s->d, bytes, known, &proved, err);
     if (status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH) return CB_OK;
     if (status != CB_OK) return status;
-    proved = fmax(proved, k->bound_ps);
-    *least_ps = fmax(proved, cb_ladder_bound(&s->d, (double)bytes, k->climbed));
+    *least_ps = proved;
     return CB_OK;
 }
 

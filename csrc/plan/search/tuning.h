@@ -32,6 +32,9 @@
 #define CB_AIM_DIRECT 0.97 /* the same where a value is kept until the backward reads it */
 #define CB_POLYAK_PATIENCE 12 /* steps of the bound without progress, until they get shorter */
 
+/* of the step: the bound is that close to the time of a plan, so it needs no more steps */
+#define CB_PROVED 2e-4
+
 /* ---- crossover and removal: improve.c -------------------------------------------------------- */
 
 #define CB_CROSS_SMALL 6       /* candidates under a target that are tried in a crossover, */
@@ -50,12 +53,13 @@
 /* ---- the search at one target: rung.c -------------------------------------------------------- */
 
 #define CB_AIM_STEPS 60          /* of prices that aim at a target */
-#define CB_POLYAK_STEPS 100      /* of the bound; */
-#define CB_MORE_POLYAK_STEPS 200 /* more of them where the best is far from the bound */
+#define CB_POLYAK_STEPS 100      /* of the guess; */
+#define CB_MORE_POLYAK_STEPS 200 /* more of them where the best is far from the guess */
+#define CB_PROOF_STEPS 250       /* of the bound, once the answer is known */
 #define CB_CROSS_ROUNDS 2        /* of crossover, while they help */
 #define CB_TRIMMED_PLANS 4       /* the fastest that fit are trimmed */
-#define CB_CLOSE 1.02            /* of the bound: no need to improve it */
-#define CB_NEAR 1.01             /* of the bound: good enough, the search ends */
+#define CB_CLOSE 1.02            /* of the guess: no need to improve it */
+#define CB_NEAR 1.01             /* of the guess: good enough, the search ends */
 #define CB_EFFORT 2.5e8          /* settlings of ruin and recreate, times ops; */
 #define CB_MOST_EFFORT 100.0     /* at most so many settlings an op, */
 #define CB_LEAST_EFFORT 2.4e5    /* in a small search so many at least, */
@@ -66,7 +70,7 @@
 #define CB_SMALL_TURNS 5     /* in a small one each goes on from the best, every second heated: */
 #define CB_START_SHARE 0.6   /* of that effort each */
 #define CB_NEAR_SHARE 0.5    /* of that effort, where prices lead near the best; */
-#define CB_FAR 1.04          /* of the bound: from there on all of it */
+#define CB_FAR 1.04          /* of the guess: from there on all of it */
 #define CB_PATIENCE 0.5      /* of an effort, without progress, ends it; */
 #define CB_DEEP_PATIENCE 0.6 /* more where the target is deep */
 #define CB_WALK_SHARE 0.13   /* of that effort, for a walk to a deep target, */
@@ -79,12 +83,13 @@
 #define CB_RUNGS_MOST 80 /* targets at most */
 /* shares of the memory at which prices are found first: 0.9, 0.8 ... 0.1 */
 #define CB_LADDER_STARTS 9
-#define CB_START_STEPS 60 /* of the bound at the first of them, then fewer, as prices carry over; */
+#define CB_START_STEPS 60 /* of the guess at the first of them, then fewer, as prices carry over; */
 #define CB_NEXT_STEPS 30  /* at the others */
+#define CB_BOUND_STEPS 15 /* of the bound at each of them */
 #define CB_START_EFFORT 250000.0 /* steps times base ops: large graphs take fewer */
-#define CB_SLACK 0.97            /* of the bound, which a plan that counts is held to */
-#define CB_GROWTH 1.03 /* of the least time, a rung, where the class of the bound has no plan */
-#define CB_ATTEMPTS 2  /* at a deep rung, sharing the effort */
+#define CB_SLACK 0.97            /* of the guess, which a plan that counts is held to */
+#define CB_GROWTH 1.03           /* of the least time, a rung, where the guess knows of no plan */
+#define CB_ATTEMPTS 2            /* at a deep rung, sharing the effort */
 /* of the usual effort, for the first deep rung: it starts from no plan; */
 #define CB_FIRST_SHARE 0.7
 #define CB_LEAST_SHARE 0.25 /* and for those far behind it */

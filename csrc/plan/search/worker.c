@@ -16,7 +16,8 @@ cb_status cb_worker_init_like(cb_worker *c, const cb_worker *like, size_t n_tang
                               cb_cut *cut, cb_error *err) {
     CB_TRY(cb_worker_init(c, t, cut, like->may_rerun, like->whole, err));
     for (size_t i = 0; i < n_tangent; i++) {
-        if (!CB_PUSH(t->scratch, c->prices.tangent, like->prices.tangent.at[i]))
+        if (!CB_PUSH(t->scratch, c->prices.tangent, like->prices.tangent.at[i]) ||
+            !CB_PUSH(t->scratch, c->prices.guess, like->prices.guess.at[i]))
             return cb_no_memory(err);
     }
     return CB_OK;

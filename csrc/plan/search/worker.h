@@ -19,7 +19,7 @@ typedef struct cb_worker {
 CB_MUST_CHECK cb_status cb_worker_init(cb_worker *c, cb_trial *t, cb_cut *cut,
                                        const bool *may_rerun, uint64_t whole, cb_error *err);
 /* For another thread, with a trial and a cut of its own, likewise: it knows the first `n_tangent`
- * tangents of `like`. */
+ * tangents of the bound and of the guess of `like`. */
 CB_MUST_CHECK cb_status cb_worker_init_like(cb_worker *c, const cb_worker *like, size_t n_tangent,
                                             cb_trial *t, cb_cut *cut, cb_error *err);
 void cb_worker_free(cb_worker *c);

@@ -271,7 +271,7 @@ static void stop_bounds(bounder *b) {
 /* No bound at `bytes` or more is above a plan that takes `best`. */
 static void judge_bound(bounder *b, uint64_t bytes, int64_t best) {
     double extra = (double)(best - b->f.once_ps);
-    CHECK_OK(cb_prices_polyak(&b->prices, bytes, NULL, extra, 60, &err));
+    CHECK_OK(cb_prices_polyak(&b->prices, CB_PRICE_BOUND, bytes, NULL, extra, 60, &err));
     double bound = cb_prices_bound(&b->prices, (double)bytes);
     CHECK(bound <= extra);
     b->known += bound > 1;
