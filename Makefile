@@ -9,6 +9,7 @@
 #   make bench-optim     optimizers beside PyTorch's                               (ten minutes; installs PyTorch)
 #   make bench-cpu       kernels on a CPU beside PyTorch's, eager and by Inductor     (half an hour; installs PyTorch)
 #   make test-slow       the planner's limits on every traced graph, PyTorch's operators, fuzzing (an hour)
+#   make test-versions   Python tests and the bridge's with other versions of Python and PyTorch   (part of test-slow)
 #   make gpu LIMIT=330   on an NVIDIA GPU: whether it works, is correct, how fast it is   (ten minutes; installs nothing)
 #   make fuzz SECONDS=60 fuzzing that looks for coverage, so long for each target     (needs clang)
 #   make mutate-gpu      mistakes planted in the CUDA backend, which its tests must find (20 minutes)
@@ -23,7 +24,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-arm test-python test-slow fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu gpu lint wheel clean
+.PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu gpu lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo $(if $(DEVICE),--device $(DEVICE))
@@ -76,7 +77,12 @@ test-slow: $(VENV)/.torch
 	$(BIN)/python -m pytest $(PARALLEL) tests -m very_slow
 	tools/sanitize.sh memory $(BIN) all
 	tools/sanitize.sh threads $(BIN) all
+	$(MAKE) test-versions
 	@if command -v clang >/dev/null; then $(MAKE) fuzz SECONDS=45; else echo "no clang: fuzzing is left out"; fi
+
+# With other versions of Python and PyTorch, as far as they are available; PAIRS="3.12=2.13.0 3.13=" runs some.
+test-versions:
+	$(PYTHON) tools/test_versions.py $(PAIRS)
 
 # Each target of tests/fuzz for so many seconds, two at a time; fails when one has found something.
 SECONDS := 60
