@@ -14,8 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
-from torch._inductor import config
-from written_programs import by_partition_fn
+from written_programs import by_custom_partitioner, by_partition_fn
 
 import cutback.torch as ct
 from cutback.torch.compiler import returned
@@ -39,17 +38,6 @@ def by_checkpoint(f: Callable[..., Any], budget: Any) -> Any:
     if budget is None:
         return lambda *args: ct.checkpoint(f, *args)
     return lambda *args: ct.checkpoint(f, *args, budget=budget)
-
-
-def by_custom_partitioner(f: Callable[..., Any], budget: Any) -> Any:
-    partitioner = ct.Partitioner(budget=budget)
-
-    def call(*args: Any) -> Any:
-        with config.patch(custom_partitioner_fn=partitioner):
-            return compiled(*args)
-
-    compiled = torch.compile(f)
-    return call
 
 
 # of x [4, 6, 8], whose memory the caller overwrites, and w [8, 8], the leaf
@@ -180,6 +168,8 @@ def test_a_result_that_is_overwritten(name: str, door: Any) -> None:
     check(RESULTS[name], door, write_result)
 
 
+EAGER_CODE = (by_compile, by_name, by_partition_fn, by_checkpoint)
+UNDER_INDUCTOR = (by_inductor, by_custom_partitioner)
 QUICK = ("view", "part", "detached part", "itself and a part", "all of a split")
 
 
@@ -187,8 +177,8 @@ def views() -> list[Any]:
     """Some with our own code by default, and one with other ways in; the rest is very slow."""
     found = []
     for name in VIEWS:
-        for door in (by_compile, by_name, by_partition_fn, by_checkpoint, by_inductor):
-            marks = [needs_gcc] if door is by_inductor else []
+        for door in (*EAGER_CODE, *UNDER_INDUCTOR):
+            marks = [needs_gcc] if door in UNDER_INDUCTOR else []
             if name not in QUICK or (door is not by_compile and name != "part"):
                 marks.append(pytest.mark.very_slow)
             found.append(pytest.param(name, door, marks=marks, id=f"{name}-{door.__name__}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import hashlib
 import json
@@ -22,13 +23,20 @@ from ...planner.problems import Times, times_of
 from ..flags import check_flags
 from ..graph import moving, rerunnable
 from ..graph.both_passes import (
+    keep_old_values,
+    make_views_in_the_backward,
     read_inputs_when_the_backward_runs,
     refuse_writes_in_both_passes,
 )
 from ..graph.counter import check_random, replace_draws
 from ..graph.duplicates import merge_duplicates
 from ..graph.emitter import RETURNED_VIEWS, emit
-from ..graph.graphs import UnsupportedGraphError, eliminate_dead_code, location
+from ..graph.graphs import (
+    OverwrittenReadError,
+    UnsupportedGraphError,
+    eliminate_dead_code,
+    location,
+)
 from ..graph.importer import Imported, import_joint, with_wishes
 from ..graph.leaves import IsLeaf
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
@@ -64,6 +72,10 @@ def device_row(gm: fx.GraphModule) -> str:
             return next((row for row in rows if row in name), "a100")
     return "cpu"
 
+
+_EMITTED = 2
+"""Version of the graphs that a partitioner emits for a plan. PyTorch's cache on disk must not mix
+them up."""
 
 _REGION_BUDGET = "_region_activation_memory_budget"  # as torch.fx.traceback has it
 
@@ -156,6 +168,7 @@ def prepare(
     eliminate_dead_code(gm.graph)
     if emitted:
         read_inputs_when_the_backward_runs(gm)
+        make_views_in_the_backward(gm)
     if random == "counter":
         replace_draws(gm)
     merged = merge_duplicates(gm, num_fwd_outputs)[1] if cse else []
@@ -165,10 +178,19 @@ def prepare(
         word = chosen(node) if chosen is not None else None
         return word if word is not None else of_tags(node)
 
-    return import_joint(
-        gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish, merged=merged,
-        emitted=emitted, same_kernels=same_kernels, is_leaf=is_leaf,
+    read = functools.partial(
+        import_joint, gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish,
+        merged=merged, emitted=emitted, same_kernels=same_kernels, is_leaf=is_leaf,
     )  # fmt: skip
+    cloned: set[fx.Node] = set()
+    while True:
+        try:
+            return read()
+        except OverwrittenReadError as error:
+            if not emitted or error.node in cloned:
+                raise
+            cloned.add(error.node)
+            keep_old_values(error)
 
 
 def _check_measure(measure: str, total: Total | None) -> None:
@@ -318,8 +340,8 @@ class Partitioner(CustomPartitionerFn):
                 gm, num_fwd_outputs, static_lifetime_input_indices or (), by_inductor, is_leaf
             )
             self.returned_views = modules[0].meta[RETURNED_VIEWS]
-            if not by_inductor and not self.watches_views:
-                keep_counters(modules[0], self.returned_views)
+            if not self.watches_views:
+                keep_counters(modules[0], self.returned_views, by_inductor)
             return modules
         except Exception as error:
             self.error = error
@@ -542,7 +564,7 @@ class Partitioner(CustomPartitionerFn):
         times = None if self.times is None else sorted(self.times.items(), key=str)
         said = rerunnable.declarations()
         flags = self.offload, self.total, self.random, self.cse, self.fastest, said
-        key = repr((__version__, self.budget, policy, self.device, times, flags))
+        key = repr((__version__, _EMITTED, self.budget, policy, self.device, times, flags))
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:  # PyTorch pickles it for its cache key

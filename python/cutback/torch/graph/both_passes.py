@@ -17,7 +17,15 @@ import torch
 from torch import fx
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 
-from .graphs import UnsupportedGraphError, ends, forward_ends, is_tangent, location, nodes_in
+from .graphs import (
+    OverwrittenReadError,
+    UnsupportedGraphError,
+    ends,
+    forward_ends,
+    is_tangent,
+    location,
+    nodes_in,
+)
 
 _aten = torch.ops.aten
 _UNCHECKED = "saved_tensor_with_no_vc_check"
@@ -144,13 +152,14 @@ def read_inputs_when_the_backward_runs(gm: fx.GraphModule) -> None:
     first = next((n for n in late if n.op == "call_function"), None)
     if not copies or first is None:
         return
+    memory = {value: copy.args[0] for value, copy in copies.items()}
     read: dict[fx.Node, fx.Node] = {}
     for node in late:
         if not _is_of_a_function(node):
             continue
         for source in node.all_input_nodes:
             if not copies.keys().isdisjoint(_bases_of(source)):
-                read[source] = read.get(source) or _on_memory(source, copies, first)
+                read[source] = read.get(source) or _on_memory(source, memory, first)
                 node.replace_input_with(source, read[source])
     for source in read:
         copy = next(copies[base] for base in _bases_of(source) if base in copies)
@@ -159,12 +168,53 @@ def read_inputs_when_the_backward_runs(gm: fx.GraphModule) -> None:
             copy.args[0].meta[_UNCHECKED] = True
 
 
-def _on_memory(source: fx.Node, copies: dict[fx.Node, fx.Node], first: fx.Node) -> fx.Node:
-    """The memory that a value was copied into, or a view of it; made in front of ``first``."""
-    if source in copies:
-        memory: fx.Node = copies[source].args[0]
-        return memory
-    base = _on_memory(source.args[0], copies, first)
+def make_views_in_the_backward(gm: fx.GraphModule) -> None:
+    """Makes the views of inputs that the backward writes into, and that it reads, in the backward.
+    Two arguments of a graph that share memory are two memories to Inductor, which would then run
+    the write before the read."""
+    nodes = list(gm.graph.nodes)
+    written = {
+        node.args[0]
+        for node in nodes
+        if node.target is _aten.copy_.default
+        and node.meta.get("partitioner_tag") == "must_be_in_backward"
+    }
+    if not written:
+        return
+    end = forward_ends(nodes)
+    early = set(nodes[:end])
+    first = next((n for n in nodes[end:] if n.op == "call_function"), None)
+    for node in nodes[end:]:
+        if first is None or node.op != "call_function" or node.target is _aten.copy_.default:
+            continue
+        for source in node.all_input_nodes:
+            inputs = written.intersection(_bases_of(source)) if source in early else ()
+            for memory in inputs:
+                if source is not memory:
+                    view = _on_memory(source, {memory: memory}, first)
+                    node.replace_input_with(source, view)
+
+
+def keep_old_values(error: OverwrittenReadError) -> None:
+    """Has the forward clone what a node of the backward reads, before it is overwritten. The clone
+    may have been in the program: Inductor takes clones out of a joint graph where nothing but a
+    write at the end of the forward needs them."""
+    for source in error.sources:
+        val = source.meta["val"]
+        with source.graph.inserting_after(source):
+            copy = source.graph.call_function(_aten.clone.default, (source,))
+        copy.meta = {k: v for k, v in source.meta.items() if k not in ("desc", _UNCHECKED)}
+        copy.meta["partitioner_tag"] = "must_be_in_forward"
+        with val.fake_mode:
+            copy.meta["val"] = val.clone()
+        error.node.replace_input_with(source, copy)
+
+
+def _on_memory(source: fx.Node, memory: dict[fx.Node, fx.Node], first: fx.Node) -> fx.Node:
+    """The memory that stands for a value, or a view of it; made in front of ``first``."""
+    if source in memory:
+        return memory[source]
+    base = _on_memory(source.args[0], memory, first)
     with first.graph.inserting_before(first):
         view = first.graph.node_copy(source)
     view.replace_input_with(source.args[0], base)

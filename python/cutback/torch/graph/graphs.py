@@ -60,6 +60,20 @@ class UnsupportedGraphError(NotImplementedError):
     """A graph that this version cannot plan; the text names the node and the way out."""
 
 
+class OverwrittenReadError(UnsupportedGraphError):
+    """A node of the backward reads memory that the forward overwrites after that node's place in
+    the graph."""
+
+    def __init__(self, node: fx.Node, sources: Sequence[fx.Node]) -> None:
+        super().__init__(
+            f"{node.name} ({location(node)}): the backward reads an input that the forward "
+            "overwrites; clone the input first"
+        )
+        self.node = node
+        self.sources = sources
+        """Inputs of the node that lie in that memory."""
+
+
 def is_tangent(node: fx.Node) -> bool:
     """Is this placeholder an input of the backward?"""
     return "tangents" in node.name
@@ -361,6 +375,19 @@ class Reader:
                 found[node] = desc.idx
         return found
 
+    def _is_view(self, node: fx.Node) -> bool:
+        """Does the node only return other views of what it is given?"""
+        mine = self.tensors[node]
+        return bool(mine) and all(t.storage in self.reads[node] for t in mine)
+
+    def _lying_in(self, storages: set[int], node: fx.Node) -> list[fx.Node]:
+        """The inputs of a node that lie in some storages."""
+        return [
+            source
+            for source in node.all_input_nodes
+            if not storages.isdisjoint(t.storage for t in self.tensors[source])
+        ]
+
     def _check_freed(self, node: fx.Node, freed: dict[int, fx.Node]) -> None:
         """Nobody may read memory that the graph made and took away: there is nothing to read, and
         none from outside who could fill it again."""
@@ -370,9 +397,8 @@ class Reader:
                 if node.args[1] == 0 and not self.static[s] and s not in self._returned():
                     freed[s] = node
             return
-        mine = self.tensors[node]
-        if not freed or (mine and all(t.storage in self.reads[node] for t in mine)):
-            return  # a view is no reader
+        if not freed or self._is_view(node):
+            return
         for s in freed.keys() & self.reads[node].keys():
             raise UnsupportedGraphError(
                 f"{node.name} ({location(node)}) reads memory that {freed[s].name} "
@@ -506,13 +532,10 @@ class Reader:
             elif not changed.keys().isdisjoint(self.reads[node]):
                 if node not in self.late:
                     wanted.add(node)
-                elif not self.written_by(node) and any(
-                    changed.get(s, -1) > i for s in self.reads[node]
-                ):
-                    raise UnsupportedGraphError(
-                        f"{node.name} ({location(node)}): the backward reads an input that the "
-                        "forward overwrites; clone the input first"
-                    )
+                elif not self.written_by(node) and not self._is_view(node):
+                    gone = {s for s in self.reads[node] if changed.get(s, -1) > i}
+                    if gone:
+                        raise OverwrittenReadError(node, self._lying_in(gone, node))
         return wanted
 
 

@@ -2,9 +2,11 @@
 
 AOTAutograd gives a returned view a counter of its own (by ``_unsafe_view``, as autograd refuses
 writes to views that a Function made), and then no saved tensor shows that the caller overwrote it.
-A detached tensor is no such view either, and shares the counter: autograd notices by itself. This
-works where a backend runs the graph with PyTorch's ops, but not under Inductor, which makes views
-with counters of their own.
+A detached tensor is no such view either, and shares the counter: autograd notices by itself.
+
+Inductor makes each view that a graph returns separately, with a counter of its own, also if the
+graph returns one node twice. So under Inductor the view goes through an operator that Inductor does
+not know. Its result is one tensor, which the graph both returns and saves.
 """
 
 from __future__ import annotations
@@ -18,28 +20,41 @@ from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
 from .. import hooks
 from .graphs import ends
 
+_LIBRARY = torch.library.Library("cutback", "FRAGMENT")
+_LIBRARY.define("returned_view(Tensor(a) view) -> Tensor(a)")
+_LIBRARY.impl("returned_view", torch.Tensor.detach, "CompositeExplicitAutograd")
 
-def keep_counters(forward: fx.GraphModule, views: Sequence[int]) -> None:
+
+def keep_counters(forward: fx.GraphModule, views: Sequence[int], by_inductor: bool) -> None:
     """Has a forward graph return detached tensors in place of views, and AOTAutograd take them as
     they are. To be called by a partitioner.
 
     Args:
         forward: changed in place.
-        views: positions among the results of views whose memory is saved.
+        views: positions among the results of views whose memory is saved. The views themselves are
+            saved as well.
+        by_inductor: whether Inductor compiles the graph.
     """
     metadata = hooks.output_metadata() if views else None
     if metadata is None:
         return
-    positions = set(views).intersection(metadata.unsafe_view_out_indices)
+    hidden = set(views).intersection(metadata.unsafe_view_out_indices)
+    positions = set(views) if by_inductor else hidden
     outputs, descs = ends(forward)
+    ops = torch.ops
+    detach = ops.cutback.returned_view.default if by_inductor else ops.aten.detach.default
     (end,) = forward.graph.find_nodes(op="output")
+    detached: dict[fx.Node, fx.Node] = {}
     with forward.graph.inserting_before(end):
         for k, desc in enumerate(descs):
             if isinstance(desc, PlainAOTOutput) and desc.idx in positions:
                 view = outputs[k]
-                outputs[k] = forward.graph.call_function(torch.ops.aten.detach.default, (view,))
+                outputs[k] = forward.graph.call_function(detach, (view,))
                 outputs[k].meta = dict(view.meta)
+                detached[view] = outputs[k]
+    if by_inductor:
+        outputs = [detached.get(node, node) for node in outputs]
     end.args = (tuple(outputs),)
     forward.recompile()
-    left = [k for k in metadata.unsafe_view_out_indices if k not in positions]
+    left = [k for k in metadata.unsafe_view_out_indices if k not in hidden]
     metadata.unsafe_view_out_indices, metadata.num_unsafe_view_outputs = left, len(left)
