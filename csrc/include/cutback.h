@@ -389,7 +389,7 @@ CB_API CB_MUST_CHECK cb_status cb_step_update_seconds(cb_step *step, double *sec
 typedef enum cb_state_kind {
     CB_STATE_ALIKE = 0, /* of the parameter's type and shape */
     CB_STATE_CODES,     /* u8, of the parameter's shape: 8-bit numbers ... */
-    CB_STATE_SCALES,    /* ... and their factors, f32, one for each CB_STATE_BLOCK or part of it */
+    CB_STATE_SCALES,    /* ... and their scales, f32, two for each CB_STATE_BLOCK or part of it */
     CB_STATE_ROWS,      /* of the parameter's type: one for each row of its matrices, ... */
     CB_STATE_COLUMNS,   /* ... one for each column of them, ... */
     CB_STATE_WHOLE,     /* ... or one for each element of a parameter without matrices */

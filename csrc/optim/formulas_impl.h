@@ -313,61 +313,87 @@ static void NAME(schedule_free)(const double *f, const cb_optim_row *row, int64_
 
 #ifndef CB_ELEMENTS_ALONE
 
-/* ---- 8 bits: a block is updated, then written with the scales that it has now ---------------- */
+/* ---- 8 bits: a block is updated, then encoded with scales computed from its new values ------- */
 
-/* A block on its way: loops between codes and numbers are of one width each, which the vectoriser
- * wants; magnitudes are compared by their bits, which have the same order, NaN above all. */
+/* A block of decoded values. Codes are widened to the width of the numbers before they are decoded
+ * and narrowed after they are encoded, because the vectoriser wants loops of one width. Magnitudes
+ * are compared by their bits, which have the same order, with NaN above everything else. */
 typedef struct NAME(cb_block) {
     int32_t m_code[CB_STATE_BLOCK], v_code[CB_STATE_BLOCK];
-    real m[CB_STATE_BLOCK], v[CB_STATE_BLOCK];
-    uint32_t m_most, v_most;
+    real update[CB_STATE_BLOCK];  /* m / (sqrt(v) root + eps) */
+    float spread[CB_STATE_BLOCK]; /* sqrt(v) */
+    uint32_t update_most, spread_most, spread_least;
 } NAME(cb_block);
 
 INLINE void NAME(moments_8bit)(const double *f, const cb_optim_row *row, int64_t at, int32_t n,
                                NAME(cb_block) * block) {
     const real *restrict grad = (const real *)row->grad + at;
+    const float *m_scale = (const float *)row->state[2] + at / CB_STATE_BLOCK * 2;
+    const float *v_scale = (const float *)row->state[3] + at / CB_STATE_BLOCK * 2;
+    const cb_root_codes codes = root_codes_of(v_scale[0], v_scale[1]);
     const real scale = FACTOR(CB_GRAD_SCALE);
     const real b1 = FACTOR(CB_ADAM_B1), a1 = FACTOR(CB_ADAM_A1);
     const real b2 = FACTOR(CB_ADAM_B2), a2 = FACTOR(CB_ADAM_A2);
-    const real m_unit = (real)((const float *)row->state[2])[at / CB_STATE_BLOCK];
-    const real v_unit = (real)((const float *)row->state[3])[at / CB_STATE_BLOCK];
-    uint32_t m_most = 0, v_most = 0;
+    const real root = FACTOR(CB_ADAM_ROOT), eps = FACTOR(CB_ADAM_EPS);
+    const real slope = b1 * (real)m_scale[0], offset = b1 * (real)m_scale[1];
+    uint32_t update_most = 0, spread_most = 0, spread_least = UINT32_MAX;
     for (int32_t i = 0; i < n; i++) {
         const real g = scale * grad[i]; /* decay is apart, always */
-        const real m = b1 * ((real)signed_share_of(block->m_code[i]) * m_unit) + a1 * g;
-        const real v = b2 * ((real)share_of(block->v_code[i], 255) * v_unit) + a2 * g * g;
-        const uint32_t m_size = cb_bits_of_f32(fabsf((float)m));
-        const uint32_t v_size = cb_bits_of_f32(fabsf((float)v));
-        m_most = m_size > m_most ? m_size : m_most;
-        v_most = v_size > v_most ? v_size : v_most;
-        block->m[i] = m;
-        block->v[i] = v;
+        const real old = (real)root_of(codes, block->v_code[i]);
+        const real m = (real)block->m_code[i] * (old * slope + offset) + a1 * g;
+        const real spread = square_root(b2 * (old * old) + a2 * g * g);
+        const real update = m / (spread * root + eps);
+        const uint32_t update_size = cb_bits_of_f32(fabsf((float)update));
+        const uint32_t spread_size = cb_bits_of_f32((float)spread);
+        update_most = update_size > update_most ? update_size : update_most;
+        spread_most = spread_size > spread_most ? spread_size : spread_most;
+        spread_least = spread_size < spread_least ? spread_size : spread_least;
+        block->update[i] = update;
+        block->spread[i] = (float)spread;
     }
-    block->m_most = m_most;
-    block->v_most = v_most;
+    block->update_most = update_most;
+    block->spread_most = spread_most;
+    block->spread_least = spread_least;
 }
 
-/* The parameters are updated among the codes: the divider works beside the integers. */
-INLINE void NAME(update_8bit)(const double *f, const cb_optim_row *row, int64_t at, int32_t n,
-                              NAME(cb_block) * block) {
+/* Writes the parameters and the codes. */
+INLINE void NAME(encode_8bit)(const double *f, const cb_optim_row *row, int64_t at, int32_t n,
+                              cb_block_scales scales, bool low, NAME(cb_block) * block) {
     real *restrict p = (real *)row->param + at;
     const real keep = FACTOR(CB_ADAM_KEEP), rate = FACTOR(CB_ADAM_RATE);
-    const real root = FACTOR(CB_ADAM_ROOT), eps = FACTOR(CB_ADAM_EPS);
-    const float m_most = cb_f32_of_bits(block->m_most), v_most = cb_f32_of_bits(block->v_most);
-    const float m_inverse = m_most > 0 ? 1 / m_most : 0, v_inverse = v_most > 0 ? 1 / v_most : 0;
-    const uint32_t m_noise =
+    const cb_root_codes codes = root_codes_of(scales.v[0], scales.v[1]);
+    const float v_inverse = 1 / (float)codes.step;
+    const uint32_t noise =
         noise_of((uint32_t)(at / CB_STATE_BLOCK) + (uint32_t)f[CB_ADAMW_8BIT_SEED]);
-    const uint32_t v_noise = noise_of(m_noise);
     for (int32_t i = 0; i < n; i++) {
-        const float m = (float)block->m[i], v = (float)block->v[i];
-        const int32_t sign = (int32_t)cb_bits_of_f32(m) >> 31;
-        const int32_t code = code_of(fabsf(m) * m_inverse, 0, 127, noise_at(m_noise, i));
-        block->m_code[i] = (code ^ sign) - sign;
-        block->v_code[i] = code_of(v * v_inverse, v > 0, 255, noise_at(v_noise, i));
-        p[i] = p[i] * keep - rate * block->m[i] / (square_root(block->v[i]) * root + eps);
+        const uint32_t here = noise_at(noise, i);
+        const float update = (float)block->update[i];
+        p[i] = p[i] * keep - rate * block->update[i];
+        block->m_code[i] = rounded_signed(update * scales.m_inverse, here);
+        block->v_code[i] = code_of_root(codes, v_inverse, block->spread[i], low, here);
     }
-    ((float *)row->state[2])[at / CB_STATE_BLOCK] = m_most;
-    ((float *)row->state[3])[at / CB_STATE_BLOCK] = v_most;
+}
+
+INLINE void NAME(update_8bit)(const double *f, const cb_optim_row *row, int64_t at, int32_t n,
+                              NAME(cb_block) * block) {
+    uint32_t least = block->spread_least;
+    if (least == 0) least = least_but_0(block->spread, n);
+    const cb_block_scales scales = scales_of(block->update_most, least, block->spread_most);
+    if (block->spread_least == 0 || block->spread_least < cb_bits_of_f32(scales.v[0])) {
+        NAME(encode_8bit)(f, row, at, n, scales, true, block);
+    } else {
+        NAME(encode_8bit)(f, row, at, n, scales, false, block);
+    }
+    if (isnan(scales.unit)) {
+        memset(block->m_code, 0, sizeof block->m_code);
+        memset(block->v_code, 0, sizeof block->v_code);
+    }
+    float *m_scale = (float *)row->state[2] + at / CB_STATE_BLOCK * 2;
+    float *v_scale = (float *)row->state[3] + at / CB_STATE_BLOCK * 2;
+    m_scale[0] = scales.unit * (float)f[CB_ADAM_ROOT];
+    m_scale[1] = scales.unit * (float)f[CB_ADAM_EPS];
+    v_scale[0] = scales.v[0];
+    v_scale[1] = scales.v[1];
 }
 
 INLINE void NAME(adamw_8bit_block)(const double *f, const cb_optim_row *row, int64_t at,

@@ -5,6 +5,7 @@
 #include "formulas.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "../base/bits.h"
 
@@ -19,30 +20,81 @@ INLINE uint32_t noise_of(uint32_t x) {
     return x ^ x >> 16;
 }
 
-/* Noise of element i of a block that begins with `first`: steps of the golden ratio, which fill
- * 0 .. 2^32 - 1 evenly however many there are. */
+/* Noise of element i of a block whose noise starts at `first`. Its upper and its lower half both
+ * advance by an irrational share of their range (0.618 and 0.414), so both fill it evenly. */
 INLINE uint32_t noise_at(uint32_t first, int32_t i) {
-    return first + (uint32_t)i * UINT32_C(0x9E3779B9);
+    return first + (uint32_t)i * UINT32_C(0x9E373505);
 }
 
-INLINE int32_t int_max(int32_t x, int32_t y) { return x > y ? x : y; }
-INLINE int32_t int_min(int32_t x, int32_t y) { return x < y ? x : y; }
-
-/* A share of the largest number of a block as a code of eight steps an octave, `most` for 1: the
- * upper bits of the share as an f32, rounded up or down by noise; `least` at least. */
-INLINE int32_t code_of(float share, int32_t least, int32_t most, uint32_t noise) {
-    const int32_t bits = (int32_t)((cb_bits_of_f32(share) + (noise >> 12)) >> 20);
-    return int_min(int_max(bits - (127 * 8 - most), least), most);
+/* Returns floor(x + noise) for 0 <= x < 255, modulo 256, where noise is the lower 15 bits of
+ * `noise` as a fraction: in [256, 512) a float's last bit is worth 2^-15. */
+INLINE int32_t rounded_unsigned(float x, uint32_t noise) {
+    return (int32_t)((cb_bits_of_f32(x + 256.0f) + (noise & 0x7FFF)) >> 15);
 }
 
-INLINE float share_of(int32_t code, int32_t most) {
-    return code == 0 ? 0 : cb_f32_of_bits((uint32_t)(code + 127 * 8 - most) << 20);
+/* Returns floor(x + noise) for -127 <= x <= 127, modulo 256, where noise is the upper 14 bits of
+ * `noise` as a fraction: in [512, 1024) a float's last bit is worth 2^-14. */
+INLINE int32_t rounded_signed(float x, uint32_t noise) {
+    return (int32_t)((cb_bits_of_f32(x + 768.0f) + (noise >> 18)) >> 14);
 }
 
-/* As a signed code: its magnitude's share with its sign. */
-INLINE float signed_share_of(int32_t code) {
-    const uint32_t bits = cb_bits_of_f32(share_of(code < 0 ? -code : code, 127));
-    return cb_f32_of_bits(bits | ((uint32_t)code & UINT32_C(0x80000000)));
+/* The codes of the square roots of a block: 0 is 0, and codes from 1 on are evenly spaced bit
+ * patterns of f32, which are nearly evenly spaced logarithms. */
+typedef struct cb_root_codes {
+    uint32_t first; /* the bits of code 1 */
+    uint32_t step;
+} cb_root_codes;
+
+/* Codes for roots from `least` to `most`, which is below code 254 before it is rounded, so that
+ * noise and rounding errors never carry a code past 255. */
+INLINE cb_root_codes root_codes_of(float least, float most) {
+    const uint32_t first = cb_bits_of_f32(least);
+    return (cb_root_codes){first, (cb_bits_of_f32(most) - first) / 253 + 1};
+}
+
+INLINE float root_of(cb_root_codes codes, int32_t code) {
+    const uint32_t bits = codes.first - codes.step + (uint32_t)code * codes.step;
+    return cb_f32_of_bits(code == 0 ? 0 : bits);
+}
+
+/* Returns the code, modulo 256, of a root; `inverse` is 1 / step. Without `low` the root must not
+ * be below code 1; with it such roots get code 1, and 0 gets code 0. */
+INLINE int32_t code_of_root(cb_root_codes codes, float inverse, float root, bool low,
+                            uint32_t noise) {
+    const uint32_t bits = cb_bits_of_f32(root);
+    const uint32_t inside = low && bits < codes.first ? codes.first : bits;
+    const float above = (float)(int32_t)(inside - codes.first + codes.step);
+    const int32_t code = rounded_unsigned(above * inverse, noise);
+    return low && bits == 0 ? 0 : code;
+}
+
+/* Returns the bits of the least root of a block that is not 0, or 0 if all are. */
+INLINE uint32_t least_but_0(const float *root, int32_t n) {
+    uint32_t least_less_1 = UINT32_MAX;
+    for (int32_t i = 0; i < n; i++) {
+        const uint32_t less_1 = cb_bits_of_f32(root[i]) - 1;
+        least_less_1 = less_1 < least_less_1 ? less_1 : least_less_1;
+    }
+    return least_less_1 + 1;
+}
+
+typedef struct cb_block_scales {
+    float unit;      /* of codes of updates; NaN where the block has something that is not finite */
+    float m_inverse; /* 1 / unit; 0 where that is too small to be divided by */
+    float v[2];      /* the least root that is not 0, and the largest */
+} cb_block_scales;
+
+/* Returns the scales of a block, from the bits of its largest update and of its least and largest
+ * root. Smaller roots than 15.8 octaves below the largest are raised to that limit when they are
+ * encoded, so that two codes are never further apart than a 16th of an octave. */
+INLINE cb_block_scales scales_of(uint32_t update_most, uint32_t least, uint32_t most) {
+    const uint32_t infinity = UINT32_C(0x7F800000), range = UINT32_C(253) << 19;
+    if (update_most >= infinity || most >= infinity) return (cb_block_scales){NAN, 0, {NAN, NAN}};
+    const float update = cb_f32_of_bits(update_most);
+    if (most > range && least < most - range) least = most - range;
+    return (cb_block_scales){.unit = update / 127,
+                             .m_inverse = update >= 0x1p-119f ? 127 / update : 0,
+                             .v = {cb_f32_of_bits(least), cb_f32_of_bits(most)}};
 }
 
 #define CB_IMPL "formulas_impl.h"

@@ -57,7 +57,7 @@ int64_t cb_optimizer_state_size(const cb_optimizer *o, uint32_t i, const double 
                                 const cb_optim_row *row) {
     const bool is_matrix = row->height > 0 && row->width > 0;
     switch (o->kind ? o->kind[i] : CB_STATE_ALIKE) {
-        case CB_STATE_SCALES: return (row->n + CB_STATE_BLOCK - 1) / CB_STATE_BLOCK;
+        case CB_STATE_SCALES: return (row->n + CB_STATE_BLOCK - 1) / CB_STATE_BLOCK * 2;
         case CB_STATE_ROWS: return is_matrix ? row->n / row->width : 0;
         case CB_STATE_COLUMNS: return is_matrix ? row->n / row->height : 0;
         case CB_STATE_LEFT: return is_matrix ? squares_of(o, hyper, row->height) : 0;

@@ -1,17 +1,28 @@
-/* AdamW with its moments in 8 bits (after Dettmers et al. 2022): blocks of CB_STATE_BLOCK elements
- * have scales of their own, the largest of the block.
+/* AdamW with its moments in 8 bits, in blocks of CB_STATE_BLOCK elements that have scales of their
+ * own (after Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization").
  *
- *     m is the sign of s times m_scale 2^((|s| - 127) / 8), s an integer in -127 .. 127
- *     v is v_scale 2^((c - 255) / 8), c an integer in 0 .. 255
- *     where a power of two between whole ones is a straight line, and s = 0 and c = 0 stand for 0
+ *     v is w^2, where w is the f32 with the bits first + (c - 1) step for a code c in 1 .. 255,
+ *         and 0 for c = 0; v_scale has the block's least w that is not 0 and its largest, `first`
+ *         are the bits of the least, and step is (bits of the largest - first) / 253 + 1
+ *     m is s (m_scale[0] w + m_scale[1]), s an integer in -127 .. 127
  *
- * So a moment is known to within an eighth of itself, over four decades of m and nine of v: small
- * moments are not lost beside large ones, and v is 0 only where it was. A moment changes by less
- * than such a step at a time, and would stay where it is if it were rounded to the nearest; so it
- * is rounded up or down by noise, a function of the element and of t, and right in the mean. */
+ * The bits of an f32 are nearly its logarithm, so all w of a block have nearly the same relative
+ * precision, as fine as the block's range allows: 0.1 % where gradients are alike, 3 % where their
+ * scales differ by three decades. Values more than 15.8 octaves below the largest are raised to
+ * that limit, and v is 0 only if it was 0. |m| is never much larger than w, so m is stored as the
+ * update that was computed from it, m / (w root + eps), in evenly spaced codes: small moments are
+ * not lost beside large ones.
+ *
+ * A moment changes by less than the distance of two codes at a time, and would never change if it
+ * were rounded to the nearest. So it is rounded up or down by noise, a function of the element and
+ * of t, and is right in the mean.
+ *
+ * These are codes of version 2. Version 1 had eight codes an octave for both moments and one scale
+ * for each block; python/cutback/optim/codes.py converts its states. */
 #include "../elements.h"
 #include "../optimizers.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "adam_factors.h"
@@ -30,6 +41,8 @@ static void factors_of(const double *hyper, int64_t t, const double *number, dou
     double adam[N_HYPER] = {[MAXIMIZE] = hyper[EIGHT_MAXIMIZE]};
     for (int i = 0; i < AMSGRAD; i++) adam[i] = hyper[i];
     cb_adamw_factors(adam, t, number, f);
+    /* With eps = 0 an element that never had a gradient would be 0 / 0, and spoil its block. */
+    f[CB_ADAM_EPS] = fmax(f[CB_ADAM_EPS], FLT_MIN);
     f[CB_ADAMW_8BIT_SEED] = (double)((uint32_t)t * UINT32_C(0x9E3779B9));
 }
 

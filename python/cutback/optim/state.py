@@ -60,7 +60,7 @@ def kind_of(param: Kind, form: str) -> Kind:
     if form == "columns":
         return (*shape[:-2], *shape[-1:]), whole
     if form == "scales":
-        return (-(-math.prod(shape) // BLOCK),), np.dtype(np.float32)
+        return (-(-math.prod(shape) // BLOCK), 2), np.dtype(np.float32)
     return shape, whole
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import _native
 from ..optim.base import Half, Optimizer
+from ..optim.codes import STATES, VERSION, check_version, converted, is_version_1
 from ..optim.state import has_form, kind_of
 from ..scalars import number
 from .beside import Beside
@@ -18,6 +19,8 @@ from .one_pass import Counting
 from .states import number_of
 
 _TYPES = {"codes": torch.uint8, "scales": torch.float32}
+_READ = (torch.uint8, torch.float32, torch.float64)
+_CODES = "codes"  # under which a group has the version of the 8-bit codes of its states
 
 
 class Alone(Counting):
@@ -74,6 +77,7 @@ class OfArrays(Alone):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._made, self._stepped = {}, {}
         super().__setstate__(state)
+        self._convert_codes()
 
     def _rate(self, lr: Any) -> float:
         if isinstance(lr, Tensor) and lr.numel() == 1:
@@ -114,7 +118,37 @@ class OfArrays(Alone):
 
     def _load(self, state_dict: dict[str, Any]) -> None:
         super()._load(state_dict)
+        self._convert_codes()
         self._stepped = {}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As PyTorch's, with the version of the group's 8-bit codes, if it has any."""
+        super().add_param_group(param_group)
+        if self._has_codes():
+            self.param_groups[-1][_CODES] = VERSION
+
+    def _convert_codes(self) -> None:
+        """Converts states of groups whose 8-bit codes have an older version.
+
+        Raises:
+            ValueError: a version is not known here.
+        """
+        for g, group in enumerate(self.param_groups if self._has_codes() else ()):
+            version = 1
+            if _CODES in group:
+                what = f"{type(self).__name__}: group {g} of the state"
+                version = check_version(what, group[_CODES])
+            states = [self.state.get(p) or {} for p in group["params"]]
+            if any(getattr(x.get("m"), "dtype", torch.uint8) != torch.uint8 for x in states):
+                continue  # PyTorch calls __setstate__ before it is told not to cast codes
+            for p, state in zip(group["params"], states, strict=True):
+                held = {key: state[key] for key in STATES if isinstance(state.get(key), Tensor)}
+                arrays = {key: x.detach().cpu().contiguous().numpy() for key, x in held.items()
+                          if x.dtype in _READ}  # fmt: skip
+                if version == 1 and is_version_1(arrays):
+                    state.update((key, torch.from_numpy(array).to(p.device))
+                                 for key, array in converted(arrays).items())  # fmt: skip
+            group[_CODES] = VERSION
 
     def _step_here(self, beside: Beside, scale: float) -> None:
         """Codes do not show which type of parameter they were made for, so it is kept here, until
@@ -142,6 +176,9 @@ class OfArrays(Alone):
 
     def _has_types(self) -> bool:
         return not _TYPES.keys().isdisjoint(self._forms().values())
+
+    def _has_codes(self) -> bool:
+        return "codes" in self._forms().values()
 
     def _type_of(self, p: Tensor, key: str) -> torch.dtype:
         return _TYPES.get(self._forms().get(key, ""), super()._type_of(p, key))

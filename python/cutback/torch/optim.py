@@ -243,7 +243,8 @@ class Adafactor(Counting, torch.optim.Adafactor):
 
 class AdamW8bit(OfArrays):
     """:class:`cutback.optim.AdamW8bit` of tensors. PyTorch has none: the states are ``m`` and
-    ``v``, bytes, and ``m_scale`` and ``v_scale``."""
+    ``v``, bytes, and ``m_scale`` and ``v_scale``. Groups have ``codes``, the version of the bytes;
+    states of version 1, whose groups have none, are converted when they are loaded."""
 
     _kind = arrays.AdamW8bit
 

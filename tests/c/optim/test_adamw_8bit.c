@@ -10,7 +10,8 @@ static const int64_t sizes[N_ROWS] = {3, MOST, 0, 257, 511};
 static const double hyper[N_HYPER] = {1e-2, 0.9, 0.99, 1e-8, 0.1, 0};
 
 typedef struct arrays { /* of one row */
-    float p[MOST], g[MOST], m_scale[MOST / CB_STATE_BLOCK + 1], v_scale[MOST / CB_STATE_BLOCK + 1];
+    float p[MOST], g[MOST];
+    float m_scale[MOST / CB_STATE_BLOCK + 1][2], v_scale[MOST / CB_STATE_BLOCK + 1][2];
     uint8_t m[MOST], v[MOST];
 } arrays;
 
@@ -20,10 +21,12 @@ static void fill(arrays *x, cb_optim_row *rows) {
         for (int i = 0; i < MOST; i++) {
             x[r].p[i] = (float)(((int64_t)i * 7919 + r) % 2003) / 1000.0f - 1;
             x[r].g[i] = (float)(((int64_t)i * 104729 + r) % 2011) / 1000.0f - 1;
+            if (i / 1000 % 3 == 1) x[r].g[i] *= i % 3 ? 1e-9f : 0; /* clamped codes, and zeros */
+            if (i == 7777) x[r].g[i] = NAN;
         }
         rows[r] = (cb_optim_row){.param = x[r].p,
                                  .grad = x[r].g,
-                                 .state = {x[r].m, x[r].v, x[r].m_scale, x[r].v_scale},
+                                 .state = {x[r].m, x[r].v, x[r].m_scale[0], x[r].v_scale[0]},
                                  .n = sizes[r],
                                  .dtype = CB_F32};
     }
@@ -49,8 +52,8 @@ TEST(same_bits_for_any_threads_and_any_build) {
         cb_threads_free(pool);
     }
     unsetenv("CUTBACK_ISA");
-    CHECK(alone[1].m_scale[0] > 0 && alone[1].v[5] > 0 && alone[3].m_scale[1] > 0);
-    CHECK(alone[3].m_scale[2] == 0.0f && alone[3].v[257] == 0); /* past its end */
+    CHECK(alone[1].m_scale[0][0] > 0 && alone[1].v[5] > 0 && alone[3].m_scale[1][0] > 0);
+    CHECK(alone[3].m_scale[2][0] == 0.0f && alone[3].v[257] == 0); /* past its end */
     free(alone);
     free(x);
 }
@@ -58,34 +61,34 @@ TEST(same_bits_for_any_threads_and_any_build) {
 /* Arrays are as long, and aligned as far, as their kind says. */
 TEST(arrays_by_their_kind) {
     const cb_optimizer *o = &cb_optimizer_adamw_8bit;
-    float p[300] = {0}, g[300] = {0}, scales[4];
+    float p[300] = {0}, g[300] = {0}, scales[8];
     uint8_t codes[601];
     cb_optim_row row = {.param = p,
                         .grad = g,
-                        .state = {codes + 1, codes + 301, scales, scales + 2},
+                        .state = {codes + 1, codes + 301, scales, scales + 4},
                         .n = 300,
                         .t = 1,
                         .dtype = CB_F32};
     memset(codes, 0, sizeof codes);
     memset(scales, 0, sizeof scales);
     CHECK(cb_optim_state_bytes(o, 0, NULL, &row) == 300);
-    CHECK(cb_optim_state_bytes(o, 2, NULL, &row) == 8);
+    CHECK(cb_optim_state_bytes(o, 2, NULL, &row) == 16);
     CHECK_OK(cb_optimizer_step(o, NULL, hyper, 1, &row, 1, &err));
     row.state[1] = codes + 300;
     CHECK_FAIL(cb_optimizer_step(o, NULL, hyper, 1, &row, 1, &err), CB_INVALID,
                "m and v share memory");
     row.state[1] = codes + 301;
-    row.state[3] = scales + 1;
+    row.state[3] = scales + 3;
     CHECK_FAIL(cb_optimizer_step(o, NULL, hyper, 1, &row, 1, &err), CB_INVALID,
                "m_scale and v_scale share memory");
-    row.state[3] = (char *)(scales + 2) + 1;
+    row.state[3] = (char *)(scales + 4) + 1;
     CHECK_FAIL(cb_optimizer_step(o, NULL, hyper, 1, &row, 1, &err), CB_INVALID,
                "v_scale is not aligned to 4 bytes");
 }
 
 /* What is not a number stays in its block. */
 TEST(nan_stays_in_its_block) {
-    static float p[600], g[600], m_scale[3], v_scale[3];
+    static float p[600], g[600], m_scale[6], v_scale[6];
     static uint8_t m[600], v[600];
     cb_optim_row row = {
         .param = p, .grad = g, .state = {m, v, m_scale, v_scale}, .n = 600, .dtype = CB_F32};

@@ -1,0 +1,125 @@
+"""Versions of the 8-bit codes of moments, and how states in an older version are converted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .state import BLOCK, Array
+
+VERSION = 2
+"""Of the codes that the core reads and writes (``csrc/optim/algorithms/adamw_8bit.c``)."""
+STATES = ("m", "v", "m_scale", "v_scale")
+_CHUNK = 1 << 12  # blocks that are converted at a time, so that large states need little memory
+
+
+def check_version(what: str, version: Any) -> int:
+    """The version of a state's codes.
+
+    Raises:
+        ValueError: there is no such version, or this release does not know it.
+    """
+    try:
+        known = int(version) == version and 1 <= version <= VERSION
+    except (TypeError, ValueError, OverflowError):
+        known = False
+    if not known:
+        raise ValueError(
+            f"{what} has 8-bit codes of version {version}, and this release of cutback reads "
+            f"versions 1 to {VERSION}; load it with the release that wrote it, or a newer one"
+        )
+    return int(version)
+
+
+def is_version_1(arrays: Mapping[str, Any]) -> bool:
+    """Whether these arrays are a complete state of version 1, which had one scale for a block."""
+    if any(getattr(arrays.get(key), "dtype", None) is None for key in STATES):
+        return False
+    m, v, m_scale, v_scale = (arrays[key] for key in STATES)
+    blocks = (-(-m.size // BLOCK),)
+    return bool(
+        m.dtype == v.dtype == np.uint8
+        and m_scale.dtype.kind == v_scale.dtype.kind == "f"
+        and m.shape == v.shape
+        and m_scale.shape == v_scale.shape == blocks
+    )
+
+
+def converted(arrays: Mapping[str, Any]) -> dict[str, Array]:
+    """A state of version 1 in today's codes, each number rounded to the nearest."""
+    m, v = (np.ascontiguousarray(arrays[key]).reshape(-1) for key in STATES[:2])
+    old_scales = [arrays[key].astype(np.float64) for key in STATES[2:]]
+    codes = {key: np.zeros(m.size, np.uint8) for key in STATES[:2]}
+    scales = {key: np.zeros((old_scales[0].size, 2), np.float32) for key in STATES[2:]}
+    for first in range(0, old_scales[0].size, _CHUNK):
+        blocks = slice(first, first + _CHUNK)
+        some = slice(first * BLOCK, (first + _CHUNK) * BLOCK)
+        m_now, v_now = _version_1(m[some], v[some], *(scale[blocks] for scale in old_scales))
+        found = _encoded(m_now, v_now)
+        for key, array in zip(STATES, found, strict=True):
+            if key in codes:
+                codes[key][some] = array.reshape(-1)[: m[some].size]
+            else:
+                scales[key][blocks] = array
+    return {key: codes[key].reshape(arrays[key].shape) for key in codes} | scales
+
+
+def _blocks(codes: Array) -> Array:
+    """Codes in rows of a block, zeros at the end of the last one."""
+    flat = np.ascontiguousarray(codes).reshape(-1)
+    rows = np.zeros((-(-flat.size // BLOCK), BLOCK), np.uint8)
+    rows.reshape(-1)[: flat.size] = flat
+    return rows
+
+
+def _version_1(m: Array, v: Array, m_scale: Array, v_scale: Array) -> tuple[Array, Array]:
+    """Moments from codes with eight steps an octave below the scale of their block."""
+    signed = _blocks(m).view(np.int8).astype(np.int64)
+
+    def share(code: Array, most: int) -> Array:
+        octave, step = np.divmod(code - most, 8)
+        return np.where(code == 0, 0.0, np.exp2(octave) * (1 + step / 8))
+
+    with np.errstate(invalid="ignore"):
+        return (
+            np.sign(signed) * share(np.abs(signed), 127) * m_scale[:, None],
+            share(_blocks(v).astype(np.int64), 255) * v_scale[:, None],
+        )
+
+
+def _steps(v_scale: Array) -> tuple[Array, Array]:
+    """The bits of code 1 in each block, and what they grow by from code to code."""
+    bits = np.ascontiguousarray(v_scale, np.float32).view(np.uint32).astype(np.int64)
+    return bits[:, :1], (bits[:, 1:] - bits[:, :1]) // 253 + 1
+
+
+def _roots(codes: Array, v_scale: Array) -> Array:
+    first, step = _steps(v_scale)
+    bits = np.where(codes == 0, 0, first + (codes.astype(np.int64) - 1) * step)
+    return (bits % 2**32).astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+def _encoded(m: Array, v: Array) -> tuple[Array, Array, Array, Array]:
+    """Codes and scales of rows of moments, rounded to the nearest."""
+    with np.errstate(all="ignore"):
+        root = np.sqrt(v).astype(np.float32)
+    whole: Array = np.all(np.isfinite(root) & np.isfinite(m), axis=1)
+    root, m = (np.where(whole[:, None], x, 0) for x in (root, m))
+    bits = root.view(np.uint32).astype(np.int64)
+    most = bits.max(1, keepdims=True, initial=0)
+    least = np.where(bits == 0, most, bits).min(1, keepdims=True, initial=2**31)
+    least = np.maximum(np.minimum(least, most), most - (253 << 19))
+    v_scale = np.concatenate([least, most], 1).astype(np.uint32).view(np.float32)
+    first, step = _steps(v_scale)
+    above = np.rint((np.maximum(bits, first) - first) / step).astype(np.int64) + 1
+    v_codes = np.where(bits == 0, 0, above).astype(np.uint8)
+    root = _roots(v_codes, v_scale)
+    update = np.divide(m, root, out=np.zeros_like(m), where=root > 0)
+    unit = np.abs(update).max(1, keepdims=True, initial=0) / 127
+    signed = np.rint(np.divide(update, unit, out=np.zeros_like(m), where=unit > 0))
+    m_scale = np.concatenate([unit, np.zeros_like(unit)], 1).astype(np.float32)
+    for scale in (m_scale, v_scale):
+        scale[~whole] = np.nan
+    return signed.astype(np.int8).view(np.uint8), v_codes, m_scale, v_scale
