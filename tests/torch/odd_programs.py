@@ -5,6 +5,7 @@ that needs a gradient and a buffer ``n`` [4]. It is called as it is, and the ref
 PyTorch does with it: the kind of error that it ends in does not matter here, only that no
 AssertionError or AttributeError comes from inside the bridge."""
 
+# ruff: noqa: E501  (a statement of a program is one line)
 from __future__ import annotations
 
 import linecache
