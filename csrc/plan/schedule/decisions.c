@@ -147,13 +147,18 @@ static bool saves_forbidden(const cb_facts *f, const cb_schedule *s, const cb_li
     return false;
 }
 
-/* Views take no part: they may stand anywhere. */
+/* Views may stand anywhere. They may run again unless their memory is written later. */
 static bool keeps_order(const cb_facts *f, const cb_schedule *s, bool *ran) {
     uint32_t next = 0; /* position */
     for (uint32_t t = 0; t < s->n_step; t++) {
         uint32_t op = s->step[t], k = f->position[op];
         bool backward = t >= s->backward_starts, first = !ran[op];
-        if (cb_action_at(s, t) != CB_ACTION_RUN || (f->p->op_flags[op] & CB_POP_VIEW)) continue;
+        if (cb_action_at(s, t) != CB_ACTION_RUN) continue;
+        if (f->p->op_flags[op] & CB_POP_VIEW) {
+            if (!first && f->once[op]) return false;
+            ran[op] = true;
+            continue;
+        }
         if (backward && next < f->base_backward) next = f->base_backward;
         bool in_place = first && k >= next && k < (backward ? f->n_base : f->base_backward);
         if (!in_place && !may_be_late(f, s, t, first)) return false;

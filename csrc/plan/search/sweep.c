@@ -221,7 +221,7 @@ static bool grow(sweep *z, uint32_t id) {
     if (opens && (z->at.at[id].set & z->held) != z->held) return true;
     for (uint32_t i = 0; i < k && i < f->base_backward; i++) {
         uint32_t again = f->base[i];
-        bool may = z->l->may_rerun[again] || (opens && cb_is_view(f, again));
+        bool may = z->l->may_rerun[again] || (opens && cb_is_view(f, again) && !f->once[again]);
         if (may && !run(z, id, again, stage + opens, true)) return false;
     }
     uint32_t next = stage + 1 + opens;
@@ -231,6 +231,7 @@ static bool grow(sweep *z, uint32_t id) {
     without.from = id;
     without.stage = next;
     without.op = CB_NONE;
+    without.again = false;
     return enter(z, without);
 }
 

@@ -89,6 +89,8 @@ typedef struct solver {
     uint32_t leading;             /* bits of the views that the backward begins with */
     uint32_t viewed;              /* the same, and of the forward's views */
     uint32_t n_leading;
+    uint32_t opener;      /* a view of memory without a bit that is there when the backward begins,
+                             which may begin it; CB_NONE: there is none */
     uint32_t *base_begin; /* [n_base + 1] into base */
     event *base;
     event rerun[CB_EXACT_RERUNS];

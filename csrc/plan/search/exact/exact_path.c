@@ -111,8 +111,8 @@ static void cross(solver *z, const label *l, uint32_t stage, uint32_t k) {
             (void)enter(z, z->later, to, l->set, stage + 2, more ? MORE_FIRST + (int)more : FIRST);
         tight |= how == NO_ROOM;
     }
-    if (tight && (cb_exact_shows(z, l->set) & z->viewed))
-        (void)enter(z, z->next, *l, l->set, stage + 1, SHOW);
+    bool shows = z->opener != CB_NONE || (cb_exact_shows(z, l->set) & z->viewed);
+    if (tight && shows) (void)enter(z, z->next, *l, l->set, stage + 1, SHOW);
 }
 
 static void spread(solver *z, const label *l, uint32_t stage) {

@@ -13,12 +13,14 @@ typedef struct writer {
 
 static bool show(writer *w, uint32_t value);
 
-/* What the caller gets are views of the first run: they are put in before another. */
-static bool show_first(writer *w, uint32_t n, const uint32_t *value, uint32_t op) {
+/* What is held belongs to the first run, so its views are put in before another run. Outputs of the
+ * backward that no flag holds are views of the last run. */
+static bool show_first(writer *w, uint32_t n, const uint32_t *value, uint32_t op, bool flagged) {
     const cb_facts *f = w->z->f;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t s = f->p->value_storage[value[i]];
         bool waits = w->shown[value[i]] == 0 && w->made[s] != 0;
+        if (flagged && !cb_stays_to_end(f, s)) continue;
         if (waits && (op == CB_NONE || f->root[s] == op) && !show(w, value[i])) return false;
     }
     return true;
@@ -27,8 +29,8 @@ static bool show_first(writer *w, uint32_t n, const uint32_t *value, uint32_t op
 static bool emit(writer *w, uint32_t op, uint32_t made, uint64_t taken) {
     const cb_facts *f = w->z->f;
     const cb_problem *p = f->p;
-    if (!cb_is_view(f, op) && (!show_first(w, p->n_forward_output, p->forward_output, op) ||
-                               !show_first(w, p->n_backward_output, p->backward_output, op)))
+    if (!cb_is_view(f, op) && (!show_first(w, p->n_forward_output, p->forward_output, op, false) ||
+                               !show_first(w, p->n_backward_output, p->backward_output, op, true)))
         return false;
     cb_reading r = cb_read_run(p, op, made, taken);
     for (uint32_t v; cb_read_next(&r, &v);) {
@@ -70,7 +72,7 @@ typedef struct past { /* an event of the schedule */
 } past;
 
 /* The view of what is in `set` that the backward starts with: of those that it begins with in the
- * base order, or else of the forward's. */
+ * base order, or else of the forward's, or else one of memory that is there whatever the plan. */
 static uint32_t view_of(const solver *z, uint32_t set) {
     const cb_facts *f = z->f;
     uint32_t found = CB_NONE;
@@ -80,7 +82,7 @@ static uint32_t view_of(const solver *z, uint32_t set) {
         if (cb_is_view(f, op) && !f->once[op] && b != CB_NONE && cb_exact_shows(z, set) >> b & 1)
             found = op;
     }
-    return found;
+    return found == CB_NONE ? z->opener : found;
 }
 
 /* One event back from the state (stage, set). */
@@ -189,12 +191,12 @@ static bool show_newest(writer *w, uint32_t n, const uint32_t *value) {
         bool first = cb_stays_to_end(f, f->p->value_storage[value[i]]);
         if (!first && !show(w, value[i])) return false;
     }
-    return show_first(w, n, value, CB_NONE);
+    return show_first(w, n, value, CB_NONE, false);
 }
 
 static bool start_backward(writer *w, cb_schedule *out) {
     const cb_problem *p = w->z->f->p;
-    bool ok = show_first(w, p->n_forward_output, p->forward_output, CB_NONE);
+    bool ok = show_first(w, p->n_forward_output, p->forward_output, CB_NONE, false);
     out->backward_starts = (uint32_t)w->step.len;
     return ok;
 }

@@ -31,9 +31,9 @@ static uint32_t units_of(const cb_facts *f, uint32_t op, uint32_t *first) {
     return cb_has_units(f, op) ? f->unit_begin[op + 1] - f->unit_begin[op] : 1;
 }
 
-/* Which units of the forward may run again: the free ones, if somebody reads what they make, but
- * for those of which all that is read is kept to the end by its flag. The search never runs them
- * again. */
+/* Which units of the forward may run again: the free ones, if what they make is read or is a result
+ * of the backward, but for those of which all that is read is kept to the end by its flag. The
+ * search never runs them again. */
 static void mark_reruns(const cb_facts *f, bool *is_read, bool *may_rerun) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) is_read[s] = false;
@@ -45,6 +45,8 @@ static void mark_reruns(const cb_facts *f, bool *is_read, bool *may_rerun) {
             if (cb_slice_reads(slice, j - p->in_begin[op]))
                 is_read[p->value_storage[p->in_value[j]]] = true;
     }
+    for (uint32_t i = 0; i < p->n_backward_output; i++)
+        is_read[p->value_storage[p->backward_output[i]]] = true;
     for (uint32_t k = 0; k < f->base_backward; k++) {
         uint32_t op = f->base[k];
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
@@ -272,7 +274,25 @@ static void make_events(solver *z, uint32_t k) {
     z->base_begin[k + 1] = at;
 }
 
-/* Bytes of what has no bit, entering each stage. */
+/* Is there memory in `storage`, which has no bit, while the first step of the backward runs? */
+static bool is_there_between(const solver *z, const uint32_t *last, uint32_t storage) {
+    const cb_facts *f = z->f;
+    if (f->root[storage] == CB_NONE) return true;
+    if (f->position[f->root[storage]] >= f->base_backward) return false;
+    return f->held[storage] || last[storage] >= f->base_backward;
+}
+
+static uint32_t find_opener(const solver *z, const uint32_t *last) {
+    const cb_facts *f = z->f;
+    for (uint32_t k = 0; k < f->base_backward; k++) {
+        uint32_t op = f->base[k], s = f->p->value_storage[f->p->out_begin[op]];
+        if (!cb_is_view(f, op) || f->once[op] || z->bit_of[s] != CB_NONE) continue;
+        if (is_there_between(z, last, s)) return op;
+    }
+    return CB_NONE;
+}
+
+/* Bytes of what has no bit, entering each stage, and the view of it that may begin the backward. */
 static bool sum_fixed(solver *z) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -294,6 +314,7 @@ static bool sum_fixed(solver *z) {
             if (k > f->position[f->root[s]] && alive) z->fixed[stage] += p->storage_bytes[s];
         }
     }
+    z->opener = find_opener(z, last);
     return true;
 }
 
