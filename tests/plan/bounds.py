@@ -113,14 +113,15 @@ def recurrence(n: int) -> Problem:
     return s.problem(starts, [loss], [last])
 
 
-def random_net(seed: int) -> Problem:
-    """Layers with skips, views, ops with two outputs, ops that run once, scratch, values of no
-    bytes, several results; a backward that reads what the layers made; sometimes no backward."""
+def random_net(seed: int, most: int = 24, views: bool = True) -> Problem:
+    """Fewer than ``most`` layers with skips, views, ops with two outputs, ops that run once,
+    scratch, values of no bytes, several results; a backward that reads what the layers made;
+    sometimes no backward."""
     draw = random.Random(seed)
     s = Step()
     weight = s.add([], 1, flags=("placeholder",), held=("static",))
     values, layers = [s.add([weight], draw.uniform(1, 20))], []
-    for _ in range(draw.randrange(3, 24)):
+    for _ in range(draw.randrange(3, most)):
         near = values[-1] if draw.random() < 0.7 else draw.choice(values[-5:])
         reads = [near] if draw.random() < 0.6 else [near, draw.choice(values)]
         size = draw.choice([0, 0.1, 4, 10, 10, 20, 40])
@@ -128,7 +129,9 @@ def random_net(seed: int) -> Problem:
         once = ("random_stateful",) if draw.random() < 0.1 else ()
         ms = draw.choice([0.1, 1, 1, 5, 10, 100])
         kind = draw.random()
-        if kind < 0.08:
+        if kind < 0.08 and not views:
+            made = s.add([near], size, ms, once, workspace)
+        elif kind < 0.08:
             made = s.add([near], [])
         elif kind < 0.2:
             made = s.add(reads, [size, draw.choice([0.1, 4, 10])], ms, once, workspace)

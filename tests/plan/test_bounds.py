@@ -70,3 +70,27 @@ def test_an_unrolled_recurrence(n: int) -> None:
 )
 def test_random_nets(seed: int) -> None:
     check_bounds(random_net(seed))
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [s if s in (1, 2) else pytest.param(s, marks=pytest.mark.very_slow) for s in range(NETS)],
+)
+def test_plans_by_constraint_programming(seed: int) -> None:
+    """Schedules of the whole class, also with reruns in the forward, at ten budgets of a net."""
+    pytest.importorskip("ortools")
+    import cpsat
+
+    problem = random_net(seed, most=14, views=False)
+    (whole,) = answers(problem, ["1x"], "live")
+    (least,) = answers(problem, ["min"], "live")
+    low, high = least["live_bytes"], whole["live_bytes"]
+    budgets = sorted({low + (high - low) * i // 10 for i in range(10)})
+    known: list[int] = []  # times of schedules that fit this budget or a smaller one
+    for numbers in answers(problem, budgets, "live"):
+        found = cpsat.fastest(problem, numbers["budget_bytes"], effort=5)
+        if found is not None:
+            schedule = evaluate.evaluate(problem, *found, "cpu")
+            assert schedule.peak_bytes <= numbers["budget_bytes"]
+            known.append(schedule.time_ps)
+        assert numbers["lower_bound_ps"] <= min(known, default=numbers["time_ps"])
