@@ -53,6 +53,15 @@ def test_no_odd_compiled_program_ends_in_an_internal_error(start: int) -> None:
     check(by_compile, range(start, start + PART))
 
 
+def test_a_region_that_returns_no_tensor_is_planned() -> None:
+    """Its last op has no outputs and no op of a backward follows: the exact search read past the
+    end of a table."""
+    for _ in range(5):
+        x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+        f = lambda x, w: ((x * w).double().float() * 2).sum().item()  # noqa: E731
+        assert ct.checkpoint(f, x, w, budget="min") == f(x, w)
+
+
 def test_an_internal_error_would_be_found() -> None:
     def broken(f: Any) -> Any:
         scope: dict[str, Any] = {}

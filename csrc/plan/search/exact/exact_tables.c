@@ -338,8 +338,10 @@ static void mark_bits(solver *z, const bool *is_read) {
     }
     if (f->base_backward == f->n_base) z->ends |= z->held;
     for (uint32_t k = 0; k < f->base_backward + z->n_leading; k++) {
-        uint32_t op = f->base[k], b = z->bit_of[p->value_storage[p->out_begin[op]]];
-        if (!cb_is_view(f, op) || f->once[op] || b == CB_NONE) continue;
+        uint32_t op = f->base[k];
+        if (!cb_is_view(f, op) || f->once[op]) continue; /* others may have no outputs */
+        uint32_t b = z->bit_of[p->value_storage[p->out_begin[op]]];
+        if (b == CB_NONE) continue;
         z->viewed |= 1u << b;
         if (k >= f->base_backward) z->leading |= 1u << b;
     }
