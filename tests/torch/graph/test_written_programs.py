@@ -88,3 +88,66 @@ def test_a_backward_that_reads_an_overwritten_input_is_right(text: str, door: An
     program = programs.Program(0, text, (), False, False)
     expected, _ = programs.eager(program)
     assert programs.outcome(program, door, "min", expected) == "same"
+
+
+STAGES = {
+    "a row": "n[0].mul_(2); k = n.clone(); n[1].mul_(2); return x * w * k",
+    "returned": "n[0].mul_(2); k = n.clone(); n[1].mul_(2); return x * w, k",
+    "then all": "n[0].mul_(2); k = n.clone(); n.mul_(2); return x * w * k",
+    "rows by index": "n[c.new_tensor([0, 1])] = x.detach()[:2]; k = n.clone(); n[2].mul_(2); "
+    "return x * w * k",
+    "added": "i = c.new_tensor([0, 1]); n.index_add_(0, i, x.detach()[:2]); k = n.clone(); "
+    "n.index_add_(0, i, x.detach()[:2]); return x * w * k",
+    "diagonal": "b.diagonal().mul_(2); k = b.clone().view(4); b[1].mul_(2); return x * w * k",
+    "read in part": "b[:, 1].mul_(2); k = b.clone()[1]; b[1, 1].mul_(3); "
+    "return ((x * w).view(2, 2) * k).view(4)",
+}
+
+
+@needs_gcc
+@pytest.mark.parametrize(
+    ("name", "door"),
+    [
+        pytest.param(
+            name,
+            door,
+            marks=[] if name == "a row" and door is programs.by_inductor else pytest.mark.very_slow,
+        )
+        for name in STAGES
+        for door in programs.INDUCTOR
+    ],
+)
+def test_a_copy_between_two_writes_is_one_under_inductor(name: str, door: Any) -> None:
+    """Inductor runs both writes in the input's memory, and took that for the copy."""
+    lines = "\n    ".join(STAGES[name].split("; "))
+    program = programs.Program(0, f"def program(x, w, n, b, c):\n    {lines}\n", (), False, False)
+    expected, error = programs.eager(program)
+    assert not error
+    assert programs.outcome(program, door, "min", expected) == "same"
+
+
+WRITES_ITS_OWN = """\
+class F(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, t):
+        ctx.t = t.clone()
+        return x.clone()
+    @staticmethod
+    def backward(ctx, g):
+        ctx.t.copy_(ctx.t.sin())
+        return g + ctx.t, None
+
+def program(x, w, n, b, c):
+    return F.apply(x * w, n)
+"""
+
+
+def test_what_a_backward_writes_into_an_intermediate_is_not_there_in_the_next() -> None:
+    """A second backward through a compiled graph begins with what the forward made, as with every
+    backend of torch.compile; in a region it finds what the first one wrote, as in eager mode."""
+    program = programs.Program(0, WRITES_ITS_OWN, (), False, True)
+    expected, _ = programs.eager(program)
+    compiled = programs.run(program, programs.aot_eager(program.function(), None))
+    assert programs.outcome(program, programs.by_compile, "min", compiled) == "same"
+    assert programs.outcome(program, programs.by_checkpoint, "min", expected) == "same"
+    assert not programs.same(compiled, expected, False)

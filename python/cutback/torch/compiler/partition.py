@@ -38,6 +38,7 @@ from ..graph.graphs import (
     location,
 )
 from ..graph.importer import Imported, import_joint, with_wishes
+from ..graph.kept_copies import copy_results_in_inputs
 from ..graph.leaves import IsLeaf
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
 from ..graph.view_counters import keep_counters
@@ -73,7 +74,7 @@ def device_row(gm: fx.GraphModule) -> str:
     return "cpu"
 
 
-_EMITTED = 2
+_EMITTED = 3
 """Version of the graphs that a partitioner emits for a plan. PyTorch's cache on disk must not mix
 them up."""
 
@@ -340,6 +341,8 @@ class Partitioner(CustomPartitionerFn):
                 gm, num_fwd_outputs, static_lifetime_input_indices or (), by_inductor, is_leaf
             )
             self.returned_views = modules[0].meta[RETURNED_VIEWS]
+            if by_inductor:
+                copy_results_in_inputs(modules[0])
             if not self.watches_views:
                 keep_counters(modules[0], self.returned_views, by_inductor)
             return modules

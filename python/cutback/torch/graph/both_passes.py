@@ -73,7 +73,7 @@ def refuse_writes_in_both_passes(gm: fx.GraphModule, num_fwd_outputs: int) -> No
     for node, desc in zip(outputs[:num_fwd_outputs], descs, strict=False):
         source = getattr(desc, "base", desc)
         is_input = isinstance(source, InputMutationAOTOutput)
-        if not isinstance(node, fx.Node) or not (is_input or new.isdisjoint(_bases_of(node))):
+        if not isinstance(node, fx.Node) or not (is_input or new.isdisjoint(bases_of(node))):
             continue  # of a view of an input the caller gets a view of the input itself
         write = _write_of_backward(node, tags)
         if write is None or (not is_input and any(map(is_tangent, _ancestors([write])))):
@@ -128,7 +128,7 @@ def reads_new_values_late(gm: fx.GraphModule, num_fwd_outputs: int) -> bool:
     recorded = list(gm.graph.nodes)
     late = [n for n in recorded[forward_ends(recorded) :] if _is_of_a_function(n)]
     sources = {source for node in late for source in node.all_input_nodes}
-    return any(not new.isdisjoint(_bases_of(source)) for source in sources)
+    return any(not new.isdisjoint(bases_of(source)) for source in sources)
 
 
 def read_inputs_when_the_backward_runs(gm: fx.GraphModule) -> None:
@@ -158,11 +158,11 @@ def read_inputs_when_the_backward_runs(gm: fx.GraphModule) -> None:
         if not _is_of_a_function(node):
             continue
         for source in node.all_input_nodes:
-            if not copies.keys().isdisjoint(_bases_of(source)):
+            if not copies.keys().isdisjoint(bases_of(source)):
                 read[source] = read.get(source) or _on_memory(source, memory, first)
                 node.replace_input_with(source, read[source])
     for source in read:
-        copy = next(copies[base] for base in _bases_of(source) if base in copies)
+        copy = next(copies[base] for base in bases_of(source) if base in copies)
         first.prepend(copy)
         if source.meta.get(_UNCHECKED):
             copy.args[0].meta[_UNCHECKED] = True
@@ -188,7 +188,7 @@ def make_views_in_the_backward(gm: fx.GraphModule) -> None:
         if first is None or node.op != "call_function" or node.target is _aten.copy_.default:
             continue
         for source in node.all_input_nodes:
-            inputs = written.intersection(_bases_of(source)) if source in early else ()
+            inputs = written.intersection(bases_of(source)) if source in early else ()
             for memory in inputs:
                 if source is not memory:
                     view = _on_memory(source, {memory: memory}, first)
@@ -243,7 +243,7 @@ def _is_of_a_function(node: fx.Node) -> bool:
     return node.op == "call_function" and node.meta.get("partitioner_tag") is None
 
 
-def _bases_of(node: fx.Node) -> list[fx.Node]:
+def bases_of(node: fx.Node) -> list[fx.Node]:
     """A node, what it is a view of, and so on."""
     found = [node]
     while node.op == "call_function" and _is_view(node) and isinstance(node.args[0], fx.Node):
