@@ -374,8 +374,31 @@ INLINE void NAME(encode_8bit)(const double *f, const cb_optim_row *row, int64_t 
     }
 }
 
+/* Computes the ranges of a block without its outliers, and clamps the roots of these to the largest
+ * of the others. */
+INLINE void NAME(leave_out_8bit)(int32_t n, NAME(cb_block) * block) {
+    uint32_t update_most = 0, spread_most = 0, spread_least = UINT32_MAX;
+    for (int32_t i = 0; i < n; i++) {
+        const uint32_t update_size = cb_bits_of_f32(fabsf((float)block->update[i]));
+        const uint32_t spread_size = cb_bits_of_f32(block->spread[i]);
+        if (update_size < UPDATE_LIMIT && update_size > update_most) update_most = update_size;
+        if (spread_size < INFINITE && spread_size > spread_most) spread_most = spread_size;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t spread_size = cb_bits_of_f32(block->spread[i]);
+        if (spread_size >= INFINITE) spread_size = spread_most;
+        if (spread_size < spread_least) spread_least = spread_size;
+        block->spread[i] = cb_f32_of_bits(spread_size);
+    }
+    block->update_most = update_most;
+    block->spread_most = spread_most;
+    block->spread_least = spread_least;
+}
+
 INLINE void NAME(update_8bit)(const double *f, const cb_optim_row *row, int64_t at, int32_t n,
                               NAME(cb_block) * block) {
+    const bool outliers = block->update_most >= UPDATE_LIMIT || block->spread_most >= INFINITE;
+    if (outliers) NAME(leave_out_8bit)(n, block);
     uint32_t least = block->spread_least;
     if (least == 0) least = least_but_0(block->spread, n);
     const cb_block_scales scales = scales_of(block->update_most, least, block->spread_most);
@@ -384,9 +407,9 @@ INLINE void NAME(update_8bit)(const double *f, const cb_optim_row *row, int64_t 
     } else {
         NAME(encode_8bit)(f, row, at, n, scales, false, block);
     }
-    if (isnan(scales.unit)) {
-        memset(block->m_code, 0, sizeof block->m_code);
-        memset(block->v_code, 0, sizeof block->v_code);
+    for (int32_t i = 0; outliers && i < n; i++) {
+        const float size = fabsf((float)block->update[i]);
+        if (cb_bits_of_f32(size) >= UPDATE_LIMIT) block->m_code[i] = 0;
     }
     float *m_scale = (float *)row->state[2] + at / CB_STATE_BLOCK * 2;
     float *v_scale = (float *)row->state[3] + at / CB_STATE_BLOCK * 2;

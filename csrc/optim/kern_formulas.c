@@ -5,7 +5,6 @@
 #include "formulas.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "../base/bits.h"
 
@@ -78,8 +77,14 @@ INLINE uint32_t least_but_0(const float *root, int32_t n) {
     return least_less_1 + 1;
 }
 
+/* Bits of magnitudes. Elements whose root is not finite, or whose update is not below 2^60, are
+ * outliers: they are left out of the ranges of their block, whose other elements keep their codes.
+ * Products of roots, scales and updates below these limits do not overflow. */
+#define INFINITE UINT32_C(0x7F800000)
+#define UPDATE_LIMIT UINT32_C(0x5D800000)
+
 typedef struct cb_block_scales {
-    float unit;      /* of codes of updates; NaN where the block has something that is not finite */
+    float unit;      /* of codes of updates */
     float m_inverse; /* 1 / unit; 0 where that is too small to be divided by */
     float v[2];      /* the least root that is not 0, and the largest */
 } cb_block_scales;
@@ -88,8 +93,7 @@ typedef struct cb_block_scales {
  * root. Smaller roots than 15.8 octaves below the largest are raised to that limit when they are
  * encoded, so that two codes are never further apart than a 16th of an octave. */
 INLINE cb_block_scales scales_of(uint32_t update_most, uint32_t least, uint32_t most) {
-    const uint32_t infinity = UINT32_C(0x7F800000), range = UINT32_C(253) << 19;
-    if (update_most >= infinity || most >= infinity) return (cb_block_scales){NAN, 0, {NAN, NAN}};
+    const uint32_t range = UINT32_C(253) << 19;
     const float update = cb_f32_of_bits(update_most);
     if (most > range && least < most - range) least = most - range;
     return (cb_block_scales){.unit = update / 127,

@@ -13,6 +13,12 @@
  * update that was computed from it, m / (w root + eps), in evenly spaced codes: small moments are
  * not lost beside large ones.
  *
+ * An element whose update or root is not finite (or whose update is not below 2^60) is left out of
+ * the ranges of its block, so that the others keep their precision. Its parameter becomes what the
+ * formula gives: NaN for a gradient that is not finite, unchanged but for weight decay where v
+ * overflows. Codes have no infinity and no NaN: its m restarts from 0 where the update is not
+ * finite, and its w is clamped to the largest finite w of the block (0 if there is none).
+ *
  * A moment changes by less than the distance of two codes at a time, and would never change if it
  * were rounded to the nearest. So it is rounded up or down by noise, a function of the element and
  * of t, and is right in the mean.

@@ -86,21 +86,36 @@ TEST(arrays_by_their_kind) {
                "v_scale is not aligned to 4 bytes");
 }
 
-/* What is not a number stays in its block. */
-TEST(nan_stays_in_its_block) {
-    static float p[600], g[600], m_scale[6], v_scale[6];
-    static uint8_t m[600], v[600];
-    cb_optim_row row = {
-        .param = p, .grad = g, .state = {m, v, m_scale, v_scale}, .n = 600, .dtype = CB_F32};
-    for (int i = 0; i < 600; i++) g[i] = i == 300 ? NAN : i == 301 ? INFINITY : 0.5f;
-    for (row.t = 1; row.t <= 2; row.t++)
-        CHECK_OK(cb_optimizer_step(&cb_optimizer_adamw_8bit, NULL, hyper, 1, &row, 1, &err));
-    for (int i = 0; i < 600; i++) CHECK(isfinite(p[i]) == (i < 256 || i >= 512));
+/* Gradients that are not finite, or whose squares are not, change nothing of their neighbours. */
+TEST(outliers_do_not_change_their_block) {
+    enum { N = 600 };
+    static float p[2][N], g[N], m_scale[2][6], v_scale[2][6];
+    static uint8_t m[2][N], v[2][N];
+    const double no_decay[N_HYPER] = {1e-2, 0.9, 0.99, 1e-8, 0, 0};
+    for (int spoilt = 0; spoilt < 2; spoilt++) {
+        cb_optim_row row = {.param = p[spoilt],
+                            .grad = g,
+                            .state = {m[spoilt], v[spoilt], m_scale[spoilt], v_scale[spoilt]},
+                            .n = N,
+                            .dtype = CB_F32};
+        for (row.t = 1; row.t <= 4; row.t++) {
+            for (int i = 0; i < N; i++) g[i] = (float)(i % 7 + 1);
+            if (spoilt && row.t == 2) g[300] = NAN, g[301] = INFINITY, g[302] = 3e38f;
+            const float before = p[spoilt][302];
+            CHECK_OK(cb_optimizer_step(&cb_optimizer_adamw_8bit, NULL, no_decay, 1, &row, 1, &err));
+            if (spoilt && row.t == 2) CHECK(p[spoilt][302] == before && v[spoilt][302] >= 253);
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        if (i == 300 || i == 301) CHECK(isnan(p[1][i]));
+        else if (i == 302) CHECK(isfinite(p[1][i]));
+        else CHECK(p[0][i] == p[1][i] && m[0][i] == m[1][i] && v[0][i] == v[1][i]);
+    }
 }
 
 int main(void) {
     RUN(same_bits_for_any_threads_and_any_build);
     RUN(arrays_by_their_kind);
-    RUN(nan_stays_in_its_block);
+    RUN(outliers_do_not_change_their_block);
     return check_report();
 }

@@ -73,6 +73,9 @@ def twin(x, g, t, o):
     update = m / (w * real(root) + real(eps))
     x["p"] = x["p"] * real(1 - o["lr"] * o["weight_decay"]) - rate * update
     update, w, here = update.astype(F4), w.astype(F4), noise(n, t)
+    update = np.where(np.abs(update) < F4(2**60), update, F4(0))
+    most = np.repeat(rows(np.where(np.isfinite(w), w, F4(0)), 0).max(1), 256)[:n]
+    w = np.where(np.isfinite(w), w, most)  # outliers are left out of the ranges of their block
     most = rows(np.abs(update), 0).max(1)
     unit, inverse = (most / F4(127)).astype(F4), np.zeros_like(most)
     inverse[most >= F4(2**-119)] = F4(127) / most[most >= F4(2**-119)]
@@ -96,11 +99,16 @@ def gradient(rng, n, kind, t):
         return g * 10.0 ** (18 - 38 * np.arange(n) / n)
     if kind == "zeros":
         return g * (np.arange(n) % 3 > 0) * (t % 4 != 3)
+    if kind == "outliers" and t % 3 == 0:
+        at = (37 * t + 100 * np.arange(-(-n // 100))) % n
+        g[at] = [(np.nan, np.inf, 6e20, -3e38, 1e20)[(t + i) % 5] for i in range(at.size)]
+    if kind == "outliers" and t == 7:
+        g[:256] = 1e30
     return g * np.exp(rng.standard_normal(n) * 3) if kind == "tails" else g
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("kind", ["alike", "tails", "scales", "wide", "zeros"])
+@pytest.mark.parametrize("kind", ["alike", "tails", "scales", "wide", "zeros", "outliers"])
 @pytest.mark.parametrize("n", [1, 256, 1000])
 def test_the_bits_of_its_twin(n, kind, dtype):
     rng = np.random.default_rng(0)
@@ -112,7 +120,7 @@ def test_the_bits_of_its_twin(n, kind, dtype):
     for t in range(1, 30):
         g = gradient(rng, n, kind, t).astype(dtype)
         optimizer.step(p, [g])
-        with np.errstate(under="ignore"):
+        with np.errstate(under="ignore", over="ignore", invalid="ignore"):
             twin(x, g, t, options)
         held = {key: row[0] for key, row in optimizer.states.items()}
         np.testing.assert_array_equal(held["m"].view(np.int8), x["s"])
@@ -143,6 +151,26 @@ def test_codes_are_as_fine_as_the_range_of_a_block_allows():
         unit = w * scale[:, 0] + scale[:, 1]
         error = np.abs(held["m"].view(np.int8) * unit - 0.1 * g[0])
         assert (error <= 1.001 * unit).all()
+
+
+@pytest.mark.parametrize("outlier", [6e20, 3e38, -np.inf, np.nan])
+def test_an_outlier_does_not_change_its_neighbours(outlier):
+    """Its own parameter becomes what AdamW without codes makes of it at that step."""
+
+    def run(kind, value):
+        p, optimizer = [np.zeros(600, F4)], kind(lr=1e-2, weight_decay=0.0)
+        for t, row in enumerate(np.random.default_rng(4).uniform(0.5, 1, (6, 600)).astype(F4)):
+            row[300] = value if t == 2 else row[300]
+            optimizer.step(p, [row])
+            if t == 2:
+                then = p[0][300]
+        return p[0], then
+
+    (alone, _), (spoilt, then) = run(optim.AdamW8bit, 0.75), run(optim.AdamW8bit, outlier)
+    np.testing.assert_allclose(then, run(optim.AdamW, outlier)[1], rtol=0.02)
+    others = np.arange(600) != 300
+    np.testing.assert_allclose(spoilt[others], alone[others], rtol=0.01)
+    assert np.isnan(spoilt[300]) == (not np.isfinite(outlier))
 
 
 def drift(kind, mode, steps, lr):
