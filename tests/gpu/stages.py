@@ -81,7 +81,7 @@ STAGES = (
     Stage(Listing("rows", ROWS + "bench_gpu.py"), 70, "kernels beside PyTorch eager"),
     Stage(Listing("bridge", ROWS + "bench_bridge.py"), 40, "a small PyTorch model under budgets"),
     Stage(Listing("compile", ROWS + "bench_gpu.py"), 80, "kernels beside torch.compile"),
-    Stage(Listing("kernels", ROWS + "bench_gpu.py"), 50, "each kernel by itself"),
+    Stage(Listing("kernels", ROWS + "bench_gpu.py"), 50, "one kernel at a time"),
     Stage(Listing("models", ROWS + "bench_bridge.py"), 130, "PyTorch models under budgets"),
 )
 NAMES = tuple(stage.name for stage in STAGES)
