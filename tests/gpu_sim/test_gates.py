@@ -30,10 +30,7 @@ def folder(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 @pytest.mark.parametrize(
     "architecture",
-    [
-        pytest.param(n, marks=[] if n in (90, 120) else pytest.mark.very_slow)
-        for n in gates.ARCHITECTURES
-    ],
+    [pytest.param(n, marks=[] if n == 90 else pytest.mark.very_slow) for n in gates.ARCHITECTURES],
 )
 def test_machine_code_is_what_was_reviewed(folder: Path, architecture: int) -> None:
     sm = f"sm_{architecture}"

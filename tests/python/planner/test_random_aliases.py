@@ -119,7 +119,7 @@ KNOWN = [36, 42, 45, 140, 162, 421, 422, 493, 544, 559, 826, 1313]
 
 
 def test_random_aliases():
-    assert sum(ask_everything(seed) for seed in [*KNOWN, *range(10)]) > 150
+    assert sum(ask_everything(seed) for seed in [*KNOWN, *range(3)]) > 100
 
 
 @pytest.mark.very_slow

@@ -133,7 +133,9 @@ def test_one_budget_over_graph_breaks_by_every_door(
     assert found[-1].peak_bytes <= numbers["live_bytes"]
 
 
-@pytest.mark.parametrize("door", ["torch.compile", "module.compile"])
+@pytest.mark.parametrize(
+    "door", [pytest.param("torch.compile", marks=pytest.mark.very_slow), "module.compile"]
+)
 def test_a_smaller_last_batch_over_graph_breaks_by_name(
     door: str, train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:

@@ -241,7 +241,7 @@ def test_a_share_is_answered_in_shares() -> None:
         torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("broken", [False, pytest.param(True, marks=pytest.mark.very_slow)])
 def test_shares_in_one_message_are_of_one_whole(broken: bool) -> None:
     """That is what the step takes without a budget, which is less than what saving everything
     takes: a share that the text names may be asked for."""
