@@ -145,7 +145,7 @@ def _function(pick: random.Random, number: int) -> tuple[str, str]:
     ]
     state = f"log{number}" if own else pick.choice(("n", "n", "b"))
     call = f"h = F{number}.apply(h, {state})"
-    return "\n".join(lines), (f"log{number} = torch.zeros(4); {call}" if own else call)
+    return "\n".join(lines), (f"log{number} = torch.full((4,), 0.75); {call}" if own else call)
 
 
 def generate(seed: int) -> Program:
@@ -232,9 +232,22 @@ def by_checkpoint_in_compile(f: Callable[..., Any], budget: Any) -> Any:
     return ct.compile(region, budget=budget)
 
 
+def by_torchs_checkpoint(f: Callable[..., Any], budget: Any) -> Any:
+    return lambda *args: torch.utils.checkpoint.checkpoint(f, *args, use_reentrant=False)
+
+
+def aot_eager_around_a_checkpoint(f: Callable[..., Any], budget: Any) -> Any:
+    return aot_eager(by_torchs_checkpoint(f, budget), budget)
+
+
 EAGER_CODE = (by_compile, by_name, by_partition_fn, by_checkpoint, by_checkpoint_in_compile)
 INDUCTOR = (by_inductor, by_custom_partitioner)
 DOORS = (*EAGER_CODE, *INDUCTOR)
+REFERENCES = {
+    by_checkpoint: by_torchs_checkpoint,
+    by_checkpoint_in_compile: aot_eager_around_a_checkpoint,
+}
+"""What PyTorch has for a door; ``aot_eager`` for the others."""
 
 
 # ---- running and judging -------------------------------------------------------------------

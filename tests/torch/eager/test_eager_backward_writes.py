@@ -144,3 +144,90 @@ def test_what_nobody_holds_is_still_made_again() -> None:
         assert memory.live_bytes < x.nbytes
     y.backward()
     assert torch.equal(held[0], x.detach().sin().exp())
+
+
+OUTSIDE: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda n: n,
+    "a view": lambda n: n.view(2, 2),
+    "a part": lambda n: n[1:],
+    "detached": lambda n: n.detach(),
+}
+
+
+class AddsOne(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, t: Any) -> Any:
+        ctx.save_for_backward(t)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (t,) = ctx.saved_tensors
+        t.add_(1)
+        return g * t.sum(), None
+
+
+@pytest.mark.parametrize("budget", [None, "min"])
+@pytest.mark.parametrize("save", OUTSIDE)
+def test_a_backward_may_write_into_an_input_that_reruns_read(save: str, budget: Any) -> None:
+    """The reruns read a copy; PyTorch's checkpoint runs everything again before the write."""
+    options = {} if budget is None else {"budget": budget}
+
+    def f(x: Any, n: Any) -> Any:
+        h = torch.where(n > 1, x, x.sin()) * (n + 1).cos()
+        return AddsOne.apply(h.exp(), OUTSIDE[save](n))
+
+    def run(call: Callable[..., Any]) -> list[Any]:
+        n, found = torch.arange(4.0), []
+        for _ in range(2):
+            x = torch.arange(1.0, 5.0).requires_grad_()
+            y = call(f, x, n)
+            y.sum().backward()
+            found += [y.detach(), x.grad, n.clone()]
+        return found
+
+    assert same(run(lambda f, *args: ct.checkpoint(f, *args, **options)), run(lambda f, *a: f(*a)))
+
+
+def test_an_input_is_copied_only_where_a_function_saved_it() -> None:
+    """A copy costs memory: formulas of autograd, which write nothing, get the input itself."""
+    n = torch.arange(4.0)
+    x = torch.arange(1.0, 5.0).requires_grad_()
+    clones = []
+
+    class Count(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten.clone.default:
+                clones.append(args[0])
+            return func(*args, **(kwargs or {}))
+
+    y = ct.checkpoint(lambda x: ((x * n).sin() * n).sum(), x)
+    with Count():
+        y.backward()
+    assert not clones
+
+
+# static memory that the region overwrites, and reruns that read the old value
+OVERWRITTEN: dict[str, Callable[[Any, Any], Any]] = {
+    "an input": lambda x, n: ((x + n).sin().exp(), n.mul_(2))[0].cos(),
+    "through data": lambda x, n: (AddsOne.apply((x + n).sin(), n), n.data.mul_(0.5))[0].cos(),
+    "twice": lambda x, n: ((x + n).sin().exp() * n.mul_(2).cos(), n.add_(1))[0].cos() * (n * 2),
+}
+
+
+@pytest.mark.parametrize("budget", ["min", 10_000])
+@pytest.mark.parametrize("name", OVERWRITTEN)
+def test_reruns_that_read_what_an_input_held_before_are_planned(name: str, budget: Any) -> None:
+    def run(call: Callable[..., Any]) -> list[Any]:
+        n, found = torch.arange(1.0, 101.0), []
+        for _ in range(2):
+            x = torch.linspace(0, 1, 100).requires_grad_()
+            y = call(OVERWRITTEN[name], x, n)
+            y.sum().backward()
+            found += [y.detach(), x.grad, n.clone()]
+        return found
+
+    got = run(lambda f, *args: ct.checkpoint(f, *args, budget=budget))
+    assert same(got, run(lambda f, *args: f(*args)))

@@ -92,9 +92,12 @@ def set_apart(
     ops: list[dict[str, Any]],
     storages: list[dict[str, Any]],
     is_wanted: Callable[[int, int], bool] = lambda value, now: True,
+    copies_inputs: bool = False,
 ) -> None:
-    """What writes leave lies in memory of its own, but for memory from outside: where
-    ``is_wanted(value, op)`` says that what the op overwrites, a value, is wanted later."""
+    """Gives what writes leave memory of its own, where ``is_wanted(value, op)`` says that a value
+    which the op overwrites is wanted later. Memory from outside is left as it is, unless
+    ``copies_inputs``: then there are two from the write on, as the region copies the old value.
+    Both are counted to the end."""
     if any(op["kind"].startswith("aten.set_") for op in ops):
         return  # what lies where is not known
     now_in = list(range(len(storages)))  # storage -> where what it holds lies now
@@ -106,9 +109,12 @@ def set_apart(
             if "mutates" in op["flags"]:
                 old = storages[now_in[named]]
                 before = holds.pop(named, [])
-                if "static" not in old["flags"] and any(is_wanted(v, now) for v in before):
-                    storages.append(dict(old))
-                    old["flags"] = []
+                is_static = "static" in old["flags"]
+                stays = is_static and not copies_inputs
+                if not stays and any(is_wanted(v, now) for v in before):
+                    storages.append({**old, "flags": ["hold_end"] if is_static else old["flags"]})
+                    if not is_static:
+                        old["flags"] = []
                     now_in[named] = len(storages) - 1
             holds.setdefault(named, []).append(value)
             out["storage"] = now_in[named]

@@ -416,6 +416,7 @@ class Region(TorchDispatchMode):
             return value
         if value.source and (value.source == "object" or _leaf(t)):
             slot = held_value(t if _leaf(t) else self.alias(t), t._version)
+            slot.outside = value
         elif not self.shares:
             return value
         else:

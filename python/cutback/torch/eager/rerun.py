@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .log import active
-from .values import Node, Seen, Value
+from .values import Memory, Node, Seen, Value
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 _OURS = "cutback.torch.eager"
@@ -203,6 +203,29 @@ def _reads_a_function() -> bool:
     return frame is not None and frame.f_code is not _ENGINE
 
 
+def _outside(value: Value) -> Value | None:
+    """The value that ops read of the memory from outside that a saved tensor is in. None: it is not
+    from outside, no op reads it, or it requires a gradient, so that no backward writes into it."""
+    source = value.outside or value
+    while source.node is not None and source.node.info.view:
+        source = source.node.inputs[0]
+    tensor = source.tensor
+    if not source.source or not source.read or tensor is None or source.version < 0:
+        return None
+    return None if tensor.requires_grad else source
+
+
+def _copy_for_reruns(source: Value) -> None:
+    """Has reruns read a copy of a tensor from outside that an ``autograd.Function`` is about to
+    get, and whose slots have the memory itself. PyTorch's checkpoint runs everything again before
+    the Function can write."""
+    tensor = source.tensor
+    if source.memory is None and source.seen is None and tensor._version == source.version:
+        source.memory = Memory(lambda: tensor, None, source.version)
+        source.tensor = tensor.clone()
+        source.version = source.tensor._version
+
+
 def own_memory(value: Value) -> Any:
     """What an ``autograd.Function`` gets where the saved tensor still lies in memory that somebody
     holds: the very memory, so that what its backward writes is seen. None: make it again.
@@ -210,8 +233,8 @@ def own_memory(value: Value) -> Any:
     Raises:
         RuntimeError: an earlier backward has written there.
     """
-    memory = value.memory
-    if memory is None or not _reads_a_function():
+    source = _outside(value)
+    if (value.memory is None and source is None) or not _reads_a_function():
         return None
     region = active()
     before = region is not None and region.paused
@@ -219,6 +242,11 @@ def own_memory(value: Value) -> Any:
         region.paused = True
     try:
         with torch.no_grad():
+            if source is not None:
+                _copy_for_reruns(source)
+            memory = value.memory
+            if memory is None:
+                return None
             tensor = memory.tensor()
     finally:
         if region is not None:

@@ -183,7 +183,8 @@ class Schedule:
             for value in held.difference(held_for):
                 wanted[value] = max(wanted.get(value, -1), now)
             op["in"] = [*op["in"], *sorted(held - set(op["in"]))]
-        set_apart(problem["ops"], problem["storages"], lambda v, now: wanted.get(v, -1) > now)
+        is_wanted = lambda value, now: wanted.get(value, -1) > now  # noqa: E731
+        set_apart(problem["ops"], problem["storages"], is_wanted, copies_inputs=True)
         return json.dumps(problem)
 
     def _wanted_by_reruns(self) -> dict[int, int]:
@@ -207,6 +208,18 @@ class Schedule:
         return json.dumps(rows)
 
     def live_bytes(self, device: str | None) -> int:
-        """Peak of the schedule."""
-        text = _native.evaluate_json(self._as_held(), self.document({"device": device}), device)
+        """Peak of the schedule.
+
+        Raises:
+            NotImplementedError: a rerun reads what was overwritten, in a way that the problem does
+                not show (``set_``).
+        """
+        document = self.document({"device": device})
+        try:
+            text = _native.evaluate_json(self._as_held(), document, device)
+        except ValueError as error:
+            raise NotImplementedError(
+                f"budget: a plan cannot count what the region overwrites ({error}). Leave the "
+                "budget out, then the region works as always, or move the write out of it"
+            ) from error
         return int(json.loads(text)["peak_bytes"])

@@ -33,6 +33,7 @@ class Value:
         "label",
         "memory",
         "node",
+        "outside",
         "packs",
         "read",
         "restore",
@@ -54,6 +55,7 @@ class Value:
         self.packs = 0  # saved-tensor slots that have held it or a view of it
         self.source = ""  # "alias" or "object": no op made it, and such a one is held
         self.seen: Seen | None = None  # what its slots have, if the memory was written unseen
+        self.outside: Value | None = None  # what ops read of a tensor that this slot has for itself
         self.memory: Memory | None = None  # that a slot was filled from, as far as it is known
 
 
