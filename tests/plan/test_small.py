@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,16 @@ from test_random_aliases import Dice
 # Bytes of a schedule that keeps the order. In all of them something lets go of what is returned:
 # a view of the caller's memory that begins the backward (155, 174, 281), or one of a value that may
 # not run again (364, where the last run of a result counts, too), or a forward op that only a
-# result of the backward needs (300).
-KNOWN = {155: 3153984, 174: 1048640, 281: 4194304, 300: 1052736, 364: 3149824}
+# result of the backward needs (300), or a rerun of the returned value itself (1025, 1037).
+KNOWN = {
+    155: 3153984,
+    174: 1048640,
+    281: 4194304,
+    300: 1052736,
+    364: 3149824,
+    1025: 2097152,
+    1037: 1048576,
+}
 
 
 @pytest.mark.parametrize("seed", KNOWN)
@@ -26,6 +35,34 @@ def test_the_exact_solver_finds_the_smallest_plan(seed: int) -> None:
     for budget in ("min", KNOWN[seed]):
         plan = cutback.plan(problem, budget=budget, measure="live", device="a100")
         assert plan.numbers["live_bytes"] <= KNOWN[seed], budget
+
+
+def test_a_returned_value_that_nobody_reads_is_made_late() -> None:
+    """It need not be in memory while the large value in the middle of the forward is."""
+    large, small = 2**20, 64
+    ops: list[dict[str, Any]] = [
+        {"name": "x", "in": [], "out": [{"storage": 0}], "flags": ["placeholder"]},
+        {"name": "result", "in": [0], "out": [{"storage": 1}], "flags": [], "time_ps": 1000},
+        {"name": "wide", "in": [0], "out": [{"storage": 2}], "flags": [], "time_ps": 1000},
+        {"name": "sum", "in": [2], "out": [{"storage": 3}], "flags": [], "time_ps": 1000},
+        {"name": "last", "in": [3], "out": [{"storage": 4}], "flags": [], "time_ps": 1000},
+        {"name": "grad", "in": [4], "out": [{"storage": 5}], "flags": ["backward"], "time_ps": 9},
+    ]
+    problem = {
+        "format": "cutback.problem",
+        "version": 1,
+        "backward_starts": 5,
+        "forward_outputs": [1],
+        "backward_outputs": [5],
+        "storages": [
+            {"bytes": small, "flags": ["static"]},
+            *({"bytes": n} for n in (large, large, small, small, small)),
+        ],
+        "ops": ops,
+    }
+    plan = cutback.plan(problem, budget="min", measure="live", device="a100")
+    assert plan.numbers["live_bytes"] == large + 2 * small
+    assert plan.numbers["time_ps"] == plan.numbers["once_ps"]
 
 
 def test_a_state_that_leaves_an_op_out_after_a_rerun() -> None:

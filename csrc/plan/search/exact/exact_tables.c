@@ -31,9 +31,9 @@ static uint32_t units_of(const cb_facts *f, uint32_t op, uint32_t *first) {
     return cb_has_units(f, op) ? f->unit_begin[op + 1] - f->unit_begin[op] : 1;
 }
 
-/* Which units of the forward may run again: the free ones, if what they make is read or is a result
- * of the backward, but for those of which all that is read is kept to the end by its flag. The
- * search never runs them again. */
+/* Marks the units of the forward that may run again: the free ones with an output that is read or
+ * returned and that no flag keeps to the end. (A value that is returned but never read may still
+ * run late, or run again as the first step of the backward, which frees its first copy.) */
 static void mark_reruns(const cb_facts *f, bool *is_read, bool *may_rerun) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) is_read[s] = false;
@@ -52,7 +52,7 @@ static void mark_reruns(const cb_facts *f, bool *is_read, bool *may_rerun) {
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             uint32_t s = p->value_storage[v];
             if (f->root[s] != op || !cb_may_rerun(f, f->unit[s])) continue;
-            may_rerun[f->unit[s]] |= is_read[s] && !cb_stays_to_end(f, s);
+            may_rerun[f->unit[s]] |= (is_read[s] || is_returned(f, s)) && !cb_stays_to_end(f, s);
         }
     }
 }
