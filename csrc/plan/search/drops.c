@@ -75,22 +75,21 @@ static void drop_doubles(cb_pairs *pairs) {
     pairs->list.len = n;
 }
 
-cb_status cb_drop_gaps(const cb_drops *z, cb_pairs *out, bool *added, cb_error *err) {
+cb_status cb_drop_gaps(const cb_drops *z, cb_pairs *out, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, z->cut->f->alloc);
     dropping d = {.z = z, .out = out, .scratch = &scratch};
-    size_t n = z->pairs->list.len;
     out->list.len = 0;
     bool ok = drop_all(&d);
-    *added = out->list.len > 0;
-    if (ok && *added) {
-        ok = CB_RESERVE(out->arena, out->list, n);
-        if (ok && n > 0)
-            memcpy(out->list.at + out->list.len, z->pairs->list.at, n * sizeof *out->list.at);
-        if (ok) out->list.len += n;
-    }
     cb_arena_free(&scratch);
-    if (!ok) return cb_no_memory(err);
+    return ok ? CB_OK : cb_no_memory(err);
+}
+
+cb_status cb_add_pairs(const cb_pairs *more, cb_pairs *out, cb_error *err) {
+    size_t n = more->list.len;
+    if (!CB_RESERVE(out->arena, out->list, n)) return cb_no_memory(err);
+    if (n > 0) memcpy(out->list.at + out->list.len, more->list.at, n * sizeof *out->list.at);
+    out->list.len += n;
     cb_sort_pairs(out->list.at, out->list.len);
     drop_doubles(out);
     return CB_OK;

@@ -9,13 +9,14 @@
 typedef struct cb_drops {
     const cb_cut *cut; /* solved */
     const cb_gaps *gaps;
-    const double *sum;     /* [n_base + 1] running sum of the prices of moments */
-    const cb_pairs *pairs; /* the reruns of the cut */
+    const double *sum; /* [n_base + 1] running sum of the prices of moments */
 } cb_drops;
 
-/* The reruns of the cut, and those of the other gaps over which the prices make keeping a value
- * dearer than running its op again. A rerun before the main gap is an early pair: it stands where
- * the inputs are read last, before an op that does not read the value. `added`: is there any? */
-CB_MUST_CHECK cb_status cb_drop_gaps(const cb_drops *z, cb_pairs *out, bool *added, cb_error *err);
+/* The reruns in all gaps but the main ones over which the prices make keeping a value dearer than
+ * running its op again; often there are none. A rerun before the main gap is an early pair: it runs
+ * where its inputs are read last, before an op that does not read the value. */
+CB_MUST_CHECK cb_status cb_drop_gaps(const cb_drops *z, cb_pairs *out, cb_error *err);
+/* Adds the reruns of the cut, or others; each pair once. */
+CB_MUST_CHECK cb_status cb_add_pairs(const cb_pairs *more, cb_pairs *out, cb_error *err);
 
 #endif

@@ -105,6 +105,7 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
     z->last_forward = CB_NEW(a, uint32_t, f->p->n_storage);
     z->best = CB_NEW(a, double, f->n_base);
     z->relaxed = CB_NEW(a, double, (size_t)f->n_base + 1);
+    z->direction = CB_NEW(a, double, f->n_base);
     z->guess_least = CB_NEW(a, double, f->n_base);
     z->direct = CB_NEW(a, uint32_t, f->p->n_storage);
     z->earliest = CB_NEW(a, uint32_t, f->p->n_storage);
@@ -117,7 +118,8 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
         find_inlined(z);
     }
     if (!z->first_moment || !z->price || !z->sum || !z->last_forward || !z->earliest || !z->need ||
-        !z->unused_forward || !z->best || !z->relaxed || !z->guess_least || !z->direct)
+        !z->unused_forward || !z->best || !z->direction || !z->relaxed || !z->guess_least ||
+        !z->direct)
         return cb_no_memory(err);
     find_uses(z);
     find_direct(z);
@@ -252,12 +254,13 @@ static void force(cb_prices *z) {
 }
 
 static cb_status try_drops(cb_prices *z, cb_error *err) {
-    const cb_drops drops = {z->cut, &z->gaps, z->sum, &z->pairs};
-    bool added;
+    const cb_drops drops = {z->cut, &z->gaps, z->sum};
     force(z);
+    CB_TRY(cb_drop_gaps(&drops, &z->dropped, err));
+    if (z->dropped.list.len == 0) return cb_trial_poll(z->trial, err);
     CB_TRY(cb_recompute_lazily(z->trial->f, z->cut->recompute, z->need, &z->pairs, err));
-    CB_TRY(cb_drop_gaps(&drops, &z->dropped, &added, err));
-    return added ? cb_try_pairs(z->trial, z->dropped.list.at, z->dropped.list.len, err) : CB_OK;
+    CB_TRY(cb_add_pairs(&z->pairs, &z->dropped, err));
+    return cb_try_pairs(z->trial, z->dropped.list.at, z->dropped.list.len, err);
 }
 
 static cb_status solve(cb_prices *z, cb_error *err) {
@@ -336,16 +339,33 @@ static cb_tangent tangent_here(const cb_prices *z) {
     return line;
 }
 
-/* One step along what the relaxed plan holds over the target. False: it holds nothing over it. */
-static bool step_up(cb_prices *z, double target, double gap, double theta) {
-    double norm = 0;
-    for (uint32_t k = 0; k < z->trial->f->n_base; k++) {
+/* Sets the direction of the next step: by how much the relaxed plan exceeds the target at each
+ * moment. If that points away from the last direction, part of the last one is added, so that steps
+ * do not zigzag (Camerini, Fratta and Maffioli 1975). Returns the squared length. */
+static double find_direction(cb_prices *z, double target, bool deflects) {
+    uint32_t n = z->trial->f->n_base;
+    double product = 0, last = 0, norm = 0;
+    for (uint32_t k = 0; k < n; k++) {
         double over = z->relaxed[k] - target;
-        if (over > 0 || z->price[k] > 0) norm += over * over;
+        z->relaxed[k] = over > 0 || z->price[k] > 0 ? over : 0;
+        product += z->relaxed[k] * z->direction[k];
+        last += z->direction[k] * z->direction[k];
     }
+    double share = deflects && product < 0 ? -CB_DEFLECTION * product / last : 0;
+    for (uint32_t k = 0; k < n; k++) {
+        double to = z->relaxed[k] + share * z->direction[k];
+        z->direction[k] = to < 0 && z->price[k] <= 0 ? 0 : to;
+        norm += z->direction[k] * z->direction[k];
+    }
+    return norm;
+}
+
+/* One step. False: the relaxed plan exceeds the target nowhere. */
+static bool step_up(cb_prices *z, double target, double gap, double theta, bool deflects) {
+    double norm = find_direction(z, target, deflects);
     if (norm <= 0) return false;
     for (uint32_t k = 0; k < z->trial->f->n_base; k++)
-        z->price[k] = fmax(0, z->price[k] + theta * gap / norm * (z->relaxed[k] - target));
+        z->price[k] = fmax(0, z->price[k] + theta * gap / norm * z->direction[k]);
     return true;
 }
 
@@ -356,6 +376,7 @@ cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target, co
     double bytes = (double)target, best = -INFINITY, theta = 1, once = (double)f->once_ps;
     double whole = z->start * 0x1p-40;
     int stale = 0;
+    bool deflects = rule == CB_PRICE_BOUND && !z->tries_drops; /* pays off after some 50 steps */
     cb_tangent top = {0, 0, 0};
     cb_tangents *known = rule == CB_PRICE_BOUND ? &z->tangent : &z->guess;
     z->rule = rule;
@@ -365,6 +386,7 @@ cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target, co
         if (z->price[k] < whole) z->price[k] = 0;
     }
     memcpy(z->best, z->price, f->n_base * sizeof *z->best);
+    memset(z->direction, 0, f->n_base * sizeof *z->direction);
     for (int i = 0; i < steps; i++) {
         CB_TRY(solve(z, err));
         cb_tangent line = tangent_here(z);
@@ -378,11 +400,12 @@ cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target, co
             theta *= 0.6;
             stale = 0;
             memcpy(z->price, z->best, f->n_base * sizeof *z->best);
+            memset(z->direction, 0, f->n_base * sizeof *z->direction);
             continue;
         }
         if (rule == CB_PRICE_BOUND && extra_ps - best <= CB_PROVED * once) break;
         relax(z);
-        if (!step_up(z, bytes, fmax(1e-9 * once, extra_ps - bound), theta)) break;
+        if (!step_up(z, bytes, fmax(1e-9 * once, extra_ps - bound), theta, deflects)) break;
     }
     return CB_PUSH(t->scratch, *known, top) ? CB_OK : cb_no_memory(err);
 }

@@ -33,6 +33,7 @@ typedef struct cb_prices {
     double *best;           /* [n_base] prices of the best bound of the last cb_prices_polyak */
     double *sum;            /* [n_base + 1] running sum of `price` */
     double *relaxed;        /* [n_base + 1] bytes of the last cut's plan, transients aside */
+    double *direction;      /* [n_base] of the last step of cb_prices_polyak */
     uint64_t *first_moment; /* [n_base] most bytes alive when everything is saved */
     double start, lowest, highest; /* first price of a crowded moment, and bounds on all prices */
     double scale;                  /* cut units a picosecond */

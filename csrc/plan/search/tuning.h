@@ -31,6 +31,7 @@
 #define CB_AIM 0.98        /* of the target: prices swing around it, and most swings should fit; */
 #define CB_AIM_DIRECT 0.97 /* the same where a value is kept until the backward reads it */
 #define CB_POLYAK_PATIENCE 12 /* steps of the bound without progress, until they get shorter */
+#define CB_DEFLECTION 1.5     /* how much of the last direction a step keeps where they oppose */
 
 /* of the step: the bound is that close to the time of a plan, so it needs no more steps */
 #define CB_PROVED 2e-4
@@ -55,7 +56,7 @@
 #define CB_AIM_STEPS 60          /* of prices that aim at a target */
 #define CB_POLYAK_STEPS 100      /* of the guess; */
 #define CB_MORE_POLYAK_STEPS 200 /* more of them where the best is far from the guess */
-#define CB_PROOF_STEPS 250       /* of the bound, once the answer is known */
+#define CB_PROOF_STEPS 120       /* of the bound, once the answer is known */
 #define CB_CROSS_ROUNDS 2        /* of crossover, while they help */
 #define CB_TRIMMED_PLANS 4       /* the fastest that fit are trimmed */
 #define CB_CLOSE 1.02            /* of the guess: no need to improve it */
