@@ -55,6 +55,7 @@ typedef struct cb_facts {
     uint32_t *position;     /* [n_unit] CB_NONE: dropped or a placeholder */
     uint32_t base_backward; /* position of the first backward op */
     bool spared; /* before each op of the base order stands one that does nothing (spare.h) */
+    uint32_t first_spare; /* if `spared`: ops with this id or a larger one are spare */
 } cb_facts;
 
 /* CB_INVALID: constraints contradict each other; the text names both sides. */

@@ -15,12 +15,14 @@ static cb_status put_floor(const cb_chooser *k, const cb_ladder *d, char *text, 
     text[0] = 0;
     if (!d) return CB_OK;
     CB_TRY(cb_find_floor(&d->first.ledger, t->scratch, &floor, err));
-    if (floor.op == CB_NONE) return CB_OK;
+    uint64_t bytes = floor.bytes + cb_beside_bytes(t->f, t->goal);
+    if (floor.op == CB_NONE || bytes == 0) return CB_OK; /* "below 0 bytes" says nothing */
+    bool named = !t->f->spared || floor.op < t->f->first_spare;
     (void)snprintf(text, room,
                    "; in this order of ops, and running only forward ops again, none is below %llu "
-                   "bytes, set by op %s",
-                   (unsigned long long)(floor.bytes + cb_beside_bytes(t->f, t->goal)),
-                   cb_op_text(t->f->p, floor.op, op));
+                   "bytes%s%s",
+                   (unsigned long long)bytes, named ? ", set by op " : "",
+                   named ? cb_op_text(t->f->p, floor.op, op) : "");
     return CB_OK;
 }
 

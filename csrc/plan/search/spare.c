@@ -112,6 +112,7 @@ cb_status cb_add_spares(const cb_facts *f, const uint32_t *count, cb_arena *aren
     CB_TRY(extend_problem(p, more, arena, err));
     CB_TRY(extend_facts(out, spare, more, arena, err));
     out->spared = true;
+    out->first_spare = f->p->n_op;
     out->n_base = out->base_backward = f->n_base + more;
     for (uint32_t k = 0; k < f->n_base; k++) {
         if (k == f->base_backward) out->base_backward = at;

@@ -156,3 +156,32 @@ def test_floor_against_plans_of_graphs(name):
     floor, smallest = floor_and_smallest(graph)
     plan = cutback.plan(graph, budget="min", max_extra=1.0)
     assert 0 < floor <= min(smallest, plan.numbers["live_bytes"])
+
+
+def test_only_ops_of_the_problem_are_named():
+    """The search puts ops of its own between those of a small problem, where the floor may be."""
+    ops = [
+        ("x0", ["placeholder"], [], 0, 0),
+        ("x1", ["placeholder"], [], 1, 0),
+        ("f0", ["fusible"], [0], 2, 64),
+        ("f1", ["fusible"], [1], 3, 1024),
+        ("f2", ["view"], [2], 2, 0),
+        ("b0", ["backward", "view"], [0, 1, 3], 1, 0),
+        ("b1", ["backward", "random_stateful"], [0, 5], 4, 0),
+    ]
+    sizes = [4096, 0, 1, 128, 0]
+    problem = {
+        "format": "cutback.problem",
+        "version": 1,
+        "backward_starts": 5,
+        "forward_outputs": [],
+        "backward_outputs": [6],
+        "storages": [{"bytes": n, "flags": ["static"] * (i < 2)} for i, n in enumerate(sizes)],
+        "ops": [
+            {"name": n, "flags": f, "in": i, "out": [{"storage": s}], "time_ps": 5, "workspace": w}
+            for n, f, i, s, w in ops
+        ],
+    }
+    with pytest.raises(cutback.BudgetError) as error:
+        cutback.plan(problem, budget=0, device="a100")
+    assert "spare" not in str(error.value) and "below 0 bytes" not in str(error.value)
