@@ -134,6 +134,40 @@ def set_to_saved_memory(x: Any, w: Any, b: Any) -> Any:
     return z.exp() * other.sin()
 
 
+def set_to_memory_from_outside(x: Any, w: Any, b: Any) -> Any:
+    other, third, fourth = torch.empty(0), torch.zeros(4, 4), torch.empty(0)
+    other.set_(b)
+    z = (x @ w).sin() * other
+    third.set_(b.untyped_storage(), 0, b.shape, b.stride())
+    fourth.set_(b)
+    return (z * third).cos() * fourth * other.exp()
+
+
+def set_to_memory_from_outside_that_was_read(x: Any, w: Any, b: Any) -> Any:
+    other = torch.empty(0)
+    z = (x * b).sin() @ w
+    other.set_(b)
+    return z * other * b.cos()
+
+
+def set_twice(x: Any, w: Any, b: Any) -> Any:
+    other, made = torch.empty(0), (x @ w).sin().detach()
+    other.set_(b)
+    z = x * other
+    other = torch.empty(0)
+    other.set_(made)
+    other.set_(b)
+    return z * other * w
+
+
+def set_to_memory_from_outside_and_written(x: Any, w: Any, b: Any) -> Any:
+    other = torch.empty(0)
+    other.set_(b)
+    z = (x @ w).sin() * b
+    other.mul_(2)
+    return z * other * b.tanh()
+
+
 def twice(x: Any, w: Any, b: Any) -> Any:
     e = (x @ w).exp()
     e.data.mul_(0.5)
@@ -146,7 +180,8 @@ UNSEEN = [
     data_of_a_saved_result, data_of_a_saved_operand, data_through_a_view, data_before_it_is_saved,
     data_is_read_by_another_op, data_of_parameters, data_of_a_buffer, a_parameter_gets_other_memory,
     a_buffer_gets_other_memory_and_writes_follow, two_parameters_change_places,
-    set_to_saved_memory, twice,
+    set_to_saved_memory, set_to_memory_from_outside, set_to_memory_from_outside_that_was_read,
+    set_twice, set_to_memory_from_outside_and_written, twice,
 ]  # fmt: skip
 
 

@@ -508,6 +508,8 @@ class Region(TorchDispatchMode):
             self.recent = []  # what waited for readers is not held for this one
         if func is _BERNOULLI or self.noise is not _NO_NOISE:
             self._note_noise(func, args, records)
+        if info.packet is _SET:  # memory from elsewhere, in which nothing was written
+            return out
         node = Node(info, 0)
         for index, t in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
             if isinstance(t, Tensor):
