@@ -34,6 +34,7 @@ from .log import Region
 from .ops import OpInfo
 from .rerun import chain, own_memory, rerun, unpack
 from .schedule import Schedule
+from .transforms import transform_around, warn_of_no_plan
 from .values import Node, Value
 from .watch import Slot, Watching, probed, shapes_of
 
@@ -224,12 +225,14 @@ _candidates: OrderedDict[Any, tuple[Script, ...]] = OrderedDict()
 _strayed: OrderedDict[Any, int] = OrderedDict()
 """Regions that did something else than planned -> runs that are still watched for that."""
 _planned: OrderedDict[Any, Planned] = OrderedDict()
+_unplanned: OrderedDict[Any, None] = OrderedDict()
+"""Regions that ran under a transform, with what was around them."""
 
 
 def forget_plans() -> None:
     """All regions are new again: watched, planned, and warned of at their first run."""
     with _lock:
-        for table in (_candidates, _strayed, _planned):
+        for table in (_candidates, _strayed, _planned, _unplanned):
             table.clear()
 
 
@@ -487,15 +490,34 @@ def _planned_for(seen: Described, budget: Any, plan: Any) -> Planned:
     return _with_first(Script(Schedule(seen, document)), document.get("budget_bytes"), says=True)
 
 
+def check_wish(budget: Any, plan: Any) -> tuple[str, Any]:
+    """What a region is to follow, in comparable form; mistakes surface before anything runs."""
+    if plan is None:
+        budgets.parse(budget, "live")
+        return "budget", budget
+    return "plan", json.dumps(_given(plan), sort_keys=True)
+
+
+def is_unplanned(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: Any, plan: Any
+) -> bool:
+    """Whether a transform or forward AD keeps the region from being planned. Warns once for each
+    region."""
+    around = transform_around()
+    if around is None:
+        return False
+    key = around, _key(fn, args, kwargs, check_wish(budget, plan))
+    if key not in _unplanned:
+        _remember(_unplanned, key, None)
+        warn_of_no_plan(around, stacklevel=4)
+    return True
+
+
 def run_planned(
     fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: Any, plan: Any
 ) -> Any:
     """`checkpoint` with a budget or a plan."""
-    if plan is None:
-        budgets.parse(budget, "live")  # mistakes surface before anything runs
-        wish = "budget", budget
-    else:
-        wish = "plan", json.dumps(_given(plan), sort_keys=True)
+    wish = check_wish(budget, plan)
     key = _key(fn, args, kwargs, wish)
     scripts = _candidates.get(key, ())
     if scripts and key not in _strayed:
@@ -507,7 +529,7 @@ def run_planned(
             warnings.warn(
                 "a region did something else than in the runs that were planned, and went on "
                 "without a plan: in this run the budget may not hold. The next runs are watched",
-                stacklevel=3,
+                stacklevel=4,
             )
         return out
     run = Run(None)
@@ -525,7 +547,7 @@ def run_planned(
     _watch_on(key, found=len(others) == len(scripts))
     run.script = planned.first
     if is_new and planned.over:
-        warnings.warn(planned.over, stacklevel=3)
+        warnings.warn(planned.over, stacklevel=4)
     return out
 
 

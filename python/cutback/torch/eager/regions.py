@@ -18,9 +18,10 @@ from ...planner.plan import Plan
 from ..flags import check_flags
 from .drop_in import context_of, decorator, refuse_hooks, refuse_offload, refuse_unusual
 from .log import Region, active
-from .plan import plan_region, run_planned
+from .plan import check_wish, is_unplanned, plan_region, run_planned
 from .policy import Policy, resolve
 from .rerun import unpack
+from .transforms import disables_hooks, refuse_plan, transform_around, warn_of_hooks
 
 
 def checkpoint(
@@ -72,7 +73,9 @@ def checkpoint(
     Random ops never run again; their results are held, a dropout mask as one byte an element.
     Ops of other libraries run again where they are registered as functions of their arguments, with
     a fake kernel, or a policy says ``MUST_RECOMPUTE``. What was written in place is held. A region
-    inside a region joins it, under its own policy.
+    inside a region joins it, under its own policy. Under ``torch.func`` transforms and forward-mode
+    AD a budget or plan is not followed (the region runs as without one) and a warning says so;
+    inside ``torch.func.grad``, ``vjp``, ``jacrev`` and ``hessian`` nothing runs again.
 
     Raises:
         ValueError: a policy wants the result of a mutating op saved. ``offload`` without a
@@ -121,7 +124,21 @@ def checkpoint(
             return fn(*args, **kwargs)
         finally:
             around.policies.pop()
-    if budget is not None or plan is not None:
+    return _outermost(fn, args, kwargs, budget, plan, policy, offload)
+
+
+def _outermost(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+    budget: Any, plan: Any, policy: Any, offload: bool,
+) -> Any:  # fmt: skip
+    """A region that is in no other, its arguments checked."""
+    wished = budget is not None or plan is not None
+    if disables_hooks():
+        if wished:
+            check_wish(budget, plan)
+        warn_of_hooks(stacklevel=3)
+        return fn(*args, **kwargs)
+    if wished and not is_unplanned(fn, args, kwargs, budget, plan):
         return run_planned(fn, args, kwargs, budget, plan)
     region = Region(policy, offload)
     with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack), region:
@@ -182,6 +199,10 @@ def checkpoint_plan(
 
     Raises:
         cutback.BudgetError: the budget cannot be reached.
+        NotImplementedError: inside a ``torch.func`` transform or forward-mode AD.
     """
+    around = transform_around()
+    if around is not None:
+        refuse_plan(around)
     with torch.enable_grad():
         return plan_region(fn, args, kwargs, budget)
