@@ -3,6 +3,7 @@ plan has one."""
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 import cutback
-from bounds import Problem, random_net, recurrence, rerun_before_the_gap
+from bounds import Problem, Step, random_net, recurrence, rerun_before_the_gap
+from schedules import random_schedules, random_step
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 
@@ -94,3 +96,65 @@ def test_plans_by_constraint_programming(seed: int) -> None:
             assert schedule.peak_bytes <= numbers["budget_bytes"]
             known.append(schedule.time_ps)
         assert numbers["lower_bound_ps"] <= min(known, default=numbers["time_ps"])
+
+
+def returned_by_the_backward(flags: list[str]) -> Problem:
+    """The backward returns ``f1``, which nobody else needs, so ``f0`` and ``f1`` may run there for
+    the first time: nothing is saved, and nothing runs twice."""
+    s = Step()
+    x = s.add([], 1, flags=("placeholder",), held=("static",))
+    a = s.add([x], 4, 10)
+    b = s.add([a], 1, 100, held=tuple(flags))
+    starts, s.backward = len(s.ops), True
+    g = s.add([a], 1, 100)
+    return s.problem(starts, [], [g] if flags else [b, g])
+
+
+def test_a_forward_value_that_the_backward_returns() -> None:
+    problem = returned_by_the_backward([])
+    hand = evaluate.evaluate(problem, [1, 2, 3], 0, "cpu")
+    assert hand.saved_bytes == 0
+    for budget in (0, 10**6, "min"):
+        (numbers,) = answers(problem, [budget], "saved")
+        assert numbers["saved_bytes"] == 0
+        assert numbers["time_ps"] == numbers["lower_bound_ps"] == hand.time_ps
+
+
+def test_memory_held_to_the_end_that_is_made_in_the_backward() -> None:
+    problem = returned_by_the_backward(["hold_end"])
+    hand = evaluate.evaluate(problem, [1, 2, 3], 0, "cpu")
+    assert hand.saved_bytes == 0
+    for numbers in answers(problem, [10**6, 4 * 10**6, 5 * 10**6], "saved"):
+        assert numbers["lower_bound_ps"] <= hand.time_ps
+
+
+def check_random_schedules(seed: int) -> int:
+    """Compares bounds on saved bytes with schedules of all kinds, and bounds on the peak with those
+    of the class ``ordered``. Returns how many schedules were valid."""
+    draw = random.Random(seed)
+    problem = random_step(draw)
+    valid = 0
+    for measure in ("saved", "live"):
+        known: dict[int, int] = {}
+        for steps, starts in random_schedules(problem, draw, 40, measure == "saved"):
+            try:
+                hand = evaluate.evaluate(problem, steps, starts, "cpu")
+            except evaluate.BrokenPlanError:
+                continue
+            size = hand.saved_bytes if measure == "saved" else hand.peak_bytes
+            known[size] = min(hand.time_ps, known.get(size, hand.time_ps))
+            valid += 1
+        sizes = sorted(known)
+        chosen = sorted({*sizes[:2], *draw.sample(sizes, min(3, len(sizes)))})
+        for numbers in answers(problem, [*chosen, "min"], measure):
+            budget = numbers["budget_bytes"]
+            times = [t for b, t in known.items() if b <= budget]
+            assert numbers["lower_bound_ps"] <= min(times, default=numbers["time_ps"]), measure
+    return valid
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(s, marks=pytest.mark.very_slow) for s in range(8, 1000, 8))]
+)
+def test_random_schedules(first: int) -> None:
+    assert sum(check_random_schedules(seed) for seed in range(first, first + 8)) > 80

@@ -37,7 +37,8 @@ typedef struct cb_tradeoff {
 typedef struct cb_tradeoffs {
     const cb_cut *cut;
     cb_frontier frontier;
-    uint64_t held_bytes; /* saved in every schedule */
+    uint64_t held_bytes; /* saved at every point */
+    uint64_t sure_bytes; /* of these, what every schedule saves */
     bool has_bound; /* no: preferences bend costs, or ops have insides; then bounds are once_ps */
     uint32_t n_point;
     cb_tradeoff *point; /* saved bytes rise, time falls */

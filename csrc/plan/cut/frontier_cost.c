@@ -43,7 +43,13 @@ static void start_following(const maker *m) {
         m->watch[v] = CB_NONE;
     }
     for (uint32_t i = 0; i < p->n_forward_output; i++) m->watch[p->forward_output[i]] = 0;
-    for (uint32_t i = 0; i < p->n_backward_output; i++) m->shown[p->backward_output[i]] = CB_NONE;
+    for (uint32_t s = 0; m->counts_late && s < p->n_storage; s++)
+        if (m->late[s]) m->need[s] = CB_NONE;
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t v = p->backward_output[i];
+        m->shown[v] = CB_NONE;
+        if (cb_may_remake_at_end(m->f, v)) m->need[p->value_storage[v]] = CB_NONE;
+    }
 }
 
 /* Run i of the cut may run again in steps before `until`[i]. From the last op to the first: a
@@ -64,7 +70,8 @@ void cb_frontier_follow(const maker *m, const uint32_t *until) {
             uint32_t s = p->value_storage[v];
             if (f->root[s] != op) continue;
             if (m->need[s] > need) need = m->need[s];
-            use = cb_least(use, m->held[s] ? 0 : m->use[s]);
+            bool stays = m->held[s] && !(m->counts_late && m->late[s]);
+            use = cb_least(use, stays ? 0 : m->use[s]);
         }
         m->again[op] = run == CB_NONE ? 0 : cb_least(until[run], need);
         m->drop[op] = cb_least(m->again[op], use);
@@ -125,7 +132,7 @@ void cb_frontier_measure(const maker *m, changes *c) {
 }
 
 cb_status cb_frontier_add_point(maker *m, cb_tradeoff point, cb_error *err) {
-    int64_t extra = 0, budget = (int64_t)(point.saved_bytes - m->t->held_bytes);
+    int64_t extra = 0, budget = (int64_t)(point.saved_bytes - m->t->sure_bytes);
     if (m->t->has_bound) CB_TRY(cb_frontier_bound(&m->t->frontier, budget, &extra, err));
     point.bound_ps = m->f->once_ps + extra;
     return CB_PUSH(m->scratch, m->found, point) ? CB_OK : cb_no_memory(err);

@@ -10,8 +10,31 @@ static bool is_forward(const cb_facts *f, uint32_t storage) {
     return op != CB_NONE && f->position[op] < f->base_backward;
 }
 
-/* What lives to the end and need not be there when the backward starts would not live on from the
- * first run if there were a second: the op that makes it is better not run again. */
+/* Does everything that the op makes stay to the end? Then a second run frees nothing. */
+static bool all_stays(const maker *m, uint32_t op) {
+    const cb_problem *p = m->f->p;
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+        if (m->f->root[p->value_storage[v]] == op && !m->late[p->value_storage[v]]) return false;
+    return true;
+}
+
+/* Storages that are held to the end from their op's first run on: those with the flag, and those
+ * whose views the backward returns. A schedule of a point makes them in the forward, but others
+ * may make them in the backward, and then do not save them. */
+static void mark_late(maker *m) {
+    const cb_facts *f = m->f;
+    const cb_problem *p = f->p;
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t v = p->backward_output[i], s = p->value_storage[v];
+        if (!is_forward(f, s) || m->held[s] || cb_may_remake_at_end(f, v)) continue;
+        m->held[s] = m->late[s] = true;
+    }
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (!is_forward(f, s) || m->held[s] || !(p->storage_flags[s] & CB_STORE_HOLD_END)) continue;
+        m->held[s] = m->late[s] = true;
+    }
+}
+
 static void mark_held(maker *m, bool *may_run) {
     const cb_facts *f = m->f;
     const cb_problem *p = f->p;
@@ -21,18 +44,13 @@ static void mark_held(maker *m, bool *may_run) {
         uint32_t s = p->value_storage[p->forward_output[i]];
         m->held[s] = is_forward(f, s);
     }
-    for (uint32_t i = 0; i < p->n_backward_output; i++) {
-        uint32_t s = p->value_storage[p->backward_output[i]];
-        if (!is_forward(f, s) || m->held[s]) continue;
-        may_run[f->unit[s]] = false;
-        m->held[s] = true;
-    }
+    mark_late(m);
     for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (is_forward(f, s) && !m->held[s] && (p->storage_flags[s] & CB_STORE_HOLD_END)) {
-            may_run[f->unit[s]] = false;
-            m->held[s] = true;
-        }
         if (m->held[s]) m->t->held_bytes += p->storage_bytes[s];
+        if (!m->late[s]) continue;
+        bool flagged = p->storage_flags[s] & CB_STORE_HOLD_END, all = all_stays(m, f->root[s]);
+        if (!flagged || all) may_run[f->unit[s]] = false;
+        if (!flagged && !all) m->t->has_bound = false; /* the op's other outputs may run again */
     }
 }
 
@@ -71,8 +89,18 @@ static void set_inner_times(maker *m, const bool *may_run) {
     }
 }
 
-/* Times of the nodes; ops whose first run may fall away take none. */
-static cb_status set_times(maker *m, const bool *may_run, cb_error *err) {
+/* What every schedule saves: what is held, but for what may be made in the backward. */
+static void count_sure(maker *m) {
+    const cb_facts *f = m->f;
+    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+        if (!m->held[s] || (m->late[s] && m->drop[f->root[s]] > 0)) continue;
+        m->t->sure_bytes += f->p->storage_bytes[s];
+    }
+}
+
+/* Times of the nodes; ops whose first run may fall away take none. Those that make `late` storages
+ * count as ops that may run again here, as they may in other schedules. */
+static cb_status set_times(maker *m, const bool *may_run, const bool *runnable, cb_error *err) {
     const cb_facts *f = m->f;
     if (cb_frontier_is_walked(m)) {
         set_inner_times(m, may_run);
@@ -81,8 +109,11 @@ static cb_status set_times(maker *m, const bool *may_run, cb_error *err) {
     uint32_t *until = CB_NEW(m->scratch, uint32_t, m->cut->n_run);
     if (!until) return cb_no_memory(err);
     for (uint32_t i = 0; i < m->cut->n_run; i++)
-        until[i] = may_run[m->cut->run_op[i]] ? CB_NONE : 0;
+        until[i] = runnable[m->cut->run_op[i]] ? CB_NONE : 0;
+    m->counts_late = true;
     cb_frontier_follow(m, until);
+    m->counts_late = false;
+    count_sure(m);
     for (uint32_t i = 0; i < m->cut->n_run; i++) {
         uint32_t op = m->cut->run_op[i];
         if (!may_run[op] || m->drop[op] > 0) continue;
@@ -100,7 +131,7 @@ static int64_t save_cost(const maker *m, uint32_t storage) {
     return wish == CB_PREFER_RECOMPUTE ? bytes * CB_AGAINST_PREFERENCE : bytes;
 }
 
-static cb_status make_frontier(maker *m, const bool *may_run, cb_error *err) {
+static cb_status make_frontier(maker *m, const bool *may_run, const bool *runnable, cb_error *err) {
     const cb_cut *cut = m->cut;
     const cb_flow *flow = &cut->flow;
     uint32_t *from = CB_NEW(m->scratch, uint32_t, flow->n_arc);
@@ -116,7 +147,7 @@ static cb_status make_frontier(maker *m, const bool *may_run, cb_error *err) {
             bytes[i] = save_cost(m, cut->save_storage[i - cut->n_run]);
         else bytes[i] = i < cut->n_run + cut->n_save + cut->n_inner ? 0 : CB_FLOW_INF;
     }
-    CB_TRY(set_times(m, may_run, err));
+    CB_TRY(set_times(m, may_run, runnable, err));
     cb_priced_network net = {.n_node = flow->n_node,
                              .n_arc = flow->n_arc,
                              .source = SOURCE,
@@ -230,6 +261,7 @@ static cb_status keep_best(maker *m, cb_error *err) {
 static cb_status allocate(maker *m, cb_error *err) {
     const cb_problem *p = m->f->p;
     m->held = CB_NEW(m->scratch, bool, p->n_storage);
+    m->late = CB_NEW(m->scratch, bool, p->n_storage);
     m->is_limited = CB_NEW(m->scratch, bool, p->n_region);
     m->run_of = CB_NEW(m->scratch, uint32_t, m->f->n_unit);
     m->again = CB_NEW(m->scratch, uint32_t, p->n_op);
@@ -240,22 +272,24 @@ static cb_status allocate(maker *m, cb_error *err) {
     m->watch = CB_NEW(m->scratch, uint32_t, p->n_value);
     m->time = CB_NEW(m->scratch, int64_t, m->cut->flow.n_node);
     m->in = CB_NEW(m->scratch, bool, m->cut->flow.n_node);
-    bool ok = m->held && m->is_limited && m->run_of && m->again && m->drop && m->need && m->use &&
-              m->shown && m->watch && m->time && m->in;
+    bool ok = m->held && m->late && m->is_limited && m->run_of && m->again && m->drop && m->need &&
+              m->use && m->shown && m->watch && m->time && m->in;
     return ok ? CB_OK : cb_no_memory(err);
 }
 
 static cb_status make(maker *m, cb_preset preset, cb_error *err) {
     const cb_problem *p = m->f->p;
     bool *may_run = CB_NEW(m->scratch, bool, m->f->n_unit);
-    if (!may_run) return cb_no_memory(err);
+    bool *runnable = CB_NEW(m->scratch, bool, m->f->n_unit); /* by itself, whatever is held */
+    if (!may_run || !runnable) return cb_no_memory(err);
     CB_TRY(allocate(m, err));
     for (uint32_t u = 0; u < m->f->n_unit; u++) m->run_of[u] = CB_NONE;
     for (uint32_t r = 0; r < p->n_region; r++) m->is_limited[r] = p->region_limit[r] != UINT64_MAX;
     mark_runnable(m, preset, may_run);
-    mark_held(m, may_run);
+    memcpy(runnable, may_run, m->f->n_unit * sizeof *runnable);
     find_bends(m);
-    CB_TRY(make_frontier(m, may_run, err));
+    mark_held(m, may_run);
+    CB_TRY(make_frontier(m, may_run, runnable, err));
     CB_TRY(add_steps(m, err));
     CB_TRY(cb_frontier_add_fills(m, err));
     return keep_best(m, err);

@@ -25,6 +25,8 @@ typedef struct maker {
     const cb_facts *f;
     cb_arena *arena, *scratch;
     bool *held;       /* [n_storage] made in the forward and saved in every schedule */
+    bool *late;       /* [n_storage] held to the end only: plans may make it in the backward */
+    bool counts_late; /* follow: the first run of what makes `late` storages may fall away */
     bool *is_limited; /* [n_region] */
     uint32_t *run_of; /* [n_unit] index in cut->run_op */
     uint32_t *again;  /* [n_op] the op runs again in steps before this one */

@@ -77,7 +77,7 @@ static bool number_members(cb_cut *cut, cb_arena *arena, numbers *n) {
     return true;
 }
 
-/* Arcs without limit: a reader that runs again needs its inputs, and so does the backward. */
+/* Arcs without limit: what runs again needs its inputs; so do the backward and its end. */
 static bool add_needs(const cb_cut *cut, arcs *a, const numbers *n) {
     const cb_facts *f = cut->f;
     const cb_problem *p = f->p;
@@ -93,6 +93,10 @@ static bool add_needs(const cb_cut *cut, arcs *a, const numbers *n) {
             if (!cb_slice_reads(slice, j - p->in_begin[op])) continue;
             if (node != CB_NONE && !add_arc(a, first_save + node, reader)) return false;
         }
+    }
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t v = p->backward_output[i], node = n->save_of[p->value_storage[v]];
+        if (cb_may_remake_at_end(f, v) && !add_arc(a, first_save + node, SINK)) return false;
     }
     return true;
 }
@@ -173,8 +177,7 @@ cb_status cb_cut_init(cb_cut *cut, const cb_facts *f, cb_arena *arena, cb_error 
     return status;
 }
 
-/* Constraints that contradict each other were refused before, so a path without limit is a bug; it
- * is told by its ops all the same. */
+/* A path without limit is a bug, as contradicting constraints were refused before. */
 static cb_status fail_path(const cb_cut *cut, cb_error *err) {
     char first[CB_OP_TEXT], last[CB_OP_TEXT];
     const cb_flow *flow = &cut->flow;
@@ -210,14 +213,13 @@ cb_status cb_cut_solve(cb_cut *cut, cb_error *err) {
 #define MOST_WORK 1e15 /* bytes, for what would take hours */
 #define SMALL_PART 4   /* a result is small where it has less than this part of what is read */
 
-/* Operations for a byte of its result, up to which a product is brief: in f32 an inner dimension of
- * 128, as scores of attention have, whose heads are 64 to 128 wide. With what the caller holds, as
- * weights, a quarter of that: depthwise convolutions, the first of a net, low-rank updates, but no
- * layer of a small network. */
+/* Most operations per byte of its result for which a product is brief: in f32 an inner dimension of
+ * 128, as for attention scores. With static inputs (weights) a quarter of that: depthwise and first
+ * convolutions and low-rank updates, but no layer of a small network. */
 #define BRIEF_OPS 64
 #define BRIEF_LAYER_OPS 16
 
-/* What a preset may recompute, of ops that may run twice. */
+/* Which of the ops that may run twice a preset may recompute. */
 typedef struct preset_rules {
     bool any;            /* false: nothing */
     uint32_t only;       /* flags of which an op must have one; 0: any op will do */
@@ -271,7 +273,6 @@ static bool is_brief(const cb_problem *p, uint32_t op, uint64_t reads, double fl
     return flops > 0 && flops <= (double)made * (layer ? BRIEF_LAYER_OPS : BRIEF_OPS);
 }
 
-/* A skinny product takes the time of its traffic. */
 static bool is_slim(const cb_facts *f, uint32_t op) {
     double traffic = (double)f->p->op_bytes[op] / f->device->bytes_per_s;
     return f->p->op_flops[op] > 0 && arithmetic_s(f, op) < traffic;
@@ -301,8 +302,7 @@ static bool allows_member(const cb_facts *f, const preset_rules *rules, uint32_t
     return !(m->flags & rules->never) || brief || (rules->slim && member_is_slim(f, m));
 }
 
-/* All members that an output needs. Of reductions it is the last that counts: those before it have
- * no bytes of their own, and fuse with what reads them. */
+/* All members that an output needs. Only the last reduction counts: others fuse with readers. */
 static bool allows_unit(const cb_facts *f, const preset_rules *rules, uint32_t unit) {
     const cb_problem *p = f->p;
     uint32_t op = cb_unit_op(f, unit), n = p->member_begin[op + 1] - p->member_begin[op];

@@ -37,6 +37,19 @@ static cb_status fail_budget(const cb_tradeoffs *t, const bool *recompute, const
                    largest == CB_NONE ? "no op" : cb_op_text(f->p, f->root[largest], text));
 }
 
+/* The bound at the budget: plans may save more than the answer does, and take less time. */
+static cb_status bound_answer(const cb_tradeoffs *t, const cb_goal *goal, uint32_t point,
+                              double *least_ps, cb_error *err) {
+    int64_t extra = t->point[point].bound_ps - t->cut->f->once_ps;
+    int64_t budget = (int64_t)(goal->bytes < INT64_MAX ? goal->bytes : INT64_MAX);
+    *least_ps = -1;
+    if (!t->has_bound) return CB_OK;
+    if (!goal->smallest)
+        CB_TRY(cb_frontier_bound(&t->frontier, budget - (int64_t)t->sure_bytes, &extra, err));
+    *least_ps = (double)extra;
+    return CB_OK;
+}
+
 static cb_status answer(const cb_tradeoffs *t, const cb_goal *goal, cb_arena *scratch,
                         cb_found *out, cb_error *err) {
     const cb_facts *f = t->cut->f;
@@ -45,7 +58,7 @@ static cb_status answer(const cb_tradeoffs *t, const cb_goal *goal, cb_arena *sc
     if (!recompute) return cb_no_memory(err);
     cb_tradeoffs_recompute(t, i == CB_NONE ? 0 : i, recompute);
     if (i == CB_NONE) return fail_budget(t, recompute, goal, err);
-    out->least_extra_ps = t->has_bound ? (double)(t->point[i].bound_ps - f->once_ps) : -1;
+    CB_TRY(bound_answer(t, goal, i, &out->least_extra_ps, err));
     return cb_recompute_lazily(f, recompute, NULL, &out->pairs, err);
 }
 

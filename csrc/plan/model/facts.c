@@ -539,6 +539,12 @@ bool cb_may_take_in(const cb_facts *f, uint32_t op, uint32_t storage) {
     return cb_find_inlining(f->p, op, cb_unit_value(f, unit)) != CB_NONE;
 }
 
+bool cb_may_remake_at_end(const cb_facts *f, uint32_t value) {
+    uint32_t s = f->p->value_storage[value], op = f->p->value_op[value];
+    if (f->unit_begin || f->inlines || f->root[s] != op || f->held[s]) return false;
+    return f->position[op] < f->base_backward && f->base_backward < f->n_base;
+}
+
 uint64_t cb_held_bytes(const cb_facts *f) {
     uint64_t held = 0;
     for (uint32_t s = 0; s < f->p->n_storage; s++) {

@@ -120,6 +120,10 @@ static inline uint32_t cb_unit_value(const cb_facts *f, uint32_t unit) {
 static inline bool cb_unit_inlines(const cb_facts *f, uint32_t unit) {
     return f->inlines && f->inlines[unit];
 }
+/* True if the value is a forward value that the end of the backward needs and the cut may make
+ * there: it is not a view, and nothing holds it in memory from its first run on. Not for problems
+ * with insides or inlinings. */
+bool cb_may_remake_at_end(const cb_facts *f, uint32_t value);
 /* What searches count for a run after the first that makes these outputs. */
 int64_t cb_again_cost_ps(const cb_facts *f, uint32_t op, uint32_t made);
 

@@ -71,7 +71,8 @@ static void set_save_costs(cb_offload_search *h, double link) {
         if (wish == CB_PREFER_SAVE) move *= CB_AGAINST_PREFERENCE;
         h->fetch[s] = move < keep;
         double cost = fmin(keep, move) * (double)f->p->storage_bytes[s] * h->uses->scale;
-        bool stays = f->p->storage_flags[s] & CB_STORE_HOLD_END;
+        bool stays = (f->p->storage_flags[s] & CB_STORE_HOLD_END) ||
+                     h->uses->earliest[s] == CB_NONE; /* at most the end needs it */
         cut->save_cost[i] = stays                             ? 0
                             : h->t->forced[op] && !f->held[s] ? CB_FLOW_INF
                                                               : (int64_t)fmin(cost, CB_CUT_UNITS);
@@ -333,7 +334,7 @@ static cb_status improve(cb_offload_search *h, uint32_t *left, cb_error *err) {
         list[i] = (move){worth, pair};
     }
     if (n > 0) cb_sort(list, n, sizeof *list, compare_moves);
-    for (size_t i = 0; i<n && * left> 0; i++) {
+    for (size_t i = 0; i < n && *left > 0; i++) {
         uint32_t before = h->t->count;
         CB_TRY_DONE(try_change(h, list[i].pair, err));
         uint32_t used = h->t->count - before;
@@ -381,7 +382,7 @@ static cb_status use_link(cb_offload_search *h, uint32_t *left, cb_error *err) {
         status = cb_no_memory(err);
         goto done;
     }
-    for (size_t i = 0; i<n && * left> 0; i++, --*left) {
+    for (size_t i = 0; i < n && *left > 0; i++, --*left) {
         int64_t before = h->now.time_ps;
         if (!change(h, list[i].pair, &list[i].pair, 1)) {
             status = cb_no_memory(err);

@@ -83,7 +83,8 @@ CB_MUST_CHECK cb_status cb_sim_schedule(const cb_sim *sim, cb_arena *arena, cb_s
 
 /* Every unit in `recompute` [n_unit] that the backward needs, at the first base op that needs it:
  * as late as possible, and kept until its last use. `need` [n_storage] (may be NULL) gets the
- * position of the first such need, CB_NONE: none. */
+ * position of the first such need, CB_NONE: none. Without `need`, forward values that are outputs
+ * of the backward (cb_may_remake_at_end) count as read by its last op. */
 CB_MUST_CHECK cb_status cb_recompute_lazily(const cb_facts *f, const bool *recompute,
                                             uint32_t *need, cb_pairs *out, cb_error *err);
 

@@ -83,6 +83,25 @@ CB_SIM_INLINE bool find_pairs(lazy *z, bool *again, bool plain) {
     return true;
 }
 
+/* Forward values that are outputs of the backward are read at its end: their ops run again before
+ * the last op, as early pairs, since that op may not need them. */
+static bool find_pairs_of_end(lazy *z, bool *again) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    size_t begin = z->out->list.len;
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t v = p->backward_output[i], op = p->value_op[v];
+        if (!cb_may_remake_at_end(f, v) || !z->recompute[op] || again[op]) continue;
+        again[op] = true;
+        if (!CB_PUSH(z->out->arena, z->out->list, cb_pair_make(f->n_base - 1, op | CB_EARLY)) ||
+            !push(z, op, op) || !spread_need(z, again, f->n_base - 1, true))
+            return false;
+    }
+    while (begin > 0 && cb_pair_anchor(z->out->list.at[begin - 1]) == f->n_base - 1) begin--;
+    if (z->out->list.len > begin) cb_sort_pairs(z->out->list.at + begin, z->out->list.len - begin);
+    return true;
+}
+
 cb_status cb_recompute_lazily(const cb_facts *f, const bool *recompute, uint32_t *need,
                               cb_pairs *out, cb_error *err) {
     cb_arena scratch;
@@ -95,6 +114,7 @@ cb_status cb_recompute_lazily(const cb_facts *f, const bool *recompute, uint32_t
     bool plain = !f->unit_begin && !f->inlines;
     bool ok = again && (z.inlined || !f->inlines) && z.need &&
               (plain ? find_pairs(&z, again, true) : find_pairs(&z, again, false));
+    if (ok && plain && !need) ok = find_pairs_of_end(&z, again);
     cb_arena_free(&scratch);
     return ok ? CB_OK : cb_no_memory(err);
 }

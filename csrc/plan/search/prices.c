@@ -218,6 +218,8 @@ static void set_costs(cb_prices *z) {
         uint32_t s = cut->save_storage[i], op = f->unit[s];
         double cost = save_price(z, s);
         bool stays = f->p->storage_flags[s] & CB_STORE_HOLD_END;
+        /* Only the end of the backward needs it, which the gaps take care of. */
+        if (z->earliest[s] == CB_NONE && z->trial->goal->measure != CB_MEASURE_SAVED) stays = true;
         bool forced = z->trial->forced[op] && !f->held[s];
         if (forced && z->rule == CB_PRICE_BOUND) {
             if (must_rerun(z, s)) cost += z->gaps.again_ps[s];
