@@ -2,17 +2,27 @@
 
 A function is traced once for each set of shapes, so what it read then is a constant of every later
 call. That is rarely meant where the value would be another one today, so it is said once, with the
-line. Seen are NumPy's and Python's own generators, and generators, numbers and NumPy arrays in
-variables of the function and of functions of the same file that it names; attributes of objects
-are not followed."""
+line. Followed, for the function and functions of the same file that it names:
+
+* NumPy's and Python's own generators, and generators in variables (closures and globals);
+* calls in the code of clocks, ``os.urandom`` and ``np.random.default_rng()`` without a seed;
+* numbers, strings and NumPy arrays in variables, compared in every call;
+* those in lists and dicts in variables (of a dict, under strings that the code names), and in
+  attributes that the code reads of an object in a variable or of the method's own object. They
+  are compared in calls 1, 2, 4, 8, ..., as elements of arrays are.
+
+Not followed: what lies deeper (``a.b.c``, lists in lists), properties and slots, names that are
+imported inside the function, and functions of other files."""
 
 from __future__ import annotations
 
 import dis
+import os
 import pickle
 import random
+import time
 from collections.abc import Callable, Iterator
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +30,13 @@ import numpy as np
 from ..source import warn
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
-_NUMBERS = (bool, int, float, complex, np.generic)
+_SIMPLE = (bool, int, float, complex, np.generic, str)
+_WATCHED = (*_SIMPLE, np.ndarray)
+_CLOCKS = (
+    time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic,
+    time.monotonic_ns, time.process_time, time.process_time_ns, os.urandom,
+)  # fmt: skip
+_MOST_ENTRIES = 100  # of one list or dict
 
 
 class Variable(NamedTuple):
@@ -37,6 +53,79 @@ class Variable(NamedTuple):
             return self.place.cell_contents
         except ValueError:  # an empty cell
             return None
+
+
+class Part(NamedTuple):
+    """An entry of a list or dict in a variable, or an attribute of an object in one."""
+
+    name: str
+    place: Variable
+    key: Any
+    is_entry: bool
+
+    def value(self) -> Any:
+        """What it holds; None where it is gone. Runs no code of the user's."""
+        owner = self.place.value()
+        if self.is_entry:
+            if type(owner) is dict:
+                return owner.get(self.key)
+            return owner[self.key] if type(owner) is list and self.key < len(owner) else None
+        try:
+            own = object.__getattribute__(owner, "__dict__")
+        except AttributeError:
+            own = {}
+        if self.key in own:
+            return own[self.key]
+        kinds = type(owner).__mro__
+        return next((vars(one)[self.key] for one in kinds if self.key in vars(one)), None)
+
+
+class _Code(NamedTuple):
+    """What a function's code reads."""
+
+    attributes: list[tuple[Variable, str]]
+    impure: list[str]
+    """Clocks and the like that it calls."""
+    strings: set[str]
+
+
+def _is_unseeded(rest: list[dis.Instruction]) -> bool:
+    """Whether a function that was just loaded is called without arguments."""
+    passed = ("CACHE", "PRECALL", "PUSH_NULL")
+    call = next((one for one in rest if one.opname not in passed), None)
+    return call is not None and call.opname == "CALL" and call.arg == 0
+
+
+def _read_by(function: FunctionType, owner: Any) -> _Code:
+    """Follows names and one attribute after them; `owner`: of a method, its object."""
+    code, found = function.__code__, _Code([], [], set())
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    first = code.co_varnames[:1] if owner is not None and code.co_argcount else ()
+    found.strings.update(c for c in code.co_consts if isinstance(c, str))
+    rows = list(dis.get_instructions(code))
+    variable: Variable | None = None
+    value: Any = None
+    for at, row in enumerate(rows):
+        kind = row.opname
+        if kind.startswith("LOAD_FAST"):  # the last of two that are loaded at once
+            name = row.argval[-1] if isinstance(row.argval, tuple) else row.argval
+            variable = Variable(name, {name: owner}) if name in first else None
+            value = owner if variable else None
+        elif kind in ("LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME"):
+            variable = Variable(row.argval, cells.get(row.argval, function.__globals__))
+            value = variable.value()
+        elif kind in ("LOAD_ATTR", "LOAD_METHOD"):
+            if variable is not None:
+                found.attributes.append((variable, row.argval))
+            value = vars(value).get(row.argval) if isinstance(value, ModuleType) else None
+            variable = None
+        elif kind not in ("CACHE", "PUSH_NULL"):
+            variable = value = None
+        if callable(value) and any(value is one for one in _CLOCKS):
+            found.impure.append(f"{value.__module__}.{value.__name__}")
+        elif value is np.random.default_rng and _is_unseeded(rows[at + 1 :]):
+            found.impure.append("numpy.random.default_rng() without a seed")
+    return found
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
@@ -63,8 +152,25 @@ def _plain(function: Any) -> FunctionType | None:
     return function if isinstance(function, FunctionType) else None
 
 
-def variables(function: Callable[..., Any]) -> list[Variable]:
-    """Variables that the function reads, and functions of the same file that it names."""
+def _owner(function: Any) -> Any:
+    """The object of a method, under partials and wrappers; None of other functions."""
+    for _ in range(20):
+        try:
+            if isinstance(function, FunctionType):
+                return None
+            owner = getattr(function, "__self__", None)
+            if owner is not None and hasattr(function, "__func__"):
+                return owner
+            function = getattr(function, "__wrapped__", None) or getattr(function, "func", None)
+        except Exception:  # an object of the user's that raises
+            return None
+    return None
+
+
+def surrounding(function: Callable[..., Any]) -> tuple[list[Variable], list[_Code]]:
+    """Variables that the function reads, and functions of the same file that it names; and what
+    the code of each reads."""
+    codes: list[_Code] = []
     found: dict[tuple[str, int], Variable] = {}
     start = _plain(function)
     waiting, seen = [start] if start else [], set()
@@ -73,6 +179,7 @@ def variables(function: Callable[..., Any]) -> list[Variable]:
         if one in seen:
             continue
         seen.add(one)
+        codes.append(_read_by(one, _owner(function) if one is start else None))
         cells = zip(one.__code__.co_freevars, one.__closure__ or (), strict=True)
         outside = [Variable(name, cell) for name, cell in cells]
         outside += [Variable(name, one.__globals__) for name in _global_names(one.__code__)]
@@ -82,7 +189,26 @@ def variables(function: Callable[..., Any]) -> list[Variable]:
             inner = _plain(value) if callable(value) else None
             if inner is not None and inner.__globals__ is one.__globals__:
                 waiting.append(inner)
-    return list(found.values())
+    return list(found.values()), codes
+
+
+def _parts(around: list[Variable], codes: list[_Code]) -> Iterator[Part]:
+    """Entries and attributes of what variables hold, as far as the code may read them."""
+    strings = set().union(*(code.strings for code in codes))
+    for variable in around:
+        value = variable.value()
+        if type(value) is list:
+            keys: list[Any] = list(range(len(value)))
+        else:
+            names = value if type(value) is dict else ()
+            keys = [key for key in names if not isinstance(key, str) or key in strings]
+        for key in keys[:_MOST_ENTRIES]:
+            if type(key) in (int, str):
+                yield Part(f"{variable.name}[{key!r}]", variable, key, True)
+    read = [one for code in codes for one in code.attributes]
+    known = {(variable.name, id(variable.place), key): (variable, key) for variable, key in read}
+    for variable, key in known.values():
+        yield Part(f"{variable.name}.{key}", variable, key, False)
 
 
 class RandomNumbers:
@@ -125,7 +251,7 @@ def _is_equal(before: Any, value: Any) -> bool:
             and (before.dtype, before.shape) == (value.dtype, value.shape)
             and before.tobytes() == value.tobytes()
         )
-    if not isinstance(value, _NUMBERS):
+    if not isinstance(value, _SIMPLE):
         return False
     return bool(before == value) or bool(before != before and value != value)
 
@@ -134,7 +260,8 @@ def _named(value: Any) -> str:
     """A number as it is written; anything else by its kind, as its text may be long, or raise."""
     if isinstance(value, np.ndarray):
         return f"an array {value.dtype}{list(value.shape)}"
-    return repr(value) if isinstance(value, _NUMBERS) else f"an object {type(value).__name__}"
+    simple = isinstance(value, _SIMPLE)
+    return f"{value!r:.60}" if simple else f"an object {type(value).__name__}"
 
 
 class Captured(NamedTuple):
@@ -149,9 +276,10 @@ class Surroundings:
     """What a traced function has read beside its arguments, looked at again by later calls."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._around = variables(function)
+        self._around, self._codes = surrounding(function)
         self.random = RandomNumbers(self._around)
-        self._held: list[tuple[Variable, Any]] = []
+        self._held: list[tuple[Variable | Part, Any]] = []
+        self._parts: list[tuple[Variable | Part, Any]] = []
         self._captured: list[Captured] = []
         self._calls = 0
 
@@ -159,34 +287,51 @@ class Surroundings:
         """Remembers what later calls are compared with: what the trace itself changed is left
         out."""
         self.random.look()
-        watched = (*_NUMBERS, np.ndarray)
+        self._warn_of_calls()
         held = ((variable, variable.value()) for variable in self._around)
-        self._held = [(v, value) for v, value in held if isinstance(value, watched)]
+        self._held = [(v, value) for v, value in held if isinstance(value, _WATCHED)]
+        parts = ((part, part.value()) for part in _parts(self._around, self._codes))
+        self._parts = [(part, value) for part, value in parts if isinstance(value, _WATCHED)]
         self._captured = [one for one in captured if one.array.tobytes() == one.bits]
+
+    def _warn_of_calls(self) -> None:
+        for name in dict.fromkeys(name for code in self._codes for name in code.impure):
+            warn(
+                f"a traced function calls {name}: every later call uses the result that the trace "
+                "had. Pass it as an argument",
+                RuntimeWarning,
+            )
 
     def look(self) -> None:
         """Warns, once for each, of variables and arrays that have changed since the trace. Elements
-        are compared in calls 1, 2, 4, 8, ..., so that many calls cost nothing."""
-        for pair in self._held:
-            value = pair[0].value()
-            if value is not pair[1]:
-                self._compare(pair, value)
+        of arrays, entries and attributes are compared in calls 1, 2, 4, 8, ..., so that many calls
+        cost nothing."""
+        self._compare_all(self._held)
         self._calls += 1
-        if self._captured and self._calls & (self._calls - 1) == 0:
+        if self._calls & (self._calls - 1) == 0:
+            self._compare_all(self._parts)
             self._compare_elements()
 
-    def _compare(self, pair: tuple[Variable, Any], value: Any) -> None:
+    def _compare_all(self, pairs: list[tuple[Variable | Part, Any]]) -> None:
+        """Warns of those that changed, and takes them out."""
+        for pair in [pair for pair in pairs if pair[0].value() is not pair[1]]:
+            pairs[:] = [one for one in pairs if one is not pair]  # also if the warning is an error
+            pairs += self._compare(pair, pair[0].value())
+
+    @staticmethod
+    def _compare(
+        pair: tuple[Variable | Part, Any], value: Any
+    ) -> list[tuple[Variable | Part, Any]]:
         variable, before = pair
-        self._held = [one for one in self._held if one is not pair]
         if _is_equal(before, value):  # elements are not compared again in every call
-            self._held.append((variable, value if isinstance(value, np.ndarray) else before))
-            return
+            return [(variable, value if isinstance(value, np.ndarray) else before)]
         warn(
             f"{variable.name} was {_named(before)} when the function was traced and is "
             f"{_named(value)} now: calls go on with the former. Pass {variable.name} as an "
             "argument",
             RuntimeWarning,
         )
+        return []
 
     def _compare_elements(self) -> None:
         changed: list[Captured] = []

@@ -4,7 +4,9 @@ where it would be another value now: once, with the line."""
 from __future__ import annotations
 
 import functools
+import os
 import random
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -216,3 +218,107 @@ def test_names_that_are_not_read_are_not_watched(monkeypatch: pytest.MonkeyPatch
     quiet(lambda: step(X))
     monkeypatch.setitem(globals(), "shape", 2)
     quiet(lambda: step(X))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: x * time.time(), "time.time"),
+        (lambda x: x * time.perf_counter(), "time.perf_counter"),
+        (lambda x: x * os.urandom(1)[0], "posix.urandom"),
+        (lambda x: x * np.random.default_rng().random(), "numpy.random.default_rng"),
+    ],
+)
+def test_clocks_and_generators_that_the_function_makes(function: Any, name: str) -> None:
+    step = cb.compile(function, argnums=None)
+    with pytest.warns(RuntimeWarning, match=f"calls {name}") as caught:
+        step(X)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    quiet(lambda: step(X))
+
+
+def test_a_seeded_generator_is_quiet() -> None:
+    step = cb.compile(lambda x: x * np.random.default_rng(3).random(), argnums=None)
+    quiet(lambda: step(X))
+
+
+class Settings:
+    kind = 1.0
+
+    def __init__(self) -> None:
+        self.scale, self.flag, self.mode, self.table = 1.0, False, "a", TABLE.copy()
+        self.unread = 0
+
+    def apply(self, x: Any) -> Any:
+        return x * self.scale
+
+
+SETTINGS = Settings()
+
+
+def uses_all(x: Any) -> Any:
+    if SETTINGS.flag or SETTINGS.mode == "b":
+        return x
+    return x * SETTINGS.scale + SETTINGS.table + SETTINGS.kind
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("scale", 2.0), ("flag", True), ("mode", "b"), ("table", TABLE + 1), ("kind", 3.0)],
+)
+def test_an_attribute_that_changes(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "SETTINGS", Settings())
+    step = cb.compile(uses_all, argnums=None)
+    quiet(lambda: step(X))
+    SETTINGS.unread = 5
+    quiet(lambda: step(X))
+    setattr(SETTINGS, name, value)
+    with pytest.warns(RuntimeWarning, match=rf"SETTINGS\.{name} was .* Pass SETTINGS\.{name}"):
+        step(X)
+    for _ in range(5):
+        quiet(lambda: step(X))
+
+
+def test_an_attribute_of_a_methods_object() -> None:
+    settings = Settings()
+    step = cb.compile(settings.apply, argnums=None)
+    quiet(lambda: step(X))
+    settings.scale = 3.0
+    with pytest.warns(RuntimeWarning, match=r"self\.scale was 1\.0 .* is 3\.0 now"):
+        step(X)
+
+
+def test_entries_that_change() -> None:
+    row, table = [1.0, 2.0], {"scale": 1.0, "loss": 0.0}
+    step = cb.compile(lambda x: x * table["scale"] * row[0], argnums=None)
+    quiet(lambda: step(X))
+    table["loss"] = 3.0  # not read
+    row.append(4.0)
+    quiet(lambda: step(X))
+    table["scale"], row[0] = 2.0, 5.0
+    with pytest.warns(RuntimeWarning) as caught:
+        step(X), step(X)
+    said = sorted(str(one.message) for one in caught)
+    assert len(said) == 2
+    assert "row[0] was 1.0" in said[0] and "table['scale'] was 1.0" in said[1]
+
+
+def test_entries_and_attributes_are_read_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cutback.frontend.surroundings import Part
+
+    reads = 0
+    value = Part.value
+
+    def counted(part: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return value(part)
+
+    monkeypatch.setattr(Part, "value", counted)
+    settings = Settings()
+    step = cb.compile(settings.apply, argnums=None)
+    step(X)
+    reads = 0
+    for _ in range(64):
+        step(X)
+    assert reads == 7  # in calls 1, 2, 4, ..., 64
