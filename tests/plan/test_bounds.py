@@ -3,6 +3,7 @@ plan has one."""
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import cutback
-from bounds import Problem, Step, random_net, recurrence, rerun_before_the_gap
+from bounds import MB, Problem, Step, random_net, recurrence, rerun_before_the_gap
 from schedules import random_schedules, random_step
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
@@ -158,3 +159,43 @@ def check_random_schedules(seed: int) -> int:
 )
 def test_random_schedules(first: int) -> None:
     assert sum(check_random_schedules(seed) for seed in range(first, first + 8)) > 80
+
+
+def class_of(problem: Problem, budget: int, steps: list[int], starts: int) -> str:
+    """The bound's class of the plan for the budget with other steps in it, which fit as well."""
+    plan = cutback.plan(problem, budget=budget, measure="live", device="cpu")
+    assert plan.numbers["bound_class"] == "ordered"
+    hand = evaluate.evaluate(problem, steps, starts, "cpu")
+    assert hand.peak_bytes <= budget and hand.time_ps < plan.numbers["lower_bound_ps"]
+    document = {**json.loads(plan.to_json()), "steps": steps, "backward_starts": starts}
+    del document["decisions"]
+    document["numbers"]["lower_bound_ps"] = hand.time_ps
+    again = cutback.Plan(json.dumps(plan.problem), json.dumps(document))
+    return str(json.loads(again.explain(as_json=True))["numbers"]["bound_class"])
+
+
+def test_an_op_that_nobody_needs_is_outside_the_class() -> None:
+    """It would begin the backward, so that ``loss`` may go before the last op."""
+    s = Step()
+    x = s.add([], 0, flags=("placeholder",), held=("static",))
+    a = s.add([x], 40, 100)
+    loss = s.add([a], 1, 50)
+    starts, s.backward = len(s.ops), True
+    s.add([loss], 1, 5)  # dead
+    g = s.add([a], 40, 5, ("random_stateful",))
+    problem = s.problem(starts, [loss], [a, g])
+    assert class_of(problem, 80 * MB, [1, 2, 3, 4], 2) == "trivial"
+
+
+def test_held_memory_is_first_made_in_the_forward_in_the_class() -> None:
+    s = Step()
+    x = s.add([], 0, flags=("placeholder",), held=("static",))
+    a = s.add([x], 40, 1)
+    c = s.add([x], 0, 1)
+    b = s.add([x], 4, 1000)
+    s.add([b], 1, 1, held=("hold_end",))
+    starts, s.backward = len(s.ops), True
+    g = s.add([a, c], 3)
+    last = s.add([g, b, c], 1)
+    problem = s.problem(starts, [], [last])
+    assert class_of(problem, 44 * MB, [1, 2, 5, 3, 4, 2, 6], 2) == "trivial"

@@ -126,6 +126,13 @@ cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s, cb_arena *are
 
 /* ---- the class of the bound ------------------------------------------------------------------ */
 
+/* Is anything that the op makes held to the end? Then its first run is in the forward. */
+static bool makes_held(const cb_facts *f, uint32_t op) {
+    for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++)
+        if (cb_stays_to_end(f, f->p->value_storage[v])) return true;
+    return false;
+}
+
 /* May this run be one after the first, or a first one that is late? */
 static bool may_be_late(const cb_facts *f, const cb_schedule *s, uint32_t step, bool first) {
     uint32_t op = s->step[step], made = cb_made_at(f->p, s, step);
@@ -162,6 +169,7 @@ static bool keeps_order(const cb_facts *f, const cb_schedule *s, bool *ran) {
         if (backward && next < f->base_backward) next = f->base_backward;
         bool in_place = first && k >= next && k < (backward ? f->n_base : f->base_backward);
         if (!in_place && !may_be_late(f, s, t, first)) return false;
+        if (first && backward && k < f->base_backward && makes_held(f, op)) return false;
         if (in_place) next = k + 1;
         ran[op] = true;
     }
