@@ -491,7 +491,8 @@ typedef struct cb_extra_row { /* beside a row; NULL: not for this one */
 } cb_extra_row;
 typedef struct cb_optim_extras { /* what a step does beside the update, in the same pass */
     double grad_factor;          /* gradients count times this: 1 / the scale of a loss */
-    double max_norm;             /* > 0: and are shortened to this norm, of all rows together */
+    double max_norm;             /* > 0: and are shortened to this norm, of all rows together; an
+                                    infinite one only asks for the norm */
     double average_keep;      /* averages become average_keep of themselves and the rest of param */
     bool skips;               /* if a gradient is not finite nothing is stepped; so with max_norm */
     bool zeroes;              /* gradients are zeros after the step, or after it is skipped */

@@ -26,12 +26,19 @@ static bool is_number(double x, double most) { return x >= 0 && x <= most; }
 
 cb_status cb_extras_check(const cb_optimizer *o, const cb_optim_extras *extras, uint32_t n,
                           cb_error *err) {
-    if (!(is_number(extras->grad_factor, CB_HYPER_MOST) &&
-          is_number(extras->max_norm, CB_HYPER_MOST) && is_number(extras->average_keep, 1))) {
+    if (!is_number(extras->grad_factor, CB_HYPER_MOST)) {
         return cb_fail(err, CB_INVALID,
-                       "%s: grad_factor=%g, max_norm=%g and average_keep=%g; they must be finite "
-                       "and >= 0, the last at most 1",
-                       o->name, extras->grad_factor, extras->max_norm, extras->average_keep);
+                       "%s: the factor of gradients is %g; it must be between 0 and %g", o->name,
+                       extras->grad_factor, CB_HYPER_MOST);
+    }
+    if (!(extras->max_norm >= 0)) {
+        return cb_fail(err, CB_INVALID, "%s: max_norm is %g; it must be 0 or above", o->name,
+                       extras->max_norm);
+    }
+    if (!is_number(extras->average_keep, 1)) {
+        return cb_fail(err, CB_INVALID,
+                       "%s: averages keep %g of themselves; it must be between 0 and 1", o->name,
+                       extras->average_keep);
     }
     for (uint32_t i = 0; extras->rows && i < n; i++) {
         const cb_extra_row *row = &extras->rows[i];

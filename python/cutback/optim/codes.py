@@ -22,7 +22,8 @@ def check_version(what: str, version: Any) -> int:
         ValueError: there is no such version, or this release does not know it.
     """
     try:
-        known = int(version) == version and 1 <= version <= VERSION
+        is_flag = isinstance(version, bool | np.bool_)
+        known = not is_flag and int(version) == version and 1 <= version <= VERSION
     except (TypeError, ValueError, OverflowError):
         known = False
     if not known:
@@ -31,6 +32,20 @@ def check_version(what: str, version: Any) -> int:
             f"versions 1 to {VERSION}; load it with the release that wrote it, or a newer one"
         )
     return int(version)
+
+
+def check_scales(what: str, scales: Array) -> None:
+    """Checks the scales of 8-bit codes. A NaN would spoil all parameters of its block.
+
+    Raises:
+        ValueError: one is negative or not finite.
+    """
+    wrong = ~((scales >= 0) & (scales < np.inf))
+    if wrong.any():
+        raise ValueError(
+            f"{what} has a scale of {scales[wrong].flat[0]}; scales of 8-bit codes are finite and "
+            "at least 0, so the state is damaged"
+        )
 
 
 def is_version_1(arrays: Mapping[str, Any]) -> bool:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..scalars import flag, number
-from .numbers import least_zero
 from .state import HALVES, kind_of
 
 
@@ -48,12 +47,17 @@ class Extras(NamedTuple):
         """
         if grad_scale is not None:
             grad_scale = number(owner, "grad_scale", grad_scale)
-            if not 0 < grad_scale < 1e30:
-                raise ValueError(f"{owner}: grad_scale={grad_scale} is not positive and finite")
+            if not 1e-30 < grad_scale < 1e30:
+                raise ValueError(
+                    f"{owner}: grad_scale={grad_scale} is not a number between 1e-30 and 1e30"
+                )
         if max_norm is not None:
-            max_norm = least_zero(owner, "max_norm", max_norm)
-            if max_norm == 0:
-                raise ValueError(f"{owner}: max_norm=0.0 is not positive; None clips nothing")
+            max_norm = number(owner, "max_norm", max_norm)
+            if not max_norm > 0:
+                raise ValueError(
+                    f"{owner}: max_norm={max_norm} is not a number above 0; float('inf') only "
+                    "measures the norm"
+                )
         decay = number(owner, "average_decay", average_decay)
         if not 0 <= decay <= 1:
             raise ValueError(f"{owner}: average_decay={decay} is not in [0, 1]")

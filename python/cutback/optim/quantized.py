@@ -10,7 +10,7 @@ import numpy as np
 
 from .algorithms import Adaptive
 from .base import optimizer
-from .codes import STATES, VERSION, check_version, converted, is_version_1
+from .codes import STATES, VERSION, check_scales, check_version, converted, is_version_1
 from .state import State
 
 
@@ -51,7 +51,8 @@ class AdamW8bit(Adaptive):
         """As :meth:`Optimizer.load_state_dict`; codes of version 1 are converted.
 
         Raises:
-            TypeError, ValueError: as there, or the codes have a version that is not known here.
+            TypeError, ValueError: as there, the codes have a version that is not known here, or a
+                scale is negative or not finite.
         """
         super().load_state_dict(_in_todays(state) if isinstance(state, Mapping) else state)
 
@@ -63,6 +64,9 @@ class AdamW8bit(Adaptive):
 def _in_todays(state: Mapping[str, Any]) -> dict[str, Any]:
     """A ``state_dict`` in today's codes, and without their version."""
     found = {key: state[key] for key in state if key != "codes"}
+    for key in found:
+        if str(key).endswith((".m_scale", ".v_scale")) and np.asarray(found[key]).dtype.kind == "f":
+            check_scales(f"{key} of the state of AdamW8bit", np.asarray(found[key]))
     if "codes" in state and check_version("the state of AdamW8bit", state["codes"]) == VERSION:
         return found
     for name in [str(key)[:-2] for key in found if str(key).endswith(".m")]:

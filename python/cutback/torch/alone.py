@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _native
 from ..optim.base import Half, Optimizer
-from ..optim.codes import STATES, VERSION, check_version, converted, is_version_1
+from ..optim.codes import STATES, VERSION, check_scales, check_version, converted, is_version_1
 from ..optim.state import has_form, kind_of
 from ..scalars import number
 from .beside import Beside
@@ -36,6 +36,17 @@ class Alone(Counting):
                 x = state[key]
                 if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
                     state[key] = torch.tensor(number_of(x), dtype=torch.float32)
+
+    def _check_needed(
+        self, place: str, p: Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        super()._check_needed(place, p, state, group)
+        for key in self._needed(group, p) if state else ():
+            if state[key] is None:
+                raise ValueError(
+                    f"{type(self).__name__}: {key} of {place} in the state to load is None, and "
+                    "has to be a tensor"
+                )
 
     def _check_ways(self) -> None:
         """Options of these names are the formula's own."""
@@ -141,7 +152,8 @@ class OfArrays(Alone):
             states = [self.state.get(p) or {} for p in group["params"]]
             if any(getattr(x.get("m"), "dtype", torch.uint8) != torch.uint8 for x in states):
                 continue  # PyTorch calls __setstate__ before it is told not to cast codes
-            for p, state in zip(group["params"], states, strict=True):
+            for i, (p, state) in enumerate(zip(group["params"], states, strict=True)):
+                self._check_scales(f"parameter {i} of group {g}", state)
                 held = {key: state[key] for key in STATES if isinstance(state.get(key), Tensor)}
                 arrays = {key: x.detach().cpu().contiguous().numpy() for key, x in held.items()
                           if x.dtype in _READ}  # fmt: skip
@@ -149,6 +161,13 @@ class OfArrays(Alone):
                     state.update((key, torch.from_numpy(array).to(p.device))
                                  for key, array in converted(arrays).items())  # fmt: skip
             group[_CODES] = VERSION
+
+    def _check_scales(self, place: str, state: dict[str, Any]) -> None:
+        for key, form in self._forms().items():
+            x = state.get(key)
+            if form == "scales" and isinstance(x, Tensor) and x.is_floating_point():
+                what = f"{type(self).__name__}: {key} of {place} in the state to load"
+                check_scales(what, x.detach().cpu().double().numpy())
 
     def _step_here(self, beside: Beside, scale: float) -> None:
         """Codes do not show which type of parameter they were made for, so it is kept here, until

@@ -26,7 +26,7 @@ def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> np.ndarray[Any, 
         return None
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: the {what} is {type(x).__name__}, not a tensor")
-    if lacks_memory(x):
+    if lacks_memory(x) or x._is_zerotensor():
         raise ValueError(f"{name}: the {what} has less memory than it has elements")
     halves = (torch.float16, torch.bfloat16)
     whole = torch.float32 if p.dtype in halves else p.dtype

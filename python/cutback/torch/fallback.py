@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .states import names_of
 
-_MOST = 1e30  # a learning rate in the core (CB_HYPER_MOST)
+_MOST = 1e30  # a number of a group in the core (CB_HYPER_MOST)
+_SIGNED = ("beta2_decay", "dampening", "initial_accumulator_value")  # may be below 0
 
 
 def _sharing_memory(groups: Sequence[dict[str, Any]]) -> tuple[str, str] | None:
@@ -34,24 +35,57 @@ def _sharing_memory(groups: Sequence[dict[str, Any]]) -> tuple[str, str] | None:
     return None
 
 
-def accepted_by_torch(groups: Sequence[dict[str, Any]]) -> str | None:
-    """What the core refuses and PyTorch steps all the same: a learning rate that a scheduler has
-    moved out of range, or different parameters whose memory overlaps. None: neither; a rate that is
-    NaN is a mistake."""
+def _numbers_of(value: Any) -> list[float]:
+    """The numbers of an option; none if it is something else."""
+    numbers: list[float] = []
+    for x in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(x, Tensor) and x.numel() == 1 and not x.is_complex():
+            x = x.item()
+        if isinstance(x, int | float | np.floating | np.integer) and not isinstance(x, bool):
+            numbers.append(float(x))
+    return numbers
+
+
+def _out_of_range(key: str, x: float) -> bool:
+    if key == "betas" and x >= 1:
+        return True
+    return not abs(x) <= _MOST or (x < 0 and key not in _SIGNED)
+
+
+def _first_out_of_range(
+    groups: Sequence[dict[str, Any]], options: Mapping[str, Any]
+) -> tuple[int, str, float] | None:
+    """The first number that the core refuses: its group, option and value."""
     for g, group in enumerate(groups):
-        lr = float(group["lr"])
-        if lr < 0 or lr > _MOST:
-            return f"group {g} has lr={lr:g}, which is out of range"
+        for key in options:
+            for x in _numbers_of(group.get(key)):
+                if _out_of_range(key, x):
+                    return g, key, x
+    return None
+
+
+def accepted_by_torch(groups: Sequence[dict[str, Any]], options: Mapping[str, Any]) -> str | None:
+    """What the core refuses and PyTorch steps all the same: a number that a scheduler or the user
+    has moved out of range in a group, or different parameters whose memory overlaps. None: neither.
+    PyTorch checks numbers when an optimizer is made and never again. ``options`` has the names of
+    the options of groups."""
+    found = _first_out_of_range(groups, options)
+    if found is not None:
+        g, key, x = found
+        return f"group {g} has {key}={x:g}, which is out of range"
     tied = _sharing_memory(groups)
     return tied and f"{tied[0]} and {tied[1]} share memory"
 
 
 def whole_or_not(
-    step: Callable[[], Any], groups: Sequence[dict[str, Any]], states: dict[Tensor, dict[str, Any]]
+    step: Callable[[], Any],
+    groups: Sequence[dict[str, Any]],
+    states: dict[Tensor, dict[str, Any]],
+    options: Mapping[str, Any],
 ) -> None:
-    """Takes a step of PyTorch's. Where a learning rate is so large that PyTorch may find out in the
-    middle that it does not fit its type, parameters and states are restored after an error."""
-    if not any(_MOST < abs(float(group["lr"])) < math.inf for group in groups):
+    """Takes a step of PyTorch's. Where a number is out of range, PyTorch may find out in the middle
+    that it cannot compute with it; parameters and states are restored after an error."""
+    if _first_out_of_range(groups, options) is None:
         step()
         return
     params = [p for group in groups for p in group["params"] if p.grad is not None]

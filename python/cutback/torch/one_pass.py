@@ -16,9 +16,10 @@ from .. import _native
 from ..integers import integer
 from ..optim.base import Half
 from ..optim.extras import Outcome, outcome
+from . import states as loading
 from .beside import DECAY, Beside
 from .fallback import accepted_by_torch, whole_or_not
-from .states import by_name, check_numbers, kind, lacks_memory, laid_out_like, names_of
+from .states import by_name, check_numbers, lacks_memory, laid_out_like, names_of, rows_of
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
@@ -206,6 +207,11 @@ class OnePass(torch.optim.Optimizer):
         rest = _RESTS[self.half] if p.dtype in _HALVES else None
         return {rest: self._zeros(p, rest)} if rest else {}
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As PyTorch's; a name that is there twice is a ValueError."""
+        super().add_param_group(param_group)
+        loading.check_names(type(self).__name__, self.param_groups)
+
     def __getstate__(self) -> dict[str, Any]:
         found = {key: self.__dict__[key] for key in _FOUND if key in self.__dict__}
         return {**super().__getstate__(), "half": self.half, "seed": self.seed, **found}
@@ -251,10 +257,11 @@ class OnePass(torch.optim.Optimizer):
         seen: list[dict[str, Any]] = []
 
         def look(_: Any, given: dict[str, Any]) -> dict[str, Any]:
-            given = by_name(type(self).__name__, given, self.param_groups)
-            seen.append(given)
-            check_numbers(type(self).__name__, given, ("step", *self._kept))
-            return given
+            name = type(self).__name__
+            given = by_name(name, given, self.param_groups)
+            check_numbers(name, given, ("step", *self._kept))
+            seen.append(loading.with_tensors(name, given))
+            return seen[-1]
 
         handle = self.register_load_state_dict_pre_hook(look)
         try:
@@ -266,7 +273,8 @@ class OnePass(torch.optim.Optimizer):
                   for i, p in enumerate(group["params"])]  # fmt: skip
         for number, (place, p) in zip(saved, params, strict=True):
             held = seen[-1]["state"].get(number, {})
-            self._check_kinds(place, p, held)
+            types = {key: self._type_of(p, key) for key in self._all_keys()}
+            loading.check_kinds(type(self).__name__, place, held, types)
             if not self._has_types() and (self.half is None or p.dtype not in _HALVES):
                 continue
             for key in (*self._all_keys(), *self._kept):
@@ -274,21 +282,6 @@ class OnePass(torch.optim.Optimizer):
                 if isinstance(x, Tensor):
                     dtype = x.dtype if x.dtype is torch.float64 else self._type_of(p, key)
                     self.state[p][key] = x.to(p.device, dtype, copy=True)
-
-    def _check_kinds(self, place: str, p: Tensor, held: dict[str, Any]) -> None:
-        """Whether states are of the kinds that they were saved as: floating types become each
-        other, codes nothing else.
-
-        Raises:
-            ValueError: one is of another.
-        """
-        for key in self._all_keys():
-            x, wanted = held.get(key), self._type_of(p, key)
-            if isinstance(x, Tensor) and kind(x.dtype) != kind(wanted):
-                raise ValueError(
-                    f"{type(self).__name__}: {key} of {place} in the state to load is {x.dtype}, "
-                    f"and has to be {wanted}; it is that of another optimizer"
-                )
 
     def step(
         self,
@@ -351,7 +344,7 @@ class OnePass(torch.optim.Optimizer):
             self._give_to_torch(str(reason), scale)
         except ValueError:
             is_plain = hasattr(self, "_torch") and not beside.extras.any and self.half is None
-            if not is_plain or (why := accepted_by_torch(self.param_groups)) is None:
+            if not is_plain or (why := accepted_by_torch(self.param_groups, self.defaults)) is None:
                 raise
             self._give_to_torch(why, scale)
 
@@ -360,7 +353,9 @@ class OnePass(torch.optim.Optimizer):
         if scale is not None:
             torch._foreach_div_(self._gradients(), float(scale))
         there = partial(self._step_there, reason)
-        _keeping_grad_mode(partial(whole_or_not, there, self.param_groups, self.state))
+        _keeping_grad_mode(
+            partial(whole_or_not, there, self.param_groups, self.state, self.defaults)
+        )
         self.outcome = Outcome(None, False)
 
     def _check_states(self) -> None:
@@ -404,7 +399,7 @@ class OnePass(torch.optim.Optimizer):
         self._check_ways()
         known = self._look()
         self._tell(known, beside, scale)
-        numbers = [self._row(group) for group in self.param_groups]
+        numbers = rows_of(type(self).__name__, self.param_groups, self.defaults, self._row)
         begun: dict[int, dict[str, Any]] = {}
         grads: dict[int, Tensor] = {}
         states, kept = known.states, list[_Kept]()
@@ -429,7 +424,7 @@ class OnePass(torch.optim.Optimizer):
         if beside.extras.zero_grads:
             for row in grads:  # a copy was stepped
                 grad = known.params[row].grad
-                if grad is not None:
+                if grad is not None and not grad._is_zerotensor():
                     grad.detach().zero_()
         if self.outcome.skipped:
             return
@@ -487,6 +482,9 @@ class OnePass(torch.optim.Optimizer):
         states, keys = list(known.states), self._all_keys()
         for row, column, why in unfit:
             p, key = known.params[row], keys[max(column - _STATE, 0)] if keys else ""
+            if column == _GRAD and p.grad is not None and p.grad._is_zerotensor():
+                grads[row] = torch.zeros_like(p)
+                continue
             if why == _NO_MEMORY:  # other code would read it
                 raise self._no_memory(self._why((row, column, why)))
             if column not in (_PARAM, _GRAD) and why == "is missing":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,62 @@ def names_of(groups: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     )
 
 
+def check_names(owner: str, groups: list[dict[str, Any]]) -> None:
+    """Removes the last group again if a name is there twice.
+
+    Raises:
+        ValueError: one is.
+    """
+    seen = set[str]()
+    for name in chain.from_iterable(group.get("param_names", ()) for group in groups):
+        if name in seen:
+            groups.pop()
+            raise ValueError(f"cutback.torch.optim.{owner}: two parameters are named {name!r}")
+        seen.add(name)
+
+
+def rows_of(
+    owner: str,
+    groups: Sequence[dict[str, Any]],
+    options: Mapping[str, Any],
+    row: Callable[[dict[str, Any]], tuple[float, ...]],
+) -> list[tuple[float, ...]]:
+    """The numbers of all groups. ``options`` has the defaults of the optimizer.
+
+    Raises:
+        TypeError: an option of a group is not a number.
+    """
+    for g, group in enumerate(groups):
+        if not {str, bytes}.isdisjoint(map(type, group.values())):
+            _refuse_other_types(owner, g, group, options)
+    try:
+        return [row(group) for group in groups]
+    except TypeError as error:
+        for g, group in enumerate(groups):
+            _refuse_other_types(owner, g, group, options)
+        raise error
+
+
+def _refuse_other_types(
+    owner: str, g: int, group: dict[str, Any], options: Mapping[str, Any]
+) -> None:
+    """Raises TypeError where an option whose default is a number is something else."""
+    for key, default in options.items():
+        if isinstance(default, bool) or not isinstance(default, int | float | Tensor):
+            continue
+        x = group[key]
+        try:
+            if isinstance(x, str | bytes):
+                raise TypeError
+            float(x)
+        except TypeError:
+            raise TypeError(
+                f"cutback.torch.optim.{owner}: group {g} has {key}={x!r:.60}, which is not a number"
+            ) from None
+        except (ValueError, RuntimeError):
+            continue  # PyTorch's word is as good
+
+
 def kind(dtype: torch.dtype) -> torch.dtype:
     """The type itself, or one for all that may be cast to each other."""
     if dtype.is_complex:
@@ -31,10 +88,30 @@ def kind(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.is_floating_point else dtype
 
 
+def check_kinds(
+    owner: str, place: str, held: Mapping[str, Any], types: Mapping[str, torch.dtype]
+) -> None:
+    """Checks that states are of the kinds that they were saved as: floating types become each
+    other, codes nothing else.
+
+    Raises:
+        ValueError: one is of another.
+    """
+    for key, wanted in types.items():
+        x = held.get(key)
+        if isinstance(x, Tensor) and kind(x.dtype) != kind(wanted):
+            raise ValueError(
+                f"{owner}: {key} of {place} in the state to load is {x.dtype}, "
+                f"and has to be {wanted}; it is that of another optimizer"
+            )
+
+
 def lacks_memory(x: Any) -> bool:
     """Whether a tensor has fewer bytes than its elements take: its storage was shrunk or freed."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.numel() == 0:
         return False
+    if x._is_zerotensor():
+        return False  # zeros that autograd keeps without memory, which PyTorch's code reads
     if x.device.type != "cpu":
         return False
     last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
@@ -90,6 +167,30 @@ def check_numbers(owner: str, given: Mapping[str, Any], keys: Iterable[str]) -> 
                 raise ValueError(
                     f"{owner}: {key} of parameter {n} {place} is {found}, and has to be {wanted}"
                 )
+
+
+def with_tensors(owner: str, given: dict[str, Any]) -> dict[str, Any]:
+    """A ``state_dict`` whose NumPy arrays are tensors, which PyTorch's code expects.
+
+    Raises:
+        TypeError: an array has a type that tensors do not have.
+    """
+    states = dict(given["state"])
+    for n, held in states.items():
+        if not isinstance(held, Mapping):
+            continue  # of something that is not a parameter
+        arrays = {key: x for key, x in held.items() if isinstance(x, np.ndarray)}
+        for key, x in arrays.items():
+            try:
+                arrays[key] = torch.from_numpy(x.copy())
+            except TypeError:
+                raise TypeError(
+                    f"{owner}: {key} of parameter {n} of the state to load is an array of "
+                    f"{x.dtype}, which no tensor has; pass a tensor"
+                ) from None
+        if arrays:
+            states[n] = {**held, **arrays}
+    return {**given, "state": states}
 
 
 def by_name(owner: str, given: dict[str, Any], groups: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -104,10 +104,10 @@ TEST(the_bits_do_not_depend_on_threads) {
 TEST(numbers_outside_their_ranges_are_refused) {
     cb_optim_extras wrong = all;
     wrong.max_norm = NAN;
-    CHECK_FAIL(step(&second, &wrong, &err), CB_INVALID, "max_norm=nan");
+    CHECK_FAIL(step(&second, &wrong, &err), CB_INVALID, "max_norm is nan");
     table_free(&second.t);
     wrong = all, wrong.average_keep = 1.5;
-    CHECK_FAIL(step(&second, &wrong, &err), CB_INVALID, "average_keep=1.5");
+    CHECK_FAIL(step(&second, &wrong, &err), CB_INVALID, "averages keep 1.5");
     table_free(&second.t);
 }
 

@@ -289,3 +289,16 @@ def test_a_parameter_that_changes_after_a_step(kind, change):
 def test_compiled_steps_refuse_it():
     with pytest.raises(TypeError, match="AdamW8bit keeps states in a form of its own"):
         cutback.compile(lambda p: (p["w"] ** 2).sum(), optimizer=optim.AdamW8bit())
+
+
+@pytest.mark.parametrize(("key", "value"), [("m_scale", np.nan), ("v_scale", np.inf)])
+def test_scales_that_are_not_finite_are_refused(key, value):
+    params, optimizer = {"w": np.ones(300, F4)}, optim.AdamW8bit()
+    optimizer.step(params, {"w": np.ones(300, F4)})
+    before, state = str(optimizer.state_dict()), optimizer.state_dict()
+    state[f"params['w'].{key}"] = np.full((2, 2), value, F4)
+    with pytest.raises(ValueError, match=f"{key} of the state of AdamW8bit has a scale of"):
+        optimizer.load_state_dict(state)
+    with pytest.raises(ValueError, match="codes of version True"):
+        optimizer.load_state_dict(optimizer.state_dict() | {"codes": True})
+    assert str(optimizer.state_dict()) == before

@@ -110,3 +110,63 @@ def test_a_group_that_is_added_later_has_a_version():
     optimizer.add_param_group({"params": others})
     assert [group["codes"] for group in optimizer.param_groups] == [2, 2]
     assert "codes" not in ours.Lion([first]).param_groups[0]
+
+
+def filled(key, value):
+    def change(state):
+        state["state"][0][key] = torch.full_like(state["state"][0][key], value)
+
+    return change
+
+
+def missing(key):
+    def change(state):
+        state["state"][0][key] = None
+
+    return change
+
+
+def version(value):
+    def change(state):
+        state["param_groups"][0]["codes"] = value
+
+    return change
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize(("change", "text"), [
+    (filled("m_scale", float("nan")), "m_scale of parameter 0 .* has a scale of nan"),
+    (filled("v_scale", -1.0), "v_scale of parameter 0 .* has a scale of -1"),
+    (filled("v_scale", float("inf")), "v_scale of parameter 0 .* has a scale of inf"),
+    (missing("m"), "m of parameter 0 of group 0 in the state to load is None"),
+    (missing("v_scale"), "v_scale of parameter 0 of group 0 in the state to load is None"),
+    (version(True), "codes of version True"),
+    (version(np.True_), "codes of version True"),
+])  # fmt: skip
+def test_damaged_codes_are_refused(change, text, old):
+    optimizer = ours.AdamW8bit(tensors())
+    optimizer.step()
+    state = old_state() if old else copy.deepcopy(optimizer.state_dict())
+    before = str(optimizer.state_dict())
+    change(state)
+    with pytest.raises(ValueError, match=text):
+        optimizer.load_state_dict(state)
+    assert str(optimizer.state_dict()) == before
+    optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [ours.AdamW8bit, ours.AdamW, ours.Lion])
+def test_states_in_numpy_arrays(kind):
+    first, params = kind(tensors(), lr=0.1), tensors()
+    first.step()
+    state, second = first.state_dict(), kind(params, lr=0.1)
+    as_arrays = {
+        n: {key: x.numpy() for key, x in held.items()} for n, held in state["state"].items()
+    }
+    second.load_state_dict({**state, "state": as_arrays})
+    assert str(second.state_dict()) == str(state)
+    second.step()
+    key = next(key for key in state["state"][0] if key != "step")
+    wrong = np.full(SHAPES["w"], None)
+    with pytest.raises(TypeError, match=f"{key} of parameter 0 .* is an array of object"):
+        second.load_state_dict({**state, "state": {0: {**state["state"][0], key: wrong}}})

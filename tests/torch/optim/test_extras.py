@@ -229,3 +229,20 @@ def test_an_optimizer_from_its_formula_is_an_optimizer_of_torch():
 def lion_formula(p, g, m, *, lr=1e-2, beta1=0.9, beta2=0.99):
     u = beta1 * m + (1 - beta1) * g
     return p - lr * u.sign(), beta2 * m + (1 - beta2) * g
+
+
+@pytest.mark.parametrize("most", [float("inf"), 1e300, 3e38])
+@pytest.mark.parametrize("kind", [ours.AdamW, ours.AdamW8bit, ours.SGD, ours.Muon, ours.Adafactor])
+def test_a_norm_that_is_only_measured(kind, most):
+    ends = []
+    for max_norm in (most, None):
+        p = nn.Parameter(torch.linspace(-1, 1, 36).reshape(6, 6))
+        p.grad = torch.full((6, 6), 10.0)
+        optimizer = kind([p], lr=0.1)
+        optimizer.step(max_norm=max_norm)
+        ends.append((p.detach(), optimizer.outcome))
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert ends[0][1] == (60.0, False) and ends[1][1] == (None, False)
+    for wrong in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match=f"max_norm={wrong} is not a number above 0"):
+            optimizer.step(max_norm=wrong)

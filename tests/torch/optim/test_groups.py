@@ -69,3 +69,15 @@ def test_groups_that_become_alike_are_stepped_here():
     go_on(params, optimizer, [1])
     assert optimizer.why_torch is None
     assert "grad_avg" in optimizer.state[params[0]]
+
+
+def test_a_name_that_is_there_twice():
+    p, q = nn.Parameter(torch.zeros(5)), nn.Parameter(torch.zeros(5))
+    with pytest.raises(ValueError, match="two parameters are named 'a'"):
+        ours.AdamW([("a", p), ("a", q)])
+    optimizer = ours.AdamW([("a", p)])
+    with pytest.raises(ValueError, match="two parameters are named 'a'"):
+        optimizer.add_param_group({"params": [("a", q)]})
+    assert len(optimizer.param_groups) == 1
+    optimizer.add_param_group({"params": [("b", q)]})
+    assert optimizer.param_groups[1]["param_names"] == ["b"]

@@ -1,4 +1,4 @@
-"""Steps that the core refuses and PyTorch takes: learning rates out of range, and parameters that
+"""Steps that the core refuses and PyTorch takes: numbers out of range, and parameters that
 share memory."""
 
 from __future__ import annotations
@@ -106,3 +106,62 @@ def test_what_pytorch_would_do_without_an_argument_stays_an_error():
     with pytest.raises(ValueError, match="lr=-1"):
         step(lion, [p], 0)
     assert torch.equal(p, torch.arange(6.0).reshape(2, 3))
+
+
+@pytest.mark.filterwarnings("ignore:cutback.torch.optim")
+@pytest.mark.parametrize(("key", "value"), [
+    ("lr", float("nan")), ("weight_decay", -1.0), ("weight_decay", float("inf")), ("eps", -1e-3),
+    ("eps", float("nan")), ("momentum", -0.5), ("betas", (1.0, 0.9)), ("betas", (1.5, 0.9)),
+    ("betas", (0.9, -0.5))])  # fmt: skip
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "RMSprop", "Adagrad"])
+def test_numbers_of_a_group_that_are_set_out_of_range(name, key, value):
+    """PyTorch checks them in its constructor alone. Where its code fails, nothing is stepped."""
+    (one, params), (two, others) = made(ours, name), made(torch.optim, name)
+    if key not in one.param_groups[0]:
+        assert key not in two.param_groups[0]
+        return
+    step(one, params, 0)
+    step(two, others, 0)
+    for optimizer in (one, two):
+        optimizer.param_groups[0][key] = value
+    before = copy.deepcopy([p.detach() for p in params]), copy.deepcopy(one.state_dict())
+    try:
+        step(two, others, 1)
+    except ArithmeticError as error:
+        with pytest.raises(type(error)):
+            step(one, params, 1)
+        assert all(torch.equal(p, q) for p, q in zip(params, before[0], strict=True))
+        assert str(one.state_dict()) == str(before[1])
+        return
+    step(one, params, 1)
+    assert one.why_torch is not None
+    same(params, others)
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD"])
+@pytest.mark.parametrize("value", [None, 1 + 0j, "0.1", b"0.1"])
+def test_a_rate_that_is_not_a_number(name, value):
+    optimizer, params = made(ours, name)
+    optimizer.param_groups[0]["lr"] = value
+    before, text = [p.detach().clone() for p in params], r"group 0 has lr=.* is not a number"
+    with pytest.raises(TypeError, match=text):
+        step(optimizer, params, 0)
+    assert all(torch.equal(p, q) for p, q in zip(params, before, strict=True))
+    assert not optimizer.state
+
+
+@pytest.mark.parametrize("zero_grads", [False, True])
+def test_a_gradient_of_zeros_without_memory(zero_grads):
+    """Autograd keeps some zeros without memory."""
+    ends = []
+    for kind, zeros in ((ours, True), (ours, False), (torch.optim, True)):
+        p = nn.Parameter(torch.linspace(-1, 1, 6))
+        optimizer = kind.AdamW([p], lr=0.1)
+        p.grad = torch.ones(6)
+        optimizer.step()
+        p.grad = torch._efficientzerotensor(6) if zeros else torch.zeros(6)
+        optimizer.step(**({"zero_grads": zero_grads} if kind is ours else {}))
+        assert getattr(optimizer, "why_torch", None) is None
+        ends.append(p.detach())
+    assert torch.equal(ends[0], ends[1])
+    same(ends[0], ends[2])
