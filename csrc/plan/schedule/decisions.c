@@ -126,11 +126,12 @@ cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s, cb_arena *are
 
 /* ---- the class of the bound ------------------------------------------------------------------ */
 
-/* Is anything that the op makes held to the end? Then its first run is in the forward. */
+/* Is everything that the op makes held to the end? Then its first run is in the forward. */
 static bool makes_held(const cb_facts *f, uint32_t op) {
-    for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++)
-        if (cb_stays_to_end(f, f->p->value_storage[v])) return true;
-    return false;
+    const uint32_t begin = f->p->out_begin[op], end = f->p->out_begin[op + 1];
+    for (uint32_t v = begin; v < end; v++)
+        if (!cb_stays_to_end(f, f->p->value_storage[v])) return false;
+    return begin < end;
 }
 
 /* May this run be one after the first, or a first one that is late? */
