@@ -222,6 +222,7 @@ def _copy_for_reruns(source: Value) -> None:
     tensor = source.tensor
     if source.memory is None and source.seen is None and tensor._version == source.version:
         source.memory = Memory(lambda: tensor, None, source.version)
+        source.memory.itself = True
         source.tensor = tensor.clone()
         source.version = source.tensor._version
 

@@ -79,7 +79,7 @@ class Memory:
     """Where a saved tensor lies, for as long as somebody holds the tensor. An ``autograd.Function``
     may write there in its backward."""
 
-    __slots__ = ("base", "place", "read", "version")
+    __slots__ = ("base", "itself", "place", "read", "version")
 
     def __init__(
         self, base: Callable[[], Any], place: tuple[Any, ...] | None, version: int
@@ -87,6 +87,7 @@ class Memory:
         self.base = base  # weak reference to the tensor that has the memory
         self.place = place  # None: all of that tensor
         self.version = version  # of it when it was saved
+        self.itself = False  # the slot was filled with that very tensor
         self.read = False  # a backward has had it, and may have written
 
     def tensor(self) -> Any:
@@ -98,7 +99,7 @@ class Memory:
             return None
         if self.place is None:
             self.read = True
-            return base.detach()
+            return base if self.itself else base.detach()
         offset, shape, strides, *kind = self.place
         if kind != [base.dtype, base.is_conj(), base.is_neg()]:
             return None
