@@ -161,7 +161,7 @@ static const cb_candidate *find_winner(const cb_ladder *d, const cb_worker *c, u
 /* The nearest share at or above the target has prices to start from. */
 static const double *start_of(const cb_ladder *d, double *const start[CB_LADDER_STARTS],
                               uint64_t target) {
-    double tenths = 10 * (double)target / ((double)d->whole + 1);
+    const double tenths = fmin(10 * (double)target / ((double)d->whole + 1), CB_LADDER_STARTS);
     int i = CB_LADDER_STARTS - (int)ceil(tenths - 1e-6);
     return start[i < 0 ? 0 : i >= CB_LADDER_STARTS ? CB_LADDER_STARTS - 1 : i];
 }
