@@ -173,7 +173,8 @@ def test_a_region_without_a_plan_says_so_once(name: str, around: str) -> None:
     with pytest.warns(UserWarning, match=f"cannot be planned inside .*{around}") as said:
         for _ in range(3):
             TRANSFORMS[name](lambda x: checkpoint(_g, x, budget="min"), X)
-    assert len(said) == 1 and said[0].filename == __file__
+    ours = [w for w in said if "cannot be planned" in str(w.message)]  # PyTorch warns as well
+    assert len(ours) == 1 and ours[0].filename == __file__
     with pytest.raises(NotImplementedError, match=f"cannot be planned inside .*{around}"):
         TRANSFORMS[name](lambda x: checkpoint_plan(_g, x, budget="min"), X)
     with pytest.raises(ValueError, match="budget"):  # a mistake is still one
