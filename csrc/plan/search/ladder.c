@@ -23,15 +23,21 @@ static void set_targets(cb_ladder *d) {
     d->target[d->n_rung] = 0;
 }
 
+/* The extra time of the fastest plan of the base that fits; infinite: none fits. */
+static double known_at(const cb_ladder *d, uint64_t target) {
+    uint32_t at = cb_candidates_fitting(d->base, target);
+    if (at == CB_NONE) return INFINITY;
+    return (double)d->base->at[at].time_ps - (double)d->first.t->f->once_ps;
+}
+
 static void set_least(cb_ladder *d) {
     double least = 0;
     for (uint32_t r = 0; r < d->n_rung; r++) {
-        uint32_t at = cb_candidates_fitting(d->base, d->target[r]);
-        double once = (double)d->first.t->f->once_ps,
-               known = at == CB_NONE ? INFINITY : (double)d->base->at[at].time_ps - once;
+        double known = known_at(d, d->target[r]);
         double guess = CB_SLACK * cb_prices_guess(&d->first.prices, (double)d->target[r], known);
-        if (at != CB_NONE) d->n_near = r + 1;
-        if (at != CB_NONE) least = fmax(least, guess);
+        bool reached = known < INFINITY;
+        if (reached) d->n_near = r + 1;
+        if (reached) least = fmax(least, guess);
         else least = fmin(fmax(least, guess), least * CB_GROWTH);
         d->least_ps[r] = least;
     }
@@ -46,10 +52,8 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
         uint64_t target = (uint64_t)((double)d->whole * ((CB_LADDER_STARTS - i) / 10.0));
         int steps = (int)fmax(6, scale * (i == 0 ? CB_START_STEPS : CB_NEXT_STEPS));
-        uint32_t at = cb_candidates_fitting(t->candidates, target);
-        double known = at == CB_NONE ? once / 2 : (double)t->candidates->at[at].time_ps - once;
-        CB_TRY(cb_prices_polyak(prices, CB_PRICE_GUESS, target, from, 1.02 * fmin(known, once / 2),
-                                steps, err));
+        double known = 1.02 * fmin(known_at(d, target), once / 2);
+        CB_TRY(cb_prices_polyak(prices, CB_PRICE_GUESS, target, from, known, steps, err));
         memcpy(d->start[i], prices->best, t->f->n_base * sizeof **d->start);
         from = d->start[i];
     }
@@ -80,8 +84,8 @@ static cb_status bound_base(cb_ladder *d, cb_error *err) {
     t->candidates = d->drops;
     for (int i = 0; i < CB_LADDER_STARTS && status == CB_OK; i++) {
         uint64_t target = (uint64_t)((double)d->whole * ((CB_LADDER_STARTS - i) / 10.0));
-        uint32_t at = cb_candidates_fitting(d->base, target);
-        double known = at == CB_NONE ? once / 2 : (double)d->base->at[at].time_ps - once;
+        double known = known_at(d, target);
+        if (known == INFINITY) known = once / 2;
         status =
             cb_prices_polyak(prices, CB_PRICE_BOUND, target, i == 0 ? NULL : d->proof_start[i - 1],
                              known, (int)fmax(3, scale * CB_BOUND_STEPS), err);
@@ -193,10 +197,8 @@ void cb_ladder_begin(const cb_ladder *d, cb_worker *c) {
 static cb_status guess_rung(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
     uint64_t target = d->target[r];
     CB_TRY(cb_guess_rung(&c->prices, start_of(d, d->start, target), target, err));
-    uint32_t at = cb_candidates_fitting(d->base, target);
-    double once = (double)c->t->f->once_ps,
-           known = at == CB_NONE ? INFINITY : (double)d->base->at[at].time_ps - once;
-    if (r < d->n_near) d->own_ps[r] = CB_SLACK * cb_prices_guess(&c->prices, (double)target, known);
+    if (r < d->n_near)
+        d->own_ps[r] = CB_SLACK * cb_prices_guess(&c->prices, (double)target, known_at(d, target));
     return CB_OK;
 }
 
