@@ -24,7 +24,7 @@ typedef struct maker {
     const cb_cut *cut;
     const cb_facts *f;
     cb_arena *arena, *scratch;
-    bool *held;       /* [n_storage] made in the forward and saved in every schedule */
+    bool *held;       /* [n_storage] made in the forward and saved at every point */
     bool *late;       /* [n_storage] held to the end only: plans may make it in the backward */
     bool counts_late; /* follow: the first run of what makes `late` storages may fall away */
     bool *is_limited; /* [n_region] */

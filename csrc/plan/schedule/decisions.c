@@ -137,6 +137,7 @@ static bool makes_held(const cb_facts *f, uint32_t op) {
 /* May this run be one after the first, or a first one that is late? */
 static bool may_be_late(const cb_facts *f, const cb_schedule *s, uint32_t step, bool first) {
     uint32_t op = s->step[step], made = cb_made_at(f->p, s, step);
+    if (first && step >= s->backward_starts && makes_held(f, op)) return false;
     if (!cb_has_units(f, op)) return cb_may_rerun(f, op) && !(first && f->gives[op]);
     for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
         if ((made & cb_unit_made(f, u)) && !cb_may_rerun(f, u)) return false;
@@ -170,7 +171,6 @@ static bool keeps_order(const cb_facts *f, const cb_schedule *s, bool *ran) {
         if (backward && next < f->base_backward) next = f->base_backward;
         bool in_place = first && k >= next && k < (backward ? f->n_base : f->base_backward);
         if (!in_place && !may_be_late(f, s, t, first)) return false;
-        if (first && backward && k < f->base_backward && makes_held(f, op)) return false;
         if (in_place) next = k + 1;
         ran[op] = true;
     }
