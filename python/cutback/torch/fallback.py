@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .states import names_of
+from .states import names_of, spanned
 
 _MOST = 1e30  # a number of a group in the core (CB_HYPER_MOST)
 _SIGNED = ("beta2_decay", "dampening", "initial_accumulator_value")  # may be below 0
@@ -30,8 +30,7 @@ def _sharing_memory(groups: Sequence[dict[str, Any]]) -> tuple[str, str] | None:
     for begin, name, p in sorted(stepped, key=lambda x: x[0]):
         if begin < reached:
             return before, name
-        last = sum((n - 1) * stride for n, stride in zip(p.shape, p.stride(), strict=True))
-        reached, before = begin + (last + 1) * p.element_size(), name
+        reached, before = begin + spanned(p), name
     return None
 
 

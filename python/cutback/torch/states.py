@@ -78,7 +78,7 @@ def _refuse_other_types(
                 f"cutback.torch.optim.{owner}: group {g} has {key}={x!r:.60}, which is not a number"
             ) from None
         except (ValueError, RuntimeError):
-            continue  # PyTorch's word is as good
+            continue  # PyTorch reports these itself
 
 
 def kind(dtype: torch.dtype) -> torch.dtype:
@@ -106,6 +106,12 @@ def check_kinds(
             )
 
 
+def spanned(x: Tensor) -> int:
+    """Bytes from a strided tensor's first element to the end of its last; it has elements."""
+    last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
+    return int((last + 1) * x.element_size())
+
+
 def lacks_memory(x: Any) -> bool:
     """Whether a tensor has fewer bytes than its elements take: its storage was shrunk or freed."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.numel() == 0:
@@ -114,8 +120,7 @@ def lacks_memory(x: Any) -> bool:
         return False  # zeros that autograd keeps without memory, which PyTorch's code reads
     if x.device.type != "cpu":
         return False
-    last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
-    needed = (x.storage_offset() + last + 1) * x.element_size()
+    needed = x.storage_offset() * x.element_size() + spanned(x)
     return bool(x.untyped_storage().nbytes() < needed)
 
 
