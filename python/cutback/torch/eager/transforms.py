@@ -9,7 +9,7 @@ can be recomputed.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import NoReturn
 
 import torch
 from torch.autograd import forward_ad
@@ -60,7 +60,7 @@ def warn_of_no_plan(around: str, stacklevel: int) -> None:
     )
 
 
-def refuse_plan(around: str) -> Any:
+def refuse_plan(around: str) -> NoReturn:
     """Raises: NotImplementedError: `checkpoint_plan` was called under a transform."""
     raise NotImplementedError(
         f"checkpoint_plan: a region cannot be planned inside {around}. Call it outside, with plain "

@@ -211,7 +211,7 @@ def keep_old_values(error: OverwrittenReadError) -> None:
 
 
 def _on_memory(source: fx.Node, memory: dict[fx.Node, fx.Node], first: fx.Node) -> fx.Node:
-    """The memory that stands for a value, or a view of it; made in front of ``first``."""
+    """The memory that a value is read from, or a view of it, made in front of ``first``."""
     if source in memory:
         return memory[source]
     base = _on_memory(source.args[0], memory, first)
