@@ -1,4 +1,4 @@
-/* bench_flow: what minimum cuts, frontiers and warm bans cost on generated networks.
+/* bench_flow: the cost of minimum cuts and frontiers on generated networks.
  *
  *     cmake -S . -B build/bench -DCMAKE_BUILD_TYPE=Release -DCB_BENCH=ON
  *     cmake --build build/bench --target bench_flow && build/bench/bench_flow [rounds [largest
@@ -7,16 +7,14 @@
  * Prints one JSON row a line: the best of `rounds` (default 5) over networks of 1k nodes up to
  * `largest` (default 1M); networks of up to 100k nodes are written to `folder` as DIMACS files that
  * other solvers read. `nodes` are those of the split network, two for each forward op; a joint
- * graph of that many forward ops has about 2.5 ops for each. Times in milliseconds, of a ban in
- * microseconds. */
+ * graph of that many forward ops has about 2.5 ops for each. Times are in milliseconds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "flow/dimacs.h"
+#include "flow/frontier.h"
 #include "flow/generate.h"
-#include "flow/push_relabel.h"
-#include "flow/session.h"
 
 static double now_ms(void) {
     struct timespec t;
@@ -27,10 +25,9 @@ static double now_ms(void) {
 typedef struct row {
     const char *graph;
     uint32_t nodes, arcs;
-    uint32_t phases, points, steps, bans;
+    uint32_t phases, points, steps;
     int64_t value; /* of the cut */
-    double build, solve, push, frontier, ban, unban, settle;
-    cb_frontier_point price; /* in the middle of the frontier */
+    double build, solve, push, frontier;
 } row;
 
 static void keep_least(double *best, double ms) {
@@ -68,40 +65,6 @@ static cb_status time_frontier(row *r, const cb_priced_network *n, cb_alloc *all
     keep_least(&r->frontier, now_ms() - begin);
     r->points = f.n_point;
     r->steps = f.n_step;
-    if (f.n_point > 0) r->price = f.point[f.n_point / 2];
-    cb_arena_free(&arena);
-    return status;
-}
-
-/* Bans a thousand ops that the cut runs again, one by one, and frees them. */
-static cb_status time_bans(row *r, const cb_priced_network *n, cb_alloc *alloc) {
-    cb_arena arena;
-    cb_flow f;
-    cb_session s;
-    cb_status status;
-    random_state random = {7};
-    uint32_t ban[1000], n_ban = 0;
-    cb_arena_init(&arena, alloc);
-    CB_TRY_DONE(cb_flow_build(&f, &arena, n->n_node, n->n_arc, n->from, n->to, NULL));
-    CB_TRY_DONE(cb_session_open(&s, &f, n->source, n->sink, n->bytes, &arena, NULL));
-    for (int i = 0; i < 100000 && n_ban < 1000; i++) {
-        uint32_t v = 2 + 2 * random_below(&random, (n->n_node - 2) / 2);
-        if (f.sink_side[v] && f.fixed[v] == 0 && s.seen[v] == 0) ban[n_ban++] = v;
-        s.seen[v] = 1; /* no search has that number again */
-    }
-    s.search = 1;
-    double begin = now_ms();
-    for (uint32_t i = 0; i < n_ban; i++) CB_TRY_DONE(cb_session_ban(&s, ban[i], NULL));
-    double banned = now_ms();
-    cb_session_settle(&s);
-    double settled = now_ms();
-    for (uint32_t i = n_ban; i-- > 0;) cb_session_unban(&s, ban[i]);
-    double freed = now_ms();
-    r->bans = n_ban;
-    if (n_ban) keep_least(&r->ban, 1e3 * (banned - begin) / n_ban);
-    if (n_ban) keep_least(&r->unban, 1e3 * (freed - settled) / n_ban);
-    keep_least(&r->settle, settled - banned);
-done:
     cb_arena_free(&arena);
     return status;
 }
@@ -121,8 +84,8 @@ static cb_status write_network(const char *folder, const char *graph, uint32_t n
     return fclose(file) == 0 && written == text.len ? CB_OK : CB_INVALID;
 }
 
-/* The cut has its matrix products banned and recompute for nothing; frontier and bans work on the
- * network without, the bans at a price from the middle of the frontier. */
+/* The cut may not recompute matrix products, and recomputes everything else for free. The frontier
+ * is that of the network in which everything may be recomputed, at a cost. */
 static cb_status measure(const char *graph, uint32_t n_node, int rounds, const char *folder) {
     cb_alloc alloc;
     cb_arena arena;
@@ -157,20 +120,13 @@ static cb_status measure(const char *graph, uint32_t n_node, int rounds, const c
         status = time_cut(&r, &n, &alloc);
         if (status == CB_OK) status = time_frontier(&r, &m, &alloc);
     }
-    double price = (double)r.price.p / (double)r.price.q;
-    for (uint32_t v = 2; v < m.n_node; v += 2) {
-        made_arc(&free_cut, m.source, v, (int64_t)(price * (double)m.time[v]));
-    }
-    cb_priced_network priced = made_view(&free_cut);
-    for (int i = 0; i < rounds && status == CB_OK; i++) status = time_bans(&r, &priced, &alloc);
     printf(
         "{\"graph\": \"%s\", \"size\": %u, \"nodes\": %u, \"arcs\": %u, \"cut\": %lld, "
         "\"build_ms\": %.3f, \"solve_ms\": %.3f, "
         "\"phases\": %u, \"push_relabel_ms\": %.3f, \"frontier_ms\": %.3f, \"frontier_arcs\": %u, "
-        "\"points\": %u, \"steps\": %u, \"bans\": %u, \"ban_us\": %.3f, \"unban_us\": %.3f, "
-        "\"settle_ms\": %.3f}\n",
+        "\"points\": %u, \"steps\": %u}\n",
         graph, n_node, n.n_node, n.n_arc, (long long)r.value, r.build, r.solve, r.phases, r.push,
-        r.frontier, n_arc, r.points, r.steps, r.bans, r.ban, r.unban, r.settle);
+        r.frontier, n_arc, r.points, r.steps);
     fflush(stdout);
     cb_arena_free(&arena);
     return status;

@@ -1,5 +1,5 @@
-"""Claim: a cut, a frontier and a warm ban on generated networks of up to a million nodes; a cut
-takes a thousandth of networkx's time on the same network.
+"""Claim: a cut and a frontier on generated networks of up to a million nodes; a cut takes a
+thousandth of networkx's time on the same network.
 
 python benchmarks/planner/bench_networks.py [--largest NODES] [--others NODES]
 

@@ -17,9 +17,6 @@ static inline bool cb_bitset_init(cb_bitset *b, cb_arena *arena, size_t n) {
 static inline void cb_bitset_add(cb_bitset *b, size_t i) {
     b->word[i / 64] |= UINT64_C(1) << (i % 64);
 }
-static inline void cb_bitset_remove(cb_bitset *b, size_t i) {
-    b->word[i / 64] &= ~(UINT64_C(1) << (i % 64));
-}
 static inline bool cb_bitset_has(const cb_bitset *b, size_t i) {
     return b->word[i / 64] >> (i % 64) & 1;
 }

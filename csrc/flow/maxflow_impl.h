@@ -140,8 +140,9 @@ static void absorb_fixed_nodes(FLOW *f) {
     }
 }
 
-cb_status FLOW_FN(load)(FLOW *f, uint32_t source, uint32_t sink, const CAPACITY *capacity,
-                        cb_error *err) {
+/* Sets residuals, excesses and fixed nodes. */
+static cb_status load(FLOW *f, uint32_t source, uint32_t sink, const CAPACITY *capacity,
+                      cb_error *err) {
     f->value = 0;
     f->n_path = 0;
     if (source >= f->n_node || sink >= f->n_node || source == sink) {
@@ -269,37 +270,38 @@ static bool run_phases(FLOW *f, uint32_t most) {
     return true;
 }
 
-void FLOW_FN(run)(FLOW *f) {
-    f->n_phase = 0;
-    if (run_phases(f, CB_FLOW_PATIENCE)) return;
-    bool all = FLOW_FN(push)(f);
-    if (all) FLOW_FN(settle)(f);
-    else (void)run_phases(f, CB_NONE);
-}
-
-void FLOW_FN(settle)(FLOW *f) {
+/* Finds the canonical cut of a maximum flow. */
+static void settle(FLOW *f) {
     uint32_t n_supply, n_demand;
     list_terminals(f, &n_supply, &n_demand);
     (void)label(f, &n_demand);
     read_cut(f);
 }
 
+void FLOW_FN(run)(FLOW *f) {
+    f->n_phase = 0;
+    if (run_phases(f, CB_FLOW_PATIENCE)) return;
+    bool all = FLOW_FN(push)(f);
+    if (all) settle(f);
+    else (void)run_phases(f, CB_NONE);
+}
+
 cb_status FLOW_FN(solve)(FLOW *f, uint32_t source, uint32_t sink, const CAPACITY *capacity,
                          cb_error *err) {
-    CB_TRY(FLOW_FN(load)(f, source, sink, capacity, err));
+    CB_TRY(load(f, source, sink, capacity, err));
     FLOW_FN(run)(f);
     return CB_OK;
 }
 
 cb_status FLOW_FN(solve_by_push)(FLOW *f, uint32_t source, uint32_t sink, const CAPACITY *capacity,
                                  cb_error *err) {
-    CB_TRY(FLOW_FN(load)(f, source, sink, capacity, err));
+    CB_TRY(load(f, source, sink, capacity, err));
     f->n_phase = 0;
     if (!FLOW_FN(push)(f)) {
         return cb_fail(err, CB_UNSUPPORTED,
                        "network: push-relabel cannot hold a supply this large in %d bits",
                        CB_FLOW_BITS);
     }
-    FLOW_FN(settle)(f);
+    settle(f);
     return CB_OK;
 }

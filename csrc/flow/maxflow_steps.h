@@ -12,14 +12,10 @@ CB_MUST_CHECK cb_status FLOW_FN(solve)(FLOW *f, uint32_t source, uint32_t sink,
 CB_MUST_CHECK cb_status FLOW_FN(solve_by_push)(FLOW *f, uint32_t source, uint32_t sink,
                                                const CAPACITY *capacity, cb_error *err);
 
-/* For the rest of this folder, the steps of a solve. `reserve` makes room for a network that the
- * caller writes, all nodes free (false: out of memory). `load` sets residuals, excesses and fixed
- * nodes; `run` sends what it can from where the flow stands; `settle` finds the canonical cut of a
- * maximum flow. */
+/* Steps of a solve, for the rest of this folder. `reserve` allocates a network that the caller
+ * fills in, with all nodes free (false: out of memory). `run` sends all the flow that can still be
+ * sent, and finds the canonical cut. */
 bool FLOW_FN(reserve)(FLOW *f, cb_arena *arena, uint32_t n_node, uint32_t n_arc);
-CB_MUST_CHECK cb_status FLOW_FN(load)(FLOW *f, uint32_t source, uint32_t sink,
-                                      const CAPACITY *capacity, cb_error *err);
 void FLOW_FN(run)(FLOW *f);
-void FLOW_FN(settle)(FLOW *f);
 
 #include "maxflow_bits.h" /* NOLINT(readability-duplicate-include): takes the names back */

@@ -1,7 +1,7 @@
 /* network.h: a directed network on flat arrays, with room for a flow through it. Internal.
  *
  * cb_flow has capacities of 64 bits, cb_flow128 of 128; all else is alike. The order of this
- * folder: network <- push_relabel <- maxflow <- session, dimacs, components <- frontier. */
+ * folder: network <- push_relabel <- maxflow <- dimacs, components <- frontier. */
 #ifndef CB_FLOW_NETWORK_H
 #define CB_FLOW_NETWORK_H
 

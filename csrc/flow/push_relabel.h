@@ -1,8 +1,7 @@
 /* push_relabel.h: a second way to a maximum flow, for networks that are hard for the first.
  *
- * `push` goes on from wherever a flow stands after cb_flow_load and leaves as much as can be
- * delivered delivered; supply that cannot be stays where it got stuck, which is no matter for the
- * cut. */
+ * `push` starts from any flow of a loaded network and delivers as much as can be delivered. Supply
+ * that cannot be delivered stays where it got stuck, which does not change the cut. */
 #ifndef CB_FLOW_PUSH_RELABEL_H
 #define CB_FLOW_PUSH_RELABEL_H
 

@@ -132,7 +132,7 @@ static void discharge(pusher *p, uint32_t v) {
     if (f->level[v] != CB_NONE) activate(p, v);
 }
 
-/* A node never holds more than all supply, which must stay below MOST: no ban is in force. */
+/* No node ever holds more than the total supply, which must stay below MOST. */
 static bool fits(const FLOW *f) {
     CAPACITY left = MOST;
     for (uint32_t v = 0; v < f->n_node; v++) {
