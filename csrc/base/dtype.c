@@ -31,8 +31,6 @@ bool cb_dtype_parse(const char *name, size_t length, cb_dtype *out) {
 
 bool cb_dtype_is_float(cb_dtype dtype) { return dtype >= CB_F16 && dtype <= CB_F64; }
 
-bool cb_dtype_is_int(cb_dtype dtype) { return dtype >= CB_U8 && dtype <= CB_I64; }
-
 static float f32_of(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);

@@ -9,7 +9,6 @@ size_t cb_dtype_size(cb_dtype dtype);      /* bytes of one element */
 const char *cb_dtype_name(cb_dtype dtype); /* "bool" "u8" "i32" "i64" "f16" "bf16" "f32" "f64" */
 bool cb_dtype_parse(const char *name, size_t length, cb_dtype *out);
 bool cb_dtype_is_float(cb_dtype dtype);
-bool cb_dtype_is_int(cb_dtype dtype); /* u8, i32, i64; not bool */
 
 /* Round to nearest even; NaN stays NaN, overflow becomes infinity. */
 float cb_f16_to_f32(uint16_t h);

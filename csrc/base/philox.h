@@ -17,10 +17,10 @@ typedef struct cb_philox {
     uint32_t step;   /* advances each call */
 } cb_philox;
 
-static inline void cb_philox_raw(const uint32_t counter[4], const uint32_t key[2],
-                                 uint32_t out[4]) {
-    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
-    uint32_t k0 = key[0], k1 = key[1];
+/* The words of element block `block`: element 8*block + j draws bits 16*(j%2).. of word j/2. */
+static inline void cb_philox_block(const cb_philox *p, uint64_t block, uint32_t out[4]) {
+    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = p->stream, c3 = p->step;
+    uint32_t k0 = (uint32_t)p->seed, k1 = (uint32_t)(p->seed >> 32);
     for (int round = 0; round < CB_PHILOX_ROUNDS; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0;
         uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;
@@ -37,13 +37,6 @@ static inline void cb_philox_raw(const uint32_t counter[4], const uint32_t key[2
     out[1] = c1;
     out[2] = c2;
     out[3] = c3;
-}
-
-/* The words of element block `block`: element 8*block + j draws bits 16*(j%2).. of word j/2. */
-static inline void cb_philox_block(const cb_philox *p, uint64_t block, uint32_t out[4]) {
-    const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), p->stream, p->step};
-    const uint32_t key[2] = {(uint32_t)p->seed, (uint32_t)(p->seed >> 32)};
-    cb_philox_raw(counter, key, out);
 }
 
 static inline uint32_t cb_philox_u16(const cb_philox *p, uint64_t element) {

@@ -142,16 +142,6 @@ bool cb_view_strides(const cb_shape *from, const int64_t *strides, const cb_shap
     return true;
 }
 
-cb_status cb_normalize_axis(int64_t axis, int32_t rank, int32_t *out, cb_error *err) {
-    if (rank == 0) return cb_fail(err, CB_INVALID, "axis %" PRId64 ": a scalar has no axes", axis);
-    if (axis < -rank || axis >= rank) {
-        return cb_fail(err, CB_INVALID, "axis %" PRId64 " is not in %d..%d (rank %d)", axis,
-                       -(int)rank, (int)rank - 1, (int)rank);
-    }
-    *out = (int32_t)(axis < 0 ? axis + rank : axis);
-    return CB_OK;
-}
-
 const char *cb_shape_text(const cb_shape *s, char buffer[CB_SHAPE_TEXT]) {
     size_t at = 0;
     int32_t rank = s->rank < 0 ? 0 : s->rank > CB_MAX_RANK ? CB_MAX_RANK : s->rank;

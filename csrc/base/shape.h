@@ -26,7 +26,6 @@ bool cb_is_contiguous(const cb_shape *s, const int64_t *strides);
  * copy. */
 bool cb_view_strides(const cb_shape *from, const int64_t *strides, const cb_shape *to,
                      int64_t *out);
-CB_MUST_CHECK cb_status cb_normalize_axis(int64_t axis, int32_t rank, int32_t *out, cb_error *err);
 const char *cb_shape_text(const cb_shape *s,
                           char buffer[CB_SHAPE_TEXT]); /* "(4,3)", "(4,)", "()" */
 

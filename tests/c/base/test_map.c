@@ -83,8 +83,11 @@ TEST(philox_known_answers) {
          0x190A87F0, 0xC47362BA, 0xB6B5242A},
     };
     for (size_t i = 0; i < 3; i++) {
+        const uint32_t *counter = rows[i], *key = rows[i] + 4;
+        const cb_philox p = {
+            .seed = (uint64_t)key[1] << 32 | key[0], .stream = counter[2], .step = counter[3]};
         uint32_t out[4];
-        cb_philox_raw(rows[i], rows[i] + 4, out);
+        cb_philox_block(&p, (uint64_t)counter[1] << 32 | counter[0], out);
         CHECK(memcmp(out, rows[i] + 6, sizeof out) == 0);
     }
 }

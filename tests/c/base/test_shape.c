@@ -108,17 +108,6 @@ TEST(strides) {
     CHECK(!cb_is_contiguous(&s, (const int64_t[]){0}));
 }
 
-TEST(axes) {
-    int32_t axis = 0;
-    CHECK_OK(cb_normalize_axis(-1, 3, &axis, &err));
-    CHECK(axis == 2);
-    CHECK_OK(cb_normalize_axis(0, 3, &axis, &err));
-    CHECK(axis == 0);
-    CHECK_FAIL(cb_normalize_axis(3, 3, &axis, &err), CB_INVALID, "axis 3 is not in -3..2 (rank 3)");
-    CHECK_FAIL(cb_normalize_axis(INT64_MIN, 3, &axis, &err), CB_INVALID, "not in -3..2");
-    CHECK_FAIL(cb_normalize_axis(0, 0, &axis, &err), CB_INVALID, "a scalar has no axes");
-}
-
 /* Element number `index` in row-major order lies here. */
 static int64_t place_of(const cb_shape *s, const int64_t *strides, int64_t index) {
     int64_t place = 0;
@@ -207,7 +196,6 @@ int main(void) {
     RUN(absurd_sizes);
     RUN(broadcast);
     RUN(strides);
-    RUN(axes);
     RUN(views);
     RUN(random_views);
     return check_report();
