@@ -73,8 +73,8 @@ uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const double *h
 }
 
 size_t cb_optim_rest_size(const cb_optim_row *row) {
-    static const size_t size[CB_HALF_FORM_COUNT] = {
-        [CB_HALF_MASTER] = sizeof(float), [CB_HALF_REMAINDER] = sizeof(uint16_t)};
+    static const size_t size[CB_HALF_FORM_COUNT] = {[CB_HALF_MASTER] = sizeof(float),
+                                                    [CB_HALF_REMAINDER] = sizeof(uint16_t)};
     return cb_optim_is_half(row->dtype) ? size[row->half] : 0;
 }
 
@@ -226,17 +226,4 @@ cb_status cb_optim_step(const cb_optim_table *x, cb_threads *pool, cb_error *err
     CB_TRY(cb_optim_check_scratch(x, err));
     o->step(x, pool);
     return CB_OK;
-}
-
-cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool, const double *hyper,
-                            uint32_t n_groups, const cb_optim_row *rows, uint32_t n_rows,
-                            cb_error *err) {
-    const cb_optim_table x = {.optimizer = o,
-                              .grad_factor = 1,
-                              .rows = rows,
-                              .hyper = hyper,
-                              .n_rows = n_rows,
-                              .n_groups = n_groups,
-                              .n_hyper = o->n_hyper};
-    return cb_optim_step(&x, pool, err);
 }

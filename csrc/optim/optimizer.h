@@ -26,14 +26,10 @@ typedef struct cb_hyper { /* a hyper-parameter is in [low, high], or with `below
 } cb_hyper;
 
 #define CB_HYPER_MOST 1e30 /* `high` of a number that has only to be finite */
-#define CB_HYPER_LEAST_0(name) \
-    { name, 0.0, CB_HYPER_MOST, false }
-#define CB_HYPER_0_TO_1(name) \
-    { name, 0.0, 1.0, false }
-#define CB_HYPER_BELOW_1(name) \
-    { name, 0.0, 1.0, true }
-#define CB_HYPER_FLAG(name) \
-    { name, 0.0, 1.0, false }
+#define CB_HYPER_LEAST_0(name) {name, 0.0, CB_HYPER_MOST, false}
+#define CB_HYPER_0_TO_1(name) {name, 0.0, 1.0, false}
+#define CB_HYPER_BELOW_1(name) {name, 0.0, 1.0, true}
+#define CB_HYPER_FLAG(name) {name, 0.0, 1.0, false}
 
 struct cb_optimizer {
     const char *name;
@@ -102,12 +98,9 @@ CB_MUST_CHECK cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_opt
 /* Whether a step of these rows needs no scratch. */
 CB_MUST_CHECK cb_status cb_optim_check_scratch(const cb_optim_table *x, cb_error *err);
 
-/* One step of a table whose rows, and what its extras write, are known to share no memory. All else
- * is checked before anything is written. Optimizers that need scratch step tables of table.h alone;
- * `cb_optimizer_step` is that of rows without extras. */
+/* One step of a table whose rows, and what its extras write, are known to share no memory.
+ * Everything else is checked before anything is written. Optimizers that need scratch are refused:
+ * they step only the tables of table.h. */
 CB_MUST_CHECK cb_status cb_optim_step(const cb_optim_table *table, cb_threads *pool, cb_error *err);
-CB_MUST_CHECK cb_status cb_optimizer_step(const cb_optimizer *o, cb_threads *pool,
-                                          const double *hyper, uint32_t n_groups,
-                                          const cb_optim_row *rows, uint32_t n_rows, cb_error *err);
 
 #endif

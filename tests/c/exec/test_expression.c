@@ -6,7 +6,7 @@
 
 #include "base/cpu.h"
 #include "optim/optimizers.h"
-#include "optim/table.h"
+#include "optim/step.h"
 
 #include "check.h"
 
@@ -203,7 +203,7 @@ TEST(arrays_change_places) {
     for (int i = 0; i < 70; i++) a[i] = (float)i, b[i] = (float)-i;
     const cb_optim_row row = {
         .param = a, .grad = g, .state = {b}, .n = 70, .t = 1, .dtype = CB_F32};
-    CHECK_OK(cb_optimizer_step(cb_expression_optimizer(x), NULL, numbers[0], 1, &row, 1, &err));
+    CHECK_OK(step_rows(cb_expression_optimizer(x), NULL, numbers[0], 1, &row, 1, &err));
     for (int i = 0; i < 70; i++) CHECK(a[i] == (float)-i && b[i] == (float)i);
     cb_expression_free(x);
 }
@@ -242,10 +242,10 @@ TEST(other_types_and_sums_in_compiled_steps_are_refused) {
     CHECK_OK(make(&t, 1, &x, &err));
     fill(&first);
     cb_optim_row row = first.row[4];
-    CHECK_FAIL(cb_optimizer_step(cb_expression_optimizer(x), NULL, numbers[0], 1, &row, 1, &err),
+    CHECK_FAIL(step_rows(cb_expression_optimizer(x), NULL, numbers[0], 1, &row, 1, &err),
                CB_UNSUPPORTED, "outside of compiled steps");
     row.dtype = CB_F64, row.n = 3;
-    CHECK_FAIL(cb_optimizer_step(cb_expression_optimizer(x), NULL, numbers[0], 1, &row, 1, &err),
+    CHECK_FAIL(step_rows(cb_expression_optimizer(x), NULL, numbers[0], 1, &row, 1, &err),
                CB_UNSUPPORTED, "row 0 is f64");
     cb_expression_free(x);
 }

@@ -1,7 +1,7 @@
 /* Muon and NorMuon beside their formulas in double, with products element by element. */
 #include "exec/cpu/products.h"
 #include "optim/optimizers.h"
-#include "optim/table.h"
+#include "optim/step.h"
 
 #include "check.h"
 
@@ -221,8 +221,8 @@ TEST(what_is_no_matrix_is_refused) {
     memcpy(turns, muon[0], sizeof turns);
     turns[8] = 2.5;
     CHECK_FAIL(cb_tensor_table_step(t, turns, 1, &err), CB_INVALID, "ns_steps=2.5");
-    CHECK_FAIL(cb_optimizer_step(&cb_optimizer_muon, NULL, muon[0], 1, &row, 0, &err),
-               CB_UNSUPPORTED, "outside of compiled steps");
+    CHECK_FAIL(step_rows(&cb_optimizer_muon, NULL, muon[0], 1, &row, 0, &err), CB_UNSUPPORTED,
+               "outside of compiled steps");
     cb_tensor_table_free(t);
 }
 

@@ -342,8 +342,14 @@ static void do_update(void *executable, uint32_t slot) {
     far_update *u = &f->update;
     u->waits = false;
     if (f->status != CB_OK) return; /* its run has failed */
-    f->status = cb_optimizer_step(u->optimizer, f->d->runtime->pool, u->hyper, u->n_rows, u->rows,
-                                  u->n_rows, &f->error);
+    const cb_optim_table table = {.optimizer = u->optimizer,
+                                  .grad_factor = 1,
+                                  .rows = u->rows,
+                                  .hyper = u->hyper,
+                                  .n_rows = u->n_rows,
+                                  .n_groups = u->n_rows,
+                                  .n_hyper = u->optimizer->n_hyper};
+    f->status = cb_optim_step(&table, f->d->runtime->pool, &f->error);
 }
 
 static cb_status put_update(far_executable *f, cb_stream *stream, const cb_optimizer *optimizer,

@@ -6,6 +6,7 @@
 #include "optim/optimizers.h"
 
 #include "check.h"
+#include "step.h"
 
 #include <stdlib.h>
 
@@ -88,7 +89,7 @@ static inline void check_threads(const cb_optimizer *o, const double *hyper, uin
         table_init(&s);
         for (int64_t t = 1; t <= 3; t++) {
             for (int r = 0; r < ROWS; r++) s.row[r].t = t;
-            CHECK_OK(cb_optimizer_step(o, pool, hyper, n_groups, s.row, ROWS, &err));
+            CHECK_OK(step_table(o, pool, hyper, n_groups, s.row, ROWS, &err));
         }
         if (!threads) {
             alone = s;
@@ -120,8 +121,8 @@ static inline void check_many_rows(const cb_optimizer *o, const double *hyper, u
         for (uint32_t k = 0; k < n_state; k++) rows[r].state[k] = array[2 + k] + whole.n;
         whole.n += rows[r].n;
     }
-    CHECK_OK(cb_optimizer_step(o, NULL, hyper, 1, rows, N, &err));
-    CHECK_OK(cb_optimizer_step(o, NULL, hyper, 1, &whole, 1, &err));
+    CHECK_OK(step_table(o, NULL, hyper, 1, rows, N, &err));
+    CHECK_OK(step_table(o, NULL, hyper, 1, &whole, 1, &err));
     CHECK(memcmp(array, expect, sizeof array) == 0);
 }
 

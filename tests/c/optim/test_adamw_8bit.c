@@ -2,6 +2,7 @@
 #include "optim/optimizers.h"
 
 #include "check.h"
+#include "step.h"
 
 #include <stdlib.h>
 
@@ -45,8 +46,7 @@ TEST(same_bits_for_any_threads_and_any_build) {
         fill(threads ? x : alone, rows);
         for (int64_t t = 1; t <= 3; t++) {
             for (int r = 0; r < N_ROWS; r++) rows[r].t = t;
-            CHECK_OK(
-                cb_optimizer_step(&cb_optimizer_adamw_8bit, pool, hyper, 1, rows, N_ROWS, &err));
+            CHECK_OK(step_table(&cb_optimizer_adamw_8bit, pool, hyper, 1, rows, N_ROWS, &err));
         }
         if (threads) CHECK(memcmp(x, alone, N_ROWS * sizeof *x) == 0);
         cb_threads_free(pool);
@@ -73,16 +73,15 @@ TEST(arrays_by_their_kind) {
     memset(scales, 0, sizeof scales);
     CHECK(cb_optim_state_bytes(o, 0, NULL, &row) == 300);
     CHECK(cb_optim_state_bytes(o, 2, NULL, &row) == 16);
-    CHECK_OK(cb_optimizer_step(o, NULL, hyper, 1, &row, 1, &err));
+    CHECK_OK(step_table(o, NULL, hyper, 1, &row, 1, &err));
     row.state[1] = codes + 300;
-    CHECK_FAIL(cb_optimizer_step(o, NULL, hyper, 1, &row, 1, &err), CB_INVALID,
-               "m and v share memory");
+    CHECK_FAIL(step_table(o, NULL, hyper, 1, &row, 1, &err), CB_INVALID, "m and v share memory");
     row.state[1] = codes + 301;
     row.state[3] = scales + 3;
-    CHECK_FAIL(cb_optimizer_step(o, NULL, hyper, 1, &row, 1, &err), CB_INVALID,
+    CHECK_FAIL(step_table(o, NULL, hyper, 1, &row, 1, &err), CB_INVALID,
                "m_scale and v_scale share memory");
     row.state[3] = (char *)(scales + 4) + 1;
-    CHECK_FAIL(cb_optimizer_step(o, NULL, hyper, 1, &row, 1, &err), CB_INVALID,
+    CHECK_FAIL(step_table(o, NULL, hyper, 1, &row, 1, &err), CB_INVALID,
                "v_scale is not aligned to 4 bytes");
 }
 
@@ -102,7 +101,7 @@ TEST(outliers_do_not_change_their_block) {
             for (int i = 0; i < N; i++) g[i] = (float)(i % 7 + 1);
             if (spoilt && row.t == 2) g[300] = NAN, g[301] = INFINITY, g[302] = 3e38f;
             const float before = p[spoilt][302];
-            CHECK_OK(cb_optimizer_step(&cb_optimizer_adamw_8bit, NULL, no_decay, 1, &row, 1, &err));
+            CHECK_OK(step_table(&cb_optimizer_adamw_8bit, NULL, no_decay, 1, &row, 1, &err));
             if (spoilt && row.t == 2) CHECK(p[spoilt][302] == before && v[spoilt][302] >= 253);
         }
     }

@@ -69,7 +69,7 @@ TEST(extras_are_plain_loops_after_a_step_of_shorter_gradients) {
             put(&expect.row[r], (void *)(uintptr_t)expect.row[r].grad, i,
                 factor * get(&expect.row[r], expect.row[r].grad, i));
     }
-    CHECK_OK(cb_optimizer_step(&cb_optimizer_adamw, NULL, adamw[0], 2, expect.row, ROWS, &err));
+    CHECK_OK(step_table(&cb_optimizer_adamw, NULL, adamw[0], 2, expect.row, ROWS, &err));
     for (int r = 0; r < ROWS; r++) {
         const cb_optim_row *row = &first.t.row[r];
         for (int64_t i = 0; i < sizes[r]; i++) {

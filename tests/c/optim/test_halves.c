@@ -108,8 +108,8 @@ static void check_form(cb_dtype dtype, cb_half_form form, int threads) {
     twin_init(&y, &x);
     for (int64_t t = 1; t <= STEPS; t++) {
         draw_gradients(&x, &y, t);
-        CHECK_OK(cb_optimizer_step(&cb_optimizer_adamw, pool, adamw[0], 1, &x.row, 1, &err));
-        CHECK_OK(cb_optimizer_step(&cb_optimizer_adamw, NULL, adamw[0], 1, &y.row, 1, &err));
+        CHECK_OK(step_table(&cb_optimizer_adamw, pool, adamw[0], 1, &x.row, 1, &err));
+        CHECK_OK(step_table(&cb_optimizer_adamw, NULL, adamw[0], 1, &y.row, 1, &err));
         CHECK(is_twin(&x, &y));
         if (form == CB_HALF_STOCHASTIC) { /* what was cut off is gone */
             for (size_t i = 0; i < N; i++) y.param[i] = of_half(dtype, x.param[i]);
@@ -144,7 +144,7 @@ TEST(what_is_not_stepped_stays) {
         for (int turn = 1; turn < 4; turn++) {
             row.t = turn;
             for (uint32_t i = 0; i < ALL; i++) p[i] = (uint16_t)(i * (uint32_t)turn);
-            CHECK_OK(cb_optimizer_step(&cb_optimizer_sgd, NULL, still[0], 1, &row, 1, &err));
+            CHECK_OK(step_table(&cb_optimizer_sgd, NULL, still[0], 1, &row, 1, &err));
             for (uint32_t i = 0; i < ALL; i++) {
                 const float was = cb_bf16_to_f32((uint16_t)(i * (uint32_t)turn));
                 const float is = cb_bf16_to_f32(p[i]);
@@ -166,7 +166,7 @@ TEST(what_is_not_finite_is_seen) {
         row.dtype = CB_BF16;
         row.half = (cb_half_form)form;
         for (int i = 0; i < BAD; i++) p[i] = cb_f32_to_bf16(1), g[i] = bad[i];
-        CHECK_OK(cb_optimizer_step(&cb_optimizer_sgd, NULL, plain[0], 1, &row, 1, &err));
+        CHECK_OK(step_table(&cb_optimizer_sgd, NULL, plain[0], 1, &row, 1, &err));
         for (int i = 0; i < BAD; i++) {
             const float is = cb_bf16_to_f32(p[i]), wanted = 1 - cb_bf16_to_f32(bad[i]);
             CHECK(is == wanted || (isnan(is) && isnan(wanted)));
@@ -192,7 +192,7 @@ TEST(noise_is_right_in_the_mean) {
             p[i] = cb_f32_to_bf16(1);
             g[i] = cb_f32_to_bf16(-0x1p-10f); /* an eighth of a unit */
         }
-        CHECK_OK(cb_optimizer_step(&cb_optimizer_sgd, NULL, step[0], 1, &row, 1, &err));
+        CHECK_OK(step_table(&cb_optimizer_sgd, NULL, step[0], 1, &row, 1, &err));
         for (int i = 0; i < MANY; i++) {
             sum += (double)cb_bf16_to_f32(p[i]) - 1;
             same += turn && p[i] == first[i];

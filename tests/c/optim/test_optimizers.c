@@ -48,7 +48,7 @@ TEST(what_is_written) {
         table s, before;
         table_init(&s);
         table_init(&before);
-        CHECK_OK(cb_optimizer_step(o, NULL, hyper, 2, s.row, ROWS, &err));
+        CHECK_OK(step_table(o, NULL, hyper, 2, s.row, ROWS, &err));
         CHECK(memcmp(s.block[1], before.block[1], s.bytes) == 0);
         for (int r = 0; r < ROWS; r++) {
             const cb_optim_row *row = &s.row[r];

@@ -67,7 +67,7 @@ TEST(has_the_bits_of_the_formula) {
         table_init(&expect);
         for (int64_t t = 1; t <= 4; t++) {
             for (int r = 0; r < ROWS; r++) s.row[r].t = expect.row[r].t = t;
-            CHECK_OK(cb_optimizer_step(sgd, NULL, groups[g], 2, s.row, ROWS, &err));
+            CHECK_OK(step_table(sgd, NULL, groups[g], 2, s.row, ROWS, &err));
             reference(&expect, groups[g]);
         }
         CHECK(same_bits(&s, &expect));
@@ -86,31 +86,31 @@ TEST(without_momentum_there_is_no_state) {
     float p[2] = {1, 2}, g[2] = {0.5f, 0.25f};
     const cb_optim_row row = {.param = p, .grad = g, .n = 2, .t = 1, .dtype = CB_F32};
     CHECK(cb_optimizer_n_used(sgd, groups[0]) == 0 && cb_optimizer_n_used(sgd, groups[2]) == 1);
-    CHECK_OK(cb_optimizer_step(sgd, NULL, groups[0], 1, &row, 1, &err));
+    CHECK_OK(step_table(sgd, NULL, groups[0], 1, &row, 1, &err));
     CHECK(p[0] == 1.0f - 0.1f * 0.5f && p[1] == 2.0f - 0.1f * 0.25f);
-    CHECK_FAIL(cb_optimizer_step(sgd, NULL, groups[2], 1, &row, 1, &err), CB_INVALID,
+    CHECK_FAIL(step_table(sgd, NULL, groups[2], 1, &row, 1, &err), CB_INVALID,
                "row 0 has no momentum_buffer");
 }
 
 TEST(no_decay_reads_no_parameter) {
     float p = INFINITY, g = 0.5f;
     const cb_optim_row row = {.param = &p, .grad = &g, .n = 1, .t = 1, .dtype = CB_F32};
-    CHECK_OK(cb_optimizer_step(sgd, NULL, groups[0], 1, &row, 1, &err));
+    CHECK_OK(step_table(sgd, NULL, groups[0], 1, &row, 1, &err));
     CHECK(isinf(p));
 }
 
 TEST(relations_are_checked) {
     double bad[2][N_HYPER] = {{0.1, 0.0, 0.0, 0.0, 1, 0}, {0.1, 0.9, 0.1, 0.0, 1, 0}};
     for (int i = 0; i < 2; i++) {
-        CHECK_FAIL(cb_optimizer_step(sgd, NULL, bad[i], 1, NULL, 0, &err), CB_INVALID,
+        CHECK_FAIL(step_table(sgd, NULL, bad[i], 1, NULL, 0, &err), CB_INVALID,
                    "nesterov needs a momentum and no dampening");
     }
     bad[0][NESTEROV] = 0;
     bad[0][MOMENTUM] = -0.5;
-    CHECK_FAIL(cb_optimizer_step(sgd, NULL, bad[0], 1, NULL, 0, &err), CB_INVALID, "momentum=-0.5");
+    CHECK_FAIL(step_table(sgd, NULL, bad[0], 1, NULL, 0, &err), CB_INVALID, "momentum=-0.5");
     bad[0][MOMENTUM] = 0;
     bad[0][DAMPENING] = NAN;
-    CHECK_FAIL(cb_optimizer_step(sgd, NULL, bad[0], 1, NULL, 0, &err), CB_INVALID, "dampening=nan");
+    CHECK_FAIL(step_table(sgd, NULL, bad[0], 1, NULL, 0, &err), CB_INVALID, "dampening=nan");
 }
 
 TEST(optimizers_by_name) {

@@ -85,7 +85,7 @@ static void check_random(const cb_optimizer *o, const double *hyper, uint32_t se
     for (int step = 0; step < 3; step++) {
         CHECK_OK(cb_tensor_table_step(t, hyper, 2, &err));
         for (uint32_t r = 0; r < N; r++) {
-            CHECK_OK(cb_optimizer_step(o, NULL, hyper, 2, &y.row[r], 1, &err));
+            CHECK_OK(step_rows(o, NULL, hyper, 2, &y.row[r], 1, &err));
             x.row[r].t++;
             y.row[r].t++;
             cb_tensor_table_set(t, r, &x.row[r]);
