@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Hashes what the planner answers, so that a change of the house can show that no plan changed.
+"""Hashes plans and compiled steps, so that a refactoring can show that it changed none of them.
 
-    tools/plan_hashes.py OUT.json          three graphs, nets, 200 random problems (minutes)
+    tools/plan_hashes.py OUT.json          three graphs, nets, 200 random problems, steps (minutes)
     tools/plan_hashes.py --full OUT.json   all graphs and budgets, 2,000 random problems (hours)
-    tools/plan_hashes.py --compare A.json B.json   list the plans that differ; exit 1 if any does
+    tools/plan_hashes.py --only steps/ OUT.json    only what has a name that starts with this
+    tools/plan_hashes.py --compare A.json B.json   list what differs; exit 1 if anything does
+    tools/plan_hashes.py --best A.json B.json      steps: the default of B against A's best way
 
 An answer is the steps, the decisions, the places in memory and the numbers of a plan, or the name
 of the error. ``facts_of`` alone knows how the documents spell them: when a field is renamed, it is
 mended there, and the hashes stay. No plan here has a time limit, which would make it depend on the
-machine.
+machine. Compiled steps are in `compiled_steps.py`; their answers also have bytes, modelled time and
+kernels, which `--compare` prints before and after.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import compiled_steps
+from compiled_steps import StepQuestion
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
@@ -63,10 +69,12 @@ def facts_of(document: dict[str, Any]) -> list[Any]:
     return [document[k] for k in keys] + [sorted(document["numbers"].items())]
 
 
-def answer(question: Question) -> str:
+def answer(question: Question | StepQuestion) -> str | dict[str, Any]:
     """A hash of the plan, or the name of the error."""
     import cutback
 
+    if isinstance(question, StepQuestion):
+        return compiled_steps.answer_step(question)
     try:
         plan = cutback.plan(
             problem_of(question.subject),
@@ -81,7 +89,8 @@ def answer(question: Question) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def questions(full: bool) -> Iterator[Question]:
+def questions(full: bool) -> Iterator[Question | StepQuestion]:
+    yield from compiled_steps.step_questions(full)
     graphs = sorted(p.name.removesuffix(".json.gz") for p in (DATA / "graphs").glob("*.json.gz"))
     nets = sorted(p.name.removesuffix(".json.gz") for p in (DATA / "nets").glob("*.json.gz"))
     for name in graphs if full else FAST:
@@ -99,33 +108,64 @@ def questions(full: bool) -> Iterator[Question]:
             yield Question(f"random/{seed}", budget, measure, seed % 3 == 0 and measure != "saved")
 
 
+def without_times(answers: dict[str, Any]) -> dict[str, Any]:
+    """What two runs must have in common."""
+    return {
+        name: {k: v for k, v in found.items() if k != "seconds"}
+        if isinstance(found, dict)
+        else found
+        for name, found in answers.items()
+    }
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return without_times(found)
+
+
 def compare(before: Path, after: Path) -> int:
-    """Prints what differs between two files of hashes; how many plans that are."""
-    a, b = (json.loads(path.read_text(encoding="utf-8")) for path in (before, after))
-    names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
+    """Prints what differs between two files of hashes; how many answers that are. What only the
+    longer of two runs asked is left out."""
+    a, b = read(before), read(after)
+    both = [name for name in a if name in b]
+    names = [name for name in both if a[name] != b[name]]
     for name in names:
-        print(f"{name}: {a.get(name, 'not asked')} -> {b.get(name, 'not asked')}")
-    print(f"{len(names)} of {len({**a, **b})} answers differ")
+        print(f"{name}: {compiled_steps.changes(a[name], b[name])}")
+    print(f"{len(names)} of {len(both)} answers differ", end="")
+    print(f"; {len(a) + len(b) - 2 * len(both)} are only in one of the files")
     return len(names)
+
+
+def best(before: Path, after: Path) -> int:
+    """Prints where the default way is now worse than the best way before; how many steps."""
+    lines = list(compiled_steps.worse_than_best(read(before), read(after)))
+    print(*lines, sep="\n")
+    print(f"{len(lines)} steps are worse in something")
+    return len(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--full", action="store_true", help="ask everything")
+    parser.add_argument("--only", default="", metavar="PREFIX", help="ask only these")
+    parser.add_argument("--jobs", type=int, help="processes; as many as there are cores")
     parser.add_argument("--compare", action="store_true", help="compare two files")
+    parser.add_argument("--best", action="store_true", help="compare with the best way of a step")
     options = parser.parse_args()
-    if len(options.files) != 1 + options.compare:
+    if len(options.files) != 1 + (options.compare or options.best):
         parser.error("one file to write, or two to compare")
-    if options.compare:
-        return int(compare(*options.files) > 0)
-    asked = list(questions(options.full))
-    with ProcessPoolExecutor() as pool:
-        found = pool.map(answer, asked, chunksize=4)
-        hashes = dict(zip((q.name for q in asked), found, strict=True))
-    options.files[0].write_text(json.dumps(hashes, indent=0) + "\n", encoding="utf-8")
-    whole = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
-    print(f"{len(hashes)} answers, {whole}")
+    if options.compare or options.best:
+        return int((compare if options.compare else best)(*options.files) > 0)
+    asked = [q for q in questions(options.full) if q.name.startswith(options.only)]
+    hashes: dict[str, Any] = {}
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for question, found in zip(asked, pool.map(answer, asked, chunksize=6), strict=True):
+            hashes[question.name] = found
+            if len(hashes) % 300 == 0 or len(hashes) == len(asked):  # a stopped run keeps these
+                options.files[0].write_text(json.dumps(hashes, indent=0) + "\n", encoding="utf-8")
+    text = json.dumps(without_times(hashes), sort_keys=True)
+    print(f"{len(hashes)} answers, {hashlib.sha256(text.encode()).hexdigest()[:16]}")
     return 0
 
 
