@@ -2,19 +2,25 @@
 """How much code there is, and what has grown too long.
 
     tools/loc.py            lines per folder, and what is longer than it should be
+    tools/loc.py PATH ...   lines of each of these files, or of the files in these folders
+
+Two counts: all lines, and those that have code, which leaves out blank lines, comments and, in
+Python, docstrings.
 
 Aims and limits: functions 60 and 120 lines, files 600 and 1000. What is over its aim has a reason
 here, which is printed beside it; without one, with one that is no longer needed, or past its limit
-it is an error. Blank lines and comments count: they are read too. The docstring of a function does
-not, as the text above a C function does not. C lines over 100 columns are errors; clang-format
+it is an error. Blank lines and comments count here: they are read too. The docstring of a function
+does not, as the text above a C function does not. C lines over 100 columns are errors; clang-format
 mends them.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,6 +102,54 @@ def measure(root: Path, path: Path) -> Iterator[Item]:
         yield Item(where, length, FUNCTION_AIM, FUNCTION_LIMIT, reason)
 
 
+C_NOISE = re.compile(r'/\*.*?\*/|//[^\n]*|("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')', re.DOTALL)
+LAYOUT = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+    tokenize.ENCODING, tokenize.ENDMARKER,
+}  # fmt: skip
+
+
+def c_code_lines(text: str) -> int:
+    """Lines with something else than comments. Strings stay, as they may look like comments."""
+
+    def without(found: re.Match[str]) -> str:
+        return found[1] or "\n" * found[0].count("\n")
+
+    return sum(bool(line.strip()) for line in C_NOISE.sub(without, text).splitlines())
+
+
+def python_code_lines(text: str) -> int:
+    """Lines with something else than comments and docstrings."""
+    lines = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type not in LAYOUT
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    for node in ast.walk(ast.parse(text)):
+        owners = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        if isinstance(node, owners) and ast.get_docstring(node, clean=False) is not None:
+            lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(lines)
+
+
+def code_lines(path: Path) -> int:
+    text = path.read_text(encoding="utf-8")
+    return c_code_lines(text) if path.suffix in C_SUFFIXES else python_code_lines(text)
+
+
+def print_files(root: Path, names: list[str]) -> None:
+    """Both counts of each file, and their sums."""
+    whole = [0, 0]
+    for path in files_of(root):
+        name = path.relative_to(root).as_posix()
+        if any(name == given or name.startswith(f"{given.rstrip('/')}/") for given in names):
+            counts = len(path.read_text(encoding="utf-8").splitlines()), code_lines(path)
+            print(f"{counts[0]:7,} {counts[1]:7,}  {name}")
+            whole = [a + b for a, b in zip(whole, counts, strict=True)]
+    print(f"{whole[0]:7,} {whole[1]:7,}  all of these")
+
+
 def wide_lines(path: Path) -> int:
     if path.suffix not in {".c", ".h"}:
         return 0
@@ -103,9 +157,22 @@ def wide_lines(path: Path) -> int:
 
 
 def folder_of(path: Path) -> str:
-    """csrc and python by subfolder, the rest by top folder."""
-    depth = 2 if path.parts[0] in ("csrc", "python", "tests") and len(path.parts) > 2 else 1
+    """csrc by each of its folders, python and tests by subfolder, the rest by top folder."""
+    if path.parts[0] == "csrc":
+        return path.parent.as_posix()
+    depth = 2 if path.parts[0] in ("python", "tests") and len(path.parts) > 2 else 1
     return "/".join(path.parts[:depth])
+
+
+def print_folders(lines: Counter[str], code: Counter[str]) -> None:
+    print("    all    code")
+    for folder, count in sorted(lines.items()):
+        print(f"{count:7,} {code[folder]:7,}  {folder}")
+    for top in ("csrc", "python", "tests"):
+        inside = [folder for folder in lines if folder.split("/")[0] == top]
+        sums = (sum(counts[folder] for folder in inside) for counts in (lines, code))
+        print("{:7,} {:7,}  {} in all".format(*sums, top))
+    print(f"{sum(lines.values()):7,} {sum(code.values()):7,}  all")
 
 
 def files_of(root: Path) -> list[Path]:
@@ -114,15 +181,19 @@ def files_of(root: Path) -> list[Path]:
 
 def main() -> int:
     root = Path(__file__).resolve().parent.parent
+    if sys.argv[1:]:
+        print_files(root, sys.argv[1:])
+        return 0
     lines: Counter[str] = Counter()
+    code: Counter[str] = Counter()
     items: list[Item] = []
     for path in files_of(root):
         measured = list(measure(root, path))
-        lines[folder_of(path.relative_to(root))] += measured[0].size
+        folder = folder_of(path.relative_to(root))
+        lines[folder] += measured[0].size
+        code[folder] += code_lines(path)
         items += measured
-    for folder, count in sorted(lines.items()):
-        print(f"{count:7,}  {folder}")
-    print(f"{sum(lines.values()):7,}  all")
+    print_folders(lines, code)
     wrong = []
     for item in items:
         if item.size > item.aim and item.reason:
