@@ -103,8 +103,7 @@ static cb_status no_backend(cb_step *step, const char *name, cb_error *err) {
 
 static cb_status choose_backend(cb_step *step, const cb_compile_options *o, cb_error *err) {
     step->backend = o->backend ? cb_backend_find(o->backend) : cb_backends[0];
-    if (!step->backend) return no_backend(step, o->backend, err);
-    return cb_devices_get(&step->ctx->devices, step->backend, &step->device, err);
+    return step->backend ? CB_OK : no_backend(step, o->backend, err);
 }
 
 static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
@@ -278,6 +277,16 @@ static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err)
     return cb_graph_verify(split->backward, CB_SPEC_SPLIT, err);
 }
 
+/* Of a plan without groups. */
+static cb_status check_split(const cb_step *step, const cb_compile_options *o, cb_error *err) {
+    cb_split split = {0};
+    if (step->single) return CB_OK;
+    cb_status status = make_split(step, &split, err);
+    if (status == CB_OK) status = dump(step, o, "split", print_split, &split, err);
+    cb_split_free(&split);
+    return status;
+}
+
 static cb_status make_program(cb_step *step, cb_error *err) {
     if (step->single) {
         const cb_within of = within_of(step);
@@ -319,7 +328,6 @@ static cb_status make_squares(cb_step *step, cb_error *err) {
 
 static cb_status make_executable(cb_step *step, cb_error *err) {
     const cb_program *p = step->program;
-    CB_TRY(cb_backend_supports(step->backend, p, err));
     CB_TRY(step->backend->compile(p, step->device, &step->state, err));
     const size_t n_run = p->n_input + (size_t)p->n_output;
     const size_t n_ranges = n_run + (3 + CB_MAX_STATES) * (size_t)step->n_gradients;
@@ -350,44 +358,59 @@ static cb_status check_forward(const cb_graph *forward, cb_error *err) {
                    why.text);
 }
 
+/* Everything but what runs: no device is opened, and none need be there. */
+static cb_status make_stages(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
+                             cb_error *err) {
+    CB_TRY(check_forward(forward, err));
+    CB_TRY(dump(step, o, "forward", print_graph, forward, err));
+
+    CB_TRY(make_joint(step, forward, o, err));
+    CB_TRY(dump(step, o, "joint", print_graph, step->joint, err));
+
+    CB_TRY(make_problem(step, o, err));
+    CB_TRY(make_groups(step, o, err));
+    CB_TRY(contract(step, o, err));
+    CB_TRY(dump(step, o, "problem", print_problem, step->problem, err));
+
+    CB_TRY(make_plan(step, o, err));
+    CB_TRY(check_moves(step, err));
+    CB_TRY(dump(step, o, "plan", print_plan, step->plan, err));
+
+    CB_TRY(check_split(step, o, err));
+
+    CB_TRY(make_program(step, err));
+    CB_TRY(dump(step, o, "program", print_program, step->program, err));
+    return cb_backend_supports(step->backend, step->program, err);
+}
+
 cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
                      cb_step **out, cb_error *err) {
-    cb_split split = {0};
     cb_status status;
     CB_TRY(check_options(o, err));
     cb_step *step = step_new(ctx, o);
     if (!step) return cb_no_memory(err);
     CB_TRY_DONE(choose_backend(step, o, err));
-
-    CB_TRY_DONE(check_forward(forward, err));
-    CB_TRY_DONE(dump(step, o, "forward", print_graph, forward, err));
-
-    CB_TRY_DONE(make_joint(step, forward, o, err));
-    CB_TRY_DONE(dump(step, o, "joint", print_graph, step->joint, err));
-
-    CB_TRY_DONE(make_problem(step, o, err));
-    CB_TRY_DONE(make_groups(step, o, err));
-    CB_TRY_DONE(contract(step, o, err));
-    CB_TRY_DONE(dump(step, o, "problem", print_problem, step->problem, err));
-
-    CB_TRY_DONE(make_plan(step, o, err));
-    CB_TRY_DONE(check_moves(step, err));
-    CB_TRY_DONE(dump(step, o, "plan", print_plan, step->plan, err));
-
-    if (!step->single) {
-        CB_TRY_DONE(make_split(step, &split, err));
-        CB_TRY_DONE(dump(step, o, "split", print_split, &split, err));
-    }
-
-    CB_TRY_DONE(make_program(step, err));
-    CB_TRY_DONE(dump(step, o, "program", print_program, step->program, err));
-
+    CB_TRY_DONE(cb_devices_get(&ctx->devices, step->backend, &step->device, err));
+    CB_TRY_DONE(make_stages(step, forward, o, err));
     CB_TRY_DONE(make_executable(step, err));
     CB_TRY_DONE(make_surroundings(step, err));
     *out = step;
 done:
-    cb_split_free(&split);
     if (status != CB_OK) cb_step_free(step);
+    return status;
+}
+
+cb_status cb_compile_text(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
+                          const char *what, char **out, cb_error *err) {
+    cb_status status;
+    CB_TRY(check_options(o, err));
+    cb_step *step = step_new(ctx, o);
+    if (!step) return cb_no_memory(err);
+    CB_TRY_DONE(choose_backend(step, o, err));
+    CB_TRY_DONE(make_stages(step, forward, o, err));
+    status = cb_step_text(step, what, out, err);
+done:
+    cb_step_free(step);
     return status;
 }
 
@@ -428,8 +451,17 @@ static cb_status print_grouping(const cb_step *step, cb_str *out, cb_error *err)
 }
 
 static cb_status print_launches(const cb_step *step, cb_str *out, cb_error *err) {
+    if (step->backend->launches && !step->state)
+        return cb_fail(err, CB_UNSUPPORTED, "text: launches are of a step that was compiled");
     if (step->backend->launches) return step->backend->launches(step->state, out, err);
     return cb_fail(err, CB_UNSUPPORTED, "text: the backend \"%s\" launches no kernels",
+                   step->backend->name);
+}
+
+static cb_status print_code(const cb_step *step, cb_str *out, cb_error *err) {
+    if (step->backend->code)
+        return step->backend->code(step->program, &step->ctx->runtime, step->state, out, err);
+    return cb_fail(err, CB_UNSUPPORTED, "text: the backend \"%s\" has no code to show",
                    step->backend->name);
 }
 
@@ -447,9 +479,10 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
         return cb_program_kernels(step->program, step->single ? step->single : step->problem,
                                   step->single ? &step->expanded.plan : step->plan, out, err);
     if (strcmp(what, "launches") == 0) return print_launches(step, out, err);
+    if (strcmp(what, "code") == 0) return print_code(step, out, err);
     return cb_fail(err, CB_INVALID,
                    "text: nothing is called \"%s\"; there are joint, forward, backward, groups, "
-                   "problem, plan, explain, program, kernels and launches",
+                   "problem, plan, explain, program, kernels, launches and code",
                    what);
 }
 

@@ -161,6 +161,11 @@ typedef struct cb_backend {
     /* Writes the launches of a run in order, as JSON (docs/problem.md, "Launches"). NULL: a run
      * launches nothing. */
     cb_status (*launches)(void *executable, cb_str *out, cb_error *err);
+    /* Writes what each group becomes, for people to read: CUDA C, or the executor's records.
+     * `executable` may be NULL: then no device is open, and the text is for one that the backend
+     * names in it. NULL: groups become nothing that could be read. */
+    cb_status (*code)(const cb_program *program, const cb_runtime *runtime, void *executable,
+                      cb_str *out, cb_error *err);
     /* Ends when no run is left; NULL is fine. */
     void (*destroy)(void *executable);
 

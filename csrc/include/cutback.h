@@ -297,6 +297,12 @@ typedef struct cb_compile_options {
 CB_API CB_MUST_CHECK cb_status cb_compile(cb_context *ctx, const cb_graph *forward,
                                           const cb_compile_options *options, cb_step **out,
                                           cb_error *err);
+/* A text of the step that cb_compile would make, by the names of cb_step_text. No device is opened:
+ * the "code" of a GPU is the CUDA C for compute capability 8.0, where none is. Free with
+ * cb_text_free. */
+CB_API CB_MUST_CHECK cb_status cb_compile_text(cb_context *ctx, const cb_graph *forward,
+                                               const cb_compile_options *options, const char *what,
+                                               char **out, cb_error *err);
 CB_API void cb_step_free(cb_step *step);
 
 typedef struct cb_argument_info {
@@ -334,7 +340,8 @@ CB_API uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint3
 
 /* Texts of the compiled step: "joint", "forward", "backward" (graph text), "groups", "program",
  * "explain" (text), "problem", "plan", "kernels" and "launches" (JSON, see docs/problem.md for the
- * last two; "launches" on a GPU only). Free with cb_text_free. */
+ * last two; "launches" on a GPU only), and "code": what each group became, CUDA C on a GPU and the
+ * executor's records on the cpu. Free with cb_text_free. */
 CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out,
                                             cb_error *err);
 

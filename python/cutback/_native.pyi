@@ -61,6 +61,21 @@ class Graph:
         groups: str | None = None,
         dump: Callable[[str, str], object] | None = None,
     ) -> Step: ...
+    def compile_text(
+        self,
+        what: str,
+        wrt: Sequence[int],
+        /,
+        *,
+        preset: int = 0,
+        budget: _Budget | None = None,
+        backend: str | None = None,
+        device: str | None = None,
+        keep_gradients: bool = False,
+        static_bytes: int = 0,
+        plan_json: str | None = None,
+        groups: str | None = None,
+    ) -> str: ...
 
 @disjoint_base
 class DeviceMemory:

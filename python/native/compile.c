@@ -1,4 +1,4 @@
-/* compile.c: Graph.compile: from keyword arguments to cb_compile_options. */
+/* compile.c: Graph.compile and compile_text: from keyword arguments to cb_compile_options. */
 #include "state.h"
 
 #include "ir/graph.h"
@@ -51,38 +51,87 @@ static bool is_joint(const cb_graph *graph) {
     return false;
 }
 
-PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs) {
+/* What both methods are called with: `wrt`, which the caller frees, and the rest as options. */
+typedef struct request {
+    cb_compile_options options;
+    uint32_t *wrt;
+    PyObject *dump_function;
+} request;
+
+static int read_request(PyObject *args, PyObject *kwargs, request *r) {
     static char *names[] = {
         "wrt",          "preset",    "budget", "backend", "device", "keep_gradients",
         "static_bytes", "plan_json", "groups", "dump",    NULL};
-    cb_compile_options options = {0};
-    PyObject *wrt_items, *budget = Py_None, *dump_function = Py_None;
+    cb_compile_options *o = &r->options;
+    PyObject *wrt_items, *budget = Py_None;
     int preset = CB_PRESET_AUTOGRAD, keep_gradients = 0;
     unsigned long long static_bytes = 0;
+    *r = (request){.dump_function = Py_None};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzO:compile", names, &wrt_items,
-                                     &preset, &budget, &options.backend, &options.device,
-                                     &keep_gradients, &static_bytes, &options.plan_json,
-                                     &options.groups, &dump_function)) {
-        return NULL;
-    }
-    options.keep_gradients = keep_gradients;
-    options.static_bytes = static_bytes;
-    if (cb_py_parse_preset(preset, &options.preset) < 0 ||
-        cb_py_parse_budget(budget, &options.budget) < 0)
-        return NULL;
-    uint32_t *wrt;
-    if (cb_py_parse_ids(wrt_items, &wrt, &options.n_wrt) < 0) return NULL;
-    options.wrt = wrt;
+                                     &preset, &budget, &o->backend, &o->device, &keep_gradients,
+                                     &static_bytes, &o->plan_json, &o->groups, &r->dump_function))
+        return -1;
+    o->keep_gradients = keep_gradients;
+    o->static_bytes = static_bytes;
+    if (cb_py_parse_preset(preset, &o->preset) < 0 || cb_py_parse_budget(budget, &o->budget) < 0)
+        return -1;
+    if (cb_py_parse_ids(wrt_items, &r->wrt, &o->n_wrt) < 0) return -1;
+    o->wrt = r->wrt;
+    return 0;
+}
+
+static int check_forward(const cb_py_graph *graph) {
+    if (!is_joint(graph->core)) return 0;
+    PyErr_SetString(PyExc_ValueError,
+                    "this is a joint graph: it holds its backward already, and compiling "
+                    "adds one; compile the forward graph with wrt=... instead, which "
+                    "Traced.text() and Graph.text() give");
+    return -1;
+}
+
+PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs) {
+    cb_py_graph *graph = (cb_py_graph *)self;
+    request r;
     PyObject *step = NULL;
-    if (cb_py_graph_enter((cb_py_graph *)self) == 0) {
-        if (is_joint(((cb_py_graph *)self)->core))
-            PyErr_SetString(PyExc_ValueError,
-                            "this is a joint graph: it holds its backward already, and compiling "
-                            "adds one; compile the forward graph with wrt=... instead, which "
-                            "Traced.text() and Graph.text() give");
-        else step = compile_graph((cb_py_graph *)self, &options, dump_function);
-        cb_py_graph_leave((cb_py_graph *)self);
+    if (read_request(args, kwargs, &r) < 0) return NULL;
+    if (cb_py_graph_enter(graph) == 0) {
+        if (check_forward(graph) == 0) step = compile_graph(graph, &r.options, r.dump_function);
+        cb_py_graph_leave(graph);
     }
-    PyMem_Free(wrt);
+    PyMem_Free(r.wrt);
     return step;
+}
+
+static PyObject *text_of_graph(cb_py_graph *graph, cb_compile_options *options, const char *what) {
+    cb_py_state *state = cb_py_state_of_object((PyObject *)graph);
+    cb_py_work work;
+    cb_error error = {0};
+    char *text = NULL;
+    options->poll = cb_py_poll;
+    options->poll_user = &work;
+    cb_py_work_begin(&work, graph->context);
+    cb_status status =
+        cb_compile_text(graph->context->core, graph->core, options, what, &text, &error);
+    cb_py_work_end(&work);
+    if (status != CB_OK) return cb_py_raise(state, &error, NULL);
+    PyObject *result = PyUnicode_FromString(text);
+    cb_text_free(graph->context->core, text);
+    return result;
+}
+
+PyObject *cb_py_compile_text(PyObject *self, PyObject *args, PyObject *kwargs) {
+    cb_py_graph *graph = (cb_py_graph *)self;
+    request r;
+    PyObject *text = NULL;
+    const char *what = PyTuple_GET_SIZE(args) ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(args, 0)) : "";
+    PyObject *rest = what ? PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args)) : NULL;
+    if (!rest) return NULL;
+    const int parsed = read_request(rest, kwargs, &r);
+    if (parsed == 0 && cb_py_graph_enter(graph) == 0) {
+        if (check_forward(graph) == 0) text = text_of_graph(graph, &r.options, what);
+        cb_py_graph_leave(graph);
+    }
+    Py_DECREF(rest);
+    if (parsed == 0) PyMem_Free(r.wrt);
+    return text;
 }

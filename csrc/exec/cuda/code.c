@@ -233,3 +233,40 @@ void cb_cu_offset(cb_cu_code *c, int rank, const int64_t *dim, const int64_t *st
     }
     cb_cu_add(c, "}\n");
 }
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+static void print_param(const cb_cu_param *p, cb_str *out) {
+    const unsigned long long offset = (unsigned long long)p->offset;
+    switch (p->place) {
+        case CB_CU_ARENA: cb_str_addf(out, "arena+%llu", offset); break;
+        case CB_CU_INPUT: cb_str_addf(out, "input %u+%llu", p->index, offset); break;
+        case CB_CU_OUTPUT: cb_str_addf(out, "output %u+%llu", p->index, offset); break;
+        case CB_CU_EXTRA: cb_str_addf(out, "extra+%llu", offset); break;
+        case CB_CU_FAILURE: cb_str_addf(out, "failure"); break;
+        case CB_CU_SEED: cb_str_addf(out, "seed"); break;
+        case CB_CU_STEP: cb_str_addf(out, "step"); break;
+        case CB_CU_COUNT: cb_str_addf(out, "count"); break;
+        case CB_CU_NUMBER: cb_str_addf(out, "0x%llx", offset); break;
+    }
+}
+
+void cb_cu_print(const cb_cu_code *c, cb_str *out) {
+    cb_str_addf(out, "// compute capability %d.%d, %llu bytes beside the arena\n",
+                c->capability / 10, c->capability % 10, (unsigned long long)c->extra_bytes);
+    for (size_t k = 0; k < c->launches.len; k++) {
+        const cb_cu_launch *l = &c->launches.at[k];
+        if (l->call != CB_NONE) cb_str_addf(out, "// group %u: cublasLtMatmul(", l->group);
+        else
+            cb_str_addf(out, "// group %u: cb_k%u<<<(%u, %u, %u), %u>>>(", l->group, l->kernel,
+                        l->grid.x, l->grid.y, l->grid.z, l->threads);
+        for (uint32_t i = 0; i < l->n_param; i++) {
+            if (i) cb_str_addf(out, ", ");
+            print_param(&c->params.at[l->param_begin + i], out);
+        }
+        cb_str_addf(out, ")\n");
+    }
+    cb_str_addf(out, "\n");
+    if (c->includes.len) cb_str_add(out, c->includes.at, c->includes.len);
+    if (c->source.len) cb_str_add(out, c->source.at, c->source.len);
+}

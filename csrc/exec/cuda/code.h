@@ -109,6 +109,9 @@ void cb_cu_end(cb_cu_code *c, cb_cu_grid grid, uint32_t threads);
 /* Ends what was begun as a call in place of a kernel; false: there was no memory to keep it. */
 bool cb_cu_end_call(cb_cu_code *c, const cb_cu_call *call);
 
+/* Writes the kernels, and in front of them the launches with the place of each parameter. */
+void cb_cu_print(const cb_cu_code *c, cb_str *out);
+
 /* Memory beside the arena, 256-byte aligned: its offset. */
 uint64_t cb_cu_extra(cb_cu_code *c, uint64_t bytes);
 

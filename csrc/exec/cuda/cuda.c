@@ -16,6 +16,7 @@
 #include "update.h"
 
 #define ALIGNMENT 256 /* what cuMemAlloc gives, and what widest accesses want */
+#define CAPABILITY 80 /* of kernels that are written without a device, for people to read */
 
 typedef struct failure { /* as in prelude.cuh */
     uint32_t instr, unused;
@@ -38,7 +39,7 @@ typedef struct executable {
     cb_cu_update update;
     uint64_t step_wanted, step_there; /* of the random generator: of this run, and on the device */
     bool knows_step;
-    bool was_captured; /* a replay may count the step on at any time */
+    bool was_captured;     /* a replay may count the step on at any time */
     double *group_seconds; /* of the last run, which `finish` fills; NULL: nobody asked */
 } executable;
 
@@ -114,17 +115,20 @@ static cb_status open_products(executable *x, cb_error *err) {
     return cb_cu_blaslt_open(&x->blaslt, &x->code.products, err);
 }
 
+static cb_status write_groups(cb_cu_code *code, cb_alloc *alloc, cb_error *err) {
+    cb_cu_include(code, "prelude.cuh");
+    for (uint32_t g = 0; g < code->program->n_group; g++) CB_TRY(cb_cu_group(code, g, alloc, err));
+    code->group = code->program->n_group;
+    add_states(code);
+    add_count(code);
+    return cb_cu_finish(code, err);
+}
+
 static cb_status write_code(executable *x, cb_arena *texts, cb_error *err) {
     cb_cu_init(&x->code, x->program, &x->memory, texts);
     x->code.capability = x->d->capability;
     CB_TRY(open_products(x, err));
-    cb_cu_include(&x->code, "prelude.cuh");
-    for (uint32_t g = 0; g < x->program->n_group; g++)
-        CB_TRY(cb_cu_group(&x->code, g, x->d->runtime->alloc, err));
-    x->code.group = x->program->n_group;
-    add_states(&x->code);
-    add_count(&x->code);
-    return cb_cu_finish(&x->code, err);
+    return write_groups(&x->code, x->d->runtime->alloc, err);
 }
 
 static cb_status compile_code(executable *x, cb_arena *texts, cb_error *err) {
@@ -469,6 +473,37 @@ static cb_status launches(void *handle, cb_str *out, cb_error *err) {
     return cb_cu_leave(x->d, cb_cu_launches(x->d, &x->code, x->function, &x->update, out, err));
 }
 
+static cb_status print_code(const executable *x, cb_cu_code *code, cb_alloc *alloc, cb_str *out,
+                            cb_error *err) {
+    if (x) {
+        code->capability = x->d->capability;
+        code->blaslt = x->code.blaslt;
+        code->products = x->code.products;
+    }
+    const cb_status status = write_groups(code, alloc, err);
+    if (status == CB_OK) cb_cu_print(code, out);
+    for (size_t k = 0; k < code->calls.len; k++)
+        cb_cu_product_release(code->blaslt, &code->calls.at[k].product);
+    return status;
+}
+
+/* Writes the kernels once more: their text is not kept. Without a device every product is a kernel
+ * of our own. */
+static cb_status code_text(const cb_program *program, const cb_runtime *runtime, void *handle,
+                           cb_str *out, cb_error *err) {
+    executable *x = handle;
+    cb_arena memory;
+    cb_cu_code code;
+    if (x) CB_TRY(cb_cu_enter(x->d, err));
+    cb_arena_init(&memory, runtime->alloc);
+    cb_cu_init(&code, program, &memory, &memory);
+    code.capability = CAPABILITY;
+    cb_status status = print_code(x, &code, runtime->alloc, out, err);
+    cb_arena_free(&memory);
+    if (x) status = cb_cu_leave(x->d, status);
+    return status;
+}
+
 static cb_status ready(void *handle, const cb_optimizer *optimizer, cb_error *err) {
     executable *x = handle;
     CB_TRY(cb_cu_enter(x->d, err));
@@ -511,6 +546,7 @@ const cb_backend cb_backend_cuda = {
     .finish = finish,
     .address = address,
     .launches = launches,
+    .code = code_text,
     .destroy = destroy,
     .ready = ready,
     .resident = resident,

@@ -20,7 +20,14 @@ from .. import budgets, tree
 from ..device_arrays import handle
 from ..integers import index
 from ..policies import Policy, PolicyFunction, resolve
-from ..run.executable import Executable, Planned, Stats, check_random_step, check_seed
+from ..run.executable import (
+    Executable,
+    Planned,
+    Stats,
+    check_random_step,
+    check_seed,
+    code_text,
+)
 from ..source import located, place
 from .tracing import Call, Signature, Traced, leaves_of
 
@@ -70,12 +77,14 @@ class _Specialisation(Signature):
         numbers = (i for i in self.written if isinstance(call.leaves[i], (float, complex)))
         self.number = min(numbers, default=None)  # a constant where a step writes
         self._out_tree: tree.Tree | None = None
-        static = 0 if step.optimizer is None else self._static_bytes(step.optimizer, call)
+        self.static_bytes = 0
+        if step.optimizer is not None:
+            self.static_bytes = self._bytes_of_parameters(step.optimizer, call)
         self.run = Executable(
             self.traced.graph,
             self.traced.wrt_positions,
             keep_gradients=updates,
-            static_bytes=static,
+            static_bytes=self.static_bytes,
             **step._options,
         )
         super().__init__(call, self.traced.names)
@@ -90,7 +99,7 @@ class _Specialisation(Signature):
         if number is not None:
             raise self.traced.not_writable(number, call.leaves[number])
 
-    def _static_bytes(self, optimizer: Optimizer, call: Call) -> int:
+    def _bytes_of_parameters(self, optimizer: Optimizer, call: Call) -> int:
         """Bytes of the parameters and of what the optimizer keeps for them."""
         names = [self.traced.graph.inputs[i][0] for i in self.traced.wrt_positions]
         params = [array for i in self.traced.wrt if (array := call.arrays[i]) is not None]
@@ -389,6 +398,27 @@ class Step:
     def planned(self) -> Planned:
         """Bytes and times that the plan of the latest call predicts."""
         return self._compiled.run.planned
+
+    def code(self, backend: str | None = None) -> str:
+        """What each kernel of the latest call became: the executor's records on the CPU, CUDA C on
+        a GPU. With a ``backend``, what it would become there, without a GPU for ``"cuda"``.
+
+        Example:
+            >>> print(step.prepare(params, x, y).code("cuda"))  # doctest: +SKIP
+
+        Raises:
+            NotImplementedError: the backend has no code to show, or cannot run the step.
+        """
+        spec = self._compiled
+        if backend is None:
+            return spec.run.text("code")
+        return code_text(
+            spec.traced.graph,
+            spec.traced.wrt_positions,
+            keep_gradients=spec.run.keeps_gradients,
+            static_bytes=spec.static_bytes,
+            **{**self._options, "backend": backend},
+        )
 
     @property
     def stats(self) -> Stats | None:

@@ -69,6 +69,58 @@ def _check_plan(plan: Any) -> None:
         raise TypeError(f"plan={budgets.short(plan)} is neither a cutback.Plan nor its JSON")
 
 
+def _native_options(
+    budget: int | float | str | None,
+    measure: str,
+    preset: str | None,
+    backend: str,
+    device: Device | None,
+    plan: Plan | str | None,
+    groups: bool,
+) -> dict[str, Any]:
+    """Options of a plan as the core takes them."""
+    _check_plan(plan)
+    if not isinstance(groups, bool):
+        raise TypeError(f"groups={budgets.short(groups)} is neither True nor False")
+    bound = budgets.parse(budget, measure)
+    return {
+        "preset": budgets.parse_preset(preset, measure if bound else None),
+        "budget": bound,
+        "backend": backend,
+        "device": _row(device),
+        "plan_json": plan if plan is None or isinstance(plan, str) else plan.to_json(),
+        "groups": _FOUND if groups else None,
+    }
+
+
+def code_text(
+    graph: Graph,
+    wrt: Sequence[int],
+    *,
+    budget: int | float | str | None = None,
+    measure: str = "arena",
+    preset: str | None = None,
+    backend: str = "cpu",
+    device: Device | None = None,
+    plan: Plan | str | None = None,
+    groups: bool = False,
+    keep_gradients: bool = False,
+    static_bytes: int = 0,
+) -> str:
+    """What each kernel of the graph becomes on a backend, which need not be there: CUDA C for
+    ``"cuda"``, the executor's records for ``"cpu"``. Arguments are those of :class:`Executable`."""
+    budgets.choice("backend", backend, backends())
+    if isinstance(device, str) and device.startswith("cuda"):
+        device = None  # its row of the cost model is known where it is
+    options = _native_options(budget, measure, preset, backend, device, plan, groups)
+    options["keep_gradients"] = keep_gradients
+    options["static_bytes"] = integer("static_bytes", static_bytes, 0, 2**63 - 1)
+    try:
+        return graph._native.compile_text("code", wrt, **options)
+    except BudgetError as error:
+        raise BudgetError(budgets.answered(str(error), budget)) from None
+
+
 class Planned(NamedTuple):
     """What the plan predicts. Bytes, except for times in picoseconds of the cost model."""
 
@@ -184,23 +236,11 @@ class Executable:
     ) -> None:
         budgets.choice("backend", backend, backends())
         backend, device = _on_gpu(backend, device)
-        _check_plan(plan)
-        if not isinstance(groups, bool):
-            raise TypeError(f"groups={budgets.short(groups)} is neither True nor False")
-        bound = budgets.parse(budget, measure)
+        options = _native_options(budget, measure, preset, backend, device, plan, groups)
+        options["keep_gradients"] = keep_gradients
+        options["static_bytes"] = integer("static_bytes", static_bytes, 0, 2**63 - 1)
         try:
-            self.native = graph._native.compile(
-                wrt,
-                preset=budgets.parse_preset(preset, measure if bound else None),
-                budget=bound,
-                backend=backend,
-                device=_row(device),
-                keep_gradients=keep_gradients,
-                static_bytes=integer("static_bytes", static_bytes, 0, 2**63 - 1),
-                plan_json=plan if plan is None or isinstance(plan, str) else plan.to_json(),
-                groups=_FOUND if groups else None,
-                dump=_dump_function(),
-            )
+            self.native = graph._native.compile(wrt, **options, dump=_dump_function())
         except BudgetError as error:
             raise BudgetError(budgets.answered(str(error), budget)) from None
         self.keeps_gradients = keep_gradients
@@ -241,7 +281,8 @@ class Executable:
 
     def text(self, what: str) -> str:
         """``"joint"``, ``"forward"``, ``"backward"``, ``"program"``, ``"explain"``, ``"problem"``,
-        ``"plan"``, ``"kernels"`` or, on a GPU, ``"launches"``."""
+        ``"plan"``, ``"kernels"``, ``"code"`` (what each kernel became: records of the executor
+        or, on a GPU, CUDA C) or, on a GPU, ``"launches"``."""
         return self.native.text(what)
 
     def inputs(self, arrays: Sequence[Any]) -> list[Any]:

@@ -106,6 +106,23 @@ static inline cb_status mlp_compile(cb_context *ctx, mlp_size size, cb_compile_o
     return status;
 }
 
+static inline bool has_backend(const char *name) {
+    bool found = false;
+    for (uint32_t k = 0; cb_backend_name(k); k++) found |= strcmp(cb_backend_name(k), name) == 0;
+    return found;
+}
+
+static inline cb_status mlp_compile_text(cb_context *ctx, mlp_size size, cb_compile_options options,
+                                         const char *what, char **out, cb_error *e) {
+    mlp_builder b;
+    CB_TRY(mlp_build(ctx, size, &b, e));
+    options.wrt = b.wrt;
+    options.n_wrt = b.n_wrt;
+    cb_status status = cb_compile_text(ctx, b.g, &options, what, out, e);
+    cb_graph_free(b.g);
+    return status;
+}
+
 /* Memory for all arguments of a step, filled with repeatable numbers. */
 typedef struct mlp_memory {
     void *inputs[MLP_MAX_ARGS], *outputs[MLP_MAX_ARGS];

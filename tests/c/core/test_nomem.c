@@ -79,6 +79,29 @@ TEST(texts) {
     cb_context_free(ctx);
 }
 
+/* Without a device. */
+TEST(texts_of_what_is_not_compiled) {
+    const mlp_size small = {.batch = 4, .width = 8, .depth = 1};
+    const char *const backends[] = {"cpu", "cuda"}, *const texts[] = {"program", "code"};
+    for (int k = 0; k < 2; k++) {
+        const cb_compile_options options = {.backend = backends[k]};
+        if (!has_backend(backends[k])) continue; /* the list of test_far_* */
+        cb_context *ctx = new_context();
+        const uint64_t before = cb_context_memory(ctx).live_bytes;
+        bool reached = true;
+        for (uint64_t n = 1; reached; n = cb_oom_next(n, CB_OOM_EACH)) {
+            char *text = NULL;
+            (void)cb_context_fail_alloc(ctx, n);
+            cb_status status = mlp_compile_text(ctx, small, options, texts[k], &text, &err);
+            reached = cb_context_fail_alloc(ctx, 0) == 0;
+            CHECK(status == (reached ? CB_NOMEM : CB_OK) && (text != NULL) == (status == CB_OK));
+            cb_text_free(ctx, text);
+            CHECK(cb_context_memory(ctx).live_bytes == before);
+        }
+        cb_context_free(ctx);
+    }
+}
+
 TEST(run) {
     const char *const backends[] = {cb_backend_name(0), "debug", "ref"};
     for (int k = 0; k < 3; k++) {
@@ -110,6 +133,7 @@ TEST(run) {
 int main(void) {
     RUN(graph_and_compile);
     RUN(texts);
+    RUN(texts_of_what_is_not_compiled);
     RUN(run);
     return check_report();
 }

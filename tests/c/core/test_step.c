@@ -206,6 +206,37 @@ TEST(a_plan_read_back_is_the_same_step) {
     cb_context_free(ctx);
 }
 
+TEST(a_text_needs_no_executable) {
+    cb_context *ctx = new_context(1);
+    cb_step *step = NULL;
+    char *program = NULL, *same = NULL, *code = NULL;
+    CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){0}, &step, &err));
+    CHECK_OK(cb_step_text(step, "program", &program, &err));
+    CHECK_OK(mlp_compile_text(ctx, size, (cb_compile_options){0}, "program", &same, &err));
+    CHECK(strcmp(program, same) == 0);
+    const cb_compile_options ref = {.backend = "ref"};
+    CHECK_FAIL(mlp_compile_text(ctx, size, ref, "code", &code, &err), CB_UNSUPPORTED,
+               "\"ref\" has no code to show");
+    CHECK_FAIL(mlp_compile_text(ctx, size, ref, "poem", &code, &err), CB_INVALID,
+               "nothing is called \"poem\"");
+    cb_text_free(ctx, program);
+    cb_text_free(ctx, same);
+    cb_step_free(step);
+    cb_context_free(ctx);
+}
+
+TEST(the_code_of_a_gpu_needs_none) {
+    const cb_compile_options cuda = {.backend = "cuda"};
+    cb_context *ctx = new_context(1);
+    char *code = NULL;
+    CHECK_OK(mlp_compile_text(ctx, size, cuda, "code", &code, &err));
+    CHECK(strstr(code, "// group 0: cb_k0<<<") && strstr(code, "__global__"));
+    cb_text_free(ctx, code);
+    CHECK_FAIL(mlp_compile_text(ctx, size, cuda, "launches", &code, &err), CB_UNSUPPORTED,
+               "launches are of a step that was compiled");
+    cb_context_free(ctx);
+}
+
 static void note_stage(void *user, const char *stage, const char *text) {
     char *seen = user;
     CHECK(strlen(text) > 20);
@@ -250,6 +281,8 @@ int main(void) {
     RUN(a_run_repeats_and_does_not_allocate);
     RUN(cancel_leaves_inputs_alone);
     RUN(a_plan_read_back_is_the_same_step);
+    RUN(a_text_needs_no_executable);
+    if (has_backend("cuda")) RUN(the_code_of_a_gpu_needs_none); /* not in test_far_* */
     RUN(stages_can_be_watched);
     if (!CB_TSAN) RUN(budget_that_cannot_be_met);
     return check_report();
