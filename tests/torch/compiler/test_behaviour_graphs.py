@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F
 from agreement import BUDGETS, Wrapped
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import cutback.torch as ct
 from cutback import BudgetError
@@ -226,6 +227,24 @@ def test_a_second_backward_after_steps_without() -> None:
     loss.backward(retain_graph=True)
     loss.backward()
     assert torch.allclose(w.grad, 3 * w.detach().cos() * w.detach().sin().exp())
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_second_backward_through_a_tensor_subclass(dynamic: bool | None) -> None:
+    """AOTAutograd then has two records of the graph, and reads the other one."""
+
+    def gradient(step: Callable[..., Any]) -> Any:
+        w = torch.linspace(0, 1, 64, requires_grad=True)
+        x = TwoTensor(torch.ones(64), torch.full((64,), 2.0))
+        step(w, x).sum().backward()
+        loss = step(w, x).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        return w.grad
+
+    f = lambda w, x: (w * x).sin().exp()  # noqa: E731
+    got, expected = gradient(ct.compile(f, budget="min", dynamic=dynamic)), gradient(f)
+    assert torch.allclose(got.a, expected.a) and torch.allclose(got.b, expected.b)
 
 
 def test_outputs_that_are_overwritten_before_the_backward(ran: Counter[str]) -> None:

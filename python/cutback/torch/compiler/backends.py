@@ -7,6 +7,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from .wishes import may_offload
 CODEGENS = ("eager", "inductor")
 
 _GIVES_MEMORY = "Encountered a set_ on a graph input"  # AOTAutograd's words
-_DEPTH = 12  # frames of PyTorch between a compiled backward and what calls it
+_DEPTH = 12  # frames of PyTorch between our functions and those of PyTorch that we look for
 
 
 def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed]:
@@ -56,11 +57,26 @@ def _watched(gm: fx.GraphModule, name: str, graph: scratch.Graph | None) -> code
 def _forward(
     gm: fx.GraphModule, example_inputs: Sequence[Any], graph: scratch.Graph | None
 ) -> codegen.Boxed:
-    context = TracingContext.try_get()
-    meta: Any = None if context is None else context.fw_metadata
-    if getattr(meta, "bw_donated_idxs", 0) is None:  # to PyTorch None is some, when it runs
-        meta.bw_donated_idxs = []
+    for meta in _metadata():
+        if getattr(meta, "bw_donated_idxs", 0) is None:  # when it runs, None means "some" to PyTorch
+            meta.bw_donated_idxs = []
     return _watched(gm, "forward", graph)
+
+
+def _metadata() -> Iterator[Any]:
+    """AOTAutograd's metadata of the graph that is being compiled. With tensor subclasses there are
+    two: the tracing context has the one of the plain tensors inside them, and the backward reads
+    the other, which only AOTAutograd's own functions have."""
+    context = TracingContext.try_get()
+    if context is not None:
+        yield context.fw_metadata
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_DEPTH):
+        if frame is None:
+            return
+        if frame.f_code.co_name.startswith("_aot_stage2"):
+            yield frame.f_locals.get("fw_metadata")
+        frame = frame.f_back
 
 
 def _inner_gradients(gm: fx.GraphModule) -> bool:
