@@ -459,9 +459,9 @@ def compile(
 
     The function is traced once for each set of shapes and dtypes. What it reads beside its
     arguments (variables around it, ``np.random``) is read then and is the same in every later call;
-    a ``RuntimeWarning`` names the line where that can be seen to matter. Pass as an argument what
-    changes, and draw random numbers with :func:`cutback.uniform` or ``functional.dropout``.
-    Attributes of objects, as ``self.rng`` or ``self.training``, are not watched.
+    a ``RuntimeWarning`` names the line where that can be seen to matter (docs/compile.md lists what
+    is watched). Pass as an argument what changes, and draw random numbers with
+    :func:`cutback.uniform` or ``functional.dropout``.
 
     Dicts reach the function with their keys sorted, as in JAX, not in the order in which they were
     filled: name layers so that they sort in the order in which they run, or keep them in a list.
