@@ -34,17 +34,26 @@ def check_version(what: str, version: Any) -> int:
     return int(version)
 
 
-def check_scales(what: str, scales: Array) -> None:
+def check_scales(what: str, key: str, scales: Array) -> None:
     """Checks the scales of 8-bit codes. A NaN would spoil all parameters of its block.
 
     Raises:
-        ValueError: one is negative or not finite.
+        ValueError: one is negative or not finite, or a block's least is above its largest.
     """
     wrong = ~((scales >= 0) & (scales < np.inf))
     if wrong.any():
         raise ValueError(
             f"{what} has a scale of {scales[wrong].flat[0]}; scales of 8-bit codes are finite and "
             "at least 0, so the state is damaged"
+        )
+    if key != "v_scale" or scales.shape[1:] != (2,):
+        return  # of version 1, or of another shape, which is refused elsewhere
+    wrong = scales[:, 0] > scales[:, 1]
+    if wrong.any():
+        least, largest = scales[wrong][0]
+        raise ValueError(
+            f"{what} has a block whose least scale, {least:.4g}, is above its largest, "
+            f"{largest:.4g}, so the state is damaged"
         )
 
 

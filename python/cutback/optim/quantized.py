@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from .algorithms import Adaptive
 from .base import optimizer
 from .codes import STATES, VERSION, check_scales, check_version, converted, is_version_1
-from .state import State
+from .state import Array, State
 
 
 @optimizer
@@ -52,21 +52,40 @@ class AdamW8bit(Adaptive):
 
         Raises:
             TypeError, ValueError: as there, the codes have a version that is not known here, or a
-                scale is negative or not finite.
+                scale is negative, not finite or above the one that bounds it.
         """
         super().load_state_dict(_in_todays(state) if isinstance(state, Mapping) else state)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes up a pickle; codes of version 1 are converted.
+
+        Raises:
+            ValueError: a scale is negative, not finite or above the one that bounds it.
+        """
+        held: State = state["_state"]
+        for name, key, scales in _scales_of(held):
+            check_scales(f"{name}.{key} of the pickled state of AdamW8bit", key, scales)
         super().__setstate__(state)
-        self._state = _converted_state(self._state)
+        self._state = _converted_state(held)
+
+
+def _scales_of(held: State) -> Iterator[tuple[str, str, Array]]:
+    """Names of parameters, names of states and scales, before and after a first step."""
+    for key in STATES[2:]:
+        pairs = list(zip(held.names, held.arrays.get(key, ()), strict=False))
+        pairs += ((held.loaded or {}).get(key) or {}).items()
+        for name, scales in pairs:
+            if isinstance(scales, np.ndarray) and scales.dtype.kind == "f":
+                yield name, key, scales
 
 
 def _in_todays(state: Mapping[str, Any]) -> dict[str, Any]:
     """A ``state_dict`` in today's codes, and without their version."""
     found = {key: state[key] for key in state if key != "codes"}
     for key in found:
-        if str(key).endswith((".m_scale", ".v_scale")) and np.asarray(found[key]).dtype.kind == "f":
-            check_scales(f"{key} of the state of AdamW8bit", np.asarray(found[key]))
+        kind = str(key).rpartition(".")[2]
+        if kind in STATES[2:] and np.asarray(found[key]).dtype.kind == "f":
+            check_scales(f"{key} of the state of AdamW8bit", kind, np.asarray(found[key]))
     if "codes" in state and check_version("the state of AdamW8bit", state["codes"]) == VERSION:
         return found
     for name in [str(key)[:-2] for key in found if str(key).endswith(".m")]:

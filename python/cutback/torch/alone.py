@@ -167,7 +167,7 @@ class OfArrays(Alone):
             x = state.get(key)
             if form == "scales" and isinstance(x, Tensor) and x.is_floating_point():
                 what = f"{type(self).__name__}: {key} of {place} in the state to load"
-                check_scales(what, x.detach().cpu().double().numpy())
+                check_scales(what, key, x.detach().cpu().double().numpy())
 
     def _step_here(self, beside: Beside, scale: float) -> None:
         """Codes do not show which type of parameter they were made for, so it is kept here, until

@@ -166,3 +166,36 @@ def test_a_pickle_with_codes_of_version_1(bound):
     for again in (pickle.loads(pickle.dumps(optimizer)), copy.deepcopy(optimizer)):
         assert_within_a_rounding(old, again.state_dict(), "params['w']")
         again.step(params(), gradients())
+
+
+def damaged(scales, how):
+    """Scales of a state with one mistake."""
+    scales = scales.copy()
+    scales.flat[0] = {"nan": np.nan, "inf": np.inf, "negative": -1.0, "order": 1e30}[how]
+    return scales
+
+
+@pytest.mark.parametrize("bound", [True, False])
+@pytest.mark.parametrize("key", STATES[2:])
+@pytest.mark.parametrize("how", ["nan", "inf", "negative", "order"])
+def test_a_pickle_with_damaged_scales_is_refused(how, key, bound):
+    if (how, key) == ("order", "m_scale"):
+        return  # these have no order
+    optimizer, other = optim.AdamW8bit(), optim.AdamW8bit()
+    optimizer.step(params(), gradients())
+    state = optimizer.state_dict()
+    name = next(name for name in state if name.endswith(f".{key}") and state[name].size)
+    with pytest.raises(ValueError, match=f"{key} of the state of AdamW8bit has a .*damaged"):
+        other.load_state_dict(state | {name: damaged(state[name], how)})
+    if not bound:
+        other.load_state_dict(state)
+        optimizer = other
+    held = optimizer._state
+    if bound:
+        rows = [damaged(x, how) if x.size else x for x in held.arrays[key]]
+        optimizer._state = held._replace(arrays={**held.arrays, key: tuple(rows)})
+    else:
+        rows = {n: damaged(x, how) if x.size else x for n, x in held.loaded[key].items()}
+        optimizer._state = held._replace(loaded={**held.loaded, key: rows})
+    with pytest.raises(ValueError, match=f"{key} of the pickled state .* has a .*damaged"):
+        pickle.loads(pickle.dumps(optimizer))

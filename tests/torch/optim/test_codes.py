@@ -119,6 +119,15 @@ def filled(key, value):
     return change
 
 
+def filled_first(key, value):
+    def change(state):
+        scales = state["state"][0][key]
+        state["state"][0][key] = torch.stack([torch.full((3,), value), torch.ones(3)], 1)
+        assert scales.shape in ((3, 2), (3,))
+
+    return change
+
+
 def missing(key):
     def change(state):
         state["state"][0][key] = None
@@ -138,6 +147,7 @@ def version(value):
     (filled("m_scale", float("nan")), "m_scale of parameter 0 .* has a scale of nan"),
     (filled("v_scale", -1.0), "v_scale of parameter 0 .* has a scale of -1"),
     (filled("v_scale", float("inf")), "v_scale of parameter 0 .* has a scale of inf"),
+    (filled_first("v_scale", 1e30), "v_scale of parameter 0 .* least scale, 1e.30, is above"),
     (missing("m"), "m of parameter 0 of group 0 in the state to load is None"),
     (missing("v_scale"), "v_scale of parameter 0 of group 0 in the state to load is None"),
     (version(True), "codes of version True"),
