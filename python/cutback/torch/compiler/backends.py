@@ -58,7 +58,9 @@ def _forward(
     gm: fx.GraphModule, example_inputs: Sequence[Any], graph: scratch.Graph | None
 ) -> codegen.Boxed:
     for meta in _metadata():
-        if getattr(meta, "bw_donated_idxs", 0) is None:  # when it runs, None means "some" to PyTorch
+        if (
+            getattr(meta, "bw_donated_idxs", 0) is None
+        ):  # when it runs, None means "some" to PyTorch
             meta.bw_donated_idxs = []
     return _watched(gm, "forward", graph)
 

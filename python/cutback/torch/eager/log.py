@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 from .. import transfers
 from ..graph.rerunnable import held_because
@@ -84,6 +85,8 @@ def _leaf(t: Any) -> bool:
 
 class Region(TorchDispatchMode):
     """Records the ops of a region while it runs."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, policy: SaveList | Function | None = None, offload: bool = False) -> None:
         super().__init__()
@@ -246,6 +249,8 @@ class Region(TorchDispatchMode):
                 if is_lazy(args[0]):  # a parameter without a shape, about to get one
                     return func(*args, **kwargs)
                 self._detached(args[0])
+            if info.higher_order:
+                return self._higher_order(info, args, kwargs)
         node = self._node(info, args, kwargs)
         out = info.call(*args, **kwargs)
         if info.factory:
@@ -253,6 +258,26 @@ class Region(TorchDispatchMode):
         self._log(info, node, out, args, kwargs)
         if info.factory and isinstance(out, Tensor):
             self.factory = weakref.ref(out)
+        return out
+
+    def _higher_order(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A higher-order operator, such as torch.cond: one op, whose schema says nothing.
+
+        Raises:
+            NotImplementedError: it wrote into an argument.
+        """
+        given = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)]
+        given = [t for t in given if not t.is_inference()]
+        before = [t._version for t in given]
+        node = self._node(info, args, kwargs)
+        out = info.call(*args, **kwargs)
+        if [t._version for t in given] != before:
+            raise NotImplementedError(
+                f"{info.func.name()} writes into one of its arguments, which a region cannot "
+                "follow: clone the argument in the function that it is given, or call it outside "
+                "of cutback.torch.checkpoint"
+            )
+        self._log(info, node, out, args, kwargs)
         return out
 
     def _renewed(self, made: Any) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 
 _RANDOM = torch.Tag.nondeterministic_seeded
 _OURS = ("aten", "prims", "prim")
@@ -22,8 +23,8 @@ class OpInfo:
     """Facts about one op (an overload, or a higher-order operator)."""
 
     __slots__ = (
-        "call", "detach", "dropout", "factory", "foreign", "func", "mutates", "norm", "packet",
-        "pinned", "special", "view", "written",
+        "call", "detach", "dropout", "factory", "foreign", "func", "higher_order", "mutates",
+        "norm", "packet", "pinned", "special", "view", "written",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -58,7 +59,9 @@ class OpInfo:
                 self.norm = names.index("running_mean")
             self.factory = "dtype" in names and not any("Tensor" in str(a.type) for a in arguments)
         self.detach = name == "detach" and not self.foreign
-        self.special = self.mutates or self.norm >= 0 or self.factory or self.detach
+        self.higher_order = isinstance(func, HigherOrderOperator)
+        special = self.mutates or self.norm >= 0 or self.factory or self.detach
+        self.special = special or self.higher_order
 
     def runs_once(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Must this call never run again?"""

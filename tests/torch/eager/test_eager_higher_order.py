@@ -1,0 +1,65 @@
+"""Higher-order operators in eager regions: one op each, whose results are held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._higher_order_ops.associative_scan import associative_scan
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.while_loop import while_loop
+
+import cutback.torch as ct
+
+
+def branch(x: Any, w: Any) -> Any:
+    h = (x * w).sin()
+    y = torch.cond(x.sum() > 0, lambda a, b: (a @ b).sin(), lambda a, b: a * b, (h, w))
+    return (h.mul(2) * y).exp().sin()
+
+
+def rows(x: Any, w: Any) -> Any:
+    return map_rows(lambda row, w: (row * w).sin(), x.sin(), w).exp().sin()
+
+
+def scan(x: Any, w: Any) -> Any:
+    return associative_scan(lambda a, b: a * b, (x * w).sin(), 0, combine_mode="generic").exp()
+
+
+def loop(x: Any, w: Any) -> Any:
+    more, body = lambda i, h: i < 3, lambda i, h: (i + 1, h.sin())
+    return (while_loop(more, body, (torch.tensor(0), x.clone()))[1] * w).sin().exp()
+
+
+@pytest.mark.filterwarnings("default")  # of the operators themselves
+@pytest.mark.parametrize("fn", [branch, rows, scan, loop], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("budget", [None, "min"])
+def test_gradients_are_those_without_a_region(fn: Callable[..., Any], budget: Any) -> None:
+    x, w = torch.rand(4, 4), torch.linspace(-1, 1, 16).view(4, 4).requires_grad_()
+    (right,) = torch.autograd.grad(fn(x, w).sum(), w)
+    options = {} if budget is None else {"budget": budget}
+    for _ in range(3):
+        (got,) = torch.autograd.grad(ct.checkpoint(fn, x, w, **options).sum(), w)
+        assert torch.equal(got, right)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("budget", [None, "min"])
+def test_a_branch_that_writes_into_its_operand_is_refused(budget: Any) -> None:
+    """What is made of the operand later would have run again from what was there before."""
+    x, w = torch.rand(4, 4), torch.ones(4, 4, requires_grad=True)
+
+    def fn(x: Any, w: Any) -> Any:
+        h = x.clone()
+        with torch.no_grad():
+            z = torch.cond(x.sum() > 0, lambda a: a.mul_(2).sin(), lambda a: a.cos(), (h,))
+        return (h.sin() * w).exp() * z
+
+    options = {} if budget is None else {"budget": budget}
+    with pytest.raises(NotImplementedError, match="cond writes into one of its arguments"):
+        ct.checkpoint(fn, x, w, **options)
+    assert ct.checkpoint(torch.sin, w).grad_fn is not None  # nothing is left behind
