@@ -24,10 +24,6 @@ typedef struct cb_executable {
     uint32_t n_tensor, n_bound;
 } cb_executable;
 
-/* What a group of several may hold for backends that run the executor (fuses.c). */
-bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                     const cb_dtype *out, uint32_t n_out);
-
 /* CB_UNSUPPORTED names the first instruction of the group without a kernel; CB_INTERNAL: scratch
  * has no room for indices that have to be copied. */
 CB_MUST_CHECK cb_status cb_executable_supports(const cb_program *program, uint32_t group,

@@ -16,7 +16,7 @@
 
 #include "../ir/graph.h"
 #include "../plan/schedule/plan.h"
-#include "domain.h"
+#include "fuses.h"
 
 typedef enum cb_space {
     CB_SPACE_ARENA = 0,
@@ -47,23 +47,6 @@ typedef struct cb_instr {
     bool recomputed;
     const char *location; /* user's source line, "" unknown */
 } cb_instr;
-
-/* Why a group holds no more: what kept out the first step that was passed over after the last that
- * joined. */
-typedef enum cb_group_end {
-    CB_END_NONE = 0, /* not known */
-    CB_END_PROGRAM,  /* no step was left */
-    CB_END_BACKEND,  /* this backend runs each op by itself */
-    CB_END_OP,       /* the step fuses with nothing */
-    CB_END_DOMAIN,   /* it runs over another domain */
-    CB_END_CUT,      /* with it, rows would cut what is summed or drawn at a time */
-    CB_END_DTYPE,    /* it computes in f64, the group in narrower floats, or the other way */
-    CB_END_READ,     /* it reads what the group makes in another way, or before it is complete */
-    CB_END_WAIT,     /* it reads what a step makes that was passed over */
-    CB_END_ROOM,     /* the bytes of both would not do */
-    CB_END_LIMIT,    /* the group has as many steps as it may */
-    CB_END_PLAN      /* the plan has it so */
-} cb_group_end;
 
 typedef struct cb_group {
     uint32_t instr_begin, n_instr;
@@ -129,10 +112,6 @@ typedef struct cb_program {
     uint64_t arena_bytes;     /* <= the plan's */
     uint64_t live_bytes; /* liveness peak, scratch included: what the debug backend must measure */
 } cb_program;
-
-/* Whether a backend can run an op as this part of a group of several instructions. */
-typedef bool (*cb_fuses_fn)(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                            const cb_dtype *out, uint32_t n_out);
 
 struct cb_expanded;
 

@@ -35,13 +35,16 @@ static void check_indices(cb_cu_code *code, const cb_microcode *m) {
     }
 }
 
+/* The text has names for whatever the tables hold. */
+static const cb_x_limits limits = {CB_X_STREAMS, CB_X_SCALARS, CB_X_ACCS};
+
 cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t group,
                       cb_arena *scratch, cb_error *err) {
     cb_microcode *m = CB_NEW(scratch, cb_microcode, 1);
     cb_x_room *room = CB_NEW(scratch, cb_x_room, 1);
     cb_cu_micro *x = CB_NEW(scratch, cb_cu_micro, 1);
     if (!m || !room || !x) return cb_no_memory(err);
-    CB_TRY(cb_microcode_of(program, group, room, m, err));
+    CB_TRY(cb_microcode_of(program, group, &limits, room, m, err));
     if (!can_sum(m, program)) return CB_UNSUPPORTED; /* op by op it can */
     check_indices(code, m);
     cb_cu_micro_init(x, code, m);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../../base/philox.h"
 #include "../cpu/executor/translation.h"
 
 #define CB_X_NAME(id, ...) [CB_X_##id] = #id,

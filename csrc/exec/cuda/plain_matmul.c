@@ -3,7 +3,7 @@
  * registers, four by four a thread, over slices of 16 of the inner axis in two buffers of shared
  * memory. Each element is one sum in the order of the inner axis, in f32 (f64 for f64), so that its
  * bits depend on the two matrices alone: not on tiles, nor on which rows are asked for. */
-#include "../cpu/kern_copy.h"
+#include "../cpu/walk.h"
 #include "families.h"
 #include "product.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../../base/philox.h"
-#include "../cpu/kern_copy.h"
+#include "../element.h"
 #include "families.h"
 #include "turn.h"
 

@@ -9,7 +9,7 @@
 #include "sums.h"
 
 #include "../../ir/work.h"
-#include "../cpu/kern_copy.h"
+#include "../cpu/sums.h"
 
 enum { COLUMN_THREADS = 64, TEAM = 16, TEAM_THREADS = 128, TOTAL_THREADS = CB_SEGMENTS };
 

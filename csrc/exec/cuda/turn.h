@@ -3,7 +3,7 @@
 #ifndef CB_EXEC_CUDA_TURN_H
 #define CB_EXEC_CUDA_TURN_H
 
-#include "../cpu/kern_copy.h"
+#include "../cpu/walk.h"
 #include "micro.h"
 #include "op.h"
 

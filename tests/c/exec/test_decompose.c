@@ -39,12 +39,13 @@ static cb_status lower(bool is_twice, model *m, cb_program **program, cb_error *
 
 /* Instructions, and records of microcode. */
 static uint32_t microcode(bool is_twice, cb_microcode *out) {
+    static const cb_x_limits limits = {CB_X_STREAMS, CB_X_SCALARS, CB_X_ACCS};
     static cb_x_room room;
     cb_program *program = NULL;
     model m = {0};
     CHECK_OK(lower(is_twice, &m, &program, &err));
     CHECK(program->n_group == 1);
-    CHECK_OK(cb_microcode_of(program, 0, &room, out, &err));
+    CHECK_OK(cb_microcode_of(program, 0, &limits, &room, out, &err));
     const uint32_t n_instr = program->group[0].n_instr;
     cb_program_free(program);
     model_free(&m);

@@ -2,7 +2,7 @@
 #ifndef CB_EXEC_ASSEMBLE_H
 #define CB_EXEC_ASSEMBLE_H
 
-#include "microcode.h"
+#include "record.h"
 
 typedef struct cb_x_store { /* where a record stores to; the stream -1: nowhere */
     int16_t stream;

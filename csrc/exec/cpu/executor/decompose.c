@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "../../../base/philox.h"
 #include "../../../lower/alone.h"
 #include "phases.h"
 #include "translate.h"
@@ -95,14 +96,14 @@ static bool is_wide(const cb_program *p, const cb_group *g) {
     return false;
 }
 
-cb_status cb_microcode_of(const cb_program *program, uint32_t group, cb_x_room *room,
-                          cb_microcode *out, cb_error *err) {
+cb_status cb_microcode_of(const cb_program *program, uint32_t group, const cb_x_limits *limits,
+                          cb_x_room *room, cb_microcode *out, cb_error *err) {
     const cb_group *g = &program->group[group];
     const cb_instr *first = &program->instr[g->instr_begin];
     cb_alone alone = {.domain = g->domain};
     if (g->domain.count == 0) alone = cb_alone_of(program, first, cb_kernels_fuse);
     const cb_domain domain = alone.domain;
-    cb_translation x = {.p = program, .domain = domain, .m = out};
+    cb_translation x = {.p = program, .domain = domain, .m = out, .limits = limits};
     *out = (cb_microcode){
         .columns = domain.columns, .has_rows = domain.columns > 0, .is_wide = is_wide(program, g)};
     cb_t_lay_out(out, room);

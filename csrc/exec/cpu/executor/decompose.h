@@ -4,8 +4,10 @@
 
 #include "microcode.h"
 
-/* Its tables are in `room`. CB_UNSUPPORTED: the group is too large for them; op by op it runs. */
-CB_MUST_CHECK cb_status cb_microcode_of(const cb_program *program, uint32_t group, cb_x_room *room,
+/* Its tables are in `room`. CB_UNSUPPORTED: the group is too large for them, or for
+ * the backend's `limits`; its ops run one by one. */
+CB_MUST_CHECK cb_status cb_microcode_of(const cb_program *program, uint32_t group,
+                                        const cb_x_limits *limits, cb_x_room *room,
                                         cb_microcode *out, cb_error *err);
 /* Moves what a run needs into `memory`. */
 CB_MUST_CHECK cb_status cb_microcode_keep(cb_microcode *m, cb_arena *memory, cb_error *err);

@@ -335,7 +335,7 @@ static void choose_stores(cb_executor *e, const cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     for (int k = 0; k < m->n_phase; k++) {
         const cb_x_phase *ph = &f->phase[k];
-        uintptr_t around[CB_X_STREAMS];
+        uintptr_t around[CB_R_STREAMS];
         int n_around = 0;
         for (int r = 0; r < ph->n_record; r++) {
             const cb_x_store at = ph->store[r];

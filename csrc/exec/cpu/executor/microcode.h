@@ -12,8 +12,9 @@
 #ifndef CB_EXEC_MICROCODE_H
 #define CB_EXEC_MICROCODE_H
 
-#include "../../executable.h"
-#include "record.h"
+#include "../../../lower/program.h"
+#include "../sums.h"
+#include "ops.h"
 
 typedef enum cb_x_kind { CB_X_NONE = 0, CB_X_VALUE, CB_X_IN_STREAM, CB_X_NUMBER } cb_x_kind;
 
@@ -39,6 +40,14 @@ typedef struct cb_x_number {
     enum { CB_X_OF_ROW, CB_X_BEFORE_ALL, CB_X_AFTER_ALL } when;
 } cb_x_number;
 
+typedef enum cb_x_format {                /* of the elements of a stream */
+                           CB_X_REAL = 0, /* what is computed with */
+                           CB_X_BF16,
+                           CB_X_F16,
+                           CB_X_BYTE, /* bools: 0 or 1 */
+                           CB_X_FORMAT_COUNT
+} cb_x_format;
+
 typedef enum cb_x_source {
     CB_X_ARRAY,    /* rows of a tensor, one element after another */
     CB_X_TILE,     /* of the thread, written by the code itself */
@@ -51,7 +60,7 @@ typedef enum cb_x_source {
 
 typedef struct cb_x_stream {
     cb_x_source source;
-    uint32_t tensor; /* index into cb_executable.tensor */
+    uint32_t tensor; /* position in cb_program.operand_id */
     uint32_t instr;  /* KEPT, TRIANGLE, SUMS: whose attributes; SUMS: whose scratch */
     int16_t part;    /* SUMS: which of the instruction's sums */
     cb_x_format format;
@@ -98,7 +107,10 @@ typedef enum cb_x_acc_kind {
     CB_X_ACC_KIND_COUNT
 } cb_x_acc_kind;
 
-enum {
+enum { /* sizes of the tables */
+    CB_X_STREAMS = 64,
+    CB_X_SCALARS = 128,
+    CB_X_ACCS = 16,
     CB_X_MICROS = 512,
     CB_X_NUMBERS = 128,
     CB_X_ROW_VALUES = 64,
@@ -106,6 +118,11 @@ enum {
     CB_X_PHASES = 16,
     CB_X_VALUES = 512
 };
+
+/* What the backend that runs a group has room for: at most the sizes of the tables. */
+typedef struct cb_x_limits {
+    int streams, scalars, accs;
+} cb_x_limits;
 
 /* The tables of one group while it is taken apart. */
 typedef struct cb_x_room {

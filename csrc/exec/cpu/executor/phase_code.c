@@ -50,7 +50,7 @@ cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_x_table *table
     CB_TRY(keep(&whole, memory, &code, &kept, err));
     cb_assemble_phase(m, at, true, table, &rest);
     CB_TRY(keep(&rest, memory, &masked, &unused, err));
-    cb_x_touched touched[CB_X_STREAMS];
+    cb_x_touched touched[CB_R_STREAMS];
     *out = (cb_x_phase){.code = code,
                         .masked = masked,
                         .store = kept,
@@ -97,8 +97,8 @@ typedef char aside[CB_X_LANES * sizeof(double)]; /* 64 elements of a stream */
  * touches. Tiles have room behind their end, so the elements that are too many do no harm there. */
 static void run_rest(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
                      int64_t n) {
-    _Alignas(64) aside copy[CB_X_STREAMS];
-    char *kept[CB_X_STREAMS];
+    _Alignas(64) aside copy[CB_R_STREAMS];
+    char *kept[CB_R_STREAMS];
     const size_t lanes = CB_X_LANES;
     for (int j = 0; j < ph->n_touched; j++) {
         const cb_x_touched *t = &ph->touched[j];
@@ -138,7 +138,7 @@ void cb_x_phase_run(const cb_x_table *table, cb_x_context *c, const cb_x_phase *
 static void run_last(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t last,
                      aside *copy) {
     const int64_t first = last - CB_X_LANES;
-    char *kept[CB_X_STREAMS];
+    char *kept[CB_R_STREAMS];
     for (int j = 0; j < ph->n_touched; j++) {
         const cb_x_touched *t = &ph->touched[j];
         if (!t->is_written) continue;
@@ -178,7 +178,7 @@ static void take_last(const cb_x_context *c, const cb_x_phase *ph, int64_t last,
 void cb_x_phase_run_over(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph,
                          int64_t first, int64_t last) {
     const int64_t rest = (last - first) & (CB_X_LANES - 1);
-    _Alignas(64) aside copy[CB_X_STREAMS];
+    _Alignas(64) aside copy[CB_R_STREAMS];
     if (last - first < CB_X_LANES) {
         run_rest(table, c, ph, first, rest);
         return;

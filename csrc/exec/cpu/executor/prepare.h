@@ -2,6 +2,7 @@
 #ifndef CB_EXEC_PREPARE_H
 #define CB_EXEC_PREPARE_H
 
+#include "../../executable.h"
 #include "../kern_copy.h"
 #include "phase_code.h"
 

@@ -26,15 +26,12 @@
 #include <stdint.h>
 
 #include "../../../base/philox.h"
-#include "ops.h"
+#include "microcode.h"
 
-enum {
-    CB_X_LANES = 64,
-    CB_X_LEAF = 1024,
-    CB_X_CHUNK = 16384, /* elements of a task; of a row that is longer, one piece */
-    CB_X_STREAMS = 64,  /* at most, of a program */
-    CB_X_SCALARS = 128,
-    CB_X_ACCS = 16,
+enum { /* at most, of a program of records */
+    CB_R_STREAMS = 64,
+    CB_R_SCALARS = 128,
+    CB_R_ACCS = 16,
     CB_X_SLOTS = 16,
 };
 
@@ -46,14 +43,6 @@ typedef enum cb_x_form {
     CB_X_SCALAR,
     CB_X_FORM_COUNT
 } cb_x_form;
-
-typedef enum cb_x_format {                /* of the elements of a stream */
-                           CB_X_REAL = 0, /* what is computed with */
-                           CB_X_BF16,
-                           CB_X_F16,
-                           CB_X_BYTE, /* bools: 0 or 1 */
-                           CB_X_FORMAT_COUNT
-} cb_x_format;
 
 typedef void (*cb_x_fn)(void); /* of the type that an instruction set's build gives it */
 
@@ -74,10 +63,10 @@ typedef struct cb_x_pairs {
 
 /* What a thread works with: in f32, or, in the fields with 64 in their names, in f64. */
 typedef struct cb_x_context {
-    char *p[CB_X_STREAMS]; /* element 0 of the running row in each stream */
+    char *p[CB_R_STREAMS]; /* element 0 of the running row in each stream */
     union {
-        float s[CB_X_SCALARS];
-        double s64[CB_X_SCALARS];
+        float s[CB_R_SCALARS];
+        double s64[CB_R_SCALARS];
     };
     int64_t end; /* of the elements to run over, a multiple of 64 from where they start */
     const cb_record *again; /* where an iteration begins */
@@ -88,10 +77,10 @@ typedef struct cb_x_context {
         _Alignas(64) float slot[CB_X_SLOTS][CB_X_LANES];
         double slot64[CB_X_SLOTS][CB_X_LANES];
     };
-    cb_x_pairs sum[CB_X_ACCS];
+    cb_x_pairs sum[CB_R_ACCS];
     union { /* integer keys for amax and amin */
-        _Alignas(64) float acc[CB_X_ACCS][CB_X_LANES];
-        double acc64[CB_X_ACCS][CB_X_LANES];
+        _Alignas(64) float acc[CB_R_ACCS][CB_X_LANES];
+        double acc64[CB_R_ACCS][CB_X_LANES];
     };
     int64_t n_mask; /* lanes that are set in: */
     union {         /* all bits set in lanes that exist: of a row's last records */

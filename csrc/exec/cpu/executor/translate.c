@@ -238,7 +238,7 @@ static void translate_reduction(cb_translation *x, const cb_instr *instr) {
 static void translate_total(cb_translation *x, const cb_instr *instr) {
     cb_x_ref in = cb_t_read_full(x, instr->in_begin);
     int16_t at = cb_t_add(x, &x->m->n_total, CB_X_TOTALS),
-            acc = cb_t_add(x, &x->m->n_acc, CB_X_ACCS), id = cb_t_new_scalar(x, -1, CB_X_AFTER_ALL);
+            acc = cb_t_add(x, &x->m->n_acc, x->limits->accs), id = cb_t_new_scalar(x, -1, CB_X_AFTER_ALL);
     cb_t_emit(x, CB_X_ACC, in, CB_T_NOTHING, CB_T_NOTHING)->dst = acc;
     const cb_operand *out = cb_t_operand(x, instr->out_begin);
     x->m->total[at] = (cb_x_total){.tensor = instr->out_begin,
@@ -273,7 +273,7 @@ static void translate_pieces(cb_translation *x, const cb_instr *instr) {
     if (out->space == CB_SPACE_LOCAL) return; /* nobody reads it */
     cb_x_ref in = cb_t_read_full(x, instr->in_begin);
     int16_t at = cb_t_add(x, &x->m->n_pieces, CB_X_ACCS),
-            acc = cb_t_add(x, &x->m->n_acc, CB_X_ACCS),
+            acc = cb_t_add(x, &x->m->n_acc, x->limits->accs),
             id = cb_t_new_stream(x, CB_X_PIECES, instr->out_begin, out->dtype);
     x->m->stream[id].is_written = true;
     cb_t_emit(x, CB_X_ACC, in, CB_T_NOTHING, CB_T_NOTHING)->dst = acc;

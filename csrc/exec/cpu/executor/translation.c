@@ -28,7 +28,7 @@ int16_t cb_t_add(cb_translation *x, int *n, int limit) {
 }
 
 int16_t cb_t_new_scalar(cb_translation *x, int16_t available, uint8_t when) {
-    int16_t id = cb_t_add(x, &x->m->n_scalar, CB_X_SCALARS);
+    int16_t id = cb_t_add(x, &x->m->n_scalar, x->limits->scalars);
     x->available[id] = available;
     x->when[id] = when;
     x->m->constant[id] = 0;
@@ -166,7 +166,7 @@ static const cb_x_number *find_over_row(const cb_translation *x, cb_x_op op, cb_
 cb_x_ref cb_t_over_row(cb_translation *x, cb_x_op op, cb_x_ref of) {
     const cb_x_number *known = find_over_row(x, op, of);
     if (known) return cb_t_number_ref(known->dst);
-    int16_t acc = cb_t_add(x, &x->m->n_acc, CB_X_ACCS);
+    int16_t acc = cb_t_add(x, &x->m->n_acc, x->limits->accs);
     cb_micro *micro = cb_t_emit(x, op, of, CB_T_NOTHING, CB_T_NOTHING);
     micro->dst = acc;
     int16_t at = cb_t_add(x, &x->m->n_number, CB_X_NUMBERS),
@@ -195,7 +195,7 @@ static cb_x_format format_of(cb_dtype dtype) {
 }
 
 int16_t cb_t_new_stream(cb_translation *x, cb_x_source source, uint32_t tensor, cb_dtype dtype) {
-    int16_t id = cb_t_add(x, &x->m->n_stream, CB_X_STREAMS);
+    int16_t id = cb_t_add(x, &x->m->n_stream, x->limits->streams);
     x->m->stream[id] = (cb_x_stream){.source = source,
                                      .tensor = tensor,
                                      .format = format_of(dtype),

@@ -7,7 +7,7 @@
 #ifndef CB_EXEC_TRANSLATION_H
 #define CB_EXEC_TRANSLATION_H
 
-#include "../kern_copy.h"
+#include "../walk.h"
 #include "microcode.h"
 
 typedef struct cb_t_name { /* of something made in the group */
@@ -20,6 +20,7 @@ typedef struct cb_translation {
     const cb_program *p;
     cb_domain domain;
     cb_microcode *m;
+    const cb_x_limits *limits;
     cb_t_name names[CB_X_VALUES];
     int n_name;
     int16_t available[CB_X_SCALARS]; /* phase in which a number can be read; -1: before the first */

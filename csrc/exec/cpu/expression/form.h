@@ -38,9 +38,9 @@ typedef struct cb_e_sum {
 typedef struct cb_e_phase {
     cb_x_phase code;
     int n_give, n_sum, n_stream;
-    cb_e_give give[CB_X_SCALARS];
-    cb_e_sum sum[CB_X_ACCS];
-    uint8_t array[CB_X_STREAMS]; /* of a stream: 0 the parameter, 1 the gradient, 2 + k state k */
+    cb_e_give give[CB_R_SCALARS];
+    cb_e_sum sum[CB_R_ACCS];
+    uint8_t array[CB_R_STREAMS]; /* of a stream: 0 the parameter, 1 the gradient, 2 + k state k */
 } cb_e_phase;
 
 struct cb_expression {

@@ -13,8 +13,8 @@
 
 typedef struct scratch {
     int64_t *first_piece; /* [n_rows] */
-    double *total;        /* [n_rows][CB_X_ACCS]: sums of the phase before */
-    double *piece;        /* [pieces][CB_X_ACCS] */
+    double *total;        /* [n_rows][CB_R_ACCS]: sums of the phase before */
+    double *piece;        /* [pieces][CB_R_ACCS] */
 } scratch;
 
 typedef struct region {
@@ -131,7 +131,7 @@ static void run_row(const region *r, worker *w, uint32_t at) {
             update(r, w, phase, at, 0, row->n);
             continue;
         }
-        double sum[CB_X_ACCS];
+        double sum[CB_R_ACCS];
         run_sums(x, phase, w, 0, row->n, sum);
         take_sums(phase, sum, w);
     }
@@ -149,7 +149,7 @@ static void recall_numbers(const region *r, worker *w, uint32_t at) {
     const cb_expression *x = r->x;
     compute_numbers(x, r->split.table, row, 0, w->value);
     for (int level = 1; level <= r->level; level++) {
-        const double *total = r->s.total + ((size_t)at * CB_E_PHASES + (size_t)level) * CB_X_ACCS;
+        const double *total = r->s.total + ((size_t)at * CB_E_PHASES + (size_t)level) * CB_R_ACCS;
         take_sums(&r->phase[level - 1], total, w);
         compute_numbers(x, r->split.table, row, level, w->value);
     }
@@ -169,7 +169,7 @@ static void run_part(const region *r, worker *w, const cb_stretch *part) {
     for (int64_t at = part->from; at < last; at += CB_X_CHUNK) {
         const int64_t end = at + CB_X_CHUNK < last ? at + CB_X_CHUNK : last;
         const int64_t piece = r->s.first_piece[part->row] + at / CB_X_CHUNK;
-        run_sums(r->x, phase, w, at, end, r->s.piece + piece * CB_X_ACCS);
+        run_sums(r->x, phase, w, at, end, r->s.piece + piece * CB_R_ACCS);
     }
 }
 
@@ -179,11 +179,11 @@ static void add_pieces(const region *r) {
     for (uint32_t i = 0; i < r->split.table->n_rows; i++) {
         const cb_optim_row *row = &r->split.table->rows[i];
         if (!is_long(row)) continue;
-        double *total = r->s.total + ((size_t)i * CB_E_PHASES + (size_t)r->level + 1) * CB_X_ACCS;
-        const double *piece = r->s.piece + r->s.first_piece[i] * CB_X_ACCS;
+        double *total = r->s.total + ((size_t)i * CB_E_PHASES + (size_t)r->level + 1) * CB_R_ACCS;
+        const double *piece = r->s.piece + r->s.first_piece[i] * CB_R_ACCS;
         for (int k = 0; k < phase->n_sum; k++) {
             total[k] = 0;
-            for (int64_t p = 0; p < pieces_of(row->n); p++) total[k] += piece[p * CB_X_ACCS + k];
+            for (int64_t p = 0; p < pieces_of(row->n); p++) total[k] += piece[p * CB_R_ACCS + k];
         }
     }
 }
@@ -198,13 +198,13 @@ size_t cb_e_scratch(const cb_optimizer *o, const double *hyper, const cb_optim_r
     }
     if (pieces == 0) return 0;
     return n_rows * sizeof(int64_t) +
-           ((size_t)n_rows * CB_E_PHASES + pieces) * CB_X_ACCS * sizeof(double);
+           ((size_t)n_rows * CB_E_PHASES + pieces) * CB_R_ACCS * sizeof(double);
 }
 
 static void lay_out(scratch *s, const cb_optim_table *table) {
     s->first_piece = table->scratch;
     s->total = (double *)(void *)(s->first_piece + table->n_rows);
-    s->piece = s->total + (size_t)table->n_rows * CB_E_PHASES * CB_X_ACCS;
+    s->piece = s->total + (size_t)table->n_rows * CB_E_PHASES * CB_R_ACCS;
     int64_t pieces = 0;
     for (uint32_t i = 0; i < table->n_rows; i++) {
         s->first_piece[i] = pieces;
@@ -220,7 +220,7 @@ static void start(const region *r, worker *w) {
     w->c.n_mask = 0;
     w->c.leaf = 0;
     memset(w->c.acc, 0, sizeof w->c.acc);
-    for (int k = 0; k < CB_X_ACCS; k++) w->c.sum[k].count = 0, w->c.sum[k].leaves = NULL;
+    for (int k = 0; k < CB_R_ACCS; k++) w->c.sum[k].count = 0, w->c.sum[k].leaves = NULL;
 }
 
 /* With nothing to sum, any part of a row is stepped by itself, and rows of one group and step have

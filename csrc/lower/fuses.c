@@ -1,7 +1,4 @@
-/* Which ops run in groups of several: pointwise ops, reductions and rows of floats, with bool where
- * ops compare and choose, and integers that are indices. What a kernel gives alone it gives in a
- * group, bit by bit. */
-#include "executable.h"
+#include "fuses.h"
 
 /* Named one by one: an op that is new in ops.def runs by itself until it is added here. */
 static bool is_known_op(cb_opcode code) {
