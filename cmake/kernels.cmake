@@ -1,16 +1,16 @@
-# The CPU kernels (csrc/exec/cpu/kern_*.c) and the formulas of the optimizers (csrc/optim/kern_*.c) are compiled once
+# The CPU kernels (csrc/exec/cpu/*/kern_*.c) and the formulas of the optimizers (csrc/optim/kern_*.c) are compiled once
 # for each instruction set; exec/cpu/dispatch.c and optim/formulas.c choose at run time. Nothing else is compiled above
 # the baseline, so a binary runs wherever the baseline does.
-# Adding a file to exec/cpu: name it kern_<x>.c and add <x> to CB_KERN_FILES in csrc/exec/cpu/kern.h.
+# Adding a kernel file to a folder of exec/cpu: name it kern_<x>.c and add <x> to CB_KERN_FILES in csrc/exec/cpu/kern.h.
 # Its plain_*.c are compiled once, as the baseline's.
 
 foreach(layer exec optim)
   get_target_property(${layer}_sources cb_${layer} SOURCES)
   foreach(kind kern plain)
     set(${layer}_${kind} ${${layer}_sources})
-    list(FILTER ${layer}_${kind} INCLUDE REGEX "/(cpu|optim)/${kind}_[^/]*\\.c$")
+    list(FILTER ${layer}_${kind} INCLUDE REGEX "/(cpu/[^/]*|optim)/${kind}_[^/]*\\.c$")
   endforeach()
-  list(FILTER ${layer}_sources EXCLUDE REGEX "/(cpu|optim)/(kern|plain)_[^/]*\\.c$")
+  list(FILTER ${layer}_sources EXCLUDE REGEX "/(cpu/[^/]*|optim)/(kern|plain)_[^/]*\\.c$")
   set_property(TARGET cb_${layer} PROPERTY SOURCES ${${layer}_sources})
 endforeach()
 

@@ -1,22 +1,22 @@
-# Files as text in a C source: cb_cu_headers of csrc/exec/cuda/text.h. A header of C's is what stands for it on a device;
+# Files as text in a C source: cb_cu_headers of csrc/exec/cuda/text/text.h. A header of C's is what stands for it on a device;
 # an optimizer finds its factors under its name.
 #
 #     cmake -DROOT=<csrc> -DOUT=<file> -P text.cmake
 set(files
-  prelude.cuh=exec/cuda/prelude.cuh
-  matmul.cuh=exec/cuda/matmul.cuh
-  turn.cuh=exec/cuda/turn.cuh
-  mixed.cuh=exec/cuda/mixed.cuh
-  ../cpu/vecmath.h=exec/cpu/vecmath.h
-  ../cpu/executor/ops.h=exec/cpu/executor/ops.h
-  ../cpu/point_ops.h=exec/cpu/point_ops.h
-  ../../base/bits.h=base/bits.h
-  ../../base/philox.h=base/philox.h
-  optim.cuh=exec/cuda/optim.cuh
-  device_types.cuh=exec/cuda/device_types.cuh
-  ../../optim/formula_factors.h=optim/formula_factors.h
-  ../../optim/formulas_impl.h=optim/formulas_impl.h
-  ../../optim/both_reals.h=optim/both_reals.h
+  prelude.cuh=exec/cuda/text/prelude.cuh
+  matmul.cuh=exec/cuda/text/matmul.cuh
+  turn.cuh=exec/cuda/text/turn.cuh
+  mixed.cuh=exec/cuda/text/mixed.cuh
+  ../../../micro/vecmath.h=micro/vecmath.h
+  ../../../micro/ops.h=micro/ops.h
+  ../../../micro/point_ops.h=micro/point_ops.h
+  ../base/bits.h=base/bits.h
+  ../../../base/philox.h=base/philox.h
+  optim.cuh=exec/cuda/text/optim.cuh
+  device_types.cuh=exec/cuda/text/device_types.cuh
+  ../../../optim/formula_factors.h=optim/formula_factors.h
+  ../../../optim/formulas_impl.h=optim/formulas_impl.h
+  ../../../optim/both_reals.h=optim/both_reals.h
   adam_factors.h=optim/algorithms/adam_factors.h
   adadelta_factors.h=optim/algorithms/adadelta_factors.h
   adagrad_factors.h=optim/algorithms/adagrad_factors.h
@@ -33,9 +33,9 @@ set(files
   sgd_factors.h=optim/algorithms/sgd_factors.h
   adamw_factors.h=optim/algorithms/adam_factors.h
   rmsprop_centered_factors.h=optim/algorithms/rmsprop_factors.h
-  stdint.h=exec/cuda/device_types.cuh
-  math.h=exec/cuda/device_types.cuh
-  string.h=exec/cuda/device_types.cuh)
+  stdint.h=exec/cuda/text/device_types.cuh
+  math.h=exec/cuda/text/device_types.cuh
+  string.h=exec/cuda/text/device_types.cuh)
 set(arrays "")
 set(rows "")
 set(n 0)
@@ -49,4 +49,4 @@ foreach(entry ${files})
   string(APPEND rows "    {\"${name}\", text_${n}},\n")
   math(EXPR n "${n} + 1")
 endforeach()
-file(WRITE ${OUT} "#include \"exec/cuda/text.h\"\n\n${arrays}\nconst cb_cu_header cb_cu_headers[] = {\n${rows}};\nconst int cb_cu_n_header = ${n};\n")
+file(WRITE ${OUT} "#include \"exec/cuda/text/text.h\"\n\n${arrays}\nconst cb_cu_header cb_cu_headers[] = {\n${rows}};\nconst int cb_cu_n_header = ${n};\n")

@@ -2,7 +2,7 @@
  * come from anywhere, and the work is done by the layer that owns it. */
 #include <stdio.h>
 
-#include "exec/cpu/products.h"
+#include "exec/cpu/gemm/products.h"
 #include "ir/builder.h"
 #include "ir/graph_json.h"
 #include "ir/text.h"

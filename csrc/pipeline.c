@@ -6,11 +6,11 @@
 #include "optim/extras.h"
 
 #include "ad/joint.h"
+#include "fuse/contract.h"
+#include "fuse/find_groups.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "lower/annotate.h"
-#include "lower/contract.h"
-#include "lower/find_groups.h"
 #include "lower/split.h"
 #include "lower/within.h"
 #include "plan/files/explanation.h"

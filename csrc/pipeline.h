@@ -5,7 +5,7 @@
 
 #include "base/ranges.h"
 #include "exec/backend.h"
-#include "lower/expand.h"
+#include "fuse/expand.h"
 #include "optim/products.h"
 #include "staging.h"
 
@@ -28,7 +28,7 @@ struct cb_step {
     cb_graph *joint;
     cb_problem *problem;
     cb_problem *single;   /* op by op, where the problem has groups; else NULL */
-    bool merges;          /* with `single`: kernels of several groups (lower/merge.h) */
+    bool merges;          /* with `single`: kernels of several groups (fuse/merge.h) */
     cb_grouping grouping; /* with `single`: the problem's; these lie in `arena` */
     cb_expanded expanded; /* and the plan op by op */
     cb_plan *plan;

@@ -45,10 +45,21 @@ LEFT: dict[str, tuple[str, ...]] = {
     "plan/files": ("plan",),
     "ir": ("base",),
     "ad": ("ir",),
-    "lower": ("plan/files", "ad"),
-    "exec": ("lower", "optim", "cuda"),
+    "fuse": ("plan/files", "ir"),
+    "lower": ("fuse", "ad"),
+    "micro": ("lower",),
+    "exec": ("micro", "optim", "cuda"),  # what backends share
+    "exec/cpu": ("exec",),
+    "exec/cuda/device": ("exec",),
+    "exec/cuda/text": ("exec",),
+    "exec/cuda/ops": ("exec/cuda/text",),
+    "exec/cuda": ("exec/cuda/device", "exec/cuda/ops"),
+    "exec/debug": ("exec",),
+    "exec/null": ("exec",),
+    "exec/ref": ("exec",),
     "optim": ("base",),
-    "core": ("exec",),  # csrc/*.c and csrc/*.h: the pipeline
+    # csrc/*.c and csrc/*.h: the pipeline
+    "core": ("exec/cpu", "exec/cuda", "exec/debug", "exec/null", "exec/ref"),
     "cuda": ("base",),  # beside csrc: NVIDIA's libraries
     "native": ("core",),
 }
@@ -132,7 +143,9 @@ def layer_of(root: Path, path: Path) -> str | None:
         # The headers of the test framework serve every layer, so they stand on the lowest.
         if len(parts) == 3:
             return "base"
-        rightmost = {"plan": "plan/files", "far": "core", "gpu": "core"}.get(parts[2], parts[2])
+        rightmost = {"plan": "plan/files", "far": "core", "gpu": "core", "exec": "core"}.get(
+            parts[2], parts[2]
+        )
         return rightmost if rightmost in LEFT else None
     if parts[:2] == ("examples", "c"):
         return "include"

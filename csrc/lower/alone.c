@@ -1,6 +1,6 @@
 #include "alone.h"
 
-#include "reads.h"
+#include "../fuse/reads.h"
 
 #define OPERANDS_MOST 8 /* no op with more has a part */
 

@@ -8,7 +8,7 @@
  *
  * Results belong to the first run of their op: an argument's memory is written once, and what a
  * recomputed instruction makes of a result is a buffer of its own. */
-#include "expand.h"
+#include "../fuse/expand.h"
 #include "moves.h"
 
 typedef struct lowering {

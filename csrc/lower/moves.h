@@ -7,7 +7,8 @@
 #ifndef CB_LOWER_MOVES_H
 #define CB_LOWER_MOVES_H
 
-#include "fuse.h"
+#include "../fuse/fuse.h"
+#include "program.h"
 
 /* Fills the moves of a program whose groups are single steps and whose buffers are known; `memory`
  * gives the buffer of an instance. */

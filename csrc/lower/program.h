@@ -14,9 +14,9 @@
 #ifndef CB_LOWER_PROGRAM_H
 #define CB_LOWER_PROGRAM_H
 
+#include "../fuse/fuses.h"
 #include "../ir/graph.h"
 #include "../plan/schedule/plan.h"
-#include "fuses.h"
 
 typedef enum cb_space {
     CB_SPACE_ARENA = 0,

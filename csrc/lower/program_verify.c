@@ -3,8 +3,8 @@
  * wrong number. */
 #include <inttypes.h>
 
+#include "../fuse/reads.h"
 #include "program.h"
-#include "reads.h"
 
 typedef struct check {
     const cb_program *p;

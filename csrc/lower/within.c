@@ -2,7 +2,7 @@
  * finds for it, and the smallest at any price. */
 #include "within.h"
 
-#include "merge.h"
+#include "../fuse/merge.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -5,8 +5,9 @@
 #ifndef CB_LOWER_WITHIN_H
 #define CB_LOWER_WITHIN_H
 
+#include "../fuse/expand.h"
 #include "../plan/planner.h"
-#include "expand.h"
+#include "program.h"
 
 typedef struct cb_within {
     const cb_graph *joint;

@@ -248,7 +248,7 @@ PROGRAMS = (
 
 def optimizers() -> str:
     """Every formula of elements in one source, each under its name; and what counts for AdamW."""
-    listed = headers()["../../optim/formula_factors.h"]
+    listed = headers()["../../../optim/formula_factors.h"]
     table = listed[listed.index("CB_ELEMENT_FORMULAS(X)") : listed.index("define CB_FORMULAS(X)")]
     lines = ["#define CB_F32_ALONE", '#include "optim.cuh"', '#include "adamw_factors.h"']
     lines.append("COUNTER(cb_adamw_factors, cb_counts_nothing)")

@@ -78,7 +78,7 @@ TAKE_MINUTES = ("test_gpu_fused", "test_gpu_parity")
 
 
 def sources() -> list[Path]:
-    files = [*(ROOT / "csrc/exec/cuda").glob("*.c*"), ROOT / "python/native/device_memory.c"]
+    files = [*(ROOT / "csrc/exec/cuda").rglob("*.c*"), ROOT / "python/native/device_memory.c"]
     return sorted(f for f in files if f.name != "device_types.cuh")
 
 

@@ -8,11 +8,11 @@
 
 #include "../executable.h"
 #include "../workspace.h"
-#include "device.h"
+#include "device/device.h"
 #include "group.h"
 #include "launches.h"
+#include "ops/product.h"
 #include "parts.h"
-#include "product.h"
 #include "update.h"
 
 #define ALIGNMENT 256 /* what cuMemAlloc gives, and what widest accesses want */

@@ -7,8 +7,8 @@
 
 #include "../../lower/alone.h"
 #include "../executable.h"
-#include "fused.h"
-#include "plain.h"
+#include "ops/plain.h"
+#include "text/fused.h"
 
 static bool are_known(const cb_dtype *dtype, uint32_t n, bool with_bool) {
     for (uint32_t k = 0; k < n; k++)

@@ -2,7 +2,7 @@
 #ifndef CB_EXEC_CUDA_GROUP_H
 #define CB_EXEC_CUDA_GROUP_H
 
-#include "code.h"
+#include "text/code.h"
 
 /* Adds all kernels of a group, in the order in which they run. */
 CB_MUST_CHECK cb_status cb_cu_group(cb_cu_code *code, uint32_t group, cb_alloc *alloc,

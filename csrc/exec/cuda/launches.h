@@ -2,8 +2,8 @@
 #ifndef CB_EXEC_CUDA_LAUNCHES_H
 #define CB_EXEC_CUDA_LAUNCHES_H
 
-#include "code.h"
-#include "device.h"
+#include "device/device.h"
+#include "text/code.h"
 #include "update.h"
 
 /* In the context. Writes JSON (docs/problem.md, "Launches"). `function`: [kernels of the code]. */

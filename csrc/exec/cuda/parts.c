@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#include "text.h"
+#include "text/text.h"
 
 enum { KERNELS_AT_LEAST = 10 }; /* in a source, where there are several */
 

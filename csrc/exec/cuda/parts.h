@@ -3,8 +3,8 @@
 #ifndef CB_EXEC_CUDA_PARTS_H
 #define CB_EXEC_CUDA_PARTS_H
 
-#include "code.h"
-#include "device.h"
+#include "device/device.h"
+#include "text/code.h"
 
 enum { CB_CU_PARTS = 4 };
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "../../optim/elements.h"
-#include "text.h"
+#include "text/text.h"
 
 enum { CHUNK = 4096, HYPERS_MOST = 16 }; /* as in optim.cuh */
 

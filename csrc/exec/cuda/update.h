@@ -2,7 +2,7 @@
 #ifndef CB_EXEC_CUDA_UPDATE_H
 #define CB_EXEC_CUDA_UPDATE_H
 
-#include "device.h"
+#include "device/device.h"
 
 enum { CB_CU_COUNT_THREADS = 32, CB_CU_STEP_THREADS = 256 }; /* of a block; as in optim.cuh */
 

@@ -1,6 +1,6 @@
 /* Adafactor and SOAP, whose states are as large as the shapes of rows say: Adafactor beside its
  * formula, SOAP by what its bases are, both with any number of threads. NumPy has the rest. */
-#include "exec/cpu/products.h"
+#include "exec/cpu/gemm/products.h"
 #include "optim/optimizers.h"
 #include "optim/table.h"
 

@@ -11,7 +11,7 @@
 #define CB_X_CALLS 1
 #undef CB_KERN_ISA
 #define CB_KERN_ISA calls
-#include "exec/cpu/kern_executor.c"
+#include "exec/cpu/executor/kern_executor.c"
 
 #ifdef CB_X_WIDE
 #define TABLE(isa) cb_x_wide_##isa

@@ -1,5 +1,5 @@
 /* Muon and NorMuon beside their formulas in double, with products element by element. */
-#include "exec/cpu/products.h"
+#include "exec/cpu/gemm/products.h"
 #include "optim/optimizers.h"
 #include "optim/step.h"
 

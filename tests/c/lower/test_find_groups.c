@@ -1,6 +1,6 @@
 /* Groups that are found: they are granted, planned, merged and lowered within the plan. */
-#include "lower/contract.h"
-#include "lower/find_groups.h"
+#include "fuse/contract.h"
+#include "fuse/find_groups.h"
 #include "lower/within.h"
 
 #include "oom.h"

@@ -1,6 +1,6 @@
 /* Groups that were chosen before planning, from the graph to the program. */
-#include "lower/contract.h"
-#include "lower/expand.h"
+#include "fuse/contract.h"
+#include "fuse/expand.h"
 
 #include "oom.h"
 #include "random.h"

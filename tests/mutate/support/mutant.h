@@ -8,7 +8,7 @@
 #ifndef CB_MUTANT_H
 #define CB_MUTANT_H
 
-#include "text.h"
+#include "text/text.h"
 
 int cb_mutant(int number);
 /* What emitted kernels include, changed where the chosen mutant is of such a text. */

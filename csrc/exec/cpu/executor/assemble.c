@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "../../../base/ints.h"
-#include "join.h"
+#include "../../../micro/join.h"
 
 #define NOWHERE (-1)
 #define VALUE_SLOTS (CB_X_SLOTS - 2) /* the last two hold choices that were packed */

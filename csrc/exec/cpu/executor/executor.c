@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "../../../lower/alone.h"
-#include "decompose.h"
+#include "../../../micro/decompose.h"
 #include "numbers.h"
 #include "scalar.h"
 

@@ -5,7 +5,7 @@
  * the first. */
 #include "numbers.h"
 
-#include "../indices.h"
+#include "../index/indices.h"
 #include "scalar.h"
 
 static void put_row(const cb_tensor *t, int64_t at, int64_t n, const float *row) {

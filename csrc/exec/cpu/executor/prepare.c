@@ -3,7 +3,7 @@
 #include "prepare.h"
 
 #include "../../../ir/work.h"
-#include "decompose.h"
+#include "../../../micro/decompose.h"
 
 static cb_walk walk_of(const cb_tensor *t) {
     const cb_tensor *one[1] = {t};

@@ -3,7 +3,7 @@
 #define CB_EXEC_PREPARE_H
 
 #include "../../executable.h"
-#include "../kern_copy.h"
+#include "../move/kern_copy.h"
 #include "phase_code.h"
 
 #define CB_X_ANEW INT64_MIN

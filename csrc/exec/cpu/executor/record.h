@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #include "../../../base/philox.h"
-#include "microcode.h"
+#include "../../../micro/microcode.h"
 
 enum { /* at most, of a program of records */
     CB_R_STREAMS = 64,

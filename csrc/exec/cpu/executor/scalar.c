@@ -1,7 +1,7 @@
 #include "scalar.h"
 
 #include "../../../base/kern_half.h"
-#include "../vecmath.h"
+#include "../../../micro/vecmath.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

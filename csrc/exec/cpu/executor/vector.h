@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 #include "../../../base/kern_vector.h"
-#include "../vecmath.h"
+#include "../../../micro/vecmath.h"
 
 VFN V vm_of(float x) { return x - (V){0}; }
 VFN V vm_load(const void *p) {

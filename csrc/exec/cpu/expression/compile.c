@@ -8,7 +8,7 @@
  * expressions, 1970). So AdamW is six records, with those of join.h, and fourteen as written. */
 #include "compile.h"
 
-#include "../executor/phases.h"
+#include "../../../micro/phases.h"
 
 typedef struct building {
     cb_translation t;

@@ -1,0 +1,160 @@
+/* kern_frame.h: convolution without an im2col matrix, for kern_conv.c. A *frame* is the part of x
+ * that a tile of outputs meets, padding included, so that element (k, column) of im2col is one of
+ * it:
+ *
+ *     col[k][column] = frame[place of row k + place of the column]
+ *
+ * A frame is [channels, images, rows, stride_w, phase]: its columns are dealt out by their rest
+ * modulo stride_w, so that neighbouring outputs meet neighbouring elements whatever the stride. It
+ * is some kh * kw times smaller than the matrix, and lies in the memory that the matrix would. */
+#ifndef CB_EXEC_CPU_CONV_KERN_FRAME_H
+#define CB_EXEC_CPU_CONV_KERN_FRAME_H
+
+#include "kern_im2col.h"
+
+#define FRAME_PIECE 8  /* elements that are copied at a time; so many beyond a frame may be read */
+#define MOST_PIECES 32 /* of the columns of a panel, each of which may be a run of its own */
+
+typedef struct frame {
+    int64_t first_channel, channels; /* of the group */
+    int64_t images, top;             /* row of x, or of its padding, that is row 0 */
+    int64_t rows, phase, row;        /* elements of a phase; of a row */
+    int64_t plane;                   /* elements of one image of one channel */
+} frame;
+
+/* For rows k0 .. k0+n of the im2col matrix of a tile. */
+static frame frame_of(const conv *c, const tile *t, int64_t k0, int64_t n) {
+    int64_t first = t->pixel / c->ow, last = (t->pixel + t->n_pixels - 1) / c->ow;
+    frame f = {.first_channel = k0 / c->area,
+               .images = t->n_images,
+               .top = first * c->stride_h - c->pad_h,
+               .rows = (last - first) * c->stride_h + (c->kh - 1) * c->dilation_h + 1};
+    f.channels = (k0 + n - 1) / c->area - f.first_channel + 1;
+    f.phase = div_up((c->ow - 1) * c->stride_w + (c->kw - 1) * c->dilation_w + 1, c->stride_w);
+    f.row = f.phase * c->stride_w;
+    f.plane = f.rows * f.row;
+    return f;
+}
+
+static int64_t frame_size(const frame *f) {
+    return f->channels * f->images * f->plane + FRAME_PIECE;
+}
+
+/* Elements of the largest frame of any tile and block of the window. */
+static int64_t largest_frame(const conv *c) {
+    int64_t most_rows = min_i64((c->tiles.pixels + c->ow - 2) / c->ow + 1, c->oh);
+    tile t = {.n_images = c->tiles.images, .n_pixels = most_rows * c->ow};
+    bool is_whole = c->tiles.window % c->area == 0; /* channels */
+    return frame_size(&(frame){
+        .channels = min_i64(div_up(c->tiles.window, c->area) + (is_whole ? 0 : 1), c->cin),
+        .images = t.n_images,
+        .plane = frame_of(c, &t, 0, 1).plane,
+    });
+}
+
+/* Does a frame fit where the im2col matrix would lie, and what is read beyond it into the slot? */
+static bool frames_fit(const conv *c) {
+    int64_t columns = c->tiles.images * c->tiles.pixels, size = largest_frame(c);
+    return size - FRAME_PIECE <= c->tiles.window * columns &&
+           size <= (c->tiles.window + c->tiles.channels) * columns;
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+/* Of rows k .. k+n of the im2col matrix. */
+static void tap_places(const conv *c, const frame *f, int64_t k, int64_t n, int64_t *place) {
+    int64_t channel = k / c->area, i = k % c->area / c->kw, j = k % c->kw;
+    for (int64_t p = 0; p < n; p++) {
+        int64_t y = (c->is_flipped ? c->kh - 1 - i : i) * c->dilation_h,
+                x = (c->is_flipped ? c->kw - 1 - j : j) * c->dilation_w;
+        int64_t start = (channel - f->first_channel) * f->images * f->plane + y * f->row;
+        if (c->stride_w == 1) place[p] = start + x;
+        else place[p] = start + x % c->stride_w * f->phase + x / c->stride_w;
+        if (++j < c->kw) continue;
+        j = 0;
+        if (++i < c->kh) continue;
+        i = 0, channel++;
+    }
+}
+
+/* A run of columns of a tile that lie in one row of an image. */
+typedef struct run {
+    int64_t image, pixel; /* of the tile; of the image */
+    int64_t n, place;     /* elements; of the first one in the frame */
+} run;
+
+/* The run that starts at `column` and ends before `end`. */
+static inline run run_of(const conv *c, const tile *t, const frame *f, int64_t column,
+                         int64_t end) {
+    run r = {.image = column / t->n_pixels};
+    r.pixel = t->pixel + column - r.image * t->n_pixels;
+    int64_t row = r.pixel / c->ow, left = t->pixel + t->n_pixels - r.pixel, x = r.pixel % c->ow;
+    r.n = min_i64(min_i64(c->ow - x, left), end - column);
+    r.place = r.image * f->plane + (row - t->pixel / c->ow) * c->stride_h * f->row + x;
+    return r;
+}
+
+/* ---- filling --------------------------------------------------------------------------------- */
+
+/* n elements in pieces, the last of which overlaps the one before. */
+#define COPY_PIECES(to, from, n, size)                                               \
+    for (int64_t at = 0; at < (n); at += (size)) {                                   \
+        int64_t from_here = min_i64(at, (n) - (size));                               \
+        memcpy((to) + from_here, (from) + from_here, (size_t)(size) * sizeof *(to)); \
+    }
+
+static inline void load_row(const conv *c, char *to, const char *from, int64_t n) {
+    if (c->dtype == CB_F32 && c->stride_w == 1 && n >= 4) {
+        float *out = (float *)to;
+        const float *in = (const float *)from;
+        if (n >= 16) {
+            COPY_PIECES(out, in, n, 16)
+        } else if (n >= 8) {
+            COPY_PIECES(out, in, n, 8)
+        } else {
+            COPY_PIECES(out, in, n, 4)
+        }
+        return;
+    }
+    load_run(c, to, from, n, c->stride_w);
+}
+
+/* Elements of one phase: first .. last of them lie in x. */
+typedef struct phase {
+    int64_t first, last, from; /* `from`: column of x of the first */
+} phase;
+
+static phase phase_of(const conv *c, const frame *f, int64_t rest) {
+    int64_t before = max_i64(c->pad_w - rest, 0);
+    phase p = {.first = min_i64(div_up(before, c->stride_w), f->phase)};
+    int64_t end = c->w + c->pad_w - rest;
+    p.last = end <= 0 ? 0 : min_i64(div_up(end, c->stride_w), f->phase);
+    p.last = max_i64(p.last, p.first);
+    p.from = p.first * c->stride_w + rest - c->pad_w;
+    return p;
+}
+
+static void fill_frame(const conv *c, const tile *t, int64_t group, const frame *f, char *to) {
+    int64_t unit = (int64_t)c->unit, element = (int64_t)c->element;
+    int64_t first = clamp(-f->top, 0, f->rows), last = clamp(c->h - f->top, first, f->rows);
+    memset(to, 0, (size_t)(f->channels * f->images * f->plane * unit));
+    for (int64_t rest = 0; rest < c->stride_w; rest++) {
+        phase p = phase_of(c, f, rest);
+        if (p.last == p.first) continue;
+        char *out = to + (first * f->row + rest * f->phase + p.first) * unit;
+        for (int64_t i = 0; i < f->channels; i++) {
+            for (int64_t image = 0; image < f->images; image++) {
+                const char *in = c->x + x_offset(c, t->image + image, group, f->first_channel + i) +
+                                 ((f->top + first) * c->w + p.from) * element;
+                char *row = out + (i * f->images + image) * f->plane * unit;
+                for (int64_t r = first; r < last; r++) {
+                    load_row(c, row, in, p.last - p.first);
+                    row += f->row * unit;
+                    in += c->w * element;
+                }
+            }
+        }
+    }
+}
+
+#endif

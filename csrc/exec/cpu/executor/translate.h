@@ -1,9 +1,0 @@
-/* translate.h: what an instruction adds to the tables. */
-#ifndef CB_EXEC_TRANSLATE_H
-#define CB_EXEC_TRANSLATE_H
-
-#include "translation.h"
-
-void cb_t_instruction(cb_translation *x, uint32_t instr, cb_part part);
-
-#endif

@@ -1,0 +1,158 @@
+/* The BLAS's thread count. OpenBLAS built on its own threads keeps one setting for the process, and
+ * its "local" call changes that too; OpenBLAS on OpenMP and MKL keep one a thread. Both are served:
+ *
+ *   - the thread that opens a region sets one thread and remembers what was there; every task sets
+ * it again for the thread it runs on;
+ *   - regions of two contexts may overlap. Then the second one reads 1, which is the first one's
+ * doing and must not be restored; the last one to leave restores what the first one found. A second
+ * one that reads something else has a setting of its own, so settings are local and each restores
+ * its own.
+ *
+ * The guard is process-wide because the setting is. A forked child has none of the threads that had
+ * regions open: it starts with none, and its first region restores what theirs would have. */
+#include "gemm.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "../../../base/cpu.h"
+
+static struct {
+    pthread_mutex_t lock;
+    int n_open;
+    int threads_before; /* what the first region found */
+    bool is_local;      /* settings are known to belong to threads */
+    bool is_orphaned;   /* forked while a region was open: the setting is still that region's */
+    pthread_once_t once;
+    int vector_bits; /* of this processor */
+} guard = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
+
+static void before_fork(void) { pthread_mutex_lock(&guard.lock); }
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&guard.lock); }
+static void after_fork_in_child(void) {
+    guard.is_orphaned |= guard.n_open > 0 && !guard.is_local;
+    guard.n_open = 0;
+    pthread_mutex_init(&guard.lock, NULL);
+}
+static void set_up(void) {
+    static const int bits[CB_ISA_COUNT] = {128, 256, 512};
+    guard.vector_bits = bits[cb_cpu_isa()];
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+typedef int (*exchange_fn)(int);
+typedef void (*set_fn)(int);
+typedef int (*get_fn)(void);
+
+static bool can_set_threads(const cb_blas *b) {
+    return b && (b->set_threads_local || (b->set_threads && b->get_threads));
+}
+
+/* Sets the number of threads; the old number. */
+static int exchange_threads(const cb_blas *b, int n) {
+    if (b->set_threads_local) return ((exchange_fn)b->set_threads_local)(n);
+    int before = ((get_fn)b->get_threads)();
+    if (before != n) ((set_fn)b->set_threads)(n);
+    return before;
+}
+
+/* A BLAS that does not know this processor falls back to kernels for an older one. Ours with wider
+ * vectors are faster then: 190 against 124 Gflop/s on one core of a Zen 5, where OpenBLAS 0.3.31
+ * takes its Haswell kernels. What counts is the processor and not the instruction set that
+ * CUTBACK_ISA allows our kernels: it changes no bit, and the BLAS does not heed it. */
+static bool is_outdated(const cb_blas *blas) {
+    return blas && blas->vector_bits != 0 && blas->vector_bits < guard.vector_bits;
+}
+
+void cb_gemm_begin(cb_gemm_region *region, const cb_blas *blas, const cb_gemm_kernel *own) {
+    pthread_once(&guard.once, set_up);
+    *region = (cb_gemm_region){.blas = is_outdated(blas) ? NULL : blas, .own = own};
+    if (!can_set_threads(region->blas)) return;
+    pthread_mutex_lock(&guard.lock);
+    region->is_first = guard.n_open++ == 0;
+    region->threads_before = exchange_threads(blas, 1);
+    if (region->is_first && guard.is_orphaned) {
+        if (region->threads_before == 1) region->threads_before = guard.threads_before;
+        guard.is_orphaned = false;
+    }
+    if (region->is_first) {
+        guard.threads_before = region->threads_before;
+        guard.is_local = false;
+    } else if (region->threads_before != 1) {
+        guard.is_local = true;
+    }
+    pthread_mutex_unlock(&guard.lock);
+}
+
+void cb_gemm_end(cb_gemm_region *region) {
+    if (!can_set_threads(region->blas)) return;
+    pthread_mutex_lock(&guard.lock);
+    bool is_last = --guard.n_open == 0;
+    if (guard.is_local || (is_last && region->is_first)) {
+        exchange_threads(region->blas, region->threads_before);
+    } else if (is_last) {
+        exchange_threads(region->blas, guard.threads_before);
+    }
+    pthread_mutex_unlock(&guard.lock);
+}
+
+/* Only a per-thread setting needs this; where the setting is the process's, it is 1 already. */
+void cb_gemm_enter_task(const cb_gemm_region *region) {
+    if (region->blas && region->blas->set_threads_local) exchange_threads(region->blas, 1);
+}
+
+/* ---- one product ----------------------------------------------------------------------------- */
+
+enum { ROW_MAJOR = 101, NO_TRANSPOSE = 111, TRANSPOSE = 112 }; /* CBLAS */
+
+#define DEFINE_CALL(name, real, integer)                                                        \
+    static void name(void *fn, const cb_gemm *g) {                                              \
+        typedef void (*gemm_fn)(int, int, int, integer, integer, integer, real, const real *,   \
+                                integer, const real *, integer, real, real *, integer);         \
+        ((gemm_fn)fn)(ROW_MAJOR, g->a_transposed ? TRANSPOSE : NO_TRANSPOSE,                    \
+                      g->b_transposed ? TRANSPOSE : NO_TRANSPOSE, (integer)g->m, (integer)g->n, \
+                      (integer)g->k, (real)1, g->a, (integer)g->lda, g->b, (integer)g->ldb,     \
+                      g->add ? (real)1 : (real)0, g->c, (integer)g->ldc);                       \
+    }
+
+DEFINE_CALL(call_s32, float, int32_t)
+DEFINE_CALL(call_s64, float, int64_t)
+DEFINE_CALL(call_d32, double, int32_t)
+DEFINE_CALL(call_d64, double, int64_t)
+
+static bool fits_int32(const cb_gemm *g) {
+    const int64_t most = INT32_MAX;
+    return g->m <= most && g->n <= most && g->k <= most && g->lda <= most && g->ldb <= most &&
+           g->ldc <= most;
+}
+
+static void write_zeros(const cb_gemm *g) {
+    size_t size = g->dtype == CB_F64 ? sizeof(double) : sizeof(float);
+    for (int64_t i = 0; i < g->m; i++) {
+        memset((char *)g->c + (size_t)(i * g->ldc) * size, 0, (size_t)g->n * size);
+    }
+}
+
+bool cb_gemm_is_own(const cb_gemm_region *region, cb_dtype dtype) {
+    if (!region->blas) return true;
+    return !(dtype == CB_F64 ? region->blas->dgemm : region->blas->sgemm);
+}
+
+void cb_gemm_run(const cb_gemm_region *region, const cb_gemm *g) {
+    if (g->m <= 0 || g->n <= 0) return;
+    if (g->k <= 0) {
+        if (!g->add) write_zeros(g);
+        return;
+    }
+    bool is_double = g->dtype == CB_F64;
+    void *fn = NULL;
+    if (region->blas) fn = is_double ? region->blas->dgemm : region->blas->sgemm;
+    bool is_wide = region->blas && region->blas->int_bits == 64;
+    if (!fn || (!is_wide && !fits_int32(g))) {
+        region->own->multiply(g);
+    } else if (is_double) {
+        is_wide ? call_d64(fn, g) : call_d32(fn, g);
+    } else {
+        is_wide ? call_s64(fn, g) : call_s32(fn, g);
+    }
+}

@@ -1,0 +1,49 @@
+/* gemm.h: one single-threaded matrix product, by the BLAS that was handed in or by our own kernel.
+ * Bits depend on sizes, strides and transposes alone: not on threads (there is one), nor alignment.
+ *
+ *     cb_gemm_region region;
+ *     cb_gemm_begin(&region, args->blas, &gemm_own);  on the thread that opens the parallel region
+ *         cb_gemm_enter_task(&region);                once in every task
+ *         cb_gemm_run(&region, &product);             any number of times
+ *     cb_gemm_end(&region);
+ */
+#ifndef CB_EXEC_CPU_GEMM_GEMM_H
+#define CB_EXEC_CPU_GEMM_GEMM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../../../include/cutback.h"
+
+/* c[m,n] = a[m,k] b[k,n], all row-major; a transposed operand is stored as [k,m] or [n,k]. */
+typedef struct cb_gemm {
+    cb_dtype dtype; /* F32 or F64 */
+    int64_t m, n, k;
+    const void *a, *b;
+    int64_t lda, ldb, ldc; /* elements between rows as stored */
+    bool a_transposed, b_transposed;
+    bool add; /* c += ab; else c is written and never read */
+    void *c;
+} cb_gemm;
+
+/* A product kernel of our own: gemm_own of the caller's instruction set (gemm_own.h). */
+typedef struct cb_gemm_kernel {
+    void (*multiply)(const cb_gemm *g);
+} cb_gemm_kernel;
+
+/* While a region is open the BLAS uses one thread; its setting is as before when the last region
+ * has ended. */
+typedef struct cb_gemm_region {
+    const cb_blas *blas; /* NULL: none, or older than this processor */
+    const cb_gemm_kernel *own;
+    int threads_before;
+    bool is_first;
+} cb_gemm_region;
+
+void cb_gemm_begin(cb_gemm_region *region, const cb_blas *blas, const cb_gemm_kernel *own);
+void cb_gemm_enter_task(const cb_gemm_region *region);
+void cb_gemm_run(const cb_gemm_region *region, const cb_gemm *g);
+void cb_gemm_end(cb_gemm_region *region);
+bool cb_gemm_is_own(const cb_gemm_region *region, cb_dtype dtype); /* products are by `own` */
+
+#endif

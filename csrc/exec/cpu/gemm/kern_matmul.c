@@ -1,0 +1,197 @@
+/* Matrix products. The output is cut into tiles by its shape alone (tiles.h), never along the
+ * inner axis, and each tile is one single-threaded call: the same bits for any number of threads.
+ * (A multi-threaded BLAS gives other bits for another thread count, and a row of a product has
+ * other bits than the same row computed alone.)
+ *
+ * 16-bit operands are widened to f32 block by block and summed in f32 over the whole inner axis;
+ * the sum is rounded once. */
+#include "../../../base/ints.h"
+#include "../../../base/kern_half.h"
+#include "../../../micro/vecmath.h"
+#include "../kern.h"
+#include "gemm_own.h"
+
+#include "../../tiles.h"
+
+/* A matrix inside a tensor: the last two axes. */
+typedef struct matrix {
+    int64_t row, column; /* strides */
+    int64_t ld;
+    bool is_transposed; /* column-major */
+} matrix;
+
+typedef struct product {
+    const cb_kernel_args *args;
+    cb_matmul_tiles tiles;
+    cb_gemm_region region;
+    cb_dtype dtype;
+    size_t element;
+    matrix a, b;
+    int64_t batch, n, k, m;
+    int64_t n_row, n_column; /* tiles */
+} product;
+
+/* Row-major or column-major; a side of length 1 may have any stride. False: neither. */
+static bool matrix_of(const cb_tensor *t, matrix *out) {
+    int32_t r = t->shape.rank;
+    int64_t rows = t->shape.dim[r - 2], columns = t->shape.dim[r - 1];
+    int64_t row = t->stride[r - 2], column = t->stride[r - 1];
+    *out = (matrix){.row = row, .column = column};
+    if ((columns <= 1 || column == 1) && (rows <= 1 || row >= columns)) {
+        out->ld = max_i64(rows > 1 ? row : columns, 1);
+        return true;
+    }
+    out->is_transposed = true;
+    out->ld = max_i64(columns > 1 ? column : rows, 1);
+    return (rows <= 1 || row == 1) && (columns <= 1 || column >= rows);
+}
+
+/* Elements from the first element of the tensor to matrix `item` of the batch. */
+static int64_t batch_offset(const cb_tensor *t, int64_t item) {
+    int64_t offset = 0;
+    for (int32_t k = t->shape.rank - 3; k >= 0; k--) {
+        offset += item % t->shape.dim[k] * t->stride[k];
+        item /= t->shape.dim[k];
+    }
+    return offset;
+}
+
+static const void *element_at(const product *p, const cb_tensor *t, int64_t index) {
+    return (const char *)t->data + index * (int64_t)p->element;
+}
+
+/* One tile of one item of the batch. */
+typedef struct place {
+    int64_t item, row, column, rows, columns;
+} place;
+
+static place place_of(const product *p, int64_t item, int64_t tile) {
+    int64_t row = tile / p->n_column * p->tiles.rows,
+            column = tile % p->n_column * p->tiles.columns;
+    return (place){item, row, column, min_i64(p->tiles.rows, p->n - row),
+                   min_i64(p->tiles.columns, p->m - column)};
+}
+
+static void multiply_tile(const product *p, place at) {
+    const cb_tensor *x = &p->args->in[0], *y = &p->args->in[1], *out = &p->args->out[0];
+    const cb_gemm g = {
+        .dtype = p->dtype,
+        .m = at.rows,
+        .n = at.columns,
+        .k = p->k,
+        .a = element_at(p, x, batch_offset(x, at.item) + at.row * p->a.row),
+        .b = element_at(p, y, batch_offset(y, at.item) + at.column * p->b.column),
+        .lda = p->a.ld,
+        .ldb = p->b.ld,
+        .ldc = p->m,
+        .a_transposed = p->a.is_transposed,
+        .b_transposed = p->b.is_transposed,
+        .c = (char *)out->data +
+             ((at.item * p->n + at.row) * p->m + at.column) * (int64_t)p->element,
+    };
+    cb_gemm_run(&p->region, &g);
+}
+
+static void run_task(void *user, int64_t task, int thread) {
+    (void)thread;
+    const product *p = user;
+    int64_t n_tiles = p->n_row * p->n_column, first = task / n_tiles * p->tiles.batches;
+    int64_t last = min_i64(first + p->tiles.batches, p->batch);
+    cb_gemm_enter_task(&p->region);
+    for (int64_t item = first; item < last; item++)
+        multiply_tile(p, place_of(p, item, task % n_tiles));
+}
+
+/* ---- 16-bit ---------------------------------------------------------------------------------- */
+
+/* Block [rows, columns] of a matrix to f32, in the order it is stored; `ld` is that of the copy. */
+static const float *widen_block(const product *p, const void *at, const matrix *m, int64_t rows,
+                                int64_t columns, float *to, int64_t *ld) {
+    const uint16_t *from = at;
+    int64_t lines = m->is_transposed ? columns : rows, length = m->is_transposed ? rows : columns;
+    for (int64_t i = 0; i < lines; i++)
+        half_widen(p->dtype, from + i * m->ld, to + i * length, length);
+    *ld = max_i64(length, 1);
+    return to;
+}
+
+static void multiply_half_tile(const product *p, place at, float *scratch) {
+    const cb_tensor *x = &p->args->in[0], *y = &p->args->in[1];
+    const cb_matmul_tiles *t = &p->tiles;
+    float *a = scratch, *b = a + t->rows * t->inner, *sum = b + t->inner * t->columns;
+    int64_t x_at = batch_offset(x, at.item) + at.row * p->a.row,
+            y_at = batch_offset(y, at.item) + at.column * p->b.column;
+    cb_gemm g = {.dtype = CB_F32,
+                 .m = at.rows,
+                 .n = at.columns,
+                 .c = sum,
+                 .ldc = at.columns,
+                 .a_transposed = p->a.is_transposed,
+                 .b_transposed = p->b.is_transposed};
+    int64_t k0 = 0;
+    do { /* once even when k is 0: that writes the zeros */
+        g.k = min_i64(t->inner, p->k - k0);
+        g.a = widen_block(p, element_at(p, x, x_at + k0 * p->a.column), &p->a, at.rows, g.k, a,
+                          &g.lda);
+        g.b = widen_block(p, element_at(p, y, y_at + k0 * p->b.row), &p->b, g.k, at.columns, b,
+                          &g.ldb);
+        g.add = k0 > 0;
+        cb_gemm_run(&p->region, &g);
+        k0 += t->inner;
+    } while (k0 < p->k);
+    uint16_t *out = (uint16_t *)p->args->out[0].data + (at.item * p->n + at.row) * p->m + at.column;
+    for (int64_t i = 0; i < at.rows; i++)
+        half_narrow(p->dtype, sum + i * at.columns, out + i * p->m, at.columns);
+}
+
+static void run_half_slot(void *user, int64_t slot, int thread) {
+    (void)thread;
+    const product *p = user;
+    int64_t n_tiles = p->n_row * p->n_column;
+    float *scratch = (float *)((char *)p->args->scratch + (uint64_t)slot * p->tiles.slot_bytes);
+    cb_gemm_enter_task(&p->region);
+    for (int64_t unit = slot; unit < p->batch * n_tiles; unit += p->tiles.slots) {
+        multiply_half_tile(p, place_of(p, unit / n_tiles, unit % n_tiles), scratch);
+    }
+}
+
+/* ---- entry ----------------------------------------------------------------------------------- */
+
+static cb_status want_matrix(const cb_tensor *t, const char *side, matrix *out, cb_error *err) {
+    if (matrix_of(t, out)) return CB_OK;
+    char text[CB_SHAPE_TEXT];
+    return cb_fail(err, CB_INTERNAL, "matmul: the %s operand %s is neither row- nor column-major",
+                   side, cb_shape_text(&t->shape, text));
+}
+
+static cb_status matmul(const cb_kernel_args *args, cb_error *err) {
+    const cb_shape *x = &args->in[0].shape, *y = &args->in[1].shape;
+    int32_t r = x->rank;
+    product p = {.args = args,
+                 .dtype = args->out[0].dtype,
+                 .batch = 1,
+                 .n = x->dim[r - 2],
+                 .k = x->dim[r - 1],
+                 .m = y->dim[r - 1]};
+    for (int32_t k = 0; k < r - 2; k++) p.batch *= x->dim[k];
+    if (p.batch == 0 || p.n == 0 || p.m == 0) return CB_OK;
+    p.element = cb_dtype_size(p.dtype);
+    CB_TRY(want_matrix(&args->in[0], "left", &p.a, err));
+    CB_TRY(want_matrix(&args->in[1], "right", &p.b, err));
+    p.tiles = cb_matmul_tiles_of(p.batch, p.n, p.k, p.m, p.dtype);
+    p.n_row = div_up(p.n, p.tiles.rows);
+    p.n_column = div_up(p.m, p.tiles.columns);
+    cb_gemm_begin(&p.region, args->blas, &gemm_own);
+    if (is_half(p.dtype)) {
+        cb_parallel(args->pool, p.tiles.slots, run_half_slot, &p);
+    } else {
+        cb_parallel(args->pool, div_up(p.batch, p.tiles.batches) * p.n_row * p.n_column, run_task,
+                    &p);
+    }
+    cb_gemm_end(&p.region);
+    return CB_OK;
+}
+
+cb_kernel_fn CB_KERN(matmul)(cb_opcode code, cb_dtype dtype) {
+    return code == CB_OP_MATMUL && cb_dtype_is_float(dtype) ? matmul : NULL;
+}

@@ -1,0 +1,20 @@
+/* pool.h: device memory that is kept between uses (include/cutback.h: cb_block), and marks. */
+#ifndef CB_EXEC_CUDA_DEVICE_POOL_H
+#define CB_EXEC_CUDA_DEVICE_POOL_H
+
+#include "context.h"
+
+typedef struct cb_cu_pool cb_cu_pool;
+
+CB_MUST_CHECK cb_status cb_cu_pool_new(cb_alloc *alloc, cb_cu_pool **out, cb_error *err);
+void cb_cu_pool_free(cb_alloc *alloc, cb_cu_pool *pool); /* released before; NULL is fine */
+/* Waits for the device and frees what is kept; returns how many bytes. */
+uint64_t cb_cu_pool_release(const cb_cu_gpu *d);
+
+/* In the context. Where memory has run out, what the pool keeps is given back first. */
+CB_MUST_CHECK cb_status cb_cu_take(const cb_cu_gpu *d, uint64_t bytes, uint64_t *out,
+                                   cb_error *err);
+
+extern const cb_pooled cb_cu_pooled;
+
+#endif

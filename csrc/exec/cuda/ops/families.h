@@ -1,0 +1,15 @@
+/* families.h: writes the kernels of an op, by family: plain_<family>.c. */
+#ifndef CB_EXEC_CUDA_OPS_FAMILIES_H
+#define CB_EXEC_CUDA_OPS_FAMILIES_H
+
+#include "../text/op.h"
+
+void cb_cu_point(const cb_cu_op *x);
+void cb_cu_move(const cb_cu_op *x);
+void cb_cu_index(const cb_cu_op *x);
+void cb_cu_reduce(const cb_cu_op *x);
+void cb_cu_softmax(const cb_cu_op *x);
+void cb_cu_norm(const cb_cu_op *x);
+void cb_cu_matmul(const cb_cu_op *x);
+
+#endif

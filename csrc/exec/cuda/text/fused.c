@@ -1,0 +1,58 @@
+/* A group is one kernel that walks rows, or elements where nothing sums up rows, and then a
+ * kernel or two for each kind of sum that ends outside of a row. Those compute what they add up
+ * again: it comes from arrays, and from numbers of rows that the first kernel leaves in memory.
+ * So each kernel has the parallelism that its sums allow, and each sum the order of the CPU. */
+#include "fused.h"
+
+#include "../../../ir/work.h"
+#include "../../../micro/decompose.h"
+#include "mixed.h"
+#include "op.h"
+#include "rows.h"
+#include "sums.h"
+
+/* What the kernels of sums take for granted: vectors that no row cuts, and room for partial
+ * sums. */
+static bool can_sum(const cb_microcode *m, const cb_program *p) {
+    if ((m->n_total || m->n_pieces) && m->rows > 1 && m->columns % 4) return false;
+    bool has_room = true;
+    for (int k = 0; k < m->n_columns && cb_row_blocks(m->rows, m->columns) > 1; k++)
+        has_room &= p->instr[m->stream[m->column[k].stream].instr].scratch != CB_NONE;
+    return has_room;
+}
+
+/* Kernels that look at indices before the group reads them, one for each that it has. */
+static void check_indices(cb_cu_code *code, const cb_microcode *m) {
+    for (int k = 0; k < m->n_load; k++) {
+        const cb_x_row_value *v = &m->load[k];
+        if (!v->is_index) continue;
+        const cb_instr *instr = &code->program->instr[v->instr];
+        const cb_cu_op op = {.code = code, .instr = instr, .at = v->instr + code->first_instr};
+        const bool ignores =
+            instr->code == CB_OP_CROSS_ENTROPY || instr->code == CB_OP_CROSS_ENTROPY_BWD;
+        cb_cu_check_index(&op, v->tensor - instr->in_begin, m->columns,
+                          ignores ? &v->ignored : NULL);
+    }
+}
+
+/* The text has names for whatever the tables hold. */
+static const cb_x_limits limits = {CB_X_STREAMS, CB_X_SCALARS, CB_X_ACCS};
+
+cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t group,
+                      cb_arena *scratch, cb_error *err) {
+    cb_microcode *m = CB_NEW(scratch, cb_microcode, 1);
+    cb_x_room *room = CB_NEW(scratch, cb_x_room, 1);
+    cb_cu_micro *x = CB_NEW(scratch, cb_cu_micro, 1);
+    if (!m || !room || !x) return cb_no_memory(err);
+    CB_TRY(cb_microcode_of(program, group, &limits, room, m, err));
+    if (!can_sum(m, program)) return CB_UNSUPPORTED; /* op by op it can */
+    check_indices(code, m);
+    cb_cu_micro_init(x, code, m);
+    if (cb_cu_mixed(x)) return CB_OK;
+    cb_cu_need_sums(x);
+    cb_cu_keep_numbers(x);
+    cb_cu_forget(x);
+    cb_cu_rows(x);
+    cb_cu_sums(x);
+    return CB_OK;
+}

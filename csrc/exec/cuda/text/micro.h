@@ -1,0 +1,61 @@
+/* micro.h: microcode (micro/microcode.h) as CUDA C. Both machines run a group by the same
+ * microcode, so each operation, and each order of a sum, is the same on both.
+ *
+ * A kernel needs some of it: what it stores or sums up, and all that this comes from. Whatever does
+ * not come from a sum over a row can be computed again anywhere, from arrays and numbers:
+ *
+ *     cb_cu_need(&x, k);            micro-operation k, with what it reads
+ *     cb_cu_once(&x);               text: numbers that are the same for all rows
+ *     cb_cu_row_numbers(&x);        text: numbers of the row, behind `row`
+ *     cb_cu_body(&x);               text: what was asked for, for V elements from `e` on
+ *
+ * The text around it declares I (the type of offsets), V, and, for V elements, `row`, `col`,
+ * `e` = row * columns + col, and `n`, how many of the V there are. */
+#ifndef CB_EXEC_CUDA_TEXT_MICRO_H
+#define CB_EXEC_CUDA_TEXT_MICRO_H
+
+#include "../../../micro/microcode.h"
+#include "code.h"
+
+typedef struct cb_cu_micro {
+    cb_cu_code *code;
+    const cb_microcode *m;
+    bool has_tiles;  /* what crosses phases is in shared memory; else it is computed again */
+    bool is_guarded; /* n may be less than V */
+    int vector;      /* V */
+    bool is_turned[CB_X_STREAMS]; /* it is in shared memory, turned<stream> (turn.h), ... */
+    bool
+        is_staged[CB_X_STREAMS]; /* rows of it are in shared memory, staged<stream> (mixed.c) ... */
+    const char *staged_row;      /* ... and that is the row */
+    bool stores_later;           /* arrays are stored when all of the row was seen */
+    const char *turned_tile, *turned_at; /* ... in which tile, "[slot]", and where, "row, column" */
+    bool needed[CB_X_MICROS];
+    bool is_loaded[CB_X_STREAMS];
+    int16_t maker[CB_X_VALUES];     /* the micro-operation that makes a value */
+    int16_t in_tile[CB_X_STREAMS];  /* the value that a tile holds, -1: it is none */
+    bool is_constant[CB_X_SCALARS]; /* numbers that are text */
+    bool of_row[CB_X_SCALARS];      /* numbers that are there when all of the row was seen */
+    bool is_kept[CB_X_SCALARS];     /* later kernels read it from extra memory */
+    uint64_t kept_at[CB_X_SCALARS];
+} cb_cu_micro;
+
+void cb_cu_micro_init(cb_cu_micro *x, cb_cu_code *code, const cb_microcode *m);
+void cb_cu_forget(cb_cu_micro *x); /* a new kernel begins: nothing is needed */
+void cb_cu_need(cb_cu_micro *x, int micro);
+/* Numbers that come out of sums over rows, and that what is needed reads, are to be kept. */
+void cb_cu_keep_numbers(cb_cu_micro *x);
+void cb_cu_note_kept(cb_cu_micro *x); /* likewise, by the same kernel: without memory */
+
+/* How much one thread takes at a time. */
+int cb_cu_vector(const cb_microcode *m);
+/* The declarations of I and V, and of ROWS and COLUMNS. */
+void cb_cu_head(cb_cu_micro *x, int vector);
+void cb_cu_once(cb_cu_micro *x);
+void cb_cu_row_numbers(cb_cu_micro *x);
+void cb_cu_kept_numbers(cb_cu_micro *x); /* likewise, those of sums, from memory */
+void cb_cu_number(cb_cu_micro *x, const cb_x_number *number);
+/* Text: number `id` goes to element `at` of a parameter. */
+void cb_cu_narrow_number(cb_cu_micro *x, int param, const char *at, int16_t id);
+void cb_cu_body(cb_cu_micro *x);
+
+#endif

@@ -1,0 +1,101 @@
+#include "op.h"
+
+#define CB_OP(id, ...) [CB_OP_##id] = #id,
+static const char *const names[CB_OP_COUNT] = {
+#include "../../../ir/ops.def"
+};
+#undef CB_OP
+const char *cb_cu_op_name(cb_opcode code) { return names[code]; }
+
+const char *cb_cu_real(cb_dtype dtype) { return dtype == CB_F64 ? "double" : "float"; }
+
+static uint32_t in_id(const cb_cu_op *x, uint32_t k) {
+    return x->code->program->operand_id[x->instr->in_begin + k];
+}
+static uint32_t out_id(const cb_cu_op *x, uint32_t k) {
+    return x->code->program->operand_id[x->instr->out_begin + k];
+}
+const cb_operand *cb_cu_in(const cb_cu_op *x, uint32_t k) {
+    return &x->code->program->operand[in_id(x, k)];
+}
+const cb_operand *cb_cu_out(const cb_cu_op *x, uint32_t k) {
+    return &x->code->program->operand[out_id(x, k)];
+}
+int cb_cu_in_param(const cb_cu_op *x, uint32_t k) {
+    return cb_cu_operand(x->code, in_id(x, k), false);
+}
+int cb_cu_out_param(const cb_cu_op *x, uint32_t k) {
+    return cb_cu_operand(x->code, out_id(x, k), true);
+}
+
+/* Whether 32-bit offsets reach every element of all operands. */
+static bool is_small(const cb_cu_op *x) {
+    bool small = true;
+    for (uint32_t k = 0; k < x->instr->n_in + x->instr->n_out; k++) {
+        const cb_operand *o =
+            k < x->instr->n_in ? cb_cu_in(x, k) : cb_cu_out(x, k - x->instr->n_in);
+        int64_t last = 0;
+        for (int32_t d = 0; d < o->shape.rank; d++) last += o->shape.dim[d] * o->stride[d];
+        small = small && last < INT32_MAX && cb_numel(&o->shape) < INT32_MAX;
+    }
+    return small;
+}
+
+void cb_cu_begin_op(const cb_cu_op *x) {
+    cb_cu_begin(x->code);
+    cb_cu_add(x->code, "typedef %s I;\n", is_small(x) ? "uint32_t" : "uint64_t");
+}
+
+void cb_cu_each(const cb_cu_op *x, int64_t n) {
+    cb_cu_begin_op(x);
+    cb_cu_add(x->code, "const I i = blockIdx.x * (I)%d + threadIdx.x;\nif (i >= (I)p%d) return;\n",
+              CB_CU_THREADS, cb_cu_count(x->code, n));
+}
+
+void cb_cu_end_each(const cb_cu_op *x, int64_t n) {
+    cb_cu_end(x->code, (cb_cu_grid){(uint32_t)cb_cu_div_up(n, CB_CU_THREADS), 1, 1}, CB_CU_THREADS);
+}
+
+void cb_cu_each_row(const cb_cu_op *x, int64_t columns) {
+    cb_cu_begin_op(x);
+    cb_cu_add(x->code, "const I row = blockIdx.x, COLUMNS = (I)p%d;\n",
+              cb_cu_count(x->code, columns));
+}
+
+void cb_cu_end_each_row(const cb_cu_op *x, int64_t rows) {
+    cb_cu_end(x->code, (cb_cu_grid){(uint32_t)rows, 1, 1}, CB_CU_ROW_THREADS);
+}
+
+void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char *at) {
+    const cb_operand *o = cb_cu_in(x, k);
+    if (cb_is_contiguous(&o->shape, o->stride)) cb_cu_add(x->code, "const I %s = %s;\n", name, at);
+    else cb_cu_offset(x->code, o->shape.rank, o->shape.dim, o->stride, name, at);
+}
+
+/* One block: indices are few beside what they move. The first one that is wrong is the same in
+ * every run. Where nothing is ignored, 0 stands for it: it is never wrong, but where nothing is
+ * right. */
+void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64_t *ignore) {
+    cb_cu_code *c = x->code;
+    const int64_t n = cb_numel(&cb_cu_in(x, k)->shape);
+    if (n == 0) return;
+    cb_cu_begin_op(x);
+    const int p = cb_cu_in_param(x, k),
+              f = cb_cu_param_of(c, (cb_cu_param){.place = CB_CU_FAILURE}, "failure", true),
+              count = cb_cu_count(c, n), most = cb_cu_count(c, limit),
+              number = cb_cu_count(c, x->at + 1);
+    cb_cu_add(c, "__shared__ uint64_t wrong[%d];\nuint64_t first = ~(uint64_t)0;\n", CB_CU_THREADS);
+    cb_cu_add(c, "#pragma unroll 1\nfor (I i = threadIdx.x; i < (I)p%d; i += %d) {\n", count,
+              CB_CU_THREADS);
+    cb_cu_add(c, "const int64_t at = p%d[i];\n", p);
+    cb_cu_add(c, "const bool is_wrong = at < 0 || at >= (int64_t)p%d;\nif (is_wrong", most);
+    if (limit > 0 || ignore)
+        cb_cu_add(c, " && at != (int64_t)p%d", cb_cu_count(c, ignore ? *ignore : 0));
+    cb_cu_add(c, " && i < first) first = i;\n}\nwrong[threadIdx.x] = first;\n");
+    cb_cu_add(c, "#pragma unroll 1\nfor (unsigned n = %d; n > 0; n /= 2) {\n", CB_CU_THREADS / 2);
+    cb_cu_add(c, "__syncthreads();\nif (threadIdx.x < n && wrong[threadIdx.x + n] < first) "
+                 "wrong[threadIdx.x] = first = wrong[threadIdx.x + n];\n}\n");
+    cb_cu_add(c, "if (threadIdx.x == 0 && first != ~(uint64_t)0 && p%d->instr == 0) {\n", f);
+    cb_cu_add(c, "p%d->index = p%d[first];\np%d->instr = (uint32_t)p%d;\n}\n", f, p, f, number);
+    cb_cu_end(c, (cb_cu_grid){1, 1, 1}, CB_CU_THREADS);
+}

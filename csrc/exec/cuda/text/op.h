@@ -1,0 +1,36 @@
+/* op.h: what all kernels of single ops are written with: operands, and the beginnings and ends of
+ * kernels with a thread for each element or a block for each row. */
+#ifndef CB_EXEC_CUDA_TEXT_OP_H
+#define CB_EXEC_CUDA_TEXT_OP_H
+
+#include "code.h"
+
+typedef struct cb_cu_op { /* the instruction that is written */
+    cb_cu_code *code;
+    const cb_instr *instr;
+    uint32_t at; /* its number */
+} cb_cu_op;
+
+enum { CB_CU_THREADS = 256, CB_CU_ROW_THREADS = 128 };
+
+const cb_operand *cb_cu_in(const cb_cu_op *x, uint32_t k);
+const cb_operand *cb_cu_out(const cb_cu_op *x, uint32_t k);
+int cb_cu_in_param(const cb_cu_op *x, uint32_t k);
+int cb_cu_out_param(const cb_cu_op *x, uint32_t k);
+/* Begins a kernel, with a type I for offsets that reaches all elements of the op's operands. */
+void cb_cu_begin_op(const cb_cu_op *x);
+/* Begins a kernel with a thread `i` for each of n elements, or a block `row` for each row of
+ * COLUMNS. */
+void cb_cu_each(const cb_cu_op *x, int64_t n);
+void cb_cu_end_each(const cb_cu_op *x, int64_t n);
+void cb_cu_each_row(const cb_cu_op *x, int64_t columns);
+void cb_cu_end_each_row(const cb_cu_op *x, int64_t rows);
+/* `I name = ` where element `at` of input k is. */
+void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char *at);
+/* A kernel that looks for the first index outside of 0..limit, `ignore` aside. */
+void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64_t *ignore);
+/* "float", or "double" for f64: what is computed in. */
+const char *cb_cu_real(cb_dtype dtype);
+const char *cb_cu_op_name(cb_opcode code); /* "LAYER_NORM" */
+
+#endif

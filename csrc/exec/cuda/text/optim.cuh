@@ -1,0 +1,203 @@
+/* optim.cuh: a step is two launches: one counts on and works out the factors of each set of rows,
+ * one steps all tensors of a table. A block of that takes a chunk of elements; it finds its row
+ * among the rows by halves. The formulas are those of the CPU (optim/formulas_impl.h), with its
+ * bits; Adam has a loop of its own over 16 bytes. What includes this has one optimizer:
+ *
+ *     #include "adamw_factors.h"
+ *     OPTIMIZER(ADAM, adam, cb_adamw_factors, cb_counts_nothing)
+ *
+ * and defines CB_F32_ALONE before where no row is of f64. */
+#include "device_types.cuh"
+
+#include "../../../optim/formula_factors.h"
+
+enum { CB_F32 = 6 };      /* cb_dtype */
+enum { CHUNK = 4096, THREADS = 256 };    /* elements of a block */
+enum { STATES = 4 };      /* CB_MAX_STATES */
+enum { FACTORS_MOST = 16, HYPERS_MOST = 16 }; /* CB_MAX_FACTORS, and as in update.c */
+
+struct cb_optim_row { /* what the formulas read of one */
+    void *param;
+    const void *grad;
+    void *state[STATES];
+};
+
+struct device_row {
+    cb_optim_row arrays;
+    int64_t n;
+    int64_t first; /* chunk */
+    uint32_t dtype;
+    uint32_t set; /* of its factors */
+};
+
+struct device_set { /* of rows of one group that have stepped as often */
+    int64_t t;            /* steps so far */
+    double number[2];     /* CB_MAX_NUMBERS */
+    uint64_t group;       /* row of the hyper-parameters */
+};
+
+struct device_words { /* for all rows; whoever scales a loss writes them */
+    double grad_factor;
+    uint32_t found_inf, unused; /* not 0: nothing is stepped, and nothing counts on */
+};
+
+struct failure { /* as in prelude.cuh */
+    uint32_t instr, unused;
+    int64_t index;
+};
+
+#define INLINE static __forceinline__
+#define CB_ELEMENTS_ALONE /* of formulas_impl.h */
+
+#define restrict __restrict__
+#define CB_IMPL "../../../optim/formulas_impl.h"
+#include "../../../optim/both_reals.h"
+#undef restrict
+
+static __forceinline__ const device_row *row_of(const device_row *rows, uint32_t n, int64_t chunk) {
+    uint32_t low = 0, high = n;
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        if (rows[middle].first <= chunk) low = middle;
+        else high = middle;
+    }
+    return &rows[low];
+}
+
+struct stretch { /* elements of a row that a block steps */
+    int64_t begin, end;
+};
+static __forceinline__ stretch stretch_of(const device_row *row, int64_t chunk) {
+    const int64_t begin = (chunk - row->first) * CHUNK, wanted = begin + CHUNK;
+    return {begin, wanted < row->n ? wanted : row->n};
+}
+
+template <class F>
+static __forceinline__ void step_chunk(const device_row *row, const double *factor, int64_t chunk,
+                                       F formula) {
+    const stretch s = stretch_of(row, chunk);
+    const cb_optim_row arrays = row->arrays;
+#pragma unroll 1
+    for (int64_t i = s.begin + threadIdx.x; i < s.end; i += THREADS)
+        formula(factor, &arrays, i, 1);
+}
+
+#define STEPPER(ID, it)                                                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                       \
+        cb_optim_step(const device_row *rows, const double *factors, uint64_t n,                \
+                      const failure *failed, const device_words *words) {                       \
+        if (failed->instr != 0 || words->found_inf != 0) return;                                \
+        const int64_t chunk = blockIdx.x;                                                       \
+        const device_row *row = row_of(rows, (uint32_t)n, chunk);                               \
+        const double *factor = factors + row->set * FACTORS_MOST;                                  \
+        if (steps_quads_##ID(row, factor, chunk)) return;                                       \
+        step_chunk(row, factor, chunk, [row](const double *f, const cb_optim_row *r, int64_t at,        \
+                                     int64_t k) { OF_TYPE(row->dtype, it, f, r, at, k); });            \
+    }
+
+static __forceinline__ void cb_counts_nothing(const double *, int64_t, double *) {}
+
+/* A thread for each set. The word for errors is that of the runs before. */
+#define COUNTER(factors_of, count_on)                                                           \
+    extern "C" __global__ void __launch_bounds__(32)                                            \
+        cb_optim_count(device_set *sets, const double *hyper, double *factors, uint64_t n,      \
+                       const failure *failed, const device_words *words) {                      \
+        const uint32_t i = blockIdx.x * 32 + threadIdx.x;                                       \
+        if (i >= n || failed->instr != 0 || words->found_inf != 0) return;                      \
+        device_set set = sets[i];                                                               \
+        const double *const of_group = hyper + set.group * HYPERS_MOST;                         \
+        double f[FACTORS_MOST] = {};                                                            \
+        set.t++;                                                                                \
+        factors_of(of_group, set.t, set.number, f);                                             \
+        f[CB_GRAD_SCALE] *= words->grad_factor;                                                 \
+        count_on(of_group, set.t, set.number);                                                  \
+        sets[i] = set;                                                                          \
+        _Pragma("unroll") for (int k = 0; k < FACTORS_MOST; k++)                                \
+            factors[i * FACTORS_MOST + k] = f[k];                                               \
+    }
+
+#define OPTIMIZER(ID, it, factors_of, count_on) \
+    COUNTER(factors_of, count_on)               \
+    STEPPER(ID, it)
+
+/* ---- Adam: most of what is stepped ----------------------------------------------------------- */
+
+/* As adam_loop of formulas_impl.h, operation by operation. */
+template <bool AMS>
+static __forceinline__ float adam_step(const float *f, float p, float grad, float *m, float *v,
+                                       float *w, bool decays) {
+    const float scaled = f[CB_GRAD_SCALE] * grad;
+    const float decayed = scaled + f[CB_DECAY] * p;
+    const float g = decays ? decayed : scaled;
+    const float m_new = LERP(*m, g, f[CB_ADAM_A1], f[CB_ADAM_B1]);
+    float v_new = f[CB_ADAM_B2] * *v + f[CB_ADAM_A2] * g * g;
+    *m = m_new;
+    *v = v_new;
+    if (AMS) *w = v_new = *w > v_new || *w != *w ? *w : v_new;
+    return p * f[CB_ADAM_KEEP] -
+           f[CB_ADAM_RATE] * m_new / (sqrtf(v_new) * f[CB_ADAM_ROOT] + f[CB_ADAM_EPS]);
+}
+
+/* Four elements a thread, in 16 bytes, where all arrays of a row allow it, then one by one. */
+template <bool AMS>
+static __forceinline__ void adam_stretch(const cb_optim_row &a, const float *f, const stretch &s,
+                                         bool decays) {
+    float *const p = (float *)a.param, *const m = (float *)a.state[0],
+                 *const v = (float *)a.state[1], *const w = AMS ? (float *)a.state[2] : v;
+    const float *const grad = (const float *)a.grad;
+    const size_t all = (size_t)p | (size_t)grad | (size_t)m | (size_t)v | (size_t)w;
+    const int64_t quads = all % 16 == 0 ? (s.end - s.begin) / 4 : 0;
+#pragma unroll 1
+    for (int64_t q = threadIdx.x; q < quads; q += THREADS) {
+        const int64_t i = s.begin + 4 * q;
+        float4 x = *(float4 *)(p + i), y = *(float4 *)(m + i), z = *(float4 *)(v + i), u = {};
+        const float4 g = *(const float4 *)(grad + i);
+        if (AMS) u = *(float4 *)(w + i);
+        x.x = adam_step<AMS>(f, x.x, g.x, &y.x, &z.x, &u.x, decays);
+        x.y = adam_step<AMS>(f, x.y, g.y, &y.y, &z.y, &u.y, decays);
+        x.z = adam_step<AMS>(f, x.z, g.z, &y.z, &z.z, &u.z, decays);
+        x.w = adam_step<AMS>(f, x.w, g.w, &y.w, &z.w, &u.w, decays);
+        *(float4 *)(p + i) = x;
+        *(float4 *)(m + i) = y;
+        *(float4 *)(v + i) = z;
+        if (AMS) *(float4 *)(w + i) = u;
+    }
+#pragma unroll 1
+    for (int64_t i = s.begin + 4 * quads + threadIdx.x; i < s.end; i += THREADS)
+        p[i] = adam_step<AMS>(f, p[i], grad[i], &m[i], &v[i], &w[i], decays);
+}
+
+/* false: it is a row of f64. */
+static __forceinline__ bool steps_quads_ADAM(const device_row *row, const double *factor,
+                                             int64_t chunk) {
+#ifndef CB_F32_ALONE
+    if (row->dtype != CB_F32) return false;
+#endif
+    float f[CB_ADAM_AMS];
+#pragma unroll
+    for (int k = 0; k < CB_ADAM_AMS; k++) f[k] = (float)factor[k];
+    const bool decays = factor[CB_DECAY] != 0.0;
+    if (factor[CB_ADAM_AMS] != 0.0) adam_stretch<true>(row->arrays, f, stretch_of(row, chunk), decays);
+    else adam_stretch<false>(row->arrays, f, stretch_of(row, chunk), decays);
+    return true;
+}
+
+/* The others go element by element. */
+#define NO_QUADS(ID) \
+    static __forceinline__ bool steps_quads_##ID(const device_row *, const double *, int64_t) { \
+        return false;                                                                           \
+    }
+NO_QUADS(SGD)
+NO_QUADS(RADAM)
+NO_QUADS(ADAMAX)
+NO_QUADS(ADAGRAD)
+NO_QUADS(ADADELTA)
+NO_QUADS(RMSPROP)
+NO_QUADS(RMSPROP_CENTERED)
+NO_QUADS(LION)
+NO_QUADS(NADAM)
+NO_QUADS(ADEMAMIX)
+NO_QUADS(ADOPT)
+NO_QUADS(ASGD)
+NO_QUADS(RPROP)
+NO_QUADS(SCHEDULE_FREE)

@@ -1,0 +1,368 @@
+/* Two skeletons. Without sums over rows a thread takes V elements, wherever they are. With them,
+ * rows are cut as on the CPU: leaves of 1,024 elements, 64 lanes in each. Sixteen threads hold the
+ * lanes of a leaf, four each, so that they read 16 bytes at a time; a row of several leaves has
+ * several such teams, and leaves are put together in pairs. What a later phase needs again of the
+ * row stays in shared memory where there is room, and is computed again where there is none. */
+#include "rows.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "../../../micro/translation.h"
+
+enum {
+    THREADS = 256,
+    TEAM = 16,       /* threads that share a leaf */
+    TEAMS_MOST = 16, /* for one row */
+    SHARED_MOST = 40 << 10,
+    TURNED_ROWS = 4,                   /* fewer would read 8 bytes of a line at a time */
+    TWICE_FROM = 132 * 8 * 2 * THREADS /* vectors: then half the threads are still enough */
+};
+
+/* ---- elements -------------------------------------------------------------------------------- */
+
+static void flat_kernel(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    const int vector = cb_cu_vector(m);
+    const int64_t per_row = cb_cu_div_up(m->columns, vector), count = per_row * m->rows;
+    const int turns = count >= TWICE_FROM ? 2 : 1; /* what they have in common is done once */
+    cb_cu_code *c = x->code;
+    cb_cu_begin(c);
+    cb_cu_head(x, vector);
+    cb_cu_once(x);
+    cb_cu_add(c, "#pragma unroll\nfor (int turn = 0; turn < %d; turn++) {\n", turns);
+    cb_cu_add(c, "const I q = blockIdx.x * (I)%d + (turn * %d + threadIdx.x);\n", turns * THREADS,
+              THREADS);
+    /* Most large arrays divide evenly; a check for each vector is an instruction in eighty. */
+    if (turns == 1 || count % (turns * THREADS))
+        cb_cu_add(c, "if (q >= (I)p%d) return;\n", cb_cu_count(c, count));
+    if (m->rows == 1) cb_cu_add(c, "const I row = 0, col = q * V, e = col;\n");
+    else
+        cb_cu_add(c, "const I row = q / (I)%lld, col = q %% (I)%lld * V, e = %s;\n",
+                  (long long)per_row, (long long)per_row,
+                  x->is_guarded ? "row * COLUMNS + col" : "q * V");
+    cb_cu_add(c, x->is_guarded ? "const int n = COLUMNS - col < V ? COLUMNS - col : V;\n"
+                               : "const int n = V;\n");
+    cb_cu_row_numbers(x);
+    cb_cu_body(x);
+    cb_cu_add(c, "}\n");
+    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(count, turns * THREADS), 1, 1}, THREADS);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Of a block. Threads of a row that is not there leave at once: so nobody may wait for them, and
+ * rows of more than a warp, which meet at barriers, have a block each. */
+static int rows_of(int teams) { return TEAM * teams > 32 ? 1 : THREADS / (TEAM * teams); }
+
+static bool is_read(const cb_microcode *m, int stream) {
+    bool any = false;
+    for (int k = 0; k < m->n_micro; k++) {
+        for (int j = 0; !m->micro[k].is_dead && j < 3; j++)
+            any |= m->micro[k].in[j].kind == CB_X_IN_STREAM && m->micro[k].in[j].id == stream;
+    }
+    return any;
+}
+
+/* Arrays in which rows of the group lie across, next to each other. */
+static void find_turned(const cb_cu_micro *x, cb_cu_layout *l) {
+    const cb_microcode *m = x->m;
+    const cb_program *p = x->code->program;
+    for (int k = 0; k < m->n_stream && l->n_turned < CB_CU_TURNED_MOST; k++) {
+        cb_cu_turn turn;
+        if (m->stream[k].source != CB_X_GATHERED || !is_read(m, k)) continue;
+        const cb_operand *o = &p->operand[p->operand_id[m->stream[k].tensor]];
+        const cb_walk w = cb_t_walk_of(o);
+        if (!cb_cu_turn_of(&w, &turn) || turn.columns != m->columns || turn.between > 1) continue;
+        if (turn.outer > 1 && turn.rows % rows_of(1)) continue; /* a block has rows of one matrix */
+        l->turned[l->n_turned].stream = k;
+        l->turned[l->n_turned].walk = w;
+        l->turned[l->n_turned++].tile = cb_cu_tile_of(o->dtype, l->rows, l->pitch, TURNED_ROWS);
+    }
+}
+
+/* Bytes of a row. */
+static int64_t shared_of(const cb_cu_layout *l, bool turns) {
+    int64_t bytes = l->pitch * (int64_t)sizeof(float) * l->n_tile;
+    for (int k = 0; turns && k < l->n_turned; k++)
+        bytes += cb_cu_tile_bytes(&l->turned[k].tile) / l->turned[k].tile.rows;
+    return bytes;
+}
+
+/* Fewer rows a block while shared memory does not hold what they need; 0: none do. */
+static int rows_that_fit(const cb_cu_layout *l, int64_t row_bytes, int fewest) {
+    int rows = l->rows;
+    while (rows > fewest && rows * row_bytes > SHARED_MOST) rows /= 2;
+    return rows * row_bytes <= SHARED_MOST ? rows : 0;
+}
+
+static cb_cu_layout layout_of(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    cb_cu_layout l = {.leaves = cb_cu_div_up(m->columns, CB_X_LEAF), .teams = 1};
+    while (l.teams < l.leaves && l.teams < TEAMS_MOST) l.teams *= 2;
+    l.rows = rows_of(l.teams);
+    l.pitch = cb_cu_div_up(m->columns, 4) * 4;
+    for (int k = 0; k < m->n_stream; k++) l.n_tile += x->in_tile[k] >= 0;
+    if (l.leaves == 1) find_turned(x, &l);
+    int rows = l.n_turned ? rows_that_fit(&l, shared_of(&l, true), TURNED_ROWS) : 0;
+    if (rows == 0) {
+        l.n_turned = 0;
+        rows = rows_that_fit(&l, shared_of(&l, false), l.teams > 1 ? 1 : 2); /* a whole warp */
+    }
+    x->has_tiles = l.n_tile > 0 && rows > 0;
+    if (rows > 0) l.rows = rows;
+    for (int k = 0; k < l.n_turned; k++) l.turned[k].tile.rows = l.rows;
+    return l;
+}
+
+static bool is_acc(cb_x_op op) { return op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN; }
+
+/* Sums and extremes over the row alone. */
+bool cb_cu_is_row_acc(const cb_microcode *m, const cb_micro *micro) {
+    if (!is_acc(micro->op) || micro->is_dead) return false;
+    const cb_x_acc_kind kind = m->acc_kind[micro->dst];
+    return kind == CB_X_ROW_SUM || kind == CB_X_LARGEST;
+}
+
+static bool is_take(const cb_micro *micro) { return micro->op == CB_X_TAKE && !micro->is_dead; }
+
+static bool is_store(const cb_cu_micro *x, const cb_micro *micro) {
+    if (micro->op != CB_X_STORE || x->stores_later) return false;
+    return !micro->is_dead && (x->has_tiles || x->m->stream[micro->dst].source != CB_X_TILE);
+}
+
+/* Of a row of one leaf in a register of the thread that has met it, else in shared memory. */
+static void declare_taken(cb_cu_code *c, const cb_cu_layout *l, int id) {
+    if (l->leaves == 1) {
+        cb_cu_add(c, "float taken%d = 0;\n", id);
+    } else {
+        cb_cu_add(c, "__shared__ float takens%d[%d];\n", id, l->rows);
+        cb_cu_add(c, "float &taken%d = takens%d[slot];\n", id, id);
+    }
+}
+
+static void add_taken(cb_cu_code *c, const cb_cu_layout *l, const cb_micro *take) {
+    const int id = take->dst, at = take->in[1].id;
+    if (l->leaves == 1)
+        cb_cu_add(c, "const float s%d = __shfl_sync(half_warp(), taken%d, (int)(i%d / 4), %d);\n",
+                  id, id, at, TEAM);
+    else
+        cb_cu_add(c, "const float s%d = i%d >= 0 && i%d < COLUMNS ? taken%d : 0.0f;\n", id, at, at,
+                  id);
+}
+
+void cb_cu_declare_parts(const cb_cu_micro *x, const cb_cu_layout *l) {
+    const cb_microcode *m = x->m;
+    for (int k = 0; k < m->n_micro; k++) {
+        if (!cb_cu_is_row_acc(m, &m->micro[k]) || l->leaves == 1) continue;
+        cb_cu_add(x->code, "__shared__ %s part%d[%d][%lld];\n",
+                  m->micro[k].op == CB_X_ACC ? "float" : "int", m->micro[k].dst, l->rows,
+                  (long long)l->leaves);
+    }
+}
+
+static void declare_shared(const cb_cu_micro *x, const cb_cu_layout *l) {
+    const cb_microcode *m = x->m;
+    cb_cu_code *c = x->code;
+    for (int k = 0; x->has_tiles && k < m->n_stream; k++) {
+        if (x->in_tile[k] < 0) continue;
+        cb_cu_add(c, "__shared__ __align__(16) float tiles%d[%d][%lld];\n", k, l->rows,
+                  (long long)l->pitch);
+        cb_cu_add(c, "float *const tile%d = tiles%d[slot];\n", k, k);
+    }
+    for (int k = 0; k < m->n_micro; k++) {
+        if (is_take(&m->micro[k])) declare_taken(c, l, m->micro[k].dst);
+    }
+    cb_cu_declare_parts(x, l);
+}
+
+static void for_accs(cb_cu_micro *x, int phase, const char *sum, const char *largest) {
+    for (int k = 0; k < x->m->n_micro; k++) {
+        const cb_micro *micro = &x->m->micro[k];
+        if (micro->phase != phase || !cb_cu_is_row_acc(x->m, micro)) continue;
+        const int a = micro->dst;
+        const char *pattern = micro->op == CB_X_ACC ? sum : largest;
+        for (const char *at = pattern; *at; at++) {
+            if (*at == '#') cb_cu_add(x->code, "%d", a);
+            else cb_cu_add(x->code, "%c", *at);
+        }
+    }
+}
+
+/* Leaves of a row become a sum r<a>, or the largest key r<a>; what a thread has taken of it is
+ * everybody's. */
+static void close_accs(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
+    cb_cu_code *c = x->code;
+    bool any = false;
+    for (int k = 0; k < x->m->n_micro; k++) {
+        const cb_micro *micro = &x->m->micro[k];
+        any |= micro->phase == phase && (is_take(micro) || cb_cu_is_row_acc(x->m, micro));
+    }
+    if (!any) return;
+    if (l->leaves > 1) cb_cu_add(c, l->teams > 2 ? "__syncthreads();\n" : "__syncwarp();\n");
+    for (int k = 0; k < x->m->n_micro; k++) {
+        const cb_micro *micro = &x->m->micro[k];
+        if (micro->phase == phase && is_take(micro)) add_taken(c, l, micro);
+        if (micro->phase != phase || !cb_cu_is_row_acc(x->m, micro) || l->leaves == 1) continue;
+        const bool sums = micro->op == CB_X_ACC;
+        cb_cu_add(c, "%sr%d = %s<%lld>(part%d[slot]);\n", x->staged_row ? "if (works) " : "",
+                  micro->dst, sums ? "pairs_of" : "largest_of", (long long)l->leaves, micro->dst);
+    }
+}
+
+/* Numbers that are there when a phase is done. */
+static void numbers_after(cb_cu_micro *x, int phase) {
+    for (int k = 0; k < x->m->n_number; k++) {
+        const cb_x_number *number = &x->m->number[k];
+        if (number->when != CB_X_OF_ROW || number->after != phase) continue;
+        const bool is_largest = number->op == CB_X_AMAX || number->op == CB_X_AMIN;
+        if (number->op == CB_X_ACC)
+            cb_cu_add(x->code, "const float s%d = r%d;\n", number->dst, number->a);
+        else if (is_largest)
+            cb_cu_add(x->code, "const float s%d = %sof_key(r%d);\n", number->dst,
+                      number->op == CB_X_AMIN ? "-" : "", number->a);
+        else cb_cu_number(x, number);
+    }
+}
+
+/* Of a leaf: V elements a turn. Where their number is known, the compiler has no ends to look for,
+ * and takes about a quarter less time. */
+static void add_turns(cb_cu_code *c, const cb_microcode *m, const cb_cu_layout *l) {
+    const char *unrolled = "#pragma unroll 2\n";
+    if (l->leaves == 1 && m->columns % CB_X_LANES == 0) {
+        cb_cu_add(c, "%sfor (I turn = 0; turn < %lld; turn++) {\n", unrolled,
+                  (long long)m->columns / CB_X_LANES);
+        cb_cu_add(c, "const I col = turn * %d + t * V;\n", CB_X_LANES);
+        return;
+    }
+    cb_cu_add(c, "const I first = leaf * %d + t * V;\n%s", CB_X_LEAF, unrolled);
+    cb_cu_add(c, "for (I col = first; col < COLUMNS && col < first + %d; col += %d) {\n", CB_X_LEAF,
+              CB_X_LANES);
+}
+
+void cb_cu_row_phase(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
+    cb_cu_code *c = x->code;
+    const cb_microcode *m = x->m;
+    bool any = false;
+    cb_cu_forget(x);
+    for (int k = 0; k < m->n_micro; k++) {
+        const cb_micro *micro = &m->micro[k];
+        const bool ends = cb_cu_is_row_acc(m, micro) || is_store(x, micro) || is_take(micro);
+        if (micro->phase != phase || !ends) continue;
+        cb_cu_need(x, k);
+        any = true;
+    }
+    if (any) {
+        for_accs(x, phase, "float r# = 0;\n", "int r# = INT32_MIN;\n");
+        cb_cu_add(c, "for (I leaf = team; leaf < (I)%lld; leaf += %d) {\n", (long long)l->leaves,
+                  l->teams);
+        for_accs(x, phase, "float a#[V] = {};\n", "int k# = INT32_MIN;\n");
+        add_turns(c, m, l);
+        cb_cu_add(c, "const I e = row * COLUMNS + col;\nconst int n = %s;\n",
+                  x->is_guarded ? "COLUMNS - col < V ? COLUMNS - col : V" : "V");
+        cb_cu_body(x);
+        cb_cu_add(c, "}\n");
+        if (l->leaves == 1) for_accs(x, phase, "r# = fold(a#);\n", "r# = fold_largest(k#);\n");
+        else
+            for_accs(x, phase, "r# = fold(a#);\nif (t == 0) part#[slot][leaf] = r#;\n",
+                     "r# = fold_largest(k#);\nif (t == 0) part#[slot][leaf] = r#;\n");
+        cb_cu_add(c, "}\n");
+        close_accs(x, l, phase);
+    }
+    numbers_after(x, phase);
+}
+
+void cb_cu_store_numbers(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    for (int k = 0; k < m->n_store; k++) {
+        const uint32_t tensor = m->store[k].tensor;
+        const int p = cb_cu_operand(x->code, x->code->program->operand_id[tensor], true);
+        cb_cu_narrow_number(x, p, "row", m->store[k].number);
+    }
+}
+
+/* Those, and numbers that later kernels read. */
+static void store_numbers(cb_cu_micro *x) {
+    cb_cu_code *c = x->code;
+    const cb_microcode *m = x->m;
+    bool any = m->n_store > 0;
+    for (int id = 0; id < CB_X_SCALARS; id++) any |= x->is_kept[id];
+    if (!any) return;
+    cb_cu_add(c, "if (team == 0 && t == 0) {\n");
+    cb_cu_store_numbers(x);
+    for (int id = 0; id < CB_X_SCALARS; id++) {
+        if (!x->is_kept[id]) continue;
+        const cb_cu_param at = {CB_CU_EXTRA, 0, x->kept_at[id]};
+        cb_cu_add(c, "p%d[row] = s%d;\n", cb_cu_param_of(c, at, "float", true), id);
+    }
+    cb_cu_add(c, "}\n");
+}
+
+/* What lies across, of the rows of the block. Nobody leaves before all have come here. */
+static void fill_turned(cb_cu_micro *x, cb_cu_layout *l, int threads) {
+    cb_cu_code *c = x->code;
+    if (l->n_turned == 0) return;
+    cb_cu_add(c, "{\nconst I top = blockIdx.x * (I)%d, first = top * COLUMNS;\n", l->rows);
+    cb_cu_add(c, "const int rows = ROWS - top < %d ? ROWS - top : %d;\n", l->rows, l->rows);
+    for (int k = 0; k < l->n_turned; k++) {
+        const int stream = l->turned[k].stream;
+        char to[32];
+        (void)snprintf(to, sizeof to, "turned%d[0]", stream);
+        const cb_cu_fill fill = {to, "first", "rows", "(int)COLUMNS", "threadIdx.x", threads};
+        cb_cu_tile_fill(c, &l->turned[k].tile, &l->turned[k].walk, &fill);
+        x->is_turned[stream] = true;
+    }
+    cb_cu_add(c, "}\n__syncthreads();\n");
+    x->turned_tile = "[0]", x->turned_at = "slot, col";
+}
+
+static void declare_turned(cb_cu_micro *x, cb_cu_layout *l) {
+    const cb_program *p = x->code->program;
+    for (int k = 0; k < l->n_turned; k++) {
+        cb_cu_tile *tile = &l->turned[k].tile;
+        const int stream = l->turned[k].stream;
+        tile->param = cb_cu_operand(x->code, p->operand_id[x->m->stream[stream].tensor], false);
+        cb_cu_tile_declare(x->code, tile, stream, 1);
+    }
+}
+
+static void row_kernel(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    cb_cu_code *c = x->code;
+    cb_cu_layout l = layout_of(x);
+    const int threads = TEAM * l.teams * l.rows;
+    cb_cu_begin(c);
+    cb_cu_head(x, 4);
+    cb_cu_add(c, "const unsigned t = threadIdx.x %% %d, team = threadIdx.x / %d %% %d, ", TEAM,
+              TEAM, l.teams);
+    cb_cu_add(c, "slot = threadIdx.x / %d;\n", TEAM * l.teams);
+    cb_cu_add(c, "const I row = blockIdx.x * (I)%d + slot;\n", l.rows);
+    declare_turned(x, &l);
+    fill_turned(x, &l, threads);
+    cb_cu_add(c, "if (row >= ROWS) return;\n");
+    declare_shared(x, &l);
+    cb_cu_once(x);
+    cb_cu_row_numbers(x);
+    for (int phase = 0; phase < m->n_phase; phase++) cb_cu_row_phase(x, &l, phase);
+    store_numbers(x);
+    memset(x->is_turned, 0, sizeof x->is_turned);
+    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(m->rows, l.rows), 1, 1}, (uint32_t)threads);
+}
+
+void cb_cu_rows(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    bool sums_rows = m->n_store > 0, stores = false;
+    for (int id = 0; id < CB_X_SCALARS; id++) sums_rows |= x->is_kept[id];
+    for (int k = 0; k < m->n_micro; k++)
+        sums_rows |= cb_cu_is_row_acc(m, &m->micro[k]) || is_take(&m->micro[k]);
+    if (sums_rows) {
+        row_kernel(x);
+        return;
+    }
+    for (int k = 0; k < m->n_micro; k++) {
+        if (!is_store(x, &m->micro[k])) continue;
+        cb_cu_need(x, k);
+        stores = true;
+    }
+    if (stores && !cb_cu_turned_elements(x)) flat_kernel(x);
+}

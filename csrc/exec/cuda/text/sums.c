@@ -1,0 +1,299 @@
+/* Sums that end outside of a row, in the order of the CPU:
+ *
+ *     columns   blocks of rows (cb_row_blocks), in each the rows one after another, in runs of 128
+ *               where the op is a sum; then the blocks in order
+ *     total     leaves of 1,024 elements, segments of leaves in pairs, then the segments
+ *     pieces    a power of two of elements of a row: lanes of 64, folded once
+ *
+ * Partial sums of columns lie in the op's scratch, leaves in memory of the executable. */
+#include "sums.h"
+
+#include "../../../ir/work.h"
+#include "../../../micro/sums.h"
+
+enum { COLUMN_THREADS = 64, TEAM = 16, TEAM_THREADS = 128, TOTAL_THREADS = CB_SEGMENTS };
+
+static bool is_total(const cb_microcode *m, const cb_micro *micro) {
+    return micro->op == CB_X_ACC && !micro->is_dead && m->acc_kind[micro->dst] == CB_X_TOTAL_SUM;
+}
+
+static bool is_piece(const cb_microcode *m, const cb_micro *micro) {
+    return micro->op == CB_X_ACC && !micro->is_dead && m->acc_kind[micro->dst] == CB_X_PIECE_SUM;
+}
+
+static bool is_column(const cb_microcode *m, const cb_micro *micro) {
+    (void)m;
+    return micro->op == CB_X_COLUMN && !micro->is_dead;
+}
+
+typedef bool (*kind_fn)(const cb_microcode *m, const cb_micro *micro);
+
+static bool need(cb_cu_micro *x, kind_fn is_kind) {
+    bool any = false;
+    for (int k = 0; k < x->m->n_micro; k++) {
+        if (!is_kind(x->m, &x->m->micro[k])) continue;
+        cb_cu_need(x, k);
+        any = true;
+    }
+    return any;
+}
+
+void cb_cu_need_sums(cb_cu_micro *x) {
+    (void)need(x, is_total);
+    (void)need(x, is_piece);
+    (void)need(x, is_column);
+}
+
+static int operand_param(cb_cu_micro *x, uint32_t tensor) {
+    return cb_cu_operand(x->code, x->code->program->operand_id[tensor], true);
+}
+
+/* ---- columns --------------------------------------------------------------------------------- */
+
+cb_cu_blocks cb_cu_blocks_of(const cb_microcode *m) {
+    const int64_t rows = cb_cu_div_up(m->rows, cb_row_blocks(m->rows, m->columns));
+    return (cb_cu_blocks){.n = cb_cu_div_up(m->rows, rows), .rows = rows};
+}
+
+/* Where the sums of one op lie: [part][block][columns] of its scratch. */
+static int partial_param(cb_cu_micro *x, const cb_x_stream *s, int64_t n_block, bool writes) {
+    const cb_program *p = x->code->program;
+    const cb_buffer *scratch = &p->buffer[p->instr[s->instr].scratch];
+    const uint64_t at = (uint64_t)(s->part * n_block * x->m->columns) * sizeof(float);
+    return cb_cu_param_of(x->code, (cb_cu_param){CB_CU_ARENA, 0, scratch->offset + at}, "float",
+                          writes);
+}
+
+void cb_cu_close_column(cb_cu_micro *x, const cb_x_columns *column, const cb_cu_blocks *b) {
+    cb_cu_code *c = x->code;
+    const int k = column->stream;
+    const char *sum = x->m->stream[k].tile >= 0 ? "b" : "c";
+    const int p = b->n == 1 ? operand_param(x, column->tensor)
+                            : partial_param(x, &x->m->stream[k], b->n, true);
+    if (b->n == 1 && column->is_mean) cb_cu_add(c, "EACH %s%d[j] /= (float)ROWS;\n", sum, k);
+    cb_cu_add(c, "store(p%d + %s, %s%d, %s, n);\n", p, b->n == 1 ? "col" : "block * COLUMNS + col",
+              sum, k, x->is_guarded || !cb_cu_is_even(c, p, 16) ? "false" : "true");
+}
+
+void cb_cu_block_bounds(cb_cu_micro *x, const cb_cu_blocks *b) {
+    const int rows = cb_cu_count(x->code, b->rows);
+    cb_cu_add(x->code, "const I begin = block * (I)p%d, wanted = begin + (I)p%d;\n", rows, rows);
+    cb_cu_add(x->code, "const I end = wanted < ROWS ? wanted : ROWS;\n");
+}
+
+void cb_cu_close_runs(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    cb_cu_add(x->code, "if ((row - begin) %% %d == %d || row + 1 == end) {\n", CB_RUN_ROWS,
+              CB_RUN_ROWS - 1);
+    for (int k = 0; k < m->n_columns; k++) {
+        const int s = m->column[k].stream;
+        if (m->stream[s].tile >= 0)
+            cb_cu_add(x->code, "EACH b%d[j] += c%d[j], c%d[j] = 0;\n", s, s, s);
+    }
+    cb_cu_add(x->code, "}\n");
+}
+
+static void column_kernel(cb_cu_micro *x, const cb_cu_blocks *b) {
+    const cb_microcode *m = x->m;
+    cb_cu_code *c = x->code;
+    const int64_t quads = cb_cu_div_up(m->columns, 4);
+    cb_cu_begin(c);
+    cb_cu_head(x, 4);
+    cb_cu_add(c, "const I col = (blockIdx.x * (I)%d + threadIdx.x) * V, block = blockIdx.y;\n",
+              COLUMN_THREADS);
+    cb_cu_add(c, "if (col >= COLUMNS) return;\nconst int n = %s;\n",
+              x->is_guarded ? "COLUMNS - col < V ? COLUMNS - col : V" : "V");
+    cb_cu_once(x);
+    for (int k = 0; k < m->n_columns; k++)
+        cb_cu_add(c, "float c%d[V] = {}, b%d[V] = {};\n", m->column[k].stream, m->column[k].stream);
+    cb_cu_block_bounds(x, b);
+    cb_cu_add(c, "for (I row = begin; row < end; row++) {\nconst I e = row * COLUMNS + col;\n");
+    cb_cu_row_numbers(x);
+    cb_cu_kept_numbers(x);
+    cb_cu_body(x);
+    cb_cu_close_runs(x);
+    cb_cu_add(c, "}\n");
+    for (int k = 0; k < m->n_columns; k++) cb_cu_close_column(x, &m->column[k], b);
+    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(quads, COLUMN_THREADS), (uint32_t)b->n, 1},
+              COLUMN_THREADS);
+}
+
+/* Blocks of one sum, in order. */
+static void finish_column(cb_cu_micro *x, const cb_x_columns *column, const cb_cu_blocks *b) {
+    cb_cu_code *c = x->code;
+    const int from = partial_param(x, &x->m->stream[column->stream], b->n, false),
+              to = operand_param(x, column->tensor), n_block = cb_cu_count(c, b->n);
+    cb_cu_add(c, "float sum = 0;\n#pragma unroll 4\n");
+    cb_cu_add(c,
+              "for (unsigned block = 0; block < (unsigned)p%d; block++) sum += p%d[block * n + "
+              "col];\n",
+              n_block, from);
+    cb_cu_add(c, "narrow(&p%d[col], sum", to);
+    if (column->is_mean) cb_cu_add(c, " / (float)p%d", cb_cu_count(c, x->m->rows));
+    cb_cu_add(c, ");\n");
+}
+
+void cb_cu_finish_columns(cb_cu_micro *x, const cb_cu_blocks *b) {
+    cb_cu_code *c = x->code;
+    const int n = x->m->n_columns;
+    if (b->n == 1) return;
+    cb_cu_begin(c);
+    cb_cu_add(c, "const unsigned col = blockIdx.x * %d + threadIdx.x, n = (unsigned)p%d;\n",
+              COLUMN_THREADS, cb_cu_count(c, x->m->columns));
+    cb_cu_add(c, "if (col >= n) return;\n");
+    for (int k = 0; k < n; k++) {
+        if (n > 1) cb_cu_add(c, "if (blockIdx.y == %d) {\n", k);
+        finish_column(x, &x->m->column[k], b);
+        if (n > 1) cb_cu_add(c, "}\n");
+    }
+    const uint32_t across = (uint32_t)cb_cu_div_up(x->m->columns, COLUMN_THREADS);
+    cb_cu_end(c, (cb_cu_grid){across, (uint32_t)n, 1}, COLUMN_THREADS);
+}
+
+static void sum_columns(cb_cu_micro *x) {
+    const cb_cu_blocks b = cb_cu_blocks_of(x->m);
+    cb_cu_forget(x);
+    if (!need(x, is_column)) return;
+    column_kernel(x, &b);
+    cb_cu_finish_columns(x, &b);
+}
+
+/* ---- teams of sixteen threads over runs of elements ------------------------------------------ */
+
+/* The loop of a team over `length` elements from `first` on; a%d are its lanes. */
+static void team_kernel(cb_cu_micro *x, kind_fn is_kind, int64_t runs, int64_t length) {
+    cb_cu_code *c = x->code;
+    const cb_microcode *m = x->m;
+    cb_cu_begin(c);
+    cb_cu_head(x, 4);
+    cb_cu_add(c, "const unsigned t = threadIdx.x %% %d;\n", TEAM);
+    cb_cu_add(c, "const I run = blockIdx.x * (I)%d + threadIdx.x / %d;\n", TEAM_THREADS / TEAM,
+              TEAM);
+    cb_cu_add(c, "if (run >= (I)p%d) return;\n", cb_cu_count(c, runs));
+    cb_cu_once(x);
+    for (int k = 0; k < m->n_micro; k++) {
+        if (is_kind(m, &m->micro[k])) cb_cu_add(c, "float a%d[V] = {};\n", m->micro[k].dst);
+    }
+    cb_cu_add(c, "const I first = run * (I)%lld + t * V, last = run * (I)%lld + (I)%lld;\n",
+              (long long)length, (long long)length, (long long)length);
+    cb_cu_add(c, "#pragma unroll 4\nfor (I e = first; e < last && e < ROWS * COLUMNS; e += %d) {\n",
+              CB_X_LANES);
+    cb_cu_add(c, "const I row = e / COLUMNS, col = e - row * COLUMNS;\nconst int n = %s;\n",
+              x->is_guarded ? "COLUMNS - col < V ? COLUMNS - col : V" : "V");
+    cb_cu_row_numbers(x);
+    cb_cu_kept_numbers(x);
+    cb_cu_body(x);
+    cb_cu_add(c, "}\n");
+}
+
+static void end_teams(cb_cu_micro *x, int64_t runs) {
+    cb_cu_end(x->code, (cb_cu_grid){(uint32_t)cb_cu_div_up(runs, TEAM_THREADS / TEAM), 1, 1},
+              TEAM_THREADS);
+}
+
+static void sum_pieces(cb_cu_micro *x) {
+    cb_cu_code *c = x->code;
+    for (int k = 0; k < x->m->n_pieces; k++) {
+        const cb_x_pieces *pieces = &x->m->pieces[k];
+        const int64_t length = (int64_t)1 << pieces->log_length,
+                      runs = x->m->rows * x->m->columns / length;
+        cb_cu_forget(x);
+        for (int i = 0; i < x->m->n_micro; i++) {
+            if (is_piece(x->m, &x->m->micro[i]) && x->m->micro[i].dst == pieces->acc)
+                cb_cu_need(x, i);
+        }
+        team_kernel(x, is_piece, runs, length);
+        const int p = operand_param(x, x->m->stream[pieces->stream].tensor);
+        cb_cu_add(c, "const float sum = fold(a%d);\n", pieces->acc);
+        cb_cu_add(c, "if (t == 0) narrow(&p%d[run], sum", p);
+        if (pieces->is_mean) cb_cu_add(c, " / %lld.0f", (long long)length);
+        cb_cu_add(c, ");\n");
+        end_teams(x, runs);
+    }
+}
+
+/* What rounds a total to its dtype for those that read it; NULL: nothing does. */
+static const char *rounding_of(const cb_cu_micro *x, uint32_t tensor) {
+    const cb_program *p = x->code->program;
+    const cb_dtype dtype = p->operand[p->operand_id[tensor]].dtype;
+    return dtype == CB_BF16 ? "x_ROUND_BF16" : dtype == CB_F16 ? "x_ROUND_F16" : NULL;
+}
+
+/* ---- totals ---------------------------------------------------------------------------------- */
+
+/* One block: a thread for each segment, then one for all; and what is computed from totals. */
+static void finish_totals(cb_cu_micro *x, const uint64_t *leaves_at) {
+    const cb_microcode *m = x->m;
+    cb_cu_code *c = x->code;
+    const int64_t count = m->rows * m->columns, segment = cb_segment_of(count);
+    cb_cu_begin(c);
+    const bool has_parts = cb_cu_div_up(count, segment) > 1;
+    if (m->n_total && has_parts) cb_cu_add(c, "__shared__ float part[%d];\n", TOTAL_THREADS);
+    cb_cu_once(x);
+    for (int k = 0; k < m->n_total; k++) {
+        const cb_cu_param at = {CB_CU_EXTRA, 0, leaves_at[k]};
+        const int p = cb_cu_param_of(c, at, "float", false),
+                  each = cb_cu_count(c, segment / CB_X_LEAF),
+                  leaves = cb_cu_count(c, cb_cu_div_up(count, CB_X_LEAF));
+        cb_cu_add(c, "float s%d;\n{ counter leaves = {};\n", m->total[k].number);
+        cb_cu_add(c,
+                  "#pragma unroll 1\nfor (uint64_t i = threadIdx.x * p%d; i < (threadIdx.x + 1) * "
+                  "p%d && i < p%d; "
+                  "i++) leaves.push(p%d[i]);\n",
+                  each, each, leaves, p);
+        if (has_parts) {
+            if (k > 0) cb_cu_add(c, "__syncthreads();\n"); /* the total before has been read */
+            cb_cu_add(c, "part[threadIdx.x] = leaves.sum();\n__syncthreads();\n");
+            cb_cu_add(c, "s%d = pairs_of(part, (int)p%d)", m->total[k].number,
+                      cb_cu_count(c, cb_cu_div_up(count, segment)));
+        } else {
+            cb_cu_add(c, "s%d = leaves.sum()", m->total[k].number);
+        }
+        if (m->total[k].is_mean) cb_cu_add(c, " / (float)p%d", cb_cu_count(c, count));
+        cb_cu_add(c, "; }\n");
+    }
+    cb_cu_add(c, "if (threadIdx.x) return;\n");
+    for (int k = 0; k < m->n_total; k++) {
+        const char *rounding = rounding_of(x, m->total[k].tensor);
+        if (!m->total[k].is_local)
+            cb_cu_add(c, "narrow(&p%d[0], s%d);\n", operand_param(x, m->total[k].tensor),
+                      m->total[k].number);
+        if (rounding)
+            cb_cu_add(c, "s%d = %s(s%d);\n", m->total[k].number, rounding, m->total[k].number);
+    }
+    for (int k = 0; k < m->n_number; k++) {
+        if (m->number[k].when == CB_X_AFTER_ALL) cb_cu_number(x, &m->number[k]);
+    }
+    for (int k = 0; k < m->n_give; k++) {
+        cb_cu_narrow_number(x, operand_param(x, m->give[k].tensor), "0", m->give[k].number);
+    }
+    cb_cu_end(c, (cb_cu_grid){1, 1, 1}, TOTAL_THREADS);
+}
+
+static void sum_totals(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    cb_cu_code *c = x->code;
+    const int64_t leaves = cb_cu_div_up(m->rows * m->columns, CB_X_LEAF);
+    uint64_t leaves_at[CB_X_TOTALS];
+    for (int k = 0; k < m->n_total; k++)
+        leaves_at[k] = cb_cu_extra(c, (uint64_t)leaves * sizeof(float));
+    cb_cu_forget(x);
+    if (need(x, is_total)) {
+        team_kernel(x, is_total, leaves, CB_X_LEAF);
+        for (int k = 0; k < m->n_total; k++) {
+            const cb_cu_param at = {CB_CU_EXTRA, 0, leaves_at[k]};
+            const int p = cb_cu_param_of(c, at, "float", true);
+            cb_cu_add(c, "{ const float sum = fold(a%d);\nif (t == 0) p%d[run] = sum; }\n",
+                      m->total[k].acc, p);
+        }
+        end_teams(x, leaves);
+    }
+    if (m->n_total || m->n_give) finish_totals(x, leaves_at);
+}
+
+void cb_cu_sums(cb_cu_micro *x) {
+    x->has_tiles = false;
+    sum_columns(x);
+    sum_pieces(x);
+    sum_totals(x);
+}

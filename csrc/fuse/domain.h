@@ -1,0 +1,77 @@
+/* domain.h: what the instructions of one group have in common. A group runs over `count` elements
+ * in row-major order; where one of its instructions reduces rows or columns, the elements are
+ * count / columns rows of `columns` each.
+ *
+ *     part        shape of its results      what it does in the group
+ *     MAP         count elements            element i from element i of each input
+ *     ROW_WISE    count elements            softmax, norms and their gradients: a row from a row;
+ *                                           the gradient of ROWS that index, which does so as well
+ *     ROWS        one a row                 sum, mean, amax, amin over the columns; cross-entropy;
+ *                                           gather of one element of each row
+ *     ROW_MAP     one a row                 pointwise on what is one a row
+ *     COLUMNS     one a column              sum, mean over the rows
+ *     TOTAL       one                       sum, mean over everything
+ *     ONE         one                       pointwise on single values
+ *     PIECES      one a piece of a row      sum, mean over even pieces of each row
+ *
+ * A value that is made in a group is read there as it was made: SAME where it has count elements,
+ * ROW where it is one a row (repeated along the row, or by a ROW_MAP), ONE where it is one. COLUMNS
+ * and TOTAL are complete only when the group is: a total may be read by ONE instructions, which
+ * then run after everything else; nothing else reads them, nor PIECES. What comes from outside is
+ * read in any way. There are two rows at least, so that one a row and one are told apart.
+ *
+ * Nothing here knows which machine runs the group. */
+#ifndef CB_FUSE_DOMAIN_H
+#define CB_FUSE_DOMAIN_H
+
+#include "../ir/op.h"
+
+/* Shorter rows cost more than they save; sums over longer ones are cut into segments, which are
+ * tasks of their own. */
+#define CB_ROW_MIN 32
+#define CB_ROW_MAX ((int64_t)1 << 16)
+/* Pieces of rows are powers of two: whole lanes, and no more than one leaf of a sum. */
+#define CB_PIECE_MIN 64
+#define CB_PIECE_MAX 1024
+
+typedef struct cb_domain {
+    int64_t count;
+    int64_t columns; /* 0: no part has rows */
+} cb_domain;
+
+typedef enum cb_part {
+    CB_PART_NONE = 0, /* does not belong in a group of this domain */
+    CB_PART_MAP,
+    CB_PART_ROW_WISE,
+    CB_PART_ROWS,
+    CB_PART_ROW_MAP,
+    CB_PART_COLUMNS,
+    CB_PART_TOTAL,
+    CB_PART_ONE,
+    CB_PART_PIECES
+} cb_part;
+
+typedef enum cb_view {                    /* how an operand is laid over a domain */
+                       CB_VIEW_OTHER = 0, /* any strides */
+                       CB_VIEW_SAME,      /* element i is element i */
+                       CB_VIEW_ROW,       /* one a row */
+                       CB_VIEW_COLUMN,    /* one a column, the same in each row */
+                       CB_VIEW_ONE        /* one element everywhere */
+} cb_view;
+
+typedef struct cb_shaped { /* an op and what it runs on; NULL: there is no such input */
+    cb_opcode code;
+    const cb_attrs *attrs;
+    const cb_shape *in0, *in1, *out0;
+} cb_shaped;
+
+/* What an op is in this domain. */
+cb_part cb_part_of(const cb_shaped *op, const cb_domain *domain);
+
+/* Whether an op can join a group with this domain, which it may widen (from single elements) or
+ * give rows: then the new domain. An empty group has the domain {0, 0}. */
+bool cb_domain_join(cb_domain *domain, const cb_shaped *op);
+
+cb_view cb_view_of(const cb_shape *shape, const int64_t *stride, const cb_domain *domain);
+
+#endif

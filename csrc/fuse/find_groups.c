@@ -1,0 +1,383 @@
+/* Groups grow as those of lowering do (fuse.c), over the given order with every op once: a group
+ * opens with the first op that has not run and takes what belongs to it among the next ones; what
+ * does not is deferred, a few at most. All that a group reads is there when it opens, so groups run
+ * in the order in which they open. No group crosses the border of the backward or of a region.
+ * Constants and the like read nothing and can be made at any time: they join the only op that reads
+ * them; of the others some of one size are one group.
+ *
+ * A run may take in whatever it reads that could run beside it, and what that is made from, back to
+ * what fuses with nothing: those are wishes, of which cb_grouping_make keeps what fits together. */
+#include "find_groups.h"
+
+#include "../base/sort.h"
+#include "../plan/model/inlining.h"
+#include "join.h"
+
+#define DEFERRED_MOST 8
+#define READ_MOST 20
+#define MADE_MOST (CB_MOST_MEMBERS - READ_MOST) /* values of a group; reading takes members too */
+#define WISHES_MOST CB_MOST_INLININGS           /* of one op */
+
+typedef struct finding {
+    const cb_graph *g;
+    const cb_problem *p;
+    cb_steps steps;
+    cb_joining joining;
+    cb_arena *arena;
+    uint32_t *begin, *op, *kernel; /* groups so far, as in the request */
+    cb_domain *domain;
+    uint32_t n_group, n_op, n_kernel;
+    uint32_t *set;   /* [ops] its group, CB_NONE: it has run by itself, or not yet */
+    bool *ran;       /* [ops] */
+    bool *fuses;     /* [ops] it could be in some group */
+    bool *slice;     /* [ops] */
+    uint32_t *reads; /* [values] by ops, and 1 if the caller wants it */
+    uint32_t *only;  /* [ops] the op that alone reads what it makes, CB_NONE: none */
+    uint32_t longer; /* of the group at hand: the first op that has longer rows */
+    uint32_t n_made, n_read, read[READ_MOST]; /* of the group at hand: values, roots of inputs */
+    CB_VEC(uint32_t) value;                   /* wishes, as in the request */
+    CB_VEC(uint32_t) reader;
+} finding;
+
+static uint32_t root_of(const finding *x, uint32_t value) {
+    return x->g->storages.at[x->g->values.at[value].storage].root;
+}
+
+static uint32_t maker_of(const finding *x, uint32_t value) {
+    return x->g->values.at[root_of(x, value)].producer;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+static bool is_source(const finding *x, uint32_t op) {
+    return x->g->ops.at[op].n_in == 0 && !(x->p->op_flags[op] & CB_POP_PLACEHOLDER);
+}
+
+#define NOBODY (CB_NONE - 1)
+
+static void mark_ops(finding *x) {
+    const cb_graph *g = x->g;
+    for (uint32_t v = 0; v < g->values.len; v++)
+        x->reads[v] = x->p->value_constraint[v] != CB_FREE ||
+                      g->ops.at[g->values.at[v].producer].name != CB_NONE;
+    for (uint32_t i = 0; i < g->ops.len; i++) {
+        const bool out = x->p->op_flags[i] & (CB_POP_VIEW | CB_POP_PLACEHOLDER | CB_POP_ONCE);
+        x->fuses[i] = !out && !cb_is_tangent(g, i) && cb_can_join(&x->joining, i);
+        x->ran[i] = x->p->op_flags[i] & (CB_POP_VIEW | CB_POP_PLACEHOLDER);
+        x->set[i] = CB_NONE;
+        x->only[i] = NOBODY;
+    }
+    for (uint32_t i = 0; i < g->ops.len; i++) {
+        for (uint32_t k = 0; k < g->ops.at[i].n_in; k++) {
+            const uint32_t root = root_of(x, cb_op_ins(g, i)[k]);
+            uint32_t *only = &x->only[g->values.at[root].producer];
+            if (x->p->op_flags[i] & CB_POP_VIEW) continue;
+            x->reads[root]++;
+            *only = *only == NOBODY || *only == i ? i : CB_NONE;
+        }
+    }
+    for (size_t k = 0; k < g->outputs.len; k++) {
+        x->reads[root_of(x, g->outputs.at[k].value)]++;
+        x->only[maker_of(x, g->outputs.at[k].value)] = CB_NONE;
+    }
+}
+
+/* Whether two ops could be in one group, by where they stand. */
+static bool same_place(const finding *x, uint32_t a, uint32_t b) {
+    const uint32_t late = x->g->backward_starts;
+    return (a >= late) == (b >= late) && x->p->op_region[a] == x->p->op_region[b];
+}
+
+static bool same_kind(const finding *x, uint32_t a, uint32_t b) {
+    return same_place(x, a, b) && x->g->ops.at[a].phase == x->g->ops.at[b].phase &&
+           is_source(x, a) == is_source(x, b);
+}
+
+static bool is_member(const finding *x, uint32_t op) {
+    for (uint32_t i = 0; i < x->joining.n; i++)
+        if (x->joining.step[i] == op) return true;
+    return false;
+}
+
+static bool is_there(const finding *x, uint32_t op) {
+    for (uint32_t k = 0; k < x->g->ops.at[op].n_in; k++) {
+        const uint32_t maker = maker_of(x, cb_op_ins(x->g, op)[k]);
+        if (!x->ran[maker] && !is_source(x, maker) && !is_member(x, maker)) return false;
+    }
+    return true;
+}
+
+/* Notes what it reads from outside of the group; false: too much. */
+static bool note_reads(finding *x, uint32_t op) {
+    for (uint32_t k = 0; k < x->g->ops.at[op].n_in; k++) {
+        const uint32_t root = root_of(x, cb_op_ins(x->g, op)[k]);
+        bool known = is_member(x, x->g->values.at[root].producer);
+        for (uint32_t i = 0; i < x->n_read && !known; i++) known = x->read[i] == root;
+        if (known) continue;
+        if (x->n_read == READ_MOST) return false;
+        x->read[x->n_read++] = root;
+    }
+    return true;
+}
+
+static bool join(finding *x, uint32_t op) {
+    const uint32_t n_out = x->g->ops.at[op].n_out;
+    if (x->n_made + n_out > MADE_MOST) return false;
+    const cb_group_end end = cb_join(&x->joining, op);
+    if (end == CB_END_DOMAIN && x->longer == CB_NONE && cb_joining_is_narrow(&x->joining, op))
+        x->longer = op;
+    if (end != CB_END_NONE) return false;
+    x->n_made += n_out;
+    return true;
+}
+
+/* Adds an op, and the sources that it alone reads; or leaves the group as it was. */
+static bool try_op(finding *x, uint32_t op) {
+    const uint32_t n = x->joining.n, n_made = x->n_made, n_read = x->n_read;
+    if (!x->fuses[op] || !is_there(x, op)) return false;
+    for (uint32_t k = 0; k < x->g->ops.at[op].n_in; k++) {
+        const uint32_t maker = maker_of(x, cb_op_ins(x->g, op)[k]);
+        const bool takes = is_source(x, maker) && x->fuses[maker] && x->only[maker] == op &&
+                           same_place(x, maker, op) && !is_member(x, maker);
+        if (takes) (void)join(x, maker);
+    }
+    if (join(x, op) && note_reads(x, op)) return true;
+    if (x->joining.n > n) cb_joining_cut(&x->joining, n);
+    x->n_made = n_made;
+    x->n_read = n_read;
+    return false;
+}
+
+/* Fills x->joining, which is empty, from this op on. */
+static void gather(finding *x, uint32_t first) {
+    uint32_t deferred = 0;
+    x->n_made = x->n_read = 0;
+    x->longer = CB_NONE;
+    if (!try_op(x, first)) return;
+    for (uint32_t op = first + 1; op < x->g->ops.len && deferred <= DEFERRED_MOST; op++) {
+        if (x->ran[op] || is_member(x, op)) continue;
+        if (is_source(x, first) != is_source(x, op)) continue;
+        if (!same_kind(x, first, op) || !try_op(x, op)) deferred++;
+    }
+}
+
+/* How many values of the group others read, or the caller. */
+static uint32_t count_given(const finding *x) {
+    const cb_graph *g = x->g;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->joining.n; i++) {
+        const cb_op *op = &g->ops.at[x->joining.step[i]];
+        for (uint32_t v = op->out_begin; v < op->out_begin + op->n_out; v++) {
+            uint32_t inside = 0;
+            for (uint32_t m = 0; m < x->joining.n; m++) {
+                const uint32_t reader = x->joining.step[m];
+                for (uint32_t k = 0; k < g->ops.at[reader].n_in; k++)
+                    inside += root_of(x, cb_op_ins(g, reader)[k]) == v;
+            }
+            n += inside < x->reads[v];
+        }
+    }
+    return n;
+}
+
+/* Whether somebody outside of the kernel reads what the op makes, or the caller. */
+static bool gives(const finding *x, const uint32_t *op, uint32_t n, uint32_t at) {
+    const cb_op *o = &x->g->ops.at[op[at]];
+    for (uint32_t v = o->out_begin; v < o->out_begin + o->n_out; v++) {
+        uint32_t inside = 0;
+        for (uint32_t i = at + 1; i < n; i++)
+            for (uint32_t k = 0; k < x->g->ops.at[op[i]].n_in; k++)
+                inside += root_of(x, cb_op_ins(x->g, op[i])[k]) == v;
+        if (inside < x->reads[v]) return true;
+    }
+    return false;
+}
+
+/* Of each op of a kernel the last op of its group: its own, where others read it or several groups
+ * do, and of a reduction to something small, so that the plan may save that. What is of the
+ * backward never runs again, and stays together. */
+static void split_kernel(const finding *x, const uint32_t *op, uint32_t n, uint32_t *last) {
+    for (uint32_t at = n; at-- > 0;) {
+        uint32_t only = CB_NONE;
+        const bool again = x->g->ops.at[op[n - 1]].phase == CB_FORWARD;
+        bool own = again && (gives(x, op, n, at) || (x->p->op_flags[op[at]] & CB_POP_REDUCTION));
+        last[at] = n - 1;
+        if (!again) continue;
+        for (uint32_t i = at + 1; i < n && !own; i++) {
+            for (uint32_t k = 0; k < x->g->ops.at[op[i]].n_in; k++) {
+                if (maker_of(x, cb_op_ins(x->g, op[i])[k]) != op[at]) continue;
+                own |= only != CB_NONE && only != last[i];
+                only = last[i];
+            }
+        }
+        last[at] = own || only == CB_NONE ? at : only;
+    }
+}
+
+/* Groups of a kernel, in the order of their last ops. */
+static void add_groups(finding *x, uint32_t *op, uint32_t n) {
+    uint32_t last[CB_GROUP_MOST];
+    split_kernel(x, op, n, last);
+    for (uint32_t group = 0; group < n; group++) {
+        if (last[group] != group) continue;
+        for (uint32_t i = 0; i <= group; i++) {
+            if (last[i] != group) continue;
+            x->set[op[i]] = x->n_group;
+            x->op[x->n_op++] = op[i];
+        }
+        x->kernel[x->n_group] = x->n_kernel;
+        x->domain[x->n_group] = x->joining.domain;
+        x->begin[++x->n_group] = x->n_op;
+    }
+    x->n_kernel++;
+}
+
+/* One kernel from `first` on, if there is one. */
+static void make_kernel(finding *x, uint32_t first) {
+    uint32_t op[CB_GROUP_MOST];
+    x->ran[first] = true;
+    x->joining.start = (cb_domain){0};
+    cb_joining_cut(&x->joining, 0);
+    gather(x, first);
+    while (x->longer != CB_NONE) {
+        cb_joining_widen(&x->joining, x->longer);
+        gather(x, first);
+    }
+    while (x->joining.n > 1 && count_given(x) > CB_MOST_INNER_OUTPUTS)
+        cb_joining_cut(&x->joining, x->joining.n - 1);
+    if (x->joining.n < 2) return;
+    for (uint32_t i = 0; i < x->joining.n; i++) {
+        op[i] = x->joining.step[i];
+        x->ran[op[i]] = true;
+    }
+    cb_sort_ids(op, x->joining.n);
+    add_groups(x, op, x->joining.n);
+}
+
+/* Sources last: most have joined by then. */
+static cb_status make_kernels(finding *x, cb_error *err) {
+    const uint32_t n = (uint32_t)x->g->ops.len;
+    x->kernel = CB_NEW(x->arena, uint32_t, n);
+    x->domain = CB_NEW(x->arena, cb_domain, n);
+    x->begin = CB_NEW(x->arena, uint32_t, n + (size_t)1);
+    x->op = CB_NEW(x->arena, uint32_t, n);
+    if (!x->begin || !x->op || !x->kernel || !x->domain) return cb_no_memory(err);
+    for (int sources = 0; sources < 2; sources++)
+        for (uint32_t i = 0; i < n; i++)
+            if (!x->ran[i] && is_source(x, i) == sources) make_kernel(x, i);
+    return CB_OK;
+}
+
+/* ---- wishes ---------------------------------------------------------------------------------- */
+
+/* Values that one op, or group, may take in; those that are not looked at yet at the front, rising,
+ * so that what reads is looked at before what it reads. */
+typedef struct wishes {
+    uint32_t reader; /* one of its ops */
+    uint32_t n_open, open[WISHES_MOST];
+    uint32_t n_taken;
+} wishes;
+
+static bool in_set(const finding *x, uint32_t op, uint32_t reader) {
+    return op == reader || (x->set[op] != CB_NONE && x->set[op] == x->set[reader]);
+}
+
+/* Whether this value, which is read, may be wished for. */
+static bool may_wish(const finding *x, uint32_t value, uint32_t reader) {
+    const uint32_t maker = x->g->values.at[value].producer;
+    return x->fuses[maker] && !in_set(x, maker, reader) &&
+           !(x->p->storage_flags[x->p->value_storage[value]] & CB_STORE_STATIC) &&
+           x->p->op_region[maker] == x->p->op_region[reader];
+}
+
+static void open_value(const finding *x, wishes *w, uint32_t value) {
+    if (!may_wish(x, value, w->reader)) return;
+    for (uint32_t i = 0; i < w->n_open; i++)
+        if (w->open[i] == value) return;
+    if (w->n_open + w->n_taken >= WISHES_MOST) return;
+    uint32_t at = w->n_open++;
+    for (; at > 0 && w->open[at - 1] > value; at--) w->open[at] = w->open[at - 1];
+    w->open[at] = value;
+}
+
+/* Of what makes a value as much as it needs: what that reads from elsewhere. */
+static void open_slice(finding *x, wishes *w, uint32_t maker) {
+    const uint32_t set = x->set[maker], alone[] = {maker};
+    const uint32_t *op = set == CB_NONE ? alone : x->op + x->begin[set];
+    x->slice[maker] = true;
+    for (uint32_t i = set == CB_NONE ? 1 : x->begin[set + 1] - x->begin[set]; i-- > 0;) {
+        if (!x->slice[op[i]]) continue;
+        x->slice[op[i]] = false;
+        for (uint32_t k = 0; k < x->g->ops.at[op[i]].n_in; k++) {
+            const uint32_t value = root_of(x, cb_op_ins(x->g, op[i])[k]),
+                           from = x->g->values.at[value].producer;
+            if (in_set(x, from, maker)) x->slice[from] = true;
+            else open_value(x, w, value);
+        }
+    }
+}
+
+/* Those of one op, or of a group, which `op` is any of. */
+static cb_status add_wishes(finding *x, const uint32_t *op, uint32_t n, cb_error *err) {
+    wishes w = {.reader = op[0]};
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < x->g->ops.at[op[i]].n_in; k++)
+            open_value(x, &w, root_of(x, cb_op_ins(x->g, op[i])[k]));
+    while (w.n_open > 0) {
+        const uint32_t value = w.open[--w.n_open];
+        w.n_taken++;
+        if (!CB_PUSH(x->arena, x->value, value) || !CB_PUSH(x->arena, x->reader, w.reader))
+            return cb_no_memory(err);
+        open_slice(x, &w, x->g->values.at[value].producer);
+    }
+    return CB_OK;
+}
+
+static cb_status make_wishes(finding *x, cb_error *err) {
+    for (uint32_t group = 0; group < x->n_group; group++)
+        CB_TRY(add_wishes(x, x->op + x->begin[group], x->begin[group + 1] - x->begin[group], err));
+    for (uint32_t i = 0; i < x->g->ops.len; i++)
+        if (x->fuses[i] && x->set[i] == CB_NONE) CB_TRY(add_wishes(x, &i, 1, err));
+    return CB_OK;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+static cb_status find_all(finding *x, cb_fuses_fn fuses, cb_arena *scratch, cb_error *err) {
+    const size_t n = x->g->ops.len;
+    cb_plan once = {0};
+    x->set = CB_NEW(scratch, uint32_t, n);
+    x->ran = CB_NEW(scratch, bool, n);
+    x->fuses = CB_NEW(scratch, bool, n);
+    x->slice = CB_NEW(scratch, bool, n);
+    x->only = CB_NEW(scratch, uint32_t, n);
+    x->reads = CB_NEW(scratch, uint32_t, x->g->values.len);
+    if (!x->set || !x->ran || !x->fuses || !x->slice || !x->only || !x->reads)
+        return cb_no_memory(err);
+    CB_TRY(cb_steps_once(&x->steps, &once, x->g, x->p, scratch, err));
+    CB_TRY(cb_joining_init(&x->joining, &x->steps, fuses, scratch, err));
+    mark_ops(x);
+    CB_TRY(make_kernels(x, err));
+    return make_wishes(x, err);
+}
+
+cb_status cb_find_groups(const cb_graph *joint, const cb_problem *single, cb_fuses_fn fuses,
+                         cb_arena *arena, cb_group_request *out, cb_error *err) {
+    cb_arena scratch;
+    finding x = {.g = joint, .p = single, .arena = arena};
+    *out = (cb_group_request){0};
+    if (!fuses) return CB_OK;
+    cb_arena_init(&scratch, arena->alloc);
+    const cb_status status = find_all(&x, fuses, &scratch, err);
+    cb_arena_free(&scratch);
+    if (status == CB_OK)
+        *out = (cb_group_request){.n_group = x.n_group,
+                                  .begin = x.begin,
+                                  .op = x.op,
+                                  .kernel = x.kernel,
+                                  .domain = x.domain,
+                                  .n_inlining = (uint32_t)x.value.len,
+                                  .value = x.value.at,
+                                  .reader = x.reader.at};
+    return status;
+}

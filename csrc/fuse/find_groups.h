@@ -1,0 +1,16 @@
+/* find_groups.h: which ops of a joint graph are worth planning as one, and what their runs may take
+ * in: a request that cb_grouping_make grants (grouping.h). It is the same on every machine. */
+#ifndef CB_FUSE_FIND_GROUPS_H
+#define CB_FUSE_FIND_GROUPS_H
+
+#include "grouping.h"
+
+#define CB_GROUPS_FOUND "found" /* what stands for them where a caller may name groups */
+
+/* `single`: the graph as cb_annotate gives it. fuses NULL: there are none. What is handed out lies
+ * in `arena`. */
+CB_MUST_CHECK cb_status cb_find_groups(const cb_graph *joint, const cb_problem *single,
+                                       cb_fuses_fn fuses, cb_arena *arena, cb_group_request *out,
+                                       cb_error *err);
+
+#endif

@@ -1,0 +1,34 @@
+/* fuses.h: which ops run in groups of several, and why a group ends. */
+#ifndef CB_FUSE_FUSES_H
+#define CB_FUSE_FUSES_H
+
+#include "domain.h"
+
+/* Whether a backend can run an op as this part of a group of several instructions. */
+typedef bool (*cb_fuses_fn)(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
+                            const cb_dtype *out, uint32_t n_out);
+
+/* Backends that run the executor's microcode fuse these: pointwise ops, reductions and rows of
+ * floats, with bool where ops compare and choose, and integers that are indices. Fused and unfused
+ * execution give bitwise identical results. */
+bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
+                     const cb_dtype *out, uint32_t n_out);
+
+/* Why a group holds no more: what kept out the first step that was passed over after the last that
+ * joined. */
+typedef enum cb_group_end {
+    CB_END_NONE = 0, /* not known */
+    CB_END_PROGRAM,  /* no step was left */
+    CB_END_BACKEND,  /* this backend runs each op by itself */
+    CB_END_OP,       /* the step fuses with nothing */
+    CB_END_DOMAIN,   /* it runs over another domain */
+    CB_END_CUT,      /* with it, rows would cut what is summed or drawn at a time */
+    CB_END_DTYPE,    /* it computes in f64, the group in narrower floats, or the other way */
+    CB_END_READ,     /* it reads what the group makes in another way, or before it is complete */
+    CB_END_WAIT,     /* it reads what a step makes that was passed over */
+    CB_END_ROOM,     /* the bytes of both would not do */
+    CB_END_LIMIT,    /* the group has as many steps as it may */
+    CB_END_PLAN      /* the plan has it so */
+} cb_group_end;
+
+#endif

@@ -1,0 +1,134 @@
+#include "join.h"
+
+static cb_shaped shapes_of(const cb_steps *s, uint32_t step) {
+    const cb_op *op = cb_step_op(s, step);
+    const cb_value *values = s->g->values.at;
+    const cb_value_id *ins = cb_op_ins(s->g, cb_step_id(s, step));
+    return (cb_shaped){
+        .code = op->code,
+        .attrs = cb_op_attrs(s->g, cb_step_id(s, step)),
+        .in0 = op->n_in > 0 ? &values[ins[0]].shape : NULL,
+        .in1 = op->n_in > 1 ? &values[ins[1]].shape : NULL,
+        .out0 = &values[op->out_begin].shape,
+    };
+}
+
+cb_status cb_joining_init(cb_joining *x, const cb_steps *steps, cb_fuses_fn fuses, cb_arena *arena,
+                          cb_error *err) {
+    *x = (cb_joining){.steps = steps, .fuses = fuses};
+    x->made = CB_NEW(arena, uint8_t, steps->n_place);
+    return x->made ? CB_OK : cb_no_memory(err);
+}
+
+#define OPERANDS_MOST 8 /* no op with more has a part */
+
+static bool backend_fuses(const cb_joining *x, uint32_t step, cb_part part) {
+    const cb_steps *s = x->steps;
+    const cb_op *op = cb_step_op(s, step);
+    const cb_value_id *ins = cb_op_ins(s->g, cb_step_id(s, step));
+    cb_dtype in[OPERANDS_MOST], out[OPERANDS_MOST];
+    if (op->n_in > OPERANDS_MOST || op->n_out > OPERANDS_MOST) return false;
+    cb_parts own = {0};
+    for (uint32_t k = 0; k < op->n_in; k++) {
+        in[k] = s->g->values.at[ins[k]].dtype;
+        cb_parts_add_dtype(&own, in[k]);
+    }
+    for (uint32_t k = 0; k < op->n_out; k++) {
+        out[k] = s->g->values.at[op->out_begin + k].dtype;
+        cb_parts_add_dtype(&own, out[k]);
+    }
+    return cb_parts_agree(&own) && x->fuses(op->code, part, in, op->n_in, out, op->n_out);
+}
+
+static void forget(cb_joining *x, uint32_t step) {
+    const cb_op *op = cb_step_op(x->steps, step);
+    for (uint32_t k = 0; k < op->n_out; k++)
+        x->made[cb_place_out(x->steps, step, k)] = CB_MADE_OUTSIDE;
+}
+
+/* Works out what member `i` is in the group's domain; CB_END_NONE: it may be. */
+static cb_group_end fit(cb_joining *x, uint32_t i) {
+    const cb_steps *s = x->steps;
+    const uint32_t step = x->step[i];
+    const cb_shaped of = shapes_of(s, step);
+    const cb_op *op = cb_step_op(s, step);
+    const cb_part part = cb_part_of(&of, &x->domain);
+    bool late = false;
+    if (part == CB_PART_NONE) return CB_END_DOMAIN;
+    if (!backend_fuses(x, step, part)) return CB_END_OP;
+    for (uint32_t k = 0; k < op->n_in; k++) {
+        const cb_value *v = &s->g->values.at[cb_op_ins(s->g, cb_step_id(s, step))[k]];
+        const cb_made made = (cb_made)x->made[cb_place_in(s, step, k)];
+        cb_parts_add_dtype(&x->parts, v->dtype);
+        late |= made == CB_MADE_LATE;
+        if (made == CB_MADE_OUTSIDE) continue;
+        const cb_view view = cb_view_of(&v->shape, v->stride, &x->domain);
+        if (!cb_may_read(of.code, part, k, made, view)) return CB_END_READ;
+    }
+    x->part[i] = part;
+    cb_parts_add(&x->parts, of.code, part);
+    for (uint32_t k = 0; k < op->n_out; k++)
+        x->made[cb_place_out(s, step, k)] = (uint8_t)cb_made_by(of.code, part, k, late);
+    for (uint32_t k = 0; k < op->n_out; k++)
+        cb_parts_add_dtype(&x->parts, s->g->values.at[op->out_begin + k].dtype);
+    if (!cb_parts_agree(&x->parts)) return CB_END_DTYPE;
+    return cb_parts_fit(&x->parts, &x->domain) ? CB_END_NONE : CB_END_CUT;
+}
+
+static cb_group_end fit_all(cb_joining *x) {
+    x->parts = (cb_parts){0};
+    for (uint32_t i = 0; i < x->n; i++) forget(x, x->step[i]);
+    for (uint32_t i = 0; i < x->n; i++) {
+        const cb_group_end end = fit(x, i);
+        if (end != CB_END_NONE) return end;
+    }
+    return CB_END_NONE;
+}
+
+bool cb_can_join(const cb_joining *x, uint32_t step) {
+    const cb_shaped of = shapes_of(x->steps, step);
+    cb_domain own = {0};
+    return cb_domain_join(&own, &of) && backend_fuses(x, step, cb_part_of(&of, &own));
+}
+
+cb_group_end cb_join(cb_joining *x, uint32_t step) {
+    const cb_shaped of = shapes_of(x->steps, step);
+    const cb_domain before = x->domain;
+    const cb_parts parts = x->parts;
+    if (x->n == CB_GROUP_MOST) return CB_END_LIMIT;
+    if (!cb_domain_join(&x->domain, &of)) return CB_END_DOMAIN;
+    bool widened = x->domain.count != before.count || x->domain.columns != before.columns;
+    x->step[x->n++] = step;
+    const cb_group_end end = widened ? fit_all(x) : fit(x, x->n - 1);
+    if (end == CB_END_NONE) return end;
+    forget(x, step);
+    x->n--;
+    x->domain = before;
+    x->parts = parts;
+    if (widened) (void)fit_all(x); /* as it was: it fitted */
+    return end;
+}
+
+bool cb_joining_is_narrow(const cb_joining *x, uint32_t step) {
+    const cb_shaped of = shapes_of(x->steps, step);
+    cb_domain own = {0};
+    return cb_domain_join(&own, &of) && own.count == x->domain.count &&
+           own.columns > x->domain.columns;
+}
+
+void cb_joining_widen(cb_joining *x, uint32_t step) {
+    const cb_shaped of = shapes_of(x->steps, step);
+    x->start = (cb_domain){0};
+    (void)cb_domain_join(&x->start, &of); /* it has rows */
+    cb_joining_cut(x, 0);
+}
+
+void cb_joining_cut(cb_joining *x, uint32_t n) {
+    uint32_t step[CB_GROUP_MOST];
+    memcpy(step, x->step, sizeof step);
+    for (uint32_t i = 0; i < x->n; i++) forget(x, x->step[i]);
+    x->n = 0;
+    x->domain = x->start;
+    x->parts = (cb_parts){0};
+    for (uint32_t i = 0; i < n; i++) (void)cb_join(x, step[i]); /* they did before, in this order */
+}

@@ -1,0 +1,73 @@
+#include "reads.h"
+
+#include "../ir/work.h"
+
+cb_made cb_made_by(cb_opcode code, cb_part part, uint32_t output, bool late) {
+    switch (part) {
+        case CB_PART_NONE: break;
+        case CB_PART_MAP: return CB_MADE_FULL;
+        case CB_PART_ROW_WISE:
+            if (output == 0) return CB_MADE_FULL;
+            return code == CB_OP_LAYER_NORM || code == CB_OP_RMS_NORM ? CB_MADE_ROW : CB_MADE_LAST;
+        case CB_PART_ROWS:
+        case CB_PART_ROW_MAP: return CB_MADE_ROW;
+        case CB_PART_COLUMNS:
+        case CB_PART_PIECES: return CB_MADE_LAST;
+        case CB_PART_TOTAL: return CB_MADE_LATE;
+        case CB_PART_ONE: return late ? CB_MADE_LATE : CB_MADE_ONE;
+    }
+    return CB_MADE_LAST;
+}
+
+/* A weight or a bias: one a column. */
+static bool is_weight(cb_opcode code, uint32_t input) {
+    switch (code) {
+        case CB_OP_LAYER_NORM:
+        case CB_OP_RMS_NORM: return input >= 1;
+        case CB_OP_LAYER_NORM_BWD:
+        case CB_OP_RMS_NORM_BWD: return input == 2;
+        default: return false;
+    }
+}
+
+bool cb_may_read(cb_opcode code, cb_part part, uint32_t input, cb_made made, cb_view view) {
+    if (made == CB_MADE_OUTSIDE) return true;
+    if (is_weight(code, input)) return false;
+    switch (made) {
+        case CB_MADE_FULL: return view == CB_VIEW_SAME;
+        case CB_MADE_ROW: return view == CB_VIEW_ROW;
+        case CB_MADE_ONE: return view == CB_VIEW_ONE;
+        case CB_MADE_LATE: return view == CB_VIEW_ONE && part == CB_PART_ONE;
+        case CB_MADE_OUTSIDE:
+        case CB_MADE_LAST: break;
+    }
+    return false;
+}
+
+void cb_parts_add(cb_parts *parts, cb_opcode code, cb_part part) {
+    parts->total |= part == CB_PART_TOTAL;
+    parts->columns |=
+        part == CB_PART_COLUMNS || code == CB_OP_LAYER_NORM_BWD || code == CB_OP_RMS_NORM_BWD;
+    parts->draws |= code == CB_OP_DROPOUT || code == CB_OP_UNIFORM;
+}
+
+void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype) {
+    parts->wide |= dtype == CB_F64;
+    parts->narrow |= cb_dtype_is_float(dtype) && dtype != CB_F64;
+}
+
+/* A sum of everything adds up leaves of so many elements in so many lanes (micro/sums.h); a
+ * generator draws so many numbers at a time. Rows must not cut lanes, nor blocks of rows leaves. */
+#define LEAF 1024
+#define LANES 64
+#define DRAWN 8
+
+bool cb_parts_fit(const cb_parts *parts, const cb_domain *domain) {
+    if (domain->columns == 0) return true;
+    if (parts->draws && domain->columns % DRAWN) return false;
+    if (!parts->total) return true;
+    if (domain->columns % LANES) return false;
+    const int64_t rows = domain->count / domain->columns,
+                  blocks = parts->columns ? cb_row_blocks(rows, domain->columns) : 1;
+    return blocks == 1 || (rows + blocks - 1) / blocks * domain->columns % LEAF == 0;
+}

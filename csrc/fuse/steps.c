@@ -1,0 +1,56 @@
+#include "steps.h"
+
+cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p, const cb_plan *plan,
+                        cb_arena *arena, cb_error *err) {
+    const uint32_t n_step = plan->schedule.n_step;
+    *s = (cb_steps){.g = g, .p = p, .plan = plan};
+    s->n_place = plan->lives.n_instance + (uint32_t)g->storages.len;
+    s->real = CB_NEW(arena, uint32_t, n_step);
+    s->maker = CB_NEW(arena, uint32_t, s->n_place);
+    s->reads = CB_NEW(arena, uint32_t, s->n_place);
+    if (!s->real || !s->maker || !s->reads) return cb_no_memory(err);
+    for (uint32_t i = 0; i < s->n_place; i++) s->maker[i] = CB_NONE;
+    for (uint32_t step = 0; step < n_step; step++) {
+        if (p->op_flags[cb_step_id(s, step)] & CB_POP_VIEW) continue;
+        if (cb_action_at(&plan->schedule, step) != CB_ACTION_RUN) continue;
+        const cb_op *op = cb_step_op(s, step);
+        s->real[s->n_real++] = step;
+        for (uint32_t k = 0; k < op->n_in; k++) s->reads[cb_place_in(s, step, k)]++;
+        for (uint32_t k = 0; k < op->n_out; k++) {
+            uint32_t *maker = &s->maker[cb_place_out(s, step, k)];
+            if (*maker == CB_NONE) *maker = step;
+        }
+    }
+    return CB_OK;
+}
+
+cb_status cb_steps_once(cb_steps *s, cb_plan *plan, const cb_graph *g, const cb_problem *p,
+                        cb_arena *arena, cb_error *err) {
+    const uint32_t n = (uint32_t)g->ops.len;
+    uint32_t *step = CB_NEW(arena, uint32_t, n), *in = CB_NEW(arena, uint32_t, n + (size_t)1),
+             *out = CB_NEW(arena, uint32_t, n + (size_t)1);
+    if (!step || !in || !out) return cb_no_memory(err);
+    for (uint32_t i = 0; i < n; i++) {
+        step[i] = i;
+        in[i + 1] = in[i] + g->ops.at[i].n_in;
+        out[i + 1] = out[i] + g->ops.at[i].n_out;
+    }
+    uint32_t *none = CB_NEW(arena, uint32_t, (size_t)in[n] + out[n]);
+    if (!none) return cb_no_memory(err);
+    for (uint32_t i = 0; i < in[n] + out[n]; i++) none[i] = CB_NONE;
+    plan->schedule = (cb_schedule){.n_step = n, .step = step};
+    plan->lives = (cb_lives){
+        .value_instance_in = none, .value_instance_out = none, .in_begin = in, .out_begin = out};
+    return cb_steps_init(s, g, p, plan, arena, err);
+}
+
+bool cb_step_shares_scratch(const cb_steps *s, uint32_t step, uint32_t other) {
+    const int a = cb_op_index_input(cb_step_op(s, step)->code),
+              b = cb_op_index_input(cb_step_op(s, other)->code);
+    const uint64_t bytes = cb_step_scratch(s, step);
+    if (a < 0 || b < 0 || bytes == 0 || cb_step_scratch(s, other) != bytes) return false;
+    const cb_value_id index = cb_op_ins(s->g, cb_step_id(s, step))[a];
+    if (cb_op_ins(s->g, cb_step_id(s, other))[b] != index) return false;
+    const cb_value *v = &s->g->values.at[index];
+    return bytes == cb_align_up((size_t)cb_numel(&v->shape) * cb_dtype_size(v->dtype));
+}

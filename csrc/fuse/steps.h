@@ -1,0 +1,67 @@
+/* steps.h: a plan's schedule as those see it who build groups: which steps run, what they read
+ * and make.
+ *
+ * A place is where a value is kept: an instance of the plan, or, behind those, a storage in an
+ * argument's memory. */
+#ifndef CB_FUSE_STEPS_H
+#define CB_FUSE_STEPS_H
+
+#include "../ir/graph.h"
+#include "../plan/schedule/plan.h"
+
+typedef struct cb_steps {
+    const cb_graph *g;
+    const cb_problem *p;
+    const cb_plan *plan;
+    uint32_t n_real, n_place;
+    uint32_t *real;  /* [n_real] steps that run and are not views, in order */
+    uint32_t *maker; /* [n_place] step that makes it, CB_NONE: the caller does */
+    uint32_t *reads; /* [n_place] by steps that are no views, each input counted */
+} cb_steps;
+
+CB_MUST_CHECK cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p,
+                                      const cb_plan *plan, cb_arena *arena, cb_error *err);
+/* The same of every op once, before anything is planned: nothing has a place but a storage. Fills
+ * `plan` as far as this looks at it. */
+CB_MUST_CHECK cb_status cb_steps_once(cb_steps *s, cb_plan *plan, const cb_graph *g,
+                                      const cb_problem *p, cb_arena *arena, cb_error *err);
+
+static inline cb_op_id cb_step_id(const cb_steps *s, uint32_t step) {
+    return s->plan->schedule.step[step];
+}
+static inline const cb_op *cb_step_op(const cb_steps *s, uint32_t step) {
+    return &s->g->ops.at[cb_step_id(s, step)];
+}
+static inline uint32_t cb_place_of(const cb_steps *s, cb_value_id value, uint32_t instance) {
+    if (instance != CB_NONE) return instance;
+    return s->plan->lives.n_instance + s->g->values.at[value].storage;
+}
+static inline uint32_t cb_place_in(const cb_steps *s, uint32_t step, uint32_t k) {
+    const cb_lives *lives = &s->plan->lives;
+    return cb_place_of(s, cb_op_ins(s->g, cb_step_id(s, step))[k],
+                       lives->value_instance_in[lives->in_begin[step] + k]);
+}
+static inline uint32_t cb_place_out(const cb_steps *s, uint32_t step, uint32_t k) {
+    const cb_lives *lives = &s->plan->lives;
+    return cb_place_of(s, cb_step_op(s, step)->out_begin + k,
+                       lives->value_instance_out[lives->out_begin[step] + k]);
+}
+/* Bytes that the plan places for it: none in an argument's memory. */
+static inline uint64_t cb_place_bytes(const cb_steps *s, uint32_t place) {
+    const cb_lives *lives = &s->plan->lives;
+    return place < lives->n_instance ? lives->instance[place].bytes : 0;
+}
+/* Whether it is there after the last step. */
+static inline bool cb_place_held(const cb_steps *s, uint32_t place) {
+    const cb_lives *lives = &s->plan->lives;
+    return place >= lives->n_instance || lives->instance[place].last == s->plan->schedule.n_step;
+}
+/* Whether the scratch of one step may be that of another in the same group: both hold a copy of the
+ * same indices, and nothing else. */
+bool cb_step_shares_scratch(const cb_steps *s, uint32_t step, uint32_t other);
+static inline uint64_t cb_step_scratch(const cb_steps *s, uint32_t step) {
+    uint32_t scratch = s->plan->lives.scratch_instance[step];
+    return scratch == CB_NONE ? 0 : s->plan->lives.instance[scratch].bytes;
+}
+
+#endif

@@ -1,0 +1,142 @@
+/* How a group is taken apart: the row of the executor is chosen, instructions are translated in
+ * order (translate.c), and what they are made of is put into phases (phases.c). */
+#include "decompose.h"
+
+#include <string.h>
+
+#include "../base/philox.h"
+#include "../lower/alone.h"
+#include "phases.h"
+#include "translate.h"
+
+/* Shorter runs are gathered: to begin a row costs as much as a few hundred elements. */
+#define SHORTEST_ROW 256
+/* A row of short repetitions grows to this. */
+#define REPEATED_ROW 2048
+
+static int64_t common(int64_t a, int64_t b) {
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* An instruction that is a group of its own has no part in the program. */
+static cb_part part_of(const cb_instr *instr, const cb_alone *alone) {
+    return instr->part != CB_PART_NONE ? instr->part : alone->part;
+}
+
+/* Whether its rows lie across memory: they are gathered together. */
+static bool lies_across(const cb_walk *w) {
+    const int last = w->rank - 1;
+    return last > 0 && w->stride[0][last] > 1 && w->stride[0][last - 1] == 1;
+}
+
+/* Rows cut neither the lanes of sums nor the blocks of random numbers; where a row is longer than a
+ * task, its pieces have to begin with leaves. */
+static bool may_cut(int64_t columns, bool has_total, bool draws) {
+    const int64_t grain = columns > CB_X_CHUNK ? CB_X_LEAF : CB_X_LANES;
+    return !(has_total && columns % grain) && !(draws && columns % CB_PHILOX_BLOCK);
+}
+
+/* Elements after which an operand begins again; 0: it never does, -1: it is one element. */
+static int64_t period_of(const cb_walk *w, int64_t count) {
+    if (w->rank == 1 && w->stride[0][0] == 0) return -1;
+    return w->stride[0][0] == 0 ? count / w->dim[0] : 0;
+}
+
+/* A row after which what repeats begins again: it is gathered once for many rows. 0: there is none
+ * of whole vectors. `period`: of all that repeats. */
+static int64_t repeating_columns(int64_t period, int64_t count) {
+    int64_t columns = period;
+    while ((columns < REPEATED_ROW || columns % CB_X_LANES) && columns <= CB_X_CHUNK / 2 &&
+           count / columns % 2 == 0)
+        columns *= 2;
+    const bool fits = columns >= SHORTEST_ROW && columns <= CB_X_CHUNK && columns < count;
+    return fits && columns % CB_X_LANES == 0 ? columns : 0;
+}
+_Static_assert(CB_X_LANES % CB_PHILOX_BLOCK == 0, "rows of whole vectors cut no block of draws");
+
+/* The longest row over which every operand runs evenly; where that is too short, one after which
+ * they repeat, or the whole. */
+static int64_t flat_columns(const cb_program *p, const cb_group *g, const cb_alone *alone,
+                            int64_t count) {
+    int64_t columns = count, period = -1;
+    bool has_total = false, draws = false;
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
+        const cb_part part = part_of(&p->instr[i], alone);
+        has_total = has_total || part == CB_PART_TOTAL;
+        draws = draws || p->instr[i].code == CB_OP_DROPOUT;
+        if (part != CB_PART_MAP && part != CB_PART_TOTAL) continue;
+        for (uint32_t k = 0; k < p->instr[i].n_in; k++) {
+            const cb_operand *o = &p->operand[p->operand_id[p->instr[i].in_begin + k]];
+            if (cb_t_is_whole(o)) continue;
+            cb_walk w = cb_t_walk_of(o);
+            int64_t stride = w.stride[0][w.rank - 1];
+            if (stride == 0 || stride == 1 || lies_across(&w))
+                columns = common(columns, w.dim[w.rank - 1]);
+            const int64_t own = period_of(&w, count);
+            if (own >= 0) period = period < 0 || period == own ? own : 0;
+        }
+    }
+    if (columns >= SHORTEST_ROW && may_cut(columns, has_total, draws)) return columns;
+    const int64_t repeating = period > 0 ? repeating_columns(period, count) : 0;
+    return repeating ? repeating : count;
+}
+
+static bool is_wide(const cb_program *p, const cb_group *g) {
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
+        const uint32_t *ins = p->operand_id + p->instr[i].in_begin;
+        for (uint32_t k = 0; k < p->instr[i].n_in; k++)
+            if (p->operand[ins[k]].dtype == CB_F64) return true;
+        if (p->operand[p->operand_id[p->instr[i].out_begin]].dtype == CB_F64) return true;
+    }
+    return false;
+}
+
+cb_status cb_microcode_of(const cb_program *program, uint32_t group, const cb_x_limits *limits,
+                          cb_x_room *room, cb_microcode *out, cb_error *err) {
+    const cb_group *g = &program->group[group];
+    const cb_instr *first = &program->instr[g->instr_begin];
+    cb_alone alone = {.domain = g->domain};
+    if (g->domain.count == 0) alone = cb_alone_of(program, first, cb_kernels_fuse);
+    const cb_domain domain = alone.domain;
+    cb_translation x = {.p = program, .domain = domain, .m = out, .limits = limits};
+    *out = (cb_microcode){
+        .columns = domain.columns, .has_rows = domain.columns > 0, .is_wide = is_wide(program, g)};
+    cb_t_lay_out(out, room);
+    if (!out->has_rows) out->columns = flat_columns(program, g, &alone, domain.count);
+    out->rows = out->columns ? domain.count / out->columns : 0;
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++)
+        cb_t_instruction(&x, i, part_of(&program->instr[i], &alone));
+    cb_t_arrange(&x);
+    if (!x.is_full) return CB_OK;
+    return cb_fail(err, CB_UNSUPPORTED, "executor: group %u does not fit the tables", group);
+}
+
+/* The first n of a table, in `memory`. */
+#define KEEP(field, n)                                                    \
+    do {                                                                  \
+        void *kept = cb_arena_get(memory, (size_t)(n), sizeof *m->field); \
+        if (!kept) return cb_no_memory(err);                              \
+        memcpy(kept, m->field, (size_t)(n) * sizeof *m->field);           \
+        m->field = kept;                                                  \
+    } while (0)
+
+cb_status cb_microcode_keep(cb_microcode *m, cb_arena *memory, cb_error *err) {
+    m->micro = NULL;
+    KEEP(number, m->n_number);
+    KEEP(stream, m->n_stream);
+    KEEP(constant, m->n_scalar);
+    KEEP(load, m->n_load);
+    KEEP(store, m->n_store);
+    KEEP(once, m->n_once);
+    KEEP(give, m->n_give);
+    KEEP(total, m->n_total);
+    KEEP(column, m->n_columns);
+    KEEP(pieces, m->n_pieces);
+    KEEP(acc_kind, m->n_acc);
+    return CB_OK;
+}

@@ -1,0 +1,107 @@
+/* ops.h: what the executor's instructions compute, once for all forms, for f32 and for f64:
+ * expressions in x and y, and in the names SEL(condition, a, b), ONE_WHERE(condition) and F(exp),
+ * which are defined for vectors (kern_executor.c) and for numbers (scalar.c). Truth is 1 or 0. */
+#ifndef CB_MICRO_OPS_H
+#define CB_MICRO_OPS_H
+
+/* clang-format off */
+/* An op whose operands cannot be swapped has a reversed twin (R): the first operand of an
+ * instruction is the register it overwrites. */
+#define CB_X_SUMS(X)                                    \
+    X(ADD, x + y)                                       \
+    X(SUB, x - y)                                       \
+    X(RSUB, y - x)
+#define CB_X_PRODUCTS(X)                                \
+    X(MUL, x * y)                                       \
+    X(DIV, x / y)                                       \
+    X(RDIV, y / x)
+#define CB_X_BINARY(X)                                  \
+    CB_X_SUMS(X)                                        \
+    CB_X_PRODUCTS(X)                                    \
+    X(MAXIMUM, SEL((x > y) | (x != x), x, y))           \
+    X(RMAXIMUM, SEL((y > x) | (y != y), y, x))          \
+    X(MINIMUM, SEL((x < y) | (x != x), x, y))           \
+    X(RMINIMUM, SEL((y < x) | (y != y), y, x))          \
+    X(EQ, ONE_WHERE(x == y))                            \
+    X(NE, ONE_WHERE(x != y))                            \
+    X(LT, ONE_WHERE(x < y))                             \
+    X(LE, ONE_WHERE(x <= y))                            \
+    X(GT, ONE_WHERE(x > y))                             \
+    X(GE, ONE_WHERE(x >= y))                            \
+    X(AND, ONE_WHERE((x != 0.0f) & (y != 0.0f)))        \
+    X(OR, ONE_WHERE((x != 0.0f) | (y != 0.0f)))         \
+    X(RELU_BWD, SEL(y <= 0.0f, ZERO, x))                \
+    X(RRELU_BWD, SEL(x <= 0.0f, ZERO, y))               \
+    X(KEEP, SEL(x != 0.0f, y, ZERO))                    \
+    X(RKEEP, SEL(y != 0.0f, x, ZERO))                   \
+    X(GELU_TANH_SLOPE, F(gelu_tanh_slope_of)(x, y))     \
+    X(RGELU_TANH_SLOPE, F(gelu_tanh_slope_of)(y, x))
+
+#define CB_X_UNARY(X)                                   \
+    X(NEG, -x)                                          \
+    X(ABS, F(abs)(x))                                   \
+    X(SIGN, SEL(x > 0.0f, ONE, SEL(x < 0.0f, -ONE, SEL(x == 0.0f, ZERO, x)))) \
+    X(FLOOR, F(floor)(x))                               \
+    X(SQRT, F(sqrt)(x))                                 \
+    X(RSQRT, 1.0f / F(sqrt)(x))                         \
+    X(RECIPROCAL, 1.0f / x)                             \
+    X(TANH_SLOPE, 1.0f - x * x)                         \
+    X(SIGMOID_SLOPE, x * (1.0f - x))                    \
+    X(RELU, SEL(x < 0.0f, ZERO, x))                     \
+    X(NOT, ONE_WHERE(x == 0.0f))                        \
+    X(TRUTH, ONE_WHERE(x != 0.0f))
+
+/* Elementary functions (vecmath.h). */
+#define CB_X_MATH(X)                                    \
+    X(EXP, F(exp)(x))                                   \
+    X(LOG, F(log)(x))                                   \
+    X(LOG1P, F(log1p)(x))                               \
+    X(TANH, F(tanh)(x))                                 \
+    X(SIGMOID, F(sigmoid)(x))                           \
+    X(ERF, F(erf)(x))                                   \
+    X(GELU_TANH_PART, F(gelu_tanh_part)(x))
+
+/* Of f32 alone: a 16-bit float as an f32. */
+#define CB_X_HALF(X)                                    \
+    X(ROUND_BF16, F(round_bf16)(x))                     \
+    X(ROUND_F16, F(round_f16)(x))
+
+/* In f32 the vectors take arguments up to CB_SIN_MAX_F32. */
+#define CB_X_ROUND(X)                                   \
+    X(SIN, sin)                                         \
+    X(COS, cos)
+/* clang-format on */
+
+/* Two results of one operand: a in the register of the operand, b in the other one. NORMAL: the
+ * probability below x and e^(-x^2 / 2). */
+#define CB_X_PAIR(X) \
+    X(NORMAL)        \
+    X(SIN_COS)
+
+#define CB_X_ID(id, ...) CB_X_##id,
+typedef enum cb_x_op {
+    CB_X_BINARY(CB_X_ID) CB_X_BINARY_END,
+    CB_X_UNARY_BEGIN = CB_X_BINARY_END - 1,
+    CB_X_UNARY(CB_X_ID) CB_X_MATH(CB_X_ID) CB_X_ROUND(CB_X_ID) CB_X_HALF(CB_X_ID) CB_X_UNARY_END,
+    CB_X_PAIR_BEGIN = CB_X_UNARY_END - 1,
+    CB_X_PAIR(CB_X_ID) CB_X_PAIR_END,
+    CB_X_SELECT = CB_X_PAIR_END, /* x where the condition is not 0, else y */
+    CB_X_ACC,                    /* += into an accumulator: a sum over the row */
+    CB_X_AMAX,
+    CB_X_AMIN,
+    CB_X_COLUMN, /* += into a row of column sums */
+    CB_X_TAKE,   /* the element at a position of the row, to a number */
+    CB_X_ADD_AT, /* a number more in the element at a position of the row */
+    CB_X_STORE,
+    CB_X_OP_COUNT
+} cb_x_op;
+
+#define CB_X_N_SUMS (CB_X_RSUB + 1)
+#define CB_X_N_OF_SCALED (CB_X_RDIV + 1)
+#define CB_X_N_BINARY CB_X_BINARY_END
+#define CB_X_N_UNARY (CB_X_UNARY_END - CB_X_BINARY_END)
+#define CB_X_N_PAIR (CB_X_PAIR_END - CB_X_UNARY_END)
+#define CB_X_UNARY_INDEX(op) ((op)-CB_X_BINARY_END)
+#define CB_X_PAIR_INDEX(op) ((op)-CB_X_UNARY_END)
+
+#endif

@@ -1,0 +1,9 @@
+/* translate.h: what an instruction adds to the tables. */
+#ifndef CB_MICRO_TRANSLATE_H
+#define CB_MICRO_TRANSLATE_H
+
+#include "translation.h"
+
+void cb_t_instruction(cb_translation *x, uint32_t instr, cb_part part);
+
+#endif
