@@ -33,7 +33,7 @@ static void print_shape(cb_str *out, cb_dtype dtype, const cb_shape *shape) {
     cb_str_addf(out, "]");
 }
 
-static void print_operand(const cb_program *p, uint32_t id, cb_str *out) {
+void cb_program_print_operand(const cb_program *p, uint32_t id, cb_str *out) {
     static const char *const spaces[] = {"b", "in", "out", "l"};
     const cb_operand *x = &p->operand[id];
     cb_str_addf(out, "%s%" PRIu32, spaces[x->space], x->buffer);
@@ -100,12 +100,12 @@ static void print_attrs(const cb_instr *instr, cb_str *out) {
 static void print_instr(const cb_program *p, const cb_instr *instr, cb_str *out) {
     for (uint32_t k = 0; k < instr->n_out; k++) {
         if (k) cb_str_addf(out, ", ");
-        print_operand(p, p->operand_id[instr->out_begin + k], out);
+        cb_program_print_operand(p, p->operand_id[instr->out_begin + k], out);
     }
     cb_str_addf(out, " = %s(", cb_op_def_of(instr->code)->name);
     for (uint32_t k = 0; k < instr->n_in; k++) {
         if (k) cb_str_addf(out, ", ");
-        print_operand(p, p->operand_id[instr->in_begin + k], out);
+        cb_program_print_operand(p, p->operand_id[instr->in_begin + k], out);
     }
     cb_str_addf(out, ")");
     print_attrs(instr, out);

@@ -1,5 +1,6 @@
-"""The CUDA C that small programs become, compared with the files in tests/golden/kernels. It is
-written without a GPU, a driver or NVRTC. After a change of the generator that is meant:
+"""What small programs become, compared with files: CUDA C with tests/golden/kernels, records of the
+CPU's executor with tests/golden/records. Neither needs a GPU, a driver or NVRTC. After a change of
+a generator that is meant:
 
     CUTBACK_UPDATE_GOLDEN=1 python -m pytest tests/gpu_sim/test_texts.py
 """
@@ -20,7 +21,7 @@ from cutback import functional as F
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
-FOLDER = Path(__file__).parents[1] / "golden" / "kernels"
+GOLDEN = Path(__file__).parents[1] / "golden"
 Program = tuple[Callable[..., Any], list[Any], dict[str, Any]]
 """A function, its arguments, and options of ``cutback.compile``."""
 
@@ -145,23 +146,48 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-def text_of(name: str) -> str:
+RECORDS = (
+    "casts",
+    "softmax",
+    "layer_norm_backward",
+    "cross_entropy",
+    "dropout",
+    "adamw",
+    "f64_norm",
+)
+"""Programs whose records are compared, too."""
+
+
+def text_of(name: str, backend: str) -> str:
     function, arguments, options = PROGRAMS[name]
     step = cb.compile(function, **options)
-    return step.prepare(*arguments).code("cuda")
+    return step.prepare(*arguments).code(backend)
+
+
+def compare(file: Path, text: str) -> None:
+    if os.environ.get("CUTBACK_UPDATE_GOLDEN"):
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8"), f"{file.name} is not what is written now"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_text_is_as_before(name: str) -> None:
-    file = FOLDER / f"{name}.cu"
-    text = text_of(name)
-    if os.environ.get("CUTBACK_UPDATE_GOLDEN"):
-        file.write_text(text, encoding="utf-8")
-    assert text == file.read_text(encoding="utf-8"), f"{file.name} is not what the generator writes"
+def test_kernels_are_as_before(name: str) -> None:
+    compare(GOLDEN / "kernels" / f"{name}.cu", text_of(name, "cuda"))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_are_as_before(name: str) -> None:
+    compare(GOLDEN / "records" / f"{name}.txt", text_of(name, "cpu"))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_record_has_a_name(name: str) -> None:
+    assert "unknown" not in text_of(name, "cpu")
 
 
 def test_each_file_has_a_program() -> None:
-    assert {file.stem for file in FOLDER.glob("*.cu")} == set(PROGRAMS)
+    assert {file.stem for file in (GOLDEN / "kernels").glob("*.cu")} == set(PROGRAMS)
+    assert {file.stem for file in (GOLDEN / "records").glob("*.txt")} == set(RECORDS)
 
 
 def test_it_is_what_was_compiled(
@@ -176,6 +202,12 @@ def test_it_is_what_was_compiled(
     assert len(kernels) == sources.count("__global__") == 2
     assert all(kernel.strip() in sources for kernel in kernels)
     assert text.startswith("// compute capability 9.0")
+
+
+def test_records_of_a_compiled_step_are_those() -> None:
+    step = cb.compile(lambda x: F.softmax(x @ x / 2, -1), argnums=None).prepare(f32(20, 20))
+    assert step.code() == step.code("cpu")
+    assert "group 0 by kernels of single ops\n  matmul\ngroup 1 [1x400] f32" in step.code()
 
 
 def test_what_has_no_code_is_named() -> None:

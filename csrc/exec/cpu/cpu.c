@@ -88,6 +88,30 @@ static cb_status cpu_compile(const cb_program *program, void *device, void **out
     return CB_OK;
 }
 
+static void print_groups(const state *s, cb_str *out) {
+    const cb_program *p = s->x.program;
+    for (uint32_t g = 0; g < p->n_group; g++) {
+        cb_str_addf(out, "group %u ", g);
+        if (cb_executor_has(s->executor, g)) {
+            cb_executor_print(s->executor, g, out);
+            continue;
+        }
+        cb_str_addf(out, "by kernels of single ops\n");
+        for (uint32_t i = 0; i < p->group[g].n_instr; i++)
+            cb_str_addf(out, "  %s\n",
+                        cb_op_def_of(p->instr[p->group[g].instr_begin + i].code)->name);
+    }
+}
+
+static cb_status cpu_code(const cb_program *program, const cb_runtime *runtime, void *handle,
+                          cb_str *out, cb_error *err) {
+    void *made = NULL;
+    if (!handle) CB_TRY(cpu_compile(program, (void *)(uintptr_t)runtime, &made, err));
+    print_groups(handle ? handle : made, out);
+    cpu_destroy(made);
+    return CB_OK;
+}
+
 static cb_status make_arena(state *s, cb_error *err) {
     const cb_program *p = s->x.program;
     s->arena = cb_malloc(s->x.runtime->alloc, (size_t)p->arena_bytes);
@@ -142,6 +166,7 @@ const cb_backend cb_backend_cpu = {
     .fuses = cb_kernels_fuse,
     .supports = cb_executable_supports,
     .compile = cpu_compile,
+    .code = cpu_code,
     .run = cpu_run,
     .address = cpu_address,
     .destroy = cpu_destroy,

@@ -7,6 +7,7 @@
 #include "../../../lower/alone.h"
 #include "../../../micro/decompose.h"
 #include "numbers.h"
+#include "print.h"
 #include "scalar.h"
 
 struct cb_executor {
@@ -105,6 +106,10 @@ static cb_status make_memory(cb_executor *e, cb_error *err) {
 }
 
 bool cb_executor_has(const cb_executor *e, uint32_t group) { return e->group[group] != NULL; }
+
+void cb_executor_print(const cb_executor *e, uint32_t group, cb_str *out) {
+    cb_x_print(e->group[group], e->x->program, out);
+}
 
 /* ---- one row --------------------------------------------------------------------------------- */
 

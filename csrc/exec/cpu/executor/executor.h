@@ -15,6 +15,8 @@ typedef struct cb_executor cb_executor;
 CB_MUST_CHECK cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err);
 void cb_executor_free(cb_executor *e); /* before x; NULL is fine */
 bool cb_executor_has(const cb_executor *e, uint32_t group);
+/* The records of a group that it has, as text for people. */
+void cb_executor_print(const cb_executor *e, uint32_t group, cb_str *out);
 /* Addresses are those of x->tensor and x->address. */
 CB_MUST_CHECK cb_status cb_executor_run(cb_executor *e, uint32_t group, const cb_bindings *bindings,
                                         cb_error *err);

@@ -480,7 +480,7 @@ static void run(cb_x_context *c, const cb_record *s, int64_t i) {
 static void run(cb_x_context *c, const cb_record *s, int64_t i) {
     memset(c->FIELD(reg), 0, sizeof c->FIELD(reg));
     c->again = s;
-    while (s) s = ((op_fn)s->fn)(c, s, &i);
+    while (s) s = run_one(c, s, &i);
 }
 #endif
 

@@ -49,6 +49,9 @@ typedef void (*cb_x_fn)(void); /* of the type that an instruction set's build gi
 typedef struct cb_record {
     cb_x_fn fn;
     int16_t dst, b, c, to; /* what they number depends on the function */
+#ifdef CB_PROFILE
+    _Atomic uint64_t count, ticks; /* how often it ran, and for how long */
+#endif
 } cb_record;
 
 /* Leaves of a sum in pairs: digit k of a binary counter holds the sum of 2^k leaves. */

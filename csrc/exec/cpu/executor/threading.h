@@ -44,9 +44,9 @@ typedef VB BYTES;
 
 /* ---- the calling convention ------------------------------------------------------------------ */
 
-#if !defined(CB_X_CALLS) &&                                               \
-    (!defined(__x86_64__) || defined(_WIN32) || !defined(__OPTIMIZE__) || \
-     defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(CB_SANITIZED))
+#if !defined(CB_X_CALLS) && (!defined(__x86_64__) || defined(_WIN32) || !defined(__OPTIMIZE__) || \
+                             defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||     \
+                             defined(CB_SANITIZED) || defined(CB_PROFILE))
 #define CB_X_CALLS 1
 #endif
 
@@ -96,6 +96,31 @@ typedef const cb_record *(*op_fn)(ARGS);
 #define NEXT LEAVE(s + 1)
 #define LOOP_AGAIN LEAVE(c->again)
 #define FINISH return NULL
+
+#ifdef CB_PROFILE
+static uint64_t ticks_now(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#else
+    uint64_t ticks;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+    return ticks;
+#endif
+}
+
+static const cb_record *run_one(cb_x_context *c, const cb_record *s, int64_t *i) {
+    cb_record *counted = (cb_record *)(uintptr_t)s; /* records lie in memory of the executor */
+    const uint64_t begin = ticks_now();
+    const cb_record *next = ((op_fn)s->fn)(c, s, i);
+    counted->ticks += ticks_now() - begin;
+    counted->count++;
+    return next;
+}
+#else
+static const cb_record *run_one(cb_x_context *c, const cb_record *s, int64_t *i) {
+    return ((op_fn)s->fn)(c, s, i);
+}
+#endif
 
 #endif
 
