@@ -145,6 +145,7 @@ def test_an_interrupt_at_each_bytecode(every):
 
         old = sys.gettrace()
         try:
+            sys._getframe().f_trace_opcodes = True  # 3.12 looks for one frame that has it
             sys.settrace(tracer)
             step(params, buffers, x)
             finished = True

@@ -55,6 +55,7 @@ def interrupted(step, number):
 
     old = sys.gettrace()
     try:
+        sys._getframe().f_trace_opcodes = True  # 3.12 looks for one frame that has it
         sys.settrace(tracer)
         step()
     except KeyboardInterrupt:
