@@ -1,29 +1,33 @@
 """Generated programs of odd things that users do in a region or in what they compile.
 
 A program is text. It defines ``program(x, w, n)`` for a matrix ``x`` [4, 4], a weight ``w`` [4, 4]
-that needs a gradient and a buffer ``n`` [4]. It is called as it is, and the reference is what
-PyTorch does with it: the kind of error that it ends in does not matter here, only that no
-AssertionError or AttributeError comes from inside the bridge."""
+that needs a gradient and a buffer ``n`` [4]. ``verdict`` compares what a door of ours makes of a
+program with eager PyTorch, and with PyTorch's own checkpoint or ``aot_eager``."""
 
 # ruff: noqa: E501  (a statement of a program is one line)
 from __future__ import annotations
 
+import copy
 import linecache
 import random
 import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._pytree import tree_leaves
 
 HEADER = """\
 import copy, contextlib, dataclasses, collections
 import torch
 import torch.nn.functional as F
+import cutback.torch as ct
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
@@ -68,6 +72,65 @@ class Keep(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         return g + ctx.x.detach() * 0, None
+
+class Halves(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        a, b = x.sin(), x.cos()
+        ctx.save_for_backward(a, b, None)
+        ctx.set_materialize_grads(False)
+        return a, b, None
+    @staticmethod
+    def backward(ctx, g, h, _):
+        a, b, none = ctx.saved_tensors
+        assert none is None
+        return (0 if g is None else g * b) - (0 if h is None else h * a)
+
+class Both(torch.autograd.Function):
+    @staticmethod
+    def forward(x, w):
+        return x * w, w * 2
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.needed = ctx.needs_input_grad
+    @staticmethod
+    def backward(ctx, g, h):
+        x, w = ctx.saved_tensors
+        return g * w if ctx.needed[0] else None, g * x + 2 * h
+
+class Dirty(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+class Late(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        ctx.x, ctx.name = x, "late"
+        return x @ w
+    @staticmethod
+    def backward(ctx, g):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            w = ctx.saved_tensors[1].detach().requires_grad_()
+            return torch.autograd.grad(x @ w, (x, w), g)
 
 lin = torch.nn.Linear(4, 4)
 norm = torch.nn.BatchNorm1d(4)
@@ -222,40 +285,159 @@ STATEMENTS = (
     "h = h.share_memory_() if not h.requires_grad else h",
     "h = h.__torch_function__(torch.add, (torch.Tensor,), (h, h))",
     "with torch.set_default_device('cpu') or contextlib.nullcontext(): h = h + 1",
+    "h = TwoTensor(h, h.clone()).matmul(TwoTensor(w, w.clone())).a",
+    "t = TwoTensor(h, h * 3); t = t * 2; h = t.b + t.a",
+    "k = TwoTensor(n.clone(), n.clone()); k.mul_(2); h = h + k.a",
+    "k = x.new_empty(0); h = h + k.sum()",
+    "k = h.new_empty(0, 4); h = torch.cat([k, h]) * 2",
+    "h = h * h.new_tensor(2.0).sin()",
+    "h = h * w.sum().exp().log()",
+    "h = h.sum() * h.new_ones(())",
+    "h = h.mean(0).sum().expand(4, 4) + h",
+    "h = (h.bfloat16() @ w.bfloat16()).float()",
+    "h = F.linear(h.bfloat16(), w.bfloat16()).relu()",
+    "h = torch.complex(h, w).exp().abs()",
+    "h = torch.view_as_complex(torch.stack([h, w], -1)).mul(1j).real",
+    "h = torch.complex(h, h).conj().resolve_conj().imag.neg()",
+    "h = torch.view_as_real(torch.complex(h, w).conj())[..., 1]",
+    "h = torch.cond(h.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (h,))",
+    "h = torch.cond(h.sum() > 0, lambda a, b: (a @ b).sin(), lambda a, b: a * b, (h, w))",
+    "torch._dynamo.graph_break(); h = h.sin()",
+    "h = h.sin(); torch._dynamo.graph_break(); h = h * w",
+    "k = h.shape[0] * h.stride(0); h = h * k",
+    "h = h.reshape(h.shape[0] * 2, -1).sin().reshape(4, 4)",
+    "h = h[: h.shape[0] // 2].repeat(2, 1)",
+    "h = torch.arange(h.shape[0]).float()[:, None] * h",
+    "h = h.masked_select(h > h.min()).sum() + h",
+    "h = torch.unique(n).sum() + h",
+    "k = torch.nonzero(n > 0); h = h * (k.shape[0] + 1)",
+    "with torch.no_grad(): w.mul_(1.0)",
+    "with torch.no_grad(): n.copy_(h[0])",
+    "with torch.no_grad(): h.clone().mul_(2)",
+    "with torch.no_grad(): k = h.detach(); h = h * k.sigmoid()",
+    "h = Halves.apply(h)[0] + h",
+    "h, k = Both.apply(h, w); h = h + k",
+    "h = Both.apply(h, w)[0]",
+    "h = Dirty.apply(h.clone())",
+    "h = Twice.apply(h)",
+    "h = Late.apply(h, w)",
+    "h = torch.func.vmap(lambda a, b: (a * b).sum())(h, w)[:, None] * h",
+    "h = torch.func.grad(lambda a: (a @ w).sum())(h)",
+    "h = h * torch.func.grad(lambda a: (a * a).sum())(w.detach())",
+    "h = F.layer_norm(h, (4,), w[0], n)",
+    "h = F.rms_norm(h, (4,), w[0])",
+    "h = F.cross_entropy(h, torch.tensor([0, 1, 2, 3])) * h",
+    "h = F.conv1d(h[None], w[:, :, None])[0]",
+    "h = F.max_pool1d(h[None], 2)[0].repeat(1, 2)",
+    "h = F.embedding_bag(torch.tensor([[0, 1], [2, 3]]), w).repeat(2, 1) * h",
+    "h = torch.nn.utils.parametrizations.weight_norm(copy.deepcopy(lin))(h)",
+    "h = checkpoint(lin, h, use_reentrant=False)",
+    "h = ct.checkpoint(lambda a: a.sin().cos(), h)",
+    "h = ct.checkpoint(lambda a, b: (a @ b).sin(), h, w, policy_fn=[torch.ops.aten.mm])",
+    "h = h.index_put((torch.tensor([0, 1]),), w[:2])",
+    "h = h.scatter_add(0, torch.zeros(4, 4, dtype=torch.int64), w)",
+    "h = h.sort(0)[0]",
+    "h = h.topk(4)[0]",
+    "h = h.cumsum(0).diff(dim=0, prepend=n[None])",
+    "h = h.unbind(0)[0].expand_as(h)",
+    "h = h.clone(); h.diagonal().zero_()",
+    "h = h.clone(); h.t().mul_(n)",
+    "h = torch.utils.checkpoint.checkpoint_sequential([torch.sin, torch.cos], 2, h, use_reentrant=False)",
+    "h = torch.func.linearize(torch.sin, h)[1](h)",
+    "h = [h, {'a': h * 2}, None][1]['a']",
+    "h = sum(h for _ in range(3))",
+    "print(end='')",
+    "h = h * int(h.shape[0] == 4)",
+    "h = h.__getitem__((slice(None), None)).squeeze(1)",
+    "h = h[..., [0, 2, 1, 3]]",
+    "h = torch.Tensor.backward and h",
+    "k = torch.randint(0, 4, (4,)); h = h[k]",
+    "h = F.dropout(h, 0.5) + F.dropout(w, 0.1)",
+    "h = F.scaled_dot_product_attention(h[None], h[None], h[None], dropout_p=0.5)[0]",
+    "h = h.bernoulli().detach() * h",
+    "h = torch.nn.MultiheadAttention(4, 2)(h, h, h)[0]",
+    "h = torch.nn.LSTM(4, 4)(h)[0]",
+    "h = torch.jit.trace(torch.sin, h.detach())(h)",
+    "h = h.to_sparse().coalesce().values().sum() * h",
+    "h = torch.sparse.mm((w * 2).to_sparse(), h)",
+    "h = (w.to_sparse_csr() @ h)",
 )
 RETURNS = (
-    "h", "h", "h", "h, n", "[h, h * 2]", "{'a': h, 'b': 3}", "Result(h, n)", "Pair(h, None)",
+    "h", "h", "h", "h", "h, n", "[h, h * 2]", "{'a': h, 'b': 3}", "Result(h, n)", "Pair(h, None)",
     "h, None", "h, 'text', 4", "None", "h.shape", "h, lambda: 1", "()", "{'a': {'b': [h]}}", "x",
     "h, x, w", "h, h", "h, h.view(-1)", "h.sum()", "h.sum().item()", "h.detach()", "h[0], h[1]",
     "torch.Size([4])", "(v for v in [h])", "set([h])", "h.grad_fn", "h.to_sparse()",
     "h.as_subclass(Tagged)", "torch.nn.Parameter(h.detach())", "TwoTensor(h, h)", "n.dtype",
     "torch.empty(0)", "h.to(torch.int64)", "torch.complex(h, h)", "h.to('meta')",
+    "None, h, None, h * 2", "h, h.shape[0], h.numel() * 2", "h, float(h.shape[0])", "h.sum(), None",
+    "h[:0], h", "h.bfloat16()", "h.t(), h.unbind(0)", "h, h.detach(), h.sum().detach()", "w, n",
+    "h, TwoTensor(h * 2, h)", "h, torch.complex(h, h).conj()", "h, n.view(2, 2)", "h, w.t()",
 )  # fmt: skip
 AFTER = (
-    "first", "first", "first", "twice", "double", "copy", "none", "write", "inputs", "thread",
+    "first", "first", "first", "first", "twice", "double", "copy", "none", "write", "inputs",
+    "thread", "retained", "resized", "unused", "in between",
+)  # fmt: skip
+GIVEN = (
+    "plain", "plain", "plain", "plain", "plain", "plain", "plain", "bf16", "double", "complex",
+    "strided", "expanded", "leaf", "subclass", "shared", "parameter", "negative",
 )  # fmt: skip
 
 
-def generate(seed: int) -> tuple[str, str]:
-    """The text of a program, and what is done with its result."""
+@dataclass(frozen=True)
+class Program:
+    """A program, what is done with its result, and what it is given."""
+
+    seed: int
+    text: str
+    after: str
+    given: str
+
+    def function(self) -> Callable[..., Any]:
+        """The program as a function of ``x, w, n``."""
+        name = f"<odd program {self.seed}>"
+        linecache.cache[name] = len(self.text), None, self.text.splitlines(True), name
+        module = sys.modules[f"odd_program_{self.seed}"] = ModuleType(f"odd_program_{self.seed}")
+        torch.manual_seed(self.seed)
+        exec(compile(self.text, name, "exec"), module.__dict__)
+        return module.program  # type: ignore[no-any-return]
+
+    def __str__(self) -> str:
+        return f"# seed {self.seed}, after: {self.after}, given: {self.given}\n{self.text}"
+
+
+def generate(seed: int) -> Program:
+    """The program of a seed."""
     pick = random.Random(seed)
     body = ["h = x * w"]
     for _ in range(pick.randint(1, 5)):
         statement = pick.choice(STATEMENTS)
         body += [statement] if statement.startswith("with") else statement.split("; ")
     lines = [HEADER, "def program(x, w, n):", *(f"    {line}" for line in body)]
-    return "\n".join([*lines, f"    return {pick.choice(RETURNS)}", ""]), pick.choice(AFTER)
+    text = "\n".join([*lines, f"    return {pick.choice(RETURNS)}", ""])
+    return Program(seed, text, pick.choice(AFTER), pick.choice(GIVEN))
 
 
-def function(seed: int, text: str) -> Callable[..., Any]:
-    """The program as a function."""
-    name = f"<odd program {seed}>"
-    linecache.cache[name] = len(text), None, text.splitlines(True), name
-    module = sys.modules[f"odd_program_{seed}"] = ModuleType(f"odd_program_{seed}")
-    scope = module.__dict__
-    torch.manual_seed(seed)
-    exec(compile(text, name, "exec"), scope)
-    return scope["program"]  # type: ignore[no-any-return]
+# ---- running -------------------------------------------------------------------------------
+
+
+def arguments(given: str, rows: int = 4) -> list[torch.Tensor]:
+    """``x``, ``w`` and ``n``."""
+    dtypes = {"bf16": torch.bfloat16, "double": torch.float64, "complex": torch.complex64}
+    dtype = dtypes.get(given, torch.float32)
+    x, w, n = (torch.randn(*s, dtype=dtype) for s in ((rows, 4), (4, 4), (4,)))
+    if given == "strided":
+        x, w = torch.randn(4, rows).t(), torch.randn(4, 8)[:, ::2]
+    if given == "expanded":
+        x = torch.randn(1, 4).expand(rows, 4)
+    if given == "subclass":
+        x = TwoTensor(x, x.clone())
+    if given == "shared":
+        x = (n := torch.randn(4 * rows)[:4])._base.view(rows, 4)
+    if given == "negative":
+        x = torch.complex(x, x).conj().imag
+    x.requires_grad_(given == "leaf")
+    n.requires_grad_(given == "parameter")
+    return [x, w.requires_grad_(), n]
 
 
 def _sum(out: Any) -> Any:
@@ -265,58 +447,148 @@ def _sum(out: Any) -> Any:
     return sum(t.to_dense().abs().sum() for t in tensors) if tensors else None
 
 
-def run(call: Callable[..., Any], after: str) -> None:
-    """Calls a program and takes gradients."""
-    import copy
+def _first(out: Any) -> Any:
+    tensors = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad]
+    return tensors[-1].to_dense().abs().sum() if tensors else None
 
+
+def _backward(total: Any, after: str, leaves: list[torch.Tensor]) -> None:
+    x, w, _ = leaves
+    if after == "double":
+        (g,) = torch.autograd.grad(total, w, create_graph=True, allow_unused=True)
+        if g is not None and g.requires_grad:
+            g.sum().backward()
+    elif after == "inputs":
+        torch.autograd.grad(total, [x, w], allow_unused=True)
+    elif after == "thread":
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(total.backward).result()
+    else:
+        total.backward(retain_graph=after in ("twice", "retained"))
+        if after in ("twice", "retained"):
+            total.backward()
+
+
+def _seen(values: Any) -> list[Any]:
+    """Tensors among values, as they are now."""
+    found = []
+    for t in tree_leaves(values):
+        if isinstance(t, TwoTensor):
+            found += _seen([t.a, t.b])
+        elif isinstance(t, torch.Tensor) and t.device.type != "meta":
+            plain = t.detach().as_subclass(torch.Tensor)
+            found.append(plain.to_dense().clone().resolve_neg().resolve_conj())
+    return found
+
+
+def run(call: Callable[..., Any], after: str, given: str) -> list[Any]:
+    """Calls a program and takes gradients; returns what can be seen of it."""
     torch.manual_seed(3)
-    x = torch.randn(4, 4)
-    w, n = torch.randn(4, 4).requires_grad_(), torch.randn(4)
+    leaves = arguments(given)
     if after == "inputs":
-        x.requires_grad_()
-    for _ in range(1 + (after == "twice")):
-        out = call(x, w, n)
-        total = _sum(out)
+        leaves[0].requires_grad_()
+    seen: list[Any] = []
+    for k in range(1 + (after in ("twice", "resized"))):
+        if after == "resized" and k:
+            leaves = arguments(given, 6)
+        out = call(*leaves)
+        seen += _seen([getattr(out, "value", out), leaves])
+        total = _first(out) if after == "unused" else _sum(out)
         if after == "write" and isinstance(out, torch.Tensor):
             out.detach().mul_(2)
+        if after == "in between":
+            with torch.no_grad():
+                leaves[2].mul_(1.5)
         if after == "copy":
             copy.deepcopy([t.detach() for t in tree_leaves(out) if isinstance(t, torch.Tensor)])
         if total is None or after == "none":
             continue
-        if after == "double":
-            (g,) = torch.autograd.grad(total, w, create_graph=True, allow_unused=True)
-            if g is not None and g.requires_grad:
-                g.sum().backward()
-        elif after == "inputs":
-            torch.autograd.grad(total, [x, w], allow_unused=True)
-        else:
-            total.backward(retain_graph=after == "twice")
-            if after == "twice":
-                total.backward()
+        _backward(total, after, leaves)
+        grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in leaves]
+        seen += _seen([leaves, grads])
+    return seen
 
 
-def failure(call: Callable[..., Any], after: str) -> BaseException | None:
-    """What a run ends in."""
+def outcome(program: Program, door: Callable[..., Any]) -> list[Any] | BaseException:
+    """What can be seen of a run, or what it ends in."""
     try:
-        with warnings.catch_warnings():
+        torch._dynamo.reset()
+        with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
             warnings.simplefilter("ignore")
-            run(call, after)
+            return run(door(program.function()), program.after, program.given)
     except Exception as error:
         return error
-    return None
+    finally:  # a program that ends in an error may leave it
+        torch.set_default_device(None)
+
+
+# ---- judging -------------------------------------------------------------------------------
+
+INTERNAL = (
+    AssertionError, AttributeError, LookupError, NameError, RecursionError, SystemError,
+)  # fmt: skip
+
+
+def chain(error: BaseException) -> list[BaseException]:
+    """An error, and those that it was raised from."""
+    links: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in links:
+        links.append(at)
+        at = getattr(at, "inner_exception", None) or at.__cause__
+    return links
+
+
+def _is_internal(link: BaseException) -> bool:
+    return isinstance(link, INTERNAL) or "INTERNAL ASSERT" in str(link)
 
 
 def ours(error: BaseException) -> bool:
     """Does a bare AssertionError, AttributeError or the like come from the bridge's own code?"""
-    chain: list[BaseException] = []
-    at: BaseException | None = error
-    while at is not None and at not in chain:
-        chain.append(at)
-        at = getattr(at, "inner_exception", None) or at.__cause__
-    for link in chain:
-        internal = (AssertionError, AttributeError, KeyError, IndexError, UnboundLocalError)
-        if isinstance(link, internal) or type(link) in (TypeError, ValueError):
-            frames = traceback.extract_tb(link.__traceback__)
-            if frames and "/cutback/" in frames[-1].filename:
-                return isinstance(link, internal)
+    for link in chain(error):
+        if _is_internal(link) or type(link) in (TypeError, ValueError):
+            at = traceback.extract_tb(link.__traceback__)
+            if at and "/cutback/" in at[-1].filename:
+                return _is_internal(link)
     return False
+
+
+def same(a: list[Any], b: list[Any]) -> bool:
+    """Are all tensors equal, but for rounding?"""
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b, strict=True):
+        rtol = 2e-2 if x.dtype == torch.bfloat16 else 1e-4
+        if x.shape != y.shape or x.dtype != y.dtype:
+            return False
+        if not torch.allclose(x, y, rtol=rtol, atol=1e-4, equal_nan=True):
+            return False
+    return True
+
+
+def verdict(program: Program, door: Callable[..., Any], reference: Callable[..., Any]) -> str:
+    """``""``, or what is wrong: ``"internal ..."`` is an error from inside the bridge, ``"wrong"`` a
+    value that neither eager PyTorch nor the reference has, ``"refused ..."`` an error where the
+    reference has none, ``"other error ..."`` one of another type than the reference's."""
+    got = outcome(program, door)
+    if isinstance(got, BaseException):
+        cause = chain(got)[-1]
+        if ours(got):
+            return f"internal {cause!r}"
+        expected = outcome(program, reference)
+        if not isinstance(expected, BaseException):
+            return f"refused {cause!r}"
+        other = chain(expected)[-1]
+        if isinstance(cause, type(other)):
+            return ""
+        kind = "internal" if _is_internal(cause) and not _is_internal(other) else "other error"
+        return f"{kind} {cause!r}, not {other!r}"
+    plain = outcome(program, lambda f: f)
+    if isinstance(plain, BaseException) or same(got, plain):
+        return ""
+    again = outcome(program, lambda f: f)
+    if isinstance(again, BaseException) or not same(again, plain):
+        return ""  # it reads memory that nobody wrote
+    expected = outcome(program, reference)
+    agrees = not isinstance(expected, BaseException) and same(got, expected)
+    return "" if agrees else "wrong"
