@@ -42,6 +42,15 @@ def little_to_collect() -> Iterator[None]:
     yield
 
 
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """For tests that raise from a signal's handler: in a callback of a collection, as hypothesis
+    has one, Python would swallow it."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def no_armed_failure() -> Iterator[None]:
     """A test that lets allocations fail must not leave the next one with it."""

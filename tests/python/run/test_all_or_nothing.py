@@ -105,12 +105,14 @@ def interrupt_rounds(rounds, seed):
     return seen[before], seen[after]
 
 
+@pytest.mark.usefixtures("no_collections")
 def test_an_interrupt_leaves_no_mixture():
     n_before, n_after = interrupt_rounds(150, 1)
     assert n_before + n_after == 150
 
 
 @pytest.mark.very_slow
+@pytest.mark.usefixtures("no_collections")
 def test_many_interrupts_leave_no_mixture():
     for seed in range(20):
         n_before, n_after = interrupt_rounds(300, seed)

@@ -231,6 +231,7 @@ def test_an_interrupt_at_each_bytecode_leaves_no_mixture(make, half):
     assert count > 100
 
 
+@pytest.mark.usefixtures("no_collections")
 @each_kind
 def test_ctrl_c_waits_for_the_end_of_a_step(make):
     """SIGINT while the core runs, on one thread and on several."""
