@@ -474,9 +474,10 @@ class Reader:
         for k, desc in enumerate(self.descs[: self.num_fwd_outputs]):
             if desc is None:
                 raise UnsupportedGraphError(
-                    f"forward output {k}: the graph does not say what it is (no descriptors), so "
-                    "inputs that are overwritten cannot be told; use aot_autograd or "
-                    "torch.compile, and take torch.compiler.nested_compile_region out"
+                    f"forward output {k}: PyTorch does not say what it is (no descriptors), so "
+                    "inputs that are overwritten cannot be told. It does in graphs of aot_autograd "
+                    "and torch.compile, but not inside torch.compiler.nested_compile_region, and "
+                    "not for some results that are tensor subclasses or sparse: take these out"
                 )
             source = _overwritten_by(desc)
             if source is None:
