@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +115,6 @@ def test_a_star_brings_all_public_names() -> None:
 
 def test_help_shows_what_is_loaded_late() -> None:
     text = told("import cutback, pydoc; print(json.dumps(pydoc.plaintext.document(cutback)))")
-    assert "value_and_grad(f: " in text
+    assert re.search(r"value_and_grad\(\s*f: ", text)  # Python 3.13 has a line for each argument
     assert "    tanh(x: " in text
     assert "class Step(" in text
