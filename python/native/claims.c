@@ -204,3 +204,14 @@ void cb_py_claim_step(cb_py_step *step, uint32_t n_state, const cb_extra_row *ex
         add(claim, k, 2 + CB_MAX_STATES, extra[k].copy, n * cb_dtype_size(extra[k].copy_dtype));
     }
 }
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+int cb_py_graph_enter(cb_py_graph *graph) {
+    if (!atomic_exchange(&graph->busy, true)) return 0;
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this graph is in use by another call; use one graph per thread");
+    return -1;
+}
+
+void cb_py_graph_leave(cb_py_graph *graph) { atomic_store(&graph->busy, false); }

@@ -34,15 +34,6 @@ static PyObject *graph_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return wrap(type, context, core);
 }
 
-int cb_py_graph_enter(cb_py_graph *graph) {
-    if (!atomic_exchange(&graph->busy, true)) return 0;
-    PyErr_SetString(PyExc_RuntimeError,
-                    "this graph is in use by another call; use one graph per thread");
-    return -1;
-}
-
-void cb_py_graph_leave(cb_py_graph *graph) { atomic_store(&graph->busy, false); }
-
 static int graph_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     return 0;

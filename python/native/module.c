@@ -1,5 +1,4 @@
-/* module.c: the module cutback._native: its state, its types and the functions about the process.
- */
+/* module.c: the module cutback._native: its types and the functions about the process. */
 #include <limits.h>
 
 #include "state.h"
@@ -9,9 +8,6 @@
 
 #define TEXT(x) #x
 #define VERSION_TEXT(a, b, c) TEXT(a) "." TEXT(b) "." TEXT(c)
-
-cb_py_state *cb_py_state_of(PyObject *module) { return PyModule_GetState(module); }
-cb_py_state *cb_py_state_of_object(PyObject *self) { return PyType_GetModuleState(Py_TYPE(self)); }
 
 static PyObject *get_num_threads(PyObject *module, PyObject *Py_UNUSED(none)) {
     cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
@@ -201,43 +197,6 @@ static int module_exec(PyObject *module) {
     return PyModule_AddStringConstant(module, "__version__", version);
 }
 
-static int module_traverse(PyObject *module, visitproc visit, void *arg) {
-    cb_py_state *state = cb_py_state_of(module);
-    Py_VISIT(state->graph_type);
-    Py_VISIT(state->step_type);
-    Py_VISIT(state->table_type);
-    Py_VISIT(state->expression_type);
-    Py_VISIT(state->memory_type);
-    Py_VISIT(state->busy_word_type);
-    Py_VISIT(state->signature_type);
-    Py_VISIT(state->budget_error);
-    Py_VISIT(state->keeper);
-    return 0;
-}
-
-static int module_clear(PyObject *module) {
-    cb_py_state *state = cb_py_state_of(module);
-    Py_CLEAR(state->graph_type);
-    Py_CLEAR(state->step_type);
-    Py_CLEAR(state->table_type);
-    Py_CLEAR(state->expression_type);
-    Py_CLEAR(state->memory_type);
-    Py_CLEAR(state->busy_word_type);
-    Py_CLEAR(state->signature_type);
-    Py_CLEAR(state->budget_error);
-    Py_CLEAR(state->keeper);
-    return 0;
-}
-
-static void module_free(void *module) {
-    cb_py_state *state = cb_py_state_of(module);
-    module_clear(module);
-    cb_py_context_release(state->context);
-    state->context = NULL;
-    if (state->lock) PyThread_free_lock(state->lock);
-    state->lock = NULL;
-}
-
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
 #ifdef Py_MOD_GIL_NOT_USED
@@ -246,17 +205,9 @@ static PyModuleDef_Slot module_slots[] = {
     {0, NULL},
 };
 
-PyModuleDef cb_py_module_def = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "cutback._native",
-    .m_doc = "The core of cutback; the package is its only user.",
-    .m_size = sizeof(cb_py_state),
-    .m_methods = module_methods,
-    .m_slots = module_slots,
-    .m_traverse = module_traverse,
-    .m_clear = module_clear,
-    .m_free = module_free,
-};
-
 PyMODINIT_FUNC PyInit__native(void);
-PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&cb_py_module_def); }
+PyMODINIT_FUNC PyInit__native(void) {
+    cb_py_module_def.m_methods = module_methods;
+    cb_py_module_def.m_slots = module_slots;
+    return PyModuleDef_Init(&cb_py_module_def);
+}

@@ -116,3 +116,47 @@ PyObject *cb_py_shape_tuple(const cb_shape *shape) {
     }
     return tuple;
 }
+
+/* (kind, bytes, share, measure[, offload, pinned, exact]): as in cutback.h. */
+int cb_py_parse_budget(PyObject *item, cb_budget *out) {
+    memset(out, 0, sizeof *out);
+    static const cb_budget kinds[] = {{.kind = CB_BUDGET_NONE},
+                                      {.kind = CB_BUDGET_BYTES},
+                                      {.kind = CB_BUDGET_SHARE},
+                                      {.kind = CB_BUDGET_MIN}};
+    int kind, measure, offload = CB_OFFLOAD_ASKED, exact = 0;
+    double share;
+    unsigned long long bytes, pinned = 0;
+    if (item == Py_None) return 0;
+    if (!PyTuple_Check(item)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "a budget is a tuple (kind, bytes, share, measure[, offload, pinned, "
+                        "exact])");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(item, "iKdi|iKp:budget", &kind, &bytes, &share, &measure, &offload,
+                          &pinned, &exact))
+        return -1;
+    if (kind < CB_BUDGET_NONE || kind > CB_BUDGET_MIN || measure < 0 ||
+        measure >= CB_MEASURE_COUNT || offload < 0 || offload >= CB_OFFLOAD_COUNT) {
+        PyErr_SetString(PyExc_ValueError, "no such kind, measure or offload of a budget");
+        return -1;
+    }
+    *out = kinds[kind];
+    out->bytes = bytes;
+    out->share = share;
+    out->measure = (cb_measure)measure;
+    out->offload = (cb_offload)offload;
+    out->pinned_bytes = pinned;
+    out->exact = exact;
+    return 0;
+}
+
+int cb_py_parse_preset(int number, cb_preset *out) {
+    if (number < 0 || number >= CB_PRESET_COUNT) {
+        PyErr_Format(PyExc_ValueError, "no preset number %d", number);
+        return -1;
+    }
+    *out = (cb_preset)number;
+    return 0;
+}

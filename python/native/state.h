@@ -40,6 +40,8 @@ typedef struct cb_py_state {
     cb_py_context *context;  /* NULL until first use */
 } cb_py_state;
 
+/* ---- module_state.c -------------------------------------------------------------------------- */
+
 extern struct PyModuleDef cb_py_module_def;
 cb_py_state *cb_py_state_of(PyObject *module);
 cb_py_state *cb_py_state_of_object(PyObject *self); /* of an instance of one of our types */
@@ -88,6 +90,8 @@ int cb_py_parse_attrs(const char *op, PyObject *dict, cb_attrs *out); /* NULL or
 /* A sequence of ids; one too large for an id becomes CB_NONE. Free `*out` with PyMem_Free. */
 int cb_py_parse_ids(PyObject *sequence, uint32_t **out, uint32_t *n);
 PyObject *cb_py_shape_tuple(const cb_shape *shape);
+int cb_py_parse_budget(PyObject *item, cb_budget *out); /* (kind, bytes, share, measure) or None */
+int cb_py_parse_preset(int number, cb_preset *out);
 
 /* ---- claims.c -------------------------------------------------------------------------------- */
 
@@ -125,8 +129,8 @@ typedef struct cb_py_graph {
     atomic_bool busy; /* in use by a call; see cb_py_graph_enter */
 } cb_py_graph;
 
-/* A graph is used by one thread at a time: a second user, or a signal handler that meets a compile,
- * gets a RuntimeError (and -1). */
+/* In claims.c. A graph is used by one thread at a time: a second user, or a signal handler that
+ * meets a compile, gets a RuntimeError (and -1). */
 int cb_py_graph_enter(cb_py_graph *graph);
 void cb_py_graph_leave(cb_py_graph *graph);
 
@@ -177,8 +181,6 @@ typedef struct cb_py_extras {
  * asked for; 1: `rows` are the caller's to free; -1: an exception is set. */
 int cb_py_extras_parse(PyObject *args, const cb_py_rows *rows, cb_py_extras *out);
 PyObject *cb_py_outcome(cb_optim_outcome outcome); /* (norm, skipped) */
-/* The items of a tuple, which keeps them alive while other threads run. */
-PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what);
 
 /* RuntimeError (and -1): another step that is under way writes some of the same memory. */
 int cb_py_claim_take(cb_py_context *context, cb_py_claim *claim, const cb_py_rows *rows);
@@ -253,8 +255,6 @@ extern PyType_Spec cb_py_expression_spec;
 
 /* ---- planning.c ------------------------------------------------------------------------------ */
 
-int cb_py_parse_budget(PyObject *item, cb_budget *out); /* (kind, bytes, share, measure) or None */
-int cb_py_parse_preset(int number, cb_preset *out);
 PyObject *cb_py_problem_json(PyObject *module, PyObject *args);
 PyObject *cb_py_plan_json(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_plans_json(PyObject *module, PyObject *args, PyObject *kwargs);

@@ -32,6 +32,8 @@ typedef struct cb_py_table {
     cb_py_word busy;   /* a step is under way: a second thread, or a signal handler, is refused */
 } cb_py_table;
 
+/* The items of a tuple, which keeps them alive while other threads run. */
+PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what);
 int cb_py_table_enter(cb_py_table *self); /* -1: it is busy */
 void cb_py_table_leave(cb_py_table *self);
 const char *cb_py_table_name(const cb_py_table *self, uint32_t i);
