@@ -9,11 +9,10 @@ A file may include from its own layer and from the layers left of it. LEFT names
 neighbours; what they may include is allowed too. A layer with folders inside has a row for each
 (`plan/cut`: csrc/plan/cut and what lies below it), and one for the files beside them (`plan`);
 a file that stands left of its own folder has one for itself.
-Within the core, too, there are no circles: a unit, which is NAME.c with NAME.h, neither includes
-nor calls one that comes back to it over whatever way. Packages of Python have a table of their own,
-PYTHON_LEFT, for all imports, those inside functions too and those for types alone too; and no
-module may import, over whatever way, one that imports it (for types alone it may, within its own
-layer; the package itself loads what it imports for types, when it is first asked for).
+There are no circles within the core and the extension module either: a unit (NAME.c with NAME.h)
+does not include or call a unit that leads back to it, directly or through others. PYTHON_LEFT is
+the table for Python packages. It covers all imports, including those inside functions and those for
+types only, and no module imports one that leads back to it.
 """
 
 from __future__ import annotations
@@ -110,6 +109,9 @@ FORBIDDEN: dict[str, tuple[str, ...]] = {
 
 SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh"}
 DEFINITION = re.compile(r"^[A-Za-z][\w *]*?\b(cb_\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
+# Only of the extension: in the core a table is how a unit hands its functions to those below it, as
+# a backend does, and a list names the tables that include its header.
+TABLE = re.compile(r"^[A-Za-z][\w *]*?\b(cb_py_\w+) = \{", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CALL = re.compile(rf"(?<![\w.>])({'|'.join(FORBIDDEN)})\s*\(")
 NOISE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
@@ -203,25 +205,12 @@ def python_layer(module: str) -> str | None:
     return module or None
 
 
-def for_types(tree: ast.AST) -> set[ast.AST]:
-    """Everything under `if TYPE_CHECKING:`."""
-    return {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-
-
-def imported(root: Path, path: Path, module: str) -> Iterator[tuple[int, str, bool]]:
-    """(line, module, for types alone?) of each import of a module of ours, wherever it stands."""
+def imported(root: Path, path: Path, module: str) -> Iterator[tuple[int, str]]:
+    """(line, module) of each import of a module of ours, wherever it is in the file."""
     is_package = path.name == "__init__.py"
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    types = for_types(tree)
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, name.name, node in types) for name in node.names)
+            yield from ((node.lineno, name.name) for name in node.names)
         if not isinstance(node, ast.ImportFrom):
             continue
         base = node.module or ""
@@ -234,7 +223,7 @@ def imported(root: Path, path: Path, module: str) -> Iterator[tuple[int, str, bo
             is_module = inner.is_dir() or any(
                 inner.with_suffix(suffix).is_file() for suffix in (".py", ".pyi")
             )
-            yield node.lineno, f"{base}.{name.name}" if is_module else base, node in types
+            yield node.lineno, f"{base}.{name.name}" if is_module else base
 
 
 def python_module(root: Path, path: Path) -> str:
@@ -250,7 +239,7 @@ def check_python(root: Path, path: Path) -> Iterator[tuple[int, str]]:
         return
     if module in FACES:
         return
-    for number, name, _ in imported(root, path, module):
+    for number, name in imported(root, path, module):
         other = python_layer(name)
         if other is not None and other not in allowed_of(layer, PYTHON_LEFT):
             yield number, f"{layer} may not import {name}: {other} is not left of it"
@@ -271,17 +260,27 @@ def circles(edges: Mapping[str, Mapping[str, object]]) -> Iterator[tuple[str, st
         yield from ((start, end) for end in ends if start in reached(end))
 
 
+def unit_of(root: Path, path: Path) -> str:
+    """ "base/vec" of csrc/base/vec.h, "native/work" of python/native/work.c, "" of the rest."""
+    name = path.relative_to(root).with_suffix("").as_posix()
+    for folder in ("csrc/", "python/"):
+        if name.startswith(folder):
+            return name.removeprefix(folder)
+    return ""
+
+
 def unit_edges(root: Path) -> dict[str, dict[str, tuple[Path, int, str]]]:
-    """For each unit of the core the others that it uses, and where first. A call is the name of a
-    function that another unit's source defines; what macros paste together is not seen."""
-    paths = [path for path in sources(root) if path.relative_to(root).parts[0] == "csrc"]
-    unit = {path: path.relative_to(root / "csrc").with_suffix("").as_posix() for path in paths}
+    """For each unit the others that it uses, and where first. A use is the name of a function,
+    or of a table of the extension, that another unit's source defines; what macros paste together
+    is not seen."""
+    paths = [path for path in sources(root) if unit_of(root, path)]
+    unit = {path: unit_of(root, path) for path in paths}
     text = {path: blank_noise(path.read_text(encoding="utf-8")) for path in paths}
     home = {
         name: unit[path]
         for path in paths
         if path.suffix == ".c"
-        for name in DEFINITION.findall(text[path])
+        for name in DEFINITION.findall(text[path]) + TABLE.findall(text[path])
     }
     edges: dict[str, dict[str, tuple[Path, int, str]]] = {unit[path]: {} for path in paths}
     for path in paths:
@@ -301,7 +300,7 @@ def unit_edges(root: Path) -> dict[str, dict[str, tuple[Path, int, str]]]:
 
 
 def check_units(root: Path) -> Iterator[tuple[Path, int, str]]:
-    """Circles of units of the core: each use by itself."""
+    """Circles of units: each use separately."""
     edges = unit_edges(root)
     for start, end in circles(edges):
         path, number, what = edges[start][end]
@@ -319,14 +318,14 @@ def print_order(root: Path, folder: str) -> None:
 
 
 def check_circles(root: Path) -> Iterator[tuple[Path, int, str]]:
-    """Imports that lead back to the module they stand in, over whatever way: each by itself. What
-    the package itself imports for types it loads when it is first asked for."""
+    """Imports that lead back to the module that has them, each separately. Those for types count:
+    two modules that need each other's types are one piece in two files."""
     paths = {python_module(root, path): path for path in python_sources(root)}
     imports = {
         module: {
             name: number
-            for number, name, is_type in imported(root, path, module)
-            if name in paths and (not is_type or module == "cutback")
+            for number, name in imported(root, path, module)
+            if name in paths and name != module
         }
         for module, path in paths.items()
     }
@@ -407,6 +406,9 @@ def self_test() -> None:
         "csrc/ad/one.h": '#include "ir/op.h"\n',
         "csrc/ad/one.c": '#include "one.h"\nint cb_one(int x) {\n    return cb_three(x);\n}\n',
         "csrc/ad/two.c": '/* cb_two */\n#include "one.h"\nint cb_two(void);\n',
+        "python/native/up.c": '#include "up.h"\nint cb_py_up(void) {\n    return cb_py_top.n;\n}\n',
+        "python/native/up.h": "",
+        "python/native/top.c": "cb_py_spec cb_py_top = {\n    cb_py_up,\n};\n",
         "csrc/ad/three.c": '#include "one.h"\nint cb_three(int x) {\n}\n',
         "python/cutback/__init__.py": "if TYPE_CHECKING:\n    from .files import read\n",
         "python/cutback/policies.py": "if TYPE_CHECKING:\n    from .frontend.tracer import A\n",
@@ -446,6 +448,8 @@ def self_test() -> None:
         "csrc/plan/model/a.h:2",
         "csrc/ad/one.c:3",  # a circle: one calls three, which includes one
         "csrc/ad/three.c:1",
+        "python/native/up.c:3",  # a circle of a function and a table
+        "python/native/top.c:2",
         "python/cutback/files.py:1",  # the face
         "python/cutback/files.py:1",  # a circle
         "python/cutback/__init__.py:2",  # the face loads it in the end: a circle
@@ -453,7 +457,11 @@ def self_test() -> None:
         "python/cutback/tree.py:2",
         "python/cutback/policies.py:2",
         "python/cutback/run/step.py:2",
+        "python/cutback/run/step.py:2",  # a circle, for types
+        "python/cutback/frontend/tracer.py:1",
         "python/cutback/frontend/tracer.py:2",
+        "python/cutback/frontend/tracer.py:4",  # a circle, for types
+        "python/cutback/frontend/graph.py:1",
         "python/cutback/torch/hooks.py:1",
         "python/cutback/torch/eager/a.py:2",
         "python/cutback/torch/graph/b.py:2",

@@ -9,15 +9,53 @@ result.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
 from .. import dtypes
 from ..source import located, place
 
-if TYPE_CHECKING:
-    from .tracer import Array
+
+class Indexed(Protocol):
+    """A :class:`cutback.Array`, as far as an index asks it."""
+
+    @property
+    def graph(self) -> Any:
+        """Where operations on it are added."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+        ...
+
+    @property
+    def ndim(self) -> int:
+        """Their number."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """Of its elements."""
+        ...
+
+    def reshape(self, *shape: Any) -> Self:
+        """The same elements under another shape."""
+        ...
+
+    def transpose(self, *axes: Any) -> Self:
+        """The axes in the given order."""
+        ...
+
+    def __add__(self, other: Any) -> Self: ...
+    def __mul__(self, other: Any) -> Self: ...
+    def __lt__(self, other: Any) -> Self: ...
+    def __ge__(self, other: Any) -> Self: ...
+    def __and__(self, other: Any) -> Self: ...
+
+
+Array = TypeVar("Array", bound=Indexed)
 
 
 def getitem(x: Array, key: Any) -> Array:
@@ -27,7 +65,7 @@ def getitem(x: Array, key: Any) -> Array:
         IndexError: too many items, or an int out of range.
         TypeError: an item of another kind, such as a boolean mask, whose result has no fixed shape.
     """
-    traced = type(x)  # Array; its own module imports this one
+    traced = type(x)
     items = [_item(x, item) for item in (key if isinstance(key, tuple) else (key,))]
     items = _expand_ellipsis(x, items)
     if not any(isinstance(item, (traced, np.ndarray)) for item in items):
@@ -38,6 +76,12 @@ def getitem(x: Array, key: Any) -> Array:
         if isinstance(item, slice):
             x = _slice(x, axis, item)
     return _lookup(x, items)
+
+
+def _applied(x: Array, name: str, ins: tuple[Any, ...], attrs: dict[str, Any]) -> Array:
+    """The result of an operation in the graph of ``x``."""
+    result: Array = x.graph.apply(name, ins, attrs)[0]
+    return result
 
 
 def _item(x: Array, item: Any) -> Any:
@@ -127,9 +171,7 @@ def _slice(x: Array, axis: int, item: slice) -> Array:
     stop = max(start, stop)
     if (start, stop, step) == (0, x.shape[axis], 1):
         return x
-    return x.graph.apply("slice", (x,), {"axis": axis, "start": start, "stop": stop, "step": step})[
-        0
-    ]
+    return _applied(x, "slice", (x,), {"axis": axis, "start": start, "stop": stop, "step": step})
 
 
 def _lookup(x: Array, items: list[Any]) -> Array:
@@ -141,7 +183,7 @@ def _lookup(x: Array, items: list[Any]) -> Array:
     sizes = [x.shape[axis] for axis in rest]
     n_rows = int(np.prod([x.shape[axis] for axis in chosen]))
     table = x.transpose(chosen + rest).reshape((n_rows, int(np.prod(sizes))))
-    found = x.graph.apply("embedding", (table, rows), {})[0].reshape(rows.shape + tuple(sizes))
+    found = _applied(x, "embedding", (table, rows), {}).reshape(rows.shape + tuple(sizes))
     if chosen != list(range(chosen[0], chosen[-1] + 1)):
         return found  # separated by slices: the looked-up axes come first
     n, before = rows.ndim, chosen[0]
@@ -153,7 +195,8 @@ def _lookup(x: Array, items: list[Any]) -> Array:
 def _row_numbers(x: Array, chosen: list[tuple[int, Any]]) -> Array:
     """Row-major number of the element that the index arrays select, in the axes they index."""
     if not any(isinstance(item, type(x)) for _, item in chosen):
-        return x.graph.constant(_known_numbers(x.shape, chosen))
+        numbers: Array = x.graph.constant(_known_numbers(x.shape, chosen))
+        return numbers
     total: Array | None = None
     for axis, item in chosen:
         part = _wrapped(x, axis, item)
@@ -192,16 +235,18 @@ def _wrapped(x: Array, axis: int, item: Any) -> Array:
     """
     n = x.shape[axis]
     if not isinstance(item, type(x)):
-        return x.graph.lift(_known_numbers(x.shape, [(axis, item)]))
+        numbers: Array = x.graph.lift(_known_numbers(x.shape, [(axis, item)]))
+        return numbers
+    given: Array = item
     if item.dtype == "u8":
-        return item
-    counted = (item < 0) & (item >= -n)
-    return x.graph.apply("where", (counted, item + n, item), {})[0]
+        return given
+    counted = (given < 0) & (given >= -n)
+    return _applied(x, "where", (counted, given + n, given), {})
 
 
 def _checked(index: Array, n: int) -> Array:
     """The same numbers as i64, looked up among 0 .. n-1: the lookup refuses each that is out of
     range by its name. The row number made of several index arrays could fall on a row that
     exists."""
-    rows = index.graph.apply("iota", (), {"axis": 0, "shape": (n, 1), "dtype": "i64"})[0]
-    return index.graph.apply("embedding", (rows, index), {})[0].reshape(index.shape)
+    rows = _applied(index, "iota", (), {"axis": 0, "shape": (n, 1), "dtype": "i64"})
+    return _applied(index, "embedding", (rows, index), {}).reshape(index.shape)

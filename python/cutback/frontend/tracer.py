@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from .. import dtypes
 from ..integers import index
 from ..names import OPERATIONS
 from ..source import located
-
-if TYPE_CHECKING:
-    from .graph import Graph
 
 Axis = int | Sequence[int] | None
 """One axis, several, or all of them."""
@@ -37,7 +34,23 @@ class DLPack(Protocol):
     def __dlpack__(self) -> Any: ...
 
 
-def _other(graph: Graph, x: Any) -> Any:
+class Builder(Protocol):
+    """A :class:`cutback.Graph`, as far as its arrays and operations on them ask it; documented
+    there."""
+
+    def apply(  # noqa: D102
+        self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any]
+    ) -> tuple[Array, ...]: ...
+    def constant(self, value: Any) -> Array: ...  # noqa: D102
+    def full(  # noqa: D102
+        self, shape: tuple[int, ...], value: bool | int | float, dtype: dtypes.Name
+    ) -> Array: ...
+    def lift(self, x: Any) -> Array: ...  # noqa: D102
+    def state(self, argument: Array, value: Array) -> None: ...  # noqa: D102
+    def next_stream(self) -> int: ...  # noqa: D102
+
+
+def _other(graph: Builder, x: Any) -> Any:
     """An operand as Array or Python scalar; NotImplemented for what is neither."""
     if isinstance(x, (Array, *_SCALARS)) and not isinstance(x, np.generic):
         return x
@@ -46,7 +59,7 @@ def _other(graph: Graph, x: Any) -> Any:
     return NotImplemented
 
 
-def common(graph: Graph, name: str, values: Sequence[Any]) -> list[Array]:
+def common(graph: Builder, name: str, values: Sequence[Any]) -> list[Array]:
     """Operands as arrays of one dtype: NumPy's ``result_type`` with weak Python scalars.
 
     Raises:
@@ -120,7 +133,7 @@ class Array:
     is_traced = True  # what modules know it by that must not import this one
     __hash__ = None  # type: ignore[assignment]  # as NumPy's arrays: == compares elements
 
-    def __init__(self, graph: Graph, number: int, dtype: str, shape: tuple[int, ...]) -> None:
+    def __init__(self, graph: Builder, number: int, dtype: str, shape: tuple[int, ...]) -> None:
         self.graph = graph
         self.id = number
         self.dtype = dtypes.DTYPES[dtype]

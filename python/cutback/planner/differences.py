@@ -5,14 +5,35 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from .. import budgets, files
 
-if TYPE_CHECKING:
-    from .plan import Plan
-
 TOTALS = ("arena_bytes", "live_bytes", "saved_bytes", "time_ps")
+
+
+class Plan(Protocol):
+    """A :class:`cutback.Plan`, as far as a difference asks it."""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Its steps and decisions."""
+        ...
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """What was planned."""
+        ...
+
+    @property
+    def explanation(self) -> dict[str, Any]:
+        """Why each value is saved or recomputed."""
+        ...
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Bytes and times."""
+        ...
 
 
 class Changed(NamedTuple):

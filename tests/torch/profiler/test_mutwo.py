@@ -19,7 +19,7 @@ import cutback
 import cutback.torch as ct
 from cutback import policies
 from cutback.torch import transfers
-from cutback.torch.graph.statistics import MOVES
+from cutback.torch.graph.records import MOVES
 from cutback.torch.profiler import mutwo
 
 

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 import cutback.torch as ct
 from cutback import policies
 from cutback.cli import main
-from cutback.torch.graph.statistics import CATEGORIES
+from cutback.torch.graph.records import CATEGORIES
 
 # ---- figures --------------------------------------------------------------------------------
 

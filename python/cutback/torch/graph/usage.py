@@ -5,14 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...report.page import page, table
 from ...report.svg import document, escape, human_bytes, nice_ticks, tag, text
 from ...report.timeline import staircase
-
-if TYPE_CHECKING:
-    from .statistics import Statistics, Value
+from .records import Peak, Row, Value
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 360.0, 84.0, 18.0, 34.0, 64.0
 MOST_COLUMNS = 900
@@ -123,32 +121,34 @@ def _value_row(value: Value) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def usage_page(title: str, picture: str, profile: Statistics) -> str:
+def usage_page(
+    title: str, picture: str, peak: Peak, rows: Sequence[Row], values: Sequence[Value], runs: int
+) -> str:
     """A page of its own: picture, peak, and the tables of ops and values, largest first."""
-    peak = profile.peak
+    seconds = sum(row.seconds for row in rows)
     parts = [
         (category, human_bytes(size), f"{size / max(1, peak.total_bytes):.1%}")
         for category, size in peak.by_category.items()
         if size
     ]
-    rows = sorted(enumerate(profile.rows), key=lambda item: -item[1].seconds)[:MOST_ROWS]
+    longest = sorted(enumerate(rows), key=lambda item: -item[1].seconds)[:MOST_ROWS]
     ops = [
         (k, row.phase, row.name, row.kind, row.location, f"{1e3 * row.seconds:.3f}",
          human_bytes(row.bytes), human_bytes(row.live_bytes))
-        for k, row in rows
+        for k, row in longest
     ]  # fmt: skip
-    values = sorted(profile.values, key=lambda v: -v.bytes)[:MOST_ROWS]
+    largest = sorted(values, key=lambda v: -v.bytes)[:MOST_ROWS]
     return page(
         title,
         f'<div class="cb">{picture}</div>'
         f"<h2>The peak</h2><p>{human_bytes(peak.total_bytes)} at {escape(peak.name)}, of which the "
         f"step itself holds {human_bytes(peak.bytes)}.</p>"
         + table(("category", "bytes", "share"), parts, numeric=(1, 2))
-        + f"<h2>Ops, the dearest first</h2><p>{len(profile.rows)} ops, "
-        f"{1e3 * profile.seconds:.2f} ms, medians of {profile.runs} runs.</p>"
+        + f"<h2>Ops, the dearest first</h2><p>{len(rows)} ops, "
+        f"{1e3 * seconds:.2f} ms, medians of {runs} runs.</p>"
         + table(("row", "phase", "op", "kind", "source", "ms", "made", "live"), ops,
                 numeric=(0, 5, 6, 7))
         + "<h2>Values, the largest first</h2><p>Uses are rows, first and last.</p>"
         + table(("made by", "type", "bytes", "category", "forward", "backward", "idle ms", "out ms",
-                 "in ms"), [_value_row(v) for v in values], numeric=(2, 6, 7, 8)),
+                 "in ms"), [_value_row(v) for v in largest], numeric=(2, 6, 7, 8)),
     )  # fmt: skip

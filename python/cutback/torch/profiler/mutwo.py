@@ -20,7 +20,8 @@ from ...frontend.planning import plan
 from ...planner.plan import Plan
 from ..compiler.compiling import compile
 from ..flags import check_flags
-from ..graph.statistics import Value, check_same, signature
+from ..graph.records import Value
+from ..graph.statistics import check_same, signature
 from .profiling import Profile, profile
 
 RULES = ("greedy", "threshold")

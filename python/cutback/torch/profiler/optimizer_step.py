@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from ..graph.importer import type_of
-from ..graph.statistics import Row
+from ..graph.records import Row
 from .stepping import Clock, make_clock
 
 

@@ -17,7 +17,8 @@ from ...planner.plan import Plan
 from ..compiler.joining import part_of
 from ..graph.emitter import emit
 from ..graph.moving import Move, Schedule, schedule_of
-from ..graph.statistics import MOVES, Row, Statistics, Uses, Value, check_same, signature
+from ..graph.records import MOVES, Row, Uses, Value
+from ..graph.statistics import Statistics, check_same, signature
 from .capture import Captured, capture
 from .optimizer_step import OptimizerStep, measure_optimizer
 from .stepping import Life, Program, Watch, make_clock, on

@@ -27,7 +27,7 @@ from ..graph.dropout import REMAKE
 from ..graph.graphs import attribute, is_tangent
 from ..graph.importer import Imported, type_of
 from ..graph.moving import Move, Schedule, Step
-from ..graph.statistics import MOVES
+from ..graph.records import MOVES
 from .capture import Captured
 
 
