@@ -2,33 +2,33 @@
  * and, but with CB_F32_ALONE, for double, in which
  *
  *     real              is the type,
- *     NAME(x)           is x_f32 or x_f64,
+ *     CB_TYPED(x)           is x_f32 or x_f64,
  *     square_root(x), magnitude(x)   are those of the type;
  *
- * OF_TYPE(dtype, x, ...) then calls the one of `dtype`. It is text for a device, too.
+ * CB_OF_TYPE(dtype, x, ...) then calls the one of `dtype`. It is text for a device, too.
  */
 #define real float
 #define square_root sqrtf
 #define magnitude fabsf
-#define NAME(x) x##_f32
+#define CB_TYPED(x) x##_f32
 #include CB_IMPL
 #undef real
 #undef square_root
 #undef magnitude
-#undef NAME
+#undef CB_TYPED
 
 #ifdef CB_F32_ALONE
-#define OF_TYPE(dtype, x, ...) x##_f32(__VA_ARGS__)
+#define CB_OF_TYPE(dtype, x, ...) x##_f32(__VA_ARGS__)
 #else
 #define real double
 #define square_root sqrt
 #define magnitude fabs
-#define NAME(x) x##_f64
+#define CB_TYPED(x) x##_f64
 #include CB_IMPL
 #undef real
 #undef square_root
 #undef magnitude
-#undef NAME
-#define OF_TYPE(dtype, x, ...) ((dtype) == CB_F32 ? x##_f32(__VA_ARGS__) : x##_f64(__VA_ARGS__))
+#undef CB_TYPED
+#define CB_OF_TYPE(dtype, x, ...) ((dtype) == CB_F32 ? x##_f32(__VA_ARGS__) : x##_f64(__VA_ARGS__))
 #endif
 #undef CB_IMPL

@@ -1,22 +1,21 @@
-/* elements.h: for optimizers that update every element by itself, with the same formula for all
+/* elements.h: for optimizers that update each element separately, with the same formula for all
  * elements of a row. */
 #ifndef CB_OPTIM_ELEMENTS_H
 #define CB_OPTIM_ELEMENTS_H
 
 #include "formulas.h"
 
-/* What is the same for all elements of a row, by its t and numbers, computed once, in double: the
- * optimizer's `factors`, and 0 for those that it does not speak of. `factor` has room for
- * CB_MAX_FACTORS. */
+/* Computes the factors of a row in double, from its t and numbers: those that the optimizer sets,
+ * and 0 for the others. `factor` has room for CB_MAX_FACTORS. */
 void cb_factors_of(const cb_optim_table *table, const cb_optim_row *row, double *factor);
 
 /* The step of such an optimizer. */
 void cb_step_elements(const cb_optim_table *table, cb_threads *pool);
 
-/* What Adam and its kin have in common, by the names in their enums. */
-#define CB_ADAPTIVE_HYPERS                                                \
-    [LR] = CB_HYPER_LEAST_0("lr"), [BETA1] = CB_HYPER_BELOW_1("beta1"),   \
-    [BETA2] = CB_HYPER_BELOW_1("beta2"), [EPS] = CB_HYPER_LEAST_0("eps"), \
+/* The hyper-parameters that Adam and its relatives share, by the names in their enums. */
+#define CB_ADAPTIVE_HYPERS                                                         \
+    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"), [BETA1] = CB_HYPER_BELOW_1("beta1"), \
+    [BETA2] = CB_HYPER_BELOW_1("beta2"), [EPS] = CB_HYPER_LEAST_0("eps"),          \
     [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay")
 
 /* Defines cb_optimizer_NAME by a formula, its factors, and lists of states and hyper-parameters;

@@ -1,8 +1,8 @@
 /* factored_impl.h: the loops of factored.h for one type, `real`; included by kern_factored.c once
  * for each. */
 
-static double NAME(squares)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
-                            double *restrict column, double *restrict weights) {
+static double CB_TYPED(squares)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                int64_t n, double *restrict column, double *restrict weights) {
     const real *restrict p = (const real *)row->param + at;
     const real *restrict grad = (const real *)row->grad + at;
     const real scale = (real)f->scale;
@@ -26,8 +26,8 @@ static double NAME(squares)(const cb_factored *f, const cb_optim_row *row, int64
 }
 
 /* Both ways are exact where they end: a share of 1 gives the square itself. */
-static void NAME(move)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
-                       double *restrict weights) {
+static void CB_TYPED(move)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
+                           double *restrict weights) {
     const real *restrict p = (const real *)row->param + at;
     const real *restrict grad = (const real *)row->grad + at;
     real *restrict v = (real *)row->state[2] + at;
@@ -48,34 +48,35 @@ static void NAME(move)(const cb_factored *f, const cb_optim_row *row, int64_t at
     }
 }
 
-INLINE real NAME(update)(real g, real mean, real least) {
+CB_INLINE real CB_TYPED(update)(real g, real mean, real least) {
     const real spread = mean < least ? least : mean; /* NaN stays */
     return g / square_root(spread);
 }
 
-static void NAME(measure)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
-                          double line, const void *means, double *restrict sum) {
+static void CB_TYPED(measure)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
+                              double line, const void *means, double *restrict sum) {
     const real *restrict grad = (const real *)row->grad + at, *restrict column = means;
     const real scale = (real)f->scale, least = (real)(f->least * f->least), by = (real)line;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         for (int k = 0; k < LANES; k++) {
-            const double u = (double)NAME(update)(scale * grad[i + k], by * column[i + k], least);
+            const double u =
+                (double)CB_TYPED(update)(scale * grad[i + k], by * column[i + k], least);
             sum[k] += u * u;
         }
     }
     for (int k = 0; i < n; i++, k++) {
-        const double u = (double)NAME(update)(scale * grad[i], by * column[i], least);
+        const double u = (double)CB_TYPED(update)(scale * grad[i], by * column[i], least);
         sum[k] += u * u;
     }
 }
 
-static void NAME(apply)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
-                        double line, const void *means) {
+static void CB_TYPED(apply)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
+                            double line, const void *means) {
     real *restrict p = (real *)row->param + at;
     const real *restrict grad = (const real *)row->grad + at, *restrict column = means;
     const real scale = (real)f->scale, least = (real)(f->least * f->least), by = (real)line;
     const real keep = (real)f->keep, rate = (real)f->rate;
     for (int64_t i = 0; i < n; i++)
-        p[i] = p[i] * keep - rate * NAME(update)(scale * grad[i], by * column[i], least);
+        p[i] = p[i] * keep - rate * CB_TYPED(update)(scale * grad[i], by * column[i], least);
 }

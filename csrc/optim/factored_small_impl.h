@@ -3,12 +3,13 @@
  * all in a vector, so what each asks for is divided among them. `lanes` is WIDE, or less for the
  * last ones; it and the usual sizes are constants where these are inlined. */
 
-typedef real NAME(lanes)[WIDE];
+typedef real CB_TYPED(lanes)[WIDE];
 
 /* [lanes][n] in memory as vectors: in `room`, or where they are if they are vectors there. Copies
  * of what is one are not made because loads of it would wait for narrower stores. */
-INLINE NAME(lanes) * NAME(turn)(real *data, int64_t n, int lanes, NAME(lanes) *restrict room) {
-    if (n == 1) return (NAME(lanes) *)data;
+CB_INLINE CB_TYPED(lanes) *
+    CB_TYPED(turn)(real *data, int64_t n, int lanes, CB_TYPED(lanes) *restrict room) {
+    if (n == 1) return (CB_TYPED(lanes) *)data;
     for (int64_t j = 0; j < n; j++) {
         for (int k = 0; k < lanes; k++) room[j][k] = data[k * n + j];
     }
@@ -16,7 +17,7 @@ INLINE NAME(lanes) * NAME(turn)(real *data, int64_t n, int lanes, NAME(lanes) *r
 }
 
 /* The other way. */
-INLINE real *NAME(turn_back)(NAME(lanes) * x, int64_t n, int lanes, real *restrict to) {
+CB_INLINE real *CB_TYPED(turn_back)(CB_TYPED(lanes) * x, int64_t n, int lanes, real *restrict to) {
     if (n == 1) return x[0];
     for (int64_t j = 0; j < n; j++) {
         for (int k = 0; k < lanes; k++) to[k * n + j] = x[j][k];
@@ -25,23 +26,23 @@ INLINE real *NAME(turn_back)(NAME(lanes) * x, int64_t n, int lanes, real *restri
 }
 
 /* Means of `of` squares each move as the sums say, and are in `state` and, as vectors, returned. */
-INLINE NAME(lanes) * NAME(move_means)(const cb_factored *f, real *state, int64_t n, int64_t of,
-                                      int lanes, double (*restrict sum)[WIDE],
-                                      NAME(lanes) *restrict room) {
-    NAME(lanes) *mean = NAME(turn)(state, n, lanes, room);
+CB_INLINE CB_TYPED(lanes) *
+    CB_TYPED(move_means)(const cb_factored *f, real *state, int64_t n, int64_t of, int lanes,
+                         double (*restrict sum)[WIDE], CB_TYPED(lanes) *restrict room) {
+    CB_TYPED(lanes) *mean = CB_TYPED(turn)(state, n, lanes, room);
     for (int64_t j = 0; j < n; j++) {
         for (int k = 0; k < lanes; k++) {
             const double to = sum[j][k] / (double)of;
             mean[j][k] = (real)cb_moved_mean((double)mean[j][k], to, f->share);
         }
     }
-    NAME(turn_back)(mean, n, lanes, state);
+    CB_TYPED(turn_back)(mean, n, lanes, state);
     return mean;
 }
 
 /* What means of columns are multiplied by in each row. */
-INLINE void NAME(shares)(const cb_factored *f, int64_t height, int lanes, NAME(lanes) * mean,
-                         NAME(lanes) *restrict by) {
+CB_INLINE void CB_TYPED(shares)(const cb_factored *f, int64_t height, int lanes,
+                                CB_TYPED(lanes) * mean, CB_TYPED(lanes) *restrict by) {
     double all[WIDE] = {0};
     for (int64_t i = 0; i < height; i++) {
         for (int k = 0; k < lanes; k++) all[k] += (double)mean[i][k];
@@ -55,16 +56,16 @@ INLINE void NAME(shares)(const cb_factored *f, int64_t height, int lanes, NAME(l
     }
 }
 
-INLINE void NAME(begin_few)(const cb_factored *f, const cb_optim_row *row, int64_t at,
-                            int64_t height, int64_t width, int lanes, double *restrict weights,
-                            double *restrict size) {
+CB_INLINE void CB_TYPED(begin_few)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                   int64_t height, int64_t width, int lanes,
+                                   double *restrict weights, double *restrict size) {
     const int64_t each = height * width;
     const real *restrict p = (const real *)row->param + at * each;
     const real scale = (real)f->scale, least = (real)(f->least * f->least);
     real *grad = (real *)row->grad + at * each;
     real gradients[SMALL][WIDE], rows[SMALL][WIDE], columns[SMALL][WIDE], by[SMALL][WIDE];
     double line[SMALL][WIDE], column[SMALL][WIDE];
-    NAME(lanes) *const g = NAME(turn)(grad, each, lanes, gradients);
+    CB_TYPED(lanes) *const g = CB_TYPED(turn)(grad, each, lanes, gradients);
     memset(line, 0, (size_t)height * sizeof *line);
     memset(column, 0, (size_t)width * sizeof *column);
     for (int64_t e = 0; e < each; e++) {
@@ -75,73 +76,76 @@ INLINE void NAME(begin_few)(const cb_factored *f, const cb_optim_row *row, int64
             weights[k] += w * w;
         }
     }
-    NAME(lanes) *const r =
-        NAME(move_means)(f, (real *)row->state[0] + at * height, height, width, lanes, line, rows);
-    NAME(lanes) *const c = NAME(move_means)(f, (real *)row->state[1] + at * width, width, height,
-                                            lanes, column, columns);
-    NAME(shares)(f, height, lanes, r, by);
+    CB_TYPED(lanes) *const r = CB_TYPED(move_means)(f, (real *)row->state[0] + at * height, height,
+                                                    width, lanes, line, rows);
+    CB_TYPED(lanes) *const c = CB_TYPED(move_means)(f, (real *)row->state[1] + at * width, width,
+                                                    height, lanes, column, columns);
+    CB_TYPED(shares)(f, height, lanes, r, by);
     for (int64_t e = 0; e < each; e++) {
         for (int k = 0; k < lanes; k++) {
             const real mean = by[e / width][k] * c[e % width][k];
-            const double u = (double)NAME(update)(scale * g[e][k], mean, least);
+            const double u = (double)CB_TYPED(update)(scale * g[e][k], mean, least);
             size[k] += u * u;
         }
     }
 }
 
-INLINE void NAME(apply_few)(const cb_factored *f, const cb_optim_row *row, int64_t at,
-                            int64_t height, int64_t width, int lanes) {
+CB_INLINE void CB_TYPED(apply_few)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                   int64_t height, int64_t width, int lanes) {
     const int64_t each = height * width;
     real rows[SMALL][WIDE], columns[SMALL][WIDE], by[SMALL][WIDE], means[SMALL][WIDE];
     real room[SMALL * WIDE];
-    NAME(lanes) *r = NAME(turn)((real *)row->state[0] + at * height, height, lanes, rows);
-    NAME(lanes) *c = NAME(turn)((real *)row->state[1] + at * width, width, lanes, columns);
-    NAME(shares)(f, height, lanes, r, by);
+    CB_TYPED(lanes) *r = CB_TYPED(turn)((real *)row->state[0] + at * height, height, lanes, rows);
+    CB_TYPED(lanes) *c = CB_TYPED(turn)((real *)row->state[1] + at * width, width, lanes, columns);
+    CB_TYPED(shares)(f, height, lanes, r, by);
     for (int64_t e = 0; e < each; e++) {
         for (int k = 0; k < lanes; k++) means[e][k] = by[e / width][k] * c[e % width][k];
     }
-    NAME(apply)(f, row, at * each, each * lanes, 1, NAME(turn_back)(means, each, lanes, room));
+    CB_TYPED(apply)(f, row, at * each, each * lanes, 1,
+                    CB_TYPED(turn_back)(means, each, lanes, room));
 }
 
-INLINE void NAME(begin_wide)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t end,
-                             int64_t height, int64_t width, double *weights, double *size) {
-    for (; at < end; at += WIDE) NAME(begin_few)(f, row, at, height, width, WIDE, weights, size);
+CB_INLINE void CB_TYPED(begin_wide)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                    int64_t end, int64_t height, int64_t width, double *weights,
+                                    double *size) {
+    for (; at < end; at += WIDE)
+        CB_TYPED(begin_few)(f, row, at, height, width, WIDE, weights, size);
 }
 
-INLINE void NAME(apply_wide)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t end,
-                             int64_t height, int64_t width) {
-    for (; at < end; at += WIDE) NAME(apply_few)(f, row, at, height, width, WIDE);
+CB_INLINE void CB_TYPED(apply_wide)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                    int64_t end, int64_t height, int64_t width) {
+    for (; at < end; at += WIDE) CB_TYPED(apply_few)(f, row, at, height, width, WIDE);
 }
 
-static void NAME(begin_small)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
-                              double *weights, double *size) {
+static void CB_TYPED(begin_small)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                  int64_t n, double *weights, double *size) {
     const int64_t h = row->height, w = row->width, rest = n % WIDE, end = at + n - rest;
-    if (h == 1 && w == 1) NAME(begin_wide)(f, row, at, end, 1, 1, weights, size);
-    else if (h == 3 && w == 3) NAME(begin_wide)(f, row, at, end, 3, 3, weights, size);
-    else NAME(begin_wide)(f, row, at, end, h, w, weights, size);
-    if (rest) NAME(begin_few)(f, row, end, h, w, (int)rest, weights, size);
+    if (h == 1 && w == 1) CB_TYPED(begin_wide)(f, row, at, end, 1, 1, weights, size);
+    else if (h == 3 && w == 3) CB_TYPED(begin_wide)(f, row, at, end, 3, 3, weights, size);
+    else CB_TYPED(begin_wide)(f, row, at, end, h, w, weights, size);
+    if (rest) CB_TYPED(begin_few)(f, row, end, h, w, (int)rest, weights, size);
 }
 
-static void NAME(apply_small)(const cb_factored *f, const cb_optim_row *row, int64_t at,
-                              int64_t n) {
+static void CB_TYPED(apply_small)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                  int64_t n) {
     const int64_t h = row->height, w = row->width, rest = n % WIDE, end = at + n - rest;
-    if (h == 1 && w == 1) NAME(apply_wide)(f, row, at, end, 1, 1);
-    else if (h == 3 && w == 3) NAME(apply_wide)(f, row, at, end, 3, 3);
-    else NAME(apply_wide)(f, row, at, end, h, w);
-    if (rest) NAME(apply_few)(f, row, end, h, w, (int)rest);
+    if (h == 1 && w == 1) CB_TYPED(apply_wide)(f, row, at, end, 1, 1);
+    else if (h == 3 && w == 3) CB_TYPED(apply_wide)(f, row, at, end, 3, 3);
+    else CB_TYPED(apply_wide)(f, row, at, end, h, w);
+    if (rest) CB_TYPED(apply_few)(f, row, end, h, w, (int)rest);
 }
 
 /* ---- lines of a few elements, of one matrix of many ------------------------------------------ */
 
-INLINE void NAME(sum_few)(const cb_factored *f, const cb_optim_row *row, int64_t at, int lanes,
-                          double *restrict line, double (*restrict column)[WIDE],
-                          double *restrict weights) {
+CB_INLINE void CB_TYPED(sum_few)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                 int lanes, double *restrict line, double (*restrict column)[WIDE],
+                                 double *restrict weights) {
     const int64_t width = row->width;
     const real *restrict p = (const real *)row->param + at;
     const real scale = (real)f->scale;
     real room[SMALL][WIDE];
     double sum[WIDE] = {0};
-    NAME(lanes) *const g = NAME(turn)((real *)row->grad + at, width, lanes, room);
+    CB_TYPED(lanes) *const g = CB_TYPED(turn)((real *)row->grad + at, width, lanes, room);
     for (int64_t e = 0; e < width; e++) {
         for (int k = 0; k < lanes; k++) {
             const double x = (double)(scale * g[e][k]), w = (double)p[e * lanes + k];
@@ -153,55 +157,59 @@ INLINE void NAME(sum_few)(const cb_factored *f, const cb_optim_row *row, int64_t
     for (int k = 0; k < lanes; k++) line[k] += sum[k];
 }
 
-static void NAME(sum_lines)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
-                            double *line, double *column, double *weights) {
+static void CB_TYPED(sum_lines)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                int64_t n, double *line, double *column, double *weights) {
     const int64_t width = row->width, few = WIDE * width, rest = n % few / width;
     const int64_t end = at + n / few * few;
     double sums[SMALL][WIDE];
     memset(sums, 0, (size_t)width * sizeof *sums);
-    for (; at < end; at += few, line += WIDE) NAME(sum_few)(f, row, at, WIDE, line, sums, weights);
-    if (rest) NAME(sum_few)(f, row, at, (int)rest, line, sums, weights);
+    for (; at < end; at += few, line += WIDE)
+        CB_TYPED(sum_few)(f, row, at, WIDE, line, sums, weights);
+    if (rest) CB_TYPED(sum_few)(f, row, at, (int)rest, line, sums, weights);
     for (int64_t e = 0; e < width; e++) {
         for (int k = 0; k < WIDE; k++) column[e] += sums[e][k];
     }
 }
 
-INLINE void NAME(measure_few)(const cb_factored *f, const cb_optim_row *row, int64_t at, int lanes,
-                              const double *restrict line, const real *restrict column,
-                              double *restrict size) {
+CB_INLINE void CB_TYPED(measure_few)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                     int lanes, const double *restrict line,
+                                     const real *restrict column, double *restrict size) {
     const real scale = (real)f->scale, least = (real)(f->least * f->least);
     real room[SMALL][WIDE];
-    NAME(lanes) *const g = NAME(turn)((real *)row->grad + at, row->width, lanes, room);
+    CB_TYPED(lanes) *const g = CB_TYPED(turn)((real *)row->grad + at, row->width, lanes, room);
     for (int64_t e = 0; e < row->width; e++) {
         for (int k = 0; k < lanes; k++) {
             const real mean = (real)line[k] * column[e];
-            const double u = (double)NAME(update)(scale * g[e][k], mean, least);
+            const double u = (double)CB_TYPED(update)(scale * g[e][k], mean, least);
             size[k] += u * u;
         }
     }
 }
 
-static void NAME(measure_lines)(const cb_factored *f, const cb_optim_row *row, int64_t at,
-                                int64_t n, const double *line, const void *column, double *size) {
+static void CB_TYPED(measure_lines)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                    int64_t n, const double *line, const void *column,
+                                    double *size) {
     const int64_t few = WIDE * row->width, rest = n % few / row->width, end = at + n / few * few;
     for (; at < end; at += few, line += WIDE)
-        NAME(measure_few)(f, row, at, WIDE, line, column, size);
-    if (rest) NAME(measure_few)(f, row, at, (int)rest, line, column, size);
+        CB_TYPED(measure_few)(f, row, at, WIDE, line, column, size);
+    if (rest) CB_TYPED(measure_few)(f, row, at, (int)rest, line, column, size);
 }
 
-INLINE void NAME(apply_to_few)(const cb_factored *f, const cb_optim_row *row, int64_t at, int lanes,
-                               const double *restrict line, const real *restrict column) {
+CB_INLINE void CB_TYPED(apply_to_few)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                      int lanes, const double *restrict line,
+                                      const real *restrict column) {
     real means[SMALL][WIDE], room[SMALL * WIDE];
     for (int64_t e = 0; e < row->width; e++) {
         for (int k = 0; k < lanes; k++) means[e][k] = (real)line[k] * column[e];
     }
-    real *const mean = NAME(turn_back)(means, row->width, lanes, room);
-    NAME(apply)(f, row, at, row->width * lanes, 1, mean);
+    real *const mean = CB_TYPED(turn_back)(means, row->width, lanes, room);
+    CB_TYPED(apply)(f, row, at, row->width * lanes, 1, mean);
 }
 
-static void NAME(apply_lines)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
-                              const double *line, const void *column) {
+static void CB_TYPED(apply_lines)(const cb_factored *f, const cb_optim_row *row, int64_t at,
+                                  int64_t n, const double *line, const void *column) {
     const int64_t few = WIDE * row->width, rest = n % few / row->width, end = at + n / few * few;
-    for (; at < end; at += few, line += WIDE) NAME(apply_to_few)(f, row, at, WIDE, line, column);
-    if (rest) NAME(apply_to_few)(f, row, at, (int)rest, line, column);
+    for (; at < end; at += few, line += WIDE)
+        CB_TYPED(apply_to_few)(f, row, at, WIDE, line, column);
+    if (rest) CB_TYPED(apply_to_few)(f, row, at, (int)rest, line, column);
 }

@@ -1,5 +1,5 @@
-/* formula_factors.h: the formulas by name, and what their factors mean. Nothing else is included,
- * as kernels for a GPU read it as well. */
+/* formula_factors.h: the formulas by name, and the meaning of their factors. Includes nothing of
+ * the core, because kernels for a GPU include it too. */
 #ifndef CB_OPTIM_FORMULA_FACTORS_H
 #define CB_OPTIM_FORMULA_FACTORS_H
 
@@ -7,138 +7,189 @@
 
 #define CB_MAX_FACTORS 16
 
-/* Factors are what is the same for all elements of a row. The first two are every formula's: the
- * gradient is multiplied by the one, and gets the parameter times the other; it is called g below.
- * What the others mean is the formula's. */
-enum { CB_GRAD_SCALE = 0, CB_DECAY, CB_FIRST };
+/* Factors are the constants of a formula: the same for all elements of a row. The first two belong
+ * to every formula. Below, `grad` is grad_scale * gradient + weight_decay * param. */
+enum { CB_GRAD_SCALE = 0, CB_WEIGHT_DECAY, CB_FIRST };
 
-/* m = b1 m + a1 g, as a share a1 of the way to g (LERP);  v = b2 v + (a2 g) g;
- * with ams w = max(w, v), else w is v;
- * p = p keep - rate m / (sqrt(w) root + eps). */
+/* exp_avg = beta1 exp_avg + one_minus_beta1 grad, computed as an interpolation (CB_LERP);
+ * exp_avg_sq = beta2 exp_avg_sq + (one_minus_beta2 grad) grad;
+ * with amsgrad, max_exp_avg_sq = max(max_exp_avg_sq, exp_avg_sq) replaces exp_avg_sq below;
+ * param = param param_scale - step_size exp_avg / (sqrt(exp_avg_sq) root_correction + eps). */
 enum {
-    CB_ADAM_KEEP = CB_FIRST,
-    CB_ADAM_B1,
-    CB_ADAM_A1,
-    CB_ADAM_B2,
-    CB_ADAM_A2,
-    CB_ADAM_RATE,
-    CB_ADAM_ROOT,
+    CB_ADAM_PARAM_SCALE = CB_FIRST,
+    CB_ADAM_BETA1,
+    CB_ADAM_ONE_MINUS_BETA1,
+    CB_ADAM_BETA2,
+    CB_ADAM_ONE_MINUS_BETA2,
+    CB_ADAM_STEP_SIZE,
+    CB_ADAM_ROOT_CORRECTION,
     CB_ADAM_EPS,
-    CB_ADAM_AMS
+    CB_ADAM_AMSGRAD
 };
 
-/* b = kept b + added g, or g at the first step; g = g + kept b with ahead, else b; p = p + rate g.
- * There is no b where kept is 0. */
-enum { CB_SGD_RATE = CB_FIRST, CB_SGD_KEPT, CB_SGD_ADDED, CB_SGD_IS_FIRST, CB_SGD_AHEAD };
-
-/* m and v as above; p = p keep - rate m / (sqrt(v) + eps), or p keep - rate m where it is not yet
- * rectified. */
+/* momentum_buffer = momentum momentum_buffer + one_minus_dampening grad, or grad at the first step;
+ * grad = grad + momentum momentum_buffer with nesterov, else momentum_buffer;
+ * param = param + negative_learning_rate grad. There is no buffer where momentum is 0. */
 enum {
-    CB_RADAM_KEEP = CB_FIRST,
-    CB_RADAM_B1,
-    CB_RADAM_A1,
-    CB_RADAM_B2,
-    CB_RADAM_A2,
-    CB_RADAM_RATE,
+    CB_SGD_NEGATIVE_LEARNING_RATE = CB_FIRST,
+    CB_SGD_MOMENTUM,
+    CB_SGD_ONE_MINUS_DAMPENING,
+    CB_SGD_IS_FIRST,
+    CB_SGD_NESTEROV
+};
+
+/* exp_avg and exp_avg_sq as above;
+ * param = param param_scale - step_size exp_avg / (sqrt(exp_avg_sq) + eps), or
+ * param = param param_scale - step_size exp_avg where the variance is not yet rectified. */
+enum {
+    CB_RADAM_PARAM_SCALE = CB_FIRST,
+    CB_RADAM_BETA1,
+    CB_RADAM_ONE_MINUS_BETA1,
+    CB_RADAM_BETA2,
+    CB_RADAM_ONE_MINUS_BETA2,
+    CB_RADAM_STEP_SIZE,
     CB_RADAM_EPS,
     CB_RADAM_RECTIFIED
 };
 
-/* m as above; u = max(b2 u, |g| + eps); p = p - rate m / u. */
-enum { CB_ADAMAX_B1 = CB_FIRST, CB_ADAMAX_A1, CB_ADAMAX_B2, CB_ADAMAX_RATE, CB_ADAMAX_EPS };
-
-/* s = s + first + g g; p = p - rate g / (sqrt(s) + eps). */
-enum { CB_ADAGRAD_FIRST = CB_FIRST, CB_ADAGRAD_RATE, CB_ADAGRAD_EPS };
-
-/* s = rho s + (rest g) g; d = sqrt(a + eps) / sqrt(s + eps) g; a = rho a + (rest d) d;
- * p = p - rate d. */
-enum { CB_ADADELTA_RHO = CB_FIRST, CB_ADADELTA_REST, CB_ADADELTA_RATE, CB_ADADELTA_EPS };
-
-/* s = alpha s + (rest g) g; centered: h = alpha h + rest g, as a share rest of the way to g (LERP),
- * and s - h h takes the place of s; q = g / (sqrt(s) + eps); with kept: b = kept b + q, and b
- * takes the place of q; p = p - rate q.
- * States: s, b, or s, h, b where it is centered. */
+/* exp_avg as above; exp_inf = max(beta2 exp_inf, |grad| + eps);
+ * param = param - step_size exp_avg / exp_inf. */
 enum {
-    CB_RMSPROP_ALPHA = CB_FIRST,
-    CB_RMSPROP_REST,
-    CB_RMSPROP_RATE,
-    CB_RMSPROP_EPS,
-    CB_RMSPROP_KEPT
+    CB_ADAMAX_BETA1 = CB_FIRST,
+    CB_ADAMAX_ONE_MINUS_BETA1,
+    CB_ADAMAX_BETA2,
+    CB_ADAMAX_STEP_SIZE,
+    CB_ADAMAX_EPS
 };
 
-/* p = p keep - rate sign(b1 m + a1 g); m = b2 m + a2 g. */
-enum { CB_LION_KEEP = CB_FIRST, CB_LION_B1, CB_LION_A1, CB_LION_B2, CB_LION_A2, CB_LION_RATE };
+/* sum = sum + initial_accumulator + grad grad;
+ * param = param - learning_rate grad / (sqrt(sum) + eps). */
+enum { CB_ADAGRAD_INITIAL_ACCUMULATOR = CB_FIRST, CB_ADAGRAD_LEARNING_RATE, CB_ADAGRAD_EPS };
 
-/* m and v as above; p = p keep - (now g + past m) / (sqrt(v) root + eps). */
+/* square_avg = rho square_avg + (one_minus_rho grad) grad;
+ * delta = sqrt(acc_delta + eps) / sqrt(square_avg + eps) grad;
+ * acc_delta = rho acc_delta + (one_minus_rho delta) delta;
+ * param = param - learning_rate delta. */
 enum {
-    CB_NADAM_KEEP = CB_FIRST,
-    CB_NADAM_B1,
-    CB_NADAM_A1,
-    CB_NADAM_B2,
-    CB_NADAM_A2,
-    CB_NADAM_NOW,
-    CB_NADAM_PAST,
-    CB_NADAM_ROOT,
+    CB_ADADELTA_RHO = CB_FIRST,
+    CB_ADADELTA_ONE_MINUS_RHO,
+    CB_ADADELTA_LEARNING_RATE,
+    CB_ADADELTA_EPS
+};
+
+/* square_avg = alpha square_avg + (one_minus_alpha grad) grad;
+ * centered: grad_avg = alpha grad_avg + one_minus_alpha grad, computed as an interpolation, and
+ * square_avg - grad_avg grad_avg replaces square_avg below;
+ * update = grad / (sqrt(square_avg) + eps);
+ * with momentum, momentum_buffer = momentum momentum_buffer + update replaces update;
+ * param = param - learning_rate update.
+ * States: square_avg, momentum_buffer; centered: square_avg, grad_avg, momentum_buffer. */
+enum {
+    CB_RMSPROP_ALPHA = CB_FIRST,
+    CB_RMSPROP_ONE_MINUS_ALPHA,
+    CB_RMSPROP_LEARNING_RATE,
+    CB_RMSPROP_EPS,
+    CB_RMSPROP_MOMENTUM
+};
+
+/* param = param param_scale - learning_rate sign(beta1 exp_avg + one_minus_beta1 grad);
+ * exp_avg = beta2 exp_avg + one_minus_beta2 grad. */
+enum {
+    CB_LION_PARAM_SCALE = CB_FIRST,
+    CB_LION_BETA1,
+    CB_LION_ONE_MINUS_BETA1,
+    CB_LION_BETA2,
+    CB_LION_ONE_MINUS_BETA2,
+    CB_LION_LEARNING_RATE
+};
+
+/* exp_avg and exp_avg_sq as above;
+ * param = param param_scale - (grad_step_size grad + exp_avg_step_size exp_avg)
+ *                             / (sqrt(exp_avg_sq) root_correction + eps). */
+enum {
+    CB_NADAM_PARAM_SCALE = CB_FIRST,
+    CB_NADAM_BETA1,
+    CB_NADAM_ONE_MINUS_BETA1,
+    CB_NADAM_BETA2,
+    CB_NADAM_ONE_MINUS_BETA2,
+    CB_NADAM_GRAD_STEP_SIZE,
+    CB_NADAM_EXP_AVG_STEP_SIZE,
+    CB_NADAM_ROOT_CORRECTION,
     CB_NADAM_EPS
 };
 
-/* Fast and slow: m = b1 m + a1 g; l = b3 l + a3 g; v as above;
- * p = p keep - (now m + past l) / (sqrt(v) root + eps). */
+/* exp_avg_fast = beta1 exp_avg_fast + one_minus_beta1 grad;
+ * exp_avg_slow = beta3 exp_avg_slow + one_minus_beta3 grad; exp_avg_sq as above;
+ * param = param param_scale - (fast_step_size exp_avg_fast + slow_step_size exp_avg_slow)
+ *                             / (sqrt(exp_avg_sq) root_correction + eps). */
 enum {
-    CB_ADEMAMIX_KEEP = CB_FIRST,
-    CB_ADEMAMIX_B1,
-    CB_ADEMAMIX_A1,
-    CB_ADEMAMIX_B2,
-    CB_ADEMAMIX_A2,
-    CB_ADEMAMIX_B3,
-    CB_ADEMAMIX_A3,
-    CB_ADEMAMIX_NOW,
-    CB_ADEMAMIX_PAST,
-    CB_ADEMAMIX_ROOT,
+    CB_ADEMAMIX_PARAM_SCALE = CB_FIRST,
+    CB_ADEMAMIX_BETA1,
+    CB_ADEMAMIX_ONE_MINUS_BETA1,
+    CB_ADEMAMIX_BETA2,
+    CB_ADEMAMIX_ONE_MINUS_BETA2,
+    CB_ADEMAMIX_BETA3,
+    CB_ADEMAMIX_ONE_MINUS_BETA3,
+    CB_ADEMAMIX_FAST_STEP_SIZE,
+    CB_ADEMAMIX_SLOW_STEP_SIZE,
+    CB_ADEMAMIX_ROOT_CORRECTION,
     CB_ADEMAMIX_EPS
 };
 
-/* u = g / max(sqrt(v), eps), kept within -most .. most; m = b1 m + a1 u; p = p keep - rate m; then
- * v as above. At the first step only v = g g. */
+/* update = grad / max(sqrt(exp_avg_sq), eps), clamped to -clip_value .. clip_value;
+ * exp_avg = beta1 exp_avg + one_minus_beta1 update;
+ * param = param param_scale - learning_rate exp_avg; then exp_avg_sq as above.
+ * The first step only sets exp_avg_sq = grad grad. */
 enum {
-    CB_ADOPT_KEEP = CB_FIRST,
-    CB_ADOPT_B1,
-    CB_ADOPT_A1,
-    CB_ADOPT_B2,
-    CB_ADOPT_A2,
-    CB_ADOPT_RATE,
+    CB_ADOPT_PARAM_SCALE = CB_FIRST,
+    CB_ADOPT_BETA1,
+    CB_ADOPT_ONE_MINUS_BETA1,
+    CB_ADOPT_BETA2,
+    CB_ADOPT_ONE_MINUS_BETA2,
+    CB_ADOPT_LEARNING_RATE,
     CB_ADOPT_EPS,
-    CB_ADOPT_MOST,
+    CB_ADOPT_CLIP_VALUE,
     CB_ADOPT_IS_FIRST
 };
 
-/* p = p keep - rate g; x = p where share is 1, else x + (p - x) share. */
-enum { CB_ASGD_KEEP = CB_FIRST, CB_ASGD_RATE, CB_ASGD_SHARE };
+/* param = param param_scale - eta grad; ax = param where mu is 1, else ax + (param - ax) mu. */
+enum { CB_ASGD_PARAM_SCALE = CB_FIRST, CB_ASGD_ETA, CB_ASGD_MU };
 
-/* q is the last g. s, which begins with `begin` where that is not 0, is multiplied by up where
- * g q > 0, by down where g q < 0, and kept within least .. most; g is 0 where g q < 0;
- * p = p - s sign(g). */
-enum { CB_RPROP_BEGIN = CB_FIRST, CB_RPROP_DOWN, CB_RPROP_UP, CB_RPROP_LEAST, CB_RPROP_MOST };
-
-/* z begins with p. v as above; u = g / (sqrt(v) root + eps) + still p; p = p + (z - p) share +
- * back u; z = z - rate u. */
+/* step_size, which starts as initial_step_size where that is not 0, is multiplied by eta_plus where
+ * grad prev > 0 and by eta_minus where grad prev < 0, then clamped to step_size_min ..
+ * step_size_max; grad = 0 where grad prev < 0; param = param - step_size sign(grad);
+ * prev = grad. */
 enum {
-    CB_SCHEDULE_FREE_STILL = CB_FIRST,
-    CB_SCHEDULE_FREE_B2,
-    CB_SCHEDULE_FREE_A2,
-    CB_SCHEDULE_FREE_ROOT,
+    CB_RPROP_INITIAL_STEP_SIZE = CB_FIRST,
+    CB_RPROP_ETA_MINUS,
+    CB_RPROP_ETA_PLUS,
+    CB_RPROP_STEP_SIZE_MIN,
+    CB_RPROP_STEP_SIZE_MAX
+};
+
+/* z starts as param; exp_avg_sq as above;
+ * update = grad / (sqrt(exp_avg_sq) root_correction + eps) + decoupled_decay param;
+ * param = param + (z - param) average_weight + param_step_size update;
+ * z = z - learning_rate update. */
+enum {
+    CB_SCHEDULE_FREE_DECOUPLED_DECAY = CB_FIRST,
+    CB_SCHEDULE_FREE_BETA2,
+    CB_SCHEDULE_FREE_ONE_MINUS_BETA2,
+    CB_SCHEDULE_FREE_ROOT_CORRECTION,
     CB_SCHEDULE_FREE_EPS,
-    CB_SCHEDULE_FREE_SHARE,
-    CB_SCHEDULE_FREE_BACK,
-    CB_SCHEDULE_FREE_RATE,
+    CB_SCHEDULE_FREE_AVERAGE_WEIGHT,
+    CB_SCHEDULE_FREE_PARAM_STEP_SIZE,
+    CB_SCHEDULE_FREE_LEARNING_RATE,
     CB_SCHEDULE_FREE_IS_FIRST
 };
 
-/* Adam's factors where m and v are kept in 8 bits, and the seed of the noise that rounds them. */
-enum { CB_ADAMW_8BIT_SEED = CB_ADAM_AMS + 1 };
+/* Adam's factors where the moments are kept in 8 bits, and the seed of the noise that rounds
+ * them. */
+enum { CB_ADAMW_8BIT_NOISE_SEED = CB_ADAM_AMSGRAD + 1 };
 
 /* clang-format off */
-/* Those that step an element by itself, and then those that step blocks of CB_STATE_BLOCK. */
+/* First the formulas that step each element separately, then those that step blocks of
+ * CB_STATE_BLOCK. */
 #define CB_ELEMENT_FORMULAS(X)                            \
     X(ADAM, adam)                                         \
     X(SGD, sgd)                                           \
@@ -168,10 +219,12 @@ static inline double cb_power(double x, int64_t n) {
     return power;
 }
 
-/* Weight decay of the gradient, or apart from it: what the parameter is multiplied by. */
-static inline double cb_decay(double *factor, double lr, double decay, int apart) {
-    factor[CB_DECAY] = apart ? 0.0 : decay;
-    return apart ? 1.0 - lr * decay : 1.0;
+/* Sets the weight decay that is added to the gradient: none if the decay is decoupled. Returns what
+ * the parameter is multiplied by. */
+static inline double cb_set_weight_decay(double *factor, double learning_rate, double weight_decay,
+                                         int decoupled) {
+    factor[CB_WEIGHT_DECAY] = decoupled ? 0.0 : weight_decay;
+    return decoupled ? 1.0 - learning_rate * weight_decay : 1.0;
 }
 
 static inline double cb_sign_of(double maximize) { return maximize != 0.0 ? -1.0 : 1.0; }

@@ -1,443 +1,521 @@
 /* formulas_impl.h: the formulas for one type, `real`; included by kern_formulas.c once for each.
  *
- * A formula is one loop over all that it can do; what differs between groups is a constant of an
- * inlined copy, so that the compiler drops what a group does not ask for and vectorises the rest.
+ * A formula is one loop that covers everything it can do. What differs between groups is a constant
+ * of an inlined copy, so that the compiler drops what a group does not ask for and vectorises the
+ * rest.
  */
 
-/* What the formulas are written with: names of a call's arguments are the same in all of them. */
-#define INPUTS                                                \
-    real *restrict p = (real *)row->param + at;               \
-    const real *restrict grad = (const real *)row->grad + at; \
-    const real scale = FACTOR(CB_GRAD_SCALE), decay = FACTOR(CB_DECAY)
-#define STATE(k) NAME(array)(row->state[k], at)
-#define FACTOR(k) (real) f[k]
-#define GRADIENT (decay != 0 ? scale * grad[i] + decay * p[i] : scale * grad[i])
+/* Shorthands of the formulas, which all name their arguments alike. */
+#define CB_FORMULA_INPUTS                                      \
+    real *restrict param = (real *)row->param + at;            \
+    const real *restrict input = (const real *)row->grad + at; \
+    const real grad_scale = CB_FACTOR(CB_GRAD_SCALE), weight_decay = CB_FACTOR(CB_WEIGHT_DECAY)
+#define CB_STATE(k) CB_TYPED(array)(row->state[k], at)
+#define CB_FACTOR(k) (real) factor[k]
+/* The gradient of element i, scaled and decayed. */
+#define CB_GRADIENT \
+    (weight_decay != 0 ? grad_scale * input[i] + weight_decay * param[i] : grad_scale * input[i])
 
-/* A mean's way of a share `a` to x, b = 1 - a: from the nearer end, as PyTorch's lerp goes. At
- * a = 1 it is x itself; an infinite mean is none once a number follows. */
-#define LERP(m, x, a, b) ((a) + (a) < 1 ? (m) + (a) * ((x) - (m)) : (x) - (b) * ((x) - (m)))
+/* Moves `average` by `share` of the way to x, starting from the nearer end as PyTorch's lerp does;
+ * `rest` is 1 - share. With a share of 1 the result is exactly x. An average that is infinite
+ * becomes NaN at the next finite x, as in PyTorch. */
+#define CB_LERP(average, x, share, rest)                             \
+    ((share) + (share) < 1 ? (average) + (share) * ((x) - (average)) \
+                           : (x) - (rest) * ((x) - (average)))
 
-INLINE real *NAME(array)(void *data, int64_t at) { return data ? (real *)data + at : NULL; }
+CB_INLINE real *CB_TYPED(array)(void *data, int64_t at) { return data ? (real *)data + at : NULL; }
 
 /* ---- Adam ------------------------------------------------------------------------------------ */
 
-INLINE void NAME(adam_loop)(const double *f, const cb_optim_row *row, int64_t at, int64_t n,
-                            bool decays, bool ams) {
-    INPUTS;
-    real *restrict m = STATE(0), *restrict v = STATE(1), *restrict w = STATE(2);
-    const real keep = FACTOR(CB_ADAM_KEEP), rate = FACTOR(CB_ADAM_RATE);
-    const real b1 = FACTOR(CB_ADAM_B1), a1 = FACTOR(CB_ADAM_A1);
-    const real b2 = FACTOR(CB_ADAM_B2), a2 = FACTOR(CB_ADAM_A2);
-    const real root = FACTOR(CB_ADAM_ROOT), eps = FACTOR(CB_ADAM_EPS);
+/* The formula of Adam and AdamW, one step of one element, for every loop over elements on a CPU and
+ * on a GPU. `factor` is in the type of the row; `max_exp_avg_sq` is used only with amsgrad. */
+CB_INLINE void CB_TYPED(adam_element)(const real *factor, real *param, real input, real *exp_avg,
+                                      real *exp_avg_sq, real *max_exp_avg_sq, bool decays,
+                                      bool amsgrad) {
+    const real scaled = factor[CB_GRAD_SCALE] * input;
+    const real decayed = scaled + factor[CB_WEIGHT_DECAY] * *param;
+    const real grad = decays ? decayed : scaled;
+    const real average =
+        CB_LERP(*exp_avg, grad, factor[CB_ADAM_ONE_MINUS_BETA1], factor[CB_ADAM_BETA1]);
+    real square =
+        factor[CB_ADAM_BETA2] * *exp_avg_sq + factor[CB_ADAM_ONE_MINUS_BETA2] * grad * grad;
+    *exp_avg = average;
+    *exp_avg_sq = square;
+    if (amsgrad) { /* a NaN stays, whichever of the two it is in */
+        const real *most = max_exp_avg_sq;
+        square = *most > square || *most != *most ? *most : square;
+        *max_exp_avg_sq = square;
+    }
+    *param = *param * factor[CB_ADAM_PARAM_SCALE] -
+             factor[CB_ADAM_STEP_SIZE] * average /
+                 (square_root(square) * factor[CB_ADAM_ROOT_CORRECTION] + factor[CB_ADAM_EPS]);
+}
+
+CB_INLINE void CB_TYPED(adam_loop)(const double *factor, const cb_optim_row *row, int64_t at,
+                                   int64_t n, bool decays, bool amsgrad) {
+    real adam[CB_ADAM_AMSGRAD];
+    for (int k = 0; k < CB_ADAM_AMSGRAD; k++) adam[k] = CB_FACTOR(k);
+    real *restrict param = (real *)row->param + at;
+    const real *restrict input = (const real *)row->grad + at;
+    real *restrict exp_avg = CB_STATE(0), *restrict exp_avg_sq = CB_STATE(1);
+    real *restrict max_exp_avg_sq = CB_STATE(2);
     for (int64_t i = 0; i < n; i++) {
-        real g = decays ? scale * grad[i] + decay * p[i] : scale * grad[i];
-        real m_new = LERP(m[i], g, a1, b1);
-        real v_new = b2 * v[i] + a2 * g * g;
-        m[i] = m_new;
-        v[i] = v_new;
-        if (ams) { /* NaN stays, wherever it comes from */
-            v_new = w[i] > v_new || w[i] != w[i] ? w[i] : v_new;
-            w[i] = v_new;
-        }
-        p[i] = p[i] * keep - rate * m_new / (square_root(v_new) * root + eps);
+        CB_TYPED(adam_element)(adam, &param[i], input[i], &exp_avg[i], &exp_avg_sq[i],
+                               amsgrad ? &max_exp_avg_sq[i] : NULL, decays, amsgrad);
     }
 }
 
-static void NAME(adam)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    const bool decays = f[CB_DECAY] != 0.0, ams = f[CB_ADAM_AMS] != 0.0;
-    if (decays && ams) {
-        NAME(adam_loop)(f, row, at, n, true, true);
+static void CB_TYPED(adam)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
+    const bool decays = factor[CB_WEIGHT_DECAY] != 0.0, amsgrad = factor[CB_ADAM_AMSGRAD] != 0.0;
+    if (decays && amsgrad) {
+        CB_TYPED(adam_loop)(factor, row, at, n, true, true);
     } else if (decays) {
-        NAME(adam_loop)(f, row, at, n, true, false);
-    } else if (ams) {
-        NAME(adam_loop)(f, row, at, n, false, true);
+        CB_TYPED(adam_loop)(factor, row, at, n, true, false);
+    } else if (amsgrad) {
+        CB_TYPED(adam_loop)(factor, row, at, n, false, true);
     } else {
-        NAME(adam_loop)(f, row, at, n, false, false);
+        CB_TYPED(adam_loop)(factor, row, at, n, false, false);
     }
 }
 
 /* ---- SGD ------------------------------------------------------------------------------------- */
 
-INLINE void NAME(sgd_loop)(const double *f, const cb_optim_row *row, int64_t at, int64_t n,
-                           bool decays, bool moves, bool is_first, bool ahead) {
-    INPUTS;
-    real *restrict b = STATE(0);
-    const real rate = FACTOR(CB_SGD_RATE), kept = FACTOR(CB_SGD_KEPT);
-    const real added = FACTOR(CB_SGD_ADDED);
+CB_INLINE void CB_TYPED(sgd_loop)(const double *factor, const cb_optim_row *row, int64_t at,
+                                  int64_t n, bool decays, bool has_momentum, bool is_first,
+                                  bool nesterov) {
+    CB_FORMULA_INPUTS;
+    real *restrict momentum_buffer = CB_STATE(0);
+    const real negative_learning_rate = CB_FACTOR(CB_SGD_NEGATIVE_LEARNING_RATE);
+    const real momentum = CB_FACTOR(CB_SGD_MOMENTUM);
+    const real one_minus_dampening = CB_FACTOR(CB_SGD_ONE_MINUS_DAMPENING);
     for (int64_t i = 0; i < n; i++) {
-        real g = decays ? scale * grad[i] + decay * p[i] : scale * grad[i];
-        if (moves) {
-            real b_new = is_first ? g : kept * b[i] + added * g;
-            b[i] = b_new;
-            g = ahead ? g + kept * b_new : b_new;
+        real grad =
+            decays ? grad_scale * input[i] + weight_decay * param[i] : grad_scale * input[i];
+        if (has_momentum) {
+            const real moved =
+                is_first ? grad : momentum * momentum_buffer[i] + one_minus_dampening * grad;
+            momentum_buffer[i] = moved;
+            grad = nesterov ? grad + momentum * moved : moved;
         }
-        p[i] += rate * g;
+        param[i] += negative_learning_rate * grad;
     }
 }
 
-INLINE void NAME(sgd_decaying)(const double *f, const cb_optim_row *row, int64_t at, int64_t n,
-                               bool decays) {
-    const bool is_first = f[CB_SGD_IS_FIRST] != 0.0, ahead = f[CB_SGD_AHEAD] != 0.0;
-    if (f[CB_SGD_KEPT] == 0.0) {
-        NAME(sgd_loop)(f, row, at, n, decays, false, false, false);
+CB_INLINE void CB_TYPED(sgd_decaying)(const double *factor, const cb_optim_row *row, int64_t at,
+                                      int64_t n, bool decays) {
+    const bool is_first = factor[CB_SGD_IS_FIRST] != 0.0;
+    const bool nesterov = factor[CB_SGD_NESTEROV] != 0.0;
+    if (factor[CB_SGD_MOMENTUM] == 0.0) {
+        CB_TYPED(sgd_loop)(factor, row, at, n, decays, false, false, false);
     } else if (is_first) {
-        NAME(sgd_loop)(f, row, at, n, decays, true, true, ahead);
-    } else if (ahead) {
-        NAME(sgd_loop)(f, row, at, n, decays, true, false, true);
+        CB_TYPED(sgd_loop)(factor, row, at, n, decays, true, true, nesterov);
+    } else if (nesterov) {
+        CB_TYPED(sgd_loop)(factor, row, at, n, decays, true, false, true);
     } else {
-        NAME(sgd_loop)(f, row, at, n, decays, true, false, false);
+        CB_TYPED(sgd_loop)(factor, row, at, n, decays, true, false, false);
     }
 }
 
-static void NAME(sgd)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    if (f[CB_DECAY] != 0.0) {
-        NAME(sgd_decaying)(f, row, at, n, true);
+static void CB_TYPED(sgd)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
+    if (factor[CB_WEIGHT_DECAY] != 0.0) {
+        CB_TYPED(sgd_decaying)(factor, row, at, n, true);
     } else {
-        NAME(sgd_decaying)(f, row, at, n, false);
+        CB_TYPED(sgd_decaying)(factor, row, at, n, false);
     }
 }
 
-/* ---- others: conditions on factors are the same for all elements, and leave the loops -------- */
+/* ---- others: conditions on factors are the same for all elements, so they leave the loops ---- */
 
-static void NAME(radam)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    INPUTS;
-    real *restrict m = STATE(0), *restrict v = STATE(1);
-    const real keep = FACTOR(CB_RADAM_KEEP), rate = FACTOR(CB_RADAM_RATE);
-    const real b1 = FACTOR(CB_RADAM_B1), a1 = FACTOR(CB_RADAM_A1);
-    const real b2 = FACTOR(CB_RADAM_B2), a2 = FACTOR(CB_RADAM_A2);
-    const real eps = FACTOR(CB_RADAM_EPS);
-    const bool rectified = f[CB_RADAM_RECTIFIED] != 0.0;
+static void CB_TYPED(radam)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
+    CB_FORMULA_INPUTS;
+    real *restrict exp_avg = CB_STATE(0), *restrict exp_avg_sq = CB_STATE(1);
+    const real param_scale = CB_FACTOR(CB_RADAM_PARAM_SCALE);
+    const real step_size = CB_FACTOR(CB_RADAM_STEP_SIZE);
+    const real beta1 = CB_FACTOR(CB_RADAM_BETA1), beta2 = CB_FACTOR(CB_RADAM_BETA2);
+    const real one_minus_beta1 = CB_FACTOR(CB_RADAM_ONE_MINUS_BETA1);
+    const real one_minus_beta2 = CB_FACTOR(CB_RADAM_ONE_MINUS_BETA2);
+    const real eps = CB_FACTOR(CB_RADAM_EPS);
+    const bool rectified = factor[CB_RADAM_RECTIFIED] != 0.0;
     for (int64_t i = 0; i < n; i++) {
-        real g = GRADIENT;
-        m[i] = LERP(m[i], g, a1, b1);
-        v[i] = b2 * v[i] + a2 * g * g;
-        real step = rate * m[i];
-        step = rectified ? step / (square_root(v[i]) + eps) : step;
-        p[i] = p[i] * keep - step;
+        const real grad = CB_GRADIENT;
+        exp_avg[i] = CB_LERP(exp_avg[i], grad, one_minus_beta1, beta1);
+        exp_avg_sq[i] = beta2 * exp_avg_sq[i] + one_minus_beta2 * grad * grad;
+        real step = step_size * exp_avg[i];
+        step = rectified ? step / (square_root(exp_avg_sq[i]) + eps) : step;
+        param[i] = param[i] * param_scale - step;
     }
 }
 
-static void NAME(adamax)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    INPUTS;
-    real *restrict m = STATE(0), *restrict u = STATE(1);
-    const real b1 = FACTOR(CB_ADAMAX_B1), a1 = FACTOR(CB_ADAMAX_A1);
-    const real b2 = FACTOR(CB_ADAMAX_B2), rate = FACTOR(CB_ADAMAX_RATE);
-    const real eps = FACTOR(CB_ADAMAX_EPS);
+static void CB_TYPED(adamax)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
+    CB_FORMULA_INPUTS;
+    real *restrict exp_avg = CB_STATE(0), *restrict exp_inf = CB_STATE(1);
+    const real beta1 = CB_FACTOR(CB_ADAMAX_BETA1), beta2 = CB_FACTOR(CB_ADAMAX_BETA2);
+    const real one_minus_beta1 = CB_FACTOR(CB_ADAMAX_ONE_MINUS_BETA1);
+    const real step_size = CB_FACTOR(CB_ADAMAX_STEP_SIZE), eps = CB_FACTOR(CB_ADAMAX_EPS);
     for (int64_t i = 0; i < n; i++) {
-        real g = GRADIENT;
-        real old = b2 * u[i], now = magnitude(g) + eps;
-        m[i] = LERP(m[i], g, a1, b1);
-        u[i] = old > now || old != old ? old : now; /* NaN stays, wherever it comes from */
-        p[i] -= rate * m[i] / u[i];
+        const real grad = CB_GRADIENT;
+        const real faded = beta2 * exp_inf[i], size = magnitude(grad) + eps;
+        exp_avg[i] = CB_LERP(exp_avg[i], grad, one_minus_beta1, beta1);
+        exp_inf[i] = faded > size || faded != faded ? faded : size; /* NaN stays, from either */
+        param[i] -= step_size * exp_avg[i] / exp_inf[i];
     }
 }
 
-static void NAME(adagrad)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    INPUTS;
-    real *restrict s = STATE(0);
-    const real first = FACTOR(CB_ADAGRAD_FIRST), rate = FACTOR(CB_ADAGRAD_RATE);
-    const real eps = FACTOR(CB_ADAGRAD_EPS);
+static void CB_TYPED(adagrad)(const double *factor, const cb_optim_row *row, int64_t at,
+                              int64_t n) {
+    CB_FORMULA_INPUTS;
+    real *restrict sum = CB_STATE(0);
+    const real initial_accumulator = CB_FACTOR(CB_ADAGRAD_INITIAL_ACCUMULATOR);
+    const real learning_rate = CB_FACTOR(CB_ADAGRAD_LEARNING_RATE);
+    const real eps = CB_FACTOR(CB_ADAGRAD_EPS);
     for (int64_t i = 0; i < n; i++) {
-        real g = GRADIENT;
-        s[i] = s[i] + first + g * g;
-        p[i] -= rate * g / (square_root(s[i]) + eps);
+        const real grad = CB_GRADIENT;
+        sum[i] = sum[i] + initial_accumulator + grad * grad;
+        param[i] -= learning_rate * grad / (square_root(sum[i]) + eps);
     }
 }
 
-static void NAME(adadelta)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    INPUTS;
-    real *restrict s = STATE(0), *restrict a = STATE(1);
-    const real rho = FACTOR(CB_ADADELTA_RHO), rest = FACTOR(CB_ADADELTA_REST);
-    const real rate = FACTOR(CB_ADADELTA_RATE), eps = FACTOR(CB_ADADELTA_EPS);
+static void CB_TYPED(adadelta)(const double *factor, const cb_optim_row *row, int64_t at,
+                               int64_t n) {
+    CB_FORMULA_INPUTS;
+    real *restrict square_avg = CB_STATE(0), *restrict acc_delta = CB_STATE(1);
+    const real rho = CB_FACTOR(CB_ADADELTA_RHO);
+    const real one_minus_rho = CB_FACTOR(CB_ADADELTA_ONE_MINUS_RHO);
+    const real learning_rate = CB_FACTOR(CB_ADADELTA_LEARNING_RATE);
+    const real eps = CB_FACTOR(CB_ADADELTA_EPS);
     for (int64_t i = 0; i < n; i++) {
-        real g = GRADIENT;
-        s[i] = rho * s[i] + rest * g * g;
-        real d = square_root(a[i] + eps) / square_root(s[i] + eps) * g;
-        a[i] = rho * a[i] + rest * d * d;
-        p[i] -= rate * d;
+        const real grad = CB_GRADIENT;
+        square_avg[i] = rho * square_avg[i] + one_minus_rho * grad * grad;
+        const real delta =
+            square_root(acc_delta[i] + eps) / square_root(square_avg[i] + eps) * grad;
+        acc_delta[i] = rho * acc_delta[i] + one_minus_rho * delta * delta;
+        param[i] -= learning_rate * delta;
     }
 }
 
-INLINE void NAME(rmsprop_loop)(const double *f, const cb_optim_row *row, int64_t at, int64_t n,
-                               bool centered, bool moves) {
-    INPUTS;
-    real *restrict s = STATE(0), *restrict h = STATE(1);
-    real *restrict b = STATE(centered ? 2 : 1);
-    const real alpha = FACTOR(CB_RMSPROP_ALPHA), rest = FACTOR(CB_RMSPROP_REST);
-    const real rate = FACTOR(CB_RMSPROP_RATE), eps = FACTOR(CB_RMSPROP_EPS);
-    const real kept = FACTOR(CB_RMSPROP_KEPT);
+CB_INLINE void CB_TYPED(rmsprop_loop)(const double *factor, const cb_optim_row *row, int64_t at,
+                                      int64_t n, bool centered, bool has_momentum) {
+    CB_FORMULA_INPUTS;
+    real *restrict square_avg = CB_STATE(0), *restrict grad_avg = CB_STATE(1);
+    real *restrict momentum_buffer = CB_STATE(centered ? 2 : 1);
+    const real alpha = CB_FACTOR(CB_RMSPROP_ALPHA);
+    const real one_minus_alpha = CB_FACTOR(CB_RMSPROP_ONE_MINUS_ALPHA);
+    const real learning_rate = CB_FACTOR(CB_RMSPROP_LEARNING_RATE);
+    const real eps = CB_FACTOR(CB_RMSPROP_EPS), momentum = CB_FACTOR(CB_RMSPROP_MOMENTUM);
     for (int64_t i = 0; i < n; i++) {
-        real g = GRADIENT;
-        real spread = s[i] = alpha * s[i] + rest * g * g;
+        const real grad = CB_GRADIENT;
+        real square = square_avg[i] = alpha * square_avg[i] + one_minus_alpha * grad * grad;
         if (centered) {
-            h[i] = LERP(h[i], g, rest, alpha);
-            spread -= h[i] * h[i];
+            grad_avg[i] = CB_LERP(grad_avg[i], grad, one_minus_alpha, alpha);
+            square -= grad_avg[i] * grad_avg[i];
         }
-        real q = g / (square_root(spread) + eps);
-        if (moves) q = b[i] = kept * b[i] + q;
-        p[i] -= rate * q;
+        real update = grad / (square_root(square) + eps);
+        if (has_momentum) update = momentum_buffer[i] = momentum * momentum_buffer[i] + update;
+        param[i] -= learning_rate * update;
     }
 }
 
-static void NAME(rmsprop)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    if (f[CB_RMSPROP_KEPT] != 0.0) {
-        NAME(rmsprop_loop)(f, row, at, n, false, true);
+static void CB_TYPED(rmsprop)(const double *factor, const cb_optim_row *row, int64_t at,
+                              int64_t n) {
+    if (factor[CB_RMSPROP_MOMENTUM] != 0.0) {
+        CB_TYPED(rmsprop_loop)(factor, row, at, n, false, true);
     } else {
-        NAME(rmsprop_loop)(f, row, at, n, false, false);
+        CB_TYPED(rmsprop_loop)(factor, row, at, n, false, false);
     }
 }
 
-static void NAME(rmsprop_centered)(const double *f, const cb_optim_row *row, int64_t at,
-                                   int64_t n) {
-    if (f[CB_RMSPROP_KEPT] != 0.0) {
-        NAME(rmsprop_loop)(f, row, at, n, true, true);
+static void CB_TYPED(rmsprop_centered)(const double *factor, const cb_optim_row *row, int64_t at,
+                                       int64_t n) {
+    if (factor[CB_RMSPROP_MOMENTUM] != 0.0) {
+        CB_TYPED(rmsprop_loop)(factor, row, at, n, true, true);
     } else {
-        NAME(rmsprop_loop)(f, row, at, n, true, false);
+        CB_TYPED(rmsprop_loop)(factor, row, at, n, true, false);
     }
 }
 
-static void NAME(lion)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    INPUTS;
-    real *restrict m = STATE(0);
-    const real keep = FACTOR(CB_LION_KEEP);
-    const real b1 = FACTOR(CB_LION_B1), a1 = FACTOR(CB_LION_A1);
-    const real b2 = FACTOR(CB_LION_B2), a2 = FACTOR(CB_LION_A2);
-    const real rate = FACTOR(CB_LION_RATE);
+static void CB_TYPED(lion)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
+    CB_FORMULA_INPUTS;
+    real *restrict exp_avg = CB_STATE(0);
+    const real param_scale = CB_FACTOR(CB_LION_PARAM_SCALE);
+    const real beta1 = CB_FACTOR(CB_LION_BETA1), beta2 = CB_FACTOR(CB_LION_BETA2);
+    const real one_minus_beta1 = CB_FACTOR(CB_LION_ONE_MINUS_BETA1);
+    const real one_minus_beta2 = CB_FACTOR(CB_LION_ONE_MINUS_BETA2);
+    const real learning_rate = CB_FACTOR(CB_LION_LEARNING_RATE);
     for (int64_t i = 0; i < n; i++) {
-        real g = GRADIENT, u = b1 * m[i] + a1 * g;
-        real sign = u > 0 ? (real)1 : (u < 0 ? (real)-1 : u); /* zeros and NaN as they are */
-        m[i] = b2 * m[i] + a2 * g;
-        p[i] = p[i] * keep - rate * sign;
+        const real grad = CB_GRADIENT, update = beta1 * exp_avg[i] + one_minus_beta1 * grad;
+        /* zeros and NaN as they are */
+        const real sign = update > 0 ? (real)1 : (update < 0 ? (real)-1 : update);
+        exp_avg[i] = beta2 * exp_avg[i] + one_minus_beta2 * grad;
+        param[i] = param[i] * param_scale - learning_rate * sign;
     }
 }
 
-static void NAME(nadam)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    INPUTS;
-    real *restrict m = STATE(0), *restrict v = STATE(1);
-    const real b1 = FACTOR(CB_NADAM_B1), a1 = FACTOR(CB_NADAM_A1), keep = FACTOR(CB_NADAM_KEEP);
-    const real b2 = FACTOR(CB_NADAM_B2), a2 = FACTOR(CB_NADAM_A2), eps = FACTOR(CB_NADAM_EPS);
-    const real now = FACTOR(CB_NADAM_NOW), past = FACTOR(CB_NADAM_PAST);
-    const real root = FACTOR(CB_NADAM_ROOT);
+static void CB_TYPED(nadam)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
+    CB_FORMULA_INPUTS;
+    real *restrict exp_avg = CB_STATE(0), *restrict exp_avg_sq = CB_STATE(1);
+    const real param_scale = CB_FACTOR(CB_NADAM_PARAM_SCALE);
+    const real beta1 = CB_FACTOR(CB_NADAM_BETA1), beta2 = CB_FACTOR(CB_NADAM_BETA2);
+    const real one_minus_beta1 = CB_FACTOR(CB_NADAM_ONE_MINUS_BETA1);
+    const real one_minus_beta2 = CB_FACTOR(CB_NADAM_ONE_MINUS_BETA2);
+    const real grad_step_size = CB_FACTOR(CB_NADAM_GRAD_STEP_SIZE);
+    const real exp_avg_step_size = CB_FACTOR(CB_NADAM_EXP_AVG_STEP_SIZE);
+    const real root_correction = CB_FACTOR(CB_NADAM_ROOT_CORRECTION);
+    const real eps = CB_FACTOR(CB_NADAM_EPS);
     for (int64_t i = 0; i < n; i++) {
-        real g = GRADIENT;
-        m[i] = LERP(m[i], g, a1, b1);
-        v[i] = b2 * v[i] + a2 * g * g;
-        p[i] = p[i] * keep - (now * g + past * m[i]) / (square_root(v[i]) * root + eps);
+        const real grad = CB_GRADIENT;
+        exp_avg[i] = CB_LERP(exp_avg[i], grad, one_minus_beta1, beta1);
+        exp_avg_sq[i] = beta2 * exp_avg_sq[i] + one_minus_beta2 * grad * grad;
+        const real step = grad_step_size * grad + exp_avg_step_size * exp_avg[i];
+        param[i] =
+            param[i] * param_scale - step / (square_root(exp_avg_sq[i]) * root_correction + eps);
     }
 }
 
-static void NAME(ademamix)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    INPUTS;
-    real *restrict m = STATE(0), *restrict l = STATE(1), *restrict v = STATE(2);
-    const real b1 = FACTOR(CB_ADEMAMIX_B1), a1 = FACTOR(CB_ADEMAMIX_A1);
-    const real b2 = FACTOR(CB_ADEMAMIX_B2), a2 = FACTOR(CB_ADEMAMIX_A2);
-    const real b3 = FACTOR(CB_ADEMAMIX_B3), a3 = FACTOR(CB_ADEMAMIX_A3);
-    const real now = FACTOR(CB_ADEMAMIX_NOW), past = FACTOR(CB_ADEMAMIX_PAST);
-    const real root = FACTOR(CB_ADEMAMIX_ROOT), eps = FACTOR(CB_ADEMAMIX_EPS);
-    const real keep = FACTOR(CB_ADEMAMIX_KEEP);
+static void CB_TYPED(ademamix)(const double *factor, const cb_optim_row *row, int64_t at,
+                               int64_t n) {
+    CB_FORMULA_INPUTS;
+    real *restrict exp_avg_fast = CB_STATE(0), *restrict exp_avg_slow = CB_STATE(1);
+    real *restrict exp_avg_sq = CB_STATE(2);
+    const real param_scale = CB_FACTOR(CB_ADEMAMIX_PARAM_SCALE);
+    const real beta1 = CB_FACTOR(CB_ADEMAMIX_BETA1), beta2 = CB_FACTOR(CB_ADEMAMIX_BETA2);
+    const real one_minus_beta1 = CB_FACTOR(CB_ADEMAMIX_ONE_MINUS_BETA1);
+    const real one_minus_beta2 = CB_FACTOR(CB_ADEMAMIX_ONE_MINUS_BETA2);
+    const real beta3 = CB_FACTOR(CB_ADEMAMIX_BETA3);
+    const real one_minus_beta3 = CB_FACTOR(CB_ADEMAMIX_ONE_MINUS_BETA3);
+    const real fast_step_size = CB_FACTOR(CB_ADEMAMIX_FAST_STEP_SIZE);
+    const real slow_step_size = CB_FACTOR(CB_ADEMAMIX_SLOW_STEP_SIZE);
+    const real root_correction = CB_FACTOR(CB_ADEMAMIX_ROOT_CORRECTION);
+    const real eps = CB_FACTOR(CB_ADEMAMIX_EPS);
     for (int64_t i = 0; i < n; i++) {
-        real g = GRADIENT;
-        m[i] = b1 * m[i] + a1 * g;
-        l[i] = b3 * l[i] + a3 * g;
-        v[i] = b2 * v[i] + a2 * g * g;
-        p[i] = p[i] * keep - (now * m[i] + past * l[i]) / (square_root(v[i]) * root + eps);
+        const real grad = CB_GRADIENT;
+        exp_avg_fast[i] = beta1 * exp_avg_fast[i] + one_minus_beta1 * grad;
+        exp_avg_slow[i] = beta3 * exp_avg_slow[i] + one_minus_beta3 * grad;
+        exp_avg_sq[i] = beta2 * exp_avg_sq[i] + one_minus_beta2 * grad * grad;
+        const real step = fast_step_size * exp_avg_fast[i] + slow_step_size * exp_avg_slow[i];
+        param[i] =
+            param[i] * param_scale - step / (square_root(exp_avg_sq[i]) * root_correction + eps);
     }
 }
 
-static void NAME(adopt)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    INPUTS;
-    real *restrict m = STATE(0), *restrict v = STATE(1);
-    const real b1 = FACTOR(CB_ADOPT_B1), a1 = FACTOR(CB_ADOPT_A1), keep = FACTOR(CB_ADOPT_KEEP);
-    const real b2 = FACTOR(CB_ADOPT_B2), a2 = FACTOR(CB_ADOPT_A2), rate = FACTOR(CB_ADOPT_RATE);
-    const real eps = FACTOR(CB_ADOPT_EPS), most = FACTOR(CB_ADOPT_MOST);
-    if (f[CB_ADOPT_IS_FIRST] != 0.0) {
-        for (int64_t i = 0; i < n; i++) v[i] = GRADIENT * GRADIENT;
+static void CB_TYPED(adopt)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
+    CB_FORMULA_INPUTS;
+    real *restrict exp_avg = CB_STATE(0), *restrict exp_avg_sq = CB_STATE(1);
+    const real param_scale = CB_FACTOR(CB_ADOPT_PARAM_SCALE);
+    const real beta1 = CB_FACTOR(CB_ADOPT_BETA1), beta2 = CB_FACTOR(CB_ADOPT_BETA2);
+    const real one_minus_beta1 = CB_FACTOR(CB_ADOPT_ONE_MINUS_BETA1);
+    const real one_minus_beta2 = CB_FACTOR(CB_ADOPT_ONE_MINUS_BETA2);
+    const real learning_rate = CB_FACTOR(CB_ADOPT_LEARNING_RATE);
+    const real eps = CB_FACTOR(CB_ADOPT_EPS), clip_value = CB_FACTOR(CB_ADOPT_CLIP_VALUE);
+    if (factor[CB_ADOPT_IS_FIRST] != 0.0) {
+        for (int64_t i = 0; i < n; i++) exp_avg_sq[i] = CB_GRADIENT * CB_GRADIENT;
         return;
     }
     for (int64_t i = 0; i < n; i++) { /* NaN passes both comparisons */
-        real g = GRADIENT, spread = square_root(v[i]);
-        real u = g / (spread < eps ? eps : spread);
-        u = u > most ? most : (u < -most ? -most : u);
-        m[i] = b1 * m[i] + a1 * u;
-        p[i] = p[i] * keep - rate * m[i];
-        v[i] = b2 * v[i] + a2 * g * g;
+        const real grad = CB_GRADIENT, root = square_root(exp_avg_sq[i]);
+        real update = grad / (root < eps ? eps : root);
+        update = update > clip_value ? clip_value : (update < -clip_value ? -clip_value : update);
+        exp_avg[i] = beta1 * exp_avg[i] + one_minus_beta1 * update;
+        param[i] = param[i] * param_scale - learning_rate * exp_avg[i];
+        exp_avg_sq[i] = beta2 * exp_avg_sq[i] + one_minus_beta2 * grad * grad;
     }
 }
 
-static void NAME(asgd)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    INPUTS;
-    real *restrict x = STATE(0);
-    const real keep = FACTOR(CB_ASGD_KEEP), rate = FACTOR(CB_ASGD_RATE);
-    const real share = FACTOR(CB_ASGD_SHARE);
+static void CB_TYPED(asgd)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
+    CB_FORMULA_INPUTS;
+    real *restrict ax = CB_STATE(0);
+    const real param_scale = CB_FACTOR(CB_ASGD_PARAM_SCALE);
+    const real eta = CB_FACTOR(CB_ASGD_ETA), mu = CB_FACTOR(CB_ASGD_MU);
     for (int64_t i = 0; i < n; i++) {
-        real g = GRADIENT;
-        p[i] = p[i] * keep - rate * g;
-        x[i] = share == 1 ? p[i] : x[i] + (p[i] - x[i]) * share;
+        const real grad = CB_GRADIENT;
+        param[i] = param[i] * param_scale - eta * grad;
+        ax[i] = mu == 1 ? param[i] : ax[i] + (param[i] - ax[i]) * mu;
     }
 }
 
-static void NAME(rprop)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    INPUTS;
-    real *restrict q = STATE(0), *restrict s = STATE(1);
-    const real begin = FACTOR(CB_RPROP_BEGIN), down = FACTOR(CB_RPROP_DOWN);
-    const real up = FACTOR(CB_RPROP_UP), least = FACTOR(CB_RPROP_LEAST);
-    const real most = FACTOR(CB_RPROP_MOST);
+static void CB_TYPED(rprop)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
+    CB_FORMULA_INPUTS;
+    real *restrict prev = CB_STATE(0), *restrict step_size = CB_STATE(1);
+    const real initial_step_size = CB_FACTOR(CB_RPROP_INITIAL_STEP_SIZE);
+    const real eta_minus = CB_FACTOR(CB_RPROP_ETA_MINUS), eta_plus = CB_FACTOR(CB_RPROP_ETA_PLUS);
+    const real step_size_min = CB_FACTOR(CB_RPROP_STEP_SIZE_MIN);
+    const real step_size_max = CB_FACTOR(CB_RPROP_STEP_SIZE_MAX);
     for (int64_t i = 0; i < n; i++) {
-        real g = GRADIENT, turn = g * q[i];
-        real factor = turn > 0 ? up : (turn < 0 ? down : (real)1);
-        real size = (begin != 0 ? begin : s[i]) * factor; /* NaN stays */
-        size = size < least ? least : (size > most ? most : size);
-        g = turn < 0 ? (real)0 : g;
-        p[i] -= (g > 0 ? size : (g < 0 ? -size : (real)0)); /* NaN has no sign, as in PyTorch */
-        s[i] = size;
-        q[i] = g;
+        real grad = CB_GRADIENT;
+        const real agreement = grad * prev[i];
+        const real eta = agreement > 0 ? eta_plus : (agreement < 0 ? eta_minus : (real)1);
+        real size = (initial_step_size != 0 ? initial_step_size : step_size[i]) * eta;
+        /* NaN stays */
+        size = size < step_size_min ? step_size_min : (size > step_size_max ? step_size_max : size);
+        grad = agreement < 0 ? (real)0 : grad;
+        /* NaN has no sign, as in PyTorch */
+        param[i] -= (grad > 0 ? size : (grad < 0 ? -size : (real)0));
+        step_size[i] = size;
+        prev[i] = grad;
     }
 }
 
-static void NAME(schedule_free)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    INPUTS;
-    real *restrict z = STATE(0), *restrict v = STATE(1);
-    const real still = FACTOR(CB_SCHEDULE_FREE_STILL), share = FACTOR(CB_SCHEDULE_FREE_SHARE);
-    const real b2 = FACTOR(CB_SCHEDULE_FREE_B2), a2 = FACTOR(CB_SCHEDULE_FREE_A2);
-    const real root = FACTOR(CB_SCHEDULE_FREE_ROOT), eps = FACTOR(CB_SCHEDULE_FREE_EPS);
-    const real back = FACTOR(CB_SCHEDULE_FREE_BACK), rate = FACTOR(CB_SCHEDULE_FREE_RATE);
-    const bool is_first = f[CB_SCHEDULE_FREE_IS_FIRST] != 0.0;
+static void CB_TYPED(schedule_free)(const double *factor, const cb_optim_row *row, int64_t at,
+                                    int64_t n) {
+    CB_FORMULA_INPUTS;
+    real *restrict z = CB_STATE(0), *restrict exp_avg_sq = CB_STATE(1);
+    const real decoupled_decay = CB_FACTOR(CB_SCHEDULE_FREE_DECOUPLED_DECAY);
+    const real average_weight = CB_FACTOR(CB_SCHEDULE_FREE_AVERAGE_WEIGHT);
+    const real beta2 = CB_FACTOR(CB_SCHEDULE_FREE_BETA2);
+    const real one_minus_beta2 = CB_FACTOR(CB_SCHEDULE_FREE_ONE_MINUS_BETA2);
+    const real root_correction = CB_FACTOR(CB_SCHEDULE_FREE_ROOT_CORRECTION);
+    const real eps = CB_FACTOR(CB_SCHEDULE_FREE_EPS);
+    const real param_step_size = CB_FACTOR(CB_SCHEDULE_FREE_PARAM_STEP_SIZE);
+    const real learning_rate = CB_FACTOR(CB_SCHEDULE_FREE_LEARNING_RATE);
+    const bool is_first = factor[CB_SCHEDULE_FREE_IS_FIRST] != 0.0;
     for (int64_t i = 0; i < n; i++) {
-        real g = GRADIENT, y = p[i], old = is_first ? y : z[i];
-        v[i] = b2 * v[i] + a2 * g * g;
-        real u = g / (square_root(v[i]) * root + eps) + still * y;
-        p[i] = y + (old - y) * share + back * u;
-        z[i] = old - rate * u;
+        const real grad = CB_GRADIENT, y = param[i], old_z = is_first ? y : z[i];
+        exp_avg_sq[i] = beta2 * exp_avg_sq[i] + one_minus_beta2 * grad * grad;
+        const real update =
+            grad / (square_root(exp_avg_sq[i]) * root_correction + eps) + decoupled_decay * y;
+        param[i] = y + (old_z - y) * average_weight + param_step_size * update;
+        z[i] = old_z - learning_rate * update;
     }
 }
 
 #ifndef CB_ELEMENTS_ALONE
 
-/* ---- 8 bits: a block is updated, then encoded with scales computed from its new values ------- */
+/* ---- Adam in 8 bits: a block is updated, then encoded with scales computed from its new values */
+
+/* This is not adam_element with a decoder around it: what a code stands for is the update and the
+ * root, not the moments, so the quotient is rounded before it is multiplied by the step size, and
+ * the results differ in the last place. */
 
 /* A block of decoded values. Codes are widened to the width of the numbers before they are decoded
  * and narrowed after they are encoded, because the vectoriser wants loops of one width. Magnitudes
  * are compared by their bits, which have the same order, with NaN above everything else. */
-typedef struct NAME(cb_block) {
+typedef struct CB_TYPED(cb_block) {
     int32_t m_code[CB_STATE_BLOCK], v_code[CB_STATE_BLOCK];
-    real update[CB_STATE_BLOCK];  /* m / (sqrt(v) root + eps) */
-    float spread[CB_STATE_BLOCK]; /* sqrt(v) */
-    uint32_t update_most, spread_most, spread_least;
-} NAME(cb_block);
+    real update[CB_STATE_BLOCK]; /* exp_avg / (sqrt(exp_avg_sq) root_correction + eps) */
+    float root[CB_STATE_BLOCK];  /* sqrt(exp_avg_sq) */
+    uint32_t update_most, root_most, root_least;
+} CB_TYPED(cb_block);
 
-INLINE void NAME(moments_8bit)(const double *f, const cb_optim_row *row, int64_t at, int32_t n,
-                               NAME(cb_block) * block) {
-    const real *restrict grad = (const real *)row->grad + at;
+CB_INLINE void CB_TYPED(moments_8bit)(const double *factor, const cb_optim_row *row, int64_t at,
+                                      int32_t n, CB_TYPED(cb_block) * block) {
+    const real *restrict input = (const real *)row->grad + at;
     const float *m_scale = (const float *)row->state[2] + at / CB_STATE_BLOCK * 2;
     const float *v_scale = (const float *)row->state[3] + at / CB_STATE_BLOCK * 2;
     const cb_root_codes codes = root_codes_of(v_scale[0], v_scale[1]);
-    const real scale = FACTOR(CB_GRAD_SCALE);
-    const real b1 = FACTOR(CB_ADAM_B1), a1 = FACTOR(CB_ADAM_A1);
-    const real b2 = FACTOR(CB_ADAM_B2), a2 = FACTOR(CB_ADAM_A2);
-    const real root = FACTOR(CB_ADAM_ROOT), eps = FACTOR(CB_ADAM_EPS);
-    const real slope = b1 * (real)m_scale[0], offset = b1 * (real)m_scale[1];
-    uint32_t update_most = 0, spread_most = 0, spread_least = UINT32_MAX;
+    const real grad_scale = CB_FACTOR(CB_GRAD_SCALE);
+    const real beta1 = CB_FACTOR(CB_ADAM_BETA1), beta2 = CB_FACTOR(CB_ADAM_BETA2);
+    const real one_minus_beta1 = CB_FACTOR(CB_ADAM_ONE_MINUS_BETA1);
+    const real one_minus_beta2 = CB_FACTOR(CB_ADAM_ONE_MINUS_BETA2);
+    const real root_correction = CB_FACTOR(CB_ADAM_ROOT_CORRECTION), eps = CB_FACTOR(CB_ADAM_EPS);
+    const real slope = beta1 * (real)m_scale[0], offset = beta1 * (real)m_scale[1];
+    uint32_t update_most = 0, root_most = 0, root_least = UINT32_MAX;
     for (int32_t i = 0; i < n; i++) {
-        const real g = scale * grad[i]; /* decay is apart, always */
-        const real old = (real)root_of(codes, block->v_code[i]);
-        const real m = (real)block->m_code[i] * (old * slope + offset) + a1 * g;
-        const real spread = square_root(b2 * (old * old) + a2 * g * g);
-        const real update = m / (spread * root + eps);
+        const real grad = grad_scale * input[i]; /* weight decay is always decoupled */
+        const real old_root = (real)root_of(codes, block->v_code[i]);
+        const real exp_avg =
+            (real)block->m_code[i] * (old_root * slope + offset) + one_minus_beta1 * grad;
+        const real root =
+            square_root(beta2 * (old_root * old_root) + one_minus_beta2 * grad * grad);
+        const real update = exp_avg / (root * root_correction + eps);
         const uint32_t update_size = cb_bits_of_f32(fabsf((float)update));
-        const uint32_t spread_size = cb_bits_of_f32((float)spread);
+        const uint32_t root_size = cb_bits_of_f32((float)root);
         update_most = update_size > update_most ? update_size : update_most;
-        spread_most = spread_size > spread_most ? spread_size : spread_most;
-        spread_least = spread_size < spread_least ? spread_size : spread_least;
+        root_most = root_size > root_most ? root_size : root_most;
+        root_least = root_size < root_least ? root_size : root_least;
         block->update[i] = update;
-        block->spread[i] = (float)spread;
+        block->root[i] = (float)root;
     }
     block->update_most = update_most;
-    block->spread_most = spread_most;
-    block->spread_least = spread_least;
+    block->root_most = root_most;
+    block->root_least = root_least;
 }
 
 /* Writes the parameters and the codes. */
-INLINE void NAME(encode_8bit)(const double *f, const cb_optim_row *row, int64_t at, int32_t n,
-                              cb_block_scales scales, bool low, NAME(cb_block) * block) {
-    real *restrict p = (real *)row->param + at;
-    const real keep = FACTOR(CB_ADAM_KEEP), rate = FACTOR(CB_ADAM_RATE);
+CB_INLINE void CB_TYPED(encode_8bit)(const double *factor, const cb_optim_row *row, int64_t at,
+                                     int32_t n, cb_block_scales scales, bool low,
+                                     CB_TYPED(cb_block) * block) {
+    real *restrict param = (real *)row->param + at;
+    const real param_scale = CB_FACTOR(CB_ADAM_PARAM_SCALE);
+    const real step_size = CB_FACTOR(CB_ADAM_STEP_SIZE);
     const cb_root_codes codes = root_codes_of(scales.v[0], scales.v[1]);
     const float v_inverse = 1 / (float)codes.step;
     const uint32_t noise =
-        noise_of((uint32_t)(at / CB_STATE_BLOCK) + (uint32_t)f[CB_ADAMW_8BIT_SEED]);
+        noise_of((uint32_t)(at / CB_STATE_BLOCK) + (uint32_t)factor[CB_ADAMW_8BIT_NOISE_SEED]);
     for (int32_t i = 0; i < n; i++) {
         const uint32_t here = noise_at(noise, i);
         const float update = (float)block->update[i];
-        p[i] = p[i] * keep - rate * block->update[i];
+        param[i] = param[i] * param_scale - step_size * block->update[i];
         block->m_code[i] = rounded_signed(update * scales.m_inverse, here);
-        block->v_code[i] = code_of_root(codes, v_inverse, block->spread[i], low, here);
+        block->v_code[i] = code_of_root(codes, v_inverse, block->root[i], low, here);
     }
 }
 
 /* Computes the ranges of a block without its outliers, and clamps the roots of these to the largest
  * of the others. */
-INLINE void NAME(leave_out_8bit)(int32_t n, NAME(cb_block) * block) {
-    uint32_t update_most = 0, spread_most = 0, spread_least = UINT32_MAX;
+CB_INLINE void CB_TYPED(leave_out_8bit)(int32_t n, CB_TYPED(cb_block) * block) {
+    uint32_t update_most = 0, root_most = 0, root_least = UINT32_MAX;
     for (int32_t i = 0; i < n; i++) {
         const uint32_t update_size = cb_bits_of_f32(fabsf((float)block->update[i]));
-        const uint32_t spread_size = cb_bits_of_f32(block->spread[i]);
-        if (update_size < UPDATE_LIMIT && update_size > update_most) update_most = update_size;
-        if (spread_size < INFINITE && spread_size > spread_most) spread_most = spread_size;
+        const uint32_t root_size = cb_bits_of_f32(block->root[i]);
+        if (update_size < CB_UPDATE_LIMIT_BITS && update_size > update_most)
+            update_most = update_size;
+        if (root_size < CB_INFINITE_BITS && root_size > root_most) root_most = root_size;
     }
     for (int32_t i = 0; i < n; i++) {
-        uint32_t spread_size = cb_bits_of_f32(block->spread[i]);
-        if (spread_size >= INFINITE) spread_size = spread_most;
-        if (spread_size < spread_least) spread_least = spread_size;
-        block->spread[i] = cb_f32_of_bits(spread_size);
+        uint32_t root_size = cb_bits_of_f32(block->root[i]);
+        if (root_size >= CB_INFINITE_BITS) root_size = root_most;
+        if (root_size < root_least) root_least = root_size;
+        block->root[i] = cb_f32_of_bits(root_size);
     }
     block->update_most = update_most;
-    block->spread_most = spread_most;
-    block->spread_least = spread_least;
+    block->root_most = root_most;
+    block->root_least = root_least;
 }
 
-INLINE void NAME(update_8bit)(const double *f, const cb_optim_row *row, int64_t at, int32_t n,
-                              NAME(cb_block) * block) {
-    const bool outliers = block->update_most >= UPDATE_LIMIT || block->spread_most >= INFINITE;
-    if (outliers) NAME(leave_out_8bit)(n, block);
-    uint32_t least = block->spread_least;
-    if (least == 0) least = least_but_0(block->spread, n);
-    const cb_block_scales scales = scales_of(block->update_most, least, block->spread_most);
-    if (block->spread_least == 0 || block->spread_least < cb_bits_of_f32(scales.v[0])) {
-        NAME(encode_8bit)(f, row, at, n, scales, true, block);
+CB_INLINE void CB_TYPED(update_8bit)(const double *factor, const cb_optim_row *row, int64_t at,
+                                     int32_t n, CB_TYPED(cb_block) * block) {
+    const bool outliers =
+        block->update_most >= CB_UPDATE_LIMIT_BITS || block->root_most >= CB_INFINITE_BITS;
+    if (outliers) CB_TYPED(leave_out_8bit)(n, block);
+    uint32_t least = block->root_least;
+    if (least == 0) least = least_but_0(block->root, n);
+    const cb_block_scales scales = scales_of(block->update_most, least, block->root_most);
+    if (block->root_least == 0 || block->root_least < cb_bits_of_f32(scales.v[0])) {
+        CB_TYPED(encode_8bit)(factor, row, at, n, scales, true, block);
     } else {
-        NAME(encode_8bit)(f, row, at, n, scales, false, block);
+        CB_TYPED(encode_8bit)(factor, row, at, n, scales, false, block);
     }
     for (int32_t i = 0; outliers && i < n; i++) {
         const float size = fabsf((float)block->update[i]);
-        if (cb_bits_of_f32(size) >= UPDATE_LIMIT) block->m_code[i] = 0;
+        if (cb_bits_of_f32(size) >= CB_UPDATE_LIMIT_BITS) block->m_code[i] = 0;
     }
     float *m_scale = (float *)row->state[2] + at / CB_STATE_BLOCK * 2;
     float *v_scale = (float *)row->state[3] + at / CB_STATE_BLOCK * 2;
-    m_scale[0] = scales.unit * (float)f[CB_ADAM_ROOT];
-    m_scale[1] = scales.unit * (float)f[CB_ADAM_EPS];
+    m_scale[0] = scales.unit * (float)factor[CB_ADAM_ROOT_CORRECTION];
+    m_scale[1] = scales.unit * (float)factor[CB_ADAM_EPS];
     v_scale[0] = scales.v[0];
     v_scale[1] = scales.v[1];
 }
 
-INLINE void NAME(adamw_8bit_block)(const double *f, const cb_optim_row *row, int64_t at,
-                                   int32_t n) {
+CB_INLINE void CB_TYPED(adamw_8bit_block)(const double *factor, const cb_optim_row *row, int64_t at,
+                                          int32_t n) {
     int8_t *restrict m = (int8_t *)row->state[0] + at;
     uint8_t *restrict v = (uint8_t *)row->state[1] + at;
-    NAME(cb_block) block;
+    CB_TYPED(cb_block) block;
     for (int32_t i = 0; i < n; i++) block.m_code[i] = m[i];
     for (int32_t i = 0; i < n; i++) block.v_code[i] = v[i];
-    NAME(moments_8bit)(f, row, at, n, &block);
-    NAME(update_8bit)(f, row, at, n, &block);
+    CB_TYPED(moments_8bit)(factor, row, at, n, &block);
+    CB_TYPED(update_8bit)(factor, row, at, n, &block);
     for (int32_t i = 0; i < n; i++) m[i] = (int8_t)block.m_code[i];
     for (int32_t i = 0; i < n; i++) v[i] = (uint8_t)block.v_code[i];
 }
 
-static void NAME(adamw_8bit)(const double *f, const cb_optim_row *row, int64_t at, int64_t n) {
+static void CB_TYPED(adamw_8bit)(const double *factor, const cb_optim_row *row, int64_t at,
+                                 int64_t n) {
     int64_t done = 0;
     for (; n - done >= CB_STATE_BLOCK; done += CB_STATE_BLOCK) {
-        NAME(adamw_8bit_block)(f, row, at + done, CB_STATE_BLOCK);
+        CB_TYPED(adamw_8bit_block)(factor, row, at + done, CB_STATE_BLOCK);
     }
-    if (done < n) NAME(adamw_8bit_block)(f, row, at + done, (int32_t)(n - done));
+    if (done < n) CB_TYPED(adamw_8bit_block)(factor, row, at + done, (int32_t)(n - done));
 }
 
 #endif

@@ -77,8 +77,8 @@ static void rotate(const cb_rotation *rotations, int64_t n_rotations, double *ve
     }
 }
 
-#define PASTE(isa) cb_eigen_fns_##isa
-#define TABLE_OF(isa) PASTE(isa)
-extern const cb_eigen_fns TABLE_OF(CB_KERN_ISA);
-const cb_eigen_fns TABLE_OF(CB_KERN_ISA) = {
+#define CB_TABLE_PASTE(isa) cb_eigen_fns_##isa
+#define CB_TABLE_OF(isa) CB_TABLE_PASTE(isa)
+extern const cb_eigen_fns CB_TABLE_OF(CB_KERN_ISA);
+const cb_eigen_fns CB_TABLE_OF(CB_KERN_ISA) = {
     .dot = dot, .add = add, .reduce = reduce, .rotate = rotate};

@@ -68,12 +68,12 @@ static double square(const cb_optim_row *row, int64_t at, int64_t n) {
                                 : square_f64((const double *)row->grad + at, n);
 }
 
-#define AVERAGE(type)                                                  \
-    {                                                                  \
-        const type *restrict p = (const type *)row->param + at;        \
-        type *restrict a = (type *)average + at, old = (type)keep;     \
-        const type new = (type)(1 - keep);                             \
-        for (int64_t i = 0; i < n; i++) a[i] = old * a[i] + new *p[i]; \
+#define AVERAGE(type)                                                   \
+    {                                                                   \
+        const type *restrict p = (const type *)row->param + at;         \
+        type *restrict a = (type *)average + at, old = (type)keep;      \
+        const type new = (type)(1 - keep);                              \
+        for (int64_t i = 0; i < n; i++) a[i] = old * a[i] + new * p[i]; \
     }
 
 static void average_of(const cb_optim_row *row, void *average, double keep, int64_t at, int64_t n) {
@@ -97,7 +97,8 @@ static void copy(const cb_optim_row *row, const cb_extra_row *extra, int64_t at,
     else COPY(double, cb_f64_to_bf16, cb_f64_to_f16)
 }
 
-#define PASTE(isa) cb_extra_fns_##isa
-#define TABLE_OF(isa) PASTE(isa)
-extern const cb_extra_fns TABLE_OF(CB_KERN_ISA);
-const cb_extra_fns TABLE_OF(CB_KERN_ISA) = {.square = square, .average = average_of, .copy = copy};
+#define CB_TABLE_PASTE(isa) cb_extra_fns_##isa
+#define CB_TABLE_OF(isa) CB_TABLE_PASTE(isa)
+extern const cb_extra_fns CB_TABLE_OF(CB_KERN_ISA);
+const cb_extra_fns CB_TABLE_OF(CB_KERN_ISA) = {
+    .square = square, .average = average_of, .copy = copy};

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
+#define CB_INLINE static inline __attribute__((always_inline))
 enum { LANES = CB_FACTORED_LANES, WIDE = CB_FACTORED_WIDE, SMALL = CB_FACTORED_SMALL };
 
 static double fold(double *sum) {
@@ -24,43 +24,44 @@ static double fold(double *sum) {
 static void squares(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                     double *line, double *column, double *weights) {
     if (cb_factored_is_narrow(row))
-        OF_TYPE(row->dtype, sum_lines, f, row, at, n, line, column, weights);
-    else *line += OF_TYPE(row->dtype, squares, f, row, at, n, column, weights);
+        CB_OF_TYPE(row->dtype, sum_lines, f, row, at, n, line, column, weights);
+    else *line += CB_OF_TYPE(row->dtype, squares, f, row, at, n, column, weights);
 }
 
 static void move(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                  double *weights) {
-    OF_TYPE(row->dtype, move, f, row, at, n, weights);
+    CB_OF_TYPE(row->dtype, move, f, row, at, n, weights);
 }
 
 static void measure(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                     const double *line, const void *column, double *sum) {
     if (cb_factored_is_narrow(row))
-        OF_TYPE(row->dtype, measure_lines, f, row, at, n, line, column, sum);
-    else OF_TYPE(row->dtype, measure, f, row, at, n, *line, column, sum);
+        CB_OF_TYPE(row->dtype, measure_lines, f, row, at, n, line, column, sum);
+    else CB_OF_TYPE(row->dtype, measure, f, row, at, n, *line, column, sum);
 }
 
 static void apply(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                   const double *line, const void *column) {
-    if (cb_factored_is_narrow(row)) OF_TYPE(row->dtype, apply_lines, f, row, at, n, line, column);
-    else OF_TYPE(row->dtype, apply, f, row, at, n, *line, column);
+    if (cb_factored_is_narrow(row))
+        CB_OF_TYPE(row->dtype, apply_lines, f, row, at, n, line, column);
+    else CB_OF_TYPE(row->dtype, apply, f, row, at, n, *line, column);
 }
 
 static void begin_small(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                         double *weights, double *size) {
-    OF_TYPE(row->dtype, begin_small, f, row, at, n, weights, size);
+    CB_OF_TYPE(row->dtype, begin_small, f, row, at, n, weights, size);
 }
 
 static void apply_small(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n) {
-    OF_TYPE(row->dtype, apply_small, f, row, at, n);
+    CB_OF_TYPE(row->dtype, apply_small, f, row, at, n);
 }
 
-#define PASTE(isa) cb_factored_fns_##isa
-#define TABLE_OF(isa) PASTE(isa)
-extern const cb_factored_fns TABLE_OF(CB_KERN_ISA);
-const cb_factored_fns TABLE_OF(CB_KERN_ISA) = {.squares = squares,
-                                               .move = move,
-                                               .measure = measure,
-                                               .apply = apply,
-                                               .begin_small = begin_small,
-                                               .apply_small = apply_small};
+#define CB_TABLE_PASTE(isa) cb_factored_fns_##isa
+#define CB_TABLE_OF(isa) CB_TABLE_PASTE(isa)
+extern const cb_factored_fns CB_TABLE_OF(CB_KERN_ISA);
+const cb_factored_fns CB_TABLE_OF(CB_KERN_ISA) = {.squares = squares,
+                                                  .move = move,
+                                                  .measure = measure,
+                                                  .apply = apply,
+                                                  .begin_small = begin_small,
+                                                  .apply_small = apply_small};

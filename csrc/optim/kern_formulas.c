@@ -8,10 +8,10 @@
 
 #include "../base/bits.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#define CB_INLINE static inline __attribute__((always_inline))
 
 /* 32 bits that look independent for neighbouring x. */
-INLINE uint32_t noise_of(uint32_t x) {
+CB_INLINE uint32_t noise_of(uint32_t x) {
     x ^= x >> 16;
     x *= UINT32_C(0x7FEB352D);
     x ^= x >> 15;
@@ -21,19 +21,19 @@ INLINE uint32_t noise_of(uint32_t x) {
 
 /* Noise of element i of a block whose noise starts at `first`. Its upper and its lower half both
  * advance by an irrational share of their range (0.618 and 0.414), so both fill it evenly. */
-INLINE uint32_t noise_at(uint32_t first, int32_t i) {
+CB_INLINE uint32_t noise_at(uint32_t first, int32_t i) {
     return first + (uint32_t)i * UINT32_C(0x9E373505);
 }
 
 /* Returns floor(x + noise) for 0 <= x < 255, modulo 256, where noise is the lower 15 bits of
  * `noise` as a fraction: in [256, 512) a float's last bit is worth 2^-15. */
-INLINE int32_t rounded_unsigned(float x, uint32_t noise) {
+CB_INLINE int32_t rounded_unsigned(float x, uint32_t noise) {
     return (int32_t)((cb_bits_of_f32(x + 256.0f) + (noise & 0x7FFF)) >> 15);
 }
 
 /* Returns floor(x + noise) for -127 <= x <= 127, modulo 256, where noise is the upper 14 bits of
  * `noise` as a fraction: in [512, 1024) a float's last bit is worth 2^-14. */
-INLINE int32_t rounded_signed(float x, uint32_t noise) {
+CB_INLINE int32_t rounded_signed(float x, uint32_t noise) {
     return (int32_t)((cb_bits_of_f32(x + 768.0f) + (noise >> 18)) >> 14);
 }
 
@@ -46,20 +46,20 @@ typedef struct cb_root_codes {
 
 /* Codes for roots from `least` to `most`, which is below code 254 before it is rounded, so that
  * noise and rounding errors never carry a code past 255. */
-INLINE cb_root_codes root_codes_of(float least, float most) {
+CB_INLINE cb_root_codes root_codes_of(float least, float most) {
     const uint32_t first = cb_bits_of_f32(least);
     return (cb_root_codes){first, (cb_bits_of_f32(most) - first) / 253 + 1};
 }
 
-INLINE float root_of(cb_root_codes codes, int32_t code) {
+CB_INLINE float root_of(cb_root_codes codes, int32_t code) {
     const uint32_t bits = codes.first - codes.step + (uint32_t)code * codes.step;
     return cb_f32_of_bits(code == 0 ? 0 : bits);
 }
 
 /* Returns the code, modulo 256, of a root; `inverse` is 1 / step. Without `low` the root must not
  * be below code 1; with it such roots get code 1, and 0 gets code 0. */
-INLINE int32_t code_of_root(cb_root_codes codes, float inverse, float root, bool low,
-                            uint32_t noise) {
+CB_INLINE int32_t code_of_root(cb_root_codes codes, float inverse, float root, bool low,
+                               uint32_t noise) {
     const uint32_t bits = cb_bits_of_f32(root);
     const uint32_t inside = low && bits < codes.first ? codes.first : bits;
     const float above = (float)(int32_t)(inside - codes.first + codes.step);
@@ -68,7 +68,7 @@ INLINE int32_t code_of_root(cb_root_codes codes, float inverse, float root, bool
 }
 
 /* Returns the bits of the least root of a block that is not 0, or 0 if all are. */
-INLINE uint32_t least_but_0(const float *root, int32_t n) {
+CB_INLINE uint32_t least_but_0(const float *root, int32_t n) {
     uint32_t least_less_1 = UINT32_MAX;
     for (int32_t i = 0; i < n; i++) {
         const uint32_t less_1 = cb_bits_of_f32(root[i]) - 1;
@@ -80,8 +80,8 @@ INLINE uint32_t least_but_0(const float *root, int32_t n) {
 /* Bits of magnitudes. Elements whose root is not finite, or whose update is not below 2^60, are
  * outliers: they are left out of the ranges of their block, whose other elements keep their codes.
  * Products of roots, scales and updates below these limits do not overflow. */
-#define INFINITE UINT32_C(0x7F800000)
-#define UPDATE_LIMIT UINT32_C(0x5D800000)
+#define CB_INFINITE_BITS UINT32_C(0x7F800000)
+#define CB_UPDATE_LIMIT_BITS UINT32_C(0x5D800000)
 
 typedef struct cb_block_scales {
     float unit;      /* of codes of updates */
@@ -92,7 +92,7 @@ typedef struct cb_block_scales {
 /* Returns the scales of a block, from the bits of its largest update and of its least and largest
  * root. Smaller roots than 15.8 octaves below the largest are raised to that limit when they are
  * encoded, so that two codes are never further apart than a 16th of an octave. */
-INLINE cb_block_scales scales_of(uint32_t update_most, uint32_t least, uint32_t most) {
+CB_INLINE cb_block_scales scales_of(uint32_t update_most, uint32_t least, uint32_t most) {
     const uint32_t range = UINT32_C(253) << 19;
     const float update = cb_f32_of_bits(update_most);
     if (most > range && least < most - range) least = most - range;
@@ -104,14 +104,14 @@ INLINE cb_block_scales scales_of(uint32_t update_most, uint32_t least, uint32_t 
 #define CB_IMPL "formulas_impl.h"
 #include "both_reals.h"
 
-#define BOTH(NAME_, x)                                                                    \
+#define CB_FORMULA_OF_ROW(NAME_, x)                                                       \
     static void x(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) { \
-        OF_TYPE(row->dtype, x, factor, row, at, n);                                       \
+        CB_OF_TYPE(row->dtype, x, factor, row, at, n);                                    \
     }
-CB_FORMULAS(BOTH)
+CB_FORMULAS(CB_FORMULA_OF_ROW)
 
-#define PASTE(isa) cb_formulas_##isa
-#define TABLE_OF(isa) PASTE(isa)
-#define ROW(NAME_, x) [CB_FORMULA_##NAME_] = x,
-extern const cb_formula_fn TABLE_OF(CB_KERN_ISA)[CB_FORMULA_COUNT];
-const cb_formula_fn TABLE_OF(CB_KERN_ISA)[CB_FORMULA_COUNT] = {CB_FORMULAS(ROW)};
+#define CB_TABLE_PASTE(isa) cb_formulas_##isa
+#define CB_TABLE_OF(isa) CB_TABLE_PASTE(isa)
+#define CB_TABLE_ENTRY(NAME_, x) [CB_FORMULA_##NAME_] = x,
+extern const cb_formula_fn CB_TABLE_OF(CB_KERN_ISA)[CB_FORMULA_COUNT];
+const cb_formula_fn CB_TABLE_OF(CB_KERN_ISA)[CB_FORMULA_COUNT] = {CB_FORMULAS(CB_TABLE_ENTRY)};

@@ -74,10 +74,10 @@ static void close_stochastic(const cb_optim_row *row, int64_t at, int64_t n, con
     }
 }
 
-#define PASTE(isa) cb_half_fns_##isa
-#define TABLE_OF(isa) PASTE(isa)
-extern const cb_half_fns TABLE_OF(CB_KERN_ISA);
-const cb_half_fns TABLE_OF(CB_KERN_ISA) = {
+#define CB_TABLE_PASTE(isa) cb_half_fns_##isa
+#define CB_TABLE_OF(isa) CB_TABLE_PASTE(isa)
+extern const cb_half_fns CB_TABLE_OF(CB_KERN_ISA);
+const cb_half_fns CB_TABLE_OF(CB_KERN_ISA) = {
     .widen = half_widen,
     .open = {[CB_HALF_MASTER] = open_master,
              [CB_HALF_REMAINDER] = open_remainder,

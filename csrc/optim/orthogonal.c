@@ -108,14 +108,14 @@ static void begin_task(void *user, int64_t task, int thread) {
     char *x = matrix_of(b, b->x, s.matrix);
     (void)thread;
     b->sum[s.matrix * b->pieces + s.at / PIECE] =
-        OF_TYPE(b->dtype, begin, &b->o, row, b->table->grad_factor, s.at, s.n, x);
+        CB_OF_TYPE(b->dtype, begin, &b->o, row, b->table->grad_factor, s.at, s.n, x);
 }
 
 static void scale_task(void *user, int64_t task, int thread) {
     const batch *b = user;
     const span s = span_of(b, task);
     (void)thread;
-    OF_TYPE(b->dtype, scale, matrix_of(b, b->x, s.matrix), s.at, s.n, b->factor[s.matrix]);
+    CB_OF_TYPE(b->dtype, scale, matrix_of(b, b->x, s.matrix), s.at, s.n, b->factor[s.matrix]);
 }
 
 static void mix_task(void *user, int64_t task, int thread) {
@@ -124,8 +124,8 @@ static void mix_task(void *user, int64_t task, int thread) {
     const int64_t matrix = task / tasks, from = task % tasks * lines;
     const size_t at = (size_t)(matrix * b->side * b->side) * cb_dtype_size(b->dtype);
     (void)thread;
-    OF_TYPE(b->dtype, mix, &b->o, b->gram + at, b->square + at, b->side, from,
-            min_i64(from + lines, b->side));
+    CB_OF_TYPE(b->dtype, mix, &b->o, b->gram + at, b->square + at, b->side, from,
+               min_i64(from + lines, b->side));
 }
 
 static void rows_task(void *user, int64_t task, int thread) {
@@ -134,8 +134,8 @@ static void rows_task(void *user, int64_t task, int thread) {
     const int64_t each = div_up(PIECE, b->width), from = r * each;
     (void)thread;
     b->sum[matrix * b->pieces + r] =
-        OF_TYPE(b->dtype, rows, &b->o, row_of(b, matrix), matrix_of(b, b->x, matrix), from,
-                min_i64(from + each, b->height));
+        CB_OF_TYPE(b->dtype, rows, &b->o, row_of(b, matrix), matrix_of(b, b->x, matrix), from,
+                   min_i64(from + each, b->height));
 }
 
 static void apply_task(void *user, int64_t task, int thread) {
@@ -143,8 +143,8 @@ static void apply_task(void *user, int64_t task, int thread) {
     const span s = span_of(b, task);
     const cb_optim_row *row = row_of(b, s.matrix);
     (void)thread;
-    OF_TYPE(b->dtype, apply, &b->o, row, b->factor[s.matrix], s.at, s.n,
-            matrix_of(b, b->x, s.matrix));
+    CB_OF_TYPE(b->dtype, apply, &b->o, row, b->factor[s.matrix], s.at, s.n,
+               matrix_of(b, b->x, s.matrix));
     if (b->table->extras)
         cb_extras_of(cb_extras_functions(), b->table, b->row[s.matrix], row, s.at, s.n);
 }

@@ -2,8 +2,8 @@
 
 /* The momentum of elements at .. at + n, and x, what the step begins with; the sum of x's squares,
  * too. */
-static double NAME(begin)(const cb_orthogonal *o, const cb_optim_row *row, double scale, int64_t at,
-                          int64_t n, void *to) {
+static double CB_TYPED(begin)(const cb_orthogonal *o, const cb_optim_row *row, double scale,
+                              int64_t at, int64_t n, void *to) {
     const real *restrict grad = (const real *)row->grad + at;
     real *restrict m = (real *)row->state[0] + at, *restrict x = (real *)to + at;
     const real rest = (real)o->rest, factor = (real)scale;
@@ -17,15 +17,15 @@ static double NAME(begin)(const cb_orthogonal *o, const cb_optim_row *row, doubl
     return sum;
 }
 
-static void NAME(scale)(void *data, int64_t at, int64_t n, double by) {
+static void CB_TYPED(scale)(void *data, int64_t at, int64_t n, double by) {
     real *restrict x = (real *)data + at;
     const real factor = (real)by;
     for (int64_t i = 0; i < n; i++) x[i] *= factor;
 }
 
 /* s = a + b g + c s on rows from .. to of matrices [side, side]. */
-static void NAME(mix)(const cb_orthogonal *o, const void *gram, void *square, int64_t side,
-                      int64_t from, int64_t to) {
+static void CB_TYPED(mix)(const cb_orthogonal *o, const void *gram, void *square, int64_t side,
+                          int64_t from, int64_t to) {
     const real *restrict g = gram;
     real *restrict s = square;
     const real a = (real)o->a, b = (real)o->b, c = (real)o->c;
@@ -36,8 +36,8 @@ static void NAME(mix)(const cb_orthogonal *o, const void *gram, void *square, in
 }
 
 /* Divides rows from .. to by their roots; the sum of squares afterwards. */
-static double NAME(rows)(const cb_orthogonal *o, const cb_optim_row *row, void *data, int64_t from,
-                         int64_t to) {
+static double CB_TYPED(rows)(const cb_orthogonal *o, const cb_optim_row *row, void *data,
+                             int64_t from, int64_t to) {
     real *restrict v = row->state[1];
     const int64_t width = row->width;
     double all = 0;
@@ -54,8 +54,8 @@ static double NAME(rows)(const cb_orthogonal *o, const cb_optim_row *row, void *
     return all;
 }
 
-static void NAME(apply)(const cb_orthogonal *o, const cb_optim_row *row, double rate, int64_t at,
-                        int64_t n, const void *data) {
+static void CB_TYPED(apply)(const cb_orthogonal *o, const cb_optim_row *row, double rate,
+                            int64_t at, int64_t n, const void *data) {
     const real *restrict x = (const real *)data + at;
     real *restrict p = (real *)row->param + at;
     const real keep = (real)o->keep, by = (real)rate;

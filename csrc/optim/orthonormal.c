@@ -39,7 +39,7 @@ static void difference_task(void *user, int64_t task, int thread) {
     const difference *d = user;
     const int64_t at = task * PIECE, n = d->n - at < PIECE ? d->n - at : PIECE;
     (void)thread;
-    OF_TYPE(d->w->dtype, take_off, d->x, d->w->change, at, n);
+    CB_OF_TYPE(d->w->dtype, take_off, d->x, d->w->change, at, n);
 }
 
 /* Rows x [m, n] <- x - x V^T T V, or with T^T. */
@@ -66,10 +66,10 @@ void cb_orthonormal_rows(const cb_optim_products *products, cb_threads *pool, cb
     for (int64_t from = 0; from < n; from += PANEL) {
         const int64_t to = from + PANEL < n ? from + PANEL : n;
         char *v = (char *)x + (size_t)from * line, *t = w.t + (size_t)from * PANEL * size;
-        OF_TYPE(dtype, panel, x, n, from, to, (void *)t);
+        CB_OF_TYPE(dtype, panel, x, n, from, to, (void *)t);
         reflect(&w, (char *)x + (size_t)to * line, n - to, v, to - from, t, false);
     }
-    OF_TYPE(dtype, identity, out, n);
+    CB_OF_TYPE(dtype, identity, out, n);
     for (int64_t from = (n - 1) / PANEL * PANEL; from >= 0; from -= PANEL) {
         const int64_t to = from + PANEL < n ? from + PANEL : n;
         char *v = (char *)x + (size_t)from * line, *t = w.t + (size_t)from * PANEL * size;

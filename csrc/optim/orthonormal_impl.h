@@ -1,6 +1,6 @@
 /* orthonormal_impl.h: the loops of orthonormal.c for one type, `real`; included once for each. */
 
-static double NAME(dot)(const real *x, const real *y, int64_t n) {
+static double CB_TYPED(dot)(const real *x, const real *y, int64_t n) {
     double sum[8] = {0};
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -10,35 +10,36 @@ static double NAME(dot)(const real *x, const real *y, int64_t n) {
     return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
 }
 
-static void NAME(add)(real *restrict x, double by, const real *restrict y, int64_t n) {
+static void CB_TYPED(add)(real *restrict x, double by, const real *restrict y, int64_t n) {
     const real factor = (real)by;
     for (int64_t i = 0; i < n; i++) x[i] += factor * y[i];
 }
 
 /* To length one, so that its factor is a number of the type however small or large the row was: of
  * a row of 1e-20 it would be 1e40. Returns 2 / |x|^2, 0 of a row of zeros. */
-static double NAME(normalize)(real *x, int64_t n) {
-    const double square = NAME(dot)(x, x, n);
+static double CB_TYPED(normalize)(real *x, int64_t n) {
+    const double square = CB_TYPED(dot)(x, x, n);
     if (square <= 0) return 0;
     for (int64_t i = 0; i < n; i++) x[i] = (real)((double)x[i] / sqrt(square));
-    return 2 / NAME(dot)(x, x, n);
+    return 2 / CB_TYPED(dot)(x, x, n);
 }
 
 /* Rows from .. to of x become Householder's vectors, which end what is right of their diagonals;
  * T of these, I - V^T T V, in t [PANEL][PANEL] without gaps. */
-static void NAME(panel)(real *x, int64_t n, int64_t from, int64_t to, real *t) {
+static void CB_TYPED(panel)(real *x, int64_t n, int64_t from, int64_t to, real *t) {
     const int64_t b = to - from;
     for (int64_t j = from; j < to; j++) {
         real *v = x + j * n;
-        const double norm = sqrt(NAME(dot)(v + j, v + j, n - j));
+        const double norm = sqrt(CB_TYPED(dot)(v + j, v + j, n - j));
         memset(v, 0, (size_t)j * sizeof *v);
         v[j] += (real)(v[j] > 0 ? norm : -norm);
-        const double tau = NAME(normalize)(v + j, n - j);
+        const double tau = CB_TYPED(normalize)(v + j, n - j);
         for (int64_t k = j + 1; k < to; k++)
-            NAME(add)(x + k * n + j, -tau * NAME(dot)(x + k * n + j, v + j, n - j), v + j, n - j);
+            CB_TYPED(add)(x + k * n + j, -tau * CB_TYPED(dot)(x + k * n + j, v + j, n - j), v + j,
+                          n - j);
         double along[PANEL];
         for (int64_t i = 0; i < j - from; i++)
-            along[i] = NAME(dot)(x + (from + i) * n + j, v + j, n - j);
+            along[i] = CB_TYPED(dot)(x + (from + i) * n + j, v + j, n - j);
         for (int64_t i = 0; i < j - from; i++) {
             double sum = 0;
             for (int64_t k = i; k < j - from; k++) sum += (double)t[i * b + k] * along[k];
@@ -49,13 +50,13 @@ static void NAME(panel)(real *x, int64_t n, int64_t from, int64_t to, real *t) {
     }
 }
 
-static void NAME(take_off)(void *data, const void *other, int64_t at, int64_t n) {
+static void CB_TYPED(take_off)(void *data, const void *other, int64_t at, int64_t n) {
     real *restrict x = (real *)data + at;
     const real *restrict y = (const real *)other + at;
     for (int64_t i = 0; i < n; i++) x[i] -= y[i];
 }
 
-static void NAME(identity)(void *data, int64_t n) {
+static void CB_TYPED(identity)(void *data, int64_t n) {
     real *x = data;
     memset(x, 0, (size_t)(n * n) * sizeof *x);
     for (int64_t i = 0; i < n; i++) x[i * n + i] = 1;

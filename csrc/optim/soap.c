@@ -91,14 +91,14 @@ static void begin_task(void *user, int64_t task, int thread) {
     const job *j = user;
     int64_t at, n = piece_at(task, j->row->n, &at);
     (void)thread;
-    OF_TYPE(j->dtype, begin, &j->o, j->row, j->table->grad_factor, at, n, j->gradient);
+    CB_OF_TYPE(j->dtype, begin, &j->o, j->row, j->table->grad_factor, at, n, j->gradient);
 }
 
 static void divide_task(void *user, int64_t task, int thread) {
     const job *j = user;
     int64_t at, n = piece_at(task, j->row->n, &at);
     (void)thread;
-    OF_TYPE(j->dtype, divide, &j->o, j->row, at, n, j->first, j->second, j->to);
+    CB_OF_TYPE(j->dtype, divide, &j->o, j->row, at, n, j->first, j->second, j->to);
 }
 
 /* The first step has nothing to apply, and extras to do. */
@@ -106,7 +106,7 @@ static void apply_task(void *user, int64_t task, int thread) {
     const job *j = user;
     int64_t at, n = piece_at(task, j->row->n, &at);
     (void)thread;
-    if (j->row->t > 1) OF_TYPE(j->dtype, apply, &j->o, j->row, at, n, j->first);
+    if (j->row->t > 1) CB_OF_TYPE(j->dtype, apply, &j->o, j->row, at, n, j->first);
     if (j->table->extras) cb_extras_of(cb_extras_functions(), j->table, j->at_row, j->row, at, n);
 }
 
@@ -114,7 +114,7 @@ static void mix_task(void *user, int64_t task, int thread) {
     const job *j = user;
     int64_t at, n = piece_at(task, j->of->n * j->of->n, &at);
     (void)thread;
-    OF_TYPE(j->dtype, mix, j->o.beta, j->of->mean, j->product, at, n);
+    CB_OF_TYPE(j->dtype, mix, j->o.beta, j->of->mean, j->product, at, n);
 }
 
 static void over(job *j, int64_t n, cb_task_fn task) {
@@ -186,7 +186,7 @@ static void refresh(const job *j, const side *s) {
     multiply(j, &power);
     for (int64_t i = 0; i < s->n; i++) {
         const size_t at = (size_t)i * line;
-        value[i] = OF_TYPE(j->dtype, share, s->basis + at, j->product + at, s->n);
+        value[i] = CB_OF_TYPE(j->dtype, share, s->basis + at, j->product + at, s->n);
         int64_t k = i;
         for (; k > 0 && value[order[k - 1]] < value[i]; k--) order[k] = order[k - 1];
         order[k] = i;

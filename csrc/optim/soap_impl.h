@@ -1,7 +1,7 @@
 /* soap_impl.h: the loops of soap.c for one type, `real`; included once for each. */
 
-static void NAME(begin)(const cb_soap *o, const cb_optim_row *row, double scale, int64_t at,
-                        int64_t n, void *to) {
+static void CB_TYPED(begin)(const cb_soap *o, const cb_optim_row *row, double scale, int64_t at,
+                            int64_t n, void *to) {
     const real *restrict grad = (const real *)row->grad + at;
     real *restrict m = (real *)row->state[0] + at, *restrict g = (real *)to + at;
     const real factor = (real)scale, b = (real)o->beta1, a = (real)(1 - o->beta1);
@@ -13,8 +13,8 @@ static void NAME(begin)(const cb_soap *o, const cb_optim_row *row, double scale,
 }
 
 /* m in the basis becomes what is to be stepped along there. */
-static void NAME(divide)(const cb_soap *o, const cb_optim_row *row, int64_t at, int64_t n,
-                         const void *gradient, const void *momentum, void *to) {
+static void CB_TYPED(divide)(const cb_soap *o, const cb_optim_row *row, int64_t at, int64_t n,
+                             const void *gradient, const void *momentum, void *to) {
     const real *g = (const real *)gradient + at, *m = (const real *)momentum + at;
     real *restrict v = (real *)row->state[1] + at, *u = (real *)to + at;
     const real b = (real)o->beta2, a = (real)(1 - o->beta2), eps = (real)o->eps;
@@ -24,22 +24,22 @@ static void NAME(divide)(const cb_soap *o, const cb_optim_row *row, int64_t at, 
     }
 }
 
-static void NAME(apply)(const cb_soap *o, const cb_optim_row *row, int64_t at, int64_t n,
-                        const void *update) {
+static void CB_TYPED(apply)(const cb_soap *o, const cb_optim_row *row, int64_t at, int64_t n,
+                            const void *update) {
     const real *restrict u = (const real *)update + at;
     real *restrict p = (real *)row->param + at;
     const real keep = (real)o->keep, rate = (real)o->rate;
     for (int64_t i = 0; i < n; i++) p[i] = (p[i] - rate * u[i]) * keep;
 }
 
-static void NAME(mix)(double keep, void *mean, const void *product, int64_t at, int64_t n) {
+static void CB_TYPED(mix)(double keep, void *mean, const void *product, int64_t at, int64_t n) {
     real *restrict x = (real *)mean + at;
     const real *restrict y = (const real *)product + at;
     const real b = (real)keep, a = (real)(1 - keep);
     for (int64_t i = 0; i < n; i++) x[i] = b * x[i] + a * y[i];
 }
 
-static double NAME(share)(const void *x, const void *y, int64_t n) {
+static double CB_TYPED(share)(const void *x, const void *y, int64_t n) {
     const real *a = x, *b = y;
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += (double)a[i] * (double)b[i];

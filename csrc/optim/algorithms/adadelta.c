@@ -10,8 +10,8 @@
 
 static const char *const states[] = {"square_avg", "acc_delta"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),          [RHO] = CB_HYPER_0_TO_1("rho"),
-    [EPS] = CB_HYPER_LEAST_0("eps"),        [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"), [RHO] = CB_HYPER_0_TO_1("rho"),
+    [EPS] = CB_HYPER_LEAST_0("eps"),          [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 

@@ -18,23 +18,23 @@
 #include <float.h>
 #include <math.h>
 
-enum { LR, BETA2_DECAY, EPS1, EPS2, D, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
-#define OF_TYPE (-1.0)
+enum { LEARNING_RATE, BETA2_DECAY, EPS1, EPS2, CLIP_THRESHOLD, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
+#define CB_EPS1_OF_TYPE (-1.0)
 
 static const char *const states[] = {"row_var", "col_var", "variance"};
 static const cb_state_kind kinds[] = {CB_STATE_ROWS, CB_STATE_COLUMNS, CB_STATE_WHOLE};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
+    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"),
     [BETA2_DECAY] = {"beta2_decay", -CB_HYPER_MOST, 0, false},
-    [EPS1] = {"eps1", OF_TYPE, CB_HYPER_MOST, false},
+    [EPS1] = {"eps1", CB_EPS1_OF_TYPE, CB_HYPER_MOST, false},
     [EPS2] = CB_HYPER_LEAST_0("eps2"),
-    [D] = {"d", 1.0, CB_HYPER_MOST, false},
+    [CLIP_THRESHOLD] = {"d", 1.0, CB_HYPER_MOST, false},
     [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
 static cb_status check_eps(const double *hyper, uint32_t group, cb_error *err) {
-    if (hyper[EPS1] >= 0 || hyper[EPS1] == OF_TYPE) return CB_OK;
+    if (hyper[EPS1] >= 0 || hyper[EPS1] == CB_EPS1_OF_TYPE) return CB_OK;
     return cb_fail(err, CB_INVALID, "adafactor: group %u has eps1=%g; it must be >= 0, or -1",
                    group, hyper[EPS1]);
 }
@@ -44,10 +44,10 @@ static cb_factored factored_of(const double *hyper, const cb_optim_row *row) {
     return (cb_factored){.scale = cb_sign_of(hyper[MAXIMIZE]),
                          .share = pow((double)row->t, hyper[BETA2_DECAY]),
                          .least = hyper[EPS1] < 0 ? spacing : hyper[EPS1],
-                         .keep = 1 - hyper[LR] * hyper[WEIGHT_DECAY],
-                         .rate = fmin(hyper[LR], 1 / sqrt((double)row->t)),
+                         .keep = 1 - hyper[LEARNING_RATE] * hyper[WEIGHT_DECAY],
+                         .rate = fmin(hyper[LEARNING_RATE], 1 / sqrt((double)row->t)),
                          .least_size = hyper[EPS2],
-                         .most = hyper[D]};
+                         .most = hyper[CLIP_THRESHOLD]};
 }
 
 static void step(const cb_optim_table *table, cb_threads *pool) {

@@ -10,10 +10,10 @@
 
 static const char *const states[] = {"sum"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
-    [LR_DECAY] = CB_HYPER_LEAST_0("lr_decay"),
+    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"),
+    [LEARNING_RATE_DECAY] = CB_HYPER_LEAST_0("lr_decay"),
     [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
-    [INITIAL] = CB_HYPER_LEAST_0("initial_accumulator_value"),
+    [INITIAL_ACCUMULATOR] = CB_HYPER_LEAST_0("initial_accumulator_value"),
     [EPS] = CB_HYPER_LEAST_0("eps"),
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };

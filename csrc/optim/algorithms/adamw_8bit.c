@@ -43,13 +43,13 @@ static const cb_hyper hypers[N_EIGHT] = {
     [EIGHT_MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static void factors_of(const double *hyper, int64_t t, const double *number, double *f) {
+static void factors_of(const double *hyper, int64_t t, const double *number, double *factor) {
     double adam[N_HYPER] = {[MAXIMIZE] = hyper[EIGHT_MAXIMIZE]};
     for (int i = 0; i < AMSGRAD; i++) adam[i] = hyper[i];
-    cb_adamw_factors(adam, t, number, f);
+    cb_adamw_factors(adam, t, number, factor);
     /* With eps = 0 an element that never had a gradient would be 0 / 0, and spoil its block. */
-    f[CB_ADAM_EPS] = fmax(f[CB_ADAM_EPS], FLT_MIN);
-    f[CB_ADAMW_8BIT_SEED] = (double)((uint32_t)t * UINT32_C(0x9E3779B9));
+    factor[CB_ADAM_EPS] = fmax(factor[CB_ADAM_EPS], FLT_MIN);
+    factor[CB_ADAMW_8BIT_NOISE_SEED] = (double)((uint32_t)t * UINT32_C(0x9E3779B9));
 }
 
 CB_ELEMENTWISE(adamw_8bit, CB_FORMULA_ADAMW_8BIT, factors_of, states, hypers, .kind = kinds);

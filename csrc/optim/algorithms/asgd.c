@@ -15,7 +15,7 @@
 
 static const char *const states[] = {"ax"}, *const numbers[] = {"eta", "mu"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
+    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"),
     [LAMBD] = CB_HYPER_LEAST_0("lambd"),
     [ALPHA] = CB_HYPER_LEAST_0("alpha"),
     [T0] = CB_HYPER_LEAST_0("t0"),

@@ -10,8 +10,8 @@
 
 static const char *const states[] = {"m"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),          [BETA1] = CB_HYPER_BELOW_1("beta1"),
-    [BETA2] = CB_HYPER_BELOW_1("beta2"),    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"), [BETA1] = CB_HYPER_BELOW_1("beta1"),
+    [BETA2] = CB_HYPER_BELOW_1("beta2"),      [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 

@@ -12,33 +12,46 @@
 
 #include <math.h>
 
-enum { LR, WEIGHT_DECAY, MOMENTUM, NESTEROV, A, B, C, EPS, NS_STEPS, MATCH_RMS, N_MUON };
+enum {
+    LEARNING_RATE,
+    WEIGHT_DECAY,
+    MOMENTUM,
+    NESTEROV,
+    COEFFICIENT_A,
+    COEFFICIENT_B,
+    COEFFICIENT_C,
+    EPS,
+    NS_STEPS,
+    MATCH_RMS,
+    N_MUON
+};
 enum { BETA2 = MATCH_RMS, ROW_EPS, N_NORMUON };
 
-#define ANY(name) \
-    { name, -CB_HYPER_MOST, CB_HYPER_MOST, false }
-#define COMMON                                                                         \
-    [LR] = CB_HYPER_LEAST_0("lr"), [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),  \
-    [MOMENTUM] = CB_HYPER_LEAST_0("momentum"), [NESTEROV] = CB_HYPER_FLAG("nesterov"), \
-    [A] = ANY("a"), [B] = ANY("b"), [C] = ANY("c"), [EPS] = CB_HYPER_LEAST_0("eps"),   \
+#define CB_HYPER_ANY(name) {name, -CB_HYPER_MOST, CB_HYPER_MOST, false}
+#define CB_MUON_HYPERS                                                                           \
+    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"), [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"), \
+    [MOMENTUM] = CB_HYPER_LEAST_0("momentum"), [NESTEROV] = CB_HYPER_FLAG("nesterov"),           \
+    [COEFFICIENT_A] = CB_HYPER_ANY("a"), [COEFFICIENT_B] = CB_HYPER_ANY("b"),                    \
+    [COEFFICIENT_C] = CB_HYPER_ANY("c"), [EPS] = CB_HYPER_LEAST_0("eps"),                        \
     [NS_STEPS] = {"ns_steps", 0.0, 99.0, false}
 
 static const char *const states[] = {"m", "v"};
 static const cb_state_kind kinds[] = {CB_STATE_ALIKE, CB_STATE_ROWS};
-static const cb_hyper muon_hypers[N_MUON] = {COMMON, [MATCH_RMS] = CB_HYPER_FLAG("match_rms")};
+static const cb_hyper muon_hypers[N_MUON] = {CB_MUON_HYPERS,
+                                             [MATCH_RMS] = CB_HYPER_FLAG("match_rms")};
 static const cb_hyper normuon_hypers[N_NORMUON] = {
-    COMMON, [BETA2] = CB_HYPER_BELOW_1("beta2"), [ROW_EPS] = CB_HYPER_LEAST_0("row_eps")};
+    CB_MUON_HYPERS, [BETA2] = CB_HYPER_BELOW_1("beta2"), [ROW_EPS] = CB_HYPER_LEAST_0("row_eps")};
 
 static cb_orthogonal common(const double *hyper) {
     return (cb_orthogonal){.rest = 1 - hyper[MOMENTUM],
                            .ahead = hyper[NESTEROV] != 0,
-                           .a = hyper[A],
-                           .b = hyper[B],
-                           .c = hyper[C],
+                           .a = hyper[COEFFICIENT_A],
+                           .b = hyper[COEFFICIENT_B],
+                           .c = hyper[COEFFICIENT_C],
                            .turns = (int)hyper[NS_STEPS],
                            .least = hyper[EPS],
-                           .keep = 1 - hyper[LR] * hyper[WEIGHT_DECAY],
-                           .rate = hyper[LR]};
+                           .keep = 1 - hyper[LEARNING_RATE] * hyper[WEIGHT_DECAY],
+                           .rate = hyper[LEARNING_RATE]};
 }
 
 static cb_orthogonal muon_of(const double *hyper, const cb_optim_row *row) {

@@ -12,12 +12,9 @@
 
 static const char *const states[] = {"square_avg", "momentum_buffer"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
-    [ALPHA] = CB_HYPER_LEAST_0("alpha"),
-    [EPS] = CB_HYPER_LEAST_0("eps"),
-    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
-    [MOMENTUM] = CB_HYPER_LEAST_0("momentum"),
-    [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
+    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"),  [ALPHA] = CB_HYPER_LEAST_0("alpha"),
+    [EPS] = CB_HYPER_LEAST_0("eps"),           [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    [MOMENTUM] = CB_HYPER_LEAST_0("momentum"), [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
 static const char *const centered_states[] = {"square_avg", "grad_avg", "momentum_buffer"};

@@ -15,11 +15,11 @@
 
 static const char *const states[] = {"prev", "step_size"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
-    [ETAMINUS] = CB_HYPER_BELOW_1("etaminus"),
-    [ETAPLUS] = {"etaplus", 1.0, CB_HYPER_MOST, false},
-    [LEAST] = CB_HYPER_LEAST_0("step_size_min"),
-    [MOST] = CB_HYPER_LEAST_0("step_size_max"),
+    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"),
+    [ETA_MINUS] = CB_HYPER_BELOW_1("etaminus"),
+    [ETA_PLUS] = {"etaplus", 1.0, CB_HYPER_MOST, false},
+    [STEP_SIZE_MIN] = CB_HYPER_LEAST_0("step_size_min"),
+    [STEP_SIZE_MAX] = CB_HYPER_LEAST_0("step_size_max"),
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 

@@ -1,20 +1,20 @@
 /* rprop_factors.h: hyper-parameters of Rprop, and the factors of its formula: for the
- * CPU, and for the kernel that works them out on a GPU. Nothing is included. */
+ * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
 #ifndef CB_OPTIM_RPROP_FACTORS_H
 #define CB_OPTIM_RPROP_FACTORS_H
 
-enum { LR, ETAMINUS, ETAPLUS, LEAST, MOST, MAXIMIZE, N_HYPER };
+enum { LEARNING_RATE, ETA_MINUS, ETA_PLUS, STEP_SIZE_MIN, STEP_SIZE_MAX, MAXIMIZE, N_HYPER };
 
 static inline void cb_rprop_factors(const double *hyper, int64_t t, const double *number,
-                                    double *f) {
+                                    double *factor) {
     (void)number;
-    f[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
-    f[CB_DECAY] = 0.0;
-    f[CB_RPROP_BEGIN] = t == 1 ? hyper[LR] : 0.0;
-    f[CB_RPROP_DOWN] = hyper[ETAMINUS];
-    f[CB_RPROP_UP] = hyper[ETAPLUS];
-    f[CB_RPROP_LEAST] = hyper[LEAST];
-    f[CB_RPROP_MOST] = hyper[MOST];
+    factor[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
+    factor[CB_WEIGHT_DECAY] = 0.0;
+    factor[CB_RPROP_INITIAL_STEP_SIZE] = t == 1 ? hyper[LEARNING_RATE] : 0.0;
+    factor[CB_RPROP_ETA_MINUS] = hyper[ETA_MINUS];
+    factor[CB_RPROP_ETA_PLUS] = hyper[ETA_PLUS];
+    factor[CB_RPROP_STEP_SIZE_MIN] = hyper[STEP_SIZE_MIN];
+    factor[CB_RPROP_STEP_SIZE_MAX] = hyper[STEP_SIZE_MAX];
 }
 
 #endif

@@ -18,9 +18,9 @@
 static const char *const states[] = {"z", "v"}, *const numbers[] = {"weight_sum", "lr_max"};
 static const cb_hyper hypers[N_HYPER] = {
     CB_ADAPTIVE_HYPERS,
-    [WARMUP] = CB_HYPER_LEAST_0("warmup_steps"),
-    [R] = CB_HYPER_LEAST_0("r"),
-    [POWER] = CB_HYPER_LEAST_0("weight_lr_power"),
+    [WARMUP_STEPS] = CB_HYPER_LEAST_0("warmup_steps"),
+    [TIME_POWER] = CB_HYPER_LEAST_0("r"),
+    [WEIGHT_LR_POWER] = CB_HYPER_LEAST_0("weight_lr_power"),
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 

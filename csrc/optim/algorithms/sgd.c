@@ -14,7 +14,7 @@
 
 static const char *const states[] = {"momentum_buffer"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
+    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"),
     [MOMENTUM] = CB_HYPER_LEAST_0("momentum"),
     [DAMPENING] = {"dampening", -CB_HYPER_MOST, CB_HYPER_MOST, false},
     [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),

@@ -15,32 +15,42 @@
 
 #include <math.h>
 
-enum { LR, BETA1, BETA2, BETA, EPS, WEIGHT_DECAY, FREQUENCY, MOST_SIDE, N_HYPER };
+enum {
+    LEARNING_RATE,
+    BETA1,
+    BETA2,
+    SHAMPOO_BETA,
+    EPS,
+    WEIGHT_DECAY,
+    PRECONDITION_FREQUENCY,
+    MAX_PRECOND_DIM,
+    N_HYPER
+};
 
 static const char *const states[] = {"m", "v", "left", "right"};
 static const cb_state_kind kinds[] = {CB_STATE_ALIKE, CB_STATE_ALIKE, CB_STATE_LEFT,
                                       CB_STATE_RIGHT};
 static const cb_hyper hypers[N_HYPER] = {
-    [LR] = CB_HYPER_LEAST_0("lr"),
+    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"),
     [BETA1] = CB_HYPER_BELOW_1("beta1"),
     [BETA2] = CB_HYPER_BELOW_1("beta2"),
-    [BETA] = CB_HYPER_BELOW_1("shampoo_beta"),
+    [SHAMPOO_BETA] = CB_HYPER_BELOW_1("shampoo_beta"),
     [EPS] = CB_HYPER_LEAST_0("eps"),
     [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
-    [FREQUENCY] = {"precondition_frequency", 1, 1e9, false},
-    [MOST_SIDE] = {"max_precond_dim", 0, 1e6, false},
+    [PRECONDITION_FREQUENCY] = {"precondition_frequency", 1, 1e9, false},
+    [MAX_PRECOND_DIM] = {"max_precond_dim", 0, 1e6, false},
 };
 
 static cb_soap soap_of(const double *hyper, const cb_optim_row *row) {
     const double k = (double)(row->t - 1);
     return (cb_soap){.beta1 = hyper[BETA1],
                      .beta2 = hyper[BETA2],
-                     .beta = hyper[BETA],
+                     .beta = hyper[SHAMPOO_BETA],
                      .eps = hyper[EPS],
-                     .keep = 1 - hyper[LR] * hyper[WEIGHT_DECAY],
-                     .rate =
-                         hyper[LR] * sqrt(1 - pow(hyper[BETA2], k)) / (1 - pow(hyper[BETA1], k)),
-                     .refreshes = fmod(k, floor(hyper[FREQUENCY])) == 0};
+                     .keep = 1 - hyper[LEARNING_RATE] * hyper[WEIGHT_DECAY],
+                     .rate = hyper[LEARNING_RATE] * sqrt(1 - pow(hyper[BETA2], k)) /
+                             (1 - pow(hyper[BETA1], k)),
+                     .refreshes = fmod(k, floor(hyper[PRECONDITION_FREQUENCY])) == 0};
 }
 
 static void step(const cb_optim_table *table, cb_threads *pool) {
@@ -53,7 +63,7 @@ const cb_optimizer cb_optimizer_soap = {.name = "soap",
                                         .state = states,
                                         .kind = kinds,
                                         .hyper = hypers,
-                                        .most_side = MOST_SIDE,
+                                        .most_side = MAX_PRECOND_DIM,
                                         .multiplies = true,
                                         .axes = CB_AXES_FIRST,
                                         .step = step,

@@ -42,13 +42,15 @@ def LAMB(  # noqa: N802
     Raises:
         ValueError, TypeError: an option is no number, not finite, or a beta that is not in [0, 1).
     """
+    beta1_correction, beta2_correction = 1 - beta1**t, 1 - beta2**t
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g * g
-    u = m * (1 / (1 - beta1**t)) / (np.sqrt(v) * (1 / (1 - beta2**t) ** 0.5) + eps)
-    u = u + weight_decay * p
-    length, step = np.linalg.norm(p), np.linalg.norm(u)
-    trust = np.where((length > 0) & (step > 0), length / step, 1.0)
-    return p - lr * trust * u, m, v
+    update = m * (1 / beta1_correction) / (np.sqrt(v) * (1 / beta2_correction**0.5) + eps)
+    update = update + weight_decay * p
+    param_norm, update_norm = np.linalg.norm(p), np.linalg.norm(update)
+    both = (param_norm > 0) & (update_norm > 0)
+    trust_ratio = np.where(both, param_norm / update_norm, 1.0)
+    return p - lr * trust_ratio * update, m, v
 
 
 LAMB._below_one = ("beta1", "beta2")

@@ -1,7 +1,7 @@
 /* optim.cuh: a step is two launches: one counts on and works out the factors of each set of rows,
  * one steps all tensors of a table. A block of that takes a chunk of elements; it finds its row
- * among the rows by halves. The formulas are those of the CPU (optim/formulas_impl.h), with its
- * bits; Adam has a loop of its own over 16 bytes. What includes this has one optimizer:
+ * among the rows by halves. The formulas are those of the CPU (optim/formulas_impl.h), with the
+ * same bits; Adam has its own loop, over 16 bytes at a time. What includes this has one optimizer:
  *
  *     #include "adamw_factors.h"
  *     OPTIMIZER(ADAM, adam, cb_adamw_factors, cb_counts_nothing)
@@ -46,7 +46,7 @@ struct failure { /* as in prelude.cuh */
     int64_t index;
 };
 
-#define INLINE static __forceinline__
+#define CB_INLINE static __forceinline__
 #define CB_ELEMENTS_ALONE /* of formulas_impl.h */
 
 #define restrict __restrict__
@@ -92,7 +92,7 @@ static __forceinline__ void step_chunk(const device_row *row, const double *fact
         const double *factor = factors + row->set * FACTORS_MOST;                                  \
         if (steps_quads_##ID(row, factor, chunk)) return;                                       \
         step_chunk(row, factor, chunk, [row](const double *f, const cb_optim_row *r, int64_t at,        \
-                                     int64_t k) { OF_TYPE(row->dtype, it, f, r, at, k); });            \
+                                     int64_t k) { CB_OF_TYPE(row->dtype, it, f, r, at, k); });            \
     }
 
 static __forceinline__ void cb_counts_nothing(const double *, int64_t, double *) {}
@@ -122,28 +122,13 @@ static __forceinline__ void cb_counts_nothing(const double *, int64_t, double *)
 
 /* ---- Adam: most of what is stepped ----------------------------------------------------------- */
 
-/* As adam_loop of formulas_impl.h, operation by operation. */
-template <bool AMS>
-static __forceinline__ float adam_step(const float *f, float p, float grad, float *m, float *v,
-                                       float *w, bool decays) {
-    const float scaled = f[CB_GRAD_SCALE] * grad;
-    const float decayed = scaled + f[CB_DECAY] * p;
-    const float g = decays ? decayed : scaled;
-    const float m_new = LERP(*m, g, f[CB_ADAM_A1], f[CB_ADAM_B1]);
-    float v_new = f[CB_ADAM_B2] * *v + f[CB_ADAM_A2] * g * g;
-    *m = m_new;
-    *v = v_new;
-    if (AMS) *w = v_new = *w > v_new || *w != *w ? *w : v_new;
-    return p * f[CB_ADAM_KEEP] -
-           f[CB_ADAM_RATE] * m_new / (sqrtf(v_new) * f[CB_ADAM_ROOT] + f[CB_ADAM_EPS]);
-}
-
-/* Four elements a thread, in 16 bytes, where all arrays of a row allow it, then one by one. */
-template <bool AMS>
-static __forceinline__ void adam_stretch(const cb_optim_row &a, const float *f, const stretch &s,
-                                         bool decays) {
+/* The loop over adam_element of formulas_impl.h: four elements a thread, in 16 bytes, where all
+ * arrays of a row allow it, then one by one. */
+template <bool AMSGRAD>
+static __forceinline__ void adam_stretch(const cb_optim_row &a, const float *adam,
+                                         const stretch &s, bool decays) {
     float *const p = (float *)a.param, *const m = (float *)a.state[0],
-                 *const v = (float *)a.state[1], *const w = AMS ? (float *)a.state[2] : v;
+                 *const v = (float *)a.state[1], *const w = AMSGRAD ? (float *)a.state[2] : v;
     const float *const grad = (const float *)a.grad;
     const size_t all = (size_t)p | (size_t)grad | (size_t)m | (size_t)v | (size_t)w;
     const int64_t quads = all % 16 == 0 ? (s.end - s.begin) / 4 : 0;
@@ -152,19 +137,22 @@ static __forceinline__ void adam_stretch(const cb_optim_row &a, const float *f, 
         const int64_t i = s.begin + 4 * q;
         float4 x = *(float4 *)(p + i), y = *(float4 *)(m + i), z = *(float4 *)(v + i), u = {};
         const float4 g = *(const float4 *)(grad + i);
-        if (AMS) u = *(float4 *)(w + i);
-        x.x = adam_step<AMS>(f, x.x, g.x, &y.x, &z.x, &u.x, decays);
-        x.y = adam_step<AMS>(f, x.y, g.y, &y.y, &z.y, &u.y, decays);
-        x.z = adam_step<AMS>(f, x.z, g.z, &y.z, &z.z, &u.z, decays);
-        x.w = adam_step<AMS>(f, x.w, g.w, &y.w, &z.w, &u.w, decays);
+        if (AMSGRAD) u = *(float4 *)(w + i);
+        adam_element_f32(adam, &x.x, g.x, &y.x, &z.x, &u.x, decays, AMSGRAD);
+        adam_element_f32(adam, &x.y, g.y, &y.y, &z.y, &u.y, decays, AMSGRAD);
+        adam_element_f32(adam, &x.z, g.z, &y.z, &z.z, &u.z, decays, AMSGRAD);
+        adam_element_f32(adam, &x.w, g.w, &y.w, &z.w, &u.w, decays, AMSGRAD);
         *(float4 *)(p + i) = x;
         *(float4 *)(m + i) = y;
         *(float4 *)(v + i) = z;
-        if (AMS) *(float4 *)(w + i) = u;
+        if (AMSGRAD) *(float4 *)(w + i) = u;
     }
 #pragma unroll 1
-    for (int64_t i = s.begin + 4 * quads + threadIdx.x; i < s.end; i += THREADS)
-        p[i] = adam_step<AMS>(f, p[i], grad[i], &m[i], &v[i], &w[i], decays);
+    for (int64_t i = s.begin + 4 * quads + threadIdx.x; i < s.end; i += THREADS) {
+        float x = p[i];
+        adam_element_f32(adam, &x, grad[i], &m[i], &v[i], &w[i], decays, AMSGRAD);
+        p[i] = x;
+    }
 }
 
 /* false: it is a row of f64. */
@@ -173,12 +161,13 @@ static __forceinline__ bool steps_quads_ADAM(const device_row *row, const double
 #ifndef CB_F32_ALONE
     if (row->dtype != CB_F32) return false;
 #endif
-    float f[CB_ADAM_AMS];
+    float adam[CB_ADAM_AMSGRAD];
 #pragma unroll
-    for (int k = 0; k < CB_ADAM_AMS; k++) f[k] = (float)factor[k];
-    const bool decays = factor[CB_DECAY] != 0.0;
-    if (factor[CB_ADAM_AMS] != 0.0) adam_stretch<true>(row->arrays, f, stretch_of(row, chunk), decays);
-    else adam_stretch<false>(row->arrays, f, stretch_of(row, chunk), decays);
+    for (int k = 0; k < CB_ADAM_AMSGRAD; k++) adam[k] = (float)factor[k];
+    const stretch s = stretch_of(row, chunk);
+    const bool decays = factor[CB_WEIGHT_DECAY] != 0.0;
+    if (factor[CB_ADAM_AMSGRAD] != 0.0) adam_stretch<true>(row->arrays, adam, s, decays);
+    else adam_stretch<false>(row->arrays, adam, s, decays);
     return true;
 }
 
