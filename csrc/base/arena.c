@@ -12,8 +12,8 @@
 
 #define FIRST_CHUNK ((size_t)4096)
 #define LARGEST_CHUNK ((size_t)1 << 20)
-#define GRAIN ((size_t)16)             /* alignment of items */
-#define RED_ZONE (CB_ASAN ? GRAIN : 0) /* poisoned bytes after each item */
+#define CB_ARENA_GRAIN ((size_t)16)             /* alignment of items */
+#define RED_ZONE (CB_ASAN ? CB_ARENA_GRAIN : 0) /* poisoned bytes after each item */
 
 struct cb_arena_chunk {
     cb_arena_chunk *next;
@@ -65,7 +65,7 @@ static cb_arena_chunk *add_chunk(cb_arena *a, size_t need) {
 void *cb_arena_get(cb_arena *a, size_t count, size_t size) {
     size_t bytes, need;
     if (!cb_mul_size(count, size, &bytes) || !cb_add_size(bytes, 2 * CB_ALIGN, &need)) return NULL;
-    need = (bytes + GRAIN - 1) / GRAIN * GRAIN + RED_ZONE;
+    need = (bytes + CB_ARENA_GRAIN - 1) / CB_ARENA_GRAIN * CB_ARENA_GRAIN + RED_ZONE;
     cb_arena_chunk *chunk = a->head;
     if (!chunk || chunk->room - chunk->used < need) chunk = add_chunk(a, need);
     if (!chunk) return NULL;

@@ -10,8 +10,8 @@
 
 #include "sanitize.h"
 
-#define BUCKETS 256
-#define PERIOD 512 /* takes: a few steps of a model with a hundred gradients */
+#define CB_KEPT_BUCKETS 256
+#define CB_KEPT_PERIOD 512 /* takes: a few steps of a model with a hundred gradients */
 
 typedef struct block {
     struct block *next, *before;   /* in the bucket */
@@ -21,7 +21,7 @@ typedef struct block {
 struct cb_kept {
     cb_alloc *alloc;
     pthread_mutex_t lock;
-    block *bucket[BUCKETS];
+    block *bucket[CB_KEPT_BUCKETS];
     block *youngest, *oldest;
     cb_kept_stats stats;
     uint64_t most, most_before; /* in use at once, in this period and the last */
@@ -94,7 +94,7 @@ static void let_go_above(cb_kept *k, uint64_t limit) {
  * more is to get their memory back. */
 static void count(cb_kept *k, size_t bytes) {
     k->stats.in_use += bytes;
-    if (++k->n_take > PERIOD) {
+    if (++k->n_take > CB_KEPT_PERIOD) {
         k->most_before = k->most;
         k->most = 0;
         k->n_take = 0;

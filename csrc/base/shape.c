@@ -6,7 +6,7 @@
 
 #include "alloc.h"
 
-#define LARGEST (INT64_C(1) << 62) /* elements, and bytes */
+#define CB_SHAPE_LARGEST (INT64_C(1) << 62) /* elements, and bytes */
 
 cb_shape cb_shape_make(int32_t rank, const int64_t *dims) {
     cb_shape s = {.rank = rank};
@@ -38,7 +38,7 @@ cb_status cb_shape_numel(const cb_shape *s, int64_t *out, cb_error *err) {
                            cb_shape_text(s, text));
         }
         empty |= s->dim[i] == 0;
-        if (!cb_mul_i64(numel, s->dim[i] ? s->dim[i] : 1, &numel) || numel > LARGEST) {
+        if (!cb_mul_i64(numel, s->dim[i] ? s->dim[i] : 1, &numel) || numel > CB_SHAPE_LARGEST) {
             return cb_fail(err, CB_INVALID, "shape: %s has more than 2^62 elements",
                            cb_shape_text(s, text));
         }
@@ -52,7 +52,7 @@ cb_status cb_shape_bytes(const cb_shape *s, cb_dtype dtype, uint64_t *out, cb_er
     if (size == 0)
         return cb_fail(err, CB_TYPE, "shape: no element type has the number %d", (int)dtype);
     CB_TRY(cb_shape_numel(s, &numel, err));
-    if (!cb_mul_i64(numel, size, &bytes) || bytes > LARGEST) {
+    if (!cb_mul_i64(numel, size, &bytes) || bytes > CB_SHAPE_LARGEST) {
         char text[CB_SHAPE_TEXT];
         return cb_fail(err, CB_INVALID, "shape: %s of %s takes more than 2^62 bytes",
                        cb_shape_text(s, text), cb_dtype_name(dtype));

@@ -34,10 +34,10 @@
 #define MOST_THREADS 1024
 #define SPIN_ROUNDS 8000 /* of some 25 ns */
 
-#define INSIDE UINT64_C(0xFFFF)
-#define OPEN (UINT64_C(1) << 16)
-#define STOP (UINT64_C(1) << 17)
-#define REGION (UINT64_C(1) << 18) /* one step of the number */
+#define CB_THREADS_INSIDE UINT64_C(0xFFFF)
+#define CB_THREADS_OPEN (UINT64_C(1) << 16)
+#define CB_THREADS_STOP (UINT64_C(1) << 17)
+#define CB_THREADS_REGION (UINT64_C(1) << 18) /* one step of the number */
 
 typedef struct worker {
     cb_threads *pool;
@@ -87,8 +87,8 @@ static void relax(void) {}
 /* How this thread computes with floats: rounding, flushing, what traps; not which exceptions were
  * seen. */
 #if defined(__x86_64__)
-#define SEEN UINT64_C(0x3F)
-static uint64_t float_mode(void) { return __builtin_ia32_stmxcsr() & ~SEEN; }
+#define CB_THREADS_SEEN UINT64_C(0x3F)
+static uint64_t float_mode(void) { return __builtin_ia32_stmxcsr() & ~CB_THREADS_SEEN; }
 static void set_float_mode(uint64_t mode) { __builtin_ia32_ldmxcsr((unsigned)mode); }
 #elif defined(__aarch64__)
 static uint64_t float_mode(void) {
@@ -197,7 +197,8 @@ static void run_tasks(cb_threads *p, int thread) {
 
 /* An open region other than `last`, or the end of the pool. */
 static bool is_news(uint64_t state, uint64_t last) {
-    return (state & STOP) || ((state & OPEN) && state / REGION != last);
+    return (state & CB_THREADS_STOP) ||
+           ((state & CB_THREADS_OPEN) && state / CB_THREADS_REGION != last);
 }
 
 static uint64_t wait_for_news(cb_threads *p, uint64_t last) {
@@ -221,7 +222,7 @@ static uint64_t wait_for_news(cb_threads *p, uint64_t last) {
 
 static void leave(cb_threads *p) {
     uint64_t before = atomic_fetch_sub(&p->state, 1);
-    if ((before & OPEN) || (before & INSIDE) != 1) return;
+    if ((before & CB_THREADS_OPEN) || (before & CB_THREADS_INSIDE) != 1) return;
     pthread_mutex_lock(
         &p->lock); /* the last one out of a closed region: its caller may be asleep */
     pthread_cond_signal(&p->left);
@@ -234,9 +235,9 @@ static void *run_worker(void *argument) {
     uint64_t last = 0; /* regions are numbered from 1 */
     for (;;) {
         uint64_t state = wait_for_news(p, last);
-        if (state & STOP) return NULL;
+        if (state & CB_THREADS_STOP) return NULL;
         if (!atomic_compare_exchange_strong(&p->state, &state, state + 1)) continue;
-        last = state / REGION;
+        last = state / CB_THREADS_REGION;
         set_float_mode(p->float_mode);
         run_tasks(p, self->number);
         leave(p);
@@ -285,7 +286,7 @@ cb_status cb_threads_new(cb_alloc *alloc, int n_threads, cb_threads **out, cb_er
 void cb_threads_free(cb_threads *pool) {
     if (!pool) return;
     pthread_mutex_lock(&pool->lock);
-    atomic_fetch_or(&pool->state, STOP);
+    atomic_fetch_or(&pool->state, CB_THREADS_STOP);
     pthread_cond_broadcast(&pool->opened);
     pthread_mutex_unlock(&pool->lock);
     for (int i = 0; i < pool->n_started; i++) pthread_join(pool->workers[i].thread, NULL);
@@ -305,22 +306,22 @@ static void open_region(cb_threads *p) {
     pthread_mutex_lock(&p->lock);
     p->caller_at = here();
     if (p->misplaced && p->n_sleeping && p->caller_at != p->kept_off) keep_off(p, p->caller_at);
-    uint64_t region = atomic_load(&p->state) / REGION + 1;
-    atomic_store(&p->state, region * REGION | OPEN);
+    uint64_t region = atomic_load(&p->state) / CB_THREADS_REGION + 1;
+    atomic_store(&p->state, region * CB_THREADS_REGION | CB_THREADS_OPEN);
     int64_t n_wake = p->n_tasks - 1 < p->n_sleeping ? p->n_tasks - 1 : p->n_sleeping;
     for (int64_t i = 0; i < n_wake; i++) pthread_cond_signal(&p->opened);
     pthread_mutex_unlock(&p->lock);
 }
 
 static void close_region(cb_threads *p) {
-    uint64_t state = atomic_fetch_and(&p->state, ~OPEN);
-    for (int i = 0; (state & INSIDE) && i < p->spin_rounds; i++) {
+    uint64_t state = atomic_fetch_and(&p->state, ~CB_THREADS_OPEN);
+    for (int i = 0; (state & CB_THREADS_INSIDE) && i < p->spin_rounds; i++) {
         relax();
         state = atomic_load_explicit(&p->state, memory_order_acquire);
     }
-    if (!(state & INSIDE)) return;
+    if (!(state & CB_THREADS_INSIDE)) return;
     pthread_mutex_lock(&p->lock);
-    while (atomic_load(&p->state) & INSIDE) pthread_cond_wait(&p->left, &p->lock);
+    while (atomic_load(&p->state) & CB_THREADS_INSIDE) pthread_cond_wait(&p->left, &p->lock);
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -45,8 +45,8 @@ typedef struct maker {
     bool *is_arc;      /* [2 n_arc] of `small` */
     uint32_t *part;    /* [n_node of small] component */
     uint32_t *part_of; /* [n_node] component in the piece that it leaves with */
-    uint32_t
-        *in_piece; /* [n_node] begin of the node's piece; DECIDED, or for a moment EARLY or LATE */
+    /* [n_node] begin of the node's piece; CB_DECIDED, or for a moment CB_LEAVES_EARLY or _LATE */
+    uint32_t *in_piece;
     uint32_t *number; /* [n_node] in `small` */
     uint32_t *slot;   /* [2 n_arc] of a half-arc in `small` */
     uint32_t *order;  /* [n_node] the nodes of each piece side by side */
@@ -56,9 +56,9 @@ typedef struct maker {
     CB_VEC(leaver) leavers;
 } maker;
 
-#define DECIDED CB_NONE
-#define EARLY (CB_NONE - 1) /* leaves T before the price at hand, or at it */
-#define LATE (CB_NONE - 2)
+#define CB_DECIDED CB_NONE
+#define CB_LEAVES_EARLY (CB_NONE - 1) /* leaves T before the price at hand, or at it */
+#define CB_LEAVES_LATE (CB_NONE - 2)
 
 static bool allocate(maker *m) {
     size_t n = m->net->n_node, n_half = 2 * (size_t)m->net->n_arc;
@@ -84,7 +84,7 @@ static cb_status add_pieces(maker *m, uint32_t begin, uint32_t end, cb_error *er
     uint32_t tail = 0, head = 0;
     for (uint32_t i = begin; i < end; i++) {
         uint32_t first = tail, mark = m->in_piece[m->order[i]];
-        if (mark != EARLY && mark != LATE) continue;
+        if (mark != CB_LEAVES_EARLY && mark != CB_LEAVES_LATE) continue;
         m->in_piece[m->order[i]] = begin + first;
         m->found[tail++] = m->order[i];
         for (; head < tail; head++) {
@@ -166,7 +166,7 @@ static cb_status add_leaver(maker *m, piece s, int64_t p, int64_t q, cb_error *e
     }
     for (uint32_t i = s.begin; i < s.end; i++) {
         m->part_of[m->order[i]] = s.end - s.begin > 1 ? m->part[i - s.begin] : 0;
-        m->in_piece[m->order[i]] = DECIDED;
+        m->in_piece[m->order[i]] = CB_DECIDED;
     }
     leaver fresh = {.p = p, .q = q, .begin = s.begin, .end = s.end, .n_part = n_part};
     return CB_PUSH(m->scratch, m->leavers, fresh) ? CB_OK : cb_no_memory(err);
@@ -178,14 +178,14 @@ static void part_early_from_late(maker *m, piece s) {
     cb_flow *f = &m->flow;
     for (uint32_t i = s.begin; i < s.end; i++) {
         uint32_t v = m->order[i];
-        m->in_piece[v] = m->small.sink_side[i - s.begin] ? LATE : EARLY;
+        m->in_piece[v] = m->small.sink_side[i - s.begin] ? CB_LEAVES_LATE : CB_LEAVES_EARLY;
     }
     for (uint32_t i = s.begin; i < s.end; i++) {
         uint32_t v = m->order[i];
-        if (m->in_piece[v] != EARLY) continue;
+        if (m->in_piece[v] != CB_LEAVES_EARLY) continue;
         for (uint32_t e = f->first[v]; e < f->first[v + 1]; e++) {
             uint32_t u = f->arc[e].to;
-            if (m->in_piece[u] != LATE) continue;
+            if (m->in_piece[u] != CB_LEAVES_LATE) continue;
             f->excess[v] -= f->residual[e];
             f->excess[u] += f->residual[e];
         }
@@ -235,20 +235,20 @@ static cb_status find_undecided(maker *m, cb_frontier *f, uint32_t *n_order, cb_
     CB_TRY(cb_flow_solve(&m->flow, net->source, net->sink, net->bytes, err));
     m->start.bytes = m->flow.value;
     for (uint32_t v = 0; v < net->n_node; v++) {
-        m->in_piece[v] = DECIDED;
+        m->in_piece[v] = CB_DECIDED;
         if (!in_cut[v]) continue;
         m->start.time += net->time[v];
-        if (m->flow.fixed[v] == 0) m->in_piece[v] = EARLY;
+        if (m->flow.fixed[v] == 0) m->in_piece[v] = CB_LEAVES_EARLY;
         else f->leaves[v] = CB_NONE;
     }
     ban_slow(m, CB_FLOW_MOST);
     cb_flow_run(&m->flow);
     ban_slow(m, -CB_FLOW_MOST);
     for (uint32_t v = 0; v < net->n_node; v++) {
-        if (m->in_piece[v] == DECIDED) continue;
+        if (m->in_piece[v] == CB_DECIDED) continue;
         if (in_cut[v]) {
             f->leaves[v] = CB_NONE;
-            m->in_piece[v] = DECIDED;
+            m->in_piece[v] = CB_DECIDED;
         } else {
             m->order[n++] = v;
         }

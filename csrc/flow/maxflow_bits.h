@@ -1,22 +1,22 @@
 /* maxflow_bits.h: the names that one source for two widths is written in. Included once it defines
  * them for CB_FLOW_BITS, included again it takes them back. */
-#ifdef FLOW
+#ifdef CB_NETWORK
 #undef CB_FLOW_BITS
-#undef FLOW
-#undef FLOW_FN
-#undef CAPACITY
-#undef INF
-#undef MOST
+#undef CB_NETWORK
+#undef CB_FLOW_FN
+#undef CB_CAPACITY
+#undef CB_CAPACITY_INF
+#undef CB_CAPACITY_MOST
 #elif CB_FLOW_BITS == 64
-#define FLOW cb_flow
-#define FLOW_FN(name) cb_flow_##name
-#define CAPACITY int64_t
-#define INF CB_FLOW_INF
-#define MOST CB_FLOW_MOST
+#define CB_NETWORK cb_flow
+#define CB_FLOW_FN(name) cb_flow_##name
+#define CB_CAPACITY int64_t
+#define CB_CAPACITY_INF CB_FLOW_INF
+#define CB_CAPACITY_MOST CB_FLOW_MOST
 #else
-#define FLOW cb_flow128
-#define FLOW_FN(name) cb_flow128_##name
-#define CAPACITY cb_int128
-#define INF CB_FLOW128_INF
-#define MOST CB_FLOW128_MOST
+#define CB_NETWORK cb_flow128
+#define CB_FLOW_FN(name) cb_flow128_##name
+#define CB_CAPACITY cb_int128
+#define CB_CAPACITY_INF CB_FLOW128_INF
+#define CB_CAPACITY_MOST CB_FLOW128_MOST
 #endif

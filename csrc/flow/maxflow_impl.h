@@ -11,7 +11,7 @@
  *
  * Infinite arcs are taken out first: what hangs on the source by them is on its side in every
  * finite cut, likewise for the sink, and a node that hangs on both is the contradiction to report.
- * Arcs between the nodes left keep a residual of INF for good.
+ * Arcs between the nodes left keep a residual of CB_CAPACITY_INF for good.
  *
  * The flow is found by Dinic's algorithm (1970) with distances measured from the demands. In a
  * phase every supply is sent along falling distances, not only the nearest: afterwards each that is
@@ -26,14 +26,14 @@ typedef enum cb_fixed { FREE = 0, ON_SOURCE_SIDE, ON_SINK_SIDE } cb_fixed;
 
 /* ---- building -------------------------------------------------------------------------------- */
 
-bool FLOW_FN(reserve)(FLOW *f, cb_arena *arena, uint32_t n_node, uint32_t n_arc) {
+bool CB_FLOW_FN(reserve)(CB_NETWORK *f, cb_arena *arena, uint32_t n_node, uint32_t n_arc) {
     size_t n = n_node, m = n_arc;
-    *f = (FLOW){.n_node = n_node, .n_arc = n_arc};
+    *f = (CB_NETWORK){.n_node = n_node, .n_arc = n_arc};
     f->first = CB_NEW(arena, uint32_t, n + 1);
     f->arc = CB_NEW(arena, cb_half_arc, 2 * m);
     f->half = CB_NEW(arena, uint32_t, m);
-    f->residual = CB_NEW(arena, CAPACITY, 2 * m);
-    f->excess = CB_NEW(arena, CAPACITY, n);
+    f->residual = CB_NEW(arena, CB_CAPACITY, 2 * m);
+    f->excess = CB_NEW(arena, CB_CAPACITY, n);
     f->fixed = CB_NEW(arena, uint8_t, n);
     f->level = CB_NEW(arena, uint32_t, n);
     f->current = CB_NEW(arena, uint32_t, n);
@@ -47,8 +47,8 @@ bool FLOW_FN(reserve)(FLOW *f, cb_arena *arena, uint32_t n_node, uint32_t n_arc)
     return ok;
 }
 
-cb_status FLOW_FN(build)(FLOW *f, cb_arena *arena, uint32_t n_node, uint32_t n_arc,
-                         const uint32_t *from, const uint32_t *to, cb_error *err) {
+cb_status CB_FLOW_FN(build)(CB_NETWORK *f, cb_arena *arena, uint32_t n_node, uint32_t n_arc,
+                            const uint32_t *from, const uint32_t *to, cb_error *err) {
     if (n_arc >= CB_NONE / 2)
         return cb_fail(err, CB_INVALID, "network: %u arcs are too many", n_arc);
     for (uint32_t i = 0; i < n_arc; i++) {
@@ -57,7 +57,7 @@ cb_status FLOW_FN(build)(FLOW *f, cb_arena *arena, uint32_t n_node, uint32_t n_a
                            from[i], to[i], n_node);
         }
     }
-    if (!FLOW_FN(reserve)(f, arena, n_node, n_arc)) return cb_no_memory(err);
+    if (!CB_FLOW_FN(reserve)(f, arena, n_node, n_arc)) return cb_no_memory(err);
     for (uint32_t i = 0; i < n_arc; i++) {
         f->first[from[i] + 1]++;
         f->first[to[i] + 1]++;
@@ -76,15 +76,15 @@ cb_status FLOW_FN(build)(FLOW *f, cb_arena *arena, uint32_t n_node, uint32_t n_a
 
 /* ---- loading capacities ---------------------------------------------------------------------- */
 
-static cb_status set_residuals(FLOW *f, const CAPACITY *capacity, cb_error *err) {
-    CAPACITY sum = 0;
+static cb_status set_residuals(CB_NETWORK *f, const CB_CAPACITY *capacity, cb_error *err) {
+    CB_CAPACITY sum = 0;
     if (f->n_arc) memset(f->residual, 0, 2 * (size_t)f->n_arc * sizeof *f->residual);
     for (uint32_t i = 0; i < f->n_arc; i++) {
         if (capacity[i] < 0)
             return cb_fail(err, CB_INVALID, "network: arc %u has a negative capacity", i);
         f->residual[f->half[i]] = capacity[i];
-        if (capacity[i] == INF) continue;
-        if (capacity[i] >= MOST - sum) {
+        if (capacity[i] == CB_CAPACITY_INF) continue;
+        if (capacity[i] >= CB_CAPACITY_MOST - sum) {
             return cb_fail(err, CB_INVALID, "network: the capacities together pass 2^%d",
                            CB_FLOW_BITS - 2);
         }
@@ -95,7 +95,7 @@ static cb_status set_residuals(FLOW *f, const CAPACITY *capacity, cb_error *err)
 
 /* Fixes what hangs on `root` by infinite arcs, `side` saying which way they are followed. `level`
  * holds the node that each was found from. Ends early at `other`, the opposite terminal. */
-static void fix(FLOW *f, uint32_t root, uint32_t other, cb_fixed side) {
+static void fix(CB_NETWORK *f, uint32_t root, uint32_t other, cb_fixed side) {
     uint32_t head = 0, tail = 0;
     f->queue[tail++] = root;
     f->fixed[root] = (uint8_t)side;
@@ -104,7 +104,7 @@ static void fix(FLOW *f, uint32_t root, uint32_t other, cb_fixed side) {
         for (uint32_t e = f->first[v]; e < f->first[v + 1]; e++) {
             uint32_t u = f->arc[e].to;
             uint32_t along = side == ON_SOURCE_SIDE ? e : f->arc[e].pair;
-            if (f->fixed[u] == (uint8_t)side || f->residual[along] != INF) continue;
+            if (f->fixed[u] == (uint8_t)side || f->residual[along] != CB_CAPACITY_INF) continue;
             f->fixed[u] = (uint8_t)side;
             f->level[u] = v;
             f->queue[tail++] = u;
@@ -112,7 +112,7 @@ static void fix(FLOW *f, uint32_t root, uint32_t other, cb_fixed side) {
     }
 }
 
-static cb_status fail_contradiction(FLOW *f, uint32_t source, uint32_t sink, cb_error *err) {
+static cb_status fail_contradiction(CB_NETWORK *f, uint32_t source, uint32_t sink, cb_error *err) {
     uint32_t n = 1;
     for (uint32_t v = sink; v != source; v = f->level[v]) n++;
     f->n_path = n;
@@ -122,11 +122,11 @@ static cb_status fail_contradiction(FLOW *f, uint32_t source, uint32_t sink, cb_
 }
 
 /* Arcs at fixed nodes become excess, or constant, or nothing; they carry no flow later. */
-static void absorb_fixed_nodes(FLOW *f) {
+static void absorb_fixed_nodes(CB_NETWORK *f) {
     for (uint32_t v = 0; v < f->n_node; v++) {
         for (uint32_t e = f->first[v]; e < f->first[v + 1]; e++) {
             uint32_t u = f->arc[e].to;
-            CAPACITY capacity = f->residual[e];
+            CB_CAPACITY capacity = f->residual[e];
             if (capacity == 0 || (f->fixed[v] | f->fixed[u]) == 0) continue;
             f->residual[e] = 0;
             if (f->fixed[v] == ON_SINK_SIDE || f->fixed[u] == ON_SOURCE_SIDE) continue;
@@ -141,7 +141,7 @@ static void absorb_fixed_nodes(FLOW *f) {
 }
 
 /* Sets residuals, excesses and fixed nodes. */
-static cb_status load(FLOW *f, uint32_t source, uint32_t sink, const CAPACITY *capacity,
+static cb_status load(CB_NETWORK *f, uint32_t source, uint32_t sink, const CB_CAPACITY *capacity,
                       cb_error *err) {
     f->value = 0;
     f->n_path = 0;
@@ -162,7 +162,7 @@ static cb_status load(FLOW *f, uint32_t source, uint32_t sink, const CAPACITY *c
 /* ---- flow ------------------------------------------------------------------------------------ */
 
 /* Lists the nodes that have supply or demand; they only get fewer while the flow grows. */
-static void list_terminals(const FLOW *f, uint32_t *n_supply, uint32_t *n_demand) {
+static void list_terminals(const CB_NETWORK *f, uint32_t *n_supply, uint32_t *n_demand) {
     *n_supply = *n_demand = 0;
     for (uint32_t v = 0; v < f->n_node; v++) {
         if (f->excess[v] > 0) f->list[0][(*n_supply)++] = v;
@@ -172,7 +172,7 @@ static void list_terminals(const FLOW *f, uint32_t *n_supply, uint32_t *n_demand
 
 /* Distances to the nearest demand (itself: 1) over residual arcs. False: no supply is left that can
  * reach a demand. */
-static bool label(FLOW *f, uint32_t *n_demand) {
+static bool label(CB_NETWORK *f, uint32_t *n_demand) {
     uint32_t head = 0, tail = 0, *demand = f->list[1];
     bool reached = false;
     if (f->n_node) memset(f->level, 0xFF, f->n_node * sizeof *f->level);
@@ -201,16 +201,16 @@ static bool label(FLOW *f, uint32_t *n_demand) {
 
 /* Sends what the path of `depth` half-arcs from s to v can take; returns how much of the path is
  * left before the first arc that is now full. */
-static uint32_t augment(FLOW *f, uint32_t s, uint32_t v, uint32_t depth) {
-    CAPACITY amount = f->excess[s] < -f->excess[v] ? f->excess[s] : -f->excess[v];
+static uint32_t augment(CB_NETWORK *f, uint32_t s, uint32_t v, uint32_t depth) {
+    CB_CAPACITY amount = f->excess[s] < -f->excess[v] ? f->excess[s] : -f->excess[v];
     uint32_t left = depth;
     for (uint32_t i = 0; i < depth; i++) {
         if (f->residual[f->stack[i]] < amount) amount = f->residual[f->stack[i]];
     }
     for (uint32_t i = depth; i-- > 0;) {
         uint32_t e = f->stack[i], back = f->arc[e].pair;
-        if (f->residual[e] != INF) f->residual[e] -= amount;
-        if (f->residual[back] != INF) f->residual[back] += amount;
+        if (f->residual[e] != CB_CAPACITY_INF) f->residual[e] -= amount;
+        if (f->residual[back] != CB_CAPACITY_INF) f->residual[back] += amount;
         if (f->residual[e] == 0) left = i;
     }
     f->excess[s] -= amount;
@@ -220,7 +220,7 @@ static uint32_t augment(FLOW *f, uint32_t s, uint32_t v, uint32_t depth) {
 }
 
 /* Paths from s along falling levels, until its supply is spent or cut off. */
-static void drain(FLOW *f, uint32_t s) {
+static void drain(CB_NETWORK *f, uint32_t s) {
     uint32_t depth = 0, v = s;
     for (;;) {
         if (f->excess[v] < 0) {
@@ -245,14 +245,14 @@ static void drain(FLOW *f, uint32_t s) {
     }
 }
 
-static void read_cut(FLOW *f) {
+static void read_cut(CB_NETWORK *f) {
     for (uint32_t v = 0; v < f->n_node; v++) {
         f->sink_side[v] = f->level[v] != CB_NONE || f->fixed[v] == ON_SINK_SIDE;
     }
 }
 
 /* Phases until nothing more can be delivered, or until n_phase is `most`. */
-static bool run_phases(FLOW *f, uint32_t most) {
+static bool run_phases(CB_NETWORK *f, uint32_t most) {
     uint32_t n_supply, n_demand;
     list_terminals(f, &n_supply, &n_demand);
     while (label(f, &n_demand)) {
@@ -271,33 +271,33 @@ static bool run_phases(FLOW *f, uint32_t most) {
 }
 
 /* Finds the canonical cut of a maximum flow. */
-static void settle(FLOW *f) {
+static void settle(CB_NETWORK *f) {
     uint32_t n_supply, n_demand;
     list_terminals(f, &n_supply, &n_demand);
     (void)label(f, &n_demand);
     read_cut(f);
 }
 
-void FLOW_FN(run)(FLOW *f) {
+void CB_FLOW_FN(run)(CB_NETWORK *f) {
     f->n_phase = 0;
     if (run_phases(f, CB_FLOW_PATIENCE)) return;
-    bool all = FLOW_FN(push)(f);
+    bool all = CB_FLOW_FN(push)(f);
     if (all) settle(f);
     else (void)run_phases(f, CB_NONE);
 }
 
-cb_status FLOW_FN(solve)(FLOW *f, uint32_t source, uint32_t sink, const CAPACITY *capacity,
-                         cb_error *err) {
+cb_status CB_FLOW_FN(solve)(CB_NETWORK *f, uint32_t source, uint32_t sink,
+                            const CB_CAPACITY *capacity, cb_error *err) {
     CB_TRY(load(f, source, sink, capacity, err));
-    FLOW_FN(run)(f);
+    CB_FLOW_FN(run)(f);
     return CB_OK;
 }
 
-cb_status FLOW_FN(solve_by_push)(FLOW *f, uint32_t source, uint32_t sink, const CAPACITY *capacity,
-                                 cb_error *err) {
+cb_status CB_FLOW_FN(solve_by_push)(CB_NETWORK *f, uint32_t source, uint32_t sink,
+                                    const CB_CAPACITY *capacity, cb_error *err) {
     CB_TRY(load(f, source, sink, capacity, err));
     f->n_phase = 0;
-    if (!FLOW_FN(push)(f)) {
+    if (!CB_FLOW_FN(push)(f)) {
         return cb_fail(err, CB_UNSUPPORTED,
                        "network: push-relabel cannot hold a supply this large in %d bits",
                        CB_FLOW_BITS);

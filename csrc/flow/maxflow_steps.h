@@ -2,20 +2,22 @@
 #include "maxflow_bits.h"
 
 /* Arcs are directed; parallel arcs add up, loops are fine. All memory comes from `arena`. */
-CB_MUST_CHECK cb_status FLOW_FN(build)(FLOW *f, cb_arena *arena, uint32_t n_node, uint32_t n_arc,
-                                       const uint32_t *from, const uint32_t *to, cb_error *err);
-/* `capacity` [n_arc], each >= 0. CB_INVALID: a negative one, or their sum passes MOST. */
-CB_MUST_CHECK cb_status FLOW_FN(solve)(FLOW *f, uint32_t source, uint32_t sink,
-                                       const CAPACITY *capacity, cb_error *err);
+CB_MUST_CHECK cb_status CB_FLOW_FN(build)(CB_NETWORK *f, cb_arena *arena, uint32_t n_node,
+                                          uint32_t n_arc, const uint32_t *from, const uint32_t *to,
+                                          cb_error *err);
+/* `capacity` [n_arc], each >= 0. CB_INVALID: one is negative, or the sum is too large
+ * (CB_CAPACITY_MOST). */
+CB_MUST_CHECK cb_status CB_FLOW_FN(solve)(CB_NETWORK *f, uint32_t source, uint32_t sink,
+                                          const CB_CAPACITY *capacity, cb_error *err);
 
 /* The same by push-relabel alone. CB_UNSUPPORTED where that could overflow. */
-CB_MUST_CHECK cb_status FLOW_FN(solve_by_push)(FLOW *f, uint32_t source, uint32_t sink,
-                                               const CAPACITY *capacity, cb_error *err);
+CB_MUST_CHECK cb_status CB_FLOW_FN(solve_by_push)(CB_NETWORK *f, uint32_t source, uint32_t sink,
+                                                  const CB_CAPACITY *capacity, cb_error *err);
 
 /* Steps of a solve, for the rest of this folder. `reserve` allocates a network that the caller
  * fills in, with all nodes free (false: out of memory). `run` sends all the flow that can still be
  * sent, and finds the canonical cut. */
-bool FLOW_FN(reserve)(FLOW *f, cb_arena *arena, uint32_t n_node, uint32_t n_arc);
-void FLOW_FN(run)(FLOW *f);
+bool CB_FLOW_FN(reserve)(CB_NETWORK *f, cb_arena *arena, uint32_t n_node, uint32_t n_arc);
+void CB_FLOW_FN(run)(CB_NETWORK *f);
 
 #include "maxflow_bits.h" /* NOLINT(readability-duplicate-include): takes the names back */

@@ -11,7 +11,7 @@
 #include "maxflow_bits.h"
 
 typedef struct pusher {
-    FLOW *f;
+    CB_NETWORK *f;
     uint32_t *active, *below;       /* [n] by label: top of the stack; by node: next one down */
     uint32_t *member, *next, *prev; /* [n] by label: a node; by node: its neighbours */
     uint32_t highest;               /* no active node has a larger label */
@@ -44,7 +44,7 @@ static void unlink_node(pusher *p, uint32_t v) {
 /* Labels become distances to the nearest demand. Labels never fall by this, so the nodes without
  * one keep none. */
 static void measure(pusher *p) {
-    FLOW *f = p->f;
+    CB_NETWORK *f = p->f;
     uint32_t head = 0, tail = 0, *queue = p->below; /* free until nodes are activated */
     size_t bytes = f->n_node * sizeof(uint32_t);
     memset(f->level, 0xFF, bytes);
@@ -76,16 +76,17 @@ static void measure(pusher *p) {
 /* An infinite arc keeps in its other half what it carries. A unit may come round again and again
  * over a circle of such arcs, so this is where sums could overflow. */
 static void push_along(pusher *p, uint32_t v, uint32_t e) {
-    FLOW *f = p->f;
+    CB_NETWORK *f = p->f;
     uint32_t u = f->arc[e].to, back = f->arc[e].pair;
-    CAPACITY amount = f->excess[v] < f->residual[e] ? f->excess[v] : f->residual[e];
-    CAPACITY before = f->excess[u];
-    if (f->residual[e] == INF && f->residual[back] != INF && f->residual[back] >= MOST - amount) {
+    CB_CAPACITY amount = f->excess[v] < f->residual[e] ? f->excess[v] : f->residual[e];
+    CB_CAPACITY before = f->excess[u];
+    if (f->residual[e] == CB_CAPACITY_INF && f->residual[back] != CB_CAPACITY_INF &&
+        f->residual[back] >= CB_CAPACITY_MOST - amount) {
         p->overflows = true;
         return;
     }
-    if (f->residual[e] != INF) f->residual[e] -= amount;
-    if (f->residual[back] != INF) f->residual[back] += amount;
+    if (f->residual[e] != CB_CAPACITY_INF) f->residual[e] -= amount;
+    if (f->residual[back] != CB_CAPACITY_INF) f->residual[back] += amount;
     f->excess[v] -= amount;
     f->excess[u] += amount;
     if (before < 0) f->value += amount < -before ? amount : -before;
@@ -102,7 +103,7 @@ static void give_up_above(pusher *p, uint32_t label) {
 }
 
 static void relabel(pusher *p, uint32_t v) {
-    FLOW *f = p->f;
+    CB_NETWORK *f = p->f;
     uint32_t lowest = CB_NONE, old = f->level[v];
     for (uint32_t e = f->first[v]; e < f->first[v + 1]; e++) {
         if (f->residual[e] == 0 || f->level[f->arc[e].to] >= lowest) continue;
@@ -121,7 +122,7 @@ static void relabel(pusher *p, uint32_t v) {
 
 /* Sends the excess of v downhill until none is left or v must rise. */
 static void discharge(pusher *p, uint32_t v) {
-    FLOW *f = p->f;
+    CB_NETWORK *f = p->f;
     uint32_t label = f->level[v], *e = &f->current[v];
     for (; label > 0 && *e < f->first[v + 1]; ++*e) {
         if (f->residual[*e] == 0 || f->level[f->arc[*e].to] != label - 1) continue;
@@ -132,9 +133,9 @@ static void discharge(pusher *p, uint32_t v) {
     if (f->level[v] != CB_NONE) activate(p, v);
 }
 
-/* No node ever holds more than the total supply, which must stay below MOST. */
-static bool fits(const FLOW *f) {
-    CAPACITY left = MOST;
+/* No node ever holds more than the total supply, which must stay below CB_CAPACITY_MOST. */
+static bool fits(const CB_NETWORK *f) {
+    CB_CAPACITY left = CB_CAPACITY_MOST;
     for (uint32_t v = 0; v < f->n_node; v++) {
         if (f->excess[v] <= 0) continue;
         if (f->excess[v] >= left) return false;
@@ -143,7 +144,7 @@ static bool fits(const FLOW *f) {
     return true;
 }
 
-bool FLOW_FN(push)(FLOW *f) {
+bool CB_FLOW_FN(push)(CB_NETWORK *f) {
     pusher p = {.f = f,
                 .active = f->stack,
                 .below = f->queue,

@@ -18,7 +18,7 @@
 
 enum { MOST_TURNS = 60 }; /* for one eigenvalue; two or three are usual */
 enum { SWEEPS = 16, VECTORS = 8 };
-#define SHARE ((int64_t)1 << 15) /* elements of the matrix for one thread, at least */
+#define CB_SHARE ((int64_t)1 << 15) /* elements of the matrix for one thread, at least */
 
 extern const cb_eigen_fns cb_eigen_fns_baseline;
 #if defined(__x86_64__)
@@ -51,7 +51,7 @@ size_t cb_eigenvectors_scratch(int64_t n) {
     return 2 * (size_t)(n * stride_of(n)) + (5 + of_rotations) * (size_t)n;
 }
 
-static int64_t rows_of_task(int64_t width) { return width < SHARE ? SHARE / width : 1; }
+static int64_t rows_of_task(int64_t width) { return width < CB_SHARE ? CB_SHARE / width : 1; }
 
 /* Takes what is left from before off row i from column `at` on; its product with row k there. */
 static double take_off(const work *x, int64_t i, int64_t at) {

@@ -9,7 +9,7 @@
 #include "../base/cpu.h"
 #include "split.h"
 
-#define PIECE ((int64_t)1 << 14) /* elements that are summed by themselves */
+#define CB_PIECE ((int64_t)1 << 14) /* elements that are summed by themselves */
 
 extern const cb_extra_fns cb_extra_fns_baseline;
 #if defined(__x86_64__)
@@ -72,7 +72,7 @@ typedef struct region {
     double *piece;
 } region;
 
-static int64_t pieces_of(const cb_optim_row *row) { return (row->n + PIECE - 1) / PIECE; }
+static int64_t pieces_of(const cb_optim_row *row) { return (row->n + CB_PIECE - 1) / CB_PIECE; }
 
 static int64_t count_pieces(const cb_optim_table *table) {
     int64_t n = 0;
@@ -95,17 +95,17 @@ static void square_task(void *user, int64_t task, int thread) {
     (void)thread;
     for (cb_stretch part; cb_next_stretch(&parts, &part);) {
         const cb_optim_row *row = &r->split.table->rows[part.row];
-        for (int64_t at = part.from; at < part.from + part.n; at += PIECE) {
+        for (int64_t at = part.from; at < part.from + part.n; at += CB_PIECE) {
             int64_t n = part.from + part.n - at;
-            if (n > PIECE) n = PIECE;
-            r->piece[r->first_piece[part.row] + at / PIECE] = r->f->square(row, at, n);
+            if (n > CB_PIECE) n = CB_PIECE;
+            r->piece[r->first_piece[part.row] + at / CB_PIECE] = r->f->square(row, at, n);
         }
     }
 }
 
 /* The sum of squares of all gradients; NaN: one of them is not finite. */
 static double square_of(const cb_optim_table *table, cb_threads *pool, void *scratch) {
-    region r = {.split = cb_split_of(table, pool, PIECE), .f = cb_extras_functions()};
+    region r = {.split = cb_split_of(table, pool, CB_PIECE), .f = cb_extras_functions()};
     int64_t pieces = 0;
     r.first_piece = scratch;
     r.piece = (double *)(void *)(r.first_piece + table->n_rows);

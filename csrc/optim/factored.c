@@ -21,9 +21,9 @@
 #include "extras.h"
 #include "halves.h"
 
-#define BAND ((int64_t)1 << 16)   /* elements of a band, at least ... */
-#define LEAST_LINES ((int64_t)64) /* ... and lines, so that sums of columns are few */
-#define PIECE ((int64_t)1 << 14)  /* elements, a multiple of CB_EXTRAS_BLOCK */
+#define CB_BAND ((int64_t)1 << 16)  /* elements of a band, at least ... */
+#define LEAST_LINES ((int64_t)64)   /* ... and lines, so that sums of columns are few */
+#define CB_PIECE ((int64_t)1 << 14) /* elements, a multiple of CB_EXTRAS_BLOCK */
 enum { LANES = CB_FACTORED_LANES };
 enum { ROWS, COLUMNS, WHOLE }; /* states */
 
@@ -63,7 +63,8 @@ typedef struct region {
 
 static shape shape_of(const cb_optim_row *row) {
     const int64_t each = row->n ? row->height * row->width : 0;
-    shape s = {.height = row->height, .width = row->width, .piece = PIECE, .run = CB_EXTRAS_BLOCK};
+    shape s = {
+        .height = row->height, .width = row->width, .piece = CB_PIECE, .run = CB_EXTRAS_BLOCK};
     s.small = each <= CB_FACTORED_SMALL ? each : 0;
     if (each && cb_factored_is_narrow(row)) {
         const int64_t few = (s.small ? each : row->width) * CB_FACTORED_WIDE;
@@ -74,9 +75,9 @@ static shape shape_of(const cb_optim_row *row) {
     if (each == 0 || s.small) return s;
     const int64_t all = row->n / each;
     s.lines = row->n / row->width;
-    s.matrices = each < BAND ? BAND / each : 1;
-    const int64_t lines = div_up(BAND, row->width);
-    s.bands = each < BAND ? 1 : div_up(row->height, lines < LEAST_LINES ? LEAST_LINES : lines);
+    s.matrices = each < CB_BAND ? CB_BAND / each : 1;
+    const int64_t lines = div_up(CB_BAND, row->width);
+    s.bands = each < CB_BAND ? 1 : div_up(row->height, lines < LEAST_LINES ? LEAST_LINES : lines);
     s.n_bands = div_up(all, s.matrices) * s.bands;
     return s;
 }

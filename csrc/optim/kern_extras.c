@@ -68,7 +68,7 @@ static double square(const cb_optim_row *row, int64_t at, int64_t n) {
                                 : square_f64((const double *)row->grad + at, n);
 }
 
-#define AVERAGE(type)                                                   \
+#define CB_AVERAGE_LOOP(type)                                           \
     {                                                                   \
         const type *restrict p = (const type *)row->param + at;         \
         type *restrict a = (type *)average + at, old = (type)keep;      \
@@ -77,11 +77,11 @@ static double square(const cb_optim_row *row, int64_t at, int64_t n) {
     }
 
 static void average_of(const cb_optim_row *row, void *average, double keep, int64_t at, int64_t n) {
-    if (row->dtype == CB_F32) AVERAGE(float)
-    else AVERAGE(double)
+    if (row->dtype == CB_F32) CB_AVERAGE_LOOP(float)
+    else CB_AVERAGE_LOOP(double)
 }
 
-#define COPY(type, to_bf16, to_f16)                                \
+#define CB_COPY_LOOP(type, to_bf16, to_f16)                        \
     {                                                              \
         const type *restrict p = (const type *)row->param + at;    \
         uint16_t *restrict to = (uint16_t *)extra->copy + at;      \
@@ -93,8 +93,8 @@ static void average_of(const cb_optim_row *row, void *average, double keep, int6
     }
 
 static void copy(const cb_optim_row *row, const cb_extra_row *extra, int64_t at, int64_t n) {
-    if (row->dtype == CB_F32) COPY(float, half_store_bf16, half_store_f16)
-    else COPY(double, cb_f64_to_bf16, cb_f64_to_f16)
+    if (row->dtype == CB_F32) CB_COPY_LOOP(float, half_store_bf16, half_store_f16)
+    else CB_COPY_LOOP(double, cb_f64_to_bf16, cb_f64_to_f16)
 }
 
 #define CB_TABLE_PASTE(isa) cb_extra_fns_##isa

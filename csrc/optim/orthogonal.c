@@ -15,7 +15,7 @@
 #include "products.h"
 
 #define MOST_BYTES ((size_t)64 << 20) /* of a batch of more than one matrix */
-#define PIECE ((int64_t)1 << 14)      /* elements of a task */
+#define CB_PIECE ((int64_t)1 << 14)   /* elements of a task */
 
 #define CB_IMPL "orthogonal_impl.h"
 #include "both_reals.h"
@@ -28,7 +28,7 @@ typedef struct batch { /* rows of one shape and group */
     int64_t n;
     cb_dtype dtype;
     int64_t height, width, side; /* side: the shorter one */
-    int64_t pieces, lines;       /* of a matrix: PIECE elements, and lines of them */
+    int64_t pieces, lines;       /* of a matrix: CB_PIECE elements, and lines of them */
     char *x, *y;                 /* [n][height][width] */
     char *gram, *square;         /* [n][side][side] */
     double *sum;                 /* [n][pieces], each of lines of a matrix, if they are so many */
@@ -42,7 +42,7 @@ typedef struct layout { /* bytes from the beginning of scratch */
 static size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 static int64_t pieces_of(const cb_optim_row *row) {
-    const int64_t blocks = div_up(row->n, PIECE);
+    const int64_t blocks = div_up(row->n, CB_PIECE);
     return blocks < row->height ? row->height : blocks; /* rows are summed one by one */
 }
 
@@ -97,8 +97,8 @@ typedef struct span { /* of elements of a matrix */
 } span;
 
 static span span_of(const batch *b, int64_t task) {
-    const int64_t blocks = div_up(b->height * b->width, PIECE), at = task % blocks * PIECE;
-    return (span){task / blocks, at, min_i64(PIECE, b->height * b->width - at)};
+    const int64_t blocks = div_up(b->height * b->width, CB_PIECE), at = task % blocks * CB_PIECE;
+    return (span){task / blocks, at, min_i64(CB_PIECE, b->height * b->width - at)};
 }
 
 static void begin_task(void *user, int64_t task, int thread) {
@@ -107,7 +107,7 @@ static void begin_task(void *user, int64_t task, int thread) {
     const cb_optim_row *row = row_of(b, s.matrix);
     char *x = matrix_of(b, b->x, s.matrix);
     (void)thread;
-    b->sum[s.matrix * b->pieces + s.at / PIECE] =
+    b->sum[s.matrix * b->pieces + s.at / CB_PIECE] =
         CB_OF_TYPE(b->dtype, begin, &b->o, row, b->table->grad_factor, s.at, s.n, x);
 }
 
@@ -120,7 +120,7 @@ static void scale_task(void *user, int64_t task, int thread) {
 
 static void mix_task(void *user, int64_t task, int thread) {
     const batch *b = user;
-    const int64_t lines = div_up(PIECE, b->side), tasks = div_up(b->side, lines);
+    const int64_t lines = div_up(CB_PIECE, b->side), tasks = div_up(b->side, lines);
     const int64_t matrix = task / tasks, from = task % tasks * lines;
     const size_t at = (size_t)(matrix * b->side * b->side) * cb_dtype_size(b->dtype);
     (void)thread;
@@ -131,7 +131,7 @@ static void mix_task(void *user, int64_t task, int thread) {
 static void rows_task(void *user, int64_t task, int thread) {
     const batch *b = user;
     const int64_t matrix = task / b->lines, r = task % b->lines;
-    const int64_t each = div_up(PIECE, b->width), from = r * each;
+    const int64_t each = div_up(CB_PIECE, b->width), from = r * each;
     (void)thread;
     b->sum[matrix * b->pieces + r] =
         CB_OF_TYPE(b->dtype, rows, &b->o, row_of(b, matrix), matrix_of(b, b->x, matrix), from,
@@ -186,14 +186,14 @@ static void turn(batch *b) {
     char *const x = b->x;
     multiply(b, &gram);
     multiply(b, &square);
-    cb_parallel(b->pool, b->n * div_up(b->side, div_up(PIECE, b->side)), mix_task, b);
+    cb_parallel(b->pool, b->n * div_up(b->side, div_up(CB_PIECE, b->side)), mix_task, b);
     multiply(b, &next);
     b->x = b->y;
     b->y = x;
 }
 
 static void run(batch *b) {
-    const int64_t blocks = div_up(b->height * b->width, PIECE);
+    const int64_t blocks = div_up(b->height * b->width, CB_PIECE);
     cb_parallel(b->pool, b->n * blocks, begin_task, b);
     for (int64_t k = 0; k < b->n; k++) {
         const double norm = sqrt(add_up(b, k, blocks));
@@ -241,7 +241,7 @@ void cb_step_orthogonal(const cb_optim_table *table, cb_threads *pool, cb_orthog
                    .width = row->width,
                    .side = min_i64(row->height, row->width),
                    .pieces = pieces_of(row),
-                   .lines = div_up(row->height, div_up(PIECE, row->width)),
+                   .lines = div_up(row->height, div_up(CB_PIECE, row->width)),
                    .x = base + l.x,
                    .y = base + l.y,
                    .gram = base + l.gram,

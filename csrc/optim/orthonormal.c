@@ -8,7 +8,7 @@
 
 #include "spectral.h"
 
-#define PIECE ((int64_t)1 << 14)
+#define CB_PIECE ((int64_t)1 << 14)
 enum { PANEL = 32 };
 
 #define CB_IMPL "orthonormal_impl.h"
@@ -37,7 +37,7 @@ size_t cb_orthonormal_scratch(int64_t n) {
 
 static void difference_task(void *user, int64_t task, int thread) {
     const difference *d = user;
-    const int64_t at = task * PIECE, n = d->n - at < PIECE ? d->n - at : PIECE;
+    const int64_t at = task * CB_PIECE, n = d->n - at < CB_PIECE ? d->n - at : CB_PIECE;
     (void)thread;
     CB_OF_TYPE(d->w->dtype, take_off, d->x, d->w->change, at, n);
 }
@@ -52,7 +52,7 @@ static void reflect(const work *w, void *x, int64_t m, const void *v, int64_t b,
     difference d = {w, x, m * w->n};
     if (m == 0) return;
     for (int k = 0; k < 3; k++) w->products->multiply(w->products, w->pool, &all[k]);
-    cb_parallel(w->pool, (d.n + PIECE - 1) / PIECE, difference_task, &d);
+    cb_parallel(w->pool, (d.n + CB_PIECE - 1) / CB_PIECE, difference_task, &d);
 }
 
 void cb_orthonormal_rows(const cb_optim_products *products, cb_threads *pool, cb_dtype dtype,

@@ -12,7 +12,7 @@
 #include "extras.h"
 #include "spectral.h"
 
-#define PIECE ((int64_t)1 << 14)
+#define CB_PIECE ((int64_t)1 << 14)
 enum { M, V, LEFT, RIGHT };
 
 #define CB_IMPL "soap_impl.h"
@@ -83,8 +83,8 @@ size_t cb_soap_scratch(const cb_optimizer *o, const double *hyper, const cb_opti
 /* ---- passes over elements -------------------------------------------------------------------- */
 
 static int64_t piece_at(int64_t task, int64_t n, int64_t *at) {
-    *at = task * PIECE;
-    return n - *at < PIECE ? n - *at : PIECE;
+    *at = task * CB_PIECE;
+    return n - *at < CB_PIECE ? n - *at : CB_PIECE;
 }
 
 static void begin_task(void *user, int64_t task, int thread) {
@@ -118,7 +118,7 @@ static void mix_task(void *user, int64_t task, int thread) {
 }
 
 static void over(job *j, int64_t n, cb_task_fn task) {
-    cb_parallel(j->pool, (n + PIECE - 1) / PIECE, task, j);
+    cb_parallel(j->pool, (n + CB_PIECE - 1) / CB_PIECE, task, j);
 }
 
 /* ---- bases ----------------------------------------------------------------------------------- */
