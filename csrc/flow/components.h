@@ -1,4 +1,4 @@
-/* components.h: strongly connected components, and through them all minimum cuts of a network. */
+/* components.h: strongly connected components of part of a network. */
 #ifndef CB_FLOW_COMPONENTS_H
 #define CB_FLOW_COMPONENTS_H
 
@@ -18,17 +18,5 @@ bool cb_components_init(cb_components *c, cb_arena *arena, size_t n_node);
  * arc leads to its own component or to one with a smaller number. Returns how many there are. */
 uint32_t cb_components_find(cb_components *c, uint32_t n_node, const uint32_t *first,
                             const cb_half_arc *arc, const bool *is_arc, uint32_t *component);
-
-/* All minimum cuts of a solved network (Picard and Queyranne 1980). They are the sets T that
- * contain the sink-minimal one and with a node all that lead to it over residual arcs; nodes that
- * lead to each other join T together. `joins`[v] is the step at which v joins, in an order in which
- * every prefix is a minimum cut: 0 is the sink-minimal cut itself, `n_step` the source-minimal one,
- * CB_NONE never. */
-typedef struct cb_chain {
-    uint32_t n_step;
-    uint32_t *joins; /* [n_node] */
-} cb_chain;
-CB_MUST_CHECK cb_status cb_chain_of(cb_chain *chain, const cb_flow *solved, cb_arena *arena,
-                                    cb_error *err);
 
 #endif

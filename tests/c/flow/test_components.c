@@ -1,4 +1,4 @@
-/* Components against reachability, the chain of minimum cuts against all of them. */
+/* Components against reachability. */
 #include "flow/components.h"
 #include "flow/oracle.h"
 #include "oom.h"
@@ -44,75 +44,21 @@ TEST(components_are_what_reaches_each_other) {
     }
 }
 
-/* Prefixes are minimum cuts; the first and last are the smallest and largest; nodes that share a
- * step are together in every minimum cut. */
-TEST(chain_holds_minimum_cuts) {
-    random_state r = {2};
-    for (uint32_t i = 0; i < 1500; i++) {
-        cb_arena arena;
-        cb_flow f;
-        cb_chain chain;
-        uint32_t n = 2 + random_below(&r, 9);
-        small_network g = random_network(&r, n, random_below(&r, 3 * n + 1), 3, i % 3 * 10);
-        cb_arena_init(&arena, &alloc);
-        CHECK_OK(cb_flow_build(&f, &arena, n, g.n_arc, g.from, g.to, &err));
-        if (cb_flow_solve(&f, g.source, g.sink, g.capacity, &err) == CB_OK) {
-            cb_int128 cost;
-            bool side[SMALL_NODES], largest[SMALL_NODES] = {false};
-            CHECK_OK(cb_chain_of(&chain, &f, &arena, &err));
-            for (uint32_t k = 0; k <= chain.n_step; k++) {
-                for (uint32_t v = 0; v < n; v++) side[v] = chain.joins[v] <= k;
-                CHECK(cut_costs(&g, side, &cost) && cost == f.value);
-                CHECK(side[g.sink] && !side[g.source]);
-            }
-            for (uint32_t set = 0; set < 1u << n; set++) {
-                if (set >> g.source & 1 || !(set >> g.sink & 1)) continue;
-                for (uint32_t v = 0; v < n; v++) side[v] = set >> v & 1;
-                if (!cut_costs(&g, side, &cost) || cost != f.value) continue;
-                for (uint32_t v = 0; v < n; v++) {
-                    largest[v] |= side[v];
-                    CHECK(side[v] || chain.joins[v] != 0);
-                    for (uint32_t u = 0; u < v; u++) {
-                        bool together =
-                            chain.joins[u] == chain.joins[v] && chain.joins[u] != CB_NONE;
-                        CHECK(!together || side[u] == side[v]);
-                    }
-                }
-            }
-            for (uint32_t v = 0; v < n; v++) CHECK(largest[v] == (chain.joins[v] != CB_NONE));
-        }
-        cb_arena_free(&arena);
-    }
-}
-
-static cb_status chain_once(cb_alloc *a, void *user) {
-    const cb_flow *f = user;
+static cb_status init_once(cb_alloc *a, void *user) {
     cb_arena arena;
-    cb_chain chain;
+    cb_components c;
+    (void)user;
     cb_arena_init(&arena, a);
-    cb_status status = cb_chain_of(&chain, f, &arena, &err);
+    const bool there = cb_components_init(&c, &arena, 3000);
     cb_arena_free(&arena);
-    return status;
+    return there ? CB_OK : CB_NOMEM;
 }
 
-TEST(out_of_memory) {
-    cb_arena arena;
-    made_network g;
-    cb_flow f;
-    cb_arena_init(&arena, &alloc);
-    made_init(&g, &arena, 1);
-    make_random_dag(&g, 3000);
-    cb_priced_network n = made_view(&g);
-    CHECK_OK(cb_flow_build(&f, &arena, n.n_node, n.n_arc, n.from, n.to, &err));
-    CHECK_OK(cb_flow_solve(&f, n.source, n.sink, n.bytes, &err));
-    check_oom(chain_once, &f);
-    cb_arena_free(&arena);
-}
+TEST(out_of_memory) { check_oom(init_once, NULL); }
 
 int main(void) {
     cb_alloc_init(&alloc);
     RUN(components_are_what_reaches_each_other);
-    RUN(chain_holds_minimum_cuts);
     RUN(out_of_memory);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
     return check_report();
