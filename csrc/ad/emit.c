@@ -81,11 +81,6 @@ cb_value_id cb_emit_swap_last(cb_emit *e, cb_value_id x) {
     EMIT(cb_build_swap_last(e->graph, x, &out, e->err));
 }
 
-cb_value_id cb_emit_sum(cb_emit *e, cb_value_id x, int32_t n_axes, const int64_t *axes,
-                        bool keepdims) {
-    EMIT(cb_build_sum(e->graph, x, n_axes, axes, keepdims, &out, e->err));
-}
-
 cb_value_id cb_emit_sum_to(cb_emit *e, cb_value_id x, const cb_shape *shape) {
     EMIT(cb_build_sum_to(e->graph, x, shape, &out, e->err));
 }

@@ -39,8 +39,6 @@ cb_value_id cb_emit_reshape(cb_emit *e, cb_value_id x, const cb_shape *shape);
 cb_value_id cb_emit_expand(cb_emit *e, cb_value_id x, const cb_shape *shape);
 cb_value_id cb_emit_transpose(cb_emit *e, cb_value_id x, const int64_t *axes);
 cb_value_id cb_emit_swap_last(cb_emit *e, cb_value_id x);
-cb_value_id cb_emit_sum(cb_emit *e, cb_value_id x, int32_t n_axes, const int64_t *axes,
-                        bool keepdims);
 cb_value_id cb_emit_sum_to(cb_emit *e, cb_value_id x, const cb_shape *shape);
 /* x[..] as [.., 1] repeated to `shape`: what a row statistic looks like beside its rows. */
 cb_value_id cb_emit_spread_last(cb_emit *e, cb_value_id x, const cb_shape *shape);
