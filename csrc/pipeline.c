@@ -171,12 +171,13 @@ static cb_status check_moves(const cb_step *step, cb_error *err) {
     return CB_OK;
 }
 
-static cb_within within_of(const cb_step *step) {
-    return (cb_within){.joint = step->joint,
-                       .p = step->problem,
-                       .fuses = step->backend->fuses,
-                       .single = step->single,
-                       .grouping = step->single ? &step->grouping : NULL};
+static cb_lowered lowered_of(const cb_step *step) {
+    const bool in_groups = step->single;
+    return (cb_lowered){.joint = step->joint,
+                        .single = in_groups ? step->single : step->problem,
+                        .p = step->problem,
+                        .grouping = in_groups ? &step->grouping : NULL,
+                        .fuses = in_groups && !step->merges ? NULL : step->backend->fuses};
 }
 
 /* A plan from elsewhere may be of the problem without groups. */
@@ -195,7 +196,7 @@ static cb_status read_plan(cb_step *step, const cb_compile_options *o, const cb_
 }
 
 static cb_status make_within(cb_step *step, const cb_plan_options *options, cb_error *err) {
-    const cb_within of = within_of(step);
+    const cb_lowered of = lowered_of(step);
     return cb_plan_within(&of, options, &step->ctx->alloc, &step->plan, &step->program, err);
 }
 
@@ -230,8 +231,10 @@ static cb_status share_in_bytes(const cb_step *step, const cb_plan_options *opti
 static cb_status make_with_groups(cb_step *step, const cb_plan_options *options, cb_error *err) {
     const bool smallest = options->budget.kind == CB_BUDGET_MIN;
     cb_plan_options by_op = *options;
-    const cb_within alone = {
-        .joint = step->joint, .p = step->single, .fuses = step->backend->fuses};
+    const cb_lowered alone = {.joint = step->joint,
+                              .single = step->single,
+                              .p = step->single,
+                              .fuses = step->backend->fuses};
     cb_plan *plan = NULL;
     cb_program *program = NULL;
     const cb_status status = make_within(step, options, err);
@@ -288,16 +291,13 @@ static cb_status check_split(const cb_step *step, const cb_compile_options *o, c
 }
 
 static cb_status make_program(cb_step *step, cb_error *err) {
-    if (step->single) {
-        const cb_within of = within_of(step);
-        cb_program_free(step->program); /* its groups are not known any more */
+    const cb_lowered of = lowered_of(step);
+    if (step->single) { /* the groups of a program that is there are not known any more */
+        cb_program_free(step->program);
         step->program = NULL;
-        CB_TRY(cb_lower_merged(&of, step->plan, step->merges, &step->arena, &step->expanded,
-                               &step->program, err));
     }
     if (!step->program)
-        CB_TRY(cb_lower(step->joint, step->problem, step->plan, step->backend->fuses,
-                        &step->ctx->alloc, &step->program, err));
+        CB_TRY(cb_lower_plan(&of, step->plan, &step->arena, &step->expanded, &step->program, err));
     return cb_program_verify(step->program, err);
 }
 

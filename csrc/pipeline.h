@@ -28,7 +28,7 @@ struct cb_step {
     cb_graph *joint;
     cb_problem *problem;
     cb_problem *single;   /* op by op, where the problem has groups; else NULL */
-    bool merges;          /* with `single`: kernels of several groups (fuse/merge.h) */
+    bool merges;          /* with `single`: groups may grow (fuse/fuse.h) */
     cb_grouping grouping; /* with `single`: the problem's; these lie in `arena` */
     cb_expanded expanded; /* and the plan op by op */
     cb_plan *plan;

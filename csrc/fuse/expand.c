@@ -84,6 +84,21 @@ static cb_status make_scratch(expanding *x) {
     return CB_OK;
 }
 
+static cb_status make_groups(expanding *x, size_t n_group, size_t n_instr, size_t n_instance) {
+    cb_groups *groups = &x->out->groups;
+    groups->begin = CB_NEW(x->arena, uint32_t, n_group + 1);
+    groups->step = CB_NEW(x->arena, uint32_t, n_instr);
+    groups->part = CB_NEW(x->arena, uint8_t, n_instr);
+    groups->domain = CB_NEW(x->arena, cb_domain, n_group);
+    groups->end = CB_NEW(x->arena, uint8_t, n_group);
+    groups->end_step = CB_NEW(x->arena, uint32_t, n_group);
+    groups->end_wait = CB_NEW(x->arena, uint32_t, n_group);
+    groups->life = CB_NEW(x->arena, cb_life, n_instance);
+    const bool all = groups->begin && groups->step && groups->part && groups->domain &&
+                     groups->end && groups->end_step && groups->end_wait && groups->life;
+    return all ? CB_OK : cb_no_memory(x->err);
+}
+
 /* Arrays for all that the steps run. */
 static cb_status make_arrays(expanding *x) {
     const uint32_t n_old = x->plan->schedule.n_step;
@@ -96,7 +111,6 @@ static cb_status make_arrays(expanding *x) {
     }
     const size_t n_instance = x->plan->lives.n_instance + (size_t)n_out + n;
     cb_lives *lives = &x->out->plan.lives;
-    cb_groups *groups = &x->out->groups;
     x->out->step = CB_NEW(x->arena, uint32_t, n);
     x->ops = CB_NEW(x->arena, uint32_t, n);
     lives->instance = CB_NEW(x->arena, cb_instance, n_instance);
@@ -105,19 +119,10 @@ static cb_status make_arrays(expanding *x) {
     lives->in_begin = CB_NEW(x->arena, uint32_t, n + (size_t)1);
     lives->out_begin = CB_NEW(x->arena, uint32_t, n + (size_t)1);
     lives->scratch_instance = CB_NEW(x->arena, uint32_t, n);
-    groups->begin = CB_NEW(x->arena, uint32_t, n_old + (size_t)1);
-    groups->step = CB_NEW(x->arena, uint32_t, n);
-    groups->part = CB_NEW(x->arena, uint8_t, n);
-    groups->domain = CB_NEW(x->arena, cb_domain, n_old);
-    groups->end = CB_NEW(x->arena, uint8_t, n_old);
-    groups->end_step = CB_NEW(x->arena, uint32_t, n_old);
-    groups->end_wait = CB_NEW(x->arena, uint32_t, n_old);
-    groups->life = CB_NEW(x->arena, cb_life, n_instance);
+    CB_TRY(make_groups(x, n_old, n, n_instance));
     const bool whole = x->out->step && x->ops && lives->instance && lives->value_instance_in &&
                        lives->value_instance_out && lives->in_begin && lives->out_begin &&
-                       lives->scratch_instance && groups->begin && groups->step && groups->part &&
-                       groups->domain && groups->end && groups->end_step && groups->end_wait &&
-                       groups->life;
+                       lives->scratch_instance;
     return whole ? CB_OK : cb_no_memory(x->err);
 }
 
@@ -261,6 +266,51 @@ static void add_step(expanding *x, uint32_t step) {
     share_scratch(x, step, first);
 }
 
+/* ---- a plan of single ops -------------------------------------------------------------------- */
+
+/* A step that runs and is no view is a group; the plan has the offsets. What is brought back from
+ * the host is made for the next step that runs. Reading by views alone ends with the last group
+ * before the view. */
+static void keep_lives(expanding *x) {
+    const cb_lives *lives = &x->plan->lives;
+    const cb_groups *groups = &x->out->groups;
+    const uint32_t n_group = groups->n_group;
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const cb_instance *life = &lives->instance[i];
+        cb_life *to = &groups->life[i];
+        const uint32_t made = cb_count_before(groups->step, n_group, life->made),
+                       end = life->last == x->plan->schedule.n_step
+                                 ? n_group + 1
+                                 : cb_count_before(groups->step, n_group, life->last + 1);
+        to->is_gone = made == n_group || end <= made;
+        to->made = made < n_group ? made : n_group - 1;
+        to->last = to->is_gone ? to->made : end - 1;
+        to->offset = life->offset;
+    }
+}
+
+static cb_status keep_steps(expanding *x) {
+    const cb_schedule *s = &x->plan->schedule;
+    cb_groups *groups = &x->out->groups;
+    x->out->plan = *x->plan;
+    CB_TRY(make_groups(x, s->n_step, s->n_step, x->plan->lives.n_instance));
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        if (t == s->backward_starts) groups->backward_starts = groups->n_group;
+        if (x->p->op_flags[s->step[t]] & CB_POP_VIEW || cb_action_at(s, t) != CB_ACTION_RUN)
+            continue;
+        groups->end[groups->n_group] = CB_END_BACKEND;
+        groups->end_step[groups->n_group] = groups->end_wait[groups->n_group] = CB_NONE;
+        groups->step[groups->n_group++] = t;
+        groups->begin[groups->n_group] = groups->n_group;
+    }
+    if (s->backward_starts >= s->n_step) groups->backward_starts = groups->n_group;
+    groups->n_instr = groups->n_group;
+    keep_lives(x);
+    return CB_OK;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
 static cb_status expand_all(expanding *x) {
     const cb_schedule *s = &x->plan->schedule;
     cb_expanded *out = x->out;
@@ -300,7 +350,7 @@ cb_status cb_expand(const cb_graph *joint, const cb_problem *single, const cb_gr
                    .arena = arena,
                    .scratch = &scratch,
                    .err = err};
-    const cb_status status = expand_all(&x);
+    const cb_status status = grouping ? expand_all(&x) : keep_steps(&x);
     cb_arena_free(&scratch);
     return status;
 }

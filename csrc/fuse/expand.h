@@ -1,21 +1,54 @@
-/* expand.h: a plan of a contracted problem as a plan of the graph: each step becomes the ops that
- * it runs, as one group. What the plan places keeps its place; what a step makes for itself alone
- * is a local of its group. Nothing is grouped or placed anew. */
+/* expand.h: a plan's steps as groups of ops of the graph, as the plan has them: a step of a plan of
+ * single ops is a group of one; a step of a contracted problem becomes the ops that it runs. What
+ * the plan places keeps its place; what a step makes for itself is a local of its group. */
 #ifndef CB_FUSE_EXPAND_H
 #define CB_FUSE_EXPAND_H
 
-#include "fuse.h"
+#include "../plan/schedule/plan.h"
 #include "grouping.h"
+
+typedef struct cb_life { /* of an instance of the plan */
+    uint32_t made, last; /* group indices; last == n_group: held to the end */
+    uint64_t offset;     /* in the arena */
+    bool is_local;       /* lives and dies in group `made`, without bytes in the arena */
+    bool is_shared;      /* scratch: it is where that of an instance before it is */
+    uint32_t shared;     /* is_shared: that instance */
+    bool is_gone;        /* over before a step runs: it takes no bytes */
+} cb_life;
+
+/* How many of `n` ascending steps come before this one. */
+static inline uint32_t cb_count_before(const uint32_t *steps, uint32_t n, uint32_t step) {
+    uint32_t low = 0, high = n;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (steps[middle] < step) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+typedef struct cb_groups {
+    uint32_t n_group, n_instr;
+    uint32_t *begin;    /* [n_group + 1] into step and part */
+    uint32_t *step;     /* [n_instr] in the order in which they run; views are left out */
+    uint8_t *part;      /* [n_instr] cb_part */
+    cb_domain *domain;  /* [n_group] */
+    uint8_t *end;       /* [n_group] cb_group_end */
+    uint32_t *end_step; /* [n_group] see cb_group */
+    uint32_t *end_wait; /* [n_group] likewise */
+    cb_life *life;      /* [n_instance] */
+    uint32_t backward_starts;
+} cb_groups;
 
 typedef struct cb_expanded {
     cb_plan plan;     /* of the graph, op by op, with lives as far as lowering looks at them */
-    cb_groups groups; /* its steps in order, one group a step of the plan that there was */
-    bool is_merged;   /* merge.h has taken some together: the plan's bytes are a bound */
-    uint32_t *step;   /* [plan.schedule.n_step] that step */
+    cb_groups groups; /* its steps in order, one group a step of the plan that runs */
+    bool is_fused;    /* fuse.h has joined some of them: the plan's bytes are a bound */
+    uint32_t *step;   /* [plan.schedule.n_step] step of the plan; NULL: the same */
 } cb_expanded;
 
-/* `single` is the graph as cb_annotate gives it; `p` and `plan` are of the contracted problem. What
- * is handed out lies in `arena`. */
+/* `single` is the graph as cb_annotate gives it. `grouping` NULL: `p` is `single`, and the plan
+ * must outlive what is handed out, which lies in `arena`. */
 CB_MUST_CHECK cb_status cb_expand(const cb_graph *joint, const cb_problem *single,
                                   const cb_grouping *grouping, const cb_problem *p,
                                   const cb_plan *plan, cb_arena *arena, cb_expanded *out,

@@ -11,7 +11,7 @@
 
 #include "../base/sort.h"
 #include "../plan/model/inlining.h"
-#include "join.h"
+#include "grow.h"
 
 #define DEFERRED_MOST 8
 #define READ_MOST 20
@@ -33,7 +33,7 @@ typedef struct finding {
     bool *slice;     /* [ops] */
     uint32_t *reads; /* [values] by ops, and 1 if the caller wants it */
     uint32_t *only;  /* [ops] the op that alone reads what it makes, CB_NONE: none */
-    uint32_t longer; /* of the group at hand: the first op that has longer rows */
+    uint32_t first; /* op of the group at hand */
     uint32_t n_made, n_read, read[READ_MOST]; /* of the group at hand: values, roots of inputs */
     CB_VEC(uint32_t) value;                   /* wishes, as in the request */
     CB_VEC(uint32_t) reader;
@@ -120,45 +120,49 @@ static bool note_reads(finding *x, uint32_t op) {
     return true;
 }
 
-static bool join(finding *x, uint32_t op) {
+static cb_group_end join(finding *x, uint32_t op, cb_domain *longer) {
     const uint32_t n_out = x->g->ops.at[op].n_out;
-    if (x->n_made + n_out > MADE_MOST) return false;
+    if (x->n_made + n_out > MADE_MOST) return CB_END_LIMIT;
     const cb_group_end end = cb_join(&x->joining, op);
-    if (end == CB_END_DOMAIN && x->longer == CB_NONE && cb_joining_is_narrow(&x->joining, op))
-        x->longer = op;
-    if (end != CB_END_NONE) return false;
-    x->n_made += n_out;
-    return true;
+    if (end == CB_END_DOMAIN && longer->count == 0) *longer = cb_longer_rows(&x->joining, op);
+    if (end == CB_END_NONE) x->n_made += n_out;
+    return end;
 }
 
-/* Adds an op, and the sources that it alone reads; or leaves the group as it was. */
-static bool try_op(finding *x, uint32_t op) {
-    const uint32_t n = x->joining.n, n_made = x->n_made, n_read = x->n_read;
-    if (!x->fuses[op] || !is_there(x, op)) return false;
+/* Adds an op, and the sources that it alone reads. */
+static cb_group_end join_with_sources(finding *x, uint32_t op, cb_domain *longer) {
     for (uint32_t k = 0; k < x->g->ops.at[op].n_in; k++) {
         const uint32_t maker = maker_of(x, cb_op_ins(x->g, op)[k]);
         const bool takes = is_source(x, maker) && x->fuses[maker] && x->only[maker] == op &&
                            same_place(x, maker, op) && !is_member(x, maker);
-        if (takes) (void)join(x, maker);
+        if (takes) (void)join(x, maker, longer);
     }
-    if (join(x, op) && note_reads(x, op)) return true;
+    const cb_group_end end = join(x, op, longer);
+    return end == CB_END_NONE && !note_reads(x, op) ? CB_END_LIMIT : end;
+}
+
+static cb_group_end take_op(void *user, uint32_t op, cb_domain *longer) {
+    finding *x = user;
+    const uint32_t n = x->joining.n, n_made = x->n_made, n_read = x->n_read;
+    if (!x->fuses[op] || !same_kind(x, x->first, op)) return CB_END_OP;
+    if (!is_there(x, op)) return CB_END_WAIT;
+    const cb_group_end end = join_with_sources(x, op, longer);
+    if (end == CB_END_NONE) return end;
     if (x->joining.n > n) cb_joining_cut(&x->joining, n);
     x->n_made = n_made;
     x->n_read = n_read;
-    return false;
+    return end;
 }
 
-/* Fills x->joining, which is empty, from this op on. */
-static void gather(finding *x, uint32_t first) {
-    uint32_t deferred = 0;
+static void begin_group(void *user) {
+    finding *x = user;
     x->n_made = x->n_read = 0;
-    x->longer = CB_NONE;
-    if (!try_op(x, first)) return;
-    for (uint32_t op = first + 1; op < x->g->ops.len && deferred <= DEFERRED_MOST; op++) {
-        if (x->ran[op] || is_member(x, op)) continue;
-        if (is_source(x, first) != is_source(x, op)) continue;
-        if (!same_kind(x, first, op) || !try_op(x, op)) deferred++;
-    }
+}
+
+/* Sources open groups of their own, and join others by what reads them. */
+static bool passes(void *user, uint32_t op) {
+    const finding *x = user;
+    return x->ran[op] || is_member(x, op) || is_source(x, x->first) != is_source(x, op);
 }
 
 /* How many values of the group others read, or the caller. */
@@ -235,14 +239,12 @@ static void add_groups(finding *x, uint32_t *op, uint32_t n) {
 /* One kernel from `first` on, if there is one. */
 static void make_kernel(finding *x, uint32_t first) {
     uint32_t op[CB_GROUP_MOST];
+    cb_growing g = {.joining = &x->joining, .n_unit = (uint32_t)x->g->ops.len, .user = x,
+                    .deferred = DEFERRED_MOST, .members = CB_GROUP_MOST,
+                    .begin = begin_group, .passes = passes, .take = take_op};
     x->ran[first] = true;
-    x->joining.start = (cb_domain){0};
-    cb_joining_cut(&x->joining, 0);
-    gather(x, first);
-    while (x->longer != CB_NONE) {
-        cb_joining_widen(&x->joining, x->longer);
-        gather(x, first);
-    }
+    x->first = first;
+    (void)cb_grow(&g, first);
     while (x->joining.n > 1 && count_given(x) > CB_MOST_INNER_OUTPUTS)
         cb_joining_cut(&x->joining, x->joining.n - 1);
     if (x->joining.n < 2) return;

@@ -1,47 +1,13 @@
-/* fuse.h: which steps of a plan's schedule become which groups, in which order, and where what they
- * make lives. The plan is the bound: what is alive together never takes more bytes than the plan
- * says, nor does the arena. */
+/* fuse.h: groups of a plan grow: which of them run as one, in which order, and where what they make
+ * is then. The plan is the bound: what is alive together never takes more bytes than the plan says,
+ * nor does the arena. */
 #ifndef CB_FUSE_FUSE_H
 #define CB_FUSE_FUSE_H
 
-#include "../plan/schedule/plan.h"
-#include "fuses.h"
+#include "expand.h"
 
-typedef struct cb_life { /* of an instance of the plan */
-    uint32_t made, last; /* group indices; last == n_group: held to the end */
-    uint64_t offset;     /* in the arena */
-    bool is_local;       /* lives and dies in group `made`, without bytes in the arena */
-    bool is_shared;      /* scratch: it is where that of an instance before it is */
-    uint32_t shared;     /* is_shared: that instance */
-    bool is_gone;        /* over before a step runs: it takes no bytes */
-} cb_life;
-
-/* How many of `n` ascending steps come before this one. */
-static inline uint32_t cb_count_before(const uint32_t *steps, uint32_t n, uint32_t step) {
-    uint32_t low = 0, high = n;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (steps[middle] < step) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-
-typedef struct cb_groups {
-    uint32_t n_group, n_instr;
-    uint32_t *begin;    /* [n_group + 1] into step and part */
-    uint32_t *step;     /* [n_instr] in the order in which they run; views are left out */
-    uint8_t *part;      /* [n_instr] cb_part */
-    cb_domain *domain;  /* [n_group] */
-    uint8_t *end;       /* [n_group] cb_group_end */
-    uint32_t *end_step; /* [n_group] see cb_group */
-    uint32_t *end_wait; /* [n_group] likewise */
-    cb_life *life;      /* [n_instance] */
-    uint32_t backward_starts;
-} cb_groups;
-
-/* fuses NULL: each step by itself, at the plan's offsets. What is handed out lies in `arena`. */
-CB_MUST_CHECK cb_status cb_fuse(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
-                                cb_fuses_fn fuses, cb_arena *arena, cb_groups *out, cb_error *err);
+/* `single` is the graph as cb_annotate gives it. What is handed out lies in `arena`. */
+CB_MUST_CHECK cb_status cb_fuse(const cb_graph *joint, const cb_problem *single, cb_fuses_fn fuses,
+                                cb_arena *arena, cb_expanded *x, cb_error *err);
 
 #endif

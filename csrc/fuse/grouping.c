@@ -1,11 +1,11 @@
 /* Ops become numbers of sets, sets are put into an order in which each follows what it reads, and
- * each is tried out as one group on the machinery of join.h, over a schedule that runs every
+ * each is tried out as one group on the machinery of grow.h, over a schedule that runs every
  * op once. */
 #include "grouping.h"
 
 #include "../base/sort.h"
 #include "../plan/model/inlining.h"
-#include "join.h"
+#include "grow.h"
 
 typedef struct making {
     const cb_graph *g;
@@ -307,17 +307,16 @@ static cb_group_end join_marked(making *x, uint32_t *op) {
  * run, else *op does not. Ops of a kernel may need its rows, which none of them has. */
 static cb_group_end try_marked(making *x, uint32_t host, uint32_t *op) {
     const uint32_t set = x->set[x->out->member[x->out->begin[host]]];
-    x->joining.start = (cb_domain){0};
-    cb_joining_cut(&x->joining, 0);
+    cb_joining_start(&x->joining, (cb_domain){0});
     cb_sort_ids(x->marked, x->n_marked);
     cb_group_end end = join_marked(x, op);
-    while (end == CB_END_DOMAIN && cb_joining_is_narrow(&x->joining, *op)) {
-        cb_joining_widen(&x->joining, *op);
-        end = join_marked(x, op);
+    for (cb_domain longer; end == CB_END_DOMAIN; end = join_marked(x, op)) {
+        longer = cb_longer_rows(&x->joining, *op);
+        if (longer.count == 0) break;
+        cb_joining_start(&x->joining, longer);
     }
     if (end != CB_END_DOMAIN || set >= x->ask->n_group || !x->ask->domain) return end;
-    x->joining.start = x->ask->domain[set];
-    cb_joining_cut(&x->joining, 0);
+    cb_joining_start(&x->joining, x->ask->domain[set]);
     return join_marked(x, op);
 }
 

@@ -1,106 +1,149 @@
 #include "room.h"
 
-cb_status cb_room_init(cb_room *r, const cb_steps *steps, cb_arena *arena, cb_error *err) {
+cb_status cb_room_init(cb_room *r, const cb_steps *steps, const cb_groups *units, cb_arena *arena,
+                       cb_error *err) {
     const uint32_t n_step = steps->plan->schedule.n_step;
-    *r = (cb_room){.steps = steps, .limit = steps->plan->live_bytes};
+    *r = (cb_room){.steps = steps, .units = units, .limit = steps->plan->live_bytes};
+    r->unit_of = CB_NEW(arena, uint32_t, n_step);
     r->left = CB_NEW(arena, uint32_t, steps->n_place);
-    r->group = CB_NEW(arena, uint32_t, n_step);
-    if (!r->left || !r->group) return cb_no_memory(err);
-    for (uint32_t i = 0; i < steps->n_place; i++) r->left[i] = steps->reads[i];
-    for (uint32_t i = 0; i < n_step; i++) r->group[i] = CB_NONE;
+    r->group = CB_NEW(arena, uint32_t, units->n_group);
+    if (!r->unit_of || !r->left || !r->group) return cb_no_memory(err);
+    for (uint32_t step = 0; step < n_step; step++) r->unit_of[step] = CB_NONE;
+    for (uint32_t u = 0; u < units->n_group; u++)
+        for (uint32_t i = units->begin[u]; i < units->begin[u + 1]; i++)
+            r->unit_of[units->step[i]] = u;
+    cb_room_reset(r);
     return CB_OK;
 }
 
+void cb_room_reset(cb_room *r) {
+    r->before = r->made = r->current = 0;
+    for (uint32_t i = 0; i < r->steps->n_place; i++) r->left[i] = r->steps->reads[i];
+    for (uint32_t u = 0; u < r->units->n_group; u++) r->group[u] = CB_NONE;
+}
+
+static bool is_placed(const cb_room *r, uint32_t place) {
+    return place < r->steps->plan->lives.n_instance;
+}
+
+static uint64_t bytes_of(const cb_room *r, uint32_t place) {
+    if (!is_placed(r, place) || r->units->life[place].is_local) return 0;
+    return r->steps->plan->lives.instance[place].bytes;
+}
+
+/* Whether somebody is still to read it, or it is held to the end. */
 static bool stays(const cb_room *r, uint32_t place) {
-    return r->left[place] > 0 || cb_place_held(r->steps, place);
+    return r->left[place] > 0 || !is_placed(r, place) ||
+           r->units->life[place].last == r->units->n_group;
 }
 
 /* Bytes of this kind: of the group at hand, or before it. */
 static uint64_t *tally_of(cb_room *r, uint32_t place) {
     const uint32_t maker = r->steps->maker[place];
-    return maker != CB_NONE && r->group[maker] == r->current ? &r->made : &r->before;
+    const bool is_own = maker != CB_NONE && r->group[r->unit_of[maker]] == r->current;
+    return is_own ? &r->made : &r->before;
 }
 
-static uint64_t output_bytes(const cb_room *r, uint32_t step) {
-    uint64_t bytes = 0;
-    for (uint32_t k = 0; k < cb_step_op(r->steps, step)->n_out; k++)
-        bytes += cb_place_bytes(r->steps, cb_place_out(r->steps, step, k));
-    return bytes;
-}
-
-static void run(cb_room *r, uint32_t step) {
+static void run_step(cb_room *r, uint32_t step) {
     const cb_op *op = cb_step_op(r->steps, step);
-    r->group[step] = r->current;
     for (uint32_t k = 0; k < op->n_out; k++) {
         const uint32_t place = cb_place_out(r->steps, step, k);
-        if (stays(r, place)) r->made += cb_place_bytes(r->steps, place);
+        if (stays(r, place)) r->made += bytes_of(r, place);
     }
     for (uint32_t k = 0; k < op->n_in; k++) {
         const uint32_t place = cb_place_in(r->steps, step, k);
         r->left[place]--;
-        if (!stays(r, place)) *tally_of(r, place) -= cb_place_bytes(r->steps, place);
+        if (!stays(r, place)) *tally_of(r, place) -= bytes_of(r, place);
     }
 }
 
-static void undo(cb_room *r, uint32_t step) {
+static void undo_step(cb_room *r, uint32_t step) {
     const cb_op *op = cb_step_op(r->steps, step);
     for (uint32_t k = op->n_in; k-- > 0;) {
         const uint32_t place = cb_place_in(r->steps, step, k);
-        if (!stays(r, place)) *tally_of(r, place) += cb_place_bytes(r->steps, place);
+        if (!stays(r, place)) *tally_of(r, place) += bytes_of(r, place);
         r->left[place]++;
     }
     for (uint32_t k = 0; k < op->n_out; k++) {
         const uint32_t place = cb_place_out(r->steps, step, k);
-        if (stays(r, place)) r->made -= cb_place_bytes(r->steps, place);
+        if (stays(r, place)) r->made -= bytes_of(r, place);
     }
-    r->group[step] = CB_NONE;
 }
 
-/* Whether the steps that have not run fit, one at a time. They are undone again. */
-static bool others_fit(cb_room *r, const uint32_t *real, uint32_t n_real) {
-    uint32_t n = 0;
-    bool fits = true;
-    for (; n < n_real && fits; n++) {
-        if (r->group[real[n]] != CB_NONE) continue;
-        const uint64_t bytes = output_bytes(r, real[n]) + cb_step_scratch(r->steps, real[n]);
-        fits = r->before + r->made + bytes <= r->limit;
-        if (!fits) break;
-        run(r, real[n]);
-        r->group[real[n]] = r->current + 1; /* told apart from members */
+static void run(cb_room *r, uint32_t unit) {
+    const cb_groups *u = r->units;
+    r->group[unit] = r->current;
+    for (uint32_t i = u->begin[unit]; i < u->begin[unit + 1]; i++) run_step(r, u->step[i]);
+}
+
+static void undo(cb_room *r, uint32_t unit) {
+    const cb_groups *u = r->units;
+    for (uint32_t i = u->begin[unit + 1]; i-- > u->begin[unit];) undo_step(r, u->step[i]);
+    r->group[unit] = CB_NONE;
+}
+
+/* Bytes that a unit takes beside what is there when it runs. */
+static uint64_t own_bytes(const cb_room *r, uint32_t unit) {
+    const cb_groups *u = r->units;
+    uint64_t bytes = 0;
+    for (uint32_t i = u->begin[unit]; i < u->begin[unit + 1]; i++) {
+        const uint32_t step = u->step[i];
+        bytes += cb_step_scratch(r->steps, step);
+        for (uint32_t k = 0; k < cb_step_op(r->steps, step)->n_out; k++)
+            bytes += bytes_of(r, cb_place_out(r->steps, step, k));
     }
-    while (n-- > 0) {
-        if (r->group[real[n]] != r->current + 1) continue;
-        r->group[real[n]] = r->current;
-        undo(r, real[n]);
+    return bytes;
+}
+
+/* Whether the units that have not run fit, one at a time. They are undone again. */
+static bool others_fit(cb_room *r, uint32_t first, uint32_t end) {
+    uint32_t at = first;
+    bool fits = true;
+    for (; at < end && fits; at++) {
+        if (r->group[at] != CB_NONE) continue;
+        fits = r->before + r->made + own_bytes(r, at) <= r->limit;
+        if (!fits) break;
+        run(r, at);
+        r->group[at] = r->current + 1; /* told apart from members */
+    }
+    while (at-- > first) {
+        if (r->group[at] != r->current + 1) continue;
+        r->group[at] = r->current;
+        undo(r, at);
     }
     return fits;
 }
 
-/* Bytes of the scratch that member i of a group adds to that of those before it. */
-static uint64_t own_scratch(const cb_steps *s, const uint32_t *step, uint32_t i) {
-    for (uint32_t k = 0; k < i; k++) {
-        if (cb_step_shares_scratch(s, step[i], step[k])) return 0;
+/* Bytes of scratch that a unit adds to that of the units before it in a group. */
+static uint64_t own_scratch(const cb_room *r, const uint32_t *unit, uint32_t i) {
+    const cb_groups *u = r->units;
+    uint64_t bytes = 0;
+    for (uint32_t k = u->begin[unit[i]]; k < u->begin[unit[i] + 1]; k++) {
+        bool is_shared = false;
+        for (uint32_t j = 0; j < i && !is_shared; j++)
+            for (uint32_t m = u->begin[unit[j]]; m < u->begin[unit[j] + 1] && !is_shared; m++)
+                is_shared = cb_step_shares_scratch(r->steps, u->step[k], u->step[m]);
+        if (!is_shared) bytes += cb_step_scratch(r->steps, u->step[k]);
     }
-    return cb_step_scratch(s, step[i]);
+    return bytes;
 }
 
-uint32_t cb_room_for(cb_room *r, const uint32_t *step, uint32_t n, const uint32_t *real,
-                     uint32_t n_real) {
+uint32_t cb_room_for(cb_room *r, const uint32_t *unit, uint32_t n, uint32_t first, uint32_t end) {
     const uint64_t before = r->before;
     uint64_t scratch = 0;
     uint32_t best = 1;
     for (uint32_t i = 0; i < n; i++) {
-        run(r, step[i]);
-        scratch += own_scratch(r->steps, step, i);
+        run(r, unit[i]);
+        scratch += own_scratch(r, unit, i);
         if (i == 0 || before + r->made + scratch > r->limit) continue;
-        if (others_fit(r, real, n_real)) best = i + 1;
+        if (others_fit(r, first, end)) best = i + 1;
     }
-    for (uint32_t i = n; i-- > 0;) undo(r, step[i]);
+    for (uint32_t i = n; i-- > 0;) undo(r, unit[i]);
     return best;
 }
 
-void cb_room_take(cb_room *r, const uint32_t *step, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) run(r, step[i]);
+void cb_room_take(cb_room *r, const uint32_t *unit, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) run(r, unit[i]);
     r->before += r->made;
     r->made = 0;
     r->current++;

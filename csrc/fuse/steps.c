@@ -5,16 +5,14 @@ cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p, con
     const uint32_t n_step = plan->schedule.n_step;
     *s = (cb_steps){.g = g, .p = p, .plan = plan};
     s->n_place = plan->lives.n_instance + (uint32_t)g->storages.len;
-    s->real = CB_NEW(arena, uint32_t, n_step);
     s->maker = CB_NEW(arena, uint32_t, s->n_place);
     s->reads = CB_NEW(arena, uint32_t, s->n_place);
-    if (!s->real || !s->maker || !s->reads) return cb_no_memory(err);
+    if (!s->maker || !s->reads) return cb_no_memory(err);
     for (uint32_t i = 0; i < s->n_place; i++) s->maker[i] = CB_NONE;
     for (uint32_t step = 0; step < n_step; step++) {
         if (p->op_flags[cb_step_id(s, step)] & CB_POP_VIEW) continue;
         if (cb_action_at(&plan->schedule, step) != CB_ACTION_RUN) continue;
         const cb_op *op = cb_step_op(s, step);
-        s->real[s->n_real++] = step;
         for (uint32_t k = 0; k < op->n_in; k++) s->reads[cb_place_in(s, step, k)]++;
         for (uint32_t k = 0; k < op->n_out; k++) {
             uint32_t *maker = &s->maker[cb_place_out(s, step, k)];

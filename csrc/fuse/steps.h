@@ -13,8 +13,7 @@ typedef struct cb_steps {
     const cb_graph *g;
     const cb_problem *p;
     const cb_plan *plan;
-    uint32_t n_real, n_place;
-    uint32_t *real;  /* [n_real] steps that run and are not views, in order */
+    uint32_t n_place;
     uint32_t *maker; /* [n_place] step that makes it, CB_NONE: the caller does */
     uint32_t *reads; /* [n_place] by steps that are no views, each input counted */
 } cb_steps;
@@ -45,16 +44,6 @@ static inline uint32_t cb_place_out(const cb_steps *s, uint32_t step, uint32_t k
     const cb_lives *lives = &s->plan->lives;
     return cb_place_of(s, cb_step_op(s, step)->out_begin + k,
                        lives->value_instance_out[lives->out_begin[step] + k]);
-}
-/* Bytes that the plan places for it: none in an argument's memory. */
-static inline uint64_t cb_place_bytes(const cb_steps *s, uint32_t place) {
-    const cb_lives *lives = &s->plan->lives;
-    return place < lives->n_instance ? lives->instance[place].bytes : 0;
-}
-/* Whether it is there after the last step. */
-static inline bool cb_place_held(const cb_steps *s, uint32_t place) {
-    const cb_lives *lives = &s->plan->lives;
-    return place >= lives->n_instance || lives->instance[place].last == s->plan->schedule.n_step;
 }
 /* Whether the scratch of one step may be that of another in the same group: both hold a copy of the
  * same indices, and nothing else. */

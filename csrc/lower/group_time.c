@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../fuse/join.h"
+#include "../fuse/grow.h"
 
 #define SHARED 0.9     /* of an op and its gradient: what is dear in them; measured */
 #define EXPOSED 0.3    /* of the lesser of arithmetic and traffic; measured */

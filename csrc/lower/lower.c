@@ -8,7 +8,7 @@
  *
  * Results belong to the first run of their op: an argument's memory is written once, and what a
  * recomputed instruction makes of a result is a buffer of its own. */
-#include "../fuse/expand.h"
+#include "../fuse/fuse.h"
 #include "moves.h"
 
 typedef struct lowering {
@@ -169,6 +169,10 @@ static const char *location_of(lowering *x, const cb_op *op) {
     return x->location[op->location];
 }
 
+static uint32_t planned(const lowering *x, uint32_t step) {
+    return step == CB_NONE || !x->planned ? step : x->planned[step];
+}
+
 static cb_status lower_instr(lowering *x, uint32_t at) {
     const cb_lives *lives = &x->plan->lives;
     cb_program *program = x->program;
@@ -182,7 +186,7 @@ static cb_status lower_instr(lowering *x, uint32_t at) {
         .n_in = op->n_in,
         .n_out = op->n_out,
         .op = id,
-        .step = x->planned ? x->planned[step] : step,
+        .step = planned(x, step),
         .scratch = scratch == CB_NONE ? CB_NONE : x->memory[scratch],
         .part = (cb_part)x->groups.part[at],
         .recomputed = x->again[step],
@@ -210,8 +214,8 @@ static cb_status lower_groups(lowering *x) {
                                           .n_instr = groups->begin[g + 1] - groups->begin[g],
                                           .domain = groups->domain[g],
                                           .end = (cb_group_end)groups->end[g],
-                                          .end_step = groups->end_step[g],
-                                          .end_wait = groups->end_wait[g]};
+                                          .end_step = planned(x, groups->end_step[g]),
+                                          .end_wait = planned(x, groups->end_wait[g])};
     }
     for (uint32_t i = 0; i < groups->n_instr; i++) CB_TRY(lower_instr(x, i));
     x->program->backward_starts = groups->backward_starts;
@@ -286,63 +290,68 @@ static cb_status measure(lowering *x, bool exact) {
 }
 
 /* Ops of the problem are those of the graph, so nothing is made in part or taken in. */
-static cb_status refuse_groups(const lowering *x) {
-    const cb_schedule *s = &x->plan->schedule;
-    CB_TRY(cb_refuse_insides(x->p, "lower, op by op", x->err));
+static cb_status refuse_groups(const cb_problem *p, const cb_plan *plan, cb_error *err) {
+    const cb_schedule *s = &plan->schedule;
+    CB_TRY(cb_refuse_insides(p, "lower, op by op", err));
     for (uint32_t t = 0; t < s->n_step; t++) {
         if (!cb_taken_at(s, t)) continue;
-        return cb_fail(x->err, CB_UNSUPPORTED,
+        return cb_fail(err, CB_UNSUPPORTED,
                        "lower, op by op: step %u (%s) takes in what no kernel makes inside", t,
-                       x->p->op_name[s->step[t]]);
+                       p->op_name[s->step[t]]);
     }
     return CB_OK;
 }
 
-static cb_status lower_all(lowering *x, cb_fuses_fn fuses, const cb_expanded *expanded) {
-    if (!expanded) CB_TRY(refuse_groups(x));
+static cb_status lower_all(lowering *x, const cb_expanded *expanded) {
     CB_TRY(make_scratch(x));
-    if (expanded) x->groups = expanded->groups;
-    else CB_TRY(cb_fuse(x->g, x->p, x->plan, fuses, &x->scratch, &x->groups, x->err));
     CB_TRY(find_reruns(x));
     CB_TRY(make_tables(x));
     lower_buffers(x);
     CB_TRY(cb_lower_moves(x->p, x->plan, &x->groups, x->memory, &x->scratch, x->program, x->err));
     CB_TRY(lower_groups(x));
     CB_TRY(lower_arguments(x));
-    return measure(x, expanded && !expanded->is_merged);
+    return measure(x, expanded->step && !expanded->is_fused);
 }
 
-static cb_status lower(lowering x, cb_fuses_fn fuses, const cb_expanded *expanded, cb_alloc *alloc,
-                       cb_program **out) {
+cb_status cb_lower_expanded(const cb_graph *joint, const cb_problem *single,
+                            const cb_expanded *expanded, cb_alloc *alloc, cb_program **out,
+                            cb_error *err) {
     cb_arena arena;
     cb_arena_init(&arena, alloc);
-    x.program = CB_NEW(&arena, cb_program, 1);
-    if (!x.program) {
+    cb_program *program = CB_NEW(&arena, cb_program, 1);
+    if (!program) {
         cb_arena_free(&arena);
-        return cb_no_memory(x.err);
+        return cb_no_memory(err);
     }
-    x.program->arena = arena;
+    program->arena = arena;
+    lowering x = {.g = joint, .p = single, .plan = &expanded->plan, .planned = expanded->step,
+                  .groups = expanded->groups, .program = program, .err = err};
     cb_arena_init(&x.scratch, alloc);
-    cb_status status = lower_all(&x, fuses, expanded);
+    const cb_status status = lower_all(&x, expanded);
     cb_arena_free(&x.scratch);
-    if (status != CB_OK) {
-        cb_program_free(x.program);
-        return status;
-    }
-    *out = x.program;
-    return CB_OK;
+    if (status == CB_OK) *out = program;
+    else cb_program_free(program);
+    return status;
+}
+
+cb_status cb_lower_plan(const cb_lowered *of, const cb_plan *plan, cb_arena *arena,
+                        cb_expanded *expanded, cb_program **out, cb_error *err) {
+    const bool is_single = !of->grouping;
+    if (is_single) CB_TRY(refuse_groups(of->single, plan, err));
+    CB_TRY(cb_expand(of->joint, of->single, of->grouping, of->p, plan, arena, expanded, err));
+    if (of->fuses) CB_TRY(cb_fuse(of->joint, of->single, of->fuses, arena, expanded, err));
+    return cb_lower_expanded(of->joint, of->single, expanded, arena->alloc, out, err);
 }
 
 cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
                    cb_fuses_fn fuses, cb_alloc *alloc, cb_program **out, cb_error *err) {
-    return lower((lowering){.g = joint, .p = p, .plan = plan, .err = err}, fuses, NULL, alloc, out);
-}
-
-cb_status cb_lower_groups(const cb_graph *joint, const cb_problem *p, const cb_expanded *expanded,
-                          cb_alloc *alloc, cb_program **out, cb_error *err) {
-    const lowering x = {
-        .g = joint, .p = p, .plan = &expanded->plan, .planned = expanded->step, .err = err};
-    return lower(x, NULL, expanded, alloc, out);
+    const cb_lowered of = {.joint = joint, .single = p, .p = p, .fuses = fuses};
+    cb_expanded expanded;
+    cb_arena arena;
+    cb_arena_init(&arena, alloc);
+    const cb_status status = cb_lower_plan(&of, plan, &arena, &expanded, out, err);
+    cb_arena_free(&arena);
+    return status;
 }
 
 void cb_program_free(cb_program *program) {

@@ -7,7 +7,7 @@
 #ifndef CB_LOWER_MOVES_H
 #define CB_LOWER_MOVES_H
 
-#include "../fuse/fuse.h"
+#include "../fuse/expand.h"
 #include "program.h"
 
 /* Fills the moves of a program whose groups are single steps and whose buffers are known; `memory`

@@ -14,7 +14,7 @@
 #ifndef CB_LOWER_PROGRAM_H
 #define CB_LOWER_PROGRAM_H
 
-#include "../fuse/fuses.h"
+#include "../fuse/expand.h"
 #include "../ir/graph.h"
 #include "../plan/schedule/plan.h"
 
@@ -113,16 +113,26 @@ typedef struct cb_program {
     uint64_t live_bytes; /* liveness peak, scratch included: what the debug backend must measure */
 } cb_program;
 
-struct cb_expanded;
+/* What plans are of. */
+typedef struct cb_lowered {
+    const cb_graph *joint;
+    const cb_problem *single;    /* op by op, as cb_annotate gives it */
+    const cb_problem *p;         /* of groups (contract.h), or `single` */
+    const cb_grouping *grouping; /* NULL: p is `single` */
+    cb_fuses_fn fuses;           /* NULL: groups run as they are planned, at the plan's offsets */
+} cb_lowered;
 
-/* fuses NULL: every instruction is a group of its own, at the plan's offsets. */
+/* The plan is expanded, its groups grow (fuse.h), and become the program's. What `expanded` says
+ * lies in `arena`. */
+CB_MUST_CHECK cb_status cb_lower_plan(const cb_lowered *of, const cb_plan *plan, cb_arena *arena,
+                                      cb_expanded *expanded, cb_program **out, cb_error *err);
+CB_MUST_CHECK cb_status cb_lower_expanded(const cb_graph *joint, const cb_problem *single,
+                                          const cb_expanded *expanded, cb_alloc *alloc,
+                                          cb_program **out, cb_error *err);
+/* The same of a plan of single ops. */
 CB_MUST_CHECK cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
                                  cb_fuses_fn fuses, cb_alloc *alloc, cb_program **out,
                                  cb_error *err);
-/* The program of a plan that has groups already: its bytes are the plan's (expand.h). */
-CB_MUST_CHECK cb_status cb_lower_groups(const cb_graph *joint, const cb_problem *p,
-                                        const struct cb_expanded *expanded, cb_alloc *alloc,
-                                        cb_program **out, cb_error *err);
 void cb_program_free(cb_program *program);
 /* Every operand inside its buffer, no two live buffers overlap, every read after a write. */
 CB_MUST_CHECK cb_status cb_program_verify(const cb_program *program, cb_error *err);

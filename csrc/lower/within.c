@@ -2,14 +2,12 @@
  * finds for it, and the smallest at any price. */
 #include "within.h"
 
-#include "../fuse/merge.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 typedef struct within {
-    const cb_within *of;
+    const cb_lowered *of;
     cb_plan_options options;
     cb_alloc *alloc;
     cb_error *err;
@@ -26,22 +24,12 @@ static void drop(both *b) {
     *b = (both){0};
 }
 
-cb_status cb_lower_merged(const cb_within *of, const cb_plan *plan, bool merges, cb_arena *arena,
-                          cb_expanded *expanded, cb_program **out, cb_error *err) {
-    CB_TRY(cb_expand(of->joint, of->single, of->grouping, of->p, plan, arena, expanded, err));
-    if (merges) CB_TRY(cb_merge(of->joint, of->single, of->fuses, arena, expanded, err));
-    return cb_lower_groups(of->joint, of->p, expanded, arena->alloc, out, err);
-}
-
 static cb_status lower(const within *w, both *out) {
-    const cb_within *of = w->of;
-    if (!of->single)
-        return cb_lower(of->joint, of->p, out->plan, of->fuses, w->alloc, &out->program, w->err);
     cb_arena scratch;
     cb_expanded expanded;
     cb_arena_init(&scratch, w->alloc);
     const cb_status status =
-        cb_lower_merged(of, out->plan, true, &scratch, &expanded, &out->program, w->err);
+        cb_lower_plan(w->of, out->plan, &scratch, &expanded, &out->program, w->err);
     cb_arena_free(&scratch);
     return status;
 }
@@ -113,7 +101,7 @@ static cb_status choose(const within *w, both *out) {
     return CB_OK;
 }
 
-cb_status cb_plan_within(const cb_within *of, const cb_plan_options *options, cb_alloc *alloc,
+cb_status cb_plan_within(const cb_lowered *of, const cb_plan_options *options, cb_alloc *alloc,
                          cb_plan **plan, cb_program **program, cb_error *err) {
     const within w = {of, *options, alloc, err};
     both found = {0};

@@ -39,8 +39,8 @@ static cb_status make_found(const model *m, cb_alloc *alloc, cb_preset preset, f
     CB_TRY(cb_grouping_verify(&x->grouping, m->joint, m->problem, &err));
     CB_TRY(cb_contract(m->joint, m->problem, &x->grouping, alloc, &x->problem, &err));
     CB_TRY(cb_plan_make(x->problem, &options, alloc, &x->plan, &err));
-    const cb_within of = {m->joint, x->problem, fuses_all, m->problem, &x->grouping};
-    CB_TRY(cb_lower_merged(&of, x->plan, true, &x->arena, &x->expanded, &x->program, &err));
+    const cb_lowered of = {m->joint, m->problem, x->problem, &x->grouping, fuses_all};
+    CB_TRY(cb_lower_plan(&of, x->plan, &x->arena, &x->expanded, &x->program, &err));
     return cb_program_verify(x->program, &err);
 }
 

@@ -37,9 +37,8 @@ static cb_status make_grouped(const model *m, const cb_group_request *ask, cb_al
     CB_TRY(cb_grouping_make(m->joint, m->problem, ask, fuses_all, &x->arena, &x->grouping, &err));
     CB_TRY(cb_contract(m->joint, m->problem, &x->grouping, alloc, &x->problem, &err));
     CB_TRY(cb_plan_make(x->problem, &options, alloc, &x->plan, &err));
-    CB_TRY(cb_expand(m->joint, m->problem, &x->grouping, x->problem, x->plan, &x->arena,
-                     &x->expanded, &err));
-    CB_TRY(cb_lower_groups(m->joint, x->problem, &x->expanded, alloc, &x->program, &err));
+    const cb_lowered of = {m->joint, m->problem, x->problem, &x->grouping, NULL};
+    CB_TRY(cb_lower_plan(&of, x->plan, &x->arena, &x->expanded, &x->program, &err));
     return cb_program_verify(x->program, &err);
 }
 

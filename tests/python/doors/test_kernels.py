@@ -188,12 +188,12 @@ def test_out_is_for_gradients():
         step(x, out=x.copy())
 
 
-def test_what_runs_again_is_marked_and_groups_of_a_plan_say_so(model):
+def test_what_runs_again_is_marked_and_groups_say_why_they_end(model):
     step = cutback.value_and_grad(model.loss, preset="recompute_all", groups=True)
     step(model.params(), *model.data())
     kernels = json.loads(step.executable.text("kernels"))
     again = [[op["name"] for op in g["ops"] if op["recomputed"]] for g in kernels["groups"]]
     picture = report.kernels_svg(kernels)
     assert any(again) and picture.count("runs again: ") == sum(map(bool, again))
-    assert "is planned so" in step.plan.explain(kernels=True)
+    assert "which fuses with nothing" in step.plan.explain(kernels=True)
     assert "None" not in step.plan.explain(kernels=True)

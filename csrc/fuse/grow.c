@@ -1,4 +1,4 @@
-#include "join.h"
+#include "grow.h"
 
 static cb_shaped shapes_of(const cb_steps *s, uint32_t step) {
     const cb_op *op = cb_step_op(s, step);
@@ -109,18 +109,12 @@ cb_group_end cb_join(cb_joining *x, uint32_t step) {
     return end;
 }
 
-bool cb_joining_is_narrow(const cb_joining *x, uint32_t step) {
+cb_domain cb_longer_rows(const cb_joining *x, uint32_t step) {
     const cb_shaped of = shapes_of(x->steps, step);
     cb_domain own = {0};
-    return cb_domain_join(&own, &of) && own.count == x->domain.count &&
-           own.columns > x->domain.columns;
-}
-
-void cb_joining_widen(cb_joining *x, uint32_t step) {
-    const cb_shaped of = shapes_of(x->steps, step);
-    x->start = (cb_domain){0};
-    (void)cb_domain_join(&x->start, &of); /* it has rows */
-    cb_joining_cut(x, 0);
+    const bool is_longer = cb_domain_join(&own, &of) && own.count == x->domain.count &&
+                           own.columns > x->domain.columns;
+    return is_longer ? own : (cb_domain){0};
 }
 
 void cb_joining_cut(cb_joining *x, uint32_t n) {
@@ -131,4 +125,49 @@ void cb_joining_cut(cb_joining *x, uint32_t n) {
     x->domain = x->start;
     x->parts = (cb_parts){0};
     for (uint32_t i = 0; i < n; i++) (void)cb_join(x, step[i]); /* they did before, in this order */
+}
+
+void cb_joining_start(cb_joining *x, cb_domain domain) {
+    x->start = domain;
+    cb_joining_cut(x, 0);
+}
+
+/* ---- growth ---------------------------------------------------------------------------------- */
+
+/* From an empty group on, which starts with the rows of `start`. */
+static uint32_t grow_once(cb_growing *g, uint32_t first, cb_domain start, cb_domain *longer) {
+    uint32_t at = first + 1, deferred = 0;
+    cb_joining_start(g->joining, start);
+    g->begin(g->user);
+    g->end = g->take(g->user, first, longer);
+    g->end_unit = first;
+    for (; g->joining->n > 0 && at < g->n_unit && g->joining->n < g->members; at++) {
+        if (g->passes(g->user, at)) continue;
+        const cb_group_end end = g->take(g->user, at, longer);
+        if (end == CB_END_NONE || g->end == CB_END_NONE) {
+            g->end = end;
+            g->end_unit = at;
+        }
+        if (end != CB_END_NONE && deferred++ == g->deferred) break;
+    }
+    if (g->end != CB_END_NONE) return at;
+    while (at < g->n_unit && g->passes(g->user, at)) at++;
+    g->end = at < g->n_unit ? CB_END_LIMIT : CB_END_PROGRAM;
+    g->end_unit = at < g->n_unit ? at : CB_NONE;
+    return at;
+}
+
+/* Longer rows, once they are known, may let in more: then the group starts with them. */
+uint32_t cb_grow(cb_growing *g, uint32_t first) {
+    cb_domain start = {0}, longer = {0}, unused = {0};
+    uint32_t at = grow_once(g, first, start, &longer);
+    while (longer.count > 0) {
+        const cb_domain rows = longer;
+        const uint32_t n = g->joining->n;
+        longer = (cb_domain){0};
+        at = grow_once(g, first, rows, &longer);
+        if (g->joining->n < n) return grow_once(g, first, start, &unused);
+        start = rows;
+    }
+    return at;
 }

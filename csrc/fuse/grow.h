@@ -1,0 +1,59 @@
+/* grow.h: one group while it grows: which steps may run in it, by what they compute, and which of
+ * those that come next join. Bytes are no matter here (room.h). */
+#ifndef CB_FUSE_GROW_H
+#define CB_FUSE_GROW_H
+
+#include "fuses.h"
+#include "reads.h"
+#include "steps.h"
+
+#define CB_GROUP_MOST 64 /* instructions */
+
+typedef struct cb_joining {
+    const cb_steps *steps;
+    cb_fuses_fn fuses;
+    cb_domain domain;
+    cb_domain start; /* that of the group when it is empty */
+    uint32_t n, step[CB_GROUP_MOST];
+    cb_part part[CB_GROUP_MOST];
+    cb_parts parts;
+    uint8_t *made; /* [n_place] cb_made, for what members make; OUTSIDE elsewhere */
+} cb_joining;
+
+CB_MUST_CHECK cb_status cb_joining_init(cb_joining *x, const cb_steps *steps, cb_fuses_fn fuses,
+                                        cb_arena *arena, cb_error *err);
+/* Adds a step: CB_END_NONE; or leaves the group as it was: what keeps it out. */
+cb_group_end cb_join(cb_joining *x, uint32_t step);
+/* Whether a step could be in any group at all. */
+bool cb_can_join(const cb_joining *x, uint32_t step);
+/* The domain of a step whose rows are longer than the group's, over as many elements: a group that
+ * starts with these rows may have room for both. {0, 0}: they are not. */
+cb_domain cb_longer_rows(const cb_joining *x, uint32_t step);
+/* Leaves the first `n` members, as if no other had joined. */
+void cb_joining_cut(cb_joining *x, uint32_t n);
+/* Empties the group, which then starts with this domain. */
+void cb_joining_start(cb_joining *x, cb_domain domain);
+
+/* Growth is list scheduling with a small lookahead over units, which are steps or groups of steps:
+ * a group opens with a unit and takes what belongs to it among the next ones; what does not is
+ * deferred, a few at most. */
+typedef struct cb_growing {
+    cb_joining *joining;
+    uint32_t n_unit;
+    uint32_t deferred; /* units that are passed over, at most */
+    uint32_t members;  /* steps of a group, at most */
+    void *user;
+    void (*begin)(void *user);              /* the group is empty */
+    bool (*passes)(void *user, uint32_t u); /* a unit that is neither taken nor deferred */
+    /* Adds a unit to `joining` and `user`'s notes: CB_END_NONE; or leaves them as they were. Where
+     * longer rows keep it out, it says which. */
+    cb_group_end (*take)(void *user, uint32_t u, cb_domain *longer);
+    /* Results: why the group ends, and at which unit; CB_NONE: at none. */
+    cb_group_end end;
+    uint32_t end_unit;
+} cb_growing;
+
+/* Fills `joining` from unit `first` on; returns the end of what was looked at. */
+uint32_t cb_grow(cb_growing *g, uint32_t first);
+
+#endif
