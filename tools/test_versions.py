@@ -2,6 +2,7 @@
 
     python3 tools/test_versions.py                      all pairs
     python3 tools/test_versions.py 3.11=2.13.0 3.12=    some; "3.12=": what needs no PyTorch
+    python3 tools/test_versions.py 3.13= --tests tests/python/doors    a part of the tests
 
 Each pair has a virtual environment of its own in build/versions, in which the package is built. A
 pair that is not available here is listed as not run, with the reason: this Python is not installed,
@@ -17,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import which
 
@@ -85,10 +87,10 @@ def prepare(pair: str, cuda_builds: bool) -> Path:
     return python
 
 
-def run(python: Path, has_torch: bool) -> tuple[bool, str]:
-    """Whether all tests pass, and pytest's last words."""
+def run(python: Path, runs: Sequence[Sequence[str]]) -> tuple[bool, str]:
+    """Whether all tests pass, and pytest's last words, of a run of pytest for each of ``runs``."""
     words, passed = [], True
-    for tests in (WITHOUT_TORCH, WITH_TORCH)[: 1 + has_torch]:
+    for tests in runs:
         command = [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", *tests]
         told = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         print(told.stdout, flush=True)
@@ -101,11 +103,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("pairs", nargs="*", default=PAIRS, metavar="PYTHON=TORCH")
     parser.add_argument("--cuda-builds", action="store_true", help="also where CUDA comes with it")
+    parser.add_argument("--tests", nargs="+", metavar="PATH", help="these, in place of all")
     given = parser.parse_args()
     rows, failed, ran = [], False, 0
     for pair in given.pairs:
         try:
-            passed, words = run(prepare(pair, given.cuda_builds), not pair.endswith("="))
+            runs = (WITHOUT_TORCH, WITH_TORCH)[: 1 if pair.endswith("=") else 2]
+            python = prepare(pair, given.cuda_builds)
+            passed, words = run(python, [given.tests] if given.tests else runs)
             failed, ran = failed or not passed, ran + 1
         except NotHereError as reason:
             words = f"not run: {reason}"

@@ -19,7 +19,11 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp,
 from cutback.torch import checkpoint, checkpoint_plan
 from cutback.torch.eager.plan import forget_plans
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    # PyTorch 2.14 warns of its own forward-mode formulas
+    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning"),
+]
 aten = torch.ops.aten
 
 BUDGETS: tuple[Any, ...] = (None, "min")

@@ -431,6 +431,8 @@ def test_writes_that_autograd_does_not_see_in_a_region(f: Callable[..., Any]) ->
     assert same(two_steps(f, lambda x, n: ct.checkpoint(f, x, n)), two_steps(f, f), PLAIN)
 
 
+# PyTorch 2.14 has 16 bytes left at the end of the forward, which no plan knows
+@pytest.mark.filterwarnings("ignore:parts of the model are not planned")
 def test_an_input_that_is_given_other_memory() -> None:
     def f(x: Any, n: Any) -> Any:
         h = (n * x).sin()
