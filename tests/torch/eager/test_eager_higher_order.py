@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.while_loop import while_loop
+from torch.testing._internal.two_tensor import TwoTensor
 
 import cutback.torch as ct
 
@@ -63,3 +64,23 @@ def test_a_branch_that_writes_into_its_operand_is_refused(budget: Any) -> None:
     with pytest.raises(NotImplementedError, match="cond writes into one of its arguments"):
         ct.checkpoint(fn, x, w, **options)
     assert ct.checkpoint(torch.sin, w).grad_fn is not None  # nothing is left behind
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("compile_", [lambda f: torch.compile(f, backend="aot_eager"), ct.compile])
+def test_a_region_in_what_is_compiled_runs_outside_of_the_graphs(compile_: Any) -> None:
+    """Dynamo traced our own code, and failed at gradients that are tensor subclasses."""
+    modes = []
+
+    def region(a: Any, w: Any) -> Any:
+        modes.append(torch.compiler.is_dynamo_compiling())
+        return (a * w).sin().exp()
+
+    step = compile_(lambda x, w: ct.checkpoint(region, x.sin(), w).cos())
+    w = torch.linspace(-1, 1, 4, requires_grad=True)
+    x = TwoTensor(torch.ones(4), torch.full((4,), 2.0))
+    for _ in range(3):
+        step(x, w).sum().backward()
+    assert modes == [False] * 3
+    (right,) = torch.autograd.grad(region(x.sin(), w).cos().sum(), w)
+    assert torch.allclose(w.grad.a, 3 * right.a) and torch.allclose(w.grad.b, 3 * right.b)

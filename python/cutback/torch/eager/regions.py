@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 
 from ...planner.plan import Plan
 from ..flags import check_flags
@@ -22,6 +23,14 @@ from .plan import check_wish, is_unplanned, plan_region, run_planned
 from .policy import Policy, resolve
 from .rerun import unpack
 from .transforms import disables_hooks, refuse_plan, transform_around, warn_of_hooks
+
+
+@_disable_dynamo
+def _outside_of_graphs(given: dict[str, Any]) -> Any:
+    """A region in what is compiled: Dynamo, which would trace our own code, ends its graph here,
+    and the region runs as in eager mode."""
+    options = {k: v for k, v in given.items() if k not in ("fn", "args", "kwargs")}
+    return checkpoint(given["fn"], *given["args"], **options, **given["kwargs"])
 
 
 def checkpoint(
@@ -88,6 +97,8 @@ def checkpoint(
         RuntimeError: in the backward, if a tensor that is needed was modified after the region.
     """
     given = dict(locals())
+    if torch.compiler.is_dynamo_compiling():
+        return _outside_of_graphs(given)
     check_flags(offload=offload)
     refuse_unusual(use_reentrant, preserve_rng_state, determinism_check, debug, early_stop)
     refuse_hooks(respect_saved_tensors_hooks)
