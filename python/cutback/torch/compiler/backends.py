@@ -34,6 +34,7 @@ from .wishes import may_offload
 CODEGENS = ("eager", "inductor")
 
 _GIVES_MEMORY = "Encountered a set_ on a graph input"  # AOTAutograd's words
+_GIVERS = ("set_", "set_data", "shallow_copy_data_")  # the last by PyTorch 2.14
 _DEPTH = 12  # frames of PyTorch between our functions and those of PyTorch that we look for
 
 
@@ -234,7 +235,7 @@ def _given_memory(gm: fx.GraphModule) -> str:
         called = (
             node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         )
-        if called in ("set_", "set_data") and node.args[0].op == "placeholder":
+        if called in _GIVERS and node.args[0].op == "placeholder":
             found.append(f"{node.args[0].name} ({location(node)})")
     return ", ".join(dict.fromkeys(found)) or "the graph"
 
