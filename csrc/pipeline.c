@@ -227,7 +227,8 @@ static cb_status share_in_bytes(const cb_step *step, const cb_plan_options *opti
     return CB_OK;
 }
 
-/* Where groups keep no budget, or have no smaller program, ops are planned one by one. */
+/* Where groups keep no budget, have no smaller program or would have to move to the host, ops are
+ * planned one by one. */
 static cb_status make_with_groups(cb_step *step, const cb_plan_options *options, cb_error *err) {
     const bool smallest = options->budget.kind == CB_BUDGET_MIN;
     cb_plan_options by_op = *options;
@@ -238,7 +239,8 @@ static cb_status make_with_groups(cb_step *step, const cb_plan_options *options,
     cb_plan *plan = NULL;
     cb_program *program = NULL;
     const cb_status status = make_within(step, options, err);
-    if (status != CB_INFEASIBLE && !(smallest && status == CB_OK)) return status;
+    const bool has_other = status == CB_INFEASIBLE || status == CB_UNSUPPORTED;
+    if (!has_other && !(smallest && status == CB_OK)) return status;
     CB_TRY(share_in_bytes(step, options, &by_op.budget, err));
     const cb_status other = cb_plan_within(&alone, &by_op, &step->ctx->alloc, &plan, &program, err);
     if (other == CB_INFEASIBLE && status == CB_OK) return CB_OK;
@@ -274,8 +276,10 @@ static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error 
     return step->single ? make_with_groups(step, &options, err) : make_within(step, &options, err);
 }
 
+/* Of a plan in groups, the ops that its steps run. */
 static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err) {
-    CB_TRY(cb_split_make(step->joint, step->plan, &step->ctx->alloc, split, err));
+    const cb_plan *plan = step->single ? &step->expanded.plan : step->plan;
+    CB_TRY(cb_split_make(step->joint, plan, &step->ctx->alloc, split, err));
     CB_TRY(cb_graph_verify(split->forward, CB_SPEC_SPLIT, err));
     return cb_graph_verify(split->backward, CB_SPEC_SPLIT, err);
 }
@@ -433,13 +437,10 @@ void cb_step_free(cb_step *step) {
 }
 
 static cb_status print_half(const cb_step *step, bool backward, cb_str *out, cb_error *err) {
-    cb_split split;
-    if (step->single)
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "text: a step that was planned in groups is not split into forward and "
-                       "backward");
-    CB_TRY(cb_split_make(step->joint, step->plan, &step->ctx->alloc, &split, err));
-    cb_status status = cb_graph_print(backward ? split.backward : split.forward, out, err);
+    cb_split split = {0};
+    cb_status status = make_split(step, &split, err);
+    if (status == CB_OK)
+        status = cb_graph_print(backward ? split.backward : split.forward, out, err);
     cb_split_free(&split);
     return status;
 }

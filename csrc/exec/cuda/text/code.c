@@ -42,8 +42,11 @@ void cb_cu_add(cb_cu_code *c, const char *format, ...) {
     va_start(arguments, format);
     const int n = vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    if (n < 0 || (size_t)n >= sizeof line) c->failed = true;
-    else cb_str_add(&c->body, line, (size_t)n);
+    if (n >= 0 && (size_t)n < sizeof line) cb_str_add(&c->body, line, (size_t)n);
+    else if (c->status == CB_OK)
+        c->status = cb_fail(&c->error, CB_INTERNAL,
+                            "cuda: a piece of a kernel's text has %d characters, of %zu at most", n,
+                            sizeof line - 1);
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */

@@ -78,9 +78,9 @@ typedef struct cb_cu_code {
     int capability;  /* of the device */
     const cb_cu_blaslt *blaslt;
     void *products;   /* handle of cuBLASLt; NULL: every product is a kernel */
-    cb_status status; /* of calls for products; not CB_OK: `error` */
+    cb_status status; /* of a request for a product, or of the text; not CB_OK: `error` */
     cb_error error;
-    bool failed; /* out of memory, or a kernel that is too large */
+    bool failed; /* a kernel has too many parameters */
     /* the kernel that is being written */
     cb_str body;
     cb_cu_param param[CB_CU_PARAMS];

@@ -29,6 +29,8 @@ def check_step(drawn, step, want):
         steps = [t for group in kernels["groups"] for t in group["steps"]]
         assert sorted(set(steps)) == list(range(len(plan["steps"])))
         assert all(group["steps"] == sorted(group["steps"]) for group in kernels["groups"])
+    for half in ("forward", "backward"):  # of the ops that the steps run
+        assert step.text(half).startswith("cutback.graph")
     bits, peak = run(step)
     assert bits == want and peak == kernels["arena_bytes"]
     again = drawn.compile(groups=FOUND, plan_json=json.dumps(plan), backend="debug", device=ROW)
@@ -133,6 +135,24 @@ def test_a_plan_of_single_ops_and_one_of_groups_come_back():
 def test_the_smallest_in_groups_is_no_larger():
     in_groups = evonorm_step(groups=True, budget="min")[0]
     assert in_groups.planned.arena_bytes <= evonorm_step(budget="min")[0].planned.arena_bytes
+
+
+def test_what_moves_to_the_host_is_planned_op_by_op():
+    policy = cb.policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["h"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+
+    def loss(x):
+        return cb.sum(F.gelu(cb.checkpoint_name(x @ x, "h")))
+
+    step, alone = (cb.value_and_grad(loss, policy=policy, groups=g) for g in (True, False))
+    assert all(np.array_equal(a, b) for a, b in zip(step(x), alone(x), strict=True))
+    assert not step.plan.in_groups and step.plan.offloaded
+    assert step.plan.to_json() == alone.plan.to_json()
 
 
 @pytest.mark.parametrize("measure", ["live", "total", "saved"])
