@@ -7,6 +7,7 @@
 #include "../base/sort.h"
 #include "../plan/model/inlining.h"
 #include "contract.h"
+#include "steps.h"
 
 #define IN_ARGUMENT CB_NONE
 
@@ -231,15 +232,8 @@ static void share_scratch(expanding *x, uint32_t step, uint32_t first) {
 }
 
 static cb_part part_of(const expanding *x, uint32_t id, const cb_domain *domain) {
-    const cb_op *op = &x->g->ops.at[id];
-    const cb_value *values = x->g->values.at;
-    const cb_value_id *ins = cb_op_ins(x->g, id);
-    const cb_shaped shaped = {.code = op->code,
-                              .attrs = cb_op_attrs(x->g, id),
-                              .in0 = op->n_in > 0 ? &values[ins[0]].shape : NULL,
-                              .in1 = op->n_in > 1 ? &values[ins[1]].shape : NULL,
-                              .out0 = &values[op->out_begin].shape};
-    return cb_part_of(&shaped, domain);
+    const cb_shaped op = cb_shaped_op(x->g, id);
+    return cb_part_of(&op, domain);
 }
 
 /* A group of one instruction has a domain only where it makes a local. */

@@ -1,16 +1,7 @@
 #include "grow.h"
 
 static cb_shaped shapes_of(const cb_steps *s, uint32_t step) {
-    const cb_op *op = cb_step_op(s, step);
-    const cb_value *values = s->g->values.at;
-    const cb_value_id *ins = cb_op_ins(s->g, cb_step_id(s, step));
-    return (cb_shaped){
-        .code = op->code,
-        .attrs = cb_op_attrs(s->g, cb_step_id(s, step)),
-        .in0 = op->n_in > 0 ? &values[ins[0]].shape : NULL,
-        .in1 = op->n_in > 1 ? &values[ins[1]].shape : NULL,
-        .out0 = &values[op->out_begin].shape,
-    };
+    return cb_shaped_op(s->g, cb_step_id(s, step));
 }
 
 cb_status cb_joining_init(cb_joining *x, const cb_steps *steps, cb_fuses_fn fuses, cb_arena *arena,

@@ -1,5 +1,18 @@
 #include "steps.h"
 
+cb_shaped cb_shaped_op(const cb_graph *g, cb_op_id id) {
+    const cb_op *op = &g->ops.at[id];
+    const cb_value *values = g->values.at;
+    const cb_value_id *ins = cb_op_ins(g, id);
+    return (cb_shaped){
+        .code = op->code,
+        .attrs = cb_op_attrs(g, id),
+        .in0 = op->n_in > 0 ? &values[ins[0]].shape : NULL,
+        .in1 = op->n_in > 1 ? &values[ins[1]].shape : NULL,
+        .out0 = &values[op->out_begin].shape,
+    };
+}
+
 cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p, const cb_plan *plan,
                         cb_arena *arena, cb_error *err) {
     const uint32_t n_step = plan->schedule.n_step;

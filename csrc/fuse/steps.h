@@ -8,6 +8,10 @@
 
 #include "../ir/graph.h"
 #include "../plan/schedule/plan.h"
+#include "domain.h"
+
+/* An op of a graph as domains see it. */
+cb_shaped cb_shaped_op(const cb_graph *g, cb_op_id id);
 
 typedef struct cb_steps {
     const cb_graph *g;
