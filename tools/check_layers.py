@@ -13,6 +13,8 @@ There are no circles within the core and the extension module either: a unit (NA
 does not include or call a unit that leads back to it, directly or through others. PYTHON_LEFT is
 the table for Python packages. It covers all imports, including those inside functions and those for
 types only, and no module imports one that leads back to it.
+A folder of csrc has at most FILES_MOST source files. CROWDED lists the folders that had more when
+this limit was set, with the number that each may have.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import ast
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -87,6 +90,17 @@ PYTHON_LEFT: dict[str, tuple[str, ...]] = {
     "cutback.torch.profiler": ("cutback.torch.compiler",),
 }
 FACES = {"cutback.torch"}  # packages whose __init__.py hands out what lies below
+
+# Source files directly in one folder of csrc. When a crowded folder loses files, lower its number.
+FILES_MOST = 25
+CROWDED = {
+    "csrc/base": 42,
+    "csrc/ir": 28,
+    "csrc/optim": 40,
+    "csrc/optim/algorithms": 32,
+    "csrc/plan/schedule": 28,
+    "csrc/plan/search": 39,
+}
 
 # What the core may not call, and the only files that may.
 FORBIDDEN: dict[str, tuple[str, ...]] = {
@@ -307,6 +321,16 @@ def check_units(root: Path) -> Iterator[tuple[Path, int, str]]:
         yield path, number, f"{what} is of {end}, which uses {start}: a circle"
 
 
+def check_folders(root: Path) -> Iterator[tuple[Path, int, str]]:
+    """Folders of csrc with too many source files."""
+    core = root / "csrc"
+    counts = Counter(path.parent for path in sources(root) if path.is_relative_to(core))
+    for folder, count in sorted(counts.items()):
+        most = CROWDED.get(folder.relative_to(root).as_posix(), FILES_MOST)
+        if count > most:
+            yield folder, 1, f"has {count} source files, at most {most} are allowed: divide it"
+
+
 def print_order(root: Path, folder: str) -> None:
     """The units of a folder (`plan/search`), a line of those that use none but the lines above."""
     edges = unit_edges(root)
@@ -373,6 +397,7 @@ def check_tree(root: Path) -> list[str]:
     checks += [(path, check_python(root, path)) for path in python_sources(root)]
     checks += [(path, [(number, what)]) for path, number, what in check_circles(root)]
     checks += [(path, [(number, what)]) for path, number, what in check_units(root)]
+    checks += [(path, [(number, what)]) for path, number, what in check_folders(root)]
     return [
         f"{path.relative_to(root)}:{number}: {problem}"
         for path, problems in checks
@@ -427,7 +452,17 @@ def self_test() -> None:
         "python/cutback/torch/graph/b.py": "def f():\n    import cutback.torch.eager.a\n",
         "python/cutback/torch/compiler/d.py": "from ..graph import b\nfrom .. import hooks\n",
     }
+    crowds = {  # empty headers in each folder, beside those above
+        "csrc/micro": FILES_MOST + 1,
+        "csrc/exec/cuda/text": FILES_MOST,
+        "csrc/base": CROWDED["csrc/base"] - 1,
+        "csrc/ir": CROWDED["csrc/ir"] - 2,
+    }
+    for folder, n in crowds.items():
+        files |= {f"{folder}/empty{i}.h": "" for i in range(n)}
     want = [
+        "csrc/micro:1",  # more than FILES_MOST
+        "csrc/base:1",  # more than it may have
         "csrc/base/vec.h:1",
         "csrc/exec/run.c:1",
         "csrc/exec/run.c:2",
