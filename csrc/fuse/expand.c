@@ -32,6 +32,20 @@ typedef struct expanding {
     uint32_t n_step, n_in, n_out, n_instance; /* written so far */
 } expanding;
 
+bool cb_groups_new(cb_groups *groups, size_t n_group, size_t n_instr, size_t n_instance,
+                   cb_arena *arena) {
+    groups->begin = CB_NEW(arena, uint32_t, n_group + 1);
+    groups->step = CB_NEW(arena, uint32_t, n_instr);
+    groups->part = CB_NEW(arena, uint8_t, n_instr);
+    groups->domain = CB_NEW(arena, cb_domain, n_group);
+    groups->end = CB_NEW(arena, uint8_t, n_group);
+    groups->end_step = CB_NEW(arena, uint32_t, n_group);
+    groups->end_wait = CB_NEW(arena, uint32_t, n_group);
+    groups->life = CB_NEW(arena, cb_life, n_instance);
+    return groups->begin && groups->step && groups->part && groups->domain && groups->end &&
+           groups->end_step && groups->end_wait && groups->life;
+}
+
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
 static bool has_bit(uint64_t bits, uint32_t i) { return bits >> i & 1; }
@@ -85,21 +99,6 @@ static cb_status make_scratch(expanding *x) {
     return CB_OK;
 }
 
-static cb_status make_groups(expanding *x, size_t n_group, size_t n_instr, size_t n_instance) {
-    cb_groups *groups = &x->out->groups;
-    groups->begin = CB_NEW(x->arena, uint32_t, n_group + 1);
-    groups->step = CB_NEW(x->arena, uint32_t, n_instr);
-    groups->part = CB_NEW(x->arena, uint8_t, n_instr);
-    groups->domain = CB_NEW(x->arena, cb_domain, n_group);
-    groups->end = CB_NEW(x->arena, uint8_t, n_group);
-    groups->end_step = CB_NEW(x->arena, uint32_t, n_group);
-    groups->end_wait = CB_NEW(x->arena, uint32_t, n_group);
-    groups->life = CB_NEW(x->arena, cb_life, n_instance);
-    const bool all = groups->begin && groups->step && groups->part && groups->domain &&
-                     groups->end && groups->end_step && groups->end_wait && groups->life;
-    return all ? CB_OK : cb_no_memory(x->err);
-}
-
 /* Arrays for all that the steps run. */
 static cb_status make_arrays(expanding *x) {
     const uint32_t n_old = x->plan->schedule.n_step;
@@ -120,7 +119,8 @@ static cb_status make_arrays(expanding *x) {
     lives->in_begin = CB_NEW(x->arena, uint32_t, n + (size_t)1);
     lives->out_begin = CB_NEW(x->arena, uint32_t, n + (size_t)1);
     lives->scratch_instance = CB_NEW(x->arena, uint32_t, n);
-    CB_TRY(make_groups(x, n_old, n, n_instance));
+    if (!cb_groups_new(&x->out->groups, n_old, n, n_instance, x->arena))
+        return cb_no_memory(x->err);
     const bool whole = x->out->step && x->ops && lives->instance && lives->value_instance_in &&
                        lives->value_instance_out && lives->in_begin && lives->out_begin &&
                        lives->scratch_instance;
@@ -287,7 +287,8 @@ static cb_status keep_steps(expanding *x) {
     const cb_schedule *s = &x->plan->schedule;
     cb_groups *groups = &x->out->groups;
     x->out->plan = *x->plan;
-    CB_TRY(make_groups(x, s->n_step, s->n_step, x->plan->lives.n_instance));
+    if (!cb_groups_new(groups, s->n_step, s->n_step, x->plan->lives.n_instance, x->arena))
+        return cb_no_memory(x->err);
     for (uint32_t t = 0; t < s->n_step; t++) {
         if (t == s->backward_starts) groups->backward_starts = groups->n_group;
         if (x->p->op_flags[s->step[t]] & CB_POP_VIEW || cb_action_at(s, t) != CB_ACTION_RUN)

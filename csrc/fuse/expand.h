@@ -40,6 +40,10 @@ typedef struct cb_groups {
     uint32_t backward_starts;
 } cb_groups;
 
+/* Tables of these sizes, with zeros; false: out of memory. */
+bool cb_groups_new(cb_groups *groups, size_t n_group, size_t n_instr, size_t n_instance,
+                   cb_arena *arena);
+
 typedef struct cb_expanded {
     cb_plan plan;     /* of the graph, op by op, with lives as far as lowering looks at them */
     cb_groups groups; /* its steps in order, one group a step of the plan that runs */

@@ -288,22 +288,13 @@ static cb_status attempt(fusing *x, bool from_start, bool *good) {
 }
 
 static cb_status make_tables(fusing *x) {
-    const size_t n = x->units->n_group, n_instr = x->units->n_instr;
-    cb_groups *out = &x->out;
+    const size_t n = x->units->n_group;
     x->alone = CB_NEW(x->arena, uint8_t, n);
     x->order = CB_NEW(x->arena, uint32_t, n);
     x->unit_begin = CB_NEW(x->arena, uint32_t, n + 1);
-    out->begin = CB_NEW(x->arena, uint32_t, n + 1);
-    out->step = CB_NEW(x->arena, uint32_t, n_instr);
-    out->part = CB_NEW(x->arena, uint8_t, n_instr);
-    out->domain = CB_NEW(x->arena, cb_domain, n);
-    out->end = CB_NEW(x->arena, uint8_t, n);
-    out->end_step = CB_NEW(x->arena, uint32_t, n);
-    out->end_wait = CB_NEW(x->arena, uint32_t, n);
-    out->life = CB_NEW(x->arena, cb_life, x->steps.plan->lives.n_instance);
-    const bool all = x->alone && x->order && x->unit_begin && out->begin && out->step &&
-                     out->part && out->domain && out->end && out->end_step && out->end_wait &&
-                     out->life;
+    const bool all = x->alone && x->order && x->unit_begin &&
+                     cb_groups_new(&x->out, n, x->units->n_instr,
+                                   x->steps.plan->lives.n_instance, x->arena);
     return all ? CB_OK : cb_no_memory(x->err);
 }
 
