@@ -21,7 +21,9 @@ enum {
     CB_OPF_RANDOM = 1 << 5,    /* draws from the counter-based generator: pure, and recomputable */
     CB_OPF_STRIDED = 1 << 6,   /* the kernel reads any strides; other ops get contiguous inputs */
     CB_OPF_MATRIX = 1 << 7, /* the last two axes must be row- or column-major; others may stride */
-    CB_OPF_GRAD = 1 << 8    /* made by autodiff */
+    CB_OPF_GRAD = 1 << 8,   /* made by autodiff */
+    CB_OPF_FUSES = 1 << 9,  /* pointwise in a group: its microcode is known (micro/translate.c) */
+    CB_OPF_BOOLS = 1 << 10  /* bools go in or out, in a group too */
 };
 
 typedef struct cb_op_def {
