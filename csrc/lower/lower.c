@@ -313,9 +313,9 @@ static cb_status lower_all(lowering *x, const cb_expanded *expanded) {
     return measure(x, expanded->step && !expanded->is_fused);
 }
 
-cb_status cb_lower_expanded(const cb_graph *joint, const cb_problem *single,
-                            const cb_expanded *expanded, cb_alloc *alloc, cb_program **out,
-                            cb_error *err) {
+static cb_status lower_expanded(const cb_graph *joint, const cb_problem *single,
+                                const cb_expanded *expanded, cb_alloc *alloc, cb_program **out,
+                                cb_error *err) {
     cb_arena arena;
     cb_arena_init(&arena, alloc);
     cb_program *program = CB_NEW(&arena, cb_program, 1);
@@ -340,18 +340,7 @@ cb_status cb_lower_plan(const cb_lowered *of, const cb_plan *plan, cb_arena *are
     if (is_single) CB_TRY(refuse_groups(of->single, plan, err));
     CB_TRY(cb_expand(of->joint, of->single, of->grouping, of->p, plan, arena, expanded, err));
     if (of->fuses) CB_TRY(cb_fuse(of->joint, of->single, of->fuses, arena, expanded, err));
-    return cb_lower_expanded(of->joint, of->single, expanded, arena->alloc, out, err);
-}
-
-cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
-                   cb_fuses_fn fuses, cb_alloc *alloc, cb_program **out, cb_error *err) {
-    const cb_lowered of = {.joint = joint, .single = p, .p = p, .fuses = fuses};
-    cb_expanded expanded;
-    cb_arena arena;
-    cb_arena_init(&arena, alloc);
-    const cb_status status = cb_lower_plan(&of, plan, &arena, &expanded, out, err);
-    cb_arena_free(&arena);
-    return status;
+    return lower_expanded(of->joint, of->single, expanded, arena->alloc, out, err);
 }
 
 void cb_program_free(cb_program *program) {

@@ -126,13 +126,6 @@ typedef struct cb_lowered {
  * lies in `arena`. */
 CB_MUST_CHECK cb_status cb_lower_plan(const cb_lowered *of, const cb_plan *plan, cb_arena *arena,
                                       cb_expanded *expanded, cb_program **out, cb_error *err);
-CB_MUST_CHECK cb_status cb_lower_expanded(const cb_graph *joint, const cb_problem *single,
-                                          const cb_expanded *expanded, cb_alloc *alloc,
-                                          cb_program **out, cb_error *err);
-/* The same of a plan of single ops. */
-CB_MUST_CHECK cb_status cb_lower(const cb_graph *joint, const cb_problem *p, const cb_plan *plan,
-                                 cb_fuses_fn fuses, cb_alloc *alloc, cb_program **out,
-                                 cb_error *err);
 void cb_program_free(cb_program *program);
 /* Every operand inside its buffer, no two live buffers overlap, every read after a write. */
 CB_MUST_CHECK cb_status cb_program_verify(const cb_program *program, cb_error *err);

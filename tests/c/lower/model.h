@@ -30,6 +30,19 @@ static uint64_t model_workspace(const cb_graph *g, cb_op_id id) {
 }
 #define MODEL_BACKEND .alignment = 64, .workspace = model_workspace
 
+/* The program of a plan of single ops. */
+static inline cb_status lower_single(const cb_graph *joint, const cb_problem *p,
+                                     const cb_plan *plan, cb_fuses_fn fuses, cb_alloc *alloc,
+                                     cb_program **out, cb_error *e) {
+    const cb_lowered of = {.joint = joint, .single = p, .p = p, .fuses = fuses};
+    cb_expanded expanded;
+    cb_arena arena;
+    cb_arena_init(&arena, alloc);
+    const cb_status status = cb_lower_plan(&of, plan, &arena, &expanded, out, e);
+    cb_arena_free(&arena);
+    return status;
+}
+
 typedef struct model {
     cb_graph *forward, *joint;
     cb_problem *problem;
@@ -102,7 +115,7 @@ static inline void check_nomem(cb_alloc *alloc, const model *m, cb_fuses_fn fuse
     for (uint64_t n = 1; status == CB_NOMEM; n++) {
         cb_program *p = NULL;
         cb_alloc_fail(alloc, n);
-        status = cb_lower(m->joint, m->problem, m->plan, fuses, alloc, &p, &err);
+        status = lower_single(m->joint, m->problem, m->plan, fuses, alloc, &p, &err);
         if (status == CB_OK) status = cb_program_verify(p, &err);
         cb_alloc_fail(alloc, 0);
         CHECK(status == CB_NOMEM || status == CB_OK);

@@ -83,7 +83,7 @@ TEST(random_plans_lower_in_groups) {
             const cb_status status = random_make(&alloc, seed, &options, &m, &err);
             CHECK(status == CB_OK || status == CB_INFEASIBLE);
             if (status == CB_OK) {
-                CHECK_OK(cb_lower(m.joint, m.problem, m.plan, fuses_all, &alloc, &p, &err));
+                CHECK_OK(lower_single(m.joint, m.problem, m.plan, fuses_all, &alloc, &p, &err));
                 CHECK_OK(cb_program_verify(p, &err));
                 check_program(&m, p);
                 cb_program_free(p);
@@ -102,7 +102,8 @@ TEST(random_plans_lower_in_groups) {
 static cb_status lower_model(cb_preset preset, cb_fuses_fn fuses, cb_program **out) {
     model m = {0};
     cb_status status = model_make(&alloc, true, true, preset, &m, &err);
-    if (status == CB_OK) status = cb_lower(m.joint, m.problem, m.plan, fuses, &alloc, out, &err);
+    if (status == CB_OK)
+        status = lower_single(m.joint, m.problem, m.plan, fuses, &alloc, out, &err);
     model_free(&m);
     return status;
 }
@@ -274,7 +275,7 @@ TEST(scratch_is_shared_by_who_copies_the_same) {
     cb_program *p = NULL;
     const cb_instr *shared[2] = {NULL, NULL};
     CHECK_OK(make_losses(&m));
-    CHECK_OK(cb_lower(m.joint, m.problem, m.plan, fuses_all, &alloc, &p, &err));
+    CHECK_OK(lower_single(m.joint, m.problem, m.plan, fuses_all, &alloc, &p, &err));
     CHECK_OK(cb_program_verify(p, &err));
     for (uint32_t i = 0; i < p->n_instr; i++) {
         if (p->instr[i].code == CB_OP_CROSS_ENTROPY) shared[0] = &p->instr[i];

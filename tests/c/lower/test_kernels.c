@@ -33,7 +33,7 @@ static cb_status kernels_make(ops_fn ops, cb_fuses_fn fuses, kernels *k, cb_erro
     CB_TRY(cb_joint_build(k->m.forward, &(cb_joint_options){0}, &alloc, &k->m.joint, e));
     CB_TRY(cb_annotate(k->m.joint, &annotate, &alloc, &k->m.problem, e));
     CB_TRY(cb_plan_make(k->m.problem, &plan, &alloc, &k->m.plan, e));
-    CB_TRY(cb_lower(k->m.joint, k->m.problem, k->m.plan, fuses, &alloc, &k->program, e));
+    CB_TRY(lower_single(k->m.joint, k->m.problem, k->m.plan, fuses, &alloc, &k->program, e));
     CB_TRY(cb_program_kernels(k->program, k->m.problem, k->m.plan, &text, e));
     CB_TRY(cb_json_parse(&k->arena, text.at, text.len, &document, e));
     return cb_json_want(document, "groups", CB_JSON_ARRAY, &k->groups, e);

@@ -15,7 +15,7 @@ static cb_status make(model *m, cb_program **program) {
     cb_plan_free(m->plan);
     m->plan = NULL;
     CB_TRY(cb_plan_make(m->problem, &options, &alloc, &m->plan, &err));
-    return cb_lower(m->joint, m->problem, m->plan, NULL, &alloc, program, &err);
+    return lower_single(m->joint, m->problem, m->plan, NULL, &alloc, program, &err);
 }
 
 TEST(what_leaves_comes_back) {

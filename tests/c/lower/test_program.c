@@ -18,7 +18,7 @@ TEST(every_plan_lowers_to_the_bytes_it_promised) {
             model m = {0};
             cb_program *program = NULL;
             CHECK_OK(model_make(&alloc, true, keep, (cb_preset)preset, &m, &err));
-            CHECK_OK(cb_lower(m.joint, m.problem, m.plan, NULL, &alloc, &program, &err));
+            CHECK_OK(lower_single(m.joint, m.problem, m.plan, NULL, &alloc, &program, &err));
             CHECK_OK(cb_program_verify(program, &err));
             CHECK(program->live_bytes == m.plan->live_bytes &&
                   program->arena_bytes <= m.plan->arena_bytes);
@@ -40,7 +40,7 @@ TEST(arguments) {
     model m = {0};
     cb_program *p = NULL;
     CHECK_OK(model_make(&alloc, true, true, CB_PRESET_AUTOGRAD, &m, &err));
-    CHECK_OK(cb_lower(m.joint, m.problem, m.plan, NULL, &alloc, &p, &err));
+    CHECK_OK(lower_single(m.joint, m.problem, m.plan, NULL, &alloc, &p, &err));
     model_free(&m); /* the program owns its memory */
     CHECK_OK(cb_program_verify(p, &err));
     CHECK(p->n_input == 5 && p->n_output == 5);
@@ -64,7 +64,7 @@ TEST(text) {
     cb_arena_init(&scratch, &alloc);
     cb_str_init(&text, &scratch);
     CHECK_OK(model_make(&alloc, true, true, CB_PRESET_RECOMPUTE_ALL, &m, &err));
-    CHECK_OK(cb_lower(m.joint, m.problem, m.plan, NULL, &alloc, &p, &err));
+    CHECK_OK(lower_single(m.joint, m.problem, m.plan, NULL, &alloc, &p, &err));
     CHECK_OK(cb_program_print(p, &text, &err));
     CHECK(strstr(text.at, "cutback.program 1\narena=") == text.at);
     CHECK(strstr(text.at, "input 1 \"w1\" f32[8,16] param\n") != NULL);
@@ -92,7 +92,7 @@ TEST(verifier_finds_what_is_wrong) {
     model m = {0};
     cb_program *p = NULL;
     CHECK_OK(model_make(&alloc, true, true, CB_PRESET_AUTOGRAD, &m, &err));
-    CHECK_OK(cb_lower(m.joint, m.problem, m.plan, NULL, &alloc, &p, &err));
+    CHECK_OK(lower_single(m.joint, m.problem, m.plan, NULL, &alloc, &p, &err));
     uint32_t a = 0, b = 0;
     CHECK(find_pair(p, &a, &b));
     cb_buffer kept = p->buffer[a];

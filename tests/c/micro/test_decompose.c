@@ -34,7 +34,7 @@ static cb_status lower(bool is_twice, model *m, cb_program **program, cb_error *
     CB_TRY(cb_joint_build(m->forward, &(cb_joint_options){0}, &alloc, &m->joint, e));
     CB_TRY(cb_annotate(m->joint, &annotate, &alloc, &m->problem, e));
     CB_TRY(cb_plan_make(m->problem, &plan, &alloc, &m->plan, e));
-    return cb_lower(m->joint, m->problem, m->plan, cb_kernels_fuse, &alloc, program, e);
+    return lower_single(m->joint, m->problem, m->plan, cb_kernels_fuse, &alloc, program, e);
 }
 
 /* Instructions, and records of microcode. */
