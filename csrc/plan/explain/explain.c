@@ -7,8 +7,8 @@
 #include "../model/names.h"
 #include "../schedule/decisions.h"
 
-#define LOOK_BACK 2000 /* lines */
-#define EFFORT 2000000 /* steps simulated, about; at 3,000 ops a fifth of a second */
+#define LOOK_BACK 2000         /* lines */
+#define EXPLAIN_EFFORT 2000000 /* steps simulated, about; at 3,000 ops a fifth of a second */
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
@@ -74,7 +74,7 @@ static cb_status try_others(const cb_facts *f, cb_arena *arena, cb_explanation *
     cb_whatif w;
     cb_status status = CB_OK;
     if (e->plan->schedule.action) return CB_OK; /* no set of decisions in the simulator's sense */
-    uint32_t steps = e->plan->schedule.n_step + 1, most = EFFORT / steps;
+    uint32_t steps = e->plan->schedule.n_step + 1, most = EXPLAIN_EFFORT / steps;
     bool *chosen = CB_NEW(arena, bool, e->n_line);
     if (!chosen) return cb_no_memory(err);
     choose_lines(e, most < 8 ? 8 : most, chosen);

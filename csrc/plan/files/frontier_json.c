@@ -14,7 +14,7 @@ typedef struct baseline {
     int64_t time_ps;
 } baseline;
 
-#define REGIONS CB_PRESET_COUNT /* the row behind those of the presets */
+#define REGIONS_ROW CB_PRESET_COUNT /* the row behind those of the presets */
 
 static cb_status measure(const cb_facts *f, const bool *recompute, cb_sim *sim, cb_pairs *pairs,
                          baseline *out, cb_error *err) {
@@ -73,9 +73,9 @@ static void put_points(cb_json_writer *w, const cb_tradeoffs *t) {
 
 static void put_baselines(cb_json_writer *w, const baseline *rows) {
     cb_json_begin(w, "baselines", '{');
-    for (int i = 0; i <= REGIONS; i++) {
+    for (int i = 0; i <= REGIONS_ROW; i++) {
         if (!rows[i].known) continue;
-        cb_json_begin(w, i == REGIONS ? "regions" : cb_preset_names[i], '{');
+        cb_json_begin(w, i == REGIONS_ROW ? "regions" : cb_preset_names[i], '{');
         cb_json_put_u64(w, "saved_bytes", rows[i].saved_bytes);
         cb_json_put_u64(w, "peak_bytes", rows[i].peak_bytes);
         cb_json_put_int(w, "time_ps", rows[i].time_ps);
@@ -113,7 +113,7 @@ cb_status cb_frontier_to_json(const cb_problem *p, const cb_frontier_request *re
     cb_sim sim = {0};
     cb_arena scratch;
     cb_status status;
-    baseline rows[REGIONS + 1] = {0};
+    baseline rows[REGIONS_ROW + 1] = {0};
     cb_arena_init(&scratch, alloc);
     cb_pairs pairs = {.arena = &scratch};
     if (preset == CB_PRESET_AUTOGRAD) preset = CB_PRESET_RECOMPUTE_ALL;
@@ -133,7 +133,7 @@ cb_status cb_frontier_to_json(const cb_problem *p, const cb_frontier_request *re
     CB_TRY_DONE(cb_tradeoffs_make(&t, &cut, preset, &scratch, err));
     for (cb_preset i = 0; i < CB_PRESET_COUNT; i++)
         CB_TRY_DONE(measure_preset(&cut, i, &sim, &pairs, &rows[i], err));
-    CB_TRY_DONE(measure_regions(&facts, &sim, &pairs, &rows[REGIONS], err));
+    CB_TRY_DONE(measure_regions(&facts, &sim, &pairs, &rows[REGIONS_ROW], err));
     CB_TRY_DONE(write(&t, preset, rows, out, err));
 done:
     cb_sim_free(&sim);

@@ -11,8 +11,8 @@
 #include "../model/names.h"
 #include "../planner.h"
 
-#define FORMAT "cutback.plan"
-#define VERSION 3
+#define PLAN_FORMAT "cutback.plan"
+#define PLAN_VERSION 3
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
@@ -125,8 +125,8 @@ static void put_lives(cb_json_writer *w, const cb_plan *plan) {
 cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out, cb_error *err) {
     cb_json_writer w = {.out = out};
     cb_json_begin(&w, NULL, '{');
-    cb_json_put_string(&w, "format", FORMAT);
-    cb_json_put_int(&w, "version", VERSION);
+    cb_json_put_string(&w, "format", PLAN_FORMAT);
+    cb_json_put_int(&w, "version", PLAN_VERSION);
     cb_plan_put_question(&w, plan);
     cb_plan_put_numbers(&w, plan);
     cb_json_put_u64(&w, "backward_starts", plan->schedule.backward_starts);
@@ -352,7 +352,7 @@ static cb_status read_bound(const cb_json *root, int64_t version, cb_plan *plan,
 static cb_status read_plan(const cb_problem *p, const cb_device *device, const cb_json *root,
                            cb_plan *plan, cb_error *err) {
     int64_t version;
-    CB_TRY(cb_check_format(root, FORMAT, VERSION, &version, err));
+    CB_TRY(cb_check_format(root, PLAN_FORMAT, PLAN_VERSION, &version, err));
     CB_TRY(check_fingerprint(p, root, err));
     if (!device) CB_TRY(read_device(root, &plan->arena, &device, err));
     CB_TRY(read_steps(p, root, plan, err));

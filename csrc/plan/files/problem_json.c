@@ -9,8 +9,8 @@
 #include "../model/inlining.h"
 #include "../model/names.h"
 
-#define FORMAT "cutback.problem"
-#define VERSION 2
+#define PROBLEM_FORMAT "cutback.problem"
+#define PROBLEM_VERSION 2
 #define FIRST_WITH_INSIDES 2 /* and with inlinings */
 #define MOST_WHOLE ((uint64_t)INT64_MAX)
 
@@ -148,8 +148,8 @@ cb_status cb_problem_to_json(const cb_problem *p, cb_str *out, cb_error *err) {
     char fingerprint[17];
     (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, cb_problem_fingerprint(p));
     cb_json_begin(&w, NULL, '{');
-    cb_json_put_string(&w, "format", FORMAT);
-    cb_json_put_int(&w, "version", VERSION);
+    cb_json_put_string(&w, "format", PROBLEM_FORMAT);
+    cb_json_put_int(&w, "version", PROBLEM_VERSION);
     cb_json_put_string(&w, "fingerprint", fingerprint);
     cb_json_put_u64(&w, "backward_starts", p->backward_starts);
     cb_json_put_u64(&w, "align", p->align);
@@ -522,7 +522,7 @@ cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root, cb_prob
     const cb_json *storages, *ops, *inlinings = cb_json_get(root, "inlinings");
     cb_problem_sizes n = {0};
     int64_t version;
-    CB_TRY(cb_check_format(root, FORMAT, VERSION, &version, err));
+    CB_TRY(cb_check_format(root, PROBLEM_FORMAT, PROBLEM_VERSION, &version, err));
     uint32_t n_known = sizeof known / sizeof *known - (version < FIRST_WITH_INSIDES ? 1 : 0);
     CB_TRY(cb_known_keys(root, "problem", known, n_known, err));
     CB_TRY(cb_json_want(root, "storages", CB_JSON_ARRAY, &storages, err));

@@ -7,16 +7,16 @@
 
 #define LONGEST_NAME 80
 #define LONGEST_LAUNCH 1.0 /* seconds */
-#define FUSED "+fused"
+#define FUSED_SUFFIX "+fused"
 #define LEAST_RATE 1.0 /* a second: a time of one op stays a finite number */
 #define MOST_RATE 1e30
 
 /* The row of the table that a name stands for, "a100" or "a100+fused"; in `out` a copy that keeps
  * `name`. */
 static bool find_row(const char *name, cb_device *out) {
-    size_t length = strlen(name), suffix = strlen(FUSED);
+    size_t length = strlen(name), suffix = strlen(FUSED_SUFFIX);
     char base[LONGEST_NAME + 1];
-    bool fused = length > suffix && strcmp(name + length - suffix, FUSED) == 0;
+    bool fused = length > suffix && strcmp(name + length - suffix, FUSED_SUFFIX) == 0;
     if (fused) length -= suffix;
     if (length > LONGEST_NAME) return false;
     memcpy(base, name, length);

@@ -26,7 +26,7 @@
 #include "../search/weigh.h"
 #include "offload_search.h"
 
-#define STRIDE 2        /* every second rung of the ladder: a joint search takes longer */
+#define LADDER_STRIDE 2 /* every second rung of the ladder: a joint search takes longer */
 #define MOST_FAILED 2   /* rungs in a row that end the search for the smallest, */
 #define VAIN_EFFORT 4e4 /* or so many, times ops, where nothing runs again */
 
@@ -152,7 +152,7 @@ static cb_status keep(offload_chooser *z, const cb_candidate *c, cb_candidate *o
 /* The plan of rung `r` is larger than that, or it does not count: smaller ones are those of later
  * rungs, or a smaller budget, which begins there, would miss what a larger one has. */
 static uint64_t next_target(const offload_chooser *z, uint32_t r) {
-    return r + STRIDE < z->n_rung ? z->target[r + STRIDE] : 0;
+    return r + LADDER_STRIDE < z->n_rung ? z->target[r + LADDER_STRIDE] : 0;
 }
 
 /* The fastest candidate that counts for rung `r`, and takes no less than `least`. */
@@ -253,13 +253,13 @@ static cb_status consider_rung(offload_chooser *z, uint32_t r, bool joint, bool 
 static uint32_t first_rung(const offload_chooser *z) {
     uint64_t bytes = z->goal->bytes > beside(z) ? z->goal->bytes - beside(z) : 0;
     uint32_t first = cb_ladder_first(&z->ladder, bytes);
-    return first - first % STRIDE;
+    return first - first % LADDER_STRIDE;
 }
 
 /* From the first rung that may fit, until no later one can be faster. */
 static cb_status consider_rungs(offload_chooser *z, cb_error *err) {
     bool taken;
-    for (uint32_t r = first_rung(z); r < z->n_rung; r += STRIDE) {
+    for (uint32_t r = first_rung(z); r < z->n_rung; r += LADDER_STRIDE) {
         if (z->target[r] < z->floor) return CB_OK;
         if (has_plan(z) && least_of(z, r) >= (double)z->best.time_ps) return CB_OK;
         CB_TRY(consider_rung(z, r, true, &taken, err));
@@ -276,7 +276,8 @@ static cb_status consider_small_rungs(offload_chooser *z, cb_error *err) {
     double vain = fmax(MOST_FAILED, VAIN_EFFORT / (z->f->n_base + 1.0));
     int failed = 0;
     uint32_t first = cb_ladder_first(&z->ladder, from);
-    for (uint32_t r = first - first % STRIDE; r < z->n_rung && failed < vain; r += STRIDE) {
+    for (uint32_t r = first - first % LADDER_STRIDE; r < z->n_rung && failed < vain;
+         r += LADDER_STRIDE) {
         bool taken;
         if (z->target[r] < z->floor || least_of(z, r) > most) return CB_OK;
         joint &= tiny || failed < MOST_FAILED;
@@ -296,10 +297,10 @@ static cb_status find_smallest(offload_chooser *z, cb_error *err) {
     if (z->n_rung == 0) return CB_OK;
     z->weighs_all = true;
     uint32_t last = z->n_rung - 1;
-    for (uint32_t r = last - last % STRIDE;; r -= STRIDE) {
+    for (uint32_t r = last - last % LADDER_STRIDE;; r -= LADDER_STRIDE) {
         bool smaller = z->smallest == UINT64_MAX || next_target(z, r) + free_of < z->smallest;
         if (smaller && z->target[r] >= z->floor) CB_TRY(consider_rung(z, r, true, &taken, err));
-        if (!smaller || r < STRIDE) return CB_OK;
+        if (!smaller || r < LADDER_STRIDE) return CB_OK;
     }
 }
 

@@ -12,13 +12,13 @@
 #include "../search/improve.h"
 #include "../search/tuning.h"
 
-#define ETA 2.0
+#define ETA_START 2.0
 #define ETA_DECAY 0.05
-#define AIM 0.98
+#define AIM_PART 0.98
 #define AIM_STEPS 24
-#define EFFORT 2.5e6 /* trials of moves, times ops */
+#define OFFLOAD_EFFORT 2.5e6 /* trials of moves, times ops */
 #define MOST_TRIALS 2500
-#define CROSSINGS 10 /* places of a crossover that are tried */
+#define CROSSINGS_TRIED 10 /* places of a crossover that are tried */
 
 static const double link_price[CB_OFFLOAD_LINK_PRICES] = {0.015, 0.05, 0.12, 0.3,
                                                           0.6,   1.2}; /* shares of a copy's time */
@@ -145,13 +145,13 @@ static cb_status aim(cb_offload_search *h, double link, int steps, cb_offload_pl
                      cb_error *err) {
     const cb_facts *f = h->t->f;
     const cb_prices *u = h->uses;
-    double target = AIM * (double)h->t->target + 1;
+    double target = AIM_PART * (double)h->t->target + 1;
     for (uint32_t k = 0; k < f->n_base; k++)
         h->price[k] = u->first_moment[k] > h->t->target ? u->start : u->start * 1e-3;
     memcpy(h->need, u->earliest, f->p->n_storage * sizeof *h->need);
     for (int i = 0; i < steps; i++) {
         CB_TRY(solve(h, link * h->link_ps, best, err));
-        double eta = ETA / (1 + ETA_DECAY * i);
+        double eta = ETA_START / (1 + ETA_DECAY * i);
         for (uint32_t k = 0; k < f->n_base; k++) {
             double over = ((double)h->t->offload_sim->moment[k] - target) / target;
             double price = h->price[k] * exp(eta * fmax(-1, fmin(1, over)));
@@ -179,8 +179,8 @@ static bool mix(const cb_pairs *low, const cb_pairs *high, uint32_t split, cb_pa
 static cb_status cross(cb_offload_search *h, const cb_offload_plan *a, const cb_offload_plan *b,
                        cb_offload_plan *best, cb_error *err) {
     const cb_facts *f = h->t->f;
-    for (uint32_t i = 1; i < CROSSINGS && f->base_backward > 0; i++) {
-        uint32_t split = f->base[(uint64_t)f->base_backward * i / CROSSINGS];
+    for (uint32_t i = 1; i < CROSSINGS_TRIED && f->base_backward > 0; i++) {
+        uint32_t split = f->base[(uint64_t)f->base_backward * i / CROSSINGS_TRIED];
         if (!mix(&a->pairs, &b->pairs, split, &h->next)) return cb_no_memory(err);
         CB_TRY(try_for(h, &h->next, best, err));
     }
@@ -399,7 +399,7 @@ done:
 
 static cb_status polish(cb_offload_search *h, cb_error *err) {
     double n = h->t->f->n_base + 1.0;
-    uint32_t left = (uint32_t)fmin(EFFORT / n, MOST_TRIALS);
+    uint32_t left = (uint32_t)fmin(OFFLOAD_EFFORT / n, MOST_TRIALS);
     for (int64_t before = INT64_MAX; left > 0 && h->now.time_ps < before;) {
         before = h->now.time_ps;
         CB_TRY(reload(h, err));

@@ -22,8 +22,8 @@
 #define CLIMB_LOOKS 10000000u /* looks at a life that climbing may take: some ten milliseconds, */
 #define CLIMB_TRIES 6u        /* and orders, for each life */
 #define QUICK_LIVES 1000      /* so many are packed in a few milliseconds, */
-#define CLOSE 500 /* more where an arena is farther from its floor than this part of it; */
-#define NEAR 100  /* a search that fails is repeated, with more room, farther than this */
+#define CLOSE_PART 500 /* more where an arena is farther from its floor than this part of it; */
+#define NEAR_PART 100  /* a search that fails is repeated, with more room, farther than this */
 #define POLL_EVERY (1u << 24) /* looks at a life or a gap: some ten milliseconds */
 
 typedef enum order { BY_SIZE = 1, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
@@ -251,12 +251,12 @@ static cb_status improve(placement *z, order winner, uint64_t floor, placed *at,
                          uint32_t n_instance, cb_arena *scratch, uint64_t *top, cb_error *err) {
     packer x;
     CB_TRY(packer_init(&x, z, scratch, err));
-    if (z->n <= QUICK_LIVES || *top - floor > floor / CLOSE)
+    if (z->n <= QUICK_LIVES || *top - floor > floor / CLOSE_PART)
         CB_TRY(pack_within(&x, floor, best, top, err));
     if (*top == floor) return CB_OK;
     sort_items(z, winner);
     CB_TRY(climb_from(z, floor, at, best, n_instance, top, err));
-    for (uint64_t part = 4; part > 1 && *top - floor > floor / NEAR; part /= 2)
+    for (uint64_t part = 4; part > 1 && *top - floor > floor / NEAR_PART; part /= 2)
         CB_TRY(pack_within(&x, floor + (*top - floor) / part, best, top, err));
     return CB_OK;
 }

@@ -338,7 +338,7 @@ static bool reach_end(cb_sim *sim) {
     return hold_first(sim, sim->held_end, sim->n_held_end);
 }
 
-#define COPY(to, from, n) ((n) > 0 ? memcpy(to, from, (n) * sizeof *(to)) : (to))
+#define COPY_ARRAY(to, from, n) ((n) > 0 ? memcpy(to, from, (n) * sizeof *(to)) : (to))
 
 static bool keep_forward(cb_sim *sim) {
     const cb_problem *p = sim->f->p;
@@ -358,14 +358,14 @@ static bool keep_forward(cb_sim *sim) {
     if (!w->step || !w->read || !w->life || !w->value_step || !w->value_life || !w->latest ||
         !w->first_life || !w->base_step)
         return false;
-    COPY(w->step, sim->step.at, w->n_step);
-    COPY(w->read, sim->read.at, w->n_read);
-    COPY(w->life, sim->life.at, w->n_life);
-    COPY(w->value_step, sim->value_step, p->n_value);
-    COPY(w->value_life, sim->value_life, p->n_value);
-    COPY(w->latest, sim->latest, p->n_storage);
-    COPY(w->first_life, sim->first_life, p->n_storage);
-    COPY(w->base_step, sim->base_step, w->n_base);
+    COPY_ARRAY(w->step, sim->step.at, w->n_step);
+    COPY_ARRAY(w->read, sim->read.at, w->n_read);
+    COPY_ARRAY(w->life, sim->life.at, w->n_life);
+    COPY_ARRAY(w->value_step, sim->value_step, p->n_value);
+    COPY_ARRAY(w->value_life, sim->value_life, p->n_value);
+    COPY_ARRAY(w->latest, sim->latest, p->n_storage);
+    COPY_ARRAY(w->first_life, sim->first_life, p->n_storage);
+    COPY_ARRAY(w->base_step, sim->base_step, w->n_base);
     w->known = true;
     return true;
 }
@@ -374,14 +374,14 @@ static bool keep_forward(cb_sim *sim) {
 static void copy_forward(cb_sim *sim) {
     const cb_problem *p = sim->f->p;
     const cb_sim_forward *w = &sim->forward;
-    COPY(sim->step.at, w->step, w->n_step);
-    COPY(sim->read.at, w->read, w->n_read);
-    COPY(sim->life.at, w->life, w->n_life);
-    COPY(sim->value_step, w->value_step, p->n_value);
-    COPY(sim->value_life, w->value_life, p->n_value);
-    COPY(sim->latest, w->latest, p->n_storage);
-    COPY(sim->first_life, w->first_life, p->n_storage);
-    COPY(sim->base_step, w->base_step, w->n_base);
+    COPY_ARRAY(sim->step.at, w->step, w->n_step);
+    COPY_ARRAY(sim->read.at, w->read, w->n_read);
+    COPY_ARRAY(sim->life.at, w->life, w->n_life);
+    COPY_ARRAY(sim->value_step, w->value_step, p->n_value);
+    COPY_ARRAY(sim->value_life, w->value_life, p->n_value);
+    COPY_ARRAY(sim->latest, w->latest, p->n_storage);
+    COPY_ARRAY(sim->first_life, w->first_life, p->n_storage);
+    COPY_ARRAY(sim->base_step, w->base_step, w->n_base);
     for (sim->taken.len = 0; sim->taking.wished && sim->taken.len < w->n_step;)
         sim->taken.at[sim->taken.len++] = 0; /* nothing is made again there */
     sim->step.len = w->n_step;

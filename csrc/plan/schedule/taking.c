@@ -4,7 +4,7 @@
 
 #include "../../base/sort.h"
 
-#define SEVERAL UINT64_MAX
+#define SEVERAL_HOSTS UINT64_MAX
 
 bool cb_taking_init(cb_taking *t, const cb_facts *f, cb_arena *arena) {
     *t = (cb_taking){.f = f};
@@ -38,7 +38,7 @@ static void note_reads(cb_taking *t, const cb_reached *x, uint64_t host) {
         if (!cb_slice_reads(slice, j - p->in_begin[x->op])) continue;
         bool other = t->read[unit] == t->round && t->host[unit] != host;
         t->read[unit] = t->round;
-        t->host[unit] = other ? SEVERAL : host;
+        t->host[unit] = other ? SEVERAL_HOSTS : host;
     }
 }
 
@@ -49,8 +49,8 @@ void cb_taking_choose(cb_taking *t) {
     for (size_t i = 0; i < t->list.len; i++) {
         const cb_reached *x = &t->list.at[i];
         uint64_t host = (uint64_t)x->top << 32 | x->op;
-        bool may =
-            t->wished[x->id] == t->round && t->read[x->id] == t->round && t->host[x->id] != SEVERAL;
+        bool may = t->wished[x->id] == t->round && t->read[x->id] == t->round &&
+                   t->host[x->id] != SEVERAL_HOSTS;
         if (may &&
             cb_find_inlining(f->p, (uint32_t)t->host[x->id], cb_unit_value(f, x->id)) != CB_NONE) {
             t->taken[x->id] = t->round;

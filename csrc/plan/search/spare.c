@@ -9,7 +9,7 @@ static void *extend(cb_arena *arena, const void *from, size_t n, size_t more, si
     return out;
 }
 
-#define EXTEND(array, n, more)                                          \
+#define EXTEND_ARRAY(array, n, more)                                    \
     do {                                                                \
         (array) = extend(arena, (array), (n), (more), sizeof *(array)); \
         if (!(array)) return cb_no_memory(err);                         \
@@ -17,31 +17,31 @@ static void *extend(cb_arena *arena, const void *from, size_t n, size_t more, si
 
 static cb_status extend_problem(cb_problem *p, uint32_t more, cb_arena *arena, cb_error *err) {
     uint32_t n = p->n_op;
-    EXTEND(p->op_flags, n, more);
-    EXTEND(p->op_flops, n, more);
-    EXTEND(p->op_bytes, n, more);
-    EXTEND(p->op_class, n, more);
-    EXTEND(p->op_time_ps, n, more);
-    EXTEND(p->op_workspace, n, more);
-    EXTEND(p->op_group, n, more);
-    EXTEND(p->op_region, n, more);
-    EXTEND(p->op_kind, n, more);
-    EXTEND(p->op_name, n, more);
-    EXTEND(p->op_location, n, more);
-    EXTEND(p->in_begin, n + 1, more);
-    EXTEND(p->out_begin, n + 1, more);
+    EXTEND_ARRAY(p->op_flags, n, more);
+    EXTEND_ARRAY(p->op_flops, n, more);
+    EXTEND_ARRAY(p->op_bytes, n, more);
+    EXTEND_ARRAY(p->op_class, n, more);
+    EXTEND_ARRAY(p->op_time_ps, n, more);
+    EXTEND_ARRAY(p->op_workspace, n, more);
+    EXTEND_ARRAY(p->op_group, n, more);
+    EXTEND_ARRAY(p->op_region, n, more);
+    EXTEND_ARRAY(p->op_kind, n, more);
+    EXTEND_ARRAY(p->op_name, n, more);
+    EXTEND_ARRAY(p->op_location, n, more);
+    EXTEND_ARRAY(p->in_begin, n + 1, more);
+    EXTEND_ARRAY(p->out_begin, n + 1, more);
     if (p->member_begin) {
-        EXTEND(p->member_begin, n + 1, more);
+        EXTEND_ARRAY(p->member_begin, n + 1, more);
         for (uint32_t op = n; op < n + more; op++) p->member_begin[op + 1] = p->member_begin[n];
     }
     if (p->inline_begin) {
-        EXTEND(p->inline_begin, n + 1, more);
+        EXTEND_ARRAY(p->inline_begin, n + 1, more);
         for (uint32_t op = n; op < n + more; op++) p->inline_begin[op + 1] = p->inline_begin[n];
     }
     if (p->fused_group) {
-        EXTEND(p->fused_group, n, more);
-        EXTEND(p->fused_bytes, n, more);
-        EXTEND(p->fused_launch, n, more);
+        EXTEND_ARRAY(p->fused_group, n, more);
+        EXTEND_ARRAY(p->fused_bytes, n, more);
+        EXTEND_ARRAY(p->fused_launch, n, more);
     }
     p->n_op += more;
     return CB_OK;
@@ -58,10 +58,10 @@ static void set_spare(cb_problem *p, uint32_t op, bool backward) {
 }
 
 /* The same of an array of units: behind the ops, `n_own` more of them. */
-#define SPREAD(array)                                                                      \
+#define SPREAD_ARRAY(array)                                                                \
     do {                                                                                   \
         void *units = (array) + n;                                                         \
-        EXTEND(array, n, more + n_own);                                                    \
+        EXTEND_ARRAY(array, n, more + n_own);                                              \
         if (n_own > 0) memcpy((array) + n + more, units, (size_t)n_own * sizeof *(array)); \
     } while (0)
 
@@ -69,9 +69,9 @@ static cb_status renumber_units(cb_facts *f, uint32_t n, uint32_t more, cb_arena
                                 cb_error *err) {
     const cb_problem *p = f->p;
     if (!f->unit_begin) return CB_OK;
-    EXTEND(f->unit_begin, n + 1, more);
-    EXTEND(f->useful, n, more);
-    EXTEND(f->unit, p->n_storage, 0);
+    EXTEND_ARRAY(f->unit_begin, n + 1, more);
+    EXTEND_ARRAY(f->useful, n, more);
+    EXTEND_ARRAY(f->unit, p->n_storage, 0);
     for (uint32_t op = 0; op <= n; op++) f->unit_begin[op] += more;
     for (uint32_t op = n; op < n + more; op++) f->unit_begin[op + 1] = f->unit_begin[n];
     for (uint32_t s = 0; s < p->n_storage; s++)
@@ -83,17 +83,17 @@ static cb_status extend_facts(cb_facts *f, uint32_t n, uint32_t more, cb_arena *
                               cb_error *err) {
     uint32_t n_own = f->n_unit - n; /* which come behind the spares */
     bool same = f->least_cost_ps == f->cost_ps;
-    SPREAD(f->time_ps);
-    SPREAD(f->cost_ps);
-    if (!same) SPREAD(f->least_cost_ps);
+    SPREAD_ARRAY(f->time_ps);
+    SPREAD_ARRAY(f->cost_ps);
+    if (!same) SPREAD_ARRAY(f->least_cost_ps);
     else f->least_cost_ps = f->cost_ps;
-    if (f->inlines) SPREAD(f->inlines);
-    SPREAD(f->once);
-    SPREAD(f->again_bytes);
-    SPREAD(f->gives);
-    SPREAD(f->wish);
-    SPREAD(f->wish_value);
-    SPREAD(f->position);
+    if (f->inlines) SPREAD_ARRAY(f->inlines);
+    SPREAD_ARRAY(f->once);
+    SPREAD_ARRAY(f->again_bytes);
+    SPREAD_ARRAY(f->gives);
+    SPREAD_ARRAY(f->wish);
+    SPREAD_ARRAY(f->wish_value);
+    SPREAD_ARRAY(f->position);
     f->n_unit += more;
     CB_TRY(renumber_units(f, n, more, arena, err));
     f->base = CB_NEW(arena, uint32_t, (size_t)f->n_base + more);

@@ -9,8 +9,8 @@
 #include <emmintrin.h>
 #endif
 
-#define BLOCK CB_LEDGER_BLOCK_SIZE
-#define LANES 4 /* pairs of doubles in flight: a maximum waits for the one before it */
+#define LEDGER_BLOCK CB_LEDGER_BLOCK_SIZE
+#define LEDGER_LANES 4 /* pairs of doubles in flight: a maximum waits for the one before it */
 
 /* ---- bytes added ----------------------------------------------------------------------------- */
 
@@ -19,11 +19,12 @@ static bool note_moments(cb_ledger *l, uint32_t block) {
     cb_ledger_notes *notes = &l->notes;
     if (!notes->on || notes->moment_in[block] == notes->trial) return true;
     notes->moment_in[block] = notes->trial;
-    if (!CB_PUSH(&l->arena, notes->block, block) || !CB_RESERVE(&l->arena, notes->moment, BLOCK))
+    if (!CB_PUSH(&l->arena, notes->block, block) ||
+        !CB_RESERVE(&l->arena, notes->moment, LEDGER_BLOCK))
         return false;
     memcpy(notes->moment.at + notes->moment.len, l->moment + ((size_t)block << CB_LEDGER_BLOCK),
-           BLOCK * sizeof *l->moment);
-    notes->moment.len += BLOCK;
+           LEDGER_BLOCK * sizeof *l->moment);
+    notes->moment.len += LEDGER_BLOCK;
     return true;
 }
 
@@ -45,17 +46,17 @@ bool cb_ledger_add_load(cb_ledger *l, uint32_t from, uint32_t to, double bytes) 
     if (first == last) return cb_ledger_add_in_block(l, first, from, end, bytes);
     uint32_t after = (first + 1) << CB_LEDGER_BLOCK, before = last << CB_LEDGER_BLOCK;
     uint32_t rises = first + 1, falls = last;
-    if (after - from <= BLOCK / 2) {
+    if (after - from <= LEDGER_BLOCK / 2) {
         if (!cb_ledger_add_in_block(l, first, from, after, bytes)) return false;
     } else {
         rises = first;
-        if (!cb_ledger_add_in_block(l, first, after - BLOCK, from, -bytes)) return false;
+        if (!cb_ledger_add_in_block(l, first, after - LEDGER_BLOCK, from, -bytes)) return false;
     }
-    if (end - before <= BLOCK / 2) {
+    if (end - before <= LEDGER_BLOCK / 2) {
         if (!cb_ledger_add_in_block(l, last, before, end, bytes)) return false;
     } else {
         falls = last + 1;
-        if (!cb_ledger_add_in_block(l, last, end, before + BLOCK, -bytes)) return false;
+        if (!cb_ledger_add_in_block(l, last, end, before + LEDGER_BLOCK, -bytes)) return false;
     }
     l->rise[rises] += bytes;
     l->rise[falls] -= bytes;
@@ -86,10 +87,10 @@ static two load_two(const double *at) {
 
 /* Moments behind the last anchor are 0. */
 static double peak_of(const double *moment) {
-    two peak[LANES];
-    for (uint32_t j = 0; j < LANES; j++) peak[j] = load_two(moment + 2 * j);
-    for (uint32_t k = 2 * LANES; k < BLOCK; k += 2 * LANES) {
-        for (uint32_t j = 0; j < LANES; j++)
+    two peak[LEDGER_LANES];
+    for (uint32_t j = 0; j < LEDGER_LANES; j++) peak[j] = load_two(moment + 2 * j);
+    for (uint32_t k = 2 * LEDGER_LANES; k < LEDGER_BLOCK; k += 2 * LEDGER_LANES) {
+        for (uint32_t j = 0; j < LEDGER_LANES; j++)
             peak[j] = larger(load_two(moment + k + 2 * j), peak[j]);
     }
     two most = larger(larger(peak[0], peak[1]), larger(peak[2], peak[3]));
@@ -97,9 +98,9 @@ static double peak_of(const double *moment) {
 }
 
 static double area_above(const double *moment, double level) {
-    two area[LANES] = {0}, zero = {0}, from = {level, level};
-    for (uint32_t k = 0; k < BLOCK; k += 2 * LANES) {
-        for (uint32_t j = 0; j < LANES; j++)
+    two area[LEDGER_LANES] = {0}, zero = {0}, from = {level, level};
+    for (uint32_t k = 0; k < LEDGER_BLOCK; k += 2 * LEDGER_LANES) {
+        for (uint32_t j = 0; j < LEDGER_LANES; j++)
             area[j] += larger(load_two(moment + k + 2 * j) - from, zero);
     }
     two all = (area[0] + area[1]) + (area[2] + area[3]);
