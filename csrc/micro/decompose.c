@@ -117,7 +117,7 @@ cb_status cb_microcode_of(const cb_program *program, uint32_t group, const cb_x_
 }
 
 /* The first n of a table, in `memory`. */
-#define KEEP(field, n)                                                    \
+#define KEEP_FIRST(field, n)                                              \
     do {                                                                  \
         void *kept = cb_arena_get(memory, (size_t)(n), sizeof *m->field); \
         if (!kept) return cb_no_memory(err);                              \
@@ -127,16 +127,16 @@ cb_status cb_microcode_of(const cb_program *program, uint32_t group, const cb_x_
 
 cb_status cb_microcode_keep(cb_microcode *m, cb_arena *memory, cb_error *err) {
     m->micro = NULL;
-    KEEP(number, m->n_number);
-    KEEP(stream, m->n_stream);
-    KEEP(constant, m->n_scalar);
-    KEEP(load, m->n_load);
-    KEEP(store, m->n_store);
-    KEEP(once, m->n_once);
-    KEEP(give, m->n_give);
-    KEEP(total, m->n_total);
-    KEEP(column, m->n_columns);
-    KEEP(pieces, m->n_pieces);
-    KEEP(acc_kind, m->n_acc);
+    KEEP_FIRST(number, m->n_number);
+    KEEP_FIRST(stream, m->n_stream);
+    KEEP_FIRST(constant, m->n_scalar);
+    KEEP_FIRST(load, m->n_load);
+    KEEP_FIRST(store, m->n_store);
+    KEEP_FIRST(once, m->n_once);
+    KEEP_FIRST(give, m->n_give);
+    KEEP_FIRST(total, m->n_total);
+    KEEP_FIRST(column, m->n_columns);
+    KEEP_FIRST(pieces, m->n_pieces);
+    KEEP_FIRST(acc_kind, m->n_acc);
     return CB_OK;
 }

@@ -1,74 +1,76 @@
 /* ops.h: what the executor's instructions compute, once for all forms, for f32 and for f64:
- * expressions in x and y, and in the names SEL(condition, a, b), ONE_WHERE(condition) and F(exp),
- * which are defined for vectors (kern_executor.c) and for numbers (scalar.c). Truth is 1 or 0. */
+ * expressions in x and y, and in the names CB_SELECT(condition, a, b), ONE_WHERE(condition),
+ * CB_ZERO, CB_ONE and CB_MATH(exp), which are defined for vectors (kern_executor.c) and for numbers
+ * (scalar.c, cuda/text/prelude.cuh). Truth is 1 or 0. */
 #ifndef CB_MICRO_OPS_H
 #define CB_MICRO_OPS_H
 
 /* clang-format off */
 /* An op whose operands cannot be swapped has a reversed twin (R): the first operand of an
  * instruction is the register it overwrites. */
-#define CB_X_SUMS(X)                                    \
-    X(ADD, x + y)                                       \
-    X(SUB, x - y)                                       \
+#define CB_X_SUMS(X)                                         \
+    X(ADD, x + y)                                            \
+    X(SUB, x - y)                                            \
     X(RSUB, y - x)
-#define CB_X_PRODUCTS(X)                                \
-    X(MUL, x * y)                                       \
-    X(DIV, x / y)                                       \
+#define CB_X_PRODUCTS(X)                                     \
+    X(MUL, x * y)                                            \
+    X(DIV, x / y)                                            \
     X(RDIV, y / x)
-#define CB_X_BINARY(X)                                  \
-    CB_X_SUMS(X)                                        \
-    CB_X_PRODUCTS(X)                                    \
-    X(MAXIMUM, SEL((x > y) | (x != x), x, y))           \
-    X(RMAXIMUM, SEL((y > x) | (y != y), y, x))          \
-    X(MINIMUM, SEL((x < y) | (x != x), x, y))           \
-    X(RMINIMUM, SEL((y < x) | (y != y), y, x))          \
-    X(EQ, ONE_WHERE(x == y))                            \
-    X(NE, ONE_WHERE(x != y))                            \
-    X(LT, ONE_WHERE(x < y))                             \
-    X(LE, ONE_WHERE(x <= y))                            \
-    X(GT, ONE_WHERE(x > y))                             \
-    X(GE, ONE_WHERE(x >= y))                            \
-    X(AND, ONE_WHERE((x != 0.0f) & (y != 0.0f)))        \
-    X(OR, ONE_WHERE((x != 0.0f) | (y != 0.0f)))         \
-    X(RELU_BWD, SEL(y <= 0.0f, ZERO, x))                \
-    X(RRELU_BWD, SEL(x <= 0.0f, ZERO, y))               \
-    X(KEEP, SEL(x != 0.0f, y, ZERO))                    \
-    X(RKEEP, SEL(y != 0.0f, x, ZERO))                   \
-    X(GELU_TANH_SLOPE, F(gelu_tanh_slope_of)(x, y))     \
-    X(RGELU_TANH_SLOPE, F(gelu_tanh_slope_of)(y, x))
+#define CB_X_BINARY(X)                                       \
+    CB_X_SUMS(X)                                             \
+    CB_X_PRODUCTS(X)                                         \
+    X(MAXIMUM, CB_SELECT((x > y) | (x != x), x, y))          \
+    X(RMAXIMUM, CB_SELECT((y > x) | (y != y), y, x))         \
+    X(MINIMUM, CB_SELECT((x < y) | (x != x), x, y))          \
+    X(RMINIMUM, CB_SELECT((y < x) | (y != y), y, x))         \
+    X(EQ, ONE_WHERE(x == y))                                 \
+    X(NE, ONE_WHERE(x != y))                                 \
+    X(LT, ONE_WHERE(x < y))                                  \
+    X(LE, ONE_WHERE(x <= y))                                 \
+    X(GT, ONE_WHERE(x > y))                                  \
+    X(GE, ONE_WHERE(x >= y))                                 \
+    X(AND, ONE_WHERE((x != 0.0f) & (y != 0.0f)))             \
+    X(OR, ONE_WHERE((x != 0.0f) | (y != 0.0f)))              \
+    X(RELU_BWD, CB_SELECT(y <= 0.0f, CB_ZERO, x))            \
+    X(RRELU_BWD, CB_SELECT(x <= 0.0f, CB_ZERO, y))           \
+    X(KEEP, CB_SELECT(x != 0.0f, y, CB_ZERO))                \
+    X(RKEEP, CB_SELECT(y != 0.0f, x, CB_ZERO))               \
+    X(GELU_TANH_SLOPE, CB_MATH(gelu_tanh_slope_of)(x, y))    \
+    X(RGELU_TANH_SLOPE, CB_MATH(gelu_tanh_slope_of)(y, x))
 
-#define CB_X_UNARY(X)                                   \
-    X(NEG, -x)                                          \
-    X(ABS, F(abs)(x))                                   \
-    X(SIGN, SEL(x > 0.0f, ONE, SEL(x < 0.0f, -ONE, SEL(x == 0.0f, ZERO, x)))) \
-    X(FLOOR, F(floor)(x))                               \
-    X(SQRT, F(sqrt)(x))                                 \
-    X(RSQRT, 1.0f / F(sqrt)(x))                         \
-    X(RECIPROCAL, 1.0f / x)                             \
-    X(TANH_SLOPE, 1.0f - x * x)                         \
-    X(SIGMOID_SLOPE, x * (1.0f - x))                    \
-    X(RELU, SEL(x < 0.0f, ZERO, x))                     \
-    X(NOT, ONE_WHERE(x == 0.0f))                        \
+#define CB_X_UNARY(X)                                        \
+    X(NEG, -x)                                               \
+    X(ABS, CB_MATH(abs)(x))                                  \
+    X(SIGN, CB_SELECT(x > 0.0f, CB_ONE,                      \
+                      CB_SELECT(x < 0.0f, -CB_ONE, CB_SELECT(x == 0.0f, CB_ZERO, x)))) \
+    X(FLOOR, CB_MATH(floor)(x))                              \
+    X(SQRT, CB_MATH(sqrt)(x))                                \
+    X(RSQRT, 1.0f / CB_MATH(sqrt)(x))                        \
+    X(RECIPROCAL, 1.0f / x)                                  \
+    X(TANH_SLOPE, 1.0f - x * x)                              \
+    X(SIGMOID_SLOPE, x * (1.0f - x))                         \
+    X(RELU, CB_SELECT(x < 0.0f, CB_ZERO, x))                 \
+    X(NOT, ONE_WHERE(x == 0.0f))                             \
     X(TRUTH, ONE_WHERE(x != 0.0f))
 
 /* Elementary functions (vecmath.h). */
-#define CB_X_MATH(X)                                    \
-    X(EXP, F(exp)(x))                                   \
-    X(LOG, F(log)(x))                                   \
-    X(LOG1P, F(log1p)(x))                               \
-    X(TANH, F(tanh)(x))                                 \
-    X(SIGMOID, F(sigmoid)(x))                           \
-    X(ERF, F(erf)(x))                                   \
-    X(GELU_TANH_PART, F(gelu_tanh_part)(x))
+#define CB_X_MATH(X)                                         \
+    X(EXP, CB_MATH(exp)(x))                                  \
+    X(LOG, CB_MATH(log)(x))                                  \
+    X(LOG1P, CB_MATH(log1p)(x))                              \
+    X(TANH, CB_MATH(tanh)(x))                                \
+    X(SIGMOID, CB_MATH(sigmoid)(x))                          \
+    X(ERF, CB_MATH(erf)(x))                                  \
+    X(GELU_TANH_PART, CB_MATH(gelu_tanh_part)(x))
 
 /* Of f32 alone: a 16-bit float as an f32. */
-#define CB_X_HALF(X)                                    \
-    X(ROUND_BF16, F(round_bf16)(x))                     \
-    X(ROUND_F16, F(round_f16)(x))
+#define CB_X_HALF(X)                                         \
+    X(ROUND_BF16, CB_MATH(round_bf16)(x))                    \
+    X(ROUND_F16, CB_MATH(round_f16)(x))
 
 /* In f32 the vectors take arguments up to CB_SIN_MAX_F32. */
-#define CB_X_ROUND(X)                                   \
-    X(SIN, sin)                                         \
+#define CB_X_ROUND(X)                                        \
+    X(SIN, sin)                                              \
     X(COS, cos)
 /* clang-format on */
 

@@ -62,7 +62,7 @@ static const simple *find_simple(const simple *rows, size_t n, cb_opcode code) {
     }
     return NULL;
 }
-#define FIND(rows, code) find_simple(rows, sizeof rows / sizeof rows[0], code)
+#define FIND_SIMPLE(rows, code) find_simple(rows, sizeof rows / sizeof rows[0], code)
 
 static bool all_numbers(const cb_x_ref *in, int n) {
     for (int k = 0; k < n; k++) {
@@ -176,9 +176,9 @@ static bool is_exact(cb_opcode code) {
 
 static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
     const cb_instr *instr = &x->p->instr[at];
-    const simple *row = FIND(simples, instr->code);
+    const simple *row = FIND_SIMPLE(simples, instr->code);
     if (row) return apply(x, row->op, in[0], row->n_in > 1 ? in[1] : CB_T_NOTHING, CB_T_NOTHING);
-    row = FIND(slopes, instr->code);
+    row = FIND_SIMPLE(slopes, instr->code);
     if (row)
         return apply(x, CB_X_MUL, in[0], apply(x, row->op, in[1], CB_T_NOTHING, CB_T_NOTHING),
                      CB_T_NOTHING);

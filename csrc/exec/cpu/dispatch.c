@@ -7,12 +7,12 @@
 
 typedef cb_kernel_fn (*finder)(cb_opcode code, cb_dtype dtype);
 
-#define ENTRY(file, isa) cb_kern_##file##_##isa,
-#define ROW(isa) CB_KERN_FILES(ENTRY, isa) CB_KERN_PLAIN(ENTRY)
+#define KERN_ENTRY(file, isa) cb_kern_##file##_##isa,
+#define KERN_ROW(isa) CB_KERN_FILES(KERN_ENTRY, isa) CB_KERN_PLAIN(KERN_ENTRY)
 #if defined(__x86_64__)
-static const finder baseline[] = {ROW(baseline)};
-static const finder avx2[] = {ROW(avx2)};
-static const finder avx512[] = {ROW(avx512)};
+static const finder baseline[] = {KERN_ROW(baseline)};
+static const finder avx2[] = {KERN_ROW(avx2)};
+static const finder avx512[] = {KERN_ROW(avx512)};
 static const finder *const finders[CB_ISA_COUNT] = {baseline, avx2, avx512};
 extern const cb_x_table cb_x_table_baseline, cb_x_table_avx2, cb_x_table_avx512;
 extern const cb_x_table cb_x_wide_baseline, cb_x_wide_avx2, cb_x_wide_avx512;
@@ -20,7 +20,7 @@ static const cb_x_table *const tables[2][CB_ISA_COUNT] = {
     {&cb_x_table_baseline, &cb_x_table_avx2, &cb_x_table_avx512},
     {&cb_x_wide_baseline, &cb_x_wide_avx2, &cb_x_wide_avx512}};
 #else
-static const finder baseline[] = {ROW(baseline)};
+static const finder baseline[] = {KERN_ROW(baseline)};
 static const finder *const finders[CB_ISA_COUNT] = {baseline};
 extern const cb_x_table cb_x_table_baseline, cb_x_wide_baseline;
 static const cb_x_table *const tables[2][CB_ISA_COUNT] = {{&cb_x_table_baseline},

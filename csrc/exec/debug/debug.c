@@ -13,7 +13,7 @@
 #include "../../base/sanitize.h"
 #include "../executable.h"
 
-#define GUARD CB_ALIGN
+#define GUARD_SIZE CB_ALIGN
 #define GUARD_BYTE 0xA5
 
 typedef struct state {
@@ -30,19 +30,19 @@ typedef struct state {
 /* ---- one buffer ------------------------------------------------------------------------------ */
 
 static size_t tail_bytes(uint64_t bytes) {
-    return cb_align_up((size_t)bytes) - (size_t)bytes + GUARD;
+    return cb_align_up((size_t)bytes) - (size_t)bytes + GUARD_SIZE;
 }
 
 static cb_status make_block(const state *s, uint64_t bytes, char **out, cb_error *err) {
     size_t tail = tail_bytes(bytes), total;
-    if (!cb_add_size((size_t)bytes, GUARD + tail, &total)) return cb_no_memory(err);
+    if (!cb_add_size((size_t)bytes, GUARD_SIZE + tail, &total)) return cb_no_memory(err);
     char *block = cb_malloc(s->x.runtime->alloc, total);
     if (!block) return cb_no_memory(err);
-    char *data = block + GUARD;
-    memset(block, GUARD_BYTE, GUARD);
+    char *data = block + GUARD_SIZE;
+    memset(block, GUARD_BYTE, GUARD_SIZE);
     memset(data, 0xFF, (size_t)bytes);
     memset(data + bytes, GUARD_BYTE, tail);
-    CB_POISON(block, GUARD);
+    CB_POISON(block, GUARD_SIZE);
     CB_POISON(data + bytes, tail);
     *out = data;
     return CB_OK;
@@ -66,10 +66,11 @@ static bool is_pattern(const char *at, size_t n) {
 /* Frees a block that is there; false: somebody wrote past its ends. */
 static bool free_block(const state *s, char **at, uint64_t bytes) {
     char *data = *at;
-    CB_UNPOISON(data - GUARD, GUARD);
+    CB_UNPOISON(data - GUARD_SIZE, GUARD_SIZE);
     CB_UNPOISON(data + bytes, tail_bytes(bytes));
-    bool is_whole = is_pattern(data - GUARD, GUARD) && is_pattern(data + bytes, tail_bytes(bytes));
-    cb_free(s->x.runtime->alloc, data - GUARD);
+    bool is_whole =
+        is_pattern(data - GUARD_SIZE, GUARD_SIZE) && is_pattern(data + bytes, tail_bytes(bytes));
+    cb_free(s->x.runtime->alloc, data - GUARD_SIZE);
     *at = NULL;
     return is_whole;
 }

@@ -33,40 +33,41 @@ static const cb_x_table *const jumping[] = {&TABLE(baseline)};
 
 enum { N = 192, A = 0, B = 1, OUT = 2, BOOLS = 3, CONDITION = 4 };
 
-static _Alignas(64) REAL array[5][N];
+static _Alignas(64) EX_REAL array[5][N];
 static _Alignas(64) uint8_t truth[N];
 static _Alignas(64) cb_x_context context;
 
 /* Ordinary numbers, and those that arithmetic treats apart. */
-static REAL some_number(uint32_t i, uint32_t salt) {
-    static const REAL odd[] = {0.0f,    -0.0f, 1.0f,   -1.0f, INFINITY, -INFINITY, NAN,   1e-40f,
-                               -1e-40f, 3e38f, -3e38f, 88.7f, -87.5f,   2e6f,      -1e7f, 0.625f};
+static EX_REAL some_number(uint32_t i, uint32_t salt) {
+    static const EX_REAL odd[] = {0.0f,   -0.0f,  1.0f,    -1.0f, INFINITY, -INFINITY,
+                                  NAN,    1e-40f, -1e-40f, 3e38f, -3e38f,   88.7f,
+                                  -87.5f, 2e6f,   -1e7f,   0.625f};
     uint32_t h = (i * 2654435761u) ^ (salt * 40503u);
     h ^= h >> 15;
     h *= 2246822519u;
     h ^= h >> 13;
     if (h % 5 == 0) return odd[h / 5 % (sizeof odd / sizeof odd[0])];
-    return ((REAL)(h % 20001u) - 10000) / 1500;
+    return ((EX_REAL)(h % 20001u) - 10000) / 1500;
 }
 
 static void fill_arrays(uint32_t salt) {
     for (uint32_t i = 0; i < N; i++) {
         array[A][i] = some_number(i, salt);
         array[B][i] = some_number(i, salt + 77);
-        array[CONDITION][i] = (REAL)(i * salt % 3 == 0);
+        array[CONDITION][i] = (EX_REAL)(i * salt % 3 == 0);
         truth[i] = (uint8_t)(i * salt % 3 == 0);
     }
     memset(&context, 0, sizeof context);
     for (int k = 0; k < 5; k++) context.p[k] = (char *)array[k];
     context.p[BOOLS] = (char *)truth;
-    context.FIELD(s)[1] = some_number(salt, 5);
+    context.EX_FIELD(s)[1] = some_number(salt, 5);
     for (int k = 0; k < CB_X_LANES; k++)
-        context.FIELD(slot)[1][k] = some_number((uint32_t)k, salt + 5);
+        context.EX_FIELD(slot)[1][k] = some_number((uint32_t)k, salt + 5);
     context.end = N;
 }
 
-static bool same(REAL a, REAL b) {
-    KEY x, y;
+static bool same(EX_REAL a, EX_REAL b) {
+    EX_KEY x, y;
     memcpy(&x, &a, sizeof x);
     memcpy(&y, &b, sizeof y);
     return x == y || (isnan(a) && isnan(b));
@@ -88,13 +89,13 @@ static void go(const cb_x_table *t) {
 }
 
 /* What an operand of this form is at element i, beside registers that hold A (dst) and B. */
-static REAL operand_at(cb_x_form form, int i) {
+static EX_REAL operand_at(cb_x_form form, int i) {
     switch (form) {
         case CB_X_OTHER: return array[B][i];
         case CB_X_SELF: return array[A][i];
         case CB_X_STREAM: return array[B][i];
-        case CB_X_SLOT: return context.FIELD(slot)[1][i % CB_X_LANES];
-        default: return context.FIELD(s)[1];
+        case CB_X_SLOT: return context.EX_FIELD(slot)[1][i % CB_X_LANES];
+        default: return context.EX_FIELD(s)[1];
     }
 }
 static int index_of(cb_x_form form) { return form == CB_X_STREAM ? B : 1; }
@@ -103,15 +104,15 @@ static int index_of(cb_x_form form) { return form == CB_X_STREAM ? B : 1; }
 static int step_of(const cb_x_table *t) {
 #if defined(__x86_64__)
     const int vector = t == &TABLE(avx512) ? 64 : (t == &TABLE(avx2) ? 32 : 16);
-    if (t != &TABLE(calls)) return NV * vector / (int)SIZE;
+    if (t != &TABLE(calls)) return EX_VECTORS * vector / (int)EX_SIZE;
 #endif
     (void)t;
-    return STEP;
+    return EX_STEP;
 }
 
 /* A slot holds the elements of one iteration. */
-static REAL expected_operand(const cb_x_table *t, cb_x_form form, int i) {
-    return form == CB_X_SLOT ? context.FIELD(slot)[1][i % step_of(t)] : operand_at(form, i);
+static EX_REAL expected_operand(const cb_x_table *t, cb_x_form form, int i) {
+    return form == CB_X_SLOT ? context.EX_FIELD(slot)[1][i % step_of(t)] : operand_at(form, i);
 }
 
 static void check_binary(const cb_x_table *t, int op) {
@@ -124,7 +125,7 @@ static void check_binary(const cb_x_table *t, int op) {
             put(t->store[CB_X_REAL][d], OUT, 0, 0);
             go(t);
             for (int i = 0; i < N; i++) {
-                REAL want = SCALAR((cb_x_op)op, array[A][i], expected_operand(t, form, i), 0);
+                EX_REAL want = SCALAR((cb_x_op)op, array[A][i], expected_operand(t, form, i), 0);
                 wrong += !same(array[OUT][i], want);
             }
             CHECK(wrong == 0);
@@ -133,7 +134,7 @@ static void check_binary(const cb_x_table *t, int op) {
 }
 
 /* Of what is added to a scaled operand: a stream is another one. */
-static REAL expected_second(const cb_x_table *t, cb_x_form form, int i) {
+static EX_REAL expected_second(const cb_x_table *t, cb_x_form form, int i) {
     return form == CB_X_STREAM ? array[A][i] : expected_operand(t, form, i);
 }
 
@@ -146,7 +147,7 @@ static void check_product(const cb_x_table *t, int d, cb_x_form form) {
     put(t->store[CB_X_REAL][d], OUT, 0, 0);
     go(t);
     for (int i = 0; i < N; i++)
-        wrong += !same(array[OUT][i], expected_operand(t, form, i) * context.FIELD(s)[2]);
+        wrong += !same(array[OUT][i], expected_operand(t, form, i) * context.EX_FIELD(s)[2]);
     CHECK(wrong == 0);
 }
 
@@ -163,8 +164,8 @@ static int check_of_scaled(const cb_x_table *t, int op, int d, cb_x_form x, cb_x
     put(t->store[CB_X_REAL][d], CONDITION, 0, 0); /* it stays in the register */
     go(t);
     for (int i = 0; i < N; i++) {
-        const REAL product = expected_operand(t, x, i) * context.FIELD(s)[2];
-        const REAL want = SCALAR((cb_x_op)op, product, expected_second(t, y, i), 0);
+        const EX_REAL product = expected_operand(t, x, i) * context.EX_FIELD(s)[2];
+        const EX_REAL want = SCALAR((cb_x_op)op, product, expected_second(t, y, i), 0);
         wrong += !same(array[OUT][i], want) || !same(array[CONDITION][i], want);
     }
     CHECK(wrong == 0);
@@ -173,7 +174,7 @@ static int check_of_scaled(const cb_x_table *t, int op, int d, cb_x_form x, cb_x
 
 static void check_scaled(const cb_x_table *t) {
     int n = 0;
-    context.FIELD(s)[2] = (REAL)-1.7;
+    context.EX_FIELD(s)[2] = (EX_REAL)-1.7;
     for (int k = 0; k < 2 * CB_X_FORM_COUNT; k++) check_product(t, k % 2, (cb_x_form)(k / 2));
     for (int op = 0; op < CB_X_N_OF_SCALED; op++) {
         for (int k = 0; k < 2 * CB_X_FORM_COUNT * CB_X_FORM_COUNT; k++) {
@@ -188,7 +189,7 @@ static void check_scaled(const cb_x_table *t) {
 
 /* Sums of products of streams, which all fields of a record are needed for. */
 static void check_sum_of(const cb_x_table *t, bool third, int d, bool stores) {
-    const REAL *x = array[A], *y = array[B], *z = array[CONDITION], *s = context.FIELD(s);
+    const EX_REAL *x = array[A], *y = array[B], *z = array[CONDITION], *s = context.EX_FIELD(s);
     int wrong = 0;
     put(stores ? t->store_sum_of[third][d] : t->sum_of[third][d], B | (third ? CONDITION << 8 : 0),
         A, 2 | 1 << 8);
@@ -198,8 +199,8 @@ static void check_sum_of(const cb_x_table *t, bool third, int d, bool stores) {
     context.p[BOOLS] = (char *)array[BOOLS];
     go(t);
     for (int i = 0; i < N; i++) {
-        const REAL first = x[i] * s[2], product = y[i] * s[1];
-        const REAL want = first + (third ? product * z[i] : product);
+        const EX_REAL first = x[i] * s[2], product = y[i] * s[1];
+        const EX_REAL want = first + (third ? product * z[i] : product);
         wrong += !same(array[OUT][i], want) || !same(array[BOOLS][i], want);
     }
     CHECK(wrong == 0);
@@ -208,7 +209,7 @@ static void check_sum_of(const cb_x_table *t, bool third, int d, bool stores) {
 
 static void check_joined(const cb_x_table *t) {
     int wrong = 0;
-    context.FIELD(s)[2] = (REAL)0.3;
+    context.EX_FIELD(s)[2] = (EX_REAL)0.3;
     for (int k = 0; k < 8 && !IS_WIDE; k++) check_sum_of(t, k & 1, k >> 1 & 1, k >> 2);
     for (int d = 0; d < 2 && !IS_WIDE; d++) {
         put(t->load[d][CB_X_STREAM], 0, A, 0);
@@ -216,8 +217,8 @@ static void check_joined(const cb_x_table *t) {
         put(t->store[CB_X_REAL][d], OUT, 0, 0);
         go(t);
         for (int i = 0; i < N; i++) {
-            const REAL root = MATH(sqrt)(array[A][i]) * context.FIELD(s)[2];
-            wrong += !same(array[OUT][i], root + context.FIELD(s)[1]);
+            const EX_REAL root = EX_MATH(sqrt)(array[A][i]) * context.EX_FIELD(s)[2];
+            wrong += !same(array[OUT][i], root + context.EX_FIELD(s)[1]);
         }
     }
     CHECK(wrong == 0);
@@ -247,9 +248,9 @@ static void check_pairs(const cb_x_table *t) {
                 put(t->store[CB_X_REAL][second ? 1 - d : d], OUT, 0, 0);
                 go(t);
                 for (int i = 0; i < N; i++) {
-                    REAL x = array[A][i], density, below = MATH(normal)(x, &density);
-                    REAL want = second ? density : below;
-                    if (op == CB_X_SIN_COS) want = second ? MATH(cos)(x) : MATH(sin)(x);
+                    EX_REAL x = array[A][i], density, below = EX_MATH(normal)(x, &density);
+                    EX_REAL want = second ? density : below;
+                    if (op == CB_X_SIN_COS) want = second ? EX_MATH(cos)(x) : EX_MATH(sin)(x);
                     wrong += !isnan(x) && !same(array[OUT][i], want);
                 }
                 CHECK(wrong == 0);
@@ -269,8 +270,8 @@ static void check_select(const cb_x_table *t) {
                 put(t->store[CB_X_REAL][d], OUT, 0, 0);
                 go(t);
                 for (int i = 0; i < N; i++) {
-                    REAL want = array[CONDITION][i] != 0.0f ? expected_operand(t, x, i)
-                                                            : expected_operand(t, y, i);
+                    EX_REAL want = array[CONDITION][i] != 0.0f ? expected_operand(t, x, i)
+                                                               : expected_operand(t, y, i);
                     wrong += !same(array[OUT][i], want);
                 }
                 CHECK(wrong == 0);
@@ -289,11 +290,11 @@ static void check_memory(const cb_x_table *t) {
         put(t->prefetch[CB_X_REAL], A, 64, 0);
         put(t->store[CB_X_REAL][d], OUT, 0, 0);
         go(t);
-        for (int i = 0; i < N; i++) wrong += array[OUT][i] != (REAL)truth[i];
+        for (int i = 0; i < N; i++) wrong += array[OUT][i] != (EX_REAL)truth[i];
         put(t->load[d][CB_X_STREAM], 0, CONDITION, 0);
         put(t->store[CB_X_BYTE][d], BOOLS, 0, 0);
         go(t);
-        for (int i = 0; i < N; i++) wrong += array[CONDITION][i] != (REAL)truth[i];
+        for (int i = 0; i < N; i++) wrong += array[CONDITION][i] != (EX_REAL)truth[i];
         memset(array[OUT], 0, sizeof array[OUT]);
         put(t->load[d][CB_X_STREAM], 0, CONDITION, 0);
         put(t->column[d], OUT, 0, 0);
@@ -352,11 +353,11 @@ static void check_halves(const cb_x_table *t, cb_x_format format, int d) {
 static void check_accumulators(const cb_x_table *t, bool masked) {
     for (int d = 0; d < 2; d++) {
         for (int k = 0; k < CB_X_LANES; k++) {
-            const KEY set = !masked || k % 3 ? -1 : 0, least = KEY_MIN;
-            memcpy(&context.FIELD(mask)[k], &set, sizeof set);
-            context.FIELD(acc)[0][k] = 0;
-            memcpy(&context.FIELD(acc)[1][k], &least, sizeof least);
-            memcpy(&context.FIELD(acc)[2][k], &least, sizeof least);
+            const EX_KEY set = !masked || k % 3 ? -1 : 0, least = EX_KEY_MIN;
+            memcpy(&context.EX_FIELD(mask)[k], &set, sizeof set);
+            context.EX_FIELD(acc)[0][k] = 0;
+            memcpy(&context.EX_FIELD(acc)[1][k], &least, sizeof least);
+            memcpy(&context.EX_FIELD(acc)[2][k], &least, sizeof least);
         }
         put(t->load[d][CB_X_STREAM], 0, B, 0);
         put(t->acc[masked][d], 0, 0, 0);
@@ -366,22 +367,23 @@ static void check_accumulators(const cb_x_table *t, bool masked) {
         int wrong = 0;
         for (int k = 0; k < CB_X_LANES; k++) {
             bool counts = !masked || k % 3;
-            REAL sum = 0;
-            KEY largest = KEY_MIN, smallest = KEY_MIN, got;
+            EX_REAL sum = 0;
+            EX_KEY largest = EX_KEY_MIN, smallest = EX_KEY_MIN, got;
             for (int i = k; i < N && counts; i += CB_X_LANES) {
                 sum += array[B][i];
                 for (int sign = -1; sign <= 1; sign += 2) {
-                    REAL x = array[B][i] * (REAL)sign;
-                    KEY bits, *best = sign > 0 ? &largest : &smallest;
+                    EX_REAL x = array[B][i] * (EX_REAL)sign;
+                    EX_KEY bits, *best = sign > 0 ? &largest : &smallest;
                     memcpy(&bits, &x, sizeof bits);
-                    KEY key = isnan(x) ? KEY_MAX : bits ^ ((bits >> (8 * SIZE - 1)) & KEY_MAX);
+                    EX_KEY key =
+                        isnan(x) ? EX_KEY_MAX : bits ^ ((bits >> (8 * EX_SIZE - 1)) & EX_KEY_MAX);
                     if (key > *best) *best = key;
                 }
             }
-            wrong += !same(context.FIELD(acc)[0][k], sum);
-            memcpy(&got, &context.FIELD(acc)[1][k], sizeof got);
+            wrong += !same(context.EX_FIELD(acc)[0][k], sum);
+            memcpy(&got, &context.EX_FIELD(acc)[1][k], sizeof got);
             wrong += got != largest;
-            memcpy(&got, &context.FIELD(acc)[2][k], sizeof got);
+            memcpy(&got, &context.EX_FIELD(acc)[2][k], sizeof got);
             wrong += got != smallest;
         }
         CHECK(wrong == 0);
@@ -390,8 +392,8 @@ static void check_accumulators(const cb_x_table *t, bool masked) {
 
 /* Every so-many-th float of all there are; for f64 in the upper half, with digits of some sort in
  * the lower. */
-static REAL real_of_bits(uint32_t bits) {
-    REAL x;
+static EX_REAL real_of_bits(uint32_t bits) {
+    EX_REAL x;
 #ifdef CB_X_WIDE
     const uint64_t all = (uint64_t)bits << 32 | bits * 2654435761u;
     memcpy(&x, &all, sizeof x);
@@ -427,7 +429,7 @@ static void sweep_unary(const cb_x_table *t) {
 static void check_draws(const cb_x_table *t) {
     const cb_philox random = {.seed = 0x123456789ABCDEFu, .stream = 7, .step = 11};
     const uint64_t firsts[] = {0, 8, 4096, ((uint64_t)1 << 35) - 64, (uint64_t)1 << 36};
-    REAL kept[256];
+    EX_REAL kept[256];
     for (size_t k = 0; k < sizeof firsts / sizeof firsts[0]; k++) {
         int wrong = 0;
         t->keep(&random, firsts[k], 20000, kept, 200);
@@ -445,17 +447,17 @@ static void check_positions(const cb_x_table *t) {
     for (int k = 0; k < 8; k++) {
         const int d = k % 2, at = positions[k / 2];
         int wrong = 0;
-        context.FIELD(s)[2] = (REAL)at;
-        context.FIELD(s)[3] = (REAL)-2.5;
-        context.FIELD(s)[4] = 7;
+        context.EX_FIELD(s)[2] = (EX_REAL)at;
+        context.EX_FIELD(s)[3] = (EX_REAL)-2.5;
+        context.EX_FIELD(s)[4] = 7;
         put(t->load[d][CB_X_STREAM], 0, A, 0);
         put(t->take[d], 4, 2, 0);
         put(t->add_at[d], 0, 2, 3);
         put(t->store[CB_X_REAL][d], OUT, 0, 0);
         go(t);
-        CHECK(same(context.FIELD(s)[4], at < 0 ? 7 : array[A][at]));
+        CHECK(same(context.EX_FIELD(s)[4], at < 0 ? 7 : array[A][at]));
         for (int i = 0; i < N; i++)
-            wrong += !same(array[OUT][i], i == at ? array[A][i] - (REAL)2.5 : array[A][i]);
+            wrong += !same(array[OUT][i], i == at ? array[A][i] - (EX_REAL)2.5 : array[A][i]);
         CHECK(wrong == 0);
     }
 }
@@ -497,11 +499,11 @@ TEST(by_calls) { check_table(&TABLE(calls)); }
 TEST(folding) {
     const cb_x_table *t = cb_x_table_of(IS_WIDE);
     fill_arrays(3);
-    REAL pairs[4] = {0};
+    EX_REAL pairs[4] = {0};
     for (int leaf = 0; leaf < 4; leaf++) {
-        REAL lane[CB_X_LANES];
+        EX_REAL lane[CB_X_LANES];
         for (int k = 0; k < CB_X_LANES; k++)
-            lane[k] = context.FIELD(acc)[5][k] = (REAL)1 / (REAL)(k * 7 + leaf + 1);
+            lane[k] = context.EX_FIELD(acc)[5][k] = (EX_REAL)1 / (EX_REAL)(k * 7 + leaf + 1);
         for (int width = CB_X_LANES / 2; width > 0; width /= 2) {
             for (int j = 0; j < width; j++) lane[j] += lane[j + width];
         }
@@ -509,8 +511,8 @@ TEST(folding) {
         t->fold(&context, 5, 1);
     }
     CHECK(context.sum[5].count == 4);
-    CHECK(context.sum[5].FIELD(level)[2] == (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
-    CHECK(context.FIELD(acc)[5][0] == 0 && context.FIELD(acc)[5][63] == 0);
+    CHECK(context.sum[5].EX_FIELD(level)[2] == (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
+    CHECK(context.EX_FIELD(acc)[5][0] == 0 && context.EX_FIELD(acc)[5][63] == 0);
 }
 
 int main(void) {

@@ -210,14 +210,14 @@ static void weight_gradient_unit(const conv *c, int64_t unit, const blocks *scra
     }
 }
 
-#define COMBINE 4096 /* elements in one task */
+#define COMBINE_ELEMENTS 4096 /* elements in one task */
 
 /* dw = the partial sums, added in their order. */
 static void combine_task(void *user, int64_t task, int thread) {
     (void)thread;
     const conv *c = user;
-    int64_t all = c->groups * c->cout * c->window, begin = task * COMBINE,
-            n = min_i64(COMBINE, all - begin);
+    int64_t all = c->groups * c->cout * c->window, begin = task * COMBINE_ELEMENTS,
+            n = min_i64(COMBINE_ELEMENTS, all - begin);
     char *sum = partial_sums(c) + begin * (int64_t)c->unit;
     for (int64_t s = 1; s < c->tiles.splits; s++)
         add_run(c, sum, sum + s * all * (int64_t)c->unit, n, 1);
@@ -340,7 +340,8 @@ static cb_status conv2d_wgrad(const cb_kernel_args *args, cb_error *err) {
     run_units(&c, c.tiles.splits * c.groups * n_blocks, weight_gradient_unit);
     cb_gemm_end(&c.region);
     if (c.tiles.splits > 1) {
-        cb_parallel(args->pool, div_up(c.groups * c.cout * c.window, COMBINE), combine_task, &c);
+        cb_parallel(args->pool, div_up(c.groups * c.cout * c.window, COMBINE_ELEMENTS),
+                    combine_task, &c);
     }
     return CB_OK;
 }

@@ -44,8 +44,8 @@ static range windows_of(int64_t i, int64_t stride, int64_t pad, int64_t kernel, 
 
 static inline float load_half(const pool *p, const uint16_t *at) { return half_load(p->dtype, at); }
 
-#define PLAIN(p, at) (*(at))
-#define STORE(p, at, x) (*(at) = (x))
+#define LOAD_PLAIN(p, at) (*(at))
+#define STORE_PLAIN(p, at, x) (*(at) = (x))
 #define STORE_HALF(p, at, x) half_store((p)->dtype, (at), (x))
 
 /* The first largest of each window; the first NaN, if there is one, is the largest. Without
@@ -161,16 +161,16 @@ static inline float load_half(const pool *p, const uint16_t *at) { return half_l
         }                                                                                  \
     }
 
-DEFINE_MAX(max_f32, max_window_f32, float, float, PLAIN)
-DEFINE_MAX(max_f64, max_window_f64, double, double, PLAIN)
+DEFINE_MAX(max_f32, max_window_f32, float, float, LOAD_PLAIN)
+DEFINE_MAX(max_f64, max_window_f64, double, double, LOAD_PLAIN)
 DEFINE_MAX(max_half, max_window_half, uint16_t, float, load_half)
 DEFINE_WIDE_MAX(wide_max_f32, max_row_f32, float)
 DEFINE_WIDE_MAX(wide_max_f64, max_row_f64, double)
-DEFINE_AVG(avg_f32, float, float, PLAIN, STORE)
-DEFINE_AVG(avg_f64, double, double, PLAIN, STORE)
+DEFINE_AVG(avg_f32, float, float, LOAD_PLAIN, STORE_PLAIN)
+DEFINE_AVG(avg_f64, double, double, LOAD_PLAIN, STORE_PLAIN)
 DEFINE_AVG(avg_half, uint16_t, float, load_half, STORE_HALF)
-DEFINE_AVG_BWD(avg_bwd_f32, float, float, PLAIN, STORE)
-DEFINE_AVG_BWD(avg_bwd_f64, double, double, PLAIN, STORE)
+DEFINE_AVG_BWD(avg_bwd_f32, float, float, LOAD_PLAIN, STORE_PLAIN)
+DEFINE_AVG_BWD(avg_bwd_f64, double, double, LOAD_PLAIN, STORE_PLAIN)
 DEFINE_AVG_BWD(avg_bwd_half, uint16_t, float, load_half, STORE_HALF)
 
 typedef void (*plane_fn)(const pool *p, int64_t plane);

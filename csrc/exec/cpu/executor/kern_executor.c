@@ -15,30 +15,32 @@
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
-#define EACH(X, ...) X(0, __VA_ARGS__) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__)
+#define EX_EACH(X, ...) X(0, __VA_ARGS__) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__)
+#define EX_LOAD_AT(u, q) EX_VM(load)(u + q * EX_LANES * EX_SIZE)
+#define EX_STORE_AT(u, q, x) EX_VM(store)(u + q * EX_LANES * EX_SIZE, x)
 #define OTHER_0 1
 #define OTHER_1 0
 
 #define OPEN_OTHER(u, field)
 #define OPEN_SELF(u, field)
-#define OPEN_STREAM(u, field) const char *u = c->p[s->field] + i * SIZE;
-#define OPEN_SLOT(u, field) const char *u = (const char *)c->FIELD(slot)[s->field];
-#define OPEN_SCALAR(u, field) VEC u = VM(of)(c->FIELD(s)[s->field]);
-#define FROM_OTHER(u, d, q) GLUE(v, CAT(OTHER_, d), q)
+#define OPEN_STREAM(u, field) const char *u = c->p[s->field] + i * EX_SIZE;
+#define OPEN_SLOT(u, field) const char *u = (const char *)c->EX_FIELD(slot)[s->field];
+#define OPEN_SCALAR(u, field) VEC u = EX_VM(of)(c->EX_FIELD(s)[s->field]);
+#define FROM_OTHER(u, d, q) EX_GLUE(v, EX_CAT(OTHER_, d), q)
 #define FROM_SELF(u, d, q) v##d##q
-#define FROM_STREAM(u, d, q) VM(load)(u + q * LANES * SIZE)
-#define FROM_SLOT(u, d, q) VM(load)(u + q * LANES * SIZE)
+#define FROM_STREAM(u, d, q) EX_LOAD_AT(u, q)
+#define FROM_SLOT(u, d, q) EX_LOAD_AT(u, q)
 #define FROM_SCALAR(u, d, q) u
-#define CAT_(a, b) a##b
-#define CAT(a, b) CAT_(a, b)
-#define GLUE_(a, b, c) a##b##c
-#define GLUE(a, b, c) GLUE_(a, b, c)
+#define EX_CAT_(a, b) a##b
+#define EX_CAT(a, b) EX_CAT_(a, b)
+#define EX_GLUE_(a, b, c) a##b##c
+#define EX_GLUE(a, b, c) EX_GLUE_(a, b, c)
 
-#define SEL(condition, a, b) VM(select)(condition, a, b)
-#define ONE_WHERE(condition) VM(one_where)(condition)
-#define ZERO ((VEC){0})
-#define ONE VM(of)(1.0f)
-#define F(name) VM(name)
+#define CB_SELECT(condition, a, b) EX_VM(select)(condition, a, b)
+#define ONE_WHERE(condition) EX_VM(one_where)(condition)
+#define CB_ZERO ((VEC){0})
+#define CB_ONE EX_VM(of)(1.0f)
+#define CB_MATH(name) EX_VM(name)
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
@@ -52,72 +54,72 @@
         VEC x = v##d##q, y = FROM_##form(from, d, q); \
         v##d##q = expression;                         \
     }
-#define BINARY_FORM(form, d, id, expression)                                     \
-    OP(id##_##d##_##form) {                                                      \
-        BEGIN OPEN_##form(from, b) EACH(BINARY_LANES, d, form, expression) NEXT; \
+#define BINARY_FORM(form, d, id, expression)                                              \
+    EX_OP(id##_##d##_##form) {                                                            \
+        EX_BEGIN OPEN_##form(from, b) EX_EACH(BINARY_LANES, d, form, expression) EX_NEXT; \
     }
-#define BINARY(id, expression)                \
+#define EX_BINARY(id, expression)             \
     ALL_FORMS(BINARY_FORM, 0, id, expression) \
     ALL_FORMS(BINARY_FORM, 1, id, expression)
-CB_X_BINARY(BINARY)
+CB_X_BINARY(EX_BINARY)
 #define UNARY_LANES(q, d, expression) \
     {                                 \
         VEC x = v##d##q;              \
         v##d##q = expression;         \
     }
 #define UNARY_REGISTER(id, d, expression) \
-    OP(id##_##d) { BEGIN EACH(UNARY_LANES, d, expression) NEXT; }
-#define UNARY(id, expression) UNARY_REGISTER(id, 0, expression) UNARY_REGISTER(id, 1, expression)
-CB_X_UNARY(UNARY)
+    EX_OP(id##_##d) { EX_BEGIN EX_EACH(UNARY_LANES, d, expression) EX_NEXT; }
+#define EX_UNARY(id, expression) UNARY_REGISTER(id, 0, expression) UNARY_REGISTER(id, 1, expression)
+CB_X_UNARY(EX_UNARY)
 
 /* Through memory, number by number. */
-#define TO_FAR(q, d) VM(store)(c->FIELD(far) + q * LANES, v##d##q);
-#define FROM_FAR(q, d) v##d##q = VM(load)(c->FIELD(far) + q * LANES);
+#define TO_FAR(q, d) EX_VM(store)(c->EX_FIELD(far) + q * EX_LANES, v##d##q);
+#define FROM_FAR(q, d) v##d##q = EX_VM(load)(c->EX_FIELD(far) + q * EX_LANES);
 #define FROM_FAR_OTHER(q, d) \
-    GLUE(v, CAT(OTHER_, d), q) = VM(load)(c->FIELD(far) + CB_X_LANES + q * LANES);
+    EX_GLUE(v, EX_CAT(OTHER_, d), q) = EX_VM(load)(c->EX_FIELD(far) + CB_X_LANES + q * EX_LANES);
 
-__attribute__((noinline, cold)) static void each_sin_cos(REAL *x, REAL *cosine) {
-    for (int k = 0; k < STEP; k++) {
-        REAL from = x[k];
-        x[k] = MATH(sin)(from);
-        cosine[k] = MATH(cos)(from);
+__attribute__((noinline, cold)) static void each_sin_cos(EX_REAL *x, EX_REAL *cosine) {
+    for (int k = 0; k < EX_STEP; k++) {
+        EX_REAL from = x[k];
+        x[k] = EX_MATH(sin)(from);
+        cosine[k] = EX_MATH(cos)(from);
     }
 }
-#define PAIR_SLOW(name, id, d)                                                      \
-    OP(name##_##d) {                                                                \
-        BEGIN EACH(TO_FAR, d) each_##id(c->FIELD(far), c->FIELD(far) + CB_X_LANES); \
-        EACH(FROM_FAR, d)                                                           \
-        EACH(FROM_FAR_OTHER, d)                                                     \
-        NEXT;                                                                       \
+#define PAIR_SLOW(name, id, d)                                                                  \
+    EX_OP(name##_##d) {                                                                         \
+        EX_BEGIN EX_EACH(TO_FAR, d) each_##id(c->EX_FIELD(far), c->EX_FIELD(far) + CB_X_LANES); \
+        EX_EACH(FROM_FAR, d)                                                                    \
+        EX_EACH(FROM_FAR_OTHER, d)                                                              \
+        EX_NEXT;                                                                                \
     }
 
 #ifdef CB_X_WIDE
 
-#undef F
-#define F(name) MATH(name)
-#define SLOW_REGISTER(id, d)                            \
-    OP(id##_##d) {                                      \
-        BEGIN EACH(TO_FAR, d) id##_each(c->FIELD(far)); \
-        EACH(FROM_FAR, d)                               \
-        NEXT;                                           \
+#undef CB_MATH
+#define CB_MATH(name) EX_MATH(name)
+#define SLOW_REGISTER(id, d)                                     \
+    EX_OP(id##_##d) {                                            \
+        EX_BEGIN EX_EACH(TO_FAR, d) id##_each(c->EX_FIELD(far)); \
+        EX_EACH(FROM_FAR, d)                                     \
+        EX_NEXT;                                                 \
     }
-#define SLOW(id, expression)                                        \
-    __attribute__((noinline)) static void id##_each(REAL *number) { \
-        for (int k = 0; k < STEP; k++) {                            \
-            REAL x = number[k];                                     \
-            number[k] = expression;                                 \
-        }                                                           \
-    }                                                               \
-    SLOW_REGISTER(id, 0)                                            \
+#define EX_SLOW(id, expression)                                        \
+    __attribute__((noinline)) static void id##_each(EX_REAL *number) { \
+        for (int k = 0; k < EX_STEP; k++) {                            \
+            EX_REAL x = number[k];                                     \
+            number[k] = expression;                                    \
+        }                                                              \
+    }                                                                  \
+    SLOW_REGISTER(id, 0)                                               \
     SLOW_REGISTER(id, 1)
-CB_X_MATH(SLOW)
-#define SLOW_ROUND(id, name) SLOW(id, MATH(name)(x))
+CB_X_MATH(EX_SLOW)
+#define SLOW_ROUND(id, name) EX_SLOW(id, EX_MATH(name)(x))
 CB_X_ROUND(SLOW_ROUND)
-#undef F
-#define F(name) VM(name)
+#undef CB_MATH
+#define CB_MATH(name) EX_VM(name)
 
-__attribute__((noinline)) static void each_normal(REAL *x, REAL *density) {
-    for (int k = 0; k < STEP; k++) x[k] = MATH(normal)(x[k], &density[k]);
+__attribute__((noinline)) static void each_normal(EX_REAL *x, EX_REAL *density) {
+    for (int k = 0; k < EX_STEP; k++) x[k] = EX_MATH(normal)(x[k], &density[k]);
 }
 PAIR_SLOW(NORMAL, normal, 0)
 PAIR_SLOW(NORMAL, normal, 1)
@@ -126,8 +128,8 @@ PAIR_SLOW(SIN_COS, sin_cos, 1)
 
 #else
 
-CB_X_MATH(UNARY)
-CB_X_HALF(UNARY)
+CB_X_MATH(EX_UNARY)
+CB_X_HALF(EX_UNARY)
 
 VFN bool any(INT mask) {
 #if defined(__AVX512F__)
@@ -138,59 +140,64 @@ VFN bool any(INT mask) {
     return _mm_movemask_ps((__m128)mask) != 0;
 #else
     int32_t all = 0;
-    for (int k = 0; k < LANES; k++) all |= mask[k];
+    for (int k = 0; k < EX_LANES; k++) all |= mask[k];
     return all != 0;
 #endif
 }
 
 /* Where a number is too large for the vectors, all take the slow way. */
-#define FAR_LANES(q, d) far |= VM(abs)(v##d##q) > CB_SIN_MAX_F32;
+#define FAR_LANES(q, d) far |= EX_VM(abs)(v##d##q) > CB_SIN_MAX_F32;
 #define LEAVE_IF_FAR(function, d) \
     INT far = {0};                \
-    EACH(FAR_LANES, d)            \
-    if (__builtin_expect(any(far), 0)) TO(function##_##d);
-#define ROUND_REGISTER(id, name, d)                     \
-    __attribute__((noinline, cold)) OP(id##_far_##d) {  \
-        BEGIN EACH(TO_FAR, d) id##_each(c->FIELD(far)); \
-        EACH(FROM_FAR, d)                               \
-        NEXT;                                           \
-    }                                                   \
-    OP(id##_##d) { BEGIN LEAVE_IF_FAR(id##_far, d) EACH(UNARY_LANES, d, F(name##_near)(x)) NEXT; }
-#define ROUND(id, name)                                              \
-    __attribute__((noinline, cold)) static void id##_each(REAL *x) { \
-        for (int k = 0; k < STEP; k++) x[k] = MATH(name)(x[k]);      \
-    }                                                                \
-    ROUND_REGISTER(id, name, 0)                                      \
+    EX_EACH(FAR_LANES, d)         \
+    if (__builtin_expect(any(far), 0)) EX_TO(function##_##d);
+#define ROUND_REGISTER(id, name, d)                                                         \
+    __attribute__((noinline, cold)) EX_OP(id##_far_##d) {                                   \
+        EX_BEGIN EX_EACH(TO_FAR, d) id##_each(c->EX_FIELD(far));                            \
+        EX_EACH(FROM_FAR, d)                                                                \
+        EX_NEXT;                                                                            \
+    }                                                                                       \
+    EX_OP(id##_##d) {                                                                       \
+        EX_BEGIN LEAVE_IF_FAR(id##_far, d) EX_EACH(UNARY_LANES, d, CB_MATH(name##_near)(x)) \
+            EX_NEXT;                                                                        \
+    }
+#define EX_ROUND(id, name)                                              \
+    __attribute__((noinline, cold)) static void id##_each(EX_REAL *x) { \
+        for (int k = 0; k < EX_STEP; k++) x[k] = EX_MATH(name)(x[k]);   \
+    }                                                                   \
+    ROUND_REGISTER(id, name, 0)                                         \
     ROUND_REGISTER(id, name, 1)
-CB_X_ROUND(ROUND)
+CB_X_ROUND(EX_ROUND)
 
-#define PAIR_LANES(q, d, function)      \
-    {                                   \
-        VEC a, b;                       \
-        a = function(v##d##q, &b);      \
-        v##d##q = a;                    \
-        GLUE(v, CAT(OTHER_, d), q) = b; \
+#define PAIR_LANES(q, d, function)            \
+    {                                         \
+        VEC a, b;                             \
+        a = function(v##d##q, &b);            \
+        v##d##q = a;                          \
+        EX_GLUE(v, EX_CAT(OTHER_, d), q) = b; \
     }
 VFN VEC sin_cos(VEC x, VEC *cosine) {
     VEC sine;
     vm_sin_cos_near(x, &sine, cosine);
     return sine;
 }
-#define SIN_COS_REGISTER(d) \
-    OP(SIN_COS_##d) { BEGIN LEAVE_IF_FAR(SIN_COS_far, d) EACH(PAIR_LANES, d, sin_cos) NEXT; }
+#define SIN_COS_REGISTER(d)                                                            \
+    EX_OP(SIN_COS_##d) {                                                               \
+        EX_BEGIN LEAVE_IF_FAR(SIN_COS_far, d) EX_EACH(PAIR_LANES, d, sin_cos) EX_NEXT; \
+    }
 __attribute__((noinline, cold)) PAIR_SLOW(SIN_COS_far, sin_cos, 0) __attribute__((noinline, cold))
-PAIR_SLOW(SIN_COS_far, sin_cos, 1) SIN_COS_REGISTER(0) SIN_COS_REGISTER(1) OP(NORMAL_0) {
-    BEGIN EACH(PAIR_LANES, 0, vm_normal) NEXT;
+PAIR_SLOW(SIN_COS_far, sin_cos, 1) SIN_COS_REGISTER(0) SIN_COS_REGISTER(1) EX_OP(NORMAL_0) {
+    EX_BEGIN EX_EACH(PAIR_LANES, 0, vm_normal) EX_NEXT;
 }
-OP(NORMAL_1) { BEGIN EACH(PAIR_LANES, 1, vm_normal) NEXT; }
+EX_OP(NORMAL_1) { EX_BEGIN EX_EACH(PAIR_LANES, 1, vm_normal) EX_NEXT; }
 
 #endif
 
 #define SELECT_LANES(q, d, fx, fy) \
-    v##d##q = SEL(v##d##q != 0.0f, FROM_##fx(x, d, q), FROM_##fy(y, d, q));
-#define SELECT_FORM(fy, d, fx)                                                    \
-    OP(select_##d##_##fx##_##fy) {                                                \
-        BEGIN OPEN_##fx(x, b) OPEN_##fy(y, c) EACH(SELECT_LANES, d, fx, fy) NEXT; \
+    v##d##q = CB_SELECT(v##d##q != 0.0f, FROM_##fx(x, d, q), FROM_##fy(y, d, q));
+#define SELECT_FORM(fy, d, fx)                                                             \
+    EX_OP(select_##d##_##fx##_##fy) {                                                      \
+        EX_BEGIN OPEN_##fx(x, b) OPEN_##fy(y, c) EX_EACH(SELECT_LANES, d, fx, fy) EX_NEXT; \
     }
 #define SELECT_REGISTER(d)               \
     MEMORY_FORMS(SELECT_FORM, d, STREAM) \
@@ -202,7 +209,7 @@ SELECT_REGISTER(1)
 
 #define LOAD_LANES(q, d, form) v##d##q = FROM_##form(from, d, q);
 #define LOAD_FORM(form, d, _) \
-    OP(load_##d##_##form) { BEGIN OPEN_##form(from, b) EACH(LOAD_LANES, d, form) NEXT; }
+    EX_OP(load_##d##_##form) { EX_BEGIN OPEN_##form(from, b) EX_EACH(LOAD_LANES, d, form) EX_NEXT; }
 ALL_FORMS(LOAD_FORM, 0, _)
 ALL_FORMS(LOAD_FORM, 1, _)
 
@@ -219,50 +226,44 @@ VFN void to_bytes(char *to, VEC x) {
 
 /* Floats in order as integers, every NaN the largest (kern_rows.h). */
 VFN INT key_of(VEC x) {
-    INT bits = (INT)x, magnitude = bits & KEY_MAX;
-    INT nan = magnitude > (KEY)KEY_INFINITY;
-    INT ordered = bits ^ ((bits >> (8 * SIZE - 1)) & KEY_MAX);
-    return (ordered & ~nan) | (nan & KEY_MAX);
+    INT bits = (INT)x, magnitude = bits & EX_KEY_MAX;
+    INT nan = magnitude > (EX_KEY)EX_KEY_INFINITY;
+    INT ordered = bits ^ ((bits >> (8 * EX_SIZE - 1)) & EX_KEY_MAX);
+    return (ordered & ~nan) | (nan & EX_KEY_MAX);
 }
 
-#define UNPACK_LANES(q, d, of, size) v##d##q = of(from + q * LANES * (size));
-#define PACK_LANES(q, d, into, size) into(to + q * LANES * (size), v##d##q);
-#define STORE_LANES(q, d) VM(store)(to + q * LANES * SIZE, v##d##q);
-#define STORE_FAR_LANES(q, d) VM(store_far)(to + q * LANES * SIZE, v##d##q);
-#define ADD_LANES(q, d) VM(store)(to + q * LANES * SIZE, VM(load)(to + q * LANES * SIZE) + v##d##q);
-#define MASK(q) (INT) VM(load)(mask + q * LANES * SIZE)
-#define ADD_MASKED(q, d) \
-    VM(store)            \
-    (to + q * LANES * SIZE, VM(load)(to + q * LANES * SIZE) + (VEC)((INT)v##d##q & MASK(q)));
-#define LARGEST(q, d, sign) \
-    VM(store)               \
-    (to + q * LANES * SIZE, \
-     (VEC)VM(larger_int)((INT)VM(load)(to + q * LANES * SIZE), key_of(sign v##d##q)));
-#define LARGEST_MASKED(q, d, sign)                             \
-    VM(store)                                                  \
-    (to + q * LANES * SIZE,                                    \
-     (VEC)VM(larger_int)((INT)VM(load)(to + q * LANES * SIZE), \
-                         (key_of(sign v##d##q) & MASK(q)) | (~MASK(q) & KEY_MIN)));
+#define UNPACK_LANES(q, d, of, size) v##d##q = of(from + q * EX_LANES * (size));
+#define PACK_LANES(q, d, into, size) into(to + q * EX_LANES * (size), v##d##q);
+#define STORE_LANES(q, d) EX_STORE_AT(to, q, v##d##q);
+#define STORE_FAR_LANES(q, d) EX_VM(store_far)(to + q * EX_LANES * EX_SIZE, v##d##q);
+#define ADD_LANES(q, d) EX_STORE_AT(to, q, EX_LOAD_AT(to, q) + v##d##q);
+#define EX_MASK(q) (INT) EX_LOAD_AT(mask, q)
+#define ADD_MASKED(q, d) EX_STORE_AT(to, q, EX_LOAD_AT(to, q) + (VEC)((INT)v##d##q & EX_MASK(q)));
+#define STORE_LARGER(q, key) \
+    EX_STORE_AT(to, q, (VEC)EX_VM(larger_int)((INT)EX_LOAD_AT(to, q), key));
+#define EX_LARGEST(q, d, sign) STORE_LARGER(q, key_of(sign v##d##q))
+#define LARGEST_MASKED(q, d, sign) \
+    STORE_LARGER(q, (key_of(sign v##d##q) & EX_MASK(q)) | (~EX_MASK(q) & EX_KEY_MIN))
 
 #include "kern_scaled.h"
 
-#define TO_STREAM char *to = c->p[s->dst] + i * SIZE;
-#define TO_ACC char *to = (char *)(c->FIELD(acc)[s->dst] + (i & (CB_X_LANES - 1)));
-#define WITH_MASK const char *mask = (const char *)(c->FIELD(mask) + (i & (CB_X_LANES - 1)));
+#define TO_STREAM char *to = c->p[s->dst] + i * EX_SIZE;
+#define TO_ACC char *to = (char *)(c->EX_FIELD(acc)[s->dst] + (i & (CB_X_LANES - 1)));
+#define WITH_MASK const char *mask = (const char *)(c->EX_FIELD(mask) + (i & (CB_X_LANES - 1)));
 
-#define PACKED(d, name, size)                             \
-    OP(unpack_##name##_##d) {                             \
-        BEGIN const char *from = c->p[s->b] + i * (size); \
-        EACH(UNPACK_LANES, d, of_##name, size)            \
-        NEXT;                                             \
-    }                                                     \
-    OP(store_##name##_##d) {                              \
-        BEGIN char *to = c->p[s->dst] + i * (size);       \
-        EACH(PACK_LANES, d, to_##name, size)              \
-        NEXT;                                             \
+#define EX_PACKED(d, name, size)                             \
+    EX_OP(unpack_##name##_##d) {                             \
+        EX_BEGIN const char *from = c->p[s->b] + i * (size); \
+        EX_EACH(UNPACK_LANES, d, of_##name, size)            \
+        EX_NEXT;                                             \
+    }                                                        \
+    EX_OP(store_##name##_##d) {                              \
+        EX_BEGIN char *to = c->p[s->dst] + i * (size);       \
+        EX_EACH(PACK_LANES, d, to_##name, size)              \
+        EX_NEXT;                                             \
     }
-PACKED(0, bytes, 1)
-PACKED(1, bytes, 1)
+EX_PACKED(0, bytes, 1)
+EX_PACKED(1, bytes, 1)
 
 #ifndef CB_X_WIDE
 VFN VEC of_bf16(const char *from) {
@@ -283,25 +284,25 @@ VFN void to_f16(char *to, VEC x) {
     VS half = vm_to_f16(x);
     memcpy(to, &half, sizeof half);
 }
-PACKED(0, bf16, 2)
-PACKED(1, bf16, 2)
-PACKED(0, f16, 2)
-PACKED(1, f16, 2)
+EX_PACKED(0, bf16, 2)
+EX_PACKED(1, bf16, 2)
+EX_PACKED(0, f16, 2)
+EX_PACKED(1, f16, 2)
 
 /* Two vectors of halves are one vector. */
-#define PACK_FAR_LANES(q, r, d, name)                     \
-    {                                                     \
-        char two[2 * LANES * 2];                          \
-        to_##name(two, v##d##q);                          \
-        to_##name(two + LANES * 2, v##d##r);              \
-        VM(store_far)(to + q * LANES * 2, VM(load)(two)); \
+#define PACK_FAR_LANES(q, r, d, name)                              \
+    {                                                              \
+        char two[2 * EX_LANES * 2];                                \
+        to_##name(two, v##d##q);                                   \
+        to_##name(two + EX_LANES * 2, v##d##r);                    \
+        EX_VM(store_far)(to + q * EX_LANES * 2, EX_VM(load)(two)); \
     }
-#define PACKED_FAR(d, name)                    \
-    OP(store_far_##name##_##d) {               \
-        BEGIN char *to = c->p[s->dst] + i * 2; \
-        PACK_FAR_LANES(0, 1, d, name)          \
-        PACK_FAR_LANES(2, 3, d, name)          \
-        NEXT;                                  \
+#define PACKED_FAR(d, name)                       \
+    EX_OP(store_far_##name##_##d) {               \
+        EX_BEGIN char *to = c->p[s->dst] + i * 2; \
+        PACK_FAR_LANES(0, 1, d, name)             \
+        PACK_FAR_LANES(2, 3, d, name)             \
+        EX_NEXT;                                  \
     }
 PACKED_FAR(0, bf16)
 PACKED_FAR(1, bf16)
@@ -310,102 +311,102 @@ PACKED_FAR(1, f16)
 #endif
 
 /* An element of the row by its position, which rarely is one of the running lanes. */
-#define WHERE const int64_t lane = (int64_t)c->FIELD(s)[s->b] - i;
-#define IF_HERE if (__builtin_expect((uint64_t)lane < STEP, 0))
+#define EX_LANE_AT const int64_t lane = (int64_t)c->EX_FIELD(s)[s->b] - i;
+#define IF_HERE if (__builtin_expect((uint64_t)lane < EX_STEP, 0))
 
-#define MEMORY(d)                                                                  \
-    OP(store_##d) { BEGIN TO_STREAM EACH(STORE_LANES, d) NEXT; }                   \
-    OP(store_far_##d) { BEGIN TO_STREAM EACH(STORE_FAR_LANES, d) NEXT; }           \
-    OP(spill_##d) {                                                                \
-        BEGIN char *to = (char *)c->FIELD(slot)[s->dst];                           \
-        EACH(STORE_LANES, d)                                                       \
-        NEXT;                                                                      \
-    }                                                                              \
-    OP(take_##d) {                                                                 \
-        BEGIN WHERE IF_HERE {                                                      \
-            EACH(TO_FAR, d)                                                        \
-            c->FIELD(s)[s->dst] = c->FIELD(far)[lane];                             \
-        }                                                                          \
-        NEXT;                                                                      \
-    }                                                                              \
-    OP(add_at_##d) {                                                               \
-        BEGIN WHERE IF_HERE {                                                      \
-            EACH(TO_FAR, d)                                                        \
-            c->FIELD(far)[lane] += c->FIELD(s)[s->c];                              \
-            EACH(FROM_FAR, d)                                                      \
-        }                                                                          \
-        NEXT;                                                                      \
-    }                                                                              \
-    OP(column_##d) { BEGIN TO_STREAM EACH(ADD_LANES, d) NEXT; }                    \
-    OP(acc_##d) { BEGIN TO_ACC EACH(ADD_LANES, d) NEXT; }                          \
-    OP(acc_masked_##d) { BEGIN TO_ACC WITH_MASK EACH(ADD_MASKED, d) NEXT; }        \
-    OP(amax_##d) { BEGIN TO_ACC EACH(LARGEST, d, ) NEXT; }                         \
-    OP(amax_masked_##d) { BEGIN TO_ACC WITH_MASK EACH(LARGEST_MASKED, d, ) NEXT; } \
-    OP(amin_##d) { BEGIN TO_ACC EACH(LARGEST, d, -) NEXT; }                        \
-    OP(amin_masked_##d) { BEGIN TO_ACC WITH_MASK EACH(LARGEST_MASKED, d, -) NEXT; }
-MEMORY(0)
-MEMORY(1)
+#define EX_MEMORY(d)                                                                           \
+    EX_OP(store_##d) { EX_BEGIN TO_STREAM EX_EACH(STORE_LANES, d) EX_NEXT; }                   \
+    EX_OP(store_far_##d) { EX_BEGIN TO_STREAM EX_EACH(STORE_FAR_LANES, d) EX_NEXT; }           \
+    EX_OP(spill_##d) {                                                                         \
+        EX_BEGIN char *to = (char *)c->EX_FIELD(slot)[s->dst];                                 \
+        EX_EACH(STORE_LANES, d)                                                                \
+        EX_NEXT;                                                                               \
+    }                                                                                          \
+    EX_OP(take_##d) {                                                                          \
+        EX_BEGIN EX_LANE_AT IF_HERE {                                                          \
+            EX_EACH(TO_FAR, d)                                                                 \
+            c->EX_FIELD(s)[s->dst] = c->EX_FIELD(far)[lane];                                   \
+        }                                                                                      \
+        EX_NEXT;                                                                               \
+    }                                                                                          \
+    EX_OP(add_at_##d) {                                                                        \
+        EX_BEGIN EX_LANE_AT IF_HERE {                                                          \
+            EX_EACH(TO_FAR, d)                                                                 \
+            c->EX_FIELD(far)[lane] += c->EX_FIELD(s)[s->c];                                    \
+            EX_EACH(FROM_FAR, d)                                                               \
+        }                                                                                      \
+        EX_NEXT;                                                                               \
+    }                                                                                          \
+    EX_OP(column_##d) { EX_BEGIN TO_STREAM EX_EACH(ADD_LANES, d) EX_NEXT; }                    \
+    EX_OP(acc_##d) { EX_BEGIN TO_ACC EX_EACH(ADD_LANES, d) EX_NEXT; }                          \
+    EX_OP(acc_masked_##d) { EX_BEGIN TO_ACC WITH_MASK EX_EACH(ADD_MASKED, d) EX_NEXT; }        \
+    EX_OP(amax_##d) { EX_BEGIN TO_ACC EX_EACH(EX_LARGEST, d, ) EX_NEXT; }                      \
+    EX_OP(amax_masked_##d) { EX_BEGIN TO_ACC WITH_MASK EX_EACH(LARGEST_MASKED, d, ) EX_NEXT; } \
+    EX_OP(amin_##d) { EX_BEGIN TO_ACC EX_EACH(EX_LARGEST, d, -) EX_NEXT; }                     \
+    EX_OP(amin_masked_##d) { EX_BEGIN TO_ACC WITH_MASK EX_EACH(LARGEST_MASKED, d, -) EX_NEXT; }
+EX_MEMORY(0)
+EX_MEMORY(1)
 
 /* ---- control --------------------------------------------------------------------------------- */
 
-#define PREFETCH(name, size)                                                           \
-    OP(name) {                                                                         \
-        BEGIN const char *from = c->p[s->dst] + (i + s->b) * (size);                   \
-        for (int k = 0; k < STEP * (int)(size); k += 64) __builtin_prefetch(from + k); \
-        NEXT;                                                                          \
+#define EX_PREFETCH(name, size)                                                           \
+    EX_OP(name) {                                                                         \
+        EX_BEGIN const char *from = c->p[s->dst] + (i + s->b) * (size);                   \
+        for (int k = 0; k < EX_STEP * (int)(size); k += 64) __builtin_prefetch(from + k); \
+        EX_NEXT;                                                                          \
     }
-PREFETCH(prefetch, SIZE)
+EX_PREFETCH(prefetch, EX_SIZE)
 #ifndef CB_X_WIDE
-PREFETCH(prefetch_half, 2)
+EX_PREFETCH(prefetch_half, 2)
 #endif
 
-OP(loop) {
-    BEGIN i += STEP;
-    if (i < c->end) LOOP_AGAIN;
-    NEXT;
+EX_OP(loop) {
+    EX_BEGIN i += EX_STEP;
+    if (i < c->end) EX_LOOP_AGAIN;
+    EX_NEXT;
 }
 
 /* Not inlined: of constants gcc makes a copy of strings, which takes longer than all else. */
 __attribute__((noinline)) static void set_lanes(cb_x_context *c, int k, VEC x) {
-    char *to = (char *)c->FIELD(acc)[k];
-    for (int lane = 0; lane < CB_X_LANES; lane += LANES) VM(store)(to + lane * SIZE, x);
+    char *to = (char *)c->EX_FIELD(acc)[k];
+    for (int lane = 0; lane < CB_X_LANES; lane += EX_LANES) EX_VM(store)(to + lane * EX_SIZE, x);
 }
 
 static void fold(cb_x_context *c, int first, int n) {
     for (int k = first; k < first + n; k++) {
-        const REAL leaf = MATH(fold)(c->FIELD(acc)[k]);
-        set_lanes(c, k, ZERO);
+        const EX_REAL leaf = EX_MATH(fold)(c->EX_FIELD(acc)[k]);
+        set_lanes(c, k, CB_ZERO);
         cb_x_pairs *p = &c->sum[k];
-        REAL *leaves = p->leaves;
+        EX_REAL *leaves = p->leaves;
         if (leaves) {
             *leaves = leaf;
             p->leaves = leaves + 1;
             continue;
         }
-        PUSH(p, leaf);
+        EX_PUSH(p, leaf);
     }
 }
 
 /* A key becomes a number: the inverse of key_of. */
 static void largest(cb_x_context *c, int k, int to, bool is_min) {
-    const char *from = (const char *)c->FIELD(acc)[k];
-    INT best = (INT)VM(load)(from);
-    for (int lane = LANES; lane < CB_X_LANES; lane += LANES)
-        best = VM(larger_int)(best, (INT)VM(load)(from + lane * SIZE));
-    KEY key[LANES];
+    const char *from = (const char *)c->EX_FIELD(acc)[k];
+    INT best = (INT)EX_VM(load)(from);
+    for (int lane = EX_LANES; lane < CB_X_LANES; lane += EX_LANES)
+        best = EX_VM(larger_int)(best, (INT)EX_VM(load)(from + lane * EX_SIZE));
+    EX_KEY key[EX_LANES];
     memcpy(key, &best, sizeof key);
-    for (int n = LANES / 2; n > 0; n /= 2)
+    for (int n = EX_LANES / 2; n > 0; n /= 2)
         for (int i = 0; i < n; i++) key[i] = key[i] > key[i + n] ? key[i] : key[i + n];
-    const KEY bits = key[0] ^ ((key[0] >> (8 * SIZE - 1)) & KEY_MAX);
-    REAL x;
+    const EX_KEY bits = key[0] ^ ((key[0] >> (8 * EX_SIZE - 1)) & EX_KEY_MAX);
+    EX_REAL x;
     memcpy(&x, &bits, sizeof x);
-    c->FIELD(s)[to] = is_min ? -x : x;
-    set_lanes(c, k, (VEC)((INT){0} + KEY_MIN));
+    c->EX_FIELD(s)[to] = is_min ? -x : x;
+    set_lanes(c, k, (VEC)((INT){0} + EX_KEY_MIN));
 }
 
 static void add(void *to, const void *from, int64_t n) {
-    REAL *restrict t = to;
-    const REAL *restrict f = from;
+    EX_REAL *restrict t = to;
+    const EX_REAL *restrict f = from;
     for (int64_t i = 0; i < n; i++) t[i] += f[i];
 }
 
@@ -415,22 +416,22 @@ __attribute__((noinline)) static void fold_leaf(cb_x_context *c, const cb_record
 
 /* At the end of an iteration: sums over everything have leaves of their own, which rows do not
  * begin. */
-OP(totals) {
-    BEGIN
-    if (((i + STEP + c->leaf) & (CB_X_LEAF - 1)) == 0) {
+EX_OP(totals) {
+    EX_BEGIN
+    if (((i + EX_STEP + c->leaf) & (CB_X_LEAF - 1)) == 0) {
         fold_leaf(c, s);
-        v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = ZERO; /* nothing is kept over the call */
+        v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = CB_ZERO; /* nothing is kept over the call */
     }
-    NEXT;
+    EX_NEXT;
 }
 
 /* The sum of a piece of the row joins the others, in the stream. */
 __attribute__((noinline)) static void put_piece(cb_x_context *c, const cb_record *s, int64_t i,
                                                 bool is_mean) {
     const int64_t length = (int64_t)1 << (s->c & 0xFF), at = i >> (s->c & 0xFF);
-    REAL sum = 0 + MATH(fold)(c->FIELD(acc)[s->b]);
-    set_lanes(c, s->b, ZERO);
-    if (is_mean) sum /= (REAL)length;
+    EX_REAL sum = 0 + EX_MATH(fold)(c->EX_FIELD(acc)[s->b]);
+    set_lanes(c, s->b, CB_ZERO);
+    if (is_mean) sum /= (EX_REAL)length;
 #ifndef CB_X_WIDE
     if (s->c >> 8 != CB_X_REAL) {
         const uint16_t half = s->c >> 8 == CB_X_BF16 ? half_store_bf16(sum) : half_store_f16(sum);
@@ -438,47 +439,47 @@ __attribute__((noinline)) static void put_piece(cb_x_context *c, const cb_record
         return;
     }
 #endif
-    memcpy(c->p[s->dst] + at * SIZE, &sum, sizeof sum);
+    memcpy(c->p[s->dst] + at * EX_SIZE, &sum, sizeof sum);
 }
-#define PIECE(name, is_mean)                                                           \
-    OP(name) {                                                                         \
-        BEGIN                                                                          \
-        if (((i + STEP) & (((int64_t)1 << (s->c & 0xFF)) - 1)) == 0) {                 \
-            put_piece(c, s, i, is_mean);                                               \
-            v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = ZERO; /* as in `totals` */ \
-        }                                                                              \
-        NEXT;                                                                          \
+#define EX_PIECE(name, is_mean)                                                           \
+    EX_OP(name) {                                                                         \
+        EX_BEGIN                                                                          \
+        if (((i + EX_STEP) & (((int64_t)1 << (s->c & 0xFF)) - 1)) == 0) {                 \
+            put_piece(c, s, i, is_mean);                                                  \
+            v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = CB_ZERO; /* as in `totals` */ \
+        }                                                                                 \
+        EX_NEXT;                                                                          \
     }
-PIECE(piece_sum, false)
-PIECE(piece_mean, true)
+EX_PIECE(piece_sum, false)
+EX_PIECE(piece_mean, true)
 
 /* As loop, and the sums s->b .. s->b + s->c are folded at the end of each leaf. */
-OP(loop_sums) {
-    BEGIN i += STEP;
+EX_OP(loop_sums) {
+    EX_BEGIN i += EX_STEP;
     if ((i & (CB_X_LEAF - 1)) == 0) {
         fold_leaf(c, s);
-        v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = ZERO; /* nothing is kept over the call */
+        v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = CB_ZERO; /* nothing is kept over the call */
     }
-    if (i < c->end) LOOP_AGAIN;
-    NEXT;
+    if (i < c->end) EX_LOOP_AGAIN;
+    EX_NEXT;
 }
 
-OP(end) {
-    BEGIN(void) c, (void)s, (void)i;
+EX_OP(end) {
+    EX_BEGIN(void) c, (void)s, (void)i;
     (void)v00, (void)v01, (void)v02, (void)v03, (void)v10, (void)v11, (void)v12, (void)v13;
-    FINISH;
+    EX_FINISH;
 }
 
 #ifndef CB_X_CALLS
 static void run(cb_x_context *c, const cb_record *s, int64_t i) {
-    VEC v00 = ZERO, v01 = v00, v02 = v00, v03 = v00, v10 = v00, v11 = v00, v12 = v00, v13 = v00;
+    VEC v00 = CB_ZERO, v01 = v00, v02 = v00, v03 = v00, v10 = v00, v11 = v00, v12 = v00, v13 = v00;
     c->again = s;
     ((op_fn)s->fn)(c, s, i, v00, v01, v02, v03, v10, v11, v12, v13);
     v_leave();
 }
 #else
 static void run(cb_x_context *c, const cb_record *s, int64_t i) {
-    memset(c->FIELD(reg), 0, sizeof c->FIELD(reg));
+    memset(c->EX_FIELD(reg), 0, sizeof c->EX_FIELD(reg));
     c->again = s;
     while (s) s = run_one(c, s, &i);
 }
@@ -508,7 +509,7 @@ VFN void keep_piece(const cb_philox *random, uint64_t block, uint32_t threshold,
 
 static void keep(const cb_philox *random, uint64_t first, uint32_t threshold, void *numbers,
                  int64_t n) {
-    REAL *out = numbers;
+    EX_REAL *out = numbers;
     if (threshold > UINT16_MAX) { /* nothing is kept */
         memset(out, 0, (size_t)n * sizeof *out);
         return;
@@ -527,27 +528,29 @@ static void keep(const cb_philox *random, uint64_t first, uint32_t threshold, vo
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-#define FN(name) (cb_x_fn) name
-#define BINARY_ROW(id, expression)                                                               \
-    {{FN(id##_0_OTHER), FN(id##_0_SELF), FN(id##_0_STREAM), FN(id##_0_SLOT), FN(id##_0_SCALAR)}, \
-     {FN(id##_1_OTHER), FN(id##_1_SELF), FN(id##_1_STREAM), FN(id##_1_SLOT), FN(id##_1_SCALAR)}},
-#define UNARY_ROW(id, ...) {FN(id##_0), FN(id##_1)},
-#define SELECT_ROW(d, fx) \
-    { FN(select_##d##_##fx##_STREAM), FN(select_##d##_##fx##_SLOT), FN(select_##d##_##fx##_SCALAR) }
-#define LOAD_ROW(d)                                                                            \
-    {                                                                                          \
-        FN(load_##d##_OTHER), FN(load_##d##_SELF), FN(load_##d##_STREAM), FN(load_##d##_SLOT), \
-            FN(load_##d##_SCALAR)                                                              \
+#define EX_FN(name) (cb_x_fn) name
+#define FORMS_ROW(name)                                                                    \
+    {                                                                                      \
+        EX_FN(name##_OTHER), EX_FN(name##_SELF), EX_FN(name##_STREAM), EX_FN(name##_SLOT), \
+            EX_FN(name##_SCALAR)                                                           \
     }
+#define BINARY_ROW(id, expression) {FORMS_ROW(id##_0), FORMS_ROW(id##_1)},
+#define UNARY_ROW(id, ...) {EX_FN(id##_0), EX_FN(id##_1)},
+#define SELECT_ROW(d, fx)                                                   \
+    {                                                                       \
+        EX_FN(select_##d##_##fx##_STREAM), EX_FN(select_##d##_##fx##_SLOT), \
+            EX_FN(select_##d##_##fx##_SCALAR)                               \
+    }
+#define LOAD_ROW(d) FORMS_ROW(load_##d)
 
 #ifdef CB_X_WIDE
-#define CB_X_TABLE_OF(isa) CAT(cb_x_wide_, isa)
+#define CB_X_TABLE_OF(isa) EX_CAT(cb_x_wide_, isa)
 #else
-#define CB_X_TABLE_OF(isa) CAT(cb_x_table_, isa)
+#define CB_X_TABLE_OF(isa) EX_CAT(cb_x_table_, isa)
 #endif
 extern const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA);
 const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
-    .is_wide = sizeof(REAL) == sizeof(double),
+    .is_wide = sizeof(EX_REAL) == sizeof(double),
     .register_bytes = 4 * sizeof(VEC),
     .binary = {CB_X_BINARY(BINARY_ROW)},
     SCALED_TABLES
@@ -557,38 +560,38 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .pair = {CB_X_PAIR(UNARY_ROW)},
 #ifdef CB_X_WIDE
     .unary = {CB_X_UNARY(UNARY_ROW) CB_X_MATH(UNARY_ROW) CB_X_ROUND(UNARY_ROW)},
-    .unpack = {[CB_X_BYTE] = {FN(unpack_bytes_0), FN(unpack_bytes_1)}},
-    .store = {[CB_X_REAL] = {FN(store_0), FN(store_1)},
-              [CB_X_BYTE] = {FN(store_bytes_0), FN(store_bytes_1)}},
-    .store_far = {{FN(store_far_0), FN(store_far_1)}},
-    .prefetch = {FN(prefetch)},
+    .unpack = {[CB_X_BYTE] = {EX_FN(unpack_bytes_0), EX_FN(unpack_bytes_1)}},
+    .store = {[CB_X_REAL] = {EX_FN(store_0), EX_FN(store_1)},
+              [CB_X_BYTE] = {EX_FN(store_bytes_0), EX_FN(store_bytes_1)}},
+    .store_far = {{EX_FN(store_far_0), EX_FN(store_far_1)}},
+    .prefetch = {EX_FN(prefetch)},
 #else
     .unary = {CB_X_UNARY(UNARY_ROW) CB_X_MATH(UNARY_ROW) CB_X_ROUND(UNARY_ROW)
                   CB_X_HALF(UNARY_ROW)},
-    .unpack = {[CB_X_BF16] = {FN(unpack_bf16_0), FN(unpack_bf16_1)},
-               [CB_X_F16] = {FN(unpack_f16_0), FN(unpack_f16_1)},
-               [CB_X_BYTE] = {FN(unpack_bytes_0), FN(unpack_bytes_1)}},
-    .store = {{FN(store_0), FN(store_1)},
-              {FN(store_bf16_0), FN(store_bf16_1)},
-              {FN(store_f16_0), FN(store_f16_1)},
-              {FN(store_bytes_0), FN(store_bytes_1)}},
-    .store_far = {{FN(store_far_0), FN(store_far_1)},
-                  {FN(store_far_bf16_0), FN(store_far_bf16_1)},
-                  {FN(store_far_f16_0), FN(store_far_f16_1)}},
-    .prefetch = {FN(prefetch), FN(prefetch_half), FN(prefetch_half)},
+    .unpack = {[CB_X_BF16] = {EX_FN(unpack_bf16_0), EX_FN(unpack_bf16_1)},
+               [CB_X_F16] = {EX_FN(unpack_f16_0), EX_FN(unpack_f16_1)},
+               [CB_X_BYTE] = {EX_FN(unpack_bytes_0), EX_FN(unpack_bytes_1)}},
+    .store = {{EX_FN(store_0), EX_FN(store_1)},
+              {EX_FN(store_bf16_0), EX_FN(store_bf16_1)},
+              {EX_FN(store_f16_0), EX_FN(store_f16_1)},
+              {EX_FN(store_bytes_0), EX_FN(store_bytes_1)}},
+    .store_far = {{EX_FN(store_far_0), EX_FN(store_far_1)},
+                  {EX_FN(store_far_bf16_0), EX_FN(store_far_bf16_1)},
+                  {EX_FN(store_far_f16_0), EX_FN(store_far_f16_1)}},
+    .prefetch = {EX_FN(prefetch), EX_FN(prefetch_half), EX_FN(prefetch_half)},
 #endif
-    .acc = {{FN(acc_0), FN(acc_1)}, {FN(acc_masked_0), FN(acc_masked_1)}},
-    .amax = {{FN(amax_0), FN(amax_1)}, {FN(amax_masked_0), FN(amax_masked_1)}},
-    .amin = {{FN(amin_0), FN(amin_1)}, {FN(amin_masked_0), FN(amin_masked_1)}},
-    .take = {FN(take_0), FN(take_1)},
-    .add_at = {FN(add_at_0), FN(add_at_1)},
-    .column = {FN(column_0), FN(column_1)},
-    .spill = {FN(spill_0), FN(spill_1)},
-    .totals = FN(totals),
-    .piece = {FN(piece_sum), FN(piece_mean)},
-    .loop = FN(loop),
-    .loop_sums = FN(loop_sums),
-    .end = FN(end),
+    .acc = {{EX_FN(acc_0), EX_FN(acc_1)}, {EX_FN(acc_masked_0), EX_FN(acc_masked_1)}},
+    .amax = {{EX_FN(amax_0), EX_FN(amax_1)}, {EX_FN(amax_masked_0), EX_FN(amax_masked_1)}},
+    .amin = {{EX_FN(amin_0), EX_FN(amin_1)}, {EX_FN(amin_masked_0), EX_FN(amin_masked_1)}},
+    .take = {EX_FN(take_0), EX_FN(take_1)},
+    .add_at = {EX_FN(add_at_0), EX_FN(add_at_1)},
+    .column = {EX_FN(column_0), EX_FN(column_1)},
+    .spill = {EX_FN(spill_0), EX_FN(spill_1)},
+    .totals = EX_FN(totals),
+    .piece = {EX_FN(piece_sum), EX_FN(piece_mean)},
+    .loop = EX_FN(loop),
+    .loop_sums = EX_FN(loop_sums),
+    .end = EX_FN(end),
     .run = run,
     .fold = fold,
     .add = add,

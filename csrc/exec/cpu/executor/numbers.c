@@ -13,35 +13,35 @@ static void put_row(const cb_tensor *t, int64_t at, int64_t n, const float *row)
     else memcpy(cb_at(t, at), row, (size_t)n * sizeof *row);
 }
 
-#define REAL float
-#define KEY int32_t
-#define KEY_MIN INT32_MIN
-#define F(name) name##_f32
-#define FIELD(name) name
-#define SCALAR cb_x_scalar
-#define PUSH cb_x_push
-#define PUT_ROW put_row
-#define SUM_OF cb_x_sum_of
+#define CB_REAL float
+#define NUM_KEY int32_t
+#define NUM_KEY_MIN INT32_MIN
+#define CB_TYPED(name) name##_f32
+#define NUM_FIELD(name) name
+#define NUM_SCALAR cb_x_scalar
+#define NUM_PUSH cb_x_push
+#define NUM_PUT_ROW put_row
+#define NUM_SUM_OF cb_x_sum_of
 #include "numbers_of.h"
 
-#undef REAL
-#undef KEY
-#undef KEY_MIN
-#undef F
-#undef FIELD
-#undef SCALAR
-#undef PUSH
-#undef PUT_ROW
-#undef SUM_OF
-#define REAL double
-#define KEY int64_t
-#define KEY_MIN INT64_MIN
-#define F(name) name##_f64
-#define FIELD(name) name##64
-#define SCALAR cb_x_scalar64
-#define PUSH cb_x_push64
-#define SUM_OF cb_x_sum_of64
-#define PUT_ROW(t, at, n, row) memcpy(cb_at(t, at), row, (size_t)(n) * sizeof(REAL))
+#undef CB_REAL
+#undef NUM_KEY
+#undef NUM_KEY_MIN
+#undef CB_TYPED
+#undef NUM_FIELD
+#undef NUM_SCALAR
+#undef NUM_PUSH
+#undef NUM_PUT_ROW
+#undef NUM_SUM_OF
+#define CB_REAL double
+#define NUM_KEY int64_t
+#define NUM_KEY_MIN INT64_MIN
+#define CB_TYPED(name) name##_f64
+#define NUM_FIELD(name) name##64
+#define NUM_SCALAR cb_x_scalar64
+#define NUM_PUSH cb_x_push64
+#define NUM_SUM_OF cb_x_sum_of64
+#define NUM_PUT_ROW(t, at, n, row) memcpy(cb_at(t, at), row, (size_t)(n) * sizeof(CB_REAL))
 #include "numbers_of.h"
 
 /* ---- elements -------------------------------------------------------------------------------- */

@@ -1,42 +1,42 @@
-/* numbers_of.h: numbers.c for one type: REAL, its keys (kern_rows.h) and fields. */
+/* numbers_of.h: numbers.c for one type: CB_REAL, its keys (kern_rows.h) and fields. */
 
-static void F(compute)(const cb_x_table *table, const cb_x_number *n, cb_x_context *c) {
-    REAL *s = c->FIELD(s);
+static void CB_TYPED(compute)(const cb_x_table *table, const cb_x_number *n, cb_x_context *c) {
+    CB_REAL *s = c->NUM_FIELD(s);
     switch ((int)n->op) {
-        case CB_X_ACC: s[n->dst] = SUM_OF(&c->sum[n->a]); break;
+        case CB_X_ACC: s[n->dst] = NUM_SUM_OF(&c->sum[n->a]); break;
         case CB_X_AMAX: table->largest(c, n->a, n->dst, false); break;
         case CB_X_AMIN: table->largest(c, n->a, n->dst, true); break;
-        default: s[n->dst] = SCALAR(n->op, s[n->a], s[n->b], s[n->c]);
+        default: s[n->dst] = NUM_SCALAR(n->op, s[n->a], s[n->b], s[n->c]);
     }
 }
 
-static void F(start)(const cb_microcode *m, cb_x_context *c, const cb_x_context *shared) {
-    memcpy(c->FIELD(s), shared->FIELD(s), (size_t)m->n_scalar * sizeof(REAL));
+static void CB_TYPED(start)(const cb_microcode *m, cb_x_context *c, const cb_x_context *shared) {
+    memcpy(c->NUM_FIELD(s), shared->NUM_FIELD(s), (size_t)m->n_scalar * sizeof(CB_REAL));
     for (int k = 0; k < m->n_acc; k++) {
-        KEY empty = m->acc_kind[k] == CB_X_LARGEST ? KEY_MIN : 0;
+        NUM_KEY empty = m->acc_kind[k] == CB_X_LARGEST ? NUM_KEY_MIN : 0;
         for (int lane = 0; lane < CB_X_LANES; lane++)
-            memcpy(&c->FIELD(acc)[k][lane], &empty, sizeof empty);
+            memcpy(&c->NUM_FIELD(acc)[k][lane], &empty, sizeof empty);
     }
 }
 
-static REAL F(total_of)(const REAL *leaf, int64_t count) {
+static CB_REAL CB_TYPED(total_of)(const CB_REAL *leaf, int64_t count) {
     const int64_t segment = cb_segment_of(count);
     cb_x_pairs all = {.count = 0};
     for (int64_t first = 0; first < count; first += segment) {
         cb_x_pairs part = {.count = 0};
         for (int64_t at = first; at < min_i64(first + segment, count); at += CB_X_LEAF)
-            PUSH(&part, leaf[at / CB_X_LEAF]);
-        if (count <= segment) return SUM_OF(&part);
-        PUSH(&all, SUM_OF(&part));
+            NUM_PUSH(&part, leaf[at / CB_X_LEAF]);
+        if (count <= segment) return NUM_SUM_OF(&part);
+        NUM_PUSH(&all, NUM_SUM_OF(&part));
     }
-    return SUM_OF(&all);
+    return NUM_SUM_OF(&all);
 }
 
-static void F(combine)(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t n,
-                       const char *from, REAL divisor) {
-    REAL sum[CB_TILE] = {0};
+static void CB_TYPED(combine)(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t n,
+                              const char *from, CB_REAL divisor) {
+    CB_REAL sum[CB_TILE] = {0};
     for (int64_t block = 0; block < f->n_task; block++)
         f->table->add(sum, from + block * f->m.columns * f->real, n);
     for (int64_t i = 0; i < n && divisor != 0; i++) sum[i] /= divisor;
-    PUT_ROW(out, at, n, sum);
+    NUM_PUT_ROW(out, at, n, sum);
 }

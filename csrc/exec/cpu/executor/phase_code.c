@@ -89,7 +89,7 @@ static void set_mask(const cb_x_table *table, cb_x_context *c, int64_t n) {
 }
 
 /* Elements that arrive before they would be asked for. */
-#define SHORT 4096
+#define SHORT_PHASE 4096
 
 typedef char aside[CB_X_LANES * sizeof(double)]; /* 64 elements of a stream */
 
@@ -185,6 +185,6 @@ void cb_x_phase_run_over(const cb_x_table *table, cb_x_context *c, const cb_x_ph
     }
     if (rest) run_last(table, c, ph, last, copy);
     c->end = last - rest;
-    table->run(c, ph->code + (last - first < SHORT ? ph->n_prefetch : 0), first);
+    table->run(c, ph->code + (last - first < SHORT_PHASE ? ph->n_prefetch : 0), first);
     if (rest) take_last(c, ph, last, rest, copy);
 }

@@ -19,10 +19,10 @@
 
 #include <inttypes.h>
 
-#define NAME(id, ...) [CB_X_##id] = #id,
+#define OP_NAME(id, ...) [CB_X_##id] = #id,
 static const char *const op_names[CB_X_OP_COUNT] = {
-    CB_X_BINARY(NAME) CB_X_UNARY(NAME) CB_X_MATH(NAME) CB_X_ROUND(NAME) CB_X_HALF(NAME)
-        CB_X_PAIR(NAME)[CB_X_SELECT] = "SELECT",
+    CB_X_BINARY(OP_NAME) CB_X_UNARY(OP_NAME) CB_X_MATH(OP_NAME) CB_X_ROUND(OP_NAME)
+        CB_X_HALF(OP_NAME) CB_X_PAIR(OP_NAME)[CB_X_SELECT] = "SELECT",
     [CB_X_ACC] = "ACC",
     [CB_X_AMAX] = "AMAX",
     [CB_X_AMIN] = "AMIN",
@@ -30,7 +30,7 @@ static const char *const op_names[CB_X_OP_COUNT] = {
     [CB_X_TAKE] = "TAKE",
     [CB_X_ADD_AT] = "ADD_AT",
     [CB_X_STORE] = "STORE"};
-#undef NAME
+#undef OP_NAME
 static const char *const format_names[CB_X_FORMAT_COUNT] = {"", " bf16", " f16", " bool"};
 
 /* What a record is: its register, and the forms of its operands. */

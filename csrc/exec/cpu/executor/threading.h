@@ -9,38 +9,38 @@
 
 /* kern_wide.c includes kern_executor.c with CB_X_WIDE set: then it is about f64. */
 #ifdef CB_X_WIDE
-#define REAL double
-#define KEY int64_t
-#define KEY_MAX INT64_MAX
-#define KEY_MIN INT64_MIN
-#define KEY_INFINITY 0x7FF0000000000000
-#define LANES CB_WW
-#define VM(name) vd_##name
-#define FIELD(name) name##64
-#define MATH(name) cb_##name##_f64
-#define PUSH cb_x_push64
+#define EX_REAL double
+#define EX_KEY int64_t
+#define EX_KEY_MAX INT64_MAX
+#define EX_KEY_MIN INT64_MIN
+#define EX_KEY_INFINITY 0x7FF0000000000000
+#define EX_LANES CB_WW
+#define EX_VM(name) vd_##name
+#define EX_FIELD(name) name##64
+#define EX_MATH(name) cb_##name##_f64
+#define EX_PUSH cb_x_push64
 typedef VD VEC;
 typedef VDI INT;
 typedef VDB BYTES;
 #else
-#define REAL float
-#define KEY int32_t
-#define KEY_MAX INT32_MAX
-#define KEY_MIN INT32_MIN
-#define KEY_INFINITY 0x7F800000
-#define LANES CB_VW
-#define VM(name) vm_##name
-#define FIELD(name) name
-#define MATH(name) cb_##name##_f32
-#define PUSH cb_x_push
+#define EX_REAL float
+#define EX_KEY int32_t
+#define EX_KEY_MAX INT32_MAX
+#define EX_KEY_MIN INT32_MIN
+#define EX_KEY_INFINITY 0x7F800000
+#define EX_LANES CB_VW
+#define EX_VM(name) vm_##name
+#define EX_FIELD(name) name
+#define EX_MATH(name) cb_##name##_f32
+#define EX_PUSH cb_x_push
 typedef V VEC;
 typedef VI INT;
 typedef VB BYTES;
 #endif
 
-#define NV 4 /* vectors in a virtual register */
-#define STEP (NV * LANES)
-#define SIZE ((int64_t)sizeof(REAL))
+#define EX_VECTORS 4 /* vectors in a virtual register */
+#define EX_STEP (EX_VECTORS * EX_LANES)
+#define EX_SIZE ((int64_t)sizeof(EX_REAL))
 
 /* ---- the calling convention ------------------------------------------------------------------ */
 
@@ -52,50 +52,54 @@ typedef VB BYTES;
 
 #ifndef CB_X_CALLS
 
-#define ARGS                                                                                     \
+#define EX_ARGS                                                                                  \
     cb_x_context *c, const cb_record *s, int64_t i, VEC v00, VEC v01, VEC v02, VEC v03, VEC v10, \
         VEC v11, VEC v12, VEC v13
-typedef void (*op_fn)(ARGS);
+typedef void (*op_fn)(EX_ARGS);
 #if defined(__clang__)
-#define JUMP __attribute__((musttail)) return
+#define EX_JUMP __attribute__((musttail)) return
 #else
-#define JUMP return
+#define EX_JUMP return
 #endif
-#define GO(record, i) \
-    JUMP((op_fn)(record)->fn)(c, (record), (i), v00, v01, v02, v03, v10, v11, v12, v13)
-#define TO(function) JUMP function(c, s, i, v00, v01, v02, v03, v10, v11, v12, v13)
-#define OP(name) static void name(ARGS)
-#define BEGIN
-#define NEXT GO(s + 1, i)
-#define LOOP_AGAIN GO(c->again, i)
-#define FINISH
+#define EX_GO(record, i) \
+    EX_JUMP((op_fn)(record)->fn)(c, (record), (i), v00, v01, v02, v03, v10, v11, v12, v13)
+#define EX_TO(function) EX_JUMP function(c, s, i, v00, v01, v02, v03, v10, v11, v12, v13)
+#define EX_OP(name) static void name(EX_ARGS)
+#define EX_BEGIN
+#define EX_NEXT EX_GO(s + 1, i)
+#define EX_LOOP_AGAIN EX_GO(c->again, i)
+#define EX_FINISH
 
 #else /* registers in the context, one call for each record */
 
-#define ARGS cb_x_context *c, const cb_record *s, int64_t *at
-typedef const cb_record *(*op_fn)(ARGS);
-#define OP(name) static const cb_record *name(ARGS)
-#define REGISTER(d, q) VEC v##d##q = VM(load)(c->FIELD(reg)[d] + q * LANES);
-#define KEEP_REGISTER(d, q) VM(store)(c->FIELD(reg)[d] + q * LANES, v##d##q);
+#define EX_ARGS cb_x_context *c, const cb_record *s, int64_t *at
+typedef const cb_record *(*op_fn)(EX_ARGS);
+#define EX_OP(name) static const cb_record *name(EX_ARGS)
+#define EX_REGISTER(d, q) VEC v##d##q = EX_VM(load)(c->EX_FIELD(reg)[d] + q * EX_LANES);
+#define EX_KEEP_REGISTER(d, q) EX_VM(store)(c->EX_FIELD(reg)[d] + q * EX_LANES, v##d##q);
 /* clang-format off */
-#define BEGIN                                                                             \
+#define EX_BEGIN                                                                          \
     int64_t i = *at;                                                                      \
-    REGISTER(0, 0) REGISTER(0, 1) REGISTER(0, 2) REGISTER(0, 3)                           \
-    REGISTER(1, 0) REGISTER(1, 1) REGISTER(1, 2) REGISTER(1, 3)                           \
+    EX_REGISTER(0, 0) EX_REGISTER(0, 1)                                                   \
+    EX_REGISTER(0, 2) EX_REGISTER(0, 3)                                                   \
+    EX_REGISTER(1, 0) EX_REGISTER(1, 1)                                                   \
+    EX_REGISTER(1, 2) EX_REGISTER(1, 3)                                                   \
     (void)i, (void)v00, (void)v01, (void)v02, (void)v03, (void)v10, (void)v11, (void)v12, \
         (void)v13;
-#define LEAVE(record)                                                                   \
-    do {                                                                                \
-        KEEP_REGISTER(0, 0) KEEP_REGISTER(0, 1) KEEP_REGISTER(0, 2) KEEP_REGISTER(0, 3) \
-        KEEP_REGISTER(1, 0) KEEP_REGISTER(1, 1) KEEP_REGISTER(1, 2) KEEP_REGISTER(1, 3) \
-        *at = i;                                                                        \
-        return (record);                                                                \
+#define EX_LEAVE(record)                                                                  \
+    do {                                                                                  \
+        EX_KEEP_REGISTER(0, 0) EX_KEEP_REGISTER(0, 1)                                     \
+        EX_KEEP_REGISTER(0, 2) EX_KEEP_REGISTER(0, 3)                                     \
+        EX_KEEP_REGISTER(1, 0) EX_KEEP_REGISTER(1, 1)                                     \
+        EX_KEEP_REGISTER(1, 2) EX_KEEP_REGISTER(1, 3)                                     \
+        *at = i;                                                                          \
+        return (record);                                                                  \
     } while (0)
 /* clang-format on */
-#define TO(function) return function(c, s, at)
-#define NEXT LEAVE(s + 1)
-#define LOOP_AGAIN LEAVE(c->again)
-#define FINISH return NULL
+#define EX_TO(function) return function(c, s, at)
+#define EX_NEXT EX_LEAVE(s + 1)
+#define EX_LOOP_AGAIN EX_LEAVE(c->again)
+#define EX_FINISH return NULL
 
 #ifdef CB_PROFILE
 static uint64_t ticks_now(void) {

@@ -210,14 +210,14 @@ typedef struct block {
         }                                                                                     \
     }
 
-#define PLAIN(a, at) (*(at))
-#define HALF(a, at) half_load((a)->src->dtype, (at))
+#define LOAD_PLAIN(a, at) (*(at))
+#define LOAD_HALF(a, at) half_load((a)->src->dtype, (at))
 
-DEFINE_ADD(add_f32, float, float, PLAIN)
-DEFINE_ADD(add_f64, double, double, PLAIN)
-DEFINE_ADD(add_half, uint16_t, float, HALF)
-DEFINE_ADD(add_u64, uint64_t, uint64_t, PLAIN) /* integers wrap */
-DEFINE_ADD(add_u32, uint32_t, uint32_t, PLAIN)
+DEFINE_ADD(add_f32, float, float, LOAD_PLAIN)
+DEFINE_ADD(add_f64, double, double, LOAD_PLAIN)
+DEFINE_ADD(add_half, uint16_t, float, LOAD_HALF)
+DEFINE_ADD(add_u64, uint64_t, uint64_t, LOAD_PLAIN) /* integers wrap */
+DEFINE_ADD(add_u32, uint32_t, uint32_t, LOAD_PLAIN)
 
 static void add_u8(const adding *a, const block *b, void *sum_at, int64_t ld) {
     uint8_t *sum = sum_at;

@@ -40,8 +40,9 @@ static void copy_chunk(void *user, int64_t task, int thread) {
 }
 
 /* A transposed copy: rows of the output lie across the input, while another axis `k` runs along it.
- * Blocks of EDGE x EDGE in these axes read whole cache lines and stay in the first-level cache. */
-#define EDGE 32
+ * Blocks of TURN_EDGE x TURN_EDGE in these axes read whole cache lines and stay in the first-level
+ * cache. */
+#define TURN_EDGE 32
 
 typedef struct transposed {
     move m;
@@ -50,7 +51,7 @@ typedef struct transposed {
     int64_t n_k, n_last; /* blocks along each */
 } transposed;
 
-#define BLOCK(type)                                                              \
+#define TURN_BLOCK(type)                                                         \
     for (int64_t i = 0; i < rows; i++) {                                         \
         for (int64_t j = 0; j < columns; j++) {                                  \
             ((type *)to)[i * across + j] = ((const type *)from)[i + j * stride]; \
@@ -63,7 +64,7 @@ static void copy_block(void *user, int64_t task, int thread) {
     const transposed *t = user;
     const cb_walk *w = &t->m.walk;
     int last = w->rank - 1;
-    int64_t column = task % t->n_last * EDGE, row = task / t->n_last % t->n_k * EDGE;
+    int64_t column = task % t->n_last * TURN_EDGE, row = task / t->n_last % t->n_k * TURN_EDGE;
     int64_t rest = task / t->n_last / t->n_k, in = row + column * w->stride[0][last];
     int64_t out = row * t->across + column, step = w->dim[last];
     for (int a = last - 1; a >= 0; a--) { /* the other axes */
@@ -74,16 +75,16 @@ static void copy_block(void *user, int64_t task, int thread) {
         }
         step *= w->dim[a];
     }
-    int64_t rows = min_i64(EDGE, w->dim[t->k] - row),
-            columns = min_i64(EDGE, w->dim[last] - column);
+    int64_t rows = min_i64(TURN_EDGE, w->dim[t->k] - row),
+            columns = min_i64(TURN_EDGE, w->dim[last] - column);
     int64_t across = t->across, stride = w->stride[0][last];
     const void *from = cb_at(t->m.in, in);
     void *to = cb_at(t->m.out, out);
     switch (t->m.size) {
-        case 1: BLOCK(uint8_t)
-        case 2: BLOCK(uint16_t)
-        case 4: BLOCK(uint32_t)
-        default: BLOCK(uint64_t)
+        case 1: TURN_BLOCK(uint8_t)
+        case 2: TURN_BLOCK(uint16_t)
+        case 4: TURN_BLOCK(uint32_t)
+        default: TURN_BLOCK(uint64_t)
     }
 }
 
@@ -100,8 +101,8 @@ static cb_status run_contiguous(const cb_kernel_args *args, cb_error *err) {
         return CB_OK;
     }
     for (int a = last; a > t.k; a--) t.across *= w->dim[a];
-    t.n_k = div_up(w->dim[t.k], EDGE);
-    t.n_last = div_up(w->dim[last], EDGE);
+    t.n_k = div_up(w->dim[t.k], TURN_EDGE);
+    t.n_last = div_up(w->dim[last], TURN_EDGE);
     int64_t rest = w->count / w->dim[t.k] / w->dim[last];
     cb_parallel(args->pool, rest * t.n_k * t.n_last, copy_block, &t);
     return CB_OK;
@@ -118,7 +119,7 @@ typedef struct spread {
     size_t size;
 } spread;
 
-#define SPREAD(type)                                                        \
+#define SPREAD_ITEMS(type)                                                  \
     for (int64_t i = 0; i < n; i++) {                                       \
         ((type *)out)[i * to_stride] = ((const type *)in)[i * from_stride]; \
     }                                                                       \
@@ -131,10 +132,10 @@ static void spread_run(const void *in, int64_t from_stride, void *out, int64_t t
         return;
     }
     switch (size) {
-        case 1: SPREAD(uint8_t)
-        case 2: SPREAD(uint16_t)
-        case 4: SPREAD(uint32_t)
-        default: SPREAD(uint64_t)
+        case 1: SPREAD_ITEMS(uint8_t)
+        case 2: SPREAD_ITEMS(uint16_t)
+        case 4: SPREAD_ITEMS(uint32_t)
+        default: SPREAD_ITEMS(uint64_t)
     }
 }
 

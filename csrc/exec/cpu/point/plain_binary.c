@@ -2,7 +2,7 @@
 #include "../../../micro/point_ops.h"
 #include "kern_map.h"
 
-#define LOOP(name, type, out_type, expression)                      \
+#define BINARY_LOOP(name, type, out_type, expression)               \
     static void name(const void *const *in, void *out, int64_t n) { \
         typedef type real;                                          \
         const real *restrict a = in[0];                             \
@@ -13,24 +13,24 @@
             o[i] = expression;                                      \
         }                                                           \
     }
-#define LOOP_F32(id, expression) LOOP(id##_f32, float, real, expression)
-#define LOOP_F64(id, expression) LOOP(id##_f64, double, real, expression)
-#define LOOP_U8(id, expression) LOOP(id##_u8, uint8_t, real, expression)
-#define LOOP_I32(id, expression) LOOP(id##_i32, int32_t, real, expression)
-#define LOOP_I64(id, expression) LOOP(id##_i64, int64_t, real, expression)
-#define LOOP_COMPARE(id, expression)             \
-    LOOP(id##_f32, float, uint8_t, expression)   \
-    LOOP(id##_f64, double, uint8_t, expression)  \
-    LOOP(id##_u8, uint8_t, uint8_t, expression)  \
-    LOOP(id##_i32, int32_t, uint8_t, expression) \
-    LOOP(id##_i64, int64_t, uint8_t, expression)
+#define LOOP_F32(id, expression) BINARY_LOOP(id##_f32, float, real, expression)
+#define LOOP_F64(id, expression) BINARY_LOOP(id##_f64, double, real, expression)
+#define LOOP_U8(id, expression) BINARY_LOOP(id##_u8, uint8_t, real, expression)
+#define LOOP_I32(id, expression) BINARY_LOOP(id##_i32, int32_t, real, expression)
+#define LOOP_I64(id, expression) BINARY_LOOP(id##_i64, int64_t, real, expression)
+#define LOOP_COMPARE(id, expression)                    \
+    BINARY_LOOP(id##_f32, float, uint8_t, expression)   \
+    BINARY_LOOP(id##_f64, double, uint8_t, expression)  \
+    BINARY_LOOP(id##_u8, uint8_t, uint8_t, expression)  \
+    BINARY_LOOP(id##_i32, int32_t, uint8_t, expression) \
+    BINARY_LOOP(id##_i64, int64_t, uint8_t, expression)
 
-#define F(function) cb_##function##_f32
+#define CB_MATH(function) cb_##function##_f32
 CB_BINARY_FLOAT(LOOP_F32)
-#undef F
-#define F(function) cb_##function##_f64
+#undef CB_MATH
+#define CB_MATH(function) cb_##function##_f64
 CB_BINARY_FLOAT(LOOP_F64)
-#undef F
+#undef CB_MATH
 CB_BINARY_INT(LOOP_U8)
 CB_BINARY_INT(LOOP_I32)
 CB_BINARY_INT(LOOP_I64)

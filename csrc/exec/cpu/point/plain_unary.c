@@ -3,7 +3,7 @@
 #include "../../../micro/point_ops.h"
 #include "kern_map.h"
 
-#define LOOP(name, type, expression)                                \
+#define UNARY_LOOP(name, type, expression)                          \
     static void name(const void *const *in, void *out, int64_t n) { \
         typedef type real;                                          \
         const real *restrict a = in[0];                             \
@@ -13,20 +13,20 @@
             o[i] = expression;                                      \
         }                                                           \
     }
-#define LOOP_F32(id, expression) LOOP(id##_f32, float, expression)
-#define LOOP_F64(id, expression) LOOP(id##_f64, double, expression)
-#define LOOP_U8(id, expression) LOOP(id##_u8, uint8_t, expression)
-#define LOOP_I32(id, expression) LOOP(id##_i32, int32_t, expression)
-#define LOOP_I64(id, expression) LOOP(id##_i64, int64_t, expression)
+#define LOOP_F32(id, expression) UNARY_LOOP(id##_f32, float, expression)
+#define LOOP_F64(id, expression) UNARY_LOOP(id##_f64, double, expression)
+#define LOOP_U8(id, expression) UNARY_LOOP(id##_u8, uint8_t, expression)
+#define LOOP_I32(id, expression) UNARY_LOOP(id##_i32, int32_t, expression)
+#define LOOP_I64(id, expression) UNARY_LOOP(id##_i64, int64_t, expression)
 
-#define F(function) cb_##function##_f32
+#define CB_MATH(function) cb_##function##_f32
 CB_UNARY_FLOAT(LOOP_F32)
-#undef F
-#define F(function) cb_##function##_f64
+#undef CB_MATH
+#define CB_MATH(function) cb_##function##_f64
 CB_UNARY_FLOAT(LOOP_F64)
-LOOP_F64(SIN, F(sin)(x))
-LOOP_F64(COS, F(cos)(x))
-#undef F
+LOOP_F64(SIN, CB_MATH(sin)(x))
+LOOP_F64(COS, CB_MATH(cos)(x))
+#undef CB_MATH
 CB_UNARY_INT(LOOP_U8)
 CB_UNARY_INT(LOOP_I32)
 CB_UNARY_INT(LOOP_I64)
@@ -40,10 +40,10 @@ static bool has_far(const float *x, int64_t n) {
     return far;
 }
 
-LOOP(sin_near_f32, float, cb_sin_near_f32(x))
-LOOP(cos_near_f32, float, cb_cos_near_f32(x))
-LOOP(sin_any_f32, float, cb_sin_f32(x))
-LOOP(cos_any_f32, float, cb_cos_f32(x))
+UNARY_LOOP(sin_near_f32, float, cb_sin_near_f32(x))
+UNARY_LOOP(cos_near_f32, float, cb_cos_near_f32(x))
+UNARY_LOOP(sin_any_f32, float, cb_sin_f32(x))
+UNARY_LOOP(cos_any_f32, float, cb_cos_f32(x))
 
 static void SIN_f32(const void *const *in, void *out, int64_t n) {
     (has_far(in[0], n) ? sin_any_f32 : sin_near_f32)(in, out, n);

@@ -23,7 +23,7 @@ typedef struct best_tile {
 /* `see`: rows first.. of the axis, `step` elements apart, n columns of each. Along a contiguous
  * axis (one column) the largest key of a tile is found first, by a loop that vectorises, and then
  * the first place where it stands. */
-#define LOOP(see, type, lift)                                                                    \
+#define ARGMAX_LOOP(see, type, lift)                                                             \
     static void see##_line(best_tile *best, const type *from, int64_t first, int64_t n) {        \
         int64_t largest = INT64_MIN, i = 0;                                                      \
         for (int64_t j = 0; j < n; j++) {                                                        \
@@ -55,11 +55,11 @@ typedef struct best_tile {
             }                                                                                    \
         }                                                                                        \
     }
-LOOP(see_f32, float, key_f32(x + 0.0f))
-LOOP(see_f64, double, key_f64(x + 0.0))
-LOOP(see_u8, uint8_t, x)
-LOOP(see_i32, int32_t, x)
-LOOP(see_i64, int64_t, x)
+ARGMAX_LOOP(see_f32, float, key_f32(x + 0.0f))
+ARGMAX_LOOP(see_f64, double, key_f64(x + 0.0))
+ARGMAX_LOOP(see_u8, uint8_t, x)
+ARGMAX_LOOP(see_i32, int32_t, x)
+ARGMAX_LOOP(see_i64, int64_t, x)
 
 static void see(const argmax *a, best_tile *best, int64_t at, int64_t first, int64_t rows,
                 int64_t n) {

@@ -2,18 +2,18 @@
  * are of a channel.
  *
  * Long planes: a task is a channel, walked in pieces of at most CB_TILE elements of one plane.
- * Short planes: a task is GROUP channels, which lie side by side in an image, walked in pieces of
- * several images: a channel alone would use a few bytes of each cache line.
+ * Short planes: a task is BATCH_GROUP channels, which lie side by side in an image, walked in
+ * pieces of several images: a channel alone would use a few bytes of each cache line.
  * Planes of one element: the channels are columns of a matrix, and vectors go over them. */
 #include "../executor/scalar.h"
 #include "../executor/vector.h"
 #include "../move/kern_copy.h"
 
-#define GROUP 8
+#define BATCH_GROUP 8
 #define SHORT_PLANE 64
-#define SHORT_PIECE 256 /* elements of a channel gathered at a time */
-#define COLUMNS 32      /* of a task, where planes have one element */
-_Static_assert(CB_TILE <= GROUP * SHORT_PIECE, "a long piece fits the tile of a task");
+#define SHORT_PIECE 256  /* elements of a channel gathered at a time */
+#define BATCH_COLUMNS 32 /* of a task, where planes have one element */
+_Static_assert(CB_TILE <= BATCH_GROUP * SHORT_PIECE, "a long piece fits the tile of a task");
 
 typedef struct batch {
     const cb_kernel_args *args;
@@ -70,7 +70,7 @@ static batch batch_of(const cb_kernel_args *args, const cb_shape *x) {
     m.image = m.channels * m.plane;
     m.count = m.images * m.plane;
     m.is_short = m.plane > 0 && m.plane < SHORT_PLANE;
-    m.group = m.is_short ? GROUP : 1;
+    m.group = m.is_short ? BATCH_GROUP : 1;
     if (m.is_short) m.planes = SHORT_PIECE / m.plane;
     m.pieces = m.is_short ? div_up(m.images, m.planes) : m.images * div_up(m.plane, CB_TILE);
     return m;
@@ -83,7 +83,7 @@ static cb_status run(const cb_kernel_args *args, const cb_shape *x, cb_task_fn t
     const bool gives_y = args->code != CB_OP_BATCH_NORM_STATS;
     m.stats = args->out + (gives_y ? 1 : 0);
     if (m.plane == 1 && m.images > 0) {
-        cb_parallel(args->pool, div_up(m.channels, COLUMNS), columns, &m);
+        cb_parallel(args->pool, div_up(m.channels, BATCH_COLUMNS), columns, &m);
         return CB_OK;
     }
     const cb_tensor *y = &args->out[0];

@@ -44,7 +44,7 @@ typedef struct reducer {
 } reducer;
 
 /* `lift` makes an accumulator of an element x, `merged` one of two, a and b. */
-#define LOOPS(name, type, sum, identity, lift, merged)                                   \
+#define REDUCE_LOOPS(name, type, sum, identity, lift, merged)                            \
     static void name##_start(void *sums, int64_t n) {                                    \
         for (int64_t i = 0; i < n; i++) ((sum *)sums)[i] = identity;                     \
     }                                                                                    \
@@ -70,25 +70,25 @@ typedef struct reducer {
     }
 
 /* Exact in any order: the compiler may vectorise the leaf as it likes. */
-#define EXACT(name, type, sum, field, identity, lift, merged)  \
-    LOOPS(name, type, sum, identity, lift, merged)             \
-    static cell name##_leaf(const void *elements, int64_t n) { \
-        const type *from = elements;                           \
-        sum a = identity;                                      \
-        for (int64_t i = 0; i < n; i++) {                      \
-            type x = from[i];                                  \
-            sum b = lift;                                      \
-            a = merged;                                        \
-        }                                                      \
-        return (cell){.field = a};                             \
-    }                                                          \
+#define REDUCE_EXACT(name, type, sum, field, identity, lift, merged) \
+    REDUCE_LOOPS(name, type, sum, identity, lift, merged)            \
+    static cell name##_leaf(const void *elements, int64_t n) {       \
+        const type *from = elements;                                 \
+        sum a = identity;                                            \
+        for (int64_t i = 0; i < n; i++) {                            \
+            type x = from[i];                                        \
+            sum b = lift;                                            \
+            a = merged;                                              \
+        }                                                            \
+        return (cell){.field = a};                                   \
+    }                                                                \
     static const reducer name = {sizeof(sum), name##_leaf, name##_start, name##_add, name##_merge};
 
-#define WRAPPED (int64_t)((uint64_t)a + (uint64_t)b)
-#define LARGER a > b ? a : b
+#define WRAPPED_SUM (int64_t)((uint64_t)a + (uint64_t)b)
+#define LARGER_OF a > b ? a : b
 
-LOOPS(sum_f32, float, float, 0, x, a + b)
-LOOPS(sum_f64, double, double, 0, x, a + b)
+REDUCE_LOOPS(sum_f32, float, float, 0, x, a + b)
+REDUCE_LOOPS(sum_f64, double, double, 0, x, a + b)
 static cell sum_f32_leaf(const void *x, int64_t n) {
     return (cell){.f32 = leaf_sum_f32(x, x, 0, n)};
 }
@@ -99,19 +99,19 @@ static const reducer sum_f32 = {sizeof(float), sum_f32_leaf, sum_f32_start, sum_
                                 sum_f32_merge};
 static const reducer sum_f64 = {sizeof(double), sum_f64_leaf, sum_f64_start, sum_f64_add,
                                 sum_f64_merge};
-EXACT(sum_u8, uint8_t, int64_t, i64, 0, x, WRAPPED)
-EXACT(sum_i32, int32_t, int64_t, i64, 0, x, WRAPPED)
-EXACT(sum_i64, int64_t, int64_t, i64, 0, x, WRAPPED)
-EXACT(amax_f32, float, int32_t, i32, INT32_MIN, key_f32(x), LARGER)
-EXACT(amax_f64, double, int64_t, i64, INT64_MIN, key_f64(x), LARGER)
-EXACT(amax_u8, uint8_t, int64_t, i64, INT64_MIN, x, LARGER)
-EXACT(amax_i32, int32_t, int64_t, i64, INT64_MIN, x, LARGER)
-EXACT(amax_i64, int64_t, int64_t, i64, INT64_MIN, x, LARGER)
-EXACT(amin_f32, float, int32_t, i32, INT32_MIN, key_f32(-x), LARGER)
-EXACT(amin_f64, double, int64_t, i64, INT64_MIN, key_f64(-x), LARGER)
-EXACT(amin_u8, uint8_t, int64_t, i64, INT64_MIN, ~(int64_t)x, LARGER)
-EXACT(amin_i32, int32_t, int64_t, i64, INT64_MIN, ~(int64_t)x, LARGER)
-EXACT(amin_i64, int64_t, int64_t, i64, INT64_MIN, ~x, LARGER)
+REDUCE_EXACT(sum_u8, uint8_t, int64_t, i64, 0, x, WRAPPED_SUM)
+REDUCE_EXACT(sum_i32, int32_t, int64_t, i64, 0, x, WRAPPED_SUM)
+REDUCE_EXACT(sum_i64, int64_t, int64_t, i64, 0, x, WRAPPED_SUM)
+REDUCE_EXACT(amax_f32, float, int32_t, i32, INT32_MIN, key_f32(x), LARGER_OF)
+REDUCE_EXACT(amax_f64, double, int64_t, i64, INT64_MIN, key_f64(x), LARGER_OF)
+REDUCE_EXACT(amax_u8, uint8_t, int64_t, i64, INT64_MIN, x, LARGER_OF)
+REDUCE_EXACT(amax_i32, int32_t, int64_t, i64, INT64_MIN, x, LARGER_OF)
+REDUCE_EXACT(amax_i64, int64_t, int64_t, i64, INT64_MIN, x, LARGER_OF)
+REDUCE_EXACT(amin_f32, float, int32_t, i32, INT32_MIN, key_f32(-x), LARGER_OF)
+REDUCE_EXACT(amin_f64, double, int64_t, i64, INT64_MIN, key_f64(-x), LARGER_OF)
+REDUCE_EXACT(amin_u8, uint8_t, int64_t, i64, INT64_MIN, ~(int64_t)x, LARGER_OF)
+REDUCE_EXACT(amin_i32, int32_t, int64_t, i64, INT64_MIN, ~(int64_t)x, LARGER_OF)
+REDUCE_EXACT(amin_i64, int64_t, int64_t, i64, INT64_MIN, ~x, LARGER_OF)
 
 static const reducer *reducer_of(cb_opcode code, cb_dtype dtype) {
     bool max = code == CB_OP_AMAX, min = code == CB_OP_AMIN;

@@ -1,9 +1,9 @@
 /* kern_rows.h: sums and row access for one compute type. A template: a file of row kernels includes
  * it with REAL_BITS 32 and again with 64, each time followed by its kernels. It defines
  *
- *     REAL, KEY       float and int32_t, or double and int64_t
- *     F(name)         name_f32 or name_f64: the functions of a template
- *     MATH(exp)       cb_exp_f32 or cb_exp_f64
+ *     CB_REAL, ROW_KEY   float and int32_t, or double and int64_t
+ *     CB_TYPED(name)     name_f32 or name_f64: the functions of a template
+ *     ROW_MATH(exp)      cb_exp_f32 or cb_exp_f64
  *
  * A sum has one order, whatever the instruction set: leaves of up to CB_TILE elements, each added
  * up in CB_SUM_LANES lanes that are folded in halves, and the leaves added in pairs, pairs of
@@ -12,69 +12,70 @@
 #include "../move/kern_copy.h"
 #include "kern_fold.h"
 
-#undef REAL
-#undef KEY
-#undef KEY_MAX
-#undef F
-#undef MATH
-#undef LANES
+#undef CB_REAL
+#undef ROW_KEY
+#undef ROW_KEY_MAX
+#undef CB_TYPED
+#undef ROW_MATH
+#undef ROW_LANES
 #if REAL_BITS == 32
-#define REAL float
-#define KEY int32_t
-#define KEY_MAX INT32_MAX
-#define F(name) name##_f32
-#define MATH(name) cb_##name##_f32
+#define CB_REAL float
+#define ROW_KEY int32_t
+#define ROW_KEY_MAX INT32_MAX
+#define CB_TYPED(name) name##_f32
+#define ROW_MATH(name) cb_##name##_f32
 #else
-#define REAL double
-#define KEY int64_t
-#define KEY_MAX INT64_MAX
-#define F(name) name##_f64
-#define MATH(name) cb_##name##_f64
+#define CB_REAL double
+#define ROW_KEY int64_t
+#define ROW_KEY_MAX INT64_MAX
+#define CB_TYPED(name) name##_f64
+#define ROW_MATH(name) cb_##name##_f64
 #endif
-#define LANES (CB_LANE_BYTES / (int64_t)sizeof(REAL)) /* of a vector */
+#define ROW_LANES (CB_LANE_BYTES / (int64_t)sizeof(CB_REAL)) /* of a vector */
 
 /* ---- leaves ---------------------------------------------------------------------------------- */
 
-typedef REAL F(full) __attribute__((vector_size(CB_LANE_BYTES)));
+typedef CB_REAL CB_TYPED(full) __attribute__((vector_size(CB_LANE_BYTES)));
 /* In memory: gcc copies what memcpy reads in halves. */
-typedef F(full) F(lanes) __attribute__((aligned(sizeof(REAL)), may_alias));
+typedef CB_TYPED(full) CB_TYPED(lanes) __attribute__((aligned(sizeof(CB_REAL)), may_alias));
 
 /* Vector k + q of the lanes; four at a time, which stay in registers. */
-#define CB_ADD_LANES(q, expression)                                        \
-    {                                                                      \
-        const F(full) x = *(const F(lanes) *)(xs + i + (k + (q)) * LANES), \
-                      y = *(const F(lanes) *)(ys + i + (k + (q)) * LANES); \
-        sum##q += expression;                                              \
-        (void)x;                                                           \
-        (void)y;                                                           \
+#define CB_ADD_LANES(q, expression)                                                          \
+    {                                                                                        \
+        const CB_TYPED(full) x = *(const CB_TYPED(lanes) *)(xs + i + (k + (q)) * ROW_LANES), \
+                             y = *(const CB_TYPED(lanes) *)(ys + i + (k + (q)) * ROW_LANES); \
+        sum##q += expression;                                                                \
+        (void)x;                                                                             \
+        (void)y;                                                                             \
     }
-#define CB_KEEP_LANES(q) *(F(lanes) *)(sum + (k + (q)) * LANES) = sum##q;
+#define CB_KEEP_LANES(q) *(CB_TYPED(lanes) *)(sum + (k + (q)) * ROW_LANES) = sum##q;
 
 /* Lane i of CB_SUM_LANES holds the elements i, i + CB_SUM_LANES, ... of a leaf; halves are added
  * until one is left. The expression is in x and y, elements of the rows `xs` and `ys` or vectors of
  * them, and the number m. */
-#define CB_LEAF(name, expression)                                                   \
-    static inline REAL F(name)(const REAL *xs, const REAL *ys, REAL m, int64_t n) { \
-        REAL sum[CB_SUM_LANES];                                                     \
-        const int64_t whole = n - n % CB_SUM_LANES;                                 \
-        (void)m;                                                                    \
-        for (int64_t k = 0; k < CB_SUM_LANES / LANES; k += 4) {                     \
-            F(full) sum0 = {0}, sum1 = {0}, sum2 = {0}, sum3 = {0};                 \
-            for (int64_t i = 0; i < whole; i += CB_SUM_LANES) {                     \
-                CB_ADD_LANES(0, expression)                                         \
-                CB_ADD_LANES(1, expression)                                         \
-                CB_ADD_LANES(2, expression)                                         \
-                CB_ADD_LANES(3, expression)                                         \
-            }                                                                       \
-            CB_KEEP_LANES(0) CB_KEEP_LANES(1) CB_KEEP_LANES(2) CB_KEEP_LANES(3)     \
-        }                                                                           \
-        for (int64_t j = 0; whole + j < n; j++) {                                   \
-            REAL x = xs[whole + j], y = ys[whole + j];                              \
-            sum[j] += expression;                                                   \
-            (void)x;                                                                \
-            (void)y;                                                                \
-        }                                                                           \
-        return MATH(fold)(sum);                                                     \
+#define CB_LEAF(name, expression)                                                         \
+    static inline CB_REAL CB_TYPED(name)(const CB_REAL *xs, const CB_REAL *ys, CB_REAL m, \
+                                         int64_t n) {                                     \
+        CB_REAL sum[CB_SUM_LANES];                                                        \
+        const int64_t whole = n - n % CB_SUM_LANES;                                       \
+        (void)m;                                                                          \
+        for (int64_t k = 0; k < CB_SUM_LANES / ROW_LANES; k += 4) {                       \
+            CB_TYPED(full) sum0 = {0}, sum1 = {0}, sum2 = {0}, sum3 = {0};                \
+            for (int64_t i = 0; i < whole; i += CB_SUM_LANES) {                           \
+                CB_ADD_LANES(0, expression)                                               \
+                CB_ADD_LANES(1, expression)                                               \
+                CB_ADD_LANES(2, expression)                                               \
+                CB_ADD_LANES(3, expression)                                               \
+            }                                                                             \
+            CB_KEEP_LANES(0) CB_KEEP_LANES(1) CB_KEEP_LANES(2) CB_KEEP_LANES(3)           \
+        }                                                                                 \
+        for (int64_t j = 0; whole + j < n; j++) {                                         \
+            CB_REAL x = xs[whole + j], y = ys[whole + j];                                 \
+            sum[j] += expression;                                                         \
+            (void)x;                                                                      \
+            (void)y;                                                                      \
+        }                                                                                 \
+        return ROW_MATH(fold)(sum);                                                       \
     }
 /* clang-format off */
 CB_LEAF(leaf_sum, x)
@@ -88,19 +89,19 @@ CB_LEAF(leaf_dot_from, (x - m) * y)
 
 /* ---- leaves to sums: a binary counter whose digit k holds the sum of 2^k leaves -------------- */
 
-typedef struct F(pairs) {
+typedef struct CB_TYPED(pairs) {
     uint64_t count;
-    REAL level[56];
-} F(pairs);
+    CB_REAL level[56];
+} CB_TYPED(pairs);
 
-static inline void F(push)(F(pairs) * p, REAL leaf) {
+static inline void CB_TYPED(push)(CB_TYPED(pairs) * p, CB_REAL leaf) {
     int k = 0;
     for (uint64_t c = p->count++; c & 1; c >>= 1) leaf = p->level[k++] + leaf;
     p->level[k] = leaf;
 }
 
-static inline REAL F(total)(const F(pairs) * p) {
-    REAL total = 0;
+static inline CB_REAL CB_TYPED(total)(const CB_TYPED(pairs) * p) {
+    CB_REAL total = 0;
     int k = 0;
     for (uint64_t c = p->count; c; c >>= 1, k++) {
         if (c & 1) total = p->level[k] + total;
@@ -110,8 +111,9 @@ static inline REAL F(total)(const F(pairs) * p) {
 
 /* ---- rows of any floating dtype -------------------------------------------------------------- */
 
-/* Elements at..at+n of a contiguous tensor as REAL: in place, or widened into `tile`. */
-static inline const REAL *F(load)(const cb_tensor *t, int64_t at, int64_t n, REAL *tile) {
+/* Elements at..at+n of a contiguous tensor as CB_REAL: in place, or widened into `tile`. */
+static inline const CB_REAL *CB_TYPED(load)(const cb_tensor *t, int64_t at, int64_t n,
+                                            CB_REAL *tile) {
 #if REAL_BITS == 32
     if (t->dtype != CB_F32) {
         half_widen(t->dtype, cb_at(t, at), tile, n);
@@ -123,12 +125,14 @@ static inline const REAL *F(load)(const cb_tensor *t, int64_t at, int64_t n, REA
     return cb_at(t, at);
 }
 
-/* Where to write elements at..: in place, or to `tile`, which F(commit) then rounds and stores. */
-static inline REAL *F(target)(const cb_tensor *t, int64_t at, REAL *tile) {
+/* Where to write elements at..: in place, or to `tile`, which CB_TYPED(commit) then rounds and
+ * stores. */
+static inline CB_REAL *CB_TYPED(target)(const cb_tensor *t, int64_t at, CB_REAL *tile) {
     return is_half(t->dtype) ? tile : cb_at(t, at);
 }
 
-static inline void F(commit)(const cb_tensor *t, int64_t at, int64_t n, const REAL *tile) {
+static inline void CB_TYPED(commit)(const cb_tensor *t, int64_t at, int64_t n,
+                                    const CB_REAL *tile) {
 #if REAL_BITS == 32
     if (is_half(t->dtype)) half_narrow(t->dtype, tile, cb_at(t, at), n);
 #else
@@ -137,9 +141,10 @@ static inline void F(commit)(const cb_tensor *t, int64_t at, int64_t n, const RE
 }
 
 /* The same where the row has been computed elsewhere. */
-static inline void F(put_row)(const cb_tensor *t, int64_t at, int64_t n, const REAL *row) {
-    if (is_half(t->dtype)) F(commit)(t, at, n, row);
-    else memcpy(cb_at(t, at), row, (size_t)n * sizeof(REAL));
+static inline void CB_TYPED(put_row)(const cb_tensor *t, int64_t at, int64_t n,
+                                     const CB_REAL *row) {
+    if (is_half(t->dtype)) CB_TYPED(commit)(t, at, n, row);
+    else memcpy(cb_at(t, at), row, (size_t)n * sizeof(CB_REAL));
 }
 
 /* ---- largest --------------------------------------------------------------------------------- */
@@ -147,26 +152,26 @@ static inline void F(put_row)(const cb_tensor *t, int64_t at, int64_t n, const R
 /* Floats in order as integers; every NaN is the largest. An integer maximum is the same in any
  * order, so the compiler may vectorise it as it likes; the NaN goes in by a mask because gcc makes
  * a branch of a choice. */
-static inline KEY F(key)(REAL x) {
-    const REAL infinity = (REAL)INFINITY;
-    KEY bits, limit;
+static inline ROW_KEY CB_TYPED(key)(CB_REAL x) {
+    const CB_REAL infinity = (CB_REAL)INFINITY;
+    ROW_KEY bits, limit;
     memcpy(&bits, &x, sizeof bits);
     memcpy(&limit, &infinity, sizeof limit);
-    KEY nan = -(KEY)((bits & KEY_MAX) > limit);
-    KEY ordered = bits ^ ((bits >> (REAL_BITS - 1)) & KEY_MAX);
-    return (ordered & ~nan) | (KEY_MAX & nan);
+    ROW_KEY nan = -(ROW_KEY)((bits & ROW_KEY_MAX) > limit);
+    ROW_KEY ordered = bits ^ ((bits >> (REAL_BITS - 1)) & ROW_KEY_MAX);
+    return (ordered & ~nan) | (ROW_KEY_MAX & nan);
 }
 
-static inline REAL F(of_key)(KEY key) {
-    KEY bits = key ^ ((key >> (REAL_BITS - 1)) & KEY_MAX);
-    REAL x;
+static inline CB_REAL CB_TYPED(of_key)(ROW_KEY key) {
+    ROW_KEY bits = key ^ ((key >> (REAL_BITS - 1)) & ROW_KEY_MAX);
+    CB_REAL x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-static inline KEY F(max_key)(const REAL *x, int64_t n, KEY best) {
+static inline ROW_KEY CB_TYPED(max_key)(const CB_REAL *x, int64_t n, ROW_KEY best) {
     for (int64_t i = 0; i < n; i++) {
-        KEY key = F(key)(x[i]);
+        ROW_KEY key = CB_TYPED(key)(x[i]);
         best = key > best ? key : best;
     }
     return best;

@@ -43,15 +43,15 @@ static cb_status run(const cb_kernel_args *args, uint32_t like,
     return CB_OK;
 }
 
-#define RUN(name)                                                                           \
+#define SOFTMAX_RUN(name)                                                                   \
     static cb_status run_##name(const cb_kernel_args *args, cb_error *err) {                \
         (void)err;                                                                          \
         return run(args, 0, args->in[0].dtype == CB_F64 ? name##_row_f64 : name##_row_f32); \
     }
-RUN(softmax)
-RUN(softmax_bwd)
-RUN(log_softmax)
-RUN(log_softmax_bwd)
+SOFTMAX_RUN(softmax)
+SOFTMAX_RUN(softmax_bwd)
+SOFTMAX_RUN(log_softmax)
+SOFTMAX_RUN(log_softmax_bwd)
 
 static cb_status check_labels(const cb_kernel_args *args, const cb_tensor *labels,
                               const cb_tensor *x, cb_error *err) {

@@ -6,139 +6,141 @@
  * +inf or NaN. */
 #include "kern_rows.h"
 
-static REAL F(row_max)(const cb_tensor *x, int64_t at, int64_t columns) {
-    REAL tile[CB_TILE];
-    KEY best = F(key)(-(REAL)INFINITY);
+static CB_REAL CB_TYPED(row_max)(const cb_tensor *x, int64_t at, int64_t columns) {
+    CB_REAL tile[CB_TILE];
+    ROW_KEY best = CB_TYPED(key)(-(CB_REAL)INFINITY);
     for (int64_t i = 0; i < columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, columns - i);
-        best = F(max_key)(F(load)(x, at + i, n, tile), n, best);
+        best = CB_TYPED(max_key)(CB_TYPED(load)(x, at + i, n, tile), n, best);
     }
-    return F(of_key)(best);
+    return CB_TYPED(of_key)(best);
 }
 
 /* The sum of e^(x - largest); `kept` gets the terms when it is not NULL. */
-static REAL F(row_exp)(const cb_tensor *x, int64_t at, int64_t columns, REAL largest, REAL *kept) {
-    REAL tile[CB_TILE], terms[CB_TILE];
-    F(pairs) sum = {.count = 0};
+static CB_REAL CB_TYPED(row_exp)(const cb_tensor *x, int64_t at, int64_t columns, CB_REAL largest,
+                                 CB_REAL *kept) {
+    CB_REAL tile[CB_TILE], terms[CB_TILE];
+    CB_TYPED(pairs) sum = {.count = 0};
     for (int64_t i = 0; i < columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, columns - i);
-        REAL *y = kept ? kept + i : terms;
-        F(exp_row)(F(load)(x, at + i, n, tile), largest, y, n);
-        F(push)(&sum, F(leaf_sum)(y, y, 0, n));
+        CB_REAL *y = kept ? kept + i : terms;
+        CB_TYPED(exp_row)(CB_TYPED(load)(x, at + i, n, tile), largest, y, n);
+        CB_TYPED(push)(&sum, CB_TYPED(leaf_sum)(y, y, 0, n));
     }
-    return F(total)(&sum);
+    return CB_TYPED(total)(&sum);
 }
 
-static void F(softmax_row)(const rows *r, int64_t row) {
+static void CB_TYPED(softmax_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *x = &r->args->in[0], *y = &r->args->out[0];
-    REAL tile[CB_TILE], terms[CB_TILE];
-    REAL *kept = is_half(y->dtype) ? NULL : F(target)(y, at, tile);
-    REAL largest = F(row_max)(x, at, r->columns);
-    REAL scale = (REAL)1 / F(row_exp)(x, at, r->columns, largest, kept);
+    CB_REAL tile[CB_TILE], terms[CB_TILE];
+    CB_REAL *kept = is_half(y->dtype) ? NULL : CB_TYPED(target)(y, at, tile);
+    CB_REAL largest = CB_TYPED(row_max)(x, at, r->columns);
+    CB_REAL scale = (CB_REAL)1 / CB_TYPED(row_exp)(x, at, r->columns, largest, kept);
     if (kept) {
         for (int64_t i = 0; i < r->columns; i++) kept[i] *= scale;
         return;
     }
     for (int64_t i = 0; i < r->columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, r->columns - i);
-        F(exp_row)(F(load)(x, at + i, n, tile), largest, terms, n);
+        CB_TYPED(exp_row)(CB_TYPED(load)(x, at + i, n, tile), largest, terms, n);
         for (int64_t j = 0; j < n; j++) terms[j] *= scale;
-        F(commit)(y, at + i, n, terms);
+        CB_TYPED(commit)(y, at + i, n, terms);
     }
 }
 
-static void F(log_softmax_row)(const rows *r, int64_t row) {
+static void CB_TYPED(log_softmax_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *x = &r->args->in[0], *y = &r->args->out[0];
-    REAL tile[CB_TILE], results[CB_TILE];
-    REAL largest = F(row_max)(x, at, r->columns);
-    REAL log_sum = MATH(log)(F(row_exp)(x, at, r->columns, largest, NULL));
+    CB_REAL tile[CB_TILE], results[CB_TILE];
+    CB_REAL largest = CB_TYPED(row_max)(x, at, r->columns);
+    CB_REAL log_sum = ROW_MATH(log)(CB_TYPED(row_exp)(x, at, r->columns, largest, NULL));
     for (int64_t i = 0; i < r->columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, r->columns - i);
-        const REAL *restrict from = F(load)(x, at + i, n, tile);
-        REAL *restrict to = F(target)(y, at + i, results);
+        const CB_REAL *restrict from = CB_TYPED(load)(x, at + i, n, tile);
+        CB_REAL *restrict to = CB_TYPED(target)(y, at + i, results);
         for (int64_t j = 0; j < n; j++) to[j] = (from[j] - largest) - log_sum;
-        F(commit)(y, at + i, n, to);
+        CB_TYPED(commit)(y, at + i, n, to);
     }
 }
 
 /* y (g - sum(g y)) */
-static void F(softmax_bwd_row)(const rows *r, int64_t row) {
+static void CB_TYPED(softmax_bwd_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *g = &r->args->in[0], *y = &r->args->in[1], *dx = &r->args->out[0];
-    REAL g_tile[CB_TILE], y_tile[CB_TILE], results[CB_TILE];
-    F(pairs) sum = {.count = 0};
+    CB_REAL g_tile[CB_TILE], y_tile[CB_TILE], results[CB_TILE];
+    CB_TYPED(pairs) sum = {.count = 0};
     for (int64_t i = 0; i < r->columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, r->columns - i);
-        F(push)
-        (&sum, F(leaf_dot)(F(load)(g, at + i, n, g_tile), F(load)(y, at + i, n, y_tile), 0, n));
+        CB_TYPED(push)
+        (&sum, CB_TYPED(leaf_dot)(CB_TYPED(load)(g, at + i, n, g_tile),
+                                  CB_TYPED(load)(y, at + i, n, y_tile), 0, n));
     }
-    REAL dot = F(total)(&sum);
+    CB_REAL dot = CB_TYPED(total)(&sum);
     for (int64_t i = 0; i < r->columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, r->columns - i);
-        const REAL *restrict gs = F(load)(g, at + i, n, g_tile);
-        const REAL *restrict ys = F(load)(y, at + i, n, y_tile);
-        REAL *restrict to = F(target)(dx, at + i, results);
+        const CB_REAL *restrict gs = CB_TYPED(load)(g, at + i, n, g_tile);
+        const CB_REAL *restrict ys = CB_TYPED(load)(y, at + i, n, y_tile);
+        CB_REAL *restrict to = CB_TYPED(target)(dx, at + i, results);
         for (int64_t j = 0; j < n; j++) to[j] = ys[j] * (gs[j] - dot);
-        F(commit)(dx, at + i, n, to);
+        CB_TYPED(commit)(dx, at + i, n, to);
     }
 }
 
 /* g - e^y sum(g) */
-static void F(log_softmax_bwd_row)(const rows *r, int64_t row) {
+static void CB_TYPED(log_softmax_bwd_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *g = &r->args->in[0], *y = &r->args->in[1], *dx = &r->args->out[0];
-    REAL g_tile[CB_TILE], y_tile[CB_TILE], results[CB_TILE];
-    F(pairs) sum = {.count = 0};
+    CB_REAL g_tile[CB_TILE], y_tile[CB_TILE], results[CB_TILE];
+    CB_TYPED(pairs) sum = {.count = 0};
     for (int64_t i = 0; i < r->columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, r->columns - i);
-        const REAL *gs = F(load)(g, at + i, n, g_tile);
-        F(push)(&sum, F(leaf_sum)(gs, gs, 0, n));
+        const CB_REAL *gs = CB_TYPED(load)(g, at + i, n, g_tile);
+        CB_TYPED(push)(&sum, CB_TYPED(leaf_sum)(gs, gs, 0, n));
     }
-    REAL total = F(total)(&sum);
+    CB_REAL total = CB_TYPED(total)(&sum);
     for (int64_t i = 0; i < r->columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, r->columns - i);
-        const REAL *restrict gs = F(load)(g, at + i, n, g_tile);
-        const REAL *restrict ys = F(load)(y, at + i, n, y_tile);
-        REAL *restrict to = F(target)(dx, at + i, results);
-        for (int64_t j = 0; j < n; j++) to[j] = gs[j] - MATH(exp)(ys[j]) * total;
-        F(commit)(dx, at + i, n, to);
+        const CB_REAL *restrict gs = CB_TYPED(load)(g, at + i, n, g_tile);
+        const CB_REAL *restrict ys = CB_TYPED(load)(y, at + i, n, y_tile);
+        CB_REAL *restrict to = CB_TYPED(target)(dx, at + i, results);
+        for (int64_t j = 0; j < n; j++) to[j] = gs[j] - ROW_MATH(exp)(ys[j]) * total;
+        CB_TYPED(commit)(dx, at + i, n, to);
     }
 }
 
 /* nll = logsumexp - x[label] */
-static void F(cross_entropy_row)(const rows *r, int64_t row) {
+static void CB_TYPED(cross_entropy_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *x = &r->args->in[0];
-    REAL *nll = r->args->out[0].data, *logsumexp = r->args->out[1].data, tile[1];
+    CB_REAL *nll = r->args->out[0].data, *logsumexp = r->args->out[1].data, tile[1];
     int64_t label = cb_index_at(&r->args->in[1], row);
-    REAL largest = F(row_max)(x, at, r->columns);
-    logsumexp[row] = largest + MATH(log)(F(row_exp)(x, at, r->columns, largest, NULL));
+    CB_REAL largest = CB_TYPED(row_max)(x, at, r->columns);
+    logsumexp[row] = largest + ROW_MATH(log)(CB_TYPED(row_exp)(x, at, r->columns, largest, NULL));
     bool counts = label != r->args->attrs->i[0];
-    nll[row] = counts ? logsumexp[row] - F(load)(x, at + label, 1, tile)[0] : 0;
+    nll[row] = counts ? logsumexp[row] - CB_TYPED(load)(x, at + label, 1, tile)[0] : 0;
 }
 
 /* g (softmax(x) - onehot(label)): e^(x - largest) g / sum, and g less at the label */
-static void F(cross_entropy_bwd_row)(const rows *r, int64_t row) {
+static void CB_TYPED(cross_entropy_bwd_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *x = &r->args->in[1], *dx = &r->args->out[0];
     int64_t label = cb_index_at(&r->args->in[2], row);
-    REAL g = ((const REAL *)r->args->in[0].data)[row];
-    REAL tile[CB_TILE], terms[CB_TILE];
+    CB_REAL g = ((const CB_REAL *)r->args->in[0].data)[row];
+    CB_REAL tile[CB_TILE], terms[CB_TILE];
     if (label == r->args->attrs->i[0]) {
         memset(cb_at(dx, at), 0, (size_t)r->columns * cb_dtype_size(dx->dtype));
         return;
     }
-    REAL *kept = is_half(dx->dtype) ? NULL : F(target)(dx, at, tile);
-    REAL largest = F(row_max)(x, at, r->columns);
-    REAL scale = g / F(row_exp)(x, at, r->columns, largest, kept);
+    CB_REAL *kept = is_half(dx->dtype) ? NULL : CB_TYPED(target)(dx, at, tile);
+    CB_REAL largest = CB_TYPED(row_max)(x, at, r->columns);
+    CB_REAL scale = g / CB_TYPED(row_exp)(x, at, r->columns, largest, kept);
     for (int64_t i = 0; i < r->columns; i += CB_TILE) {
         int64_t n = min_i64(CB_TILE, r->columns - i);
-        REAL *restrict to = kept ? kept + i : terms;
-        if (!kept) F(exp_row)(F(load)(x, at + i, n, tile), largest, to, n);
+        CB_REAL *restrict to = kept ? kept + i : terms;
+        if (!kept) CB_TYPED(exp_row)(CB_TYPED(load)(x, at + i, n, tile), largest, to, n);
         for (int64_t j = 0; j < n; j++) to[j] *= scale;
         if (label >= i && label < i + n) to[label - i] -= g;
-        if (!kept) F(commit)(dx, at + i, n, terms);
+        if (!kept) CB_TYPED(commit)(dx, at + i, n, terms);
     }
 }

@@ -76,23 +76,23 @@ inline float cb_round_bf16_f32(float x) {
 /* ---- operations of groups (ops.h): x_ADD(float, float), ... ---------------------------------- */
 
 #include "../../../micro/ops.h"
-#define SEL(condition, a, b) ((condition) ? (a) : (b))
+#define CB_SELECT(condition, a, b) ((condition) ? (a) : (b))
 #define ONE_WHERE(condition) ((condition) ? 1.0f : 0.0f)
-#define ZERO 0.0f
-#define ONE 1.0f
-#define F(name) cb_##name##_f32
+#define CB_ZERO 0.0f
+#define CB_ONE 1.0f
+#define CB_MATH(name) cb_##name##_f32
 #define DEFINE_BINARY(id, expression) \
     inline float x_##id(float x, float y) { return expression; }
 #define DEFINE_UNARY(id, expression) \
     inline float x_##id(float x) { return expression; }
 #define DEFINE_ROUND(id, name) \
-    inline float x_##id(float x) { return F(name)(x); }
+    inline float x_##id(float x) { return CB_MATH(name)(x); }
 CB_X_BINARY(DEFINE_BINARY)
 CB_X_UNARY(DEFINE_UNARY)
 CB_X_MATH(DEFINE_UNARY)
 CB_X_ROUND(DEFINE_ROUND)
 CB_X_HALF(DEFINE_UNARY)
-#undef F
+#undef CB_MATH
 inline float x_SELECT(float x, float y, float z) { return x != 0.0f ? y : z; }
 inline float x_NORMAL(float x) {
     float density;
@@ -116,18 +116,18 @@ inline float x_NORMAL(float x) {
 #define UNARY_F64(id, expression) UNARY_OF(p_##id, double, expression)
 #define BINARY_F32(id, expression) BINARY_OF(p_##id, float, float, expression)
 #define BINARY_F64(id, expression) BINARY_OF(p_##id, double, double, expression)
-#define F(name) cb_##name##_f32
+#define CB_MATH(name) cb_##name##_f32
 CB_UNARY_FLOAT(UNARY_F32)
 CB_BINARY_FLOAT(BINARY_F32)
-UNARY_F32(SIN, F(sin)(x))
-UNARY_F32(COS, F(cos)(x))
-#undef F
-#define F(name) cb_##name##_f64
+UNARY_F32(SIN, CB_MATH(sin)(x))
+UNARY_F32(COS, CB_MATH(cos)(x))
+#undef CB_MATH
+#define CB_MATH(name) cb_##name##_f64
 CB_UNARY_FLOAT(UNARY_F64)
 CB_BINARY_FLOAT(BINARY_F64)
-UNARY_F64(SIN, F(sin)(x))
-UNARY_F64(COS, F(cos)(x))
-#undef F
+UNARY_F64(SIN, CB_MATH(sin)(x))
+UNARY_F64(COS, CB_MATH(cos)(x))
+#undef CB_MATH
 #define UNARY_WHOLE(id, expression)          \
     UNARY_OF(p_##id, uint8_t, expression)    \
     UNARY_OF(p_##id, int32_t, expression)    \
