@@ -121,10 +121,10 @@ static cb_status find_request(cb_step *step, const char *text, cb_group_request 
     return cb_find_groups(step->joint, step->problem, step->backend->fuses, &step->arena, out, err);
 }
 
-static cb_status make_groups(cb_step *step, const cb_compile_options *o, cb_error *err) {
+static cb_status make_groups(cb_step *step, const cb_compile_options *o, const char *text,
+                             cb_error *err) {
     cb_group_request request;
-    if (!o->groups) return CB_OK;
-    CB_TRY(find_request(step, o->groups, &request, err));
+    CB_TRY(find_request(step, text, &request, err));
     CB_TRY(cb_grouping_make(step->joint, step->problem, &request, step->backend->fuses,
                             &step->arena, &step->grouping, err));
     CB_TRY(cb_grouping_verify(&step->grouping, step->joint, step->problem, err));
@@ -132,8 +132,9 @@ static cb_status make_groups(cb_step *step, const cb_compile_options *o, cb_erro
 }
 
 /* The problem of groups takes the place of that of single ops. */
-static cb_status contract(cb_step *step, const cb_compile_options *o, cb_error *err) {
-    if (!o->groups) return CB_OK;
+static cb_status enter_groups(cb_step *step, const cb_compile_options *o, const char *text,
+                              cb_error *err) {
+    CB_TRY(make_groups(step, o, text, err));
     step->single = step->problem;
     step->problem = NULL;
     CB_TRY(cb_contract(step->joint, step->single, &step->grouping, &step->ctx->alloc,
@@ -180,19 +181,26 @@ static cb_lowered lowered_of(const cb_step *step) {
                         .fuses = in_groups && !step->merges ? NULL : step->backend->fuses};
 }
 
-/* A plan from elsewhere may be of the problem without groups. */
+static bool is_auto(const cb_compile_options *o) {
+    return o->groups && strcmp(o->groups, CB_GROUPS_AUTO) == 0;
+}
+
+/* A plan from elsewhere may be of the problem without groups, or the other way. */
 static cb_status read_plan(cb_step *step, const cb_compile_options *o, const cb_device *device,
                            cb_error *err) {
     const size_t length = strlen(o->plan_json);
-    cb_error why = {0};
-    const cb_status status = cb_plan_from_json(step->problem, device, &step->ctx->alloc,
-                                               o->plan_json, length, &step->plan, err);
-    if (status == CB_OK || !step->merges) return status;
-    if (cb_plan_from_json(step->single, device, &step->ctx->alloc, o->plan_json, length,
-                          &step->plan, &why) != CB_OK)
-        return status;
-    leave_groups(step);
-    return CB_OK;
+    cb_alloc *alloc = &step->ctx->alloc;
+    const cb_status status =
+        cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err);
+    if (status == CB_OK || !(step->merges || is_auto(o))) return status;
+    const cb_error why = *err;
+    if (step->merges) leave_groups(step);
+    else CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
+    if (cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err) ==
+        CB_OK)
+        return CB_OK;
+    *err = why;
+    return status;
 }
 
 static cb_status make_within(cb_step *step, const cb_plan_options *options, cb_error *err) {
@@ -260,6 +268,20 @@ static cb_status make_with_groups(cb_step *step, const cb_plan_options *options,
     return CB_OK;
 }
 
+/* Ops planned one by one keep no budget. Where groups keep it, they are planned; else err stays. */
+static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_options options,
+                            cb_error *err) {
+    const cb_error why = *err;
+    CB_TRY(share_in_bytes(step, &options, &options.budget, err));
+    CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
+    const cb_status status = make_within(step, &options, err);
+    if (status == CB_OK) return dump(step, o, "problem", print_problem, step->problem, err);
+    leave_groups(step);
+    if (status != CB_INFEASIBLE && status != CB_UNSUPPORTED) return status;
+    *err = why;
+    return CB_INFEASIBLE;
+}
+
 /* Makes a plan, with its program, or reads the one that the caller brought. Both plans have been
  * walked by the evaluator. */
 static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error *err) {
@@ -273,7 +295,9 @@ static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error 
                                      .threads = step->ctx->runtime.pool};
     if (step->single && !step->merges)
         return cb_plan_make(step->problem, &options, &step->ctx->alloc, &step->plan, err);
-    return step->single ? make_with_groups(step, &options, err) : make_within(step, &options, err);
+    if (step->single) return make_with_groups(step, &options, err);
+    const cb_status status = make_within(step, &options, err);
+    return status == CB_INFEASIBLE && is_auto(o) ? try_groups(step, o, options, err) : status;
 }
 
 /* Of a plan in groups, the ops that its steps run. */
@@ -372,8 +396,7 @@ static cb_status make_stages(cb_step *step, const cb_graph *forward, const cb_co
     CB_TRY(dump(step, o, "joint", print_graph, step->joint, err));
 
     CB_TRY(make_problem(step, o, err));
-    CB_TRY(make_groups(step, o, err));
-    CB_TRY(contract(step, o, err));
+    if (o->groups && !is_auto(o)) CB_TRY(enter_groups(step, o, o->groups, err));
     CB_TRY(dump(step, o, "problem", print_problem, step->problem, err));
 
     CB_TRY(make_plan(step, o, err));

@@ -5,7 +5,10 @@
 
 #include "grouping.h"
 
-#define CB_GROUPS_FOUND "found" /* what stands for them where a caller may name groups */
+/* What stands for them where a caller may name groups; and for them where single ops keep no
+ * budget. */
+#define CB_GROUPS_FOUND "found"
+#define CB_GROUPS_AUTO "auto"
 
 /* `single`: the graph as cb_annotate gives it. fuses NULL: there are none. What is handed out lies
  * in `arena`. */

@@ -286,7 +286,9 @@ typedef struct cb_compile_options {
                             the caller */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
     const char *plan_json; /* use this plan instead of making one; NULL: make one */
-    const char *groups; /* ops planned as one (docs/problem.md), or "found"; NULL: each by itself */
+    /* Ops planned as one (docs/problem.md), or "found"; "auto": those where single ops keep no
+     * budget; NULL: single ops. */
+    const char *groups;
     cb_dump_fn dump;    /* may be NULL */
     void *dump_user;
     cb_poll_fn poll; /* may be NULL */

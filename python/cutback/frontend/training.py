@@ -448,7 +448,7 @@ def compile(
     backend: str = "cpu",
     device: Device | None = None,
     plan: Plan | str | None = None,
-    groups: bool = False,
+    groups: bool | None = None,
     seed: int = 0,
 ) -> Step:
     """A training step of ``loss(params, *data)`` under a memory budget.

@@ -55,7 +55,8 @@ def _on_gpu(backend: str, device: Device | None) -> tuple[str, Device | None]:
 
 
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
-_FOUND = "found"  # groups: those that the core finds
+# Those that the core finds: where single ops keep no budget, always, never.
+_GROUPS = {None: "auto", True: "found", False: None}
 
 
 def _check_plan(plan: Any) -> None:
@@ -76,12 +77,12 @@ def _native_options(
     backend: str,
     device: Device | None,
     plan: Plan | str | None,
-    groups: bool,
+    groups: bool | None,
 ) -> dict[str, Any]:
     """Options of a plan as the core takes them."""
     _check_plan(plan)
-    if not isinstance(groups, bool):
-        raise TypeError(f"groups={budgets.short(groups)} is neither True nor False")
+    if groups is not None and not isinstance(groups, bool):
+        raise TypeError(f"groups={budgets.short(groups)} is neither True, False nor None")
     bound = budgets.parse(budget, measure)
     return {
         "preset": budgets.parse_preset(preset, measure if bound else None),
@@ -89,7 +90,7 @@ def _native_options(
         "backend": backend,
         "device": _row(device),
         "plan_json": plan if plan is None or isinstance(plan, str) else plan.to_json(),
-        "groups": _FOUND if groups else None,
+        "groups": _GROUPS[groups],
     }
 
 
@@ -103,7 +104,7 @@ def code_text(
     backend: str = "cpu",
     device: Device | None = None,
     plan: Plan | str | None = None,
-    groups: bool = False,
+    groups: bool | None = None,
     keep_gradients: bool = False,
     static_bytes: int = 0,
 ) -> str:
@@ -206,10 +207,11 @@ class Executable:
         device: row of the cost model, ``"cpu"`` unless given; see :func:`cutback.devices.resolve`.
             ``"cuda"`` or ``"cuda:1"``: the backend, and the row nearest to that GPU.
         plan: a plan for this graph, or its JSON, to use instead of making one.
-        groups: ops that fuse are planned as one. Values that stay inside a kernel then have no
-            bytes in the plan, and may be made again inside the kernel that reads them; shares of a
-            budget are of what saving everything takes in groups. Planning takes longer. Where
-            single ops keep a budget that groups do not, single ops are planned.
+        groups: True: ops that fuse are planned as one. Values that stay inside a kernel then have
+            no bytes in the plan, and may be made again inside the kernel that reads them; shares of
+            a budget are of what saving everything takes in groups. Planning takes longer. Where
+            single ops keep a budget that groups do not, single ops are planned. False: single ops.
+            None: single ops, and groups where those keep no budget.
         keep_gradients: gradients stay in the arena, for an optimizer.
         static_bytes: parameters and optimizer states, counted by the measure ``total``.
 
@@ -230,7 +232,7 @@ class Executable:
         backend: str = "cpu",
         device: Device | None = None,
         plan: Plan | str | None = None,
-        groups: bool = False,
+        groups: bool | None = None,
         keep_gradients: bool = False,
         static_bytes: int = 0,
     ) -> None:

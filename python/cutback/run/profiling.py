@@ -115,7 +115,7 @@ def profile(
     if run.plan.in_groups:
         raise NotImplementedError(
             "profile: this step was planned in groups, of whose operations no times are known; "
-            "compile it without groups=True"
+            "compile it with groups=False"
         )
     debug = Executable(
         graph, wrt, backend="debug", plan=run.text("plan"), keep_gradients=run.keeps_gradients

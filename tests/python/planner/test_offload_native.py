@@ -118,9 +118,12 @@ def test_named_values_leave() -> None:
     assert {e.kind for e in step.plan.offloaded} == {"sin"}
 
 
-def test_groups_do_not_move() -> None:
-    step = cutback.value_and_grad(
-        loss, policy=lambda *_, **__: CheckpointPolicy.MUST_OFFLOAD, groups=True
-    )
-    with pytest.raises((NotImplementedError, ValueError), match=r"groups|inside"):
-        step(W, X)
+def test_what_moves_is_planned_op_by_op() -> None:
+    steps = [
+        cutback.value_and_grad(
+            loss, policy=lambda *_, **__: CheckpointPolicy.MUST_OFFLOAD, groups=groups
+        )
+        for groups in (True, False)
+    ]
+    assert_bits(*(gradients(step) for step in steps))
+    assert not steps[0].plan.in_groups and steps[0].plan.offloaded

@@ -18,6 +18,10 @@ from cutback import functional as F
 FOUND = "found"
 
 
+def problem_of(step):
+    return json.loads(step.text("problem"))
+
+
 def check_step(drawn, step, want):
     """One step in groups: both referees agree with its plan, and its program keeps it."""
     problem, plan = json.loads(step.text("problem")), json.loads(step.text("plan"))
@@ -163,8 +167,27 @@ def test_the_smallest_by_another_measure_is_no_larger(measure):
     assert getattr(in_groups.planned, key) <= getattr(alone.planned, key)
 
 
+@pytest.mark.parametrize("seed", [100, 107, 108])
+def test_groups_keep_a_budget_that_single_ops_do_not(seed):
+    drawn = Drawn(seed, 30)
+    want, _ = run(drawn.compile())
+    least = drawn.compile(groups=FOUND, budget=budgets.parse("min", "arena"), device=ROW)
+    arena = json.loads(least.text("kernels"))["arena_bytes"]
+    budget = budgets.parse(arena, "arena")
+    with pytest.raises(BudgetError, match="no plan fits") as refused:
+        drawn.compile(budget=budget, device=ROW)
+    step = drawn.compile(groups="auto", budget=budget, device=ROW)
+    bits, peak = run(step)
+    assert bits == want and peak <= arena and any("inside" in o for o in problem_of(step)["ops"])
+    again = drawn.compile(groups="auto", plan_json=step.text("plan"), device=ROW)
+    assert again.text("plan") == step.text("plan") and run(again) == (bits, peak)
+    with pytest.raises(BudgetError) as both:  # in the words of single ops
+        drawn.compile(groups="auto", budget=budgets.parse(arena // 4, "arena"), device=ROW)
+    assert str(both.value).split("needs")[1] == str(refused.value).split("needs")[1]
+
+
 def test_groups_are_true_or_false():
-    with pytest.raises(TypeError, match=r"groups='auto' is neither True nor False"):
+    with pytest.raises(TypeError, match=r"groups='auto' is neither True, False nor None"):
         evonorm_step(groups="auto")
 
 
