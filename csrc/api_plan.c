@@ -8,7 +8,7 @@
 #include "plan/files/plan_json.h"
 #include "plan/model/device.h"
 #include "plan/planner.h"
-#include "plan/torch/fusion.h"
+#include "plan/torch/inductor_fusion.h"
 #include "plan/torch/traced.h"
 
 #include <time.h>

@@ -16,7 +16,7 @@
 #include "plan/files/explanation.h"
 #include "plan/files/plan_json.h"
 #include "plan/model/device.h"
-#include "plan/torch/fusion.h"
+#include "plan/torch/inductor_fusion.h"
 
 typedef cb_status (*print_fn)(const cb_step *step, const void *stage, cb_str *out, cb_error *err);
 

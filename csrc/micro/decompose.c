@@ -1,4 +1,4 @@
-/* How a group is taken apart: the row of the executor is chosen, instructions are translated in
+/* How a group is taken apart: the length of a row is chosen, instructions are translated in
  * order (translate.c), and what they are made of is put into phases (phases.c). */
 #include "decompose.h"
 
@@ -113,7 +113,7 @@ cb_status cb_microcode_of(const cb_program *program, uint32_t group, const cb_x_
         cb_t_instruction(&x, i, part_of(&program->instr[i], &alone));
     cb_t_arrange(&x);
     if (!x.is_full) return CB_OK;
-    return cb_fail(err, CB_UNSUPPORTED, "executor: group %u does not fit the tables", group);
+    return cb_fail(err, CB_UNSUPPORTED, "microcode: group %u does not fit the tables", group);
 }
 
 /* The first n of a table, in `memory`. */

@@ -1,4 +1,4 @@
-/* microcode.h: a group of a program, taken apart into what the executor runs on a row: vector
+/* microcode.h: a group of a program, taken apart into what a backend runs on a row: vector
  * operations in phases, with numbers of the row between them.
  *
  *     phase 0   sum += x
@@ -139,7 +139,7 @@ typedef struct cb_x_room {
 } cb_x_room;
 
 typedef struct cb_microcode {
-    int64_t rows, columns; /* columns: what a row of the executor is; a flat domain chooses it */
+    int64_t rows, columns; /* columns: of a row; a flat domain chooses them */
     bool has_rows;         /* rows must not be cut */
     bool is_wide;          /* computes in f64 */
     int n_micro, n_number, n_stream, n_value, n_phase, n_scalar;

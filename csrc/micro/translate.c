@@ -1,4 +1,4 @@
-/* What each op is for the executor. An op gives the bits of its kernel (kern_*.c, plain_*.c): the
+/* What each op is in microcode. An op gives the bits of its kernel (kern_*.c, plain_*.c): the
  * same operations, in the same order. */
 #include "translate.h"
 

@@ -1,5 +1,5 @@
-/* translation.h: the tables of one group's microcode while they are filled. Private to the
- * executor: decompose.c, translate.c, phases.c.
+/* translation.h: the tables of one group's microcode while they are filled: by
+ * decompose.c, translate.c and phases.c, and by whoever compiles expressions.
  *
  * What an instruction names is a reference: to a vector value, a stream or a number. A function
  * that computes gives the reference of its result, and adds to the tables only what is not there

@@ -7,7 +7,7 @@
 #include "plan/files/frontier_json.h"
 #include "plan/model/device.h"
 #include "plan/planner.h"
-#include "plan/torch/fusion.h"
+#include "plan/torch/inductor_fusion.h"
 #include "plan/torch/traced.h"
 
 #define MOST_OPS 120 /* of a problem that is planned; larger ones are only read and written */

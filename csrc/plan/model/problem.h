@@ -127,7 +127,7 @@ typedef struct cb_problem {
     cb_inlining *inlining; /* by op, then by value */
 
     /* What a device that fuses counts (cost.h), by whoever knows which ops run as one kernel
-     * (plan/torch/fusion.h); NULL: every op is by itself. */
+     * (plan/torch/inductor_fusion.h); NULL: every op is by itself. */
     uint32_t *fused_group; /* [n_op] last op of its group */
     uint64_t *fused_bytes; /* [n_op] bytes moved across the border of its group */
     bool *fused_launch;    /* [n_op] is it the one that its group's launch counts for? */

@@ -3,7 +3,7 @@
 
 #include "check.h"
 #include "oom.h"
-#include "plan/torch/fusion.h"
+#include "plan/torch/inductor_fusion.h"
 #include "problems.h"
 
 static cb_alloc alloc;

@@ -1,6 +1,6 @@
 /* Storages are what is moved, and views are seen through: who reads a view reads its storage. Only
  * ops of one phase fuse. A reduction ends a chain: what reads it needs all of it. */
-#include "fusion.h"
+#include "inductor_fusion.h"
 
 #include "../../base/sort.h"
 #include "../model/inside.h"
