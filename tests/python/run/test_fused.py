@@ -407,7 +407,10 @@ def test_a_refusal_says_what_the_smallest_takes_in_groups():
     step(x := np.ones((256, 256), np.float32))
     least = step.planned.arena_bytes
     with pytest.raises(cutback.BudgetError, match=rf"in groups, the smallest takes {least} bytes"):
-        cutback.value_and_grad(loss, budget=least - 64)(x)
+        cutback.value_and_grad(loss, budget=least - 64, groups=False)(x)
+    in_groups = cutback.value_and_grad(loss, budget=least - 64)  # what else is tried
+    in_groups(x)
+    assert in_groups.plan.in_groups and in_groups.planned.arena_bytes <= least - 64
 
 
 REPEATING = (  # what is added begins again after a short while, a longer one, an odd one

@@ -89,5 +89,5 @@ def test_a_step_in_groups_says_that_it_is_not_profiled():
     )
     args = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
     step(*args)
-    with pytest.raises(NotImplementedError, match="groups=True"):
+    with pytest.raises(NotImplementedError, match="groups=False"):
         step.profile(*args)
