@@ -253,7 +253,7 @@ static bool leave(fusing *x, uint32_t group, uint32_t unit, bool all) {
     if (group == x->out.n_group || begin[group + 1] - begin[group] == 1) return false;
     for (uint32_t k = begin[group]; k < begin[group + 1]; k++)
         if (all || x->order[k] == unit) x->alone[x->order[k]] = 1;
-    return unit < x->units->n_group && x->alone[unit];
+    return all || x->alone[unit];
 }
 
 /* What makes or last reads something that found no room leaves its group, or, with `all`, takes it
