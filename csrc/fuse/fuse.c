@@ -71,12 +71,12 @@ static cb_group_end join_steps(fusing *x, uint32_t unit, cb_domain *longer) {
     for (uint32_t i = u->begin[unit]; i < u->begin[unit + 1]; i++) {
         const cb_group_end end = cb_join(&x->joining, u->step[i]);
         if (end == CB_END_NONE) continue;
-        const cb_domain has = x->joining.domain, planned = u->domain[unit];
-        if (end == CB_END_DOMAIN && longer->count == 0)
+        if (end == CB_END_DOMAIN && longer->count == 0) {
+            const cb_domain has = x->joining.domain, planned = u->domain[unit];
+            const bool fits = n == 0 || planned.count == has.count;
             *longer = cb_longer_rows(&x->joining, u->step[i]);
-        if (end == CB_END_DOMAIN && longer->count == 0 && (n == 0 || planned.count == has.count) &&
-            planned.columns > has.columns)
-            *longer = planned;
+            if (longer->count == 0 && fits && planned.columns > has.columns) *longer = planned;
+        }
         if (x->joining.n > n) cb_joining_cut(&x->joining, n);
         return end;
     }

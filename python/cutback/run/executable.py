@@ -55,7 +55,7 @@ def _on_gpu(backend: str, device: Device | None) -> tuple[str, Device | None]:
 
 
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
-# Those that the core finds: where single ops keep no budget, always, never.
+# groups=... as the core names it
 _GROUPS = {None: "auto", True: "found", False: None}
 
 
@@ -78,8 +78,10 @@ def _native_options(
     device: Device | None,
     plan: Plan | str | None,
     groups: bool | None,
+    keep_gradients: bool,
+    static_bytes: int,
 ) -> dict[str, Any]:
-    """Options of a plan as the core takes them."""
+    """Options of a compiled step as the core takes them."""
     _check_plan(plan)
     if groups is not None and not isinstance(groups, bool):
         raise TypeError(f"groups={budgets.short(groups)} is neither True, False nor None")
@@ -91,6 +93,8 @@ def _native_options(
         "device": _row(device),
         "plan_json": plan if plan is None or isinstance(plan, str) else plan.to_json(),
         "groups": _GROUPS[groups],
+        "keep_gradients": keep_gradients,
+        "static_bytes": integer("static_bytes", static_bytes, 0, 2**63 - 1),
     }
 
 
@@ -113,9 +117,9 @@ def code_text(
     budgets.choice("backend", backend, backends())
     if isinstance(device, str) and device.startswith("cuda"):
         device = None  # its row of the cost model is known where it is
-    options = _native_options(budget, measure, preset, backend, device, plan, groups)
-    options["keep_gradients"] = keep_gradients
-    options["static_bytes"] = integer("static_bytes", static_bytes, 0, 2**63 - 1)
+    options = _native_options(
+        budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes
+    )
     try:
         return graph._native.compile_text("code", wrt, **options)
     except BudgetError as error:
@@ -211,7 +215,7 @@ class Executable:
             no bytes in the plan, and may be made again inside the kernel that reads them; shares of
             a budget are of what saving everything takes in groups. Planning takes longer. Where
             single ops keep a budget that groups do not, single ops are planned. False: single ops.
-            None: single ops, and groups where those keep no budget.
+            None: single ops, or groups if single ops cannot meet the budget.
         keep_gradients: gradients stay in the arena, for an optimizer.
         static_bytes: parameters and optimizer states, counted by the measure ``total``.
 
@@ -238,9 +242,9 @@ class Executable:
     ) -> None:
         budgets.choice("backend", backend, backends())
         backend, device = _on_gpu(backend, device)
-        options = _native_options(budget, measure, preset, backend, device, plan, groups)
-        options["keep_gradients"] = keep_gradients
-        options["static_bytes"] = integer("static_bytes", static_bytes, 0, 2**63 - 1)
+        options = _native_options(
+            budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes
+        )
         try:
             self.native = graph._native.compile(wrt, **options, dump=_dump_function())
         except BudgetError as error:

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+const cb_x_limits cb_x_record_limits = {CB_R_STREAMS, CB_R_SCALARS, CB_R_ACCS};
+
 /* ---- making ready ---------------------------------------------------------------------------- */
 
 static void touch(const cb_microcode *m, cb_x_phase *ph, int16_t id, bool reads, bool writes) {

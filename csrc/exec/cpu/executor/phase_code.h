@@ -5,6 +5,8 @@
 
 #include "assemble.h"
 
+extern const cb_x_limits cb_x_record_limits; /* what a context has room for */
+
 typedef struct cb_x_touched { /* a stream that a phase reads or writes, of an array */
     int16_t stream;
     uint8_t size;

@@ -151,14 +151,12 @@ static cb_status make_lists(cb_x_fused *f, cb_arena *memory, cb_error *err) {
     return all ? CB_OK : cb_no_memory(err);
 }
 
-static const cb_x_limits limits = {CB_R_STREAMS, CB_R_SCALARS, CB_R_ACCS};
-
 cb_status cb_x_prepare(const cb_executable *x, uint32_t group, cb_x_room *room, cb_arena *memory,
                        cb_x_fused **out, cb_error *err) {
     cb_x_fused *f = CB_NEW(memory, cb_x_fused, 1);
     *out = NULL;
     if (!f) return cb_no_memory(err);
-    cb_status status = cb_microcode_of(x->program, group, &limits, room, &f->m, err);
+    cb_status status = cb_microcode_of(x->program, group, &cb_x_record_limits, room, &f->m, err);
     f->table = cb_x_table_of(f->m.is_wide);
     f->real = f->m.is_wide ? sizeof(double) : sizeof(float);
     if (status == CB_OK) status = make_phases(f, memory, err);

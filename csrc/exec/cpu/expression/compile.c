@@ -152,8 +152,6 @@ static void build(building *b, int level) {
     cb_t_arrange(&b->t);
 }
 
-static const cb_x_limits limits = {CB_R_STREAMS, CB_R_SCALARS, CB_R_ACCS};
-
 static cb_status compile_phase(cb_expression *x, int level, bool scales, cb_arena *scratch,
                                cb_error *err) {
     building *b = CB_NEW(scratch, building, 1);
@@ -164,7 +162,7 @@ static cb_status compile_phase(cb_expression *x, int level, bool scales, cb_aren
     cb_e_phase *phase = &x->phase[scales][level];
     *b = (building){.x = x, .phase = phase, .scales = scales};
     b->t.m = m;
-    b->t.limits = &limits;
+    b->t.limits = &cb_x_record_limits;
     for (int k = 0; k < CB_E_ARRAYS; k++) b->read[k] = -1;
     build(b, level);
     cb_status status = CB_UNSUPPORTED;
