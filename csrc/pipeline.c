@@ -185,7 +185,7 @@ static bool is_auto(const cb_compile_options *o) {
     return o->groups && strcmp(o->groups, CB_GROUPS_AUTO) == 0;
 }
 
-/* A plan from elsewhere may be of the problem without groups, or the other way. */
+/* The caller's plan may be for single ops or for groups; both are tried where both are allowed. */
 static cb_status read_plan(cb_step *step, const cb_compile_options *o, const cb_device *device,
                            cb_error *err) {
     const size_t length = strlen(o->plan_json);
@@ -235,8 +235,8 @@ static cb_status share_in_bytes(const cb_step *step, const cb_plan_options *opti
     return CB_OK;
 }
 
-/* Where groups keep no budget, have no smaller program or would have to move to the host, ops are
- * planned one by one. */
+/* Plans single ops if groups cannot meet the budget, have no smaller program, or would have to move
+ * values to the host. */
 static cb_status make_with_groups(cb_step *step, const cb_plan_options *options, cb_error *err) {
     const bool smallest = options->budget.kind == CB_BUDGET_MIN;
     cb_plan_options by_op = *options;
@@ -268,7 +268,7 @@ static cb_status make_with_groups(cb_step *step, const cb_plan_options *options,
     return CB_OK;
 }
 
-/* Ops planned one by one keep no budget. Where groups keep it, they are planned; else err stays. */
+/* Single ops cannot meet the budget, as err says. Plans groups if they can; otherwise err stays. */
 static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_options options,
                             cb_error *err) {
     const cb_error why = *err;
@@ -300,7 +300,7 @@ static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error 
     return status == CB_INFEASIBLE && is_auto(o) ? try_groups(step, o, options, err) : status;
 }
 
-/* Of a plan in groups, the ops that its steps run. */
+/* A plan in groups is split by the ops that its steps run. */
 static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err) {
     const cb_plan *plan = step->single ? &step->expanded.plan : step->plan;
     CB_TRY(cb_split_make(step->joint, plan, &step->ctx->alloc, split, err));
@@ -308,7 +308,7 @@ static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err)
     return cb_graph_verify(split->backward, CB_SPEC_SPLIT, err);
 }
 
-/* Of a plan without groups. */
+/* Plans in groups are split only when somebody asks for the text. */
 static cb_status check_split(const cb_step *step, const cb_compile_options *o, cb_error *err) {
     cb_split split = {0};
     if (step->single) return CB_OK;
@@ -320,7 +320,7 @@ static cb_status check_split(const cb_step *step, const cb_compile_options *o, c
 
 static cb_status make_program(cb_step *step, cb_error *err) {
     const cb_lowered of = lowered_of(step);
-    if (step->single) { /* the groups of a program that is there are not known any more */
+    if (step->single) { /* lower it again: step->expanded has not been filled yet */
         cb_program_free(step->program);
         step->program = NULL;
     }
@@ -386,7 +386,7 @@ static cb_status check_forward(const cb_graph *forward, cb_error *err) {
                    why.text);
 }
 
-/* Everything but what runs: no device is opened, and none need be there. */
+/* All stages up to the program. Needs no device. */
 static cb_status make_stages(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
                              cb_error *err) {
     CB_TRY(check_forward(forward, err));

@@ -5,8 +5,8 @@
 
 #include "grouping.h"
 
-/* What stands for them where a caller may name groups; and for them where single ops keep no
- * budget. */
+/* Values of cb_compile_options.groups: groups that are found; found groups, but only if single ops
+ * cannot meet the budget. */
 #define CB_GROUPS_FOUND "found"
 #define CB_GROUPS_AUTO "auto"
 

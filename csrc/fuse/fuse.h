@@ -1,6 +1,5 @@
-/* fuse.h: groups of a plan grow: which of them run as one, in which order, and where what they make
- * is then. The plan is the bound: what is alive together never takes more bytes than the plan says,
- * nor does the arena. */
+/* fuse.h: joins groups of a plan: which of them run as one, in which order, and where their results
+ * live. The plan is the bound: neither live bytes nor the arena exceed what it says. */
 #ifndef CB_FUSE_FUSE_H
 #define CB_FUSE_FUSE_H
 

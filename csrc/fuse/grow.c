@@ -148,7 +148,7 @@ static uint32_t grow_once(cb_growing *g, uint32_t first, cb_domain start, cb_dom
     return at;
 }
 
-/* Longer rows, once they are known, may let in more: then the group starts with them. */
+/* Starts again with longer rows once a unit needs them, unless fewer steps join then. */
 uint32_t cb_grow(cb_growing *g, uint32_t first) {
     cb_domain start = {0}, longer = {0}, unused = {0};
     uint32_t at = grow_once(g, first, start, &longer);

@@ -1,5 +1,5 @@
 /* grow.h: one group while it grows: which steps may run in it, by what they compute, and which of
- * those that come next join. Bytes are no matter here (room.h). */
+ * those that come next join. Memory is the concern of room.h. */
 #ifndef CB_FUSE_GROW_H
 #define CB_FUSE_GROW_H
 
@@ -45,8 +45,8 @@ typedef struct cb_growing {
     void *user;
     void (*begin)(void *user);              /* the group is empty */
     bool (*passes)(void *user, uint32_t u); /* a unit that is neither taken nor deferred */
-    /* Adds a unit to `joining` and `user`'s notes: CB_END_NONE; or leaves them as they were. Where
-     * longer rows keep it out, it says which. */
+    /* Adds a unit to `joining` and to what `user` keeps, and returns CB_END_NONE; or leaves both as
+     * they were and says why. If longer rows might let the unit in, sets *longer to them. */
     cb_group_end (*take)(void *user, uint32_t u, cb_domain *longer);
     /* Results: why the group ends, and at which unit; CB_NONE: at none. */
     cb_group_end end;

@@ -286,8 +286,8 @@ typedef struct cb_compile_options {
                             the caller */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
     const char *plan_json; /* use this plan instead of making one; NULL: make one */
-    /* Ops planned as one (docs/problem.md), or "found"; "auto": those where single ops keep no
-     * budget; NULL: single ops. */
+    /* Groups to plan as one op each, as JSON (docs/problem.md). "found": those that the core finds.
+     * "auto": the same, but only if single ops cannot meet the budget. NULL: single ops. */
     const char *groups;
     cb_dump_fn dump;    /* may be NULL */
     void *dump_user;

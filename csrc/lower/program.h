@@ -113,7 +113,7 @@ typedef struct cb_program {
     uint64_t live_bytes; /* liveness peak, scratch included: what the debug backend must measure */
 } cb_program;
 
-/* What plans are of. */
+/* The graph that a program is of, and the problems that its plans are made for. */
 typedef struct cb_lowered {
     const cb_graph *joint;
     const cb_problem *single;    /* op by op, as cb_annotate gives it */

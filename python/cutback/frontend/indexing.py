@@ -22,22 +22,22 @@ class Indexed(Protocol):
 
     @property
     def graph(self) -> Any:
-        """Where operations on it are added."""
+        """The graph that operations on it are added to."""
         ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
+        """Size of each axis."""
         ...
 
     @property
     def ndim(self) -> int:
-        """Their number."""
+        """Number of axes."""
         ...
 
     @property
     def dtype(self) -> Any:
-        """Of its elements."""
+        """Type of its elements."""
         ...
 
     def reshape(self, *shape: Any) -> Self:

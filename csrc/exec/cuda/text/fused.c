@@ -35,7 +35,7 @@ static void check_indices(cb_cu_code *code, const cb_microcode *m) {
     }
 }
 
-/* The text has names for whatever the tables hold. */
+/* Emitted text is limited by the tables only. */
 static const cb_x_limits limits = {CB_X_STREAMS, CB_X_SCALARS, CB_X_ACCS};
 
 cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t group,
