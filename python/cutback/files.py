@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
@@ -276,6 +276,15 @@ def with_times(problem: str, times: Mapping[Any, Any]) -> str:
     return _native.problem_json(json.dumps(document))
 
 
+def _hint_of_groups(ops: Sequence[dict[str, Any]]) -> str:
+    if not any("inside" in op for op in ops):
+        return ""
+    return (
+        "; operations of this problem are groups; plan the problem of a step compiled with "
+        "groups=False"
+    )
+
+
 def lay_times(document: dict[str, Any], times: Mapping[Any, Any]) -> None:
     """:func:`with_times` on a problem's document, in place."""
     ops = document["ops"]
@@ -286,7 +295,8 @@ def lay_times(document: dict[str, Any], times: Mapping[Any, Any]) -> None:
             found = [int(key)]
         if len(found) != 1:
             what = "several operations are called" if found else "the graph has no operation"
-            raise ValueError(f"profile: {what} {str(key)!r}" + (f": {found}" if found else ""))
+            more = f": {found}" if found else _hint_of_groups(ops)
+            raise ValueError(f"profile: {what} {str(key)!r}{more}")
         number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if not number or not math.isfinite(seconds) or not 0 <= seconds <= MOST_SECONDS:
             raise ValueError(

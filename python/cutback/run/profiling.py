@@ -109,14 +109,9 @@ def profile(
     """Runs a compiled graph twice on copies of ``arrays``: as it is, for the times, and under the
     same plan on the debug backend, for the bytes.
 
-    Raises:
-        NotImplementedError: the step was planned in groups, whose steps are no single operations.
+    Operations are the user's, also where the step was planned in groups; several of them are then
+    one step of its schedule.
     """
-    if run.plan.in_groups:
-        raise NotImplementedError(
-            "profile: this step was planned in groups, of whose operations no times are known; "
-            "compile it with groups=False"
-        )
     debug = Executable(
         graph, wrt, backend="debug", plan=run.text("plan"), keep_gradients=run.keeps_gradients
     )
@@ -124,27 +119,49 @@ def profile(
     sizes = {
         step: size for group, _, size in _rows(debug, arrays, seed, rng_step) for step in group
     }
-    ops = run.plan.problem["ops"]
-    steps = run.plan.document["steps"]
-    first = {op: step for step, op in reversed(list(enumerate(steps)))}
+    moved = _bytes_moved(graph, run, wrt)
     kernels = []
-    for group, seconds, _ in times:
-        op = ops[steps[group[0]]]
-        again = all(first[steps[step]] != step for step in group)
-        size = max(sizes[step] for step in group)
-        parts = _parts([(step, ops[steps[step]]) for step in group]) if len(group) > 1 else ()
-        kind = _kinds(parts) if parts else op["kind"]
+    for (steps, seconds, _), ops in zip(times, _operations(run), strict=True):
+        parts = _parts(steps, ops, moved) if len(ops) > 1 else ()
         kernels.append(
-            Kernel(group[0], kind, op["name"], op.get("at", ""), again, seconds, size, parts)
+            Kernel(
+                step=steps[0],
+                kind=_kinds(parts) if parts else ops[0]["kind"],
+                name=ops[0]["name"],
+                location=ops[0]["at"],
+                recomputed=all(op["recomputed"] for op in ops),
+                seconds=seconds,
+                bytes=max(sizes[step] for step in steps),
+                parts=parts,
+            )
         )
-    return StepProfile(kernels, len(steps))
+    return StepProfile(kernels, len(run.plan.document["steps"]))
 
 
-def _parts(group: Sequence[tuple[int, dict[str, Any]]]) -> tuple[Part, ...]:
-    moved = [max(1, op.get("bytes", 0)) for _, op in group]
+def _operations(run: Executable) -> list[list[dict[str, Any]]]:
+    """The user's operations of each kernel."""
+    return [group["ops"] for group in json.loads(run.text("kernels"))["groups"]]
+
+
+def _bytes_moved(graph: Graph, run: Executable, wrt: Sequence[int]) -> dict[str, int]:
+    """By operation, when each runs separately. The problem of groups does not say it, so that of
+    single operations is made where groups were planned."""
+    problem = run.plan.problem
+    if run.plan.in_groups:
+        single = Executable(
+            graph, wrt, backend="null", groups=False, keep_gradients=run.keeps_gradients
+        )
+        problem = json.loads(single.text("problem"))
+    return {op["name"]: op.get("bytes", 0) for op in problem["ops"]}
+
+
+def _parts(
+    steps: Sequence[int], ops: Sequence[dict[str, Any]], moved: dict[str, int]
+) -> tuple[Part, ...]:
+    sizes = [max(1, moved[op["name"]]) for op in ops]
     return tuple(
-        Part(step, op["kind"], op["name"], one / sum(moved))
-        for (step, op), one in zip(group, moved, strict=True)
+        Part(step, op["kind"], op["name"], size / sum(sizes))
+        for step, op, size in zip(steps, ops, sizes, strict=True)
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -83,11 +85,33 @@ def test_sums_and_timeline():
     assert str(StepProfile([], 0)).startswith("kernel")
 
 
-def test_a_step_in_groups_says_that_it_is_not_profiled():
-    step = cutback.value_and_grad(
-        lambda w, x: cutback.functional.gelu(x @ w + 1.0).sum(), groups=True
-    )
-    args = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
-    step(*args)
-    with pytest.raises(NotImplementedError, match="groups=False"):
-        step.profile(*args)
+@pytest.mark.parametrize("options", [{}, {"budget": 0.6}, {"preset": "shape-aware"}])
+def test_a_step_in_groups_is_profiled_by_its_operations(options):
+    """With a budget the middle of the chain runs again, inside the kernels that read it."""
+
+    def loss(weights, x):
+        for w in weights:
+            h = cutback.functional.softmax(cutback.functional.gelu(x @ w + 1.0))
+            x = x + h / cutback.functional.sigmoid(h)
+        return (x * x).sum()
+
+    args = [np.full((64, 64), 0.01, np.float32)] * 3, np.ones((64, 64), np.float32)
+    step = cutback.value_and_grad(loss, groups=True, **options)
+    profile = step.profile(*args)
+    groups = json.loads(step.executable.text("kernels"))["groups"]
+    assert step.plan.in_groups
+    for kernel, group in zip(profile.kernels, groups, strict=True):
+        parts = kernel.operations()
+        assert [part.name for part in parts] == [op["name"] for op in group["ops"]]
+        assert [part.step for part in parts] == group["steps"] and kernel.step == parts[0].step
+        assert sum(part.share for part in parts) == pytest.approx(1)
+        assert kernel.recomputed == all(op["recomputed"] for op in group["ops"])
+    assert sum(profile.times().values()) > 0
+    single = cutback.value_and_grad(loss, groups=False).prepare(*args)
+    ops = {op["name"] for op in single.plan.problem["ops"]}
+    assert set(profile.times()) <= ops
+    cutback.plan(single.plan.problem, profile=profile, budget=0.8)
+    assert profile.peak_bytes <= step.planned.live_bytes
+    assert len(profile.timeline()) == len(step.plan.document["steps"])
+    with pytest.raises(ValueError, match=r"are groups; plan the problem of a step.*groups=False"):
+        cutback.plan(step.plan.problem, profile=profile, budget=0.8)
