@@ -193,20 +193,14 @@ static cb_status simulate_steps(maker *m, cb_sim *sim, cb_error *err) {
             recompute[m->cut->run_op[i]] = cb_frontier_has(f, cb_node_of_run(i), k);
         CB_TRY(cb_recompute_lazily(m->f, recompute, NULL, &pairs, err));
         CB_TRY(cb_sim_run(sim, pairs.list.at, pairs.list.len, err));
-        CB_TRY(add_point_of_step(m, k, sim->saved, sim->time_ps, err));
+        if (cb_within_region_limits(m->f, sim->life.at, sim->life.len, sim->backward_starts))
+            CB_TRY(add_point_of_step(m, k, sim->saved, sim->time_ps, err));
     }
     return CB_OK;
 }
 
 static cb_status add_walked_steps(maker *m, cb_error *err) {
     cb_sim sim;
-    for (uint32_t r = 0; r < m->f->p->n_region; r++) {
-        if (!m->is_limited[r]) continue;
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "frontier: not of problems with insides or inlinings in which region %s has "
-                       "a limit; plan with a budget",
-                       m->f->p->region_name[r]);
-    }
     CB_TRY(cb_sim_init(&sim, m->f, m->f->alloc, err));
     cb_status status = simulate_steps(m, &sim, err);
     cb_sim_free(&sim);

@@ -81,6 +81,15 @@ CB_MUST_CHECK cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pa
 CB_MUST_CHECK cb_status cb_sim_schedule(const cb_sim *sim, cb_arena *arena, cb_schedule *out,
                                         cb_error *err);
 
+/* Is the storage alive when the backward starts? Lives of steps that fell away are not. */
+static inline bool cb_is_saved(const cb_sim_life *life, uint32_t backward_starts) {
+    return life->made != CB_NONE && life->made < backward_starts && life->last != CB_NONE &&
+           life->last >= backward_starts;
+}
+/* Does each region save at most its limit in a schedule with these lives? */
+bool cb_within_region_limits(const cb_facts *f, const cb_sim_life *life, size_t n,
+                             uint32_t backward_starts);
+
 /* Every unit in `recompute` [n_unit] that the backward needs, at the first base op that needs it:
  * as late as possible, and kept until its last use. `need` [n_storage] (may be NULL) gets the
  * position of the first such need, CB_NONE: none. Without `need`, forward values that are outputs

@@ -225,8 +225,7 @@ CB_SIM_INLINE void measure(cb_sim *sim, bool plain) {
         uint64_t bytes = f->p->storage_bytes[life->storage];
         live[life->made] += bytes;
         if (life->last < sim->n_step) live[life->last + 1] -= bytes;
-        if (life->made < sim->backward_starts && life->last >= sim->backward_starts)
-            sim->saved += bytes;
+        if (cb_is_saved(life, sim->backward_starts)) sim->saved += bytes;
     }
     for (size_t t = 0; t < sim->step.len; t++) {
         if (!sim->keep.at[t]) continue;
@@ -243,6 +242,20 @@ CB_SIM_INLINE void measure(cb_sim *sim, bool plain) {
         if (taken) sim->time_ps += cb_taken_time_ps(f->p, step->op, taken, f->device);
     }
     sim->cost_ps = f->bent ? bent_time(sim, plain) : sim->time_ps;
+}
+
+bool cb_within_region_limits(const cb_facts *f, const cb_sim_life *life, size_t n,
+                             uint32_t backward_starts) {
+    for (uint32_t r = 0; r < f->p->n_region; r++) {
+        uint64_t bytes = 0;
+        if (f->p->region_limit[r] == UINT64_MAX) continue;
+        for (size_t i = 0; i < n; i++) {
+            if (cb_is_saved(&life[i], backward_starts) && cb_inside_region(f, life[i].storage, r))
+                bytes += f->p->storage_bytes[life[i].storage];
+        }
+        if (bytes > f->p->region_limit[r]) return false;
+    }
+    return true;
 }
 
 cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pair, cb_error *err) {

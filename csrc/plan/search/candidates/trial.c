@@ -4,35 +4,16 @@
 
 #include "../tuning.h"
 
-typedef struct crossing { /* what a schedule saves: lives over the start of the backward */
-    const cb_sim_life *life;
-    size_t n;
-    uint32_t backward;
-} crossing;
-
-static bool crosses(const crossing *c, const cb_sim_life *life) {
-    return life->made != CB_NONE && life->made < c->backward && life->last != CB_NONE &&
-           life->last >= c->backward;
-}
-
-static bool is_lawful(const cb_trial *t, const crossing *c) {
+/* `backward_starts`: the step at which the backward of these lives starts. */
+static bool is_lawful(const cb_trial *t, const cb_sim_life *life, size_t n,
+                      uint32_t backward_starts) {
     const cb_facts *f = t->f;
-    for (size_t i = 0; i < c->n; i++) {
-        const cb_sim_life *life = &c->life[i];
-        if (!crosses(c, life)) continue;
-        if (f->wish[f->unit[life->storage]] == CB_MUST_RECOMPUTE && !f->held[life->storage])
+    for (size_t i = 0; i < n; i++) {
+        if (!cb_is_saved(&life[i], backward_starts)) continue;
+        if (f->wish[f->unit[life[i].storage]] == CB_MUST_RECOMPUTE && !f->held[life[i].storage])
             return false;
     }
-    for (uint32_t r = 0; r < f->p->n_region; r++) {
-        uint64_t bytes = 0;
-        if (f->p->region_limit[r] == UINT64_MAX) continue;
-        for (size_t i = 0; i < c->n; i++) {
-            if (crosses(c, &c->life[i]) && cb_inside_region(f, c->life[i].storage, r))
-                bytes += f->p->storage_bytes[c->life[i].storage];
-        }
-        if (bytes > f->p->region_limit[r]) return false;
-    }
-    return true;
+    return cb_within_region_limits(f, life, n, backward_starts);
 }
 
 /* The best of the candidates in use, if it is better than the one told last. */
@@ -81,9 +62,8 @@ static cb_status try_moves(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_e
     CB_TRY(cb_offload_sim_run(m, pair, n_pair, t->target, err));
     t->size = m->peak;
     t->time_ps = m->time_ps + (t->f->bent ? bend(m) : 0);
-    crossing c = {m->life.at, m->life.len, m->backward};
     t->lawful = !m->broken && m->host_bytes <= t->goal->pinned_bytes &&
-                (!t->has_demands || is_lawful(t, &c));
+                (!t->has_demands || is_lawful(t, m->life.at, m->life.len, m->backward));
     return CB_OK;
 }
 
@@ -91,8 +71,8 @@ static cb_status try_runs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_er
     CB_TRY(cb_sim_run(t->sim, pair, n_pair, err));
     t->size = t->goal->measure == CB_MEASURE_SAVED ? t->sim->saved : t->sim->peak;
     t->time_ps = t->sim->cost_ps;
-    crossing c = {t->sim->life.at, t->sim->life.len, t->sim->backward_starts};
-    t->lawful = !t->has_demands || is_lawful(t, &c);
+    t->lawful = !t->has_demands || is_lawful(t, t->sim->life.at, t->sim->life.len,
+                                             t->sim->backward_starts);
     return CB_OK;
 }
 
