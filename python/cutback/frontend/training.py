@@ -22,6 +22,7 @@ from ..integers import index
 from ..policies import Policy, PolicyFunction, resolve
 from ..run.executable import (
     Executable,
+    Groups,
     Planned,
     Stats,
     check_random_step,
@@ -448,7 +449,7 @@ def compile(
     backend: str = "cpu",
     device: Device | None = None,
     plan: Plan | str | None = None,
-    groups: bool | None = None,
+    groups: Groups = None,
     seed: int = 0,
 ) -> Step:
     """A training step of ``loss(params, *data)`` under a memory budget.

@@ -3,10 +3,11 @@ arguments."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -55,8 +56,33 @@ def _on_gpu(backend: str, device: Device | None) -> tuple[str, Device | None]:
 
 
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
-# groups=... as the core names it
+Groups = bool | Mapping[str, Sequence[Sequence[int]]] | None
+# groups=... as the core names it, unless the caller lists them
 _GROUPS = {None: "auto", True: "found", False: None}
+
+
+def _groups_text(groups: Any) -> str | None:
+    """Checked, as the core takes them; it checks what is in a list of them.
+
+    Raises:
+        TypeError: neither a bool, None nor a dict.
+        ValueError: a dict without "groups", or with another key.
+    """
+    if groups is None or isinstance(groups, bool):
+        return _GROUPS[groups]
+    if not isinstance(groups, Mapping):
+        raise TypeError(
+            f"groups={budgets.short(groups)} is neither True, False nor None, nor a dict of groups"
+        )
+    wrong = set(groups) ^ {"groups"}
+    if wrong - {"inlinings"}:
+        raise ValueError(
+            f"groups={budgets.short(groups)}: expected the key 'groups', and 'inlinings' if wanted"
+        )
+    try:
+        return json.dumps({"inlinings": [], **groups})
+    except TypeError as error:
+        raise TypeError(f"groups={budgets.short(groups)}: {error}") from None
 
 
 def _check_plan(plan: Any) -> None:
@@ -77,14 +103,12 @@ def _native_options(
     backend: str,
     device: Device | None,
     plan: Plan | str | None,
-    groups: bool | None,
+    groups: Groups,
     keep_gradients: bool,
     static_bytes: int,
 ) -> dict[str, Any]:
     """Options of a compiled step as the core takes them."""
     _check_plan(plan)
-    if groups is not None and not isinstance(groups, bool):
-        raise TypeError(f"groups={budgets.short(groups)} is neither True, False nor None")
     bound = budgets.parse(budget, measure)
     return {
         "preset": budgets.parse_preset(preset, measure if bound else None),
@@ -92,7 +116,7 @@ def _native_options(
         "backend": backend,
         "device": _row(device),
         "plan_json": plan if plan is None or isinstance(plan, str) else plan.to_json(),
-        "groups": _GROUPS[groups],
+        "groups": _groups_text(groups),
         "keep_gradients": keep_gradients,
         "static_bytes": integer("static_bytes", static_bytes, 0, 2**63 - 1),
     }
@@ -108,7 +132,7 @@ def code_text(
     backend: str = "cpu",
     device: Device | None = None,
     plan: Plan | str | None = None,
-    groups: bool | None = None,
+    groups: Groups = None,
     keep_gradients: bool = False,
     static_bytes: int = 0,
 ) -> str:
@@ -215,7 +239,10 @@ class Executable:
             no bytes in the plan, and may be made again inside the kernel that reads them; shares of
             a budget are of what saving everything takes in groups. Planning takes longer. Where
             single ops keep a budget that groups do not, single ops are planned. False: single ops.
-            None: single ops, or groups if single ops cannot meet the budget.
+            None: single ops, or groups if single ops cannot meet the budget. A dict:
+            exactly these groups, ``{"groups": [[7, 8], [12, 14]], "inlinings": [[8, 12]]}``: lists
+            of ops, by the numbers in their names (``gelu_8``), and pairs of a value (in
+            ``text("joint")``) and an op that may compute it inside its own kernel.
         keep_gradients: gradients stay in the arena, for an optimizer.
         static_bytes: parameters and optimizer states, counted by the measure ``total``.
 
@@ -236,7 +263,7 @@ class Executable:
         backend: str = "cpu",
         device: Device | None = None,
         plan: Plan | str | None = None,
-        groups: bool | None = None,
+        groups: Groups = None,
         keep_gradients: bool = False,
         static_bytes: int = 0,
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -186,9 +187,40 @@ def test_groups_keep_a_budget_that_single_ops_do_not(seed):
     assert str(both.value).split("needs")[1] == str(refused.value).split("needs")[1]
 
 
-def test_groups_are_true_or_false():
-    with pytest.raises(TypeError, match=r"groups='auto' is neither True, False nor None"):
-        evonorm_step(groups="auto")
+def test_groups_may_be_listed():
+    """By the numbers in the operations' names. Each is one kernel, and nothing else is in it."""
+    step, want = evonorm_step(groups=True)
+    lines = step.executable.text("groups").splitlines()
+    made = {}
+    for i, op in enumerate(evonorm_step(groups=False)[0].plan.problem["ops"]):
+        made.update({len(made) + k: i for k in range(len(op["out"]))})
+    ops = [[made[int(value)] for value in re.findall(r"\(%(\d+)", line)] for line in lines]
+    listed = [group for group in ops if len(group) > 1]
+    named, bits = evonorm_step(groups={"groups": listed})
+    assert bits == want and named.plan.in_groups
+    assert named.planned.n_groups == len(named.plan.document["steps"])
+    ends = json.loads(named.executable.text("kernels"))["groups"]
+    assert {group["end"]["reason"] for group in ends} == {"plan"}
+    again, bits = evonorm_step(groups={"groups": listed}, plan=named.plan)
+    assert bits == want and again.planned == named.planned
+
+
+@pytest.mark.parametrize(
+    ("groups", "error", "text"),
+    [
+        ("auto", TypeError, "groups='auto' is neither True, False nor None, nor a dict"),
+        ([[3, 4]], TypeError, "nor a dict of groups"),
+        ({"inlinings": []}, ValueError, "expected the key 'groups'"),
+        ({"groups": [], "more": []}, ValueError, "expected the key 'groups'"),
+        ({"groups": [3]}, ValueError, "groups are lists of ids"),
+        ({"groups": [["3"]]}, ValueError, "groups: an id"),
+        ({"groups": [[np.int64(3)]]}, TypeError, "int64 is not JSON serializable"),
+        ({"groups": [[100000, 3]]}, ValueError, "op 100000 of"),
+    ],
+)
+def test_wrong_groups_are_refused(groups, error, text):
+    with pytest.raises(error, match=text):
+        evonorm_step(groups=groups)
 
 
 def test_groups_are_a_text():
@@ -229,3 +261,47 @@ def test_a_share_is_of_groups_whoever_keeps_it(measure):
         assert peak <= share * size
         kept += 1
     assert kept > 1
+
+
+# ---- frontiers -----------------------------------------------------------------------------------
+
+
+def region_problem(limit):
+    """Two layers, each a region that may save ``limit`` bytes, planned in groups."""
+
+    def layer(x, w):
+        return F.layer_norm(F.gelu(x @ w), (64,), w[0], w[1]) + x
+
+    def loss(w, x):
+        for _ in range(2):
+            x = cb.checkpoint(layer, budget=limit)(x, w)
+        return (x * x).mean()
+
+    step = cb.value_and_grad(loss, groups=True)
+    return step.prepare(cb.example((64, 64)), cb.example((64, 64))).plan.problem
+
+
+def saved_in_region(plan, region):
+    """Bytes that a plan saves of values whose maker and forward readers are all in the region."""
+    ops, outputs = plan.problem["ops"], plan.problem["forward_outputs"]
+    makers = [op for op in ops for _ in op["out"]]
+    forward = ops[: plan.problem["backward_starts"]]
+    total = 0
+    for entry in plan.saved:
+        readers = [op for op in forward if entry.value in op["in"]]
+        inside = all(op.get("region") == region for op in (makers[entry.value], *readers))
+        total += entry.bytes if inside and entry.value not in outputs else 0
+    return total
+
+
+def test_a_frontier_of_groups_keeps_the_limits_of_regions():
+    size = 64 * 64 * 4
+    free, limited = (cb.frontier(region_problem(limit)) for limit in (10 * size, size))
+    points = [set(zip(f.saved_bytes, f.time_ps, strict=True)) for f in (free, limited)]
+    assert points[1] and points[1] < points[0]
+
+    def largest(frontier, i):
+        return max(saved_in_region(frontier.plan(i), region) for region in range(2))
+
+    assert max(largest(free, i) for i in range(len(free))) > size
+    assert max(largest(limited, i) for i in range(len(limited))) <= size
