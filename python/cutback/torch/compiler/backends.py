@@ -21,6 +21,7 @@ from .. import hooks
 from ..graph import codegen
 from ..graph.both_passes import WrittenInBothPassesError
 from ..graph.counter import replace_draws
+from ..graph.floats import backward_writes_by_floats
 from ..graph.graphs import UnsupportedGraphError, attribute, location
 from ..graph.leaves import aot_backend
 from ..graph.sizes import hint, sizes_as
@@ -327,6 +328,7 @@ def make_backend(
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         before = len(partitioner.plans)
         partitioner.returned_views = ()
+        partitioner.writes_by_floats = backward_writes_by_floats(gm)
         if isinstance(partitioner, ModelPartitioner):
             reason = getattr(gm, "compile_subgraph_reason", None)
             partitioner.latest = None

@@ -23,6 +23,7 @@ from ...planner.problems import Times, times_of
 from ..flags import check_flags
 from ..graph import moving, rerunnable
 from ..graph.both_passes import (
+    ancestors,
     keep_old_values,
     make_views_in_the_backward,
     read_inputs_when_the_backward_runs,
@@ -31,6 +32,7 @@ from ..graph.both_passes import (
 from ..graph.counter import check_random, replace_draws
 from ..graph.duplicates import merge_duplicates
 from ..graph.emitter import RETURNED_VIEWS, emit
+from ..graph.floats import mark_float_ops
 from ..graph.graphs import (
     OverwrittenReadError,
     UnsupportedGraphError,
@@ -94,17 +96,7 @@ def _check_region_budgets(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
     Raises:
         UnsupportedGraphError: regions have different budgets, or do not cover the forward.
     """
-    waiting: list[fx.Node] = [
-        node
-        for node in gm.graph.output_node().args[0][:num_fwd_outputs]
-        if isinstance(node, fx.Node)
-    ]
-    forward = set(waiting)
-    while waiting:
-        for node in waiting.pop().all_input_nodes:
-            if node not in forward:
-                forward.add(node)
-                waiting.append(node)
+    forward = ancestors(gm.graph.output_node().args[0][:num_fwd_outputs])
     inside = [
         node
         for _, part in gm.named_modules()
@@ -253,6 +245,8 @@ class Partitioner(CustomPartitionerFn):
         ValueError, TypeError: a mistake in the arguments.
     """
 
+    writes_by_floats: bool | None = None
+    """What :func:`backward_writes_by_floats` says about the graph; None: not asked."""
     inductor = False
     """Does Inductor compile the graphs? It knows no moves."""
     has_plans = False
@@ -336,6 +330,7 @@ class Partitioner(CustomPartitionerFn):
         gc.disable()  # many small objects, none of them garbage: a third of the time otherwise
         try:
             by_inductor = options.get("compiler") == "inductor"
+            mark_float_ops(gm, num_fwd_outputs, self.writes_by_floats)
             refuse_writes_in_both_passes(gm, num_fwd_outputs)
             modules = self._partition(
                 gm, num_fwd_outputs, static_lifetime_input_indices or (), by_inductor, is_leaf

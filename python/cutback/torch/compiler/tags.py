@@ -19,6 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from ..graph.both_passes import refuse_writes_in_both_passes
 from ..graph.dropout import REMAKE, remaking_scale
 from ..graph.emitter import crossing
+from ..graph.floats import mark_float_ops
 from ..graph.graphs import ends
 from .partition import Partitioner, prepare
 
@@ -76,6 +77,7 @@ class Tagger:
             split_dropouts(gm)
             p = self.partitioner
             n = _forward_outputs(gm)
+            mark_float_ops(gm, n, p.writes_by_floats)
             refuse_writes_in_both_passes(gm, n)
             graph = prepare(
                 gm, n, (), p.policy, p.random, p.cse, emitted=False,

@@ -76,7 +76,7 @@ def refuse_writes_in_both_passes(gm: fx.GraphModule, num_fwd_outputs: int) -> No
         if not isinstance(node, fx.Node) or not (is_input or new.isdisjoint(bases_of(node))):
             continue  # of a view of an input the caller gets a view of the input itself
         write = _write_of_backward(node, tags)
-        if write is None or (not is_input and any(map(is_tangent, _ancestors([write])))):
+        if write is None or (not is_input and any(map(is_tangent, ancestors([write])))):
             continue  # what depends on a gradient cannot be returned, whatever made it
         at = location(write)
         by = f"{write.name} ({at})" if at else write.name
@@ -145,7 +145,7 @@ def read_inputs_when_the_backward_runs(gm: fx.GraphModule) -> None:
     ]
     if not found:
         return
-    early = set(nodes[: forward_ends(nodes)]) | _ancestors(node.args[1] for node in found)
+    early = set(nodes[: forward_ends(nodes)]) | ancestors(node.args[1] for node in found)
     late = [n for n in nodes if n not in early and n.op != "output"]
     unread = set(late) - {n for n in late if n.target is _aten.copy_.default}
     copies = {n.args[1]: n for n in found if unread.isdisjoint(n.args[0].users)}
@@ -225,7 +225,7 @@ def _on_memory(source: fx.Node, memory: dict[fx.Node, fx.Node], first: fx.Node) 
     return view
 
 
-def _ancestors(values: Iterable[Any]) -> set[fx.Node]:
+def ancestors(values: Iterable[Any]) -> set[fx.Node]:
     """Nodes that values are computed by, themselves included."""
     found: set[fx.Node] = set()
     todo = [node for node in values if isinstance(node, fx.Node)]

@@ -26,6 +26,7 @@ from .both_passes import (
     reads_new_values_late,
     refuse_writes_in_both_passes,
 )
+from .floats import backward_writes_by_floats, mark_float_ops
 from .graphs import is_tangent
 from .layouts import is_dense, is_like
 from .sizes import hint
@@ -63,8 +64,10 @@ def aot_backend(partition: Callable[..., Any], **options: Any) -> Callable[..., 
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         is_leaf = leaves_among(inputs)
+        doubtful = backward_writes_by_floats(gm)
 
         def told(joint: fx.GraphModule, joint_inputs: Any, **rest: Any) -> Any:
+            mark_float_ops(joint, rest["num_fwd_outputs"], doubtful)
             refuse_writes_in_both_passes(joint, rest["num_fwd_outputs"])
             if not keeps and reads_new_values_late(joint, rest["num_fwd_outputs"]):
                 raise WrittenInBothPassesError("an input is read late")
