@@ -1,12 +1,13 @@
-"""Fast schedules of small steps by constraint programming, over the whole class of the bound.
+"""Schedules of small steps that are faster than a given time, by constraint programming over the
+whole class of the bound.
 
-steps = fastest(problem, budget, effort=5.0)
+steps = faster(problem, budget, than=bound, effort=5.0)
 
 Base ops keep their order. Before each of them, also in the forward, any earlier op of the forward
 that may run again does so at most once, in order. Its first run may be left out of the forward and
 be one of these. What the program allows is allowed by the rules, so each answer is a plan (the
-caller has it judged). It is not always the fastest one: what is returned stays until the backward
-has run its first op, a copy of something that is there counts besides it, and effort is limited.
+caller has it judged). It does not find all of them: what is returned stays until the backward has
+run its first op, a copy of something that is there counts besides it, and effort is limited.
 Problems have no views, insides, constraints or regions here.
 """
 
@@ -24,7 +25,7 @@ TICK = 10**7  # picoseconds
 class _Model:
     """One step as a program; ``runs[t, u]``: op u runs in stage t, which ends with base op t."""
 
-    def __init__(self, problem: dict[str, Any], budget: int) -> None:
+    def __init__(self, problem: dict[str, Any], budget: int, than: int) -> None:
         self.ops = problem["ops"]
         self.problem, self.starts = problem, problem["backward_starts"]
         self.storages = problem["storages"]
@@ -39,7 +40,7 @@ class _Model:
         self.end |= {self.of[v] for v in problem["backward_outputs"]}
         self.returned = {self.of[v] for v in problem["forward_outputs"]}
         self.cp = cp_model.CpModel()
-        self.budget = budget // UNIT
+        self.budget, self.than = budget // UNIT, than
         self.runs: dict[tuple[int, int], cp_model.IntVar] = {}
         self._fill()
 
@@ -76,7 +77,8 @@ class _Model:
         for s in self.end:
             if not isinstance(there[s], int):
                 cp.add(there[s] == 1)
-        cp.minimize(sum(self._ticks(u) * run for (_, u), run in self.runs.items()))
+        time = sum(self._ticks(u) * run for (_, u), run in self.runs.items())
+        cp.add(time <= (self.than - 1) // TICK)
 
     def _ticks(self, u: int) -> int:
         return int(self.ops[u].get("time_ps", 0)) // TICK
@@ -101,15 +103,23 @@ class _Model:
         return after
 
 
-def fastest(problem: dict[str, Any], budget: int, effort: float) -> tuple[list[int], int] | None:
-    """Steps, and where the backward starts among them. None: none found. The same each time:
-    ``effort`` is in seconds of the solver's deterministic clock."""
-    model = _Model(problem, budget)
+Steps = tuple[list[int], int]
+"""Ops in the order in which they run, and where the backward starts among them."""
+
+
+def faster(
+    problem: dict[str, Any], budget: int, than: int, effort: float
+) -> tuple[Steps | None, bool]:
+    """A schedule within a budget that takes less time than ``than`` picoseconds, or None; and
+    whether the search is complete. The same each time: ``effort`` is in seconds of the solver's
+    deterministic clock."""
+    model = _Model(problem, budget, than)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = effort
-    if solver.solve(model.cp) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return None
+    status = solver.solve(model.cp)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None, status == cp_model.INFEASIBLE
     ran = [(t, u) for (t, u), run in model.runs.items() if solver.value(run)]
     split = next((i for i, (t, _) in enumerate(ran) if t == model.first), len(ran))
-    return [u for _, u in ran], split
+    return ([u for _, u in ran], split), True

@@ -75,12 +75,27 @@ def test_random_nets(seed: int) -> None:
     check_bounds(random_net(seed))
 
 
+def test_constraint_programming_finds_a_rerun_while_its_inputs_are_there() -> None:
+    pytest.importorskip("ortools")
+    import cpsat
+
+    problem, _ = rerun_before_the_gap(0)
+    (numbers,) = answers(problem, [BUDGET], "live")
+    found, _ = cpsat.faster(problem, BUDGET, int(1.01 * numbers["once_ps"]), effort=5)
+    assert found is not None
+    hand = evaluate.evaluate(problem, *found, "cpu")
+    assert hand.peak_bytes <= BUDGET and hand.time_ps < 1.01 * numbers["once_ps"]
+    found, complete = cpsat.faster(problem, BUDGET, numbers["lower_bound_ps"], effort=5)
+    assert found is None and complete
+
+
 @pytest.mark.parametrize(
     "seed",
-    [s if s in (1, 2) else pytest.param(s, marks=pytest.mark.very_slow) for s in range(NETS)],
+    [s if s in (0, 4) else pytest.param(s, marks=pytest.mark.very_slow) for s in range(NETS)],
 )
 def test_plans_by_constraint_programming(seed: int) -> None:
-    """Schedules of the whole class, also with reruns in the forward, at ten budgets of a net."""
+    """No schedule of the whole class, also with reruns in the forward, takes less time than the
+    bound, at ten budgets of a net. Most searches are complete."""
     pytest.importorskip("ortools")
     import cpsat
 
@@ -89,14 +104,13 @@ def test_plans_by_constraint_programming(seed: int) -> None:
     (least,) = answers(problem, ["min"], "live")
     low, high = least["live_bytes"], whole["live_bytes"]
     budgets = sorted({low + (high - low) * i // 10 for i in range(10)})
-    known: list[int] = []  # times of schedules that fit this budget or a smaller one
     for numbers in answers(problem, budgets, "live"):
-        found = cpsat.fastest(problem, numbers["budget_bytes"], effort=5)
+        budget, bound = numbers["budget_bytes"], numbers["lower_bound_ps"]
+        found, _ = cpsat.faster(problem, budget, bound, effort=1)
         if found is not None:
             schedule = evaluate.evaluate(problem, *found, "cpu")
-            assert schedule.peak_bytes <= numbers["budget_bytes"]
-            known.append(schedule.time_ps)
-        assert numbers["lower_bound_ps"] <= min(known, default=numbers["time_ps"])
+            assert schedule.peak_bytes <= budget
+            assert schedule.time_ps >= bound, budget
 
 
 def returned_by_the_backward(flags: list[str]) -> Problem:
