@@ -7,6 +7,7 @@ arrays that every process makes for itself from the same seed. What is computed 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,6 +39,11 @@ class Row(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012  what the loss is given by name
     products: Callable[[Sizes], list[tuple[Sizes, Sizes]]] | None = None
     """Shapes of the matrix products of its forward."""
+
+    def named(self, sizes: Sizes) -> str:
+        """The name with these sizes in place of those that it states."""
+        title = re.sub(r"( \([\d,]+\)|, \d+ M( each)?)$", "", self.name)
+        return f"{title} ({','.join(map(str, sizes))})"
 
 
 def leaves(tree: Tree) -> list[Any]:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,19 +170,22 @@ class Results:
         for _, value in self._values("kernels"):
             if "groups" in value:  # it was not killed before
                 seen.add((value["what"], value["dtype"]))
-            for group in value.get("groups", []):
+            for group in alike(value.get("groups", [])):
                 found += self._launch_rows(value["what"], value["dtype"], value["by"], group)
         for item, value in self._values("rows"):
             for row in value.get("rows", []):
                 if (item, row["dtype"]) not in seen:
-                    for group in row.get("groups", []):
-                        timed = group | ({"us": 1e3 * group["ms"]} if "ms" in group else {})
-                        found += self._launch_rows(item, row["dtype"], "events", timed)
+                    timed = [
+                        group | ({"us": 1e3 * group["ms"]} if "ms" in group else {})
+                        for group in row.get("groups", [])
+                    ]
+                    for group in alike(timed):
+                        found += self._launch_rows(item, row["dtype"], "events", group)
         return found
 
     def _launch_rows(self, what: str, dtype: str, by: str, group: dict[str, Any]) -> Iterator[Any]:
         """A row for each launch; the first has what is of the whole group."""
-        whole = {"ops": group["ops"], "launches": len(group["launches"])}
+        whole = {"ops": group["ops"], "groups": group["alike"], "launches": len(group["launches"])}
         whole |= {"MB": group["bytes"] / 1e6, "us": group.get("us")}
         if self.rates is not None and group["bytes"]:
             whole["predicted us"] = self.rates.group_us(group)
@@ -223,7 +227,7 @@ class Results:
         }  # fmt: skip
 
 
-WHOLE = ("ops", "launches", "MB", "us", "predicted us", "time / predicted")
+WHOLE = ("ops", "groups", "launches", "MB", "us", "predicted us", "time / predicted")
 LAUNCH = {
     "threads": "threads", "registers": "registers", "local_bytes": "local",
     "shared_bytes": "shared",
@@ -236,6 +240,34 @@ KINDS: dict[str, tuple[str, Callable[[Results], Table]]] = {
     "gpu_kernels": ("Kernels", Results.group_rows),
     "gpu_bridge": ("PyTorch models under budgets", Results.bridge_rows),
 }
+
+
+def alike(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One group for all that launch the same kernels on the same grids: ``alike`` of them, with the
+    means of their figures."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for group in groups:
+        launches = [[launch.get(key) for key in SHAPE] for launch in group["launches"]]
+        found.setdefault(json.dumps([group["ops"], launches]), []).append(group)
+    return [_mean(same) for same in found.values()]
+
+
+SHAPE = ("kernel", "call", "grid", "threads")
+FIGURES = ("us", "bytes", "dram bytes", "instructions", "warps %")
+
+
+def _mean(same: list[dict[str, Any]]) -> dict[str, Any]:
+    launches = zip(*(group["launches"] for group in same), strict=True)
+    group = same[0] | _means(same)
+    return group | {"alike": len(same), "launches": [each[0] | _means(each) for each in launches]}
+
+
+def _means(same: Sequence[dict[str, Any]]) -> dict[str, float]:
+    return {
+        key: statistics.fmean(one[key] for one in same)
+        for key in FIGURES
+        if all(key in one for one in same)
+    }
 
 
 def _bits(apart: float | None) -> str | None:
