@@ -12,6 +12,7 @@ import pytest
 
 import cutback as cb
 from client import Driver
+from cutback.nn import functional as F
 
 UNIT = 2.0**-24  # the largest relative error of one f32 operation
 
@@ -91,3 +92,66 @@ def test_every_element_counts_once(gpu: Driver) -> None:
         for k in {0, n // 3, n // 2, n - 1}:
             x[k] += 2.0**20
         assert float(step(x)) == float(x.astype(np.float64).sum()), n
+
+
+# Few results of many elements each, which blocks take in pieces; the last piece is shorter.
+PIECES = [(4, 3, 50, 50), (2, 2, 4097, 1)]
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        *((op, dtype) for op in ("sum", "mean", "max", "min") for dtype in ("float32", "float64")),
+        *((op, dtype) for op in ("sum", "max") for dtype in ("int32", "int64")),
+    ],
+)
+def test_reductions_in_pieces(gpu: Driver, op: str, dtype: str) -> None:
+    for shape in PIECES:
+        x = (1000 * numbers(*shape)).astype(dtype)
+        step = cb.compile(lambda x: getattr(x, op)(axis=(0, 2, 3)), argnums=None, device="cuda")
+        found = np.asarray(step(x))
+        expected = getattr(x.astype(np.float64), op)(axis=(0, 2, 3))
+        if dtype == "float32" and op in ("sum", "mean"):
+            most = getattr(np.abs(x.astype(np.float64)), op)(axis=(0, 2, 3))
+            assert (np.abs(found - expected) <= 200 * UNIT * most).all(), shape
+        else:
+            assert np.allclose(found, expected, rtol=1e-12, atol=0), shape
+        assert np.asarray(step(x)).tobytes() == found.tobytes()
+
+
+def test_extremes_in_pieces_see_only_elements(gpu: Driver) -> None:
+    """No thread and no piece without elements gives a zero; a NaN in any piece is the result."""
+    step = cb.compile(
+        lambda x: (x.max(axis=(0, 2)), x.min(axis=(0, 2))), argnums=None, device="cuda"
+    )
+    x = np.full((3, 2, 4000), -5, np.float32)
+    x[:, 1] = 5
+    largest, smallest = (np.asarray(a) for a in step(x))
+    assert largest.tolist() == smallest.tolist() == [-5, 5]
+    x[2, 0, 3999] = np.nan
+    largest, smallest = (np.asarray(a) for a in step(x))
+    assert np.isnan(largest[0]) and np.isnan(smallest[0])
+    assert largest[1] == smallest[1] == 5
+
+
+@pytest.mark.parametrize("shape", [(8, 3, 20, 20), (5, 2, 1031), (3000, 4), (16, 3, 1, 1)])
+def test_batch_norm_in_pieces(gpu: Driver, shape: tuple[int, ...]) -> None:
+    """Values, statistics and gradients beside the CPU's in f64, with a mean far from zero, where
+    sums of squares would lose all digits."""
+    x, g = 1000 + numbers(*shape), numbers(*shape)[::-1].copy()
+    channels = shape[1]
+    weight, bias = 1 + np.arange(channels, dtype=np.float32), np.ones(channels, np.float32)
+
+    def loss(x: Any, weight: Any, bias: Any, g: Any) -> Any:
+        return (F.batch_norm(x, None, None, weight, bias, training=True) * g).sum()
+
+    def values(dtype: str, device: str | None) -> list[Any]:
+        step = cb.value_and_grad(loss, argnums=(0, 1, 2), device=device)
+        value, gradients = step(*(a.astype(dtype) for a in (x, weight, bias, g)))
+        return [np.asarray(value), *(np.asarray(a) for a in gradients)]
+
+    for found, expected in zip(values("float32", "cuda"), values("float64", None), strict=True):
+        scale = np.abs(expected).max() + np.abs(x).max() * UNIT * 1000
+        assert np.abs(found - expected).max() <= 2e-3 * scale
+    for found, expected in zip(values("float64", "cuda"), values("float64", None), strict=True):
+        assert np.allclose(found, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())

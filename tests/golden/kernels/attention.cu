@@ -1,18 +1,17 @@
 // compute capability 8.0, 256 bytes beside the arena
 // group 0: cb_k0<<<(8, 1, 1), 256>>>(0x1, 0x2000, 0x39000000, 0x3e3504f3, 0x40000000, 0x800, input 0+0, arena+196608, arena+131072)
-// group 0: cb_k1<<<(1, 1, 1), 64>>>(0x39000000, 0x3e3504f3, 0x40000000, arena+229376)
+// group 0: cb_k1<<<(1, 1, 1), 32>>>(0x39000000, 0x3e3504f3, 0x40000000, arena+229376)
 // group 1: cb_k2<<<(4, 1, 1), 256>>>(arena+196608, input 1+0, arena+0, 0x40, 0x20, 0x40, 0x1, 0x1, 0x0, 0x1, 0x800, 0x0, 0x1, 0x800, 0x20, 0x1, 0x20, 0x1)
 // group 2: cb_k3<<<(16, 1, 1), 256>>>(0x100, arena+0, 0xff800000, arena+65536)
 // group 3: cb_k2<<<(4, 1, 1), 256>>>(arena+65536, input 2+0, arena+0, 0x40, 0x40, 0x20, 0x1, 0x1, 0x0, 0x1, 0x1000, 0x0, 0x1, 0x800, 0x40, 0x1, 0x1, 0x20)
-// group 4: cb_k4<<<(8, 1, 1), 256>>>(0x1, 0x2000, 0x800, arena+131072, arena+0, arena+163840)
-// group 4: cb_k5<<<(1, 1, 1), 128>>>(0x1, 0x2000, 0x8, arena+0, extra+0)
-// group 4: cb_k6<<<(1, 1, 1), 64>>>(extra+0, 0x40, 0x8, 0x2000, output 0+0)
+// group 4: cb_k4<<<(1, 1, 1), 128>>>(0x1, 0x2000, 0x8, arena+0, arena+131072, arena+163840, extra+0)
+// group 4: cb_k5<<<(1, 1, 1), 32>>>(extra+0, 0x8, 0x2000, output 0+0)
 // group 5: cb_k2<<<(4, 1, 1), 256>>>(arena+163840, input 2+0, arena+0, 0x40, 0x20, 0x40, 0x1, 0x1, 0x0, 0x1, 0x800, 0x0, 0x1, 0x800, 0x20, 0x1, 0x20, 0x1)
 // group 6: cb_k2<<<(4, 1, 1), 256>>>(arena+65536, arena+163840, output 3+0, 0x40, 0x40, 0x20, 0x1, 0x1, 0x0, 0x1, 0x1000, 0x0, 0x1, 0x800, 0x1, 0x40, 0x1, 0x20)
-// group 7: cb_k7<<<(16, 1, 1), 256>>>(0x100, arena+0, arena+65536, arena+131072)
+// group 7: cb_k6<<<(16, 1, 1), 256>>>(0x100, arena+0, arena+65536, arena+131072)
 // group 8: cb_k2<<<(4, 1, 1), 256>>>(arena+131072, input 1+0, arena+0, 0x40, 0x40, 0x20, 0x1, 0x1, 0x0, 0x1, 0x1000, 0x0, 0x1, 0x800, 0x40, 0x1, 0x1, 0x20)
 // group 9: cb_k2<<<(4, 1, 1), 256>>>(arena+131072, arena+196608, output 2+0, 0x40, 0x40, 0x20, 0x1, 0x1, 0x0, 0x1, 0x1000, 0x0, 0x1, 0x800, 0x1, 0x40, 0x1, 0x20)
-// group 10: cb_k8<<<(8, 1, 1), 256>>>(0x1, 0x2000, arena+229376, 0x800, arena+0, output 1+0)
+// group 10: cb_k7<<<(8, 1, 1), 256>>>(0x1, 0x2000, arena+229376, 0x800, arena+0, output 1+0)
 
 #include "prelude.cuh"
 
@@ -38,13 +37,13 @@ float v0[V]; EACH v0[j] = x_MUL(t0[j], p3);
 }
 /* 256 */
 
-extern "C" __global__ void __launch_bounds__(64) cb_k1(float p0, float p1, float p2, float *p3) {
+extern "C" __global__ void __launch_bounds__(32) cb_k1(float p0, float p1, float p2, float *p3) {
 const float s3 = x_MUL(1.0f, p0);
 const float s5 = x_MUL(s3, p2);
 if (threadIdx.x) return;
 narrow(&p3[0], p1);
 }
-/* 64 */
+/* 32 */
 
 extern "C" __global__ void __launch_bounds__(256) cb_k2(const float *__restrict__ p0, const float *__restrict__ p1, float *p2, uint64_t p3, uint64_t p4, uint64_t p5, uint64_t p6, uint64_t p7, uint64_t p8, uint64_t p9, uint64_t p10, uint64_t p11, uint64_t p12, uint64_t p13, uint64_t p14, uint64_t p15, uint64_t p16, uint64_t p17) {
 typedef uint32_t I;
@@ -184,27 +183,7 @@ float v3[V]; EACH v3[j] = x_MUL(t4[j], s3);
 }
 /* 256 */
 
-extern "C" __global__ void __launch_bounds__(256) cb_k4(uint64_t p0, uint64_t p1, uint64_t p2, const float *__restrict__ p3, const float *__restrict__ p4, float *p5) {
-typedef uint32_t I;
-enum { V = 4 };
-const I ROWS = (I)p0, COLUMNS = (I)p1;
-#pragma unroll
-for (int turn = 0; turn < 1; turn++) {
-const I q = blockIdx.x * (I)256 + (turn * 256 + threadIdx.x);
-if (q >= (I)p2) return;
-const I row = 0, col = q * V, e = col;
-const int n = V;
-float t1[V];
-load(t1, p3 + e, true, n);
-float t0[V];
-load(t0, p4 + e, true, n);
-float v1[V]; EACH v1[j] = x_MUL(t1[j], t0[j]);
-{ float w[V]; EACH w[j] = v1[j]; store(p5 + e, w, true, n); }
-}
-}
-/* 256 */
-
-extern "C" __global__ void __launch_bounds__(128) cb_k5(uint64_t p0, uint64_t p1, uint64_t p2, const float *__restrict__ p3, float *p4) {
+extern "C" __global__ void __launch_bounds__(128) cb_k4(uint64_t p0, uint64_t p1, uint64_t p2, const float *__restrict__ p3, const float *__restrict__ p4, float *p5, float *p6) {
 typedef uint32_t I;
 enum { V = 4 };
 const I ROWS = (I)p0, COLUMNS = (I)p1;
@@ -221,24 +200,25 @@ float t0[V];
 load(t0, p3 + e, true, n);
 float v0[V]; EACH v0[j] = x_MUL(t0[j], t0[j]);
 EACH a0[j] += v0[j];
+float t1[V];
+load(t1, p4 + e, true, n);
+float v1[V]; EACH v1[j] = x_MUL(t1[j], t0[j]);
+{ float w[V]; EACH w[j] = v1[j]; store(p5 + e, w, true, n); }
 }
 { const float sum = fold(a0);
-if (t == 0) p4[run] = sum; }
+if (t == 0) p6[run] = sum; }
 }
 /* 128 */
 
-extern "C" __global__ void __launch_bounds__(64) cb_k6(const float *__restrict__ p0, uint64_t p1, uint64_t p2, uint64_t p3, float *p4) {
+extern "C" __global__ void __launch_bounds__(32) cb_k5(const float *__restrict__ p0, uint64_t p1, uint64_t p2, float *p3) {
 float s0;
-{ counter leaves = {};
-#pragma unroll 1
-for (uint64_t i = threadIdx.x * p1; i < (threadIdx.x + 1) * p1 && i < p2; i++) leaves.push(p0[i]);
-s0 = leaves.sum() / (float)p3; }
+s0 = pairs_of_warp(p0, 0, p1) / (float)p2;
 if (threadIdx.x) return;
-narrow(&p4[0], s0);
+narrow(&p3[0], s0);
 }
-/* 64 */
+/* 32 */
 
-extern "C" __global__ void __launch_bounds__(256) cb_k7(uint64_t p0, const float *__restrict__ p1, const float *__restrict__ p2, float *p3) {
+extern "C" __global__ void __launch_bounds__(256) cb_k6(uint64_t p0, const float *__restrict__ p1, const float *__restrict__ p2, float *p3) {
 typedef uint32_t I;
 enum { V = 4 };
 const I ROWS = (I)p0, COLUMNS = 64;
@@ -284,7 +264,7 @@ float v3[V]; EACH v3[j] = x_SELECT(t2[j], v2[j], 0.0f);
 }
 /* 256 */
 
-extern "C" __global__ void __launch_bounds__(256) cb_k8(uint64_t p0, uint64_t p1, const float *__restrict__ p2, uint64_t p3, const float *__restrict__ p4, float *p5) {
+extern "C" __global__ void __launch_bounds__(256) cb_k7(uint64_t p0, uint64_t p1, const float *__restrict__ p2, uint64_t p3, const float *__restrict__ p4, float *p5) {
 const bool all_even = ((((size_t)p5) & 15)) == 0;
 typedef uint32_t I;
 enum { V = 4 };

@@ -1,6 +1,6 @@
 // compute capability 8.0, 0 bytes beside the arena
 // group 0: cb_k0<<<(50, 1, 1), 256>>>(0x1, 0xc800, 0x3200, input 0+0, input 1+0, arena+0)
-// group 1: cb_k1<<<(100, 1, 1), 128>>>(0x200, arena+0, 0x200, output 0+0)
+// group 1: cb_k1<<<(100, 1, 1), 128>>>(0x200, arena+0, output 0+0)
 
 #include "prelude.cuh"
 
@@ -25,36 +25,32 @@ float v0[V]; EACH v0[j] = x_MUL(t0[j], t1[j]);
 }
 /* 256 */
 
-extern "C" __global__ void __launch_bounds__(128) cb_k1(uint64_t p0, const float *__restrict__ p1, uint64_t p2, float *p3) {
+extern "C" __global__ void __launch_bounds__(128) cb_k1(uint64_t p0, const float *__restrict__ p1, float *p2) {
 typedef uint32_t I;
-const I row = blockIdx.x, COLUMNS = (I)p0;
-const I i = row;
+const I i = blockIdx.x, first = 0, count = (I)p0;
 __shared__ float part[128];
 I from = 0;
 { I rest = i;
 from += rest * (I)1;
 }
 float sum = 0;
-bool is_there = false;
-for (I r = threadIdx.x; r < (I)p2; r += 128) {
+#pragma unroll 8
+for (I r = first + threadIdx.x; r < first + count; r += 128) {
 I o = 0;
 { I rest = r;
 o += rest * (I)100;
 }
 const float x = widen(p1[from + o]);
 sum += x;
-is_there = true;
 }
 part[threadIdx.x] = sum;
 for (unsigned n = 64; n > 0; n /= 2) {
 __syncthreads();
-if (threadIdx.x < n) {
-part[threadIdx.x] += part[threadIdx.x + n];
-}
+if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
 }
 if (threadIdx.x) return;
 sum = part[0];
-narrow(&p3[i], sum);
+narrow(&p2[i], sum);
 }
 /* 128 */
 

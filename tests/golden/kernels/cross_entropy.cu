@@ -2,11 +2,11 @@
 // group 0: cb_k0<<<(1, 1, 1), 256>>>(0x1, arena+0)
 // group 1: cb_k1<<<(1, 1, 1), 256>>>(0x40, arena+256, input 1+0, arena+0)
 // group 2: cb_k2<<<(1, 1, 1), 128>>>(0x1, 0x40, 0x1, arena+256, extra+0)
-// group 2: cb_k3<<<(1, 1, 1), 64>>>(extra+0, 0x40, 0x1, arena+0)
+// group 2: cb_k3<<<(1, 1, 1), 32>>>(extra+0, 0x1, arena+0)
 // group 3: cb_k4<<<(1, 1, 1), 256>>>(input 1+0, failure, 0x40, 0x1f4, 0x5, 0xffffffffffffff9c)
 // group 3: cb_k5<<<(4, 1, 1), 256>>>(0x40, arena+0, input 1+0, 0xffffffffffffff9c, input 0+0, output 1+0, arena+256)
 // group 4: cb_k6<<<(1, 1, 1), 128>>>(0x1, 0x40, 0x1, arena+0, arena+256, extra+256)
-// group 4: cb_k7<<<(1, 1, 1), 64>>>(arena+0, extra+256, 0x40, 0x1, output 0+0)
+// group 4: cb_k7<<<(1, 1, 1), 32>>>(arena+0, extra+256, 0x1, output 0+0)
 
 #include "prelude.cuh"
 
@@ -54,16 +54,13 @@ if (t == 0) p4[run] = sum; }
 }
 /* 128 */
 
-extern "C" __global__ void __launch_bounds__(64) cb_k3(const float *__restrict__ p0, uint64_t p1, uint64_t p2, float *p3) {
+extern "C" __global__ void __launch_bounds__(32) cb_k3(const float *__restrict__ p0, uint64_t p1, float *p2) {
 float s0;
-{ counter leaves = {};
-#pragma unroll 1
-for (uint64_t i = threadIdx.x * p1; i < (threadIdx.x + 1) * p1 && i < p2; i++) leaves.push(p0[i]);
-s0 = leaves.sum(); }
+s0 = pairs_of_warp(p0, 0, p1);
 if (threadIdx.x) return;
-narrow(&p3[0], s0);
+narrow(&p2[0], s0);
 }
-/* 64 */
+/* 32 */
 
 extern "C" __global__ void __launch_bounds__(256) cb_k4(const int64_t *__restrict__ p0, failure *p1, uint64_t p2, uint64_t p3, uint64_t p4, uint64_t p5) {
 typedef uint32_t I;
@@ -188,16 +185,13 @@ if (t == 0) p5[run] = sum; }
 }
 /* 128 */
 
-extern "C" __global__ void __launch_bounds__(64) cb_k7(const float *__restrict__ p0, const float *__restrict__ p1, uint64_t p2, uint64_t p3, float *p4) {
+extern "C" __global__ void __launch_bounds__(32) cb_k7(const float *__restrict__ p0, const float *__restrict__ p1, uint64_t p2, float *p3) {
 const float s1 = widen(p0[0]);
 float s0;
-{ counter leaves = {};
-#pragma unroll 1
-for (uint64_t i = threadIdx.x * p2; i < (threadIdx.x + 1) * p2 && i < p3; i++) leaves.push(p1[i]);
-s0 = leaves.sum(); }
+s0 = pairs_of_warp(p1, 0, p2);
 if (threadIdx.x) return;
 const float s2 = x_DIV(s0, s1);
-narrow(&p4[0], s2);
+narrow(&p3[0], s2);
 }
-/* 64 */
+/* 32 */
 

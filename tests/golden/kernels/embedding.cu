@@ -1,11 +1,10 @@
 // compute capability 8.0, 256 bytes beside the arena
 // group 0: cb_k0<<<(1, 1, 1), 256>>>(input 1+0, failure, 0x40, 0x64, 0x1, 0x0)
 // group 0: cb_k1<<<(16, 1, 1), 256>>>(0x1000, input 1+0, input 0+0, arena+0, 0x64)
-// group 1: cb_k2<<<(4, 1, 1), 256>>>(0x1, 0x1000, 0x39800000, 0x40000000, 0x400, arena+0, arena+16384)
-// group 1: cb_k3<<<(1, 1, 1), 128>>>(0x1, 0x1000, 0x4, 0x39800000, 0x40000000, arena+0, extra+0)
-// group 1: cb_k4<<<(1, 1, 1), 64>>>(0x39800000, 0x40000000, extra+0, 0x40, 0x4, 0x1000, output 0+0)
+// group 1: cb_k2<<<(1, 1, 1), 128>>>(0x1, 0x1000, 0x4, 0x39800000, 0x40000000, arena+0, arena+16384, extra+0)
+// group 1: cb_k3<<<(1, 1, 1), 32>>>(0x39800000, 0x40000000, extra+0, 0x4, 0x1000, output 0+0)
 // group 2: cb_k0<<<(1, 1, 1), 256>>>(input 1+0, failure, 0x40, 0x64, 0xa, 0x0)
-// group 2: cb_k5<<<(100, 1, 1), 128>>>(0x40, arena+16384, input 1+0, output 1+0, 0x40)
+// group 2: cb_k4<<<(100, 1, 1), 128>>>(0x40, arena+16384, input 1+0, output 1+0, 0x40)
 
 #include "prelude.cuh"
 
@@ -43,27 +42,7 @@ p3[i] = p2[from];
 }
 /* 256 */
 
-extern "C" __global__ void __launch_bounds__(256) cb_k2(uint64_t p0, uint64_t p1, float p2, float p3, uint64_t p4, const float *__restrict__ p5, float *p6) {
-typedef uint32_t I;
-enum { V = 4 };
-const I ROWS = (I)p0, COLUMNS = (I)p1;
-const float s3 = x_MUL(1.0f, p2);
-const float s5 = x_MUL(s3, p3);
-#pragma unroll
-for (int turn = 0; turn < 1; turn++) {
-const I q = blockIdx.x * (I)256 + (turn * 256 + threadIdx.x);
-if (q >= (I)p4) return;
-const I row = 0, col = q * V, e = col;
-const int n = V;
-float t0[V];
-load(t0, p5 + e, true, n);
-float v1[V]; EACH v1[j] = x_MUL(s5, t0[j]);
-{ float w[V]; EACH w[j] = v1[j]; store(p6 + e, w, true, n); }
-}
-}
-/* 256 */
-
-extern "C" __global__ void __launch_bounds__(128) cb_k3(uint64_t p0, uint64_t p1, uint64_t p2, float p3, float p4, const float *__restrict__ p5, float *p6) {
+extern "C" __global__ void __launch_bounds__(128) cb_k2(uint64_t p0, uint64_t p1, uint64_t p2, float p3, float p4, const float *__restrict__ p5, float *p6, float *p7) {
 typedef uint32_t I;
 enum { V = 4 };
 const I ROWS = (I)p0, COLUMNS = (I)p1;
@@ -82,26 +61,25 @@ float t0[V];
 load(t0, p5 + e, true, n);
 float v0[V]; EACH v0[j] = x_MUL(t0[j], t0[j]);
 EACH a0[j] += v0[j];
+float v1[V]; EACH v1[j] = x_MUL(s5, t0[j]);
+{ float w[V]; EACH w[j] = v1[j]; store(p6 + e, w, true, n); }
 }
 { const float sum = fold(a0);
-if (t == 0) p6[run] = sum; }
+if (t == 0) p7[run] = sum; }
 }
 /* 128 */
 
-extern "C" __global__ void __launch_bounds__(64) cb_k4(float p0, float p1, const float *__restrict__ p2, uint64_t p3, uint64_t p4, uint64_t p5, float *p6) {
+extern "C" __global__ void __launch_bounds__(32) cb_k3(float p0, float p1, const float *__restrict__ p2, uint64_t p3, uint64_t p4, float *p5) {
 const float s3 = x_MUL(1.0f, p0);
 const float s5 = x_MUL(s3, p1);
 float s0;
-{ counter leaves = {};
-#pragma unroll 1
-for (uint64_t i = threadIdx.x * p3; i < (threadIdx.x + 1) * p3 && i < p4; i++) leaves.push(p2[i]);
-s0 = leaves.sum() / (float)p5; }
+s0 = pairs_of_warp(p2, 0, p3) / (float)p4;
 if (threadIdx.x) return;
-narrow(&p6[0], s0);
+narrow(&p5[0], s0);
 }
-/* 64 */
+/* 32 */
 
-extern "C" __global__ void __launch_bounds__(128) cb_k5(uint64_t p0, const float *__restrict__ p1, const int64_t *__restrict__ p2, float *p3, uint64_t p4) {
+extern "C" __global__ void __launch_bounds__(128) cb_k4(uint64_t p0, const float *__restrict__ p1, const int64_t *__restrict__ p2, float *p3, uint64_t p4) {
 typedef uint32_t I;
 const I row = blockIdx.x, COLUMNS = (I)p0;
 __shared__ bool is_row[128];

@@ -1,16 +1,16 @@
 // compute capability 8.0, 0 bytes beside the arena
 // group 0: cb_k0<<<(1, 1, 1), 256>>>(0x32, arena+8192)
-// group 1: cb_k1<<<(20, 1, 1), 128>>>(0x32, input 1+0, arena+24832, arena+24576, input 0+0, arena+0, arena+8192)
+// group 1: cb_k1<<<(20, 1, 1), 128>>>(0x32, input 1+0, input 0+0, arena+0, arena+24832, arena+24576, arena+8192)
 // group 2: cb_k2<<<(4, 1, 1), 256>>>(0x3e8, arena+8192, arena+0)
-// group 3: cb_k3<<<(1, 1, 1), 128>>>(0x3e8, arena+8192, 0x3e8, 0x3e8, output 0+0)
+// group 3: cb_k3<<<(1, 1, 1), 128>>>(0x3e8, arena+8192, 0x3e8, output 0+0)
 // group 4: cb_k4<<<(1, 1, 1), 256>>>(0x1, arena+8192)
 // group 5: cb_k5<<<(1, 1, 1), 256>>>(0x1, arena+8448)
 // group 6: cb_k6<<<(1, 1, 1), 256>>>(0x1, arena+16384, arena+8192, arena+8448)
 // group 7: cb_k7<<<(1, 1, 1), 256>>>(0x1, arena+16640)
 // group 8: cb_k8<<<(4, 1, 1), 256>>>(0x3e8, arena+8192, arena+16384, arena+16640)
 // group 9: cb_k6<<<(4, 1, 1), 256>>>(0x3e8, arena+16384, arena+8192, arena+0)
-// group 10: cb_k9<<<(20, 1, 1), 128>>>(0x32, arena+16384, input 1+0, input 0+0, arena+24576, arena+24832, arena+0)
-// group 10: cb_k10<<<(50, 1, 1), 128>>>(0x14, arena+16384, input 1+0, input 0+0, arena+24576, arena+24832, output 1+0, arena+8192)
+// group 10: cb_k9<<<(20, 1, 1), 128>>>(0x32, input 0+0, arena+24832, arena+16384, input 1+0, arena+24576, arena+0)
+// group 10: cb_k10<<<(50, 1, 1), 128>>>(0x14, 0x32, arena+24832, arena+16384, input 1+0, arena+24576, output 1+0, arena+8192)
 
 #include "prelude.cuh"
 
@@ -22,27 +22,25 @@ p1[i] = cb_f64_of_bits(0x0ull);
 }
 /* 256 */
 
-extern "C" __global__ void __launch_bounds__(128) cb_k1(uint64_t p0, const double *__restrict__ p1, double *p2, double *p3, const double *__restrict__ p4, double *p5, const double *__restrict__ p6) {
+extern "C" __global__ void __launch_bounds__(128) cb_k1(uint64_t p0, const double *__restrict__ p1, const double *__restrict__ p2, double *p3, double *p4, double *p5, const double *__restrict__ p6) {
 typedef uint32_t I;
 const I row = blockIdx.x, COLUMNS = (I)p0;
 typedef double T;
 __shared__ T shared[2][128];
 const I at = row * COLUMNS;
-const auto place = [](I stat, I k) { return stat * (I)50 + k; };
-const auto channel = [](I stat, I k) { return k; };
 T mean = 0, spread = 0;
-for (I c = threadIdx.x; c < COLUMNS; c += blockDim.x) mean += widen(p1[place(row, c)]);
+for (I c = threadIdx.x; c < COLUMNS; c += blockDim.x) mean += widen(p1[at + c]);
 mean = block_sum(mean, shared[0]) / (T)COLUMNS;
-for (I c = threadIdx.x; c < COLUMNS; c += blockDim.x) { const T d = (T)widen(p1[place(row, c)]) - mean; spread += d * d; }
+for (I c = threadIdx.x; c < COLUMNS; c += blockDim.x) { const T d = (T)widen(p1[at + c]) - mean; spread += d * d; }
 spread = block_sum(spread, shared[1]) / (T)COLUMNS;
 const T rstd = (T)1 / p_SQRT(spread + (T)0x1.4f8b588e368f1p-17);
 if (threadIdx.x == 0) {
-narrow(&p2[row], rstd);
-narrow(&p3[row], mean);
+narrow(&p4[row], rstd);
+narrow(&p5[row], mean);
 }
 for (I c = threadIdx.x; c < COLUMNS; c += blockDim.x) {
-const T d = (T)widen(p1[place(row, c)]) - mean;
-narrow(&p5[place(row, c)], d * rstd * (T)widen(p4[channel(row, c)]) + (T)widen(p6[channel(row, c)]));
+const T d = (T)widen(p1[at + c]) - mean;
+narrow(&p3[at + c], d * rstd * (T)widen(p2[c]) + (T)widen(p6[c]));
 }
 }
 /* 128 */
@@ -57,17 +55,16 @@ narrow(&p1[i], p_SQUARE(x0));
 }
 /* 256 */
 
-extern "C" __global__ void __launch_bounds__(128) cb_k3(uint64_t p0, const double *__restrict__ p1, uint64_t p2, uint64_t p3, double *p4) {
+extern "C" __global__ void __launch_bounds__(128) cb_k3(uint64_t p0, const double *__restrict__ p1, uint64_t p2, double *p3) {
 typedef uint32_t I;
-const I row = blockIdx.x, COLUMNS = (I)p0;
-const I i = row;
+const I i = blockIdx.x, first = 0, count = (I)p0;
 __shared__ double part[128];
 I from = 0;
 { I rest = i;
 }
 double sum = 0;
-bool is_there = false;
-for (I r = threadIdx.x; r < (I)p2; r += 128) {
+#pragma unroll 8
+for (I r = first + threadIdx.x; r < first + count; r += 128) {
 I o = 0;
 { I rest = r;
 o += rest % (I)50 * (I)1; rest /= (I)50;
@@ -75,19 +72,16 @@ o += rest * (I)50;
 }
 const double x = widen(p1[from + o]);
 sum += x;
-is_there = true;
 }
 part[threadIdx.x] = sum;
 for (unsigned n = 64; n > 0; n /= 2) {
 __syncthreads();
-if (threadIdx.x < n) {
-part[threadIdx.x] += part[threadIdx.x + n];
-}
+if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
 }
 if (threadIdx.x) return;
 sum = part[0];
-sum = sum / (double)p3;
-narrow(&p4[i], sum);
+sum = sum / (double)p2;
+narrow(&p3[i], sum);
 }
 /* 128 */
 
@@ -151,46 +145,42 @@ const I row = blockIdx.x, COLUMNS = (I)p0;
 typedef double T;
 __shared__ T shared[2][128];
 const I at = row * COLUMNS;
-const auto place = [](I stat, I k) { return stat * (I)50 + k; };
-const auto channel = [](I stat, I k) { return k; };
 const I stat = row;
 T level = 0, along = 0;
-for (I k = threadIdx.x; k < COLUMNS; k += blockDim.x) {
-const T g = widen(p1[place(stat, k)]);
-T d = widen(p2[place(stat, k)]);
-d = d - (T)widen(p4[stat]);
-const T h = d * (T)widen(p5[stat]);
-const T v = g * (T)widen(p3[channel(stat, k)]);
+for (I c = threadIdx.x; c < COLUMNS; c += blockDim.x) {
+const T g = widen(p3[at + c]);
+T d = widen(p4[at + c]);
+d = d - (T)widen(p5[stat]);
+const T h = d * (T)widen(p2[stat]);
+const T v = g * (T)widen(p1[c]);
 level += v, along += v * h;
 }
 level = block_sum(level, shared[0]) / (T)COLUMNS;
 along = block_sum(along, shared[1]) / (T)COLUMNS;
-for (I k = threadIdx.x; k < COLUMNS; k += blockDim.x) {
-const T g = widen(p1[place(stat, k)]);
-T d = widen(p2[place(stat, k)]);
-d = d - (T)widen(p4[stat]);
-const T h = d * (T)widen(p5[stat]);
-const T v = g * (T)widen(p3[channel(stat, k)]);
-narrow(&p6[place(stat, k)], (T)widen(p5[stat]) * (v - level - h * along));
+for (I c = threadIdx.x; c < COLUMNS; c += blockDim.x) {
+const T g = widen(p3[at + c]);
+T d = widen(p4[at + c]);
+d = d - (T)widen(p5[stat]);
+const T h = d * (T)widen(p2[stat]);
+const T v = g * (T)widen(p1[c]);
+narrow(&p6[at + c], (T)widen(p2[stat]) * (v - level - h * along));
 }
 }
 /* 128 */
 
-extern "C" __global__ void __launch_bounds__(128) cb_k10(uint64_t p0, const double *__restrict__ p1, const double *__restrict__ p2, const double *__restrict__ p3, const double *__restrict__ p4, const double *__restrict__ p5, double *p6, double *p7) {
+extern "C" __global__ void __launch_bounds__(128) cb_k10(uint64_t p0, uint64_t p1, const double *__restrict__ p2, const double *__restrict__ p3, const double *__restrict__ p4, const double *__restrict__ p5, double *p6, double *p7) {
 typedef uint32_t I;
 const I row = blockIdx.x, COLUMNS = (I)p0;
 typedef double T;
 __shared__ T shared[2][128];
 const I at = row * COLUMNS;
-const auto place = [](I stat, I k) { return stat * (I)50 + k; };
-const auto channel = [](I stat, I k) { return k; };
 T dweight = 0, dbias = 0;
-for (I c = threadIdx.x; c < COLUMNS; c += blockDim.x) {
-const I stat = c, k = row;
-const T g = widen(p1[place(stat, k)]);
-T d = widen(p2[place(stat, k)]);
-d = d - (T)widen(p4[stat]);
-const T h = d * (T)widen(p5[stat]);
+for (I stat = threadIdx.x; stat < COLUMNS; stat += blockDim.x) {
+const I place = stat * (I)p1 + row;
+const T g = widen(p3[place]);
+T d = widen(p4[place]);
+d = d - (T)widen(p5[stat]);
+const T h = d * (T)widen(p2[stat]);
 dweight += g * h, dbias += g;
 }
 dweight = block_sum(dweight, shared[0]);

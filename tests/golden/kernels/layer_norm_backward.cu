@@ -1,28 +1,22 @@
 // compute capability 8.0, 35840 bytes beside the arena
-// group 0: cb_k0<<<(512, 1, 1), 64>>>(0x800, 0x35aaaaab, 0x40000000, input 3+0, input 2+0, 0x43c00000, 0x3727c5ac, input 0+0, input 1+0, extra+0, extra+8192, extra+16384, extra+24576)
-// group 0: cb_k1<<<(2, 64, 1), 64>>>(0x800, 0x35aaaaab, 0x40000000, 0x20, extra+0, extra+8192, extra+16384, extra+24576, input 3+0, input 2+0, input 0+0, input 1+0, arena+0, arena+98304, arena+196608)
+// group 0: cb_k0<<<(128, 1, 1), 256>>>(0x800, 0x35aaaaab, 0x40000000, input 3+0, input 2+0, 0x43c00000, 0x3727c5ac, input 0+0, input 1+0, extra+3072, extra+11264, extra+19456, extra+27648)
+// group 0: cb_k1<<<(6, 64, 1), 256>>>(0x800, 0x35aaaaab, 0x40000000, 0x20, extra+3072, extra+11264, extra+19456, extra+27648, input 3+0, input 2+0, input 0+0, input 1+0, arena+0, arena+98304, arena+196608)
 // group 0: cb_k2<<<(6, 3, 1), 64>>>(0x180, arena+0, output 1+0, 0x40, arena+98304, output 2+0, 0x40, arena+196608, output 3+0, 0x40)
-// group 0: cb_k3<<<(96, 1, 1), 128>>>(0x800, 0x300, 0x35aaaaab, 0x40000000, extra+0, extra+8192, extra+16384, extra+24576, input 3+0, input 2+0, input 0+0, input 1+0, extra+32768)
-// group 0: cb_k4<<<(1, 1, 1), 64>>>(0x35aaaaab, 0x40000000, extra+32768, 0x40, 0x300, 0xc, 0xc0000, output 0+0)
+// group 0: cb_k3<<<(96, 1, 1), 128>>>(0x800, 0x300, 0x35aaaaab, 0x40000000, extra+3072, extra+11264, extra+19456, extra+27648, input 3+0, input 2+0, input 0+0, input 1+0, extra+0)
+// group 0: cb_k4<<<(1, 1, 1), 1024>>>(0x35aaaaab, 0x40000000, extra+0, 0x300, 0x40, 0xc, 0xc0000, output 0+0)
 
 #include "prelude.cuh"
 
-extern "C" __global__ void __launch_bounds__(64) cb_k0(uint64_t p0, float p1, float p2, const float *__restrict__ p3, const float *__restrict__ p4, float p5, float p6, const float *__restrict__ p7, const float *__restrict__ p8, float *p9, float *p10, float *p11, float *p12) {
+extern "C" __global__ void __launch_bounds__(256) cb_k0(uint64_t p0, float p1, float p2, const float *__restrict__ p3, const float *__restrict__ p4, float p5, float p6, const float *__restrict__ p7, const float *__restrict__ p8, float *p9, float *p10, float *p11, float *p12) {
 const bool all_even = ((((size_t)p3 | (size_t)p4 | (size_t)p7 | (size_t)p8) & 15)) == 0;
 typedef uint32_t I;
 enum { V = 4 };
 const I ROWS = (I)p0, COLUMNS = 384;
 const unsigned t = threadIdx.x % 16, team = threadIdx.x / 16 % 1, slot = threadIdx.x / 16;
-const I row = blockIdx.x * (I)4 + slot;
+const I row = blockIdx.x * (I)16 + slot;
 if (row >= ROWS) return;
-__shared__ __align__(16) float tiles7[4][384];
+__shared__ __align__(16) float tiles7[16][384];
 float *const tile7 = tiles7[slot];
-__shared__ __align__(16) float tiles8[4][384];
-float *const tile8 = tiles8[slot];
-__shared__ __align__(16) float tiles9[4][384];
-float *const tile9 = tiles9[slot];
-__shared__ __align__(16) float tiles10[4][384];
-float *const tile10 = tiles10[slot];
 const float s11 = x_MUL(1.0f, p1);
 const float s13 = x_MUL(s11, p2);
 float r0 = 0;
@@ -62,7 +56,6 @@ load(t7, tile7 + col, true, V);
 float v1[V]; EACH v1[j] = x_SUB(t7[j], s2);
 float v2[V]; EACH v2[j] = x_MUL(v1[j], v1[j]);
 EACH a1[j] += v2[j];
-{ float w[V]; EACH w[j] = v1[j]; store(tile8 + col, w, true, V); }
 }
 r1 = fold(a1);
 }
@@ -80,9 +73,10 @@ for (I turn = 0; turn < 6; turn++) {
 const I col = turn * 64 + t * V;
 const I e = row * COLUMNS + col;
 const int n = V;
-float t8[V];
-load(t8, tile8 + col, true, V);
-float v3[V]; EACH v3[j] = x_MUL(t8[j], s7);
+float t7[V];
+load(t7, tile7 + col, true, V);
+float v1[V]; EACH v1[j] = x_SUB(t7[j], s2);
+float v3[V]; EACH v3[j] = x_MUL(v1[j], s7);
 float t2[V];
 load(t2, p7 + col, all_even, n);
 float v4[V]; EACH v4[j] = x_MUL(v3[j], t2[j]);
@@ -92,10 +86,8 @@ float v5[V]; EACH v5[j] = x_ADD(v4[j], t3[j]);
 float v7[V]; EACH v7[j] = x_MUL(s13, v5[j]);
 float v8[V]; EACH v8[j] = x_MUL(v7[j], t2[j]);
 EACH a2[j] += v8[j];
-float v9[V]; EACH v9[j] = x_MUL(t8[j], v8[j]);
+float v9[V]; EACH v9[j] = x_MUL(v1[j], v8[j]);
 EACH a3[j] += v9[j];
-{ float w[V]; EACH w[j] = v3[j]; store(tile9 + col, w, true, V); }
-{ float w[V]; EACH w[j] = v8[j]; store(tile10 + col, w, true, V); }
 }
 r2 = fold(a2);
 r3 = fold(a3);
@@ -112,25 +104,30 @@ p11[row] = s15;
 p12[row] = s18;
 }
 }
-/* 64 */
+/* 256 */
 
-extern "C" __global__ void __launch_bounds__(64) cb_k1(uint64_t p0, float p1, float p2, uint64_t p3, const float *__restrict__ p4, const float *__restrict__ p5, const float *__restrict__ p6, const float *__restrict__ p7, const float *__restrict__ p8, const float *__restrict__ p9, const float *__restrict__ p10, const float *__restrict__ p11, float *p12, float *p13, float *p14) {
+extern "C" __global__ void __launch_bounds__(256) cb_k1(uint64_t p0, float p1, float p2, uint64_t p3, const float *__restrict__ p4, const float *__restrict__ p5, const float *__restrict__ p6, const float *__restrict__ p7, const float *__restrict__ p8, const float *__restrict__ p9, const float *__restrict__ p10, const float *__restrict__ p11, float *p12, float *p13, float *p14) {
 const bool all_even = ((((size_t)p8 | (size_t)p9 | (size_t)p10 | (size_t)p11) & 15)) == 0;
 typedef uint32_t I;
 enum { V = 4 };
 const I ROWS = (I)p0, COLUMNS = 384;
-const I col = (blockIdx.x * (I)64 + threadIdx.x) * V, block = blockIdx.y;
-if (col >= COLUMNS) return;
+__shared__ __align__(16) float slots[2][3][1024];
+const unsigned quad = threadIdx.x % 16, slot = threadIdx.x / 16;
+const I col = (blockIdx.x * (I)16 + quad) * V, block = blockIdx.y;
 const int n = V;
 const float s11 = x_MUL(1.0f, p1);
 const float s13 = x_MUL(s11, p2);
-float c4[V] = {}, b4[V] = {};
-float c5[V] = {}, b5[V] = {};
-float c6[V] = {}, b6[V] = {};
+float c[1] = {}, b[1] = {};
+int turn = 0;
 const I begin = block * (I)p3, wanted = begin + (I)p3;
 const I end = wanted < ROWS ? wanted : ROWS;
-for (I row = begin; row < end; row++) {
-const I e = row * COLUMNS + col;
+#pragma unroll 1
+for (I first = begin; first < end; first += 16, turn ^= 1) {
+const I row = first + slot, e = row * COLUMNS + col;
+if (row < end && col < COLUMNS) {
+float c4[V] = {};
+float c5[V] = {};
+float c6[V] = {};
 const float s2 = p4[row];
 const float s7 = p5[row];
 const float s15 = p6[row];
@@ -162,34 +159,58 @@ float v14[V]; EACH v14[j] = x_MUL(v7[j], v3[j]);
 EACH c4[j] += v14[j];
 EACH c5[j] += v7[j];
 EACH c6[j] += v13[j];
-if ((row - begin) % 128 == 127 || row + 1 == end) {
-EACH b6[j] += c6[j], c6[j] = 0;
+store(slots[turn][0] + (slot * 16 + quad) * V, c4, true, V);
+store(slots[turn][1] + (slot * 16 + quad) * V, c5, true, V);
+store(slots[turn][2] + (slot * 16 + quad) * V, c6, true, V);
+}
+__syncthreads();
+const bool ends = first + 16 >= end;
+const int left = ends ? end - first : 16;
+#pragma unroll
+for (int i = 0; i < 1; i++) {
+const int at = i * 256 + threadIdx.x;
+if (at >= 192) continue;
+const float *const from = &slots[turn][0][0] + at / 64 * 1024 + at % 64;
+float sum = c[i];
+#pragma unroll 8
+for (int r = 0; r < left; r++) sum += from[r * 64];
+c[i] = sum;
+if (ends || (first + 16 - begin) % 128 == 0) {
+if (at / 64 == 2) b[i] += sum, c[i] = 0;
 }
 }
-store(p12 + block * COLUMNS + col, c4, true, n);
-store(p13 + block * COLUMNS + col, c5, true, n);
-store(p14 + block * COLUMNS + col, b6, true, n);
 }
-/* 64 */
+#pragma unroll
+for (int i = 0; i < 1; i++) {
+const int at = i * 256 + threadIdx.x;
+if (at >= 192) continue;
+const I column = blockIdx.x * (I)64 + at % 64;
+if (column >= COLUMNS) continue;
+if (at / 64 == 0) p12[block * COLUMNS + column] = c[i];
+if (at / 64 == 1) p13[block * COLUMNS + column] = c[i];
+if (at / 64 == 2) p14[block * COLUMNS + column] = b[i];
+}
+}
+/* 256 */
 
 extern "C" __global__ void __launch_bounds__(64) cb_k2(uint64_t p0, const float *__restrict__ p1, float *p2, uint64_t p3, const float *__restrict__ p4, float *p5, uint64_t p6, const float *__restrict__ p7, float *p8, uint64_t p9) {
 const unsigned col = blockIdx.x * 64 + threadIdx.x, n = (unsigned)p0;
 if (col >= n) return;
 if (blockIdx.y == 0) {
 float sum = 0;
-#pragma unroll 4
+#pragma unroll 16
 for (unsigned block = 0; block < (unsigned)p3; block++) sum += p1[block * n + col];
 narrow(&p2[col], sum);
 }
 if (blockIdx.y == 1) {
 float sum = 0;
-#pragma unroll 4
+#pragma unroll 16
 for (unsigned block = 0; block < (unsigned)p6; block++) sum += p4[block * n + col];
 narrow(&p5[col], sum);
 }
 if (blockIdx.y == 2) {
 float sum = 0;
-#pragma unroll 4
+#pragma unroll 16
 for (unsigned block = 0; block < (unsigned)p9; block++) sum += p7[block * n + col];
 narrow(&p8[col], sum);
 }
@@ -241,19 +262,21 @@ if (t == 0) p12[run] = sum; }
 }
 /* 128 */
 
-extern "C" __global__ void __launch_bounds__(64) cb_k4(float p0, float p1, const float *__restrict__ p2, uint64_t p3, uint64_t p4, uint64_t p5, uint64_t p6, float *p7) {
+extern "C" __global__ void __launch_bounds__(1024) cb_k4(float p0, float p1, const float *__restrict__ p2, uint64_t p3, uint64_t p4, uint64_t p5, uint64_t p6, float *p7) {
 __shared__ float part[64];
 const float s11 = x_MUL(1.0f, p0);
 const float s13 = x_MUL(s11, p1);
 float s8;
-{ counter leaves = {};
 #pragma unroll 1
-for (uint64_t i = threadIdx.x * p3; i < (threadIdx.x + 1) * p3 && i < p4; i++) leaves.push(p2[i]);
-part[threadIdx.x] = leaves.sum();
+for (uint64_t i = threadIdx.x / 32; i < p5; i += 32) {
+const uint64_t last = (i + 1) * p4;
+const float sum = pairs_of_warp(p2, i * p4, last < p3 ? last : p3);
+if (threadIdx.x % 32 == 0) part[i] = sum;
+}
 __syncthreads();
-s8 = pairs_of(part, (int)p5) / (float)p6; }
+s8 = pairs_of_warp(part, 0, p5) / (float)p6;
 if (threadIdx.x) return;
 narrow(&p7[0], s8);
 }
-/* 64 */
+/* 1024 */
 

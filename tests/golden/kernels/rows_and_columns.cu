@@ -127,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(64) cb_k1(uint64_t p0, const float 
 const unsigned col = blockIdx.x * 64 + threadIdx.x, n = (unsigned)p0;
 if (col >= n) return;
 float sum = 0;
-#pragma unroll 4
+#pragma unroll 16
 for (unsigned block = 0; block < (unsigned)p3; block++) sum += p1[block * n + col];
 narrow(&p2[col], sum);
 }

@@ -1,6 +1,6 @@
 // compute capability 8.0, 1280 bytes beside the arena
 // group 0: cb_k0<<<(37, 1, 1), 128>>>(0x1, 0x493e0, 0x125, input 0+0, extra+0)
-// group 0: cb_k1<<<(1, 1, 1), 64>>>(extra+0, 0x40, 0x125, 0x5, 0x493e0, output 0+0)
+// group 0: cb_k1<<<(1, 1, 1), 1024>>>(extra+0, 0x125, 0x40, 0x5, 0x493e0, output 0+0)
 
 #include "prelude.cuh"
 
@@ -28,17 +28,19 @@ if (t == 0) p4[run] = sum; }
 }
 /* 128 */
 
-extern "C" __global__ void __launch_bounds__(64) cb_k1(const float *__restrict__ p0, uint64_t p1, uint64_t p2, uint64_t p3, uint64_t p4, float *p5) {
+extern "C" __global__ void __launch_bounds__(1024) cb_k1(const float *__restrict__ p0, uint64_t p1, uint64_t p2, uint64_t p3, uint64_t p4, float *p5) {
 __shared__ float part[64];
 float s0;
-{ counter leaves = {};
 #pragma unroll 1
-for (uint64_t i = threadIdx.x * p1; i < (threadIdx.x + 1) * p1 && i < p2; i++) leaves.push(p0[i]);
-part[threadIdx.x] = leaves.sum();
+for (uint64_t i = threadIdx.x / 32; i < p3; i += 32) {
+const uint64_t last = (i + 1) * p2;
+const float sum = pairs_of_warp(p0, i * p2, last < p1 ? last : p1);
+if (threadIdx.x % 32 == 0) part[i] = sum;
+}
 __syncthreads();
-s0 = pairs_of(part, (int)p3) / (float)p4; }
+s0 = pairs_of_warp(part, 0, p3) / (float)p4;
 if (threadIdx.x) return;
 narrow(&p5[0], s0);
 }
-/* 64 */
+/* 1024 */
 

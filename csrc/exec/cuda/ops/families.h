@@ -10,6 +10,7 @@ void cb_cu_index(const cb_cu_op *x);
 void cb_cu_reduce(const cb_cu_op *x);
 void cb_cu_softmax(const cb_cu_op *x);
 void cb_cu_norm(const cb_cu_op *x);
+void cb_cu_batch_norm(const cb_cu_op *x);
 void cb_cu_matmul(const cb_cu_op *x);
 
 #endif

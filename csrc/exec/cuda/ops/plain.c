@@ -29,10 +29,10 @@ static family_fn family_of(cb_opcode code) {
         case CB_OP_LAYER_NORM:
         case CB_OP_LAYER_NORM_BWD:
         case CB_OP_RMS_NORM:
-        case CB_OP_RMS_NORM_BWD:
+        case CB_OP_RMS_NORM_BWD: return cb_cu_norm;
         case CB_OP_BATCH_NORM:
         case CB_OP_BATCH_NORM_STATS:
-        case CB_OP_BATCH_NORM_BWD: return cb_cu_norm;
+        case CB_OP_BATCH_NORM_BWD: return cb_cu_batch_norm;
         default: break;
     }
     return cb_op_def_of(code)->flags & CB_OPF_POINTWISE ? cb_cu_point : NULL;

@@ -1,9 +1,17 @@
 /* Sums, means and extremes over any axes, and argmax. A result has a thread where little is
- * reduced, else a block, whose threads take every 128th element: the order depends on the shape
- * alone. */
+ * reduced, else a block, whose threads take every 128th element. Where few results leave a device
+ * idle, blocks take pieces of what is reduced, and a block for each result puts these together. The
+ * order depends on the shape alone. */
 #include "families.h"
 
-enum { FEW = 128 };
+#include <stdio.h>
+
+enum {
+    FEW = 128,
+    PIECE = 4096,         /* elements, at least */
+    BLOCKS_ENOUGH = 1024, /* for any device */
+    PIECES_MOST = 32768   /* of a result */
+};
 
 typedef struct axes { /* those that are kept, in order, and those that are reduced */
     int n_kept, n_reduced;
@@ -37,22 +45,28 @@ static const char *sum_type(cb_dtype dtype) {
 
 static bool is_extreme(cb_opcode code) { return code == CB_OP_AMAX || code == CB_OP_AMIN; }
 
-/* `sum` of elements first, first + step, ... of result i. */
-static void add_loop(const cb_cu_op *x, const axes *a, const char *first, int step) {
+/* Text: `sum` takes x, unless it is the first, which it becomes. */
+static void add_element(const cb_cu_op *x) {
+    if (is_extreme(x->instr->code))
+        cb_cu_add(x->code, "sum = is_there ? %s(sum, x) : x;\nis_there = true;\n",
+                  x->instr->code == CB_OP_AMAX ? "larger" : "smaller");
+    else cb_cu_add(x->code, "sum += x;\n");
+}
+
+/* Text: `sum` of elements first, first + step, ... before `end` of result i. */
+static void add_loop(const cb_cu_op *x, const axes *a, const char *first, const char *end,
+                     int step) {
     cb_cu_code *c = x->code;
-    const cb_operand *in = cb_cu_in(x, 0);
-    const cb_opcode code = x->instr->code;
-    const int p = cb_cu_in_param(x, 0), count = cb_cu_count(c, a->count);
+    const char *type = sum_type(cb_cu_in(x, 0)->dtype);
     cb_cu_offset(c, a->n_kept, a->kept, a->kept_stride, "from", "i");
-    cb_cu_add(c, "%s sum = 0;\nbool is_there = false;\n", sum_type(in->dtype));
-    cb_cu_add(c, "for (I r = %s; r < (I)p%d; r += %d) {\n", first, count, step);
+    cb_cu_add(c, "%s sum = 0;\n", type);
+    if (is_extreme(x->instr->code)) cb_cu_add(c, "bool is_there = false;\n");
+    cb_cu_add(c, "%sfor (I r = %s; r < %s; r += %d) {\n", step > 1 ? "#pragma unroll 8\n" : "",
+              first, end, step);
     cb_cu_offset(c, a->n_reduced, a->reduced, a->reduced_stride, "o", "r");
-    cb_cu_add(c, "const %s x = widen(p%d[from + o]);\n", sum_type(in->dtype), p);
-    if (is_extreme(code))
-        cb_cu_add(c, "sum = is_there ? %s(sum, x) : x;\n",
-                  code == CB_OP_AMAX ? "larger" : "smaller");
-    else cb_cu_add(c, "sum += x;\n");
-    cb_cu_add(c, "is_there = true;\n}\n");
+    cb_cu_add(c, "const %s x = widen(p%d[from + o]);\n", type, cb_cu_in_param(x, 0));
+    add_element(x);
+    cb_cu_add(c, "}\n");
 }
 
 static void add_result(const cb_cu_op *x, const axes *a) {
@@ -64,30 +78,88 @@ static void add_result(const cb_cu_op *x, const axes *a) {
 }
 
 static void thread_each(const cb_cu_op *x, const axes *a) {
+    char end[24];
     cb_cu_each(x, a->results);
-    add_loop(x, a, "0", 1);
+    (void)snprintf(end, sizeof end, "(I)p%d", cb_cu_count(x->code, a->count));
+    add_loop(x, a, "0", end, 1);
     add_result(x, a);
     cb_cu_end_each(x, a->results);
 }
 
-static void block_each(const cb_cu_op *x, const axes *a) {
+/* Text: the block's `sum`, in thread 0; no other goes on. Threads that had no element have 0, which
+ * an extreme must not see: `count` elements. */
+static void fold_block(const cb_cu_op *x) {
     cb_cu_code *c = x->code;
-    const char *type = sum_type(cb_cu_in(x, 0)->dtype);
     const cb_opcode code = x->instr->code;
-    cb_cu_each_row(x, a->count);
-    cb_cu_add(c, "const I i = row;\n__shared__ %s part[%d];\n", type, CB_CU_ROW_THREADS);
-    add_loop(x, a, "threadIdx.x", CB_CU_ROW_THREADS);
     cb_cu_add(c, "part[threadIdx.x] = sum;\n");
-    cb_cu_add(c,
-              "for (unsigned n = %d; n > 0; n /= 2) {\n__syncthreads();\nif (threadIdx.x < n) {\n",
+    cb_cu_add(c, "for (unsigned n = %d; n > 0; n /= 2) {\n__syncthreads();\nif (threadIdx.x < n",
               CB_CU_ROW_THREADS / 2);
     if (is_extreme(code))
-        cb_cu_add(c, "part[threadIdx.x] = %s(part[threadIdx.x], part[threadIdx.x + n]);\n",
+        cb_cu_add(c,
+                  " && threadIdx.x + n < count) part[threadIdx.x] = %s(part[threadIdx.x], "
+                  "part[threadIdx.x + n]);\n",
                   code == CB_OP_AMAX ? "larger" : "smaller");
-    else cb_cu_add(c, "part[threadIdx.x] += part[threadIdx.x + n];\n");
-    cb_cu_add(c, "}\n}\nif (threadIdx.x) return;\nsum = part[0];\n");
+    else cb_cu_add(c, ") part[threadIdx.x] += part[threadIdx.x + n];\n");
+    cb_cu_add(c, "}\nif (threadIdx.x) return;\nsum = part[0];\n");
+}
+
+/* Begins a kernel with a block for each result `i`, or, with pieces, for each of its pieces:
+ * `count` elements from `first` on. */
+static void begin_blocks(const cb_cu_op *x, int64_t count, int64_t piece) {
+    cb_cu_code *c = x->code;
+    const int all = cb_cu_count(c, count);
+    cb_cu_add(c, "const I i = blockIdx.x, ");
+    if (piece) {
+        const int each = cb_cu_count(c, piece);
+        cb_cu_add(c, "first = blockIdx.y * (I)p%d, left = (I)p%d - first, ", each, all);
+        cb_cu_add(c, "count = left < (I)p%d ? left : (I)p%d;\n", each, each);
+    } else {
+        cb_cu_add(c, "first = 0, count = (I)p%d;\n", all);
+    }
+    cb_cu_add(c, "__shared__ %s part[%d];\n", sum_type(cb_cu_in(x, 0)->dtype), CB_CU_ROW_THREADS);
+}
+
+static void end_blocks(const cb_cu_op *x, int64_t results, int64_t pieces) {
+    cb_cu_end(x->code, (cb_cu_grid){(uint32_t)results, (uint32_t)pieces, 1}, CB_CU_ROW_THREADS);
+}
+
+static void block_each(const cb_cu_op *x, const axes *a, int64_t piece) {
+    cb_cu_code *c = x->code;
+    const char *type = sum_type(cb_cu_in(x, 0)->dtype);
+    const int64_t pieces = piece ? cb_cu_div_up(a->count, piece) : 1;
+    cb_cu_begin_op(x);
+    begin_blocks(x, a->count, piece);
+    add_loop(x, a, "first + threadIdx.x", "first + count", CB_CU_ROW_THREADS);
+    fold_block(x);
+    if (!piece) {
+        add_result(x, a);
+        end_blocks(x, a->results, 1);
+        return;
+    }
+    const cb_cu_param at = {
+        CB_CU_EXTRA, 0, cb_cu_extra(c, (uint64_t)(a->results * pieces) * (type[0] == 'f' ? 4 : 8))};
+    cb_cu_add(c, "p%d[i * gridDim.y + blockIdx.y] = sum;\n", cb_cu_param_of(c, at, type, true));
+    end_blocks(x, a->results, pieces);
+
+    cb_cu_begin_op(x);
+    begin_blocks(x, pieces, 0);
+    cb_cu_add(c, "%s sum = 0;\n%s", type,
+              is_extreme(x->instr->code) ? "bool is_there = false;\n" : "");
+    cb_cu_add(c, "for (I r = threadIdx.x; r < count; r += %d) {\n", CB_CU_ROW_THREADS);
+    cb_cu_add(c, "const %s x = p%d[i * count + r];\n", type, cb_cu_param_of(c, at, type, false));
+    add_element(x);
+    cb_cu_add(c, "}\n");
+    fold_block(x);
     add_result(x, a);
-    cb_cu_end_each_row(x, a->results);
+    end_blocks(x, a->results, 1);
+}
+
+/* Elements of a piece; 0: results are enough to keep a device busy. */
+static int64_t piece_of(const axes *a) {
+    int64_t pieces = cb_cu_div_up(BLOCKS_ENOUGH, a->results);
+    if (pieces > a->count / PIECE) pieces = a->count / PIECE;
+    if (pieces > PIECES_MOST) pieces = PIECES_MOST;
+    return pieces > 1 ? cb_cu_div_up(a->count, pieces) : 0;
 }
 
 /* The first of the largest; a NaN is largest. */
@@ -111,5 +183,5 @@ void cb_cu_reduce(const cb_cu_op *x) {
     if (a.results == 0) return;
     if (x->instr->code == CB_OP_ARGMAX) argmax(x, &a);
     else if (a.count < FEW) thread_each(x, &a);
-    else block_each(x, &a);
+    else block_each(x, &a, piece_of(&a));
 }

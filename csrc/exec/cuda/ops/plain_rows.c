@@ -1,5 +1,5 @@
-/* Softmax, cross-entropy, norms and their gradients: a block for each row, or for each channel. The
- * formulas are those of cpu/kern_softmax_rows.h and cpu/kern_norm_rows.h. */
+/* Softmax, cross-entropy, norms of rows and their gradients: a block for each row. The formulas are
+ * those of cpu/rows/kern_softmax_rows.h and cpu/rows/kern_norm_rows.h. */
 #include "families.h"
 
 static int64_t columns_of(const cb_operand *o) { return o->shape.dim[o->shape.rank - 1]; }
@@ -118,155 +118,92 @@ void cb_cu_softmax(const cb_cu_op *x) {
 
 /* ---- norms ----------------------------------------------------------------------------------- */
 
-typedef struct sample { /* what has one mean: a row, or a channel of a batch */
-    bool is_batch, is_centred;
-    int64_t n, size;         /* samples, elements of each */
-    int64_t inner, channels; /* batch: behind the channel; elements of weight */
-} sample;
-
-static sample sample_of(const cb_cu_op *x, const cb_operand *in) {
-    const cb_opcode code = x->instr->code;
-    sample s = {.is_batch = code == CB_OP_BATCH_NORM || code == CB_OP_BATCH_NORM_BWD ||
-                            code == CB_OP_BATCH_NORM_STATS,
-                .is_centred = code != CB_OP_RMS_NORM && code != CB_OP_RMS_NORM_BWD,
-                .inner = 1};
-    if (!s.is_batch) {
-        s.n = rows_of(in);
-        s.size = s.channels = columns_of(in);
-        return s;
-    }
-    for (int32_t k = 2; k < in->shape.rank; k++) s.inner *= in->shape.dim[k];
-    s.n = s.channels = in->shape.dim[1];
-    s.size = in->shape.dim[0] * s.inner;
-    return s;
-}
-
-/* Where element `k` of sample `stat` is, and which element of weight it has. */
-static void add_places(const cb_cu_op *x, const sample *s) {
-    cb_cu_code *c = x->code;
-    if (s->is_batch) {
-        cb_cu_add(c,
-                  "const auto place = [](I stat, I k) { return (k / (I)%lld * (I)%lld + stat) * "
-                  "(I)%lld + k %% (I)%lld; };\n",
-                  (long long)s->inner, (long long)s->channels, (long long)s->inner,
-                  (long long)s->inner);
-        cb_cu_add(c, "const auto channel = [](I stat, I k) { return stat; };\n");
-    } else {
-        cb_cu_add(c, "const auto place = [](I stat, I k) { return stat * (I)%lld + k; };\n",
-                  (long long)s->size);
-        cb_cu_add(c, "const auto channel = [](I stat, I k) { return k; };\n");
-    }
-}
-
-/* `mean`, `spread` and `rstd` of a sample; results from `first` on get them. */
-static void add_stats(const cb_cu_op *x, const sample *s, uint32_t first) {
-    cb_cu_code *c = x->code;
-    const int p = cb_cu_in_param(x, 0), rstd = cb_cu_out_param(x, x->instr->n_out - 1);
-    cb_cu_add(c, "T mean = 0, spread = 0;\n");
-    if (s->is_centred) {
-        cb_cu_add(c, EACH_COLUMN "mean += widen(p%d[place(row, c)]);\n", p);
-        cb_cu_add(c, "mean = block_sum(mean, shared[0]) / (T)COLUMNS;\n");
-    }
-    cb_cu_add(c,
-              EACH_COLUMN "{ const T d = (T)widen(p%d[place(row, c)]) - mean; spread += d * d; }\n",
-              p);
-    cb_cu_add(c, "spread = block_sum(spread, shared[1]) / (T)COLUMNS;\n");
-    cb_cu_add(c, "const T rstd = (T)1 / p_SQRT(spread + (T)%a);\n", x->instr->attrs.f[0]);
-    cb_cu_add(c, "if (threadIdx.x == 0) {\nnarrow(&p%d[row], rstd);\n", rstd);
-    if (s->is_centred) cb_cu_add(c, "narrow(&p%d[row], mean);\n", cb_cu_out_param(x, first));
-    if (s->is_batch) cb_cu_add(c, "narrow(&p%d[row], spread);\n", cb_cu_out_param(x, first + 1));
-    cb_cu_add(c, "}\n");
+static bool is_centred(const cb_cu_op *x) {
+    return x->instr->code == CB_OP_LAYER_NORM || x->instr->code == CB_OP_LAYER_NORM_BWD;
 }
 
 static void norm(const cb_cu_op *x) {
     cb_cu_code *c = x->code;
     const cb_operand *in = cb_cu_in(x, 0);
-    const sample s = sample_of(x, in);
-    const bool gives_y = x->instr->code != CB_OP_BATCH_NORM_STATS;
-    if (s.n == 0) return;
-    begin_rows(x, s.size, in->dtype);
-    add_places(x, &s);
-    add_stats(x, &s, gives_y ? 1 : 0);
-    if (gives_y) {
-        const int p = cb_cu_in_param(x, 0), w = cb_cu_in_param(x, 1), y = cb_cu_out_param(x, 0);
-        cb_cu_add(c, EACH_COLUMN "{\nconst T d = (T)widen(p%d[place(row, c)]) - mean;\n", p);
-        cb_cu_add(c, "narrow(&p%d[place(row, c)], d * rstd * (T)widen(p%d[channel(row, c)])", y, w);
-        if (s.is_centred) cb_cu_add(c, " + (T)widen(p%d[channel(row, c)])", cb_cu_in_param(x, 2));
-        cb_cu_add(c, ");\n}\n");
+    const bool centred = is_centred(x);
+    if (rows_of(in) == 0) return;
+    begin_rows(x, columns_of(in), in->dtype);
+    const int p = cb_cu_in_param(x, 0), w = cb_cu_in_param(x, 1), y = cb_cu_out_param(x, 0),
+              rstd = cb_cu_out_param(x, x->instr->n_out - 1);
+    cb_cu_add(c, "T mean = 0, spread = 0;\n");
+    if (centred) {
+        cb_cu_add(c, EACH_COLUMN "mean += widen(p%d[at + c]);\n", p);
+        cb_cu_add(c, "mean = block_sum(mean, shared[0]) / (T)COLUMNS;\n");
     }
-    cb_cu_end_each_row(x, s.n);
+    cb_cu_add(c, EACH_COLUMN "{ const T d = (T)widen(p%d[at + c]) - mean; spread += d * d; }\n", p);
+    cb_cu_add(c, "spread = block_sum(spread, shared[1]) / (T)COLUMNS;\n");
+    cb_cu_add(c, "const T rstd = (T)1 / p_SQRT(spread + (T)%a);\n", x->instr->attrs.f[0]);
+    cb_cu_add(c, "if (threadIdx.x == 0) {\nnarrow(&p%d[row], rstd);\n", rstd);
+    if (centred) cb_cu_add(c, "narrow(&p%d[row], mean);\n", cb_cu_out_param(x, 1));
+    cb_cu_add(c, "}\n");
+    cb_cu_add(c, EACH_COLUMN "{\nconst T d = (T)widen(p%d[at + c]) - mean;\n", p);
+    cb_cu_add(c, "narrow(&p%d[at + c], d * rstd * (T)widen(p%d[c])", y, w);
+    if (centred) cb_cu_add(c, " + (T)widen(p%d[c])", cb_cu_in_param(x, 2));
+    cb_cu_add(c, ");\n}\n");
+    cb_cu_end_each_row(x, rows_of(in));
 }
 
-typedef struct grads { /* parameters of a gradient */
-    int g, x, w, mean, rstd;
-} grads;
-
-static grads grads_of(const cb_cu_op *x, bool is_centred) {
-    grads p = {.g = cb_cu_in_param(x, 0), .x = cb_cu_in_param(x, 1), .w = cb_cu_in_param(x, 2)};
-    if (is_centred) p.mean = cb_cu_in_param(x, 3);
-    p.rstd = cb_cu_in_param(x, is_centred ? 4 : 3);
-    return p;
-}
-
-/* g, h = (x - mean) rstd of element k of sample stat. */
-static void add_normed(const cb_cu_op *x, const sample *s, const grads *p) {
-    cb_cu_add(x->code, "const T g = widen(p%d[place(stat, k)]);\n", p->g);
-    cb_cu_add(x->code, "T d = widen(p%d[place(stat, k)]);\n", p->x);
-    if (s->is_centred) cb_cu_add(x->code, "d = d - (T)widen(p%d[stat]);\n", p->mean);
-    cb_cu_add(x->code, "const T h = d * (T)widen(p%d[stat]);\n", p->rstd);
-}
-
-static void norm_dx(const cb_cu_op *x, const sample *s) {
+/* Text: g, and h = (x - mean) rstd, of element `at` in row `stat`; the parameter of rstd. */
+static int add_normed(const cb_cu_op *x, const char *at) {
     cb_cu_code *c = x->code;
-    begin_rows(x, s->size, cb_cu_in(x, 1)->dtype);
-    add_places(x, s);
-    const grads p = grads_of(x, s->is_centred);
-    cb_cu_add(c,
-              "const I stat = row;\nT level = 0, along = 0;\nfor (I k = threadIdx.x; k < COLUMNS; "
-              "k += blockDim.x) {\n");
-    add_normed(x, s, &p);
-    cb_cu_add(c,
-              "const T v = g * (T)widen(p%d[channel(stat, k)]);\nlevel += v, along += v * h;\n}\n",
-              p.w);
+    const bool centred = is_centred(x);
+    const int rstd = cb_cu_in_param(x, centred ? 4 : 3);
+    cb_cu_add(c, "const T g = widen(p%d[%s]);\n", cb_cu_in_param(x, 0), at);
+    cb_cu_add(c, "T d = widen(p%d[%s]);\n", cb_cu_in_param(x, 1), at);
+    if (centred) cb_cu_add(c, "d = d - (T)widen(p%d[stat]);\n", cb_cu_in_param(x, 3));
+    cb_cu_add(c, "const T h = d * (T)widen(p%d[stat]);\n", rstd);
+    return rstd;
+}
+
+static void norm_dx(const cb_cu_op *x, int64_t rows) {
+    cb_cu_code *c = x->code;
+    const int w = cb_cu_in_param(x, 2);
+    cb_cu_add(c, "const I stat = row;\nT level = 0, along = 0;\n" EACH_COLUMN "{\n");
+    (void)add_normed(x, "at + c");
+    cb_cu_add(c, "const T v = g * (T)widen(p%d[c]);\nlevel += v, along += v * h;\n}\n", w);
     cb_cu_add(c, "level = block_sum(level, shared[0]) / (T)COLUMNS;\n");
     cb_cu_add(c, "along = block_sum(along, shared[1]) / (T)COLUMNS;\n");
-    if (!s->is_centred) cb_cu_add(c, "level = 0;\n");
-    cb_cu_add(c, "for (I k = threadIdx.x; k < COLUMNS; k += blockDim.x) {\n");
-    add_normed(x, s, &p);
-    cb_cu_add(c, "const T v = g * (T)widen(p%d[channel(stat, k)]);\n", p.w);
-    cb_cu_add(c,
-              "narrow(&p%d[place(stat, k)], (T)widen(p%d[stat]) * (v - level - h * along));\n}\n",
-              cb_cu_out_param(x, 0), p.rstd);
-    cb_cu_end_each_row(x, s->n);
+    if (!is_centred(x)) cb_cu_add(c, "level = 0;\n");
+    cb_cu_add(c, EACH_COLUMN "{\n");
+    const int rstd = add_normed(x, "at + c");
+    cb_cu_add(c, "const T v = g * (T)widen(p%d[c]);\n", w);
+    cb_cu_add(c, "narrow(&p%d[at + c], (T)widen(p%d[stat]) * (v - level - h * along));\n}\n",
+              cb_cu_out_param(x, 0), rstd);
+    cb_cu_end_each_row(x, rows);
 }
 
-/* Gradients of weight and bias: a block for each channel. */
-static void norm_dweight(const cb_cu_op *x, const sample *s) {
+/* Gradients of weight and bias: a block for each column. */
+static void norm_dweight(const cb_cu_op *x, int64_t columns) {
     cb_cu_code *c = x->code;
-    if (s->channels == 0) return;
-    begin_rows(x, s->is_batch ? s->size : s->n, cb_cu_in(x, 1)->dtype);
-    add_places(x, s);
-    const grads p = grads_of(x, s->is_centred);
-    cb_cu_add(c, "T dweight = 0, dbias = 0;\n" EACH_COLUMN "{\n");
-    cb_cu_add(c, s->is_batch ? "const I stat = row, k = c;\n" : "const I stat = c, k = row;\n");
-    add_normed(x, s, &p);
+    cb_cu_add(c, "T dweight = 0, dbias = 0;\n");
+    cb_cu_add(c, "for (I stat = threadIdx.x; stat < COLUMNS; stat += blockDim.x) {\n");
+    cb_cu_add(c, "const I place = stat * (I)p%d + row;\n", cb_cu_count(c, columns));
+    (void)add_normed(x, "place");
     cb_cu_add(c, "dweight += g * h, dbias += g;\n}\n");
     cb_cu_add(c,
               "dweight = block_sum(dweight, shared[0]);\ndbias = block_sum(dbias, shared[1]);\n");
     cb_cu_add(c, "if (threadIdx.x == 0) {\nnarrow(&p%d[row], dweight);\n", cb_cu_out_param(x, 1));
     if (x->instr->n_out == 3) cb_cu_add(c, "narrow(&p%d[row], dbias);\n", cb_cu_out_param(x, 2));
     cb_cu_add(c, "}\n");
-    cb_cu_end_each_row(x, s->channels);
+    cb_cu_end_each_row(x, columns);
 }
 
 void cb_cu_norm(const cb_cu_op *x) {
     const cb_opcode code = x->instr->code;
-    if (code == CB_OP_LAYER_NORM || code == CB_OP_RMS_NORM || code == CB_OP_BATCH_NORM ||
-        code == CB_OP_BATCH_NORM_STATS) {
+    if (code == CB_OP_LAYER_NORM || code == CB_OP_RMS_NORM) {
         norm(x);
         return;
     }
-    const sample s = sample_of(x, cb_cu_in(x, 1));
-    norm_dx(x, &s);
-    norm_dweight(x, &s);
+    const cb_operand *in = cb_cu_in(x, 1);
+    const int64_t rows = rows_of(in), columns = columns_of(in);
+    begin_rows(x, columns, in->dtype);
+    norm_dx(x, rows);
+    if (columns == 0) return;
+    begin_rows(x, rows, in->dtype);
+    norm_dweight(x, columns);
 }

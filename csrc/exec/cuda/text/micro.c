@@ -73,7 +73,8 @@ void cb_cu_forget(cb_cu_micro *x) {
 /* The value that stands for an operand: itself, or what lies in a tile that is not there. */
 static int16_t value_of(const cb_cu_micro *x, cb_x_ref ref) {
     if (ref.kind == CB_X_VALUE) return ref.id;
-    if (ref.kind == CB_X_IN_STREAM && !x->has_tiles) return x->in_tile[ref.id];
+    if (ref.kind == CB_X_IN_STREAM && (!x->has_tiles || x->is_cheap[ref.id]))
+        return x->in_tile[ref.id];
     return -1;
 }
 
@@ -101,6 +102,44 @@ void cb_cu_keep_numbers(cb_cu_micro *x) {
     for (int id = 0; id < CB_X_SCALARS; id++) {
         if (x->is_kept[id])
             x->kept_at[id] = cb_cu_extra(x->code, (uint64_t)x->m->rows * sizeof(float));
+    }
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+enum { PRICE_MOST = 24 }; /* operations that take less time than a word of shared memory is worth */
+
+bool cb_cu_is_dear(cb_x_op op) {
+    return (op >= CB_X_EXP && op <= CB_X_COS) || op == CB_X_NORMAL || op == CB_X_SIN_COS;
+}
+
+/* Operations that make a value from tiles that are kept and what is the same in each row; more than
+ * PRICE_MOST: it is to be kept. */
+static int price_of(const cb_cu_micro *x, int16_t value) {
+    const cb_micro *micro = &x->m->micro[x->maker[value]];
+    int price = cb_cu_is_dear(micro->op) ? PRICE_MOST + 1 : 1;
+    for (int j = 0; j < 3 && price <= PRICE_MOST; j++) {
+        const cb_x_ref ref = micro->in[j];
+        if (ref.kind == CB_X_VALUE) price += price_of(x, ref.id);
+        if (ref.kind != CB_X_IN_STREAM) continue;
+        const cb_x_stream *s = &x->m->stream[ref.id];
+        if (s->source == CB_X_TILE)
+            price += x->is_cheap[ref.id] ? price_of(x, x->in_tile[ref.id]) : 1;
+        else
+            price += s->source == CB_X_ARRAY &&
+                             cb_numel(&operand_of(x, s->tensor)->shape) == x->m->columns
+                         ? 1
+                         : PRICE_MOST + 1;
+    }
+    return price;
+}
+
+void cb_cu_find_cheap(cb_cu_micro *x) {
+    for (int k = 0; k < x->m->n_micro; k++) { /* in order: a tile is made from tiles before it */
+        const cb_micro *micro = &x->m->micro[k];
+        const bool is_tile = micro->op == CB_X_STORE && !micro->is_dead &&
+                             x->m->stream[micro->dst].source == CB_X_TILE;
+        if (is_tile) x->is_cheap[micro->dst] = price_of(x, x->in_tile[micro->dst]) <= PRICE_MOST;
     }
 }
 

@@ -28,11 +28,15 @@ typedef struct cb_cu_micro {
         is_staged[CB_X_STREAMS]; /* rows of it are in shared memory, staged<stream> (mixed.c) ... */
     const char *staged_row;      /* ... and that is the row */
     bool stores_later;           /* arrays are stored when all of the row was seen */
+    bool has_leaves;             /* the kernel that walks rows adds up the leaves of totals */
+    bool stores_with_leaves;     /* the kernel of leaves stores arrays, too */
+    uint64_t leaves_at[CB_X_TOTALS];
     const char *turned_tile, *turned_at; /* ... in which tile, "[slot]", and where, "row, column" */
     bool needed[CB_X_MICROS];
     bool is_loaded[CB_X_STREAMS];
     int16_t maker[CB_X_VALUES];     /* the micro-operation that makes a value */
     int16_t in_tile[CB_X_STREAMS];  /* the value that a tile holds, -1: it is none */
+    bool is_cheap[CB_X_STREAMS];    /* a tile that is computed again nevertheless */
     bool is_constant[CB_X_SCALARS]; /* numbers that are text */
     bool of_row[CB_X_SCALARS];      /* numbers that are there when all of the row was seen */
     bool is_kept[CB_X_SCALARS];     /* later kernels read it from extra memory */
@@ -45,6 +49,12 @@ void cb_cu_need(cb_cu_micro *x, int micro);
 /* Numbers that come out of sums over rows, and that what is needed reads, are to be kept. */
 void cb_cu_keep_numbers(cb_cu_micro *x);
 void cb_cu_note_kept(cb_cu_micro *x); /* likewise, by the same kernel: without memory */
+
+/* Whether an operation takes as long as a dozen others. */
+bool cb_cu_is_dear(cb_x_op op);
+/* Finds the tiles that are computed again from others, and from what is the same in each row, with
+ * few operations: shared memory is what limits how many rows a multiprocessor works on. */
+void cb_cu_find_cheap(cb_cu_micro *x);
 
 /* How much one thread takes at a time. */
 int cb_cu_vector(const cb_microcode *m);

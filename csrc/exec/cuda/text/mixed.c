@@ -43,10 +43,6 @@ typedef struct mixed {
 
 /* ---- what fits ------------------------------------------------------------------------------- */
 
-static bool is_dear(cb_x_op op) {
-    return (op >= CB_X_EXP && op <= CB_X_COS) || op == CB_X_NORMAL || op == CB_X_SIN_COS;
-}
-
 static bool reads(const cb_micro *micro, int stream) {
     bool any = false;
     for (int j = 0; j < 3; j++)
@@ -92,7 +88,7 @@ static bool find_staged(const cb_cu_micro *x, mixed *g) {
     const cb_microcode *m = x->m;
     const cb_program *p = x->code->program;
     for (int k = 0; k < m->n_micro; k++)
-        if (g->by_rows[k] && g->by_columns[k] && is_dear(m->micro[k].op)) return false;
+        if (g->by_rows[k] && g->by_columns[k] && cb_cu_is_dear(m->micro[k].op)) return false;
     for (int k = 0; k < m->n_stream; k++) {
         const cb_x_stream *s = &m->stream[k];
         const bool by_rows = any_reads(m, g->by_rows, k),

@@ -343,10 +343,21 @@ struct counter {
     }
 };
 
-inline float pairs_of(const float *leaf, int n) {
+/* The same for leaves begin..end, by all threads of a warp, eight neighbours each. Leaves that are
+ * missing from the last power of two are -0.0, which changes no sum. */
+inline float pairs_of_warp(const float *leaf, uint64_t begin, uint64_t end) {
     counter all = {};
 #pragma unroll 1
-    for (int i = 0; i < n; i++) all.push(leaf[i]);
+    for (uint64_t part = begin; part < end; part += 256) {
+        const uint64_t first = part + threadIdx.x % 32 * 8;
+        float x[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] = first + j < end ? leaf[first + j] : -0.0f;
+        float sum = tree_of<8>(x);
+#pragma unroll 1
+        for (int d = 1; d < 32; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+        all.push(sum);
+    }
     return all.sum();
 }
 

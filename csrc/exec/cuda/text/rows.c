@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "../../../micro/translation.h"
+#include "sums.h"
 
 enum {
     THREADS = 256,
@@ -102,7 +103,8 @@ static cb_cu_layout layout_of(cb_cu_micro *x) {
     while (l.teams < l.leaves && l.teams < TEAMS_MOST) l.teams *= 2;
     l.rows = rows_of(l.teams);
     l.pitch = cb_cu_div_up(m->columns, 4) * 4;
-    for (int k = 0; k < m->n_stream; k++) l.n_tile += x->in_tile[k] >= 0;
+    cb_cu_find_cheap(x);
+    for (int k = 0; k < m->n_stream; k++) l.n_tile += x->in_tile[k] >= 0 && !x->is_cheap[k];
     if (l.leaves == 1) find_turned(x, &l);
     int rows = l.n_turned ? rows_that_fit(&l, shared_of(&l, true), TURNED_ROWS) : 0;
     if (rows == 0) {
@@ -128,7 +130,13 @@ static bool is_take(const cb_micro *micro) { return micro->op == CB_X_TAKE && !m
 
 static bool is_store(const cb_cu_micro *x, const cb_micro *micro) {
     if (micro->op != CB_X_STORE || x->stores_later) return false;
-    return !micro->is_dead && (x->has_tiles || x->m->stream[micro->dst].source != CB_X_TILE);
+    if (micro->is_dead || x->m->stream[micro->dst].source != CB_X_TILE) return !micro->is_dead;
+    return x->has_tiles && !x->is_cheap[micro->dst];
+}
+
+/* Leaves of rows are those of the total where no row cuts one. */
+static bool is_leaf(const cb_cu_micro *x, const cb_micro *micro) {
+    return x->has_leaves && cb_cu_is_total(x->m, micro);
 }
 
 /* Of a row of one leaf in a register of the thread that has met it, else in shared memory. */
@@ -165,7 +173,7 @@ static void declare_shared(const cb_cu_micro *x, const cb_cu_layout *l) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
     for (int k = 0; x->has_tiles && k < m->n_stream; k++) {
-        if (x->in_tile[k] < 0) continue;
+        if (x->in_tile[k] < 0 || x->is_cheap[k]) continue;
         cb_cu_add(c, "__shared__ __align__(16) float tiles%d[%d][%lld];\n", k, l->rows,
                   (long long)l->pitch);
         cb_cu_add(c, "float *const tile%d = tiles%d[slot];\n", k, k);
@@ -186,6 +194,21 @@ static void for_accs(cb_cu_micro *x, int phase, const char *sum, const char *lar
             if (*at == '#') cb_cu_add(x->code, "%d", a);
             else cb_cu_add(x->code, "%c", *at);
         }
+    }
+}
+
+/* Text: lanes of a leaf of totals, and where a leaf is done, its sum. */
+static void for_leaves(cb_cu_micro *x, int phase, bool ends) {
+    for (int k = 0; k < x->m->n_micro; k++) {
+        const cb_micro *micro = &x->m->micro[k];
+        if (micro->phase != phase || !is_leaf(x, micro)) continue;
+        if (ends)
+            cb_cu_add(
+                x->code,
+                "{ const float sum = fold(a%d);\nif (t == 0) p%d[row * (COLUMNS / %d) + leaf] "
+                "= sum; }\n",
+                micro->dst, cb_cu_leaves_param(x, micro->dst), CB_X_LEAF);
+        else cb_cu_add(x->code, "float a%d[V] = {};\n", micro->dst);
     }
 }
 
@@ -247,7 +270,8 @@ void cb_cu_row_phase(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
     cb_cu_forget(x);
     for (int k = 0; k < m->n_micro; k++) {
         const cb_micro *micro = &m->micro[k];
-        const bool ends = cb_cu_is_row_acc(m, micro) || is_store(x, micro) || is_take(micro);
+        const bool ends =
+            cb_cu_is_row_acc(m, micro) || is_leaf(x, micro) || is_store(x, micro) || is_take(micro);
         if (micro->phase != phase || !ends) continue;
         cb_cu_need(x, k);
         any = true;
@@ -257,11 +281,13 @@ void cb_cu_row_phase(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
         cb_cu_add(c, "for (I leaf = team; leaf < (I)%lld; leaf += %d) {\n", (long long)l->leaves,
                   l->teams);
         for_accs(x, phase, "float a#[V] = {};\n", "int k# = INT32_MIN;\n");
+        for_leaves(x, phase, false);
         add_turns(c, m, l);
         cb_cu_add(c, "const I e = row * COLUMNS + col;\nconst int n = %s;\n",
                   x->is_guarded ? "COLUMNS - col < V ? COLUMNS - col : V" : "V");
         cb_cu_body(x);
         cb_cu_add(c, "}\n");
+        for_leaves(x, phase, true);
         if (l->leaves == 1) for_accs(x, phase, "r# = fold(a#);\n", "r# = fold_largest(k#);\n");
         else
             for_accs(x, phase, "r# = fold(a#);\nif (t == 0) part#[slot][leaf] = r#;\n",
@@ -349,13 +375,17 @@ static void row_kernel(cb_cu_micro *x) {
     cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(m->rows, l.rows), 1, 1}, (uint32_t)threads);
 }
 
+bool cb_cu_walks_rows(const cb_microcode *m) {
+    bool any = m->n_store > 0;
+    for (int k = 0; k < m->n_micro; k++)
+        any |= cb_cu_is_row_acc(m, &m->micro[k]) || is_take(&m->micro[k]);
+    return any;
+}
+
 void cb_cu_rows(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
-    bool sums_rows = m->n_store > 0, stores = false;
-    for (int id = 0; id < CB_X_SCALARS; id++) sums_rows |= x->is_kept[id];
-    for (int k = 0; k < m->n_micro; k++)
-        sums_rows |= cb_cu_is_row_acc(m, &m->micro[k]) || is_take(&m->micro[k]);
-    if (sums_rows) {
+    bool stores = false;
+    if (cb_cu_walks_rows(m)) {
         row_kernel(x);
         return;
     }
@@ -364,5 +394,7 @@ void cb_cu_rows(cb_cu_micro *x) {
         cb_cu_need(x, k);
         stores = true;
     }
-    if (stores && !cb_cu_turned_elements(x)) flat_kernel(x);
+    if (!stores || cb_cu_turned_elements(x)) return;
+    x->stores_with_leaves = m->n_total > 0;
+    if (!x->stores_with_leaves) flat_kernel(x);
 }

@@ -20,6 +20,8 @@ typedef struct cb_cu_layout { /* of a block that walks rows */
     } turned[CB_CU_TURNED_MOST];
 } cb_cu_layout;
 
+/* Whether something ends at a row, so that a block walks rows. */
+bool cb_cu_walks_rows(const cb_microcode *m);
 void cb_cu_rows(cb_cu_micro *x);
 
 /* Whether it is a sum or an extreme over the row alone. */

@@ -11,9 +11,19 @@
 #include "../../../ir/work.h"
 #include "../../../micro/sums.h"
 
-enum { COLUMN_THREADS = 64, TEAM = 16, TEAM_THREADS = 128, TOTAL_THREADS = CB_SEGMENTS };
+enum {
+    COLUMN_THREADS = 64,
+    TEAM = 16,
+    TEAM_THREADS = 128,
+    TOTAL_WARPS = 32,
+    ACROSS_MOST = 16,    /* 256 bytes of a row in f32 */
+    SLOT_THREADS = 256,  /* of blocks of slots, ... */
+    BLOCKS_ENOUGH = 528, /* ... four for each multiprocessor; of fewer ... */
+    SLOT_THREADS_MOST = 1024,
+    SHARED_MOST = 40 << 10
+};
 
-static bool is_total(const cb_microcode *m, const cb_micro *micro) {
+bool cb_cu_is_total(const cb_microcode *m, const cb_micro *micro) {
     return micro->op == CB_X_ACC && !micro->is_dead && m->acc_kind[micro->dst] == CB_X_TOTAL_SUM;
 }
 
@@ -39,7 +49,7 @@ static bool need(cb_cu_micro *x, kind_fn is_kind) {
 }
 
 void cb_cu_need_sums(cb_cu_micro *x) {
-    (void)need(x, is_total);
+    if (!x->has_leaves) (void)need(x, cb_cu_is_total);
     (void)need(x, is_piece);
     (void)need(x, is_column);
 }
@@ -93,29 +103,118 @@ void cb_cu_close_runs(cb_cu_micro *x) {
     cb_cu_add(x->code, "}\n");
 }
 
+/* A block takes `across` times four columns of a block of rows, `slots` rows at a time: a thread
+ * computes four elements of a row and puts them into shared memory, where one thread for each
+ * column adds them up in the order of rows, while the others are at the next rows. */
+typedef struct slots {
+    int across, slots, width; /* width: columns */
+} slots;
+
+static slots slots_of(const cb_microcode *m, const cb_cu_blocks *b) {
+    const int64_t quads = cb_cu_div_up(m->columns, 4);
+    slots s = {.across = 1};
+    while (s.across < ACROSS_MOST && s.across < quads) s.across *= 2;
+    const int64_t blocks = cb_cu_div_up(quads, s.across) * b->n;
+    const int threads = blocks < BLOCKS_ENOUGH ? SLOT_THREADS_MOST : SLOT_THREADS;
+    s.width = 4 * s.across;
+    s.slots = CB_RUN_ROWS;
+    const int row_bytes = 2 * (int)sizeof(float) * m->n_columns * s.width;
+    while (s.slots > 1 && (s.slots * s.across > threads || s.slots * row_bytes > SHARED_MOST))
+        s.slots /= 2;
+    return s;
+}
+
+/* Text: thread `adder` adds up what is in shared memory of columns adder, adder + threads, ... of
+ * all sums. */
+static void add_slots(cb_cu_micro *x, const slots *s, int each) {
+    const cb_microcode *m = x->m;
+    cb_cu_code *c = x->code;
+    const int all = m->n_columns * s->width, threads = s->across * s->slots;
+    cb_cu_add(c, "const bool ends = first + %d >= end;\n", s->slots);
+    cb_cu_add(c, "const int left = ends ? end - first : %d;\n", s->slots);
+    cb_cu_add(c, "#pragma unroll\nfor (int i = 0; i < %d; i++) {\n", each);
+    cb_cu_add(c, "const int at = i * %d + threadIdx.x;\n", threads);
+    if (all % threads) cb_cu_add(c, "if (at >= %d) continue;\n", all);
+    if (m->columns % s->width)
+        cb_cu_add(c, "if (blockIdx.x * (I)%d + at %% %d >= COLUMNS) continue;\n", s->width,
+                  s->width);
+    cb_cu_add(c, "const float *const from = &slots[turn][0][0] + at / %d * %d + at %% %d;\n",
+              s->width, s->slots * s->width, s->width);
+    cb_cu_add(c, "float sum = c[i];\n");
+    cb_cu_add(c, "#pragma unroll 8\nfor (int r = 0; r < left; r++) sum += from[r * %d];\n",
+              s->width);
+    cb_cu_add(c, "c[i] = sum;\n");
+    cb_cu_add(c, "if (ends || (first + %d - begin) %% %d == 0) {\n", s->slots, CB_RUN_ROWS);
+    for (int k = 0; k < m->n_columns; k++) {
+        if (m->stream[m->column[k].stream].tile < 0) continue;
+        cb_cu_add(c, "if (at / %d == %d) b[i] += sum, c[i] = 0;\n", s->width, k);
+    }
+    cb_cu_add(c, "}\n}\n");
+}
+
+/* Text: sums of the block go where they belong. */
+static void close_slots(cb_cu_micro *x, const slots *s, const cb_cu_blocks *b, int each) {
+    const cb_microcode *m = x->m;
+    cb_cu_code *c = x->code;
+    const int all = m->n_columns * s->width, threads = s->across * s->slots;
+    cb_cu_add(c, "#pragma unroll\nfor (int i = 0; i < %d; i++) {\n", each);
+    cb_cu_add(c, "const int at = i * %d + threadIdx.x;\n", threads);
+    if (all % threads) cb_cu_add(c, "if (at >= %d) continue;\n", all);
+    cb_cu_add(c, "const I column = blockIdx.x * (I)%d + at %% %d;\n", s->width, s->width);
+    cb_cu_add(c, "if (column >= COLUMNS) continue;\n");
+    for (int k = 0; k < m->n_columns; k++) {
+        const cb_x_columns *column = &m->column[k];
+        const cb_x_stream *stream = &m->stream[column->stream];
+        const char *sum = stream->tile >= 0 ? "b[i]" : "c[i]";
+        cb_cu_add(c, "if (at / %d == %d) ", s->width, k);
+        if (b->n > 1) {
+            cb_cu_add(c, "p%d[block * COLUMNS + column] = %s;\n",
+                      partial_param(x, stream, b->n, true), sum);
+        } else {
+            cb_cu_add(c, "narrow(&p%d[column], %s%s);\n", operand_param(x, column->tensor), sum,
+                      column->is_mean ? " / (float)ROWS" : "");
+        }
+    }
+    cb_cu_add(c, "}\n");
+}
+
 static void column_kernel(cb_cu_micro *x, const cb_cu_blocks *b) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
-    const int64_t quads = cb_cu_div_up(m->columns, 4);
+    const slots s = slots_of(m, b);
+    const int threads = s.across * s.slots,
+              each = (int)cb_cu_div_up(m->n_columns * s.width, threads);
     cb_cu_begin(c);
     cb_cu_head(x, 4);
-    cb_cu_add(c, "const I col = (blockIdx.x * (I)%d + threadIdx.x) * V, block = blockIdx.y;\n",
-              COLUMN_THREADS);
-    cb_cu_add(c, "if (col >= COLUMNS) return;\nconst int n = %s;\n",
-              x->is_guarded ? "COLUMNS - col < V ? COLUMNS - col : V" : "V");
+    cb_cu_add(c, "__shared__ __align__(16) float slots[2][%d][%d];\n", m->n_columns,
+              s.slots * s.width);
+    cb_cu_add(c, "const unsigned quad = threadIdx.x %% %d, slot = threadIdx.x / %d;\n", s.across,
+              s.across);
+    cb_cu_add(c, "const I col = (blockIdx.x * (I)%d + quad) * V, block = blockIdx.y;\n", s.across);
+    cb_cu_add(c, "const int n = %s;\n",
+              x->is_guarded ? "COLUMNS < col + V ? (int)(COLUMNS - col) : V" : "V");
     cb_cu_once(x);
-    for (int k = 0; k < m->n_columns; k++)
-        cb_cu_add(c, "float c%d[V] = {}, b%d[V] = {};\n", m->column[k].stream, m->column[k].stream);
+    cb_cu_add(c, "float c[%d] = {}, b[%d] = {};\nint turn = 0;\n", each, each);
     cb_cu_block_bounds(x, b);
-    cb_cu_add(c, "for (I row = begin; row < end; row++) {\nconst I e = row * COLUMNS + col;\n");
+    cb_cu_add(c, "#pragma unroll 1\nfor (I first = begin; first < end; first += %d, turn ^= 1) {\n",
+              s.slots);
+    cb_cu_add(c, "const I row = first + slot, e = row * COLUMNS + col;\n");
+    cb_cu_add(c, "if (row < end && col < COLUMNS) {\n");
+    for (int k = 0; k < m->n_columns; k++)
+        cb_cu_add(c, "float c%d[V] = {};\n", m->column[k].stream);
     cb_cu_row_numbers(x);
     cb_cu_kept_numbers(x);
     cb_cu_body(x);
-    cb_cu_close_runs(x);
+    for (int k = 0; k < m->n_columns; k++)
+        cb_cu_add(c, "store(slots[turn][%d] + (slot * %d + quad) * V, c%d, true, V);\n", k,
+                  s.across, m->column[k].stream);
+    cb_cu_add(c, "}\n__syncthreads();\n");
+    add_slots(x, &s, each);
     cb_cu_add(c, "}\n");
-    for (int k = 0; k < m->n_columns; k++) cb_cu_close_column(x, &m->column[k], b);
-    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(quads, COLUMN_THREADS), (uint32_t)b->n, 1},
-              COLUMN_THREADS);
+    close_slots(x, &s, b, each);
+    const int64_t quads = cb_cu_div_up(m->columns, 4);
+    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(quads, s.across), (uint32_t)b->n, 1},
+              (uint32_t)threads);
 }
 
 /* Blocks of one sum, in order. */
@@ -123,7 +222,7 @@ static void finish_column(cb_cu_micro *x, const cb_x_columns *column, const cb_c
     cb_cu_code *c = x->code;
     const int from = partial_param(x, &x->m->stream[column->stream], b->n, false),
               to = operand_param(x, column->tensor), n_block = cb_cu_count(c, b->n);
-    cb_cu_add(c, "float sum = 0;\n#pragma unroll 4\n");
+    cb_cu_add(c, "float sum = 0;\n#pragma unroll 16\n");
     cb_cu_add(c,
               "for (unsigned block = 0; block < (unsigned)p%d; block++) sum += p%d[block * n + "
               "col];\n",
@@ -221,36 +320,43 @@ static const char *rounding_of(const cb_cu_micro *x, uint32_t tensor) {
 
 /* ---- totals ---------------------------------------------------------------------------------- */
 
-/* One block: a thread for each segment, then one for all; and what is computed from totals. */
-static void finish_totals(cb_cu_micro *x, const uint64_t *leaves_at) {
+/* Text: s<number>, from leaves in memory. A warp takes each segment. */
+static void finish_total(cb_cu_micro *x, const cb_x_total *total, uint64_t leaves_at) {
+    cb_cu_code *c = x->code;
+    const int64_t count = x->m->rows * x->m->columns, segment = cb_segment_of(count),
+                  segments = cb_cu_div_up(count, segment);
+    const int p = cb_cu_param_of(c, (cb_cu_param){CB_CU_EXTRA, 0, leaves_at}, "float", false),
+              leaves = cb_cu_count(c, cb_cu_div_up(count, CB_X_LEAF));
+    cb_cu_add(c, "float s%d;\n", total->number);
+    if (segments > 1) {
+        const int each = cb_cu_count(c, segment / CB_X_LEAF), n = cb_cu_count(c, segments);
+        cb_cu_add(c, "#pragma unroll 1\nfor (uint64_t i = threadIdx.x / 32; i < p%d; i += %d) {\n",
+                  n, TOTAL_WARPS);
+        cb_cu_add(c, "const uint64_t last = (i + 1) * p%d;\n", each);
+        cb_cu_add(c,
+                  "const float sum = pairs_of_warp(p%d, i * p%d, last < p%d ? last : p%d);\n"
+                  "if (threadIdx.x %% 32 == 0) part[i] = sum;\n}\n",
+                  p, each, leaves, leaves);
+        cb_cu_add(c, "__syncthreads();\ns%d = pairs_of_warp(part, 0, p%d)", total->number, n);
+    } else {
+        cb_cu_add(c, "s%d = pairs_of_warp(p%d, 0, p%d)", total->number, p, leaves);
+    }
+    if (total->is_mean) cb_cu_add(c, " / (float)p%d", cb_cu_count(c, count));
+    cb_cu_add(c, ";\n");
+}
+
+/* One block: totals, and what is computed from them. */
+static void finish_totals(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
-    const int64_t count = m->rows * m->columns, segment = cb_segment_of(count);
+    const int64_t count = m->rows * m->columns;
+    const bool has_parts = m->n_total && cb_cu_div_up(count, cb_segment_of(count)) > 1;
     cb_cu_begin(c);
-    const bool has_parts = cb_cu_div_up(count, segment) > 1;
-    if (m->n_total && has_parts) cb_cu_add(c, "__shared__ float part[%d];\n", TOTAL_THREADS);
+    if (has_parts) cb_cu_add(c, "__shared__ float part[%d];\n", CB_SEGMENTS);
     cb_cu_once(x);
     for (int k = 0; k < m->n_total; k++) {
-        const cb_cu_param at = {CB_CU_EXTRA, 0, leaves_at[k]};
-        const int p = cb_cu_param_of(c, at, "float", false),
-                  each = cb_cu_count(c, segment / CB_X_LEAF),
-                  leaves = cb_cu_count(c, cb_cu_div_up(count, CB_X_LEAF));
-        cb_cu_add(c, "float s%d;\n{ counter leaves = {};\n", m->total[k].number);
-        cb_cu_add(c,
-                  "#pragma unroll 1\nfor (uint64_t i = threadIdx.x * p%d; i < (threadIdx.x + 1) * "
-                  "p%d && i < p%d; "
-                  "i++) leaves.push(p%d[i]);\n",
-                  each, each, leaves, p);
-        if (has_parts) {
-            if (k > 0) cb_cu_add(c, "__syncthreads();\n"); /* the total before has been read */
-            cb_cu_add(c, "part[threadIdx.x] = leaves.sum();\n__syncthreads();\n");
-            cb_cu_add(c, "s%d = pairs_of(part, (int)p%d)", m->total[k].number,
-                      cb_cu_count(c, cb_cu_div_up(count, segment)));
-        } else {
-            cb_cu_add(c, "s%d = leaves.sum()", m->total[k].number);
-        }
-        if (m->total[k].is_mean) cb_cu_add(c, " / (float)p%d", cb_cu_count(c, count));
-        cb_cu_add(c, "; }\n");
+        if (has_parts && k > 0) cb_cu_add(c, "__syncthreads();\n"); /* the last was read */
+        finish_total(x, &m->total[k], x->leaves_at[k]);
     }
     cb_cu_add(c, "if (threadIdx.x) return;\n");
     for (int k = 0; k < m->n_total; k++) {
@@ -267,33 +373,42 @@ static void finish_totals(cb_cu_micro *x, const uint64_t *leaves_at) {
     for (int k = 0; k < m->n_give; k++) {
         cb_cu_narrow_number(x, operand_param(x, m->give[k].tensor), "0", m->give[k].number);
     }
-    cb_cu_end(c, (cb_cu_grid){1, 1, 1}, TOTAL_THREADS);
+    cb_cu_end(c, (cb_cu_grid){1, 1, 1}, has_parts ? 32 * TOTAL_WARPS : 32);
 }
 
-static void sum_totals(cb_cu_micro *x) {
+void cb_cu_place_leaves(cb_cu_micro *x) {
+    const int64_t leaves = cb_cu_div_up(x->m->rows * x->m->columns, CB_X_LEAF);
+    for (int k = 0; k < x->m->n_total; k++)
+        x->leaves_at[k] = cb_cu_extra(x->code, (uint64_t)leaves * sizeof(float));
+}
+
+int cb_cu_leaves_param(cb_cu_micro *x, int acc) {
+    int k = 0;
+    while (x->m->total[k].acc != acc) k++;
+    return cb_cu_param_of(x->code, (cb_cu_param){CB_CU_EXTRA, 0, x->leaves_at[k]}, "float", true);
+}
+
+static void sum_leaves(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
-    cb_cu_code *c = x->code;
     const int64_t leaves = cb_cu_div_up(m->rows * m->columns, CB_X_LEAF);
-    uint64_t leaves_at[CB_X_TOTALS];
-    for (int k = 0; k < m->n_total; k++)
-        leaves_at[k] = cb_cu_extra(c, (uint64_t)leaves * sizeof(float));
     cb_cu_forget(x);
-    if (need(x, is_total)) {
-        team_kernel(x, is_total, leaves, CB_X_LEAF);
-        for (int k = 0; k < m->n_total; k++) {
-            const cb_cu_param at = {CB_CU_EXTRA, 0, leaves_at[k]};
-            const int p = cb_cu_param_of(c, at, "float", true);
-            cb_cu_add(c, "{ const float sum = fold(a%d);\nif (t == 0) p%d[run] = sum; }\n",
-                      m->total[k].acc, p);
-        }
-        end_teams(x, leaves);
+    for (int k = 0; k < m->n_micro; k++) {
+        const bool stores = m->micro[k].op == CB_X_STORE && !m->micro[k].is_dead &&
+                            m->stream[m->micro[k].dst].source != CB_X_TILE;
+        if (x->stores_with_leaves && stores) cb_cu_need(x, k);
     }
-    if (m->n_total || m->n_give) finish_totals(x, leaves_at);
+    if (!need(x, cb_cu_is_total)) return;
+    team_kernel(x, cb_cu_is_total, leaves, CB_X_LEAF);
+    for (int k = 0; k < m->n_total; k++)
+        cb_cu_add(x->code, "{ const float sum = fold(a%d);\nif (t == 0) p%d[run] = sum; }\n",
+                  m->total[k].acc, cb_cu_leaves_param(x, m->total[k].acc));
+    end_teams(x, leaves);
 }
 
 void cb_cu_sums(cb_cu_micro *x) {
     x->has_tiles = false;
     sum_columns(x);
     sum_pieces(x);
-    sum_totals(x);
+    if (!x->has_leaves) sum_leaves(x);
+    if (x->m->n_total || x->m->n_give) finish_totals(x);
 }

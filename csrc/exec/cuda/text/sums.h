@@ -9,6 +9,12 @@
 void cb_cu_need_sums(cb_cu_micro *x);
 void cb_cu_sums(cb_cu_micro *x);
 
+/* Memory for the leaves of totals. */
+void cb_cu_place_leaves(cb_cu_micro *x);
+bool cb_cu_is_total(const cb_microcode *m, const cb_micro *micro);
+/* The parameter of the leaves that accumulator `acc` makes. */
+int cb_cu_leaves_param(cb_cu_micro *x, int acc);
+
 /* Sums over columns are those of blocks of rows, put together in order. */
 typedef struct cb_cu_blocks {
     int64_t n, rows;
