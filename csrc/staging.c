@@ -4,9 +4,8 @@ cb_status cb_staging_init(cb_staging *s, const cb_backend *backend, void *device
                           cb_arena *arena, cb_error *err) {
     *s = (cb_staging){.backend = backend, .device = device};
     if (backend->is_host) return CB_OK;
-    s->block = CB_NEW(arena, void *, n_slot);
-    s->is_there = CB_NEW(arena, bool, n_slot);
-    if (!s->block || !s->is_there) return cb_no_memory(err);
+    CB_TRY_NEW(s->block, arena, n_slot, err);
+    CB_TRY_NEW(s->is_there, arena, n_slot, err);
     s->n_slot = (uint32_t)n_slot;
     return CB_OK;
 }

@@ -26,4 +26,12 @@ char *cb_arena_strdup(cb_arena *a, const char *text, size_t length); /* adds the
 
 #define CB_NEW(arena, type, count) ((type *)cb_arena_get((arena), (size_t)(count), sizeof(type)))
 
+/* The same for the pointer `to`, whose type it takes; returns CB_NOMEM from the calling function if
+ * there is no memory. */
+#define CB_TRY_NEW(to, arena, count, err)                            \
+    do {                                                             \
+        (to) = cb_arena_get((arena), (size_t)(count), sizeof *(to)); \
+        if (!(to)) return cb_no_memory(err);                         \
+    } while (0)
+
 #endif

@@ -336,10 +336,10 @@ static cb_status write_frontier(maker *m, cb_frontier *f, cb_arena *arena, cb_er
     size_t n = m->leavers.len;
     f->n_step = 1;
     for (size_t i = 0; i < n; i++) f->n_step += m->leavers.at[i].n_part;
-    f->step = CB_NEW(arena, cb_frontier_step, f->n_step);
-    f->point = CB_NEW(arena, cb_frontier_point, n + 1);
+    CB_TRY_NEW(f->step, arena, f->n_step, err);
+    CB_TRY_NEW(f->point, arena, n + 1, err);
     leaver *spare = CB_NEW(m->scratch, leaver, n);
-    if (!f->step || !f->point || !spare) return cb_no_memory(err);
+    if (!spare) return cb_no_memory(err);
     *f->step = m->start;
     write_steps(m, f, sort_by_price(m->leavers.at, spare, n));
     return CB_OK;
@@ -353,8 +353,8 @@ static cb_status make(maker *m, cb_frontier *f, cb_arena *arena, cb_error *err) 
     CB_TRY(check_times(net, err));
     CB_TRY(cb_flow_build(&m->flow, m->scratch, net->n_node, net->n_arc, net->from, net->to, err));
     f->n_node = net->n_node;
-    f->leaves = CB_NEW(arena, uint32_t, net->n_node);
-    if (!f->leaves || !allocate(m)) return cb_no_memory(err);
+    CB_TRY_NEW(f->leaves, arena, net->n_node, err);
+    if (!allocate(m)) return cb_no_memory(err);
     CB_TRY(find_undecided(m, f, &n_order, err));
     CB_TRY(add_pieces(m, 0, n_order, err));
     CB_TRY(allocate_small(m, err));

@@ -60,8 +60,7 @@ static void cpu_destroy(void *handle) {
 
 static cb_status prepare(state *s, cb_error *err) {
     const cb_program *p = s->x.program;
-    s->top = CB_NEW(&s->x.memory, uint64_t, p->n_group);
-    if (!s->top) return cb_no_memory(err);
+    CB_TRY_NEW(s->top, &s->x.memory, p->n_group, err);
     for (uint32_t g = 0; g < p->n_group; g++) {
         const uint64_t runs = group_top(p, &p->group[g]), moves = moves_top(p, g);
         s->top[g] = runs > moves ? runs : moves;

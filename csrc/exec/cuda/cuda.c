@@ -134,8 +134,7 @@ static cb_status write_code(executable *x, cb_arena *texts, cb_error *err) {
 static cb_status compile_code(executable *x, cb_arena *texts, cb_error *err) {
     CB_TRY(write_code(x, texts, err));
     const size_t n = x->code.kernels.len;
-    x->function = CB_NEW(&x->memory, void *, n);
-    if (!x->function) return cb_no_memory(err);
+    CB_TRY_NEW(x->function, &x->memory, n, err);
     if (n == 0) return CB_OK;
     return cb_cu_parts_make(&x->parts, &x->code, x->d, texts, x->function, err);
 }
@@ -150,11 +149,10 @@ static cb_status make_code(executable *x, cb_error *err) {
 
 static cb_status make_lists(executable *x, cb_error *err) {
     const size_t n = x->code.params.len;
-    x->value = CB_NEW(&x->memory, uint64_t, n);
-    x->parameter = CB_NEW(&x->memory, void *, n);
-    x->event = CB_NEW(&x->memory, void *, x->program->n_group + 1);
-    x->known = CB_NEW(&x->memory, const void *, x->program->n_input + x->program->n_output);
-    if (!x->value || !x->parameter || !x->event || !x->known) return cb_no_memory(err);
+    CB_TRY_NEW(x->value, &x->memory, n, err);
+    CB_TRY_NEW(x->parameter, &x->memory, n, err);
+    CB_TRY_NEW(x->event, &x->memory, x->program->n_group + 1, err);
+    CB_TRY_NEW(x->known, &x->memory, x->program->n_input + x->program->n_output, err);
     for (size_t k = 0; k < n; k++) x->parameter[k] = &x->value[k];
     return CB_OK;
 }

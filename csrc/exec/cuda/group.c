@@ -56,8 +56,7 @@ static cb_status without_locals(cb_cu_code *code, const cb_group *g, cb_program 
                                 cb_arena *scratch, cb_error *err) {
     const cb_program *p = code->program;
     *out = *p;
-    out->operand = CB_NEW(scratch, cb_operand, p->n_operand);
-    if (!out->operand) return cb_no_memory(err);
+    CB_TRY_NEW(out->operand, scratch, p->n_operand, err);
     memcpy(out->operand, p->operand, p->n_operand * sizeof *p->operand);
     for (uint32_t k = 0; k < p->n_operand; k++) {
         cb_operand *o = &out->operand[k];
@@ -86,8 +85,7 @@ static cb_status add_each(cb_cu_code *code, const cb_group *g, cb_arena *scratch
 
 static cb_status make_locals(cb_cu_code *code, cb_error *err) {
     if (code->local_at) return CB_OK;
-    code->local_at = CB_NEW(code->arena, uint64_t, code->program->n_local);
-    if (!code->local_at) return cb_no_memory(err);
+    CB_TRY_NEW(code->local_at, code->arena, code->program->n_local, err);
     memset(code->local_at, 0xFF, code->program->n_local * sizeof *code->local_at);
     return CB_OK;
 }

@@ -24,8 +24,7 @@ typedef struct job {
 static cb_status share_out(job *j, const cb_cu_code *code, cb_arena *texts, cb_error *err) {
     const size_t n = code->kernels.len, wanted = n / KERNELS_AT_LEAST;
     j->n = wanted > CB_CU_PARTS ? CB_CU_PARTS : wanted > 1 ? (uint32_t)wanted : 1;
-    j->part = CB_NEW(texts, uint32_t, n);
-    if (!j->part) return cb_no_memory(err);
+    CB_TRY_NEW(j->part, texts, n, err);
     for (uint32_t i = 0; i < j->n; i++) {
         cb_str_init(&j->source[i], texts);
         cb_str_add(&j->source[i], code->includes.at, code->includes.len);

@@ -127,8 +127,8 @@ static cb_status sort_buffers(state *s, bool by_last, uint32_t **begin_out, uint
 static cb_status sort_locals(state *s, cb_error *err) {
     const cb_program *p = s->x.program;
     uint32_t *begin = CB_NEW(&s->x.memory, uint32_t, (size_t)p->n_group + 2);
-    s->locals = CB_NEW(&s->x.memory, uint32_t, p->n_local);
-    if (!begin || !s->locals) return cb_no_memory(err);
+    CB_TRY_NEW(s->locals, &s->x.memory, p->n_local, err);
+    if (!begin) return cb_no_memory(err);
     for (uint32_t l = 0; l < p->n_local; l++) begin[p->locals[l].group + 2]++;
     for (uint32_t g = 0; g < p->n_group; g++) begin[g + 1] += begin[g];
     for (uint32_t l = 0; l < p->n_local; l++) s->locals[begin[p->locals[l].group + 1]++] = l;

@@ -7,9 +7,8 @@
 /* The nodes that leave at each step, side by side. */
 static cb_status sort_nodes(maker *m, cb_error *err) {
     const cb_frontier *f = &m->t->frontier;
-    m->begin = CB_NEW(m->scratch, uint32_t, f->n_step + 1);
-    m->node = CB_NEW(m->scratch, uint32_t, f->n_node);
-    if (!m->begin || !m->node) return cb_no_memory(err);
+    CB_TRY_NEW(m->begin, m->scratch, f->n_step + 1, err);
+    CB_TRY_NEW(m->node, m->scratch, f->n_node, err);
     for (uint32_t v = 0; v < f->n_node; v++) {
         if (f->leaves[v] != 0 && f->leaves[v] != CB_NONE) m->begin[f->leaves[v]]++;
     }

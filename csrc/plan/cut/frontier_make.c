@@ -240,8 +240,7 @@ static cb_status keep_best(maker *m, cb_error *err) {
                        "raise a saved_limit");
     }
     cb_sort(m->found.at, n, sizeof *m->found.at, compare_points);
-    t->point = CB_NEW(m->arena, cb_tradeoff, n);
-    if (!t->point) return cb_no_memory(err);
+    CB_TRY_NEW(t->point, m->arena, n, err);
     for (size_t i = 0; i < n; i++) {
         const cb_tradeoff *point = &m->found.at[i];
         if (t->n_point > 0 && point->time_ps >= t->point[t->n_point - 1].time_ps) continue;

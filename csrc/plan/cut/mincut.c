@@ -156,11 +156,10 @@ static cb_status build_network(cb_cut *cut, cb_arena *arena, cb_arena *scratch, 
         !number_members(cut, arena, &n) || !add_arcs(cut, &a, &n))
         return cb_no_memory(err);
     uint32_t n_arc = (uint32_t)a.from.len, n_cost = cut->n_run + cut->n_save + cut->n_inner;
-    cut->capacity = CB_NEW(arena, int64_t, n_arc);
-    cut->recompute = CB_NEW(arena, bool, cut->f->n_unit);
-    cut->saved = CB_NEW(arena, bool, p->n_storage);
-    cut->hoist = CB_NEW(arena, bool, p->n_op);
-    if (!cut->capacity || !cut->recompute || !cut->saved || !cut->hoist) return cb_no_memory(err);
+    CB_TRY_NEW(cut->capacity, arena, n_arc, err);
+    CB_TRY_NEW(cut->recompute, arena, cut->f->n_unit, err);
+    CB_TRY_NEW(cut->saved, arena, p->n_storage, err);
+    CB_TRY_NEW(cut->hoist, arena, p->n_op, err);
     cut->run_cost = cut->capacity;
     cut->save_cost = cut->capacity + cut->n_run;
     cut->inner_cost = cut->save_cost + cut->n_save;

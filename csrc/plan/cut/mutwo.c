@@ -67,16 +67,15 @@ static cb_status open_selection(selection *z, const cb_facts *f, cb_error *err) 
     const cb_problem *p = f->p;
     *z = (selection){.f = f};
     cb_arena_init(&z->arena, f->alloc);
-    z->mode = CB_NEW(&z->arena, uint8_t, p->n_op);
-    z->bytes = CB_NEW(&z->arena, uint64_t, p->n_op);
-    z->idle = CB_NEW(&z->arena, double, p->n_op);
-    z->ratio = CB_NEW(&z->arena, double, p->n_op);
-    z->seen_in = CB_NEW(&z->arena, uint32_t, p->n_op);
+    CB_TRY_NEW(z->mode, &z->arena, p->n_op, err);
+    CB_TRY_NEW(z->bytes, &z->arena, p->n_op, err);
+    CB_TRY_NEW(z->idle, &z->arena, p->n_op, err);
+    CB_TRY_NEW(z->ratio, &z->arena, p->n_op, err);
+    CB_TRY_NEW(z->seen_in, &z->arena, p->n_op, err);
     double *until = CB_NEW(&z->arena, double, (size_t)f->n_base + 1);
     uint32_t *last = CB_NEW(&z->arena, uint32_t, p->n_storage);
     uint32_t *first = CB_NEW(&z->arena, uint32_t, p->n_storage);
-    if (!z->mode || !z->bytes || !z->idle || !z->ratio || !z->seen_in || !until || !last || !first)
-        return cb_no_memory(err);
+    if (!until || !last || !first) return cb_no_memory(err);
     find_uses(f, last, first);
     sum_up(z, last, first, until);
     return CB_OK;

@@ -111,11 +111,11 @@ static void find_readers(const cb_facts *f, uint32_t *seen, uint32_t *count, uin
 static cb_status list_readers(const cb_facts *f, cb_arena *arena, cb_explanation *e,
                               cb_error *err) {
     const cb_problem *p = f->p;
-    e->reader_begin = CB_NEW(arena, uint32_t, (size_t)p->n_storage + 1);
-    e->reader = CB_NEW(arena, uint32_t, p->in_begin[p->n_op]);
+    CB_TRY_NEW(e->reader_begin, arena, (size_t)p->n_storage + 1, err);
+    CB_TRY_NEW(e->reader, arena, p->in_begin[p->n_op], err);
     uint32_t *at = CB_NEW(arena, uint32_t, p->n_storage);
     uint32_t *seen = CB_NEW(arena, uint32_t, p->n_storage);
-    if (!e->reader_begin || !e->reader || !at || !seen) return cb_no_memory(err);
+    if (!at || !seen) return cb_no_memory(err);
     find_readers(f, seen, e->reader_begin + 1, NULL);
     for (uint32_t s = 0; s < p->n_storage; s++) {
         at[s] = e->reader_begin[s];
@@ -157,8 +157,8 @@ cb_status cb_explanation_make(const cb_problem *p, const cb_plan *plan, cb_arena
     CB_TRY(cb_facts_make(p, plan->device, arena, &facts, err));
     CB_TRY(cb_follow_schedule(&facts, &plan->schedule, err));
     bool *seen = CB_NEW(arena, bool, p->n_storage), *alive = CB_NEW(arena, bool, p->n_storage);
-    e.line = CB_NEW(arena, cb_explained, p->n_storage);
-    if (!seen || !alive || !e.line) return cb_no_memory(err);
+    CB_TRY_NEW(e.line, arena, p->n_storage, err);
+    if (!seen || !alive) return cb_no_memory(err);
     e.base = facts.base;
     e.held_bytes = cb_held_bytes(&facts);
     collect(&facts, &e, seen);

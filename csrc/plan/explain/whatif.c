@@ -89,14 +89,13 @@ static cb_status take_stock(cb_whatif *w, const cb_schedule *s, cb_error *err) {
     w->peak_bytes = w->sim.peak;
     w->saved_bytes = w->sim.saved;
     w->time_ps = w->sim.time_ps;
-    w->start = CB_NEW(&w->arena, uint32_t, f->n_base);
-    w->need = CB_NEW(&w->arena, uint32_t, f->p->n_storage);
-    w->life_begin = CB_NEW(&w->arena, uint32_t, (size_t)f->p->n_storage + 1);
-    w->asked_in = CB_NEW(&w->arena, uint32_t, f->n_unit);
-    w->again = CB_NEW(&w->arena, bool, f->n_unit);
+    CB_TRY_NEW(w->start, &w->arena, f->n_base, err);
+    CB_TRY_NEW(w->need, &w->arena, f->p->n_storage, err);
+    CB_TRY_NEW(w->life_begin, &w->arena, (size_t)f->p->n_storage + 1, err);
+    CB_TRY_NEW(w->asked_in, &w->arena, f->n_unit, err);
+    CB_TRY_NEW(w->again, &w->arena, f->n_unit, err);
     bool *ran = CB_NEW(&w->arena, bool, f->n_unit);
-    if (!w->start || !w->need || !w->life_begin || !w->asked_in || !w->again || !ran)
-        return cb_no_memory(err);
+    if (!ran) return cb_no_memory(err);
     note_reruns(w, s, ran);
     for (uint32_t k = 0; k < f->n_base; k++) w->start[k] = CB_NONE;
     for (uint32_t i = 0; i < f->p->n_storage; i++) w->need[i] = CB_NONE;

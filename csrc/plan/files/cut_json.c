@@ -47,8 +47,7 @@ static cb_status solve_own(const cb_facts *f, cb_preset preset, cb_arena *arena,
     CB_TRY(cb_cut_init(cut, f, arena, err));
     CB_TRY(cb_cut_preset(cut, preset, err));
     *a = (answer){.flow = &cut->flow, .capacity = cut->capacity};
-    a->saved = CB_NEW(arena, uint32_t, cut->n_save);
-    if (!a->saved) return cb_no_memory(err);
+    CB_TRY_NEW(a->saved, arena, cut->n_save, err);
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t op = cut->run_op[cut->save_run[i]];
         if (!cut->saved[cut->save_storage[i]]) continue;
@@ -122,11 +121,9 @@ cb_status cb_cut_to_json(const cb_problem *p, cb_preset preset, cb_alloc *alloc,
     double start = clock ? clock() : 0;
     cb_arena_init(&scratch, alloc);
     CB_TRY_DONE(cb_facts_make(p, cb_device_find("cpu"), &scratch, &facts, err));
-    if (preset == CB_PRESET_TORCH_COMPAT) {
+    if (preset == CB_PRESET_TORCH_COMPAT)
         CB_TRY_DONE(solve_torch(&facts, &scratch, &torch, &a, err));
-    } else {
-        CB_TRY_DONE(solve_own(&facts, preset, &scratch, &cut, &a, err));
-    }
+    else CB_TRY_DONE(solve_own(&facts, preset, &scratch, &cut, &a, err));
     double seconds = clock ? clock() - start : -1;
     CB_TRY_DONE(write_answer(&facts, preset, &a, seconds, json, err));
     if (network) CB_TRY_DONE(write_network(&a, &scratch, network, err));

@@ -378,10 +378,9 @@ static cb_status read_regions(const reader *r, const cb_json *root) {
     if (!cb_json_get(root, "regions")) return CB_OK;
     CB_TRY(cb_json_want(root, "regions", CB_JSON_ARRAY, &list, r->err));
     p->n_region = list->n;
-    p->region_name = CB_NEW(&p->arena, const char *, list->n);
-    p->region_parent = CB_NEW(&p->arena, uint32_t, list->n);
-    p->region_limit = CB_NEW(&p->arena, uint64_t, list->n);
-    if (!p->region_name || !p->region_parent || !p->region_limit) return cb_no_memory(r->err);
+    CB_TRY_NEW(p->region_name, &p->arena, list->n, r->err);
+    CB_TRY_NEW(p->region_parent, &p->arena, list->n, r->err);
+    CB_TRY_NEW(p->region_limit, &p->arena, list->n, r->err);
     for (const cb_json *c = list->as.child; c; c = c->next, id++) {
         CB_TRY(want_object(r, c, "region"));
         CB_TRY(cb_known_keys(c, "region", known, 3, r->err));
@@ -442,8 +441,7 @@ static cb_status read_ends(const reader *r, const cb_json *root, const char *key
                            uint32_t **ids) {
     const cb_json *list;
     CB_TRY(cb_json_want(root, key, CB_JSON_ARRAY, &list, r->err));
-    *ids = CB_NEW(&r->p->arena, uint32_t, list->n);
-    if (!*ids) return cb_no_memory(r->err);
+    CB_TRY_NEW(*ids, &r->p->arena, list->n, r->err);
     *n = list->n;
     return read_ids(r, list, key, *ids);
 }

@@ -485,24 +485,21 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
                         cb_facts *out, cb_error *err) {
     cb_facts f = {.p = p, .device = device, .alloc = arena->alloc};
     if (!number_units(&f, arena)) return cb_no_memory(err);
-    f.time_ps = CB_NEW(arena, int64_t, f.n_unit);
-    f.cost_ps = CB_NEW(arena, int64_t, f.n_unit);
-    f.again_bytes = CB_NEW(arena, uint64_t, f.n_unit);
-    f.gives = CB_NEW(arena, bool, f.n_unit);
-    f.root = CB_NEW(arena, uint32_t, p->n_storage);
-    f.once = CB_NEW(arena, bool, f.n_unit);
-    f.held = CB_NEW(arena, bool, p->n_storage);
-    f.scope = CB_NEW(arena, uint32_t, p->n_storage);
-    f.wish = CB_NEW(arena, uint8_t, f.n_unit);
-    f.wish_value = CB_NEW(arena, uint32_t, f.n_unit);
-    f.base = CB_NEW(arena, uint32_t, p->n_op);
-    f.position = CB_NEW(arena, uint32_t, f.n_unit);
+    CB_TRY_NEW(f.time_ps, arena, f.n_unit, err);
+    CB_TRY_NEW(f.cost_ps, arena, f.n_unit, err);
+    CB_TRY_NEW(f.again_bytes, arena, f.n_unit, err);
+    CB_TRY_NEW(f.gives, arena, f.n_unit, err);
+    CB_TRY_NEW(f.root, arena, p->n_storage, err);
+    CB_TRY_NEW(f.once, arena, f.n_unit, err);
+    CB_TRY_NEW(f.held, arena, p->n_storage, err);
+    CB_TRY_NEW(f.scope, arena, p->n_storage, err);
+    CB_TRY_NEW(f.wish, arena, f.n_unit, err);
+    CB_TRY_NEW(f.wish_value, arena, f.n_unit, err);
+    CB_TRY_NEW(f.base, arena, p->n_op, err);
+    CB_TRY_NEW(f.position, arena, f.n_unit, err);
     bool *needed = CB_NEW(arena, bool, p->n_op);
     uint32_t *mutator = CB_NEW(arena, uint32_t, p->n_storage);
-    if (!f.time_ps || !f.cost_ps || !f.again_bytes || !f.gives || !f.root || !f.once || !f.held ||
-        !f.scope || !f.wish || !f.wish_value || !f.base || !f.position || !needed || !mutator) {
-        return cb_no_memory(err);
-    }
+    if (!needed || !mutator) return cb_no_memory(err);
     for (uint32_t op = 0; op < p->n_op; op++) f.time_ps[op] = cb_op_time_ps(p, op, device);
     find_roots(p, f.root);
     mark_needed(&f, needed);

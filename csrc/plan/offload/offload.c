@@ -116,9 +116,9 @@ static cb_status find_floor(offload_chooser *z, cb_error *err) {
 static cb_status start(offload_chooser *z, cb_cut *cut, cb_sim *sim, cb_error *err) {
     cb_arena *a = z->arena;
     bool *forced = CB_NEW(a, bool, z->f->p->n_op);
-    z->base = CB_NEW(a, cb_candidates, 1);
-    z->candidates = CB_NEW(a, cb_candidates, 1);
-    if (!forced || !z->base || !z->candidates) return cb_no_memory(err);
+    CB_TRY_NEW(z->base, a, 1, err);
+    CB_TRY_NEW(z->candidates, a, 1, err);
+    if (!forced) return cb_no_memory(err);
     z->base->alloc = z->candidates->alloc = a->alloc;
     z->runs = (cb_trial){.f = z->f,
                          .goal = z->goal,
@@ -143,8 +143,7 @@ static cb_status start(offload_chooser *z, cb_cut *cut, cb_sim *sim, cb_error *e
 
 static cb_status keep(offload_chooser *z, const cb_candidate *c, cb_candidate *out, cb_error *err) {
     *out = *c;
-    out->pair = CB_NEW(z->arena, cb_pair, c->n_pair);
-    if (!out->pair) return cb_no_memory(err);
+    CB_TRY_NEW(out->pair, z->arena, c->n_pair, err);
     if (c->n_pair > 0) memcpy(out->pair, c->pair, c->n_pair * sizeof *c->pair);
     return CB_OK;
 }

@@ -29,12 +29,11 @@ cb_status cb_offload_search_init(cb_offload_search *h, cb_trial *t, const cb_pri
     cb_arena *a = t->scratch;
     *h = (cb_offload_search){
         .t = t, .uses = uses, .cut = cut, .pairs = {.arena = a}, .next = {.arena = a}};
-    h->price = CB_NEW(a, double, f->n_base);
-    h->sum = CB_NEW(a, double, (size_t)f->n_base + 1);
-    h->need = CB_NEW(a, uint32_t, f->p->n_storage);
-    h->fetch = CB_NEW(a, bool, f->p->n_storage);
-    h->may_fetch = CB_NEW(a, bool, f->p->n_storage);
-    if (!h->price || !h->sum || !h->need || !h->fetch || !h->may_fetch) return cb_no_memory(err);
+    CB_TRY_NEW(h->price, a, f->n_base, err);
+    CB_TRY_NEW(h->sum, a, (size_t)f->n_base + 1, err);
+    CB_TRY_NEW(h->need, a, f->p->n_storage, err);
+    CB_TRY_NEW(h->fetch, a, f->p->n_storage, err);
+    CB_TRY_NEW(h->may_fetch, a, f->p->n_storage, err);
     for (int i = 0; i <= CB_OFFLOAD_LINK_PRICES; i++) h->best[i].pairs.arena = a;
     h->now.pairs.arena = a;
     h->link_ps = 1e12 / cb_link_bytes_per_s(f->p, f->device);

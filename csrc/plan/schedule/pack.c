@@ -58,9 +58,9 @@ cb_status cb_pack_init(cb_pack *z, const cb_pack_life *life, uint32_t n, cb_aren
         if (life[i].last >= n_moment) n_moment = life[i].last + 1;
     uint8_t *event = CB_NEW(arena, uint8_t, n_moment);
     uint32_t *section = CB_NEW(arena, uint32_t, (size_t)n_moment + 1);
-    z->first = CB_NEW(arena, uint32_t, n);
-    z->last = CB_NEW(arena, uint32_t, n);
-    if (!event || !section || !z->first || !z->last) return cb_no_memory(err);
+    CB_TRY_NEW(z->first, arena, n, err);
+    CB_TRY_NEW(z->last, arena, n, err);
+    if (!event || !section) return cb_no_memory(err);
     cut_time(z, event, n_moment, section);
     uint64_t sum = 0;
     for (uint32_t i = 0; i < n; i++) sum += z->last[i] - z->first[i] + 1;

@@ -219,9 +219,8 @@ typedef struct packer {
 } packer;
 
 static cb_status packer_init(packer *x, const placement *z, cb_arena *scratch, cb_error *err) {
-    x->life = CB_NEW(scratch, cb_pack_life, z->n);
-    x->id = CB_NEW(scratch, uint32_t, z->n);
-    if (!x->life || !x->id) return cb_no_memory(err);
+    CB_TRY_NEW(x->life, scratch, z->n, err);
+    CB_TRY_NEW(x->id, scratch, z->n, err);
     for (uint32_t i = 0; i < z->n; i++) {
         const item *it = &z->items[i];
         x->life[i] = (cb_pack_life){.bytes = it->bytes, .made = it->made, .last = it->last};

@@ -20,19 +20,16 @@ cb_status cb_walk_start_copies(walker *w, cb_arena *scratch, uint64_t n_instance
     lanes *m = CB_NEW(scratch, lanes, 1);
     if (!m) return cb_no_memory(w->err);
     m->link = link;
-    m->ended = CB_NEW(scratch, int64_t, p->n_op);
-    m->ready = CB_NEW(scratch, int64_t, p->n_op);
-    m->host = CB_NEW(scratch, uint32_t, p->n_op);
-    m->out_at = CB_NEW(scratch, uint32_t, p->n_op);
-    m->made_at = CB_NEW(scratch, uint32_t, p->n_op);
-    m->written = CB_NEW(scratch, uint32_t, p->n_storage);
-    m->left = CB_NEW(scratch, uint32_t, n_instance);
-    m->keeper = CB_NEW(scratch, uint32_t, n_instance);
-    m->leaving = CB_NEW(scratch, leaver, n_out);
-    m->copies = CB_NEW(scratch, host_copy, n_copy);
-    if (!m->ended || !m->ready || !m->host || !m->out_at || !m->made_at || !m->written ||
-        !m->left || !m->keeper || !m->leaving || !m->copies)
-        return cb_no_memory(w->err);
+    CB_TRY_NEW(m->ended, scratch, p->n_op, w->err);
+    CB_TRY_NEW(m->ready, scratch, p->n_op, w->err);
+    CB_TRY_NEW(m->host, scratch, p->n_op, w->err);
+    CB_TRY_NEW(m->out_at, scratch, p->n_op, w->err);
+    CB_TRY_NEW(m->made_at, scratch, p->n_op, w->err);
+    CB_TRY_NEW(m->written, scratch, p->n_storage, w->err);
+    CB_TRY_NEW(m->left, scratch, n_instance, w->err);
+    CB_TRY_NEW(m->keeper, scratch, n_instance, w->err);
+    CB_TRY_NEW(m->leaving, scratch, n_out, w->err);
+    CB_TRY_NEW(m->copies, scratch, n_copy, w->err);
     for (uint32_t op = 0; op < p->n_op; op++) m->ended[op] = -1;
     cb_fill_none(m->made_at, p->n_op);
     cb_fill_none(m->written, p->n_storage);

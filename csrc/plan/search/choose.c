@@ -27,8 +27,7 @@ static const cb_weighed *recall(const cb_memo *memo, const cb_candidate *c) {
 static cb_status remember(cb_memo *memo, const cb_candidate *c, const cb_weight *weight,
                           cb_error *err) {
     cb_weighed w = {.n_pair = c->n_pair, .weight = *weight};
-    w.pair = CB_NEW(memo->arena, cb_pair, c->n_pair);
-    if (!w.pair) return cb_no_memory(err);
+    CB_TRY_NEW(w.pair, memo->arena, c->n_pair, err);
     if (c->n_pair > 0) memcpy(w.pair, c->pair, c->n_pair * sizeof *c->pair);
     return CB_PUSH(memo->arena, memo->list, w) ? CB_OK : cb_no_memory(err);
 }
@@ -81,8 +80,7 @@ static cb_status take(cb_chooser *k, const cb_candidate *c, const cb_swept *s, u
     k->best = *c;
     k->best_bytes = bytes;
     k->swept = s;
-    k->best.pair = CB_NEW(k->arena, cb_pair, c->n_pair);
-    if (!k->best.pair) return cb_no_memory(err);
+    CB_TRY_NEW(k->best.pair, k->arena, c->n_pair, err);
     if (c->n_pair > 0) memcpy(k->best.pair, c->pair, c->n_pair * sizeof *c->pair);
     return CB_OK;
 }

@@ -96,8 +96,7 @@ cb_status cb_front_walk(cb_ladder *d, cb_error *err) {
     if (!d->front) return cb_no_memory(err);
     d->front->alloc = scratch->alloc;
     for (uint32_t job = 0; job < CB_FRONT_WALKS; job++) {
-        w.found[job] = CB_NEW(scratch, cb_candidates, 1);
-        if (!w.found[job]) return cb_no_memory(err);
+        CB_TRY_NEW(w.found[job], scratch, 1, err);
         w.found[job]->alloc = scratch->alloc;
     }
     cb_floor floor;

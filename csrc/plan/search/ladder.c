@@ -104,15 +104,12 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *thr
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;
     *d = (cb_ladder){.base = t->candidates, .whole = t->size};
-    d->may_rerun = CB_NEW(a, bool, f->n_unit);
-    if (!d->may_rerun) return cb_no_memory(err);
-    d->drops = CB_NEW(a, cb_candidates, 1);
-    if (!d->drops) return cb_no_memory(err);
+    CB_TRY_NEW(d->may_rerun, a, f->n_unit, err);
+    CB_TRY_NEW(d->drops, a, 1, err);
     d->drops->alloc = a->alloc;
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
-        d->start[i] = CB_NEW(a, double, f->n_base);
-        d->proof_start[i] = CB_NEW(a, double, f->n_base);
-        if (!d->start[i] || !d->proof_start[i]) return cb_no_memory(err);
+        CB_TRY_NEW(d->start[i], a, f->n_base, err);
+        CB_TRY_NEW(d->proof_start[i], a, f->n_base, err);
     }
     cb_facts_mark_free(f, d->may_rerun);
     set_targets(d);
@@ -172,8 +169,7 @@ static const double *start_of(const cb_ladder *d, double *const start[CB_LADDER_
 
 static cb_status keep(cb_worker *c, const cb_candidate *found, cb_candidate *out, cb_error *err) {
     *out = *found;
-    out->pair = CB_NEW(c->t->scratch, cb_pair, found->n_pair);
-    if (!out->pair) return cb_no_memory(err);
+    CB_TRY_NEW(out->pair, c->t->scratch, found->n_pair, err);
     if (found->n_pair > 0) memcpy(out->pair, found->pair, found->n_pair * sizeof *found->pair);
     return CB_OK;
 }

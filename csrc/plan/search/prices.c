@@ -100,27 +100,22 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
     const cb_facts *f = trial->f;
     cb_arena *a = trial->scratch;
     *z = (cb_prices){.cut = cut, .trial = trial, .pairs = {.arena = a}, .dropped = {.arena = a}};
-    z->price = CB_NEW(a, double, f->n_base);
-    z->sum = CB_NEW(a, double, (size_t)f->n_base + 1);
-    z->last_forward = CB_NEW(a, uint32_t, f->p->n_storage);
-    z->best = CB_NEW(a, double, f->n_base);
-    z->relaxed = CB_NEW(a, double, (size_t)f->n_base + 1);
-    z->direction = CB_NEW(a, double, f->n_base);
-    z->guess_least = CB_NEW(a, double, f->n_base);
-    z->direct = CB_NEW(a, uint32_t, f->p->n_storage);
-    z->earliest = CB_NEW(a, uint32_t, f->p->n_storage);
-    z->need = CB_NEW(a, uint32_t, f->p->n_storage);
-    z->unused_forward = CB_NEW(a, bool, f->n_unit);
-    z->first_moment = CB_NEW(a, uint64_t, f->n_base);
+    CB_TRY_NEW(z->price, a, f->n_base, err);
+    CB_TRY_NEW(z->sum, a, (size_t)f->n_base + 1, err);
+    CB_TRY_NEW(z->last_forward, a, f->p->n_storage, err);
+    CB_TRY_NEW(z->best, a, f->n_base, err);
+    CB_TRY_NEW(z->relaxed, a, (size_t)f->n_base + 1, err);
+    CB_TRY_NEW(z->direction, a, f->n_base, err);
+    CB_TRY_NEW(z->guess_least, a, f->n_base, err);
+    CB_TRY_NEW(z->direct, a, f->p->n_storage, err);
+    CB_TRY_NEW(z->earliest, a, f->p->n_storage, err);
+    CB_TRY_NEW(z->need, a, f->p->n_storage, err);
+    CB_TRY_NEW(z->unused_forward, a, f->n_unit, err);
+    CB_TRY_NEW(z->first_moment, a, f->n_base, err);
     if (f->inlines) {
-        z->inlined = CB_NEW(a, uint64_t, f->p->n_op);
-        if (!z->inlined) return cb_no_memory(err);
+        CB_TRY_NEW(z->inlined, a, f->p->n_op, err);
         find_inlined(z);
     }
-    if (!z->first_moment || !z->price || !z->sum || !z->last_forward || !z->earliest || !z->need ||
-        !z->unused_forward || !z->best || !z->direction || !z->relaxed || !z->guess_least ||
-        !z->direct)
-        return cb_no_memory(err);
     find_uses(z);
     find_direct(z);
     CB_TRY(cb_gaps_find(f, z->earliest, z->direct, a, &z->gaps, err));

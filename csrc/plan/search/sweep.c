@@ -111,15 +111,13 @@ static cb_status set_up(sweep *z, bool *suits, cb_error *err) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
     z->n_stage = f->n_base + (f->base_backward < f->n_base);
-    z->bit_of = CB_NEW(z->arena, uint32_t, p->n_storage);
-    z->reads = CB_NEW(z->arena, uint64_t, p->n_op);
-    z->makes = CB_NEW(z->arena, uint64_t, p->n_op);
-    z->room = CB_NEW(z->arena, uint64_t, p->n_op);
-    z->useful = CB_NEW(z->arena, uint64_t, (size_t)z->n_stage + 1);
-    z->fixed = CB_NEW(z->arena, uint64_t, (size_t)z->n_stage + 1);
-    z->waiting = CB_NEW(z->arena, states, (size_t)z->n_stage + 1);
-    if (!z->bit_of || !z->reads || !z->makes || !z->room || !z->useful || !z->fixed || !z->waiting)
-        return cb_no_memory(err);
+    CB_TRY_NEW(z->bit_of, z->arena, p->n_storage, err);
+    CB_TRY_NEW(z->reads, z->arena, p->n_op, err);
+    CB_TRY_NEW(z->makes, z->arena, p->n_op, err);
+    CB_TRY_NEW(z->room, z->arena, p->n_op, err);
+    CB_TRY_NEW(z->useful, z->arena, (size_t)z->n_stage + 1, err);
+    CB_TRY_NEW(z->fixed, z->arena, (size_t)z->n_stage + 1, err);
+    CB_TRY_NEW(z->waiting, z->arena, (size_t)z->n_stage + 1, err);
     *suits = !f->unit_begin && give_bits(z); /* a state's ops make all of their outputs */
     if (!*suits) return CB_OK;
     set_ops(z);

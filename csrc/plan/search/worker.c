@@ -4,8 +4,7 @@ cb_status cb_worker_init(cb_worker *c, cb_trial *t, cb_cut *cut, const bool *may
                          uint64_t whole, cb_error *err) {
     cb_arena *a = t->scratch;
     *c = (cb_worker){.t = t, .may_rerun = may_rerun, .whole = whole};
-    c->work = CB_NEW(a, cb_candidates, 1);
-    if (!c->work) return cb_no_memory(err);
+    CB_TRY_NEW(c->work, a, 1, err);
     c->work->alloc = a->alloc;
     CB_TRY(cb_prices_init(&c->prices, t, cut, err));
     CB_TRY(cb_ledger_init(&c->ledger, t->f, may_rerun, a->alloc, err));

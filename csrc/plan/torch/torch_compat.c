@@ -348,9 +348,8 @@ static bool add_op(const torch_graph *g, network *n, uint32_t op) {
 static cb_status read_cut(const torch_graph *g, cb_arena *arena, cb_torch_cut *out, cb_error *err) {
     uint32_t n = g->f->p->n_op;
     const bool *side = out->flow.sink_side;
-    out->saved = CB_NEW(arena, uint32_t, n);
-    out->again = CB_NEW(arena, bool, n);
-    if (!out->saved || !out->again) return cb_no_memory(err);
+    CB_TRY_NEW(out->saved, arena, n, err);
+    CB_TRY_NEW(out->again, arena, n, err);
     for (uint32_t op = 0; op < n; op++) {
         if (!g->part[op] || is_tangent(g, op)) continue;
         if (side[in_of(op)]) out->again[op] = !is_argument(g, op);

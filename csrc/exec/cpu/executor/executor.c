@@ -71,8 +71,7 @@ cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err) {
     cb_executor *e = CB_NEW(&x->memory, cb_executor, 1);
     if (!e) return cb_no_memory(err);
     *e = (cb_executor){.x = x};
-    e->group = CB_NEW(&x->memory, cb_x_fused *, x->program->n_group);
-    if (!e->group) return cb_no_memory(err);
+    CB_TRY_NEW(e->group, &x->memory, x->program->n_group, err);
     CB_TRY(make_groups(e, err));
     CB_TRY(make_locals(e, err));
     *out = e;

@@ -35,9 +35,8 @@ static cb_status keep(const cb_x_code *code, cb_arena *memory, cb_record **recor
                       cb_x_store **store, cb_error *err) {
     if (code->is_full)
         return cb_fail(err, CB_UNSUPPORTED, "executor: a phase needs too many slots");
-    *record = CB_NEW(memory, cb_record, (size_t)code->n);
-    *store = CB_NEW(memory, cb_x_store, (size_t)code->n);
-    if (!*record || !*store) return cb_no_memory(err);
+    CB_TRY_NEW(*record, memory, (size_t)code->n, err);
+    CB_TRY_NEW(*store, memory, (size_t)code->n, err);
     memcpy(*record, code->record, (size_t)code->n * sizeof **record);
     memcpy(*store, code->store, (size_t)code->n * sizeof **store);
     return CB_OK;
@@ -60,8 +59,7 @@ cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_x_table *table
                         .n_prefetch = whole.n_prefetch,
                         .touched = touched};
     list_touched(m, at, out);
-    out->touched = CB_NEW(memory, cb_x_touched, (size_t)out->n_touched);
-    if (!out->touched) return cb_no_memory(err);
+    CB_TRY_NEW(out->touched, memory, (size_t)out->n_touched, err);
     memcpy(out->touched, touched, (size_t)out->n_touched * sizeof *touched);
     cb_sums_of(m, at, CB_X_ROW_SUM, &out->first_sum, &out->n_sum);
     cb_sums_of(m, at, CB_X_TOTAL_SUM, &out->first_total, &out->n_total);

@@ -129,8 +129,7 @@ static cb_status make_sums(const cb_executable *x, cb_x_fused *f, cb_arena *memo
 }
 
 static cb_status make_phases(cb_x_fused *f, cb_arena *memory, cb_error *err) {
-    f->phase = CB_NEW(memory, cb_x_phase, (size_t)f->m.n_phase);
-    if (!f->phase) return cb_no_memory(err);
+    CB_TRY_NEW(f->phase, memory, (size_t)f->m.n_phase, err);
     for (int k = 0; k < f->m.n_phase; k++)
         CB_TRY(cb_x_phase_make(&f->m, k, f->table, memory, &f->phase[k], err));
     return cb_microcode_keep(&f->m, memory, err);

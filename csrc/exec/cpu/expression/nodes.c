@@ -91,9 +91,8 @@ cb_status cb_e_read(cb_expression *x, const cb_expression_spec *s, cb_error *err
                        s->name, s->n_nodes, CB_E_NODES);
     }
     x->n_node = (int)s->n_nodes;
-    x->node = CB_NEW(&x->arena, cb_e_node, s->n_nodes);
-    x->number = CB_NEW(&x->arena, uint16_t, s->n_nodes);
-    if (!x->node || !x->number) return cb_no_memory(err);
+    CB_TRY_NEW(x->node, &x->arena, s->n_nodes, err);
+    CB_TRY_NEW(x->number, &x->arena, s->n_nodes, err);
     for (uint32_t i = 0; i < s->n_nodes; i++) CB_TRY(read_node(x, s, i, err));
     for (uint32_t k = 0; k <= s->n_states; k++) {
         if (s->out[k] >= s->n_nodes)

@@ -54,8 +54,7 @@ cb_status cb_candidates_offer(cb_candidates *set, uint64_t size, int64_t time_ps
     if (is_beaten(set, size, time_ps)) return CB_OK;
     cb_candidate c = {.size = size, .time_ps = time_ps, .n_pair = n_pair};
     cb_arena_init(&c.arena, set->alloc);
-    c.pair = CB_NEW(&c.arena, cb_pair, n_pair);
-    if (!c.pair) return cb_no_memory(err);
+    CB_TRY_NEW(c.pair, &c.arena, n_pair, err);
     if (n_pair > 0) memcpy(c.pair, pair, n_pair * sizeof *pair);
     insert(set, c);
     return CB_OK;

@@ -357,33 +357,29 @@ static size_t most_base_events(const cb_facts *f) {
 cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error *err) {
     const cb_problem *p = f->p;
     *z = (solver){.f = f, .arena = arena, .most_ps = INT64_MAX};
-    z->may_rerun = CB_NEW(arena, bool, f->n_unit);
+    CB_TRY_NEW(z->may_rerun, arena, f->n_unit, err);
     bool *is_read = CB_NEW(arena, bool, p->n_storage);
-    z->bit_of = CB_NEW(arena, uint32_t, p->n_storage);
-    z->base_begin = CB_NEW(arena, uint32_t, (size_t)f->n_base + 1);
-    z->base = CB_NEW(arena, event, most_base_events(f));
-    if (!z->may_rerun || !is_read || !z->bit_of || !z->base_begin || !z->base)
-        return cb_no_memory(err);
+    CB_TRY_NEW(z->bit_of, arena, p->n_storage, err);
+    CB_TRY_NEW(z->base_begin, arena, (size_t)f->n_base + 1, err);
+    CB_TRY_NEW(z->base, arena, most_base_events(f), err);
+    if (!is_read) return cb_no_memory(err);
     mark_reruns(f, is_read, z->may_rerun);
     z->n_bit = give_bits(f, is_read, z->may_rerun, z->bit_of);
     z->n_bit = give_owed_bits(f, z->may_rerun, z->bit_of, z->n_bit, z->owes);
     z->n_leading = count_leading(f, z->bit_of);
     z->n_stage = f->n_base - z->n_leading + (f->base_backward < f->n_base);
-    z->fixed = CB_NEW(arena, uint64_t, z->n_stage);
-    if (!z->fixed) return cb_no_memory(err);
+    CB_TRY_NEW(z->fixed, arena, z->n_stage, err);
     for (uint32_t k = 0; k < f->n_base; k++) make_events(z, k);
     size_t n_set = (size_t)1 << z->n_bit, most = z->n_bit > z->n_rerun ? z->n_bit : z->n_rerun;
-    z->set_bytes = CB_NEW(arena, uint64_t, n_set);
-    z->how = CB_NEW(arena, uint8_t, (z->n_stage + (size_t)1) << z->n_bit);
-    z->from = CB_NEW(arena, uint32_t, (z->n_stage + (size_t)1) << z->n_bit);
-    z->now = CB_NEW(arena, label, n_set);
-    z->next = CB_NEW(arena, label, n_set);
-    z->later = CB_NEW(arena, label, n_set);
+    CB_TRY_NEW(z->set_bytes, arena, n_set, err);
+    CB_TRY_NEW(z->how, arena, (z->n_stage + (size_t)1) << z->n_bit, err);
+    CB_TRY_NEW(z->from, arena, (z->n_stage + (size_t)1) << z->n_bit, err);
+    CB_TRY_NEW(z->now, arena, n_set, err);
+    CB_TRY_NEW(z->next, arena, n_set, err);
+    CB_TRY_NEW(z->later, arena, n_set, err);
     z->room_heap = n_set * (z->n_bit + most + 2) + 1;
-    z->heap = CB_NEW(arena, label, z->room_heap);
-    if (!z->set_bytes || !z->how || !z->from || !z->now || !z->next || !z->later || !z->heap ||
-        !sum_fixed(z))
-        return cb_no_memory(err);
+    CB_TRY_NEW(z->heap, arena, z->room_heap, err);
+    if (!sum_fixed(z)) return cb_no_memory(err);
     mark_bits(z, is_read);
     for (uint32_t set = 1; set < n_set; set++) {
         uint32_t low = 0;

@@ -24,9 +24,8 @@ cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratc
     m->may_rerun = l->may_rerun;
     bool hastens = cb_is_small_search(m) && (cb_is_tiny_search(m) || !cb_is_bare_search(m));
     m->early_share = hastens ? CB_EARLY_SHARE : 0;
-    m->seen = CB_NEW(scratch, uint32_t, f->n_unit);
-    m->offer = CB_NEW(scratch, uint32_t, l->n);
-    if (!m->seen || !m->offer) return cb_no_memory(err);
+    CB_TRY_NEW(m->seen, scratch, f->n_unit, err);
+    CB_TRY_NEW(m->offer, scratch, l->n, err);
     list_offers(m);
     m->once = (double)f->once_ps + 1;
     m->whole = (double)whole + 1;
