@@ -366,8 +366,7 @@ static cb_status build(cb_graph *g, cb_opcode code, uint32_t n_ins, const cb_val
     if (code == CB_OP_MATMUL) return build_matmul(g, ins[0], ins[1], outs, err);
     if (code == CB_OP_RESHAPE) return build_reshape(g, ins[0], &attrs.dims, outs, err);
     if (n_ins > sizeof few / sizeof *few) {
-        fixed = CB_NEW(scratch, cb_value_id, n_ins);
-        if (!fixed) return cb_no_memory(err);
+        CB_TRY_NEW(fixed, scratch, n_ins, err);
     }
     CB_TRY(fix_inputs(g, code, n_ins, ins, fixed, err));
     cb_op_id op;
@@ -378,13 +377,7 @@ static cb_status build(cb_graph *g, cb_opcode code, uint32_t n_ins, const cb_val
 
 cb_status cb_build(cb_graph *g, cb_opcode code, uint32_t n_ins, const cb_value_id *ins,
                    const cb_attrs *attrs, cb_value_id *outs, cb_error *err) {
-    if ((int)code < 0 || code >= CB_OP_COUNT)
-        return cb_fail(err, CB_INVALID, "no op has the number %d", (int)code);
-    const cb_op_def *def = cb_op_def_of(code);
-    if (n_ins < (uint32_t)def->min_ins || (def->max_ins >= 0 && n_ins > (uint32_t)def->max_ins)) {
-        return cb_fail(err, CB_INVALID, "%s: takes %s%d inputs, got %" PRIu32, def->name,
-                       def->max_ins < 0 ? "at least " : "", def->min_ins, n_ins);
-    }
+    CB_TRY(cb_op_check_call(code, n_ins, err));
     for (uint32_t i = 0; i < n_ins; i++) CB_TRY(check_value(g, code, ins[i], err));
     cb_arena scratch;
     cb_arena_init(&scratch, g->arena.alloc);

@@ -63,21 +63,16 @@ static cb_attrs own_attrs(cb_opcode code, const cb_attrs *given) {
 
 static cb_status check_call(const cb_graph *g, cb_opcode code, uint32_t n_ins,
                             const cb_value_id *ins, cb_error *err) {
-    if ((int)code < 0 || code >= CB_OP_COUNT)
-        return cb_fail(err, CB_INVALID, "no op has the number %d", (int)code);
-    const cb_op_def *def = cb_op_def_of(code);
-    if (n_ins < (uint32_t)def->min_ins || (def->max_ins >= 0 && n_ins > (uint32_t)def->max_ins)) {
-        return cb_fail(err, CB_INVALID, "%s: takes %s%d inputs, got %" PRIu32, def->name,
-                       def->max_ins < 0 ? "at least " : "", def->min_ins, n_ins);
-    }
+    CB_TRY(cb_op_check_call(code, n_ins, err));
+    const char *name = cb_op_def_of(code)->name;
     for (uint32_t i = 0; i < n_ins; i++) {
         if (ins[i] < g->values.len) continue;
         return cb_fail(err, CB_INVALID, "%s: input %" PRIu32 ": the graph has no value %%%" PRIu32,
-                       def->name, i, ins[i]);
+                       name, i, ins[i]);
     }
     if (g->ops.len >= MOST || g->values.len >= MOST || g->in_value.len + n_ins >= MOST) {
         return cb_fail(err, CB_INVALID,
-                       "%s: a graph holds at most 2^30 ops, values and inputs of ops", def->name);
+                       "%s: a graph holds at most 2^30 ops, values and inputs of ops", name);
     }
     return CB_OK;
 }
@@ -88,8 +83,7 @@ static cb_status infer(const cb_graph *g, const cb_value_id *ins, cb_arena *scra
     const cb_value *few[FEW];
     const cb_value **in = few;
     if (x->n_ins > FEW) {
-        in = CB_NEW(scratch, const cb_value *, x->n_ins);
-        if (!in) return cb_no_memory(err);
+        CB_TRY_NEW(in, scratch, x->n_ins, err);
     }
     for (uint32_t i = 0; i < x->n_ins; i++) in[i] = &g->values.at[ins[i]];
     x->in = in;

@@ -216,19 +216,23 @@ cb_status cb_infer_rows_bwd(cb_infer *x, cb_error *err) {
     return cb_infer_rows(x, err);
 }
 
-cb_status cb_infer_layer_norm(cb_infer *x, cb_error *err) {
+/* Layer norm has a bias and gives the mean; RMS norm does neither. */
+static cb_status infer_norm(cb_infer *x, bool is_centred, cb_error *err) {
     CB_TRY(want_rows(x, 0, err));
     CB_TRY(cb_want_eps(x, err));
     const cb_shape *in = &x->in[0]->shape;
     cb_dtype dtype = x->in[0]->dtype;
     cb_shape rows = rows_of(in), columns = column_of(in, in->rank - 1);
     CB_TRY(want_channel(x, 1, 0, &columns, err));
-    CB_TRY(want_channel(x, 2, 0, &columns, err));
+    if (is_centred) CB_TRY(want_channel(x, 2, 0, &columns, err));
     cb_infer_set(x, 0, dtype, in);
     cb_infer_set(x, 1, cb_stat_dtype(dtype), &rows);
-    cb_infer_set(x, 2, cb_stat_dtype(dtype), &rows);
+    if (is_centred) cb_infer_set(x, 2, cb_stat_dtype(dtype), &rows);
     return CB_OK;
 }
+
+cb_status cb_infer_layer_norm(cb_infer *x, cb_error *err) { return infer_norm(x, true, err); }
+cb_status cb_infer_rms_norm(cb_infer *x, cb_error *err) { return infer_norm(x, false, err); }
 
 /* Inputs g, x, weight: what the backwards of the norms have in common. */
 static cb_status want_norm_bwd(const cb_infer *x, const cb_shape *columns, cb_error *err) {
@@ -237,42 +241,25 @@ static cb_status want_norm_bwd(const cb_infer *x, const cb_shape *columns, cb_er
     return want_channel(x, 2, 1, columns, err);
 }
 
+static cb_status infer_norm_bwd(cb_infer *x, bool is_centred, cb_error *err) {
+    CB_TRY(want_rows(x, 1, err));
+    const cb_shape *in = &x->in[1]->shape;
+    cb_dtype dtype = x->in[1]->dtype;
+    cb_shape rows = rows_of(in), columns = column_of(in, in->rank - 1);
+    CB_TRY(want_norm_bwd(x, &columns, err));
+    CB_TRY(want_stat(x, 3, dtype, &rows, err));
+    if (is_centred) CB_TRY(want_stat(x, 4, dtype, &rows, err));
+    cb_infer_set(x, 0, dtype, in);
+    cb_infer_set(x, 1, dtype, &columns);
+    if (is_centred) cb_infer_set(x, 2, dtype, &columns);
+    return CB_OK;
+}
+
 cb_status cb_infer_layer_norm_bwd(cb_infer *x, cb_error *err) {
-    CB_TRY(want_rows(x, 1, err));
-    const cb_shape *in = &x->in[1]->shape;
-    cb_dtype dtype = x->in[1]->dtype;
-    cb_shape rows = rows_of(in), columns = column_of(in, in->rank - 1);
-    CB_TRY(want_norm_bwd(x, &columns, err));
-    CB_TRY(want_stat(x, 3, dtype, &rows, err));
-    CB_TRY(want_stat(x, 4, dtype, &rows, err));
-    cb_infer_set(x, 0, dtype, in);
-    cb_infer_set(x, 1, dtype, &columns);
-    cb_infer_set(x, 2, dtype, &columns);
-    return CB_OK;
+    return infer_norm_bwd(x, true, err);
 }
-
-cb_status cb_infer_rms_norm(cb_infer *x, cb_error *err) {
-    CB_TRY(want_rows(x, 0, err));
-    CB_TRY(cb_want_eps(x, err));
-    const cb_shape *in = &x->in[0]->shape;
-    cb_dtype dtype = x->in[0]->dtype;
-    cb_shape rows = rows_of(in), columns = column_of(in, in->rank - 1);
-    CB_TRY(want_channel(x, 1, 0, &columns, err));
-    cb_infer_set(x, 0, dtype, in);
-    cb_infer_set(x, 1, cb_stat_dtype(dtype), &rows);
-    return CB_OK;
-}
-
 cb_status cb_infer_rms_norm_bwd(cb_infer *x, cb_error *err) {
-    CB_TRY(want_rows(x, 1, err));
-    const cb_shape *in = &x->in[1]->shape;
-    cb_dtype dtype = x->in[1]->dtype;
-    cb_shape rows = rows_of(in), columns = column_of(in, in->rank - 1);
-    CB_TRY(want_norm_bwd(x, &columns, err));
-    CB_TRY(want_stat(x, 3, dtype, &rows, err));
-    cb_infer_set(x, 0, dtype, in);
-    cb_infer_set(x, 1, dtype, &columns);
-    return CB_OK;
+    return infer_norm_bwd(x, false, err);
 }
 
 /* ---- batch norm: axis 1 is the channel; loss ------------------------------------------------- */

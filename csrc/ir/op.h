@@ -23,7 +23,8 @@ enum {
     CB_OPF_MATRIX = 1 << 7, /* the last two axes must be row- or column-major; others may stride */
     CB_OPF_GRAD = 1 << 8,   /* made by autodiff */
     CB_OPF_FUSES = 1 << 9,  /* pointwise in a group: its microcode is known (micro/translate.c) */
-    CB_OPF_BOOLS = 1 << 10  /* bools go in or out, in a group too */
+    CB_OPF_BOOLS = 1 << 10, /* bools go in or out, in a group too */
+    CB_OPF_EXACT = 1 << 11  /* no digits beyond those of inputs of the same dtype: never rounds */
 };
 
 typedef struct cb_op_def {
@@ -37,6 +38,8 @@ typedef struct cb_op_def {
 } cb_op_def;
 
 const cb_op_def *cb_op_def_of(cb_opcode code);
+/* CB_INVALID: there is no such op, or it takes another number of inputs. */
+CB_MUST_CHECK cb_status cb_op_check_call(cb_opcode code, uint32_t n_ins, cb_error *err);
 /* The input whose elements say which elements of another one are read or written; -1: none. */
 int cb_op_index_input(cb_opcode code);
 bool cb_op_find(const char *name, size_t length, cb_opcode *out);

@@ -116,27 +116,15 @@ cb_status cb_microcode_of(const cb_program *program, uint32_t group, const cb_x_
     return cb_fail(err, CB_UNSUPPORTED, "microcode: group %u does not fit the tables", group);
 }
 
-/* The first n of a table, in `memory`. */
-#define KEEP_FIRST(field, n)                                              \
-    do {                                                                  \
-        void *kept = cb_arena_get(memory, (size_t)(n), sizeof *m->field); \
-        if (!kept) return cb_no_memory(err);                              \
-        memcpy(kept, m->field, (size_t)(n) * sizeof *m->field);           \
-        m->field = kept;                                                  \
-    } while (0)
-
 cb_status cb_microcode_keep(cb_microcode *m, cb_arena *memory, cb_error *err) {
-    m->micro = NULL;
-    KEEP_FIRST(number, m->n_number);
-    KEEP_FIRST(stream, m->n_stream);
-    KEEP_FIRST(constant, m->n_scalar);
-    KEEP_FIRST(load, m->n_load);
-    KEEP_FIRST(store, m->n_store);
-    KEEP_FIRST(once, m->n_once);
-    KEEP_FIRST(give, m->n_give);
-    KEEP_FIRST(total, m->n_total);
-    KEEP_FIRST(column, m->n_columns);
-    KEEP_FIRST(pieces, m->n_pieces);
-    KEEP_FIRST(acc_kind, m->n_acc);
+    m->n_micro = 0;
+#define KEEP(type, name, n, most)                           \
+    {                                                       \
+        type *kept = CB_NEW(memory, type, m->n);            \
+        if (!kept) return cb_no_memory(err);                \
+        memcpy(kept, m->name, (size_t)m->n * sizeof *kept); \
+        m->name = kept;                                     \
+    }
+    CB_X_TABLES(KEEP)
     return CB_OK;
 }

@@ -124,38 +124,38 @@ typedef struct cb_x_limits {
     int streams, scalars, accs;
 } cb_x_limits;
 
+/* The tables of a group: type, name, how many are in it, and how many there may be. The first holds
+ * nothing once records are made of it. */
+/* clang-format off */
+#define CB_X_TABLES(X)                                                                    \
+    X(cb_micro, micro, n_micro, CB_X_MICROS)                                              \
+    X(cb_x_number, number, n_number, CB_X_NUMBERS)                                        \
+    X(cb_x_stream, stream, n_stream, CB_X_STREAMS)                                        \
+    X(double, constant, n_scalar, CB_X_SCALARS)           /* numbers that never change */ \
+    X(cb_x_row_value, load, n_load, CB_X_ROW_VALUES)      /* one for each row, read */    \
+    X(cb_x_row_value, store, n_store, CB_X_ROW_VALUES)    /* written */                   \
+    X(cb_x_row_value, once, n_once, CB_X_ROW_VALUES)      /* one for all rows, read */    \
+    X(cb_x_row_value, give, n_give, CB_X_ROW_VALUES)      /* written, at the end */       \
+    X(cb_x_total, total, n_total, CB_X_TOTALS)                                            \
+    X(cb_x_columns, column, n_columns, CB_X_ROW_VALUES)                                   \
+    X(cb_x_pieces, pieces, n_pieces, CB_X_ACCS)                                           \
+    X(cb_x_acc_kind, acc_kind, n_acc, CB_X_ACCS)
+/* clang-format on */
+
 /* The tables of one group while it is taken apart. */
+#define CB_X_SPACE(type, name, n, most) type name[most];
 typedef struct cb_x_room {
-    cb_micro micro[CB_X_MICROS];
-    cb_x_number number[CB_X_NUMBERS];
-    cb_x_stream stream[CB_X_STREAMS];
-    double constant[CB_X_SCALARS];
-    cb_x_row_value load[CB_X_ROW_VALUES], store[CB_X_ROW_VALUES];
-    cb_x_row_value once[CB_X_ROW_VALUES], give[CB_X_ROW_VALUES];
-    cb_x_total total[CB_X_TOTALS];
-    cb_x_columns column[CB_X_ROW_VALUES];
-    cb_x_pieces pieces[CB_X_ACCS];
-    cb_x_acc_kind acc_kind[CB_X_ACCS];
+    CB_X_TABLES(CB_X_SPACE)
 } cb_x_room;
 
+#define CB_X_POINTER(type, name, n, most) type *name;
 typedef struct cb_microcode {
     int64_t rows, columns; /* columns: of a row; a flat domain chooses them */
     bool has_rows;         /* rows must not be cut */
     bool is_wide;          /* computes in f64 */
     int n_micro, n_number, n_stream, n_value, n_phase, n_scalar;
     int n_load, n_store, n_once, n_give, n_total, n_columns, n_pieces, n_tile, n_acc;
-    cb_micro *micro; /* NULL once records are made of them */
-    cb_x_number *number;
-    cb_x_stream *stream;
-    double *constant;      /* [n_scalar] numbers that never change */
-    cb_x_row_value *load;  /* a number for each row, from a tensor */
-    cb_x_row_value *store; /* to one */
-    cb_x_row_value *once;  /* one number for all rows, from a tensor */
-    cb_x_row_value *give;  /* to one, at the end */
-    cb_x_total *total;
-    cb_x_columns *column;
-    cb_x_pieces *pieces;
-    cb_x_acc_kind *acc_kind;
+    CB_X_TABLES(CB_X_POINTER)
 } cb_microcode;
 
 #endif

@@ -135,14 +135,15 @@ static cb_x_acc_kind kind_of(const cb_microcode *m, const cb_micro *micro) {
     return CB_X_ROW_SUM;
 }
 
+static bool accumulates(cb_x_op op) { return op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN; }
+
 /* Accumulators get numbers by phase and kind, so that those of a kind in a phase are a range. */
 static void number_accumulators(cb_translation *x) {
     cb_microcode *m = x->m;
     int16_t new_id[CB_X_ACCS] = {0}, next = 0;
     for (int key = 0; key < CB_X_ACC_KIND_COUNT * m->n_phase; key++) {
         for (int k = 0; k < m->n_micro; k++) {
-            cb_x_op op = m->micro[k].op;
-            if (op != CB_X_ACC && op != CB_X_AMAX && op != CB_X_AMIN) continue;
+            if (!accumulates(m->micro[k].op)) continue;
             cb_x_acc_kind kind = kind_of(m, &m->micro[k]);
             if (m->micro[k].phase * CB_X_ACC_KIND_COUNT + (int)kind != key) continue;
             m->acc_kind[next] = kind;
@@ -150,14 +151,10 @@ static void number_accumulators(cb_translation *x) {
         }
     }
     for (int k = 0; k < m->n_micro; k++) {
-        cb_x_op op = m->micro[k].op;
-        if (op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN)
-            m->micro[k].dst = new_id[m->micro[k].dst];
+        if (accumulates(m->micro[k].op)) m->micro[k].dst = new_id[m->micro[k].dst];
     }
     for (int k = 0; k < m->n_number; k++) {
-        cb_x_op op = m->number[k].op;
-        if (op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN)
-            m->number[k].a = new_id[m->number[k].a];
+        if (accumulates(m->number[k].op)) m->number[k].a = new_id[m->number[k].a];
     }
     for (int k = 0; k < m->n_total; k++) m->total[k].acc = new_id[m->total[k].acc];
     for (int k = 0; k < m->n_pieces; k++) m->pieces[k].acc = new_id[m->pieces[k].acc];

@@ -6,63 +6,27 @@
 
 /* ---- pointwise ops --------------------------------------------------------------------------- */
 
-typedef struct simple { /* op(a, b) is `op` of its inputs, or of the second's slope first */
+/* Ops that are one operation of their inputs. */
+/* clang-format off */
+#define SAME(id) {CB_OP_##id, CB_X_##id}
+static const struct simple {
     cb_opcode code;
     cb_x_op op;
-    int n_in;
-} simple;
-
-#define ONE_INPUT(id) \
-    { CB_OP_##id, CB_X_##id, 1 }
-#define TWO_INPUTS(id) \
-    { CB_OP_##id, CB_X_##id, 2 }
-static const simple simples[] = {
-    ONE_INPUT(NEG),
-    ONE_INPUT(ABS),
-    ONE_INPUT(SIGN),
-    ONE_INPUT(FLOOR),
-    ONE_INPUT(EXP),
-    ONE_INPUT(LOG),
-    ONE_INPUT(LOG1P),
-    ONE_INPUT(SQRT),
-    ONE_INPUT(RSQRT),
-    ONE_INPUT(RECIPROCAL),
-    ONE_INPUT(SIN),
-    ONE_INPUT(COS),
-    ONE_INPUT(TANH),
-    ONE_INPUT(SIGMOID),
-    ONE_INPUT(ERF),
-    ONE_INPUT(RELU),
-    {CB_OP_LOGICAL_NOT, CB_X_NOT, 1},
-    TWO_INPUTS(ADD),
-    TWO_INPUTS(SUB),
-    TWO_INPUTS(MUL),
-    TWO_INPUTS(DIV),
-    TWO_INPUTS(MAXIMUM),
-    TWO_INPUTS(MINIMUM),
-    TWO_INPUTS(EQ),
-    TWO_INPUTS(NE),
-    TWO_INPUTS(LT),
-    TWO_INPUTS(LE),
-    TWO_INPUTS(GT),
-    TWO_INPUTS(GE),
-    TWO_INPUTS(RELU_BWD),
-    {CB_OP_LOGICAL_AND, CB_X_AND, 2},
-    {CB_OP_LOGICAL_OR, CB_X_OR, 2},
+} simples[] = {
+    SAME(NEG), SAME(ABS), SAME(SIGN), SAME(FLOOR), SAME(EXP), SAME(LOG), SAME(LOG1P), SAME(SQRT),
+    SAME(RSQRT), SAME(RECIPROCAL), SAME(SIN), SAME(COS), SAME(TANH), SAME(SIGMOID), SAME(ERF),
+    SAME(RELU), SAME(ADD), SAME(SUB), SAME(MUL), SAME(DIV), SAME(MAXIMUM), SAME(MINIMUM), SAME(EQ),
+    SAME(NE), SAME(LT), SAME(LE), SAME(GT), SAME(GE), SAME(RELU_BWD),
+    {CB_OP_LOGICAL_NOT, CB_X_NOT}, {CB_OP_LOGICAL_AND, CB_X_AND}, {CB_OP_LOGICAL_OR, CB_X_OR},
+    {CB_OP_WHERE, CB_X_SELECT},
 };
-/* g times a slope at the second input. */
-static const simple slopes[] = {
-    {CB_OP_TANH_BWD, CB_X_TANH_SLOPE, 2},
-    {CB_OP_SIGMOID_BWD, CB_X_SIGMOID_SLOPE, 2},
-};
+/* clang-format on */
 
-static const simple *find_simple(const simple *rows, size_t n, cb_opcode code) {
-    for (size_t k = 0; k < n; k++) {
-        if (rows[k].code == code) return &rows[k];
-    }
+static const struct simple *find_simple(cb_opcode code) {
+    for (size_t k = 0; k < sizeof simples / sizeof *simples; k++)
+        if (simples[k].code == code) return &simples[k];
     return NULL;
 }
-#define FIND_SIMPLE(rows, code) find_simple(rows, sizeof rows / sizeof rows[0], code)
 
 static bool all_numbers(const cb_x_ref *in, int n) {
     for (int k = 0; k < n; k++) {
@@ -76,6 +40,13 @@ static cb_x_ref apply(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_
     const cb_x_ref in[3] = {a, b, c};
     int n = c.kind ? 3 : (b.kind ? 2 : 1);
     return all_numbers(in, n) ? cb_t_number(x, op, a, b, c) : cb_t_value(x, op, a, b, c);
+}
+
+static cb_x_ref apply_one(cb_translation *x, cb_x_op op, cb_x_ref a) {
+    return apply(x, op, a, CB_T_NOTHING, CB_T_NOTHING);
+}
+static cb_x_ref apply_two(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b) {
+    return apply(x, op, a, b, CB_T_NOTHING);
 }
 
 /* The same numbers are drawn once: dropout and its gradient have one stream of them. */
@@ -102,7 +73,7 @@ static cb_x_ref pattern(cb_translation *x, cb_x_source source, uint32_t instr) {
 
 static cb_x_ref dropout(cb_translation *x, uint32_t at, cb_x_ref in) {
     double p = x->p->instr[at].attrs.f[0];
-    cb_x_ref scaled = apply(x, CB_X_MUL, in, cb_t_constant(x, cb_dropout_scale(p)), CB_T_NOTHING);
+    cb_x_ref scaled = apply_two(x, CB_X_MUL, in, cb_t_constant(x, cb_dropout_scale(p)));
     return cb_t_value(x, CB_X_KEEP, pattern(x, CB_X_KEPT, at), scaled, CB_T_NOTHING);
 }
 
@@ -115,31 +86,30 @@ static cb_x_ref gelu(cb_translation *x, cb_x_ref in, bool slope) {
 }
 
 static cb_x_ref gelu_tanh(cb_translation *x, cb_x_ref in, bool slope) {
-    cb_x_ref s = apply(x, CB_X_GELU_TANH_PART, in, CB_T_NOTHING, CB_T_NOTHING);
-    return apply(x, slope ? CB_X_GELU_TANH_SLOPE : CB_X_MUL, s, in, CB_T_NOTHING);
+    cb_x_ref s = apply_one(x, CB_X_GELU_TANH_PART, in);
+    return apply_two(x, slope ? CB_X_GELU_TANH_SLOPE : CB_X_MUL, s, in);
 }
 
 /* x s, and its slope s (1 + x (1 - s)), with s = sigmoid(x) */
 static cb_x_ref silu(cb_translation *x, cb_x_ref in, bool slope) {
-    cb_x_ref s = apply(x, CB_X_SIGMOID, in, CB_T_NOTHING, CB_T_NOTHING), one = cb_t_constant(x, 1);
-    if (!slope) return apply(x, CB_X_MUL, in, s, CB_T_NOTHING);
-    cb_x_ref rest = apply(x, CB_X_MUL, in, apply(x, CB_X_SUB, one, s, CB_T_NOTHING), CB_T_NOTHING);
-    return apply(x, CB_X_MUL, s, apply(x, CB_X_ADD, one, rest, CB_T_NOTHING), CB_T_NOTHING);
+    cb_x_ref s = apply_one(x, CB_X_SIGMOID, in), one = cb_t_constant(x, 1);
+    if (!slope) return apply_two(x, CB_X_MUL, in, s);
+    cb_x_ref rest = apply_two(x, CB_X_MUL, in, apply_two(x, CB_X_SUB, one, s));
+    return apply_two(x, CB_X_MUL, s, apply_two(x, CB_X_ADD, one, rest));
 }
 
 static cb_x_ref cast(cb_translation *x, const cb_instr *instr, cb_x_ref in) {
     cb_dtype from = cb_t_operand(x, instr->in_begin)->dtype,
              to = cb_t_operand(x, instr->out_begin)->dtype;
-    return to == CB_BOOL && from != CB_BOOL ? apply(x, CB_X_TRUTH, in, CB_T_NOTHING, CB_T_NOTHING)
-                                            : in;
+    return to == CB_BOOL && from != CB_BOOL ? apply_one(x, CB_X_TRUTH, in) : in;
 }
 
 /* (x - mean) rstd weight + bias */
 static cb_x_ref batch_norm_apply(cb_translation *x, const cb_x_ref *in) {
-    cb_x_ref y = apply(x, CB_X_SUB, in[0], in[1], CB_T_NOTHING);
-    y = apply(x, CB_X_MUL, y, in[2], CB_T_NOTHING);
-    y = apply(x, CB_X_MUL, y, in[3], CB_T_NOTHING);
-    return apply(x, CB_X_ADD, y, in[4], CB_T_NOTHING);
+    cb_x_ref y = apply_two(x, CB_X_SUB, in[0], in[1]);
+    y = apply_two(x, CB_X_MUL, y, in[2]);
+    y = apply_two(x, CB_X_MUL, y, in[3]);
+    return apply_two(x, CB_X_ADD, y, in[4]);
 }
 
 /* A number from the attributes, as an element of the result. */
@@ -153,55 +123,34 @@ static cb_x_ref filled_with(cb_translation *x, const cb_instr *instr) {
     }
 }
 
-/* Whether the result has no more digits than the inputs, which have its dtype. */
-static bool is_exact(cb_opcode code) {
-    switch (code) {
-        case CB_OP_NEG:
-        case CB_OP_ABS:
-        case CB_OP_SIGN:
-        case CB_OP_FLOOR:
-        case CB_OP_RELU:
-        case CB_OP_RELU_BWD:
-        case CB_OP_MAXIMUM:
-        case CB_OP_MINIMUM:
-        case CB_OP_WHERE:
-        case CB_OP_TRIL:
-        case CB_OP_FULL:
-        case CB_OP_CONTIGUOUS:
-        case CB_OP_AMAX:
-        case CB_OP_AMIN: return true;
-        default: return false;
-    }
-}
+static bool is_exact(cb_opcode code) { return cb_op_def_of(code)->flags & CB_OPF_EXACT; }
 
 static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
     const cb_instr *instr = &x->p->instr[at];
-    const simple *row = FIND_SIMPLE(simples, instr->code);
-    if (row) return apply(x, row->op, in[0], row->n_in > 1 ? in[1] : CB_T_NOTHING, CB_T_NOTHING);
-    row = FIND_SIMPLE(slopes, instr->code);
-    if (row)
-        return apply(x, CB_X_MUL, in[0], apply(x, row->op, in[1], CB_T_NOTHING, CB_T_NOTHING),
-                     CB_T_NOTHING);
+    const struct simple *row = find_simple(instr->code);
+    cb_x_ref slope = CB_T_NOTHING;
+    if (row) return apply(x, row->op, in[0], in[1], in[2]);
     switch (instr->code) {
         case CB_OP_GELU: return gelu(x, in[0], false);
         case CB_OP_GELU_TANH: return gelu_tanh(x, in[0], false);
         case CB_OP_SILU: return silu(x, in[0], false);
-        case CB_OP_GELU_BWD: return apply(x, CB_X_MUL, in[0], gelu(x, in[1], true), CB_T_NOTHING);
-        case CB_OP_GELU_TANH_BWD:
-            return apply(x, CB_X_MUL, in[0], gelu_tanh(x, in[1], true), CB_T_NOTHING);
-        case CB_OP_SILU_BWD: return apply(x, CB_X_MUL, in[0], silu(x, in[1], true), CB_T_NOTHING);
+        case CB_OP_GELU_BWD: slope = gelu(x, in[1], true); break;
+        case CB_OP_GELU_TANH_BWD: slope = gelu_tanh(x, in[1], true); break;
+        case CB_OP_SILU_BWD: slope = silu(x, in[1], true); break;
+        case CB_OP_TANH_BWD: slope = apply_one(x, CB_X_TANH_SLOPE, in[1]); break;
+        case CB_OP_SIGMOID_BWD: slope = apply_one(x, CB_X_SIGMOID_SLOPE, in[1]); break;
         case CB_OP_FULL: return filled_with(x, instr);
-        case CB_OP_SQUARE: return apply(x, CB_X_MUL, in[0], in[0], CB_T_NOTHING);
+        case CB_OP_SQUARE: return apply_two(x, CB_X_MUL, in[0], in[0]);
         case CB_OP_CONTIGUOUS: return in[0];
         case CB_OP_CAST: return cast(x, instr, in[0]);
         case CB_OP_DROPOUT: return dropout(x, at, in[0]);
-        case CB_OP_WHERE: return apply(x, CB_X_SELECT, in[0], in[1], in[2]);
         case CB_OP_BATCH_NORM_APPLY: return batch_norm_apply(x, in);
         case CB_OP_TRIL:
             return cb_t_value(x, CB_X_SELECT, pattern(x, CB_X_TRIANGLE, at), in[0],
                               filled_with(x, instr));
         default: x->is_full = true; return CB_T_NOTHING;
     }
+    return apply_two(x, CB_X_MUL, in[0], slope);
 }
 
 #define POINT_INPUTS 5 /* of a pointwise op, at most */

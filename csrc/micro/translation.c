@@ -6,20 +6,8 @@ cb_x_ref cb_t_number_ref(int16_t id) { return (cb_x_ref){CB_X_NUMBER, id}; }
 
 /* ---- adding to the tables -------------------------------------------------------------------- */
 
-void cb_t_lay_out(cb_microcode *m, cb_x_room *room) {
-    m->micro = room->micro;
-    m->number = room->number;
-    m->stream = room->stream;
-    m->constant = room->constant;
-    m->load = room->load;
-    m->store = room->store;
-    m->once = room->once;
-    m->give = room->give;
-    m->total = room->total;
-    m->column = room->column;
-    m->pieces = room->pieces;
-    m->acc_kind = room->acc_kind;
-}
+#define LAY_OUT(type, name, n, most) m->name = room->name;
+void cb_t_lay_out(cb_microcode *m, cb_x_room *room) { CB_X_TABLES(LAY_OUT) }
 
 int16_t cb_t_add(cb_translation *x, int *n, int limit) {
     if (*n < limit) return (int16_t)(*n)++;
