@@ -289,10 +289,9 @@ static void add_inlinings(contracting *x) {
 static cb_status copy_regions(contracting *x) {
     cb_problem *out = x->out;
     const uint32_t n = out->n_region = x->p->n_region;
-    out->region_name = CB_NEW(&out->arena, const char *, n);
-    out->region_parent = CB_NEW(&out->arena, uint32_t, n);
-    out->region_limit = CB_NEW(&out->arena, uint64_t, n);
-    if (!out->region_name || !out->region_parent || !out->region_limit) return cb_no_memory(x->err);
+    CB_TRY_NEW(out->region_name, &out->arena, n, x->err);
+    CB_TRY_NEW(out->region_parent, &out->arena, n, x->err);
+    CB_TRY_NEW(out->region_limit, &out->arena, n, x->err);
     for (uint32_t r = 0; r < n; r++) {
         out->region_name[r] = keep(x, x->p->region_name[r]);
         if (!out->region_name[r]) return cb_no_memory(x->err);
@@ -303,8 +302,7 @@ static cb_status copy_regions(contracting *x) {
 }
 
 static cb_status copy_ends(contracting *x, const uint32_t *from, uint32_t n, uint32_t **to) {
-    *to = CB_NEW(&x->out->arena, uint32_t, n);
-    if (!*to) return cb_no_memory(x->err);
+    CB_TRY_NEW(*to, &x->out->arena, n, x->err);
     for (uint32_t k = 0; k < n; k++) (*to)[k] = x->value[from[k]];
     return CB_OK;
 }

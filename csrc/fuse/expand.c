@@ -32,18 +32,17 @@ typedef struct expanding {
     uint32_t n_step, n_in, n_out, n_instance; /* written so far */
 } expanding;
 
-bool cb_groups_new(cb_groups *groups, size_t n_group, size_t n_instr, size_t n_instance,
-                   cb_arena *arena) {
-    groups->begin = CB_NEW(arena, uint32_t, n_group + 1);
-    groups->step = CB_NEW(arena, uint32_t, n_instr);
-    groups->part = CB_NEW(arena, uint8_t, n_instr);
-    groups->domain = CB_NEW(arena, cb_domain, n_group);
-    groups->end = CB_NEW(arena, uint8_t, n_group);
-    groups->end_step = CB_NEW(arena, uint32_t, n_group);
-    groups->end_wait = CB_NEW(arena, uint32_t, n_group);
-    groups->life = CB_NEW(arena, cb_life, n_instance);
-    return groups->begin && groups->step && groups->part && groups->domain && groups->end &&
-           groups->end_step && groups->end_wait && groups->life;
+cb_status cb_groups_new(cb_groups *groups, size_t n_group, size_t n_instr, size_t n_instance,
+                        cb_arena *arena, cb_error *err) {
+    CB_TRY_NEW(groups->begin, arena, n_group + 1, err);
+    CB_TRY_NEW(groups->step, arena, n_instr, err);
+    CB_TRY_NEW(groups->part, arena, n_instr, err);
+    CB_TRY_NEW(groups->domain, arena, n_group, err);
+    CB_TRY_NEW(groups->end, arena, n_group, err);
+    CB_TRY_NEW(groups->end_step, arena, n_group, err);
+    CB_TRY_NEW(groups->end_wait, arena, n_group, err);
+    CB_TRY_NEW(groups->life, arena, n_instance, err);
+    return CB_OK;
 }
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
@@ -86,14 +85,12 @@ static void note_taken(expanding *x, uint32_t step, uint8_t is_taken) {
 static cb_status make_scratch(expanding *x) {
     const size_t n_value = x->g->values.len, n_op = x->g->ops.len;
     CB_TRY(cb_contracted_values(x->g, x->by, x->scratch, &x->value, x->err));
-    x->from = CB_NEW(x->scratch, uint32_t, x->p->n_value);
-    x->slice = CB_NEW(x->scratch, uint8_t, n_op);
-    x->run = CB_NEW(x->scratch, uint32_t, n_op);
-    x->is_taken = CB_NEW(x->scratch, uint8_t, x->p->n_value);
-    x->instance = CB_NEW(x->scratch, uint32_t, x->p->n_value);
-    x->inner = CB_NEW(x->scratch, uint32_t, n_value);
-    if (!x->from || !x->slice || !x->run || !x->is_taken || !x->instance || !x->inner)
-        return cb_no_memory(x->err);
+    CB_TRY_NEW(x->from, x->scratch, x->p->n_value, x->err);
+    CB_TRY_NEW(x->slice, x->scratch, n_op, x->err);
+    CB_TRY_NEW(x->run, x->scratch, n_op, x->err);
+    CB_TRY_NEW(x->is_taken, x->scratch, x->p->n_value, x->err);
+    CB_TRY_NEW(x->instance, x->scratch, x->p->n_value, x->err);
+    CB_TRY_NEW(x->inner, x->scratch, n_value, x->err);
     for (uint32_t v = 0; v < n_value; v++)
         if (x->by->root[v] == v && x->value[v] != CB_NONE) x->from[x->value[v]] = v;
     return CB_OK;
@@ -111,20 +108,15 @@ static cb_status make_arrays(expanding *x) {
     }
     const size_t n_instance = x->plan->lives.n_instance + (size_t)n_out + n;
     cb_lives *lives = &x->out->plan.lives;
-    x->out->step = CB_NEW(x->arena, uint32_t, n);
-    x->ops = CB_NEW(x->arena, uint32_t, n);
-    lives->instance = CB_NEW(x->arena, cb_instance, n_instance);
-    lives->value_instance_in = CB_NEW(x->arena, uint32_t, n_in);
-    lives->value_instance_out = CB_NEW(x->arena, uint32_t, n_out);
-    lives->in_begin = CB_NEW(x->arena, uint32_t, n + (size_t)1);
-    lives->out_begin = CB_NEW(x->arena, uint32_t, n + (size_t)1);
-    lives->scratch_instance = CB_NEW(x->arena, uint32_t, n);
-    if (!cb_groups_new(&x->out->groups, n_old, n, n_instance, x->arena))
-        return cb_no_memory(x->err);
-    const bool whole = x->out->step && x->ops && lives->instance && lives->value_instance_in &&
-                       lives->value_instance_out && lives->in_begin && lives->out_begin &&
-                       lives->scratch_instance;
-    return whole ? CB_OK : cb_no_memory(x->err);
+    CB_TRY_NEW(x->out->step, x->arena, n, x->err);
+    CB_TRY_NEW(x->ops, x->arena, n, x->err);
+    CB_TRY_NEW(lives->instance, x->arena, n_instance, x->err);
+    CB_TRY_NEW(lives->value_instance_in, x->arena, n_in, x->err);
+    CB_TRY_NEW(lives->value_instance_out, x->arena, n_out, x->err);
+    CB_TRY_NEW(lives->in_begin, x->arena, n + (size_t)1, x->err);
+    CB_TRY_NEW(lives->out_begin, x->arena, n + (size_t)1, x->err);
+    CB_TRY_NEW(lives->scratch_instance, x->arena, n, x->err);
+    return cb_groups_new(&x->out->groups, n_old, n, n_instance, x->arena, x->err);
 }
 
 /* ---- lives ----------------------------------------------------------------------------------- */
@@ -287,8 +279,8 @@ static cb_status keep_steps(expanding *x) {
     const cb_schedule *s = &x->plan->schedule;
     cb_groups *groups = &x->out->groups;
     x->out->plan = *x->plan;
-    if (!cb_groups_new(groups, s->n_step, s->n_step, x->plan->lives.n_instance, x->arena))
-        return cb_no_memory(x->err);
+    const uint32_t n_instance = x->plan->lives.n_instance;
+    CB_TRY(cb_groups_new(groups, s->n_step, s->n_step, n_instance, x->arena, x->err));
     for (uint32_t t = 0; t < s->n_step; t++) {
         if (t == s->backward_starts) groups->backward_starts = groups->n_group;
         if (x->p->op_flags[s->step[t]] & CB_POP_VIEW || cb_action_at(s, t) != CB_ACTION_RUN)

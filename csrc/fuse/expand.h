@@ -40,9 +40,9 @@ typedef struct cb_groups {
     uint32_t backward_starts;
 } cb_groups;
 
-/* Tables of these sizes, with zeros; false: out of memory. */
-bool cb_groups_new(cb_groups *groups, size_t n_group, size_t n_instr, size_t n_instance,
-                   cb_arena *arena);
+/* Tables of these sizes, with zeros. */
+CB_MUST_CHECK cb_status cb_groups_new(cb_groups *groups, size_t n_group, size_t n_instr,
+                                      size_t n_instance, cb_arena *arena, cb_error *err);
 
 typedef struct cb_expanded {
     cb_plan plan;     /* of the graph, op by op, with lives as far as lowering looks at them */

@@ -165,21 +165,23 @@ static bool passes(void *user, uint32_t op) {
     return x->ran[op] || is_member(x, op) || is_source(x, x->first) != is_source(x, op);
 }
 
+/* How often these ops read the value. */
+static uint32_t reads_by(const finding *x, const uint32_t *op, uint32_t n, uint32_t value) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < x->g->ops.at[op[i]].n_in; k++)
+            count += root_of(x, cb_op_ins(x->g, op[i])[k]) == value;
+    return count;
+}
+
 /* How many values of the group others read, or the caller. */
 static uint32_t count_given(const finding *x) {
-    const cb_graph *g = x->g;
+    const cb_joining *group = &x->joining;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < x->joining.n; i++) {
-        const cb_op *op = &g->ops.at[x->joining.step[i]];
-        for (uint32_t v = op->out_begin; v < op->out_begin + op->n_out; v++) {
-            uint32_t inside = 0;
-            for (uint32_t m = 0; m < x->joining.n; m++) {
-                const uint32_t reader = x->joining.step[m];
-                for (uint32_t k = 0; k < g->ops.at[reader].n_in; k++)
-                    inside += root_of(x, cb_op_ins(g, reader)[k]) == v;
-            }
-            n += inside < x->reads[v];
-        }
+    for (uint32_t i = 0; i < group->n; i++) {
+        const cb_op *op = &x->g->ops.at[group->step[i]];
+        for (uint32_t v = op->out_begin; v < op->out_begin + op->n_out; v++)
+            n += reads_by(x, group->step, group->n, v) < x->reads[v];
     }
     return n;
 }
@@ -187,14 +189,10 @@ static uint32_t count_given(const finding *x) {
 /* Whether somebody outside of the kernel reads what the op makes, or the caller. */
 static bool gives(const finding *x, const uint32_t *op, uint32_t n, uint32_t at) {
     const cb_op *o = &x->g->ops.at[op[at]];
-    for (uint32_t v = o->out_begin; v < o->out_begin + o->n_out; v++) {
-        uint32_t inside = 0;
-        for (uint32_t i = at + 1; i < n; i++)
-            for (uint32_t k = 0; k < x->g->ops.at[op[i]].n_in; k++)
-                inside += root_of(x, cb_op_ins(x->g, op[i])[k]) == v;
-        if (inside < x->reads[v]) return true;
-    }
-    return false;
+    bool any = false;
+    for (uint32_t v = o->out_begin; v < o->out_begin + o->n_out; v++)
+        any |= reads_by(x, op + at + 1, n - at - 1, v) < x->reads[v];
+    return any;
 }
 
 /* Of each op of a kernel the last op of its group: its own, where others read it or several groups
@@ -259,11 +257,10 @@ static void make_kernel(finding *x, uint32_t first) {
 /* Sources last: most have joined by then. */
 static cb_status make_kernels(finding *x, cb_error *err) {
     const uint32_t n = (uint32_t)x->g->ops.len;
-    x->kernel = CB_NEW(x->arena, uint32_t, n);
-    x->domain = CB_NEW(x->arena, cb_domain, n);
-    x->begin = CB_NEW(x->arena, uint32_t, n + (size_t)1);
-    x->op = CB_NEW(x->arena, uint32_t, n);
-    if (!x->begin || !x->op || !x->kernel || !x->domain) return cb_no_memory(err);
+    CB_TRY_NEW(x->kernel, x->arena, n, err);
+    CB_TRY_NEW(x->domain, x->arena, n, err);
+    CB_TRY_NEW(x->begin, x->arena, n + (size_t)1, err);
+    CB_TRY_NEW(x->op, x->arena, n, err);
     for (int sources = 0; sources < 2; sources++)
         for (uint32_t i = 0; i < n; i++)
             if (!x->ran[i] && is_source(x, i) == sources) make_kernel(x, i);
@@ -348,14 +345,12 @@ static cb_status make_wishes(finding *x, cb_error *err) {
 static cb_status find_all(finding *x, cb_fuses_fn fuses, cb_arena *scratch, cb_error *err) {
     const size_t n = x->g->ops.len;
     cb_plan once = {0};
-    x->set = CB_NEW(scratch, uint32_t, n);
-    x->ran = CB_NEW(scratch, bool, n);
-    x->fuses = CB_NEW(scratch, bool, n);
-    x->slice = CB_NEW(scratch, bool, n);
-    x->only = CB_NEW(scratch, uint32_t, n);
-    x->reads = CB_NEW(scratch, uint32_t, x->g->values.len);
-    if (!x->set || !x->ran || !x->fuses || !x->slice || !x->only || !x->reads)
-        return cb_no_memory(err);
+    CB_TRY_NEW(x->set, scratch, n, err);
+    CB_TRY_NEW(x->ran, scratch, n, err);
+    CB_TRY_NEW(x->fuses, scratch, n, err);
+    CB_TRY_NEW(x->slice, scratch, n, err);
+    CB_TRY_NEW(x->only, scratch, n, err);
+    CB_TRY_NEW(x->reads, scratch, x->g->values.len, err);
     CB_TRY(cb_steps_once(&x->steps, &once, x->g, x->p, scratch, err));
     CB_TRY(cb_joining_init(&x->joining, &x->steps, fuses, scratch, err));
     mark_ops(x);

@@ -214,9 +214,9 @@ static cb_status place(fusing *x, bool from_start, uint64_t *live_bytes, uint64_
     const cb_lives *lives = &x->steps.plan->lives;
     const cb_groups *out = &x->out;
     cb_lives shorter = {.n_instance = lives->n_instance};
-    shorter.instance = CB_NEW(x->arena, cb_instance, lives->n_instance);
-    uint64_t *change = CB_NEW(x->arena, uint64_t, out->n_group + (size_t)2), live = 0;
-    if (!shorter.instance || !change) return cb_no_memory(x->err);
+    uint64_t *change, live = 0;
+    CB_TRY_NEW(shorter.instance, x->arena, lives->n_instance, x->err);
+    CB_TRY_NEW(change, x->arena, out->n_group + (size_t)2, x->err);
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         const cb_life *life = &out->life[i];
         shorter.instance[i] = (cb_instance){
@@ -288,14 +288,11 @@ static cb_status attempt(fusing *x, bool from_start, bool *good) {
 }
 
 static cb_status make_tables(fusing *x) {
-    const size_t n = x->units->n_group;
-    x->alone = CB_NEW(x->arena, uint8_t, n);
-    x->order = CB_NEW(x->arena, uint32_t, n);
-    x->unit_begin = CB_NEW(x->arena, uint32_t, n + 1);
-    const bool all = x->alone && x->order && x->unit_begin &&
-                     cb_groups_new(&x->out, n, x->units->n_instr,
-                                   x->steps.plan->lives.n_instance, x->arena);
-    return all ? CB_OK : cb_no_memory(x->err);
+    const uint32_t n = x->units->n_group, n_instance = x->steps.plan->lives.n_instance;
+    CB_TRY_NEW(x->alone, x->arena, n, x->err);
+    CB_TRY_NEW(x->order, x->arena, n, x->err);
+    CB_TRY_NEW(x->unit_begin, x->arena, n + (size_t)1, x->err);
+    return cb_groups_new(&x->out, n, x->units->n_instr, n_instance, x->arena, x->err);
 }
 
 cb_status cb_fuse(const cb_graph *joint, const cb_problem *single, cb_fuses_fn fuses,

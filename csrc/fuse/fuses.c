@@ -1,5 +1,7 @@
 #include "fuses.h"
 
+#include "reads.h"
+
 /* `index`: which of them are indices, of integers; -1: none. */
 static bool are_known(bool with_bool, const cb_dtype *dtype, uint32_t n, int index) {
     for (uint32_t k = 0; k < n; k++) {
@@ -27,4 +29,12 @@ bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t 
     /* Which ops have the other parts, domain.c names one by one. */
     const bool is_pointwise = part == CB_PART_MAP || is_small;
     return !is_pointwise || flags & CB_OPF_FUSES;
+}
+
+bool cb_part_fuses(cb_fuses_fn fuses, cb_opcode code, cb_part part, const cb_dtype *dtype,
+                   uint32_t n_in, uint32_t n_out) {
+    cb_parts own = {0};
+    if (part == CB_PART_NONE || n_in + n_out > CB_PART_OPERANDS) return false;
+    for (uint32_t k = 0; k < n_in + n_out; k++) cb_parts_add_dtype(&own, dtype[k]);
+    return cb_parts_agree(&own) && fuses(code, part, dtype, n_in, dtype + n_in, n_out);
 }

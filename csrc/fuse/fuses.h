@@ -8,6 +8,13 @@
 typedef bool (*cb_fuses_fn)(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
                             const cb_dtype *out, uint32_t n_out);
 
+#define CB_PART_OPERANDS 8 /* no op with more inputs and outputs has a part */
+
+/* Whether the backend runs it and it computes in one width of floats. `dtype`: of inputs, then of
+ * outputs, none of which is looked at if there are too many. */
+bool cb_part_fuses(cb_fuses_fn fuses, cb_opcode code, cb_part part, const cb_dtype *dtype,
+                   uint32_t n_in, uint32_t n_out);
+
 /* Backends that run the executor's microcode fuse these: pointwise ops, reductions and rows of
  * floats, with bool where ops compare and choose, and integers that are indices. Fused and unfused
  * execution give bitwise identical results. */

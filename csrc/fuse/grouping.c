@@ -78,8 +78,7 @@ static cb_status check_member(const making *x, uint32_t group, uint32_t at) {
 
 static cb_status make_sets(making *x) {
     const uint32_t n = (uint32_t)x->g->ops.len;
-    x->set = CB_NEW(x->scratch, uint32_t, n);
-    if (!x->set) return cb_no_memory(x->err);
+    CB_TRY_NEW(x->set, x->scratch, n, x->err);
     for (uint32_t i = 0; i < n; i++) x->set[i] = is_view(x, i) ? CB_NONE : x->ask->n_group + i;
     for (uint32_t group = 0; group < x->ask->n_group; group++) {
         for (uint32_t k = x->ask->begin[group]; k < x->ask->begin[group + 1]; k++) {
@@ -103,14 +102,12 @@ typedef struct ordering {
 static cb_status list_members(making *x, ordering *o) {
     const uint32_t n = (uint32_t)x->g->ops.len;
     o->n_set = x->ask->n_group + n;
-    o->begin = CB_NEW(x->scratch, uint32_t, o->n_set + (size_t)1);
-    o->op = CB_NEW(x->scratch, uint32_t, n);
-    o->at = CB_NEW(x->scratch, uint32_t, o->n_set);
-    o->input = CB_NEW(x->scratch, uint32_t, o->n_set);
-    o->state = CB_NEW(x->scratch, uint8_t, o->n_set);
-    o->stack = CB_NEW(x->scratch, uint32_t, o->n_set);
-    if (!o->begin || !o->op || !o->at || !o->input || !o->state || !o->stack)
-        return cb_no_memory(x->err);
+    CB_TRY_NEW(o->begin, x->scratch, o->n_set + (size_t)1, x->err);
+    CB_TRY_NEW(o->op, x->scratch, n, x->err);
+    CB_TRY_NEW(o->at, x->scratch, o->n_set, x->err);
+    CB_TRY_NEW(o->input, x->scratch, o->n_set, x->err);
+    CB_TRY_NEW(o->state, x->scratch, o->n_set, x->err);
+    CB_TRY_NEW(o->stack, x->scratch, o->n_set, x->err);
     for (uint32_t i = 0; i < n; i++)
         if (x->set[i] != CB_NONE) o->begin[x->set[i] + 1]++;
     for (uint32_t s = 0; s < o->n_set; s++) o->begin[s + 1] += o->begin[s];
@@ -194,11 +191,10 @@ static cb_status make_order(making *x) {
     cb_grouping *out = x->out;
     ordering o = {0};
     CB_TRY(list_members(x, &o));
-    out->begin = CB_NEW(x->arena, uint32_t, n + (size_t)2);
-    out->member = CB_NEW(x->arena, uint32_t, n);
-    out->op_of = CB_NEW(x->arena, uint32_t, n);
-    out->kernel = CB_NEW(x->arena, uint32_t, n);
-    if (!out->begin || !out->member || !out->op_of || !out->kernel) return cb_no_memory(x->err);
+    CB_TRY_NEW(out->begin, x->arena, n + (size_t)2, x->err);
+    CB_TRY_NEW(out->member, x->arena, n, x->err);
+    CB_TRY_NEW(out->op_of, x->arena, n, x->err);
+    CB_TRY_NEW(out->kernel, x->arena, n, x->err);
     for (uint32_t i = 0; i < n; i++) out->op_of[i] = CB_NONE;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t set = x->set[i];
@@ -213,10 +209,9 @@ static cb_status make_order(making *x) {
 static cb_status find_roots(making *x) {
     const cb_graph *g = x->g;
     cb_grouping *out = x->out;
-    out->root = CB_NEW(x->arena, uint32_t, g->values.len);
-    out->is_read = CB_NEW(x->arena, uint8_t, g->values.len);
-    out->is_given = CB_NEW(x->arena, uint8_t, g->values.len);
-    if (!out->root || !out->is_read || !out->is_given) return cb_no_memory(x->err);
+    CB_TRY_NEW(out->root, x->arena, g->values.len, x->err);
+    CB_TRY_NEW(out->is_read, x->arena, g->values.len, x->err);
+    CB_TRY_NEW(out->is_given, x->arena, g->values.len, x->err);
     for (uint32_t v = 0; v < g->values.len; v++)
         out->root[v] = g->storages.at[g->values.at[v].storage].root;
     return CB_OK;
@@ -346,8 +341,7 @@ static bool mark_members(making *x, uint32_t op) {
 
 static cb_status find_domains(making *x) {
     cb_grouping *out = x->out;
-    out->domain = CB_NEW(x->arena, cb_domain, out->n_op);
-    if (!out->domain) return cb_no_memory(x->err);
+    CB_TRY_NEW(out->domain, x->arena, out->n_op, x->err);
     for (uint32_t op = 0; op < out->n_op; op++) {
         const uint32_t n = cb_group_size(out, op), *member = out->member + out->begin[op];
         uint32_t at = member[n - 1];
@@ -465,8 +459,7 @@ static cb_status make_all(making *x, cb_fuses_fn fuses) {
     CB_TRY(make_order(x));
     find_given(x);
     CB_TRY(check_sources(x));
-    x->slice = CB_NEW(x->scratch, uint8_t, x->g->ops.len);
-    if (!x->slice) return cb_no_memory(x->err);
+    CB_TRY_NEW(x->slice, x->scratch, x->g->ops.len, x->err);
     CB_TRY(cb_steps_once(&x->steps, &once, x->g, x->p, x->scratch, x->err));
     CB_TRY(cb_joining_init(&x->joining, &x->steps, fuses, x->scratch, x->err));
     CB_TRY(find_domains(x));

@@ -11,24 +11,14 @@ cb_status cb_joining_init(cb_joining *x, const cb_steps *steps, cb_fuses_fn fuse
     return x->made ? CB_OK : cb_no_memory(err);
 }
 
-#define OPERANDS_MOST 8 /* no op with more has a part */
-
 static bool backend_fuses(const cb_joining *x, uint32_t step, cb_part part) {
-    const cb_steps *s = x->steps;
-    const cb_op *op = cb_step_op(s, step);
-    const cb_value_id *ins = cb_op_ins(s->g, cb_step_id(s, step));
-    cb_dtype in[OPERANDS_MOST], out[OPERANDS_MOST];
-    if (op->n_in > OPERANDS_MOST || op->n_out > OPERANDS_MOST) return false;
-    cb_parts own = {0};
-    for (uint32_t k = 0; k < op->n_in; k++) {
-        in[k] = s->g->values.at[ins[k]].dtype;
-        cb_parts_add_dtype(&own, in[k]);
-    }
-    for (uint32_t k = 0; k < op->n_out; k++) {
-        out[k] = s->g->values.at[op->out_begin + k].dtype;
-        cb_parts_add_dtype(&own, out[k]);
-    }
-    return cb_parts_agree(&own) && x->fuses(op->code, part, in, op->n_in, out, op->n_out);
+    const cb_graph *g = x->steps->g;
+    const cb_op *op = cb_step_op(x->steps, step);
+    const cb_value_id *ins = cb_op_ins(g, cb_step_id(x->steps, step));
+    cb_dtype dtype[CB_PART_OPERANDS];
+    for (uint32_t k = 0; k < op->n_in + op->n_out && k < CB_PART_OPERANDS; k++)
+        dtype[k] = g->values.at[k < op->n_in ? ins[k] : op->out_begin + k - op->n_in].dtype;
+    return cb_part_fuses(x->fuses, op->code, part, dtype, op->n_in, op->n_out);
 }
 
 static void forget(cb_joining *x, uint32_t step) {

@@ -4,10 +4,9 @@ cb_status cb_room_init(cb_room *r, const cb_steps *steps, const cb_groups *units
                        cb_error *err) {
     const uint32_t n_step = steps->plan->schedule.n_step;
     *r = (cb_room){.steps = steps, .units = units, .limit = steps->plan->live_bytes};
-    r->unit_of = CB_NEW(arena, uint32_t, n_step);
-    r->left = CB_NEW(arena, uint32_t, steps->n_place);
-    r->group = CB_NEW(arena, uint32_t, units->n_group);
-    if (!r->unit_of || !r->left || !r->group) return cb_no_memory(err);
+    CB_TRY_NEW(r->unit_of, arena, n_step, err);
+    CB_TRY_NEW(r->left, arena, steps->n_place, err);
+    CB_TRY_NEW(r->group, arena, units->n_group, err);
     for (uint32_t step = 0; step < n_step; step++) r->unit_of[step] = CB_NONE;
     for (uint32_t u = 0; u < units->n_group; u++)
         for (uint32_t i = units->begin[u]; i < units->begin[u + 1]; i++)

@@ -18,9 +18,8 @@ cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p, con
     const uint32_t n_step = plan->schedule.n_step;
     *s = (cb_steps){.g = g, .p = p, .plan = plan};
     s->n_place = plan->lives.n_instance + (uint32_t)g->storages.len;
-    s->maker = CB_NEW(arena, uint32_t, s->n_place);
-    s->reads = CB_NEW(arena, uint32_t, s->n_place);
-    if (!s->maker || !s->reads) return cb_no_memory(err);
+    CB_TRY_NEW(s->maker, arena, s->n_place, err);
+    CB_TRY_NEW(s->reads, arena, s->n_place, err);
     for (uint32_t i = 0; i < s->n_place; i++) s->maker[i] = CB_NONE;
     for (uint32_t step = 0; step < n_step; step++) {
         if (p->op_flags[cb_step_id(s, step)] & CB_POP_VIEW) continue;

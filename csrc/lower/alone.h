@@ -10,6 +10,9 @@ typedef struct cb_alone {
     cb_part part; /* NONE: it cannot run as a group */
 } cb_alone;
 
+/* An instruction as domains see it. */
+cb_shaped cb_shaped_instr(const cb_program *program, const cb_instr *instr);
+
 cb_alone cb_alone_of(const cb_program *program, const cb_instr *instr, cb_fuses_fn fuses);
 
 #endif

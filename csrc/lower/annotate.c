@@ -164,11 +164,8 @@ static cb_status annotate_constraints(job *j) {
         cb_storage_id storage = p->value_storage[v];
         cb_value_id root = g->storages.at[storage].root;
         if (op->phase == CB_BACKWARD || (p->storage_flags[storage] & CB_STORE_STATIC)) continue;
-        if (v == root) {
-            p->value_constraint[v] = op->constraint;
-        } else {
-            CB_TRY(constrain_root(j, root, v, op->constraint));
-        }
+        if (v == root) p->value_constraint[v] = op->constraint;
+        else CB_TRY(constrain_root(j, root, v, op->constraint));
     }
     for (cb_value_id v = 0; v < p->n_value; v++) {
         p->value_constraint[v] = p->value_constraint[g->storages.at[p->value_storage[v]].root];
@@ -180,10 +177,9 @@ static cb_status annotate_regions(job *j) {
     const cb_graph *g = j->g;
     cb_problem *p = j->p;
     size_t n = g->regions.len;
-    p->region_name = CB_NEW(&p->arena, const char *, n);
-    p->region_parent = CB_NEW(&p->arena, uint32_t, n);
-    p->region_limit = CB_NEW(&p->arena, uint64_t, n);
-    if (!p->region_name || !p->region_parent || !p->region_limit) return cb_no_memory(j->err);
+    CB_TRY_NEW(p->region_name, &p->arena, n, j->err);
+    CB_TRY_NEW(p->region_parent, &p->arena, n, j->err);
+    CB_TRY_NEW(p->region_limit, &p->arena, n, j->err);
     p->n_region = (uint32_t)n;
     for (size_t r = 0; r < n; r++) {
         const cb_region *region = &g->regions.at[r];
@@ -202,9 +198,8 @@ static cb_status annotate_regions(job *j) {
 static cb_status annotate_outputs(job *j) {
     const cb_graph *g = j->g;
     cb_problem *p = j->p;
-    p->forward_output = CB_NEW(&p->arena, uint32_t, g->outputs.len);
-    p->backward_output = CB_NEW(&p->arena, uint32_t, g->outputs.len);
-    if (!p->forward_output || !p->backward_output) return cb_no_memory(j->err);
+    CB_TRY_NEW(p->forward_output, &p->arena, g->outputs.len, j->err);
+    CB_TRY_NEW(p->backward_output, &p->arena, g->outputs.len, j->err);
     for (size_t i = 0; i < g->outputs.len; i++) {
         const cb_output *output = &g->outputs.at[i];
         bool kept = output->kind == CB_OUTPUT_STATE ||
@@ -213,11 +208,8 @@ static cb_status annotate_outputs(job *j) {
             kept ? CB_STORE_HOLD_END : CB_STORE_STATIC;
         bool in_forward = output->kind != CB_OUTPUT_GRAD &&
                           g->ops.at[p->value_op[output->value]].phase == CB_FORWARD;
-        if (in_forward) {
-            p->forward_output[p->n_forward_output++] = output->value;
-        } else {
-            p->backward_output[p->n_backward_output++] = output->value;
-        }
+        if (in_forward) p->forward_output[p->n_forward_output++] = output->value;
+        else p->backward_output[p->n_backward_output++] = output->value;
     }
     return CB_OK;
 }

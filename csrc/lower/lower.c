@@ -30,10 +30,10 @@ typedef struct lowering {
     uint32_t n_operand_id;
 } lowering;
 
-static uint32_t *new_ids(cb_arena *arena, size_t n) {
-    uint32_t *ids = CB_NEW(arena, uint32_t, n);
-    for (size_t i = 0; ids && i < n; i++) ids[i] = CB_NONE;
-    return ids;
+static cb_status new_ids(lowering *x, size_t n, uint32_t **ids) {
+    CB_TRY_NEW(*ids, &x->scratch, n, x->err);
+    for (size_t i = 0; i < n; i++) (*ids)[i] = CB_NONE;
+    return CB_OK;
 }
 
 /* Counts, so that every table of the program is allocated once. */
@@ -58,18 +58,14 @@ static cb_status make_tables(lowering *x) {
     program->n_output = (uint32_t)g->outputs.len;
     size_t n_operands = n_ids + program->n_input + program->n_output; /* at most: some are shared */
     cb_arena *arena = &program->arena;
-    program->group = CB_NEW(arena, cb_group, program->n_group);
-    program->instr = CB_NEW(arena, cb_instr, program->n_instr);
-    program->operand = CB_NEW(arena, cb_operand, n_operands);
-    program->operand_id = CB_NEW(arena, uint32_t, n_ids);
-    program->buffer = CB_NEW(arena, cb_buffer, program->n_buffer);
-    program->locals = CB_NEW(arena, cb_local, program->n_local);
-    program->input = CB_NEW(arena, cb_argument, program->n_input);
-    program->output = CB_NEW(arena, cb_argument, program->n_output);
-    if (!program->group || !program->instr || !program->operand || !program->operand_id ||
-        !program->buffer || !program->locals || !program->input || !program->output) {
-        return cb_no_memory(x->err);
-    }
+    CB_TRY_NEW(program->group, arena, program->n_group, x->err);
+    CB_TRY_NEW(program->instr, arena, program->n_instr, x->err);
+    CB_TRY_NEW(program->operand, arena, n_operands, x->err);
+    CB_TRY_NEW(program->operand_id, arena, n_ids, x->err);
+    CB_TRY_NEW(program->buffer, arena, program->n_buffer, x->err);
+    CB_TRY_NEW(program->locals, arena, program->n_local, x->err);
+    CB_TRY_NEW(program->input, arena, program->n_input, x->err);
+    CB_TRY_NEW(program->output, arena, program->n_output, x->err);
     return CB_OK;
 }
 
@@ -100,17 +96,13 @@ static cb_status find_reruns(lowering *x) {
 
 static cb_status make_scratch(lowering *x) {
     const cb_graph *g = x->g;
-    x->memory = CB_NEW(&x->scratch, uint32_t, x->plan->lives.n_instance);
-    x->storage_input = new_ids(&x->scratch, g->storages.len);
-    x->storage_output = new_ids(&x->scratch, g->storages.len);
-    x->storage_buffer = new_ids(&x->scratch, g->storages.len);
-    x->value_operand = new_ids(&x->scratch, g->values.len);
-    x->again = CB_NEW(&x->scratch, uint8_t, x->plan->schedule.n_step);
-    x->location = CB_NEW(&x->scratch, const char *, g->names.len);
-    if (!x->memory || !x->storage_input || !x->storage_output || !x->storage_buffer ||
-        !x->value_operand || !x->again || !x->location) {
-        return cb_no_memory(x->err);
-    }
+    CB_TRY_NEW(x->memory, &x->scratch, x->plan->lives.n_instance, x->err);
+    CB_TRY(new_ids(x, g->storages.len, &x->storage_input));
+    CB_TRY(new_ids(x, g->storages.len, &x->storage_output));
+    CB_TRY(new_ids(x, g->storages.len, &x->storage_buffer));
+    CB_TRY(new_ids(x, g->values.len, &x->value_operand));
+    CB_TRY_NEW(x->again, &x->scratch, x->plan->schedule.n_step, x->err);
+    CB_TRY_NEW(x->location, &x->scratch, g->names.len, x->err);
     for (size_t i = 0; i < g->inputs.len; i++) {
         cb_value_id value = g->ops.at[g->inputs.at[i]].out_begin;
         x->storage_input[g->values.at[value].storage] = (uint32_t)i;

@@ -27,14 +27,12 @@ static cb_status make_tables(moving *x) {
         if (cb_action_at(s, t) != CB_ACTION_RUN)
             most += x->p->out_begin[op + 1] - x->p->out_begin[op];
     }
-    x->instance = CB_NEW(x->scratch, uint32_t, x->p->n_value);
-    x->left = CB_NEW(x->scratch, uint32_t, x->p->n_storage);
-    x->move = CB_NEW(x->scratch, cb_move, most);
-    x->group = CB_NEW(x->scratch, uint32_t, most);
-    x->life = CB_NEW(x->scratch, uint32_t, most);
-    x->host.instance = CB_NEW(x->scratch, cb_instance, most);
-    if (!x->instance || !x->left || !x->move || !x->group || !x->life || !x->host.instance)
-        return cb_no_memory(x->err);
+    CB_TRY_NEW(x->instance, x->scratch, x->p->n_value, x->err);
+    CB_TRY_NEW(x->left, x->scratch, x->p->n_storage, x->err);
+    CB_TRY_NEW(x->move, x->scratch, most, x->err);
+    CB_TRY_NEW(x->group, x->scratch, most, x->err);
+    CB_TRY_NEW(x->life, x->scratch, most, x->err);
+    CB_TRY_NEW(x->host.instance, x->scratch, most, x->err);
     for (uint32_t v = 0; v < x->p->n_value; v++) x->instance[v] = CB_NONE;
     for (uint32_t k = 0; k < x->p->n_storage; k++) x->left[k] = CB_NONE;
     return CB_OK;
@@ -92,15 +90,14 @@ static void take_step(moving *x, uint32_t step) {
 /* By group, what comes back before what leaves; else in the order of the plan. */
 static cb_status sort_moves(moving *x) {
     cb_program *program = x->program;
-    uint32_t *at = CB_NEW(x->scratch, uint32_t, x->n_move); /* a move's place in the program */
-    program->move = CB_NEW(&program->arena, cb_move, x->n_move);
-    program->move_begin = CB_NEW(&program->arena, uint32_t, program->n_group + (size_t)1);
-    if (!at || !program->move || !program->move_begin) return cb_no_memory(x->err);
+    uint32_t *at, *next; /* a move's place in the program; the next place of a group */
+    CB_TRY_NEW(at, x->scratch, x->n_move, x->err);
+    CB_TRY_NEW(next, x->scratch, program->n_group, x->err);
+    CB_TRY_NEW(program->move, &program->arena, x->n_move, x->err);
+    CB_TRY_NEW(program->move_begin, &program->arena, program->n_group + (size_t)1, x->err);
     for (uint32_t m = 0; m < x->n_move; m++) program->move_begin[x->group[m] + 1]++;
     for (uint32_t g = 0; g < program->n_group; g++)
         program->move_begin[g + 1] += program->move_begin[g];
-    uint32_t *next = CB_NEW(x->scratch, uint32_t, program->n_group);
-    if (!next) return cb_no_memory(x->err);
     memcpy(next, program->move_begin, program->n_group * sizeof *next);
     for (int out = 0; out < 2; out++) {
         for (uint32_t m = 0; m < x->n_move; m++)

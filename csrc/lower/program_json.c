@@ -178,11 +178,10 @@ cb_status cb_program_kernels(const cb_program *program, const cb_problem *p, con
                              cb_str *out, cb_error *err) {
     writing x = {.program = program, .p = p, .plan = plan, .w = {.out = out}};
     const size_t n_memory = (size_t)program->n_buffer + program->n_input + program->n_output;
-    x.seen = CB_NEW(out->arena, uint32_t, program->n_operand);
-    x.made = CB_NEW(out->arena, uint32_t, n_memory);
-    x.read = CB_NEW(out->arena, uint32_t, n_memory);
-    x.bytes = CB_NEW(out->arena, uint64_t, n_memory);
-    if (!x.seen || !x.made || !x.read || !x.bytes) return cb_no_memory(err);
+    CB_TRY_NEW(x.seen, out->arena, program->n_operand, err);
+    CB_TRY_NEW(x.made, out->arena, n_memory, err);
+    CB_TRY_NEW(x.read, out->arena, n_memory, err);
+    CB_TRY_NEW(x.bytes, out->arena, n_memory, err);
     cb_json_begin(&x.w, NULL, '{');
     cb_json_put_string(&x.w, "format", "cutback.kernels");
     cb_json_put_u64(&x.w, "version", 1);

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 #include "../fuse/reads.h"
-#include "program.h"
+#include "alone.h"
 
 typedef struct check {
     const cb_program *p;
@@ -108,11 +108,8 @@ static uint32_t place_in(const check *c, uint32_t buffer) {
     uint32_t low = 0, high = c->n_active;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (c->p->buffer[c->active[middle]].offset < offset) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+        if (c->p->buffer[c->active[middle]].offset < offset) low = middle + 1;
+        else high = middle;
     }
     return low;
 }
@@ -251,13 +248,7 @@ static cb_status check_part(const check *c, uint32_t g, const cb_instr *instr, c
     const cb_program *p = c->p;
     const uint32_t *ins = p->operand_id + instr->in_begin, *outs = p->operand_id + instr->out_begin;
     const cb_domain *domain = &p->group[g].domain;
-    const cb_shaped shaped = {
-        .code = instr->code,
-        .attrs = &instr->attrs,
-        .in0 = instr->n_in > 0 ? &p->operand[ins[0]].shape : NULL,
-        .in1 = instr->n_in > 1 ? &p->operand[ins[1]].shape : NULL,
-        .out0 = &p->operand[outs[0]].shape,
-    };
+    const cb_shaped shaped = cb_shaped_instr(p, instr);
     const cb_part part = cb_part_of(&shaped, domain);
     bool late = false;
     if (part == CB_PART_NONE || part != instr->part)
@@ -409,20 +400,16 @@ static cb_status check_outputs(const check *c) {
 
 static cb_status check_all(check *c) {
     const cb_program *p = c->p;
-    c->written = CB_NEW(&c->scratch, uint8_t, p->n_buffer);
-    c->output_written = CB_NEW(&c->scratch, uint8_t, p->n_output);
-    c->local_written = CB_NEW(&c->scratch, uint8_t, p->n_local);
-    c->is_scratch = CB_NEW(&c->scratch, uint8_t, p->n_buffer);
-    c->made = CB_NEW(&c->scratch, uint8_t, p->n_buffer + (size_t)p->n_output + p->n_local);
-    c->by_made = CB_NEW(&c->scratch, uint32_t, p->n_buffer);
-    c->by_last = CB_NEW(&c->scratch, uint32_t, p->n_buffer);
-    c->made_begin = CB_NEW(&c->scratch, uint32_t, p->n_group + (size_t)2);
-    c->last_begin = CB_NEW(&c->scratch, uint32_t, p->n_group + (size_t)2);
-    c->active = CB_NEW(&c->scratch, uint32_t, p->n_buffer);
-    if (!c->written || !c->output_written || !c->local_written || !c->is_scratch || !c->made ||
-        !c->by_made || !c->by_last || !c->made_begin || !c->last_begin || !c->active) {
-        return cb_no_memory(c->err);
-    }
+    CB_TRY_NEW(c->written, &c->scratch, p->n_buffer, c->err);
+    CB_TRY_NEW(c->output_written, &c->scratch, p->n_output, c->err);
+    CB_TRY_NEW(c->local_written, &c->scratch, p->n_local, c->err);
+    CB_TRY_NEW(c->is_scratch, &c->scratch, p->n_buffer, c->err);
+    CB_TRY_NEW(c->made, &c->scratch, p->n_buffer + (size_t)p->n_output + p->n_local, c->err);
+    CB_TRY_NEW(c->by_made, &c->scratch, p->n_buffer, c->err);
+    CB_TRY_NEW(c->by_last, &c->scratch, p->n_buffer, c->err);
+    CB_TRY_NEW(c->made_begin, &c->scratch, p->n_group + (size_t)2, c->err);
+    CB_TRY_NEW(c->last_begin, &c->scratch, p->n_group + (size_t)2, c->err);
+    CB_TRY_NEW(c->active, &c->scratch, p->n_buffer, c->err);
     for (uint32_t i = 0; i < p->n_operand; i++) CB_TRY(check_operand(c, i));
     CB_TRY(check_buffers(c));
     CB_TRY(check_overlaps(c));

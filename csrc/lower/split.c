@@ -30,15 +30,12 @@ typedef struct half {
 
 static cb_status half_init(half *h) {
     const cb_graph *g = h->joint;
-    h->made = CB_NEW(h->scratch, uint8_t, g->values.len);
-    h->saved = CB_NEW(h->scratch, uint8_t, g->values.len);
-    h->argument = CB_NEW(h->scratch, uint8_t, g->ops.len);
-    h->mapped = CB_NEW(h->scratch, cb_value_id, g->values.len);
-    h->first = CB_NEW(h->scratch, cb_value_id, g->values.len);
-    h->input_at = CB_NEW(h->scratch, uint32_t, g->inputs.len);
-    if (!h->made || !h->saved || !h->argument || !h->mapped || !h->first || !h->input_at) {
-        return cb_no_memory(h->err);
-    }
+    CB_TRY_NEW(h->made, h->scratch, g->values.len, h->err);
+    CB_TRY_NEW(h->saved, h->scratch, g->values.len, h->err);
+    CB_TRY_NEW(h->argument, h->scratch, g->ops.len, h->err);
+    CB_TRY_NEW(h->mapped, h->scratch, g->values.len, h->err);
+    CB_TRY_NEW(h->first, h->scratch, g->values.len, h->err);
+    CB_TRY_NEW(h->input_at, h->scratch, g->inputs.len, h->err);
     for (size_t i = 0; i < g->values.len; i++) h->mapped[i] = h->first[i] = CB_NONE;
     for (size_t i = 0; i < g->inputs.len; i++) h->input_at[i] = CB_NONE;
     return CB_OK;
@@ -63,11 +60,8 @@ static void need(half *h, cb_value_id v) {
     }
     if (h->made[v]) return;
     cb_op_id op = producer(h, v);
-    if (h->joint->ops.at[op].code == CB_OP_INPUT) {
-        h->argument[op] = 1;
-    } else {
-        h->saved[v] = 1;
-    }
+    if (h->joint->ops.at[op].code == CB_OP_INPUT) h->argument[op] = 1;
+    else h->saved[v] = 1;
 }
 
 static void find_needs(half *h) {
