@@ -227,6 +227,12 @@ static inline double cb_set_weight_decay(double *factor, double learning_rate, d
     return decoupled ? 1.0 - learning_rate * weight_decay : 1.0;
 }
 
+/* Sets the decay of a moving average and, in the factor behind it, one minus that. */
+static inline void cb_set_decay(double *factor, double decay) {
+    factor[0] = decay;
+    factor[1] = 1.0 - decay;
+}
+
 static inline double cb_sign_of(double maximize) { return maximize != 0.0 ? -1.0 : 1.0; }
 
 #endif

@@ -12,6 +12,8 @@
     const real grad_scale = CB_FACTOR(CB_GRAD_SCALE), weight_decay = CB_FACTOR(CB_WEIGHT_DECAY)
 #define CB_STATE(k) CB_TYPED(array)(row->state[k], at)
 #define CB_FACTOR(k) (real) factor[k]
+/* The decay of a moving average, and the factor behind it, which is one minus that. */
+#define CB_DECAY(name, k) const real name = CB_FACTOR(k), one_minus_##name = CB_FACTOR((k) + 1)
 /* The gradient of element i, scaled and decayed. */
 #define CB_GRADIENT \
     (weight_decay != 0 ? grad_scale * input[i] + weight_decay * param[i] : grad_scale * input[i])
@@ -131,9 +133,8 @@ static void CB_TYPED(radam)(const double *factor, const cb_optim_row *row, int64
     real *restrict exp_avg = CB_STATE(0), *restrict exp_avg_sq = CB_STATE(1);
     const real param_scale = CB_FACTOR(CB_RADAM_PARAM_SCALE);
     const real step_size = CB_FACTOR(CB_RADAM_STEP_SIZE);
-    const real beta1 = CB_FACTOR(CB_RADAM_BETA1), beta2 = CB_FACTOR(CB_RADAM_BETA2);
-    const real one_minus_beta1 = CB_FACTOR(CB_RADAM_ONE_MINUS_BETA1);
-    const real one_minus_beta2 = CB_FACTOR(CB_RADAM_ONE_MINUS_BETA2);
+    CB_DECAY(beta1, CB_RADAM_BETA1);
+    CB_DECAY(beta2, CB_RADAM_BETA2);
     const real eps = CB_FACTOR(CB_RADAM_EPS);
     const bool rectified = factor[CB_RADAM_RECTIFIED] != 0.0;
     for (int64_t i = 0; i < n; i++) {
@@ -149,8 +150,8 @@ static void CB_TYPED(radam)(const double *factor, const cb_optim_row *row, int64
 static void CB_TYPED(adamax)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
     CB_FORMULA_INPUTS;
     real *restrict exp_avg = CB_STATE(0), *restrict exp_inf = CB_STATE(1);
-    const real beta1 = CB_FACTOR(CB_ADAMAX_BETA1), beta2 = CB_FACTOR(CB_ADAMAX_BETA2);
-    const real one_minus_beta1 = CB_FACTOR(CB_ADAMAX_ONE_MINUS_BETA1);
+    CB_DECAY(beta1, CB_ADAMAX_BETA1);
+    const real beta2 = CB_FACTOR(CB_ADAMAX_BETA2);
     const real step_size = CB_FACTOR(CB_ADAMAX_STEP_SIZE), eps = CB_FACTOR(CB_ADAMAX_EPS);
     for (int64_t i = 0; i < n; i++) {
         const real grad = CB_GRADIENT;
@@ -179,8 +180,7 @@ static void CB_TYPED(adadelta)(const double *factor, const cb_optim_row *row, in
                                int64_t n) {
     CB_FORMULA_INPUTS;
     real *restrict square_avg = CB_STATE(0), *restrict acc_delta = CB_STATE(1);
-    const real rho = CB_FACTOR(CB_ADADELTA_RHO);
-    const real one_minus_rho = CB_FACTOR(CB_ADADELTA_ONE_MINUS_RHO);
+    CB_DECAY(rho, CB_ADADELTA_RHO);
     const real learning_rate = CB_FACTOR(CB_ADADELTA_LEARNING_RATE);
     const real eps = CB_FACTOR(CB_ADADELTA_EPS);
     for (int64_t i = 0; i < n; i++) {
@@ -198,8 +198,7 @@ CB_INLINE void CB_TYPED(rmsprop_loop)(const double *factor, const cb_optim_row *
     CB_FORMULA_INPUTS;
     real *restrict square_avg = CB_STATE(0), *restrict grad_avg = CB_STATE(1);
     real *restrict momentum_buffer = CB_STATE(centered ? 2 : 1);
-    const real alpha = CB_FACTOR(CB_RMSPROP_ALPHA);
-    const real one_minus_alpha = CB_FACTOR(CB_RMSPROP_ONE_MINUS_ALPHA);
+    CB_DECAY(alpha, CB_RMSPROP_ALPHA);
     const real learning_rate = CB_FACTOR(CB_RMSPROP_LEARNING_RATE);
     const real eps = CB_FACTOR(CB_RMSPROP_EPS), momentum = CB_FACTOR(CB_RMSPROP_MOMENTUM);
     for (int64_t i = 0; i < n; i++) {
@@ -237,9 +236,8 @@ static void CB_TYPED(lion)(const double *factor, const cb_optim_row *row, int64_
     CB_FORMULA_INPUTS;
     real *restrict exp_avg = CB_STATE(0);
     const real param_scale = CB_FACTOR(CB_LION_PARAM_SCALE);
-    const real beta1 = CB_FACTOR(CB_LION_BETA1), beta2 = CB_FACTOR(CB_LION_BETA2);
-    const real one_minus_beta1 = CB_FACTOR(CB_LION_ONE_MINUS_BETA1);
-    const real one_minus_beta2 = CB_FACTOR(CB_LION_ONE_MINUS_BETA2);
+    CB_DECAY(beta1, CB_LION_BETA1);
+    CB_DECAY(beta2, CB_LION_BETA2);
     const real learning_rate = CB_FACTOR(CB_LION_LEARNING_RATE);
     for (int64_t i = 0; i < n; i++) {
         const real grad = CB_GRADIENT, update = beta1 * exp_avg[i] + one_minus_beta1 * grad;
@@ -254,9 +252,8 @@ static void CB_TYPED(nadam)(const double *factor, const cb_optim_row *row, int64
     CB_FORMULA_INPUTS;
     real *restrict exp_avg = CB_STATE(0), *restrict exp_avg_sq = CB_STATE(1);
     const real param_scale = CB_FACTOR(CB_NADAM_PARAM_SCALE);
-    const real beta1 = CB_FACTOR(CB_NADAM_BETA1), beta2 = CB_FACTOR(CB_NADAM_BETA2);
-    const real one_minus_beta1 = CB_FACTOR(CB_NADAM_ONE_MINUS_BETA1);
-    const real one_minus_beta2 = CB_FACTOR(CB_NADAM_ONE_MINUS_BETA2);
+    CB_DECAY(beta1, CB_NADAM_BETA1);
+    CB_DECAY(beta2, CB_NADAM_BETA2);
     const real grad_step_size = CB_FACTOR(CB_NADAM_GRAD_STEP_SIZE);
     const real exp_avg_step_size = CB_FACTOR(CB_NADAM_EXP_AVG_STEP_SIZE);
     const real root_correction = CB_FACTOR(CB_NADAM_ROOT_CORRECTION);
@@ -277,11 +274,9 @@ static void CB_TYPED(ademamix)(const double *factor, const cb_optim_row *row, in
     real *restrict exp_avg_fast = CB_STATE(0), *restrict exp_avg_slow = CB_STATE(1);
     real *restrict exp_avg_sq = CB_STATE(2);
     const real param_scale = CB_FACTOR(CB_ADEMAMIX_PARAM_SCALE);
-    const real beta1 = CB_FACTOR(CB_ADEMAMIX_BETA1), beta2 = CB_FACTOR(CB_ADEMAMIX_BETA2);
-    const real one_minus_beta1 = CB_FACTOR(CB_ADEMAMIX_ONE_MINUS_BETA1);
-    const real one_minus_beta2 = CB_FACTOR(CB_ADEMAMIX_ONE_MINUS_BETA2);
-    const real beta3 = CB_FACTOR(CB_ADEMAMIX_BETA3);
-    const real one_minus_beta3 = CB_FACTOR(CB_ADEMAMIX_ONE_MINUS_BETA3);
+    CB_DECAY(beta1, CB_ADEMAMIX_BETA1);
+    CB_DECAY(beta2, CB_ADEMAMIX_BETA2);
+    CB_DECAY(beta3, CB_ADEMAMIX_BETA3);
     const real fast_step_size = CB_FACTOR(CB_ADEMAMIX_FAST_STEP_SIZE);
     const real slow_step_size = CB_FACTOR(CB_ADEMAMIX_SLOW_STEP_SIZE);
     const real root_correction = CB_FACTOR(CB_ADEMAMIX_ROOT_CORRECTION);
@@ -301,9 +296,8 @@ static void CB_TYPED(adopt)(const double *factor, const cb_optim_row *row, int64
     CB_FORMULA_INPUTS;
     real *restrict exp_avg = CB_STATE(0), *restrict exp_avg_sq = CB_STATE(1);
     const real param_scale = CB_FACTOR(CB_ADOPT_PARAM_SCALE);
-    const real beta1 = CB_FACTOR(CB_ADOPT_BETA1), beta2 = CB_FACTOR(CB_ADOPT_BETA2);
-    const real one_minus_beta1 = CB_FACTOR(CB_ADOPT_ONE_MINUS_BETA1);
-    const real one_minus_beta2 = CB_FACTOR(CB_ADOPT_ONE_MINUS_BETA2);
+    CB_DECAY(beta1, CB_ADOPT_BETA1);
+    CB_DECAY(beta2, CB_ADOPT_BETA2);
     const real learning_rate = CB_FACTOR(CB_ADOPT_LEARNING_RATE);
     const real eps = CB_FACTOR(CB_ADOPT_EPS), clip_value = CB_FACTOR(CB_ADOPT_CLIP_VALUE);
     if (factor[CB_ADOPT_IS_FIRST] != 0.0) {
@@ -360,8 +354,7 @@ static void CB_TYPED(schedule_free)(const double *factor, const cb_optim_row *ro
     real *restrict z = CB_STATE(0), *restrict exp_avg_sq = CB_STATE(1);
     const real decoupled_decay = CB_FACTOR(CB_SCHEDULE_FREE_DECOUPLED_DECAY);
     const real average_weight = CB_FACTOR(CB_SCHEDULE_FREE_AVERAGE_WEIGHT);
-    const real beta2 = CB_FACTOR(CB_SCHEDULE_FREE_BETA2);
-    const real one_minus_beta2 = CB_FACTOR(CB_SCHEDULE_FREE_ONE_MINUS_BETA2);
+    CB_DECAY(beta2, CB_SCHEDULE_FREE_BETA2);
     const real root_correction = CB_FACTOR(CB_SCHEDULE_FREE_ROOT_CORRECTION);
     const real eps = CB_FACTOR(CB_SCHEDULE_FREE_EPS);
     const real param_step_size = CB_FACTOR(CB_SCHEDULE_FREE_PARAM_STEP_SIZE);
@@ -402,9 +395,8 @@ CB_INLINE void CB_TYPED(moments_8bit)(const double *factor, const cb_optim_row *
     const float *v_scale = (const float *)row->state[3] + at / CB_STATE_BLOCK * 2;
     const cb_root_codes codes = root_codes_of(v_scale[0], v_scale[1]);
     const real grad_scale = CB_FACTOR(CB_GRAD_SCALE);
-    const real beta1 = CB_FACTOR(CB_ADAM_BETA1), beta2 = CB_FACTOR(CB_ADAM_BETA2);
-    const real one_minus_beta1 = CB_FACTOR(CB_ADAM_ONE_MINUS_BETA1);
-    const real one_minus_beta2 = CB_FACTOR(CB_ADAM_ONE_MINUS_BETA2);
+    CB_DECAY(beta1, CB_ADAM_BETA1);
+    CB_DECAY(beta2, CB_ADAM_BETA2);
     const real root_correction = CB_FACTOR(CB_ADAM_ROOT_CORRECTION), eps = CB_FACTOR(CB_ADAM_EPS);
     const real slope = beta1 * (real)m_scale[0], offset = beta1 * (real)m_scale[1];
     uint32_t update_most = 0, root_most = 0, root_least = UINT32_MAX;

@@ -10,8 +10,7 @@ static inline void cb_adadelta_factors(const double *hyper, int64_t t, const dou
     (void)t, (void)number;
     factor[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
     factor[CB_WEIGHT_DECAY] = hyper[WEIGHT_DECAY];
-    factor[CB_ADADELTA_RHO] = hyper[RHO];
-    factor[CB_ADADELTA_ONE_MINUS_RHO] = 1.0 - hyper[RHO];
+    cb_set_decay(&factor[CB_ADADELTA_RHO], hyper[RHO]);
     factor[CB_ADADELTA_LEARNING_RATE] = hyper[LEARNING_RATE];
     factor[CB_ADADELTA_EPS] = hyper[EPS];
 }

@@ -13,10 +13,8 @@ static inline void cb_adam_factors(const double *hyper, int64_t t, const double 
     factor[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
     factor[CB_ADAM_PARAM_SCALE] =
         cb_set_weight_decay(factor, hyper[LEARNING_RATE], hyper[WEIGHT_DECAY], false);
-    factor[CB_ADAM_BETA1] = hyper[BETA1];
-    factor[CB_ADAM_ONE_MINUS_BETA1] = 1.0 - hyper[BETA1];
-    factor[CB_ADAM_BETA2] = hyper[BETA2];
-    factor[CB_ADAM_ONE_MINUS_BETA2] = 1.0 - hyper[BETA2];
+    cb_set_decay(&factor[CB_ADAM_BETA1], hyper[BETA1]);
+    cb_set_decay(&factor[CB_ADAM_BETA2], hyper[BETA2]);
     factor[CB_ADAM_STEP_SIZE] = hyper[LEARNING_RATE] / beta1_correction;
     factor[CB_ADAM_ROOT_CORRECTION] = 1.0 / sqrt(beta2_correction);
     factor[CB_ADAM_EPS] = hyper[EPS];

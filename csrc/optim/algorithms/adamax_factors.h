@@ -11,8 +11,7 @@ static inline void cb_adamax_factors(const double *hyper, int64_t t, const doubl
     const double beta1_correction = 1.0 - cb_power(hyper[BETA1], t);
     factor[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
     factor[CB_WEIGHT_DECAY] = hyper[WEIGHT_DECAY];
-    factor[CB_ADAMAX_BETA1] = hyper[BETA1];
-    factor[CB_ADAMAX_ONE_MINUS_BETA1] = 1.0 - hyper[BETA1];
+    cb_set_decay(&factor[CB_ADAMAX_BETA1], hyper[BETA1]);
     factor[CB_ADAMAX_BETA2] = hyper[BETA2];
     factor[CB_ADAMAX_STEP_SIZE] = hyper[LEARNING_RATE] / beta1_correction;
     factor[CB_ADAMAX_EPS] = hyper[EPS];

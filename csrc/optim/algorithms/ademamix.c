@@ -17,13 +17,9 @@
 
 static const char *const states[] = {"m", "l", "v"};
 static const cb_hyper hypers[N_HYPER] = {
-    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"),
-    [BETA1] = CB_HYPER_BELOW_1("beta1"),
-    [BETA2] = CB_HYPER_BELOW_1("beta2"),
+    CB_ADAPTIVE_HYPERS,
     [BETA3] = CB_HYPER_BELOW_1("beta3"),
     [ALPHA] = CB_HYPER_LEAST_0("alpha"),
-    [EPS] = CB_HYPER_LEAST_0("eps"),
-    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
     [ALPHA_WARMUP] = CB_HYPER_LEAST_0("alpha_warmup"),
     [BETA3_WARMUP] = CB_HYPER_LEAST_0("beta3_warmup"),
     [MAXIMIZE] = CB_HYPER_FLAG("maximize"),

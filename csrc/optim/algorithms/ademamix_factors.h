@@ -36,12 +36,9 @@ static inline void cb_ademamix_factors(const double *hyper, int64_t t, const dou
     factor[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
     factor[CB_ADEMAMIX_PARAM_SCALE] =
         cb_set_weight_decay(factor, hyper[LEARNING_RATE], hyper[WEIGHT_DECAY], true);
-    factor[CB_ADEMAMIX_BETA1] = hyper[BETA1];
-    factor[CB_ADEMAMIX_ONE_MINUS_BETA1] = 1.0 - hyper[BETA1];
-    factor[CB_ADEMAMIX_BETA2] = hyper[BETA2];
-    factor[CB_ADEMAMIX_ONE_MINUS_BETA2] = 1.0 - hyper[BETA2];
-    factor[CB_ADEMAMIX_BETA3] = beta3;
-    factor[CB_ADEMAMIX_ONE_MINUS_BETA3] = 1.0 - beta3;
+    cb_set_decay(&factor[CB_ADEMAMIX_BETA1], hyper[BETA1]);
+    cb_set_decay(&factor[CB_ADEMAMIX_BETA2], hyper[BETA2]);
+    cb_set_decay(&factor[CB_ADEMAMIX_BETA3], beta3);
     factor[CB_ADEMAMIX_FAST_STEP_SIZE] = hyper[LEARNING_RATE] / beta1_correction;
     factor[CB_ADEMAMIX_SLOW_STEP_SIZE] = hyper[LEARNING_RATE] * hyper[ALPHA] * part;
     factor[CB_ADEMAMIX_ROOT_CORRECTION] = 1.0 / sqrt(beta2_correction);

@@ -11,10 +11,8 @@ static inline void cb_adopt_factors(const double *hyper, int64_t t, const double
     factor[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
     factor[CB_ADOPT_PARAM_SCALE] = cb_set_weight_decay(
         factor, hyper[LEARNING_RATE], hyper[WEIGHT_DECAY], hyper[DECOUPLED] != 0.0);
-    factor[CB_ADOPT_BETA1] = hyper[BETA1];
-    factor[CB_ADOPT_ONE_MINUS_BETA1] = 1.0 - hyper[BETA1];
-    factor[CB_ADOPT_BETA2] = hyper[BETA2];
-    factor[CB_ADOPT_ONE_MINUS_BETA2] = 1.0 - hyper[BETA2];
+    cb_set_decay(&factor[CB_ADOPT_BETA1], hyper[BETA1]);
+    cb_set_decay(&factor[CB_ADOPT_BETA2], hyper[BETA2]);
     factor[CB_ADOPT_LEARNING_RATE] = hyper[LEARNING_RATE];
     factor[CB_ADOPT_EPS] = hyper[EPS];
     factor[CB_ADOPT_CLIP_VALUE] =

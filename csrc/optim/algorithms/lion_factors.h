@@ -11,10 +11,8 @@ static inline void cb_lion_factors(const double *hyper, int64_t t, const double 
     factor[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
     factor[CB_LION_PARAM_SCALE] =
         cb_set_weight_decay(factor, hyper[LEARNING_RATE], hyper[WEIGHT_DECAY], true);
-    factor[CB_LION_BETA1] = hyper[BETA1];
-    factor[CB_LION_ONE_MINUS_BETA1] = 1.0 - hyper[BETA1];
-    factor[CB_LION_BETA2] = hyper[BETA2];
-    factor[CB_LION_ONE_MINUS_BETA2] = 1.0 - hyper[BETA2];
+    cb_set_decay(&factor[CB_LION_BETA1], hyper[BETA1]);
+    cb_set_decay(&factor[CB_LION_BETA2], hyper[BETA2]);
     factor[CB_LION_LEARNING_RATE] = hyper[LEARNING_RATE];
 }
 

@@ -31,10 +31,8 @@ static inline void cb_nadam_factors(const double *hyper, int64_t t, const double
     factor[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
     factor[CB_NADAM_PARAM_SCALE] = cb_set_weight_decay(
         factor, hyper[LEARNING_RATE], hyper[WEIGHT_DECAY], hyper[DECOUPLED] != 0.0);
-    factor[CB_NADAM_BETA1] = hyper[BETA1];
-    factor[CB_NADAM_ONE_MINUS_BETA1] = 1.0 - hyper[BETA1];
-    factor[CB_NADAM_BETA2] = hyper[BETA2];
-    factor[CB_NADAM_ONE_MINUS_BETA2] = 1.0 - hyper[BETA2];
+    cb_set_decay(&factor[CB_NADAM_BETA1], hyper[BETA1]);
+    cb_set_decay(&factor[CB_NADAM_BETA2], hyper[BETA2]);
     factor[CB_NADAM_GRAD_STEP_SIZE] = hyper[LEARNING_RATE] * (1.0 - mu) / (1.0 - mu_product);
     factor[CB_NADAM_EXP_AVG_STEP_SIZE] =
         hyper[LEARNING_RATE] * next_mu / (1.0 - mu_product * next_mu);

@@ -16,10 +16,8 @@ static inline void cb_radam_factors(const double *hyper, int64_t t, const double
     const bool rectified = rho > 5.0;
     factor[CB_RADAM_PARAM_SCALE] = cb_set_weight_decay(
         factor, hyper[LEARNING_RATE], hyper[WEIGHT_DECAY], hyper[DECOUPLED] != 0.0);
-    factor[CB_RADAM_BETA1] = hyper[BETA1];
-    factor[CB_RADAM_ONE_MINUS_BETA1] = 1.0 - hyper[BETA1];
-    factor[CB_RADAM_BETA2] = hyper[BETA2];
-    factor[CB_RADAM_ONE_MINUS_BETA2] = 1.0 - hyper[BETA2];
+    cb_set_decay(&factor[CB_RADAM_BETA1], hyper[BETA1]);
+    cb_set_decay(&factor[CB_RADAM_BETA2], hyper[BETA2]);
     factor[CB_RADAM_STEP_SIZE] = hyper[LEARNING_RATE] / beta1_correction;
     factor[CB_RADAM_EPS] = hyper[EPS];
     factor[CB_RADAM_RECTIFIED] = rectified;

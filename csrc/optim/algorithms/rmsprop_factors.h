@@ -10,8 +10,7 @@ static inline void cb_rmsprop_factors(const double *hyper, int64_t t, const doub
     (void)t, (void)number;
     factor[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
     factor[CB_WEIGHT_DECAY] = hyper[WEIGHT_DECAY];
-    factor[CB_RMSPROP_ALPHA] = hyper[ALPHA];
-    factor[CB_RMSPROP_ONE_MINUS_ALPHA] = 1.0 - hyper[ALPHA];
+    cb_set_decay(&factor[CB_RMSPROP_ALPHA], hyper[ALPHA]);
     factor[CB_RMSPROP_LEARNING_RATE] = hyper[LEARNING_RATE];
     factor[CB_RMSPROP_EPS] = hyper[EPS];
     factor[CB_RMSPROP_MOMENTUM] = hyper[MOMENTUM];

@@ -42,8 +42,7 @@ static inline void cb_schedule_free_factors(const double *hyper, int64_t t, cons
     factor[CB_GRAD_SCALE] = cb_sign_of(hyper[MAXIMIZE]);
     factor[CB_WEIGHT_DECAY] = 0.0;
     factor[CB_SCHEDULE_FREE_DECOUPLED_DECAY] = hyper[WEIGHT_DECAY];
-    factor[CB_SCHEDULE_FREE_BETA2] = hyper[BETA2];
-    factor[CB_SCHEDULE_FREE_ONE_MINUS_BETA2] = 1.0 - hyper[BETA2];
+    cb_set_decay(&factor[CB_SCHEDULE_FREE_BETA2], hyper[BETA2]);
     factor[CB_SCHEDULE_FREE_ROOT_CORRECTION] = 1.0 / sqrt(beta2_correction);
     factor[CB_SCHEDULE_FREE_EPS] = hyper[EPS];
     factor[CB_SCHEDULE_FREE_AVERAGE_WEIGHT] = average_weight;

@@ -11,6 +11,7 @@
  * The first step makes the bases, of eigenvectors, and steps nothing. A side that is longer than
  * max_precond_dim has none, and stays as it is; without both, this is Adam one step later. */
 #include "../soap.h"
+#include "../elements.h"
 #include "../optimizers.h"
 
 #include <math.h>
@@ -31,12 +32,8 @@ static const char *const states[] = {"m", "v", "left", "right"};
 static const cb_state_kind kinds[] = {CB_STATE_ALIKE, CB_STATE_ALIKE, CB_STATE_LEFT,
                                       CB_STATE_RIGHT};
 static const cb_hyper hypers[N_HYPER] = {
-    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"),
-    [BETA1] = CB_HYPER_BELOW_1("beta1"),
-    [BETA2] = CB_HYPER_BELOW_1("beta2"),
+    CB_ADAPTIVE_HYPERS,
     [SHAMPOO_BETA] = CB_HYPER_BELOW_1("shampoo_beta"),
-    [EPS] = CB_HYPER_LEAST_0("eps"),
-    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
     [PRECONDITION_FREQUENCY] = {"precondition_frequency", 1, 1e9, false},
     [MAX_PRECOND_DIM] = {"max_precond_dim", 0, 1e6, false},
 };
