@@ -121,45 +121,30 @@ static inline float load_half(const pool *p, const uint16_t *at) { return half_l
         }                                                                                         \
     }
 
-#define DEFINE_AVG(name, stored, real, load, store)                                         \
-    static void name(const pool *p, int64_t plane) {                                        \
-        const stored *x = (const stored *)p->in + plane * p->h * p->w;                      \
-        stored *y = (stored *)p->out + plane * p->oh * p->ow;                               \
-        real area = (real)(p->kernel_h * p->kernel_w);                                      \
-        for (int64_t oy = 0; oy < p->oh; oy++) {                                            \
-            range rows = window_range(oy, p->stride_h, p->pad_h, p->kernel_h, p->h);        \
-            for (int64_t ox = 0; ox < p->ow; ox++) {                                        \
-                range columns = window_range(ox, p->stride_w, p->pad_w, p->kernel_w, p->w); \
-                real sum = 0;                                                               \
-                for (int64_t iy = rows.first; iy < rows.last; iy++) {                       \
-                    for (int64_t ix = columns.first; ix < columns.last; ix++) {             \
-                        sum += load(p, x + iy * p->w + ix);                                 \
-                    }                                                                       \
-                }                                                                           \
-                store(p, y + oy * p->ow + ox, sum / area);                                  \
-            }                                                                               \
-        }                                                                                   \
+/* The mean over a window for each output: `in_h` to `out_w` name sides of the pool, `along` finds
+ * what of the input an output reads along one axis. */
+#define DEFINE_MEAN(name, stored, real, load, store, along, in_h, in_w, out_h, out_w)           \
+    static void name(const pool *p, int64_t plane) {                                            \
+        const stored *x = (const stored *)p->in + plane * p->in_h * p->in_w;                    \
+        stored *y = (stored *)p->out + plane * p->out_h * p->out_w;                             \
+        real area = (real)(p->kernel_h * p->kernel_w);                                          \
+        for (int64_t i = 0; i < p->out_h; i++) {                                                \
+            range rows = along(i, p->stride_h, p->pad_h, p->kernel_h, p->in_h);                 \
+            for (int64_t j = 0; j < p->out_w; j++) {                                            \
+                range columns = along(j, p->stride_w, p->pad_w, p->kernel_w, p->in_w);          \
+                real sum = 0;                                                                   \
+                for (int64_t k = rows.first; k < rows.last; k++) {                              \
+                    for (int64_t l = columns.first; l < columns.last; l++)                      \
+                        sum += load(p, x + k * p->in_w + l);                                    \
+                }                                                                               \
+                store(p, y + i * p->out_w + j, sum / area);                                     \
+            }                                                                                   \
+        }                                                                                       \
     }
-
-#define DEFINE_AVG_BWD(name, stored, real, load, store)                                    \
-    static void name(const pool *p, int64_t plane) {                                       \
-        const stored *g = (const stored *)p->in + plane * p->oh * p->ow;                   \
-        stored *dx = (stored *)p->out + plane * p->h * p->w;                               \
-        real area = (real)(p->kernel_h * p->kernel_w);                                     \
-        for (int64_t iy = 0; iy < p->h; iy++) {                                            \
-            range rows = windows_of(iy, p->stride_h, p->pad_h, p->kernel_h, p->oh);        \
-            for (int64_t ix = 0; ix < p->w; ix++) {                                        \
-                range columns = windows_of(ix, p->stride_w, p->pad_w, p->kernel_w, p->ow); \
-                real sum = 0;                                                              \
-                for (int64_t oy = rows.first; oy < rows.last; oy++) {                      \
-                    for (int64_t ox = columns.first; ox < columns.last; ox++) {            \
-                        sum += load(p, g + oy * p->ow + ox);                               \
-                    }                                                                      \
-                }                                                                          \
-                store(p, dx + iy * p->w + ix, sum / area);                                 \
-            }                                                                              \
-        }                                                                                  \
-    }
+#define DEFINE_AVG(name, stored, real, load, store) \
+    DEFINE_MEAN(name, stored, real, load, store, window_range, h, w, oh, ow)
+#define DEFINE_AVG_BWD(name, stored, real, load, store) \
+    DEFINE_MEAN(name, stored, real, load, store, windows_of, oh, ow, h, w)
 
 DEFINE_MAX(max_f32, max_window_f32, float, float, LOAD_PLAIN)
 DEFINE_MAX(max_f64, max_window_f64, double, double, LOAD_PLAIN)
