@@ -199,11 +199,9 @@ cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, c
     cb_run_stats stats = {0};
     step->has_run = step->has_update = false;
     CB_TRY(enter(step, bindings.stream, err));
-    if (run->on_host) {
+    if (run->on_host)
         CB_TRY(after_copies(step, run_staged(step, run, &bindings, &stats, err), err));
-    } else {
-        CB_TRY(step->backend->run(step->state, &bindings, &stats, err));
-    }
+    else CB_TRY(step->backend->run(step->state, &bindings, &stats, err));
     CB_TRY(step->backend->record(step->device, step->stream, step->ended, err));
     step->has_run = true;
     if (result) *result = (cb_run_result){.peak_bytes = stats.peak_bytes, .n_alloc = stats.n_alloc};
@@ -460,11 +458,8 @@ cb_status cb_step_update(cb_step *step, const cb_update *u, cb_error *err) {
         return cb_fail(err, CB_UNSUPPORTED, "%s: the backend \"%s\" has no gradients", name,
                        step->backend->name);
     }
-    if (u->on_host) {
-        CB_TRY(after_copies(step, update_staged(step, u, &outcome, err), err));
-    } else {
-        CB_TRY(put_update(step, u, &outcome, err));
-    }
+    if (u->on_host) CB_TRY(after_copies(step, update_staged(step, u, &outcome, err), err));
+    else CB_TRY(put_update(step, u, &outcome, err));
     CB_TRY(step->backend->record(step->device, step->stream, step->ended, err));
     if (!outcome.skipped) count_on(step, u);
     if (u->outcome) *u->outcome = outcome;

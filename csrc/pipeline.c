@@ -18,50 +18,27 @@
 #include "plan/model/device.h"
 #include "plan/torch/inductor_fusion.h"
 
-typedef cb_status (*print_fn)(const cb_step *step, const void *stage, cb_str *out, cb_error *err);
-
-static cb_status print_graph(const cb_step *step, const void *graph, cb_str *out, cb_error *err) {
-    (void)step;
-    return cb_graph_print(graph, out, err);
-}
-
-static cb_status print_groups(const cb_step *step, const void *grouping, cb_str *out,
-                              cb_error *err) {
-    return cb_grouping_print(grouping, step->joint, out, err);
-}
-
-static cb_status print_problem(const cb_step *step, const void *problem, cb_str *out,
-                               cb_error *err) {
-    (void)step;
-    return cb_problem_to_json(problem, out, err);
-}
-
-static cb_status print_plan(const cb_step *step, const void *plan, cb_str *out, cb_error *err) {
-    return cb_plan_to_json(step->problem, plan, out, err);
-}
-
-static cb_status print_split(const cb_step *step, const void *split, cb_str *out, cb_error *err) {
-    (void)step;
-    CB_TRY(cb_graph_print(((const cb_split *)split)->forward, out, err));
-    return cb_graph_print(((const cb_split *)split)->backward, out, err);
-}
-
-static cb_status print_program(const cb_step *step, const void *program, cb_str *out,
-                               cb_error *err) {
-    (void)step;
-    return cb_program_print(program, out, err);
-}
-
 /* Hands the text of a stage to the caller's hook, if there is one. */
 static cb_status dump(const cb_step *step, const cb_compile_options *o, const char *stage,
-                      print_fn print, const void *made, cb_error *err) {
+                      cb_error *err) {
+    char *text;
     if (!o->dump) return CB_OK;
+    CB_TRY(cb_step_text(step, stage, &text, err));
+    o->dump(o->dump_user, stage, text);
+    cb_free(&step->ctx->alloc, text);
+    return CB_OK;
+}
+
+/* The caller's graph, which the step does not keep. */
+static cb_status dump_forward(const cb_step *step, const cb_compile_options *o,
+                              const cb_graph *forward, cb_error *err) {
     cb_arena scratch;
     cb_str text;
+    if (!o->dump) return CB_OK;
     cb_arena_init(&scratch, &step->ctx->alloc);
     cb_str_init(&text, &scratch);
-    cb_status status = print(step, made, &text, err);
-    if (status == CB_OK) o->dump(o->dump_user, stage, text.at);
+    const cb_status status = cb_graph_print(forward, &text, err);
+    if (status == CB_OK) o->dump(o->dump_user, "forward", text.at);
     cb_arena_free(&scratch);
     return status;
 }
@@ -121,22 +98,21 @@ static cb_status find_request(cb_step *step, const char *text, cb_group_request 
     return cb_find_groups(step->joint, step->problem, step->backend->fuses, &step->arena, out, err);
 }
 
-static cb_status make_groups(cb_step *step, const cb_compile_options *o, const char *text,
-                             cb_error *err) {
+static cb_status make_groups(cb_step *step, const char *text, cb_error *err) {
     cb_group_request request;
     CB_TRY(find_request(step, text, &request, err));
     CB_TRY(cb_grouping_make(step->joint, step->problem, &request, step->backend->fuses,
                             &step->arena, &step->grouping, err));
-    CB_TRY(cb_grouping_verify(&step->grouping, step->joint, step->problem, err));
-    return dump(step, o, "groups", print_groups, &step->grouping, err);
+    return cb_grouping_verify(&step->grouping, step->joint, step->problem, err);
 }
 
 /* The problem of groups takes the place of that of single ops. */
 static cb_status enter_groups(cb_step *step, const cb_compile_options *o, const char *text,
                               cb_error *err) {
-    CB_TRY(make_groups(step, o, text, err));
+    CB_TRY(make_groups(step, text, err));
     step->single = step->problem;
     step->problem = NULL;
+    CB_TRY(dump(step, o, "groups", err));
     CB_TRY(cb_contract(step->joint, step->single, &step->grouping, &step->ctx->alloc,
                        &step->problem, err));
     return cb_find_fusion(step->problem, err);
@@ -275,7 +251,7 @@ static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_
     CB_TRY(share_in_bytes(step, &options, &options.budget, err));
     CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
     const cb_status status = make_within(step, &options, err);
-    if (status == CB_OK) return dump(step, o, "problem", print_problem, step->problem, err);
+    if (status == CB_OK) return dump(step, o, "problem", err);
     leave_groups(step);
     if (status != CB_INFEASIBLE && status != CB_UNSUPPORTED) return status;
     *err = why;
@@ -312,10 +288,9 @@ static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err)
 static cb_status check_split(const cb_step *step, const cb_compile_options *o, cb_error *err) {
     cb_split split = {0};
     if (step->single) return CB_OK;
-    cb_status status = make_split(step, &split, err);
-    if (status == CB_OK) status = dump(step, o, "split", print_split, &split, err);
+    const cb_status status = make_split(step, &split, err);
     cb_split_free(&split);
-    return status;
+    return status == CB_OK ? dump(step, o, "split", err) : status;
 }
 
 static cb_status make_program(cb_step *step, cb_error *err) {
@@ -360,16 +335,13 @@ static cb_status make_executable(cb_step *step, cb_error *err) {
     const size_t n_run = p->n_input + (size_t)p->n_output;
     const size_t n_ranges = n_run + (3 + CB_MAX_STATES) * (size_t)step->n_gradients;
     const size_t n_update = step->keep_gradients ? n_ranges : 0;
-    step->ranges = CB_NEW(&step->arena, cb_range, n_ranges);
-    step->run_ranges.at = CB_NEW(&step->arena, cb_known_range, n_run);
-    step->update_ranges.at = CB_NEW(&step->arena, cb_known_range, n_update);
-    step->rows = CB_NEW(&step->arena, cb_optim_row, step->n_gradients);
-    step->is_stepped = CB_NEW(&step->arena, bool, p->n_input);
-    step->inputs = CB_NEW(&step->arena, void *, p->n_input);
-    step->outputs = CB_NEW(&step->arena, void *, p->n_output);
-    if (!step->ranges || !step->rows || !step->is_stepped || !step->inputs || !step->outputs ||
-        !step->run_ranges.at || !step->update_ranges.at)
-        return cb_no_memory(err);
+    CB_TRY_NEW(step->ranges, &step->arena, n_ranges, err);
+    CB_TRY_NEW(step->run_ranges.at, &step->arena, n_run, err);
+    CB_TRY_NEW(step->update_ranges.at, &step->arena, n_update, err);
+    CB_TRY_NEW(step->rows, &step->arena, step->n_gradients, err);
+    CB_TRY_NEW(step->is_stepped, &step->arena, p->n_input, err);
+    CB_TRY_NEW(step->inputs, &step->arena, p->n_input, err);
+    CB_TRY_NEW(step->outputs, &step->arena, p->n_output, err);
     if (!step->keep_gradients) return CB_OK;
     for (uint32_t k = 0; k < step->n_gradients; k++)
         step->is_stepped[p->output[p->n_output - step->n_gradients + k].input] = true;
@@ -390,23 +362,23 @@ static cb_status check_forward(const cb_graph *forward, cb_error *err) {
 static cb_status make_stages(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
                              cb_error *err) {
     CB_TRY(check_forward(forward, err));
-    CB_TRY(dump(step, o, "forward", print_graph, forward, err));
+    CB_TRY(dump_forward(step, o, forward, err));
 
     CB_TRY(make_joint(step, forward, o, err));
-    CB_TRY(dump(step, o, "joint", print_graph, step->joint, err));
+    CB_TRY(dump(step, o, "joint", err));
 
     CB_TRY(make_problem(step, o, err));
     if (o->groups && !is_auto(o)) CB_TRY(enter_groups(step, o, o->groups, err));
-    CB_TRY(dump(step, o, "problem", print_problem, step->problem, err));
+    CB_TRY(dump(step, o, "problem", err));
 
     CB_TRY(make_plan(step, o, err));
     CB_TRY(check_moves(step, err));
-    CB_TRY(dump(step, o, "plan", print_plan, step->plan, err));
+    CB_TRY(dump(step, o, "plan", err));
 
     CB_TRY(check_split(step, o, err));
 
     CB_TRY(make_program(step, err));
-    CB_TRY(dump(step, o, "program", print_program, step->program, err));
+    CB_TRY(dump(step, o, "program", err));
     return cb_backend_supports(step->backend, step->program, err);
 }
 
@@ -459,11 +431,13 @@ void cb_step_free(cb_step *step) {
     cb_arena_free(&arena);
 }
 
-static cb_status print_half(const cb_step *step, bool backward, cb_str *out, cb_error *err) {
+/* One graph of the split, or one after the other. */
+static cb_status print_split(const cb_step *step, bool forward, bool backward, cb_str *out,
+                             cb_error *err) {
     cb_split split = {0};
     cb_status status = make_split(step, &split, err);
-    if (status == CB_OK)
-        status = cb_graph_print(backward ? split.backward : split.forward, out, err);
+    if (status == CB_OK && forward) status = cb_graph_print(split.forward, out, err);
+    if (status == CB_OK && backward) status = cb_graph_print(split.backward, out, err);
     cb_split_free(&split);
     return status;
 }
@@ -491,8 +465,9 @@ static cb_status print_code(const cb_step *step, cb_str *out, cb_error *err) {
 
 static cb_status print_named(const cb_step *step, const char *what, cb_str *out, cb_error *err) {
     if (strcmp(what, "joint") == 0) return cb_graph_print(step->joint, out, err);
-    if (strcmp(what, "forward") == 0) return print_half(step, false, out, err);
-    if (strcmp(what, "backward") == 0) return print_half(step, true, out, err);
+    if (strcmp(what, "forward") == 0) return print_split(step, true, false, out, err);
+    if (strcmp(what, "backward") == 0) return print_split(step, false, true, out, err);
+    if (strcmp(what, "split") == 0) return print_split(step, true, true, out, err);
     if (strcmp(what, "groups") == 0) return print_grouping(step, out, err);
     if (strcmp(what, "problem") == 0) return cb_problem_to_json(step->problem, out, err);
     if (strcmp(what, "plan") == 0) return cb_plan_to_json(step->problem, step->plan, out, err);
@@ -505,8 +480,8 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
     if (strcmp(what, "launches") == 0) return print_launches(step, out, err);
     if (strcmp(what, "code") == 0) return print_code(step, out, err);
     return cb_fail(err, CB_INVALID,
-                   "text: nothing is called \"%s\"; there are joint, forward, backward, groups, "
-                   "problem, plan, explain, program, kernels, launches and code",
+                   "text: nothing is called \"%s\"; there are joint, forward, backward, split, "
+                   "groups, problem, plan, explain, program, kernels, launches and code",
                    what);
 }
 

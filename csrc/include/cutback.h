@@ -340,10 +340,10 @@ CB_API void cb_step_group_steps(const cb_step *step, uint32_t *out);
 CB_API uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint32_t *out,
                                       uint32_t room);
 
-/* Texts of the compiled step: "joint", "forward", "backward" (graph text), "groups", "program",
- * "explain" (text), "problem", "plan", "kernels" and "launches" (JSON, see docs/problem.md for the
- * last two; "launches" on a GPU only), and "code": what each group became, CUDA C on a GPU and the
- * executor's records on the cpu. Free with cb_text_free. */
+/* Texts of the compiled step: "joint", "forward", "backward", "split" (graph text; the last has
+ * both halves), "groups", "program", "explain" (text), "problem", "plan", "kernels" and "launches"
+ * (JSON, see docs/problem.md for the last two; "launches" on a GPU only), and "code": what each
+ * group became, CUDA C on a GPU and the executor's records on the cpu. Free with cb_text_free. */
 CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out,
                                             cb_error *err);
 
