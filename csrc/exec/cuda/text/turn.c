@@ -75,36 +75,44 @@ static int side_of(int vector) { return vector == 1 ? 32 : 8 * vector; }
 
 /* Text: the tile of a thread, and where in the result it begins. */
 static void begin_tile(cb_cu_code *c, const cb_cu_turn *turn, int side, int slots) {
-    const long long across = (long long)cb_cu_div_up(turn->columns, side),
-                    down = (long long)cb_cu_div_up(turn->rows, side),
-                    between = (long long)turn->between;
-    cb_cu_add(c, "const int t = threadIdx.x %% %d, slot = threadIdx.x / %d;\n", THREADS, THREADS);
-    cb_cu_add(c, "const I tile = blockIdx.x * (I)%d + slot, line = tile / (I)%lld;\n", slots,
-              across);
-    cb_cu_add(c, "const I outer = line / (I)%lld, j0 = line %% (I)%lld * %d, ", down, down, side);
-    cb_cu_add(c, "l0 = tile %% (I)%lld * %d;\n", across, side);
-    cb_cu_add(c, "const bool is_there = outer < (I)p%d;\n",
-              cb_cu_count(c, turn->outer * turn->between));
-    cb_cu_add(c, "const int rows = %lld - j0 < %d ? %lld - j0 : %d, ", (long long)turn->rows, side,
-              (long long)turn->rows, side);
-    cb_cu_add(c, "columns = %lld - l0 < %d ? %lld - l0 : %d;\n", (long long)turn->columns, side,
-              (long long)turn->columns, side);
-    cb_cu_add(c, "const I first = ((outer / (I)%lld * (I)%lld + j0) * (I)%lld + outer %% (I)%lld) ",
-              between, (long long)turn->rows, between, between);
-    cb_cu_add(c, "* (I)%lld + l0;\n", (long long)turn->columns);
+    static const char text[] =
+        "const int t = threadIdx.x % $threads, slot = threadIdx.x / $threads;\n"
+        "const I tile = blockIdx.x * (I)$slots + slot, line = tile / (I)$across;\n"
+        "const I outer = line / (I)$down, j0 = line % (I)$down * $side, "
+        "l0 = tile % (I)$across * $side;\n"
+        "const bool is_there = outer < (I)$outer;\n"
+        "const int rows = $rows - j0 < $side ? $rows - j0 : $side, "
+        "columns = $columns - l0 < $side ? $columns - l0 : $side;\n"
+        "const I first = ((outer / (I)$between * (I)$rows + j0) * (I)$between + outer % "
+        "(I)$between) * (I)$columns + l0;\n";
+    cb_cu_template(c, text,
+                   CB_CU_HOLES(CB_CU_HOLE(threads, THREADS), CB_CU_HOLE(slots, slots),
+                               CB_CU_HOLE(side, side), CB_CU_HOLE(rows, turn->rows),
+                               CB_CU_HOLE(columns, turn->columns),
+                               CB_CU_HOLE(between, turn->between),
+                               CB_CU_HOLE(across, cb_cu_div_up(turn->columns, side)),
+                               CB_CU_HOLE(down, cb_cu_div_up(turn->rows, side)),
+                               CB_CU_HOLE_COUNT(outer, turn->outer * turn->between)));
 }
 
 /* Text: a loop over a tile, V elements `e` of the result at a time, which are at (j, l) of it. */
 static void begin_vectors(cb_cu_code *c, const cb_cu_turn *turn, int side, int vector,
                           const char *unroll) {
+    static const char text[] =
+        "__syncthreads();\n"
+        "if (!is_there) return;\n"
+        "#pragma unroll$unroll\n"
+        "for (int turn = 0; turn < $turns; turn++) {\n"
+        "const int tj = turn * $step + t / $across, tl = t % $across * V;$check\n"
+        "const I e = first + tj * (I)$row + tl;\n";
+    const bool is_whole = turn->rows % side == 0 && turn->columns % side == 0;
     const int across = side / vector, step = THREADS / across;
-    cb_cu_add(c, "__syncthreads();\nif (!is_there) return;\n#pragma unroll%s\n", unroll);
-    cb_cu_add(c, "for (int turn = 0; turn < %d; turn++) {\n", side / step);
-    cb_cu_add(c, "const int tj = turn * %d + t / %d, tl = t %% %d * V;\n", step, across, across);
-    if (turn->rows % side || turn->columns % side)
-        cb_cu_add(c, "if (tj >= rows || tl >= columns) continue;\n");
-    cb_cu_add(c, "const I e = first + tj * (I)%lld + tl;\n",
-              (long long)(turn->between * turn->columns));
+    const char *check = is_whole ? "" : "\nif (tj >= rows || tl >= columns) continue;";
+    cb_cu_template(c, text,
+                   CB_CU_HOLES(CB_CU_HOLE_TEXT(unroll, unroll), CB_CU_HOLE(turns, side / step),
+                               CB_CU_HOLE(step, step), CB_CU_HOLE(across, across),
+                               CB_CU_HOLE(row, turn->between * turn->columns),
+                               CB_CU_HOLE_TEXT(check, check)));
 }
 
 static void end_tiles(cb_cu_code *c, const cb_cu_turn *turn, int side, int slots) {
