@@ -100,8 +100,8 @@ void cb_cu_include(cb_cu_code *c, const char *file);
 void cb_cu_begin(cb_cu_code *c);
 void cb_cu_add(cb_cu_code *c, const char *format, ...) CB_PRINTF(2, 3);
 
-/* A template shows a kernel as it will be, with a hole `$name` (lower case and _) for each number or
- * text that differs. A text may have holes, too; a count becomes a parameter (cb_cu_count) where
+/* A template shows a kernel as it will be, with a hole `$name` (lower case and _) for each number
+ * or text that differs. A text may have holes, too; a count becomes a parameter (cb_cu_count) where
  * its hole is. */
 typedef struct cb_cu_hole {
     const char *name, *text;
