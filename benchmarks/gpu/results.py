@@ -107,7 +107,7 @@ class Results:
     def _values(self, stage: str) -> Iterator[tuple[str, dict[str, Any]]]:
         for item, record in newest(self.state, stage, self.card):
             self.used.append(record)
-            yield item, record["value"]
+            yield item, record["value"] | {"commit": str(record.get("commit")).split(" ")[0]}
 
     def card_rows(self) -> Table:
         """What the card can do."""
@@ -134,7 +134,7 @@ class Results:
                 for row in value.get("rows", []):
                     key = value["what"], row["dtype"]
                     if key not in found or "compiled ms" in row:
-                        found[key] = row
+                        found[key] = row | {"commit": value["commit"]}
         return [self._kernel_row(what, row) for (what, _), row in found.items()]
 
     def _kernel_row(self, what: str, row: dict[str, Any]) -> dict[str, Any]:
@@ -144,6 +144,7 @@ class Results:
                 "row": what,
                 "dtype": row["dtype"],
                 "note": row.get("failed"),
+                "commit": row["commit"],
                 "card": self.card,
             }
         table = {"row": what, "dtype": row["dtype"], "MB": row["bytes"] / 1e6}
@@ -153,7 +154,8 @@ class Results:
             table |= {"predicted ms": predicted, "time / predicted": row["ours ms"] / predicted}
         table |= {f"{o} ms": row.get(f"{o} ms") for o in others}
         table |= {f"{o} / ours": row.get(f"{o} / ours") for o in others}
-        return {**table, "note": row.get("failed"), "card": self.card}
+        about = {"note": row.get("failed"), "commit": row["commit"], "card": self.card}
+        return table | about
 
     def _predicted_ms(self, row: dict[str, Any]) -> float | None:
         if self.rates is None:
@@ -170,9 +172,11 @@ class Results:
         for _, value in self._values("kernels"):
             if "groups" in value:  # it was not killed before
                 seen.add((value["what"], value["dtype"]))
+            about = {"commit": value["commit"], "card": self.card}
             for group in alike(value.get("groups", [])):
-                found += self._launch_rows(value["what"], value["dtype"], value["by"], group)
+                found += self._launch_rows(value["what"], value["dtype"], value["by"], group, about)
         for item, value in self._values("rows"):
+            about = {"commit": value["commit"], "card": self.card}
             for row in value.get("rows", []):
                 if (item, row["dtype"]) not in seen:
                     timed = [
@@ -180,10 +184,12 @@ class Results:
                         for group in row.get("groups", [])
                     ]
                     for group in alike(timed):
-                        found += self._launch_rows(item, row["dtype"], "events", group)
+                        found += self._launch_rows(item, row["dtype"], "events", group, about)
         return found
 
-    def _launch_rows(self, what: str, dtype: str, by: str, group: dict[str, Any]) -> Iterator[Any]:
+    def _launch_rows(
+        self, what: str, dtype: str, by: str, group: dict[str, Any], about: dict[str, str]
+    ) -> Iterator[Any]:
         """A row for each launch; the first has what is of the whole group."""
         whole = {"ops": group["ops"], "groups": group["alike"], "launches": len(group["launches"])}
         whole |= {"MB": group["bytes"] / 1e6, "us": group.get("us")}
@@ -198,7 +204,7 @@ class Results:
             row |= {name: launch.get(key) for key, name in LAUNCH.items()}
             if "instructions" in launch:
                 row["M instructions"] = launch["instructions"] / 1e6
-            yield {**row, "card": self.card}
+            yield row | about
             whole = {}
 
     def bridge_rows(self) -> Table:
@@ -309,8 +315,10 @@ def slug(card: str) -> str:
 
 
 def columns(rows: Table) -> Table:
-    """Rows without empty columns, and without the card, which is in the heading."""
-    keys = [key for key in dict.fromkeys(k for row in rows for k in row) if key != "card"]
+    """Rows without empty columns, without the card, which is in the heading, and without a commit
+    that all have in common."""
+    without = {"card"} | ({"commit"} if len({row.get("commit") for row in rows}) == 1 else set())
+    keys = [key for key in dict.fromkeys(k for row in rows for k in row) if key not in without]
     kept = [key for key in keys if any(row.get(key) is not None for row in rows)]
     return [{key: row.get(key) for key in kept} for row in rows]
 
