@@ -65,12 +65,14 @@ def made_from(package: Path) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit, and whether the files differ from it; where `.git` is missing, from the carried
-    package."""
-    if (ROOT / ".git").exists() and (head := _git("rev-parse", "HEAD")):
-        changed = _git("status", "--porcelain")
-        return f"{head[:12]} {'dirty' if changed else 'clean'}"
+    """The commit, and whether the files differ from it. A carried package that was made from these
+    sources knows its commit where `.git` is missing, or is that of an older commit."""
     carried = made_from(folder() / "package")
+    if (ROOT / ".git").exists() and (head := _git("rev-parse", "HEAD")):
+        if not _git("status", "--porcelain"):
+            return f"{head[:12]} clean"
+        if carried.get("sources") != sources() or "dirty" in carried.get("commit", "dirty"):
+            return f"{head[:12]} dirty"
     if not carried:
         return "unknown: there is no .git here, and no package that names a commit"
     if carried["sources"] == sources():
