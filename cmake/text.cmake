@@ -6,7 +6,6 @@ set(files
   prelude.cuh=exec/cuda/text/prelude.cuh
   matmul.cuh=exec/cuda/text/matmul.cuh
   turn.cuh=exec/cuda/text/turn.cuh
-  mixed.cuh=exec/cuda/text/mixed.cuh
   ../../../micro/vecmath.h=micro/vecmath.h
   ../../../micro/ops.h=micro/ops.h
   ../../../micro/point_ops.h=micro/point_ops.h

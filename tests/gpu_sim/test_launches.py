@@ -81,31 +81,33 @@ def test_launches_are_those_that_the_driver_was_asked_for() -> None:
         assert 0 < kernel["blocks_per_multiprocessor"] <= 65536 // (32 * kernel["threads"])
 
 
-def test_the_gradient_of_a_norm_sums_rows_and_columns_in_one_kernel(gpu: Driver) -> None:
-    """A second one adds up its blocks."""
-    gradients, argnums, arrays = test_alignment.PROGRAMS["gradients of norms"]
-    step = cb.compile(gradients, argnums=argnums, backend="cuda")
-    step.prepare(*arrays)
-    assert launches_of_groups(step)[-1] == 2
-
-
-@pytest.mark.parametrize(("columns", "expected"), [(3072, 2), (4096, 3)])
-def test_that_kernel_is_used_where_rows_of_its_arrays_fit_shared_memory(
-    gpu: Driver, columns: int, expected: int
-) -> None:
-    """It stages a row of each of three arrays: 36 KiB fit, 48 KiB do not. Nothing runs here."""
+def test_the_gradient_of_a_norm_uses_the_whole_device(gpu: Driver) -> None:
+    """A kernel over rows; one over columns, with a block for every 64 columns of each of 64 blocks
+    of rows; one that adds up its blocks. Nothing runs here."""
 
     def loss(x: Any, w: Any, b: Any, y: Any, z: Any) -> Any:
-        return (((F.layer_norm(x, (columns,), w, b) * y) @ z) ** 2).sum()
+        return (((F.layer_norm(x, (3072,), w, b) * y) @ z) ** 2).sum()
 
-    shapes = ((512, columns), (columns,), (columns,), (512, columns), (columns, 4))
+    shapes = ((8192, 3072), (3072,), (3072,), (8192, 3072), (3072, 4))
     step = cb.value_and_grad(loss, argnums=(0, 1, 2), backend="cuda")
-    step.prepare(*(np.ones(shape, np.float32) for shape in shapes))
-    assert launches_of_groups(step)[-1] == expected
+    step.prepare(*(np.broadcast_to(np.float32(1), shape) for shape in shapes))
+    launches = json.loads(step.executable.text("launches"))["launches"]
+    last = [x for x in launches if x["group"] == launches[-1]["group"]]
+    assert [x["grid"] for x in last[-2:]] == [[48, 64, 1], [48, 2, 1]]
+    assert len(last) == 3
+
+
+@pytest.mark.parametrize(("columns", "kernels"), [(1024, 2), (512, 3)])
+def test_rows_add_up_the_leaves_of_totals_where_they_cut_none(
+    gpu: Driver, columns: int, kernels: int
+) -> None:
+    step = cb.compile(lambda x: (F.softmax(x) ** 2).sum(), argnums=None, backend="cuda")
+    step.prepare(np.ones((8, columns), np.float32))
+    assert launches_of_groups(step) == [kernels]
 
 
 def test_a_sum_of_everything_is_part_of_the_group_of_its_rows(gpu: Driver) -> None:
-    """One kernel for the softmax, then two for the sum."""
+    """One kernel for the softmax, then two for the sum: rows of 128 elements cut its leaves."""
     step = cb.compile(lambda x: (F.softmax(x) ** 2).sum(), argnums=None, backend="cuda")
     step.prepare(np.ones((5, 128), np.float32))
     assert launches_of_groups(step) == [3]

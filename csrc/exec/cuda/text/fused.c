@@ -7,7 +7,6 @@
 #include "../../../ir/work.h"
 #include "../../../micro/decompose.h"
 #include "../../../micro/sums.h"
-#include "mixed.h"
 #include "op.h"
 #include "rows.h"
 #include "sums.h"
@@ -49,7 +48,6 @@ cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t grou
     if (!can_sum(m, program)) return CB_UNSUPPORTED; /* op by op it can */
     check_indices(code, m);
     cb_cu_micro_init(x, code, m);
-    if (cb_cu_mixed(x)) return CB_OK;
     cb_cu_place_leaves(x);
     x->has_leaves = cb_cu_walks_rows(m) && m->columns % CB_X_LEAF == 0;
     cb_cu_need_sums(x);

@@ -88,17 +88,13 @@ void cb_cu_need(cb_cu_micro *x, int micro) {
     }
 }
 
-void cb_cu_note_kept(cb_cu_micro *x) {
+void cb_cu_keep_numbers(cb_cu_micro *x) {
     for (int k = 0; k < x->m->n_micro; k++) {
         for (int j = 0; x->needed[k] && j < 3; j++) {
             const cb_x_ref ref = x->m->micro[k].in[j];
             if (ref.kind == CB_X_NUMBER && x->of_row[ref.id]) x->is_kept[ref.id] = true;
         }
     }
-}
-
-void cb_cu_keep_numbers(cb_cu_micro *x) {
-    cb_cu_note_kept(x);
     for (int id = 0; id < CB_X_SCALARS; id++) {
         if (x->is_kept[id])
             x->kept_at[id] = cb_cu_extra(x->code, (uint64_t)x->m->rows * sizeof(float));
@@ -109,7 +105,8 @@ void cb_cu_keep_numbers(cb_cu_micro *x) {
 
 enum { PRICE_MOST = 24 }; /* operations that take less time than a word of shared memory is worth */
 
-bool cb_cu_is_dear(cb_x_op op) {
+/* Whether an operation takes as long as a dozen others. */
+static bool is_dear(cb_x_op op) {
     return (op >= CB_X_EXP && op <= CB_X_COS) || op == CB_X_NORMAL || op == CB_X_SIN_COS;
 }
 
@@ -117,7 +114,7 @@ bool cb_cu_is_dear(cb_x_op op) {
  * PRICE_MOST: it is to be kept. */
 static int price_of(const cb_cu_micro *x, int16_t value) {
     const cb_micro *micro = &x->m->micro[x->maker[value]];
-    int price = cb_cu_is_dear(micro->op) ? PRICE_MOST + 1 : 1;
+    int price = is_dear(micro->op) ? PRICE_MOST + 1 : 1;
     for (int j = 0; j < 3 && price <= PRICE_MOST; j++) {
         const cb_x_ref ref = micro->in[j];
         if (ref.kind == CB_X_VALUE) price += price_of(x, ref.id);
@@ -312,11 +309,6 @@ static void load_stream(cb_cu_micro *x, int k) {
     if (x->is_loaded[k]) return;
     x->is_loaded[k] = true;
     cb_cu_add(x->code, "float t%d[V];\n", k);
-    if (x->is_staged[k]) {
-        cb_cu_add(x->code, "load(t%d, staged%d + %s * COLUMNS + col, true, V);\n", k, k,
-                  x->staged_row);
-        return;
-    }
     if (x->is_turned[k]) {
         cb_cu_add(x->code, "turned%d%s.load(t%d, %s);\n", k, x->turned_tile, k, x->turned_at);
         return;

@@ -24,12 +24,8 @@ typedef struct cb_cu_micro {
     bool is_guarded; /* n may be less than V */
     int vector;      /* V */
     bool is_turned[CB_X_STREAMS]; /* it is in shared memory, turned<stream> (turn.h), ... */
-    bool
-        is_staged[CB_X_STREAMS]; /* rows of it are in shared memory, staged<stream> (mixed.c) ... */
-    const char *staged_row;      /* ... and that is the row */
-    bool stores_later;           /* arrays are stored when all of the row was seen */
-    bool has_leaves;             /* the kernel that walks rows adds up the leaves of totals */
-    bool stores_with_leaves;     /* the kernel of leaves stores arrays, too */
+    bool has_leaves;              /* the kernel that walks rows adds up the leaves of totals */
+    bool stores_with_leaves;      /* the kernel of leaves stores arrays, too */
     uint64_t leaves_at[CB_X_TOTALS];
     const char *turned_tile, *turned_at; /* ... in which tile, "[slot]", and where, "row, column" */
     bool needed[CB_X_MICROS];
@@ -48,10 +44,7 @@ void cb_cu_forget(cb_cu_micro *x); /* a new kernel begins: nothing is needed */
 void cb_cu_need(cb_cu_micro *x, int micro);
 /* Numbers that come out of sums over rows, and that what is needed reads, are to be kept. */
 void cb_cu_keep_numbers(cb_cu_micro *x);
-void cb_cu_note_kept(cb_cu_micro *x); /* likewise, by the same kernel: without memory */
 
-/* Whether an operation takes as long as a dozen others. */
-bool cb_cu_is_dear(cb_x_op op);
 /* Finds the tiles that are computed again from others, and from what is the same in each row, with
  * few operations: shared memory is what limits how many rows a multiprocessor works on. */
 void cb_cu_find_cheap(cb_cu_micro *x);

@@ -10,15 +10,30 @@
 
 #include "../../../micro/translation.h"
 #include "sums.h"
+#include "turn.h"
 
 enum {
     THREADS = 256,
     TEAM = 16,       /* threads that share a leaf */
     TEAMS_MOST = 16, /* for one row */
     SHARED_MOST = 40 << 10,
+    TURNED_MOST = 4,                   /* arrays */
     TURNED_ROWS = 4,                   /* fewer would read 8 bytes of a line at a time */
     TWICE_FROM = 132 * 8 * 2 * THREADS /* vectors: then half the threads are still enough */
 };
+
+typedef struct layout { /* of a block that walks rows */
+    int64_t leaves;
+    int teams, rows; /* teams of a row, rows of a block */
+    int64_t pitch;   /* elements of a row in a tile */
+    int n_tile;
+    int n_turned; /* arrays that lie across, which come through tiles (turn.h) */
+    struct {
+        int stream;
+        cb_walk walk;
+        cb_cu_tile tile;
+    } turned[TURNED_MOST];
+} layout;
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
@@ -66,10 +81,10 @@ static bool is_read(const cb_microcode *m, int stream) {
 }
 
 /* Arrays in which rows of the group lie across, next to each other. */
-static void find_turned(const cb_cu_micro *x, cb_cu_layout *l) {
+static void find_turned(const cb_cu_micro *x, layout *l) {
     const cb_microcode *m = x->m;
     const cb_program *p = x->code->program;
-    for (int k = 0; k < m->n_stream && l->n_turned < CB_CU_TURNED_MOST; k++) {
+    for (int k = 0; k < m->n_stream && l->n_turned < TURNED_MOST; k++) {
         cb_cu_turn turn;
         if (m->stream[k].source != CB_X_GATHERED || !is_read(m, k)) continue;
         const cb_operand *o = &p->operand[p->operand_id[m->stream[k].tensor]];
@@ -83,7 +98,7 @@ static void find_turned(const cb_cu_micro *x, cb_cu_layout *l) {
 }
 
 /* Bytes of a row. */
-static int64_t shared_of(const cb_cu_layout *l, bool turns) {
+static int64_t shared_of(const layout *l, bool turns) {
     int64_t bytes = l->pitch * (int64_t)sizeof(float) * l->n_tile;
     for (int k = 0; turns && k < l->n_turned; k++)
         bytes += cb_cu_tile_bytes(&l->turned[k].tile) / l->turned[k].tile.rows;
@@ -91,15 +106,15 @@ static int64_t shared_of(const cb_cu_layout *l, bool turns) {
 }
 
 /* Fewer rows a block while shared memory does not hold what they need; 0: none do. */
-static int rows_that_fit(const cb_cu_layout *l, int64_t row_bytes, int fewest) {
+static int rows_that_fit(const layout *l, int64_t row_bytes, int fewest) {
     int rows = l->rows;
     while (rows > fewest && rows * row_bytes > SHARED_MOST) rows /= 2;
     return rows * row_bytes <= SHARED_MOST ? rows : 0;
 }
 
-static cb_cu_layout layout_of(cb_cu_micro *x) {
+static layout layout_of(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
-    cb_cu_layout l = {.leaves = cb_cu_div_up(m->columns, CB_X_LEAF), .teams = 1};
+    layout l = {.leaves = cb_cu_div_up(m->columns, CB_X_LEAF), .teams = 1};
     while (l.teams < l.leaves && l.teams < TEAMS_MOST) l.teams *= 2;
     l.rows = rows_of(l.teams);
     l.pitch = cb_cu_div_up(m->columns, 4) * 4;
@@ -120,7 +135,7 @@ static cb_cu_layout layout_of(cb_cu_micro *x) {
 static bool is_acc(cb_x_op op) { return op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN; }
 
 /* Sums and extremes over the row alone. */
-bool cb_cu_is_row_acc(const cb_microcode *m, const cb_micro *micro) {
+static bool is_row_acc(const cb_microcode *m, const cb_micro *micro) {
     if (!is_acc(micro->op) || micro->is_dead) return false;
     const cb_x_acc_kind kind = m->acc_kind[micro->dst];
     return kind == CB_X_ROW_SUM || kind == CB_X_LARGEST;
@@ -129,7 +144,7 @@ bool cb_cu_is_row_acc(const cb_microcode *m, const cb_micro *micro) {
 static bool is_take(const cb_micro *micro) { return micro->op == CB_X_TAKE && !micro->is_dead; }
 
 static bool is_store(const cb_cu_micro *x, const cb_micro *micro) {
-    if (micro->op != CB_X_STORE || x->stores_later) return false;
+    if (micro->op != CB_X_STORE) return false;
     if (micro->is_dead || x->m->stream[micro->dst].source != CB_X_TILE) return !micro->is_dead;
     return x->has_tiles && !x->is_cheap[micro->dst];
 }
@@ -140,7 +155,7 @@ static bool is_leaf(const cb_cu_micro *x, const cb_micro *micro) {
 }
 
 /* Of a row of one leaf in a register of the thread that has met it, else in shared memory. */
-static void declare_taken(cb_cu_code *c, const cb_cu_layout *l, int id) {
+static void declare_taken(cb_cu_code *c, const layout *l, int id) {
     if (l->leaves == 1) {
         cb_cu_add(c, "float taken%d = 0;\n", id);
     } else {
@@ -149,7 +164,7 @@ static void declare_taken(cb_cu_code *c, const cb_cu_layout *l, int id) {
     }
 }
 
-static void add_taken(cb_cu_code *c, const cb_cu_layout *l, const cb_micro *take) {
+static void add_taken(cb_cu_code *c, const layout *l, const cb_micro *take) {
     const int id = take->dst, at = take->in[1].id;
     if (l->leaves == 1)
         cb_cu_add(c, "const float s%d = __shfl_sync(half_warp(), taken%d, (int)(i%d / 4), %d);\n",
@@ -159,17 +174,18 @@ static void add_taken(cb_cu_code *c, const cb_cu_layout *l, const cb_micro *take
                   id);
 }
 
-void cb_cu_declare_parts(const cb_cu_micro *x, const cb_cu_layout *l) {
+/* Text: shared memory for leaves of rows. */
+static void declare_parts(const cb_cu_micro *x, const layout *l) {
     const cb_microcode *m = x->m;
     for (int k = 0; k < m->n_micro; k++) {
-        if (!cb_cu_is_row_acc(m, &m->micro[k]) || l->leaves == 1) continue;
+        if (!is_row_acc(m, &m->micro[k]) || l->leaves == 1) continue;
         cb_cu_add(x->code, "__shared__ %s part%d[%d][%lld];\n",
                   m->micro[k].op == CB_X_ACC ? "float" : "int", m->micro[k].dst, l->rows,
                   (long long)l->leaves);
     }
 }
 
-static void declare_shared(const cb_cu_micro *x, const cb_cu_layout *l) {
+static void declare_shared(const cb_cu_micro *x, const layout *l) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
     for (int k = 0; x->has_tiles && k < m->n_stream; k++) {
@@ -181,13 +197,13 @@ static void declare_shared(const cb_cu_micro *x, const cb_cu_layout *l) {
     for (int k = 0; k < m->n_micro; k++) {
         if (is_take(&m->micro[k])) declare_taken(c, l, m->micro[k].dst);
     }
-    cb_cu_declare_parts(x, l);
+    declare_parts(x, l);
 }
 
 static void for_accs(cb_cu_micro *x, int phase, const char *sum, const char *largest) {
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
-        if (micro->phase != phase || !cb_cu_is_row_acc(x->m, micro)) continue;
+        if (micro->phase != phase || !is_row_acc(x->m, micro)) continue;
         const int a = micro->dst;
         const char *pattern = micro->op == CB_X_ACC ? sum : largest;
         for (const char *at = pattern; *at; at++) {
@@ -214,22 +230,22 @@ static void for_leaves(cb_cu_micro *x, int phase, bool ends) {
 
 /* Leaves of a row become a sum r<a>, or the largest key r<a>; what a thread has taken of it is
  * everybody's. */
-static void close_accs(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
+static void close_accs(cb_cu_micro *x, const layout *l, int phase) {
     cb_cu_code *c = x->code;
     bool any = false;
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
-        any |= micro->phase == phase && (is_take(micro) || cb_cu_is_row_acc(x->m, micro));
+        any |= micro->phase == phase && (is_take(micro) || is_row_acc(x->m, micro));
     }
     if (!any) return;
     if (l->leaves > 1) cb_cu_add(c, l->teams > 2 ? "__syncthreads();\n" : "__syncwarp();\n");
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
         if (micro->phase == phase && is_take(micro)) add_taken(c, l, micro);
-        if (micro->phase != phase || !cb_cu_is_row_acc(x->m, micro) || l->leaves == 1) continue;
+        if (micro->phase != phase || !is_row_acc(x->m, micro) || l->leaves == 1) continue;
         const bool sums = micro->op == CB_X_ACC;
-        cb_cu_add(c, "%sr%d = %s<%lld>(part%d[slot]);\n", x->staged_row ? "if (works) " : "",
-                  micro->dst, sums ? "pairs_of" : "largest_of", (long long)l->leaves, micro->dst);
+        cb_cu_add(c, "r%d = %s<%lld>(part%d[slot]);\n", micro->dst,
+                  sums ? "pairs_of" : "largest_of", (long long)l->leaves, micro->dst);
     }
 }
 
@@ -250,7 +266,7 @@ static void numbers_after(cb_cu_micro *x, int phase) {
 
 /* Of a leaf: V elements a turn. Where their number is known, the compiler has no ends to look for,
  * and takes about a quarter less time. */
-static void add_turns(cb_cu_code *c, const cb_microcode *m, const cb_cu_layout *l) {
+static void add_turns(cb_cu_code *c, const cb_microcode *m, const layout *l) {
     const char *unrolled = "#pragma unroll 2\n";
     if (l->leaves == 1 && m->columns % CB_X_LANES == 0) {
         cb_cu_add(c, "%sfor (I turn = 0; turn < %lld; turn++) {\n", unrolled,
@@ -263,7 +279,8 @@ static void add_turns(cb_cu_code *c, const cb_microcode *m, const cb_cu_layout *
               CB_X_LANES);
 }
 
-void cb_cu_row_phase(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
+/* Text: all that ends in a phase, with the numbers of the row that are there then. */
+static void row_phase(cb_cu_micro *x, const layout *l, int phase) {
     cb_cu_code *c = x->code;
     const cb_microcode *m = x->m;
     bool any = false;
@@ -271,7 +288,7 @@ void cb_cu_row_phase(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
     for (int k = 0; k < m->n_micro; k++) {
         const cb_micro *micro = &m->micro[k];
         const bool ends =
-            cb_cu_is_row_acc(m, micro) || is_leaf(x, micro) || is_store(x, micro) || is_take(micro);
+            is_row_acc(m, micro) || is_leaf(x, micro) || is_store(x, micro) || is_take(micro);
         if (micro->phase != phase || !ends) continue;
         cb_cu_need(x, k);
         any = true;
@@ -298,16 +315,7 @@ void cb_cu_row_phase(cb_cu_micro *x, const cb_cu_layout *l, int phase) {
     numbers_after(x, phase);
 }
 
-void cb_cu_store_numbers(cb_cu_micro *x) {
-    const cb_microcode *m = x->m;
-    for (int k = 0; k < m->n_store; k++) {
-        const uint32_t tensor = m->store[k].tensor;
-        const int p = cb_cu_operand(x->code, x->code->program->operand_id[tensor], true);
-        cb_cu_narrow_number(x, p, "row", m->store[k].number);
-    }
-}
-
-/* Those, and numbers that later kernels read. */
+/* Text: numbers of the row that are results, or that later kernels read. */
 static void store_numbers(cb_cu_micro *x) {
     cb_cu_code *c = x->code;
     const cb_microcode *m = x->m;
@@ -315,7 +323,10 @@ static void store_numbers(cb_cu_micro *x) {
     for (int id = 0; id < CB_X_SCALARS; id++) any |= x->is_kept[id];
     if (!any) return;
     cb_cu_add(c, "if (team == 0 && t == 0) {\n");
-    cb_cu_store_numbers(x);
+    for (int k = 0; k < m->n_store; k++) {
+        const int p = cb_cu_operand(c, c->program->operand_id[m->store[k].tensor], true);
+        cb_cu_narrow_number(x, p, "row", m->store[k].number);
+    }
     for (int id = 0; id < CB_X_SCALARS; id++) {
         if (!x->is_kept[id]) continue;
         const cb_cu_param at = {CB_CU_EXTRA, 0, x->kept_at[id]};
@@ -325,7 +336,7 @@ static void store_numbers(cb_cu_micro *x) {
 }
 
 /* What lies across, of the rows of the block. Nobody leaves before all have come here. */
-static void fill_turned(cb_cu_micro *x, cb_cu_layout *l, int threads) {
+static void fill_turned(cb_cu_micro *x, layout *l, int threads) {
     cb_cu_code *c = x->code;
     if (l->n_turned == 0) return;
     cb_cu_add(c, "{\nconst I top = blockIdx.x * (I)%d, first = top * COLUMNS;\n", l->rows);
@@ -342,7 +353,7 @@ static void fill_turned(cb_cu_micro *x, cb_cu_layout *l, int threads) {
     x->turned_tile = "[0]", x->turned_at = "slot, col";
 }
 
-static void declare_turned(cb_cu_micro *x, cb_cu_layout *l) {
+static void declare_turned(cb_cu_micro *x, layout *l) {
     const cb_program *p = x->code->program;
     for (int k = 0; k < l->n_turned; k++) {
         cb_cu_tile *tile = &l->turned[k].tile;
@@ -355,7 +366,7 @@ static void declare_turned(cb_cu_micro *x, cb_cu_layout *l) {
 static void row_kernel(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
-    cb_cu_layout l = layout_of(x);
+    layout l = layout_of(x);
     const int threads = TEAM * l.teams * l.rows;
     cb_cu_begin(c);
     cb_cu_head(x, 4);
@@ -369,7 +380,7 @@ static void row_kernel(cb_cu_micro *x) {
     declare_shared(x, &l);
     cb_cu_once(x);
     cb_cu_row_numbers(x);
-    for (int phase = 0; phase < m->n_phase; phase++) cb_cu_row_phase(x, &l, phase);
+    for (int phase = 0; phase < m->n_phase; phase++) row_phase(x, &l, phase);
     store_numbers(x);
     memset(x->is_turned, 0, sizeof x->is_turned);
     cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(m->rows, l.rows), 1, 1}, (uint32_t)threads);
@@ -378,7 +389,7 @@ static void row_kernel(cb_cu_micro *x) {
 bool cb_cu_walks_rows(const cb_microcode *m) {
     bool any = m->n_store > 0;
     for (int k = 0; k < m->n_micro; k++)
-        any |= cb_cu_is_row_acc(m, &m->micro[k]) || is_take(&m->micro[k]);
+        any |= is_row_acc(m, &m->micro[k]) || is_take(&m->micro[k]);
     return any;
 }
 

@@ -60,9 +60,14 @@ static int operand_param(cb_cu_micro *x, uint32_t tensor) {
 
 /* ---- columns --------------------------------------------------------------------------------- */
 
-cb_cu_blocks cb_cu_blocks_of(const cb_microcode *m) {
+/* Sums over columns are those of blocks of rows, put together in order. */
+typedef struct row_blocks {
+    int64_t n, rows;
+} row_blocks;
+
+static row_blocks blocks_of(const cb_microcode *m) {
     const int64_t rows = cb_cu_div_up(m->rows, cb_row_blocks(m->rows, m->columns));
-    return (cb_cu_blocks){.n = cb_cu_div_up(m->rows, rows), .rows = rows};
+    return (row_blocks){.n = cb_cu_div_up(m->rows, rows), .rows = rows};
 }
 
 /* Where the sums of one op lie: [part][block][columns] of its scratch. */
@@ -74,33 +79,11 @@ static int partial_param(cb_cu_micro *x, const cb_x_stream *s, int64_t n_block, 
                           writes);
 }
 
-void cb_cu_close_column(cb_cu_micro *x, const cb_x_columns *column, const cb_cu_blocks *b) {
-    cb_cu_code *c = x->code;
-    const int k = column->stream;
-    const char *sum = x->m->stream[k].tile >= 0 ? "b" : "c";
-    const int p = b->n == 1 ? operand_param(x, column->tensor)
-                            : partial_param(x, &x->m->stream[k], b->n, true);
-    if (b->n == 1 && column->is_mean) cb_cu_add(c, "EACH %s%d[j] /= (float)ROWS;\n", sum, k);
-    cb_cu_add(c, "store(p%d + %s, %s%d, %s, n);\n", p, b->n == 1 ? "col" : "block * COLUMNS + col",
-              sum, k, x->is_guarded || !cb_cu_is_even(c, p, 16) ? "false" : "true");
-}
-
-void cb_cu_block_bounds(cb_cu_micro *x, const cb_cu_blocks *b) {
+/* Text: the rows of block `block`, from `begin` to `end`. */
+static void block_bounds(cb_cu_micro *x, const row_blocks *b) {
     const int rows = cb_cu_count(x->code, b->rows);
     cb_cu_add(x->code, "const I begin = block * (I)p%d, wanted = begin + (I)p%d;\n", rows, rows);
     cb_cu_add(x->code, "const I end = wanted < ROWS ? wanted : ROWS;\n");
-}
-
-void cb_cu_close_runs(cb_cu_micro *x) {
-    const cb_microcode *m = x->m;
-    cb_cu_add(x->code, "if ((row - begin) %% %d == %d || row + 1 == end) {\n", CB_RUN_ROWS,
-              CB_RUN_ROWS - 1);
-    for (int k = 0; k < m->n_columns; k++) {
-        const int s = m->column[k].stream;
-        if (m->stream[s].tile >= 0)
-            cb_cu_add(x->code, "EACH b%d[j] += c%d[j], c%d[j] = 0;\n", s, s, s);
-    }
-    cb_cu_add(x->code, "}\n");
 }
 
 /* A block takes `across` times four columns of a block of rows, `slots` rows at a time: a thread
@@ -110,7 +93,7 @@ typedef struct slots {
     int across, slots, width; /* width: columns */
 } slots;
 
-static slots slots_of(const cb_microcode *m, const cb_cu_blocks *b) {
+static slots slots_of(const cb_microcode *m, const row_blocks *b) {
     const int64_t quads = cb_cu_div_up(m->columns, 4);
     slots s = {.across = 1};
     while (s.across < ACROSS_MOST && s.across < quads) s.across *= 2;
@@ -153,7 +136,7 @@ static void add_slots(cb_cu_micro *x, const slots *s, int each) {
 }
 
 /* Text: sums of the block go where they belong. */
-static void close_slots(cb_cu_micro *x, const slots *s, const cb_cu_blocks *b, int each) {
+static void close_slots(cb_cu_micro *x, const slots *s, const row_blocks *b, int each) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
     const int all = m->n_columns * s->width, threads = s->across * s->slots;
@@ -178,7 +161,7 @@ static void close_slots(cb_cu_micro *x, const slots *s, const cb_cu_blocks *b, i
     cb_cu_add(c, "}\n");
 }
 
-static void column_kernel(cb_cu_micro *x, const cb_cu_blocks *b) {
+static void column_kernel(cb_cu_micro *x, const row_blocks *b) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
     const slots s = slots_of(m, b);
@@ -195,7 +178,7 @@ static void column_kernel(cb_cu_micro *x, const cb_cu_blocks *b) {
               x->is_guarded ? "COLUMNS < col + V ? (int)(COLUMNS - col) : V" : "V");
     cb_cu_once(x);
     cb_cu_add(c, "float c[%d] = {}, b[%d] = {};\nint turn = 0;\n", each, each);
-    cb_cu_block_bounds(x, b);
+    block_bounds(x, b);
     cb_cu_add(c, "#pragma unroll 1\nfor (I first = begin; first < end; first += %d, turn ^= 1) {\n",
               s.slots);
     cb_cu_add(c, "const I row = first + slot, e = row * COLUMNS + col;\n");
@@ -218,7 +201,7 @@ static void column_kernel(cb_cu_micro *x, const cb_cu_blocks *b) {
 }
 
 /* Blocks of one sum, in order. */
-static void finish_column(cb_cu_micro *x, const cb_x_columns *column, const cb_cu_blocks *b) {
+static void finish_column(cb_cu_micro *x, const cb_x_columns *column, const row_blocks *b) {
     cb_cu_code *c = x->code;
     const int from = partial_param(x, &x->m->stream[column->stream], b->n, false),
               to = operand_param(x, column->tensor), n_block = cb_cu_count(c, b->n);
@@ -232,7 +215,8 @@ static void finish_column(cb_cu_micro *x, const cb_x_columns *column, const cb_c
     cb_cu_add(c, ");\n");
 }
 
-void cb_cu_finish_columns(cb_cu_micro *x, const cb_cu_blocks *b) {
+/* The kernel that puts blocks together, if there are several. */
+static void finish_columns(cb_cu_micro *x, const row_blocks *b) {
     cb_cu_code *c = x->code;
     const int n = x->m->n_columns;
     if (b->n == 1) return;
@@ -250,11 +234,11 @@ void cb_cu_finish_columns(cb_cu_micro *x, const cb_cu_blocks *b) {
 }
 
 static void sum_columns(cb_cu_micro *x) {
-    const cb_cu_blocks b = cb_cu_blocks_of(x->m);
+    const row_blocks b = blocks_of(x->m);
     cb_cu_forget(x);
     if (!need(x, is_column)) return;
     column_kernel(x, &b);
-    cb_cu_finish_columns(x, &b);
+    finish_columns(x, &b);
 }
 
 /* ---- teams of sixteen threads over runs of elements ------------------------------------------ */
