@@ -16,7 +16,6 @@ import pytest
 import cutback as cb
 import null_driver
 import nvrtc
-import test_alignment
 from client import BUILD, Driver
 from cutback.nn import functional as F
 
