@@ -1,4 +1,4 @@
-/* ops.h: what the executor's instructions compute, once for all forms, for f32 and for f64:
+/* ops.h: what each operation of the microcode computes, once for all forms, for f32 and for f64:
  * expressions in x and y, and in the names CB_SELECT(condition, a, b), ONE_WHERE(condition),
  * CB_ZERO, CB_ONE and CB_MATH(exp), which are defined for vectors (kern_executor.c) and for numbers
  * (scalar.c, cuda/text/prelude.cuh). Truth is 1 or 0. */
