@@ -174,7 +174,7 @@ static cb_status read_plan(cb_step *step, const cb_compile_options *o, const cb_
     else CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
     if (cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err) ==
         CB_OK)
-        return CB_OK;
+        return dump(step, o, "problem", err);
     *err = why;
     return status;
 }
@@ -244,13 +244,20 @@ static cb_status make_with_groups(cb_step *step, const cb_plan_options *options,
     return CB_OK;
 }
 
+static bool any_group(const cb_grouping *x) {
+    bool any = false;
+    for (uint32_t op = 0; op < x->n_op; op++) any |= cb_group_size(x, op) > 1;
+    return any;
+}
+
 /* Single ops cannot meet the budget, as err says. Plans groups if they can; otherwise err stays. */
 static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_options options,
                             cb_error *err) {
     const cb_error why = *err;
     CB_TRY(share_in_bytes(step, &options, &options.budget, err));
     CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
-    const cb_status status = make_within(step, &options, err);
+    const cb_status status =
+        any_group(&step->grouping) ? make_within(step, &options, err) : CB_INFEASIBLE;
     if (status == CB_OK) return dump(step, o, "problem", err);
     leave_groups(step);
     if (status != CB_INFEASIBLE && status != CB_UNSUPPORTED) return status;

@@ -180,7 +180,13 @@ def test_groups_keep_a_budget_that_single_ops_do_not(seed):
     step = drawn.compile(groups="auto", budget=budget, device=ROW)
     bits, peak = run(step)
     assert bits == want and peak <= arena and any("inside" in o for o in problem_of(step)["ops"])
-    again = drawn.compile(groups="auto", plan_json=step.text("plan"), device=ROW)
+    stages = {}
+    again = drawn.compile(
+        groups="auto", plan_json=step.text("plan"), device=ROW, dump=stages.__setitem__
+    )
+    assert {name: stages[name] for name in ("groups", "problem", "plan", "program")} == {
+        name: again.text(name) for name in ("groups", "problem", "plan", "program")
+    }
     assert again.text("plan") == step.text("plan") and run(again) == (bits, peak)
     with pytest.raises(BudgetError) as both:  # in the words of single ops
         drawn.compile(groups="auto", budget=budgets.parse(arena // 4, "arena"), device=ROW)
