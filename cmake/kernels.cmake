@@ -24,6 +24,7 @@ function(cb_objects name layer isa sources)
   target_compile_definitions(${name} PRIVATE CB_KERN_ISA=${isa})
   target_compile_options(${name} PRIVATE -Wno-psabi -fno-asynchronous-unwind-tables ${ARGN})
   target_sources(cb_${layer} PRIVATE $<TARGET_OBJECTS:${name}>)
+  set_property(GLOBAL APPEND PROPERTY CB_OBJECTS ${name})
 endfunction()
 
 function(cb_kernels isa)
