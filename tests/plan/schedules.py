@@ -77,6 +77,12 @@ def random_schedules(
         for i, op in enumerate(ops)
         if any("hold_end" in problem["storages"][o["storage"]]["flags"] for o in op["out"])
     }
+    due = [maker[v] for v in problem["forward_outputs"]]
+    due += [
+        i
+        for i, op in enumerate(ops[:starts])
+        if any("hold_forward" in problem["storages"][o["storage"]]["flags"] for o in op["out"])
+    ]
     free = {i for i in range(1, starts) if "random_stateful" not in ops[i]["flags"]}
     for _ in range(n):
         late, again, deep = draw.choice((0, 0.3, 0.6, 1)), draw.choice((0, 0.1, 0.4)), draw.random()
@@ -95,6 +101,8 @@ def random_schedules(
 
         for i in range(1, len(ops)):
             if i == starts:
+                for m in [m for m in due if m not in done]:
+                    run(m)
                 cross = len(steps)
             if i in free and (late_holds or i not in held) and draw.random() < late:
                 continue

@@ -143,6 +143,29 @@ def test_memory_held_to_the_end_that_is_made_in_the_backward() -> None:
         assert numbers["lower_bound_ps"] <= hand.time_ps
 
 
+@pytest.mark.parametrize("returned_by", ["forward", "backward"])
+def test_a_result_that_nobody_reads_runs_after_the_last_op(returned_by: str) -> None:
+    s = Step()
+    x = s.add([], 1, flags=("placeholder",), held=("static",))
+    result = s.add([x], 4, 10)
+    wide = s.add([x], 40, 100)
+    last = s.add([wide], 1, 1)
+    starts, s.backward = len(s.ops), True
+    g = s.add([last], 30 if returned_by == "forward" else 40, 1)
+    gradient = s.add([g], 1, 1)
+    if returned_by == "forward":
+        problem = s.problem(starts, [result, last], [gradient])
+        steps = [2, 3, 1, 4, 5]
+    else:
+        problem = s.problem(starts, [last], [result, gradient])
+        steps = [2, 3, 4, 5, 1]
+    hand = evaluate.evaluate(problem, steps, steps.index(4), "cpu")
+    for budget in (hand.peak_bytes, "min"):
+        (numbers,) = answers(problem, [budget], "live")
+        assert numbers["live_bytes"] <= hand.peak_bytes
+        assert numbers["time_ps"] == numbers["lower_bound_ps"] == hand.time_ps
+
+
 def check_random_schedules(seed: int) -> int:
     """Compares bounds on saved bytes with schedules of all kinds, and bounds on the peak with those
     of the class ``ordered``. Returns how many schedules were valid."""

@@ -2,9 +2,10 @@
  * either keep a value or run its op again. Internal.
  *
  * The class of plans: base ops run in the given order. A forward op that may run again
- * (cb_may_rerun) may do so before any base op, as often as the plan likes, and its first run may be
- * that late too, if nothing reads the value earlier. Ops of the backward run once. This is the
- * class of the search, of the exact solver, and of the lower bound (prices.h).
+ * (cb_may_rerun) may do so before any base op or after the last one, as often as the plan likes,
+ * and its first run may be that late too, if nothing reads the value earlier. Ops of the backward
+ * run once. This is the class of the exact solver and of the lower bound (prices.h); the search
+ * covers most of it.
  *
  * Moments. Moment k is the run of the base op at position k, or, if that op may be run late, its
  * first run: only ops whose first run must come before the next such run are used ("pinned"), so

@@ -11,7 +11,8 @@
  *     leave the base op out    takes nothing, if it may run later; on to the next position
  *
  * The first position of the backward counts twice: as long as nothing of the backward has run, and
- * afterwards. These are the stages.
+ * afterwards. These are the stages. In one more stage, after the last base op, ops of the forward
+ * whose outputs are only results may run.
  *
  * An op with an inside has an event for each set of its outputs that may be made again, also as
  * base op: it leaves out what may be made later. So has any op for each set of values that it may
@@ -95,12 +96,12 @@ typedef struct solver {
     event *base;
     event rerun[CB_EXACT_RERUNS];
     uint32_t n_rerun;
-    uint64_t *fixed;     /* [n_stage] bytes of values without a choice that cross it */
+    uint64_t *fixed;     /* [n_stage + 1] bytes of values without a choice that cross it */
     uint64_t *set_bytes; /* [1 << n_bit] */
     uint32_t n_stage;
     uint8_t *how;              /* [n_stage + 1][1 << n_bit] last event */
     uint32_t *from;            /* likewise, the set before it */
-    label *now, *next, *later; /* [1 << n_bit] of a stage and the two behind it */
+    label *now, *next, *later; /* [1 << n_bit] of a stage and the two after it */
     label *heap;
     size_t n_heap, room_heap;
     uint64_t most;    /* the budget */

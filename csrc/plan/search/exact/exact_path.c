@@ -87,12 +87,26 @@ static uint32_t owed_for(const solver *z, const event *e) {
     return owed;
 }
 
+/* Runs ops of the forward again, or for the first time, before the base op at position `k`. A run
+ * that reads what is owed a read must be read itself. */
+static void rerun(solver *z, const label *l, uint32_t stage, uint32_t k) {
+    label to;
+    for (uint32_t i = 0; i < z->n_rerun; i++) {
+        const event *again = &z->rerun[i];
+        if (z->f->position[again->op] >= k) break;
+        if (after(z, l, again, stage, &to) != RUNS) continue;
+        if (l->set & again->pays) to.set |= owed_for(z, again);
+        relax(z, to, l->set, stage, RERUN + (int)i);
+    }
+}
+
 /* Before anything of the backward has run, with the base op that is its first. */
 static void cross(solver *z, const label *l, uint32_t stage, uint32_t k) {
     label to;
     bool tight = false;
-    if ((l->set & z->held) != z->held) return;
     drop(z, l, stage, z->held);
+    rerun(z, l, stage, k);
+    if ((l->set & z->held) != z->held) return;
     if (cb_exact_shows(z, l->set) & z->leading) { /* no step is smaller */
         (void)enter(z, z->next, *l, l->set, stage + 1, SHOW);
         return;
@@ -118,17 +132,17 @@ static void cross(solver *z, const label *l, uint32_t stage, uint32_t k) {
 static void spread(solver *z, const label *l, uint32_t stage) {
     uint32_t k = cb_exact_position(z, stage), backward = z->f->base_backward;
     label to;
+    if (stage == z->n_stage) { /* behind the last base op */
+        drop(z, l, stage, backward == z->f->n_base ? z->held : 0);
+        rerun(z, l, stage, k);
+        return;
+    }
     if (stage == backward) {
         cross(z, l, stage, k);
         return;
     }
     drop(z, l, stage, stage < backward ? z->held : 0);
-    for (uint32_t i = 0; i < z->n_rerun; i++) {
-        const event *again = &z->rerun[i];
-        if (z->f->position[again->op] >= k) break;
-        if (after(z, l, again, stage, &to) != RUNS) continue;
-        relax(z, to, l->set, stage, RERUN + (int)i);
-    }
+    rerun(z, l, stage, k);
     for (uint32_t i = z->base_begin[k]; i < z->base_begin[k + 1]; i++) {
         uint32_t more = i - z->base_begin[k];
         if (z->base[i].made == 0 || after(z, l, &z->base[i], stage, &to) != RUNS) continue;
@@ -150,7 +164,7 @@ cb_status cb_exact_solve(solver *z, const cb_goal *goal, uint64_t most, label *b
     clear(z->next, n_set);
     clear(z->later, n_set);
     z->next[0] = (label){0};
-    for (uint32_t stage = 0; stage < z->n_stage; stage++) {
+    for (uint32_t stage = 0; stage <= z->n_stage; stage++) {
         if (cb_poll_answer(goal->poll) != CB_POLL_GO)
             return cb_fail(err, CB_CANCELLED, "plan: cancelled");
         label *swap = z->now;
@@ -168,7 +182,7 @@ cb_status cb_exact_solve(solver *z, const cb_goal *goal, uint64_t most, label *b
     }
     *best = (label){.time_ps = -1};
     for (size_t i = 0; i < n_set; i++) {
-        const label *l = &z->next[i];
+        const label *l = &z->now[i];
         bool ends = (l->set & (z->ends | z->gone)) == z->ends;
         if (l->time_ps >= 0 && ends && (best->time_ps < 0 || is_before(l, best))) *best = *l;
     }

@@ -308,7 +308,7 @@ static bool sum_fixed(solver *z) {
     for (uint32_t s = 0; s < p->n_storage; s++) {
         if (f->root[s] == CB_NONE || z->bit_of[s] != CB_NONE) continue;
         if (is_kept_to_the_end(f, s)) last[s] = f->n_base;
-        for (uint32_t stage = 0; stage < z->n_stage; stage++) {
+        for (uint32_t stage = 0; stage <= z->n_stage; stage++) {
             uint32_t k = cb_exact_position(z, stage);
             bool alive = last[s] >= k || (f->held[s] && stage <= f->base_backward);
             if (k > f->position[f->root[s]] && alive) z->fixed[stage] += p->storage_bytes[s];
@@ -368,7 +368,7 @@ cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_erro
     z->n_bit = give_owed_bits(f, z->may_rerun, z->bit_of, z->n_bit, z->owes);
     z->n_leading = count_leading(f, z->bit_of);
     z->n_stage = f->n_base - z->n_leading + (f->base_backward < f->n_base);
-    CB_TRY_NEW(z->fixed, arena, z->n_stage, err);
+    CB_TRY_NEW(z->fixed, arena, (size_t)z->n_stage + 1, err);
     for (uint32_t k = 0; k < f->n_base; k++) make_events(z, k);
     size_t n_set = (size_t)1 << z->n_bit, most = z->n_bit > z->n_rerun ? z->n_bit : z->n_rerun;
     CB_TRY_NEW(z->set_bytes, arena, n_set, err);
