@@ -52,7 +52,8 @@ void cb_cu_add(cb_cu_code *c, const char *format, ...) {
 static void fill_hole(cb_cu_code *c, const char *name, size_t length, const cb_cu_hole *hole) {
     const cb_cu_hole *h = hole;
     while (h->name && (strncmp(h->name, name, length) != 0 || h->name[length])) h++;
-    if (h->text) cb_cu_template(c, h->text, hole);
+    if (h->write) h->write(h->with);
+    else if (h->text) cb_cu_template(c, h->text, hole);
     else if (h->is_count) cb_cu_add(c, "p%d", cb_cu_count(c, h->number));
     else if (h->name) cb_cu_add(c, "%lld", h->number);
     else if (c->status == CB_OK)
@@ -66,9 +67,11 @@ void cb_cu_template(cb_cu_code *c, const char *text, const cb_cu_hole *hole) {
         if (plain) cb_str_add(&c->body, text, plain);
         if (!text[plain]) return;
         text += plain + 1;
+        const bool is_closed = *text == '(';
+        text += is_closed;
         const size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
         fill_hole(c, text, length, hole);
-        text += length;
+        text += length + is_closed;
     }
 }
 

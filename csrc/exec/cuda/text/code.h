@@ -100,17 +100,20 @@ void cb_cu_include(cb_cu_code *c, const char *file);
 void cb_cu_begin(cb_cu_code *c);
 void cb_cu_add(cb_cu_code *c, const char *format, ...) CB_PRINTF(2, 3);
 
-/* A template shows a kernel as it will be, with a hole `$name` (lower case and _) for each number
- * or text that differs. A text may have holes, too; a count becomes a parameter (cb_cu_count) where
- * its hole is. */
+/* A template shows a kernel as it will be. It has a hole, `$name` or `$(name)` in lower case, for
+ * each number or text that differs, and for what other functions write. A text may have holes, too;
+ * a count becomes a parameter (cb_cu_count) where its hole is. */
 typedef struct cb_cu_hole {
     const char *name, *text;
     long long number;
     bool is_count;
+    void (*write)(void *with);
+    void *with;
 } cb_cu_hole;
 #define CB_CU_HOLE(hole, n) {.name = #hole, .number = (n)}
 #define CB_CU_HOLE_TEXT(hole, words) {.name = #hole, .text = (words)}
 #define CB_CU_HOLE_COUNT(hole, n) {.name = #hole, .number = (n), .is_count = true}
+#define CB_CU_HOLE_PART(hole, function, x) {.name = #hole, .write = (function), .with = (x)}
 #define CB_CU_HOLES(...) ((const cb_cu_hole[]){__VA_ARGS__, {.name = NULL}})
 void cb_cu_template(cb_cu_code *c, const char *text, const cb_cu_hole *hole);
 

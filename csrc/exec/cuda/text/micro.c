@@ -173,7 +173,8 @@ void cb_cu_number(cb_cu_micro *x, const cb_x_number *number) {
     add_call(x->code, number->op, in);
 }
 
-void cb_cu_once(cb_cu_micro *x) {
+void cb_cu_once(void *with) {
+    cb_cu_micro *x = with;
     for (int k = 0; k < x->m->n_once; k++) {
         const cb_x_row_value *v = &x->m->once[k];
         cb_cu_add(x->code, "const float s%d = widen(p%d[0]);\n", v->number,
@@ -200,7 +201,8 @@ static void add_index(cb_cu_micro *x, const cb_x_row_value *v, int param, const 
     cb_cu_add(x->code, "const float s%d = (float)i%d;\n", v->number, v->number);
 }
 
-void cb_cu_row_numbers(cb_cu_micro *x) {
+void cb_cu_row_numbers(void *with) {
+    cb_cu_micro *x = with;
     cb_cu_code *c = x->code;
     for (int k = 0; k < x->m->n_load; k++) {
         const cb_x_row_value *v = &x->m->load[k];
@@ -221,7 +223,8 @@ void cb_cu_row_numbers(cb_cu_micro *x) {
     }
 }
 
-void cb_cu_kept_numbers(cb_cu_micro *x) {
+void cb_cu_kept_numbers(void *with) {
+    cb_cu_micro *x = with;
     for (int id = 0; id < CB_X_SCALARS; id++) {
         if (!x->is_kept[id]) continue;
         const cb_cu_param at = {CB_CU_EXTRA, 0, x->kept_at[id]};
@@ -397,7 +400,8 @@ static void add_micro(cb_cu_micro *x, const cb_micro *micro) {
     }
 }
 
-void cb_cu_body(cb_cu_micro *x) {
+void cb_cu_body(void *with) {
+    cb_cu_micro *x = with;
     memset(x->is_loaded, 0, sizeof x->is_loaded);
     for (int k = 0; k < x->m->n_micro; k++) {
         if (x->needed[k] && !x->m->micro[k].is_dead) add_micro(x, &x->m->micro[k]);

@@ -53,12 +53,19 @@ void cb_cu_find_cheap(cb_cu_micro *x);
 int cb_cu_vector(const cb_microcode *m);
 /* The declarations of I and V, and of ROWS and COLUMNS. */
 void cb_cu_head(cb_cu_micro *x, int vector);
-void cb_cu_once(cb_cu_micro *x);
-void cb_cu_row_numbers(cb_cu_micro *x);
-void cb_cu_kept_numbers(cb_cu_micro *x); /* likewise, those of sums, from memory */
+void cb_cu_once(void *x);
+void cb_cu_row_numbers(void *x);
+void cb_cu_kept_numbers(void *x); /* likewise, those of sums, from memory */
 void cb_cu_number(cb_cu_micro *x, const cb_x_number *number);
 /* Text: number `id` goes to element `at` of a parameter. */
 void cb_cu_narrow_number(cb_cu_micro *x, int param, const char *at, int16_t id);
-void cb_cu_body(cb_cu_micro *x);
+void cb_cu_body(void *x);
+/* These four, which take a cb_cu_micro, as holes of templates; `n` is how many of the V elements
+ * from `col` on there are. */
+#define CB_CU_HOLES_OF(x)                                                                     \
+    CB_CU_HOLE_PART(once, cb_cu_once, x), CB_CU_HOLE_PART(row_numbers, cb_cu_row_numbers, x), \
+        CB_CU_HOLE_PART(kept_numbers, cb_cu_kept_numbers, x),                                 \
+        CB_CU_HOLE_PART(body, cb_cu_body, x),                                                 \
+        CB_CU_HOLE_TEXT(n, (x)->is_guarded ? "COLUMNS - col < V ? COLUMNS - col : V" : "V")
 
 #endif

@@ -35,34 +35,43 @@ typedef struct layout { /* of a block that walks rows */
     } turned[TURNED_MOST];
 } layout;
 
+typedef struct row_writer { /* of one kernel */
+    cb_cu_micro *x;
+    layout l;
+    int threads;
+} row_writer;
+
 /* ---- elements -------------------------------------------------------------------------------- */
 
 static void flat_kernel(cb_cu_micro *x) {
+    static const char text[] =
+        "$(once)"
+        "#pragma unroll\n"
+        "for (int turn = 0; turn < $turns; turn++) {\n"
+        "const I q = blockIdx.x * (I)$block + (turn * $threads + threadIdx.x);\n"
+        "$(check)"
+        "const I row = $row, col = $col, e = $e;\n"
+        "const int n = $n;\n"
+        "$(row_numbers)$(body)"
+        "}\n";
     const cb_microcode *m = x->m;
     const int vector = cb_cu_vector(m);
     const int64_t per_row = cb_cu_div_up(m->columns, vector), count = per_row * m->rows;
     const int turns = count >= TWICE_FROM ? 2 : 1; /* what they have in common is done once */
-    cb_cu_code *c = x->code;
-    cb_cu_begin(c);
-    cb_cu_head(x, vector);
-    cb_cu_once(x);
-    cb_cu_add(c, "#pragma unroll\nfor (int turn = 0; turn < %d; turn++) {\n", turns);
-    cb_cu_add(c, "const I q = blockIdx.x * (I)%d + (turn * %d + threadIdx.x);\n", turns * THREADS,
-              THREADS);
     /* Most large arrays divide evenly; a check for each vector is an instruction in eighty. */
-    if (turns == 1 || count % (turns * THREADS))
-        cb_cu_add(c, "if (q >= (I)p%d) return;\n", cb_cu_count(c, count));
-    if (m->rows == 1) cb_cu_add(c, "const I row = 0, col = q * V, e = col;\n");
-    else
-        cb_cu_add(c, "const I row = q / (I)%lld, col = q %% (I)%lld * V, e = %s;\n",
-                  (long long)per_row, (long long)per_row,
-                  x->is_guarded ? "row * COLUMNS + col" : "q * V");
-    cb_cu_add(c, x->is_guarded ? "const int n = COLUMNS - col < V ? COLUMNS - col : V;\n"
-                               : "const int n = V;\n");
-    cb_cu_row_numbers(x);
-    cb_cu_body(x);
-    cb_cu_add(c, "}\n");
-    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(count, turns * THREADS), 1, 1}, THREADS);
+    const bool is_whole = turns > 1 && count % (turns * THREADS) == 0, is_one = m->rows == 1;
+    cb_cu_begin(x->code);
+    cb_cu_head(x, vector);
+    const char *e = is_one ? "col" : x->is_guarded ? "row * COLUMNS + col" : "q * V";
+    cb_cu_template(
+        x->code, text,
+        CB_CU_HOLES(
+            CB_CU_HOLES_OF(x), CB_CU_HOLE(turns, turns), CB_CU_HOLE(threads, THREADS),
+            CB_CU_HOLE(block, turns * THREADS), CB_CU_HOLE(per_row, per_row),
+            CB_CU_HOLE_TEXT(check, is_whole ? "" : "if (q >= (I)$count) return;\n"),
+            CB_CU_HOLE_COUNT(count, count), CB_CU_HOLE_TEXT(row, is_one ? "0" : "q / (I)$per_row"),
+            CB_CU_HOLE_TEXT(col, is_one ? "q * V" : "q % (I)$per_row * V"), CB_CU_HOLE_TEXT(e, e)));
+    cb_cu_end(x->code, (cb_cu_grid){(uint32_t)cb_cu_div_up(count, turns * THREADS), 1, 1}, THREADS);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -185,7 +194,10 @@ static void declare_parts(const cb_cu_micro *x, const layout *l) {
     }
 }
 
-static void declare_shared(const cb_cu_micro *x, const layout *l) {
+static void declare_shared(void *with) {
+    const row_writer *w = with;
+    const cb_cu_micro *x = w->x;
+    const layout *l = &w->l;
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
     for (int k = 0; x->has_tiles && k < m->n_stream; k++) {
@@ -316,7 +328,8 @@ static void row_phase(cb_cu_micro *x, const layout *l, int phase) {
 }
 
 /* Text: numbers of the row that are results, or that later kernels read. */
-static void store_numbers(cb_cu_micro *x) {
+static void store_numbers(void *with) {
+    cb_cu_micro *x = with;
     cb_cu_code *c = x->code;
     const cb_microcode *m = x->m;
     bool any = m->n_store > 0;
@@ -336,16 +349,25 @@ static void store_numbers(cb_cu_micro *x) {
 }
 
 /* What lies across, of the rows of the block. Nobody leaves before all have come here. */
-static void fill_turned(cb_cu_micro *x, layout *l, int threads) {
+static void fill_turned(void *with) {
+    row_writer *w = with;
+    cb_cu_micro *x = w->x;
+    layout *l = &w->l;
     cb_cu_code *c = x->code;
     if (l->n_turned == 0) return;
+    for (int k = 0; k < l->n_turned; k++) {
+        cb_cu_tile *tile = &l->turned[k].tile;
+        const uint32_t tensor = x->m->stream[l->turned[k].stream].tensor;
+        tile->param = cb_cu_operand(c, c->program->operand_id[tensor], false);
+        cb_cu_tile_declare(c, tile, l->turned[k].stream, 1);
+    }
     cb_cu_add(c, "{\nconst I top = blockIdx.x * (I)%d, first = top * COLUMNS;\n", l->rows);
     cb_cu_add(c, "const int rows = ROWS - top < %d ? ROWS - top : %d;\n", l->rows, l->rows);
     for (int k = 0; k < l->n_turned; k++) {
         const int stream = l->turned[k].stream;
         char to[32];
         (void)snprintf(to, sizeof to, "turned%d[0]", stream);
-        const cb_cu_fill fill = {to, "first", "rows", "(int)COLUMNS", "threadIdx.x", threads};
+        const cb_cu_fill fill = {to, "first", "rows", "(int)COLUMNS", "threadIdx.x", w->threads};
         cb_cu_tile_fill(c, &l->turned[k].tile, &l->turned[k].walk, &fill);
         x->is_turned[stream] = true;
     }
@@ -353,37 +375,33 @@ static void fill_turned(cb_cu_micro *x, layout *l, int threads) {
     x->turned_tile = "[0]", x->turned_at = "slot, col";
 }
 
-static void declare_turned(cb_cu_micro *x, layout *l) {
-    const cb_program *p = x->code->program;
-    for (int k = 0; k < l->n_turned; k++) {
-        cb_cu_tile *tile = &l->turned[k].tile;
-        const int stream = l->turned[k].stream;
-        tile->param = cb_cu_operand(x->code, p->operand_id[x->m->stream[stream].tensor], false);
-        cb_cu_tile_declare(x->code, tile, stream, 1);
-    }
+static void add_phases(void *with) {
+    const row_writer *w = with;
+    for (int phase = 0; phase < w->x->m->n_phase; phase++) row_phase(w->x, &w->l, phase);
 }
 
 static void row_kernel(cb_cu_micro *x) {
-    const cb_microcode *m = x->m;
-    cb_cu_code *c = x->code;
-    layout l = layout_of(x);
-    const int threads = TEAM * l.teams * l.rows;
-    cb_cu_begin(c);
+    static const char text[] =
+        "const unsigned t = threadIdx.x % $team, team = threadIdx.x / $team % $teams, "
+        "slot = threadIdx.x / $row_threads;\n"
+        "const I row = blockIdx.x * (I)$rows + slot;\n"
+        "$(turned)"
+        "if (row >= ROWS) return;\n"
+        "$(shared)$(once)$(row_numbers)$(phases)$(stores)";
+    row_writer w = {.x = x, .l = layout_of(x)};
+    w.threads = TEAM * w.l.teams * w.l.rows;
+    cb_cu_begin(x->code);
     cb_cu_head(x, 4);
-    cb_cu_add(c, "const unsigned t = threadIdx.x %% %d, team = threadIdx.x / %d %% %d, ", TEAM,
-              TEAM, l.teams);
-    cb_cu_add(c, "slot = threadIdx.x / %d;\n", TEAM * l.teams);
-    cb_cu_add(c, "const I row = blockIdx.x * (I)%d + slot;\n", l.rows);
-    declare_turned(x, &l);
-    fill_turned(x, &l, threads);
-    cb_cu_add(c, "if (row >= ROWS) return;\n");
-    declare_shared(x, &l);
-    cb_cu_once(x);
-    cb_cu_row_numbers(x);
-    for (int phase = 0; phase < m->n_phase; phase++) row_phase(x, &l, phase);
-    store_numbers(x);
+    cb_cu_template(
+        x->code, text,
+        CB_CU_HOLES(
+            CB_CU_HOLES_OF(x), CB_CU_HOLE(team, TEAM), CB_CU_HOLE(teams, w.l.teams),
+            CB_CU_HOLE(rows, w.l.rows), CB_CU_HOLE(row_threads, TEAM * w.l.teams),
+            CB_CU_HOLE_PART(turned, fill_turned, &w), CB_CU_HOLE_PART(shared, declare_shared, &w),
+            CB_CU_HOLE_PART(phases, add_phases, &w), CB_CU_HOLE_PART(stores, store_numbers, x)));
     memset(x->is_turned, 0, sizeof x->is_turned);
-    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(m->rows, l.rows), 1, 1}, (uint32_t)threads);
+    cb_cu_end(x->code, (cb_cu_grid){(uint32_t)cb_cu_div_up(x->m->rows, w.l.rows), 1, 1},
+              (uint32_t)w.threads);
 }
 
 bool cb_cu_walks_rows(const cb_microcode *m) {

@@ -79,13 +79,6 @@ static int partial_param(cb_cu_micro *x, const cb_x_stream *s, int64_t n_block, 
                           writes);
 }
 
-/* Text: the rows of block `block`, from `begin` to `end`. */
-static void block_bounds(cb_cu_micro *x, const row_blocks *b) {
-    const int rows = cb_cu_count(x->code, b->rows);
-    cb_cu_add(x->code, "const I begin = block * (I)p%d, wanted = begin + (I)p%d;\n", rows, rows);
-    cb_cu_add(x->code, "const I end = wanted < ROWS ? wanted : ROWS;\n");
-}
-
 /* A block takes `across` times four columns of a block of rows, `slots` rows at a time: a thread
  * computes four elements of a row and puts them into shared memory, where one thread for each
  * column adds them up in the order of rows, while the others are at the next rows. */
@@ -107,96 +100,133 @@ static slots slots_of(const cb_microcode *m, const row_blocks *b) {
     return s;
 }
 
-/* Text: thread `adder` adds up what is in shared memory of columns adder, adder + threads, ... of
- * all sums. */
-static void add_slots(cb_cu_micro *x, const slots *s, int each) {
-    const cb_microcode *m = x->m;
-    cb_cu_code *c = x->code;
-    const int all = m->n_columns * s->width, threads = s->across * s->slots;
-    cb_cu_add(c, "const bool ends = first + %d >= end;\n", s->slots);
-    cb_cu_add(c, "const int left = ends ? end - first : %d;\n", s->slots);
-    cb_cu_add(c, "#pragma unroll\nfor (int i = 0; i < %d; i++) {\n", each);
-    cb_cu_add(c, "const int at = i * %d + threadIdx.x;\n", threads);
-    if (all % threads) cb_cu_add(c, "if (at >= %d) continue;\n", all);
-    if (m->columns % s->width)
-        cb_cu_add(c, "if (blockIdx.x * (I)%d + at %% %d >= COLUMNS) continue;\n", s->width,
-                  s->width);
-    cb_cu_add(c, "const float *const from = &slots[turn][0][0] + at / %d * %d + at %% %d;\n",
-              s->width, s->slots * s->width, s->width);
-    cb_cu_add(c, "float sum = c[i];\n");
-    cb_cu_add(c, "#pragma unroll 8\nfor (int r = 0; r < left; r++) sum += from[r * %d];\n",
-              s->width);
-    cb_cu_add(c, "c[i] = sum;\n");
-    cb_cu_add(c, "if (ends || (first + %d - begin) %% %d == 0) {\n", s->slots, CB_RUN_ROWS);
-    for (int k = 0; k < m->n_columns; k++) {
-        if (m->stream[m->column[k].stream].tile < 0) continue;
-        cb_cu_add(c, "if (at / %d == %d) b[i] += sum, c[i] = 0;\n", s->width, k);
-    }
-    cb_cu_add(c, "}\n}\n");
+typedef struct column_writer { /* of one kernel */
+    cb_cu_micro *x;
+    const row_blocks *b;
+    slots s;
+} column_writer;
+
+static void declare_columns(void *with) {
+    const column_writer *w = with;
+    const cb_microcode *m = w->x->m;
+    for (int k = 0; k < m->n_columns; k++)
+        cb_cu_add(w->x->code, "float c%d[V] = {};\n", m->column[k].stream);
 }
 
-/* Text: sums of the block go where they belong. */
-static void close_slots(cb_cu_micro *x, const slots *s, const row_blocks *b, int each) {
-    const cb_microcode *m = x->m;
-    cb_cu_code *c = x->code;
-    const int all = m->n_columns * s->width, threads = s->across * s->slots;
-    cb_cu_add(c, "#pragma unroll\nfor (int i = 0; i < %d; i++) {\n", each);
-    cb_cu_add(c, "const int at = i * %d + threadIdx.x;\n", threads);
-    if (all % threads) cb_cu_add(c, "if (at >= %d) continue;\n", all);
-    cb_cu_add(c, "const I column = blockIdx.x * (I)%d + at %% %d;\n", s->width, s->width);
-    cb_cu_add(c, "if (column >= COLUMNS) continue;\n");
+static void store_columns(void *with) {
+    const column_writer *w = with;
+    const cb_microcode *m = w->x->m;
+    for (int k = 0; k < m->n_columns; k++)
+        cb_cu_add(w->x->code, "store(slots[turn][%d] + (slot * %d + quad) * V, c%d, true, V);\n", k,
+                  w->s.across, m->column[k].stream);
+}
+
+static void end_runs(void *with) {
+    const column_writer *w = with;
+    const cb_microcode *m = w->x->m;
     for (int k = 0; k < m->n_columns; k++) {
-        const cb_x_columns *column = &m->column[k];
-        const cb_x_stream *stream = &m->stream[column->stream];
+        if (m->stream[m->column[k].stream].tile < 0) continue;
+        cb_cu_add(w->x->code, "if (at / %d == %d) b[i] += sum, c[i] = 0;\n", w->s.width, k);
+    }
+}
+
+/* Sums of the block go where they belong. */
+static void give_columns(void *with) {
+    const column_writer *w = with;
+    cb_cu_micro *x = w->x;
+    cb_cu_code *c = x->code;
+    for (int k = 0; k < x->m->n_columns; k++) {
+        const cb_x_columns *column = &x->m->column[k];
+        const cb_x_stream *stream = &x->m->stream[column->stream];
         const char *sum = stream->tile >= 0 ? "b[i]" : "c[i]";
-        cb_cu_add(c, "if (at / %d == %d) ", s->width, k);
-        if (b->n > 1) {
+        cb_cu_add(c, "if (at / %d == %d) ", w->s.width, k);
+        if (w->b->n > 1) {
             cb_cu_add(c, "p%d[block * COLUMNS + column] = %s;\n",
-                      partial_param(x, stream, b->n, true), sum);
+                      partial_param(x, stream, w->b->n, true), sum);
         } else {
             cb_cu_add(c, "narrow(&p%d[column], %s%s);\n", operand_param(x, column->tensor), sum,
                       column->is_mean ? " / (float)ROWS" : "");
         }
     }
-    cb_cu_add(c, "}\n");
 }
+
+static void block_bounds(void *with) {
+    const column_writer *w = with;
+    const int rows = cb_cu_count(w->x->code, w->b->rows);
+    cb_cu_template(w->x->code,
+                   "const I begin = block * (I)p$rows, wanted = begin + (I)p$rows;\n"
+                   "const I end = wanted < ROWS ? wanted : ROWS;\n",
+                   CB_CU_HOLES(CB_CU_HOLE(rows, rows)));
+}
+
+/* In turns, so that one barrier is enough for each: a thread adds up what is in shared memory of
+ * columns threadIdx.x, threadIdx.x + threads, ... of all sums. */
+static const char column_text[] =
+    "__shared__ __align__(16) float slots[2][$sums][$area];\n"
+    "const unsigned quad = threadIdx.x % $across, slot = threadIdx.x / $across;\n"
+    "const I col = (blockIdx.x * (I)$across + quad) * V, block = blockIdx.y;\n"
+    "const int n = $there;\n"
+    "$(once)"
+    "float c[$each] = {}, b[$each] = {};\n"
+    "int turn = 0;\n"
+    "$(bounds)"
+    "#pragma unroll 1\n"
+    "for (I first = begin; first < end; first += $slots, turn ^= 1) {\n"
+    "const I row = first + slot, e = row * COLUMNS + col;\n"
+    "if (row < end && col < COLUMNS) {\n"
+    "$(declare)$(row_numbers)$(kept_numbers)$(body)$(store)"
+    "}\n"
+    "__syncthreads();\n"
+    "const bool ends = first + $slots >= end;\n"
+    "const int left = ends ? end - first : $slots;\n"
+    "#pragma unroll\n"
+    "for (int i = 0; i < $each; i++) {\n"
+    "const int at = i * $threads + threadIdx.x;\n"
+    "$(check)$(check_column)"
+    "const float *const from = &slots[turn][0][0] + at / $width * $area + at % $width;\n"
+    "float sum = c[i];\n"
+    "#pragma unroll 8\n"
+    "for (int r = 0; r < left; r++) sum += from[r * $width];\n"
+    "c[i] = sum;\n"
+    "if (ends || (first + $slots - begin) % $run == 0) {\n"
+    "$(end_runs)"
+    "}\n"
+    "}\n"
+    "}\n"
+    "#pragma unroll\n"
+    "for (int i = 0; i < $each; i++) {\n"
+    "const int at = i * $threads + threadIdx.x;\n"
+    "$(check)"
+    "const I column = blockIdx.x * (I)$width + at % $width;\n"
+    "if (column >= COLUMNS) continue;\n"
+    "$(give)"
+    "}\n";
 
 static void column_kernel(cb_cu_micro *x, const row_blocks *b) {
     const cb_microcode *m = x->m;
-    cb_cu_code *c = x->code;
-    const slots s = slots_of(m, b);
-    const int threads = s.across * s.slots,
-              each = (int)cb_cu_div_up(m->n_columns * s.width, threads);
-    cb_cu_begin(c);
+    column_writer w = {.x = x, .b = b, .s = slots_of(m, b)};
+    const slots *s = &w.s;
+    const int threads = s->across * s->slots, all = m->n_columns * s->width;
+    const char *there = x->is_guarded ? "COLUMNS < col + V ? (int)(COLUMNS - col) : V" : "V",
+               *check = all % threads ? "if (at >= $all) continue;\n" : "",
+               *check_column = "if (blockIdx.x * (I)$width + at % $width >= COLUMNS) continue;\n";
+    cb_cu_begin(x->code);
     cb_cu_head(x, 4);
-    cb_cu_add(c, "__shared__ __align__(16) float slots[2][%d][%d];\n", m->n_columns,
-              s.slots * s.width);
-    cb_cu_add(c, "const unsigned quad = threadIdx.x %% %d, slot = threadIdx.x / %d;\n", s.across,
-              s.across);
-    cb_cu_add(c, "const I col = (blockIdx.x * (I)%d + quad) * V, block = blockIdx.y;\n", s.across);
-    cb_cu_add(c, "const int n = %s;\n",
-              x->is_guarded ? "COLUMNS < col + V ? (int)(COLUMNS - col) : V" : "V");
-    cb_cu_once(x);
-    cb_cu_add(c, "float c[%d] = {}, b[%d] = {};\nint turn = 0;\n", each, each);
-    block_bounds(x, b);
-    cb_cu_add(c, "#pragma unroll 1\nfor (I first = begin; first < end; first += %d, turn ^= 1) {\n",
-              s.slots);
-    cb_cu_add(c, "const I row = first + slot, e = row * COLUMNS + col;\n");
-    cb_cu_add(c, "if (row < end && col < COLUMNS) {\n");
-    for (int k = 0; k < m->n_columns; k++)
-        cb_cu_add(c, "float c%d[V] = {};\n", m->column[k].stream);
-    cb_cu_row_numbers(x);
-    cb_cu_kept_numbers(x);
-    cb_cu_body(x);
-    for (int k = 0; k < m->n_columns; k++)
-        cb_cu_add(c, "store(slots[turn][%d] + (slot * %d + quad) * V, c%d, true, V);\n", k,
-                  s.across, m->column[k].stream);
-    cb_cu_add(c, "}\n__syncthreads();\n");
-    add_slots(x, &s, each);
-    cb_cu_add(c, "}\n");
-    close_slots(x, &s, b, each);
+    cb_cu_template(
+        x->code, column_text,
+        CB_CU_HOLES(
+            CB_CU_HOLES_OF(x), CB_CU_HOLE(sums, m->n_columns), CB_CU_HOLE(all, all),
+            CB_CU_HOLE(area, s->slots * s->width), CB_CU_HOLE(across, s->across),
+            CB_CU_HOLE(width, s->width), CB_CU_HOLE(slots, s->slots), CB_CU_HOLE(threads, threads),
+            CB_CU_HOLE(each, cb_cu_div_up(all, threads)), CB_CU_HOLE(run, CB_RUN_ROWS),
+            CB_CU_HOLE_TEXT(there, there), CB_CU_HOLE_TEXT(check, check),
+            CB_CU_HOLE_TEXT(check_column, m->columns % s->width ? check_column : ""),
+            CB_CU_HOLE_PART(bounds, block_bounds, &w),
+            CB_CU_HOLE_PART(declare, declare_columns, &w),
+            CB_CU_HOLE_PART(store, store_columns, &w), CB_CU_HOLE_PART(end_runs, end_runs, &w),
+            CB_CU_HOLE_PART(give, give_columns, &w)));
     const int64_t quads = cb_cu_div_up(m->columns, 4);
-    cb_cu_end(c, (cb_cu_grid){(uint32_t)cb_cu_div_up(quads, s.across), (uint32_t)b->n, 1},
+    cb_cu_end(x->code, (cb_cu_grid){(uint32_t)cb_cu_div_up(quads, s->across), (uint32_t)b->n, 1},
               (uint32_t)threads);
 }
 
@@ -243,30 +273,42 @@ static void sum_columns(cb_cu_micro *x) {
 
 /* ---- teams of sixteen threads over runs of elements ------------------------------------------ */
 
+typedef struct team_writer {
+    cb_cu_micro *x;
+    kind_fn is_kind;
+} team_writer;
+
+static void declare_lanes(void *with) {
+    const team_writer *w = with;
+    const cb_microcode *m = w->x->m;
+    for (int k = 0; k < m->n_micro; k++) {
+        if (w->is_kind(m, &m->micro[k]))
+            cb_cu_add(w->x->code, "float a%d[V] = {};\n", m->micro[k].dst);
+    }
+}
+
 /* The loop of a team over `length` elements from `first` on; a%d are its lanes. */
 static void team_kernel(cb_cu_micro *x, kind_fn is_kind, int64_t runs, int64_t length) {
-    cb_cu_code *c = x->code;
-    const cb_microcode *m = x->m;
-    cb_cu_begin(c);
+    static const char text[] =
+        "const unsigned t = threadIdx.x % $team;\n"
+        "const I run = blockIdx.x * (I)$teams + threadIdx.x / $team;\n"
+        "if (run >= (I)$runs) return;\n"
+        "$(once)$(lanes)"
+        "const I first = run * (I)$length + t * V, last = run * (I)$length + (I)$length;\n"
+        "#pragma unroll 4\n"
+        "for (I e = first; e < last && e < ROWS * COLUMNS; e += $step) {\n"
+        "const I row = e / COLUMNS, col = e - row * COLUMNS;\n"
+        "const int n = $n;\n"
+        "$(row_numbers)$(kept_numbers)$(body)"
+        "}\n";
+    team_writer w = {x, is_kind};
+    cb_cu_begin(x->code);
     cb_cu_head(x, 4);
-    cb_cu_add(c, "const unsigned t = threadIdx.x %% %d;\n", TEAM);
-    cb_cu_add(c, "const I run = blockIdx.x * (I)%d + threadIdx.x / %d;\n", TEAM_THREADS / TEAM,
-              TEAM);
-    cb_cu_add(c, "if (run >= (I)p%d) return;\n", cb_cu_count(c, runs));
-    cb_cu_once(x);
-    for (int k = 0; k < m->n_micro; k++) {
-        if (is_kind(m, &m->micro[k])) cb_cu_add(c, "float a%d[V] = {};\n", m->micro[k].dst);
-    }
-    cb_cu_add(c, "const I first = run * (I)%lld + t * V, last = run * (I)%lld + (I)%lld;\n",
-              (long long)length, (long long)length, (long long)length);
-    cb_cu_add(c, "#pragma unroll 4\nfor (I e = first; e < last && e < ROWS * COLUMNS; e += %d) {\n",
-              CB_X_LANES);
-    cb_cu_add(c, "const I row = e / COLUMNS, col = e - row * COLUMNS;\nconst int n = %s;\n",
-              x->is_guarded ? "COLUMNS - col < V ? COLUMNS - col : V" : "V");
-    cb_cu_row_numbers(x);
-    cb_cu_kept_numbers(x);
-    cb_cu_body(x);
-    cb_cu_add(c, "}\n");
+    cb_cu_template(x->code, text,
+                   CB_CU_HOLES(CB_CU_HOLES_OF(x), CB_CU_HOLE(team, TEAM),
+                               CB_CU_HOLE(length, length), CB_CU_HOLE(teams, TEAM_THREADS / TEAM),
+                               CB_CU_HOLE_COUNT(runs, runs), CB_CU_HOLE(step, CB_X_LANES),
+                               CB_CU_HOLE_PART(lanes, declare_lanes, &w)));
 }
 
 static void end_teams(cb_cu_micro *x, int64_t runs) {
@@ -306,27 +348,32 @@ static const char *rounding_of(const cb_cu_micro *x, uint32_t tensor) {
 
 /* Text: s<number>, from leaves in memory. A warp takes each segment. */
 static void finish_total(cb_cu_micro *x, const cb_x_total *total, uint64_t leaves_at) {
+    static const char one_segment[] = "float s$total;\n"
+                                      "s$total = pairs_of_warp(p$from, 0, p$leaves)$mean;\n";
+    static const char segments[] =
+        "float s$total;\n"
+        "#pragma unroll 1\n"
+        "for (uint64_t i = threadIdx.x / 32; i < p$n; i += $warps) {\n"
+        "const uint64_t last = (i + 1) * p$each;\n"
+        "const float sum = pairs_of_warp(p$from, i * p$each, last < p$leaves ? last : p$leaves);\n"
+        "if (threadIdx.x % 32 == 0) part[i] = sum;\n"
+        "}\n"
+        "__syncthreads();\n"
+        "s$total = pairs_of_warp(part, 0, p$n)$mean;\n";
     cb_cu_code *c = x->code;
     const int64_t count = x->m->rows * x->m->columns, segment = cb_segment_of(count),
-                  segments = cb_cu_div_up(count, segment);
-    const int p = cb_cu_param_of(c, (cb_cu_param){CB_CU_EXTRA, 0, leaves_at}, "float", false),
-              leaves = cb_cu_count(c, cb_cu_div_up(count, CB_X_LEAF));
-    cb_cu_add(c, "float s%d;\n", total->number);
-    if (segments > 1) {
-        const int each = cb_cu_count(c, segment / CB_X_LEAF), n = cb_cu_count(c, segments);
-        cb_cu_add(c, "#pragma unroll 1\nfor (uint64_t i = threadIdx.x / 32; i < p%d; i += %d) {\n",
-                  n, TOTAL_WARPS);
-        cb_cu_add(c, "const uint64_t last = (i + 1) * p%d;\n", each);
-        cb_cu_add(c,
-                  "const float sum = pairs_of_warp(p%d, i * p%d, last < p%d ? last : p%d);\n"
-                  "if (threadIdx.x %% 32 == 0) part[i] = sum;\n}\n",
-                  p, each, leaves, leaves);
-        cb_cu_add(c, "__syncthreads();\ns%d = pairs_of_warp(part, 0, p%d)", total->number, n);
-    } else {
-        cb_cu_add(c, "s%d = pairs_of_warp(p%d, 0, p%d)", total->number, p, leaves);
-    }
-    if (total->is_mean) cb_cu_add(c, " / (float)p%d", cb_cu_count(c, count));
-    cb_cu_add(c, ";\n");
+                  n = cb_cu_div_up(count, segment);
+    const cb_cu_param at = {CB_CU_EXTRA, 0, leaves_at};
+    const int from = cb_cu_param_of(c, at, "float", false),
+              leaves = cb_cu_count(c, cb_cu_div_up(count, CB_X_LEAF)),
+              each = n > 1 ? cb_cu_count(c, segment / CB_X_LEAF) : 0,
+              n_param = n > 1 ? cb_cu_count(c, n) : 0;
+    cb_cu_template(c, n > 1 ? segments : one_segment,
+                   CB_CU_HOLES(CB_CU_HOLE(total, total->number), CB_CU_HOLE(from, from),
+                               CB_CU_HOLE(leaves, leaves), CB_CU_HOLE(each, each),
+                               CB_CU_HOLE(n, n_param), CB_CU_HOLE(warps, TOTAL_WARPS),
+                               CB_CU_HOLE_COUNT(count, count),
+                               CB_CU_HOLE_TEXT(mean, total->is_mean ? " / (float)$count" : "")));
 }
 
 /* One block: totals, and what is computed from them. */

@@ -103,11 +103,12 @@ static void begin_vectors(cb_cu_code *c, const cb_cu_turn *turn, int side, int v
         "if (!is_there) return;\n"
         "#pragma unroll$unroll\n"
         "for (int turn = 0; turn < $turns; turn++) {\n"
-        "const int tj = turn * $step + t / $across, tl = t % $across * V;$check\n"
+        "const int tj = turn * $step + t / $across, tl = t % $across * V;\n"
+        "$(check)"
         "const I e = first + tj * (I)$row + tl;\n";
     const bool is_whole = turn->rows % side == 0 && turn->columns % side == 0;
     const int across = side / vector, step = THREADS / across;
-    const char *check = is_whole ? "" : "\nif (tj >= rows || tl >= columns) continue;";
+    const char *check = is_whole ? "" : "if (tj >= rows || tl >= columns) continue;\n";
     cb_cu_template(c, text,
                    CB_CU_HOLES(CB_CU_HOLE_TEXT(unroll, unroll), CB_CU_HOLE(turns, side / step),
                                CB_CU_HOLE(step, step), CB_CU_HOLE(across, across),
