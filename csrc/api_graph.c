@@ -156,9 +156,8 @@ static cb_status check_constraint(cb_constraint constraint, cb_error *err) {
 
 cb_status cb_graph_add_input(cb_graph *g, const char *name, cb_role role, cb_dtype dtype,
                              cb_shape shape, cb_value_id *out, cb_error *err) {
-    if ((int)role < 0 || role > CB_ROLE_STATE) {
+    if ((int)role < 0 || role > CB_ROLE_STATE)
         return cb_fail(err, CB_INVALID, "input: no role has the number %d", (int)role);
-    }
     return cb_graph_append_input(g, name, role, dtype, &shape, out, err);
 }
 
@@ -166,13 +165,11 @@ cb_status cb_graph_add_op(cb_graph *g, const char *name, uint32_t n_ins, const c
                           const cb_attrs *attrs, uint32_t n_outs, cb_value_id *outs,
                           cb_error *err) {
     cb_opcode code;
-    if (!cb_op_find(name, strlen(name), &code)) {
+    if (!cb_op_find(name, strlen(name), &code))
         return cb_fail(err, CB_INVALID, "no op is called \"%s\"", name);
-    }
     const cb_op_def *def = cb_op_def_of(code);
-    if (code == CB_OP_INPUT) {
+    if (code == CB_OP_INPUT)
         return cb_fail(err, CB_INVALID, "inputs are added with cb_graph_add_input");
-    }
     if (n_outs != (uint32_t)def->n_outs) {
         return cb_fail(err, CB_INVALID, "%s: has %d outputs, room given for %u", name, def->n_outs,
                        n_outs);

@@ -67,9 +67,8 @@ static cb_status add_range(cb_step *step, uint32_t *n, const char *kind, const c
         return cb_fail(err, CB_INVALID, "%s \"%s\": %s at an address that is not a multiple of %zu",
                        kind, a->name, cb_dtype_name(a->dtype), size);
     }
-    if (begin > UINTPTR_MAX - a->bytes) {
+    if (begin > UINTPTR_MAX - a->bytes)
         return cb_fail(err, CB_INVALID, "%s \"%s\": ends past all memory", kind, a->name);
-    }
     step->ranges[(*n)++] = (cb_range){
         .begin = begin, .end = begin + a->bytes, .kind = kind, .name = a->name, .written = written};
     return CB_OK;
@@ -295,13 +294,11 @@ static cb_status check_extras(cb_step *step, uint32_t *n, const cb_update *u, cb
 
 /* Whether the lists are there. */
 static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *err) {
-    if (!u || !u->optimizer) {
+    if (!u || !u->optimizer)
         return cb_fail(err, CB_INVALID, "update: no %s given (NULL)", u ? "optimizer" : "update");
-    }
     const char *name = u->optimizer->name;
-    if (!step->keep_gradients) {
+    if (!step->keep_gradients)
         return cb_fail(err, CB_INVALID, "%s: the step was compiled without keep_gradients", name);
-    }
     for (uint32_t s = 0; s < u->optimizer->n_state; s++) {
         if (cb_optimizer_state_kind(u->optimizer, s) == CB_STATE_ALIKE) continue;
         return cb_fail(
@@ -313,9 +310,8 @@ static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *
         return cb_fail(err, CB_UNSUPPORTED, "%s: the backend \"%s\" has no optimizers", name,
                        step->backend->name);
     }
-    if (u->n_groups && !u->hyper) {
+    if (u->n_groups && !u->hyper)
         return cb_fail(err, CB_INVALID, "%s: n_groups is %u and hyper is NULL", name, u->n_groups);
-    }
     if (!step->n_gradients) return CB_OK;
     bool complete = u->params && u->states && u->group;
     for (uint32_t s = 0; complete && s < u->optimizer->n_state; s++) complete = u->states[s];

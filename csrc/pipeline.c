@@ -45,12 +45,10 @@ static cb_status dump_forward(const cb_step *step, const cb_compile_options *o,
 
 static cb_status check_options(const cb_compile_options *o, cb_error *err) {
     if (!o) return cb_fail(err, CB_INVALID, "compile: no options given (NULL)");
-    if (o->n_wrt && !o->wrt) {
+    if (o->n_wrt && !o->wrt)
         return cb_fail(err, CB_INVALID, "compile: n_wrt is %u and wrt is NULL", o->n_wrt);
-    }
-    if ((int)o->preset < 0 || o->preset >= CB_PRESET_COUNT) {
+    if ((int)o->preset < 0 || o->preset >= CB_PRESET_COUNT)
         return cb_fail(err, CB_INVALID, "compile: no preset has the number %d", (int)o->preset);
-    }
     if ((int)o->budget.measure < 0 || o->budget.measure >= CB_MEASURE_COUNT) {
         return cb_fail(err, CB_INVALID, "compile: no measure has the number %d",
                        (int)o->budget.measure);

@@ -81,9 +81,8 @@ static spread spread_rows(const cb_shape *full) { /* [..] for [.., c] */
 
 static spread spread_axis(const cb_shape *full, int32_t axis) { /* [c] for [.., c, ..] */
     spread s = {.full = *full, .kept = *full, .stat = {.rank = 1, .dim = {full->dim[axis]}}};
-    for (int32_t i = 0; i < full->rank; i++) {
+    for (int32_t i = 0; i < full->rank; i++)
         if (i != axis) s.kept.dim[i] = 1;
-    }
     return s;
 }
 

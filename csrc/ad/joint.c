@@ -130,9 +130,8 @@ static cb_status apply_rule(joint *j, cb_op_id id, cb_vjp *x, cb_error *err) {
     CB_TRY(describe(j, id, x, err));
     cb_vjp_of(x->code)(x);
     if (x->e.status != CB_OK) return x->e.status;
-    for (uint32_t i = 0; i < x->n_in && !x->expand; i++) {
+    for (uint32_t i = 0; i < x->n_in && !x->expand; i++)
         if (x->needs[i] && x->din[i] != CB_NONE) CB_TRY(add_gradient(j, x->in[i], x->din[i], err));
-    }
     return CB_OK;
 }
 
@@ -147,9 +146,8 @@ static cb_status apply_expansion(joint *j, cb_vjp *x, cb_error *err) {
     const cb_op_id end = (cb_op_id)j->g->ops.len;
     CB_TRY(cover_values(j, err));
     mark_active(j, begin, end);
-    for (uint32_t i = 0; i < x->n_out; i++) {
+    for (uint32_t i = 0; i < x->n_out; i++)
         if (x->dout[i] != CB_NONE) CB_TRY(add_gradient(j, outs[i], x->dout[i], err));
-    }
     for (cb_op_id i = end; i-- > begin;) {
         cb_vjp primitive;
         if (!is_on_path(j, i)) continue;
@@ -178,9 +176,8 @@ static cb_status seed_loss(joint *j, cb_error *err) {
     cb_graph *g = j->g;
     char text[CB_SHAPE_TEXT];
     const cb_output *loss = NULL; /* the first result; states may come before it */
-    for (size_t i = g->outputs.len; i-- > 0;) {
+    for (size_t i = g->outputs.len; i-- > 0;)
         if (g->outputs.at[i].kind == CB_OUTPUT_RESULT) loss = &g->outputs.at[i];
-    }
     if (!loss)
         return cb_fail(err, CB_INVALID,
                        "gradient: the graph has no result; add the loss as its first result");
@@ -250,9 +247,8 @@ static cb_status own_results(joint *j, cb_error *err) {
     cb_graph *g = j->g;
     cb_bitset taken;
     if (!cb_bitset_init(&taken, &j->scratch, g->storages.len)) return cb_no_memory(err);
-    for (size_t i = 0; i < g->outputs.len; i++) {
+    for (size_t i = 0; i < g->outputs.len; i++)
         CB_TRY(own(j, &taken, g->outputs.at[i].value, &g->outputs.at[i].value, err));
-    }
     return CB_OK;
 }
 

@@ -36,9 +36,8 @@ static bool wants(void *user, const cb_graph *g, cb_op_id id) {
 static cb_status along_channels(cb_graph *g, cb_value_id of, const cb_shape *full, cb_value_id *out,
                                 cb_error *err) {
     cb_shape column = *full;
-    for (int32_t k = 0; k < full->rank; k++) {
+    for (int32_t k = 0; k < full->rank; k++)
         if (k != 1) column.dim[k] = 1;
-    }
     CB_TRY(cb_build_reshape(g, of, &column, out, err));
     return cb_build_expand(g, *out, full, out, err);
 }

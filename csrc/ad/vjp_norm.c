@@ -14,9 +14,8 @@ void cb_vjp_log_softmax(cb_vjp *x) {
 }
 
 static bool statistics_have_gradients(const cb_vjp *x) {
-    for (uint32_t i = 1; i < x->n_out; i++) {
+    for (uint32_t i = 1; i < x->n_out; i++)
         if (x->dout[i] != CB_NONE) return true;
-    }
     return false;
 }
 

@@ -22,9 +22,8 @@ static bool has_f16c(void) { return __builtin_cpu_supports("f16c"); }
 
 cb_isa cb_cpu_isa(void) {
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) {
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c())
         return CB_ISA_BASELINE;
-    }
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
         return CB_ISA_AVX512;
@@ -40,9 +39,8 @@ cb_isa cb_cpu_isa(void) { return CB_ISA_BASELINE; }
 cb_isa cb_cpu_kernel_isa(void) {
     const cb_isa best = cb_cpu_isa();
     const char *wish = getenv("CUTBACK_ISA");
-    for (int isa = 0; wish && isa < (int)best; isa++) {
+    for (int isa = 0; wish && isa < (int)best; isa++)
         if (strcmp(wish, cb_isa_name((cb_isa)isa)) == 0) return (cb_isa)isa;
-    }
     return best;
 }
 

@@ -104,9 +104,8 @@ static cb_status read_unicode(reader *r, char **out) {
     if (code >= 0xD800 && code <= 0xDFFF) {
         bool pair = r->end - r->at >= 12 && r->at[6] == '\\' && r->at[7] == 'u';
         int32_t low = pair ? hex_of(r, r->at + 8) : -1;
-        if (code >= 0xDC00 || low < 0xDC00 || low > 0xDFFF) {
+        if (code >= 0xDC00 || low < 0xDC00 || low > 0xDFFF)
             return fail_at(r, r->at, "half of a surrogate pair stands alone");
-        }
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
         length = 12;
     }
@@ -228,9 +227,8 @@ static cb_status read_number(reader *r, cb_json *node) {
 
 static cb_status read_word(reader *r, const char *word) {
     size_t length = strlen(word);
-    if ((size_t)(r->end - r->at) < length || memcmp(r->at, word, length) != 0) {
+    if ((size_t)(r->end - r->at) < length || memcmp(r->at, word, length) != 0)
         return fail_expected(r, A_VALUE);
-    }
     r->at += length;
     return CB_OK;
 }
@@ -324,9 +322,8 @@ static cb_status sort_and_compare(reader *r, const cb_json *object) {
 static cb_status check_keys(reader *r, const cb_json *object) {
     if (object->n > FEW_KEYS) return sort_and_compare(r, object);
     for (const cb_json *a = object->as.child; a; a = a->next) {
-        for (const cb_json *b = a->next; b; b = b->next) {
+        for (const cb_json *b = a->next; b; b = b->next)
             if (strcmp(a->key, b->key) == 0) return fail_duplicate(r, a, b);
-        }
     }
     return CB_OK;
 }
@@ -381,9 +378,8 @@ static cb_status read_document(reader *r) {
 
 cb_status cb_json_parse(cb_arena *arena, const char *text, size_t length, const cb_json **out,
                         cb_error *err) {
-    if (length > MOST_BYTES) {
+    if (length > MOST_BYTES)
         return cb_fail(err, CB_INVALID, "JSON: a text of %zu bytes; the limit is 2^31", length);
-    }
     cb_arena scratch;
     cb_arena_init(&scratch, arena->alloc);
     reader r = {.arena = arena,
@@ -406,9 +402,8 @@ cb_status cb_json_parse(cb_arena *arena, const char *text, size_t length, const 
 
 const cb_json *cb_json_get(const cb_json *object, const char *key) {
     if (object->kind != CB_JSON_OBJECT) return NULL;
-    for (const cb_json *c = object->as.child; c; c = c->next) {
+    for (const cb_json *c = object->as.child; c; c = c->next)
         if (strcmp(c->key, key) == 0) return c;
-    }
     return NULL;
 }
 

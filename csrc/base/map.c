@@ -34,9 +34,8 @@ static bool grow(cb_map *m) {
     bigger.value = CB_NEW(m->arena, uint32_t, cap);
     bigger.used = CB_NEW(m->arena, uint8_t, cap);
     if (!bigger.key || !bigger.value || !bigger.used) return false;
-    for (size_t i = 0; i < m->cap; i++) {
+    for (size_t i = 0; i < m->cap; i++)
         if (m->used[i]) set_slot(&bigger, m->key[i], m->value[i]);
-    }
     *m = bigger;
     return true;
 }

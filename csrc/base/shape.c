@@ -16,9 +16,8 @@ cb_shape cb_shape_make(int32_t rank, const int64_t *dims) {
 
 bool cb_shape_equal(const cb_shape *a, const cb_shape *b) {
     if (a->rank != b->rank) return false;
-    for (int32_t i = 0; i < a->rank; i++) {
+    for (int32_t i = 0; i < a->rank; i++)
         if (a->dim[i] != b->dim[i]) return false;
-    }
     return true;
 }
 
@@ -127,9 +126,8 @@ bool cb_view_strides(const cb_shape *from, const int64_t *strides, const cb_shap
             if (old_size < new_size) old_size *= dim[old_end++];
             else new_size *= to->dim[new_end++];
         }
-        for (int32_t k = i; k + 1 < old_end; k++) {
+        for (int32_t k = i; k + 1 < old_end; k++)
             if (step[k] != dim[k + 1] * step[k + 1]) return false;
-        }
         int64_t walk = step[old_end - 1];
         for (int32_t k = new_end - 1; k >= j; k--) {
             fresh[k] = walk;

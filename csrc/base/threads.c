@@ -265,9 +265,8 @@ static void start_workers(cb_threads *p) {
 /* ---- the caller ------------------------------------------------------------------------------ */
 
 cb_status cb_threads_new(cb_alloc *alloc, int n_threads, cb_threads **out, cb_error *err) {
-    if (n_threads < 1 || n_threads > MOST_THREADS) {
+    if (n_threads < 1 || n_threads > MOST_THREADS)
         return cb_fail(err, CB_INVALID, "threads: %d is not in 1..%d", n_threads, MOST_THREADS);
-    }
     cb_threads *p = cb_malloc(alloc, sizeof *p);
     worker *workers = cb_malloc(alloc, (size_t)n_threads * sizeof *workers);
     if (!p || !workers) {
@@ -331,9 +330,8 @@ static int own_number(cb_threads *p) {
     int number = 0;
     pthread_t self = pthread_self();
     pthread_mutex_lock(&p->lock);
-    for (int i = 0; i < p->n_started; i++) {
+    for (int i = 0; i < p->n_started; i++)
         if (pthread_equal(p->workers[i].thread, self)) number = p->workers[i].number;
-    }
     pthread_mutex_unlock(&p->lock);
     return number;
 }

@@ -16,9 +16,8 @@ size_t cb_utf8_length(const char *text, size_t room) {
     if (first == 0xF0) low = 0x90;
     if (first == 0xF4) high = 0x8F;
     if (room < length || at[1] < low || at[1] > high) return 0;
-    for (size_t i = 2; i < length; i++) {
+    for (size_t i = 2; i < length; i++)
         if ((at[i] & 0xC0) != 0x80) return 0;
-    }
     return length;
 }
 

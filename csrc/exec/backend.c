@@ -6,16 +6,14 @@
 #include <string.h>
 
 const cb_backend *cb_backend_find(const char *name) {
-    for (uint32_t i = 0; cb_backends[i]; i++) {
+    for (uint32_t i = 0; cb_backends[i]; i++)
         if (strcmp(cb_backends[i]->name, name) == 0) return cb_backends[i];
-    }
     return NULL;
 }
 
 const char *cb_backend_name(uint32_t i) {
-    for (uint32_t k = 0; k < i; k++) {
+    for (uint32_t k = 0; k < i; k++)
         if (!cb_backends[k]) return NULL;
-    }
     return cb_backends[i] ? cb_backends[i]->name : NULL;
 }
 

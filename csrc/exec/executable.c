@@ -122,9 +122,8 @@ cb_status cb_executable_init(cb_executable *x, const cb_program *program, const 
         status = cb_no_memory(err);
         goto done;
     }
-    for (uint32_t i = 0; i < program->n_instr; i++) {
+    for (uint32_t i = 0; i < program->n_instr; i++)
         CB_TRY_DONE(find_kernel(program, &program->instr[i], &x->kernel[i], err));
-    }
     describe_tensors(x);
 done:
     if (status != CB_OK) cb_executable_free(x);

@@ -161,9 +161,8 @@ static void cut_weight_gradient(cb_conv_tiles *t, const conv_size *s, cb_dtype d
     t->channels = even_split(s->channels, is_half(dtype) ? 64 : 256, 16);
     t->window = even_split(s->window, is_half(dtype) ? 128 : 256, 1);
     int64_t rest = s->groups * div_up(s->channels, t->channels);
-    if (rest * div_up(s->window, t->window) < MIN_TASKS && t->window >= 64) {
+    if (rest * div_up(s->window, t->window) < MIN_TASKS && t->window >= 64)
         t->window = div_up(s->window, div_up(MIN_TASKS, rest));
-    }
     int64_t units = rest * div_up(s->window, t->window);
     uint64_t bytes = (uint64_t)(s->groups * s->channels * s->window) * s->element;
     int64_t splits = min_i64(max_i64(s->slots / units, 1), s->n);

@@ -111,9 +111,8 @@ uint64_t cb_index_copy_bytes(cb_dtype dtype, const cb_shape *shape) {
 static bool is_callers(const cb_graph *g, cb_storage_id storage) {
     const cb_op_id root = g->values.at[g->storages.at[storage].root].producer;
     if (g->ops.at[root].code == CB_OP_INPUT) return true;
-    for (size_t i = 0; i < g->outputs.len; i++) {
+    for (size_t i = 0; i < g->outputs.len; i++)
         if (g->values.at[g->outputs.at[i].value].storage == storage) return true;
-    }
     return false;
 }
 

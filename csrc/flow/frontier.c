@@ -222,9 +222,8 @@ static cb_status check_times(const cb_priced_network *net, cb_error *err) {
 
 /* Bans every node that takes time, or ends the bans. */
 static void ban_slow(maker *m, int64_t excess) {
-    for (uint32_t v = 0; v < m->net->n_node; v++) {
+    for (uint32_t v = 0; v < m->net->n_node; v++)
         if (m->net->time[v] > 0 && m->flow.fixed[v] == 0) m->flow.excess[v] += excess;
-    }
 }
 
 /* Which nodes are in T at price 0 (`before`) but not at infinity; step 0 of the frontier. */

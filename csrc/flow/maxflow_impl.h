@@ -135,9 +135,8 @@ static void absorb_fixed_nodes(CB_NETWORK *f) {
             if (f->fixed[u] == FREE) f->excess[u] += capacity;
         }
     }
-    for (uint32_t v = 0; v < f->n_node; v++) {
+    for (uint32_t v = 0; v < f->n_node; v++)
         if (f->excess[v] < 0) f->value += f->excess[v];
-    }
 }
 
 /* Sets residuals, excesses and fixed nodes. */
@@ -204,9 +203,8 @@ static bool label(CB_NETWORK *f, uint32_t *n_demand) {
 static uint32_t augment(CB_NETWORK *f, uint32_t s, uint32_t v, uint32_t depth) {
     CB_CAPACITY amount = f->excess[s] < -f->excess[v] ? f->excess[s] : -f->excess[v];
     uint32_t left = depth;
-    for (uint32_t i = 0; i < depth; i++) {
+    for (uint32_t i = 0; i < depth; i++)
         if (f->residual[f->stack[i]] < amount) amount = f->residual[f->stack[i]];
-    }
     for (uint32_t i = depth; i-- > 0;) {
         uint32_t e = f->stack[i], back = f->arc[e].pair;
         if (f->residual[e] != CB_CAPACITY_INF) f->residual[e] -= amount;
@@ -246,9 +244,8 @@ static void drain(CB_NETWORK *f, uint32_t s) {
 }
 
 static void read_cut(CB_NETWORK *f) {
-    for (uint32_t v = 0; v < f->n_node; v++) {
+    for (uint32_t v = 0; v < f->n_node; v++)
         f->sink_side[v] = f->level[v] != CB_NONE || f->fixed[v] == ON_SINK_SIDE;
-    }
 }
 
 /* Phases until nothing more can be delivered, or until n_phase is `most`. */

@@ -113,9 +113,8 @@ static cb_status build_reshape(cb_graph *g, cb_value_id x, const cb_shape *shape
     }
     int64_t numel;
     bool sound = cb_shape_numel(&attrs.dims, &numel, NULL) == CB_OK && numel == cb_numel(&v->shape);
-    if (sound && !cb_view_strides(&v->shape, v->stride, &attrs.dims, stride)) {
+    if (sound && !cb_view_strides(&v->shape, v->stride, &attrs.dims, stride))
         CB_TRY(append1(g, CB_OP_CONTIGUOUS, 1, &x, NULL, &x, err));
-    }
     return append1(g, CB_OP_RESHAPE, 1, &x, &attrs, out, err);
 }
 
@@ -320,9 +319,8 @@ static void tidy_attrs(const cb_graph *g, cb_opcode code, uint32_t n_ins, const 
         if (slot.kind == CB_ATTR_I) {
             attrs->i[slot.index] = from_end(attrs->i[slot.index], rank);
         } else if (code == CB_OP_TRANSPOSE) {
-            for (int32_t d = 0; d < attrs->dims.rank && d < CB_MAX_RANK; d++) {
+            for (int32_t d = 0; d < attrs->dims.rank && d < CB_MAX_RANK; d++)
                 attrs->dims.dim[d] = from_end(attrs->dims.dim[d], rank);
-            }
         } else {
             tidy_axes(&attrs->dims, rank);
         }
@@ -365,9 +363,7 @@ static cb_status build(cb_graph *g, cb_opcode code, uint32_t n_ins, const cb_val
     tidy_attrs(g, code, n_ins, ins, &attrs);
     if (code == CB_OP_MATMUL) return build_matmul(g, ins[0], ins[1], outs, err);
     if (code == CB_OP_RESHAPE) return build_reshape(g, ins[0], &attrs.dims, outs, err);
-    if (n_ins > sizeof few / sizeof *few) {
-        CB_TRY_NEW(fixed, scratch, n_ins, err);
-    }
+    if (n_ins > sizeof few / sizeof *few) CB_TRY_NEW(fixed, scratch, n_ins, err);
     CB_TRY(fix_inputs(g, code, n_ins, ins, fixed, err));
     cb_op_id op;
     CB_TRY(cb_graph_append(g, code, n_ins, fixed, &attrs, &op, err));

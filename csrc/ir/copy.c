@@ -15,9 +15,8 @@ typedef struct renumbering {
  */
 static void mark_needed(const cb_graph *g, cb_bitset *keep) {
     for (size_t i = 0; i < g->inputs.len; i++) cb_bitset_add(keep, g->inputs.at[i]);
-    for (size_t i = 0; i < g->outputs.len; i++) {
+    for (size_t i = 0; i < g->outputs.len; i++)
         cb_bitset_add(keep, g->values.at[g->outputs.at[i].value].producer);
-    }
     for (size_t op = g->ops.len; op-- > 0;) {
         if (!cb_bitset_has(keep, op)) continue;
         const cb_value_id *ins = cb_op_ins(g, (cb_op_id)op);

@@ -67,9 +67,8 @@ cb_status cb_form_append(cb_graph *g, cb_op_form *form, uint32_t n_ins, const cb
     cb_op_id op;
     char have[CB_SHAPE_TEXT], want[CB_SHAPE_TEXT];
     CB_TRY(check_given(form, err));
-    if (form->region != CB_NONE && form->region >= g->regions.len) {
+    if (form->region != CB_NONE && form->region >= g->regions.len)
         return cb_fail(err, CB_INVALID, "the graph has no region %" PRIu32, form->region);
-    }
     if (cb_op_def_of(form->code)->max_ins == 0) {
         form->attrs.dims = form->shape[0];
         form->attrs.dtype = form->dtype[0];

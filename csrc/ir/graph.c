@@ -82,9 +82,7 @@ static cb_status infer(const cb_graph *g, const cb_value_id *ins, cb_arena *scra
                        cb_error *err) {
     const cb_value *few[FEW];
     const cb_value **in = few;
-    if (x->n_ins > FEW) {
-        CB_TRY_NEW(in, scratch, x->n_ins, err);
-    }
+    if (x->n_ins > FEW) CB_TRY_NEW(in, scratch, x->n_ins, err);
     for (uint32_t i = 0; i < x->n_ins; i++) in[i] = &g->values.at[ins[i]];
     x->in = in;
     cb_status status = cb_infer_outputs(x, err);
@@ -190,9 +188,8 @@ static cb_status check_pairing(const cb_graph *g, const cb_output *output, cb_er
 cb_status cb_graph_append_output(cb_graph *g, cb_value_id value, const char *name,
                                  cb_output_kind kind, uint32_t input, cb_error *err) {
     cb_output output = {.value = value, .name = CB_NONE, .kind = kind, .input = input};
-    if (value >= g->values.len) {
+    if (value >= g->values.len)
         return cb_fail(err, CB_INVALID, "output: the graph has no value %%%" PRIu32, value);
-    }
     if (g->outputs.len >= MOST)
         return cb_fail(err, CB_INVALID, "output: a graph has at most 2^30 outputs");
     switch (kind) {

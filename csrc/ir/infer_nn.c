@@ -49,9 +49,8 @@ static cb_status conv_shape(const cb_infer *x, const cb_shape *in, const cb_shap
     const int64_t *a = x->attrs->i;
     static const char *const names[] = {"stride_h",   "stride_w",   "pad_h", "pad_w",
                                         "dilation_h", "dilation_w", "groups"};
-    for (int k = 0; k < 7; k++) {
+    for (int k = 0; k < 7; k++)
         CB_TRY(cb_want_range(x, k, names[k], k == 2 || k == 3 ? 0 : 1, CB_ATTR_MAX, err));
-    }
     int64_t groups = a[6];
     if (in->dim[1] % groups || w->dim[0] % groups || w->dim[1] != in->dim[1] / groups) {
         return cb_fail(err, CB_INVALID,

@@ -31,9 +31,8 @@ static cb_status check_op_fields(const cb_graph *g, size_t id, const cursor *at,
     const cb_op *op = &g->ops.at[id];
     if ((int)op->code < 0 || op->code >= CB_OP_COUNT) return bad_op(g, id, "no such opcode", err);
     const cb_op_def *def = cb_op_def_of(op->code);
-    if (op->in_begin != at->in_value || op->n_in > g->in_value.len - at->in_value) {
+    if (op->in_begin != at->in_value || op->n_in > g->in_value.len - at->in_value)
         return bad_op(g, id, "its inputs do not follow those of the op before", err);
-    }
     if (op->n_in < (uint32_t)def->min_ins ||
         (def->max_ins >= 0 && op->n_in > (uint32_t)def->max_ins)) {
         return bad_op(g, id, "wrong number of inputs", err);
@@ -43,16 +42,14 @@ static cb_status check_op_fields(const cb_graph *g, size_t id, const cursor *at,
         return bad_op(g, id, "its outputs do not follow those of the op before", err);
     }
     for (uint32_t i = 0; i < op->n_in; i++) {
-        if (g->in_value.at[op->in_begin + i] >= op->out_begin) {
+        if (g->in_value.at[op->in_begin + i] >= op->out_begin)
             return bad_op(g, id, "reads a value that is not there yet", err);
-        }
     }
     if (op->attrs >= g->attrs.len) return bad_op(g, id, "no such attributes", err);
     if (op->phase > CB_BACKWARD) return bad_op(g, id, "no such phase", err);
     if (op->constraint >= CB_CONSTRAINT_COUNT) return bad_op(g, id, "no such constraint", err);
-    if (!is_id_or_none(op->location, g->names.len) || !is_id_or_none(op->name, g->names.len)) {
+    if (!is_id_or_none(op->location, g->names.len) || !is_id_or_none(op->name, g->names.len))
         return bad_op(g, id, "no such name", err);
-    }
     if (!is_id_or_none(op->region, g->regions.len)) return bad_op(g, id, "no such region", err);
     return CB_OK;
 }
@@ -87,20 +84,17 @@ static cb_status check_value(const cb_graph *g, size_t id, uint32_t k, const cb_
     if (!equal_types(v, want))
         return bad_op(g, id, "an output is not what the shape rule gives", err);
     if (is_view) {
-        if (v->storage != g->values.at[cb_op_ins(g, (cb_op_id)id)[0]].storage) {
+        if (v->storage != g->values.at[cb_op_ins(g, (cb_op_id)id)[0]].storage)
             return bad_op(g, id, "a view has another storage than its input", err);
-        }
     } else {
-        if (v->storage != at->storages || v->storage >= g->storages.len) {
+        if (v->storage != at->storages || v->storage >= g->storages.len)
             return bad_op(g, id, "storages are not numbered in order", err);
-        }
         at->storages++;
         const cb_storage *s = &g->storages.at[v->storage];
         if (s->root != op->out_begin + k)
             return bad_op(g, id, "the root of a storage is another value", err);
-        if (s->bytes != (uint64_t)cb_numel(&v->shape) * cb_dtype_size(v->dtype)) {
+        if (s->bytes != (uint64_t)cb_numel(&v->shape) * cb_dtype_size(v->dtype))
             return bad_op(g, id, "a storage has the wrong size", err);
-        }
     }
     if (!is_inside(v, g->storages.at[v->storage].bytes))
         return bad_op(g, id, "a view leaves its storage", err);
@@ -133,9 +127,8 @@ static cb_status check_ops(const cb_graph *g, cb_error *err) {
         CB_TRY_DONE(check_op_fields(g, id, &at, err));
         CB_TRY_DONE(check_outputs_of(g, id, in, &at, err));
         if (g->ops.at[id].code == CB_OP_INPUT) {
-            if (at.inputs >= g->inputs.len || g->inputs.at[at.inputs] != id) {
+            if (at.inputs >= g->inputs.len || g->inputs.at[at.inputs] != id)
                 CB_TRY_DONE(bad_op(g, id, "missing among the inputs", err));
-            }
             at.inputs++;
         }
         at.in_value += g->ops.at[id].n_in;
@@ -179,12 +172,10 @@ static cb_status check_outputs(const cb_graph *g, bool need_input, cb_error *err
         if (o->input >= g->inputs.len) return bad_output(i, "no such input", err);
         cb_op_id op = g->inputs.at[o->input];
         const cb_value *in = &g->values.at[g->ops.at[op].out_begin], *v = &g->values.at[o->value];
-        if (v->dtype != in->dtype || !cb_shape_equal(&v->shape, &in->shape)) {
+        if (v->dtype != in->dtype || !cb_shape_equal(&v->shape, &in->shape))
             return bad_output(i, "dtype or shape differ from those of its input", err);
-        }
-        if (o->kind == CB_OUTPUT_STATE && cb_op_attrs(g, op)->i[0] != CB_ROLE_STATE) {
+        if (o->kind == CB_OUTPUT_STATE && cb_op_attrs(g, op)->i[0] != CB_ROLE_STATE)
             return bad_output(i, "its input does not have the role state", err);
-        }
     }
     return CB_OK;
 }
@@ -200,9 +191,8 @@ static cb_status check_forward(const cb_graph *g, cb_error *err) {
         if (g->outputs.at[i].kind == CB_OUTPUT_GRAD)
             return bad_output(i, "a gradient in a forward graph", err);
     }
-    if (g->backward_starts != g->ops.len) {
+    if (g->backward_starts != g->ops.len)
         return cb_fail(err, CB_INTERNAL, "verify: a forward graph with ops of autodiff");
-    }
     return CB_OK;
 }
 
@@ -213,17 +203,15 @@ static cb_status check_phases(const cb_graph *g, cb_error *err) {
         const cb_op *op = &g->ops.at[id];
         const cb_value_id *ins = cb_op_ins(g, (cb_op_id)id);
         bool reached = false;
-        for (uint32_t i = 0; i < op->n_in; i++) {
+        for (uint32_t i = 0; i < op->n_in; i++)
             reached |= g->ops.at[g->values.at[ins[i]].producer].phase == CB_BACKWARD;
-        }
         if (op->code == CB_OP_INPUT)
             reached = cb_op_attrs(g, (cb_op_id)id)->i[0] == CB_ROLE_TANGENT;
         bool is_seed = op->n_in == 0 && op->code != CB_OP_INPUT;
         if (reached && op->phase != CB_BACKWARD)
             return bad_op(g, id, "depends on a tangent, but is forward", err);
-        if (!reached && op->phase == CB_BACKWARD && !is_seed) {
+        if (!reached && op->phase == CB_BACKWARD && !is_seed)
             return bad_op(g, id, "is backward, but depends on no tangent", err);
-        }
     }
     return CB_OK;
 }
@@ -253,9 +241,8 @@ static cb_status check_owned(const cb_graph *g, cb_error *err) {
 
 static cb_status check_origins(const cb_graph *g, cb_error *err) {
     for (size_t id = 0; id < g->ops.len; id++) {
-        if (g->ops.at[id].origin == CB_NONE && g->ops.at[id].code != CB_OP_INPUT) {
+        if (g->ops.at[id].origin == CB_NONE && g->ops.at[id].code != CB_OP_INPUT)
             return bad_op(g, id, "has no origin in the joint graph", err);
-        }
     }
     return CB_OK;
 }

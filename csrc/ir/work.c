@@ -82,9 +82,8 @@ static uint64_t size_of(const cb_value *v) {
 /* Bytes of the distinct elements that the value shows. */
 static uint64_t read_bytes(const cb_value *v) {
     uint64_t bytes = cb_dtype_size(v->dtype);
-    for (int32_t k = 0; k < v->shape.rank; k++) {
+    for (int32_t k = 0; k < v->shape.rank; k++)
         if (v->stride[k] != 0 || v->shape.dim[k] == 0) bytes *= (uint64_t)v->shape.dim[k];
-    }
     return bytes;
 }
 

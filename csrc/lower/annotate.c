@@ -78,9 +78,8 @@ static const char *type_of(job *j, const cb_value *value) {
     cb_str text;
     cb_str_init(&text, &j->scratch);
     cb_str_addf(&text, "%s[", cb_dtype_name(value->dtype));
-    for (int32_t k = 0; k < value->shape.rank; k++) {
+    for (int32_t k = 0; k < value->shape.rank; k++)
         cb_str_addf(&text, k ? ",%lld" : "%lld", (long long)value->shape.dim[k]);
-    }
     cb_str_add(&text, "]", 1);
     return keep_text(j, &text);
 }
@@ -167,9 +166,8 @@ static cb_status annotate_constraints(job *j) {
         if (v == root) p->value_constraint[v] = op->constraint;
         else CB_TRY(constrain_root(j, root, v, op->constraint));
     }
-    for (cb_value_id v = 0; v < p->n_value; v++) {
+    for (cb_value_id v = 0; v < p->n_value; v++)
         p->value_constraint[v] = p->value_constraint[g->storages.at[p->value_storage[v]].root];
-    }
     return CB_OK;
 }
 

@@ -107,9 +107,8 @@ static cb_status make_scratch(lowering *x) {
         cb_value_id value = g->ops.at[g->inputs.at[i]].out_begin;
         x->storage_input[g->values.at[value].storage] = (uint32_t)i;
     }
-    for (size_t i = 0; i < g->outputs.len; i++) {
+    for (size_t i = 0; i < g->outputs.len; i++)
         x->storage_output[g->values.at[g->outputs.at[i].value].storage] = (uint32_t)i;
-    }
     return CB_OK;
 }
 

@@ -58,9 +58,8 @@ static uint64_t memory_bytes(const cb_program *program, const cb_operand *x) {
 /* Of the elements that are there, not of their repetitions. */
 static uint64_t operand_bytes(const cb_operand *x) {
     uint64_t n = cb_dtype_size(x->dtype);
-    for (int32_t k = 0; k < x->shape.rank; k++) {
+    for (int32_t k = 0; k < x->shape.rank; k++)
         if (x->stride[k] != 0 || x->shape.dim[k] == 0) n *= (uint64_t)x->shape.dim[k];
-    }
     return n;
 }
 
@@ -189,9 +188,8 @@ cb_status cb_program_kernels(const cb_program *program, const cb_problem *p, con
     cb_json_put_u64(&x.w, "live_bytes", program->live_bytes);
     cb_json_put_u64(&x.w, "backward_starts", program->backward_starts);
     cb_json_begin(&x.w, "groups", '[');
-    for (x.group = 0; x.group < program->n_group; x.group++) {
+    for (x.group = 0; x.group < program->n_group; x.group++)
         put_group(&x, &program->group[x.group]);
-    }
     cb_json_end(&x.w, ']');
     cb_json_end(&x.w, '}');
     return out->failed ? cb_no_memory(err) : CB_OK;

@@ -27,9 +27,8 @@
 
 static void print_shape(cb_str *out, cb_dtype dtype, const cb_shape *shape) {
     cb_str_addf(out, "%s[", cb_dtype_name(dtype));
-    for (int32_t k = 0; k < shape->rank; k++) {
+    for (int32_t k = 0; k < shape->rank; k++)
         cb_str_addf(out, k ? ",%" PRId64 : "%" PRId64, shape->dim[k]);
-    }
     cb_str_addf(out, "]");
 }
 
@@ -86,9 +85,8 @@ static void print_attrs(const cb_instr *instr, cb_str *out) {
         if (slot.kind == CB_ATTR_F) cb_str_addf(out, "%g", instr->attrs.f[slot.index]);
         if (slot.kind == CB_ATTR_I) cb_str_addf(out, "%" PRId64, instr->attrs.i[slot.index]);
         if (slot.kind == CB_ATTR_DIMS) cb_str_addf(out, "[");
-        for (int32_t d = 0; slot.kind == CB_ATTR_DIMS && d < dims->rank; d++) {
+        for (int32_t d = 0; slot.kind == CB_ATTR_DIMS && d < dims->rank; d++)
             cb_str_addf(out, d ? ",%" PRId64 : "%" PRId64, dims->dim[d]);
-        }
         if (slot.kind == CB_ATTR_DIMS) cb_str_addf(out, "]");
     }
     if (cb_op_attr(instr->code, 0, &slot) && slot.kind != CB_ATTR_DTYPE) cb_str_addf(out, "}");

@@ -64,9 +64,8 @@ static cb_status check_operand(const check *c, uint32_t id) {
 
 /* Lists the buffers by their group `of`, with a counting sort. */
 static void list_by(const cb_program *p, bool last, uint32_t *begin, uint32_t *order) {
-    for (uint32_t b = 0; b < p->n_buffer; b++) {
+    for (uint32_t b = 0; b < p->n_buffer; b++)
         begin[(last ? p->buffer[b].last : p->buffer[b].made) + 1]++;
-    }
     for (uint32_t g = 0; g <= p->n_group; g++) begin[g + 1] += begin[g];
     for (uint32_t b = p->n_buffer; b-- > 0;) {
         uint32_t g = last ? p->buffer[b].last : p->buffer[b].made;
@@ -128,9 +127,8 @@ static cb_status enter(check *c, uint32_t buffer) {
     const cb_buffer *x = &c->p->buffer[buffer];
     if (x->bytes == 0) return CB_OK;
     uint32_t at = place_in(c, buffer);
-    if (at < c->n_active && c->p->buffer[c->active[at]].offset < x->offset + x->bytes) {
+    if (at < c->n_active && c->p->buffer[c->active[at]].offset < x->offset + x->bytes)
         return overlap(c, buffer, c->active[at]);
-    }
     if (at > 0) {
         const cb_buffer *below = &c->p->buffer[c->active[at - 1]];
         if (below->offset + below->bytes > x->offset) return overlap(c, buffer, c->active[at - 1]);
@@ -177,9 +175,8 @@ static bool lives_in(const cb_buffer *x, uint32_t group) {
 static cb_status check_read(const check *c, uint32_t group, uint32_t id) {
     const cb_operand *x = &c->p->operand[id];
     bool good = true;
-    if (x->space == CB_SPACE_ARENA) {
+    if (x->space == CB_SPACE_ARENA)
         good = lives_in(&c->p->buffer[x->buffer], group) && c->written[x->buffer];
-    }
     if (x->space == CB_SPACE_OUTPUT) good = c->output_written[x->buffer];
     if (x->space == CB_SPACE_LOCAL)
         good = c->p->locals[x->buffer].group == group && c->local_written[x->buffer];

@@ -10,9 +10,8 @@ static void drop_dead(cb_translation *x) {
         cb_micro *micro = &x->m->micro[k];
         micro->is_dead |=
             micro->value >= 0 && !used[micro->value] && (micro->second < 0 || !used[micro->second]);
-        for (int j = 0; j < 3 && !micro->is_dead; j++) {
+        for (int j = 0; j < 3 && !micro->is_dead; j++)
             if (micro->in[j].kind == CB_X_VALUE) used[micro->in[j].id] = true;
-        }
     }
 }
 
@@ -45,9 +44,8 @@ static void sink(cb_translation *x) {
         int16_t wanted = micro->value >= 0 ? first[micro->value] : micro->phase;
         if (micro->second >= 0 && first[micro->second] < wanted) wanted = first[micro->second];
         bool moves = wanted > micro->phase && wanted < INT16_MAX;
-        for (int j = 0; j < 3 && moves; j++) {
+        for (int j = 0; j < 3 && moves; j++)
             if (micro->in[j].kind == CB_X_VALUE) moves = last[micro->in[j].id] >= wanted;
-        }
         if (moves) micro->phase = wanted;
         if (micro->value >= 0) x->phase_of[micro->value] = micro->phase;
         if (micro->second >= 0) x->phase_of[micro->second] = micro->phase;
@@ -126,12 +124,10 @@ static void note_phases(cb_translation *x) {
 
 static cb_x_acc_kind kind_of(const cb_microcode *m, const cb_micro *micro) {
     if (micro->op != CB_X_ACC) return CB_X_LARGEST;
-    for (int k = 0; k < m->n_total; k++) {
+    for (int k = 0; k < m->n_total; k++)
         if (m->total[k].acc == micro->dst) return CB_X_TOTAL_SUM;
-    }
-    for (int k = 0; k < m->n_pieces; k++) {
+    for (int k = 0; k < m->n_pieces; k++)
         if (m->pieces[k].acc == micro->dst) return CB_X_PIECE_SUM;
-    }
     return CB_X_ROW_SUM;
 }
 
@@ -150,12 +146,10 @@ static void number_accumulators(cb_translation *x) {
             new_id[m->micro[k].dst] = next++;
         }
     }
-    for (int k = 0; k < m->n_micro; k++) {
+    for (int k = 0; k < m->n_micro; k++)
         if (accumulates(m->micro[k].op)) m->micro[k].dst = new_id[m->micro[k].dst];
-    }
-    for (int k = 0; k < m->n_number; k++) {
+    for (int k = 0; k < m->n_number; k++)
         if (accumulates(m->number[k].op)) m->number[k].a = new_id[m->number[k].a];
-    }
     for (int k = 0; k < m->n_total; k++) m->total[k].acc = new_id[m->total[k].acc];
     for (int k = 0; k < m->n_pieces; k++) m->pieces[k].acc = new_id[m->pieces[k].acc];
 }

@@ -29,9 +29,8 @@ static const struct simple *find_simple(cb_opcode code) {
 }
 
 static bool all_numbers(const cb_x_ref *in, int n) {
-    for (int k = 0; k < n; k++) {
+    for (int k = 0; k < n; k++)
         if (in[k].kind != CB_X_NUMBER) return false;
-    }
     return true;
 }
 

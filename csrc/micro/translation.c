@@ -220,9 +220,8 @@ static int64_t row_stride(const cb_operand *o, int64_t columns) {
 }
 
 static cb_t_name *find_name(cb_translation *x, const cb_operand *o) {
-    for (int k = 0; k < x->n_name; k++) {
+    for (int k = 0; k < x->n_name; k++)
         if (x->names[k].space == o->space && x->names[k].buffer == o->buffer) return &x->names[k];
-    }
     return NULL;
 }
 

@@ -61,9 +61,8 @@ static inline void cb_walk_step(const cb_walk *w, cb_position *p, int64_t n) {
     p->index[k] += n;
     for (int t = 0; t < w->n_tensors; t++) p->offset[t] += n * w->stride[t][k];
     while (k > 0 && p->index[k] == w->dim[k]) {
-        for (int t = 0; t < w->n_tensors; t++) {
+        for (int t = 0; t < w->n_tensors; t++)
             p->offset[t] += w->stride[t][k - 1] - w->dim[k] * w->stride[t][k];
-        }
         p->index[k--] = 0;
         p->index[k]++;
     }

@@ -504,9 +504,8 @@ CB_INLINE void CB_TYPED(adamw_8bit_block)(const double *factor, const cb_optim_r
 static void CB_TYPED(adamw_8bit)(const double *factor, const cb_optim_row *row, int64_t at,
                                  int64_t n) {
     int64_t done = 0;
-    for (; n - done >= CB_STATE_BLOCK; done += CB_STATE_BLOCK) {
+    for (; n - done >= CB_STATE_BLOCK; done += CB_STATE_BLOCK)
         CB_TYPED(adamw_8bit_block)(factor, row, at + done, CB_STATE_BLOCK);
-    }
     if (done < n) CB_TYPED(adamw_8bit_block)(factor, row, at + done, (int32_t)(n - done));
 }
 

@@ -116,9 +116,8 @@ static cb_status check_arrays(const cb_optimizer *o, const double *hyper, const 
     const uint32_t n = list_parts(o, hyper, row, all);
     for (uint32_t k = 0; k < n; k++) {
         const uintptr_t at = (uintptr_t)all[k].data;
-        if (!at) {
+        if (!at)
             return cb_fail(err, CB_INVALID, "%s: row %u has no %s (NULL)", o->name, i, all[k].name);
-        }
         if (at % all[k].align) {
             return cb_fail(err, CB_INVALID, "%s: row %u: %s is not aligned to %zu bytes", o->name,
                            i, all[k].name, all[k].align);

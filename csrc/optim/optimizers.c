@@ -20,9 +20,8 @@ static const cb_optimizer *const known[] = {
 const cb_optimizer *cb_optimizer_at(uint32_t i) { return i < N_KNOWN ? known[i] : NULL; }
 
 const cb_optimizer *cb_optimizer_find(const char *name) {
-    for (size_t i = 0; name && i < N_KNOWN; i++) {
+    for (size_t i = 0; name && i < N_KNOWN; i++)
         if (strcmp(known[i]->name, name) == 0) return known[i];
-    }
     return NULL;
 }
 

@@ -57,9 +57,8 @@ static cb_status make_buffer(state *s, uint32_t buffer, cb_error *err) {
 }
 
 static bool is_pattern(const char *at, size_t n) {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         if ((unsigned char)at[i] != GUARD_BYTE) return false;
-    }
     return true;
 }
 
@@ -86,12 +85,10 @@ static bool free_local(state *s, uint32_t local) {
 }
 
 static void free_all(state *s) {
-    for (uint32_t b = 0; b < s->x.program->n_buffer; b++) {
+    for (uint32_t b = 0; b < s->x.program->n_buffer; b++)
         if (s->x.address[b]) free_buffer(s, b);
-    }
-    for (uint32_t l = 0; l < s->x.program->n_local; l++) {
+    for (uint32_t l = 0; l < s->x.program->n_local; l++)
         if (s->x.local[l]) free_local(s, l);
-    }
 }
 
 /* ---- life of the state ----------------------------------------------------------------------- */
@@ -170,9 +167,8 @@ static cb_status report_overrun(const state *s, const char *what, uint32_t id, u
 static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     state *s = user;
     const cb_program *p = s->x.program;
-    for (uint32_t i = s->made_begin[group]; i < s->made_begin[group + 1]; i++) {
+    for (uint32_t i = s->made_begin[group]; i < s->made_begin[group + 1]; i++)
         CB_TRY(make_buffer(s, s->made[i], err));
-    }
     const uint32_t *locals = s->locals + s->local_begin[group],
                    n_local = s->local_begin[group + 1] - s->local_begin[group];
     for (uint32_t i = 0; i < n_local; i++) {

@@ -125,9 +125,8 @@ static cb_status run_group(void *user, uint32_t group, cb_error *err) {
     const cb_program *p = call->state->program;
     const cb_group *g = &p->group[group];
     cb_run_moves(p, group, false, call->state->host, call->state->buffer);
-    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
+    for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++)
         CB_TRY(run_instr(call->state, call->bindings, &p->instr[i], err));
-    }
     cb_run_moves(p, group, true, call->state->host, call->state->buffer);
     return CB_OK;
 }

@@ -9,17 +9,15 @@ static cb_status sort_nodes(maker *m, cb_error *err) {
     const cb_frontier *f = &m->t->frontier;
     CB_TRY_NEW(m->begin, m->scratch, f->n_step + 1, err);
     CB_TRY_NEW(m->node, m->scratch, f->n_node, err);
-    for (uint32_t v = 0; v < f->n_node; v++) {
+    for (uint32_t v = 0; v < f->n_node; v++)
         if (f->leaves[v] != 0 && f->leaves[v] != CB_NONE) m->begin[f->leaves[v]]++;
-    }
     for (uint32_t k = 0, sum = 0; k <= f->n_step; k++) {
         uint32_t n = k < f->n_step ? m->begin[k] : 0;
         m->begin[k] = sum;
         sum += n;
     }
-    for (uint32_t v = 0; v < f->n_node; v++) {
+    for (uint32_t v = 0; v < f->n_node; v++)
         if (f->leaves[v] != 0 && f->leaves[v] != CB_NONE) m->node[m->begin[f->leaves[v]]++] = v;
-    }
     for (uint32_t k = f->n_step; k > 0; k--) m->begin[k] = m->begin[k - 1];
     m->begin[0] = 0;
     return CB_OK;

@@ -216,9 +216,8 @@ static cb_status add_steps(maker *m, cb_error *err) {
     for (uint32_t i = 0; i < m->cut->n_run; i++) until[i] = f->leaves[cb_node_of_run(i)];
     cb_frontier_follow(m, until);
     cb_frontier_measure(m, &c);
-    for (uint32_t k = 0; k < f->n_step; k++) {
+    for (uint32_t k = 0; k < f->n_step; k++)
         if (c.lawful[k]) CB_TRY(add_point_of_step(m, k, (uint64_t)c.bytes[k], c.time[k], err));
-    }
     return CB_OK;
 }
 

@@ -110,9 +110,8 @@ static bool add_inner_needs(const cb_cut *cut, arcs *a, const numbers *n, uint32
         const cb_member *m = &p->member[i];
         uint32_t node = own + 1 + (i - p->member_begin[op]);
         if (!add_arc(a, own, node)) return false;
-        for (uint32_t at = 0; at < CB_MOST_MEMBERS; at++) {
+        for (uint32_t at = 0; at < CB_MOST_MEMBERS; at++)
             if (m->uses >> at & 1 && !add_arc(a, own + 1 + at, node)) return false;
-        }
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
             uint32_t save = n->save_of[p->value_storage[p->in_value[j]]];
             bool reads = m->reads >> (j - p->in_begin[op]) & 1;
@@ -130,19 +129,15 @@ static bool add_inner_needs(const cb_cut *cut, arcs *a, const numbers *n, uint32
 static bool add_arcs(const cb_cut *cut, arcs *a, const numbers *n) {
     const cb_facts *f = cut->f;
     uint32_t first_save = FIRST_NODE + cut->n_run, first_inner = first_save + cut->n_save;
-    for (uint32_t i = 0; i < cut->n_run; i++) {
+    for (uint32_t i = 0; i < cut->n_run; i++)
         if (!add_arc(a, SOURCE, FIRST_NODE + i)) return false;
-    }
-    for (uint32_t i = 0; i < cut->n_save; i++) {
+    for (uint32_t i = 0; i < cut->n_save; i++)
         if (!add_arc(a, FIRST_NODE + cut->save_run[i], first_save + i)) return false;
-    }
-    for (uint32_t i = 0; i < cut->n_inner; i++) {
+    for (uint32_t i = 0; i < cut->n_inner; i++)
         if (!add_arc(a, SOURCE, first_inner + i)) return false;
-    }
     if (!add_needs(cut, a, n)) return false;
-    for (uint32_t k = 0; k < f->base_backward; k++) {
+    for (uint32_t k = 0; k < f->base_backward; k++)
         if (cb_has_units(f, f->base[k]) && !add_inner_needs(cut, a, n, f->base[k])) return false;
-    }
     return true;
 }
 

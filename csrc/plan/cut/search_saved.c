@@ -6,9 +6,8 @@
 static uint32_t pick(const cb_tradeoffs *t, const cb_goal *goal) {
     double once = (double)t->cut->f->once_ps;
     if (!goal->smallest) return cb_tradeoffs_at(t, goal->bytes);
-    for (uint32_t i = 0; i < t->n_point; i++) {
+    for (uint32_t i = 0; i < t->n_point; i++)
         if ((double)t->point[i].time_ps <= once * (1 + goal->share)) return i;
-    }
     return CB_NONE;
 }
 

@@ -59,9 +59,8 @@ static void put_step(cb_json_writer *w, const cb_problem *p, const cb_schedule *
     cb_json_put_u64(w, NULL, op);
     if (some) {
         cb_json_begin(w, NULL, '[');
-        for (uint32_t i = 0; i < p->out_begin[op + 1] - p->out_begin[op]; i++) {
+        for (uint32_t i = 0; i < p->out_begin[op + 1] - p->out_begin[op]; i++)
             if (cb_makes(made, i)) cb_json_put_u64(w, NULL, i);
-        }
         cb_json_end(w, ']');
     }
     if (taken) {
@@ -227,9 +226,8 @@ static cb_status read_list_step(const cb_json *c, const cb_json **op, uint32_t *
 }
 
 static bool has_lists(const cb_json *list, uint32_t n) {
-    for (const cb_json *c = list->as.child; c; c = c->next) {
+    for (const cb_json *c = list->as.child; c; c = c->next)
         if (c->kind == CB_JSON_ARRAY && c->n == n) return true;
-    }
     return false;
 }
 

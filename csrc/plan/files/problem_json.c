@@ -19,9 +19,8 @@
 static void put_flags(cb_json_writer *w, uint32_t flags, const char *const *names, uint32_t n) {
     if (flags == 0) return;
     cb_json_begin(w, "flags", '[');
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         if (flags >> i & 1) cb_json_put_string(w, NULL, names[i]);
-    }
     cb_json_end(w, ']');
 }
 
@@ -64,9 +63,8 @@ static void put_outputs(cb_json_writer *w, const cb_problem *p, uint32_t op) {
 
 static void put_bits(cb_json_writer *w, const char *key, uint64_t set) {
     cb_json_begin(w, key, '[');
-    for (uint32_t i = 0; i < 64; i++) {
+    for (uint32_t i = 0; i < 64; i++)
         if (set >> i & 1) cb_json_put_u64(w, NULL, i);
-    }
     cb_json_end(w, ']');
 }
 

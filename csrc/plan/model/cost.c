@@ -36,9 +36,8 @@ static const cb_device devices[] = {
 };
 
 const cb_device *cb_device_find(const char *name) {
-    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
         if (strcmp(devices[i].name, name) == 0) return &devices[i];
-    }
     return NULL;
 }
 

@@ -112,9 +112,8 @@ static void set_order(cb_facts *f, const bool *needed) {
         f->once_ps += f->time_ps[op];
     }
     if (p->backward_starts == p->n_op) f->base_backward = f->n_base;
-    for (uint32_t s = 0; s < p->n_storage; s++) {
+    for (uint32_t s = 0; s < p->n_storage; s++)
         if (f->root[s] != CB_NONE && f->position[f->root[s]] == CB_NONE) f->root[s] = CB_NONE;
-    }
 }
 
 /* ---- what may run twice ---------------------------------------------------------------------- */
@@ -126,9 +125,8 @@ static void mark_once(cb_facts *f, uint32_t *mutator) {
     for (uint32_t s = 0; s < p->n_storage; s++) mutator[s] = CB_NONE;
     for (uint32_t op = 0; op < p->n_op; op++) {
         if (!(p->op_flags[op] & CB_POP_MUTATES)) continue;
-        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
             if (f->root[p->value_storage[v]] != op) mutator[p->value_storage[v]] = op;
-        }
     }
     for (uint32_t id = 0; id < f->n_unit; id++) {
         uint32_t op = cb_unit_op(f, id), made = cb_unit_made(f, id);
@@ -188,9 +186,8 @@ static void mark_viewed_once(cb_facts *f) {
 
 static void mark_held(cb_facts *f) {
     const cb_problem *p = f->p;
-    for (uint32_t s = 0; s < p->n_storage; s++) {
+    for (uint32_t s = 0; s < p->n_storage; s++)
         f->held[s] = p->storage_flags[s] & (CB_STORE_HOLD_FORWARD | CB_STORE_HOLD_END);
-    }
     for (uint32_t i = 0; i < p->n_forward_output; i++)
         f->held[p->value_storage[p->forward_output[i]]] = true;
 }
@@ -544,9 +541,8 @@ bool cb_may_remake_at_end(const cb_facts *f, uint32_t value) {
 
 uint64_t cb_held_bytes(const cb_facts *f) {
     uint64_t held = 0;
-    for (uint32_t s = 0; s < f->p->n_storage; s++) {
+    for (uint32_t s = 0; s < f->p->n_storage; s++)
         if (f->root[s] != CB_NONE && cb_stays_to_end(f, s)) held += f->p->storage_bytes[s];
-    }
     return held;
 }
 

@@ -123,9 +123,8 @@ static void drop_mixed(const finder *z) {
 /* Bytes and times of copies. What would be under way for too long stays. */
 static void set_times(const finder *z, uint64_t *bytes, double link) {
     cb_carriers *out = z->out;
-    for (uint32_t s = 0; s < z->p->n_storage; s++) {
+    for (uint32_t s = 0; s < z->p->n_storage; s++)
         if (out->carrier[s] != CB_NONE) bytes[out->carrier[s]] += z->p->storage_bytes[s];
-    }
     for (uint32_t op = 0; op < z->p->n_op; op++)
         out->copy_ps[op] = cb_copy_time_ps(bytes[op], link);
     for (uint32_t s = 0; s < z->p->n_storage; s++) {

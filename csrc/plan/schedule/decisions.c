@@ -48,9 +48,8 @@ static void hand_anchors_on(const cb_facts *f, const cb_schedule *s, const uint3
 }
 
 static bool allocates(const cb_facts *f, uint32_t op) {
-    for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++) {
+    for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++)
         if (f->root[f->p->value_storage[v]] == op) return true;
-    }
     return false;
 }
 

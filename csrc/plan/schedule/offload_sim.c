@@ -215,9 +215,8 @@ static bool hold_flagged(cb_offload_sim *m, uint8_t flag) {
 static bool cross_to_backward(cb_offload_sim *m) {
     const cb_problem *p = m->f->p;
     m->crossing = (uint32_t)m->step.len;
-    for (uint32_t i = 0; i < p->n_forward_output; i++) {
+    for (uint32_t i = 0; i < p->n_forward_output; i++)
         if (!hold_first_value(m, p->forward_output[i])) return false;
-    }
     bool ok = hold_flagged(m, CB_STORE_HOLD_FORWARD);
     m->n_forward_hold = m->hold.len;
     return ok;
@@ -246,9 +245,8 @@ static bool build(cb_offload_sim *m, const cb_pair *pair, size_t n_pair) {
             if (cb_pair_fetches(pair[next])) m->wanted[op] = k;
             else m->marked[op] = k;
         }
-        for (; first < next; first++) {
+        for (; first < next; first++)
             if (!run_early(m, pair[first], k)) return false;
-        }
         if (!run_with_inputs(m, f->base[k], k)) return false;
         m->base_step[k] = (uint32_t)m->step.len - 1;
     }
@@ -268,16 +266,14 @@ static void mark_kept(cb_offload_sim *m) {
     for (size_t t = 0; t < m->step.len; t++)
         m->keep.at[t] = p->op_flags[m->step.at[t].op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN);
     for (size_t i = 0; i < m->fetch.len; i++) m->keep.at[m->fetch.at[i].step] = false;
-    for (size_t i = 0; i < m->hold.len; i++) {
+    for (size_t i = 0; i < m->hold.len; i++)
         if (m->hold.at[i].step != CB_NONE) m->keep.at[m->hold.at[i].step] = true;
-    }
     for (size_t t = m->step.len; t-- > 0;) {
         bool fetches = fetch > 0 && m->fetch.at[fetch - 1].step == t;
         fetch -= fetches;
         if (!m->keep.at[t]) continue;
-        for (size_t j = m->step.at[t].reads; j < reads_end(m, t); j++) {
+        for (size_t j = m->step.at[t].reads; j < reads_end(m, t); j++)
             if (m->read.at[j].step != CB_NONE) m->keep.at[m->read.at[j].step] = true;
-        }
         if (!fetches) continue;
         cb_sim_departure *d = &m->departure.at[m->fetch.at[fetch].departure];
         d->fetches++;

@@ -14,9 +14,8 @@ static const cb_sim_step *step_of(const cb_offload_sim *m, uint32_t run) {
 
 static uint64_t read_bytes(const cb_offload_sim *m, const cb_sim_fetch *x) {
     uint64_t bytes = 0;
-    for (uint32_t i = x->life; i < x->life + x->n_life; i++) {
+    for (uint32_t i = x->life; i < x->life + x->n_life; i++)
         if (m->life.at[i].last != CB_NONE) bytes += m->f->p->storage_bytes[m->life.at[i].storage];
-    }
     return bytes;
 }
 

@@ -167,9 +167,8 @@ static void take_back(cb_pack *z, uint32_t i, size_t floor) {
 /* The life that would end lowest, of those that would the one that ranks first. */
 static uint32_t find_pivot(const cb_pack *z) {
     uint32_t pivot = z->next[z->n];
-    for (uint32_t i = pivot; i != z->n; i = z->next[i]) {
+    for (uint32_t i = pivot; i != z->n; i = z->next[i])
         if (z->offset[i] + z->life[i].bytes < z->offset[pivot] + z->life[pivot].bytes) pivot = i;
-    }
     return pivot;
 }
 

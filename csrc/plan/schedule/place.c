@@ -351,9 +351,8 @@ static cb_status place_in_sweep(placement *z, item *ending, gap *gaps, cb_error 
 /* ---- near what is known ---------------------------------------------------------------------- */
 
 static bool is_free(const item *it, uint64_t begin, const placed *at, uint32_t n) {
-    for (uint32_t i = 0; i < n && at[i].begin < begin + it->bytes; i++) {
+    for (uint32_t i = 0; i < n && at[i].begin < begin + it->bytes; i++)
         if (at[i].end > begin && at[i].made <= it->last && it->made <= at[i].last) return false;
-    }
     return true;
 }
 
@@ -416,9 +415,8 @@ cb_status cb_place_near(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
     placed *at = CB_NEW(scratch, placed, lives->n_instance);
     uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
     if (!items || !at || !offset) return cb_no_memory(err);
-    for (uint32_t i = 0; i < lives->n_instance; i++) {
+    for (uint32_t i = 0; i < lives->n_instance; i++)
         if (lives->instance[i].bytes > 0) offset[i] = lives->instance[i].offset;
-    }
     placement z = {.items = items, .offset = offset, .poll = poll};
     z.n = list_items(p, lives, items);
     CB_TRY(place_near(&z, at, err));
@@ -435,9 +433,8 @@ cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_p
     uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
     uint64_t *best = CB_NEW(scratch, uint64_t, lives->n_instance);
     if (!items || !at || !offset || !best) return cb_no_memory(err);
-    for (uint32_t i = 0; i < lives->n_instance; i++) {
+    for (uint32_t i = 0; i < lives->n_instance; i++)
         if (lives->instance[i].last + 2 > n_moment) n_moment = lives->instance[i].last + 2;
-    }
     const uint32_t n = list_items(p, lives, items);
     uint64_t *change = CB_NEW(scratch, uint64_t, n_moment);
     if (!change) return cb_no_memory(err);

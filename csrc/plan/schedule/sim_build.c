@@ -119,9 +119,8 @@ CB_SIM_INLINE bool is_due(const cb_sim *sim, uint32_t value, uint32_t anchor, bo
 CB_SIM_INLINE bool any_input_due(const cb_sim *sim, uint32_t op, uint32_t anchor, bool plain) {
     const cb_problem *p = sim->f->p;
     bool due = false;
-    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1] && !due; j++) {
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1] && !due; j++)
         due = is_due(sim, p->in_value[j], anchor, plain);
-    }
     return due;
 }
 
@@ -180,9 +179,8 @@ static bool ask_reach(cb_sim *sim, const uint32_t *id, uint32_t n, uint32_t anch
     if (!sim->reached) return true;
     sim->reach++;
     sim->stack.len = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         if (!push_reached(sim, id[i], 0)) return false;
-    }
     return spread_reach(sim, anchor, 0);
 }
 
@@ -320,9 +318,8 @@ static bool hold_first_value(cb_sim *sim, uint32_t value) {
 static bool cross_to_backward(cb_sim *sim) {
     const cb_problem *p = sim->f->p;
     sim->crossing = (uint32_t)sim->step.len;
-    for (uint32_t i = 0; i < p->n_forward_output; i++) {
+    for (uint32_t i = 0; i < p->n_forward_output; i++)
         if (!hold_first_value(sim, p->forward_output[i])) return false;
-    }
     return hold_first(sim, sim->held_forward, sim->n_held_forward);
 }
 
@@ -421,9 +418,8 @@ CB_SIM_INLINE bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t
             *n_forward_hold = sim->hold.len;
         }
         size_t first = next;
-        for (; next < n_pair && cb_pair_anchor(pair[next]) <= k; next++) {
+        for (; next < n_pair && cb_pair_anchor(pair[next]) <= k; next++)
             if (cb_pair_anchor(pair[next]) == k) sim->marked[cb_pair_op(pair[next])] = k;
-        }
         if (!plain && sim->taking.wished) {
             cb_taking_begin(&sim->taking);
             if (next > first && !choose_taken(sim, pair + first, next - first, k)) return false;

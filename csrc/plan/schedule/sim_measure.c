@@ -4,9 +4,8 @@
 
 static uint32_t *list_held(cb_arena *a, const cb_problem *p, uint32_t flag, uint32_t *n) {
     uint32_t *held = CB_NEW(a, uint32_t, p->n_storage);
-    for (uint32_t s = 0; held && s < p->n_storage; s++) {
+    for (uint32_t s = 0; held && s < p->n_storage; s++)
         if (p->storage_flags[s] & flag) held[(*n)++] = s;
-    }
     return held;
 }
 
@@ -52,18 +51,15 @@ static void number_kept(cb_sim *sim) {
 
 static void mark_kept(cb_sim *sim) {
     const cb_problem *p = sim->f->p;
-    for (size_t t = 0; t < sim->step.len; t++) {
+    for (size_t t = 0; t < sim->step.len; t++)
         sim->keep.at[t] = p->op_flags[sim->step.at[t].op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN);
-    }
-    for (size_t i = 0; i < sim->hold.len; i++) {
+    for (size_t i = 0; i < sim->hold.len; i++)
         if (sim->hold.at[i].step != CB_NONE) sim->keep.at[sim->hold.at[i].step] = true;
-    }
     for (size_t t = sim->step.len; t-- > 0;) {
         if (!sim->keep.at[t]) continue;
         size_t end = t + 1 < sim->step.len ? sim->step.at[t + 1].reads : sim->read.len;
-        for (size_t j = sim->step.at[t].reads; j < end; j++) {
+        for (size_t j = sim->step.at[t].reads; j < end; j++)
             if (sim->read.at[j].step != CB_NONE) sim->keep.at[sim->read.at[j].step] = true;
-        }
     }
     number_kept(sim);
 }

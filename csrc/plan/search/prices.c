@@ -137,9 +137,8 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
 static void reset_prices(cb_prices *z, uint64_t target) {
     const cb_facts *f = z->trial->f;
     bool saved = z->trial->goal->measure == CB_MEASURE_SAVED;
-    for (uint32_t k = 0; k < f->n_base; k++) {
+    for (uint32_t k = 0; k < f->n_base; k++)
         z->price[k] = saved || z->first_moment[k] > target ? z->start : z->start * 1e-3;
-    }
     memcpy(z->need, z->earliest, f->p->n_storage * sizeof *z->need);
 }
 

@@ -187,16 +187,14 @@ static bool holds(const char *text, const char *word) {
 }
 
 static bool holds_any(const char *text, const char *const *words, size_t n) {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         if (holds(text, words[i])) return true;
-    }
     return false;
 }
 
 static bool is_pytorch(const char *op) {
-    for (size_t i = 0; i < sizeof known_spaces / sizeof *known_spaces; i++) {
+    for (size_t i = 0; i < sizeof known_spaces / sizeof *known_spaces; i++)
         if (strncmp(op, known_spaces[i], strlen(known_spaces[i])) == 0) return true;
-    }
     return false;
 }
 
@@ -219,9 +217,8 @@ uint32_t cb_aten_class(const cb_problem *p, uint32_t op) {
     uint32_t flags = p->op_flags[op], row = cb_aten_row(kind);
     if (row) return row;
     bool pointwise = (flags & (CB_POP_FUSIBLE | CB_POP_REDUCTION)) == CB_POP_FUSIBLE;
-    if (is_pytorch(kind)) {
+    if (is_pytorch(kind))
         return pointwise && strncmp(kind, "aten.", 5) == 0 ? CB_ATEN_RECOMPUTE : 0;
-    }
     if (flags & CB_POP_VIEW) return CB_ATEN_RECOMPUTE | CB_ATEN_VIEW;
     return flags & CB_POP_FUSIBLE ? CB_ATEN_RECOMPUTE : 0;
 }

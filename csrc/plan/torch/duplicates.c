@@ -25,9 +25,8 @@ static bool equal(const cb_calls *c, const uint32_t *same, uint32_t a, uint32_t 
     const uint32_t first_a = c->in_start[a], first_b = c->in_start[b];
     const uint32_t n = c->in_start[a + 1] - first_a;
     if (c->key[a] != c->key[b] || n != c->in_start[b + 1] - first_b) return false;
-    for (uint32_t k = 0; k < n; k++) {
+    for (uint32_t k = 0; k < n; k++)
         if (same[c->in[first_a + k]] != same[c->in[first_b + k]]) return false;
-    }
     return true;
 }
 
@@ -58,9 +57,8 @@ cb_status cb_find_duplicates(cb_alloc *alloc, const cb_calls *calls, uint32_t *s
     cb_arena_init(&arena, alloc);
     cb_map_init(&seen, &arena);
     cb_status status = CB_OK;
-    for (uint32_t i = 0; status == CB_OK && i < calls->n; i++) {
+    for (uint32_t i = 0; status == CB_OK && i < calls->n; i++)
         if (!number(calls, same, i, &seen)) status = cb_no_memory(err);
-    }
     cb_arena_free(&arena);
     return status;
 }

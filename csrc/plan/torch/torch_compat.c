@@ -287,9 +287,8 @@ static bool find_bans(torch_graph *g) {
 static bool is_tuple(const torch_graph *g, uint32_t op) {
     const cb_problem *p = g->f->p;
     if (p->out_begin[op + 1] - p->out_begin[op] < 2) return false;
-    for (uint32_t k = g->user_begin[op]; k < g->user_begin[op + 1]; k++) {
+    for (uint32_t k = g->user_begin[op]; k < g->user_begin[op + 1]; k++)
         if (!(g->class_of[g->user[k]] & CB_ATEN_GETITEM)) return false;
-    }
     return g->user_begin[op] < g->user_begin[op + 1] && !g->output[op];
 }
 
@@ -306,9 +305,8 @@ static double weigh(const torch_graph *g, uint32_t op) {
 /* Weights are bytes times up to 2 x 1.1^100, and bytes may be as many as 2^60. */
 static void set_scale(torch_graph *g) {
     double sum = 0;
-    for (uint32_t op = 0; op < g->f->p->n_op; op++) {
+    for (uint32_t op = 0; op < g->f->p->n_op; op++)
         if (g->part[op]) sum += weigh(g, op);
-    }
     g->scale = sum > 0x1p61 ? 0x1p61 / sum : 1;
 }
 
@@ -339,9 +337,8 @@ static bool add_op(const torch_graph *g, network *n, uint32_t op) {
     if (wants_recompute(g->f->wish[op])) return add_arc(n, in_of(op), CB_TORCH_SINK, CB_FLOW_INF);
     if (g->banned[op] && !add_arc(n, CB_TORCH_SOURCE, in_of(op), CB_FLOW_INF)) return false;
     if (!add_arc(n, in_of(op), out_of(op), capacity_of(g, op))) return false;
-    for (uint32_t k = g->user_begin[op]; k < g->user_begin[op + 1]; k++) {
+    for (uint32_t k = g->user_begin[op]; k < g->user_begin[op + 1]; k++)
         if (!add_arc(n, out_of(op), in_of(g->user[k]), CB_FLOW_INF)) return false;
-    }
     return true;
 }
 
@@ -367,9 +364,8 @@ static cb_status solve(torch_graph *g, cb_arena *arena, cb_torch_cut *out, cb_er
     find_distances(g);
     if (!find_bans(g)) return cb_no_memory(err);
     set_scale(g);
-    for (uint32_t op = 0; op < p->n_op; op++) {
+    for (uint32_t op = 0; op < p->n_op; op++)
         if (!add_op(g, &n, op)) return cb_no_memory(err);
-    }
     out->capacity = n.capacity.at;
     CB_TRY(cb_flow_build(&out->flow, arena, 2 + 2 * p->n_op, (uint32_t)n.from.len, n.from.at,
                          n.to.at, err));

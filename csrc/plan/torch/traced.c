@@ -225,9 +225,8 @@ static cb_status read_type(const reader *r, const cb_json *json, const char **ou
     cb_str_init(&text, &r->p->arena);
     if (!dtype || dtype->kind != CB_JSON_STRING) return CB_OK;
     const char *word = dtype->as.string;
-    for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
+    for (size_t k = 0; k < sizeof words / sizeof *words; k++)
         if (strcmp(word, words[k][0]) == 0) word = words[k][1];
-    }
     cb_str_addf(&text, "%.20s[", word);
     shape = cb_json_get(json, "shape");
     for (const cb_json *c = shape && shape->kind == CB_JSON_ARRAY ? shape->as.child : NULL; c;
@@ -382,9 +381,8 @@ static cb_status mark_parameters(const reader *r, const cb_json *root) {
     if (!input) return cb_no_memory(r->err);
     if (!list) return CB_OK;
     CB_TRY(cb_json_want(root, "static_inputs", CB_JSON_ARRAY, &list, r->err));
-    for (uint32_t i = 0; i < r->n_node; i++) {
+    for (uint32_t i = 0; i < r->n_node; i++)
         if (r->nodes[i].placeholder && !r->nodes[i].tangent) input[n++] = i;
-    }
     for (const cb_json *c = list->as.child; c; c = c->next) {
         uint64_t k;
         if (n == 0)
@@ -401,9 +399,8 @@ static cb_status second_pass(reader *r, const cb_json *root) {
     if (!read) return cb_no_memory(r->err);
     for (uint32_t s = 0; s < r->n_file_storage; s++) r->seen[s] = CB_NONE;
     p->backward_starts = r->n_node;
-    for (uint32_t i = r->n_node; i-- > 0;) {
+    for (uint32_t i = r->n_node; i-- > 0;)
         if (r->nodes[i].depends && !r->nodes[i].placeholder) p->backward_starts = i;
-    }
     for (uint32_t i = 0; i < r->n_node; i++) CB_TRY(fill_node(r, i, read));
     fill_storages(r);
     CB_TRY(fill_ends(r, root, "forward_outputs", &p->n_forward_output, &p->forward_output));

@@ -75,9 +75,8 @@ CB_TYPED(pack_some)(int64_t n, const CB_TYPED(pieces) * pieces, const CB_REAL *a
     int64_t count = n > 0 ? n : pieces->n;
     for (int64_t p = 0; p < inner; p++, panel += GEMM_WIDTH) {
         const CB_REAL *from = at + place[p];
-        for (int64_t i = 0; i < count; i++) {
+        for (int64_t i = 0; i < count; i++)
             memcpy(panel + pieces->to[i], from + pieces->from[i], FRAME_PIECE * sizeof(CB_REAL));
-        }
     }
 }
 

@@ -52,9 +52,8 @@ static bool runs_in(const cb_micro *micro, int phase) {
 }
 
 static bool reads_itself(const cb_micro *micro, cb_x_kind kind, int16_t id) {
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k++)
         if (micro->in[k].kind == kind && micro->in[k].id == id) return true;
-    }
     return false;
 }
 
@@ -75,9 +74,8 @@ static void defer_stores(assembler *a) {
         if (store->op != CB_X_STORE || a->m->stream[store->dst].over < 0) continue;
         const int16_t over = a->m->stream[store->dst].over;
         int last = k;
-        for (int j = k + 1; j < a->n; j++) {
+        for (int j = k + 1; j < a->n; j++)
             if (reads(a, a->order[j], CB_X_IN_STREAM, over)) last = j;
-        }
         for (int j = k; j < last; j++) a->order[j] = a->order[j + 1];
         a->order[last] = moved;
     }
@@ -126,9 +124,8 @@ static int register_of(const assembler *a, cb_x_ref r) {
 
 /* The next operation after the one at work that reads value v. */
 static int next_use(const assembler *a, int16_t v) {
-    for (int k = a->at + 1; k < a->n; k++) {
+    for (int k = a->at + 1; k < a->n; k++)
         if (reads(a, a->order[k], CB_X_VALUE, v)) return k;
-    }
     return INT32_MAX;
 }
 

@@ -21,9 +21,8 @@ static void list_touched(const cb_microcode *m, int at, cb_x_phase *ph) {
     for (int k = 0; k < m->n_micro; k++) {
         const cb_micro *micro = &m->micro[k];
         if (micro->is_dead || micro->phase != at) continue;
-        for (int j = 0; j < 3; j++) {
+        for (int j = 0; j < 3; j++)
             if (micro->in[j].kind == CB_X_IN_STREAM) touch(m, ph, micro->in[j].id, true, false);
-        }
         const cb_x_op op = micro->op;
         if (op == CB_X_STORE) touch(m, ph, micro->dst, false, true);
         if (op == CB_X_COLUMN) touch(m, ph, micro->dst, true, true);
@@ -147,9 +146,8 @@ static void run_last(const cb_x_table *table, cb_x_context *c, const cb_x_phase 
     }
     c->end = last;
     table->run(c, ph->code + ph->n_prefetch, first);
-    for (int j = 0; j < ph->n_touched; j++) {
+    for (int j = 0; j < ph->n_touched; j++)
         if (ph->touched[j].is_written) c->p[ph->touched[j].stream] = kept[j];
-    }
 }
 
 /* `n` bytes, few of them: a call would take longer. */

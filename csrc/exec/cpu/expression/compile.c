@@ -181,9 +181,7 @@ static cb_status compile_phase(cb_expression *x, int level, bool scales, cb_aren
 
 cb_status cb_e_compile(cb_expression *x, cb_error *err) {
     x->table = cb_x_table_of(false);
-    for (int k = 0; k < 2; k++) {
-        CB_TRY_NEW(x->phase[k], &x->arena, x->n_phase, err);
-    }
+    for (int k = 0; k < 2; k++) CB_TRY_NEW(x->phase[k], &x->arena, x->n_phase, err);
     cb_status status = CB_OK;
     for (int k = 0; k < 2 * x->n_phase && status == CB_OK; k++) {
         cb_arena scratch;

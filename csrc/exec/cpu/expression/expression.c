@@ -14,9 +14,8 @@ static cb_status make_face(cb_expression *x, const cb_expression_spec *s, cb_err
     cb_hyper *hyper = CB_NEW(&x->arena, cb_hyper, s->n_hyper);
     const char *name = copy_text(x, s->name);
     if (!state || !hyper || !name) return cb_no_memory(err);
-    for (uint32_t k = 0; k < s->n_states; k++) {
+    for (uint32_t k = 0; k < s->n_states; k++)
         if (!(state[k] = copy_text(x, s->states[k]))) return cb_no_memory(err);
-    }
     for (uint32_t k = 0; k < s->n_hyper; k++) {
         hyper[k] = (cb_hyper){copy_text(x, s->hyper[k]), -CB_HYPER_MOST, CB_HYPER_MOST, false};
         if (!hyper[k].name) return cb_no_memory(err);

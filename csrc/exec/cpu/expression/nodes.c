@@ -13,9 +13,8 @@ typedef struct op_row {
 static const op_row op_rows[] = {CB_E_LEAVES(LEAF_ROW) CB_E_OPS(OP_ROW)};
 
 static const op_row *find_op(const char *name) {
-    for (size_t k = 0; name && k < sizeof op_rows / sizeof op_rows[0]; k++) {
+    for (size_t k = 0; name && k < sizeof op_rows / sizeof op_rows[0]; k++)
         if (strcmp(op_rows[k].name, name) == 0) return &op_rows[k];
-    }
     return NULL;
 }
 

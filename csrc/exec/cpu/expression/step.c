@@ -193,9 +193,8 @@ size_t cb_e_scratch(const cb_optimizer *o, const double *hyper, const cb_optim_r
     const cb_expression *x = (const cb_expression *)(const void *)o;
     (void)hyper;
     size_t pieces = 0;
-    for (uint32_t i = 0; i < n_rows && x->n_phase > 1; i++) {
+    for (uint32_t i = 0; i < n_rows && x->n_phase > 1; i++)
         if (is_long(&rows[i])) pieces += (size_t)pieces_of(rows[i].n);
-    }
     if (pieces == 0) return 0;
     return n_rows * sizeof(int64_t) +
            ((size_t)n_rows * CB_E_PHASES + pieces) * CB_R_ACCS * sizeof(double);

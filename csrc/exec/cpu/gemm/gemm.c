@@ -128,9 +128,8 @@ static bool fits_int32(const cb_gemm *g) {
 
 static void write_zeros(const cb_gemm *g) {
     size_t size = g->dtype == CB_F64 ? sizeof(double) : sizeof(float);
-    for (int64_t i = 0; i < g->m; i++) {
+    for (int64_t i = 0; i < g->m; i++)
         memset((char *)g->c + (size_t)(i * g->ldc) * size, 0, (size_t)g->n * size);
-    }
 }
 
 bool cb_gemm_is_own(const cb_gemm_region *region, cb_dtype dtype) {

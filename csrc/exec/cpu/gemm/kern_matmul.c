@@ -150,9 +150,8 @@ static void run_half_slot(void *user, int64_t slot, int thread) {
     int64_t n_tiles = p->n_row * p->n_column;
     float *scratch = (float *)((char *)p->args->scratch + (uint64_t)slot * p->tiles.slot_bytes);
     cb_gemm_enter_task(&p->region);
-    for (int64_t unit = slot; unit < p->batch * n_tiles; unit += p->tiles.slots) {
+    for (int64_t unit = slot; unit < p->batch * n_tiles; unit += p->tiles.slots)
         multiply_half_tile(p, place_of(p, unit / n_tiles, unit % n_tiles), scratch);
-    }
 }
 
 /* ---- entry ----------------------------------------------------------------------------------- */

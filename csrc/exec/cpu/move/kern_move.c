@@ -93,9 +93,8 @@ static cb_status run_contiguous(const cb_kernel_args *args, cb_error *err) {
     transposed t = {.m = move_of(args, &args->in[0], 0), .k = -1, .across = 1};
     const cb_walk *w = &t.m.walk;
     int last = w->rank - 1;
-    for (int a = 0; a < last; a++) {
+    for (int a = 0; a < last; a++)
         if (w->stride[0][a] == 1 && w->stride[0][last] != 0 && w->dim[a] >= 4) t.k = a;
-    }
     if (t.k < 0 || w->count == 0) {
         cb_parallel(args->pool, div_up(w->count, CB_CHUNK), copy_chunk, &t.m);
         return CB_OK;

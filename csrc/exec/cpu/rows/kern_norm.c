@@ -55,9 +55,8 @@ static void bwd_rows_task(void *user, int64_t task, int thread) {
     (void)thread;
     const norm *m = user;
     int64_t end = min_i64((task + 1) * m->rows_in_task, m->n_rows);
-    for (int64_t row = task * m->rows_in_task; row < end; row++) {
+    for (int64_t row = task * m->rows_in_task; row < end; row++)
         (m->is_f64 ? norm_bwd_row_f64 : norm_bwd_row_f32)(m, row, NULL, NULL);
-    }
 }
 
 static void bwd_columns_task(void *user, int64_t task, int thread) {
@@ -74,9 +73,8 @@ static void bwd_block_task(void *user, int64_t block, int thread) {
     char *dbias = m->is_centred ? dweight + row_bytes : NULL;
     memset(dweight, 0, (size_t)m->partials * row_bytes); /* all bits 0 is 0.0 */
     int64_t rows = div_up(m->n_rows, m->blocks), end = min_i64((block + 1) * rows, m->n_rows);
-    for (int64_t row = block * rows; row < end; row++) {
+    for (int64_t row = block * rows; row < end; row++)
         (m->is_f64 ? norm_bwd_row_f64 : norm_bwd_row_f32)(m, row, dweight, dbias);
-    }
 }
 
 static void bwd_combine_task(void *user, int64_t task, int thread) {

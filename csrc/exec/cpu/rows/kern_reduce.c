@@ -362,9 +362,8 @@ static void combine_task(void *user, int64_t task, int thread) {
     int64_t outputs = r->outer.count * r->columns.count, at = task * CB_TILE,
             n = min_i64(CB_TILE, outputs - at);
     r->op->start(all, n);
-    for (int64_t block = 0; block < r->blocks; block++) {
+    for (int64_t block = 0; block < r->blocks; block++)
         r->op->merge(all, r->partials + (block * outputs + at) * (int64_t)r->op->size, n);
-    }
     put_results(r, at, all, n);
 }
 

@@ -103,9 +103,8 @@ static inline void CB_TYPED(push)(CB_TYPED(pairs) * p, CB_REAL leaf) {
 static inline CB_REAL CB_TYPED(total)(const CB_TYPED(pairs) * p) {
     CB_REAL total = 0;
     int k = 0;
-    for (uint64_t c = p->count; c; c >>= 1, k++) {
+    for (uint64_t c = p->count; c; c >>= 1, k++)
         if (c & 1) total = p->level[k] + total;
-    }
     return total;
 }
 
