@@ -4,13 +4,17 @@ order of additions, and the CPU's bits, which docs/cuda.md promises for groups."
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cutback as cb
+import nvrtc
+from cases import LONG, Scope
 from client import Driver
 from cutback.nn import functional as F
 
@@ -155,3 +159,38 @@ def test_batch_norm_in_pieces(gpu: Driver, shape: tuple[int, ...]) -> None:
         assert np.abs(found - expected).max() <= 2e-3 * scale
     for found, expected in zip(values("float64", "cuda"), values("float64", None), strict=True):
         assert np.allclose(found, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+
+
+# More leaves than a segment has, unless an array has 17 million elements
+
+OPTIONS = ("--fmad=false", "--std=c++17", "--device-as-default-execution-space")
+TEXTS = Path(__file__).parents[2] / "csrc" / "exec" / "cuda" / "text"
+SUM_OF_LEAVES = """#include "prelude.cuh"
+extern "C" __global__ void sum_of_leaves(const float *leaf, uint64_t n, float *out) {
+    const float sum = pairs_of_warp(leaf, 0, n);
+    if (threadIdx.x == 0) out[0] = sum;
+}
+"""
+
+
+def pairs(leaves: np.ndarray[Any, Any]) -> np.float32:
+    """In the order of the CPU: the largest power of two of leaves in halves, then the rest."""
+    if len(leaves) == 1:
+        return np.float32(leaves[0])
+    first = 1 << (len(leaves) - 1).bit_length() - 1
+    return np.float32(pairs(leaves[:first]) + pairs(leaves[first:]))
+
+
+def test_a_warp_adds_up_any_number_of_leaves(driver: Driver, tmp_path: Path) -> None:
+    if nvrtc.library() is None:
+        pytest.skip("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+    for header in ("stdint.h", "math.h", "string.h"):
+        shutil.copy(TEXTS / "device_types.cuh", tmp_path / header)
+    places = (f"--include-path={place}" for place in (TEXTS, tmp_path))
+    text = nvrtc.compile_to_ptx(SUM_OF_LEAVES, *OPTIONS, *places)
+    leaves = numbers(3000)
+    for n in (1, 7, 8, 9, 255, 256, 257, 512, 513, 700, 768, 1023, 1024, 1800, 3000):
+        with Scope(driver) as m:
+            out = m.room(4)
+            driver.launch(text, "sum_of_leaves", 1, 32, m.put(leaves[:n]), LONG(n), out)
+            assert driver.get(out, np.float32, 1)[0] == pairs(leaves[:n]), n
