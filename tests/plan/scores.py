@@ -52,7 +52,7 @@ REACHED: dict[str, tuple[float | None, ...]] = {
 
 # The limits that tests assert and benchmarks print beside what they find.
 SLACK = 0.003  # extra time over REACHED, as a share
-OVER_BOUND = {0.7: 1.04, 0.5: 1.06, 0.4: 1.07, 0.3: 1.07}  # geometric means
+OVER_BOUND = {0.7: 1.05, 0.5: 1.06, 0.4: 1.07, 0.3: 1.10}  # geometric means
 POINT_WORST, POINT_MEAN = 0.8, 0.3  # our extra time over PyTorch's at its points
 POINT_SMALL, POINT_NEAR = 0.01, 0.001  # below so much extra, so near is near enough
 MIN_EXTRA, MIN_MEAN = 0.4, 0.55  # what `min` may cost; its peak over PyTorch's lowest
