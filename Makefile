@@ -129,6 +129,7 @@ mutate-gpu: $(VENV)/.mutate
 	$(BIN)/python -u tests/mutate/mutate.py $(if $(ONLY),--only $(ONLY))
 
 lint: $(VENV)/.lint
+	git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
 	$(BIN)/ruff check python tests tools benchmarks examples
 	$(BIN)/ruff format --check python tests tools benchmarks examples
 	$(BIN)/mypy

@@ -16,11 +16,12 @@
 
 #include "cu_api.h"
 
-typedef enum cb_cu_scalar { /* cudaDataType */
-                            CB_CU_F32 = 0,
-                            CB_CU_F64 = 1,
-                            CB_CU_F16 = 2,
-                            CB_CU_BF16 = 14
+/* CudaDataType. */
+typedef enum cb_cu_scalar {
+    CB_CU_F32 = 0,
+    CB_CU_F64 = 1,
+    CB_CU_F16 = 2,
+    CB_CU_BF16 = 14
 } cb_cu_scalar;
 
 typedef struct cb_cu_matrix {

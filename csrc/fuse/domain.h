@@ -51,12 +51,13 @@ typedef enum cb_part {
     CB_PART_PIECES
 } cb_part;
 
-typedef enum cb_view {                    /* how an operand is laid over a domain */
-                       CB_VIEW_OTHER = 0, /* any strides */
-                       CB_VIEW_SAME,      /* element i is element i */
-                       CB_VIEW_ROW,       /* one a row */
-                       CB_VIEW_COLUMN,    /* one a column, the same in each row */
-                       CB_VIEW_ONE        /* one element everywhere */
+/* How an operand is laid over a domain. */
+typedef enum cb_view {
+    CB_VIEW_OTHER = 0, /* any strides */
+    CB_VIEW_SAME,      /* element i is element i */
+    CB_VIEW_ROW,       /* one a row */
+    CB_VIEW_COLUMN,    /* one a column, the same in each row */
+    CB_VIEW_ONE        /* one element everywhere */
 } cb_view;
 
 typedef struct cb_shaped { /* an op and what it runs on; NULL: there is no such input */

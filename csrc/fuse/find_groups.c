@@ -33,7 +33,7 @@ typedef struct finding {
     bool *slice;     /* [ops] */
     uint32_t *reads; /* [values] by ops, and 1 if the caller wants it */
     uint32_t *only;  /* [ops] the op that alone reads what it makes, CB_NONE: none */
-    uint32_t first; /* op of the group at hand */
+    uint32_t first;  /* op of the group at hand */
     uint32_t n_made, n_read, read[READ_MOST]; /* of the group at hand: values, roots of inputs */
     CB_VEC(uint32_t) value;                   /* wishes, as in the request */
     CB_VEC(uint32_t) reader;
@@ -237,9 +237,14 @@ static void add_groups(finding *x, uint32_t *op, uint32_t n) {
 /* One kernel from `first` on, if there is one. */
 static void make_kernel(finding *x, uint32_t first) {
     uint32_t op[CB_GROUP_MOST];
-    cb_growing g = {.joining = &x->joining, .n_unit = (uint32_t)x->g->ops.len, .user = x,
-                    .deferred = DEFERRED_MOST, .members = CB_GROUP_MOST,
-                    .begin = begin_group, .passes = passes, .take = take_op};
+    cb_growing g = {.joining = &x->joining,
+                    .n_unit = (uint32_t)x->g->ops.len,
+                    .user = x,
+                    .deferred = DEFERRED_MOST,
+                    .members = CB_GROUP_MOST,
+                    .begin = begin_group,
+                    .passes = passes,
+                    .take = take_op};
     x->ran[first] = true;
     x->first = first;
     (void)cb_grow(&g, first);

@@ -5,13 +5,14 @@
 
 #include "domain.h"
 
-typedef enum cb_made { /* a value, as the group at hand knows it */
-                       CB_MADE_OUTSIDE = 0,
-                       CB_MADE_FULL, /* an element for each of the domain */
-                       CB_MADE_ROW,  /* one a row */
-                       CB_MADE_ONE,
-                       CB_MADE_LATE, /* one, complete when everything else has run */
-                       CB_MADE_LAST  /* complete with the group: nothing in it reads this */
+/* A value, as the group at hand knows it. */
+typedef enum cb_made {
+    CB_MADE_OUTSIDE = 0,
+    CB_MADE_FULL, /* an element for each of the domain */
+    CB_MADE_ROW,  /* one a row */
+    CB_MADE_ONE,
+    CB_MADE_LATE, /* one, complete when everything else has run */
+    CB_MADE_LAST  /* complete with the group: nothing in it reads this */
 } cb_made;
 
 /* What this output of an instruction is; `late`: the instruction reads something LATE. */

@@ -289,7 +289,7 @@ typedef struct cb_compile_options {
     /* Groups to plan as one op each, as JSON (docs/problem.md). "found": those that the core finds.
      * "auto": the same, but only if single ops cannot meet the budget. NULL: single ops. */
     const char *groups;
-    cb_dump_fn dump;    /* may be NULL */
+    cb_dump_fn dump; /* may be NULL */
     void *dump_user;
     cb_poll_fn poll; /* may be NULL */
     void *poll_user;

@@ -315,8 +315,13 @@ static cb_status lower_expanded(const cb_graph *joint, const cb_problem *single,
         return cb_no_memory(err);
     }
     program->arena = arena;
-    lowering x = {.g = joint, .p = single, .plan = &expanded->plan, .planned = expanded->step,
-                  .groups = expanded->groups, .program = program, .err = err};
+    lowering x = {.g = joint,
+                  .p = single,
+                  .plan = &expanded->plan,
+                  .planned = expanded->step,
+                  .groups = expanded->groups,
+                  .program = program,
+                  .err = err};
     cb_arena_init(&x.scratch, alloc);
     const cb_status status = lower_all(&x, expanded);
     cb_arena_free(&x.scratch);

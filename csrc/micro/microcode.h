@@ -40,12 +40,13 @@ typedef struct cb_x_number {
     enum { CB_X_OF_ROW, CB_X_BEFORE_ALL, CB_X_AFTER_ALL } when;
 } cb_x_number;
 
-typedef enum cb_x_format {                /* of the elements of a stream */
-                           CB_X_REAL = 0, /* what is computed with */
-                           CB_X_BF16,
-                           CB_X_F16,
-                           CB_X_BYTE, /* bools: 0 or 1 */
-                           CB_X_FORMAT_COUNT
+/* Of the elements of a stream. */
+typedef enum cb_x_format {
+    CB_X_REAL = 0, /* what is computed with */
+    CB_X_BF16,
+    CB_X_F16,
+    CB_X_BYTE, /* bools: 0 or 1 */
+    CB_X_FORMAT_COUNT
 } cb_x_format;
 
 typedef enum cb_x_source {
@@ -107,7 +108,8 @@ typedef enum cb_x_acc_kind {
     CB_X_ACC_KIND_COUNT
 } cb_x_acc_kind;
 
-enum { /* sizes of the tables */
+/* Sizes of the tables. */
+enum {
     CB_X_STREAMS = 64,
     CB_X_SCALARS = 128,
     CB_X_ACCS = 16,

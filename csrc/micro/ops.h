@@ -103,7 +103,7 @@ typedef enum cb_x_op {
 #define CB_X_N_BINARY CB_X_BINARY_END
 #define CB_X_N_UNARY (CB_X_UNARY_END - CB_X_BINARY_END)
 #define CB_X_N_PAIR (CB_X_PAIR_END - CB_X_UNARY_END)
-#define CB_X_UNARY_INDEX(op) ((op)-CB_X_BINARY_END)
-#define CB_X_PAIR_INDEX(op) ((op)-CB_X_UNARY_END)
+#define CB_X_UNARY_INDEX(op) ((op) - CB_X_BINARY_END)
+#define CB_X_PAIR_INDEX(op) ((op) - CB_X_UNARY_END)
 
 #endif

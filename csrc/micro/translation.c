@@ -6,8 +6,11 @@ cb_x_ref cb_t_number_ref(int16_t id) { return (cb_x_ref){CB_X_NUMBER, id}; }
 
 /* ---- adding to the tables -------------------------------------------------------------------- */
 
+/* clang-format off */
 #define LAY_OUT(type, name, n, most) m->name = room->name;
 void cb_t_lay_out(cb_microcode *m, cb_x_room *room) { CB_X_TABLES(LAY_OUT) }
+
+/* clang-format on */
 
 int16_t cb_t_add(cb_translation *x, int *n, int limit) {
     if (*n < limit) return (int16_t)(*n)++;

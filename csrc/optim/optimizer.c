@@ -73,8 +73,8 @@ uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const double *h
 }
 
 size_t cb_optim_rest_size(const cb_optim_row *row) {
-    static const size_t size[CB_HALF_FORM_COUNT] = {[CB_HALF_MASTER] = sizeof(float),
-                                                    [CB_HALF_REMAINDER] = sizeof(uint16_t)};
+    static const size_t size[CB_HALF_FORM_COUNT] = {
+        [CB_HALF_MASTER] = sizeof(float), [CB_HALF_REMAINDER] = sizeof(uint16_t)};
     return cb_optim_is_half(row->dtype) ? size[row->half] : 0;
 }
 

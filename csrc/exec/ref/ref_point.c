@@ -197,10 +197,10 @@ void cb_ref_compare(const cb_ref_call *c) {
         bool result;
         if (is_float) {
             const double x = cb_ref_get(a, i), y = cb_ref_get(b, i);
-            result = compare(c->code, x<y, x == y, x> y);
+            result = compare(c->code, x < y, x == y, x > y);
         } else {
             const int64_t x = cb_ref_get_int(a, i), y = cb_ref_get_int(b, i);
-            result = compare(c->code, x<y, x == y, x> y);
+            result = compare(c->code, x < y, x == y, x > y);
         }
         cb_ref_put_int(&c->out[0], i, result);
     }

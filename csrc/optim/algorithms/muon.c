@@ -37,8 +37,10 @@ enum { BETA2 = MATCH_RMS, ROW_EPS, N_NORMUON };
 
 static const char *const states[] = {"m", "v"};
 static const cb_state_kind kinds[] = {CB_STATE_ALIKE, CB_STATE_ROWS};
-static const cb_hyper muon_hypers[N_MUON] = {CB_MUON_HYPERS,
-                                             [MATCH_RMS] = CB_HYPER_FLAG("match_rms")};
+static const cb_hyper muon_hypers[N_MUON] = {
+    CB_MUON_HYPERS,
+    [MATCH_RMS] = CB_HYPER_FLAG("match_rms"),
+};
 static const cb_hyper normuon_hypers[N_NORMUON] = {
     CB_MUON_HYPERS, [BETA2] = CB_HYPER_BELOW_1("beta2"), [ROW_EPS] = CB_HYPER_LEAST_0("row_eps")};
 

@@ -123,23 +123,23 @@ static inline float load_half(const pool *p, const uint16_t *at) { return half_l
 
 /* The mean over a window for each output: `in_h` to `out_w` name sides of the pool, `along` finds
  * what of the input an output reads along one axis. */
-#define DEFINE_MEAN(name, stored, real, load, store, along, in_h, in_w, out_h, out_w)           \
-    static void name(const pool *p, int64_t plane) {                                            \
-        const stored *x = (const stored *)p->in + plane * p->in_h * p->in_w;                    \
-        stored *y = (stored *)p->out + plane * p->out_h * p->out_w;                             \
-        real area = (real)(p->kernel_h * p->kernel_w);                                          \
-        for (int64_t i = 0; i < p->out_h; i++) {                                                \
-            range rows = along(i, p->stride_h, p->pad_h, p->kernel_h, p->in_h);                 \
-            for (int64_t j = 0; j < p->out_w; j++) {                                            \
-                range columns = along(j, p->stride_w, p->pad_w, p->kernel_w, p->in_w);          \
-                real sum = 0;                                                                   \
-                for (int64_t k = rows.first; k < rows.last; k++) {                              \
-                    for (int64_t l = columns.first; l < columns.last; l++)                      \
-                        sum += load(p, x + k * p->in_w + l);                                    \
-                }                                                                               \
-                store(p, y + i * p->out_w + j, sum / area);                                     \
-            }                                                                                   \
-        }                                                                                       \
+#define DEFINE_MEAN(name, stored, real, load, store, along, in_h, in_w, out_h, out_w)  \
+    static void name(const pool *p, int64_t plane) {                                   \
+        const stored *x = (const stored *)p->in + plane * p->in_h * p->in_w;           \
+        stored *y = (stored *)p->out + plane * p->out_h * p->out_w;                    \
+        real area = (real)(p->kernel_h * p->kernel_w);                                 \
+        for (int64_t i = 0; i < p->out_h; i++) {                                       \
+            range rows = along(i, p->stride_h, p->pad_h, p->kernel_h, p->in_h);        \
+            for (int64_t j = 0; j < p->out_w; j++) {                                   \
+                range columns = along(j, p->stride_w, p->pad_w, p->kernel_w, p->in_w); \
+                real sum = 0;                                                          \
+                for (int64_t k = rows.first; k < rows.last; k++) {                     \
+                    for (int64_t l = columns.first; l < columns.last; l++)             \
+                        sum += load(p, x + k * p->in_w + l);                           \
+                }                                                                      \
+                store(p, y + i * p->out_w + j, sum / area);                            \
+            }                                                                          \
+        }                                                                              \
     }
 #define DEFINE_AVG(name, stored, real, load, store) \
     DEFINE_MEAN(name, stored, real, load, store, window_range, h, w, oh, ow)

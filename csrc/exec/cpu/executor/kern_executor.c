@@ -529,18 +529,14 @@ static void keep(const cb_philox *random, uint64_t first, uint32_t threshold, vo
 /* ---- the table ------------------------------------------------------------------------------- */
 
 #define EX_FN(name) (cb_x_fn) name
-#define FORMS_ROW(name)                                                                    \
-    {                                                                                      \
-        EX_FN(name##_OTHER), EX_FN(name##_SELF), EX_FN(name##_STREAM), EX_FN(name##_SLOT), \
-            EX_FN(name##_SCALAR)                                                           \
-    }
+#define FORMS_ROW(name)                                                                 \
+    {EX_FN(name##_OTHER), EX_FN(name##_SELF), EX_FN(name##_STREAM), EX_FN(name##_SLOT), \
+     EX_FN(name##_SCALAR)}
 #define BINARY_ROW(id, expression) {FORMS_ROW(id##_0), FORMS_ROW(id##_1)},
 #define UNARY_ROW(id, ...) {EX_FN(id##_0), EX_FN(id##_1)},
-#define SELECT_ROW(d, fx)                                                   \
-    {                                                                       \
-        EX_FN(select_##d##_##fx##_STREAM), EX_FN(select_##d##_##fx##_SLOT), \
-            EX_FN(select_##d##_##fx##_SCALAR)                               \
-    }
+#define SELECT_ROW(d, fx)                                                \
+    {EX_FN(select_##d##_##fx##_STREAM), EX_FN(select_##d##_##fx##_SLOT), \
+     EX_FN(select_##d##_##fx##_SCALAR)}
 #define LOAD_ROW(d) FORMS_ROW(load_##d)
 
 #ifdef CB_X_WIDE
@@ -553,7 +549,6 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .is_wide = sizeof(EX_REAL) == sizeof(double),
     .register_bytes = 4 * sizeof(VEC),
     .binary = {CB_X_BINARY(BINARY_ROW)},
-    SCALED_TABLES
     .select = {{SELECT_ROW(0, STREAM), SELECT_ROW(0, SLOT), SELECT_ROW(0, SCALAR)},
                {SELECT_ROW(1, STREAM), SELECT_ROW(1, SLOT), SELECT_ROW(1, SCALAR)}},
     .load = {LOAD_ROW(0), LOAD_ROW(1)},
@@ -597,4 +592,4 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .add = add,
     .largest = largest,
     .keep = keep,
-};
+    SCALED_TABLES};

@@ -100,11 +100,10 @@ SUMS_OF(1)
 SCALED_ROOT(0)
 SCALED_ROOT(1)
 
-#define SCALED_ROW(d)                                                                         \
-    {                                                                                         \
-        [CB_X_OTHER] = EX_FN(scaled_##d##_OTHER), [CB_X_STREAM] = EX_FN(scaled_##d##_STREAM), \
-        [CB_X_SLOT] = EX_FN(scaled_##d##_SLOT)                                                \
-    }
+#define SCALED_ROW(d)                            \
+    {[CB_X_OTHER] = EX_FN(scaled_##d##_OTHER),   \
+     [CB_X_STREAM] = EX_FN(scaled_##d##_STREAM), \
+     [CB_X_SLOT] = EX_FN(scaled_##d##_SLOT)}
 #define OF_SCALED_FN(fx, fy, id, d) [CB_X_##fx][CB_X_##fy] = EX_FN(scaled_##id##_##d##_##fx##_##fy),
 #define STORE_SCALED_FN(fx, fy, id, d) \
     [CB_X_##fx][CB_X_##fy] = EX_FN(store_scaled_##id##_##d##_##fx##_##fy),

@@ -28,7 +28,8 @@
 #include "../../../base/philox.h"
 #include "../../../micro/microcode.h"
 
-enum { /* at most, of a program of records */
+/* At most, of a program of records. */
+enum {
     CB_R_STREAMS = 64,
     CB_R_SCALARS = 128,
     CB_R_ACCS = 16,

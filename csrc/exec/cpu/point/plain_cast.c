@@ -59,12 +59,11 @@ FROM_INT(i64, int64_t)
 FROM_FLOAT(f32, float, half_store_f16, half_store_bf16)
 FROM_FLOAT(f64, double, cb_f64_to_f16, cb_f64_to_bf16)
 
-#define CAST_ROW(from)                                                         \
-    {                                                                          \
-        [CB_BOOL] = from##_bool, [CB_U8] = from##_u8, [CB_I32] = from##_i32,   \
-        [CB_I64] = from##_i64, [CB_F16] = from##_f16, [CB_BF16] = from##_bf16, \
-        [CB_F32] = from##_f32, [CB_F64] = from##_f64                           \
-    }
+#define CAST_ROW(from)                                                           \
+    {                                                                            \
+        [CB_BOOL] = from##_bool, [CB_U8] = from##_u8,   [CB_I32] = from##_i32,   \
+        [CB_I64] = from##_i64,   [CB_F16] = from##_f16, [CB_BF16] = from##_bf16, \
+        [CB_F32] = from##_f32,   [CB_F64] = from##_f64}
 static const cb_loop_fn loops[CB_DTYPE_COUNT][CB_DTYPE_COUNT] = {
     [CB_BOOL] = CAST_ROW(u8), [CB_U8] = CAST_ROW(u8),   [CB_I32] = CAST_ROW(i32),
     [CB_I64] = CAST_ROW(i64), [CB_F16] = CAST_ROW(f32), [CB_BF16] = CAST_ROW(f32),

@@ -98,14 +98,13 @@ static void begin_tile(cb_cu_code *c, const cb_cu_turn *turn, int side, int slot
 /* Text: a loop over a tile, V elements `e` of the result at a time, which are at (j, l) of it. */
 static void begin_vectors(cb_cu_code *c, const cb_cu_turn *turn, int side, int vector,
                           const char *unroll) {
-    static const char text[] =
-        "__syncthreads();\n"
-        "if (!is_there) return;\n"
-        "#pragma unroll$unroll\n"
-        "for (int turn = 0; turn < $turns; turn++) {\n"
-        "const int tj = turn * $step + t / $across, tl = t % $across * V;\n"
-        "$(check)"
-        "const I e = first + tj * (I)$row + tl;\n";
+    static const char text[] = "__syncthreads();\n"
+                               "if (!is_there) return;\n"
+                               "#pragma unroll$unroll\n"
+                               "for (int turn = 0; turn < $turns; turn++) {\n"
+                               "const int tj = turn * $step + t / $across, tl = t % $across * V;\n"
+                               "$(check)"
+                               "const I e = first + tj * (I)$row + tl;\n";
     const bool is_whole = turn->rows % side == 0 && turn->columns % side == 0;
     const int across = side / vector, step = THREADS / across;
     const char *check = is_whole ? "" : "if (tj >= rows || tl >= columns) continue;\n";

@@ -71,8 +71,8 @@ static cb_status try_runs(cb_trial *t, const cb_pair *pair, size_t n_pair, cb_er
     CB_TRY(cb_sim_run(t->sim, pair, n_pair, err));
     t->size = t->goal->measure == CB_MEASURE_SAVED ? t->sim->saved : t->sim->peak;
     t->time_ps = t->sim->cost_ps;
-    t->lawful = !t->has_demands || is_lawful(t, t->sim->life.at, t->sim->life.len,
-                                             t->sim->backward_starts);
+    t->lawful =
+        !t->has_demands || is_lawful(t, t->sim->life.at, t->sim->life.len, t->sim->backward_starts);
     return CB_OK;
 }
 

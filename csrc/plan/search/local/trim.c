@@ -58,7 +58,7 @@ static bool trim_once(cb_moves *m, double least_ps, cb_arena *scratch, uint32_t 
     size_t n;
     *any = false;
     if (!list_reruns(m, scratch, &list, &n)) return false;
-    for (size_t i = 0; i<n && * left> 0; i++, --*left) {
+    for (size_t i = 0; i < n && *left > 0; i++, --*left) {
         uint32_t anchor = cb_pair_anchor(list[i].pair), op = cb_pair_op(list[i].pair);
         int64_t before = l->extra_ps;
         if (!stands(m, anchor, op)) continue;
