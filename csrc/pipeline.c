@@ -190,7 +190,8 @@ static uint64_t smallest_of(const cb_problem *p, cb_measure measure, const cb_pl
     return cb_measured(p, measure, &plan->lives, plan->arena_bytes);
 }
 
-/* A share is of saving everything in groups, whoever keeps it in the end. */
+/* A share is of saving everything in groups, whoever keeps it in the end; of saving everything op
+ * by op where a policy moves values to the host, which groups cannot. */
 static cb_status share_in_bytes(const cb_step *step, const cb_plan_options *options, cb_budget *out,
                                 cb_error *err) {
     cb_plan_options any = *options;
@@ -198,11 +199,16 @@ static cb_status share_in_bytes(const cb_step *step, const cb_plan_options *opti
     *out = options->budget;
     if (out->kind != CB_BUDGET_SHARE) return CB_OK;
     any.budget = (cb_budget){.kind = CB_BUDGET_NONE, .measure = out->measure};
-    CB_TRY(cb_plan_make(step->problem, &any, &step->ctx->alloc, &plan, err));
+    const cb_problem *p = step->problem;
+    cb_status status = cb_plan_make(p, &any, &step->ctx->alloc, &plan, err);
+    if (status == CB_UNSUPPORTED && step->single) {
+        p = step->single;
+        status = cb_plan_make(p, &any, &step->ctx->alloc, &plan, err);
+    }
+    CB_TRY(status);
     const cb_lives all = {.peak_bytes = plan->save_all_live_bytes,
                           .saved_bytes = plan->save_all_saved_bytes};
-    const uint64_t whole =
-        cb_measured(step->problem, out->measure, &all, plan->save_all_arena_bytes);
+    const uint64_t whole = cb_measured(p, out->measure, &all, plan->save_all_arena_bytes);
     cb_plan_free(plan);
     out->kind = CB_BUDGET_BYTES;
     out->bytes = (uint64_t)(out->share * (double)whole);
@@ -450,7 +456,7 @@ static cb_status print_split(const cb_step *step, bool forward, bool backward, c
 static cb_status print_grouping(const cb_step *step, cb_str *out, cb_error *err) {
     if (step->single) return cb_grouping_print(&step->grouping, step->joint, out, err);
     return cb_fail(err, CB_UNSUPPORTED,
-                   "text: this step was planned op by op; compile with groups for its groups");
+                   "text: this step was planned op by op, so it has no groups");
 }
 
 static cb_status print_launches(const cb_step *step, cb_str *out, cb_error *err) {

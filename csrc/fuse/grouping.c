@@ -50,7 +50,8 @@ static cb_status check_member(const making *x, uint32_t group, uint32_t at) {
     const cb_group_request *ask = x->ask;
     const uint32_t op = ask->op[at], first = ask->op[ask->begin[group]];
     if (op >= x->g->ops.len)
-        return cb_fail(x->err, CB_INVALID, "groups: op %u of %zu", op, x->g->ops.len);
+        return cb_fail(x->err, CB_INVALID, "groups: there is no op %u, only 0 to %zu", op,
+                       x->g->ops.len - 1);
     const char *name = x->p->op_name[op];
     if (x->p->op_flags[op] & (CB_POP_VIEW | CB_POP_PLACEHOLDER | CB_POP_ONCE))
         return cb_fail(x->err, CB_INVALID,
@@ -369,8 +370,7 @@ static int by_op_and_value(const void *a, const void *b) {
 static bool may_be(const making *x, uint32_t value, uint32_t reader) {
     const cb_graph *g = x->g;
     const cb_grouping *out = x->out;
-    if (reader >= g->ops.len || value >= g->values.len || out->op_of[reader] == CB_NONE)
-        return false;
+    if (out->op_of[reader] == CB_NONE) return false;
     const uint32_t maker = g->values.at[value].producer;
     const bool alone = out->op_of[maker] != CB_NONE && cb_group_size(out, out->op_of[maker]) == 1;
     if (out->root[value] != value || !out->is_given[value]) return false;
@@ -432,8 +432,15 @@ static cb_status find_inlinings(making *x) {
     uint32_t n_wish = 0;
     if (!list) return cb_no_memory(x->err);
     for (uint32_t k = 0; k < n; k++) {
-        if (!may_be(x, x->ask->value[k], x->ask->reader[k])) continue;
-        list[n_wish++] = (cb_grouped_inlining){x->ask->value[k], out->op_of[x->ask->reader[k]]};
+        const uint32_t value = x->ask->value[k], reader = x->ask->reader[k];
+        if (value >= x->g->values.len || reader >= x->g->ops.len)
+            return cb_fail(
+                x->err, CB_INVALID,
+                "groups: there is no value %u or no op %u for an inlining, only values 0 "
+                "to %zu and ops 0 to %zu",
+                value, reader, x->g->values.len - 1, x->g->ops.len - 1);
+        if (!may_be(x, value, reader)) continue;
+        list[n_wish++] = (cb_grouped_inlining){value, out->op_of[reader]};
     }
     cb_sort(list, n_wish, sizeof *list, by_op_and_value);
     out->inlining = list;

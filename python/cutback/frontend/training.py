@@ -408,11 +408,18 @@ class Step:
             >>> print(step.prepare(params, x, y).code("cuda"))  # doctest: +SKIP
 
         Raises:
-            NotImplementedError: the backend has no code to show, or cannot run the step.
+            NotImplementedError: the backend has no code to show, or cannot run the step; or the
+                step runs a plan that it was given, which is a plan for its own backend.
+            BudgetError: on that backend, where products need more room, the budget cannot be met.
         """
         spec = self._compiled
-        if backend is None:
+        if backend is None or backend == spec.run.backend:
             return spec.run.text("code")
+        if self._options.get("plan") is not None:
+            raise NotImplementedError(
+                f"code: the given plan= is for {spec.run.backend!r}; compile without it to see "
+                f"what {backend!r} would run"
+            )
         return code_text(
             spec.traced.graph,
             spec.traced.wrt_positions,

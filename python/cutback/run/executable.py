@@ -4,6 +4,7 @@ arguments."""
 from __future__ import annotations
 
 import json
+import operator
 import os
 import sys
 import time
@@ -80,7 +81,7 @@ def _groups_text(groups: Any) -> str | None:
             f"groups={budgets.short(groups)}: expected the key 'groups', and 'inlinings' if wanted"
         )
     try:
-        return json.dumps({"inlinings": [], **groups})
+        return json.dumps({"inlinings": [], **groups}, default=operator.index)
     except TypeError as error:
         raise TypeError(f"groups={budgets.short(groups)}: {error}") from None
 
@@ -276,7 +277,9 @@ class Executable:
             self.native = graph._native.compile(wrt, **options, dump=_dump_function())
         except BudgetError as error:
             raise BudgetError(budgets.answered(str(error), budget)) from None
+        self.backend = backend
         self.keeps_gradients = keep_gradients
+        self.groups = groups if isinstance(groups, Mapping) else None  # as the caller lists them
         self.names = [name for name, _ in graph.inputs]
         self._template = [
             value for _, value in graph.inputs

@@ -113,8 +113,9 @@ def profile(
     one step of its schedule.
     """
     debug = Executable(
-        graph, wrt, backend="debug", plan=run.text("plan"), keep_gradients=run.keeps_gradients
-    )
+        graph, wrt, backend="debug", plan=run.text("plan"), groups=run.groups,
+        keep_gradients=run.keeps_gradients,
+    )  # fmt: skip
     times = _rows(run, arrays, seed, rng_step)
     sizes = {
         step: size for group, _, size in _rows(debug, arrays, seed, rng_step) for step in group

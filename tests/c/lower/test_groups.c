@@ -176,7 +176,7 @@ TEST(what_is_no_group_is_refused_by_name) {
     refuse(&m, add, view, CB_INVALID, "a view, an input");
     refuse(&m, add, 0, CB_INVALID, "a view, an input");
     refuse(&m, gelu, gelu, CB_INVALID, "and again in group 0");
-    refuse(&m, gelu, 100000, CB_INVALID, "op 100000 of");
+    refuse(&m, gelu, 100000, CB_INVALID, "no op 100000");
     refuse(&m, sum, gelu, CB_UNSUPPORTED, "what is between them is not");
     model_free(&m);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);

@@ -110,9 +110,13 @@ def evonorm(p):
     return (y * y).mean()
 
 
-def evonorm_step(**options):
+def evonorm_arguments():
     r = np.random.default_rng(0)
-    p = [r.standard_normal(shape, np.float32) for shape in ((4, 8, 8, 8), (8,), (8,), (8,))]
+    return [r.standard_normal(shape, np.float32) for shape in ((4, 8, 8, 8), (8,), (8,), (8,))]
+
+
+def evonorm_step(**options):
+    p = evonorm_arguments()
     step = cb.value_and_grad(evonorm, **options)
     loss, gradients = step(p)
     return step, [np.asarray(loss).tobytes(), *(g.tobytes() for g in gradients)]
@@ -207,7 +211,11 @@ def test_groups_may_be_listed():
     assert named.planned.n_groups == len(named.plan.document["steps"])
     ends = json.loads(named.executable.text("kernels"))["groups"]
     assert {group["end"]["reason"] for group in ends} == {"plan"}
+    profile = named.profile(evonorm_arguments())
+    assert len(profile.kernels) == named.planned.n_groups
     again, bits = evonorm_step(groups={"groups": listed}, plan=named.plan)
+    assert bits == want and again.planned == named.planned
+    again, bits = evonorm_step(groups={"groups": [list(np.array(group)) for group in listed]})
     assert bits == want and again.planned == named.planned
 
 
@@ -220,8 +228,11 @@ def test_groups_may_be_listed():
         ({"groups": [], "more": []}, ValueError, "expected the key 'groups'"),
         ({"groups": [3]}, ValueError, "groups are lists of ids"),
         ({"groups": [["3"]]}, ValueError, "groups: an id"),
-        ({"groups": [[np.int64(3)]]}, TypeError, "int64 is not JSON serializable"),
-        ({"groups": [[100000, 3]]}, ValueError, "op 100000 of"),
+        ({"groups": [[3.5]]}, ValueError, "groups: an id"),
+        ({"groups": [{3, 4}]}, TypeError, "'set' object cannot be interpreted as an integer"),
+        ({"groups": [], "inlinings": [[100000, 8]]}, ValueError, "no value 100000"),
+        ({"groups": [], "inlinings": [[8, 100000]]}, ValueError, "no op 100000"),
+        ({"groups": [[100000, 3]]}, ValueError, "no op 100000"),
     ],
 )
 def test_wrong_groups_are_refused(groups, error, text):
@@ -229,10 +240,29 @@ def test_wrong_groups_are_refused(groups, error, text):
         evonorm_step(groups=groups)
 
 
+@pytest.mark.parametrize("measure", ["arena", "live", "total"])
+@pytest.mark.parametrize("budget", [0.7, "0.8x", 1.0])
+def test_a_share_is_planned_op_by_op_where_a_policy_offloads(budget, measure):
+    """Groups move nothing to the host: single ops are planned, and the share is of theirs."""
+    x = np.ones((8, 63), np.float32)
+    weights = [np.full((63, 63), 0.01, np.float32)] * 4
+
+    def loss(weights, x):
+        for w in weights:
+            x = F.gelu(x @ w)
+        return (x * x).sum()
+
+    policy = cb.policies.offload_dot_with_no_batch_dims
+    options = {"policy": policy, "budget": budget, "measure": measure}
+    found = cb.value_and_grad(loss, groups=True, **options).prepare(weights, x)
+    single = cb.value_and_grad(loss, groups=False, **options).prepare(weights, x)
+    assert not found.plan.in_groups and found.planned == single.planned
+
+
 def test_groups_are_a_text():
     text = evonorm_step(groups=True)[0].executable.text("groups")
     assert text.startswith("cutback.groups 1\n") and "takes in %" in text and "kernel 0" in text
-    with pytest.raises(NotImplementedError, match="compile with groups"):
+    with pytest.raises(NotImplementedError, match="planned op by op"):
         evonorm_step()[0].executable.text("groups")
 
 
