@@ -83,6 +83,22 @@ def test_a_value_kept_from_another_trace():
         cutback.trace(lambda a: cutback.grad(lambda x: x.sum())(a), A)
 
 
+def test_a_compiled_function_inside_a_trace_is_one_sentence():
+    double = cutback.compile(lambda x: x * 2, argnums=None)
+    with pytest.raises(TypeError, match="cannot be called inside a traced one") as refused:
+        cutback.compile(lambda x: double(x) + 1, argnums=None)(A)
+    assert str(refused.value).count("[test_errors.py:") == 1
+    assert not any(word in str(refused.value) for word in ("_native", "NoneType", "object at"))
+
+
+@pytest.mark.parametrize("argnums", [0, None])
+def test_a_label_out_of_range_names_its_line_once(argnums):
+    step = cutback.compile(lambda x, y: cutback.nn.functional.cross_entropy(x, y), argnums=argnums)
+    with pytest.raises(ValueError, match="label 7 of row 2 is not one of 4 classes") as refused:
+        step(np.zeros((3, 4), np.float32), np.array([0, 1, 7]))
+    assert str(refused.value).count("test_errors.py:") == 1
+
+
 @pytest.mark.parametrize(
     ("loss", "error", "text"),
     [
