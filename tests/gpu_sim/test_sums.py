@@ -58,6 +58,12 @@ SUMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], int, tuple[int
         additions_of_columns(1600),
         (1600, 128),
     ),
+    "odd columns": (
+        lambda x: x.sum(axis=0),
+        lambda x: x.sum(axis=0),
+        additions_of_columns(300),
+        (300, 129),  # of the last vector of a row one element is there
+    ),
     "rows": (
         lambda x: x.sum(axis=1),
         lambda x: x.sum(axis=1),

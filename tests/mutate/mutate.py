@@ -169,6 +169,10 @@ def write_tree(mutants: list[Point]) -> str:
     ).encode()
     for name in ("mutant.c", "mutant.h"):
         wanted[f"csrc/exec/cuda/{name}"] = (HERE / "support" / name).read_bytes()
+    for folder in ("csrc", "cuda"):  # what was removed since the tree was made would be compiled
+        for path in (TREE / folder).rglob("*"):
+            if path.is_file() and str(path.relative_to(TREE)) not in wanted:
+                path.unlink()
     whole = hashlib.sha256()
     for file, data in sorted(wanted.items()):
         if not Path(file).name.startswith("test_"):

@@ -207,11 +207,11 @@ static void column_kernel(cb_cu_micro *x, const row_blocks *b) {
     column_writer w = {.x = x, .b = b, .s = slots_of(m, b)};
     const slots *s = &w.s;
     const int threads = s->across * s->slots, all = m->n_columns * s->width;
-    const char *there = x->is_guarded ? "COLUMNS < col + V ? (int)(COLUMNS - col) : V" : "V",
-               *check = all % threads ? "if (at >= $all) continue;\n" : "",
+    const char *check = all % threads ? "if (at >= $all) continue;\n" : "",
                *check_column = "if (blockIdx.x * (I)$width + at % $width >= COLUMNS) continue;\n";
     cb_cu_begin(x->code);
-    cb_cu_head(x, 4);
+    cb_cu_head(x, 4); /* which says whether rows end within a vector */
+    const char *there = x->is_guarded ? "COLUMNS < col + V ? (int)(COLUMNS - col) : V" : "V";
     cb_cu_template(
         x->code, column_text,
         CB_CU_HOLES(
