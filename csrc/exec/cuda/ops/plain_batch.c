@@ -9,19 +9,16 @@ enum {
 };
 
 typedef struct batch {
-    int64_t samples, channels, inner; /* inner: elements of a sample's channel */
-    int64_t size, piece, pieces;      /* elements of a channel, of a piece; pieces of a channel */
+    int64_t channels, inner;     /* inner: elements of a sample's channel */
+    int64_t size, piece, pieces; /* elements of a channel, of a piece; pieces of a channel */
     const char *type;
     cb_cu_param partial, whole; /* [channel][piece][2], [channel][2] */
 } batch;
 
 static batch batch_of(const cb_cu_op *x, const cb_operand *in) {
-    batch b = {.samples = in->shape.dim[0],
-               .channels = in->shape.dim[1],
-               .inner = 1,
-               .type = cb_cu_real(in->dtype)};
+    batch b = {.channels = in->shape.dim[1], .inner = 1, .type = cb_cu_real(in->dtype)};
     for (int32_t k = 2; k < in->shape.rank; k++) b.inner *= in->shape.dim[k];
-    b.size = b.samples * b.inner;
+    b.size = in->shape.dim[0] * b.inner;
     b.piece = cb_cu_div_up(b.size, PIECES_MOST);
     if (b.piece < PIECE) b.piece = PIECE;
     b.pieces = b.size > b.piece ? cb_cu_div_up(b.size, b.piece) : 1;

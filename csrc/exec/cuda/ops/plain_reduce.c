@@ -45,7 +45,13 @@ static const char *sum_type(cb_dtype dtype) {
 
 static bool is_extreme(cb_opcode code) { return code == CB_OP_AMAX || code == CB_OP_AMIN; }
 
-/* Text: `sum` takes x, unless it is the first, which it becomes. */
+/* Text: `sum`, before there is any element. */
+static void declare_sum(const cb_cu_op *x) {
+    cb_cu_add(x->code, "%s sum = 0;\n", sum_type(cb_cu_in(x, 0)->dtype));
+    if (is_extreme(x->instr->code)) cb_cu_add(x->code, "bool is_there = false;\n");
+}
+
+/* Text: adds element x to `sum`. The first element of an extreme takes its place. */
 static void add_element(const cb_cu_op *x) {
     if (is_extreme(x->instr->code))
         cb_cu_add(x->code, "sum = is_there ? %s(sum, x) : x;\nis_there = true;\n",
@@ -59,8 +65,7 @@ static void add_loop(const cb_cu_op *x, const axes *a, const char *first, const 
     cb_cu_code *c = x->code;
     const char *type = sum_type(cb_cu_in(x, 0)->dtype);
     cb_cu_offset(c, a->n_kept, a->kept, a->kept_stride, "from", "i");
-    cb_cu_add(c, "%s sum = 0;\n", type);
-    if (is_extreme(x->instr->code)) cb_cu_add(c, "bool is_there = false;\n");
+    declare_sum(x);
     cb_cu_add(c, "%sfor (I r = %s; r < %s; r += %d) {\n", step > 1 ? "#pragma unroll 8\n" : "",
               first, end, step);
     cb_cu_offset(c, a->n_reduced, a->reduced, a->reduced_stride, "o", "r");
@@ -86,8 +91,8 @@ static void thread_each(const cb_cu_op *x, const axes *a) {
     cb_cu_end_each(x, a->results);
 }
 
-/* Text: the block's `sum`, in thread 0; no other goes on. Threads that had no element have 0, which
- * an extreme must not see: `count` elements. */
+/* Text: `sum` of the block, in thread 0; the other threads return. An extreme leaves out threads
+ * that had none of the `count` elements, whose `sum` is 0. */
 static void fold_block(const cb_cu_op *x) {
     cb_cu_code *c = x->code;
     const cb_opcode code = x->instr->code;
@@ -143,8 +148,7 @@ static void block_each(const cb_cu_op *x, const axes *a, int64_t piece) {
 
     cb_cu_begin_op(x);
     begin_blocks(x, pieces, 0);
-    cb_cu_add(c, "%s sum = 0;\n%s", type,
-              is_extreme(x->instr->code) ? "bool is_there = false;\n" : "");
+    declare_sum(x);
     cb_cu_add(c, "for (I r = threadIdx.x; r < count; r += %d) {\n", CB_CU_ROW_THREADS);
     cb_cu_add(c, "const %s x = p%d[i * count + r];\n", type, cb_cu_param_of(c, at, type, false));
     add_element(x);

@@ -140,6 +140,12 @@ void cb_cu_find_cheap(cb_cu_micro *x) {
     }
 }
 
+bool cb_cu_is_store(const cb_cu_micro *x, const cb_micro *micro) {
+    if (micro->op != CB_X_STORE) return false;
+    if (micro->is_dead || x->m->stream[micro->dst].source != CB_X_TILE) return !micro->is_dead;
+    return x->has_tiles && !x->is_cheap[micro->dst];
+}
+
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 /* Constants are parameters but for those that a compiler makes something of. */

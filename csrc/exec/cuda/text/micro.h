@@ -49,6 +49,9 @@ void cb_cu_keep_numbers(cb_cu_micro *x);
  * few operations: shared memory is what limits how many rows a multiprocessor works on. */
 void cb_cu_find_cheap(cb_cu_micro *x);
 
+/* Whether it stores an array, or a tile that is kept. */
+bool cb_cu_is_store(const cb_cu_micro *x, const cb_micro *micro);
+
 /* How much one thread takes at a time. */
 int cb_cu_vector(const cb_microcode *m);
 /* The declarations of I and V, and of ROWS and COLUMNS. */

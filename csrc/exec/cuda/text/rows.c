@@ -152,12 +152,6 @@ static bool is_row_acc(const cb_microcode *m, const cb_micro *micro) {
 
 static bool is_take(const cb_micro *micro) { return micro->op == CB_X_TAKE && !micro->is_dead; }
 
-static bool is_store(const cb_cu_micro *x, const cb_micro *micro) {
-    if (micro->op != CB_X_STORE) return false;
-    if (micro->is_dead || x->m->stream[micro->dst].source != CB_X_TILE) return !micro->is_dead;
-    return x->has_tiles && !x->is_cheap[micro->dst];
-}
-
 /* Leaves of rows are those of the total where no row cuts one. */
 static bool is_leaf(const cb_cu_micro *x, const cb_micro *micro) {
     return x->has_leaves && cb_cu_is_total(x->m, micro);
@@ -300,7 +294,7 @@ static void row_phase(cb_cu_micro *x, const layout *l, int phase) {
     for (int k = 0; k < m->n_micro; k++) {
         const cb_micro *micro = &m->micro[k];
         const bool ends =
-            is_row_acc(m, micro) || is_leaf(x, micro) || is_store(x, micro) || is_take(micro);
+            is_row_acc(m, micro) || is_leaf(x, micro) || cb_cu_is_store(x, micro) || is_take(micro);
         if (micro->phase != phase || !ends) continue;
         cb_cu_need(x, k);
         any = true;
@@ -419,7 +413,7 @@ void cb_cu_rows(cb_cu_micro *x) {
         return;
     }
     for (int k = 0; k < m->n_micro; k++) {
-        if (!is_store(x, &m->micro[k])) continue;
+        if (!cb_cu_is_store(x, &m->micro[k])) continue;
         cb_cu_need(x, k);
         stores = true;
     }

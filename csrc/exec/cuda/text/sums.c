@@ -423,11 +423,8 @@ static void sum_leaves(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     const int64_t leaves = cb_cu_div_up(m->rows * m->columns, CB_X_LEAF);
     cb_cu_forget(x);
-    for (int k = 0; k < m->n_micro; k++) {
-        const bool stores = m->micro[k].op == CB_X_STORE && !m->micro[k].is_dead &&
-                            m->stream[m->micro[k].dst].source != CB_X_TILE;
-        if (x->stores_with_leaves && stores) cb_cu_need(x, k);
-    }
+    for (int k = 0; k < m->n_micro && x->stores_with_leaves; k++)
+        if (cb_cu_is_store(x, &m->micro[k])) cb_cu_need(x, k);
     if (!need(x, cb_cu_is_total)) return;
     team_kernel(x, cb_cu_is_total, leaves, CB_X_LEAF);
     for (int k = 0; k < m->n_total; k++)
