@@ -193,9 +193,9 @@ def pipeline(name: str, options: argparse.Namespace) -> bool:
         print(f"written: {path}")
 
     print(f"\n2. Selection, rule {options.rule!r}\n")
-    selection = cutback.torch.select(profile, options.saved, options.rule)
+    selection = cutback.torch.mutwo.select(profile, options.saved, options.rule)
     print(selection)
-    moving = cutback.torch.select(profile, options.saved, swap=True)
+    moving = cutback.torch.mutwo.select(profile, options.saved, swap=True)
     swapped = cutback.plan(profile.problem(swap=True), policy=moving).numbers
     print(
         f"if the link is used as well: {len(moving.chosen('swap'))} swapped, "

@@ -75,10 +75,7 @@ PYTHON_LEFT: dict[str, tuple[str, ...]] = {
     "cutback.run": ("cutback.planner",),
     "cutback.frontend": ("cutback.run",),
     "cutback.nn": ("cutback.frontend",),
-    "cutback.ops": ("cutback.frontend",),
-    "cutback.functional": ("cutback.nn",),
-    "cutback.planning": ("cutback.frontend",),
-    "cutback.__init__": ("cutback.ops", "cutback.functional"),
+    "cutback.__init__": ("cutback.nn",),
     "cutback.doctor": ("cutback.__init__",),
     "cutback.cli": ("cutback.doctor",),
     "cutback.__main__": ("cutback.cli",),
@@ -88,6 +85,9 @@ PYTHON_LEFT: dict[str, tuple[str, ...]] = {
     "cutback.torch.compiler": ("cutback.torch.graph",),
     "cutback.torch.eager": ("cutback.torch.graph",),
     "cutback.torch.profiler": ("cutback.torch.compiler",),
+    # public names for what lies in these folders
+    "cutback.torch.mutwo": ("cutback.torch.profiler",),
+    "cutback.torch.rerun": ("cutback.torch.graph",),
 }
 FACES = {"cutback.torch"}  # packages whose __init__.py hands out what lies below
 

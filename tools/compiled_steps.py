@@ -156,7 +156,7 @@ def demo_convnet() -> Model:
 def llama_block() -> Model:
     """RMSNorm, rotary embeddings, attention with shared keys and values, SwiGLU."""
     import cutback as cb
-    from cutback import functional as F
+    from cutback.nn import functional as F
 
     batch, time, width, heads, shared, hidden = 2, 256, 1024, 16, 4, 2816
     one = width // heads

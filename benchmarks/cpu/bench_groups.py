@@ -35,7 +35,7 @@ from common import interleave, save, written
 
 import cutback as cb
 from cutback import devices
-from cutback import functional as F
+from cutback.nn import functional as F
 
 COMMAND = "python benchmarks/cpu/bench_groups.py"
 ALL = "save everything"

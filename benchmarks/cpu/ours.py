@@ -9,7 +9,7 @@ import numpy as np
 import rows
 
 import cutback as cb
-from cutback import functional as F
+from cutback.nn import functional as F
 
 EPS = 1e-5
 

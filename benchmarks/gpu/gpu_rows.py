@@ -72,7 +72,7 @@ class Repeated:
 
 def cast(array: np.ndarray[Any, Any], dtype: str) -> Any:
     """f32 in `dtype`: bf16 is cut off, which is fast. Others stay as they are."""
-    from cutback import RawArray
+    from cutback.run.arrays import RawArray
 
     if dtype == "f32" or array.dtype != np.float32:
         return array

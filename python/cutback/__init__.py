@@ -9,18 +9,18 @@ block of memory.
 >>> value = step(params, x, y)  # parameters are updated in place
 >>> print(step.plan)
 
-Functions of arrays are traced once for each combination of shapes and dtypes; inside them use
-operators and the operations of this package (NumPy's names, :mod:`cutback.ops`; PyTorch's
-functional names, :mod:`cutback.nn.functional`).
+Functions of arrays are traced once for each combination of shapes and dtypes. Inside them use
+operators and the operations of this package: ``cutback.exp`` and others under NumPy's names, and
+:mod:`cutback.nn.functional` under PyTorch's.
 """
 
 # Folders, each importing only those before it: report, planner, run, frontend, nn, and torch last.
-# The modules beside them are words that all share, but for cli, doctor and __main__, the command
+# The modules next to them are shared by all, except cli, doctor and __main__, which are the command
 # line. Start at frontend/training.py, which has what users call.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._native import (
     BudgetError,
@@ -44,68 +44,71 @@ if TYPE_CHECKING:
     from . import run as run
     from . import source as source
     from .device_arrays import DeviceArray
-    from .frontend import ops
     from .frontend.graph import Graph
     from .frontend.ops import *  # noqa: F403
-    from .frontend.planning import frontier, min_cut, plan
+    from .frontend.planning import frontier, plan
     from .frontend.regions import checkpoint, checkpoint_name
+    from .frontend.step import Step
     from .frontend.tracer import Array
     from .frontend.tracing import Traced
-    from .frontend.training import Step, compile, example, grad, trace, value_and_grad
-    from .nn import functional
+    from .frontend.training import compile as compile
+    from .frontend.training import grad, trace, value_and_grad
     from .planner.plan import Plan
     from .planner.search import plans
     from .planner.tradeoffs import Frontier
     from .policies import CheckpointPolicy
-    from .run.arrays import RawArray
-    from .run.executable import Executable, Planned, Stats
+    from .run.executable import Stats
 
+# What `from cutback import *` brings: every public name except those that would hide a builtin
+# (abs, compile, max, min, sum). Written out, so that type checkers can read it.
 __all__ = [
-    "Array", "BudgetError", "CheckpointPolicy", "DeviceArray", "Executable", "Frontier", "Graph",
-    "Plan", "Planned", "RawArray", "Stats", "Step", "Traced", "tree", "__version__", "checkpoint",
-    "checkpoint_name", "compile", "example", "frontier", "functional", "get_num_threads", "grad",
-    "min_cut", "nn", "ops", "optim", "plan", "plans", "policies", "release_memory",
-    "set_num_threads", "trace", "value_and_grad", *OPERATIONS,
+    "Array", "BudgetError", "CheckpointPolicy", "DeviceArray", "Frontier", "Graph", "Plan", "Stats",
+    "Step", "Traced", "__version__", "absolute", "add", "amax", "amin", "arange", "argmax",
+    "astype", "broadcast_to", "checkpoint", "checkpoint_name", "clip", "concatenate", "constraints",
+    "cos", "devices", "divide", "equal", "erf", "exp", "expand_dims", "files", "floor", "frontier",
+    "full", "full_like", "get_num_threads", "grad", "greater", "greater_equal", "less",
+    "less_equal", "log", "log1p", "logical_and", "logical_not", "logical_or", "matmul", "maximum",
+    "mean", "minimum", "multiply", "negative", "nn", "not_equal", "ones", "ones_like", "optim",
+    "pad", "plan", "plans", "policies", "power", "ravel", "reciprocal", "release_memory", "report",
+    "reshape", "rsqrt", "set_num_threads", "sigmoid", "sign", "sin", "split", "sqrt", "square",
+    "squeeze", "stack", "std", "subtract", "swapaxes", "take", "take_along_axis", "tanh", "trace",
+    "transpose", "tree", "tril", "uniform", "value_and_grad", "var", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
-# What is imported above for types alone is loaded when it is first asked for. That buys start-up
-# time: `import cutback` takes an eighth of what a first step needs, and a program pays for what it
-# uses (cutback.torch for no operations and no optimizer, a step for no files).
+# These are imported on first use, which keeps `import cutback` fast: it takes an eighth of the time
+# that a first step needs, and a program loads only what it uses (cutback.torch loads no operations
+# and no optimizers, a step loads no file formats).
 _HOMES = {
     "Array": "frontend.tracer", "CheckpointPolicy": "policies",
-    "DeviceArray": "device_arrays", "Executable": "run.executable",
-    "Frontier": "planner.tradeoffs", "Graph": "frontend.graph", "Plan": "planner.plan",
-    "Planned": "run.executable", "RawArray": "run.arrays", "Stats": "run.executable",
-    "Step": "frontend.training", "Traced": "frontend.tracing", "checkpoint": "frontend.regions",
+    "DeviceArray": "device_arrays", "Frontier": "planner.tradeoffs", "Graph": "frontend.graph",
+    "Plan": "planner.plan", "Stats": "run.executable", "Step": "frontend.step",
+    "Traced": "frontend.tracing", "checkpoint": "frontend.regions",
     "checkpoint_name": "frontend.regions", "compile": "frontend.training",
-    "example": "frontend.training", "frontier": "frontend.planning", "grad": "frontend.training",
-    "min_cut": "frontend.planning", "plan": "frontend.planning", "plans": "planner.search",
-    "trace": "frontend.training", "value_and_grad": "frontend.training",
+    "frontier": "frontend.planning", "grad": "frontend.training", "plan": "frontend.planning",
+    "plans": "planner.search", "trace": "frontend.training", "value_and_grad": "frontend.training",
     **dict.fromkeys(OPERATIONS, "frontend.ops"),
 }  # fmt: skip
-_MODULES = {"functional": "nn.functional", "ops": "frontend.ops"}  # others: their own names
-_MODULES |= {
-    name: name
-    for name in (
-        "budgets", "constraints", "devices", "dtypes", "files", "frontend", "integers", "nn",
-        "optim", "policies", "report", "run", "source", "tree",
-    )
-}  # fmt: skip
+_MODULES = (
+    "budgets", "constraints", "devices", "dtypes", "files", "frontend", "integers", "nn", "optim",
+    "policies", "report", "run", "source", "tree",
+)  # fmt: skip
 
+if not TYPE_CHECKING:  # a type checker knows every name, and must report the others
 
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
 
-    value: Any
-    if name in _HOMES:
-        value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    elif name in _MODULES:
-        value = import_module(f".{_MODULES[name]}", __name__)
-    else:
-        raise AttributeError(f"module 'cutback' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+        if name in _HOMES:
+            value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+        elif name in _MODULES:
+            value = import_module(f".{name}", __name__)
+        else:
+            from .removed import missing
+
+            raise missing(__name__, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *OPERATIONS, "compile"})

@@ -1,7 +1,9 @@
-"""Policies for graphs in files: what the user says about saving, laid over a problem as
-constraints.
+"""Policies for problems in files, as text: what to save, recompute or offload.
 
-A policy is written as text (``--policy``):
+>>> text = cutback.constraints.constrain(problem, "save:aten.mm+names:attn_*")
+>>> plan = cutback.plan(text, budget=0.5)
+
+:func:`cutback.plan` and the command line (``--policy``) take the same texts. A policy is
 
 - a name: ``everything_saveable``, ``nothing_saveable``, ``dots_saveable`` (also
   ``checkpoint_dots``), ``dots_with_no_batch_dims_saveable`` (also
@@ -11,10 +13,10 @@ A policy is written as text (``--policy``):
   kind (``aten.mm.default`` or ``aten.mm``) or the name of one operation (``mm_7``);
 - ``names:PATTERN,...``: save what operations with such names make (``names:attn_*``), recompute all
   else;
-- a file ``TABLE.json`` with an object of the user's own, see :func:`by_table`;
-- ``mu-two`` or ``mu-two:BYTES`` (``mu-two:2GiB``, ``mu-two:0.4x``): what mu-TWO selects so that so
-  much is saved; half of everything unless said;
-- several with ``+`` between them: what one of them saves or moves is saved or moved.
+- the path of a file ``TABLE.json`` with a table for :func:`by_table`;
+- ``mu-two`` or ``mu-two:BYTES`` (``mu-two:2GiB``, ``mu-two:0.4x``): mu-TWO's selection for that
+  many saved bytes, by default half of everything;
+- several of these joined by ``+``: what any of them saves or moves is saved or moved.
 """
 
 from __future__ import annotations
@@ -26,16 +28,21 @@ from typing import Any
 
 from . import _native, budgets, files
 
+__all__ = ["CONSTRAINTS", "NAMES", "by_table", "constrain", "mu_two"]
+
 Op = Mapping[str, Any]
 Chooser = Callable[[Op], str | None]
-"""An operation of a problem -> its constraint, None: nothing to say."""
+"""Maps an operation of a problem to its constraint, or to None for no opinion."""
 
 CONSTRAINTS = (
     "free", "must_save", "prefer_save", "must_recompute", "prefer_recompute", "must_offload",
     "prefer_offload",
 )  # fmt: skip
+"""The constraints that an operation's results may have. "must" binds the planner; "prefer" gives
+way to a contradicting "must", and against a budget costs four times its worth."""
+
 PYTORCH = {"must_cpu_offload": "must_offload", "prefer_cpu_offload": "prefer_offload"}
-"""PyTorch's words for ours; case does not matter."""
+"""PyTorch's names for two of them. Case does not matter."""
 
 BATCHED = frozenset({"aten.bmm", "aten.baddbmm", "bmm", "baddbmm"})
 NAMES = (
@@ -43,7 +50,7 @@ NAMES = (
     "dots_with_no_batch_dims_saveable", "checkpoint_dots_with_no_batch_dims",
     "offload_dot_with_no_batch_dims",
 )  # fmt: skip
-"""Policies that go by their name alone."""
+"""Policies that are written as their name alone."""
 
 
 def packet(kind: str) -> str:
@@ -86,14 +93,27 @@ def word(text: object, where: str) -> str:
 
 
 def by_table(table: Mapping[str, Any], regions: list[str] | None = None) -> Chooser:
-    """A table: ``{"aten.mm": "must_save", "add_7": "free", "*": "prefer_recompute"}``.
+    """A policy that looks operations up in a table.
 
-    A key is the name of an operation, ``at:model.py:12`` (a source line), ``region:block`` (a
-    checkpoint region), a kind, or a pattern of names; ``*`` and ``?`` are wild in all but kinds.
-    The first of these that fits counts: name, line, region, kind, pattern, ``"*"``.
+    Args:
+        table: maps keys to constraints of :data:`CONSTRAINTS`, as in ``{"aten.mm": "must_save",
+            "add_7": "free", "*": "prefer_recompute"}``. A key is the name of an operation,
+            ``at:model.py:12`` (a source line), ``region:block`` (a checkpoint region), a kind, or a
+            pattern of names. ``*`` and ``?`` are wildcards in all of them except kinds. The first
+            key that matches decides, in this order: name, line, region, kind, pattern, ``"*"``.
+        regions: names of the problem's checkpoint regions, for keys that begin with ``region:``.
+
+    Returns:
+        A function from an operation (its object in the problem) to a constraint, or None if no key
+        matches.
 
     Raises:
-        ValueError: a constraint that does not exist.
+        ValueError: the table has an unknown constraint.
+
+    Example:
+        >>> choose = by_table({"matmul": "must_save", "*": "prefer_recompute"})
+        >>> choose({"name": "matmul_3", "kind": "matmul"})
+        'must_save'
     """
     words = {key: word(value, repr(key)) for key, value in table.items()}
     lines = [(key[3:], one) for key, one in words.items() if key.startswith("at:")]
@@ -198,17 +218,25 @@ def _either(parts: list[tuple[str, Chooser]]) -> Chooser:
 
 
 def mu_two(problem: str, saved: int | str, device: str | None = None) -> str:
-    """The problem (JSON) with the constraints of mu-TWO's selection, so that about ``saved`` is
-    saved between forward and backward: bytes, ``"2GiB"`` or a share ``"0.4x"``.
+    """Adds the constraints that mu-TWO selects.
 
-    Values go one by one, by the larger of two standardised scores: bytes x idle time / recompute
-    time, and, where the problem has a link, idle time, see ``docs/planner.md``.
+    Values are dropped one by one, by the larger of two standardised scores: bytes x idle time /
+    recompute time, and, if the problem has a link, idle time (``docs/planner.md``).
+
+    Args:
+        problem: a problem document, as JSON.
+        saved: about how much to save between forward and backward: bytes, ``"2GiB"``, or a share
+            of what saving everything takes, ``"0.4x"``.
+        device: row of the cost model; the problem's own if None.
+
+    Returns:
+        The problem with its constraints, as JSON.
+
+    Raises:
+        ValueError: ``saved`` is not a size.
 
     Source: S. Purandare et al., mu-TWO: 3x faster multi-model training with orchestration and
     memory optimization, MLSys 2023.
-
-    Raises:
-        ValueError: not a number of bytes.
     """
     try:
         limit = budgets.parse(saved, "saved")
@@ -220,13 +248,22 @@ def mu_two(problem: str, saved: int | str, device: str | None = None) -> str:
 
 
 def constrain(problem: str, policy: str, device: str | None = None) -> str:
-    """The problem (JSON) with constraints on what forward operations make.
+    """Adds the constraints of a policy to the results of forward operations.
 
-    ``policy`` is written as the module says. ``device`` is the row of the cost model for mu-TWO.
+    Args:
+        problem: a problem document (``docs/problem.md``), as JSON.
+        policy: a text as in the description of this module.
+        device: row of the cost model, used by mu-TWO; the problem's own if None.
+
+    Returns:
+        The problem with its constraints, as JSON.
 
     Raises:
-        ValueError: no such policy, it names an operation that the graph does not have, or two
-            parts of it demand different things of one.
+        ValueError: there is no such policy, it names an operation that the problem does not have,
+            or two of its parts contradict each other.
+
+    Example:
+        >>> text = constrain(json.dumps(plan.problem), "save:matmul")
     """
     if policy == "mu-two" or policy.startswith("mu-two:"):
         return mu_two(problem, policy.partition(":")[2] or "0.5x", device)

@@ -1,9 +1,13 @@
-"""Devices of the cost model: rows of its table by name, rows with numbers of their own, and this
-machine's CPU, measured.
+"""Devices of the cost model: a built-in row by name, a row of your own, or this machine's CPU as
+measured.
 
-The table's rows depend on nothing, so plans made with them are the same on every machine. A
-measured row is taken only by name (``device="measured"``), and a plan made with it carries its
-numbers.
+>>> row = cutback.devices.measured()
+>>> print(cutback.devices.text(row))
+>>> plan = cutback.plan("problem.json", budget=0.5, device=row)
+
+Built-in rows are constants, so plans made with them are the same on every machine. A measured row
+is used only if asked for (``device="measured"``), and a plan made with it contains its numbers.
+``cutback doctor`` prints the measured row.
 """
 
 from __future__ import annotations
@@ -22,9 +26,14 @@ import numpy as np
 
 from . import _native, dtypes, files
 
+__all__ = ["MEASURED", "Device", "cache_file", "measure", "measured", "name", "resolve", "text"]
+
 Device = str | Mapping[str, Any]
+"""A device as users write it; :func:`resolve` lists the forms."""
 
 MEASURED = "measured"
+"""The name of this machine's CPU as measured."""
+
 FUSED = "+fused"  # behind a name: pointwise chains run as one kernel
 _PRODUCTS = {"f32": 512, "f64": 384, "f16": 256, "bf16": 256}  # rows of square matrices
 _STREAM = 1 << 23  # elements of f32: three arrays of 32 MiB, more than caches hold
@@ -38,18 +47,28 @@ _FORMAT = 3  # of the row that is kept
 
 
 def resolve(device: Device | None) -> str | None:
-    """What the core takes: a name of its table, or a row as JSON.
+    """Converts a device to what the core takes: the name of a built-in row, or a row as JSON.
 
-    ``device``: a name; ``"measured"``; the path of a ``.json`` file with a row; or a row, a mapping
-    with ``name``, ``flops_per_s`` (by class: ``f32`` and, where they differ from it, ``f64``,
-    ``f16``, ``bf16``, ``int``), ``bytes_per_s``, ``launch_s`` (seconds) and, if wanted,
-    ``link_bytes_per_s``, ``fused`` and ``point_per_s`` (the arithmetic of what fuses, by class; an
-    exponential is 10). A name with ``+fused`` behind it is a machine that runs
-    pointwise chains as one kernel.
+    Args:
+        device: one of
+
+            - the name of a built-in row, ``"cpu"`` or ``"a100"``; with ``"+fused"`` appended it
+              runs chains of pointwise operations as one kernel;
+            - ``"measured"``, see :func:`measured`;
+            - the path of a ``.json`` file that holds a row;
+            - a row: a mapping with ``name``, ``flops_per_s`` (a mapping by class: ``f32`` and,
+              where they differ, ``f64``, ``f16``, ``bf16``, ``int``), ``bytes_per_s``,
+              ``launch_s`` (seconds) and optionally ``link_bytes_per_s`` (to the host), ``fused``
+              and ``point_per_s`` (arithmetic of operations that fuse, by class, in operations per
+              second, where an exponential counts as 10);
+            - None, for the default.
+
+    Returns:
+        A name, JSON, or None. The core checks names and numbers.
 
     Raises:
-        OSError: the file cannot be read. TypeError, ValueError: none of these. Names and numbers
-            are checked by the core.
+        OSError: the file cannot be read.
+        TypeError, ValueError: ``device`` has none of these forms.
     """
     if device is None or isinstance(device, str):
         if device == MEASURED:
@@ -90,7 +109,10 @@ def _key() -> dict[str, Any]:
 
 
 def cache_file() -> Path:
-    """Where this machine's row is kept: in ``$XDG_CACHE_HOME/cutback``, or ``~/.cache/cutback``."""
+    """The file with this machine's row, in ``$XDG_CACHE_HOME/cutback`` or ``~/.cache/cutback``.
+
+    Its name depends on the processor, the number of cores and the versions that were measured.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     digest = hashlib.sha256(json.dumps(_key(), sort_keys=True).encode()).hexdigest()
@@ -151,8 +173,17 @@ _homeless: dict[str, dict[str, Any]] = {}  # rows of this process that could not
 
 
 def measured(fresh: bool = False) -> dict[str, Any]:
-    """This machine's CPU as a row: measured at first use (some 0.3 s), then read from
-    :func:`cache_file`. ``fresh``: measures again."""
+    """This machine's CPU as a row of the cost model.
+
+    It is measured on first use, which takes less than a second, and read from :func:`cache_file`
+    afterwards.
+
+    Args:
+        fresh: measure again.
+
+    Returns:
+        A row, see :func:`resolve`.
+    """
     with _measuring:
         path = cache_file()
         row = None if fresh else _read(path) or _homeless.get(str(path))
@@ -181,9 +212,14 @@ def _point_rate(dtype: str) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """Measures a row with the core's own kernels: matrix products, a sum of two long arrays,
-    integer products in the cache, operations on one element, and chains of what fuses. Rates a
-    second, seconds."""
+    """Measures this machine's CPU now, with the core's own kernels, and stores nothing.
+
+    It times matrix products, the sum of two long arrays, integer products in the cache, operations
+    on one element (the cost of a launch), and chains of operations that fuse.
+
+    Returns:
+        A row, see :func:`resolve`: rates per second, times in seconds.
+    """
     graph = _native.Graph()
     arrays: list[np.ndarray[Any, Any]] = []
 
@@ -224,12 +260,12 @@ def measure() -> dict[str, Any]:
 
 
 def name(device: Device) -> str:
-    """What a device is called."""
+    """The name of a device or of a row."""
     return device if isinstance(device, str) else str(device["name"])
 
 
 def text(row: Mapping[str, Any]) -> str:
-    """A row in one line for people."""
+    """One line for people about a row: rates, bandwidth, and the cost of a launch."""
     rates = ", ".join(f"{key} {rate / 1e9:.4g}" for key, rate in row["flops_per_s"].items())
     stream, launch = row["bytes_per_s"] / 1e9, row["launch_s"] * 1e6
     points = row.get("point_per_s", {}).get("f32")

@@ -40,12 +40,12 @@ def _matrix_product(machine: dict[str, Any]) -> str:
 def _training_step() -> str:
     """Trains a tiny model for a few steps under a budget and without, which must agree to the
     bit."""
-    from . import Array, compile, ops, optim
+    from . import Array, compile, mean, optim, tanh
 
     def loss(params: dict[str, Array], x: Array) -> Array:
         for i in range(4):
-            x = ops.tanh(x @ params[f"w{i}"])
-        return ops.mean(x * x)
+            x = tanh(x @ params[f"w{i}"])
+        return mean(x * x)
 
     rng = np.random.default_rng(0)
     weights = {f"w{i}": rng.standard_normal((32, 32), np.float32) / 6 for i in range(4)}

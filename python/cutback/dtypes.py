@@ -2,7 +2,7 @@
 
 The core knows eight: ``bool``, ``u8``, ``i32``, ``i64``, ``f16``, ``bf16``, ``f32``, ``f64``. NumPy
 has no bf16 of its own; with ``ml_dtypes`` installed it is ``ml_dtypes.bfloat16``, without it arrays
-of that type are :class:`cutback.RawArray`.
+of that type are :class:`cutback.run.arrays.RawArray`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""Graphs and plans in files: reading and writing them, and laying measured times over a graph.
+"""Problems, plans and measured times in files.
 
-A graph file holds a problem (``docs/problem.md``) or a joint graph as a tracer of PyTorch writes
-it, as JSON, gzipped or not.
+>>> cutback.files.write_text("problem.json.gz", json.dumps(plan.problem))
+>>> text = cutback.files.read_text("problem.json.gz")
+>>> timed = cutback.files.with_times(text, {"matmul_3": 1.5e-5})
+
+A graph file holds a problem (``docs/problem.md``) or a joint graph that PyTorch's tracer wrote, as
+JSON, compressed with gzip or not. Files are read with limits on their size, and written whole or
+not at all.
 """
 
 from __future__ import annotations
@@ -20,8 +25,18 @@ from typing import IO, Any
 
 from . import _native, budgets
 
+__all__ = [
+    "MOST_BYTES",
+    "MOST_SECONDS",
+    "parse_json",
+    "read_text",
+    "read_times",
+    "with_times",
+    "write_text",
+]
+
 MOST_BYTES = 1 << 30
-"""Largest text that is read, unpacked: a graph of a million operations takes half of it."""
+"""Largest text that is read, after decompression. A graph of a million operations takes half."""
 
 MOST_PACKED = 100
 """A packed file of more than :data:`SMALL` bytes unpacks to at most so many times its size; graphs
@@ -65,15 +80,20 @@ def for_people(problem: str) -> str:
 
 
 def write_text(path: str | os.PathLike[str], text: str, private: bool = False) -> None:
-    """Writes a text; gzipped if the name ends in ``.gz``. The one writer of this package.
+    """Writes a text file, compressed if its name ends in ``.gz``.
 
-    The file is there whole or not at all: the text goes into a new file in the same folder, to the
-    disk, and then takes the name. Whatever happens before that, a full disk or the end of the
-    process, leaves what was there. A link stays a link, and a file its permissions; ``private``:
-    a new one is its owner's alone. What is no plain file, as ``/dev/stdout``, is written into.
+    The file is written whole or not at all: the text goes to a new file in the same folder, is
+    flushed to disk, and is then renamed. If that fails, for a full disk or because the process
+    ends, the old file is unchanged. A symbolic link stays a link, and an existing file keeps its
+    permissions. What is not a regular file, such as ``/dev/stdout``, is written to directly.
+
+    Args:
+        path: the file.
+        text: its content, written as UTF-8.
+        private: make a new file readable and writable by its owner only.
 
     Raises:
-        OSError: it cannot be written; the text names ``path``.
+        OSError: the file cannot be written; the message names ``path``.
     """
     name = os.fspath(path)
     data = text.encode("utf-8", "backslashreplace")
@@ -159,10 +179,12 @@ def _open(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a file, unpacked when it is gzipped (told by its first bytes).
+    """Reads a text file, decompressing it if its first bytes are those of gzip.
 
     Raises:
-        OSError: it cannot be read. ValueError: it is no text, damaged, too large, or no plain file.
+        OSError: the file cannot be read.
+        ValueError: it is not UTF-8, is damaged, is larger than :data:`MOST_BYTES`, or is not a
+            regular file.
     """
     with _open(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
@@ -187,10 +209,14 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def parse_json(text: str, where: str | os.PathLike[str]) -> Any:
-    """A document. Errors say where it goes wrong, and quote nothing: the file may be any.
+    """Parses JSON. Errors give the position and quote nothing from the file, which may be anything.
+
+    Args:
+        text: the JSON.
+        where: the name to use in errors, such as the file's path.
 
     Raises:
-        ValueError: no JSON.
+        ValueError: ``text`` is not JSON, is nested too deeply, or has a number that is too long.
     """
     name = os.fspath(where)
     try:
@@ -226,15 +252,21 @@ def is_traced(text: str) -> bool:
 
 
 MOST_SECONDS = 2.0**50 * 1e-12
-"""Longest time of one operation: 18 minutes."""
+"""Longest time of one operation, in seconds: 18 minutes."""
 
 
 def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The seconds by operation in a file: an object ``{"matmul_12": 1.5e-5, ...}``, or one with
-    ``format`` "cutback.times", ``version`` 1 and that object under ``seconds``.
+    """Reads measured times from a JSON file.
+
+    The file holds an object ``{"matmul_12": 1.5e-5, ...}``, or one with ``format``
+    "cutback.times", ``version`` 1 and that object under ``seconds``.
+
+    Returns:
+        Seconds by the name of the operation.
 
     Raises:
-        OSError: the file cannot be read. ValueError: it holds something else.
+        OSError: the file cannot be read.
+        ValueError: it holds something else.
     """
     document = parse_json(read_text(path), path)
     if isinstance(document, dict) and document.get("format") == "cutback.times":
@@ -260,13 +292,22 @@ def _ids_by_name(ops: list[dict[str, Any]]) -> dict[str, list[int]]:
 
 
 def with_times(problem: str, times: Mapping[Any, Any]) -> str:
-    """The problem (JSON) with measured times: seconds by operation, named by its name or its id.
-    Those go before the cost model; operations that are not among them keep the model's time, which
-    is not scaled. Views and placeholders take no time whatever is said of them.
+    """Adds measured times to a problem. They replace those of the cost model.
+
+    Operations without a measured time keep the model's, which is not scaled. Views and
+    placeholders always take no time.
+
+    Args:
+        problem: a problem document, as JSON.
+        times: seconds by the name or the number of an operation.
+
+    Returns:
+        The problem with its times, as JSON.
 
     Raises:
-        ValueError: no such operation, a name that several have, or a time that is no number from 0
-            to :data:`MOST_SECONDS`.
+        TypeError: ``times`` is not a mapping.
+        ValueError: there is no such operation, several have that name, or a time is not a number
+            from 0 to :data:`MOST_SECONDS`.
     """
     if not isinstance(times, Mapping):
         raise TypeError(f"profile is a table of seconds by operation, not {type(times).__name__}")

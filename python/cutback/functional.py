@@ -1,4 +1,5 @@
-"""Another name for :mod:`cutback.nn.functional`."""
+"""Removed: importing it raises an ImportError that names the replacement."""
 
-from .nn.functional import *  # noqa: F403
-from .nn.functional import __all__ as __all__
+from .removed import message
+
+raise ImportError(message("cutback", "functional"), name="cutback.functional")

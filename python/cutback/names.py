@@ -1,4 +1,4 @@
-"""Names of the operations on arrays, which the package has as ``cutback.<name>``: known before
+"""Names of the operations on arrays, which are ``cutback.<name>`` for users. They are needed before
 :mod:`cutback.frontend.ops`, which defines them, is loaded."""
 
 from __future__ import annotations

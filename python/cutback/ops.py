@@ -1,4 +1,5 @@
-"""Functional operations under NumPy's names: :mod:`cutback.frontend.ops` under a shorter name."""
+"""Removed: importing it raises an ImportError that names the replacement."""
 
-from .frontend.ops import *  # noqa: F403
-from .frontend.ops import __all__ as __all__
+from .removed import message
+
+raise ImportError(message("cutback", "ops"), name="cutback.ops")

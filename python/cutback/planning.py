@@ -1,7 +1,5 @@
-"""Plans under the name that those pickled by earlier versions have for them: see ``planner``."""
+"""Removed: importing it raises an ImportError that names the replacement."""
 
-from .frontend.planning import min_cut, plan
-from .planner.plan import Entry, Plan
-from .planner.search import Best, plans
+from .removed import message
 
-__all__ = ["Best", "Entry", "Plan", "min_cut", "plan", "plans"]
+raise ImportError(message("cutback", "planning"), name="cutback.planning")

@@ -29,6 +29,17 @@ import numpy as np
 
 from . import _native
 
+__all__ = [
+    "MUST_OFFLOAD", "MUST_RECOMPUTE", "MUST_SAVE", "PREFER_OFFLOAD", "PREFER_RECOMPUTE",
+    "PREFER_SAVE", "CheckpointPolicy", "MuTwo", "Op", "Policy", "PolicyContext", "PolicyFunction",
+    "WholeGraph", "checkpoint_dots", "checkpoint_dots_with_no_batch_dims",
+    "dots_saveable", "dots_with_no_batch_dims_saveable", "everything_saveable", "mu_two",
+    "nothing_saveable", "offload_dot_with_no_batch_dims", "resolve",
+    "save_and_offload_only_these_names", "save_any_names_but_these",
+    "save_anything_except_these_names", "save_from_both_policies", "save_only_these_names",
+    "save_only_these_ops",
+]  # fmt: skip
+
 
 class CheckpointPolicy(IntEnum):
     """What to do with a value that the backward needs."""

@@ -17,6 +17,7 @@ import foreign
 from client import Driver
 from cutback import cuda, device_arrays
 from cutback.nn import functional as F
+from cutback.run.arrays import RawArray
 from foreign import Exchanged, Interface, Tensor
 
 
@@ -320,7 +321,7 @@ def test_gradients_into_arrays_that_are_given(gpu: Driver) -> None:
 
 def test_types_and_ranks(gpu: Driver) -> None:
     step = cb.compile(lambda x, y: (x.astype("f32") * 2, y + 1), argnums=None, device="cuda")
-    x = cb.RawArray(np.array([[0x3F80, 0x4000]], np.uint16))  # bf16: 1, 2
+    x = RawArray(np.array([[0x3F80, 0x4000]], np.uint16))  # bf16: 1, 2
     there = cuda.to_device(x)
     assert there.core_dtype == "bf16" and there.ndim == 2 and len(there) == 1
     with pytest.raises(AttributeError, match="bf16"):

@@ -17,7 +17,7 @@ import pytest
 
 import cutback as cb
 from client import Driver
-from cutback import functional as F
+from cutback.nn import functional as F
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 

@@ -144,7 +144,7 @@ def check_grad() -> Callable[..., None]:
 def mlp(params: Any, x: Any, y: Any) -> Any:
     """Six layers with dropout, a loss with something to recompute in it."""
     for w in params["layers"]:
-        x = cutback.functional.dropout(cutback.functional.gelu(x @ w), 0.1)
+        x = cutback.nn.functional.dropout(cutback.nn.functional.gelu(x @ w), 0.1)
     return ((x @ params["head"] - y) ** 2).mean()
 
 

@@ -341,8 +341,8 @@ class Graph:
     def compile(self, wrt: Iterable[str] = (), **options: Any) -> Executable:
         """Compiles the graph; ``wrt`` names the arguments whose gradients are wanted.
 
-        Options are those of :class:`cutback.Executable`: ``budget``, ``measure``, ``preset``,
-        ``backend``, ...
+        Options are those of :class:`cutback.run.executable.Executable`: ``budget``, ``measure``,
+        ``preset``, ``backend``, ...
         """
         names = [name for name, _ in self.inputs]
         positions = {name: i for i, name in enumerate(names)}

@@ -13,12 +13,20 @@ from typing import Any
 
 from .. import dtypes
 from ..integers import index
-from ..names import OPERATIONS
 from ..source import located
 from .graph import current
 from .tracer import Array, ArrayLike, Axis, _normalize_axis, _shape_of, common, whole
 
-__all__ = [*OPERATIONS]
+__all__ = [
+    "abs", "absolute", "add", "amax", "amin", "arange", "argmax", "astype", "broadcast_to", "clip",
+    "concatenate", "cos", "divide", "equal", "erf", "exp", "expand_dims", "floor", "full",
+    "full_like", "greater", "greater_equal", "less", "less_equal", "log", "log1p", "logical_and",
+    "logical_not", "logical_or", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply",
+    "negative", "not_equal", "ones", "ones_like", "pad", "power", "ravel", "reciprocal", "reshape",
+    "rsqrt", "sigmoid", "sign", "sin", "split", "sqrt", "square", "squeeze", "stack", "std",
+    "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "transpose", "tril",
+    "uniform", "var", "where", "zeros", "zeros_like",
+]  # fmt: skip
 
 
 def _array(x: ArrayLike) -> Array:

@@ -14,8 +14,8 @@ from ..planner.search import Progress, Request
 from ..planner.tradeoffs import Frontier
 from ..policies import Policy, WholeGraph, resolve
 from ..run.executable import Executable
+from .step import ArgNums, argnums_of
 from .tracing import Call, Traced
-from .training import ArgNums, _argnums
 
 
 def problem_of(
@@ -34,7 +34,7 @@ def problem_of(
         ValueError, TypeError: a mistake in it, or an argument that this kind does not take.
     """
     if not callable(what):
-        if args or _argnums(argnums) != (0,):
+        if args or argnums_of(argnums) != (0,):
             raise TypeError("arguments and argnums go with a function; a problem has neither")
         return problem_text(what, policy=policy, device=device, profile=profile)
     if profile is not None:
@@ -43,7 +43,7 @@ def problem_of(
         )
     whole = policy if isinstance(policy, WholeGraph) else None
     asked = None if policy is None or whole is not None else resolve(policy)
-    numbers = _argnums(argnums)
+    numbers = argnums_of(argnums)
     traced = Traced(Call(what, args, {}), numbers, asked)
     traced.finish(with_loss=bool(numbers))
     step = Executable(traced.graph, traced.wrt_positions, backend="null", device=device)
@@ -73,8 +73,14 @@ def plan(
     Args:
         what: a loss function, whose arguments follow; or a problem: a document (dict), its JSON, or
             the path of a file with it (``docs/problem.md``).
-        budget, preset, policy, device: as for :func:`cutback.compile`. A problem takes a
-            policy as text (:mod:`cutback.constraints`); both take :func:`policies.mu_two`.
+        budget, policy, device: as for :func:`cutback.compile`. A problem takes a policy as text
+            (:mod:`cutback.constraints`); both take :func:`policies.mu_two`.
+        preset: without a budget, the minimum cut that decides: least memory traffic, given what may
+            be recomputed. ``"conservative"`` recomputes what fuses; ``"aggressive"`` anything but
+            random operations and products of more than 64 operations per byte of their result (16
+            with weights: attention scores run again, layers do not); ``"shape-aware"`` compares the
+            arithmetic of an operation with its memory traffic. ``"recompute_all"`` and
+            ``"autograd"`` (what the backward reads) need no cut.
         argnums: for a function, as for :func:`cutback.compile`.
         measure: ``"arena"`` for a function, ``"live"`` for a problem, unless given.
         profile: for a problem, measured times that go before the cost model: what ``step.profile``
@@ -106,24 +112,6 @@ def plan(
     )  # fmt: skip
     text = problem_of(what, args, policy=policy, argnums=argnums, device=device, profile=profile)
     return request.plan(text)
-
-
-def min_cut(
-    f: Callable[..., Any],
-    *args: Any,
-    preset: str = "conservative",
-    policy: Policy | None = None,
-    argnums: ArgNums = 0,
-) -> Plan:
-    """The plan that a minimum cut gives without a budget: least memory traffic, given what may be
-    recomputed.
-
-    ``preset``: ``"conservative"`` (recompute what fuses), ``"aggressive"`` (anything but random
-    operations and products of more than 64 operations for a byte of their result, 16 with weights:
-    attention's scores run again, layers do not), ``"shape-aware"`` (by what its arithmetic takes
-    beside its memory traffic), ``"recompute_all"`` or ``"autograd"``.
-    """
-    return plan(f, *args, preset=preset, policy=policy, argnums=argnums)
 
 
 def frontier(

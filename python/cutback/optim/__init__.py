@@ -34,6 +34,7 @@ from .extras import Outcome
 from .factored import Adafactor
 from .layerwise import LAMB
 from .matrices import Muon, NorMuon
+from .numbers import Schedule
 from .quantized import AdamW8bit
 from .recorded import RecordingError, foreach
 from .spectral import SOAP
@@ -62,6 +63,7 @@ __all__ = [
     "RMSprop",
     "RecordingError",
     "Rprop",
+    "Schedule",
     "ScheduleFreeAdamW",
     "foreach",
 ]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ..scalars import flag, number
 from .base import Optimizer, optimizer
-from .numbers import Row, least_zero, pair
+from .numbers import Row, Scalar, least_zero, pair
 from .state import Array
 
 _ASSIGNED = "{}.{} is not assigned: write into its arrays, or use load_state_dict"
@@ -19,10 +19,10 @@ _ASSIGNED = "{}.{} is not assigned: write into its arrays, or use load_state_dic
 class Adaptive(Optimizer):
     """Options that many have."""
 
-    lr: float = 1e-3
+    lr: Scalar = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    eps: Scalar = 1e-8
+    weight_decay: Scalar = 0.0
 
 
 class Moments:
@@ -107,7 +107,7 @@ class AdamW(Adam):
 
     native = "adamw"
 
-    weight_decay: float = 1e-2
+    weight_decay: Scalar = 1e-2
 
 
 @optimizer
@@ -138,10 +138,10 @@ class SGD(Optimizer):
 
     native = "sgd"
 
-    lr: float = 1e-3
-    momentum: float = 0.0
-    dampening: float = 0.0
-    weight_decay: float = 0.0
+    lr: Scalar = 1e-3
+    momentum: Scalar = 0.0
+    dampening: Scalar = 0.0
+    weight_decay: Scalar = 0.0
     nesterov: bool = False
     _: KW_ONLY
     maximize: bool = False
@@ -205,8 +205,8 @@ class NAdam(Moments, Adaptive):
     native = "nadam"
     _squares = ("v",)
 
-    lr: float = 2e-3
-    momentum_decay: float = 4e-3
+    lr: Scalar = 2e-3
+    momentum_decay: Scalar = 4e-3
     _: KW_ONLY
     decoupled_weight_decay: bool = False
     maximize: bool = False
@@ -237,13 +237,13 @@ class AdEMAMix(Moments, Optimizer):
     _n_betas = 3
     _squares = ("v",)
 
-    lr: float = 1e-3
+    lr: Scalar = 1e-3
     betas: tuple[float, float, float] = (0.9, 0.999, 0.9999)
-    alpha: float = 5.0
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    alpha_warmup: float = 0
-    beta3_warmup: float = 0
+    alpha: Scalar = 5.0
+    eps: Scalar = 1e-8
+    weight_decay: Scalar = 0.0
+    alpha_warmup: Scalar = 0
+    beta3_warmup: Scalar = 0
     _: KW_ONLY
     maximize: bool = False
 
@@ -271,7 +271,7 @@ class ADOPT(Moments, Adaptive):
     _squares = ("v",)
 
     betas: tuple[float, float] = (0.9, 0.9999)
-    eps: float = 1e-6
+    eps: Scalar = 1e-6
     _: KW_ONLY
     decoupled_weight_decay: bool = False
     clip: bool = True
@@ -297,7 +297,7 @@ class Adamax(Adaptive):
     native = "adamax"
     _squares = ("u",)
 
-    lr: float = 2e-3
+    lr: Scalar = 2e-3
     _: KW_ONLY
     maximize: bool = False
 
@@ -322,11 +322,11 @@ class Adagrad(Optimizer):
     native = "adagrad"
     _squares = ("sum",)
 
-    lr: float = 1e-2
-    lr_decay: float = 0.0
-    weight_decay: float = 0.0
-    initial_accumulator_value: float = 0.0
-    eps: float = 1e-10
+    lr: Scalar = 1e-2
+    lr_decay: Scalar = 0.0
+    weight_decay: Scalar = 0.0
+    initial_accumulator_value: Scalar = 0.0
+    eps: Scalar = 1e-10
     _: KW_ONLY
     maximize: bool = False
 
@@ -352,10 +352,10 @@ class Adadelta(Optimizer):
     native = "adadelta"
     _squares = ("square_avg", "acc_delta")
 
-    lr: float = 1.0
-    rho: float = 0.9
-    eps: float = 1e-6
-    weight_decay: float = 0.0
+    lr: Scalar = 1.0
+    rho: Scalar = 0.9
+    eps: Scalar = 1e-6
+    weight_decay: Scalar = 0.0
     _: KW_ONLY
     maximize: bool = False
 
@@ -391,11 +391,11 @@ class RMSprop(Optimizer):
     _for_all = ("centered",)
     _squares = ("square_avg",)
 
-    lr: float = 1e-2
-    alpha: float = 0.99
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    momentum: float = 0.0
+    lr: Scalar = 1e-2
+    alpha: Scalar = 0.99
+    eps: Scalar = 1e-8
+    weight_decay: Scalar = 0.0
+    momentum: Scalar = 0.0
     centered: bool = False
     _: KW_ONLY
     maximize: bool = False
@@ -426,9 +426,9 @@ class Lion(Optimizer):
 
     native = "lion"
 
-    lr: float = 1e-4
+    lr: Scalar = 1e-4
     betas: tuple[float, float] = (0.9, 0.99)
-    weight_decay: float = 0.0
+    weight_decay: Scalar = 0.0
     _: KW_ONLY
     maximize: bool = False
 
@@ -457,7 +457,7 @@ class Rprop(Optimizer):
     native = "rprop"
     _squares = ("step_size",)
 
-    lr: float = 1e-2
+    lr: Scalar = 1e-2
     etas: tuple[float, float] = (0.5, 1.2)
     step_sizes: tuple[float, float] = (1e-6, 50.0)
     _: KW_ONLY

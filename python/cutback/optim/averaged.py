@@ -9,6 +9,7 @@ from typing import Any
 from .. import tree
 from .algorithms import Adaptive
 from .base import Optimizer, optimizer
+from .numbers import Scalar
 
 
 @optimizer
@@ -34,11 +35,11 @@ class ASGD(Optimizer):
 
     native = "asgd"
 
-    lr: float = 1e-2
-    lambd: float = 1e-4
-    alpha: float = 0.75
-    t0: float = 1e6
-    weight_decay: float = 0.0
+    lr: Scalar = 1e-2
+    lambd: Scalar = 1e-4
+    alpha: Scalar = 0.75
+    t0: Scalar = 1e6
+    weight_decay: Scalar = 0.0
     _: KW_ONLY
     maximize: bool = False
 
@@ -73,10 +74,10 @@ class ScheduleFreeAdamW(Adaptive):
     native = "schedule_free"
     _squares = ("v",)
 
-    lr: float = 2.5e-3
-    warmup_steps: float = 0
-    r: float = 0.0
-    weight_lr_power: float = 2.0
+    lr: Scalar = 2.5e-3
+    warmup_steps: Scalar = 0
+    r: Scalar = 0.0
+    weight_lr_power: Scalar = 2.0
     _: KW_ONLY
     maximize: bool = False
 

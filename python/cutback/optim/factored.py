@@ -8,7 +8,7 @@ from typing import Any
 
 from ..scalars import flag, number
 from .base import Optimizer, optimizer
-from .numbers import Row, least_zero
+from .numbers import Row, Scalar, least_zero
 
 
 def adafactor_row(owner: str, options: Mapping[str, Any]) -> Row:
@@ -71,11 +71,11 @@ class Adafactor(Optimizer):
     native = "adafactor"
     _squares = ("row_var", "col_var", "variance")
 
-    lr: float = 1e-2
-    beta2_decay: float = -0.8
+    lr: Scalar = 1e-2
+    beta2_decay: Scalar = -0.8
     eps: tuple[float | None, float] = (None, 1e-3)
-    d: float = 1.0
-    weight_decay: float = 0.0
+    d: Scalar = 1.0
+    weight_decay: Scalar = 0.0
     _: KW_ONLY
     maximize: bool = False
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..integers import integer
 from ..scalars import number
 from .base import Optimizer, optimizer
-from .numbers import Row
+from .numbers import Row, Scalar
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ADJUST = {None: 0.0, "original": 0.0, "match_rms_adamw": 1.0}
@@ -87,12 +87,12 @@ class Muon(_Orthogonal):
 
     native = "muon"
 
-    lr: float = 1e-3
-    weight_decay: float = 0.1
-    momentum: float = 0.95
+    lr: Scalar = 1e-3
+    weight_decay: Scalar = 0.1
+    momentum: Scalar = 0.95
     nesterov: bool = True
     ns_coefficients: tuple[float, float, float] = COEFFICIENTS
-    eps: float = 1e-7
+    eps: Scalar = 1e-7
     ns_steps: int = 5
     adjust_lr_fn: str | None = None
 
@@ -123,13 +123,13 @@ class NorMuon(_Orthogonal):
     native = "normuon"
     _squares = ("v",)
 
-    lr: float = 1e-3
-    weight_decay: float = 0.1
-    momentum: float = 0.95
+    lr: Scalar = 1e-3
+    weight_decay: Scalar = 0.1
+    momentum: Scalar = 0.95
     nesterov: bool = False
     ns_coefficients: tuple[float, float, float] = COEFFICIENTS
-    eps: float = 1e-7
+    eps: Scalar = 1e-7
     ns_steps: int = 5
     _: KW_ONLY
-    beta2: float = 0.95
-    row_eps: float = 1e-8
+    beta2: Scalar = 0.95
+    row_eps: Scalar = 1e-8

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ..scalars import number
+
+Schedule = Callable[[int], float]
+"""A hyper-parameter that changes: a function of the number of steps taken so far."""
+
+Scalar = float | Schedule
+"""A hyper-parameter as users write it."""
 
 Row = tuple[float, ...]
 """The hyper-parameters of a group in the core's order."""

@@ -11,6 +11,7 @@ import numpy as np
 from .algorithms import Adaptive
 from .base import optimizer
 from .codes import STATES, VERSION, check_scales, check_version, converted, is_version_1
+from .numbers import Scalar
 from .state import Array, State
 
 
@@ -38,7 +39,7 @@ class AdamW8bit(Adaptive):
     native = "adamw_8bit"
     _squares = ("m_scale", "v_scale")
 
-    weight_decay: float = 1e-2
+    weight_decay: Scalar = 1e-2
     _: KW_ONLY
     maximize: bool = False
 

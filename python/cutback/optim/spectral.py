@@ -10,7 +10,7 @@ from ..integers import integer
 from ..scalars import number
 from .algorithms import Moments
 from .base import Optimizer, optimizer
-from .numbers import Row
+from .numbers import Row, Scalar
 
 
 def soap_row(owner: str, given: Row, options: Mapping[str, Any], most_side: int) -> Row:
@@ -67,11 +67,11 @@ class SOAP(Moments, Optimizer):
     _squares = ("v",)
     _for_all = ("max_precond_dim",)
 
-    lr: float = 3e-3
+    lr: Scalar = 3e-3
     betas: tuple[float, float] = (0.95, 0.95)
-    shampoo_beta: float = -1
-    eps: float = 1e-8
-    weight_decay: float = 1e-2
+    shampoo_beta: Scalar = -1
+    eps: Scalar = 1e-8
+    weight_decay: Scalar = 1e-2
     precondition_frequency: int = 10
     _: KW_ONLY
     max_precond_dim: int = 10_000

@@ -1,10 +1,15 @@
-"""Pictures of plans: the memory timeline, the joint graph as a ladder, the table of saved values,
-the HTML report.
+"""Pictures of plans: the memory timeline, the joint graph, tables of saved values, the HTML report.
 
-Everything is drawn from the JSON documents of a problem and a plan (`docs/problem.md`), so a plan
-made elsewhere can be looked at too. Nothing here needs more than NumPy. Imports the modules beside
-the folders alone; ``planner`` asks for pages. Start at ``page.py``, then ``model.py``.
+>>> plan.report("plan.html")  # the whole report
+>>> picture = cutback.report.read(plan.problem, plan.document)
+>>> svg = cutback.report.timeline_svg(picture)  # one picture of it
+
+Everything is drawn from the documents of a problem and a plan (``docs/problem.md``), so plans made
+elsewhere can be shown too. Nothing but NumPy is needed.
 """
+
+# Imports only the modules next to the folders; planner asks for pages. Start at page.py, then
+# model.py.
 
 from __future__ import annotations
 

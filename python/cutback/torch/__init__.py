@@ -14,56 +14,55 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from . import hooks, optim
+from . import hooks, optim, rerun
 from .eager.contexts import checkpoint_contexts
 from .eager.regions import checkpoint, checkpoint_plan, checkpoint_sequential
-from .graph.rerunnable import declare, why_once
 from .memory import MemoryTracker
 
-if not hooks.missing():
-    from .compiler.compiling import Compiled, compile
+if TYPE_CHECKING or not hooks.missing():
+    from . import mutwo
+    from .compiler.compiling import Compiled
+    from .compiler.compiling import compile as compile
     from .compiler.partition import Partitioner
     from .compiler.scratch import AllocatorStats
     from .graph.graphs import UnsupportedGraphError
     from .graph.statistics import load as load_profile
     from .profiler.batches import MaxBatch, max_batch
-    from .profiler.mutwo import Pipeline, Selection, mu_two, select
     from .profiler.profiling import Profile, profile
     from .profiler.tracing import TracedStep, trace
-else:
 
-    def __getattr__(name: str) -> Any:
-        """What a PyTorch of another version cannot do says so when it is asked for."""
-        if name in __all__:
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Names that this PyTorch's version cannot support, or that were removed, say so."""
+        if name in (*__all__, "compile"):
             hooks.check()
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ..removed import missing
+
+        raise missing(__name__, name)
 
 
+# Without `compile`, which would hide the builtin after a star import.
 __all__ = [
     "AllocatorStats",
     "Compiled",
     "MaxBatch",
     "MemoryTracker",
     "Partitioner",
-    "Pipeline",
     "Profile",
-    "Selection",
     "TracedStep",
     "UnsupportedGraphError",
     "checkpoint",
     "checkpoint_contexts",
     "checkpoint_plan",
     "checkpoint_sequential",
-    "compile",
-    "declare",
     "load_profile",
     "max_batch",
-    "mu_two",
+    "mutwo",
     "optim",
     "profile",
-    "select",
+    "rerun",
     "trace",
-    "why_once",
 ]

@@ -19,8 +19,7 @@ def printed(code: str) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    ["constraints", "devices", "files", "functional", "nn", "ops", "optim", "policies", "report",
-     "tree"],
+    ["constraints", "devices", "files", "nn", "optim", "policies", "report", "tree"],
 )  # fmt: skip
 def test_a_documented_module_is_there(name: str) -> None:
     assert printed(f"import cutback; print(cutback.{name}.__name__)").startswith("cutback.")

@@ -29,7 +29,7 @@ VOID = {"meta", "br", "img", "link"}
 
 def layers(params, x):
     for w in params:
-        x = cutback.functional.gelu(cutback.functional.layer_norm(x) @ w)
+        x = cutback.nn.functional.gelu(cutback.nn.functional.layer_norm(x) @ w)
     return (x * x).mean()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import importlib
 import json
 import re
 import subprocess
@@ -15,6 +17,7 @@ import pytest
 import cutback
 from cutback import names
 from cutback.frontend import ops
+from cutback.removed import REPLACEMENTS
 
 FACE = Path(cutback.__file__)
 
@@ -79,7 +82,7 @@ def test_a_name_loads_its_own_part_alone(wanted: str, others: set[str]) -> None:
 
 
 def test_what_is_loaded_late_is_what_type_checkers_see() -> None:
-    assert promised() == {**cutback._HOMES, **cutback._MODULES}
+    assert promised() == {**cutback._HOMES, **{name: name for name in cutback._MODULES}}
     assert promised().keys() | {
         "BudgetError", "__version__", "get_num_threads", "release_memory", "set_num_threads",
     } >= set(cutback.__all__)  # fmt: skip
@@ -91,8 +94,8 @@ def test_the_operations_are_those_of_their_module() -> None:
         for name, value in vars(ops).items()
         if getattr(value, "__module__", None) == ops.__name__ and not name.startswith("_")
     }
-    assert len(names.OPERATIONS) == len(set(names.OPERATIONS))
-    assert set(ops.__all__) == defined
+    assert len(ops.__all__) == len(set(ops.__all__))
+    assert set(ops.__all__) == set(names.OPERATIONS) == defined
 
 
 @pytest.mark.parametrize("home", sorted(set(promised().values())))
@@ -108,9 +111,51 @@ def test_each_name_is_found_by_who_asks_for_nothing_else(home: str) -> None:
 
 def test_a_star_brings_all_public_names() -> None:
     code = "space = {}\nexec('from cutback import *', space)\ndel space['__builtins__']"
-    assert (
-        told(f"{code}\nprint(json.dumps(sorted(space)))") == sorted(cutback.__all__) == dir(cutback)
-    )
+    assert told(f"{code}\nprint(json.dumps(sorted(space)))") == sorted(cutback.__all__)
+    shadowing = {"abs", "compile", "max", "min", "sum"}
+    assert {*cutback.__all__} | shadowing == {*dir(cutback)}
+    assert {*cutback.__all__} >= {*ops.__all__} - shadowing
+
+
+def public_modules() -> list[str]:
+    """The package and the modules whose names users import."""
+    inside = "constraints devices files nn nn.functional optim policies report torch torch.mutwo"
+    return ["cutback", *(f"cutback.{name}" for name in (*inside.split(), "torch.rerun"))]
+
+
+@pytest.mark.parametrize("module", public_modules())
+def test_a_star_hides_no_builtin(module: str) -> None:
+    if module.startswith("cutback.torch"):
+        pytest.importorskip("torch")
+    public = importlib.import_module(module).__all__
+    assert len(public) == len(set(public))
+    assert not set(public) & set(dir(builtins))
+
+
+REMOVED = [
+    (module, name, use) for module, table in REPLACEMENTS.items() for name, use in table.items()
+]
+
+
+@pytest.mark.parametrize(("module", "name", "use"), REMOVED)
+def test_a_removed_name_says_what_to_use(module: str, name: str, use: str) -> None:
+    if module == "cutback.torch":
+        pytest.importorskip("torch")
+    text = re.escape(f"{module}.{name} was removed: use {use}")
+    face = importlib.import_module(module)
+    with pytest.raises(AttributeError, match=text):
+        getattr(face, name)
+    assert not hasattr(face, name) and name not in dir(face)
+    with pytest.raises(ImportError, match=text):
+        exec(f"from {module} import {name}")
+    if name in ("functional", "ops", "planning"):
+        with pytest.raises(ImportError, match=text):
+            importlib.import_module(f"{module}.{name}")
+
+
+def test_other_missing_names_are_ordinary_errors() -> None:
+    with pytest.raises(ImportError, match="cannot import name 'dance'"):
+        from cutback import dance  # noqa: F401
 
 
 def test_help_shows_what_is_loaded_late() -> None:

@@ -15,6 +15,7 @@ import pytest
 import cutback
 from cutback import dtypes
 from cutback.frontend.tracing import Call, constant_key
+from cutback.run.arrays import RawArray
 
 X = np.arange(4, dtype=np.float32)
 
@@ -63,7 +64,7 @@ def test_numpy_takes_the_dtype_of_a_traced_array(name):
 
 
 def test_bf16():
-    inside = dtype_inside(cutback.RawArray(np.zeros(3, np.uint16)))
+    inside = dtype_inside(RawArray(np.zeros(3, np.uint16)))
     assert inside == "bf16" and inside == "bfloat16" and inside != np.uint16
     assert (inside.name, inside.kind, inside.itemsize) == ("bfloat16", "f", 2)
 

@@ -12,6 +12,7 @@ import pytest
 import cutback
 from cutback import _native, dtypes
 from cutback.run import arrays
+from cutback.run.arrays import RawArray
 
 
 class Tensor:
@@ -90,7 +91,7 @@ def test_what_cannot_be_imported():
 
 def test_export_round_trip():
     bits = np.array([[0x3F80, 0x4000]], np.uint16)  # 1.0, 2.0
-    raw = cutback.RawArray(bits)
+    raw = RawArray(bits)
     assert raw.shape == (1, 2) and raw.__dlpack_device__() == (1, 0)
     np.testing.assert_array_equal(raw.astype(np.float64), [[1, 2]])
     got, dtype = _native.from_dlpack(raw, "raw")
@@ -122,9 +123,9 @@ def test_bf16_without_ml_dtypes(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     dtypes.bfloat16.cache_clear()
     try:
-        x = cutback.RawArray(np.array([0x3F80, 0x4020], np.uint16))
+        x = RawArray(np.array([0x3F80, 0x4020], np.uint16))
         y = cutback.compile(lambda x: x * 2, argnums=None)(x)
-        assert isinstance(y, cutback.RawArray)
+        assert isinstance(y, RawArray)
         np.testing.assert_array_equal(y.astype(np.float32), [2, 5])
         np.testing.assert_array_equal(
             cutback.compile(lambda x: x.astype("f32"), argnums=None)(y), [2, 5]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import cutback
-import cutback.functional as F
+import cutback.nn.functional as F
 
 A = np.ones((4, 3))
 B = np.ones((5, 3))

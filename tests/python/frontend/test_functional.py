@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cutback
-import cutback.functional as F
+import cutback.nn.functional as F
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((4, 6))

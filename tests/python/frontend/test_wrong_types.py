@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 import cutback
-from cutback import functional as F
 from cutback import policies
+from cutback.frontend import ops
+from cutback.nn import functional as F
+from cutback.run.arrays import RawArray
 
 W = {"a": np.full((4, 4), 0.5), "b": np.full((4, 4), 0.25)}
 X = np.ones((4, 4))
@@ -120,9 +122,6 @@ CALLS = {  # name: (function, positional arguments, keyword arguments)
         {k: PLAN_OPTIONS[k] for k in ("measure", "preset", "policy", "device", "time_limit",
                                       "progress")},
     ),
-    "min_cut": (
-        cutback.min_cut, (loss, W, X), {"preset": "autograd", "policy": None, "argnums": 0},
-    ),
     "frontier": (
         cutback.frontier, (loss, W, X),
         {"preset": "recompute_all", "policy": None, "argnums": 0, "device": "cpu"},
@@ -136,7 +135,6 @@ CALLS = {  # name: (function, positional arguments, keyword arguments)
     "step": (run, (), {"args": (W, X), "out": None, "rng_step": 0}),
     "value_and_grad": (cutback.value_and_grad, (loss,), {"argnums": 0, "has_aux": False}),
     "trace": (cutback.trace, (loss, W, X), {"argnums": None, "policy": None}),
-    "example": (cutback.example, ((2, 3),), {"dtype": "f4"}),
     "checkpoint": (
         lambda *a, **k: cutback.trace(lambda p, x: cutback.checkpoint(*a, **k)(loss)(p, x), W, X)
         if not a else cutback.trace(cutback.checkpoint(*a, **k), W, X),
@@ -153,7 +151,7 @@ CALLS = {  # name: (function, positional arguments, keyword arguments)
          "maximize": False, "groups": ()},
     ),
     "set_num_threads": (cutback.set_num_threads, (cutback.get_num_threads(),), {}),
-    "RawArray": (cutback.RawArray, (np.zeros(3, np.uint16),), {}),
+    "RawArray": (RawArray, (np.zeros(3, np.uint16),), {}),
     "Graph.input": (graph_call("input"), ("z", (2,)), {"dtype": "f32", "role": "data"}),
     "Graph.op": (graph_call("op"), ("add", np.ones(2), np.ones(2)), {}),
     "Graph.op attributes": (graph_call("op"), ("sum", np.ones(2)), {"axes": (0,), "keepdims": 0}),
@@ -205,7 +203,7 @@ EXAMPLES = {  # of the operations: arguments that fit
 
 def operations():
     """Each operation of the package with arguments that fit."""
-    for module in (cutback.ops, F):
+    for module in (ops, F):
         for name in module.__all__:
             function = getattr(module, name)
             if not callable(function) or isinstance(function, type):

@@ -251,7 +251,7 @@ def slow_mu_two(problem, target):
 
 def layers(params, x):
     for w in params:
-        x = cutback.functional.gelu(cutback.functional.layer_norm(x) @ w)
+        x = cutback.nn.functional.gelu(cutback.nn.functional.layer_norm(x) @ w)
     return (x * x).mean()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import cutback
 from cutback import _native, cli, devices
-from cutback import functional as F
+from cutback.nn import functional as F
 
 TESTS = Path(__file__).parents[2]
 PROBLEMS = sorted((TESTS / "data" / "problems").glob("*.json*"))

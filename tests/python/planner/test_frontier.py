@@ -92,7 +92,7 @@ def test_baselines_lie_above(model):
     args = (model.params(), *model.data())
     frontier = cutback.frontier(model.loss, *args)
     for name, row in frontier.baselines.items():
-        plan = cutback.min_cut(model.loss, *args, preset=name)
+        plan = cutback.plan(model.loss, *args, preset=name)
         assert plan.numbers["saved_bytes"] == row.saved_bytes >= frontier.saved_bytes[0]
         assert plan.numbers["time_ps"] == row.time_ps >= frontier.bound_ps[frontier.at(row[0])]
 

@@ -13,7 +13,7 @@ import pytest
 
 import cutback
 from cutback import _native
-from cutback import functional as F
+from cutback.nn import functional as F
 
 
 @pytest.fixture(params=[None, 0.6, "min"])
@@ -55,13 +55,13 @@ def test_min_cut_saves_less_than_autograd(model):
     args = (model.params(), *model.data())
     everything = cutback.plan(model.loss, *args)
     for preset in ("conservative", "aggressive", "recompute_all"):
-        cut = cutback.min_cut(model.loss, *args, preset=preset)
+        cut = cutback.plan(model.loss, *args, preset=preset)
         assert cut.numbers["saved_bytes"] <= everything.numbers["saved_bytes"]
         assert cut.document["preset"] == preset
 
 
 def test_arguments_may_be_examples_without_memory():
-    x = cutback.example((10_000, 10_000))
+    x = np.broadcast_to(np.float32(0), (10_000, 10_000))
     assert x.nbytes == 400_000_000 and x.strides == (0, 0)
     plan = cutback.plan(lambda w, x: cutback.tanh(x @ w).mean(), x, x)
     assert plan.numbers["saved_bytes"] == 400_000_000
@@ -127,16 +127,6 @@ def test_plans_can_be_copied_and_pickled():
         assert plan.entries == step.plan.entries
     again = cutback.value_and_grad(step.function, plan=pickle.loads(pickle.dumps(step.plan)))
     np.testing.assert_array_equal(again(np.ones(3))[1], step(np.ones(3))[1])
-
-
-def test_pickles_of_earlier_versions_are_read():
-    """They name the module that plans were in."""
-    step = cutback.value_and_grad(lambda x: (cutback.tanh(x) ** 2).sum())
-    step(np.ones(3))
-    now = pickle.dumps(step.plan, protocol=0)
-    old = now.replace(b"ccutback.planner.plan\nPlan\n", b"ccutback.planning\nPlan\n")
-    assert old != now
-    assert pickle.loads(old).explain() == step.plan.explain()
 
 
 PROBLEMS = sorted((Path(__file__).parents[2] / "data" / "problems").glob("*.json.gz"))

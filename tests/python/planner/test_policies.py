@@ -148,7 +148,7 @@ def test_policies_and_budgets_together(budget):
 
 
 def test_dropout_in_a_region_has_one_mask():
-    drop = cutback.functional.dropout
+    drop = cutback.nn.functional.dropout
 
     def loss(params, x):
         for w in params.values():
@@ -185,7 +185,7 @@ def test_a_policy_must_return_a_policy():
 def test_contradictions_name_both_sides():
     def loss(params, x):
         h = x @ params["w0"]
-        return (cutback.functional.dropout(h, 0.5) ** 2).mean()
+        return (cutback.nn.functional.dropout(h, 0.5) ** 2).mean()
 
     always = CheckpointPolicy.MUST_RECOMPUTE
     _, values = gradients(loss, policy=always)

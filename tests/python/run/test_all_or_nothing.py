@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import cutback
-import cutback.functional as F
+import cutback.nn.functional as F
 
 
 def make(width=48):
@@ -247,13 +247,14 @@ def test_fork_while_another_thread_runs_a_step():
     """In the child the running step refuses, others work, and nothing waits for ever."""
     code = """
         import os, signal, threading, time, numpy as np, cutback
+        from cutback.run.executable import Executable
         x = np.eye(200)
         def many(x):
             for _ in range(12):
                 x = cutback.sin(x @ x)
             return x.sum()
         busy, other = cutback.compile(many, argnums=None), cutback.compile(many, argnums=None)
-        traced = cutback.Executable(cutback.trace(many, x).graph)
+        traced = Executable(cutback.trace(many, x).graph)
         want = other(x)
         busy(x), traced(x)
         stop = threading.Event()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import cutback
-import cutback.functional as F
+import cutback.nn.functional as F
 
 EPS = 1e-3
 SHAPES = (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cutback
-import cutback.functional as F
+import cutback.nn.functional as F
 
 SHAPES = (
     (64,),

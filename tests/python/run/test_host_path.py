@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import cutback as cb
+from cutback.run.executable import Executable
 
 Array = np.ndarray[Any, Any]
 Loss = Callable[..., Any]
@@ -426,7 +427,7 @@ def test_stats_tell_what_the_call_took() -> None:
     assert step.prepare(flat(100)).stats is None
     step(flat(100))
     assert 0 < step.stats.seconds <= step.stats.call_seconds
-    run = cb.Executable(step.traced.graph, [0], backend="cpu")
+    run = Executable(step.traced.graph, [0], backend="cpu")
     run(*flat(100))
     assert 0 < run.stats.seconds <= run.stats.call_seconds
 

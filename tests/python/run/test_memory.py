@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import cutback
-import cutback.functional as F
+import cutback.nn.functional as F
 from cutback import _native
+from cutback.run.arrays import RawArray
+from cutback.run.executable import Executable
 
 pytestmark = pytest.mark.plans_unchecked
 
@@ -73,7 +75,7 @@ def test_plan_and_lower(budget, dense):
     traced = cutback.trace(loss, PARAMS, X, Y)
 
     def work():
-        step = cutback.Executable(traced.graph, [0], budget=budget, keep_gradients=True)
+        step = Executable(traced.graph, [0], budget=budget, keep_gradients=True)
         step.text("plan")
 
     assert sweep(work, dense) > 50
@@ -93,7 +95,7 @@ def test_an_arena_that_cannot_be_had_names_a_way_out():
     for budget in (None, 0.9):
         said = [""]
         for n in range(1, 100):
-            executable = cutback.Executable(graph, [0], budget=budget)
+            executable = Executable(graph, [0], budget=budget)
             _native.fail_alloc(n)
             try:
                 executable(*arrays)
@@ -224,7 +226,7 @@ def mistakes():
         with pytest.raises((ValueError, TypeError, AttributeError, OverflowError)):
             bad()
     _native.from_dlpack(array, "x")
-    cutback.RawArray(np.zeros(3, np.uint16)).__dlpack__()
+    RawArray(np.zeros(3, np.uint16)).__dlpack__()
     cutback.value_and_grad(lambda w: (w * w).sum(), optimizer=None)(array)
     _native.op_table(), _native.machine(), _native.memory()
 

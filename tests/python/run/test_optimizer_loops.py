@@ -11,7 +11,7 @@ from cutback import optim
 
 
 def loss(params, x, y):
-    hidden = cutback.functional.relu(x @ params["first"])
+    hidden = cutback.nn.functional.relu(x @ params["first"])
     return ((hidden @ params["second"] - y) ** 2).mean()
 
 

@@ -91,8 +91,8 @@ def test_a_step_in_groups_is_profiled_by_its_operations(options):
 
     def loss(weights, x):
         for w in weights:
-            h = cutback.functional.softmax(cutback.functional.gelu(x @ w + 1.0))
-            x = x + h / cutback.functional.sigmoid(h)
+            h = cutback.nn.functional.softmax(cutback.nn.functional.gelu(x @ w + 1.0))
+            x = x + h / cutback.nn.functional.sigmoid(h)
         return (x * x).sum()
 
     args = [np.full((64, 64), 0.01, np.float32)] * 3, np.ones((64, 64), np.float32)

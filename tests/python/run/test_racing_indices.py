@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import cutback
-import cutback.functional as F
+import cutback.nn.functional as F
+from cutback.run.executable import Executable
 
 ROUNDS = 6
 WILD = 1 << 40
@@ -128,7 +129,7 @@ def test_a_wild_index_leaves_the_output_alone(name, backend):
     good = np.ascontiguousarray(good[:3000])
     table = table[: len(good)].copy() if len(table) > 50 else table
     graph = cutback.trace(function, table, good).graph
-    run = cutback.Executable(graph, backend=backend)
+    run = Executable(graph, backend=backend)
     outputs = run.outputs()
     for array in outputs:
         array[...] = 7

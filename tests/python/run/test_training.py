@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cutback
-import cutback.functional as F
+import cutback.nn.functional as F
 
 BUDGETS = [None, 1.0, 0.7, "0.5x", "min"]
 

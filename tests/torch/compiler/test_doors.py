@@ -531,7 +531,7 @@ def test_what_is_true_or_false_takes_nothing_else(odd: Any) -> None:
         "cse=.": lambda: ct.trace(model, x, cse=odd),
         "dynamic=": lambda: ct.trace(model, x, dynamic=odd),
         "offload": lambda: ct.checkpoint(model, x, policy_fn=[torch.ops.aten.mm], offload=odd),
-        "swap": lambda: ct.select(None, swap=odd),
+        "swap": lambda: ct.mutwo.select(None, swap=odd),
         "use_reentrant": lambda: ct.checkpoint(model, x, use_reentrant=odd),
         "early_stop": lambda: ct.checkpoint(model, x, early_stop=odd),
     }

@@ -123,7 +123,7 @@ CASES = [
 def nothing_declared() -> Iterator[None]:
     yield
     for name in ("plain", "decorated", "unsteady", "unfaked", "everyone", "route"):
-        ct.declare(getattr(OPS, name), rerunnable=None)
+        ct.rerun.declare(getattr(OPS, name), rerunnable=None)
 
 
 def chain(op: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -198,9 +198,9 @@ def test_what_is_declared_goes_first(
 ) -> None:
     op = getattr(OPS, name)
     plain, _ = step(chain(op), name)
-    ct.declare(op, rerunnable=not said)
-    ct.declare(decorated if name == "decorated" else op.default, rerunnable=said)
-    assert (ct.why_once(op) is None) == again
+    ct.rerun.declare(op, rerunnable=not said)
+    ct.rerun.declare(decorated if name == "decorated" else op.default, rerunnable=said)
+    assert (ct.rerun.why_once(op) is None) == again
     found, runs = step(way(chain(op)), name)
     assert same_bits(found, plain)
     assert runs > LAYERS if again else runs == LAYERS
@@ -211,7 +211,7 @@ def test_an_op_without_a_fake_kernel_is_held(way: Any, same_bits: Callable[..., 
     """A graph cannot have it at all; an eager region can."""
     plain, _ = step(chain(OPS.unfaked), "unfaked")
     for said, again in ((None, False), (True, True)):
-        ct.declare(OPS.unfaked, rerunnable=said)
+        ct.rerun.declare(OPS.unfaked, rerunnable=said)
         found, runs = step(way(chain(OPS.unfaked)), "unfaked")
         assert same_bits(found, plain)
         assert runs > LAYERS if again else runs == LAYERS
@@ -237,10 +237,10 @@ def test_reasons() -> None:
         "making": "it reads no tensor: what it returns comes from elsewhere",
         "writing_": "by its name it writes into an argument",
     }  # fmt: skip
-    assert {name: ct.why_once(getattr(OPS, name)) for name in reasons} == reasons
-    ct.declare(OPS.plain, rerunnable=False)
-    assert ct.why_once(OPS.plain) == "it is declared not to be rerunnable"
-    assert ct.why_once(torch.ops._c10d_functional.wait_tensor) == "it communicates"
+    assert {name: ct.rerun.why_once(getattr(OPS, name)) for name in reasons} == reasons
+    ct.rerun.declare(OPS.plain, rerunnable=False)
+    assert ct.rerun.why_once(OPS.plain) == "it is declared not to be rerunnable"
+    assert ct.rerun.why_once(torch.ops._c10d_functional.wait_tensor) == "it communicates"
     opaque = held_because(torch.ops.higher_order.cond)
     assert opaque == "it is a higher-order operator: nothing says what it does inside"
 
@@ -248,33 +248,33 @@ def test_reasons() -> None:
 def test_what_cannot_be_declared() -> None:
     for name in ("seeded", "acting", "lying", "filling", "counting", "telling", "writing_"):
         op = getattr(OPS, name)
-        why = ct.why_once(op)
+        why = ct.rerun.why_once(op)
         text = re.escape(f"{name}.default cannot be declared rerunnable: {why}")
         with pytest.raises(ValueError, match=text):
-            ct.declare(op, rerunnable=True)
-        assert ct.why_once(op) == why
-        ct.declare(op, rerunnable=False)  # which it is anyway
-        assert ct.why_once(op) == why
-        ct.declare(op, rerunnable=None)
+            ct.rerun.declare(op, rerunnable=True)
+        assert ct.rerun.why_once(op) == why
+        ct.rerun.declare(op, rerunnable=False)  # which it is anyway
+        assert ct.rerun.why_once(op) == why
+        ct.rerun.declare(op, rerunnable=None)
     with pytest.raises(ValueError, match="is PyTorch's own"):
-        ct.declare(torch.ops.aten.mm.default, rerunnable=False)
+        ct.rerun.declare(torch.ops.aten.mm.default, rerunnable=False)
     for none in (torch.sin, "cutback_again::plain", torch.ops.higher_order.cond):
         with pytest.raises(TypeError, match="is no op of a library"):
-            ct.declare(none, rerunnable=True)
-    before = ct.why_once(OPS.plain)
+            ct.rerun.declare(none, rerunnable=True)
+    before = ct.rerun.why_once(OPS.plain)
     for wrong in ("False", 0, 1, [], torch.tensor(True)):
         with pytest.raises(TypeError, match="is not True, False or None"):
-            ct.declare(OPS.plain, rerunnable=wrong)
-    assert ct.why_once(OPS.plain) == before
+            ct.rerun.declare(OPS.plain, rerunnable=wrong)
+    assert ct.rerun.why_once(OPS.plain) == before
 
 
 def test_kept_plans_ask_again() -> None:
     """PyTorch's cache of compiled code is not asked for code of other declarations."""
     partitioner = ct.Partitioner(budget=0.5)
     before = partitioner.uuid()
-    ct.declare(OPS.plain, rerunnable=False)
+    ct.rerun.declare(OPS.plain, rerunnable=False)
     assert partitioner.uuid() != before
-    ct.declare(OPS.plain, rerunnable=None)
+    ct.rerun.declare(OPS.plain, rerunnable=None)
     assert partitioner.uuid() == before
 
 
@@ -282,7 +282,7 @@ def test_kept_plans_ask_again() -> None:
 def test_routes_are_not_taken_anew(said: bool | None) -> None:
     """An op that makes integers of numbers may choose: where bits may differ it runs once, unless
     the user says that it is not so."""
-    ct.declare(OPS.route, rerunnable=said)
+    ct.rerun.declare(OPS.route, rerunnable=said)
 
     def f(x: Any) -> Any:
         h = x.sin().exp()
@@ -338,7 +338,7 @@ def test_graphs_of_such_ops(same_bits: Callable[..., bool]) -> None:
     assert sum("plain" in op["kind"] for op in document["ops"]) == 2
     run = compiled(chain(OPS.plain))
     before, runs = step(run, "plain")
-    ct.declare(OPS.plain, rerunnable=False)
+    ct.rerun.declare(OPS.plain, rerunnable=False)
     after, same = step(run, "plain")
     assert same == runs > LAYERS and same_bits(after, before)
 

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import cutback
-import cutback.functional as F
+import cutback.nn.functional as F
 from cutback import _native
 
 TF = torch.nn.functional

@@ -45,7 +45,7 @@ def test_pipeline(
     if swap:  # whether anything is swapped depends on the times
         measure = mutwo.profile
         monkeypatch.setattr(mutwo, "profile", lambda *a, **k: given_times(measure(*a, **k)))
-    done = ct.mu_two(
+    done = ct.mutwo.mu_two(
         model, *inputs, saved=0.3 if swap else 0.5, rule=rule, swap=swap, runs=2, link=1e9
     )
     found = train_step(done.step, *inputs)
@@ -72,7 +72,7 @@ def test_pipeline(
 
 def test_threshold_standardises_once() -> None:
     profile = profiled("gpt")
-    selection = ct.select(profile, rule="threshold")
+    selection = ct.mutwo.select(profile, rule="threshold")
     assert len(selection.candidates) > 10
     seconds = {row.name: row.seconds for row in profile.rows}
     size: Counter[str] = Counter()
@@ -104,19 +104,19 @@ def test_greedy_goes_by_measured_figures() -> None:
     def with_time(seconds: float) -> Any:
         changed = copy.copy(profile)
         changed.rows = [r._replace(seconds=seconds if r is first else 1e-6) for r in profile.rows]
-        return {c.name: c.decision for c in ct.select(changed, 0.7).candidates}
+        return {c.name: c.decision for c in ct.mutwo.select(changed, 0.7).candidates}
 
     assert with_time(1.0)["addmm_2"] == "save"
     assert with_time(1e-9)["addmm_2"] == "recompute"
     # a bound on saved bytes is kept where that can be
     for share in (0.4, 0.8):
-        selection = ct.select(profile, share)
+        selection = ct.mutwo.select(profile, share)
         plan = cutback.plan(profile.problem(), policy=selection)
         n = plan.numbers
         assert n["saved_bytes"] <= share * n["save_all_saved_bytes"] * 1.01
     # the same through the policy that knows no profile, and times on top
     direct = policies.mu_two("0.4x").constrain(profile.problem())
-    told = json.loads(ct.select(profile, 0.4).constrain(profile.problem()))["ops"]
+    told = json.loads(ct.mutwo.select(profile, 0.4).constrain(profile.problem()))["ops"]
     assert told == json.loads(direct)["ops"]
     both = cutback.plan(profile.step.document, policy=policies.mu_two("0.4x"), profile=profile)
     assert both.document == cutback.plan(direct).document
@@ -128,14 +128,14 @@ def test_greedy_goes_by_measured_figures() -> None:
 
 def test_swapping_needs_a_link_and_time() -> None:
     profile = given_times(profiled("gpt"))
-    moving = ct.select(profile, 0.3, swap=True)
+    moving = ct.mutwo.select(profile, 0.3, swap=True)
     assert moving.chosen("swap") and moving.chosen("recompute")
     plan = cutback.plan(profile.problem(swap=True), policy=moving)
     assert plan.numbers["out_bytes"] > 0 and plan.offloaded
     assert plan.problem["link_bytes_per_s"] == 1e9
     assert cutback.plan(profile.problem(), policy=moving).document == plan.document
     assert profile.step.plan(policy=moving).problem["link_bytes_per_s"] == 1e9
-    assert not ct.select(profile, 0.3).chosen("swap")
+    assert not ct.mutwo.select(profile, 0.3).chosen("swap")
     assert {c.name for c in moving.chosen("swap")} <= {e.name for e in plan.offloaded}
 
 
@@ -150,7 +150,7 @@ def test_plans_that_swap_run(
     model, inputs = make(name)
     expected = train_step(copy.deepcopy(model), *inputs)
     profile = given_times(profiled(name))
-    moving = ct.select(profile, saved, swap=True)
+    moving = ct.mutwo.select(profile, saved, swap=True)
     plan = cutback.plan(profile.problem(swap=True), policy=moving)
     again = profile.rerun(plan, runs=1, warmup=0)
     moved = [row for row in again.rows if row.kind in MOVES.values()]

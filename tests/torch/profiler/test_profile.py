@@ -329,7 +329,7 @@ def test_compile_takes_a_profile(train_step: Callable[..., Any], ran: Counter[st
     with pytest.raises(ValueError, match="there is no time for"):
         ct.compile(make("unet")[0], dynamic=False, profile={})(*inputs)
     partitioners = [ct.Partitioner(profile=p) for p in (None, profile, {"mm": 1.0})]
-    partitioners += [ct.Partitioner(policy=ct.select(profile)) for _ in range(2)]
+    partitioners += [ct.Partitioner(policy=ct.mutwo.select(profile)) for _ in range(2)]
     partitioners += [ct.Partitioner(policy=policies.mu_two(n)) for n in (10, 20)]
     assert len({p.uuid() for p in partitioners}) == 7
     one, two = (ct.Partitioner(policy=policies.mu_two(10)) for _ in range(2))
@@ -408,15 +408,15 @@ def test_mistakes() -> None:
     with pytest.raises(ValueError, match="the traced step is of another graph"):
         profile.step.plan(profile=other)
     with pytest.raises(ValueError, match="under this selection is of another graph"):
-        profile.step.plan(policy=ct.select(other))
+        profile.step.plan(policy=ct.mutwo.select(other))
     with pytest.raises(ValueError, match="rule='best' is not one of"):
-        ct.select(profile, rule="best")
+        ct.mutwo.select(profile, rule="best")
     with pytest.raises(ValueError, match="no swap"):
-        ct.select(profile, rule="threshold", swap=True)
+        ct.mutwo.select(profile, rule="threshold", swap=True)
     for saved in (None, "min", 0.0):
         with pytest.raises(ValueError, match=r"saved=|budget="):
-            ct.select(profile, saved)
-    assert ct.select(profile).candidates == []
+            ct.mutwo.select(profile, saved)
+    assert ct.mutwo.select(profile).candidates == []
 
 
 def test_a_step_that_fails_leaves_nothing() -> None:

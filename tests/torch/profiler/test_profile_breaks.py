@@ -180,7 +180,7 @@ def test_selections(
     for swap in (False, True):
         torch._dynamo.reset()
         ran.clear()
-        selection = ct.select(profile, 0.4, swap=swap)
+        selection = ct.mutwo.select(profile, 0.4, swap=swap)
         chosen = {c.name for c in selection.chosen("swap" if swap else "recompute")}
         assert {name[-2:] for name in chosen} & {"@0", "@1"} and all("@" in n for n in chosen)
         step = ct.compile(copy.deepcopy(model), policy=selection, profile=profile, dynamic=False)
@@ -281,4 +281,4 @@ def test_mistakes() -> None:
     with pytest.raises(ValueError, match="the step is of another graph"):
         ct.compile(other, dynamic=False, profile=profile)(x)
     with pytest.raises(ValueError, match="under this selection is of another graph"):
-        ct.compile(other, dynamic=False, policy=ct.select(profile))(x)
+        ct.compile(other, dynamic=False, policy=ct.mutwo.select(profile))(x)

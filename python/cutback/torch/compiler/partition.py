@@ -223,7 +223,7 @@ class Partitioner(CustomPartitionerFn):
         policy: what may or must be saved: a name (``"dots_saveable"``, ``"everything_saveable"``,
             ``"nothing_saveable"``), operations to save, or a function ``(ctx, op, *args,
             **kwargs) -> CheckpointPolicy | None`` that is asked for each forward op with its fake
-            arguments; or one that looks at the whole graph (:func:`cutback.torch.select`,
+            arguments; or one that looks at the whole graph (:func:`cutback.torch.mutwo.select`,
             :func:`cutback.policies.mu_two`).
         device: row of the device table that times are taken from; None: by the graph's device.
         on_plan: called with the :class:`cutback.Plan` of each graph.

@@ -195,7 +195,7 @@ def _overloads(op: Any) -> Iterator[OpOverload]:
 def why_once(op: Any) -> str | None:
     """Why an op of another library runs once in a step, in words; None: it may run again.
 
-    >>> cutback.torch.why_once(torch.ops.mylib.fused_norm)
+    >>> cutback.torch.rerun.why_once(torch.ops.mylib.fused_norm)
     'it has no fake kernel'
 
     Args:

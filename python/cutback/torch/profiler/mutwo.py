@@ -217,9 +217,9 @@ def mu_two(
     move to the host, rewrites the graph, and compiles the step to run so. Gradients are those of
     the step as it was, bit for bit.
 
-    Arguments are those of :func:`cutback.torch.profile` and :func:`cutback.torch.select`, and so
-    are the errors. A selection takes no account of the peak; ``compile(..., budget=...,
-    profile=...)`` does.
+    Arguments and errors are those of :func:`cutback.torch.profile` and
+    :func:`cutback.torch.mutwo.select`. A selection takes no account of the peak;
+    ``compile(..., budget=..., profile=...)`` does.
     """
     measured = profile(step, *inputs, runs=runs, warmup=warmup, link=link, **kwargs)
     selection = select(measured, saved, rule, swap)

@@ -1,0 +1,534 @@
+"""Compiled steps and the types of what they return.
+
+A :class:`Step` traces its function at the first call, plans and compiles it for the shapes and
+dtypes it was called with, and from then on runs the compiled program. A call with other shapes,
+dtypes, structure or Python constants compiles once more; each such specialisation is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Self,
+    TypedDict,
+    TypeVar,
+    overload,
+)
+
+import numpy as np
+
+from .. import budgets, tree
+from ..device_arrays import handle
+from ..integers import index
+from ..policies import Policy, PolicyFunction, resolve
+from ..run.executable import (
+    Executable,
+    Groups,
+    Planned,
+    Stats,
+    check_random_step,
+    check_seed,
+    code_text,
+)
+from ..source import located, place
+from .tracing import Call, Signature, Traced, leaves_of
+
+if TYPE_CHECKING:
+    from ..devices import Device
+    from ..optim import Optimizer, Outcome
+    from ..optim.extras import Beside
+    from ..planner.plan import Plan
+    from ..run.profiling import StepProfile
+
+ArgNums = int | Sequence[int] | None
+Loss = np.ndarray[Any, np.dtype[Any]]
+"""What a call returns for the loss: an array without axes. On a GPU it is a DeviceArray."""
+
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+Params = TypeVar("Params")
+
+
+class WithGradients(Generic[Value]):
+    """For type checkers: calls of ``Step[WithGradients[Value]]`` return (value, gradients), and
+    gradients have the type of the first argument."""
+
+
+class OnlyGradients:
+    """For type checkers: calls of ``Step[OnlyGradients]`` return gradients, which have the type of
+    the first argument."""
+
+
+class Unknown:
+    """For type checkers: what calls of ``Step[Unknown]`` return depends on the function."""
+
+
+class Options(TypedDict, total=False):
+    """Options of :func:`compile` that do not change what a call returns."""
+
+    budget: int | float | str | None
+    measure: str
+    policy: Policy | None
+    preset: str | None
+    backend: str
+    device: Device | None
+    plan: Plan | str | None
+    groups: Groups
+    seed: int
+
+
+_MANY = 64  # compiled specialisations of a step that look like a mistake
+_RECENT = 4  # those that a call is compared with before it is read in full
+
+
+def argnums_of(argnums: ArgNums) -> tuple[int, ...]:
+    """The positions of one or several arguments, as a tuple.
+
+    Raises:
+        TypeError: it is neither an integer nor several of them.
+    """
+    if argnums is None:
+        return ()
+    several = argnums if isinstance(argnums, (tuple, list, range)) else (argnums,)
+    try:
+        return tuple(index(n) for n in several)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"argnums={budgets.short(argnums)} is neither an integer nor a sequence of them"
+        ) from None
+
+
+class _Specialisation(Signature):
+    """The function compiled for one set of shapes, dtypes and constants."""
+
+    def __init__(self, step: Step[Any], call: Call) -> None:
+        argnums = argnums_of(step.argnums)
+        updates = step.optimizer is not None
+        self.traced = Traced(call, argnums, step._policy)
+        self.traced.finish(bool(argnums), step.has_aux)
+        self.argnums = argnums
+        self.arg_trees = [call.tree[3][0][3][argnum] for argnum in argnums]
+        self.constant = [array is None for array in call.arrays]
+        self.ranges = leaves_of(call.positional(), argnums)
+        self.n_arrays = [sum(not self.constant[i] for i in leaves) for leaves in self.ranges]
+        self.written = self.traced.written(updates)
+        numbers = (i for i in self.written if isinstance(call.leaves[i], (float, complex)))
+        self.number = min(numbers, default=None)  # a constant where a step writes
+        self._out_tree: tree.Tree | None = None
+        self.static_bytes = 0
+        if step.optimizer is not None:
+            self.static_bytes = self._bytes_of_parameters(step.optimizer, call)
+        self.run = Executable(
+            self.traced.graph,
+            self.traced.wrt_positions,
+            keep_gradients=updates,
+            static_bytes=self.static_bytes,
+            **step._options,
+        )
+        super().__init__(call, self.traced.names)
+
+    def check_written(self, call: Call) -> None:
+        """Whether what the step writes are arrays.
+
+        Raises:
+            TypeError: there is a number in the place of one.
+        """
+        number = next((i for i in call.scalars if i in self.written), self.number)
+        if number is not None:
+            raise self.traced.not_writable(number, call.leaves[number])
+
+    def _bytes_of_parameters(self, optimizer: Optimizer, call: Call) -> int:
+        """Bytes of the parameters and of what the optimizer keeps for them."""
+        names = [self.traced.graph.inputs[i][0] for i in self.traced.wrt_positions]
+        params = [array for i in self.traced.wrt if (array := call.arrays[i]) is not None]
+        size: int = sum(a.nbytes for a in params)
+        return size + optimizer.state_bytes(names, params)
+
+    def gradient_tree(self, gradients: list[Any], single: bool) -> Any:
+        """Gradients nested like their arguments; None where an argument holds a Python constant."""
+        trees, begin = [], 0
+        for below, leaves, n in zip(self.arg_trees, self.ranges, self.n_arrays, strict=True):
+            values = gradients[begin : begin + n]
+            begin += n
+            if n < len(leaves):
+                source = iter(values)
+                values = [None if self.constant[i] else next(source) for i in leaves]
+            trees.append(tree.unflatten(below, values))
+        return trees[0] if single else tuple(trees)
+
+    def beside(self, single: bool) -> Callable[[Any, str], list[Any]]:
+        """Finds what stands beside each parameter in trees that are nested like them; None where
+        there is nothing."""
+
+        def leaves(x: Any, name: str) -> list[Any]:
+            given = (x,) if single else x
+            if not isinstance(given, (tuple, list)) or len(given) != len(self.argnums):
+                raise ValueError(
+                    f"{name} are a tuple of {len(self.argnums)}, one for each of argnums"
+                )
+            found = []
+            for structure, row, y in zip(self.arg_trees, self.ranges, given, strict=True):
+                below = tree.beside(structure, y, name)
+                found += [z for i, z in zip(row, below, strict=True) if not self.constant[i]]
+            return found
+
+        return leaves
+
+    def gradient_leaves(self, out: Any, single: bool) -> list[Any]:
+        """The arrays of ``out``, which is nested like the gradients.
+
+        Raises:
+            ValueError: it is nested differently, or gradients stay inside for an optimizer.
+        """
+        if self.run.keeps_gradients:
+            raise ValueError("out= has no use here: gradients stay inside, for the optimizer")
+        if not self.argnums:
+            raise ValueError("out= is for gradients, and with argnums=None there are none")
+        if self._out_tree is None:
+            zeros = [0] * sum(self.n_arrays)
+            self._out_tree = tree.flatten(self.gradient_tree(zeros, single))[1]
+        leaves, structure = tree.flatten(out)
+        if structure != self._out_tree:
+            raise ValueError("out: not nested like the gradients")
+        return leaves
+
+
+_steps: weakref.WeakSet[Step[Any]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """A lock that a thread of the parent holds would never be released here."""
+    for step in list(_steps):
+        step._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Step(Generic[Result]):
+    """A compiled function; made by :func:`compile`, :func:`value_and_grad` and :func:`grad`.
+
+    Calling it runs one step. Besides the arguments of the function it takes
+
+    - ``out=``: arrays that receive the gradients, nested like them;
+    - ``rng_step=``: number of the step for random operations, of which the lower 32 bits count;
+      otherwise calls are counted from 0;
+    - ``extras=``: what is done beside the optimizer's update, in its pass: a dict of arguments of
+      :meth:`cutback.optim.Optimizer.step`, ``grad_scale``, ``max_norm``, ``averages``,
+      ``average_decay`` and ``copies``; :attr:`outcome` is what it has found;
+    - ``stream=``: a stream of CUDA, its handle or the object of PyTorch or CuPy. The call puts its
+      work there and does not wait; :meth:`wait` does, and raises what went wrong. Arrays of NumPy
+      among the arguments are copied, and then the call waits all the same.
+
+    Raises on a call:
+        ValueError, TypeError: arguments that do not fit each other or the function; arrays that are
+            not contiguous, that overlap one that is written, or are read-only where the step
+            writes.
+        BudgetError: no plan meets the budget.
+        MemoryError, KeyboardInterrupt: parameters, states of the optimizer, running statistics and
+            counts are those before the step or those after it, never a mixture.
+        RuntimeError: the process was forked while another thread ran the step.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        argnums: ArgNums,
+        has_aux: bool,
+        returns: str,
+        policy: Policy | None,
+        optimizer: Optimizer | None,
+        seed: int,
+        **options: Any,
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"expected a function, got {function!r}")
+        # Mistakes show here, not at the first call.
+        searched = budgets.parse(options["budget"], options["measure"]) is not None
+        budgets.parse_preset(options["preset"], options["measure"] if searched else None)
+        if not isinstance(has_aux, bool):
+            raise TypeError(f"has_aux={budgets.short(has_aux)} is neither True nor False")
+        if argnums is not None and not isinstance(argnums, (tuple, list, range)):
+            (argnums,) = argnums_of(argnums)
+        argnums_of(argnums)
+        if isinstance(optimizer, type):
+            raise TypeError(f"optimizer={optimizer.__name__} is a class; pass one of its instances")
+        if optimizer is not None and not hasattr(optimizer, "prepare"):
+            raise TypeError(f"optimizer={budgets.short(optimizer)} is none of cutback.optim")
+        if optimizer is not None:
+            optimizer.check_steps()
+        self.function = function
+        self.argnums = argnums
+        self.has_aux = has_aux
+        self.optimizer = optimizer
+        self.seed = check_seed(seed)
+        self._draws = np.zeros((), np.int64)  # a step counts itself
+        self.returns = returns  # "value", "gradients" or "both"
+        self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
+        self._options = options
+        self._known: dict[Any, _Specialisation] = {}
+        self._recent: list[_Specialisation] = []  # the latest first
+        self._lock = threading.RLock()
+        _steps.add(self)
+        self.__doc__ = function.__doc__
+
+    @property
+    def rng_step(self) -> int:
+        """Number of the next step for random operations."""
+        return int(self._draws)
+
+    @rng_step.setter
+    def rng_step(self, number: int) -> None:
+        self._draws[...] = check_random_step(number)
+
+    @overload  # first, since it also matches Step[Any]
+    def __call__(
+        self: Step[Unknown],
+        /,
+        *args: Any,
+        out: Any = None,
+        rng_step: int | None = None,
+        extras: Mapping[str, Any] | None = None,
+        stream: Any = None,
+        **kwargs: Any,
+    ) -> Any: ...
+    @overload
+    def __call__(
+        self: Step[WithGradients[Value]],
+        first: Params,
+        /,
+        *args: Any,
+        out: Any = None,
+        rng_step: int | None = None,
+        extras: Mapping[str, Any] | None = None,
+        stream: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Value, Params]: ...
+    @overload
+    def __call__(
+        self: Step[OnlyGradients],
+        first: Params,
+        /,
+        *args: Any,
+        out: Any = None,
+        rng_step: int | None = None,
+        extras: Mapping[str, Any] | None = None,
+        stream: Any = None,
+        **kwargs: Any,
+    ) -> Params: ...
+    @overload
+    def __call__(
+        self,
+        /,
+        *args: Any,
+        out: Any = None,
+        rng_step: int | None = None,
+        extras: Mapping[str, Any] | None = None,
+        stream: Any = None,
+        **kwargs: Any,
+    ) -> Result: ...
+    def __call__(
+        self,
+        /,
+        *args: Any,
+        out: Any = None,
+        rng_step: int | None = None,
+        extras: Mapping[str, Any] | None = None,
+        stream: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Runs one step."""
+        begin = time.perf_counter()
+        with self._lock:
+            call = self._read(args, kwargs, handle(stream))
+            spec = self._specialise(call)
+            number = self.rng_step if rng_step is None else check_random_step(rng_step)
+            single = isinstance(self.argnums, int)
+            try:
+                beside = None if extras is None else self._beside(extras, spec, single)
+                results, gradients = spec.run.run(
+                    call.given,
+                    self.seed,
+                    number,
+                    None if out is None else spec.gradient_leaves(out, single),
+                    self.optimizer,
+                    self._draws,
+                    call.stream,
+                    beside,
+                )
+            except (ValueError, TypeError) as error:
+                place(error)
+                raise
+            result = self._result(spec, results, gradients, single)
+            spec.run.count_call(time.perf_counter() - begin)
+        return result
+
+    def _result(
+        self, spec: _Specialisation, results: list[Any], gradients: list[Any], single: bool
+    ) -> Any:
+        """What a call returns."""
+        value = tree.unflatten(spec.traced.out_tree, results)
+        if self.returns == "value":
+            return value
+        nested = spec.gradient_tree(gradients, single)
+        if self.returns == "gradients":
+            return (nested, value[1]) if self.has_aux else nested
+        return value, nested
+
+    def _beside(self, extras: Any, spec: _Specialisation, single: bool) -> Beside | None:
+        from ..optim.extras import Beside  # few steps do something beside their update
+
+        if self.optimizer is None:
+            raise ValueError("extras= are done beside an optimizer's update, and there is none")
+        return Beside.of(type(self.optimizer).__name__, extras, spec.beside(single))
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the ``extras`` of the latest call have found."""
+        from ..optim.extras import outcome
+
+        return outcome(self._compiled.run.found)
+
+    def wait(self) -> None:
+        """Waits for the latest call, which was given a ``stream``.
+
+        Raises:
+            ValueError: an index was out of range, say: the call has changed nothing but the counts.
+        """
+        with self._lock:
+            self._compiled.run.wait()
+
+    def _read(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: int | None = None
+    ) -> Call:
+        try:
+            return Call(self.function, args, kwargs, stream, self._recent)
+        except (ValueError, TypeError) as error:
+            place(error)
+            raise
+
+    def _specialise(self, call: Call) -> _Specialisation:
+        spec = call.fitting
+        if not isinstance(spec, _Specialisation):
+            spec = self._known.get(call.key)
+        if spec is None:
+            spec = self._known[call.key] = _Specialisation(self, call)
+            if len(self._known) == _MANY:
+                self._warn_of_many()
+        else:
+            spec.traced.surroundings.look()
+        spec.check_written(call)
+        if not self._recent or self._recent[0] is not spec:
+            others = [other for other in self._recent if other is not spec]
+            self._recent = [spec, *others[: _RECENT - 1]]
+        return spec
+
+    def _warn_of_many(self) -> None:
+        import warnings
+
+        text = (
+            f"{self!r}: every new shape, dtype or Python constant compiles once more; "
+            "pass a number that changes as np.float32(x), and pad to few shapes"
+        )
+        warnings.warn(located(text), RuntimeWarning, stacklevel=4)
+
+    def prepare(self, *args: Any, **kwargs: Any) -> Self:
+        """Traces, plans and compiles for these arguments without running; returns the step
+        itself."""
+        with self._lock:
+            self._specialise(self._read(args, kwargs))
+        return self
+
+    def profile(self, *args: Any, rng_step: int = 0, **kwargs: Any) -> StepProfile:
+        """Runs the step on copies of the arguments and measures each kernel: its time, and the
+        bytes that are allocated while it runs when each storage is allocated by itself. Nothing
+        is updated. ``print(step.profile(params, x, y))`` sums up by kind; from then on
+        ``step.plan.report`` shows the measured bytes beside the planned ones."""
+        from ..run.profiling import profile  # writes JSON; import stays fast
+
+        with self._lock:
+            call = self._read(args, kwargs)
+            spec = self._specialise(call)
+            wrt = spec.traced.wrt_positions
+            result = profile(spec.traced.graph, spec.run, wrt, call.given, self.seed, rng_step)
+            spec.run.timeline = result.timeline()
+            return result
+
+    @property
+    def _compiled(self) -> _Specialisation:
+        if not self._recent:
+            raise ValueError(
+                "the step is not compiled yet: call it, or prepare(...) it, with its arguments"
+            )
+        return self._recent[0]
+
+    @property
+    def executable(self) -> Executable:
+        """The program of the latest call."""
+        return self._compiled.run
+
+    @property
+    def traced(self) -> Traced:
+        """The traced function of the latest call."""
+        return self._compiled.traced
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the latest call: what is saved, what is recomputed, and why."""
+        return self._compiled.run.plan
+
+    @property
+    def planned(self) -> Planned:
+        """Bytes and times that the plan of the latest call predicts."""
+        return self._compiled.run.planned
+
+    def code(self, backend: str | None = None) -> str:
+        """What each kernel of the latest call became: the executor's records on the CPU, CUDA C on
+        a GPU. With a ``backend``, what it would become there, without a GPU for ``"cuda"``.
+
+        Example:
+            >>> print(step.prepare(params, x, y).code("cuda"))  # doctest: +SKIP
+
+        Raises:
+            NotImplementedError: the backend has no code to show, or cannot run the step; or the
+                step runs a plan that it was given, which is a plan for its own backend.
+            BudgetError: on that backend, where products need more room, the budget cannot be met.
+        """
+        spec = self._compiled
+        if backend is None or backend == spec.run.backend:
+            return spec.run.text("code")
+        if self._options.get("plan") is not None:
+            raise NotImplementedError(
+                f"code: the given plan= is for {spec.run.backend!r}; compile without it to see "
+                f"what {backend!r} would run"
+            )
+        return code_text(
+            spec.traced.graph,
+            spec.traced.wrt_positions,
+            keep_gradients=spec.run.keeps_gradients,
+            static_bytes=spec.static_bytes,
+            **{**self._options, "backend": backend},
+        )
+
+    @property
+    def stats(self) -> Stats | None:
+        """What the latest run measured; None before it."""
+        return self._compiled.run.stats
+
+    @property
+    def n_compiled(self) -> int:
+        """For how many combinations of shapes, dtypes and constants it has been compiled."""
+        return len(self._known)
+
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__name__", repr(self.function))
+        return f"<cutback.Step of {name}, {self.n_compiled} compiled>"
