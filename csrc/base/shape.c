@@ -60,11 +60,13 @@ cb_status cb_shape_bytes(const cb_shape *s, cb_dtype dtype, uint64_t *out, cb_er
     return CB_OK;
 }
 
-int64_t cb_numel(const cb_shape *s) {
+int64_t cb_numel_of(const cb_shape *s, int64_t begin, int64_t end) {
     int64_t numel = 1;
-    for (int32_t i = 0; i < s->rank; i++) numel *= s->dim[i];
+    for (int64_t k = begin; k < end; k++) numel *= s->dim[k];
     return numel;
 }
+
+int64_t cb_numel(const cb_shape *s) { return cb_numel_of(s, 0, s->rank); }
 
 cb_status cb_shape_broadcast(const cb_shape *a, const cb_shape *b, cb_shape *out, cb_error *err) {
     char left[CB_SHAPE_TEXT], right[CB_SHAPE_TEXT];

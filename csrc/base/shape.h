@@ -16,6 +16,8 @@ CB_MUST_CHECK cb_status cb_shape_bytes(const cb_shape *s, cb_dtype dtype, uint64
                                        cb_error *err);
 /* The same for a shape that has been checked before (any shape inside a graph). */
 int64_t cb_numel(const cb_shape *s);
+/* Of axes begin..end, `end` not among them: how many elements lie before or after an axis. */
+int64_t cb_numel_of(const cb_shape *s, int64_t begin, int64_t end);
 
 CB_MUST_CHECK cb_status cb_shape_broadcast(const cb_shape *a, const cb_shape *b, cb_shape *out,
                                            cb_error *err);

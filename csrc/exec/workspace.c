@@ -20,10 +20,9 @@ static uint64_t product_workspace(const cb_graph *g, cb_op_id id) {
     const cb_value *x = &g->values.at[cb_op_ins(g, id)[0]],
                    *y = &g->values.at[g->ops.at[id].out_begin];
     int32_t rank = y->shape.rank;
-    int64_t n = y->shape.dim[rank - 2], m = y->shape.dim[rank - 1], k = x->shape.dim[rank - 1],
-            batch = 1;
-    for (int32_t i = 0; i < rank - 2; i++) batch *= y->shape.dim[i];
-    cb_matmul_tiles tiles = cb_matmul_tiles_of(batch, n, k, m, y->dtype);
+    int64_t n = y->shape.dim[rank - 2], m = y->shape.dim[rank - 1], k = x->shape.dim[rank - 1];
+    cb_matmul_tiles tiles =
+        cb_matmul_tiles_of(cb_numel_of(&y->shape, 0, rank - 2), n, k, m, y->dtype);
     return cb_matmul_scratch(&tiles);
 }
 
@@ -46,11 +45,8 @@ static uint64_t conv_workspace(const cb_graph *g, cb_op_id id) {
 
 /* The destination as [outer, rows, inner], added to along `axis`. */
 static uint64_t scatter_workspace(const cb_value *out, int64_t axis) {
-    int64_t outer = 1, inner = 1;
-    for (int32_t k = 0; k < out->shape.rank; k++) {
-        if (k < axis) outer *= out->shape.dim[k];
-        if (k > axis) inner *= out->shape.dim[k];
-    }
+    const cb_shape *s = &out->shape;
+    const int64_t outer = cb_numel_of(s, 0, axis), inner = cb_numel_of(s, axis + 1, s->rank);
     cb_scatter_tiles tiles = cb_scatter_tiles_of(outer, out->shape.dim[axis], inner, out->dtype);
     return cb_scatter_scratch(&tiles);
 }

@@ -233,8 +233,8 @@ static cb_status product(cb_graph *g, cb_value_id x, cb_value_id y, cb_value_id 
  */
 static bool merged_rows(const cb_value *x, cb_shape *merged) {
     int64_t stride[CB_MAX_RANK];
-    int64_t k = x->shape.dim[x->shape.rank - 1], rows = 1;
-    for (int32_t i = 0; i < x->shape.rank - 1; i++) rows *= x->shape.dim[i];
+    const int32_t last = x->shape.rank - 1;
+    const int64_t k = x->shape.dim[last], rows = cb_numel_of(&x->shape, 0, last);
     *merged = (cb_shape){.rank = 2, .dim = {rows, k}};
     return cb_view_strides(&x->shape, x->stride, merged, stride) && cb_is_matrix(merged, stride);
 }

@@ -168,11 +168,10 @@ static cb_status matmul(const cb_kernel_args *args, cb_error *err) {
     int32_t r = x->rank;
     product p = {.args = args,
                  .dtype = args->out[0].dtype,
-                 .batch = 1,
+                 .batch = cb_numel_of(x, 0, r - 2),
                  .n = x->dim[r - 2],
                  .k = x->dim[r - 1],
                  .m = y->dim[r - 1]};
-    for (int32_t k = 0; k < r - 2; k++) p.batch *= x->dim[k];
     if (p.batch == 0 || p.n == 0 || p.m == 0) return CB_OK;
     p.element = cb_dtype_size(p.dtype);
     CB_TRY(want_matrix(&args->in[0], "left", &p.a, err));

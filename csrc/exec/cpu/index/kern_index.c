@@ -39,15 +39,6 @@ static cb_status check_indices(const cb_kernel_args *args, const cb_tensor *inde
     return cb_check_indices(args->code, args->attrs, index, rows, err);
 }
 
-/* Elements before and after `axis`. */
-static void split_at(const cb_shape *s, int64_t axis, int64_t *outer, int64_t *inner) {
-    *outer = *inner = 1;
-    for (int32_t k = 0; k < s->rank; k++) {
-        if (k < axis) *outer *= s->dim[k];
-        if (k > axis) *inner *= s->dim[k];
-    }
-}
-
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct reading {
@@ -136,11 +127,12 @@ static void run_lines(const cb_kernel_args *args, reading *r, cb_task_fn task) {
 
 static cb_status gather(const cb_kernel_args *args, cb_error *err) {
     reading r = {.x = &args->in[0], .index = &args->in[1], .out = &args->out[0]};
-    int64_t axis = args->attrs->i[0], outer;
-    split_at(&r.index->shape, axis, &outer, &r.inner);
+    const cb_shape *s = &r.index->shape;
+    const int64_t axis = args->attrs->i[0];
+    r.inner = cb_numel_of(s, axis + 1, s->rank);
     r.rows = r.x->shape.dim[axis];
     r.n = r.index->shape.dim[axis];
-    r.lines = outer * r.n;
+    r.lines = cb_numel_of(s, 0, axis + 1);
     CB_TRY(check_indices(args, r.index, r.rows, err));
     run_lines(args, &r, gather_task);
     return CB_OK;
@@ -319,8 +311,9 @@ static cb_status scatter_add(const cb_kernel_args *args, cb_error *err) {
                 .index = &args->in[1],
                 .src = &args->in[2],
                 .out = &args->out[0]};
-    int64_t axis = args->attrs->i[0];
-    split_at(&a.out->shape, axis, &a.outer, &a.inner);
+    const cb_shape *s = &a.out->shape;
+    const int64_t axis = args->attrs->i[0];
+    a.outer = cb_numel_of(s, 0, axis), a.inner = cb_numel_of(s, axis + 1, s->rank);
     a.rows = a.out->shape.dim[axis];
     a.n = a.index->shape.dim[axis];
     CB_TRY(check_indices(args, a.index, a.rows, err));

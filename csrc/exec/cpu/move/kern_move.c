@@ -175,12 +175,6 @@ static void put_along(const cb_kernel_args *args, const cb_tensor *in, int64_t a
     cb_parallel(args->pool, div_up(s.walk.count, CB_CHUNK), spread_chunk, &s);
 }
 
-static int64_t inner_of(const cb_shape *s, int64_t axis) {
-    int64_t inner = 1;
-    for (int32_t k = (int32_t)axis + 1; k < s->rank; k++) inner *= s->dim[k];
-    return inner;
-}
-
 static cb_status run_concat(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     int64_t axis = args->attrs->i[0], start = 0;
@@ -240,7 +234,7 @@ static cb_status run_pad(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     const cb_attrs *a = args->attrs;
     const cb_shape *in = &args->in[0].shape, *out = &args->out[0].shape;
-    int64_t inner = inner_of(in, a->i[0]), n = in->dim[a->i[0]];
+    int64_t inner = cb_numel_of(in, a->i[0] + 1, in->rank), n = in->dim[a->i[0]];
     bool gaps = a->i[3] > 0 && n > 1;
     pad p = {.m = move_of(args, &args->in[0], a->f[0]),
              .row = out->dim[a->i[0]] * inner,

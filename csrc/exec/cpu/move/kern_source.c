@@ -55,8 +55,8 @@ static cb_status run_iota(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     const cb_shape *shape = &args->out[0].shape;
     int64_t axis = args->attrs->i[0];
-    source s = {.out = &args->out[0], .count = cb_numel(shape), .inner = 1, .n = shape->dim[axis]};
-    for (int32_t k = (int32_t)axis + 1; k < shape->rank; k++) s.inner *= shape->dim[k];
+    source s = {.out = &args->out[0], .count = cb_numel(shape), .n = shape->dim[axis]};
+    s.inner = cb_numel_of(shape, axis + 1, shape->rank);
     cb_parallel(args->pool, div_up(s.count, CB_CHUNK), count_chunk, &s);
     return CB_OK;
 }

@@ -103,12 +103,8 @@ static cb_status run_argmax(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     const cb_shape *s = &args->in[0].shape;
     int64_t axis = args->attrs->i[0];
-    argmax a = {
-        .in = &args->in[0], .out = args->out[0].data, .outer = 1, .n = s->dim[axis], .inner = 1};
-    for (int32_t k = 0; k < s->rank; k++) {
-        if (k < axis) a.outer *= s->dim[k];
-        if (k > axis) a.inner *= s->dim[k];
-    }
+    argmax a = {.in = &args->in[0], .out = args->out[0].data, .n = s->dim[axis]};
+    a.outer = cb_numel_of(s, 0, axis), a.inner = cb_numel_of(s, axis + 1, s->rank);
     a.tiles = div_up(a.inner, CB_TILE);
     a.units = a.outer * a.tiles;
     a.units_in_task = max_i64(CB_CHUNK / max_i64(a.n * min_i64(a.inner, CB_TILE), 1), 1);

@@ -65,8 +65,8 @@ static void store_far(const cb_tensor *t, int64_t at, int64_t n, const float *ro
 #include "kern_batch_columns.h"
 
 static batch batch_of(const cb_kernel_args *args, const cb_shape *x) {
-    batch m = {.args = args, .images = x->dim[0], .channels = x->dim[1], .plane = 1, .planes = 1};
-    for (int32_t k = 2; k < x->rank; k++) m.plane *= x->dim[k];
+    batch m = {.args = args, .images = x->dim[0], .channels = x->dim[1], .planes = 1};
+    m.plane = cb_numel_of(x, 2, x->rank);
     m.image = m.channels * m.plane;
     m.count = m.images * m.plane;
     m.is_short = m.plane > 0 && m.plane < SHORT_PLANE;

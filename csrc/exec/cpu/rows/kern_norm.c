@@ -27,9 +27,9 @@ typedef struct norm {
 
 static norm norm_of(const cb_kernel_args *args, const cb_tensor *x, bool is_centred) {
     const cb_shape *s = &x->shape;
-    norm m = {.args = args, .is_centred = is_centred, .is_f64 = x->dtype == CB_F64, .n_rows = 1};
+    norm m = {.args = args, .is_centred = is_centred, .is_f64 = x->dtype == CB_F64};
     m.columns = s->dim[s->rank - 1];
-    for (int32_t k = 0; k < s->rank - 1; k++) m.n_rows *= s->dim[k];
+    m.n_rows = cb_numel_of(s, 0, s->rank - 1);
     m.rows_in_task = max_i64(CB_CHUNK / max_i64(m.columns, 1), 1);
     return m;
 }

@@ -36,8 +36,8 @@ static void run_rows(void *user, int64_t task, int thread) {
 static cb_status run(const cb_kernel_args *args, uint32_t like,
                      void (*run_row)(const rows *r, int64_t row)) {
     const cb_shape *s = &args->in[like].shape;
-    rows r = {.args = args, .n_rows = 1, .columns = s->dim[s->rank - 1], .run_row = run_row};
-    for (int32_t k = 0; k < s->rank - 1; k++) r.n_rows *= s->dim[k];
+    rows r = {.args = args, .columns = s->dim[s->rank - 1], .run_row = run_row};
+    r.n_rows = cb_numel_of(s, 0, s->rank - 1);
     r.rows_in_task = max_i64(CB_CHUNK / max_i64(r.columns, 1), 1);
     cb_parallel(args->pool, div_up(r.n_rows, r.rows_in_task), run_rows, &r);
     return CB_OK;

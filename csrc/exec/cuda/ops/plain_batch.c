@@ -16,8 +16,8 @@ typedef struct batch {
 } batch;
 
 static batch batch_of(const cb_cu_op *x, const cb_operand *in) {
-    batch b = {.channels = in->shape.dim[1], .inner = 1, .type = cb_cu_real(in->dtype)};
-    for (int32_t k = 2; k < in->shape.rank; k++) b.inner *= in->shape.dim[k];
+    batch b = {.channels = in->shape.dim[1], .type = cb_cu_real(in->dtype)};
+    b.inner = cb_numel_of(&in->shape, 2, in->shape.rank);
     b.size = in->shape.dim[0] * b.inner;
     b.piece = cb_cu_div_up(b.size, PIECES_MOST);
     if (b.piece < PIECE) b.piece = PIECE;

@@ -6,16 +6,12 @@
 #include "families.h"
 
 typedef struct lines { /* [outer, rows, inner], and [outer, n, inner] of the index */
-    int64_t outer, rows, n, inner;
+    int64_t rows, n, inner;
 } lines;
 
 static lines lines_of(const cb_shape *x, const cb_shape *index, int64_t axis) {
-    lines l = {.outer = 1, .rows = x->dim[axis], .n = index->dim[axis], .inner = 1};
-    for (int32_t k = 0; k < x->rank; k++) {
-        if (k < axis) l.outer *= x->dim[k];
-        if (k > axis) l.inner *= x->dim[k];
-    }
-    return l;
+    return (lines){
+        .rows = x->dim[axis], .n = index->dim[axis], .inner = cb_numel_of(x, axis + 1, x->rank)};
 }
 
 static void add_read(const cb_cu_op *x, int64_t n, int64_t rows, const char *where) {

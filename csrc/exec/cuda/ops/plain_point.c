@@ -26,8 +26,7 @@ static void add_constant(const cb_cu_op *x, double value) {
 static void add_iota(const cb_cu_op *x) {
     const cb_operand *out = cb_cu_out(x, 0);
     const int64_t axis = x->instr->attrs.i[0];
-    int64_t inner = 1;
-    for (int32_t k = (int32_t)axis + 1; k < out->shape.rank; k++) inner *= out->shape.dim[k];
+    const int64_t inner = cb_numel_of(&out->shape, axis + 1, out->shape.rank);
     const int p = cb_cu_out_param(x, 0);
     cb_cu_add(x->code, "const int64_t index = i / (I)%lld %% (I)%lld;\n", (long long)inner,
               (long long)out->shape.dim[axis]);
@@ -142,20 +141,12 @@ void cb_cu_point(const cb_cu_op *x) {
 
 /* ---- concat and pad -------------------------------------------------------------------------- */
 
-static void split_at(const cb_shape *s, int64_t axis, int64_t *outer, int64_t *inner) {
-    *outer = *inner = 1;
-    for (int32_t k = 0; k < s->rank; k++) {
-        if (k < axis) *outer *= s->dim[k];
-        if (k > axis) *inner *= s->dim[k];
-    }
-}
-
 /* A kernel for each input: its elements go to the result, from `begin` of the axis on. */
 static void concat(const cb_cu_op *x) {
-    const int64_t axis = x->instr->attrs.i[0];
-    int64_t begin = 0, outer, inner;
-    split_at(&cb_cu_out(x, 0)->shape, axis, &outer, &inner);
-    const int64_t whole = cb_cu_out(x, 0)->shape.dim[axis] * inner;
+    const cb_shape *s = &cb_cu_out(x, 0)->shape;
+    const int64_t axis = x->instr->attrs.i[0], outer = cb_numel_of(s, 0, axis),
+                  inner = cb_numel_of(s, axis + 1, s->rank), whole = s->dim[axis] * inner;
+    int64_t begin = 0;
     for (uint32_t k = 0; k < x->instr->n_in; k++) {
         const int64_t dim = cb_cu_in(x, k)->shape.dim[axis], part = dim * inner, n = outer * part;
         if (n > 0) {
@@ -174,8 +165,7 @@ static void concat(const cb_cu_op *x) {
 static void pad(const cb_cu_op *x) {
     const cb_attrs *a = &x->instr->attrs;
     const cb_operand *in = cb_cu_in(x, 0), *out = cb_cu_out(x, 0);
-    int64_t outer, inner;
-    split_at(&out->shape, a->i[0], &outer, &inner);
+    const int64_t inner = cb_numel_of(&out->shape, a->i[0] + 1, out->shape.rank);
     const long long dim = (long long)out->shape.dim[a->i[0]],
                     of = (long long)in->shape.dim[a->i[0]], step = (long long)a->i[3] + 1;
     const int64_t n = cb_numel(&out->shape);

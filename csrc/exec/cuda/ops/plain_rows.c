@@ -4,11 +4,7 @@
 
 static int64_t columns_of(const cb_operand *o) { return o->shape.dim[o->shape.rank - 1]; }
 
-static int64_t rows_of(const cb_operand *o) {
-    int64_t rows = 1;
-    for (int32_t k = 0; k < o->shape.rank - 1; k++) rows *= o->shape.dim[k];
-    return rows;
-}
+static int64_t rows_of(const cb_operand *o) { return cb_numel_of(&o->shape, 0, o->shape.rank - 1); }
 
 #define EACH_COLUMN "for (I c = threadIdx.x; c < COLUMNS; c += blockDim.x) "
 

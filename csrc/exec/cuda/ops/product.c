@@ -7,11 +7,10 @@
 cb_cu_shapes cb_cu_shapes_of(const cb_cu_op *x) {
     const cb_operand *o[3] = {cb_cu_in(x, 0), cb_cu_in(x, 1), cb_cu_out(x, 0)};
     const int32_t rank = o[2]->shape.rank;
-    cb_cu_shapes s = {.batch = 1,
+    cb_cu_shapes s = {.batch = cb_numel_of(&o[2]->shape, 0, rank - 2),
                       .n = o[2]->shape.dim[rank - 2],
                       .k = o[0]->shape.dim[rank - 1],
                       .m = o[2]->shape.dim[rank - 1]};
-    for (int32_t d = 0; d < rank - 2; d++) s.batch *= o[2]->shape.dim[d];
     for (int k = 0; k < 3; k++) {
         s.row[k] = o[k]->stride[rank - 2];
         s.column[k] = o[k]->stride[rank - 1];
