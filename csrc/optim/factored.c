@@ -24,7 +24,7 @@
 #define CB_BAND ((int64_t)1 << 16)  /* elements of a band, at least ... */
 #define LEAST_LINES ((int64_t)64)   /* ... and lines, so that sums of columns are few */
 #define CB_PIECE ((int64_t)1 << 14) /* elements, a multiple of CB_EXTRAS_BLOCK */
-enum { LANES = CB_FACTORED_LANES };
+enum { LANES = CB_OPTIM_LANES };
 enum { ROWS, COLUMNS, WHOLE }; /* states */
 
 extern const cb_factored_fns cb_factored_fns_baseline;
@@ -100,13 +100,6 @@ size_t cb_factored_scratch(const cb_optimizer *o, const double *hyper, const cb_
            (size_t)(end.band + end.piece + end.line + end.column) * sizeof(double);
 }
 
-static double fold(double *sum) {
-    for (int half = LANES / 2; half; half /= 2) {
-        for (int k = 0; k < half; k++) sum[k] += sum[k + half];
-    }
-    return sum[0];
-}
-
 /* ---- elements, whatever type they are of ----------------------------------------------------- */
 
 typedef void (*run_fn)(const region *r, uint32_t at_row, const cb_optim_row *row, int64_t at,
@@ -179,7 +172,7 @@ static void band_task(void *user, int64_t task, int thread) {
     (void)thread;
     if (s.small) {
         in_runs(r, i, band, small_run, weights);
-        r->size[r->at[i].piece + band] = fold(weights + LANES);
+        r->size[r->at[i].piece + band] = cb_fold_lanes(weights + LANES);
     } else if (s.lines == 0) {
         in_runs(r, i, band, move_run, weights);
     } else if (s.bands > 1) {
@@ -192,7 +185,7 @@ static void band_task(void *user, int64_t task, int thread) {
         for (int64_t k = band * s.matrices; k < end; k++)
             add_lines(r, i, k * s.height, (k + 1) * s.height, column + k * s.width, weights);
     }
-    r->weights[task] = fold(weights);
+    r->weights[task] = cb_fold_lanes(weights);
 }
 
 static double read_as(cb_dtype dtype, const void *data, int64_t i) {
@@ -276,7 +269,7 @@ static void measure_task(void *user, int64_t task, int thread) {
     (void)thread;
     if (shape_of(&r->table->rows[i]).small) return; /* its band has */
     in_runs(r, i, task - r->at[i].piece, measure_run, sum);
-    r->size[task] = fold(sum);
+    r->size[task] = cb_fold_lanes(sum);
 }
 
 /* The last pass writes what it was given, so halves are put back and extras follow. */

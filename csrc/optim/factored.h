@@ -5,9 +5,8 @@
 #include "optimizer.h"
 
 enum {
-    CB_FACTORED_LANES = 16, /* of a sum, the same for every instruction set */
-    CB_FACTORED_WIDE = 8,   /* matrices of at most ... */
-    CB_FACTORED_SMALL = 32  /* ... elements go through their loops at once */
+    CB_FACTORED_WIDE = 8,  /* matrices of at most ... */
+    CB_FACTORED_SMALL = 32 /* ... elements go through their loops at once */
 };
 
 /* What a row asks for, made of its hyper-parameters and t. */
@@ -37,20 +36,20 @@ static inline bool cb_factored_is_narrow(const cb_optim_row *row) {
  * squares for element i of a line is its `line` * column[i]. */
 typedef struct cb_factored_fns {
     /* The squares of the gradient are added to `line` and `column`, those of weights to `weights`
-     * [CB_FACTORED_LANES]. */
+     * [CB_OPTIM_LANES]. */
     void (*squares)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                     double *line, double *column, double *weights);
     /* Moves the state `whole`, element by element. */
     void (*move)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                  double *weights);
-    /* Adds the squares of u = gradient / root of the mean to `sum` [CB_FACTORED_LANES]. */
+    /* Adds the squares of u = gradient / root of the mean to `sum` [CB_OPTIM_LANES]. */
     void (*measure)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                     const double *line, const void *column, double *sum);
     void (*apply)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                   const double *line, const void *column);
     /* Of n small matrices from `at` on, all up to what the whole row has to be known for: moves
      * their means, and adds the squares of weights and of u to `weights` and `size`
-     * [CB_FACTORED_LANES]; then the update. */
+     * [CB_OPTIM_LANES]; then the update. */
     void (*begin_small)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                         double *weights, double *size);
     void (*apply_small)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n);

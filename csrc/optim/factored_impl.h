@@ -22,7 +22,7 @@ static double CB_TYPED(squares)(const cb_factored *f, const cb_optim_row *row, i
         sum[k] += g * g;
         weights[k] += w * w;
     }
-    return fold(sum);
+    return cb_fold_lanes(sum);
 }
 
 /* Both ways are exact where they end: a share of 1 gives the square itself. */

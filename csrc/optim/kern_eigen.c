@@ -1,15 +1,9 @@
 /* The loops of eigen_loops.h, compiled once for each instruction set (cmake/kernels.cmake). Sums
  * have 16 lanes on all of them. */
 #include "eigen_loops.h"
+#include "optimizer.h"
 
-enum { LANES = 16 };
-
-static double fold(double *sum) {
-    for (int half = LANES / 2; half; half /= 2) {
-        for (int k = 0; k < half; k++) sum[k] += sum[k + half];
-    }
-    return sum[0];
-}
+enum { LANES = CB_OPTIM_LANES };
 
 static double dot(const double *x, const double *y, int64_t n) {
     double sum[LANES] = {0};
@@ -18,7 +12,7 @@ static double dot(const double *x, const double *y, int64_t n) {
         for (int k = 0; k < LANES; k++) sum[k] += x[i + k] * y[i + k];
     }
     for (int k = 0; i < n; i++, k++) sum[k] += x[i] * y[i];
-    return fold(sum);
+    return cb_fold_lanes(sum);
 }
 
 static void add(double *restrict x, double by, const double *restrict y, int64_t n) {
@@ -39,7 +33,7 @@ static double reduce(double *restrict x, double a, const double *restrict y, dou
         x[i] = x[i] - a * y[i] - b * z[i];
         sum[k] += x[i] * next[i];
     }
-    return fold(sum);
+    return cb_fold_lanes(sum);
 }
 
 static inline void turn(double *restrict low, double *restrict high, const cb_rotation *r,

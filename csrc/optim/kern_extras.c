@@ -5,14 +5,7 @@
 #include "../base/kern_half.h"
 #include "extras.h"
 
-enum { LANES = 16, SOME = 512 };
-
-static double fold(double *sum) {
-    for (int half = LANES / 2; half; half /= 2) {
-        for (int k = 0; k < half; k++) sum[k] += sum[k + half];
-    }
-    return sum[0];
-}
+enum { LANES = CB_OPTIM_LANES, SOME = 512 };
 
 /* Adds squares to the lanes, of which the first element's is the first. */
 static void add_squares(const float *g, int64_t n, double *sum) {
@@ -26,7 +19,7 @@ static void add_squares(const float *g, int64_t n, double *sum) {
 /* Squares of f32 do not overflow in double, so a sum that is not finite has an element that is
  * not. */
 static double whole_sum(double *sum) {
-    const double total = fold(sum);
+    const double total = cb_fold_lanes(sum);
     return isfinite(total) ? total : NAN;
 }
 
@@ -58,7 +51,7 @@ static double square_f64(const double *g, int64_t n) {
         }
     }
     for (int k = 0; i < n; i++, k++) sum[k] += g[i] * g[i], is_nan[k] += g[i] - g[i];
-    return fold(sum) + fold(is_nan);
+    return cb_fold_lanes(sum) + cb_fold_lanes(is_nan);
 }
 
 static double square(const cb_optim_row *row, int64_t at, int64_t n) {

@@ -6,14 +6,7 @@
 #include <string.h>
 
 #define CB_INLINE static inline __attribute__((always_inline))
-enum { LANES = CB_FACTORED_LANES, WIDE = CB_FACTORED_WIDE, SMALL = CB_FACTORED_SMALL };
-
-static double fold(double *sum) {
-    for (int half = LANES / 2; half; half /= 2) {
-        for (int k = 0; k < half; k++) sum[k] += sum[k + half];
-    }
-    return sum[0];
-}
+enum { LANES = CB_OPTIM_LANES, WIDE = CB_FACTORED_WIDE, SMALL = CB_FACTORED_SMALL };
 
 #define CB_IMPL "factored_impl.h"
 #include "both_reals.h"

@@ -19,6 +19,16 @@ typedef struct cb_optim_table { /* what a step works on, checked */
     uint32_t n_rows, n_groups, n_hyper;
 } cb_optim_table;
 
+enum { CB_OPTIM_LANES = 16 }; /* of a sum, the same for every instruction set */
+
+/* Adds up the lanes, in pairs, so that the order is the same everywhere. They are overwritten. */
+static inline double cb_fold_lanes(double sum[CB_OPTIM_LANES]) {
+    for (int half = CB_OPTIM_LANES / 2; half; half /= 2) {
+        for (int k = 0; k < half; k++) sum[k] += sum[k + half];
+    }
+    return sum[0];
+}
+
 typedef struct cb_hyper { /* a hyper-parameter is in [low, high], or with `below` in [low, high) */
     const char *name;
     double low, high;
