@@ -39,56 +39,19 @@ static void add_step(const cb_cu_op *x, const char *name, int64_t step) {
 /* One side of the product: `xs` hold what a thread reads of a slice, which neighbouring threads
  * read along whichever axis its elements are neighbours. That is found out when it runs, so that
  * transposed matrices need no kernels of their own. */
-static void add_fetched(const cb_cu_op *x, char name, int64_t outer, int64_t inner) {
-    cb_cu_code *c = x->code;
-    const int by_outer = cb_cu_count(c, outer), by_inner = cb_cu_count(c, inner);
-    cb_cu_add(c, "const I %c_outer = (I)p%d, %c_inner = (I)p%d;\n", name, by_outer, name, by_inner);
-    cb_cu_add(c, "const bool %c_along = %c_inner == 1;\n", name, name);
-    cb_cu_add(c, "const I %c_o = %c_along ? threadIdx.x / %d : threadIdx.x %% %d;\n", name, name,
-              SLICE, TILE);
-    cb_cu_add(c, "const I %c_k = %c_along ? threadIdx.x %% %d : threadIdx.x / %d;\n", name, name,
-              SLICE, TILE);
-    cb_cu_add(c, "const I %c_o_step = %c_along ? %d : 0, %c_k_step = %c_along ? 0 : %d;\n", name,
-              name, THREADS / SLICE, name, name, THREADS / TILE);
-    cb_cu_add(c, "T %cs[4];\n", name);
-}
-
-/* `fetch(slice)` reads a slice into registers, `put(buffer)` writes it to shared memory. */
-static void add_fetch(const cb_cu_op *x, const cb_cu_shapes *p) {
-    cb_cu_code *c = x->code;
-    add_fetched(x, 'x', p->row[0], p->column[0]);
-    add_fetched(x, 'y', p->column[1], p->row[1]);
-    cb_cu_add(c,
-              "const auto fetch = [&](I slice) {\n#pragma unroll\nfor (int j = 0; j < 4; j++) {\n"
-              "const I xo = first_row + x_o + j * x_o_step, xk = slice + x_k + j * x_k_step;\n"
-              "const I yo = first_column + y_o + j * y_o_step, yk = slice + y_k + j * y_k_step;\n");
-    cb_cu_add(c,
-              "xs[j] = xo < N && xk < K ? (T)widen(p%d[x_at + xo * x_outer + xk * x_inner]) : "
-              "(T)0;\n",
-              p->in[0]);
-    cb_cu_add(c,
-              "ys[j] = yo < M && yk < K ? (T)widen(p%d[y_at + yo * y_outer + yk * y_inner]) : "
-              "(T)0;\n}\n};\n",
-              p->in[1]);
-    cb_cu_add(c,
-              "const auto put = [&](int buffer) {\n#pragma unroll\nfor (int j = 0; j < 4; j++) {\n"
-              "x_tile[buffer][x_k + j * x_k_step][x_o + j * x_o_step] = xs[j];\n"
-              "y_tile[buffer][y_k + j * y_k_step][y_o + j * y_o_step] = ys[j];\n}\n};\n");
-}
-
-/* While a slice is fetched, the one before is multiplied. */
-static void add_loop(const cb_cu_op *x) {
-    cb_cu_add(x->code,
-              "T sum[4][4] = {};\n"
-              "for (I slice = 0, turn = 1; slice < K + %d; slice += %d, turn ^= 1) {\n"
-              "const bool goes_on = slice < K;\nif (goes_on) fetch(slice);\n"
-              "if (slice > 0) {\n#pragma unroll 4\nfor (int k = 0; k < %d; k++) {\nT a[4], b[4];\n"
-              "#pragma unroll\nfor (int j = 0; j < 4; j++) a[j] = x_tile[turn][k][ty * 4 + j], "
-              "b[j] = y_tile[turn][k][tx * 4 + j];\n"
-              "#pragma unroll\nfor (int r = 0; r < 4; r++)\n#pragma unroll\n"
-              "for (int j = 0; j < 4; j++) sum[r][j] = mad(a[r], b[j], sum[r][j]);\n}\n}\n"
-              "if (goes_on) put(turn ^ 1);\n__syncthreads();\n}\n",
-              SLICE, SLICE, SLICE);
+static void add_fetched(const cb_cu_op *x, const char *name, int64_t outer, int64_t inner) {
+    static const char text[] =
+        "const I $(x)_outer = (I)$outer, $(x)_inner = (I)$inner;\n"
+        "const bool $(x)_along = $(x)_inner == 1;\n"
+        "const I $(x)_o = $(x)_along ? threadIdx.x / $slice : threadIdx.x % $tile;\n"
+        "const I $(x)_k = $(x)_along ? threadIdx.x % $slice : threadIdx.x / $tile;\n"
+        "const I $(x)_o_step = $(x)_along ? $lines : 0, $(x)_k_step = $(x)_along ? 0 : $slices;\n"
+        "T $(x)s[4];\n";
+    cb_cu_template(x->code, text,
+                   CB_CU_HOLES(CB_CU_HOLE_TEXT(x, name), CB_CU_HOLE_COUNT(outer, outer),
+                               CB_CU_HOLE_COUNT(inner, inner), CB_CU_HOLE(slice, SLICE),
+                               CB_CU_HOLE(tile, TILE), CB_CU_HOLE(lines, THREADS / SLICE),
+                               CB_CU_HOLE(slices, THREADS / TILE)));
 }
 
 /* The block's place: its matrix of the batch, and its first row and column. */
@@ -108,21 +71,61 @@ static uint32_t add_place(const cb_cu_op *x, const cb_cu_shapes *p, int rows, in
     return (uint32_t)(p->batch * across * down);
 }
 
+/* `fetch(slice)` reads a slice into registers, `put(buffer)` writes it to shared memory. While a
+ * slice is fetched, the one before is multiplied. */
+static const char plain_text[] =
+    "const auto fetch = [&](I slice) {\n"
+    "#pragma unroll\n"
+    "for (int j = 0; j < 4; j++) {\n"
+    "const I xo = first_row + x_o + j * x_o_step, xk = slice + x_k + j * x_k_step;\n"
+    "const I yo = first_column + y_o + j * y_o_step, yk = slice + y_k + j * y_k_step;\n"
+    "xs[j] = xo < N && xk < K ? (T)widen($x[x_at + xo * x_outer + xk * x_inner]) : (T)0;\n"
+    "ys[j] = yo < M && yk < K ? (T)widen($y[y_at + yo * y_outer + yk * y_inner]) : (T)0;\n"
+    "}\n"
+    "};\n"
+    "const auto put = [&](int buffer) {\n"
+    "#pragma unroll\n"
+    "for (int j = 0; j < 4; j++) {\n"
+    "x_tile[buffer][x_k + j * x_k_step][x_o + j * x_o_step] = xs[j];\n"
+    "y_tile[buffer][y_k + j * y_k_step][y_o + j * y_o_step] = ys[j];\n"
+    "}\n"
+    "};\n"
+    "T sum[4][4] = {};\n"
+    "for (I slice = 0, turn = 1; slice < K + $slice; slice += $slice, turn ^= 1) {\n"
+    "const bool goes_on = slice < K;\n"
+    "if (goes_on) fetch(slice);\n"
+    "if (slice > 0) {\n"
+    "#pragma unroll 4\n"
+    "for (int k = 0; k < $slice; k++) {\n"
+    "T a[4], b[4];\n"
+    "#pragma unroll\n"
+    "for (int j = 0; j < 4; j++) a[j] = x_tile[turn][k][ty * 4 + j], "
+    "b[j] = y_tile[turn][k][tx * 4 + j];\n"
+    "#pragma unroll\n"
+    "for (int r = 0; r < 4; r++)\n"
+    "#pragma unroll\n"
+    "for (int j = 0; j < 4; j++) sum[r][j] = mad(a[r], b[j], sum[r][j]);\n"
+    "}\n"
+    "}\n"
+    "if (goes_on) put(turn ^ 1);\n"
+    "__syncthreads();\n"
+    "}\n"
+    "for (int r = 0; r < 4; r++)\n"
+    "for (int j = 0; j < 4; j++) {\n"
+    "const I at_row = first_row + ty * 4 + r, at_column = first_column + tx * 4 + j;\n"
+    "if (at_row < N && at_column < M) narrow(&$out[(batch * N + at_row) * M + at_column], "
+    "sum[r][j]);\n"
+    "}\n";
+
 static void add_plain(const cb_cu_op *x, const cb_cu_shapes *p) {
     cb_cu_code *c = x->code;
     cb_cu_add(c, "typedef %s T;\n__shared__ T x_tile[2][%d][%d], y_tile[2][%d][%d];\n",
               cb_cu_real(cb_cu_out(x, 0)->dtype), SLICE, TILE + 4, SLICE, TILE + 4);
     const uint32_t blocks = add_place(x, p, TILE, TILE);
     cb_cu_add(c, "const int tx = threadIdx.x %% 16, ty = threadIdx.x / 16;\n");
-    add_fetch(x, p);
-    add_loop(x);
-    cb_cu_add(c,
-              "for (int r = 0; r < 4; r++)\nfor (int j = 0; j < 4; j++) {\n"
-              "const I at_row = first_row + ty * 4 + r, at_column = first_column + tx * 4 + j;\n");
-    cb_cu_add(c,
-              "if (at_row < N && at_column < M) narrow(&p%d[(batch * N + at_row) * M + at_column], "
-              "sum[r][j]);\n}\n",
-              p->out);
+    add_fetched(x, "x", p->row[0], p->column[0]);
+    add_fetched(x, "y", p->column[1], p->row[1]);
+    cb_cu_op_template(x, "x=x0 y=x1 out=y0", plain_text, CB_CU_HOLES(CB_CU_HOLE(slice, SLICE)));
     cb_cu_end(c, (cb_cu_grid){blocks, 1, 1}, THREADS);
 }
 

@@ -106,11 +106,12 @@ void cb_cu_add(cb_cu_code *c, const char *format, ...) CB_PRINTF(2, 3);
 typedef struct cb_cu_hole {
     const char *name, *text;
     long long number;
-    bool is_count;
+    bool is_count, is_param;
     void (*write)(void *with);
     void *with;
 } cb_cu_hole;
 #define CB_CU_HOLE(hole, n) {.name = #hole, .number = (n)}
+#define CB_CU_HOLE_PARAM(hole, n) {.name = #hole, .number = (n), .is_param = true}
 #define CB_CU_HOLE_TEXT(hole, words) {.name = #hole, .text = (words)}
 #define CB_CU_HOLE_COUNT(hole, n) {.name = #hole, .number = (n), .is_count = true}
 #define CB_CU_HOLE_PART(hole, function, x) {.name = #hole, .write = (function), .with = (x)}

@@ -1,5 +1,7 @@
 #include "op.h"
 
+#include <string.h>
+
 #define CB_OP(id, ...) [CB_OP_##id] = #id,
 static const char *const names[CB_OP_COUNT] = {
 #include "../../../ir/ops.def"
@@ -66,6 +68,22 @@ void cb_cu_end_each_row(const cb_cu_op *x, int64_t rows) {
     cb_cu_end(x->code, (cb_cu_grid){(uint32_t)rows, 1, 1}, CB_CU_ROW_THREADS);
 }
 
+void cb_cu_op_template(const cb_cu_op *x, const char *operands, const char *text,
+                       const cb_cu_hole *more) {
+    enum { MOST = 32 };
+    cb_cu_hole hole[MOST + 1] = {{.name = NULL}}; /* too many: the template misses one */
+    int n = 0;
+    for (const char *at = operands; *at && n < MOST; at += *at == ' ') {
+        const char *is = strchr(at, '=');
+        const uint32_t k = (uint32_t)(is[2] - '0');
+        const int param = is[1] == 'x' ? cb_cu_in_param(x, k) : cb_cu_out_param(x, k);
+        hole[n++] = (cb_cu_hole){.name = at, .number = param, .is_param = true};
+        at = is + 3;
+    }
+    for (; more->name && n < MOST; more++) hole[n++] = *more;
+    cb_cu_template(x->code, text, hole);
+}
+
 void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char *at) {
     const cb_operand *o = cb_cu_in(x, k);
     if (cb_is_contiguous(&o->shape, o->stride)) cb_cu_add(x->code, "const I %s = %s;\n", name, at);
@@ -76,6 +94,26 @@ void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char
  * every run. Where nothing is ignored, 0 stands for it: it is never wrong, but where nothing is
  * right. */
 void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64_t *ignore) {
+    static const char text[] =
+        "__shared__ uint64_t wrong[$threads];\n"
+        "uint64_t first = ~(uint64_t)0;\n"
+        "#pragma unroll 1\n"
+        "for (I i = threadIdx.x; i < (I)$n; i += $threads) {\n"
+        "const int64_t at = $index[i];\n"
+        "const bool is_wrong = at < 0 || at >= (int64_t)$limit;\n"
+        "if (is_wrong$(ignores) && i < first) first = i;\n"
+        "}\n"
+        "wrong[threadIdx.x] = first;\n"
+        "#pragma unroll 1\n"
+        "for (unsigned n = $half; n > 0; n /= 2) {\n"
+        "__syncthreads();\n"
+        "if (threadIdx.x < n && wrong[threadIdx.x + n] < first) "
+        "wrong[threadIdx.x] = first = wrong[threadIdx.x + n];\n"
+        "}\n"
+        "if (threadIdx.x == 0 && first != ~(uint64_t)0 && $failure->instr == 0) {\n"
+        "$failure->index = $index[first];\n"
+        "$failure->instr = (uint32_t)$number;\n"
+        "}\n";
     cb_cu_code *c = x->code;
     const int64_t n = cb_numel(&cb_cu_in(x, k)->shape);
     if (n == 0) return;
@@ -84,18 +122,13 @@ void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64
               f = cb_cu_param_of(c, (cb_cu_param){.place = CB_CU_FAILURE}, "failure", true),
               count = cb_cu_count(c, n), most = cb_cu_count(c, limit),
               number = cb_cu_count(c, x->at + 1);
-    cb_cu_add(c, "__shared__ uint64_t wrong[%d];\nuint64_t first = ~(uint64_t)0;\n", CB_CU_THREADS);
-    cb_cu_add(c, "#pragma unroll 1\nfor (I i = threadIdx.x; i < (I)p%d; i += %d) {\n", count,
-              CB_CU_THREADS);
-    cb_cu_add(c, "const int64_t at = p%d[i];\n", p);
-    cb_cu_add(c, "const bool is_wrong = at < 0 || at >= (int64_t)p%d;\nif (is_wrong", most);
-    if (limit > 0 || ignore)
-        cb_cu_add(c, " && at != (int64_t)p%d", cb_cu_count(c, ignore ? *ignore : 0));
-    cb_cu_add(c, " && i < first) first = i;\n}\nwrong[threadIdx.x] = first;\n");
-    cb_cu_add(c, "#pragma unroll 1\nfor (unsigned n = %d; n > 0; n /= 2) {\n", CB_CU_THREADS / 2);
-    cb_cu_add(c, "__syncthreads();\nif (threadIdx.x < n && wrong[threadIdx.x + n] < first) "
-                 "wrong[threadIdx.x] = first = wrong[threadIdx.x + n];\n}\n");
-    cb_cu_add(c, "if (threadIdx.x == 0 && first != ~(uint64_t)0 && p%d->instr == 0) {\n", f);
-    cb_cu_add(c, "p%d->index = p%d[first];\np%d->instr = (uint32_t)p%d;\n}\n", f, p, f, number);
+    cb_cu_template(
+        c, text,
+        CB_CU_HOLES(
+            CB_CU_HOLE(threads, CB_CU_THREADS), CB_CU_HOLE(half, CB_CU_THREADS / 2),
+            CB_CU_HOLE_PARAM(index, p), CB_CU_HOLE_PARAM(failure, f), CB_CU_HOLE_PARAM(n, count),
+            CB_CU_HOLE_PARAM(limit, most), CB_CU_HOLE_PARAM(number, number),
+            CB_CU_HOLE_TEXT(ignores, limit > 0 || ignore ? " && at != (int64_t)$ignored" : ""),
+            CB_CU_HOLE_COUNT(ignored, ignore ? *ignore : 0)));
     cb_cu_end(c, (cb_cu_grid){1, 1, 1}, CB_CU_THREADS);
 }

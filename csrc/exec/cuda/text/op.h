@@ -25,6 +25,10 @@ void cb_cu_each(const cb_cu_op *x, int64_t n);
 void cb_cu_end_each(const cb_cu_op *x, int64_t n);
 void cb_cu_each_row(const cb_cu_op *x, int64_t columns);
 void cb_cu_end_each_row(const cb_cu_op *x, int64_t rows);
+/* A template with operands among its holes. `operands` names them, in the order of the kernel's
+ * parameters: "g=x0 rstd=x4 dx=y0" are inputs 0 and 4, and result 0. */
+void cb_cu_op_template(const cb_cu_op *x, const char *operands, const char *text,
+                       const cb_cu_hole *more);
 /* `I name = ` where element `at` of input k is. */
 void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char *at);
 /* A kernel that looks for the first index outside of 0..limit, `ignore` aside. */

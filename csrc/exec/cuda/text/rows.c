@@ -210,12 +210,8 @@ static void for_accs(cb_cu_micro *x, int phase, const char *sum, const char *lar
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
         if (micro->phase != phase || !is_row_acc(x->m, micro)) continue;
-        const int a = micro->dst;
-        const char *pattern = micro->op == CB_X_ACC ? sum : largest;
-        for (const char *at = pattern; *at; at++) {
-            if (*at == '#') cb_cu_add(x->code, "%d", a);
-            else cb_cu_add(x->code, "%c", *at);
-        }
+        cb_cu_template(x->code, micro->op == CB_X_ACC ? sum : largest,
+                       CB_CU_HOLES(CB_CU_HOLE(a, micro->dst)));
     }
 }
 
@@ -300,10 +296,10 @@ static void row_phase(cb_cu_micro *x, const layout *l, int phase) {
         any = true;
     }
     if (any) {
-        for_accs(x, phase, "float r# = 0;\n", "int r# = INT32_MIN;\n");
+        for_accs(x, phase, "float r$a = 0;\n", "int r$a = INT32_MIN;\n");
         cb_cu_add(c, "for (I leaf = team; leaf < (I)%lld; leaf += %d) {\n", (long long)l->leaves,
                   l->teams);
-        for_accs(x, phase, "float a#[V] = {};\n", "int k# = INT32_MIN;\n");
+        for_accs(x, phase, "float a$a[V] = {};\n", "int k$a = INT32_MIN;\n");
         for_leaves(x, phase, false);
         add_turns(c, m, l);
         cb_cu_add(c, "const I e = row * COLUMNS + col;\nconst int n = %s;\n",
@@ -311,10 +307,10 @@ static void row_phase(cb_cu_micro *x, const layout *l, int phase) {
         cb_cu_body(x);
         cb_cu_add(c, "}\n");
         for_leaves(x, phase, true);
-        if (l->leaves == 1) for_accs(x, phase, "r# = fold(a#);\n", "r# = fold_largest(k#);\n");
+        if (l->leaves == 1) for_accs(x, phase, "r$a = fold(a$a);\n", "r$a = fold_largest(k$a);\n");
         else
-            for_accs(x, phase, "r# = fold(a#);\nif (t == 0) part#[slot][leaf] = r#;\n",
-                     "r# = fold_largest(k#);\nif (t == 0) part#[slot][leaf] = r#;\n");
+            for_accs(x, phase, "r$a = fold(a$a);\nif (t == 0) part$a[slot][leaf] = r$a;\n",
+                     "r$a = fold_largest(k$a);\nif (t == 0) part$a[slot][leaf] = r$a;\n");
         cb_cu_add(c, "}\n");
         close_accs(x, l, phase);
     }
