@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = COMMITTED = Path(__file__).parent / "results"
 
 
 def _first_line(path: str, key: str) -> str:
@@ -27,15 +27,19 @@ def _first_line(path: str, key: str) -> str:
     return "unknown"
 
 
+# What benchmarks write themselves, so that a second one still starts from a clean checkout.
+_WRITTEN = (":!benchmarks/results", ":!benchmarks/RESULTS.md", ":!README.md", ":!docs")
+
+
 def commit() -> str:
-    """Short hash of the checkout, with "+" when files differ from it."""
-    root = Path(__file__).parent
+    """Short hash of the checkout, with "+" if other files than results differ from it."""
+    root = Path(__file__).parent.parent
     try:
         head = subprocess.check_output(
             ["git", "rev-parse", "--short", "HEAD"], cwd=root, text=True
         ).strip()
         dirty = subprocess.check_output(
-            ["git", "status", "--porcelain", "-uno"], cwd=root, text=True
+            ["git", "status", "--porcelain", "-uno", "--", ".", *_WRITTEN], cwd=root, text=True
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
@@ -43,9 +47,12 @@ def commit() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Where a row was measured."""
+    """Where a row was measured: processor, instruction set that the kernels use, cores, system."""
+    from cutback import _native
+
     return {
         "cpu": _first_line("/proc/cpuinfo", "model name"),
+        "isa": _native.machine()["isa"],
         "cores": len(os.sched_getaffinity(0)),
         "system": platform.platform(terse=True),
     }
@@ -110,14 +117,22 @@ def written(name: str) -> list[dict[str, Any]]:
 def save(
     name: str, command: str, rows: list[dict[str, Any]], *packages: str, quiet: bool = False
 ) -> Path:
-    """Write results/NAME.json: the rows, and everything needed to repeat them."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    """Write results/NAME.json: the rows, and everything needed to repeat them.
+
+    Rows for the repository are of a commit: if the checkout differs from it, they go to
+    results/dirty instead, which git ignores.
+    """
+    at, folder = commit(), RESULTS
+    if at.endswith("+") and RESULTS == COMMITTED:
+        folder = RESULTS / "dirty"
+        print(f"{name}: files differ from commit {at[:-1]}, so the rows go to {folder}")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
     document = {
         "benchmark": name,
         "command": command,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit(),
+        "commit": at,
         "machine": machine(),
         "versions": versions("cutback", "numpy", *packages),
         "rows": rows,

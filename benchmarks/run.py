@@ -34,6 +34,8 @@ def cell(value: Any) -> str:
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Markdown, one column for every key that occurs."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
+    # a list of more than two is a curve, which its picture shows
+    keys = [k for k in keys if not any(isinstance(r.get(k), list) and len(r[k]) > 2 for r in rows)]
     lines = ["| " + " | ".join(keys) + " |", "|" + "---|" * len(keys)]
     return lines + ["| " + " | ".join(cell(row.get(key)) for key in keys) + " |" for row in rows]
 
@@ -54,7 +56,9 @@ def report() -> None:
             "",
             f"`{document['command']}`, {document['date']}, commit {document['commit']}",
         ]
-        lines += [f"on {machine['cpu']}, {machine['cores']} cores, {machine['system']};"]
+        isa = [machine["isa"]] if "isa" in machine else []
+        place = [machine["cpu"], *isa, f"{machine['cores']} cores", machine["system"]]
+        lines += [f"on {', '.join(place)};"]
         lines += [", ".join(f"{name} {version}" for name, version in versions.items()) + ".", ""]
         if path.with_suffix(".svg").exists():
             lines += [f"![{path.stem}](results/{path.stem}.svg)", ""]
