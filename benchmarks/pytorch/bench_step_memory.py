@@ -1,5 +1,5 @@
-"""Claim: under `budget=0.4` a training step of a PyTorch model takes at most 40 % of the memory, for
-somewhat more time.
+"""Claim: under `budget=0.4` a training step of a PyTorch model takes at most 40 % of the memory,
+for somewhat more time.
 
     python benchmarks/pytorch/bench_step_memory.py [--rounds N]
 
@@ -12,6 +12,7 @@ the README's picture of the first model. `--draw` only draws the picture again.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -46,9 +47,7 @@ def columns(live: list[int]) -> list[int]:
     """The largest value in each of POINTS equal parts."""
     n = len(live)
     edges = [n * i // POINTS for i in range(POINTS + 1)]
-    return [
-        max(live[low : max(high, low + 1)]) for low, high in zip(edges, edges[1:], strict=False)
-    ]
+    return [max(live[low : max(high, low + 1)]) for low, high in itertools.pairwise(edges)]
 
 
 def memory_of(step: Callable[..., Any], inputs: tuple[Any, ...]) -> Measured:

@@ -272,7 +272,7 @@ typedef struct cb_step cb_step;
  * "plan", "split", "program"; those of groups where there are any. */
 typedef void (*cb_dump_fn)(void *user, const char *stage, const char *text);
 
-/* What steps run on: "cpu", "debug", "ref", "null". NULL: past the last one. */
+/* Names of the backends: "cpu", "debug", "ref", "null", "cuda". NULL if i is past the last one. */
 CB_API const char *cb_backend_name(uint32_t i);
 
 typedef struct cb_compile_options {
