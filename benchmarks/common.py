@@ -27,19 +27,22 @@ def _first_line(path: str, key: str) -> str:
     return "unknown"
 
 
-# What benchmarks write themselves, so that a second one still starts from a clean checkout.
-_WRITTEN = (":!benchmarks/results", ":!benchmarks/RESULTS.md", ":!README.md", ":!docs")
+# What rows depend on: all code, without what benchmarks write.
+_MEASURED = (
+    "csrc", "cuda", "python", "cmake", "CMakeLists.txt", "pyproject.toml", "examples", "benchmarks",
+    ":!benchmarks/results", ":!benchmarks/*.md",
+)  # fmt: skip
 
 
 def commit() -> str:
-    """Short hash of the checkout, with "+" if other files than results differ from it."""
+    """Short hash of the checkout, with "+" if its code differs from the commit's."""
     root = Path(__file__).parent.parent
     try:
         head = subprocess.check_output(
             ["git", "rev-parse", "--short", "HEAD"], cwd=root, text=True
         ).strip()
         dirty = subprocess.check_output(
-            ["git", "status", "--porcelain", "-uno", "--", ".", *_WRITTEN], cwd=root, text=True
+            ["git", "status", "--porcelain", "-uno", "--", *_MEASURED], cwd=root, text=True
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
