@@ -128,11 +128,13 @@ gpu:
 mutate-gpu: $(VENV)/.mutate
 	$(BIN)/python -u tests/mutate/mutate.py $(if $(ONLY),--only $(ONLY))
 
-lint: $(VENV)/.lint
+lint: $(VENV)/.lint $(VENV)/.build-tools
 	git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
 	$(BIN)/ruff check python tests tools benchmarks examples
 	$(BIN)/ruff format --check python tests tools benchmarks examples
 	$(BIN)/mypy
+	$(BIN)/python tools/doc_snippets.py mypy
+	$(BIN)/python tools/doc_snippets.py pyright
 
 wheel: $(VENV)/.build-tools
 	$(BIN)/python -m pip wheel --no-deps -w dist .

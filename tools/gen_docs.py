@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Documents that come from the code: docs/ops.md from csrc/ir/ops.def.
+"""Writes what documents take from elsewhere: docs/ops.md from csrc/ir/ops.def, and the figures of
+README.md, ARCHITECTURE.md and docs/*.md from benchmarks/results (doc_figures.py says how).
 
-    tools/gen_docs.py            writes them
-    tools/gen_docs.py --check    exit 1 and a diff when what is there is not what would be written
+    tools/gen_docs.py            writes both
+    tools/gen_docs.py --check    exit 1, and says what differs
 
-To be run after a change of the table; `make check` sees to it that nobody forgets.
+Run it after a change of the op table or of results; `make check` runs the check.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import doc_figures
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "csrc/ir/ops.def"
@@ -169,23 +172,25 @@ def write_ops(sections: list[Section]) -> str:
 
 
 def main() -> int:
-    """Writes or checks; the exit status."""
+    """Writes or checks; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     check: bool = parser.parse_args().check
     fresh = write_ops(read_table(TABLE.read_text(encoding="utf-8")))
     if not check:
         OPS.write_text(fresh, encoding="utf-8")
+        doc_figures.write()
         return 0
+    said = doc_figures.check()
     there = OPS.read_text(encoding="utf-8") if OPS.exists() else ""
-    if there == fresh:
-        return 0
-    diff = difflib.unified_diff(
-        there.splitlines(True), fresh.splitlines(True), "docs/ops.md", "from ops.def"
-    )
-    sys.stdout.writelines(diff)
-    print("docs/ops.md is out of date: run tools/gen_docs.py")
-    return 1
+    if there != fresh:
+        diff = difflib.unified_diff(
+            there.splitlines(True), fresh.splitlines(True), "docs/ops.md", "from ops.def"
+        )
+        sys.stdout.writelines(diff)
+        said.append("docs/ops.md is out of date: run tools/gen_docs.py")
+    print(*said, sep="\n", end="\n" if said else "")
+    return 1 if said else 0
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ TEXT = (Path(__file__).parents[3] / "README.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
-def test_the_first_block(tmp_path, monkeypatch, capsys):
+def test_the_block_about_arrays(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     before = np.random.default_rng(0).standard_normal((64, 64), np.float32) / 8
     found: dict[str, object] = {}
-    exec(BLOCKS[0], found)
+    exec(BLOCKS[1], found)
     assert "recomputed" in capsys.readouterr().out
     assert Path("plan.html").read_text().startswith("<!doctype html>")
     step = found["step"]

@@ -74,7 +74,7 @@ def made(seed: int = 0) -> dict[str, object]:
     return {"model": Model(), "x": torch.randn(64, 32), "y": torch.randn(64, 32), "torch": torch}
 
 
-@pytest.mark.parametrize(("path", "number"), [("README.md", 1), ("docs/torch.md", 0)])
+@pytest.mark.parametrize(("path", "number"), [("README.md", 0), ("docs/torch.md", 0)])
 def test_the_blocks_of_the_texts(path: str, number: int, capsys: pytest.CaptureFixture) -> None:
     import cutback.torch
 

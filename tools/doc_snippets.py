@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""The Python snippets of README.md and docs/*.md as programs, and what type checkers say of them.
+
+    tools/doc_snippets.py mypy       exit 1 if mypy --strict finds an error in them
+    tools/doc_snippets.py pyright    the same with basedpyright, in pyright's standard mode
+
+GIVEN has what a document takes for granted; it comes before the snippets. The functions of snippets
+have no annotations, as most users' have none, which mypy is told to accept. PyTorch's own types are
+not looked at. `tests/torch/documents/test_snippets.py` runs these programs, and mypy on them;
+`make lint` runs both checkers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+MODEL = """\
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import cutback
+import cutback.torch
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(6)])
+
+    def forward(self, x: Any, y: Any = 0.0) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return ((x - y) ** 2).mean()
+
+
+model: Any = Model()
+x, y = torch.randn(32, 8), torch.randn(32, 8)
+"""
+ARRAYS = """\
+from typing import Any
+
+import numpy as np
+
+import cutback
+import cutback as cb
+"""
+PROCESS_GROUP = """\
+import os
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+group = "file://" + os.path.abspath("group")
+distributed.init_process_group("gloo", init_method=group, rank=0, world_size=1)
+"""
+IMAGES = """\
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.conv(x).relu().mean()
+"""
+OPS = """\
+@torch.library.custom_op("mylib::fused_norm", mutates_args=())
+def fused_norm(x: torch.Tensor) -> torch.Tensor:
+    return x / x.norm()
+
+
+fused_norm.register_fake(torch.empty_like)
+
+
+@torch.library.custom_op("theirs::counts_its_calls", mutates_args=())
+def counts_its_calls(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+counts_its_calls.register_fake(torch.empty_like)
+"""
+LOSS = """
+params: Any = np.ones((4, 4), np.float32)
+x: Any = np.ones((2, 4), np.float32)
+y: Any = np.zeros((2, 4), np.float32)
+batches = [(x, y)]
+
+
+def loss(params, x, y):
+    return ((x @ params - y) ** 2).mean()
+
+
+"""
+# What documents take for granted. A text: all snippets are one program. A list: each is its own,
+# and begins with its entry.
+GIVEN: dict[str, str | list[str]] = {
+    "README.md": [MODEL, ""],
+    "docs/compile.md": ARRAYS
+    + """
+params = {"w": np.ones((4, 4), np.float32)}
+x = np.ones((2, 4), np.float32)
+""",
+    "docs/cuda.md": [
+        ARRAYS + LOSS,
+        ARRAYS + LOSS,
+        ARRAYS + LOSS + 'step = cb.compile(loss, optimizer=cb.optim.SGD(lr=0.1), device="cuda")\n',
+    ],
+    "docs/fusion.md": [
+        ARRAYS
+        + """
+from cutback.nn import functional as F
+
+params = [np.ones((32, 32), np.float32)]
+x = residual = np.ones((64, 32), np.float32)
+step = cutback.value_and_grad(lambda p, x, r: (F.gelu(x @ p[0]) + r).mean())
+""",
+        *["from cutback.nn import functional as F\n"] * 3,
+    ],
+    "docs/modules.md": "",
+    "docs/optim.md": MODEL
+    + """
+model = nn.Linear(4, 4).bfloat16()
+params = {"head": np.ones((4, 4), np.float32), "bias": np.ones(4, np.float32)}
+params["norm"] = np.ones(4, np.float32)
+grads = {name: np.ones_like(p) for name, p in params.items()}
+averages = {name: p.copy() for name, p in params.items()}
+halves = {name: p.astype(np.float16) for name, p in params.items()}
+scale = 1.0
+x: Any = np.ones((2, 4), np.float32)  # type: ignore[no-redef]
+
+
+def loss(p, x):
+    return ((x @ p["head"] + p["bias"]) * p["norm"]).mean()
+
+
+""",
+    "docs/torch-eager.md": [
+        MODEL
+        + """
+import torch.utils.checkpoint
+
+block = model.blocks[0]
+policy: Any = lambda ctx, op, *args, **kwargs: torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE
+""",
+        MODEL
+        + """
+import torch.utils.checkpoint
+
+f = model.blocks[0]
+policy: Any = lambda ctx, op, *args, **kwargs: torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE
+""",
+    ],
+    "docs/torch.md": [
+        MODEL,
+        MODEL + PROCESS_GROUP,
+        "from typing import Any\n\nimport torch\nfrom torch import nn\n\nimport cutback.torch\n"
+        + IMAGES,
+        MODEL + OPS,
+        MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n",
+        MODEL + "inputs = (x, y)\n",
+    ],
+}
+LEFT_OUT = {
+    "docs/adding-an-op.md": "parts of docs/extending/op.patch, which test_extending.py applies",
+}
+"""Documents whose snippets are no programs, and why."""
+
+
+class Program(NamedTuple):
+    """Some snippets of a document, after what they take for granted."""
+
+    name: str  # of the document, with the number of the snippet if it is a program of its own
+    given: str
+    code: str
+
+
+def programs() -> list[Program]:
+    """The programs of all documents.
+
+    Raises:
+        ValueError: a document has snippets that GIVEN and LEFT_OUT do not know, or another number.
+    """
+    found = []
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        name = path.relative_to(ROOT).as_posix()
+        blocks = FENCE.findall(path.read_text(encoding="utf-8"))
+        if not blocks or name in LEFT_OUT:
+            continue
+        given = GIVEN.get(name)
+        if given is None or (isinstance(given, list) and len(given) != len(blocks)):
+            raise ValueError(f"{name} has {len(blocks)} snippets: say in GIVEN what they need")
+        if isinstance(given, str):
+            found.append(Program(name, given, "\n".join(blocks)))
+        else:
+            pairs = zip(given, blocks, strict=True)
+            found += [Program(f"{name}#{i}", g, code) for i, (g, code) in enumerate(pairs)]
+    return found
+
+
+MYPY = """\
+[mypy]
+strict = true
+allow_untyped_defs = true
+allow_untyped_calls = true
+allow_untyped_decorators = true
+allow_subclassing_any = true
+check_untyped_defs = true
+warn_unused_ignores = false
+[mypy-torch.*]
+follow_imports = skip
+ignore_missing_imports = true
+[mypy-cuda.*,ml_dtypes.*,tqdm.*]
+ignore_missing_imports = true
+"""
+
+
+def write(folder: Path) -> None:
+    """Writes each program as a file."""
+    for program in programs():
+        file = re.sub(r"\W+", "_", program.name) + ".py"
+        (folder / file).write_text(program.given + program.code, encoding="utf-8")
+
+
+def check(checker: str) -> subprocess.CompletedProcess[str]:
+    """Runs a type checker on all programs."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder)
+        if checker == "mypy":
+            (folder / "mypy.ini").write_text(MYPY)
+            command = [
+                "mypy",
+                "--config-file",
+                "mypy.ini",
+                "--cache-dir",
+                str(ROOT / ".mypy_cache"),
+            ]
+        else:
+            settings = {
+                "typeCheckingMode": "standard",
+                "extraPaths": [str(ROOT / "python")],
+                "reportMissingImports": False,
+                "reportMissingModuleSource": False,
+                "reportAttributeAccessIssue": "error",
+            }
+            (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+            command = ["basedpyright", "--pythonpath", sys.executable]
+        return subprocess.run(
+            [sys.executable, "-m", *command, "."],
+            cwd=folder, env={**os.environ, "MYPYPATH": str(ROOT / "python")},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("checker", choices=("mypy", "pyright"))
+    done = check(parser.parse_args().checker)
+    print(done.stdout + done.stderr, end="")
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
