@@ -38,6 +38,7 @@ def results(f: Callable[..., Any], given: tuple[Any, ...], backend: str) -> list
 
 GROUPS: dict[str, Case] = {
     "every second column": (lambda x: x[:, ::2] * 2 + 1, (numbers(6, 64),)),
+    "rows that are an odd distance apart": (lambda x: x[:, :128] * 2 + 1, (numbers(6, 129),)),
     "a number for each short row": (lambda x, y: x * y + 1, (numbers(8, 3), numbers(8, 1))),
     "rows, and a total that no vector fits": (
         lambda x: (F.softmax(x) ** 2).sum(),
@@ -82,6 +83,17 @@ def norm_of_batch(x: Any) -> Any:
     return F.batch_norm(x, None, None, training=True)
 
 
+def whole_numbers(x: Any) -> Any:
+    return x.astype("i64"), x.astype("i32"), x.astype("u8")
+
+
+def ends_of_ranges(dtype: Any) -> np.ndarray[Any, Any]:
+    """Where integers begin and end, the floats next to these, and what no integer is."""
+    ends = np.array([0, 255, 256, 2.0**31 - 1, 2.0**31, -(2.0**31), 2.0**63, -(2.0**63)], dtype)
+    beside = [np.nextafter(ends, dtype(way * np.inf)) for way in (1, -1)]
+    return np.concatenate([ends, *beside, np.array([np.inf, -np.inf, np.nan, 1.5, -1.5], dtype)])
+
+
 def extremes(x: Any) -> Any:
     return x.max(axis=0), x.min(axis=0), x.max(), x.min(), cb.argmax(x, axis=1)
 
@@ -108,6 +120,9 @@ ONE_BY_ONE: dict[str, Case] = {
     "triangles": (cb.tril, (doubles(2, 5, 7),)),
     "norms": (norms, (doubles(5, 300) * 3 + 2,)),
     "norm of a batch": (norm_of_batch, (doubles(6, 3, 5) * 3 + 2,)),
+    "norm of a batch in pieces": (norm_of_batch, (doubles(24, 8, 20, 20) * 3 + 2,)),
+    "integers of doubles": (whole_numbers, (ends_of_ranges(np.float64),)),
+    "integers of floats": (whole_numbers, (ends_of_ranges(np.float32),)),
     "extremes": (extremes, (doubles(4, 200),)),
     "sums": (lambda x: (x.sum(), x.sum(axis=0)), (doubles(4, 200),)),
     "three behind one another": (

@@ -342,6 +342,9 @@ def test_bytes_are_reported_and_given_back(gpu: Driver, double: cb.Step) -> None
     now = cuda.memory()
     assert now.in_use == before.in_use + 4 * N and now.kept == 4 * N
     assert now.peak == before.in_use + 8 * N
+    y = double(x)  # in the kept block
+    assert cuda.memory().in_use == before.in_use + 8 * N and cuda.memory().kept == 0
+    del y
     allocated = gpu.library.sim_allocated()
     assert cuda.release_memory() == 4 * N
     assert gpu.library.sim_allocated() == allocated - 4 * N
@@ -360,6 +363,49 @@ def test_sizes_that_are_a_little_smaller_fit(gpu: Driver) -> None:
     del b
     for n in (N // 2, N * 13 // 15):
         assert cuda.to_device(np.ones(n, np.float32)).address != first
+    larger = cuda.to_device(np.ones(N * 4 // 3, np.float32)).address
+    for n in (N, N * 7 // 6):
+        assert cuda.to_device(np.ones(n, np.float32)).address != larger
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_a_thread_keeps_its_mode_of_captures(gpu: Driver, mode: int) -> None:
+    """Allocating asks for the relaxed mode, and puts back what it has found."""
+
+    def exchange(new: int) -> int:
+        value = ctypes.c_int(new)
+        gpu.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(value))
+        return value.value
+
+    exchange(mode)
+    array = cuda.to_device(np.ones(N, np.float32))
+    assert exchange(mode) == mode
+    del array
+    cuda.release_memory()
+    assert exchange(0) == mode
+
+
+def test_a_device_that_is_full_costs_no_memory_of_the_host(gpu: Driver) -> None:
+    """Each try takes a block of the host's memory for what it asks for, and gives it back."""
+
+    class Heap(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_size_t) for name in (*"abcdefg", "used", "free", "top")]
+
+    count = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if count is None:
+        pytest.skip("this C library does not count its memory")
+    count.restype = Heap
+
+    def tries(n: int) -> int:
+        for _ in range(n):
+            with pytest.raises(MemoryError):
+                cuda.to_device(array)
+        return int(count().used)
+
+    array = np.ones(N, np.float32)
+    gpu.set(memory=gpu.library.sim_allocated() + 64)
+    before = tries(10)
+    assert tries(400) - before < 400 * 50
 
 
 def test_kept_memory_is_given_back_when_there_is_no_more(gpu: Driver, double: cb.Step) -> None:

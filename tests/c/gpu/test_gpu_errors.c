@@ -1,5 +1,11 @@
 /* What can go wrong on a device: each entry of the driver that fails once gives a clean error and
  * leaves nothing behind, and so do an old device, one that is full, and a wrong index. */
+#include <stddef.h>
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
+#include <malloc.h>
+#define HAS_MALLINFO2
+#endif
+
 #include "check.h"
 #include "gpu.h"
 #include "ir/builder.h"
@@ -141,6 +147,24 @@ TEST(a_device_that_does_not_exist) {
     hooks.set("devices", 1);
 }
 
+/* Bytes that are allocated; 0: this C library does not say. */
+static size_t heap(void) {
+#ifdef HAS_MALLINFO2
+    return mallinfo2().uordblks;
+#else
+    return 0;
+#endif
+}
+
+TEST(a_device_that_cannot_be_opened_keeps_no_memory) {
+    enum { TRIES = 50, PAGE = 4096 }; /* what a device keeps blocks in takes a page */
+    memory m;
+    CHECK_FAIL(whole_on(1, &m), CB_INVALID, "device 1");
+    const size_t before = heap();
+    for (int i = 0; i < TRIES; i++) CHECK_FAIL(whole_on(1, &m), CB_INVALID, "device 1");
+    CHECK(heap() < before + TRIES * PAGE / 2);
+}
+
 TEST(a_device_that_is_full) {
     memory m;
     hooks.set("memory", (long)hooks.allocated() + 64);
@@ -279,6 +303,7 @@ int main(void) {
     RUN(each_entry_that_fails_is_a_clean_error);
     RUN(an_old_device_names_the_way_out);
     RUN(a_device_that_does_not_exist);
+    RUN(a_device_that_cannot_be_opened_keeps_no_memory);
     RUN(a_device_that_is_full);
     RUN(an_index_out_of_range_is_told_once_and_changes_nothing);
     RUN(a_run_can_be_captured_but_for_the_first);

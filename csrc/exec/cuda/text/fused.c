@@ -4,21 +4,15 @@
  * So each kernel has the parallelism that its sums allow, and each sum the order of the CPU. */
 #include "fused.h"
 
-#include "../../../ir/work.h"
 #include "../../../micro/decompose.h"
 #include "../../../micro/sums.h"
 #include "op.h"
 #include "rows.h"
 #include "sums.h"
 
-/* What the kernels of sums take for granted: vectors that no row cuts, and room for partial
- * sums. */
-static bool can_sum(const cb_microcode *m, const cb_program *p) {
-    if ((m->n_total || m->n_pieces) && m->rows > 1 && m->columns % 4) return false;
-    bool has_room = true;
-    for (int k = 0; k < m->n_columns && cb_row_blocks(m->rows, m->columns) > 1; k++)
-        has_room &= p->instr[m->stream[m->column[k].stream].instr].scratch != CB_NONE;
-    return has_room;
+/* The kernels of totals and of sums of pieces need rows that are whole vectors. */
+static bool can_sum(const cb_microcode *m) {
+    return !(m->n_total || m->n_pieces) || m->rows == 1 || m->columns % 4 == 0;
 }
 
 /* Kernels that look at indices before the group reads them, one for each that it has. */
@@ -45,7 +39,7 @@ cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t grou
     cb_cu_micro *x = CB_NEW(scratch, cb_cu_micro, 1);
     if (!m || !room || !x) return cb_no_memory(err);
     CB_TRY(cb_microcode_of(program, group, &limits, room, m, err));
-    if (!can_sum(m, program)) return CB_UNSUPPORTED; /* op by op it can */
+    if (!can_sum(m)) return CB_UNSUPPORTED; /* op by op it can */
     check_indices(code, m);
     cb_cu_micro_init(x, code, m);
     cb_cu_place_leaves(x);
