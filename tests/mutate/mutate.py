@@ -57,7 +57,7 @@ LEAST_FOUND = 0.95
 PYTHON = [
     "test_alignment", "test_backend", "test_bad_input", "test_beside_the_cpu", "test_blaslt",
     "test_device_arrays", "test_device_memory", "test_indices", "test_kept_blocks",
-    "test_launches", "test_ordering", "test_products", "test_sums",
+    "test_launches", "test_ordering", "test_products", "test_sums", "test_texts",
 ]  # fmt: skip
 # Those that run a program hundreds of times, to have each call fail once, are mutation tests
 # themselves.
@@ -125,6 +125,16 @@ def reasons() -> dict[str, str]:
     return dict(row.split(maxsplit=1) for row in rows if row[:1] not in ("", "#"))
 
 
+# Where sources hand over what mutants change: headers of kernels, and templates.
+TAKES_TEMPLATE = "void cb_cu_template(cb_cu_code *c, const char *text, const cb_cu_hole *hole) {"
+HOOKS = [
+    ("csrc/exec/cuda/parts.c", "= cb_cu_headers,", "= cb_mutant_headers(),"),
+    ("csrc/exec/cuda/update.c", "= cb_cu_headers,", "= cb_mutant_headers(),"),
+    ("csrc/exec/cuda/text/code.c", TAKES_TEMPLATE,
+     f"{TAKES_TEMPLATE} text = cb_mutant_template(text);"),
+]  # fmt: skip
+
+
 # ---- the tree -----------------------------------------------------------------------------------
 
 
@@ -143,7 +153,7 @@ def write_tree(mutants: list[Point]) -> str:
         and not f.startswith(("benchmarks/results", "notebooks", "docs"))
         and not f.endswith((".md", "equivalent.txt"))
     }
-    texts = []
+    texts, templates = [], []
     for file in sorted({p.file for p in mutants}):
         rows = [(k, p) for k, p in enumerate(mutants) if p.file == file]
         text = wanted[file].decode()
@@ -154,18 +164,24 @@ def write_tree(mutants: list[Point]) -> str:
                 for k, p in rows
             ]
         else:
-            wanted[file] = f'#include "exec/cuda/mutant.h"\n{mutable.apply(text, rows)}'.encode()
-    for name in ("csrc/exec/cuda/parts.c", "csrc/exec/cuda/update.c"):
+            templates += [
+                f"    {{{k}, {text[p.edit.start : p.edit.end]}, {p.edit.to}}},\n"
+                for k, p in rows
+                if p.edit.wrap == "template"
+            ]
+            code = [row for row in rows if row[1].edit.wrap != "template"]
+            wanted[file] = f'#include "exec/cuda/mutant.h"\n{mutable.apply(text, code)}'.encode()
+    for name, old, new in HOOKS:
         text = wanted[name].decode()
-        assert "= cb_cu_headers," in text, f"{name} no longer hands over cb_cu_headers"
+        assert old in text, f"{name} no longer has {old}"
         include = "" if text.startswith("#include") else '#include "exec/cuda/mutant.h"\n'
-        wanted[name] = (
-            include + text.replace("= cb_cu_headers,", "= cb_mutant_headers(),")
-        ).encode()
+        wanted[name] = (include + text.replace(old, new)).encode()
     wanted["csrc/exec/cuda/mutant_texts.h"] = (
         f"enum {{ N_MUTANT = {len(mutants)} }};\ntypedef struct mutant_text {{\n    int number;\n"
         "    const char *header;\n    size_t begin, length;\n    const char *to;\n} mutant_text;\n"
         "static const mutant_text texts[] = {\n" + "".join(texts) + '    {-3, "", 0, 0, ""}};\n'
+        "static const struct {\n    int number;\n    const char *text, *to;\n"
+        "} templates[] = {\n" + "".join(templates) + '    {-3, "", ""}};\n'
     ).encode()
     for name in ("mutant.c", "mutant.h"):
         wanted[f"csrc/exec/cuda/{name}"] = (HERE / "support" / name).read_bytes()

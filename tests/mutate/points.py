@@ -28,7 +28,7 @@ class Edit(NamedTuple):
     start: int
     end: int
     to: str
-    wrap: str  # "expression", "statement", "body" or "text"
+    wrap: str  # "expression", "statement", "body", "text" (of a header) or "template"
 
 
 class Point(NamedTuple):
@@ -180,6 +180,13 @@ class Source:
                 new = self.text[start : e.start] + e.to + self.text[e.end : end]
                 yield Edit(f"{e.kind} in text", start, end, new, "expression")
 
+    def templates(self, node: Any) -> Iterator[Edit]:
+        """A constant array has no room for a switch: its text is changed where it is used."""
+        if node.kind == self.kinds.VAR_DECL and node.type.spelling.startswith("const char["):
+            for child in node.get_children():
+                if child.kind == self.kinds.STRING_LITERAL:
+                    yield from (e._replace(wrap="template") for e in self.strings(child))
+
     def bodies(self, node: Any, children: list[Any]) -> Iterator[Edit]:
         new = RETURNS.get(node.result_type.spelling)
         if node.is_definition() and new:
@@ -205,6 +212,7 @@ class Source:
         if node.location.file and node.location.file.name != self.path:
             return
         if self.wants_constants(node):
+            yield from self.templates(node)
             return
         if node.extent.start.file and node.extent.start.file.name == self.path:
             yield from self.edits_of(node, parent, callee)

@@ -6,7 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "mutant_texts.h" /* N_MUTANT, and texts[]: number, header, begin, length, replacement */
+/* N_MUTANT, texts[] (number, header, begin, length, replacement), templates[] */
+#include "mutant_texts.h"
 
 enum { UNKNOWN = -2, MOST_HEADERS = 64 };
 static int chosen = UNKNOWN;
@@ -27,6 +28,13 @@ int cb_mutant(int number) {
     if (chosen == UNKNOWN) read_environment();
     reached[number] = 1;
     return chosen == number;
+}
+
+const char *cb_mutant_template(const char *text) {
+    for (int k = 0; templates[k].number >= 0; k++)
+        if (strcmp(templates[k].text, text) == 0 && cb_mutant(templates[k].number))
+            return templates[k].to;
+    return text;
 }
 
 static char *replaced(const char *text, const mutant_text *m) {

@@ -13,5 +13,7 @@
 int cb_mutant(int number);
 /* What emitted kernels include, changed where the chosen mutant is of such a text. */
 const cb_cu_header *cb_mutant_headers(void);
+/* A template, as the chosen mutant has it. */
+const char *cb_mutant_template(const char *text);
 
 #endif
