@@ -164,17 +164,25 @@ static cb_status read_plan(cb_step *step, const cb_compile_options *o, const cb_
                            cb_error *err) {
     const size_t length = strlen(o->plan_json);
     cb_alloc *alloc = &step->ctx->alloc;
+    const bool of_single = step->single; /* where that is tried second */
+    const bool may = step->merges || is_auto(o);
     const cb_status status =
         cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err);
-    if (status == CB_OK || !(step->merges || is_auto(o))) return status;
+    if (status == CB_OK || !step->backend->fuses) return status;
     const cb_error why = *err;
-    if (step->merges) leave_groups(step);
+    if (of_single) leave_groups(step);
     else CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
-    if (cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err) ==
-        CB_OK)
-        return dump(step, o, "problem", err);
-    *err = why;
-    return status;
+    if (cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err) !=
+        CB_OK) {
+        *err = why;
+        return status;
+    }
+    if (may) return dump(step, o, "problem", err);
+    return cb_fail(err, CB_INVALID,
+                   of_single ? "plan: it plans single ops, but groups= lists groups; leave groups= "
+                               "out, or pass groups=False"
+                             : "plan: it plans groups, but groups=False asks for single ops; leave "
+                               "groups= out, or pass groups=True");
 }
 
 static cb_status make_within(cb_step *step, const cb_plan_options *options, cb_error *err) {

@@ -1,9 +1,9 @@
-/* Groups as text, for reading: an op of the problem a line, with its members by the ids of the
- * joint graph.
+/* Groups as text, for reading: one op of the problem on each line, and its members by the names
+ * that the problem of single ops gives them. Values have the ids of the joint graph.
  *
  *     cutback.groups 1
- *     op 4: matmul(%4)
- *     op 5 [8192x1024] kernel 2: add(%5), gelu(%7) gives %7 takes in %3
+ *     op 4: matmul_4(%4)
+ *     op 5 [8192x1024] kernel 2: add_5(%5), gelu_6(%7) gives %7 takes in %3
  *
  * A kernel's number stands on ops that could run as one; what an op may take in are values that
  * others make, and that its runs may make for themselves. */
@@ -14,8 +14,8 @@
 static void print_members(const cb_grouping *x, const cb_graph *g, uint32_t op, cb_str *out) {
     for (uint32_t k = x->begin[op]; k < x->begin[op + 1]; k++) {
         const cb_op *o = &g->ops.at[x->member[k]];
-        cb_str_addf(out, "%s%s(%%%" PRIu32 ")", k > x->begin[op] ? ", " : "",
-                    cb_op_def_of(o->code)->name, o->out_begin);
+        cb_str_addf(out, "%s%s_%" PRIu32 "(%%%" PRIu32 ")", k > x->begin[op] ? ", " : "",
+                    cb_op_def_of(o->code)->name, x->member[k], o->out_begin);
     }
 }
 

@@ -197,15 +197,17 @@ def test_groups_keep_a_budget_that_single_ops_do_not(seed):
     assert str(both.value).split("needs")[1] == str(refused.value).split("needs")[1]
 
 
+def groups_of(step):
+    """The operations of each group of several, by their numbers."""
+    lines = step.executable.text("groups").splitlines()
+    ops = [[int(number) for number in re.findall(r"_(\d+)\(%", line)] for line in lines]
+    return [group for group in ops if len(group) > 1]
+
+
 def test_groups_may_be_listed():
     """By the numbers in the operations' names. Each is one kernel, and nothing else is in it."""
     step, want = evonorm_step(groups=True)
-    lines = step.executable.text("groups").splitlines()
-    made = {}
-    for i, op in enumerate(evonorm_step(groups=False)[0].plan.problem["ops"]):
-        made.update({len(made) + k: i for k in range(len(op["out"]))})
-    ops = [[made[int(value)] for value in re.findall(r"\(%(\d+)", line)] for line in lines]
-    listed = [group for group in ops if len(group) > 1]
+    listed = groups_of(step)
     named, bits = evonorm_step(groups={"groups": listed})
     assert bits == want and named.plan.in_groups
     assert named.planned.n_groups == len(named.plan.document["steps"])
@@ -259,8 +261,27 @@ def test_a_share_is_planned_op_by_op_where_a_policy_offloads(budget, measure):
     assert not found.plan.in_groups and found.planned == single.planned
 
 
+def test_a_plan_that_groups_refuses_says_what_it_plans():
+    grouped, _ = evonorm_step(groups=True)
+    single, _ = evonorm_step(groups=False)
+    with pytest.raises(ValueError, match=r"it plans groups, but groups=False .* groups=True"):
+        evonorm_step(groups=False, plan=grouped.plan)
+    listed = {"groups": groups_of(grouped)}
+    with pytest.raises(ValueError, match="it plans single ops, but groups= lists groups"):
+        evonorm_step(groups=listed, plan=single.plan)
+    other = cb.compile(lambda x: cb.tanh(x) + 1, argnums=None).prepare(np.zeros(7, np.float32))
+    for groups in (True, False, None):  # it fits no way
+        with pytest.raises(ValueError, match="fingerprint"):
+            evonorm_step(groups=groups, plan=other.plan)
+
+
 def test_groups_are_a_text():
-    text = evonorm_step(groups=True)[0].executable.text("groups")
+    step = evonorm_step(groups=True)[0]
+    text = step.executable.text("groups")
+    for number, op in enumerate(step.plan.problem["ops"]):  # each line can be found in the problem
+        if op["kind"] != "input" and "backward" not in op:
+            (line,) = re.findall(rf"^op {number}[ :].*", text, re.MULTILINE)
+            assert all(f"{name}(%" in line for name in op["name"].split("..")), op["name"]
     assert text.startswith("cutback.groups 1\n") and "takes in %" in text and "kernel 0" in text
     with pytest.raises(NotImplementedError, match="planned op by op"):
         evonorm_step()[0].executable.text("groups")
