@@ -326,10 +326,10 @@ def tests_of_c(fast: bool) -> Iterator[str]:
             yield f"{program}::{name}"
 
 
-def is_in_macro(p: Point) -> bool:
-    """Compilers give the lines of a macro's body to the place where it is used."""
-    rows = (ROOT / p.file).read_text().splitlines()
-    return any(row.endswith("\\") for row in rows[max(p.line - 2, 0) : p.line])
+def is_used_elsewhere(p: Point) -> bool:
+    """Compilers give the lines of a macro's body, and of constants, to the place of their use."""
+    rows = (ROOT / p.file).read_text().splitlines()[max(p.line - 2, 0) : p.line]
+    return rows[-1].startswith("enum ") or any(row.endswith("\\") for row in rows)
 
 
 def cover(server: Server, name: str, mutants: list[Point]) -> Test:
@@ -349,7 +349,7 @@ def cover(server: Server, name: str, mutants: list[Point]) -> Test:
         for k, p in enumerate(mutants):
             header, near = Path(p.file).name, range(p.line - REACH, p.line + REACH + 1)
             is_seen = any(f"{header} {n}" in seen for n in near)
-            is_seen |= is_in_macro(p) and header in files
+            is_seen |= is_used_elsewhere(p) and header in files
             if p.file.endswith(".cuh") and is_seen:
                 reached.add(k)
     return Test(name, first["seconds"], reached)

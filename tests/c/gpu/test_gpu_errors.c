@@ -1,6 +1,6 @@
 /* What can go wrong on a device: each entry of the driver that fails once gives a clean error and
  * leaves nothing behind, and so do an old device, one that is full, and a wrong index. */
-#include <stddef.h>
+#include <stdlib.h>
 #if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
 #include <malloc.h>
 #define HAS_MALLINFO2

@@ -1,7 +1,7 @@
 /* Offsets in emitted kernels around 2^31 elements: where one does not fit 32 bits, the kernel must
  * count in 64, whichever of its operands is so large. Nothing is compiled or allocated here: steps
  * run on a backend that runs nothing and groups as the cuda backend does, and only the text of
- * their kernels is made. */
+ * their kernels is made. What such a text cannot hold is tested here as well. */
 #include "check.h"
 #include "exec/cuda/group.h"
 #include "ir/builder.h"
@@ -223,6 +223,43 @@ TEST(views_of_large_arrays) {
         }
 }
 
+/* ---- templates ------------------------------------------------------------------------------- */
+
+static cb_arena texts;
+
+static cb_cu_code begun(void) {
+    static const cb_program none;
+    cb_cu_code code;
+    cb_cu_init(&code, &none, &texts, &texts);
+    cb_cu_begin(&code);
+    return code;
+}
+
+TEST(holes_of_a_template) {
+    cb_cu_code c = begun();
+    cb_cu_template(&c, "$n, $(part)x $n_more = $times;",
+                   CB_CU_HOLES(CB_CU_HOLE(n, 7), CB_CU_HOLE_TEXT(part, "<$n>"),
+                               CB_CU_HOLE_PARAM(n_more, 3), CB_CU_HOLE_COUNT(times, 5)));
+    CHECK_OK(cb_cu_finish(&c, &err));
+    CHECK(strcmp(c.body.at, "7, <7>x p3 = p0;") == 0);
+    CHECK(c.n_param == 1 && c.param[0].place == CB_CU_NUMBER && c.param[0].offset == 5);
+}
+
+TEST(what_a_text_cannot_hold_is_an_error) {
+    cb_cu_code c = begun();
+    cb_cu_template(&c, "$first $second", CB_CU_HOLES(CB_CU_HOLE(first_of_all, 1)));
+    CHECK_FAIL(cb_cu_finish(&c, &err), CB_INTERNAL, "nothing fills the hole $first");
+    c = begun();
+    cb_cu_add(&c, "%01100d", 1);
+    cb_cu_template(&c, "$first", CB_CU_HOLES(CB_CU_HOLE(second, 1)));
+    CHECK_FAIL(cb_cu_finish(&c, &err), CB_INTERNAL, "has 1100 characters, of 1023 at most");
+    c = begun();
+    for (int k = 0; k < CB_CU_PARAMS; k++) CHECK(cb_cu_count(&c, k) == k);
+    CHECK_OK(cb_cu_finish(&c, &err));
+    (void)cb_cu_count(&c, 1);
+    CHECK_FAIL(cb_cu_finish(&c, &err), CB_UNSUPPORTED, "more than 192 parameters");
+}
+
 int main(void) {
     const cb_context_options options = {.n_threads = 1};
     make_backend();
@@ -230,6 +267,12 @@ int main(void) {
     RUN(offsets_of_large_arrays_have_64_bits);
     RUN(the_edge_itself);
     RUN(views_of_large_arrays);
+    cb_alloc alloc;
+    cb_alloc_init(&alloc);
+    cb_arena_init(&texts, &alloc);
+    RUN(holes_of_a_template);
+    RUN(what_a_text_cannot_hold_is_an_error);
+    cb_arena_free(&texts);
     cb_context_free(ctx);
     return check_report();
 }
