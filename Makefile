@@ -130,6 +130,8 @@ mutate-gpu: $(VENV)/.mutate
 
 lint: $(VENV)/.lint $(VENV)/.build-tools
 	git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
+	$(BIN)/cmake -S . -B build/tidy -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCB_TESTS=OFF >/dev/null
+	git ls-files 'csrc/*.c' | xargs -P 2 -n 35 $(BIN)/clang-tidy -p build/tidy --quiet 2>/dev/null
 	$(BIN)/ruff check python tests tools benchmarks examples
 	$(BIN)/ruff format --check python tests tools benchmarks examples
 	$(BIN)/mypy

@@ -25,7 +25,7 @@ CB_MUST_CHECK cb_status cb_kept_new(cb_alloc *alloc, cb_kept **out, cb_error *er
 void cb_kept_free(cb_kept *k);
 /* A block aligned to CB_ALIGN. NULL: out of memory. */
 void *cb_kept_take(cb_kept *k, size_t bytes);
-void cb_kept_give(cb_kept *k, void *block); /* NULL is fine */
+void cb_kept_give(cb_kept *k, void *given); /* NULL is fine */
 /* Gives the system what is kept; returns how many bytes. */
 uint64_t cb_kept_release(cb_kept *k);
 cb_kept_stats cb_kept_stats_of(cb_kept *k);

@@ -129,7 +129,7 @@ CB_MUST_CHECK cb_status cb_lower_plan(const cb_lowered *of, const cb_plan *plan,
 void cb_program_free(cb_program *program);
 /* Every operand inside its buffer, no two live buffers overlap, every read after a write. */
 CB_MUST_CHECK cb_status cb_program_verify(const cb_program *program, cb_error *err);
-void cb_program_print_operand(const cb_program *program, uint32_t operand, cb_str *out);
+void cb_program_print_operand(const cb_program *program, uint32_t id, cb_str *out);
 CB_MUST_CHECK cb_status cb_program_print(const cb_program *program, cb_str *out, cb_error *err);
 /* What is in each group, what it moves, and why it ends, as JSON: see program_json.c. Problem and
  * plan are those that the program was made of. */

@@ -4,6 +4,6 @@
 
 #include "translation.h"
 
-void cb_t_instruction(cb_translation *x, uint32_t instr, cb_part part);
+void cb_t_instruction(cb_translation *x, uint32_t at, cb_part part);
 
 #endif

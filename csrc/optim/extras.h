@@ -20,10 +20,10 @@ typedef struct cb_extra_fns {
 /* The build for this processor. */
 const cb_extra_fns *cb_extras_functions(void);
 
-/* Of elements at .. at + n of a row that were just updated; `updated` is that row, or stands for it
- * (halves.h). */
+/* Does the extras of elements at .. at + n, which were just updated. `row` is their row, or its
+ * replacement in f32 (halves.h). */
 void cb_extras_of(const cb_extra_fns *f, const cb_optim_table *table, uint32_t at_row,
-                  const cb_optim_row *updated, int64_t at, int64_t n);
+                  const cb_optim_row *row, int64_t at, int64_t n);
 
 /* Whether the numbers are in their ranges, and copies of types that there are. `n`: rows. */
 CB_MUST_CHECK cb_status cb_extras_check(const cb_optimizer *o, const cb_optim_extras *extras,

@@ -7,7 +7,7 @@
 
 /* What optimizers of matrices multiply by; without it their steps are refused. It outlives the
  * table. */
-void cb_table_use(cb_tensor_table *table, const cb_optim_products *products);
+void cb_table_use(cb_tensor_table *x, const cb_optim_products *products);
 
 /* `pool` is where the pool of each step is found; it may be exchanged between steps. */
 CB_MUST_CHECK cb_status cb_table_new(cb_alloc *alloc, cb_threads *const *pool,

@@ -19,7 +19,7 @@ void cb_x_set_constants(const cb_microcode *m, cb_x_context *c);
 /* Numbers are those that are the same for all rows; sums are empty. */
 void cb_x_start(const cb_microcode *m, cb_x_context *c, const cb_x_context *shared);
 /* Those that come after a phase of a row, or belong before or after all rows. */
-void cb_x_numbers_after(const cb_x_fused *f, cb_x_context *c, int phase);
+void cb_x_numbers_after(const cb_x_fused *f, cb_x_context *c, int after);
 void cb_x_shared_numbers(const cb_x_fused *f, cb_x_context *c, int when);
 /* A sum over `count` elements from those of leaves, as kern_reduce.c adds up a long row: segments
  * of leaves in pairs, then the segments. */

@@ -52,7 +52,7 @@ void cb_cu_add(cb_cu_code *c, const char *format, ...) {
 static void fill_hole(cb_cu_code *c, const char *name, size_t length, const cb_cu_hole *hole) {
     const cb_cu_hole *h = hole;
     /* Its name ends in a zero or, within a list of operands, in '='. */
-    while (h->name && (strncmp(h->name, name, length) || !strchr("=", h->name[length]))) h++;
+    while (h->name && (strncmp(h->name, name, length) != 0 || !strchr("=", h->name[length]))) h++;
     if (h->write) h->write(h->with);
     else if (h->text) cb_cu_template(c, h->text, hole);
     else if (h->is_count) cb_cu_add(c, "p%d", cb_cu_count(c, h->number));

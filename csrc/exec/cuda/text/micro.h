@@ -56,13 +56,13 @@ bool cb_cu_is_store(const cb_cu_micro *x, const cb_micro *micro);
 int cb_cu_vector(const cb_microcode *m);
 /* The declarations of I and V, and of ROWS and COLUMNS. */
 void cb_cu_head(cb_cu_micro *x, int vector);
-void cb_cu_once(void *x);
-void cb_cu_row_numbers(void *x);
-void cb_cu_kept_numbers(void *x); /* likewise, those of sums, from memory */
+void cb_cu_once(void *with);
+void cb_cu_row_numbers(void *with);
+void cb_cu_kept_numbers(void *with); /* likewise, those of sums, from memory */
 void cb_cu_number(cb_cu_micro *x, const cb_x_number *number);
 /* Text: number `id` goes to element `at` of a parameter. */
 void cb_cu_narrow_number(cb_cu_micro *x, int param, const char *at, int16_t id);
-void cb_cu_body(void *x);
+void cb_cu_body(void *with);
 /* These four, which take a cb_cu_micro, as holes of templates; `n` is how many of the V elements
  * from `col` on there are. */
 #define CB_CU_HOLES_OF(x)                                                                     \
