@@ -168,6 +168,16 @@ def own_entries() -> dict[str, bool]:
     return {name: True} if name in signature(torch.compile).parameters else {}
 
 
+def compilations_of(frame: int) -> int | None:
+    """How often PyTorch has compiled a frame, by its number; ``torch._dynamo.reset()`` begins at
+    zero. None: this PyTorch does not count."""
+    try:
+        from torch._dynamo.convert_frame import FRAME_COMPILE_COUNTER
+    except ImportError:
+        return None
+    return int(FRAME_COMPILE_COUNTER.get(frame, 0))
+
+
 def recompilations_refused() -> int:
     """How often PyTorch has met its limit of recompilations; the call that meets it, and those
     after it, run as if nothing had been compiled."""

@@ -255,3 +255,11 @@ def test_the_tracker_does_not_see_what_the_cpp_wrapper_allocates(
             _, memory = step(torch.compile(chain))
         seen.append("inductor.buffer" in {event.op for event in memory.events})
     assert seen == [True, False]
+
+
+def test_a_plan_that_saves_everything_has_no_limit_to_check() -> None:
+    compiled = ct.compile(chain, budget="20KiB", codegen="inductor", on_infeasible="warn")
+    with pytest.warns(UserWarning, match="all is saved"):
+        step(compiled)
+    (note,), (plan,) = compiled.compiler_notes, compiled.plans
+    assert note.limit_bytes is None and plan.numbers["recomputed"] == 0

@@ -147,7 +147,7 @@ def test_what_it_takes_at_first_is_over_then() -> None:
     compiled = ct.compile(model, budget=0.8)
     kernels = compiled.dynamo_ctx.runners
     steps(compiled, x)
-    (graph,) = [g for k in kernels for g in [k.partitioner.kernels]]
+    (graph,) = [g for k in kernels for g in [k.partitioner.in_force.kernels]]
     assert graph._graphs == [] and graph._tracker is None
     before = compiled.allocator_stats
     steps(compiled, x, 2)

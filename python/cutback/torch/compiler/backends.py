@@ -27,10 +27,12 @@ from ..graph.leaves import aot_backend
 from ..graph.sizes import hint, sizes_as
 from . import scratch
 from .inductor import Watch
-from .partition import Partitioner, prepare
+from .options import Door
+from .partition import Partitioner
+from .preparing import Preparation, prepare
 from .returned import watch_views
 from .several import ModelPartitioner
-from .wishes import may_offload
+from .sharing import size_of
 
 CODEGENS = ("eager", "inductor")
 
@@ -93,8 +95,8 @@ def _tell_of_inner_gradients(partitioner: ModelPartitioner, gm: fx.GraphModule) 
     none of it is planned."""
     (output,) = gm.graph.find_nodes(op="output")
     count = len(output.args[0])
-    document = prepare(gm, count, (), None, cse=False, emitted=False).document
-    held = partitioner.held_bytes(document)
+    document = prepare(gm, count, (), Preparation(cse=False, emitted=False)).document
+    held = size_of(document)
     limit = partitioner.bytes_of_budget()
     if limit is None or held > limit:
         asked = "" if limit is None else f", over the budget of {budgets.text(limit)}"
@@ -116,7 +118,7 @@ def _inference(
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
         if inner_gradients and isinstance(partitioner, ModelPartitioner):
             _tell_of_inner_gradients(partitioner, gm)
-        if partitioner.random == "counter":
+        if partitioner.options.random == "counter":
             replace_draws(gm)
         return run(gm, example_inputs)
 
@@ -155,11 +157,12 @@ def _backward(
 
 def _limit_of_step(partitioner: ModelPartitioner) -> int | None:
     """The budget, where it bounds what planned graphs make; of live bytes."""
-    total, plans = partitioner.total, partitioner.plans
-    if not partitioner.bounds_sizes or partitioner.measure == "saved":
+    total, plans = partitioner.options.total, partitioner.plans
+    if not partitioner.bounds_sizes or partitioner.options.target.measure == "saved":
         return None
     if total is None:
-        whole = None if partitioner.shared_by_calls else partitioner.limit_bytes(1)
+        shared = partitioner.in_force.shared_by_calls
+        whole = None if shared else partitioner.limit_bytes(1)
         return whole or partitioner.bytes_of_budget()
     budget = plans[0].numbers["budget_bytes"] if len(plans) == 1 else None
     return None if budget is None else budget - total.static_bytes
@@ -167,36 +170,38 @@ def _limit_of_step(partitioner: ModelPartitioner) -> int | None:
 
 def _tell_of_scratch(partitioner: ModelPartitioner, stats: scratch.AllocatorStats) -> None:
     """Is a step over its budget by what kernels take? Said once."""
-    is_latest = partitioner.kernels is not None and partitioner.kernels.stats is stats
+    kernels, target = partitioner.in_force.kernels, partitioner.options.target
+    is_latest = kernels is not None and kernels.stats is stats
     limit = _limit_of_step(partitioner)
-    if limit is None or partitioner.told_of_scratch or partitioner.waits or not is_latest:
+    if limit is None or partitioner.ever.told_of_scratch or partitioner.waits or not is_latest:
         return
     lower = 2 * limit - stats.peak_bytes  # by as much as it is over
     wish = budgets.text(lower) if lower > 0 else None
-    if partitioner.budget is not None and budgets.is_share(partitioner.budget) and lower > 0:
-        wish = f"{partitioner.budget[2] * lower / limit:.2f}"
+    if target.budget is not None and target.is_share and lower > 0:
+        wish = f"{target.budget[2] * lower / limit:.2f}"
     text = scratch.excess_text(stats, limit, wish)
     if text is not None:
-        partitioner.told_of_scratch = True
+        partitioner.ever.told_of_scratch = True
         warnings.warn(text, stacklevel=2)
 
 
 def _measured(partitioner: Partitioner) -> scratch.Graph | None:
     """A graph whose first step is to be measured: where there is a budget for what the allocator
     has. What moves to the host is not the device's."""
-    moves = partitioner.offload or may_offload(partitioner.policy)
-    if not isinstance(partitioner, ModelPartitioner) or partitioner.budget is None or moves:
+    options = partitioner.options
+    has_budget = options.target.budget is not None
+    if not isinstance(partitioner, ModelPartitioner) or not has_budget or options.may_move:
         return None
     if not scratch.can_measure():
         return None
-    if partitioner.kernels is None:
+    if partitioner.in_force.kernels is None:
         tell = functools.partial(_tell_of_scratch, partitioner)
-        partitioner.kernels = scratch.Kernels(tell)
-    return partitioner.kernels.graph()
+        partitioner.in_force.kernels = scratch.Kernels(tell)
+    return partitioner.in_force.kernels.graph()
 
 
 def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    inner = partitioner.budget is not None and _inner_gradients(gm)
+    inner = partitioner.options.target.budget is not None and _inner_gradients(gm)
 
     def compiled(keep: bool) -> Any:
         graph = _measured(partitioner)
@@ -244,7 +249,7 @@ def _given_memory(gm: fx.GraphModule) -> str:
 def _run_inductor(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     from torch._inductor.compile_fx import compile_fx
 
-    watch = partitioner.watch = Watch()
+    watch = partitioner.at_hand.watch = Watch()
     # what AOTAutograd has on disk comes without a plan; Inductor's own cache of kernels stays on
     with functorch_config.patch(enable_autograd_cache=False):
         return compile_fx(
@@ -315,38 +320,33 @@ def make_backend(
     if why is not None:
         warnings.warn(why, stacklevel=3)
         run = functools.partial(_run_tagged, codegen=codegen)
-    partitioner.same_kernels = codegen == "eager"
-    partitioner.watches_views = True
-    if codegen == "inductor":
-        partitioner.inductor = True
-        if partitioner.offload:
-            raise ValueError(
-                "offload goes with codegen='eager': Inductor cannot compile plans in which values "
-                "move to the host"
-            )
+    if codegen == "inductor" and partitioner.options.offload:
+        raise ValueError(
+            "offload goes with codegen='eager': Inductor cannot compile plans in which values "
+            "move to the host"
+        )
+    partitioner.door = Door(
+        same_kernels=codegen == "eager", inductor=codegen == "inductor", watches_views=True
+    )
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        before = len(partitioner.plans)
-        partitioner.returned_views = ()
-        partitioner.writes_by_floats = backward_writes_by_floats(gm)
-        if isinstance(partitioner, ModelPartitioner):
-            reason = getattr(gm, "compile_subgraph_reason", None)
-            partitioner.latest = None
-            partitioner.is_last = reason is not None and not reason.graph_break
+        reason = getattr(gm, "compile_subgraph_reason", None)
+        is_last = reason is not None and not reason.graph_break
+        partitioner.begin(backward_writes_by_floats(gm), is_last)
         if not isinstance(partitioner, ModelPartitioner):
             with _compile_session():
                 compiled = run(partitioner, gm=gm, inputs=inputs)
-            return watch_views(compiled, partitioner.returned_views)
+            return watch_views(compiled, partitioner.at_hand.returned_views)
         given = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
         with sizes_as(partitioner.larger(given)):
             with _compile_session():
                 compiled = run(partitioner, gm=gm, inputs=inputs)
             sizes = []
-            if partitioner.bounds_sizes and len(partitioner.plans) > before:
+            if partitioner.at_hand.key is not None:  # a plan bounds them
                 sizes = [(i, hint(n)) for i, n in enumerate(inputs) if isinstance(n, torch.SymInt)]
                 if guards and all(inputs[i] <= planned for i, planned in sizes):
                     sizes = []
-        compiled = watch_views(compiled, partitioner.returned_views)
-        return partitioner.counted(compiled, partitioner.frame(), sizes, partitioner.latest)
+        compiled = watch_views(compiled, partitioner.at_hand.returned_views)
+        return partitioner.counted(compiled, sizes)
 
     return backend

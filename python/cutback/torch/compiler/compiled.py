@@ -100,7 +100,8 @@ class Runner:
         except BudgetError as unmet:
             raise self._with_parts_left_out(unmet, memory) from None
         except BackendCompilerFailed as failed:
-            error, self.partitioner.error = self.partitioner.error, None
+            at_hand = self.partitioner.at_hand
+            error, at_hand.error = at_hand.error, None
             if error is not None and failed.inner_exception is error:
                 if isinstance(error, BudgetError):
                     error = self._with_parts_left_out(error, memory)
@@ -110,9 +111,10 @@ class Runner:
     def _measured(self) -> contextlib.AbstractContextManager[MemoryTracker | None]:
         """Of the first calls, what the forward holds: PyTorch leaves parts of a model to eager
         mode, which no plan knows."""
-        plans = self.partitioner.budget is not None and self.codegen == "eager"
+        options = self.partitioner.options
+        plans = options.target.budget is not None and self.codegen == "eager"
         # with offload, what is on its way to the host lives longer than planned
-        plans = plans and not self.partitioner.offload
+        plans = plans and not options.offload
         trains = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         if self._told or self._to_measure == 0 or not (plans and trains):
             return contextlib.nullcontext()
@@ -121,7 +123,7 @@ class Runner:
 
     def _tell_unplanned(self, result: Any, memory: MemoryTracker | None, runs: int | None) -> None:
         """A step, or parts of one, that was left to eager PyTorch keeps to no budget."""
-        if self._told or self.partitioner.budget is None:
+        if self._told or self.partitioner.options.target.budget is None:
             return
         tensors = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
         if all(t.grad_fn is None for t in tensors):
@@ -231,7 +233,7 @@ class Runner:
     @property
     def allocator_stats(self) -> AllocatorStats | None:
         """What the first step took by PyTorch's allocator."""
-        kernels = self.partitioner.kernels
+        kernels = self.partitioner.in_force.kernels
         return None if kernels is None else kernels.stats
 
     def save_plans(self, path: Path) -> None:

@@ -15,7 +15,8 @@ from .. import hooks
 from ..flags import check_flags, check_flags_or_none
 from .backends import make_backend
 from .compiled import Compiled, CompiledFunction, CompiledModule, Context, Runner, uncompiled
-from .partition import Measured, Partitioner
+from .options import Measured
+from .partition import Partitioner
 from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
 from .totals import account
@@ -53,12 +54,13 @@ class _Session:
         """What a graph is compiled to, with its guard."""
         partitioner = self.partitioner
         frame = partitioner.frame()
+        if partitioner.forget_if_gone():
+            self.first = None  # it was the number of a frame
         if frame == self.first and (partitioner.begins_anew() or partitioner.needs_another_round()):
             self.round += 1
         self._tell_of_hooks(gm)
-        before = len(partitioner.plans)
         compiled = self.backend(gm, inputs)
-        if self.first is None and len(partitioner.plans) > before:
+        if self.first is None and partitioner.at_hand.key is not None:
             self.first = frame
         hooks.add_guard(functools.partial(self._holds, frame, self.round, self.runs))
 
@@ -74,7 +76,7 @@ class _Session:
         Nobody sees the call there whose memory could be measured."""
         reason = getattr(gm, "compile_subgraph_reason", None)
         hooked = reason is not None and _HOOKED in str(getattr(reason, "reason", "")).lower()
-        if not hooked or self.told or self.partitioner.budget is None:
+        if not hooked or self.told or self.partitioner.options.target.budget is None:
             return
         self.told = True
         warnings.warn(

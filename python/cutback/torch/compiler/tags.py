@@ -10,6 +10,7 @@ the planned peak is not promised, and each graph has a plan of its own.
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,8 @@ from ..graph.dropout import REMAKE, remaking_scale
 from ..graph.emitter import crossing
 from ..graph.floats import mark_float_ops
 from ..graph.graphs import ends
-from .partition import Partitioner, prepare
+from .partition import Partitioner
+from .preparing import prepare
 
 aten = torch.ops.aten
 
@@ -77,12 +79,9 @@ class Tagger:
             split_dropouts(gm)
             p = self.partitioner
             n = _forward_outputs(gm)
-            mark_float_ops(gm, n, p.writes_by_floats)
+            mark_float_ops(gm, n, p.at_hand.writes_by_floats)
             refuse_writes_in_both_passes(gm, n)
-            graph = prepare(
-                gm, n, (), p.policy, p.random, p.cse, emitted=False,
-                same_kernels=p.same_kernels,
-            )  # fmt: skip
+            graph = prepare(gm, n, (), replace(p.preparation, emitted=False))
             schedule = p.choose(gm, graph)
             steps = [step for step in schedule.steps if isinstance(step, int)]
             if len(steps) < len(schedule.steps):
@@ -92,7 +91,7 @@ class Tagger:
             saved = set(crossing(gm, graph, schedule))
             self._tag(gm, graph.order, steps, schedule.backward_starts, saved)
         except Exception as error:
-            self.partitioner.error = error
+            self.partitioner.at_hand.error = error
             raise
         return gm
 

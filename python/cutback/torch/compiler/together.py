@@ -25,16 +25,13 @@ import torch
 from torch.utils._pytree import tree_iter
 
 from ... import BudgetError, _native, budgets
-from ...planner.plan import Plan
 from ..graph.leaves import KIND
 from ..graph.moving import Move, Schedule
 from .joining import OWN
+from .options import Made, Target, smallest
 
 MOST_CALLS = 16
 """Runs of one graph that are planned together."""
-
-SMALLEST = 100.0
-"""The share of time that the smallest plan may cost."""
 
 _ROUNDS = 5  # of the bisection
 _NEAR = 4  # nodes between a result and the compiled node that it comes from
@@ -74,6 +71,9 @@ class Pending:
         self._numbers = count()
         self._runs: dict[int, str] = {}
         self.counts: Together = Counter()
+
+    def __reduce__(self) -> tuple[type[Pending], tuple[()]]:
+        return Pending, ()  # a copy of the partitioner has no runs
 
     def __bool__(self) -> bool:
         return bool(self._runs)
@@ -175,22 +175,22 @@ def save_all(document: dict[str, Any]) -> Schedule:
     return Schedule(runs, sum(i < document["backward_starts"] for i in runs))
 
 
-Choice = dict[str, tuple[Plan, Schedule]]
+Choice = dict[str, Made]
 """One plan for each graph."""
 
-Make = Callable[[dict[str, Any], Any], tuple[Plan, Schedule]]
-"""A plan of a problem under a budget."""
+Make = Callable[[dict[str, Any], Target], Made]
+"""A plan of a problem for a target."""
 
 
-def without_budget(make: Make, documents: dict[str, dict[str, Any]]) -> Choice:
-    """The plans that graphs have without one."""
-    return {key: make(document, None) for key, document in documents.items()}
+def without_budget(make: Make, documents: dict[str, dict[str, Any]], target: Target) -> Choice:
+    """The plans of graphs for a target without a budget."""
+    return {key: make(document, target) for key, document in documents.items()}
 
 
 def choose(
     make: Make,
     documents: dict[str, dict[str, Any]],
-    measure: str,
+    free: Target,
     excess: Callable[[Choice], int],
     time_of: Callable[[Choice], int],
 ) -> Choice:
@@ -201,16 +201,17 @@ def choose(
     from the smallest plans to saving everything; and the plans without a budget.
 
     Args:
+        free: the target without a budget.
         excess: bytes over the budget, of all runs that are pending together.
         time_of: the time of a choice.
     """
-    nearest = without_budget(make, documents)
+    nearest = without_budget(make, documents, free)
     over = excess(nearest)
     if over <= 0:
         return nearest
     fitting: list[Choice] = []
-    for kind in dict.fromkeys((measure, "saved")):
-        least = {key: make(d, budgets.parse("min", kind, SMALLEST)) for key, d in documents.items()}
+    for kind in dict.fromkeys((free.measure, "saved")):
+        least = {key: make(d, smallest(kind)) for key, d in documents.items()}
         least_over = excess(least)
         if least_over <= 0:
             at = _between(make, documents, least, "saved" if kind == "saved" else "live")
@@ -230,12 +231,11 @@ def _between(
     }
 
     def at(part: float) -> Choice | None:
+        def target(least: int, most: int) -> Target:
+            return Target(budgets.parse(int(least + part * (most - least)), kind), kind)
+
         try:
-            return {
-                key: make(d, budgets.parse(
-                    int(span[key][0] + part * (span[key][1] - span[key][0])), kind))
-                for key, d in documents.items()
-            }  # fmt: skip
+            return {key: make(d, target(*span[key])) for key, d in documents.items()}
         except BudgetError:
             return None
 

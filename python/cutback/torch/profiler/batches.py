@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from ... import budgets
 from ..._native import BudgetError
 from ...planner.plan import Plan
-from ..compiler.partition import MEASURES
+from ..compiler.options import MEASURES
 from ..compiler.wishes import Policy
 from .tracing import trace
 

@@ -22,7 +22,7 @@ from ...planner.plan import Plan
 from .. import hooks
 from ..compiler.compiling import uncompiled
 from ..compiler.joining import join
-from ..compiler.partition import device_row, prepare
+from ..compiler.preparing import Preparation, device_row, prepare
 from ..graph import codegen
 from ..graph.emitter import emit
 from ..graph.graphs import UnsupportedGraphError, is_tangent
@@ -176,7 +176,7 @@ def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str,
         **options: Any,
     ) -> Any:
         static = static_lifetime_input_indices or ()
-        graph = prepare(gm, num_fwd_outputs, static, None, is_leaf=is_leaf)
+        graph = prepare(gm, num_fwd_outputs, static, Preparation(is_leaf=is_leaf))
         row = device_row(gm)
         whole = save_everything(graph.document, row)
         found[:] = gm, graph, row, whole

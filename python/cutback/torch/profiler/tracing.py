@@ -16,7 +16,7 @@ from ...planner.plan import Plan
 from .. import hooks
 from ..compiler import reference
 from ..compiler.compiling import uncompiled
-from ..compiler.partition import device_row, prepare
+from ..compiler.preparing import Preparation, device_row, prepare
 from ..compiler.totals import account, with_total
 from ..compiler.wishes import Policy, of_tags
 from ..flags import check_flags, check_flags_or_none
@@ -131,10 +131,8 @@ def trace(
         static_lifetime_input_indices: list[int] | None = None,
         **options: Any,
     ) -> Any:
-        graph = prepare(
-            gm, num_fwd_outputs, static_lifetime_input_indices or (), policy, random, cse,
-            is_leaf=is_leaf,
-        )  # fmt: skip
+        how = Preparation(policy, random, cse, is_leaf=is_leaf)
+        graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), how)
         document = graph.document if total is None else with_total(graph.document, total)
         own = None if policy is None else with_wishes(graph, of_tags)
         if own is not None and total is not None:

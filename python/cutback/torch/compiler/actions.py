@@ -1,0 +1,332 @@
+"""What is done on the way from one state of a model to the next (:mod:`compiler.states`)."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ... import BudgetError, budgets
+from ..graph.importer import Imported
+from ..graph.moving import Move, Schedule
+from . import together
+from .crossing import AT_MOST
+from .growing import Sizes
+from .joining import Common, join, part_of
+from .options import INFEASIBLE, Made, ModelOptions, everything, smallest
+from .partition import Partitioner
+from .records import Ever, GivenPlans, Graphs, ModelPlans, Shown, Steps, Unmet, key_of
+from .saved_plans import Part, SavedPlans, check_part, check_total, plan_of
+from .sharing import SharedBudget
+from .states import DUE, NOT_SHARED, Action, Event, State, transition
+from .together import Together
+
+MOST_ROUNDS = 4
+"""How often a model is compiled again because other graphs than the planned ones turned up."""
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """What an event is about."""
+
+    graph: Imported | None = None
+    """The graph that is compiled."""
+    made: Made | None = None
+    """A plan for it."""
+    error: BudgetError | None = None
+    """Why no plan meets the budget."""
+    calls: Together | None = None
+    """Calls that were pending together."""
+
+
+class ModelActions(Partitioner):
+    """The state of a model's planning, and the actions of the table of transitions."""
+
+    options: ModelOptions
+    in_force: ModelPlans
+
+    def __init__(
+        self,
+        *args: Any,
+        given: SavedPlans | None = None,
+        on_infeasible: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        if on_infeasible not in (None, *INFEASIBLE):
+            raise ValueError(
+                f"on_infeasible={on_infeasible!r} is not one of {', '.join(INFEASIBLE)}"
+            )
+        self.options = ModelOptions(**vars(self.options), on_infeasible=on_infeasible)
+        self.given = None if given is None else GivenPlans(given)
+        self.state = self._first_state()
+        self.in_force = ModelPlans()
+        self.graphs = Graphs()
+        self.steps = Steps()
+        self.sizes = Sizes()
+        self.ever = Ever()
+
+    def _first_state(self) -> State:
+        if self.given is not None:
+            return State.GIVEN
+        return State.NEW if self.options.target.is_bound else State.SEPARATE
+
+    def __getstate__(self) -> dict[str, object]:
+        given = None if self.given is None else replace(self.given, met={})
+        return {
+            **super().__getstate__(),
+            "in_force": ModelPlans(),
+            "given": given,
+            "state": self._first_state(),
+            "graphs": Graphs(),
+            "steps": Steps(),
+            "sizes": Sizes(),
+            "ever": Ever(),
+        }
+
+    # ---- the state ------------------------------------------------------------------------------
+
+    def _fire(self, event: Event, occasion: Occasion | None = None) -> Schedule | None:
+        """Makes the transition of an event. If its action raises, the state stays as it is.
+
+        Returns:
+            Of events of a graph, its schedule.
+        """
+        state, action = transition(self.state, event)
+        schedule = _ACTIONS[action](self, occasion or Occasion())
+        self.state = state
+        return schedule
+
+    @property
+    def has_plans(self) -> bool:
+        """The plans come from a file."""
+        return self.given is not None
+
+    @property
+    def bounds_sizes(self) -> bool:
+        """True if graphs share one budget, so that a plan for some sizes holds for no larger
+        ones."""
+        return self.state not in NOT_SHARED
+
+    @property
+    def one_graph(self) -> bool:
+        """Refuse a second graph of the same compilation."""
+        return self.bounds_sizes if self.given is None else self.given.saved.whole
+
+    @property
+    def waits(self) -> bool:
+        """True if the model is to be compiled again before it is called again."""
+        return self.sizes.outgrown or self.state in DUE
+
+    @property
+    def _rounds_left(self) -> bool:
+        return self.graphs.rounds < MOST_ROUNDS
+
+    # ---- a graph is compiled --------------------------------------------------------------------
+
+    def _do_plan_alone(self, occasion: Occasion) -> Schedule:
+        assert occasion.graph is not None
+        return self._plan_alone(occasion.graph)
+
+    def _do_look_up(self, occasion: Occasion) -> Schedule:
+        """A graph's part of the plans of a file."""
+        assert occasion.graph is not None and self.given is not None
+        document, given = occasion.graph.document, self.given.saved
+        k = given.find(document)
+        schedule = given.graphs[k].schedule()
+        if any(isinstance(step, Move) for step in schedule.steps):
+            self._check_moves()
+        check_part(document, schedule)
+        met = {**self.given.met, k: document}
+        found = []
+        for saved in given.plans:
+            check_total(given, saved.total, self.options.total)
+            if k in saved.graphs and all(g in met for g in saved.graphs):
+                documents = [met[g] for g in saved.graphs]
+                common = None if saved.common is None else Common.of(saved.common)
+                whole = documents[0] if len(documents) == 1 else join(documents, common)[0]
+                found.append(plan_of(whole, saved))
+        self.given.met[k] = document
+        self.plans.extend(found)
+        return schedule
+
+    def _do_keep_plan(self, occasion: Occasion) -> Schedule:
+        assert occasion.made is not None
+        plan, schedule = occasion.made
+        self.graphs.unmet = None
+        self.plans.append(plan)
+        self.ever.most_bytes = max(self.ever.most_bytes, plan.numbers["budget_bytes"] or 0)
+        return schedule
+
+    def _do_put_off(self, occasion: Occasion) -> Schedule:
+        """The graph alone is over the budget, and has its smallest plan."""
+        assert occasion.made is not None and occasion.error is not None
+        self.graphs.unmet = Unmet(occasion.error, self.ever.ran)
+        self.plans.append(occasion.made.plan)
+        return occasion.made.schedule
+
+    def _do_settle(self, occasion: Occasion) -> Schedule:
+        """The graph is over the budget, and no other one makes up for it."""
+        assert occasion.graph is not None and occasion.error is not None
+        made = self._fall_back(occasion.graph.document, occasion.error)
+        self.graphs.unmet = None
+        self.plans.append(made.plan)
+        return made.schedule
+
+    def _do_plan_smallest(self, occasion: Occasion) -> Schedule:
+        assert occasion.graph is not None
+        made = self._make(occasion.graph.document, smallest(self.options.target.measure))
+        self.graphs.unmet = None
+        self.plans.append(made.plan)
+        return made.schedule
+
+    def _do_plan_late(self, occasion: Occasion) -> Schedule:
+        self._tell_of_rounds()
+        return self._do_plan_smallest(occasion)
+
+    def _do_forget_frames(self, occasion: Occasion) -> None:
+        """Graphs get their parts of the plans again when they are compiled again."""
+        self.graphs.documents, self.graphs.compilations = {}, {}
+
+    def _bytes_of(self, made: Made) -> int:
+        return int(made.plan.numbers[f"{self.options.target.measure}_bytes"])
+
+    # ---- plans are made again -------------------------------------------------------------------
+
+    def _do_start_again(self, occasion: Occasion) -> None:
+        """All graphs are planned again when they are compiled again."""
+        if self.given is not None:
+            self.given.met.clear()
+        self.in_force, self.graphs = ModelPlans(), Graphs()
+        self.steps.forget()
+
+    def _graphs_of_round(self) -> Shown:
+        """The graphs that one plan is to hold, in the order of their forwards, and what they have
+        in common, if a step has shown it."""
+        keys = [key_of(document) for document in self.graphs.documents.values()]
+        last = self.steps.last
+        return last if last is not None and sorted(last.keys) == sorted(keys) else Shown(keys, None)
+
+    def _do_plan_graphs(self, occasion: Occasion) -> None:
+        """One plan over all graphs."""
+        keys, common = self._graphs_of_round()
+        documents = [self.graphs.by_key[key].document for key in keys]
+        joined, order = join(documents, common)
+        own = self._shared_budget().own_of(keys, common)
+        try:
+            made = self._make(joined, self.options.target, own)
+        except BudgetError as error:
+            if common is None or not common.exact:
+                error = BudgetError(budgets.without_floor(str(error), AT_MOST))
+            is_first = self.graphs.rounds == self.sizes.growths == 0  # the model is seen whole now
+            if self.options.on_infeasible is None and is_first:
+                raise error from None
+            made = self._fall_back(joined, error, tell=self.graphs.unmet is None)
+        parts = [
+            Part(document, *part_of(made.schedule, order, g))
+            for g, document in enumerate(documents)
+        ]
+        self.in_force = ModelPlans([made.plan], parts=parts, joint=made.plan, common=common)
+        self.steps.covered = [Counter(keys)]
+        self.graphs.next_round()
+
+    def _do_plan_calls(self, occasion: Occasion) -> None:
+        """One schedule for each graph that was pending with others, so that all meet the budget."""
+        patterns, by_key = self.steps.patterns, self.graphs.by_key
+        keys = list(dict.fromkeys(key for pattern in patterns for key in pattern))
+        documents = {key: by_key[key].document for key in keys}
+        shared = self._shared_budget()
+        chosen = dict(shared.choose(documents))
+        excess, *figures = shared.over(chosen)
+        if excess > 0:
+            why = "" if shared.smallest_exactly_known() else f"; {AT_MOST}"
+            self._say_infeasible(together.what_is_over(*figures) + why, later=True)
+            if self.options.on_infeasible == "warn":
+                free = everything(self.options.target.measure)
+                chosen = {key: self._make(d, free) for key, d in documents.items()}
+        alone = {k: g.document for k, g in by_key.items() if k not in documents}
+        for key, document in alone.items():
+            chosen[key] = self._make(document, self.options.target, shared.own_of([key]))
+        parts = [Part(by_key[key].document, *made.schedule) for key, made in chosen.items()]
+        self.in_force = ModelPlans([made.plan for made in chosen.values()], parts=parts)
+        self.steps.covered = [*patterns, *(Counter({key: 1}) for key in alone)]
+        self.graphs.next_round()
+
+    def _shared_budget(self) -> SharedBudget:
+        return SharedBudget(
+            self.options, self.at_hand.row, self._make, self.graphs.by_key, self.steps
+        )
+
+    # ---- a step shows something -----------------------------------------------------------------
+
+    def _do_say_unmet(self, occasion: Occasion) -> None:
+        unmet = self.graphs.unmet
+        assert unmet is not None
+        self._say_infeasible(str(unmet.error), later=unmet.later)
+        if self._infeasible(unmet.later) == "min":  # else it is what the next plan is made for
+            self.graphs.unmet = None
+
+    def _do_share(self, occasion: Occasion) -> None:
+        assert occasion.calls is not None
+        self.steps.share(occasion.calls)
+
+    # ---- no plan meets the budget ---------------------------------------------------------------
+
+    def _tell_of_rounds(self) -> None:
+        """A graph turned up that no plan of several graphs knows, and there will be no more."""
+        if self.ever.told_of_rounds:
+            return
+        self.ever.told_of_rounds = True
+        warnings.warn(
+            f"plans of several graphs were made anew {MOST_ROUNDS} times, as other graphs than the "
+            "planned ones turned up, and again there is one: from now on each new one is planned "
+            "as small as it gets, by itself, and the budget of the whole step may not hold. Begin "
+            "with the step that has most graphs, or take the graph breaks out "
+            "(fullgraph=True names the first)",
+            stacklevel=2,
+        )
+
+    def _infeasible(self, later: bool) -> str:
+        """What is to be done where no plan meets the budget."""
+        return self.options.on_infeasible or ("min" if later else "error")
+
+    def _fall_back(self, document: dict[str, Any], error: BudgetError, tell: bool = True) -> Made:
+        """The plan of a problem for which no plan meets the budget.
+
+        Raises:
+            BudgetError: it is to be one.
+        """
+        wish, measure = self._infeasible(self.ever.ran), self.options.target.measure
+        if wish == "error":
+            raise error
+        made = self._make(document, smallest(measure) if wish == "min" else everything(measure))
+        if tell and self._bytes_of(made) > self.ever.most_bytes:  # else larger sizes may hold it
+            self._say_infeasible(f"{error}", later=self.ever.ran)
+        return made
+
+    def _say_infeasible(self, text: str, later: bool) -> None:
+        """Raises: BudgetError: where it is to be one."""
+        wish = self._infeasible(later)
+        if wish == "error":
+            raise BudgetError(text)
+        what = "the smallest plan is" if wish == "min" else "all is saved, and no budget is"
+        warnings.warn(f"{text}. As on_infeasible={wish!r} has it, {what} in force", stacklevel=2)
+
+
+_ACTIONS: dict[Action, Callable[[ModelActions, Occasion], Schedule | None]] = {
+    Action.PLAN_ALONE: ModelActions._do_plan_alone,
+    Action.LOOK_UP: ModelActions._do_look_up,
+    Action.KEEP_PLAN: ModelActions._do_keep_plan,
+    Action.PUT_OFF: ModelActions._do_put_off,
+    Action.SETTLE: ModelActions._do_settle,
+    Action.PLAN_SMALLEST: ModelActions._do_plan_smallest,
+    Action.PLAN_LATE: ModelActions._do_plan_late,
+    Action.SAY_UNMET: ModelActions._do_say_unmet,
+    Action.SHARE: ModelActions._do_share,
+    Action.PLAN_GRAPHS: ModelActions._do_plan_graphs,
+    Action.PLAN_CALLS: ModelActions._do_plan_calls,
+    Action.START_AGAIN: ModelActions._do_start_again,
+    Action.FORGET_FRAMES: ModelActions._do_forget_frames,
+}

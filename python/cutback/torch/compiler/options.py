@@ -1,0 +1,129 @@
+"""What a partitioner was asked for: fixed when it is made, and never changed afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ... import budgets
+from ...planner.plan import Plan
+from ...planner.problems import Times
+from ..graph.moving import Schedule
+from ..graph.statistics import Statistics
+from .totals import Total
+from .wishes import Policy, may_offload
+
+Measured = Statistics | Times | str | os.PathLike[str]
+"""Measured times: a profile, seconds by op, or the path of a file with either."""
+
+MEASURES = ("live", "saved", "total")
+
+SMALLEST = 100.0
+"""The share of time that the smallest plan may cost."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What one plan has to meet. Planning takes it as an argument."""
+
+    budget: budgets.NativeBudget | None
+    measure: str
+    """Which bytes the budget bounds, one of :data:`MEASURES`."""
+    fastest: bool = False
+    """Without a budget: plan for time alone, instead of for the memory that PyTorch takes."""
+
+    @property
+    def is_share(self) -> bool:
+        """True if the budget is a share of what the step takes without one."""
+        return budgets.is_share(self.budget)
+
+    @property
+    def is_bound(self) -> bool:
+        """True if the budget bounds bytes (``"min"`` does not)."""
+        return self.budget is not None and self.budget[0] in budgets.BOUNDS
+
+
+def smallest(measure: str) -> Target:
+    """The target of the smallest plan, whatever time that takes."""
+    return Target(budgets.parse("min", measure, SMALLEST), measure)
+
+
+def everything(measure: str) -> Target:
+    """The target of the plan that saves everything."""
+    return Target(None, measure, fastest=True)
+
+
+class Made(NamedTuple):
+    """A plan, and its schedule for the graph."""
+
+    plan: Plan
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of a :class:`Partitioner`, checked."""
+
+    target: Target
+    policy: Policy
+    device: str | None
+    on_plan: Callable[[Plan], object] | None
+    offload: bool | str
+    total: Total | None
+    profile: Statistics | None
+    times: Times | None
+    random: str
+    cse: bool
+
+    @property
+    def may_move(self) -> bool:
+        """True if values may move to the host."""
+        return bool(self.offload) or may_offload(self.policy)
+
+
+INFEASIBLE = ("error", "min", "warn")
+
+
+@dataclass(frozen=True)
+class ModelOptions(Options):
+    """The arguments of the partitioner of a whole model, checked."""
+
+    on_infeasible: str | None
+    """One of :data:`INFEASIBLE`; None: an error in the first step, ``"min"`` afterwards."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """What is known about the code that the planned graphs become."""
+
+    same_kernels: bool = False
+    """A rerun is known to use the kernels of the first run, on their own."""
+    inductor: bool = False
+    """Inductor compiles the graphs. It cannot run moves."""
+    watches_views: bool = False
+    """A backend of ours notices writes to returned views (:mod:`compiler.returned`)."""
+
+
+def check_measure(measure: str, total: Total | None) -> None:
+    """Checks that an optimizer and the measure that counts it come together.
+
+    Raises:
+        ValueError: they do not, or there is no such measure.
+    """
+    if measure not in MEASURES:
+        raise ValueError(
+            f"measure={measure!r}: for PyTorch it is one of {', '.join(MEASURES)}. Offsets are "
+            "the allocator's ('arena')"
+        )
+    if total is not None and measure != "total":
+        raise ValueError(
+            f"measure={measure!r}: an optimizer counts under measure='total' alone; give that, "
+            "or leave the optimizer away"
+        )
+    if total is None and measure == "total":
+        raise ValueError(
+            "measure='total' goes with an optimizer, which no graph shows: "
+            "cutback.torch.compile(model, measure='total', optimizer=...)"
+        )

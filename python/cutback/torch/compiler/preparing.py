@@ -1,0 +1,154 @@
+"""From a joint graph as PyTorch hands it over to the planner's problem of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from ..graph.both_passes import (
+    ancestors,
+    keep_old_values,
+    make_views_in_the_backward,
+    read_inputs_when_the_backward_runs,
+)
+from ..graph.counter import replace_draws
+from ..graph.duplicates import merge_duplicates
+from ..graph.graphs import (
+    OverwrittenReadError,
+    UnsupportedGraphError,
+    eliminate_dead_code,
+    location,
+)
+from ..graph.importer import Imported, import_joint
+from ..graph.leaves import IsLeaf
+from .wishes import Policy, chooser, of_tags
+
+_REGION_BUDGET = "_region_activation_memory_budget"  # as torch.fx.traceback has it
+
+
+def device_row(gm: fx.GraphModule) -> str:
+    """The row of the core's device table for the device of a graph's first tensor."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor):
+            if val.device.type != "cuda" or not torch.cuda.is_available():
+                return "cpu" if val.device.type == "cpu" else "a100"
+            name = torch.cuda.get_device_name(val.device).lower().replace(" ", "")
+            rows = ("h200", "b200", "h100", "a100", "rtx4090")
+            return next((row for row in rows if row in name), "a100")
+    return "cpu"
+
+
+def _budget_of(node: fx.Node) -> float | None:
+    """PyTorch's activation memory budget for the region that a node is in."""
+    custom = node.meta.get("custom")
+    wish = custom.get(_REGION_BUDGET) if isinstance(custom, dict) else None
+    return None if wish is None else float(wish)
+
+
+def _check_region_budgets(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
+    """Finds the mistakes in region budgets that PyTorch's partitioner finds, in its words.
+
+    Raises:
+        UnsupportedGraphError: regions have different budgets, or do not cover the forward.
+    """
+    forward = ancestors(gm.graph.output_node().args[0][:num_fwd_outputs])
+    inside = [
+        node
+        for _, part in gm.named_modules()
+        if isinstance(part, fx.GraphModule) and part.graph is not gm.graph
+        for node in part.graph.nodes
+    ]
+    budgets = {b for node in (*gm.graph.nodes, *inside) if (b := _budget_of(node)) is not None}
+    start = "torch.autograd.graph.region_activation_memory_budget: "
+    if len(budgets) > 1:
+        raise UnsupportedGraphError(
+            f"{start}conflicting budgets within a single joint graph (including nested subgraphs): "
+            f"{sorted(budgets)}. Take them out and give one budget here (a share, or bytes)"
+        )
+    bare = [
+        node.name
+        for node in (*(n for n in gm.graph.nodes if n in forward), *inside)
+        if node.op == "call_function" and _budget_of(node) is None
+    ]
+    if budgets and bare:
+        raise UnsupportedGraphError(
+            f"{start}must cover the entire forward of a graph (including HOP bodies), but "
+            f"{len(bare)} forward op(s) are unannotated: {', '.join(bare[:8])}"
+            f"{', ...' if len(bare) > 8 else ''}. Take the region's budget out and give a budget "
+            "here (a share, or bytes)"
+        )
+
+
+def refuse_region_budgets(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
+    """Raises: UnsupportedGraphError: the model sets a budget of PyTorch's, which is another one: a
+    share of the way from running everything again to saving what PyTorch would."""
+    _check_region_budgets(gm, num_fwd_outputs)
+    for node in gm.graph.nodes:
+        wish = _budget_of(node)
+        if wish is None and isinstance(node.meta.get("memory_budget"), float):
+            wish = node.meta["memory_budget"]
+        if wish is not None:
+            where = location(node)
+            raise UnsupportedGraphError(
+                f"the model sets PyTorch's activation memory budget to {wish}"
+                + (f" (at {where})" if where else "")
+                + ", as torch.autograd.graph.region_activation_memory_budget does: a share of what "
+                "PyTorch's partitioner would save, which plans do not know. Take it out and give a "
+                "budget here (a share, or bytes), or mark the "
+                "region with torch.utils.checkpoint, which plans follow"
+            )
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a joint graph is made ready to be planned."""
+
+    policy: Policy = None
+    random: str = "torch"
+    """``"counter"``: replace PyTorch's random operations by those of our generator."""
+    cse: bool = True
+    """Merge nodes that compute the same value."""
+    emitted: bool = True
+    """The plan is emitted as graphs of our own (:mod:`graph.emitter`), not as tags."""
+    same_kernels: bool = True
+    """A rerun is known to use the kernels of the first run, on their own."""
+    is_leaf: IsLeaf | None = None
+    """Which inputs keep their gradients; None: all of them."""
+
+
+def prepare(
+    gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int], how: Preparation
+) -> Imported:
+    """Rewrites the joint graph as ``how`` says (in place) and imports it with the user's wishes."""
+    refuse_region_budgets(gm, num_fwd_outputs)
+    eliminate_dead_code(gm.graph)
+    if how.emitted:
+        read_inputs_when_the_backward_runs(gm)
+        make_views_in_the_backward(gm)
+    if how.random == "counter":
+        replace_draws(gm)
+    merged = merge_duplicates(gm, num_fwd_outputs)[1] if how.cse else []
+    chosen = chooser(how.policy)
+
+    def wish(node: fx.Node) -> str | None:
+        word = chosen(node) if chosen is not None else None
+        return word if word is not None else of_tags(node)
+
+    read = functools.partial(
+        import_joint, gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish,
+        merged=merged, emitted=how.emitted, same_kernels=how.same_kernels, is_leaf=how.is_leaf,
+    )  # fmt: skip
+    cloned: set[fx.Node] = set()
+    while True:
+        try:
+            return read()
+        except OverwrittenReadError as error:
+            if not how.emitted or error.node in cloned:
+                raise
+            cloned.add(error.node)
+            keep_old_values(error)

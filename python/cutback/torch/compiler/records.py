@@ -1,0 +1,180 @@
+"""What is known of a model's graphs and steps, in one place for each lifetime."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ... import BudgetError
+from ...planner.plan import Plan
+from ..graph.moving import Schedule
+from .crossing import Ends, Run, Trail, common_of
+from .joining import Common
+from .partition import InForce
+from .saved_plans import Part, SavedPlans
+from .together import MOST_CALLS, Pending, Together
+
+
+def key_of(document: dict[str, Any]) -> str:
+    """The key of a graph: a digest of its problem."""
+    return hashlib.blake2b(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+class CompiledGraph(NamedTuple):
+    """A graph that was compiled, and what its plan says of it."""
+
+    document: dict[str, Any]
+    schedule: Schedule
+    frame: int | None
+    ends: Ends
+    own: dict[str, Any] | None
+    """The problem that a share counts from, if it is another one."""
+
+
+class Unmet(NamedTuple):
+    """The only graph so far, alone, cannot meet the budget."""
+
+    error: BudgetError
+    later: bool
+    """A step had been planned before."""
+
+
+class Shown(NamedTuple):
+    """The graphs of a step, by key in the order of their forwards, and what they share."""
+
+    keys: list[str]
+    common: Common | None
+    """None: no step has shown it."""
+
+
+@dataclass
+class ModelPlans(InForce):
+    """The plans in force for a model: replaced as one when plans are made again."""
+
+    parts: list[Part] = field(default_factory=list)
+    """What a plan made for several graphs or calls says of each graph."""
+    joint: Plan | None = None
+    """The one plan that ``parts`` are of."""
+    common: Common | None = None
+    """What its graphs have in common."""
+
+    @property
+    def shared_by_calls(self) -> bool:
+        """True if the plans have parts of the budget, for calls that are pending together."""
+        return bool(self.parts) and self.joint is None
+
+    def part(self, document: dict[str, Any]) -> Schedule | None:
+        """A graph's part of the plans; None: they do not cover it."""
+        for part in self.parts:
+            if part.document == document:
+                return Schedule(part.steps, part.backward_starts)
+        return None
+
+
+@dataclass
+class Graphs:
+    """The graphs of a model, since its plans were last started from nothing."""
+
+    by_key: dict[str, CompiledGraph] = field(default_factory=dict)
+    documents: dict[int | None, dict[str, Any]] = field(default_factory=dict)
+    """By frame, those that were compiled since the plans in force were made."""
+    compilations: dict[int, int] = field(default_factory=dict)
+    """By frame, how often PyTorch had compiled it."""
+    rounds: int = 0
+    """How often plans were made again over several graphs or calls."""
+    waited: int = 0
+    """Calls since a plan was due that could not make it, as a step was under way."""
+    unmet: Unmet | None = None
+    """In the state ``UNMET``; and once everything is to be saved for that."""
+
+    def next_round(self) -> None:
+        """Plans were made again; all code is compiled again."""
+        self.documents, self.compilations = {}, {}
+        self.waited, self.unmet = 0, None
+        self.rounds += 1
+
+    def only(self, frame: int | None) -> bool:
+        """True if no other frame than this one has a graph."""
+        return all(other == frame for other in self.documents)
+
+    def may_wait(self) -> bool:
+        """Counts a call within a step. True while that may still show more calls: results of old
+        ones may be held forever."""
+        self.waited += 1
+        return self.waited <= MOST_CALLS
+
+
+@dataclass
+class Steps:
+    """What running the graphs has shown."""
+
+    pending: Pending = field(default_factory=Pending)
+    trail: Trail = field(default_factory=Trail)
+    wholes: dict[frozenset[tuple[str, int]], int] = field(default_factory=dict)
+    """By pattern, what its share counts from."""
+    last: Shown | None = None
+    """The last step that was looked at."""
+    by_pattern: dict[frozenset[tuple[str, int]], Shown] = field(default_factory=dict)
+    seen: Together | None = None
+    """Graphs that were pending together in this step, until they are looked at."""
+    patterns: list[Together] = field(default_factory=list)
+    """What has to share the budget."""
+    covered: list[Together] = field(default_factory=list)
+    """What does, or was said not to."""
+
+    def forget(self) -> None:
+        """Other graphs will run."""
+        self.last, self.by_pattern, self.seen = None, {}, None
+        self.patterns, self.covered = [], []
+
+    def share(self, seen: Together) -> None:
+        """From now on these calls have to share the budget."""
+        self.patterns = [
+            p for p in self.patterns if not all(seen[key] >= n for key, n in p.items())
+        ]
+        self.patterns.append(seen)
+
+    def look(self, graphs: dict[str, CompiledGraph], wanted: bool) -> Shown | None:
+        """Ends a step, and notes what its graphs have in common where that is wanted."""
+        runs: list[Run] = self.trail.take()
+        unknown = any(run.key not in graphs for run in runs)
+        if len(runs) < 2 or unknown or not wanted:
+            return None
+        of_runs = [graphs[run.key] for run in runs]
+        common = common_of(runs, [g.document for g in of_runs], [g.ends for g in of_runs])
+        self.last = Shown([run.key for run in runs], common)
+        return self.last
+
+    def note(self, shown: Shown) -> None:
+        """Keeps what a step has shown for when its pattern is planned."""
+        self.by_pattern[frozenset(Counter(shown.keys).items())] = shown
+
+    def shown_for(self, pattern: Together) -> Shown:
+        """What is known of a pattern."""
+        known = self.by_pattern.get(frozenset(pattern.items()))
+        return known or Shown(list(pattern.elements()), None)
+
+
+@dataclass
+class Ever:
+    """What holds for as long as the model is compiled."""
+
+    ran: bool = False
+    """A planned graph has run."""
+    most_bytes: int = 0
+    """The largest budget in bytes that was planned for."""
+    told_of_scratch: bool = False
+    told_of_rounds: bool = False
+    told_of_step: tuple[int, int] = (-1, 0)
+    """The round, and growth of sizes, in which it was said what a step takes."""
+
+
+@dataclass
+class GivenPlans:
+    """Plans from a file, and the graphs of it that were compiled."""
+
+    saved: SavedPlans
+    met: dict[int, dict[str, Any]] = field(default_factory=dict)

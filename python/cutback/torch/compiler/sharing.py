@@ -1,0 +1,111 @@
+"""What graphs and calls take together, and plans by which they meet one budget."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from ... import budgets
+from ..graph import moving
+from ..graph.moving import Schedule
+from . import reference, together
+from .joining import Common, join
+from .options import Options, Target
+from .records import CompiledGraph, Shown, Steps
+from .together import Choice, Make, Together
+
+
+@dataclass(frozen=True)
+class SharedBudget:
+    """The one budget of a model, over graphs that are pending together."""
+
+    options: Options
+    row: str
+    """The row of the device table that times are taken from."""
+    make: Make
+    graphs: dict[str, CompiledGraph]
+    steps: Steps
+
+    def own_of(self, keys: list[str], common: Common | None = None) -> dict[str, Any] | None:
+        """The joint problem that a share counts from. None: that of the graphs as they are."""
+        if self.options.policy is None:
+            return None
+        owns = [self.graphs[key].own or self.graphs[key].document for key in keys]
+        return join(owns, common)[0]
+
+    def held(self, pattern: Together, schedules: dict[str, Schedule]) -> tuple[int, int]:
+        """The bytes that graphs hold together under these schedules, and the budget for them."""
+        options, target = self.options, self.options.target
+        shown = self.steps.shown_for(pattern)
+        joined, order = join([self.graphs[key].document for key in shown.keys], shown.common)
+        if options.offload or moving.wants_moves(joined):
+            joined = moving.with_link(joined, self.row)
+        static = 0 if options.total is None else options.total.static_bytes
+        assert target.budget is not None
+        held = together.bytes_of(joined, order, [schedules[k] for k in shown.keys], target.measure)
+        limit = target.budget[1]
+        if not target.is_bound or target.is_share:
+            key = frozenset(pattern.items())
+            if key not in self.steps.wholes:
+                self.steps.wholes[key] = self._whole(shown, joined, order)
+            limit = int(target.budget[2] * (self.steps.wholes[key] + static))
+        return held + static, limit
+
+    def held_now(self, pattern: Together) -> tuple[int, int]:
+        """The same, under the schedules that graphs were compiled with."""
+        return self.held(pattern, {key: self.graphs[key].schedule for key in pattern})
+
+    def _whole(self, shown: Shown, joined: dict[str, Any], order: list[tuple[int, int]]) -> int:
+        """What a share of calls that are pending together counts from: what they take without a
+        budget."""
+        target = self.options.target
+        own = self.own_of(shown.keys, shown.common)
+        measure = "saved" if target.measure == "saved" else "live"
+        whole = reference.bytes_of(json.dumps(own or joined), self.row, measure)
+        if own is not None or self.options.total is not None or target.fastest:
+            return whole
+        documents = {key: self.graphs[key].document for key in shown.keys}
+        plans = together.without_budget(self.make, documents, self._without_budget)
+        schedules = [plans[key].schedule for key in shown.keys]
+        return max(whole, together.bytes_of(joined, order, schedules, target.measure))
+
+    @property
+    def _without_budget(self) -> Target:
+        return Target(None, self.options.target.measure, self.options.target.fastest)
+
+    def over(self, choice: Choice) -> tuple[int, int, int, int]:
+        """How far plans exceed the budget, what they hold and may hold, and in how many calls."""
+        schedules = {key: made.schedule for key, made in choice.items()}
+        rows = [(*self.held(p, schedules), sum(p.values())) for p in self.steps.patterns]
+        return max((held - limit, held, limit, n) for held, limit, n in rows)
+
+    def _time_of(self, choice: Choice) -> int:
+        """The time of the calls that are pending together, in ps."""
+        runs = sum(self.steps.patterns, Counter[str]())
+        return sum(runs[key] * int(made.plan.numbers["time_ps"]) for key, made in choice.items())
+
+    def choose(self, documents: dict[str, dict[str, Any]]) -> Choice:
+        """A plan for each graph, so that calls meet the budget together; if there are none, those
+        that exceed it least."""
+        return together.choose(
+            self.make, documents, self._without_budget,
+            lambda choice: self.over(choice)[0], self._time_of,
+        )  # fmt: skip
+
+    def smallest_exactly_known(self) -> bool:
+        """True if a step has shown all that the graphs of each pattern share."""
+        shown = [self.steps.shown_for(p).common for p in self.steps.patterns]
+        return all(common is not None and common.exact for common in shown)
+
+
+def size_of(document: dict[str, Any]) -> int:
+    """The bytes that a graph holds which runs as it is."""
+    order = [(0, i) for i in range(len(document["ops"]))]
+    return together.bytes_of(document, order, [together.save_all(document)], "live")
+
+
+def bytes_in(budget: budgets.NativeBudget | None) -> int | None:
+    """The budget, if it is one in bytes."""
+    return budget[1] if budget is not None and budget[0] == budgets.BOUNDS[0] else None

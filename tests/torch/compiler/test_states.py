@@ -1,0 +1,410 @@
+"""The state of a compiled model: every transition of the table, by real calls."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+
+import cutback
+import cutback.torch as ct
+from cutback.torch.compiler import actions
+from cutback.torch.compiler.actions import Occasion
+from cutback.torch.compiler.several import ModelPartitioner
+from cutback.torch.compiler.states import TABLE, Event, State, TransitionError, transition
+
+pytestmark = pytest.mark.torch
+
+S, E = State, Event
+WIDTH = 8
+
+
+def row(layers: int = 1) -> nn.Module:
+    return nn.Sequential(*(m for _ in range(layers) for m in (nn.Linear(WIDTH, WIDTH), nn.Tanh())))
+
+
+class Model(nn.Module):
+    """One graph, or several: ``breaks`` says where the graph ends and whether any follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.third = row(), row(), row()
+
+    def forward(self, x: Any, breaks: str = "") -> Any:
+        x = self.second(self.first(x).sigmoid()).square()
+        if breaks == "end":  # nothing that trains follows, but PyTorch cannot know
+            torch._dynamo.graph_break()
+            return x
+        if breaks in ("middle", "two"):
+            torch._dynamo.graph_break()
+            x = self.third(x)
+        if breaks == "two":
+            torch._dynamo.graph_break()
+            x = self.first(x).tanh()
+        return x
+
+
+class Twice(nn.Module):
+    """A part with a break inside, so that its graph runs twice in a call, for two sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = row()
+
+    def part(self, x: Any) -> Any:
+        x = self.layers(x)
+        torch._dynamo.graph_break()
+        return x * x.sigmoid()
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return self.part(x).sum() + self.part(y).sum()
+
+
+def data(rows: int = 64) -> Any:
+    return torch.ones(rows, WIDTH)
+
+
+def peak_of(*inputs: Any) -> int:
+    """What an eager step of the model takes."""
+    model = Model()
+    with ct.MemoryTracker() as memory:
+        model(*inputs).sum().backward()
+    return int(memory.peak_bytes)
+
+
+BUDGET = 1.05  # of what one eager call takes: two that are pending exceed it
+
+
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[State, Event]]]:
+    """The transitions that models make, in order."""
+    rows: list[tuple[State, Event]] = []
+    fire = ModelPartitioner._fire
+
+    def recorded(self: ModelPartitioner, event: Event, *occasion: Any) -> Any:
+        before = self.state
+        result = fire(self, event, *occasion)
+        assert self.state is TABLE[before, event][0]
+        rows.append((before, event))
+        return result
+
+    monkeypatch.setattr(ModelPartitioner, "_fire", recorded)
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield rows
+
+
+def partitioner_of(run: Any) -> ModelPartitioner:
+    (runner,) = run.dynamo_ctx.runners
+    found: ModelPartitioner = runner.partitioner
+    return found
+
+
+def step(run: Any, *inputs: Any) -> None:
+    run(*inputs).sum().backward()
+
+
+def refused(run: Any, *inputs: Any) -> None:
+    with pytest.raises(cutback.BudgetError):
+        step(run, *inputs)
+
+
+def compiled(budget: Any = None, **options: Any) -> Any:
+    return ct.compile(Model(), budget=budget, **{"dynamic": False, **options})
+
+
+# ---- the walks: each is a scenario, and the rows of the table that it is there for --------------
+
+Rows = set[tuple[State, Event]]
+WALKS: list[tuple[Callable[..., None], Rows]] = []
+
+
+def walk(*rows: tuple[State, Event]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def add(scenario: Callable[..., None]) -> Callable[..., None]:
+        WALKS.append((scenario, set(rows)))
+        return scenario
+
+    return add
+
+
+@walk(
+    (S.SEPARATE, E.GRAPH), (S.SEPARATE, E.CODE_GONE), (S.GIVEN, E.GRAPH), (S.GIVEN, E.CODE_GONE)
+)  # fmt: skip
+def without_a_shared_budget(path: Path) -> None:
+    run = compiled()
+    step(run, data())
+    torch._dynamo.reset()
+    step(run, data())
+    assert len(run.plans) == 1
+    run.save_plans(path)
+    torch._dynamo.reset()
+    run = ct.compile(Model(), plans=path, dynamic=False)
+    step(run, data())
+    torch._dynamo.reset()
+    step(run, data())
+    assert len(run.plans) == 1
+
+
+@walk((S.NEW, E.GRAPH_FITS), (S.SINGLE, E.GRAPH_FITS), (S.SINGLE, E.CODE_GONE),
+      (S.NEW, E.LAST_GRAPH_OVER), (S.SINGLE, E.LAST_GRAPH_OVER))  # fmt: skip
+def one_graph(path: Path) -> None:
+    run = compiled(0.9)
+    step(run, data())
+    step(run, data(32))
+    torch._dynamo.reset()
+    step(run, data())
+    assert len(run.plans) == 1
+    run = compiled("1KiB", on_infeasible="min")
+    step(run, data())
+    step(run, data(96))
+
+
+@walk((S.NEW, E.GRAPH_OVER), (S.UNMET, E.GRAPH_OVER), (S.UNMET, E.CODE_GONE),
+      (S.UNMET, E.GRAPH_FITS), (S.SINGLE, E.GRAPH_OVER), (S.UNMET, E.STEP_KEEPS),
+      (S.UNMET, E.LAST_GRAPH_OVER))  # fmt: skip
+def one_graph_that_others_may_follow(path: Path) -> None:
+    run = compiled(int(BUDGET * peak_of(data())), on_infeasible="error")
+    refused(run, data(512), "end")
+    refused(run, data(256), "end")
+    torch._dynamo.reset()
+    refused(run, data(512), "end")
+    assert partitioner_of(run).state is S.UNMET
+    step(run, data(), "end")
+    assert partitioner_of(run).state is S.SINGLE
+    refused(run, data(256), "end")
+    run = compiled("1KiB")
+    refused(run, data(), "end")
+    step(run, data())  # later a warning, and the smallest plan
+    run = compiled("1KiB", on_infeasible="min")
+    step(run, data(), "end")
+
+
+@walk((S.UNMET, E.STEP_SAVES), (S.GRAPHS_DUE, E.REPLAN_GRAPHS))
+def one_graph_over_the_budget_that_saves_everything(path: Path) -> None:
+    run = compiled("1KiB", on_infeasible="warn")
+    step(run, data(), "end")
+    step(run, data(), "end")
+    assert [plan.numbers["recomputed"] for plan in run.plans] == [0]
+
+
+@walk((S.SINGLE, E.GRAPH_NEW), (S.GRAPHS_DUE, E.GRAPH_NEW), (S.GRAPHS_DUE, E.REPLAN_GRAPHS),
+      (S.JOINED, E.GRAPH_NEW), (S.JOINED, E.CODE_GONE), (S.UNMET, E.GRAPH_NEW))  # fmt: skip
+def several_graphs(path: Path) -> None:
+    run = compiled(0.9)
+    step(run, data(), "two")
+    step(run, data(), "two")
+    torch._dynamo.reset()
+    step(run, data(), "two")
+    step(run, data(32), "two")
+    run = compiled("4KiB", on_infeasible="min")
+    step(run, data(), "middle")
+
+
+@walk((S.GRAPHS_DUE, E.CODE_GONE), (S.GRAPHS_DUE, E.CALLS_OVER), (S.CALLS_DUE, E.REPLAN_CALLS),
+      (S.JOINED, E.CALLS_OVER))  # fmt: skip
+def several_graphs_in_pending_calls(path: Path) -> None:
+    budget = int(BUDGET * peak_of(data(), "middle"))
+    run = compiled(budget)
+    one = run(data(), "middle")
+    torch._dynamo.reset()
+    (one + run(data(), "middle")).sum().backward()
+    run(data(), "middle")
+    run = compiled(budget)
+    step(run, data(), "middle")
+    (run(data(), "middle") + run(data(), "middle")).sum().backward()
+
+
+@walk((S.SINGLE, E.CALLS_OVER), (S.CALLS_DUE, E.CALLS_OVER), (S.CALLS_DUE, E.GRAPH_FITS),
+      (S.CALLS_DUE, E.LAST_GRAPH_OVER), (S.CALLS_DUE, E.GRAPH_OVER),
+      (S.CALLS_DUE, E.CODE_GONE))  # fmt: skip
+def calls_within_a_step_that_is_over(path: Path) -> None:
+    run = compiled(int(BUDGET * peak_of(data())))
+    calls = [run(data()) for _ in range(3)]
+    calls.pop().sum().backward()
+    assert partitioner_of(run).state is S.CALLS_DUE
+    run(data(32))
+    run(data(512))
+    run(data(512), "end")
+    torch._dynamo.reset()
+    calls += [run(data()) for _ in range(2)]
+    calls.pop().sum().backward()
+    assert partitioner_of(run).state is S.CALLS_DUE
+
+
+@walk((S.CALLS_DUE, E.REPLAN_CALLS), (S.SHARED, E.CODE_GONE), (S.SHARED, E.CALLS_OVER),
+      (S.CALLS_DUE, E.GRAPH_NEW), (S.SHARED, E.GRAPH_NEW), (S.GRAPHS_DUE, E.REPLAN_CALLS),
+      (S.SHARED, E.GRAPH_LATE), (S.GIVEN_UP, E.GRAPH_LATE), (S.GIVEN_UP, E.CODE_GONE))  # fmt: skip
+def calls_that_share(path: Path) -> None:
+    run = compiled(int(1.6 * peak_of(data())))
+
+    def together(calls: int) -> list[Any]:
+        results = [run(data()) for _ in range(calls)]
+        results.pop().sum().backward()
+        return results
+
+    together(2)
+    gc.collect()
+    torch._dynamo.reset()
+    step(run, data())  # plans for two calls
+    torch._dynamo.reset()
+    step(run, data())
+    rest = together(3)
+    run(data(16))  # within the step
+    del rest
+    step(run, data())  # plans for three calls
+    step(run, data(24))
+    step(run, data())  # for another graph
+    partitioner = partitioner_of(run)
+    assert partitioner.state is S.SHARED and partitioner.graphs.rounds == 3
+    partitioner.graphs.rounds = actions.MOST_ROUNDS
+    step(run, data(40))
+    step(run, data(48))
+    torch._dynamo.reset()
+    step(run, data(48))
+    assert partitioner.state is S.GIVEN_UP
+
+
+@walk((S.JOINED, E.GRAPH_LATE), (S.GIVEN_UP, E.SIZE_OUTGROWN), (S.SINGLE, E.SIZE_OUTGROWN),
+      (S.JOINED, E.SIZE_OUTGROWN), (S.UNMET, E.SIZE_OUTGROWN))  # fmt: skip
+def sizes_that_grow(path: Path) -> None:
+    run = compiled(0.95, dynamic=True)
+    step(run, data(16))
+    step(run, data(32))
+    step(run, data(32), "middle")
+    step(run, data(32), "middle")
+    step(run, data(48), "middle")
+    step(run, data(48), "middle")
+    partitioner = partitioner_of(run)
+    assert partitioner.state is S.JOINED
+    partitioner.graphs.rounds = actions.MOST_ROUNDS
+    step(run, data(48), "two")
+    step(run, data(64), "two")
+    run = compiled("1KiB", dynamic=True, on_infeasible="error")
+    refused(run, data(), "end")
+    refused(run, data(96), "end")
+
+
+@walk((S.GRAPHS_DUE, E.SIZE_OUTGROWN), (S.CALLS_DUE, E.SIZE_OUTGROWN),
+      (S.SHARED, E.SIZE_OUTGROWN))  # fmt: skip
+def sizes_that_grow_within_a_call(path: Path) -> None:
+    run = ct.compile(Twice(), budget="5KiB", dynamic=True, on_infeasible="min")
+    run(data(32), data(64))  # without a backward
+    gc.collect()
+    step(run, data(32), data(80))
+    assert partitioner_of(run).state is S.CALLS_DUE
+    step(run, data(80), data(80))
+    step(run, data(80), data(80))
+    assert partitioner_of(run).state is S.SHARED
+    step(run, data(256), data(256))
+
+
+SLOW = ("sizes_that_grow", "sizes_that_grow_within_a_call")  # symbolic shapes take seconds
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(k, id=f.__name__, marks=[pytest.mark.very_slow] * (f.__name__ in SLOW))
+        for k, (f, _) in enumerate(WALKS)
+    ],
+)
+def test_walk(number: int, walked: list[tuple[State, Event]], tmp_path: Path) -> None:
+    scenario, rows = WALKS[number]
+    scenario(tmp_path / "plans.json")
+    assert rows <= set(walked), sorted(str(row) for row in rows - set(walked))
+
+
+def test_every_transition_is_walked() -> None:
+    assert set().union(*(rows for _, rows in WALKS)) == set(TABLE)
+
+
+# ---- the table ----------------------------------------------------------------------------------
+
+
+def test_the_table_has_no_unreachable_state() -> None:
+    found = {S.SEPARATE, S.GIVEN, S.NEW}  # which a model begins in
+    while more := {to for (at, _), (to, _) in TABLE.items() if at in found} - found:
+        found |= more
+    assert found == set(State)
+    assert {event for _, event in TABLE} == set(Event)
+    assert {action for _, action in TABLE.values()} == set(actions.Action) == set(actions._ACTIONS)
+
+
+def test_an_event_that_cannot_occur_is_an_error() -> None:
+    with pytest.raises(TransitionError, match="'replan graphs' in state 'new'"):
+        transition(S.NEW, E.REPLAN_GRAPHS)
+
+
+def test_objects_have_few_fields() -> None:
+    run = compiled(0.9)
+    partitioner = ModelPartitioner(0.9)
+    parts = [partitioner, *vars(partitioner).values(), Occasion()]
+    counts = {type(part).__name__: len(vars(part)) for part in parts if hasattr(part, "__dict__")}
+    assert max(counts.values()) <= 12, counts
+    del run
+
+
+# ---- errors in mid-call change nothing ----------------------------------------------------------
+
+
+def test_a_refused_plan_over_graphs_leaves_the_plans_in_force() -> None:
+    run = compiled("4KiB", on_infeasible="error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        step(run, data(), "middle")
+    before = run.plans
+    for _ in range(2):
+        refused(run, data(), "middle")
+        assert len(before) == 2 and all(a is b for a, b in zip(run.plans, before, strict=True))
+        assert partitioner_of(run).state is S.GRAPHS_DUE
+
+
+def test_a_graph_that_was_refused_is_in_no_later_plan() -> None:
+    """One path of a function is over the budget; the other one has its first graph elsewhere."""
+    layers = row(4)
+
+    def f(x: Any, large: bool) -> Any:
+        if large:
+            return layers(x).sum()
+        torch._dynamo.graph_break()
+        return (x * x).tanh().sum()
+
+    x = data(64).requires_grad_()
+    run = ct.compile(f, budget="6KiB", dynamic=False)
+    with pytest.raises(cutback.BudgetError):
+        run(x, True)
+    for _ in range(3):
+        run(x, False).backward()
+    assert [plan.numbers["recomputed"] for plan in run.plans] == [0]
+
+
+def test_larger_sizes_than_a_plan_over_graphs_was_made_for() -> None:
+    """They would run under the plan of smaller ones, over the budget and without a word."""
+    run = compiled(int(2 * peak_of(data(), "middle")), dynamic=True)
+    step(run, data(), "middle")
+    step(run, data(), "middle")
+    with pytest.warns(UserWarning, match="together they hold"):
+        step(run, data(1024), "middle")
+    with pytest.warns(UserWarning, match="no plan fits .*smallest plan is in force"):
+        step(run, data(1024), "middle")
+
+
+def test_a_copy_starts_from_nothing() -> None:
+    run = compiled(0.9)
+    step(run, data())
+    partitioner = partitioner_of(run)
+    copy = pickle.loads(pickle.dumps(partitioner))
+    assert copy.state is S.NEW and copy.plans == [] and copy.options == partitioner.options
+    assert copy.uuid() == partitioner.uuid()
