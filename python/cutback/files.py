@@ -181,6 +181,9 @@ def _open(path: str | os.PathLike[str]) -> IO[bytes]:
 def read_text(path: str | os.PathLike[str]) -> str:
     """Reads a text file, decompressing it if its first bytes are those of gzip.
 
+    Args:
+        path: the file.
+
     Raises:
         OSError: the file cannot be read.
         ValueError: it is not UTF-8, is damaged, is larger than :data:`MOST_BYTES`, or is not a
@@ -258,8 +261,9 @@ MOST_SECONDS = 2.0**50 * 1e-12
 def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads measured times from a JSON file.
 
-    The file holds an object ``{"matmul_12": 1.5e-5, ...}``, or one with ``format``
-    "cutback.times", ``version`` 1 and that object under ``seconds``.
+    Args:
+        path: the file. It holds an object ``{"matmul_12": 1.5e-5, ...}``, or one with ``format``
+            "cutback.times", ``version`` 1 and that object under ``seconds``.
 
     Returns:
         Seconds by the name of the operation.

@@ -117,7 +117,12 @@ def _op_lines(group: Group) -> list[str]:
 
 
 def kernels_text(kernels: Mapping[str, Any]) -> str:
-    """A line with the totals, then one line a group; below groups of several their ops."""
+    """What a compiled step runs together, as text: a line with the totals, then a line for each
+    group, followed by its operations if it has several.
+
+    Args:
+        kernels: the JSON of ``Plan.explain(kernels=True, as_json=True)``.
+    """
     lines = [totals(kernels)]
     for i, group in enumerate(kernels["groups"]):
         if i == kernels["backward_starts"] and i:
@@ -192,7 +197,12 @@ def _legend(y: float) -> list[str]:
 
 
 def kernels_svg(kernels: Mapping[str, Any]) -> str:
-    """The groups in the order in which they run, from left to right and row by row."""
+    """What a compiled step runs together, as an ``<svg>``: the groups in the order in which they
+    run, from left to right and row by row.
+
+    Args:
+        kernels: the JSON of ``Plan.explain(kernels=True, as_json=True)``.
+    """
     rows = _rows(kernels) if kernels["groups"] else []
     body = []
     for k, row in enumerate(rows):

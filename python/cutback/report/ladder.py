@@ -138,7 +138,12 @@ def _fold_mark(row: Row, x: float, upwards: bool) -> list[str]:
 
 
 def graph_svg(picture: Picture) -> str:
-    """The joint graph of a plan: blue rungs are saved values, orange boxes are recomputed ops."""
+    """The joint graph of a plan as an ``<svg>``: the forward on the left, the backward on the
+    right. Blue rungs between them are saved values, orange boxes are recomputed operations.
+
+    Args:
+        picture: what :func:`read` made of a problem and its plan.
+    """
     left = _side(picture, list(range(picture.backward_starts)))
     right = _side(picture, list(range(picture.backward_starts, picture.n_step)))
     rows = max(len(left), len(right), 1)

@@ -50,7 +50,8 @@ class Life:
 
 @dataclass
 class Picture:
-    """Problem and plan joined; all sizes in bytes, steps counted from 0."""
+    """A problem and its plan, joined by :func:`read` for drawing. Sizes are in bytes, and steps are
+    counted from 0."""
 
     ops: list[Op]
     values: list[Value]
@@ -101,7 +102,12 @@ def live_bytes(lives: Iterable[Life], n_step: int) -> list[int]:
 
 
 def read(problem: Mapping[str, Any], plan: Mapping[str, Any]) -> Picture:
-    """Join the documents that `docs/problem.md` describes."""
+    """Joins a problem and its plan for drawing.
+
+    Args:
+        problem: a problem document (``docs/problem.md``).
+        plan: the document of a plan for it.
+    """
     ops, values = read_problem(problem)
     for row in plan["decisions"]:
         values[row["value"]].decision = row["decision"]

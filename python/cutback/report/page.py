@@ -57,7 +57,13 @@ WHY = {
 def table(
     headers: Sequence[str], rows: Sequence[Sequence[Any]], numeric: Sequence[int] = ()
 ) -> str:
-    """An HTML table; columns in `numeric` are right-aligned. Cells are escaped."""
+    """An HTML table.
+
+    Args:
+        headers: one text for each column.
+        rows: the cells of each row, which are escaped.
+        numeric: columns that are right-aligned.
+    """
 
     def cells(row: Sequence[Any], name: str) -> str:
         return "".join(
@@ -128,7 +134,12 @@ def _readers(row: Mapping[str, Any]) -> str:
 
 
 def values_table(explanation: Mapping[str, Any], most: int = MOST_ROWS) -> str:
-    """One row a value that the backward needs, largest first; each storage once."""
+    """An HTML table of the values that the backward needs, largest first, each storage once.
+
+    Args:
+        explanation: the JSON of ``Plan.explain(as_json=True)``.
+        most: rows shown; a line says how many smaller values there are.
+    """
     rows = explanation["values"]
     measure = explanation["measure"]
     shown = [
@@ -258,8 +269,16 @@ def section(
     explanation: Mapping[str, Any],
     kernels: Mapping[str, Any] | None = None,
 ) -> str:
-    """Everything about one plan, as a fragment of a page. ``kernels``: of a compiled step,
-    ``Executable.text("kernels")``."""
+    """Everything about one plan, as an HTML fragment.
+
+    Args:
+        title: its heading.
+        problem, plan: the documents that ``docs/problem.md`` describes.
+        measured: what a run measured: any of ``peak_bytes``, ``ms`` and ``timeline``, the bytes in
+            use during each step.
+        explanation: the JSON of ``Plan.explain(as_json=True)``.
+        kernels: for a compiled step, the JSON of ``Plan.explain(kernels=True, as_json=True)``.
+    """
     picture = read(problem, plan)
     return "".join(
         [
@@ -281,7 +300,12 @@ def section(
 
 
 def page(title: str, body: str) -> str:
-    """A whole document around `body`."""
+    """A whole HTML document.
+
+    Args:
+        title: title and first heading.
+        body: HTML that follows the heading.
+    """
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -298,15 +322,23 @@ def render_html(
     explanation: Mapping[str, Any],
     kernels: Mapping[str, Any] | None = None,
 ) -> str:
-    """The report of one plan. `measured` may hold peak_bytes, ms, and timeline: the bytes in use
-    while each step ran. `kernels`: see :func:`section`."""
+    """The report of one plan as a whole HTML document.
+
+    Args:
+        problem, plan, measured, explanation, kernels: as for :func:`section`.
+        title: title and first heading.
+    """
     return page(title, section("Plan", problem, plan, measured, explanation, kernels))
 
 
 def render_fragment(
     problem: Mapping[str, Any], plan: Mapping[str, Any], explanation: Mapping[str, Any]
 ) -> str:
-    """What a notebook shows: numbers, timeline, and the tables folded away."""
+    """What a notebook shows: numbers, timeline, and the tables folded away.
+
+    Args:
+        problem, plan, explanation: as for :func:`section`.
+    """
     picture = read(problem, plan)
     graph = _details("joint graph", graph_svg(picture))
     values = _details("saved and recomputed values", groups_table(explanation))

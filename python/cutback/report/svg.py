@@ -54,7 +54,13 @@ def tag(name: str, title: str = "", **attributes: object) -> str:
 
 
 def document(width: float, height: float, body: list[str], label: str) -> str:
-    """An <svg> that carries its own style, so that it can be shown or saved alone."""
+    """An ``<svg>`` with its own style, so that it can be shown or saved separately.
+
+    Args:
+        width, height: its size in pixels.
+        body: its elements.
+        label: what it shows, for screen readers.
+    """
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" class="cb" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" '
@@ -64,7 +70,12 @@ def document(width: float, height: float, body: list[str], label: str) -> str:
 
 
 def human_bytes(n: float) -> str:
-    """1536 -> "1.50 KiB"."""
+    """Formats ``n`` bytes for people, in the largest unit of which there is at least one.
+
+    Example:
+        >>> human_bytes(1536)
+        '1.50 KiB'
+    """
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(n) < 1024:
             return f"{n:.0f} B" if unit == "B" else f"{n:.2f} {unit}"

@@ -115,8 +115,13 @@ def _legend(picture: Picture, y: float) -> list[str]:
 
 
 def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str:
-    """Planned bytes by category and step, the peak, the budget, and, if given, `measured` bytes
-    at each step."""
+    """The memory timeline of a plan as an ``<svg>``: bytes by category over the steps, the peak,
+    the budget, and below it the arena.
+
+    Args:
+        picture: what :func:`read` made of a problem and its plan.
+        measured: bytes that a run used during each step; drawn as a dotted line.
+    """
     top = 1.08 * max([1, *picture.live, *(measured or ())])
     base = TOP + AREA
     body = _axes(picture, top, base, AREA, "live bytes while each step runs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+import inspect
 import json
 import re
 import subprocess
@@ -20,6 +21,7 @@ from cutback.frontend import ops
 from cutback.removed import REPLACEMENTS
 
 FACE = Path(cutback.__file__)
+DOCUMENT = Path(__file__).parents[3] / "docs" / "modules.md"
 
 
 def told(code: str) -> Any:
@@ -130,6 +132,18 @@ def test_a_star_hides_no_builtin(module: str) -> None:
     public = importlib.import_module(module).__all__
     assert len(public) == len(set(public))
     assert not set(public) & set(dir(builtins))
+
+
+@pytest.mark.parametrize("name", ["constraints", "devices", "files", "report"])
+def test_public_functions_of_modules_say_what_they_take(name: str) -> None:
+    module = importlib.import_module(f"cutback.{name}")
+    assert module.__doc__ and f"## `cutback.{name}`" in DOCUMENT.read_text()
+    for public in module.__all__:
+        thing = getattr(module, public)
+        if not callable(thing) or not inspect.isfunction(thing):
+            continue
+        taken = inspect.signature(thing).parameters
+        assert all(p in (thing.__doc__ or "") for p in taken), f"{name}.{public}"
 
 
 REMOVED = [
