@@ -1,6 +1,7 @@
 """Run every benchmark, then write RESULTS.md from the rows.
 
 python benchmarks/run.py [--only NAME ...] [--report]
+python benchmarks/run.py --ages     which rows are older than the code that they measure
 """
 
 from __future__ import annotations
@@ -18,6 +19,46 @@ HERE = Path(__file__).parent
 def scripts() -> dict[str, Path]:
     """Benchmarks by name."""
     return {path.stem.removeprefix("bench_"): path for path in sorted(HERE.rglob("bench_*.py"))}
+
+
+EVERYTHING = ("csrc", "python")
+# The code that results measure, by the beginning of their name; others measure everything.
+MEASURED = {
+    "cpu_": ("csrc/exec/cpu", "csrc/fuse", "csrc/lower", "csrc/micro"),
+    "examples": ("csrc", "python/cutback/frontend", "python/cutback/nn"),
+    "gpu_bridge": ("csrc/plan", "python/cutback/torch"),
+    "gpu_": ("csrc/exec/cuda", "csrc/fuse", "csrc/lower", "csrc/micro", "cuda"),
+    "host": ("python/cutback/frontend", "python/cutback/run", "python/native", "csrc/api_step.c"),
+    "import": ("python/cutback/__init__.py", "python/native", "CMakeLists.txt"),
+    "models": ("csrc", "python/cutback/frontend", "python/cutback/run"),
+    "optim": (
+        "csrc/optim",
+        "csrc/exec/cpu",
+        "python/cutback/optim",
+        "python/cutback/torch/optim.py",
+    ),
+    "planner_": ("csrc/plan", "csrc/flow"),
+    "pytorch_": ("csrc/plan", "python/cutback/torch"),
+    "step_memory": ("csrc/plan", "python/cutback/torch"),
+    "torch_": ("csrc/plan", "python/cutback/torch"),
+}
+
+
+def ages() -> None:
+    """Prints for each file of results how many commits have changed the measured code since."""
+    for path in sorted((HERE / "results").glob("*.json")):
+        document = json.loads(path.read_text())
+        name, command = path.stem, document["command"]
+        code = next((c for begin, c in MEASURED.items() if name.startswith(begin)), EVERYTHING)
+        at = document["commit"].split(",")[0].split(" ")[0]
+        counted = subprocess.run(
+            ["git", "rev-list", "--count", f"{at.rstrip('+')}..HEAD", "--", *code],
+            cwd=HERE.parent, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        since = counted.stdout.strip() or "?"
+        notes = ["dirty"] if at.endswith("+") else []
+        notes += [] if "isa" in document["machine"] or name.startswith("gpu_") else ["no isa"]
+        print(f"{name:26} {since:>4} commits since {at:12} {', '.join(notes):14} {command}")
 
 
 def cell(value: Any) -> str:
@@ -74,7 +115,11 @@ def main() -> int:
         "--only", nargs="*", choices=sorted(scripts()), help="benchmarks to run (default: all)"
     )
     parser.add_argument("--report", action="store_true", help="only write RESULTS.md")
+    parser.add_argument("--ages", action="store_true", help="only list rows older than the code")
     args = parser.parse_args()
+    if args.ages:
+        ages()
+        return 0
     failed = []
     if not args.report:
         for name, path in scripts().items():
