@@ -45,6 +45,7 @@ GROUPS: dict[str, Case] = {
         (numbers(40, 33),),
     ),
     "rows that lie across": (lambda x, y: F.softmax(x.T) + y, (numbers(64, 40), numbers(40, 64))),
+    "an odd number of rows that meet at barriers": (F.softmax, (numbers(3, 3000),)),
     "rows of two leaves": (F.softmax, (numbers(6, 1500),)),
     "rows that are one longer than the lanes": (F.softmax, (numbers(5, 129),)),
     "rows too long for shared memory": (
