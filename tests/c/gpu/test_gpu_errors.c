@@ -156,13 +156,17 @@ static size_t heap(void) {
 #endif
 }
 
-TEST(a_device_that_cannot_be_opened_keeps_no_memory) {
+TEST(a_device_that_is_gone_keeps_no_memory) {
     enum { TRIES = 50, PAGE = 4096 }; /* what a device keeps blocks in takes a page */
     memory m;
     CHECK_FAIL(whole_on(1, &m), CB_INVALID, "device 1");
-    const size_t before = heap();
+    const size_t unopened = heap();
     for (int i = 0; i < TRIES; i++) CHECK_FAIL(whole_on(1, &m), CB_INVALID, "device 1");
-    CHECK(heap() < before + TRIES * PAGE / 2);
+    CHECK(heap() < unopened + TRIES * PAGE / 2);
+    CHECK_OK(whole(&m));
+    const size_t closed = heap();
+    for (int i = 0; i < TRIES; i++) CHECK_OK(whole(&m));
+    CHECK(heap() < closed + TRIES * PAGE * 3 / 4);
 }
 
 TEST(a_device_that_is_full) {
@@ -303,7 +307,7 @@ int main(void) {
     RUN(each_entry_that_fails_is_a_clean_error);
     RUN(an_old_device_names_the_way_out);
     RUN(a_device_that_does_not_exist);
-    RUN(a_device_that_cannot_be_opened_keeps_no_memory);
+    RUN(a_device_that_is_gone_keeps_no_memory);
     RUN(a_device_that_is_full);
     RUN(an_index_out_of_range_is_told_once_and_changes_nothing);
     RUN(a_run_can_be_captured_but_for_the_first);
