@@ -1,0 +1,44 @@
+"""Lists in documents are those of the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from cutback import _native, optim
+from cutback.run.executable import Executable
+
+ROOT = Path(__file__).parents[3]
+
+
+def listed(path: str, pattern: str) -> list[str]:
+    """The quoted names in what the pattern finds, once, in a file."""
+    (found,) = re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"))
+    return re.findall(r'["`](\w+)["`]', found)
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [
+        ("csrc/include/cutback.h", r"Names of the backends: (.*?)\. NULL"),
+        ("ARCHITECTURE.md", r"five backends behind .*?: (`cpu`.*?`cuda`)\."),
+    ],
+)
+def test_backends(path: str, pattern: str) -> None:
+    assert sorted(listed(path, pattern)) == sorted(_native.backends())
+
+
+def test_backends_of_executables() -> None:
+    (text,) = re.findall(r"backend: (.*?)\n *device:", inspect.getdoc(Executable) or "", re.DOTALL)
+    assert set(re.findall(r'``"(\w+)"``', text)) == set(_native.backends())
+
+
+def test_optimizers() -> None:
+    text = (ROOT / "docs/optim.md").read_text(encoding="utf-8")
+    table = text.partition("## What there is")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))))
+    others = {"Optimizer", "Outcome", "RecordingError", "Schedule", "foreach"}
+    assert named == set(optim.__all__) - others
