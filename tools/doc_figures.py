@@ -89,11 +89,25 @@ ALLOWED: dict[str, dict[str, str]] = {
 }
 
 
+# Files of results whose rows do not say where they come from, until they are measured again.
+OLD = {"cpu_groups", "optim", "optim_passes"}
+
+
 @cache
-def rows_of(name: str) -> list[dict[str, Any]]:
-    """The rows of a file of results."""
-    rows: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
-    return rows
+def results_of(name: str) -> dict[str, Any]:
+    """A file of results."""
+    document: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return document
+
+
+def origin(name: str) -> str:
+    """What rows of a file lack to be repeated: "" if nothing."""
+    document = results_of(name)
+    lacks = ["a clean commit"] if "+" in document.get("commit", "+") else []
+    machine = document.get("machine", {})
+    if "isa" not in machine and not name.startswith("gpu_"):
+        lacks.append("an instruction set")
+    return " and ".join(lacks + ([] if "cpu" in machine else ["a machine"]))
 
 
 def value_of(what: str) -> str:
@@ -111,7 +125,9 @@ def value_of(what: str) -> str:
     pairs = [part.partition("=") for part in wanted]
     if any(not sep for _, sep, _ in pairs):
         raise ValueError(f"not key=value: {', '.join(wanted)}")
-    found = [row for row in rows_of(name) if all(str(row.get(k)) == v for k, _, v in pairs)]
+    found = [
+        row for row in results_of(name)["rows"] if all(str(row.get(k)) == v for k, _, v in pairs)
+    ]
     if len(found) != 1:
         raise ValueError(f"{len(found)} rows of {name}.json have {', '.join(wanted)}")
     value = found[0].get(column)
@@ -186,6 +202,7 @@ def write() -> None:
 def check() -> list[str]:
     """What is wrong, a line each."""
     said = []
+    used: set[str] = set()
     for path in documents():
         name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
         for mark in MARK.finditer(text):
@@ -195,6 +212,7 @@ def check() -> list[str]:
             except ValueError as error:
                 said.append(f"{name}:{line}: <!--row {mark['what']}-->: {error}")
                 continue
+            used.add(mark["what"].partition(";")[0].strip())
             if mark["text"] != wanted:
                 said.append(f"{name}:{line}: {mark['text']} is {wanted} in {mark['what']}")
         allowed = ALLOWED.get(name, {})
@@ -206,6 +224,12 @@ def check() -> list[str]:
         ]
         figures = {figure for _, figure in found}
         said += [f"{name}: {f} of ALLOWED is not in it" for f in allowed if f not in figures]
+    for name in sorted(used):
+        lacks = origin(name)
+        if lacks and name not in OLD:
+            said.append(f"benchmarks/results/{name}.json lacks {lacks}: measure it again")
+        if name in OLD and not lacks:
+            said.append(f"benchmarks/results/{name}.json is whole: take it out of OLD")
     if gpu_tables() not in (ROOT / "docs" / "cuda.md").read_text(encoding="utf-8"):
         said.append("docs/cuda.md: the tables of GPUs differ from benchmarks/results/gpu_*.json")
     return said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ ROWS = [
     {"model": "A", "budget": "min, 10 %", "peak_bytes": 3 * 2**20, "median": 1.25, "ok": True},
     {"model": "B", "budget": 0.5, "peak_bytes": 2**19, "median": 0.5},
 ]
+ORIGIN = {"commit": "0123abc", "machine": {"cpu": "a cpu", "isa": "avx2"}}
 
 
 @pytest.fixture
@@ -23,17 +25,18 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """README.md of a repository with one file of results."""
     results = tmp_path / "benchmarks" / "results"
     results.mkdir(parents=True)
-    (results / "rows.json").write_text(json.dumps({"rows": ROWS}))
+    (results / "rows.json").write_text(json.dumps(ORIGIN | {"rows": ROWS}))
     (tmp_path / "docs").mkdir()
     for name in ("README.md", "ARCHITECTURE.md", "docs/cuda.md"):
         (tmp_path / name).write_text("")
     monkeypatch.setattr(doc_figures, "ROOT", tmp_path)
     monkeypatch.setattr(doc_figures, "RESULTS", results)
     monkeypatch.setattr(doc_figures, "ALLOWED", {})
+    monkeypatch.setattr(doc_figures, "OLD", set())
     monkeypatch.setattr(doc_figures, "gpu_tables", lambda: "")
-    doc_figures.rows_of.cache_clear()
+    doc_figures.results_of.cache_clear()
     yield tmp_path / "README.md"
-    doc_figures.rows_of.cache_clear()
+    doc_figures.results_of.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -83,3 +86,27 @@ def test_figures_outside_marks_are_reported(text: Path, monkeypatch: pytest.Monk
         doc_figures, "ALLOWED", {"README.md": {"3 ms": "", "4.5 MiB": "", "9 s": "gone"}}
     )
     assert doc_figures.check() == ["README.md: 9 s of ALLOWED is not in it"]
+
+
+@pytest.mark.parametrize(
+    ("change", "lacks"),
+    [
+        ({"commit": "0123abc+"}, "a clean commit"),
+        ({"machine": {"cpu": "a cpu"}}, "an instruction set"),
+        ({"machine": {"isa": "avx2"}}, "a machine"),
+    ],
+)
+def test_rows_say_where_they_come_from(
+    text: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], lacks: str
+) -> None:
+    text.write_text("<!--row rows; model=A; median; ms.2-->1.25 ms<!--/row-->")
+    assert not doc_figures.check()
+    file = doc_figures.RESULTS / "rows.json"
+    file.write_text(json.dumps(ORIGIN | change | {"rows": ROWS}))
+    doc_figures.results_of.cache_clear()
+    assert doc_figures.check() == [f"benchmarks/results/rows.json lacks {lacks}: measure it again"]
+    monkeypatch.setattr(doc_figures, "OLD", {"rows"})
+    assert not doc_figures.check()
+    file.write_text(json.dumps(ORIGIN | {"rows": ROWS}))
+    doc_figures.results_of.cache_clear()
+    assert doc_figures.check() == ["benchmarks/results/rows.json is whole: take it out of OLD"]
