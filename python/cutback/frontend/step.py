@@ -228,6 +228,9 @@ class Step(Generic[Result]):
       work there and does not wait; :meth:`wait` does, and raises what went wrong. Arrays of NumPy
       among the arguments are copied, and then the call waits all the same.
 
+    To type checkers the value is a NumPy array, and gradients have the type of the first argument;
+    arguments on a GPU give :class:`cutback.DeviceArray` instead.
+
     Raises on a call:
         ValueError, TypeError: arguments that do not fit each other or the function; arrays that are
             not contiguous, that overlap one that is written, or are read-only where the step

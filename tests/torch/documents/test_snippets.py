@@ -56,3 +56,45 @@ def test_mypy_would_find_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doc_snippets, "programs", lambda: [program])
     said = doc_snippets.check("mypy").stdout
     assert "optimiser" in said and "dance" in said
+
+
+TYPES = """\
+from typing import Any, assert_type
+
+import numpy as np
+
+import cutback as cb
+
+Loss = np.ndarray[Any, np.dtype[Any]]
+Params = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
+
+
+def loss(params, x):
+    return (cb.tanh(x @ params["w"]) ** 2).mean()
+
+
+params: Params = {"w": np.ones((2, 2), np.float32)}
+x = np.ones((2, 2), np.float32)
+decaying = cb.optim.AdamW(lr=lambda t: 1e-3 / (1 + t))
+assert_type(cb.compile(loss, budget=0.5, optimizer=decaying)(params, x), Loss)
+assert_type(cb.compile(loss, optimizer=decaying, has_aux=True)(params, x), tuple[Loss, Any])
+assert_type(cb.compile(loss)(params, x), tuple[Loss, Params])
+assert_type(cb.value_and_grad(loss)(params, x), tuple[Loss, Params])
+assert_type(cb.value_and_grad(loss, has_aux=True)(params, x), tuple[tuple[Loss, Any], Params])
+assert_type(cb.grad(loss)(params, x), Params)
+assert_type(cb.grad(loss).prepare(params, x)(params, x), Params)
+assert_type(cb.grad(loss, (0, 1))(params, x), Any)
+"""
+
+
+@pytest.mark.parametrize("checker", ["mypy", "basedpyright"])
+def test_calls_have_types(checker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(checker)
+    program = doc_snippets.Program("typed calls", "", TYPES)
+    monkeypatch.setattr(doc_snippets, "programs", lambda: [program])
+    done = doc_snippets.check(checker)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_program_about_types_runs() -> None:
+    exec(compile(TYPES.replace(", has_aux=True", ""), "typed calls", "exec"), {"__name__": "calls"})
