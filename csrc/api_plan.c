@@ -87,13 +87,13 @@ done:
 static cb_status give_planned(session *s, const cb_answer *answer, cb_planned *out, cb_error *err) {
     cb_arena scratch;
     cb_str text;
+    out->why_not = answer->why;
+    if (!answer->plan) return CB_OK;
     cb_arena_init(&scratch, &s->ctx->alloc);
     cb_str_init(&text, &scratch);
     cb_status status;
-    if (answer->plan) CB_TRY_DONE(cb_plan_to_json(s->problem, answer->plan, &text, err));
-    else cb_str_add(&text, answer->why.text, strlen(answer->why.text));
-    CB_TRY_DONE(
-        cb_text_give(&s->ctx->alloc, &text, answer->plan ? &out->plan : &out->why_not, err));
+    CB_TRY_DONE(cb_plan_to_json(s->problem, answer->plan, &text, err));
+    CB_TRY_DONE(cb_text_give(&s->ctx->alloc, &text, &out->plan, err));
 done:
     cb_arena_free(&scratch);
     return status;
@@ -123,10 +123,7 @@ cb_status cb_plans_json(cb_context *ctx, const char *graph, size_t length, cb_pr
     for (; given < n; given++) CB_TRY_DONE(give_planned(&s, &answer[given], &planned[given], err));
     for (uint32_t i = 0; i < n; i++) out[i] = planned[i];
 done:
-    for (uint32_t i = 0; i < given && status != CB_OK; i++) {
-        cb_text_free(ctx, planned[i].plan);
-        cb_text_free(ctx, planned[i].why_not);
-    }
+    for (uint32_t i = 0; i < given && status != CB_OK; i++) cb_text_free(ctx, planned[i].plan);
     for (uint32_t i = 0; i < made; i++) cb_plan_free(answer[i].plan);
     return close_session(&s, status, NULL, err);
 }

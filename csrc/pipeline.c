@@ -198,13 +198,15 @@ static uint64_t smallest_of(const cb_problem *p, cb_measure measure, const cb_pl
     return cb_measured(p, measure, &plan->lives, plan->arena_bytes);
 }
 
-/* A share is of saving everything in groups, whoever keeps it in the end; of saving everything op
- * by op where a policy moves values to the host, which groups cannot. */
+/* A share counts from saving everything in groups, whether groups or single ops are planned in the
+ * end; op by op if a policy moves values to the host, which groups cannot do. `whole`: those bytes,
+ * 0 if the budget is not a share. */
 static cb_status share_in_bytes(const cb_step *step, const cb_plan_options *options, cb_budget *out,
-                                cb_error *err) {
+                                uint64_t *whole, cb_error *err) {
     cb_plan_options any = *options;
     cb_plan *plan;
     *out = options->budget;
+    *whole = 0;
     if (out->kind != CB_BUDGET_SHARE) return CB_OK;
     any.budget = (cb_budget){.kind = CB_BUDGET_NONE, .measure = out->measure};
     const cb_problem *p = step->problem;
@@ -216,11 +218,39 @@ static cb_status share_in_bytes(const cb_step *step, const cb_plan_options *opti
     CB_TRY(status);
     const cb_lives all = {.peak_bytes = plan->save_all_live_bytes,
                           .saved_bytes = plan->save_all_saved_bytes};
-    const uint64_t whole = cb_measured(p, out->measure, &all, plan->save_all_arena_bytes);
+    *whole = cb_measured(p, out->measure, &all, plan->save_all_arena_bytes);
     cb_plan_free(plan);
     out->kind = CB_BUDGET_BYTES;
-    out->bytes = (uint64_t)(out->share * (double)whole);
+    out->bytes = (uint64_t)(out->share * (double)*whole);
     return CB_OK;
+}
+
+/* Neither groups nor single ops have a plan for the budget: `out` gets what holds for both. */
+static void join_refusals(cb_refusal *out, const cb_refusal *other) {
+    const bool known = other->smallest_bytes > 0 && other->reason == out->reason;
+    if (known && (out->smallest_bytes == 0 || other->smallest_bytes < out->smallest_bytes)) {
+        out->smallest_bytes = other->smallest_bytes;
+        memcpy(out->op, other->op, sizeof out->op);
+        memcpy(out->location, other->location, sizeof out->location);
+    }
+    if (other->floor_bytes < out->floor_bytes) {
+        out->floor_bytes = other->floor_bytes;
+        memcpy(out->floor_op, other->floor_op, sizeof out->floor_op);
+    }
+}
+
+/* Single ops have no plan either (`err`); `groups` is the answer for groups. The budget of single
+ * ops was in bytes: a share is put back. */
+static cb_status refuse_both(const cb_error *groups, double share, uint64_t whole, cb_error *err) {
+    if (groups->status == CB_INFEASIBLE) {
+        const cb_refusal single = err->refusal;
+        *err = *groups;
+        join_refusals(&err->refusal, &single);
+    } else if (whole > 0) {
+        err->refusal.share = share;
+        err->refusal.save_all_bytes = whole;
+    }
+    return CB_INFEASIBLE;
 }
 
 /* Plans single ops if groups cannot meet the budget, have no smaller program, or would have to move
@@ -237,9 +267,13 @@ static cb_status make_with_groups(cb_step *step, const cb_plan_options *options,
     const cb_status status = make_within(step, options, err);
     const bool has_other = status == CB_INFEASIBLE || status == CB_UNSUPPORTED;
     if (!has_other && !(smallest && status == CB_OK)) return status;
-    CB_TRY(share_in_bytes(step, options, &by_op.budget, err));
+    cb_error groups = {0};
+    if (has_other) groups = *err;
+    uint64_t whole;
+    CB_TRY(share_in_bytes(step, options, &by_op.budget, &whole, err));
     const cb_status other = cb_plan_within(&alone, &by_op, &step->ctx->alloc, &plan, &program, err);
-    if (other == CB_INFEASIBLE && status == CB_OK) return CB_OK;
+    if (other == CB_INFEASIBLE)
+        return status == CB_OK ? CB_OK : refuse_both(&groups, options->budget.share, whole, err);
     CB_TRY(other);
     if (status == CB_OK &&
         smallest_of(step->problem, options->budget.measure, step->plan, step->program) <=
@@ -262,17 +296,20 @@ static bool any_group(const cb_grouping *x) {
     return any;
 }
 
-/* Single ops cannot meet the budget, as err says. Plans groups if they can; otherwise err stays. */
+/* Single ops cannot meet the budget, as err says. Plans groups if they can; otherwise err also
+ * counts what the smallest plan in groups takes. */
 static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_options options,
                             cb_error *err) {
-    const cb_error why = *err;
-    CB_TRY(share_in_bytes(step, &options, &options.budget, err));
+    cb_error why = *err;
+    uint64_t whole;
+    CB_TRY(share_in_bytes(step, &options, &options.budget, &whole, err));
     CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
-    const cb_status status =
-        any_group(&step->grouping) ? make_within(step, &options, err) : CB_INFEASIBLE;
+    const bool has_groups = any_group(&step->grouping);
+    const cb_status status = has_groups ? make_within(step, &options, err) : CB_INFEASIBLE;
     if (status == CB_OK) return dump(step, o, "problem", err);
     leave_groups(step);
     if (status != CB_INFEASIBLE && status != CB_UNSUPPORTED) return status;
+    if (has_groups && status == CB_INFEASIBLE) join_refusals(&why.refusal, &err->refusal);
     *err = why;
     return CB_INFEASIBLE;
 }
@@ -404,6 +441,8 @@ static cb_status make_stages(cb_step *step, const cb_graph *forward, const cb_co
 cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
                      cb_step **out, cb_error *err) {
     cb_status status;
+    cb_error own = {0};
+    if (!err) err = &own; /* stages read what an earlier try has said */
     CB_TRY(check_options(o, err));
     cb_step *step = step_new(ctx, o);
     if (!step) return cb_no_memory(err);
@@ -421,6 +460,8 @@ done:
 cb_status cb_compile_text(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
                           const char *what, char **out, cb_error *err) {
     cb_status status;
+    cb_error own = {0};
+    if (!err) err = &own;
     CB_TRY(check_options(o, err));
     cb_step *step = step_new(ctx, o);
     if (!step) return cb_no_memory(err);

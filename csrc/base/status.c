@@ -23,8 +23,25 @@ cb_status cb_fail(cb_error *err, cb_status status, const char *format, ...) {
         va_start(args, format);
         cb_format_list(err->text, sizeof err->text, format, args);
         va_end(args);
+        if (status == CB_INFEASIBLE) err->refusal = (cb_refusal){.budget_bytes = UINT64_MAX};
     }
     return status;
+}
+
+static const char *const refusal_texts[CB_REFUSED_COUNT] = {
+    [CB_REFUSED_OTHER] = "there is no plan",
+    [CB_REFUSED_BUDGET] = "no plan fits the budget",
+    [CB_REFUSED_TIME] = "every plan found takes more time than allowed",
+    [CB_REFUSED_CONSTRAINTS] = "no plan keeps all constraints",
+    [CB_REFUSED_REGION] = "a region cannot save as little as its limit",
+    [CB_REFUSED_PINNED] = "values that must be offloaded exceed the limit on host memory",
+    [CB_REFUSED_STOPPED] = "the search was ended before it found a plan",
+};
+
+cb_status cb_refuse(cb_error *err, const cb_refusal *refusal) {
+    (void)cb_fail(err, CB_INFEASIBLE, "%s", refusal_texts[refusal->reason]);
+    if (err) err->refusal = *refusal;
+    return CB_INFEASIBLE;
 }
 
 cb_status cb_no_memory(cb_error *err) { return cb_fail(err, CB_NOMEM, "out of memory"); }

@@ -49,10 +49,54 @@ typedef enum cb_status {
     CB_INTERNAL     /* a broken invariant: a bug in cutback (RuntimeError) */
 } cb_status;
 
+/* What a budget bounds. */
+typedef enum cb_measure {
+    CB_MEASURE_ARENA = 0, /* peak with offsets and alignment: what is really allocated */
+    CB_MEASURE_LIVE,      /* liveness peak of what the step allocates */
+    CB_MEASURE_SAVED,     /* bytes alive between forward and backward */
+    CB_MEASURE_TOTAL,     /* live plus parameters, gradients and optimizer states */
+    CB_MEASURE_COUNT
+} cb_measure;
+
+typedef enum cb_refusal_reason {
+    CB_REFUSED_OTHER = 0,   /* the text says why */
+    CB_REFUSED_BUDGET,      /* no plan was found that fits budget_bytes */
+    CB_REFUSED_TIME,        /* CB_BUDGET_MIN: every plan found takes more time than max_extra */
+    CB_REFUSED_CONSTRAINTS, /* no plan keeps all constraints, whatever the budget */
+    CB_REFUSED_REGION,      /* `region` may save budget_bytes; it cannot save less than
+                               smallest_bytes */
+    CB_REFUSED_PINNED,      /* the host may hold pinned_bytes; MUST_OFFLOAD needs smallest_bytes */
+    CB_REFUSED_STOPPED,     /* the caller ended the search before a plan was found */
+    CB_REFUSED_COUNT
+} cb_refusal_reason;
+
+/* Why there is no plan, as data. Unknown numbers are 0 and unknown names empty; long names are cut.
+ */
+#define CB_REFUSAL_NAME 96
+#define CB_REFUSAL_LOCATION 128
+typedef struct cb_refusal {
+    cb_refusal_reason reason;
+    cb_measure measure;
+    bool must_save;          /* constraints demand that some values are saved */
+    double share;            /* the budget as a share of save_all_bytes; 0: it was given in bytes */
+    double max_extra;        /* CB_REFUSED_TIME: extra time allowed, as a share of the step's */
+    double least_extra;      /* CB_REFUSED_TIME: extra time of the fastest plan */
+    uint64_t budget_bytes;   /* UINT64_MAX: none */
+    uint64_t pinned_bytes;   /* limit on host memory */
+    uint64_t smallest_bytes; /* smallest plan found, however slow; a budget of this much is met */
+    uint64_t floor_bytes;    /* lower bound for plans that run the ops in this order */
+    uint64_t save_all_bytes; /* the plan that saves everything: what shares count from */
+    uint64_t held_bytes;     /* results and gradients, which every plan holds at its end */
+    char op[CB_REFUSAL_NAME], location[CB_REFUSAL_LOCATION]; /* at the peak of the smallest plan */
+    char floor_op[CB_REFUSAL_NAME];                          /* that sets the floor */
+    char region[CB_REFUSAL_NAME];
+} cb_refusal;
+
 #define CB_ERROR_TEXT 1024
 typedef struct cb_error {
     cb_status status;
-    char text[CB_ERROR_TEXT];
+    char text[CB_ERROR_TEXT]; /* of CB_INFEASIBLE: the reason without numbers */
+    cb_refusal refusal;       /* of CB_INFEASIBLE only */
 } cb_error;
 
 CB_API const char *cb_status_name(cb_status status);
@@ -220,14 +264,6 @@ typedef enum cb_preset {
                                 again, long chains of arithmetic may not */
     CB_PRESET_COUNT
 } cb_preset;
-
-typedef enum cb_measure {
-    CB_MEASURE_ARENA = 0, /* peak with offsets and alignment: what is really allocated */
-    CB_MEASURE_LIVE,      /* liveness peak of what the step allocates */
-    CB_MEASURE_SAVED,     /* bytes alive between forward and backward */
-    CB_MEASURE_TOTAL,     /* live plus parameters, gradients and optimizer states */
-    CB_MEASURE_COUNT
-} cb_measure;
 
 typedef enum cb_offload {
     CB_OFFLOAD_ASKED = 0, /* only values whose constraint asks for it */
@@ -652,8 +688,8 @@ CB_API CB_MUST_CHECK cb_status cb_plan_json(cb_context *ctx, const char *graph, 
 /* -> a plan for each of `n` budgets, in one search: `out` [n] gets what each would get alone. An
  * impossible budget fails alone. `progress` (may be NULL) is filled before each poll. */
 typedef struct cb_planned {
-    char *plan;    /* NULL: the budget is out of reach */
-    char *why_not; /* NULL: there is a plan */
+    char *plan;       /* NULL: the budget is out of reach */
+    cb_error why_not; /* CB_OK: there is a plan */
 } cb_planned;
 CB_API CB_MUST_CHECK cb_status cb_plans_json(cb_context *ctx, const char *graph, size_t length,
                                              cb_preset preset, const cb_budget *budgets, uint32_t n,

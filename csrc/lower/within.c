@@ -2,10 +2,6 @@
  * finds for it, and the smallest at any price. */
 #include "within.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
 typedef struct within {
     const cb_lowered *of;
     cb_plan_options options;
@@ -57,7 +53,7 @@ static uint64_t limit_of(const cb_budget *budget, const cb_plan *plan) {
                       (double)(is_arena ? plan->save_all_arena_bytes : plan->save_all_live_bytes));
 }
 
-/* The planner has refused; err says so. */
+/* The planner has refused; err->refusal gets what the smallest program takes. */
 static cb_status try_smallest(const within *w, uint64_t limit, both *out) {
     cb_error why = *w->err;
     cb_budget smallest = w->options.budget;
@@ -68,9 +64,8 @@ static cb_status try_smallest(const within *w, uint64_t limit, both *out) {
     if (status != CB_OK) return status;
     const uint64_t bytes = bytes_of(out, smallest.measure);
     if (bytes <= limit) return CB_OK;
-    if (bytes < cb_measured(w->of->p, smallest.measure, &out->plan->lives, out->plan->arena_bytes))
-        (void)snprintf(why.text + strlen(why.text), sizeof why.text - strlen(why.text),
-                       "; as ops run in groups, the smallest takes %" PRIu64 " bytes", bytes);
+    if (why.refusal.smallest_bytes == 0 || bytes < why.refusal.smallest_bytes)
+        why.refusal.smallest_bytes = bytes;
     drop(out);
     *w->err = why;
     return CB_INFEASIBLE;
@@ -91,6 +86,10 @@ static cb_status choose(const within *w, both *out) {
     cb_status status = CB_OK;
     if (taken > limit) status = make(w, asked, out);
     if (status == CB_INFEASIBLE && limit > 0) status = try_smallest(w, limit, out);
+    if (status == CB_INFEASIBLE) { /* the floor is one for ops that run one by one */
+        w->err->refusal.floor_bytes = 0;
+        w->err->refusal.floor_op[0] = 0;
+    }
     const bool is_best = status == CB_OK && (!out->plan || bytes_of(out, asked.measure) >= taken);
     if (!is_best) {
         drop(&fast);

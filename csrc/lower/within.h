@@ -8,8 +8,8 @@
 #include "../plan/planner.h"
 #include "program.h"
 
-/* CB_INFEASIBLE: the text says what the smallest takes, as planned and as a program. Budgets on
- * other measures than live and arena are the planner's alone. */
+/* CB_INFEASIBLE: err->refusal has what the smallest program takes. Budgets on measures other than
+ * live and arena are left to the planner. `err` must not be NULL. */
 CB_MUST_CHECK cb_status cb_plan_within(const cb_lowered *of, const cb_plan_options *options,
                                        cb_alloc *alloc, cb_plan **plan, cb_program **program,
                                        cb_error *err);

@@ -173,10 +173,11 @@ static cb_status move_preset(planner *r, const cb_budget *b, const cb_pairs *pai
     cb_status status =
         cb_offload_sim_run(&offload_sim, pairs->list.at, pairs->list.len, UINT64_MAX, err);
     if (status == CB_OK && offload_sim.host_bytes > most) {
-        status = cb_fail(err, CB_INFEASIBLE,
-                         "what is to be offloaded needs %llu bytes on the host at one time, the "
-                         "limit is %llu",
-                         (unsigned long long)offload_sim.host_bytes, (unsigned long long)most);
+        const cb_refusal refusal = {.reason = CB_REFUSED_PINNED,
+                                    .budget_bytes = UINT64_MAX,
+                                    .pinned_bytes = most,
+                                    .smallest_bytes = offload_sim.host_bytes};
+        status = cb_refuse(err, &refusal);
     }
     if (status == CB_OK)
         status = cb_offload_sim_schedule(&offload_sim, &plan->arena, &plan->schedule, err);
@@ -293,13 +294,17 @@ static void stop(planner *r) {
     cb_arena_free(r->scratch);
 }
 
-/* Of a share that cannot be had the error says of how much, as what fits is told in bytes. */
-static void tell_share(const planner *r, const cb_budget *budget, cb_error *err) {
-    if (budget->kind != CB_BUDGET_SHARE) return;
-    const cb_error why = *err;
-    uint64_t whole = cb_measured(r->p, budget->measure, &r->save_all, r->save_all_arena_bytes);
-    (void)cb_fail(err, CB_INFEASIBLE, "%.6g of the %llu bytes that saving everything takes: %s",
-                  budget->share, (unsigned long long)whole, why.text);
+/* Adds the question to a refusal: the measure, the share and what that is a share of. */
+static void add_question(const planner *r, const cb_budget *b, cb_refusal *out) {
+    const bool has_peak = b->measure != CB_MEASURE_SAVED;
+    if (out->reason == CB_REFUSED_REGION) return; /* not about the budget */
+    out->measure = b->measure;
+    if (out->reason != CB_REFUSED_BUDGET && out->reason != CB_REFUSED_STOPPED) return;
+    if (b->kind == CB_BUDGET_SHARE) out->share = b->share;
+    out->save_all_bytes = cb_measured(r->p, b->measure, &r->save_all, r->save_all_arena_bytes);
+    if (has_peak)
+        out->held_bytes =
+            cb_held_bytes(&r->facts) + (b->measure == CB_MEASURE_TOTAL ? r->p->static_bytes : 0);
 }
 
 /* An impossible budget fails alone. */
@@ -314,7 +319,7 @@ static cb_status make_one(planner *r, const cb_budget *budget, cb_answer *answer
     }
     cb_plan_free(plan);
     if (status == CB_INFEASIBLE) {
-        tell_share(r, budget, &answer->why);
+        add_question(r, budget, &answer->why.refusal);
         return CB_OK;
     }
     return cb_fail(err, status, "%s", answer->why.text);
@@ -351,7 +356,7 @@ cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options, cb_a
                        cb_plan **out, cb_error *err) {
     cb_answer answer;
     CB_TRY(cb_plan_make_many(p, options, &options->budget, 1, alloc, &answer, err));
-    if (!answer.plan) return cb_fail(err, answer.why.status, "%s", answer.why.text);
+    if (!answer.plan) return cb_refuse(err, &answer.why.refusal);
     *out = answer.plan;
     return CB_OK;
 }

@@ -15,11 +15,11 @@ typedef struct cb_plan_options {
     cb_threads *threads;   /* to search with; NULL: the caller's only. The plan is the same */
 } cb_plan_options;
 
-/* CB_INFEASIBLE: the text states the smallest peak found and the op at it. */
+/* CB_INFEASIBLE: err->refusal has the smallest peak found and the op at it. */
 CB_MUST_CHECK cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options,
                                      cb_alloc *alloc, cb_plan **out, cb_error *err);
 typedef struct cb_answer {
-    cb_plan *plan; /* NULL: the budget is out of reach, `why` says what is not */
+    cb_plan *plan; /* NULL: the budget is out of reach, see why.refusal */
     cb_error why;
 } cb_answer;
 /* The same for `n` budgets, in one search: `out` [n] gets what each would get alone. The budget in

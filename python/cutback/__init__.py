@@ -23,7 +23,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._native import (
-    BudgetError,
     __version__,
     get_num_threads,
     release_memory,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from . import run as run
     from . import source as source
     from .device_arrays import DeviceArray
+    from .errors import BudgetError
     from .frontend.graph import Graph
     from .frontend.ops import *  # noqa: F403
     from .frontend.planning import frontier, plan
@@ -79,7 +79,7 @@ __all__ = [
 # that a first step needs, and a program loads only what it uses (cutback.torch loads no operations
 # and no optimizers, a step loads no file formats).
 _HOMES = {
-    "Array": "frontend.tracer", "CheckpointPolicy": "policies",
+    "Array": "frontend.tracer", "BudgetError": "errors", "CheckpointPolicy": "policies",
     "DeviceArray": "device_arrays", "Frontier": "planner.tradeoffs", "Graph": "frontend.graph",
     "Plan": "planner.plan", "Stats": "run.executable", "Step": "frontend.step",
     "Traced": "frontend.tracing", "checkpoint": "frontend.regions",

@@ -7,12 +7,11 @@ from typing import Any, Self, TypeVar, final
 import numpy as np
 from typing_extensions import disjoint_base
 
+from .errors import BudgetError
+
 _T = TypeVar("_T")
 
 __version__: str
-
-class BudgetError(ValueError):
-    """No plan meets the budget; the text states the smallest peak found."""
 
 _ValueRow = tuple[int, str, tuple[int, ...]]  # (id, dtype, shape)
 _ArgumentRow = tuple[
@@ -329,7 +328,7 @@ def plans_json(
     device: str | None = None,
     time_limit: float = 0.0,
     progress: Callable[[float, tuple[int, float, float] | None], object] | None = None,
-) -> list[tuple[bool, str]]: ...
+) -> list[str | BudgetError]: ...
 def mutwo_json(graph: str, budget: _Budget, device: str | None = None, /) -> str: ...
 def cut_json(graph: str, preset: int, with_network: bool, /) -> tuple[str, str | None]: ...
 def frontier_json(graph: str, preset: int, device: str | None = None, /) -> str: ...

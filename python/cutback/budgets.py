@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -100,76 +99,6 @@ def parse(
             "0.4, or 'min'"
         )
     return _BYTES, _named_bytes("budget", share), 0.0, number
-
-
-_ASKED = r"\S+ of the (\d+) bytes that saving everything takes: "
-_NEEDS = r"needs (\d+) bytes"
-_IN_GROUPS = r"as ops run in groups, the smallest takes (\d+) bytes"  # which is less
-_FLOOR = r"none is below (\d+) bytes"
-_FLOORS = r"; in this order of ops, and running only forward ops again, none is below [^;]*"
-_SHARES = (
-    r"; saving everything takes (\d+) bytes, so the smallest share is [\d.]+x \(results and "
-    r"gradients that every plan holds in the end are ([\d.]+)x\)"
-)
-
-
-def answered(error: str, budget: object) -> str:
-    """The text of a BudgetError in the words of the budget: of a share, the shares; of one byte,
-    that it is one."""
-    budget = _plain(budget)
-    if type(budget) is int and budget == 1:
-        return f"{error}; budget=1 is one byte: for what saving everything takes, pass 1.0"
-    asked = re.match(_ASKED, error)
-    if asked is None:
-        return error
-    share, rest = float(error.split(" ", 1)[0]), error[asked.end() :]
-    return in_shares(rest, share, int(asked[1]), "what saving everything takes") or error
-
-
-def in_shares(error: str, share: float, whole: int, of: str) -> str | None:
-    """The text of a BudgetError that tells bytes, led by the shares of ``whole`` bytes ("``of``").
-    None: what was found is more than the whole."""
-    needs, floor = re.search(_NEEDS, error), re.search(_FLOOR, error)
-    in_groups = re.search(_IN_GROUPS, error) or needs
-    smallest = rounded_share(int(in_groups[1]), whole) if in_groups else math.inf
-    if smallest > 1:
-        return None
-    error = of_one_whole(error, whole, of)
-    least = f", the floor {rounded_share(int(floor[1]), whole, up=False):g}" if floor else ""
-    return f"{share:g} of {of} was asked; the smallest found is {smallest:g}{least}: {error}"
-
-
-def of_one_whole(error: str, whole: int, of: str) -> str:
-    """The text of a BudgetError that tells bytes, all of whose shares are of ``whole`` bytes
-    ("``of``")."""
-    needs, shares = re.search(_NEEDS, error), re.search(_SHARES, error)
-    if needs is None or shares is None or int(shares[1]) == whole or not whole:
-        return error
-    held = float(shares[2]) * int(shares[1]) / whole
-    least_share = rounded_share(int(needs[1]), whole)
-    said = (
-        f"; {of} is {whole} bytes, so the smallest share is {least_share:.3g}x "
-        f"(results and gradients that every plan holds in the end are {held:.3f}x)"
-    )
-    return error.replace(shares[0], said)
-
-
-def without_floor(error: str, why: str) -> str:
-    """The text of a BudgetError for a problem that may count more than is taken: it says so
-    (``why``) where it said that no plan takes less."""
-    return re.sub(_FLOORS, f"; {why}", re.sub(r", the floor [\d.e-]+(?=: )", "", error))
-
-
-def rounded_share(size: int, whole: int, *, up: bool = True) -> float:
-    """Bytes as a share in three digits: one that, asked for, is at least so many (or, not ``up``,
-    at most)."""
-    if not 0 < size < whole:
-        return size / whole if whole else float(size > 0)
-    scale: int = 10 ** (3 - math.ceil(math.log10(size / whole)))
-    share = size * scale // whole  # exact, as the power is not negative
-    if up and int(share / scale * whole) < size:  # as the planner counts it
-        share += 1
-    return share / scale
 
 
 def short(value: object) -> str:

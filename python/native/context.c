@@ -3,7 +3,7 @@
 
 #include "base/threads.h"
 
-static cb_py_context *context_new(const cb_py_state *state) {
+static cb_py_context *context_new(cb_py_state *state) {
     cb_py_context *context = PyMem_RawCalloc(1, sizeof *context);
     if (!context) return (cb_py_context *)PyErr_NoMemory();
     cb_context_options options = {.n_threads = 0};

@@ -10,7 +10,7 @@ static PyObject *path_bytes(PyObject *path) {
     return PyUnicode_FSConverter(path, &bytes) ? bytes : NULL;
 }
 
-static PyObject *device_row(const cb_py_state *state, const cb_cu_driver *driver, int ordinal) {
+static PyObject *device_row(cb_py_state *state, const cb_cu_driver *driver, int ordinal) {
     cb_error err;
     cb_cu_device device;
     cb_status status;
@@ -20,7 +20,7 @@ static PyObject *device_row(const cb_py_state *state, const cb_cu_driver *driver
 }
 
 PyObject *cb_py_cuda_driver(PyObject *module, PyObject *path) {
-    const cb_py_state *state = cb_py_state_of(module);
+    cb_py_state *state = cb_py_state_of(module);
     cb_error err;
     cb_cu_driver driver;
     cb_status status;

@@ -1,15 +1,17 @@
 /* errors.c: from cb_status to a Python exception. */
 #include "state.h"
 
-static PyObject *exception_of(const cb_py_state *state, cb_status status) {
+#include "plan/model/names.h"
+
+static PyObject *exception_of(cb_status status) {
     switch (status) {
         case CB_TYPE: return PyExc_TypeError;
         case CB_NOMEM: return PyExc_MemoryError;
-        case CB_INFEASIBLE: return state->budget_error;
         case CB_UNSUPPORTED: return PyExc_NotImplementedError;
         case CB_CANCELLED: return PyExc_KeyboardInterrupt;
         case CB_INTERNAL: return PyExc_RuntimeError;
         case CB_OK:
+        case CB_INFEASIBLE: /* raise_refused */
         case CB_INVALID: break;
     }
     return PyExc_ValueError;
@@ -52,9 +54,96 @@ static PyObject *shown(const char *text) {
     return result;
 }
 
-PyObject *cb_py_raise(const cb_py_state *state, const cb_error *error, const char *location) {
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static const char *const reasons[CB_REFUSED_COUNT] = {"other",  "budget", "time",   "constraints",
+                                                      "region", "pinned", "stopped"};
+
+/* Keyword arguments of BudgetError under construction. */
+typedef struct facts {
+    PyObject *dict;
+    bool failed;
+} facts;
+
+static void set(facts *f, const char *name, PyObject *value) {
+    f->failed |= !value || PyDict_SetItemString(f->dict, name, value) < 0;
+    Py_XDECREF(value);
+}
+
+static void set_bytes(facts *f, const char *name, uint64_t bytes, uint64_t unknown) {
+    if (!f->failed && bytes != unknown) set(f, name, PyLong_FromUnsignedLongLong(bytes));
+}
+
+static void set_share(facts *f, const char *name, double share) {
+    if (!f->failed && share > 0) set(f, name, PyFloat_FromDouble(share));
+}
+
+static void set_name(facts *f, const char *name, const char *text) {
+    if (!f->failed && text[0]) set(f, name, shown(text));
+}
+
+static void set_all(facts *f, const cb_refusal *r) {
+    set_name(f, "reason", reasons[r->reason]);
+    set_name(f, "measure", cb_measure_names[r->measure]);
+    set(f, "must_save", PyBool_FromLong(r->must_save));
+    set_share(f, "share", r->share);
+    set_share(f, "max_extra", r->max_extra);
+    set_share(f, "least_extra", r->least_extra);
+    set_bytes(f, "budget_bytes", r->budget_bytes, UINT64_MAX);
+    set_bytes(f, "pinned_bytes", r->pinned_bytes, 0);
+    set_bytes(f, "smallest_bytes", r->smallest_bytes, 0);
+    set_bytes(f, "floor_bytes", r->floor_bytes, 0);
+    set_bytes(f, "save_all_bytes", r->save_all_bytes, 0);
+    set_bytes(f, "held_bytes", r->held_bytes, 0);
+    set_name(f, "op", r->op);
+    set_name(f, "location", r->location);
+    set_name(f, "floor_op", r->floor_op);
+    set_name(f, "region", r->region);
+}
+
+/* The class, imported with the first error: most programs never need it. Borrowed. */
+static PyObject *budget_error_class(cb_py_state *state) {
+    if (state->budget_error) return state->budget_error;
+    PyObject *module = PyImport_ImportModule("cutback.errors");
+    if (!module) return NULL;
+    state->budget_error = PyObject_GetAttrString(module, "BudgetError");
+    Py_DECREF(module);
+    return state->budget_error;
+}
+
+PyObject *cb_py_budget_error(cb_py_state *state, const cb_error *error) {
+    PyObject *type = budget_error_class(state);
+    if (!type) return NULL;
+    if (error->refusal.reason == CB_REFUSED_OTHER) {
+        PyObject *text = shown(error->text);
+        PyObject *result = text ? PyObject_CallOneArg(type, text) : NULL;
+        Py_XDECREF(text);
+        return result;
+    }
+    facts f = {.dict = PyDict_New()};
+    PyObject *none = PyTuple_New(0), *result = NULL;
+    if (f.dict && none) {
+        set_all(&f, &error->refusal);
+        if (!f.failed) result = PyObject_Call(type, none, f.dict);
+    }
+    Py_XDECREF(f.dict);
+    Py_XDECREF(none);
+    return result;
+}
+
+static PyObject *raise_refused(cb_py_state *state, const cb_error *error) {
+    PyObject *refused = cb_py_budget_error(state, error);
+    if (refused) PyErr_SetObject((PyObject *)Py_TYPE(refused), refused);
+    Py_XDECREF(refused);
+    return NULL;
+}
+
+/* ---- all errors ------------------------------------------------------------------------------ */
+
+PyObject *cb_py_raise(cb_py_state *state, const cb_error *error, const char *location) {
     if (PyErr_Occurred()) return NULL; /* a signal handler or a dump function raised first */
-    PyObject *type = exception_of(state, error->status);
+    if (error->status == CB_INFEASIBLE) return raise_refused(state, error);
+    PyObject *type = exception_of(error->status);
     PyObject *text = shown(error->text);
     if (text && location) PyErr_Format(type, "%U [%s]", text, location);
     else if (text) PyErr_SetObject(type, text);

@@ -180,12 +180,6 @@ static int module_exec(PyObject *module) {
     }
     state->keeper = cb_py_keeper_new();
     if (!state->keeper) return -1;
-    state->budget_error = PyErr_NewExceptionWithDoc(
-        "cutback.BudgetError", "No plan meets the budget; the text states the smallest peak found.",
-        PyExc_ValueError, NULL);
-    if (!state->budget_error ||
-        PyModule_AddObjectRef(module, "BudgetError", state->budget_error) < 0)
-        return -1;
     if (add_type(module, &cb_py_graph_spec, &state->graph_type) < 0) return -1;
     if (add_type(module, &cb_py_step_spec, &state->step_type) < 0) return -1;
     if (add_type(module, &cb_py_table_spec, &state->table_type) < 0) return -1;

@@ -53,25 +53,17 @@ static PyObject *give_text(cb_py_context *context, char *text) {
     return result;
 }
 
-static PyObject *give_planned(cb_py_context *context, cb_planned *planned) {
-    bool made = planned->plan != NULL;
-    PyObject *text = give_text(context, made ? planned->plan : planned->why_not);
-    return text ? Py_BuildValue("(ON)", made ? Py_True : Py_False, text) : NULL;
-}
-
-/* [(True, plan JSON) or (False, why there is none)]; takes the texts. */
-static PyObject *give_all(cb_py_context *context, cb_planned *planned, Py_ssize_t n) {
+/* [plan JSON or BudgetError]; takes the texts. */
+static PyObject *give_all(cb_py_state *state, cb_py_context *context, cb_planned *planned,
+                          Py_ssize_t n) {
     PyObject *list = PyList_New(n);
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *item = list ? give_planned(context, &planned[i]) : NULL;
-        if (item) {
-            PyList_SET_ITEM(list, i, item);
-        } else if (list) {
-            Py_CLEAR(list);
-        } else {
-            cb_text_free(context->core, planned[i].plan);
-            cb_text_free(context->core, planned[i].why_not);
-        }
+        PyObject *item = NULL;
+        if (!list) cb_text_free(context->core, planned[i].plan);
+        else if (planned[i].plan) item = give_text(context, planned[i].plan);
+        else item = cb_py_budget_error(state, &planned[i].why_not);
+        if (item) PyList_SET_ITEM(list, i, item);
+        else Py_CLEAR(list);
     }
     return list;
 }
@@ -97,12 +89,9 @@ static PyObject *plan_budgets(PyObject *module, search *s, const char *graph, Py
     cb_py_work_end(&s->work);
     PyObject *result = NULL;
     if (PyErr_Occurred()) { /* from a signal handler or `progress` */
-        for (Py_ssize_t i = 0; i < n; i++) {
-            cb_text_free(context->core, planned[i].plan);
-            cb_text_free(context->core, planned[i].why_not);
-        }
+        for (Py_ssize_t i = 0; i < n; i++) cb_text_free(context->core, planned[i].plan);
     } else if (status == CB_OK) {
-        result = give_all(context, planned, n);
+        result = give_all(state, context, planned, n);
     } else {
         cb_py_raise(state, &error, NULL);
     }
@@ -127,20 +116,12 @@ PyObject *cb_py_plan_json(PyObject *module, PyObject *args, PyObject *kwargs) {
     PyObject *list =
         plan_budgets(module, &s, graph, length, preset, device, time_limit, &budget, 1);
     if (!list) return NULL;
-    PyObject *planned = PyList_GET_ITEM(list, 0), *text = PyTuple_GET_ITEM(planned, 1);
-    if (PyTuple_GET_ITEM(planned, 0) == Py_True) {
-        Py_INCREF(text);
-    } else {
-        const char *why = PyUnicode_AsUTF8(text);
-        cb_error error = {.status = CB_INFEASIBLE};
-        if (why) {
-            PyOS_snprintf(error.text, sizeof error.text, "%s", why);
-            cb_py_raise(cb_py_state_of(module), &error, NULL);
-        }
-        text = NULL;
-    }
+    PyObject *answer = Py_NewRef(PyList_GET_ITEM(list, 0));
     Py_DECREF(list);
-    return text;
+    if (PyUnicode_Check(answer)) return answer;
+    PyErr_SetObject((PyObject *)Py_TYPE(answer), answer);
+    Py_DECREF(answer);
+    return NULL;
 }
 
 /* Budgets or None in a sequence: how many; -1: an exception. */
@@ -310,7 +291,7 @@ static PyObject *give_ids(const uint32_t *ids, uint32_t n) {
     return list;
 }
 
-static PyObject *duplicates_of(const cb_py_state *state, const cb_calls *calls) {
+static PyObject *duplicates_of(cb_py_state *state, const cb_calls *calls) {
     cb_error error = {0};
     cb_alloc alloc;
     cb_alloc_init(&alloc);

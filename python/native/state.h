@@ -34,7 +34,7 @@ typedef struct cb_py_context {
 typedef struct cb_py_state {
     PyTypeObject *graph_type, *step_type, *table_type, *expression_type, *memory_type;
     PyTypeObject *busy_word_type, *signature_type;
-    PyObject *budget_error;
+    PyObject *budget_error;  /* cutback.errors.BudgetError; NULL until first use */
     PyObject *keeper;        /* capsule: where the memory of outputs comes from */
     PyThread_type_lock lock; /* guards `context` */
     cb_py_context *context;  /* NULL until first use */
@@ -60,7 +60,9 @@ int cb_py_context_set_threads(cb_py_state *state, cb_py_context *context, int n_
 /* Sets the Python exception for a failed call and returns NULL. `location` ("model.py:12", may be
  * NULL) is put after the text. A CB_CANCELLED whose exception the poll function has already set
  * keeps that exception. */
-PyObject *cb_py_raise(const cb_py_state *state, const cb_error *error, const char *location);
+PyObject *cb_py_raise(cb_py_state *state, const cb_error *error, const char *location);
+/* A BudgetError with the facts of a CB_INFEASIBLE; NULL with an exception set. */
+PyObject *cb_py_budget_error(cb_py_state *state, const cb_error *error);
 
 /* ---- work.c: the GIL around long work -------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
  * bytes, the cut counts saved bytes alone; else the bytes that reductions read again as well. Being
  * sink-minimal it runs no op again that does not save bytes by it. */
 #include <math.h>
+#include <stdio.h>
 
 #include "mincut.h"
 
@@ -504,10 +505,12 @@ static cb_status meet_region(cb_cut *cut, int64_t *floor, uint32_t region, cb_er
     memcpy(floor, cut->save_cost, cut->n_save * sizeof *floor);
     CB_TRY(try_region_price(cut, floor, region, high, &bytes, err));
     if (bytes > limit) {
-        return cb_fail(err, CB_INFEASIBLE,
-                       "region %s may save %llu bytes; the least it can save is %llu bytes",
-                       p->region_name[region], (unsigned long long)limit,
-                       (unsigned long long)bytes);
+        cb_refusal refusal = {.reason = CB_REFUSED_REGION,
+                              .measure = CB_MEASURE_SAVED,
+                              .budget_bytes = limit,
+                              .smallest_bytes = bytes};
+        (void)snprintf(refusal.region, sizeof refusal.region, "%s", p->region_name[region]);
+        return cb_refuse(err, &refusal);
     }
     while (low < high) {
         int middle = (low + high) / 2;

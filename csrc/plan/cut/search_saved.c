@@ -16,24 +16,23 @@ static cb_status fail_budget(const cb_tradeoffs *t, const bool *recompute, const
                              cb_error *err) {
     const cb_facts *f = t->cut->f;
     uint32_t largest = CB_NONE;
-    char text[CB_OP_TEXT];
+    cb_refusal refusal = {.budget_bytes = UINT64_MAX, .smallest_bytes = t->point->saved_bytes};
     if (goal->smallest) {
-        return cb_fail(err, CB_INFEASIBLE,
-                       "budget: no plan takes at most %.1f %% more time; the fastest takes %.1f %%",
-                       100 * goal->share,
-                       100 * ((double)t->point[t->n_point - 1].time_ps / (double)f->once_ps - 1));
+        refusal.reason = CB_REFUSED_TIME;
+        refusal.max_extra = goal->share;
+        refusal.least_extra = (double)t->point[t->n_point - 1].time_ps / (double)f->once_ps - 1;
+        return cb_refuse(err, &refusal);
     }
+    refusal.reason = CB_REFUSED_BUDGET;
+    refusal.budget_bytes = goal->bytes;
     for (uint32_t i = 0; i < t->cut->n_save; i++) {
         uint32_t s = t->cut->save_storage[i];
         if (recompute[f->unit[s]]) continue;
         if (largest == CB_NONE || f->p->storage_bytes[s] > f->p->storage_bytes[largest])
             largest = s;
     }
-    return cb_fail(err, CB_INFEASIBLE,
-                   "budget: no plan saves at most %llu bytes; the smallest found needs %llu bytes, "
-                   "the largest value that is not recomputed in it is of %s",
-                   (unsigned long long)goal->bytes, (unsigned long long)t->point->saved_bytes,
-                   largest == CB_NONE ? "no op" : cb_op_text(f->p, f->root[largest], text));
+    if (largest != CB_NONE) cb_refusal_set_op(&refusal, f->p, f->root[largest]);
+    return cb_refuse(err, &refusal);
 }
 
 /* The bound at the budget: plans may save more than the answer does, and take less time. */

@@ -14,6 +14,12 @@ const char *cb_op_text(const cb_problem *p, uint32_t op, char buffer[CB_OP_TEXT]
     return buffer;
 }
 
+void cb_refusal_set_op(cb_refusal *refusal, const cb_problem *p, uint32_t op) {
+    if (op == CB_NONE) return;
+    (void)snprintf(refusal->op, sizeof refusal->op, "%s", p->op_name[op]);
+    (void)snprintf(refusal->location, sizeof refusal->location, "%s", p->op_location[op]);
+}
+
 static bool is_static(const cb_problem *p, uint32_t storage) {
     return p->storage_flags[storage] & CB_STORE_STATIC;
 }

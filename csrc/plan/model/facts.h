@@ -130,5 +130,7 @@ int64_t cb_again_cost_ps(const cb_facts *f, uint32_t op, uint32_t made);
 #define CB_OP_TEXT 160
 /* "matmul_12 (model.py:3)" */
 const char *cb_op_text(const cb_problem *p, uint32_t op, char buffer[CB_OP_TEXT]);
+/* Name and source line of an op; CB_NONE leaves them empty. */
+void cb_refusal_set_op(cb_refusal *refusal, const cb_problem *p, uint32_t op);
 
 #endif

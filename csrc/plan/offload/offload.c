@@ -306,34 +306,29 @@ static cb_status find_smallest(offload_chooser *z, cb_error *err) {
 /* Nothing was found, at any budget. What must be offloaded is on the host when the backward starts,
  * whatever else a plan does. */
 static cb_status fail_at_any_budget(const offload_chooser *z, cb_error *err) {
+    cb_refusal refusal = {.reason = CB_REFUSED_CONSTRAINTS, .budget_bytes = UINT64_MAX};
     if (z->must_host_bytes > z->goal->pinned_bytes) {
-        return cb_fail(err, CB_INFEASIBLE,
-                       "no plan, whatever the budget: what is to be offloaded (MUST_OFFLOAD) needs "
-                       "%llu bytes on the host at one time, the limit on pinned bytes is %llu; "
-                       "raise that limit, or free some values of their MUST_OFFLOAD",
-                       (unsigned long long)z->must_host_bytes,
-                       (unsigned long long)z->goal->pinned_bytes);
+        refusal.reason = CB_REFUSED_PINNED;
+        refusal.pinned_bytes = z->goal->pinned_bytes;
+        refusal.smallest_bytes = z->must_host_bytes;
     }
-    return cb_fail(err, CB_INFEASIBLE,
-                   "no plan found that keeps all constraints, whatever the budget: free some "
-                   "values of their MUST_RECOMPUTE or MUST_OFFLOAD, or widen a region's limit");
+    return cb_refuse(err, &refusal);
 }
 
 static cb_status fail(const offload_chooser *z, bool early, cb_error *err) {
-    char op[CB_OP_TEXT];
-    if (early)
-        return cb_fail(err, CB_INFEASIBLE,
-                       "the search was ended before it had a plan; give it more time");
+    const uint64_t limit = z->goal->pinned_bytes;
+    cb_refusal refusal = {.reason = CB_REFUSED_BUDGET, .budget_bytes = z->goal->bytes};
+    if (early) return cb_fail_ended(z->goal, err);
     if (z->smallest == UINT64_MAX) return fail_at_any_budget(z, err);
     if (z->goal->smallest) return cb_fail_time(z->goal, z->smallest, err);
-    return cb_fail(err, CB_INFEASIBLE,
-                   "no plan fits %llu bytes (%s), offload and all: the smallest found needs %llu "
-                   "bytes, and op %s alone takes %llu; raise the budget%s, or use a smaller batch",
-                   (unsigned long long)z->goal->bytes, cb_measure_names[z->goal->measure],
-                   (unsigned long long)z->smallest,
-                   z->floor_op == CB_NONE ? "none" : cb_op_text(z->f->p, z->floor_op, op),
-                   (unsigned long long)(z->floor + beside(z)),
-                   z->goal->pinned_bytes == UINT64_MAX ? "" : " or the limit on pinned bytes");
+    refusal.smallest_bytes = z->smallest;
+    refusal.pinned_bytes = limit == UINT64_MAX ? 0 : limit;
+    if (z->floor_op != CB_NONE) {
+        refusal.floor_bytes = z->floor + beside(z);
+        (void)snprintf(refusal.floor_op, sizeof refusal.floor_op, "%s",
+                       z->f->p->op_name[z->floor_op]);
+    }
+    return cb_refuse(err, &refusal);
 }
 
 /* What the wishes alone ask for: nothing else runs again or moves, whatever that takes. So wherever

@@ -1,14 +1,17 @@
-/* refusal.h: why there is no plan, in words. Internal. */
+/* refusal.h: why a search has no plan, as data. Internal. */
 #ifndef CB_PLAN_REFUSAL_H
 #define CB_PLAN_REFUSAL_H
 
 #include "choose.h"
 
-/* The refusal of a goal `smallest`, whose plan may be of any size: what it may not take is time. */
+/* All return CB_INFEASIBLE and fill err->refusal. The planner adds what it knows of the question:
+ * the share that was asked for and the bytes of saving everything. */
+
+/* A goal `smallest`, whose plan may have any size: only its time is bounded. */
 CB_MUST_CHECK cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err);
-/* Of any other, once the smallest plan is known. `d` is NULL where no ladder was climbed. */
+/* Any other goal, once the smallest plan is known. `d` is NULL if no ladder was climbed. */
 CB_MUST_CHECK cb_status cb_fail_budget(const cb_chooser *k, const cb_ladder *d, cb_error *err);
-/* The caller has ended the search before anything fitted. */
+/* The caller ended the search before anything fitted. */
 CB_MUST_CHECK cb_status cb_fail_ended(const cb_goal *goal, cb_error *err);
 
 #endif

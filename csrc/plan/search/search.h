@@ -26,8 +26,8 @@ CB_MUST_CHECK cb_status cb_searcher_new(const cb_search_tools *tools, cb_arena *
  * the work for all of them at once. */
 void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n);
 void cb_searcher_free(cb_searcher *s); /* NULL is fine */
-/* The answer into `out`, whose arena is given. CB_INFEASIBLE states the smallest schedule found and
- * the op at its peak. */
+/* The answer into `out`, whose arena is given. CB_INFEASIBLE: err->refusal has the smallest plan
+ * found and the op at its peak. */
 CB_MUST_CHECK cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out,
                                         cb_error *err);
 

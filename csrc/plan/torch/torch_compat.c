@@ -372,10 +372,9 @@ static cb_status solve(torch_graph *g, cb_arena *arena, cb_torch_cut *out, cb_er
     cb_status status =
         cb_flow_solve(&out->flow, CB_TORCH_SOURCE, CB_TORCH_SINK, n.capacity.at, err);
     if (status == CB_INFEASIBLE) {
-        char text[CB_OP_TEXT];
-        return cb_fail(err, CB_INFEASIBLE,
-                       "torch-compat: what %s makes can be neither saved nor recomputed",
-                       cb_op_text(p, (out->flow.path[1] - 2) / 2, text));
+        cb_refusal refusal = {.reason = CB_REFUSED_CONSTRAINTS, .budget_bytes = UINT64_MAX};
+        cb_refusal_set_op(&refusal, p, (out->flow.path[1] - 2) / 2);
+        return cb_refuse(err, &refusal);
     }
     return status == CB_OK ? read_cut(g, arena, out, err) : status;
 }

@@ -101,7 +101,7 @@ def plan(
             True to end it. Plans of a search ended early need not repeat.
 
     Raises:
-        BudgetError: no plan meets the budget; the text states the smallest peak found.
+        BudgetError: no plan meets the budget; its attributes say what would do.
         ValueError, TypeError: a mistake in the problem or the function.
     """
     if measure is None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _native, budgets, devices
+from ..errors import BudgetError
 from .plan import Plan
 from .problems import Problem, problem_text
 
@@ -101,22 +102,19 @@ class Request:
         """The plan of a problem (JSON).
 
         Raises:
-            BudgetError: no plan meets the budget; the text states the smallest peak found.
+            BudgetError: no plan meets the budget; its attributes say what would do.
             ValueError, TypeError: a mistake in the problem.
         """
         if self.pinned is not None and not self.offload and '_OFFLOAD"' not in problem:
             raise budgets.pinned_alone(self.pinned)
-        try:
-            answer = _native.plan_json(
-                problem,
-                preset=budgets.parse_preset(self.preset),
-                budget=self._bound(),
-                device=devices.resolve(self.device),
-                time_limit=_seconds(self.time_limit),
-                progress=_teller(self.progress),
-            )
-        except _native.BudgetError as error:
-            raise _native.BudgetError(budgets.answered(str(error), self.budget)) from None
+        answer = _native.plan_json(
+            problem,
+            preset=budgets.parse_preset(self.preset),
+            budget=self._bound(),
+            device=devices.resolve(self.device),
+            time_limit=_seconds(self.time_limit),
+            progress=_teller(self.progress),
+        )
         return Plan(problem, answer)
 
 
@@ -130,7 +128,7 @@ def plans(
     device: devices.Device | None = None,
     time_limit: float = 0.0,
     progress: Progress | None = None,
-) -> list[Plan | _native.BudgetError]:
+) -> list[Plan | BudgetError]:
     """A plan for each of ``several`` budgets, in one search: each is what :func:`cutback.plan`
     gives for that budget alone, bit for bit, in a fraction of the time.
 
@@ -157,7 +155,4 @@ def plans(
         time_limit=_seconds(time_limit),
         progress=_teller(progress),
     )
-    return [
-        Plan(text, answer) if ok else _native.BudgetError(budgets.answered(answer, asked))
-        for (ok, answer), asked in zip(answers, several, strict=True)
-    ]
+    return [Plan(text, answer) if isinstance(answer, str) else answer for answer in answers]

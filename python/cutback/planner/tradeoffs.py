@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from .. import _native, budgets, devices, files
+from ..errors import BudgetError
 from ..integers import index
 from .plan import Plan
 
@@ -126,9 +127,11 @@ class Frontier:
         limit = budgets.parse_bytes(saved_bytes)
         i = bisect_right(self.saved_bytes, limit) - 1
         if i < 0:
-            raise _native.BudgetError(
-                f"no point saves at most {budgets.text(limit)}; the first saves "
-                f"{budgets.text(self.saved_bytes[0])}"
+            raise BudgetError(
+                reason="budget",
+                measure="saved",
+                budget_bytes=limit,
+                smallest_bytes=self.saved_bytes[0],
             )
         return i
 
@@ -177,8 +180,8 @@ class Frontier:
             )
             found = [
                 (share, json.loads(answer)["numbers"])
-                for share, (ok, answer) in zip(SHARES, answers, strict=True)
-                if ok
+                for share, answer in zip(SHARES, answers, strict=True)
+                if isinstance(answer, str)
             ]
             self._peaks = [Peak(share, n["live_bytes"], n["time_ps"]) for share, n in found]
         return self._peaks

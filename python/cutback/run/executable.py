@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import budgets, dtypes
-from .._native import BudgetError, backends, on_device
+from .._native import backends, on_device
 from ..device_arrays import DeviceArray, handle
 from ..integers import integer
 from ..source import place
@@ -145,10 +145,7 @@ def code_text(
     options = _native_options(
         budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes
     )
-    try:
-        return graph._native.compile_text("code", wrt, **options)
-    except BudgetError as error:
-        raise BudgetError(budgets.answered(str(error), budget)) from None
+    return graph._native.compile_text("code", wrt, **options)
 
 
 class Planned(NamedTuple):
@@ -273,10 +270,7 @@ class Executable:
         options = _native_options(
             budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes
         )
-        try:
-            self.native = graph._native.compile(wrt, **options, dump=_dump_function())
-        except BudgetError as error:
-            raise BudgetError(budgets.answered(str(error), budget)) from None
+        self.native = graph._native.compile(wrt, **options, dump=_dump_function())
         self.backend = backend
         self.keeps_gradients = keep_gradients
         self.groups = groups if isinstance(groups, Mapping) else None  # as the caller lists them

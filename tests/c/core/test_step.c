@@ -268,7 +268,11 @@ TEST(budget_that_cannot_be_met) {
     const cb_budget budget = {.kind = CB_BUDGET_BYTES, .bytes = 64};
     CHECK_FAIL(mlp_compile(ctx, size, (cb_compile_options){.budget = budget}, &step, &err),
                CB_INFEASIBLE, "");
-    CHECK(step == NULL);
+    CHECK(step == NULL && err.refusal.budget_bytes == 64 && err.refusal.smallest_bytes > 64);
+    for (int i = 0; i < 2; i++) { /* groups are tried as well; the caller may want no error */
+        const cb_compile_options options = {.budget = budget, .groups = i ? "auto" : "found"};
+        CHECK(mlp_compile(ctx, size, options, &step, NULL) == CB_INFEASIBLE && step == NULL);
+    }
     cb_context_free(ctx);
 }
 

@@ -153,7 +153,9 @@ TEST(regions_keep_their_limits) {
     m.limit[0] = 60;
     CHECK_OK(set_up(&x, &m));
     CHECK_FAIL(cb_cut_preset(&x.cut, CB_PRESET_AUTOGRAD, &err), CB_INFEASIBLE,
-               "region block may save 60 bytes; the least it can save is 100");
+               "a region cannot save as little as its limit");
+    CHECK(err.refusal.reason == CB_REFUSED_REGION && strcmp(err.refusal.region, "block") == 0);
+    CHECK(err.refusal.budget_bytes == 60 && err.refusal.smallest_bytes == 100);
     tear_down(&x);
 }
 

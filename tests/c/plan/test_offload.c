@@ -188,7 +188,9 @@ TEST(wishes_are_followed) {
         CHECK(status == CB_OK && leaves_and_returns(plan, 2) == (i == 1));
         cb_plan_free(plan);
         CHECK_FAIL(plan_for(p, 610, CB_OFFLOAD_ASKED, i ? 100 : 0, &plan),
-                   i ? CB_INFEASIBLE : CB_OK, i ? "limit on pinned bytes" : "");
+                   i ? CB_INFEASIBLE : CB_OK, i ? "limit on host memory" : "");
+        if (i) CHECK(err.refusal.reason == CB_REFUSED_PINNED && err.refusal.pinned_bytes == 100);
+        if (i) CHECK(err.refusal.smallest_bytes > 100);
         if (!i) cb_plan_free(plan);
         p->link_bytes_per_s = 0;
         cb_device alone = *cb_device_find("cpu");
@@ -241,7 +243,9 @@ TEST(mistakes_are_refused) {
     CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_UNSUPPORTED, "not on saved");
     o.budget.offload = CB_OFFLOAD_COUNT;
     CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "unknown kind of offload");
-    CHECK_FAIL(plan_for(p, 10, CB_OFFLOAD_JOINT, 0, &plan), CB_INFEASIBLE, "offload and all");
+    CHECK_FAIL(plan_for(p, 10, CB_OFFLOAD_JOINT, 0, &plan), CB_INFEASIBLE, "no plan fits");
+    CHECK(err.refusal.budget_bytes == 10 && err.refusal.pinned_bytes == 0);
+    CHECK(err.refusal.floor_bytes > 10 && err.refusal.floor_bytes <= err.refusal.smallest_bytes);
     cb_problem_free(p);
 }
 

@@ -106,9 +106,12 @@ TEST(budgets_are_monotone) {
             o = budget(measure, whole * i / 50);
             cb_status status = cb_plan_make(p, &o, &alloc, &plan, &err);
             if (status == CB_INFEASIBLE) {
-                const char *text = strstr(err.text, "smallest found needs ");
-                CHECK(text && strstr(err.text, "model.py:7") && last_bytes == 0);
-                if (text) smallest = strtoull(text + strlen("smallest found needs "), NULL, 10);
+                const cb_refusal *why = &err.refusal;
+                CHECK(why->reason == CB_REFUSED_BUDGET && why->measure == measure);
+                CHECK(why->budget_bytes == whole * i / 50 && why->save_all_bytes >= whole);
+                CHECK(why->op[0] && strcmp(why->location, "model.py:7") == 0 && last_bytes == 0);
+                CHECK(why->floor_bytes <= why->smallest_bytes);
+                smallest = why->smallest_bytes;
                 continue;
             }
             CHECK(status == CB_OK);
@@ -283,8 +286,11 @@ TEST(degenerate_problems) {
         cb_plan_free(plan);
         b = budget(CB_MEASURE_ARENA, 127);
         CHECK_FAIL(cb_plan_make(p, &b, &alloc, &plan, &err), CB_INFEASIBLE,
-                   "no plan fits 127 bytes (arena): the smallest found needs 128 bytes, at op op_1 "
-                   "(model.py:7)");
+                   "no plan fits the budget");
+        CHECK(err.refusal.reason == CB_REFUSED_BUDGET && err.refusal.share == 0);
+        CHECK(err.refusal.budget_bytes == 127 && err.refusal.smallest_bytes == 128);
+        CHECK(strcmp(err.refusal.op, "op_1") == 0);
+        CHECK(strcmp(err.refusal.location, "model.py:7") == 0);
         cb_problem_free(p);
     }
 }

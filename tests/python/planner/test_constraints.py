@@ -354,5 +354,7 @@ def test_min_where_constraints_take_more_time_than_it_allows(measure, offload):
     if measure != "saved":
         least = plan.numbers["budget_bytes"]
         assert cutback.plan(problem, budget=least, **options).numbers["time_ps"]
-        with pytest.raises(cutback.BudgetError, match="at most 10 % more time"):
+        with pytest.raises(cutback.BudgetError, match="at most 10% more time") as told:
             cutback.plan(problem, budget="min", max_extra=0.1, **options)
+        assert (told.value.reason, told.value.max_extra) == ("time", 0.1)
+        assert told.value.smallest_bytes == least and told.value.budget_bytes is None

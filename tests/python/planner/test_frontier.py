@@ -102,8 +102,10 @@ def test_at(frontier):
     for i, saved in enumerate(frontier.saved_bytes):
         assert frontier.at(saved) == i
     if frontier.saved_bytes[0] > 0:
-        with pytest.raises(cutback.BudgetError, match="the first saves"):
+        with pytest.raises(cutback.BudgetError) as told:
             frontier.at(frontier.saved_bytes[0] - 1)
+        assert told.value.smallest_bytes == frontier.saved_bytes[0]
+        assert told.value.measure == "saved"
     with pytest.raises(IndexError):
         frontier.plan(len(frontier))
     assert frontier.plan(-1) is frontier.plan(len(frontier) - 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -71,7 +70,7 @@ def test_the_floor_and_the_smallest_plan(seed):
     assert runs.explanation["floor"]["bytes"] <= least <= runs.numbers["live_bytes"]
     with pytest.raises(cutback.BudgetError) as error:
         ask(linked, smallest - 1)
-    named = int(re.search(r"smallest found needs (\d+) bytes", str(error.value))[1])
+    named = error.value.smallest_bytes
     assert named == smallest
     assert ask(linked, named).numbers["live_bytes"] <= named
 

@@ -159,8 +159,9 @@ def test_a_refusal_by_offsets_names_what_min_finds(seed):
     size = smallest.numbers["arena_bytes"]
     found = cutback.plan(problem, budget=size, measure="arena", device="cpu")
     assert found.numbers["arena_bytes"] <= size
-    with pytest.raises(cutback.BudgetError, match=f"smallest found needs {size} bytes"):
+    with pytest.raises(cutback.BudgetError) as told:
         cutback.plan(problem, budget=size - 1, measure="arena", device="cpu")
+    assert told.value.smallest_bytes == size
 
 
 def test_a_search_for_the_smallest_that_is_ended_at_once():

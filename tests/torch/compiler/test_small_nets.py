@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -142,10 +141,9 @@ def over_the_floor(seed: int) -> float:
     live = int(least.numbers["live_bytes"])
     with pytest.raises(cutback.BudgetError) as error:
         cutback.plan(problem, budget=1000, measure="live")
-    found = re.search(r"smallest found needs (\d+) bytes", str(error.value))
-    floor = re.search(r"none is below (\d+) bytes", str(error.value))
-    assert found and floor and int(floor[1]) <= live <= int(found[1])
-    return live / int(floor[1])
+    found, floor = error.value.smallest_bytes, error.value.floor_bytes
+    assert found and floor and floor <= live <= found
+    return live / floor
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_errors_come_out(without: Any) -> None:
     model, inputs = make("gpt")
     with pytest.warns(UserWarning, match="as tags"):
         compiled = ct.compile(model, budget=1000)
-    with pytest.raises(BudgetError, match="smallest found needs"):
+    with pytest.raises(BudgetError, match="the smallest found takes"):
         compiled(*inputs)
 
 

@@ -162,8 +162,10 @@ def test_traced() -> None:
     numbers = plan.numbers
     assert numbers["total_bytes"] == total.static_bytes + numbers["live_bytes"]
     assert numbers["total_bytes"] <= 0.9 * (total.static_bytes + numbers["save_all_live_bytes"])
-    with pytest.raises(BudgetError, match="total"):
+    with pytest.raises(BudgetError) as told:
         step.plan(total.static_bytes, measure="total")
+    assert told.value.measure == "total"
+    assert told.value.smallest_bytes > told.value.budget_bytes == total.static_bytes
 
 
 def test_wrong_use() -> None:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ... import BudgetError, budgets
+from ... import BudgetError
 from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule
 from . import together
-from .crossing import AT_MOST
 from .growing import Sizes
 from .joining import Common, join, part_of
 from .options import INFEASIBLE, Made, ModelOptions, everything, smallest
@@ -219,7 +218,7 @@ class ModelActions(Partitioner):
             made = self._make(joined, self.options.target, own)
         except BudgetError as error:
             if common is None or not common.exact:
-                error = BudgetError(budgets.without_floor(str(error), AT_MOST))
+                error = error.replace(floor_bytes=None, floor_op=None, is_upper_bound=True)
             is_first = self.graphs.rounds == self.sizes.growths == 0  # the model is seen whole now
             if self.options.on_infeasible is None and is_first:
                 raise error from None
@@ -241,8 +240,11 @@ class ModelActions(Partitioner):
         chosen = dict(shared.choose(documents))
         excess, *figures = shared.over(chosen)
         if excess > 0:
-            why = "" if shared.smallest_exactly_known() else f"; {AT_MOST}"
-            self._say_infeasible(together.what_is_over(*figures) + why, later=True)
+            error = together.refusal(*figures).replace(
+                measure=self.options.target.measure,
+                is_upper_bound=not shared.smallest_exactly_known(),
+            )
+            self._say_infeasible(error, later=True)
             if self.options.on_infeasible == "warn":
                 free = everything(self.options.target.measure)
                 chosen = {key: self._make(d, free) for key, d in documents.items()}
@@ -264,7 +266,7 @@ class ModelActions(Partitioner):
     def _do_say_unmet(self, occasion: Occasion) -> None:
         unmet = self.graphs.unmet
         assert unmet is not None
-        self._say_infeasible(str(unmet.error), later=unmet.later)
+        self._say_infeasible(unmet.error, later=unmet.later)
         if self._infeasible(unmet.later) == "min":  # else it is what the next plan is made for
             self.graphs.unmet = None
 
@@ -303,16 +305,16 @@ class ModelActions(Partitioner):
             raise error
         made = self._make(document, smallest(measure) if wish == "min" else everything(measure))
         if tell and self._bytes_of(made) > self.ever.most_bytes:  # else larger sizes may hold it
-            self._say_infeasible(f"{error}", later=self.ever.ran)
+            self._say_infeasible(error, later=self.ever.ran)
         return made
 
-    def _say_infeasible(self, text: str, later: bool) -> None:
+    def _say_infeasible(self, error: BudgetError, later: bool) -> None:
         """Raises: BudgetError: where it is to be one."""
         wish = self._infeasible(later)
         if wish == "error":
-            raise BudgetError(text)
+            raise error.replace()
         what = "the smallest plan is" if wish == "min" else "all is saved, and no budget is"
-        warnings.warn(f"{text}. As on_infeasible={wish!r} has it, {what} in force", stacklevel=2)
+        warnings.warn(f"{error}. As on_infeasible={wish!r} has it, {what} in force", stacklevel=2)
 
 
 _ACTIONS: dict[Action, Callable[[ModelActions, Occasion], Schedule | None]] = {

@@ -185,10 +185,7 @@ class Runner:
         beside = self._left_out if memory is None else self._beside(memory, [])[0]
         if not beside:
             return error
-        return BudgetError(
-            f"{error}. The share is one of what PyTorch compiled of the model; parts that it left "
-            f"to eager mode hold {budgets.text(beside)} ({beside} bytes) more"
-        )
+        return error.replace(unplanned_bytes=beside)
 
     def _tell_not_compiled(self, result: Any, args: Any, kwargs: Any) -> None:
         """PyTorch has stopped compiling the model, or parts of it: they run as they are written."""

@@ -32,12 +32,6 @@ from ..graph.layouts import is_like
 from ..graph.sizes import hint
 from .joining import OWN, Common, Flow
 
-AT_MOST = (
-    "results of a graph that Python code may hold count to the end of the step, so that it may "
-    "take less"
-)
-"""Of an error for a problem that is not exact."""
-
 _MANY = 64
 """Runs that are kept in mind before those without a backward are forgotten."""
 

@@ -16,7 +16,7 @@ from torch import fx
 from torch._functorch import config as functorch_config
 from torch._guards import CompileContext
 
-from ... import __version__, _native, budgets, files, policies
+from ... import BudgetError, __version__, budgets, files, policies
 from ...planner.plan import Plan
 from ...planner.problems import times_of
 from ..flags import check_flags
@@ -391,7 +391,7 @@ class Partitioner(CustomPartitionerFn):
                 plan, schedule = self._make(
                     graph.document, Target(budgets.parse(max(target, 1), "live"), "live")
                 )
-            except _native.BudgetError:
+            except BudgetError:
                 break  # no smaller plan: the best so far
             modules = emit(gm, graph, schedule)
         if not tries:

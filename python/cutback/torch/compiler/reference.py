@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from ... import _native, budgets, devices
+from ... import BudgetError, _native, budgets, devices
 from ...planner.plan import Plan
 from ..graph import moving
 
@@ -78,7 +78,8 @@ def plan_by_share(
         own: the problem with no wishes but those of the model itself, which shares count from.
 
     Raises:
-        BudgetError: no plan meets the budget; the text speaks of shares.
+        BudgetError: no plan meets the budget; its shares count from what the step takes without
+            one.
     """
     whole = bytes_of(own, device, measure)
     limit = int(budget[2] * whole)
@@ -87,13 +88,12 @@ def plan_by_share(
         return Plan(
             text, _native.plan_json(text, budget=budgets.in_bytes(budget, limit), device=row)
         )
-    except _native.BudgetError as error:
-        return plan_within(text, device, measure, limit, in_shares(error, budget[2], whole))
+    except BudgetError as error:
+        why = error.replace(share=budget[2], **counted_from(whole))
+        return plan_within(text, device, measure, limit, why)
 
 
-def plan_within(
-    text: str, device: Any, measure: str, limit: int, error: _native.BudgetError
-) -> Plan:
+def plan_within(text: str, device: Any, measure: str, limit: int, error: BudgetError) -> Plan:
     """Of the plans that need no search the fastest that takes no more than ``limit``. The search
     adds runs of single ops, and may find none at the peak of a cut of the whole graph.
 
@@ -107,13 +107,9 @@ def plan_within(
     return Plan(text, json.dumps({**document, "budget_bytes": limit, "measure": measure}))
 
 
-_OF = "what the step takes without a budget"
-
-
-def in_shares(error: _native.BudgetError, share: float, whole: int) -> _native.BudgetError:
-    """The error in the words of the share that was asked for, of ``whole`` bytes."""
-    text = budgets.in_shares(str(error), share, whole, _OF)
-    return _native.BudgetError(text or budgets.of_one_whole(str(error), whole, _OF))
+def counted_from(whole: int) -> dict[str, int | str]:
+    """For a BudgetError: shares count from the reference, of ``whole`` bytes."""
+    return {"reference_bytes": whole, "reference": "the step takes without a budget"}
 
 
 def plan_by_bytes(
@@ -125,11 +121,10 @@ def plan_by_bytes(
         own: what shares would count from.
 
     Raises:
-        BudgetError: no plan meets the budget; shares in the text are those that may be asked for.
+        BudgetError: no plan meets the budget; its shares are those that may be asked for.
     """
     row = devices.resolve(device)
     try:
         return Plan(text, _native.plan_json(text, budget=budget, device=row))
-    except _native.BudgetError as error:
-        said = budgets.of_one_whole(str(error), bytes_of(own, device, measure), _OF)
-        raise _native.BudgetError(said) from None
+    except BudgetError as error:
+        raise error.replace(**counted_from(bytes_of(own, device, measure))) from None

@@ -267,12 +267,9 @@ def _sizes(held: int, limit: int) -> str:
     )
 
 
-def what_is_over(held: int, limit: int, calls: int) -> str:
-    """What a refusal says where no plans fit together."""
-    return (
-        f"the smallest plans that were found for {calls} calls that are pending together "
-        f"{_sizes(held, limit)}"
-    )
+def refusal(held: int, limit: int, calls: int) -> BudgetError:
+    """The error where no plans fit together."""
+    return BudgetError(reason="budget", budget_bytes=limit, smallest_bytes=held, calls=calls)
 
 
 def tell_of_pending(calls: int, held: int, limit: int, final: bool) -> None:

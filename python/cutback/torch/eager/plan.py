@@ -12,7 +12,6 @@ import contextlib
 import functools
 import heapq
 import json
-import re
 import threading
 import warnings
 from collections import OrderedDict
@@ -25,7 +24,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ... import _native, budgets
+from ... import BudgetError, _native, budgets
 from ...planner.plan import Plan
 from ...planner.plan_files import check_fits, check_plan
 from ..graph import rerunnable
@@ -41,7 +40,6 @@ from .watch import Slot, Watching, probed, shapes_of
 _MOST_PLANS = 1024  # remembered, of a step and of all that a program does: more in turn find none
 _MOST_WAYS = 8  # that one region may take (data-dependent branches), each with its plan
 _MOST_WATCHED = 8  # runs of a region in a row that are watched for a way that was not
-_ASKED = re.compile(r"no plan fits (\d+) bytes")
 _STEPS = 8  # smaller targets tried when the schedule of a plan is over the budget
 
 
@@ -293,7 +291,7 @@ def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
     A share counts from what the region takes that saves everything.
 
     Raises:
-        cutback.BudgetError: none does; the text says what was reached.
+        cutback.BudgetError: none does; its attributes say what was reached.
     """
     wanted = budgets.parse(budget, "live")
     if wanted is None or not budgets.is_share(wanted):
@@ -306,12 +304,10 @@ def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
         return _under(plan, limit), schedule
     try:
         return _search(seen, budgets.in_bytes(wanted, limit), False)
-    except _native.BudgetError as error:
-        of = "what the region takes that saves everything"
-        text = budgets.in_shares(str(error), share, whole, of)
-        if text is None:
-            raise
-        raise _native.BudgetError(text) from None
+    except BudgetError as error:
+        raise error.replace(
+            share=share, reference_bytes=whole, reference="the region takes when it saves all"
+        ) from None
 
 
 def _everything(seen: Described) -> tuple[Plan, Schedule]:
@@ -326,11 +322,10 @@ def _search(
     """For a budget in bytes, or for the smallest peak."""
     try:
         first = _plan_for(seen, wanted)
-    except _native.BudgetError as error:
-        asked = _ASKED.search(str(error))
-        if asked is None:
+    except BudgetError as error:
+        if error.reason != "budget" or error.budget_bytes is None:
             raise
-        return _at_last(seen, int(asked[1]))
+        return _at_last(seen, error.budget_bytes)
     device = first.document["device"]
     schedule = Schedule(seen, first.document)
     limit = first.document["budget_bytes"]
@@ -343,7 +338,7 @@ def _search(
         target = int(target * 0.93)
         try:
             plan = _plan_for(seen, budgets.parse(target, "live"))
-        except _native.BudgetError:
+        except BudgetError:
             break
         schedule = Schedule(seen, plan.document)
         if schedule.live_bytes(device) <= limit:
@@ -360,7 +355,7 @@ def _at_last(seen: Described, limit: int) -> tuple[Plan, Schedule]:
     fits: so who asks for what a refusal names gets it.
 
     Raises:
-        cutback.BudgetError: it does not; the text says what it takes.
+        cutback.BudgetError: it does not; its ``smallest_bytes`` are what the region can follow.
     """
     found = []
     for find in (_smallest, functools.partial(_smallest, max_extra=100.0), _everything):
@@ -368,11 +363,12 @@ def _at_last(seen: Described, limit: int) -> tuple[Plan, Schedule]:
         found.append(schedule.live_bytes(plan.document["device"]))
         if found[-1] <= limit:
             return _under(plan, limit), schedule
-    raise _native.BudgetError(
-        f"budget {budgets.text(limit)} ({limit} bytes): the forward runs as it is written and "
-        f"autograd orders the backward; the smallest found that way needs {min(found)} bytes "
-        f"({budgets.text(min(found))}). Plan with cutback.torch.compile, or checkpoint smaller "
-        "regions"
+    raise BudgetError(
+        reason="budget",
+        measure="live",
+        budget_bytes=limit,
+        smallest_bytes=min(found),
+        follows_autograd=True,
     )
 
 
@@ -397,7 +393,7 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
             break
         try:
             answer = _native.plan_json(seen.text, budget=budgets.parse(target, "live"))
-        except _native.BudgetError:
+        except BudgetError:
             break  # a search at a budget need not find what the one for the smallest did
         other = Plan(seen.text, answer)
         schedule = Schedule(seen, other.document)
@@ -432,7 +428,7 @@ def _with_first(script: Script, limit: int | None, says: bool) -> Planned:
     text, gone = seen.all_again()
     try:
         answer = _native.plan_json(text, budget=budgets.parse(limit, "live"))
-    except _native.BudgetError:
+    except BudgetError:
         answer = _native.plan_json(text, budget=budgets.parse("min", "live"))
     plan = json.loads(answer)
     schedule = Schedule(seen, plan, gone)

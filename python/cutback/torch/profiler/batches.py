@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 from torch._subclasses import FakeTensorMode
 
-from ... import budgets
-from ..._native import BudgetError
+from ... import BudgetError, budgets
 from ...planner.plan import Plan
 from ..compiler.options import MEASURES
 from ..compiler.wishes import Policy
@@ -111,8 +109,7 @@ class _Search:
         except BudgetError as error:
             self.failed = error
             if self.options.get("offload") == "only":
-                found = re.search(r"smallest found needs (\d+) bytes", str(error))
-                return max(int(found[1]) if found else 0, self.budget + 1), None
+                return max(error.smallest_bytes or 0, self.budget + 1), None
             least = {k: v for k, v in self.options.items() if k not in ("offload", "pinned")}
             plan = step.plan("min", measure=self.measure, max_extra=_ANY_TIME, **least)
         need = int(plan.numbers[f"{self.measure}_bytes"])
@@ -122,7 +119,7 @@ class _Search:
         """The largest batch that fits."""
         if not self.fits(start):
             assert self.failed is not None
-            raise BudgetError(f"batch {start} does not fit: {self.failed}")
+            raise self.failed.replace(batch=start)
         low, high = start, 2 * start
         while not self.stopped:
             while high <= most and not self.stopped and self.fits(high):
@@ -174,7 +171,7 @@ def max_batch(
             smallest peak found; True ends the search with the best so far.
 
     Raises:
-        BudgetError: ``start`` does not fit; the text names the floor.
+        BudgetError: ``start`` does not fit; its attributes say what would do.
         ValueError, TypeError: a mistake in the arguments, or in what make_step returns.
         UnsupportedGraphError: the step cannot be planned.
 

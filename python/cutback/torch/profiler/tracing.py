@@ -71,7 +71,7 @@ class TracedStep:
         try:
             return plan(document, budget=limit, **options)
         except BudgetError as error:
-            why = reference.in_shares(error, share[2], whole)
+            why = error.replace(share=share[2], **reference.counted_from(whole))
             return reference.plan_within(json.dumps(document), device, measure, limit, why)
 
     def save(self, path: str | os.PathLike[str]) -> None:

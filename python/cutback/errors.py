@@ -1,0 +1,286 @@
+"""The error of a budget that no plan meets: its facts, and the one sentence made of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+LONGEST = 199
+"""Characters of a sentence."""
+
+
+class BudgetError(ValueError):
+    """No plan meets the budget. The attributes say why, and ``str(error)`` is one sentence made of
+    them. Errors can be pickled and copied.
+
+    Attributes (None: not known, or it does not apply; bytes are those that ``measure`` counts):
+        reason: what cannot be kept. ``"budget"``: no plan that fits was found; ``"time"``: every
+            plan takes more than ``max_extra``; ``"constraints"``: whatever the budget;
+            ``"region"``: the limit of a region; ``"pinned"``: the limit on host memory;
+            ``"stopped"``: the search was ended early, by ``time_limit`` or ``progress``;
+            ``"other"``: only the text says.
+        measure: what the budget bounds, ``"arena"``, ``"live"``, ``"saved"`` or ``"total"``.
+        budget_bytes: the budget in bytes; for ``"region"`` the limit of the region.
+        share: the budget as it was given if it was a share, of ``reference_bytes``.
+        smallest_bytes: the smallest plan found, however slow; a budget of this many bytes is met.
+            For ``"region"`` the least that it can save, for ``"pinned"`` the host memory needed.
+        smallest_share: the same as a share of ``reference_bytes``, rounded up to three digits; no
+            share is met if this is above 1.
+        floor_bytes: lower bound for plans that run the operations in this order.
+        floor_share: the same as a share of ``reference_bytes``, rounded down.
+        save_all_bytes: what the plan takes that saves everything.
+        reference_bytes: what shares count from, ``save_all_bytes`` except for PyTorch models.
+        reference: what that is, in words.
+        held_bytes: results and gradients, which every plan holds when it ends.
+        op: name of the operation at the peak of the smallest plan; for the measure ``"saved"`` the
+            operation whose result is the largest that it saves.
+        location: source line of ``op``.
+        floor_op: name of the operation that sets the floor.
+        region: name of the region whose limit cannot be kept.
+        max_extra: for ``"time"``, the extra time allowed, as a share of the step's.
+        least_extra: for ``"time"``, the extra time of the fastest plan.
+        pinned_bytes: the limit on host memory, if there was one.
+        must_save: whether constraints demand that some values are saved.
+        batch: the batch size that was planned, by ``cutback.torch.max_batch``.
+        calls: how many calls of a PyTorch model share the budget, as one backward follows them.
+        unplanned_bytes: what parts of a PyTorch model hold that were left to eager mode.
+        is_upper_bound: whether the step may take less than ``smallest_bytes``, as results that
+            Python code may hold are counted to the end of the step.
+        follows_autograd: whether the plan was for an eager region, where autograd orders the
+            backward.
+
+    >>> try:
+    ...     plan = cutback.plan(loss, params, x, budget="2GiB")
+    ... except cutback.BudgetError as error:
+    ...     plan = cutback.plan(loss, params, x, budget=error.smallest_bytes)
+    """
+
+    reason: str = "other"
+    measure: str | None = None
+    budget_bytes: int | None = None
+    share: float | None = None
+    smallest_bytes: int | None = None
+    floor_bytes: int | None = None
+    save_all_bytes: int | None = None
+    reference_bytes: int | None = None
+    reference: str = "saving everything takes"
+    held_bytes: int | None = None
+    op: str | None = None
+    location: str | None = None
+    floor_op: str | None = None
+    region: str | None = None
+    max_extra: float | None = None
+    least_extra: float | None = None
+    pinned_bytes: int | None = None
+    must_save: bool = False
+    batch: int | None = None
+    calls: int | None = None
+    unplanned_bytes: int | None = None
+    is_upper_bound: bool = False
+    follows_autograd: bool = False
+
+    def __init__(self, text: str = "", /, **facts: Any) -> None:
+        unknown = facts.keys() - BudgetError.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"BudgetError has no attribute {', '.join(sorted(unknown))}")
+        self.__dict__.update(facts)
+        if self.reference_bytes is None:
+            self.reference_bytes = self.save_all_bytes
+        super().__init__(text or _sentence(self))
+
+    def replace(self, **facts: Any) -> BudgetError:
+        """The same error with other facts, and the sentence that they make."""
+        known = {k: v for k, v in self.__dict__.items() if k in BudgetError.__annotations__}
+        text = self.args[0] if self.reason == "other" and "reason" not in facts else ""
+        return BudgetError(text, **{**known, **facts})
+
+    @property
+    def smallest_share(self) -> float | None:
+        """A share that is met; above 1, none is."""
+        return _share(self.smallest_bytes, self.reference_bytes, up=True)
+
+    @property
+    def floor_share(self) -> float | None:
+        """A share below which there is no plan in this order of operations."""
+        return _share(self.floor_bytes, self.reference_bytes, up=False)
+
+
+def rounded_share(size: int, whole: int, *, up: bool = True) -> float:
+    """Bytes as a share in three digits: one that, asked for, is at least so many (or, not ``up``,
+    at most)."""
+    if not 0 < size < whole:
+        return size / whole if whole else float(size > 0)
+    scale: int = 10 ** (3 - math.ceil(math.log10(size / whole)))
+    share = size * scale // whole  # exact, as the power is not negative
+    if up and int(share / scale * whole) < size:  # as the planner counts it
+        share += 1
+    return share / scale
+
+
+def _share(size: int | None, whole: int | None, *, up: bool) -> float | None:
+    return None if size is None or not whole else rounded_share(size, whole, up=up)
+
+
+# ---- the sentence --------------------------------------------------------------------------------
+
+
+def _sentence(e: BudgetError) -> str:
+    if e.reason == "budget":
+        return _of_budget(e)
+    if e.reason == "time":
+        return _of_time(e)
+    if e.reason == "constraints":
+        return _of_constraints(e)
+    if e.reason == "region":
+        limit, least = _sizes((e.budget_bytes, 0), (e.smallest_bytes, 1))
+        tail = f" may save {limit}, but saves at least {least}: raise its limit or relax MUST_SAVE"
+        return f"region {_short(e.region or '', LONGEST - len(tail) - 7)}{tail}"
+    if e.reason == "pinned":
+        needed, limit = _sizes((e.smallest_bytes, 1), (e.pinned_bytes, 0))
+        return (
+            f"values marked MUST_OFFLOAD need {needed} of host memory at one time, but the limit "
+            f"is {limit}: raise pinned or relax MUST_OFFLOAD"
+        )
+    if e.reason == "stopped":
+        if e.budget_bytes is None:
+            return "the search was ended before it had a plan: allow it more time"
+        asked = _asked(e, _sizes((e.reference_bytes if e.share else e.budget_bytes, 0))[0])
+        return (
+            f"the search was ended before a plan fitted {asked}: allow it more time, raise the "
+            'budget or pass budget="min"'
+        )
+    return "no plan meets the budget"
+
+
+def _of_budget(e: BudgetError) -> str:
+    """The facts that matter most come first; an operation and a floor are named if there is room
+    for them."""
+    least, floor = e.smallest_share or math.inf, e.floor_share or 0.0
+    by_share = e.share is not None and bool(e.reference_bytes)
+    in_share = by_share and least <= 1
+    limit, smallest, beside, bound = _sizes(
+        (e.reference_bytes if by_share else e.budget_bytes, 0),
+        (e.smallest_bytes, 1),
+        (e.unplanned_bytes, 0),
+        (None if by_share else e.floor_bytes, -1),
+    )
+    if in_share:
+        needed = _percent(least) if least == 1 else f"{_percent(least)} ({smallest})"
+        tells_floor = (e.share or 0.0) < floor < least
+        bound = _percent(floor)
+    else:
+        needed = smallest
+        lower = e.floor_bytes or 0
+        tells_floor = not by_share and (e.budget_bytes or 0) < lower < (e.smallest_bytes or 0)
+    head = f"no plan fits {_asked(e, limit)} ({e.measure})"
+    if e.batch is not None:
+        head = f"batch {e.batch}: {head}"
+    elif e.calls is not None:
+        head = f"{e.calls} calls before one backward: {head}"
+    if e.smallest_bytes is not None:
+        most = "at most " if e.is_upper_bound else ""
+        head += f": the smallest found takes {most}{needed}"
+    tail = _way_out(e, LONGEST - len(head))
+    if e.unplanned_bytes is not None and beside not in (limit, smallest):
+        head += _fitting(head, tail, f", and parts left to eager mode hold {beside} more")
+    if e.smallest_bytes is not None:
+        head += _where(e, LONGEST - len(head) - len(tail))
+    if tells_floor:
+        head += _fitting(
+            head, tail, f"; no plan in this order of operations takes less than {bound}"
+        )
+    return f"{head}{tail}"
+
+
+def _fitting(head: str, tail: str, text: str) -> str:
+    return text if len(head) + len(text) + len(tail) <= LONGEST else ""
+
+
+def _asked(e: BudgetError, limit: str) -> str:
+    """The budget as it was given. ``limit``: its bytes, or those that a share counts from."""
+    if e.share is None or not e.reference_bytes:
+        return "one byte" if e.budget_bytes == 1 else limit
+    asked = _percent(e.share)
+    if e.smallest_share is not None and asked == _percent(e.smallest_share):
+        asked = repr(e.share)
+    return f"{asked} of the {limit} that {e.reference}"
+
+
+def _way_out(e: BudgetError, room: int) -> str:
+    if e.follows_autograd:
+        return '. Checkpoint smaller regions or pass budget="min"'
+    if e.budget_bytes == 1 and e.share is None:
+        return '. Pass 1.0 to allow everything, or budget="min"'
+    pinned = " or pinned" if e.pinned_bytes is not None else ""
+    relaxed = ", relax MUST_SAVE" if e.must_save else ""
+    full = f'. Raise the budget{pinned}{relaxed} or pass budget="min"'
+    return full if len(full) <= room else '. Raise the budget or pass budget="min"'
+
+
+def _of_time(e: BudgetError) -> str:
+    allowed, least = (f"{100 * (x or 0.0):.3g}%" for x in (e.max_extra, e.least_extra))
+    if e.least_extra is not None and least != allowed:
+        found = f"the fastest takes {least}"
+    elif e.smallest_bytes is not None:
+        found = f"constraints rerun or move values; with more, {_sizes((e.smallest_bytes, 1))[0]}"
+        found += f" ({e.measure}) is possible"
+    else:
+        found = "constraints rerun or move values"
+    return (
+        f'no plan takes at most {allowed} more time: {found}. Raise max_extra, pass budget="min" '
+        "without it, or relax MUST_RECOMPUTE"
+    )
+
+
+def _of_constraints(e: BudgetError) -> str:
+    if e.op is None:
+        return (
+            "no plan keeps all constraints, whatever the budget: relax MUST_RECOMPUTE or "
+            "MUST_OFFLOAD, or raise the limit of a region"
+        )
+    return f"no plan keeps all constraints: {_short(e.op, 80)} can be neither saved nor recomputed"
+
+
+def _where(e: BudgetError, room: int) -> str:
+    """Name and source line of the operation, as much of them as fits."""
+    if e.op is None:
+        return ""
+    line = e.location or ""
+    name = f", at {e.op}"
+    full = [f"{name} ({place})" for place in (line, line.rpartition("/")[2]) if place]
+    short = f", at {_short(e.op, room - 5)}" if room > 20 else ""
+    return next((text for text in (*full, name) if len(text) <= room), short)
+
+
+def _short(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 3]}..."
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    if 0 < percent < 1e-4:  # which "g" writes with an exponent
+        digits = 3 - math.floor(math.log10(percent))
+        return f"{percent:.{digits}f}".rstrip("0") + "%"
+    return f"{percent:.6g}%"
+
+
+def _sizes(*wanted: tuple[int | None, int]) -> list[str]:
+    """Sizes for people: ``"1.50 MiB"``. Each is a number of bytes and where to round (1: up, -1:
+    down, 0: to the nearest). Where two that differ would look alike, all are exact."""
+    texts = ["" if size is None else _size(size, rounding) for size, rounding in wanted]
+    shown = {(text, size) for text, (size, _) in zip(texts, wanted, strict=True) if text}
+    if len({text for text, _ in shown}) < len(shown):
+        return ["" if size is None else f"{size} bytes" for size, _ in wanted]
+    return texts
+
+
+def _size(size: int, rounding: int) -> str:
+    unit = 1
+    for name in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 * unit or name == "TiB":
+            break
+        unit *= 1024
+    if unit == 1:
+        return f"{size} B"
+    parts = (100 * size + (0, unit // 2, unit - 1)[rounding + 1]) // unit
+    return f"{parts // 100}.{parts % 100:02} {name}"
