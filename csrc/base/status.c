@@ -1,5 +1,7 @@
 #include "status.h"
 
+#include <string.h>
+
 #include "format.h"
 
 const char *cb_status_name(cb_status status) {
@@ -20,12 +22,20 @@ cb_status cb_fail(cb_error *err, cb_status status, const char *format, ...) {
     if (err) {
         va_list args;
         err->status = status;
+        err->has_location = false;
         va_start(args, format);
         cb_format_list(err->text, sizeof err->text, format, args);
         va_end(args);
         if (status == CB_INFEASIBLE) err->refusal = (cb_refusal){.budget_bytes = UINT64_MAX};
     }
     return status;
+}
+
+void cb_add_location(cb_error *err, const char *location) {
+    if (!err || !location || !location[0]) return;
+    const size_t length = strlen(err->text);
+    cb_format(err->text + length, sizeof err->text - length, " at %s", location);
+    err->has_location = true;
 }
 
 static const char *const refusal_texts[CB_REFUSED_COUNT] = {

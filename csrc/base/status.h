@@ -11,6 +11,8 @@
 /* Fill `err` (if any) and return `status`, so that `return cb_fail(err, CB_INVALID, "...")` reads.
  */
 cb_status cb_fail(cb_error *err, cb_status status, const char *format, ...) CB_PRINTF(3, 4);
+/* Adds " at model.py:12" to the text of `err`; both may be NULL, and the location empty. */
+void cb_add_location(cb_error *err, const char *location);
 /* Fills `err` (if any) from a refusal and returns CB_INFEASIBLE. */
 cb_status cb_refuse(cb_error *err, const cb_refusal *refusal);
 /* The one out-of-memory text; allocates nothing. */

@@ -3,7 +3,6 @@
  * the stack and one call an instruction. */
 #include "executable.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define POLL_SECONDS 5e-3
@@ -207,12 +206,6 @@ void cb_run_moves(const cb_program *program, uint32_t group, bool leaving, char 
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-void cb_add_location(const cb_instr *instr, cb_error *err) {
-    if (!err || !instr->location || !instr->location[0]) return;
-    size_t length = strlen(err->text);
-    snprintf(err->text + length, sizeof err->text - length, " at %s", instr->location);
-}
-
 cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
                                   const cb_bindings *bindings, cb_error *err) {
     const cb_program *p = x->program;
@@ -238,7 +231,7 @@ cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
             args.random.stream = (uint32_t)instr->attrs.i[0];
         cb_status status = x->kernel[i](&args, err);
         if (status == CB_OK) continue;
-        cb_add_location(instr, err);
+        cb_add_location(err, instr->location);
         return status;
     }
     return CB_OK;

@@ -52,8 +52,6 @@ CB_MUST_CHECK cb_status cb_executable_run_group(const cb_executable *x, uint32_t
  * after. `host` has program->host_bytes, `address` those of buffers. */
 void cb_run_moves(const cb_program *program, uint32_t group, bool leaving, char *host,
                   char *const *address);
-/* Ends an error's text in the line of the user's that the instruction comes from. */
-void cb_add_location(const cb_instr *instr, cb_error *err);
 /* Where an operand is kept inside, NULL: it is the caller's, or its buffer is not there. */
 void *cb_executable_address(const cb_executable *x, uint32_t operand);
 

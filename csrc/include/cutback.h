@@ -95,6 +95,7 @@ typedef struct cb_refusal {
 #define CB_ERROR_TEXT 1024
 typedef struct cb_error {
     cb_status status;
+    bool has_location;        /* the text ends with the source line of an op */
     char text[CB_ERROR_TEXT]; /* of CB_INFEASIBLE: the reason without numbers */
     cb_refusal refusal;       /* of CB_INFEASIBLE only */
 } cb_error;

@@ -54,20 +54,24 @@ def warn(text: str, category: type[Warning]) -> None:
     warnings.warn_explicit(text, category, file, line, registry=known)
 
 
+class _Located(str):
+    """A text that ends with a source line."""
+
+    __slots__ = ()
+
+
 def located(text: str) -> str:
     """``text`` with the user's source line after it, for an error message."""
     where = location()
-    return f"{text} [{where}]" if where else text
+    return _Located(f"{text} [{where}]") if where else text
 
 
 def place(error: Exception) -> None:
-    """Adds the user's source line to the text of an error, unless it is there already."""
+    """Adds the user's source line to the text of an error, unless it names one: the core names the
+    operation's own line, which says more."""
     where = location()
-    if where and f"[{where}]" not in str(error) and not _ends_with_a_place(str(error)):
-        error.args = (f"{error} [{where}]",)
-
-
-def _ends_with_a_place(text: str) -> bool:
-    """The core names the operation's own line, ``... at model.py:12``, which says more."""
-    file, _, line = text.rpartition(" at ")[2].rpartition(":")
-    return bool(file) and line.isdecimal()
+    is_there = getattr(error, "has_location", False) or any(
+        isinstance(arg, _Located) for arg in error.args
+    )
+    if where and not is_there:
+        error.args = (_Located(f"{error} [{where}]"),)

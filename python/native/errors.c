@@ -145,8 +145,15 @@ PyObject *cb_py_raise(cb_py_state *state, const cb_error *error, const char *loc
     if (error->status == CB_INFEASIBLE) return raise_refused(state, error);
     PyObject *type = exception_of(error->status);
     PyObject *text = shown(error->text);
-    if (text && location) PyErr_Format(type, "%U [%s]", text, location);
-    else if (text) PyErr_SetObject(type, text);
+    PyObject *full = text && location ? PyUnicode_FromFormat("%U [%s]", text, location) : NULL;
+    if (text && !location) full = Py_NewRef(text);
+    PyObject *raised = full ? PyObject_CallOneArg(type, full) : NULL;
     Py_XDECREF(text);
+    Py_XDECREF(full);
+    if (raised && (location || error->has_location) &&
+        PyObject_SetAttrString(raised, "has_location", Py_True) < 0)
+        Py_CLEAR(raised);
+    if (raised) PyErr_SetObject(type, raised);
+    Py_XDECREF(raised);
     return NULL;
 }

@@ -3,7 +3,6 @@
  * from the cpu backend. */
 #include "ref_op.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "../executable.h"
@@ -108,10 +107,7 @@ static cb_status run_instr(const ref_state *s, const cb_bindings *b, const cb_in
     (void)cb_copy_indices(s->program, instr, in, scratch == CB_NONE ? NULL : s->buffer[scratch]);
     const cb_status status =
         cb_ref_op(instr->code, &instr->attrs, instr->n_in, in, instr->n_out, out, &random, err);
-    if (status != CB_OK && err && instr->location && instr->location[0]) {
-        const size_t length = strlen(err->text);
-        snprintf(err->text + length, sizeof err->text - length, " at %s", instr->location);
-    }
+    if (status != CB_OK) cb_add_location(err, instr->location);
     return status;
 }
 

@@ -64,7 +64,7 @@ cb_status cb_x_take_indices(const cb_executable *x, const cb_microcode *m, cb_er
         const cb_status status = cb_check_indices(instr->code, &instr->attrs,
                                                   &x->tensor[m->load[k].tensor], m->columns, err);
         if (status == CB_OK) continue;
-        cb_add_location(instr, err);
+        cb_add_location(err, instr->location);
         return status;
     }
     return CB_OK;
