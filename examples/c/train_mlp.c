@@ -21,6 +21,10 @@
 static void check(cb_status status, const cb_error *err) {
     if (status == CB_OK) return;
     (void)fprintf(stderr, "%s: %s\n", cb_status_name(status), err->text);
+    if (status == CB_INFEASIBLE && err->refusal.smallest_bytes > 0) {
+        (void)fprintf(stderr, "a budget of %llu bytes can be met\n",
+                      (unsigned long long)err->refusal.smallest_bytes);
+    }
     exit(1);
 }
 
