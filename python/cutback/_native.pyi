@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar, final
+from typing import Any, Protocol, Self, TypeVar, final
 
 import numpy as np
 from typing_extensions import disjoint_base
@@ -118,6 +118,24 @@ class Signature:
     def __new__(cls, rows: tuple[tuple[Any, ...], ...], /) -> Signature: ...
     def match(self, leaves: list[Any], /) -> tuple[list[Any], list[tuple[int, int]]] | None: ...
 
+class _Asked(Protocol):
+    """See :class:`cutback.optim.extras.Asked`."""
+
+    @property
+    def grad_factor(self) -> float: ...
+    @property
+    def max_norm(self) -> float: ...
+    @property
+    def average_keep(self) -> float: ...
+    @property
+    def skips(self) -> bool: ...
+    @property
+    def zeroes(self) -> bool: ...
+    @property
+    def averages(self) -> tuple[np.ndarray[Any, Any] | DeviceMemory | None, ...]: ...
+    @property
+    def copies(self) -> tuple[np.ndarray[Any, Any] | DeviceMemory | None, ...]: ...
+
 @final
 class Step:
     @property
@@ -132,6 +150,7 @@ class Step:
     def update_seconds(self) -> float: ...
     def run(
         self,
+        *,
         inputs: Sequence[np.ndarray[Any, Any] | DeviceMemory],
         outputs: Sequence[np.ndarray[Any, Any] | DeviceMemory | None],
         seed: int,
@@ -139,7 +158,6 @@ class Step:
         count: np.ndarray[Any, Any] | None = None,
         next: int = 0,
         stream: int | None = None,
-        /,
     ) -> tuple[int, int, float]: ...
     def profile(
         self,
@@ -151,6 +169,7 @@ class Step:
     ) -> tuple[tuple[tuple[int, ...], float, int], ...]: ...
     def train(
         self,
+        *,
         inputs: Sequence[np.ndarray[Any, Any] | DeviceMemory],
         outputs: Sequence[np.ndarray[Any, Any] | DeviceMemory | None],
         seed: int,
@@ -161,11 +180,10 @@ class Step:
         groups: Sequence[tuple[float, ...]],
         t: np.ndarray[Any, Any],
         numbers: np.ndarray[Any, Any],
-        extras: tuple[Any, ...],
+        extras: _Asked | None = None,
         count: np.ndarray[Any, Any] | None = None,
         next: int = 0,
         stream: int | None = None,
-        /,
     ) -> tuple[tuple[int, int, float], tuple[float, bool]]: ...
 
 def device_order(before: int | None, after: int | None, /) -> None: ...
@@ -233,6 +251,7 @@ class OptimizerTable:
 
     def step(
         self,
+        *,
         params: tuple[np.ndarray[Any, Any], ...],
         grads: tuple[np.ndarray[Any, Any] | None, ...],
         states: tuple[tuple[np.ndarray[Any, Any] | None, ...], ...],
@@ -242,22 +261,11 @@ class OptimizerTable:
         missed: np.ndarray[Any, Any],
         numbers: np.ndarray[Any, Any],
         rest: tuple[np.ndarray[Any, Any] | None, ...] | None = None,
-        /,
     ) -> None:
         """``rest``: beside rows of halves, master copies (f32) or remainders (uint16)."""
 
-    def ask(
-        self,
-        grad_factor: float = ...,
-        max_norm: float = ...,
-        average_keep: float = ...,
-        skips: bool = ...,
-        zeroes: bool = ...,
-        averages: tuple[np.ndarray[Any, Any] | None, ...] = ...,
-        copies: tuple[np.ndarray[Any, Any] | None, ...] = ...,
-        /,
-    ) -> None:
-        """What steps do beside the update from now on; without arguments, nothing. An average has
+    def ask(self, asked: _Asked | None, /) -> None:
+        """What steps do beside the update from now on; None: nothing. An average has
         as many elements of its parameter's type, a copy of f16 or bf16."""
 
     def outcome(self) -> tuple[float, bool]:
@@ -266,6 +274,7 @@ class OptimizerTable:
 
     def step_tensors(
         self,
+        *,
         exchange: Any,
         kinds: tuple[type, ...],
         params: tuple[Any, ...],
@@ -277,7 +286,6 @@ class OptimizerTable:
         group_of: Sequence[int],
         groups: Sequence[tuple[float, ...]],
         kept: list[tuple[dict[str, Any], dict[str, Any]]],
-        /,
     ) -> tuple[list[tuple[int, int, str]], int]:
         """One step of the parameters that have a gradient, by memory: each row's states stand in
         its dict under ``keys``, of which the last one is that of what halves keep, if they keep

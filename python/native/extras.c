@@ -33,22 +33,51 @@ static int take_rows(PyObject *averages, PyObject *copies, const cb_py_rows *row
     return copy ? 0 : -1;
 }
 
-int cb_py_extras_parse(PyObject *args, const cb_py_rows *rows, cb_py_extras *out) {
+static int read_number(PyObject *asked, const char *name, double *out) {
+    PyObject *value = PyObject_GetAttrString(asked, name);
+    *out = value ? PyFloat_AsDouble(value) : 0;
+    Py_XDECREF(value);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_flag(PyObject *asked, const char *name, bool *out) {
+    PyObject *value = PyObject_GetAttrString(asked, name);
+    const int is = value ? PyObject_IsTrue(value) : -1;
+    Py_XDECREF(value);
+    *out = is > 0;
+    return is < 0 ? -1 : 0;
+}
+
+static int read_asked(PyObject *asked, cb_py_extras *out) {
     cb_optim_extras *core = &out->core;
-    int skips = 0, zeroes = 0;
-    *out = (cb_py_extras){.averages = NULL};
-    if (!PyArg_ParseTuple(args, "|dddppOO:extras", &core->grad_factor, &core->max_norm,
-                          &core->average_keep, &skips, &zeroes, &out->averages, &out->copies))
+    if (read_number(asked, "grad_factor", &core->grad_factor) < 0 ||
+        read_number(asked, "max_norm", &core->max_norm) < 0 ||
+        read_number(asked, "average_keep", &core->average_keep) < 0 ||
+        read_flag(asked, "skips", &core->skips) < 0 ||
+        read_flag(asked, "zeroes", &core->zeroes) < 0)
         return -1;
-    if (!out->copies) return 0;
-    core->skips = skips;
-    core->zeroes = zeroes;
-    out->rows = PyMem_New(cb_extra_row, (size_t)rows->n + 1);
-    core->rows = out->rows;
-    if (!out->rows) PyErr_NoMemory();
+    out->averages = PyObject_GetAttrString(asked, "averages");
+    out->copies = out->averages ? PyObject_GetAttrString(asked, "copies") : NULL;
+    return out->copies ? 0 : -1;
+}
+
+int cb_py_extras_parse(PyObject *asked, const cb_py_rows *rows, cb_py_extras *out) {
+    *out = (cb_py_extras){.averages = NULL};
+    if (asked == Py_None) return 0;
+    if (read_asked(asked, out) == 0) {
+        out->rows = PyMem_New(cb_extra_row, (size_t)rows->n + 1);
+        if (!out->rows) PyErr_NoMemory();
+    }
+    out->core.rows = out->rows;
     if (out->rows && take_rows(out->averages, out->copies, rows, out->rows) == 0) return 1;
-    PyMem_Free(out->rows);
+    cb_py_extras_drop(out);
     return -1;
+}
+
+void cb_py_extras_drop(cb_py_extras *extras) {
+    PyMem_Free(extras->rows);
+    Py_CLEAR(extras->averages);
+    Py_CLEAR(extras->copies);
 }
 
 PyObject *cb_py_outcome(cb_optim_outcome outcome) {
@@ -57,19 +86,19 @@ PyObject *cb_py_outcome(cb_optim_outcome outcome) {
 
 static const char *row_name(const void *owner, uint32_t i) { return cb_py_table_name(owner, i); }
 
-/* ask(grad_factor, max_norm, average_keep, skips, zeroes, averages, copies), or ask() */
-PyObject *cb_py_table_ask(cb_py_table *self, PyObject *args) {
+/* ask(asked): an object with the fields of _native.Asked, or None */
+PyObject *cb_py_table_ask(cb_py_table *self, PyObject *asked) {
     const cb_py_rows rows = {.owner = self, .name = row_name, .n = self->n_rows};
     cb_py_extras extras;
     cb_error error = {0};
     if (cb_py_table_enter(self) < 0) return NULL;
-    const int asked = cb_py_extras_parse(args, &rows, &extras);
+    const int some = cb_py_extras_parse(asked, &rows, &extras);
     bool done =
-        asked >= 0 && cb_tensor_table_ask(self->core, asked ? &extras.core : NULL, &error) == CB_OK;
-    if (asked >= 0 && !done) cb_py_raise(PyType_GetModuleState(Py_TYPE(self)), &error, NULL);
-    if (asked > 0) PyMem_Free(extras.rows);
+        some >= 0 && cb_tensor_table_ask(self->core, some ? &extras.core : NULL, &error) == CB_OK;
+    if (some >= 0 && !done) cb_py_raise(PyType_GetModuleState(Py_TYPE(self)), &error, NULL);
     if (done)
-        Py_XSETREF(self->asked, asked ? PyTuple_Pack(2, extras.averages, extras.copies) : NULL);
+        Py_XSETREF(self->asked, some ? PyTuple_Pack(2, extras.averages, extras.copies) : NULL);
+    if (some > 0) cb_py_extras_drop(&extras);
     cb_py_table_leave(self);
     return done && !PyErr_Occurred() ? Py_NewRef(Py_None) : NULL;
 }

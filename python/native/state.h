@@ -175,13 +175,14 @@ typedef struct cb_py_rows { /* parameters, by number */
 
 typedef struct cb_py_extras {
     cb_optim_extras core;
-    cb_extra_row *rows;          /* PyMem */
-    PyObject *averages, *copies; /* borrowed */
+    cb_extra_row *rows; /* PyMem */
+    PyObject *averages, *copies;
 } cb_py_extras;
 
-/* (grad_factor, max_norm, average_keep, skips, zeroes, averages, copies), or (): 0, nothing is
- * asked for; 1: `rows` are the caller's to free; -1: an exception is set. */
-int cb_py_extras_parse(PyObject *args, const cb_py_rows *rows, cb_py_extras *out);
+/* `asked`: an object with the fields grad_factor, max_norm, average_keep, skips, zeroes, averages
+ * and copies, or None. 0: it is None; 1: the caller drops `out`; -1: an exception is set. */
+int cb_py_extras_parse(PyObject *asked, const cb_py_rows *rows, cb_py_extras *out);
+void cb_py_extras_drop(cb_py_extras *extras);
 PyObject *cb_py_outcome(cb_optim_outcome outcome); /* (norm, skipped) */
 
 /* RuntimeError (and -1): another step that is under way writes some of the same memory. */

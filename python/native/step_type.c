@@ -4,6 +4,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/threads.h"
+#include "fields.h"
 
 static PyObject *raise(cb_py_step *self, const cb_error *error) {
     return cb_py_raise(cb_py_state_of_object((PyObject *)self), error, NULL);
@@ -282,9 +283,11 @@ static int parse_count(PyObject *array, const char *name, int64_t **out) {
 }
 
 /* The step's own count of random steps, None: nobody counts. It becomes `next` with the run. */
-static int parse_draws(PyObject *count, long long next, draw_count *out) {
-    out->next = next;
-    return count == Py_None ? 0 : parse_count(count, "the count of random steps", &out->at);
+static int parse_draws(PyObject *count, PyObject *next, draw_count *out) {
+    if (count == Py_None) return 0;
+    out->next = PyLong_AsLongLong(next);
+    if (PyErr_Occurred()) return -1;
+    return parse_count(count, "the count of random steps", &out->at);
 }
 
 /* None: the device's own, and the call waits. */
@@ -293,24 +296,49 @@ static int parse_stream(PyObject *stream, void **out) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* run(inputs, outputs, seed, random_step, count, next, stream) -> (peak_bytes, n_alloc, seconds) */
-static PyObject *step_run(cb_py_step *self, PyObject *args) {
-    PyObject *inputs, *outputs, *count = Py_None, *stream = Py_None;
-    unsigned long long seed;
-    unsigned int random_step;
-    long long next = 0;
+/* What a run is called with, by name. */
+typedef struct run_fields {
+    PyObject *inputs, *outputs, *seed, *random_step, *count, *next, *stream;
+} run_fields;
+
+#define RUN_FIELDS(type, run)                                                                 \
+    {"inputs", offsetof(type, run inputs)}, {"outputs", offsetof(type, run outputs)},         \
+        {"seed", offsetof(type, run seed)}, {"random_step", offsetof(type, run random_step)}, \
+        {"count", offsetof(type, run count)}, {"next", offsetof(type, run next)}, {           \
+        "stream", offsetof(type, run stream)                                                  \
+    }
+
+/* Everything of a run but its arrays. `seed` and `random_step` are 64 and 32 bits. */
+static int parse_settings(const run_fields *given, cb_run *settings, draw_count *draws) {
+    settings->seed = PyLong_AsUnsignedLongLongMask(given->seed);
+    settings->random_step = (uint32_t)PyLong_AsUnsignedLongMask(given->random_step);
+    if (PyErr_Occurred()) return -1;
+    if (parse_draws(given->count, given->next, draws) < 0) return -1;
+    return parse_stream(given->stream, &settings->stream);
+}
+
+static int take_arrays(const run_fields *given, cb_py_run_arrays *run) {
+    run->inputs = PySequence_Tuple(given->inputs);
+    run->outputs = run->inputs ? PySequence_Tuple(given->outputs) : NULL;
+    return run->outputs ? 0 : -1;
+}
+
+/* run(*, inputs, outputs, seed, random_step, count=None, next=0, stream=None)
+ * -> (peak_bytes, n_alloc, seconds) */
+static PyObject *step_run(cb_py_step *self, PyObject *const *values, Py_ssize_t n,
+                          PyObject *names) {
+    static const cb_py_field fields[] = {RUN_FIELDS(run_fields, )};
+    run_fields given = {.count = Py_None, .next = Py_None, .stream = Py_None};
+    const cb_py_call as_called = {values, n, names};
     draw_count draws = {0};
     cb_run settings = {0};
-    if (!PyArg_ParseTuple(args, "OOKI|OLO:run", &inputs, &outputs, &seed, &random_step, &count,
-                          &next, &stream))
+    cb_py_run_arrays run = {.inputs = NULL};
+    if (cb_py_read_fields("run", as_called, fields, sizeof fields / sizeof *fields, &given) < 0 ||
+        parse_settings(&given, &settings, &draws) < 0)
         return NULL;
-    if (parse_draws(count, next, &draws) < 0 || parse_stream(stream, &settings.stream) < 0)
-        return NULL;
-    settings.seed = seed;
-    settings.random_step = random_step;
-    cb_py_run_arrays run = {.inputs = PySequence_Tuple(inputs)};
-    run.outputs = run.inputs ? PySequence_Tuple(outputs) : NULL;
-    PyObject *result = run.outputs ? bind_and_execute(self, &run, &settings, NULL, &draws) : NULL;
+    PyObject *result = take_arrays(&given, &run) == 0
+                           ? bind_and_execute(self, &run, &settings, NULL, &draws)
+                           : NULL;
     drop_arrays(&run);
     return result;
 }
@@ -391,43 +419,54 @@ static PyObject *train(cb_py_step *self, const cb_py_run_arrays *run, const cb_r
     call->outcome.norm = -1;
     call->extras = some ? &extras.core : NULL;
     PyObject *measured = bind_and_execute(self, run, settings, call, draws);
-    if (some) PyMem_Free(extras.rows);
+    if (some) cb_py_extras_drop(&extras);
     return measured ? Py_BuildValue("(NN)", measured, cb_py_outcome(call->outcome)) : NULL;
 }
 
-/* train(inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, numbers,
- * extras, count, next, stream) ->
- * ((peak_bytes, n_alloc, seconds), (norm, skipped)) */
-static PyObject *step_train(cb_py_step *self, PyObject *args) {
-    PyObject *inputs, *outputs, *states, *group_of, *groups, *t, *count = Py_None, *result = NULL;
-    PyObject *numbers, *extras, *stream = Py_None;
-    PyObject *optimizer;
-    long long next = 0;
-    draw_count draws = {0};
-    unsigned long long seed;
-    unsigned int random_step;
-    update_call call = {.extras = NULL};
-    cb_py_optimizer *opt = &call.opt;
-    if (!PyArg_ParseTuple(args, "OOKIOOOOOOO!|OLO:train", &inputs, &outputs, &seed, &random_step,
-                          &optimizer, &states, &group_of, &groups, &t, &numbers, &PyTuple_Type,
-                          &extras, &count, &next, &stream)) {
-        return NULL;
-    }
-    cb_run settings = {.seed = seed, .random_step = random_step};
-    cb_py_run_arrays run = {.is_stepped = true};
+/* What a step with its update is called with, by name. */
+typedef struct train_fields {
+    run_fields run;
+    PyObject *optimizer, *states, *group_of, *groups, *t, *numbers, *extras;
+} train_fields;
+
+static const cb_py_field in_train[] = {
+    RUN_FIELDS(train_fields, run.),     CB_PY_FIELD(train_fields, optimizer),
+    CB_PY_FIELD(train_fields, states),  CB_PY_FIELD(train_fields, group_of),
+    CB_PY_FIELD(train_fields, groups),  CB_PY_FIELD(train_fields, t),
+    CB_PY_FIELD(train_fields, numbers), CB_PY_FIELD(train_fields, extras),
+};
+
+static int parse_update(cb_py_step *self, const train_fields *given, cb_py_optimizer *out) {
     const cb_optimizer *core =
-        cb_py_optimizer_of(cb_py_state_of_object((PyObject *)self), optimizer);
-    if (!core || cb_py_optimizer_parse(core, groups, group_of, self->n_wrt, opt) < 0) goto done;
-    if (cb_py_optimizer_numbers(numbers, self->n_wrt, opt) < 0) goto done;
-    if (parse_count(t, "t", &opt->t) < 0 || parse_draws(count, next, &draws) < 0) goto done;
-    if (parse_stream(stream, &settings.stream) < 0) goto done;
-    if (!(run.inputs = PySequence_Tuple(inputs)) || !(run.outputs = PySequence_Tuple(outputs)))
-        goto done;
-    if (parse_states(states, opt->core, &run) < 0) goto done;
-    result = train(self, &run, &settings, &call, &draws, extras);
-done:
+        cb_py_optimizer_of(cb_py_state_of_object((PyObject *)self), given->optimizer);
+    if (!core || cb_py_optimizer_parse(core, given->groups, given->group_of, self->n_wrt, out) < 0)
+        return -1;
+    if (cb_py_optimizer_numbers(given->numbers, self->n_wrt, out) < 0) return -1;
+    return parse_count(given->t, "t", &out->t);
+}
+
+/* train(*, inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, numbers,
+ * extras=None, count=None, next=0, stream=None)
+ * -> ((peak_bytes, n_alloc, seconds), (norm, skipped)) */
+static PyObject *step_train(cb_py_step *self, PyObject *const *values, Py_ssize_t n,
+                            PyObject *names) {
+    train_fields given = {.run = {.count = Py_None, .next = Py_None, .stream = Py_None},
+                          .extras = Py_None};
+    const cb_py_call as_called = {values, n, names};
+    draw_count draws = {0};
+    update_call call = {.extras = NULL};
+    cb_run settings = {0};
+    cb_py_run_arrays run = {.is_stepped = true};
+    PyObject *result = NULL;
+    if (cb_py_read_fields("train", as_called, in_train, sizeof in_train / sizeof *in_train,
+                          &given) < 0)
+        return NULL;
+    if (parse_update(self, &given, &call.opt) == 0 &&
+        parse_settings(&given.run, &settings, &draws) == 0 && take_arrays(&given.run, &run) == 0 &&
+        parse_states(given.states, call.opt.core, &run) == 0)
+        result = train(self, &run, &settings, &call, &draws, given.extras);
     drop_arrays(&run);
-    cb_py_optimizer_drop(opt);
+    cb_py_optimizer_drop(&call.opt);
     return result;
 }
 
@@ -526,16 +565,16 @@ static PyMethodDef step_methods[] = {
      "update_seconds() -> seconds of the latest update, which is then done; 0: there was none"},
     {"wait", (PyCFunction)step_wait, METH_NOARGS,
      "wait() -> seconds of the latest run, which is then done"},
-    {"run", (PyCFunction)step_run, METH_VARARGS,
-     "run(inputs, outputs, seed, random_step, count=None, next=0, stream=None, /) -> (peak_bytes, "
+    {"run", (PyCFunction)(void (*)(void))step_run, METH_FASTCALL | METH_KEYWORDS,
+     "run(*, inputs, outputs, seed, random_step, count=None, next=0, stream=None) -> (peak_bytes, "
      "n_alloc, seconds); a run that succeeds sets count, an array of one i64, to next"},
     {"profile", (PyCFunction)step_profile, METH_VARARGS,
      "profile(inputs, outputs, seed, random_step, /) -> ((step, seconds, bytes), ...): one row a "
      "kernel; bytes are counted by the debug backend"},
-    {"train", (PyCFunction)step_train, METH_VARARGS,
-     "train(inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, "
-     "numbers, extras, count=None, next=0, stream=None, /) -> ((peak_bytes, n_alloc, seconds), "
-     "(norm, skipped)); count and next as for run, extras the arguments of OptimizerTable.ask"},
+    {"train", (PyCFunction)(void (*)(void))step_train, METH_FASTCALL | METH_KEYWORDS,
+     "train(*, inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, "
+     "numbers, extras=None, count=None, next=0, stream=None) -> ((peak_bytes, n_alloc, seconds), "
+     "(norm, skipped)); count and next as for run, extras as for OptimizerTable.ask"},
     {"text", (PyCFunction)step_text, METH_O,
      "text(what, /): \"joint\", \"plan\", ... see cb_step_text"},
     {NULL, NULL, 0, NULL},

@@ -3,6 +3,7 @@
 #ifndef CB_PY_TABLE_H
 #define CB_PY_TABLE_H
 
+#include "fields.h"
 #include "state.h"
 
 #define CB_PY_COLUMNS (CB_MAX_NUMBERS + 4 + CB_MAX_STATES) /* of tensors: see table_tensors.c */
@@ -60,8 +61,9 @@ static inline bool cb_py_table_see(const cb_py_table *self, int rank, const int6
 /* The step with the GIL released; -1: an exception is set. */
 int cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers);
 
-PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args);
-PyObject *cb_py_table_ask(cb_py_table *self, PyObject *args);
+PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *const *values, Py_ssize_t n_given,
+                                   PyObject *names);
+PyObject *cb_py_table_ask(cb_py_table *self, PyObject *asked);
 PyObject *cb_py_table_outcome(cb_py_table *self, PyObject *none);
 
 #endif

@@ -505,18 +505,45 @@ static bool are_pairs(PyObject *kept) {
     return are;
 }
 
-/* step_tensors(exchange, kinds, params, states, keys, count_key, number_keys, grads, group_of,
+/* What it is called with, by name. */
+typedef struct tensors_fields {
+    PyObject *exchange, *kinds, *params, *states, *keys, *count_key, *number_keys, *grads;
+    PyObject *group_of, *groups, *kept;
+} tensors_fields;
+
+static const cb_py_field in_step_tensors[] = {
+    CB_PY_FIELD(tensors_fields, exchange),    CB_PY_FIELD(tensors_fields, kinds),
+    CB_PY_FIELD(tensors_fields, params),      CB_PY_FIELD(tensors_fields, states),
+    CB_PY_FIELD(tensors_fields, keys),        CB_PY_FIELD(tensors_fields, count_key),
+    CB_PY_FIELD(tensors_fields, number_keys), CB_PY_FIELD(tensors_fields, grads),
+    CB_PY_FIELD(tensors_fields, group_of),    CB_PY_FIELD(tensors_fields, groups),
+    CB_PY_FIELD(tensors_fields, kept),
+};
+
+static int check_types(const tensors_fields *given) {
+    if (!PyTuple_Check(given->kinds) || !PyUnicode_Check(given->count_key)) {
+        PyErr_SetString(PyExc_TypeError, "step_tensors: kinds are a tuple, count_key is a str");
+        return -1;
+    }
+    return are_pairs(given->kept) ? 0 : -1;
+}
+
+/* step_tensors(*, exchange, kinds, params, states, keys, count_key, number_keys, grads, group_of,
  * groups, kept) -> ([(row, column, why)], rows without gradient) */
-PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args) {
-    PyObject *exchange, *params, *states, *keys, *number_keys, *group_of, *groups;
+PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *const *values, Py_ssize_t n_given,
+                                   PyObject *names) {
+    tensors_fields given = {.exchange = NULL};
+    const cb_py_call as_called = {values, n_given, names};
     cb_py_optimizer numbers = {0};
     reading r = {0};
-    if (!PyArg_ParseTuple(args, "OO!OOOUOOOOO:step_tensors", &exchange, &PyTuple_Type, &r.kinds,
-                          &params, &states, &keys, &r.count_key, &number_keys, &r.grads, &group_of,
-                          &groups, &r.kept) ||
-        !are_pairs(r.kept)) {
+    if (cb_py_read_fields("step_tensors", as_called, in_step_tensors,
+                          sizeof in_step_tensors / sizeof *in_step_tensors, &given) < 0 ||
+        check_types(&given) < 0)
         return NULL;
-    }
+    r.kinds = given.kinds;
+    r.count_key = given.count_key;
+    r.grads = given.grads;
+    r.kept = given.kept;
     if (r.grads != Py_None && !PyDict_Check(r.grads)) {
         PyErr_SetString(PyExc_TypeError, "gradients by row are a dict, or None");
         return NULL;
@@ -530,14 +557,15 @@ PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *args) {
     if (!r.held || !r.counter || !r.seen) PyErr_NoMemory();
     bool ready =
         r.held && r.counter && r.seen && intern(&r) == 0 &&
-        (r.exchange = cb_py_exchange_of(exchange)) &&
-        (r.params = cb_py_items(params, self->n_rows, "parameters")) &&
-        (r.states = cb_py_items(states, self->n_rows, "states")) &&
-        (r.keys =
-             cb_py_items(keys, self->n_state + cb_py_table_has_rest(self), "names of states")) &&
-        (r.number_keys = cb_py_items(number_keys, self->n_number, "names of numbers")) &&
+        (r.exchange = cb_py_exchange_of(given.exchange)) &&
+        (r.params = cb_py_items(given.params, self->n_rows, "parameters")) &&
+        (r.states = cb_py_items(given.states, self->n_rows, "states")) &&
+        (r.keys = cb_py_items(given.keys, self->n_state + cb_py_table_has_rest(self),
+                              "names of states")) &&
+        (r.number_keys = cb_py_items(given.number_keys, self->n_number, "names of numbers")) &&
         check_dicts(self, &r) == 0 &&
-        cb_py_optimizer_parse(self->optimizer, groups, group_of, self->n_rows, &numbers) == 0;
+        cb_py_optimizer_parse(self->optimizer, given.groups, given.group_of, self->n_rows,
+                              &numbers) == 0;
     if (ready) r.unfit = PyList_New(0);
     if (r.unfit && step_reading(self, &numbers, &r) < 0) Py_CLEAR(r.unfit);
     cb_py_optimizer_drop(&numbers);

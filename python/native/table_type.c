@@ -301,22 +301,36 @@ static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, 
     Py_RETURN_NONE;
 }
 
-static PyObject *table_step(cb_py_table *self, PyObject *args) {
-    PyObject *params, *grads, *states, *group_of, *groups, *t, *missed, *kept, *rest = Py_None;
+/* What a step is called with, by name. */
+typedef struct step_fields {
+    PyObject *params, *grads, *states, *group_of, *groups, *t, *missed, *numbers, *rest;
+} step_fields;
+
+static const cb_py_field in_step[] = {
+    CB_PY_FIELD(step_fields, params), CB_PY_FIELD(step_fields, grads),
+    CB_PY_FIELD(step_fields, states), CB_PY_FIELD(step_fields, group_of),
+    CB_PY_FIELD(step_fields, groups), CB_PY_FIELD(step_fields, t),
+    CB_PY_FIELD(step_fields, missed), CB_PY_FIELD(step_fields, numbers),
+    CB_PY_FIELD(step_fields, rest),
+};
+
+static PyObject *table_step(cb_py_table *self, PyObject *const *values, Py_ssize_t n,
+                            PyObject *names) {
+    step_fields given = {.rest = Py_None};
+    const cb_py_call as_called = {values, n, names};
     PyObject *result = NULL;
     cb_py_optimizer numbers = {0};
     columns x;
-    if (!PyArg_ParseTuple(args, "OOOOOOOO|O:step", &params, &grads, &states, &group_of, &groups, &t,
-                          &missed, &kept, &rest)) {
+    if (cb_py_read_fields("step", as_called, in_step, sizeof in_step / sizeof *in_step, &given) < 0)
         return NULL;
-    }
     if (cb_py_table_enter(self) < 0) return NULL;
-    int64_t *taken = parse_i64(t, "t", 1);
-    int64_t *late = taken ? parse_i64(missed, "missed", self->n_rows) : NULL;
+    int64_t *taken = parse_i64(given.t, "t", 1);
+    int64_t *late = taken ? parse_i64(given.missed, "missed", self->n_rows) : NULL;
     if (late &&
-        cb_py_optimizer_parse(self->optimizer, groups, group_of, self->n_rows, &numbers) == 0 &&
-        cb_py_optimizer_numbers(kept, self->n_rows, &numbers) == 0 &&
-        read_columns(self, params, grads, states, rest, &x) == 0)
+        cb_py_optimizer_parse(self->optimizer, given.groups, given.group_of, self->n_rows,
+                              &numbers) == 0 &&
+        cb_py_optimizer_numbers(given.numbers, self->n_rows, &numbers) == 0 &&
+        read_columns(self, given.params, given.grads, given.states, given.rest, &x) == 0)
         result = step_arrays(self, &numbers, &x, taken, late);
     cb_py_optimizer_drop(&numbers);
     cb_py_table_leave(self);
@@ -324,16 +338,18 @@ static PyObject *table_step(cb_py_table *self, PyObject *args) {
 }
 
 static PyMethodDef table_methods[] = {
-    {"step", (PyCFunction)table_step, METH_VARARGS,
-     "step(params, grads, states, group_of, groups, t, missed, numbers, rest=None, /): one step of "
-     "the rows "
-     "that have a gradient; t and missed, arrays of i64, and numbers, of f64, count with it"},
-    {"step_tensors", (PyCFunction)cb_py_table_step_tensors, METH_VARARGS,
-     "step_tensors(exchange, kinds, params, states, keys, count_key, number_keys, grads, group_of, "
-     "groups, kept, /) -> ([(row, column, why), ...], rows without gradient); see _native.pyi"},
-    {"ask", (PyCFunction)cb_py_table_ask, METH_VARARGS,
-     "ask(grad_factor, max_norm, average_keep, skips, zeroes, averages, copies, /): what steps do "
-     "beside the update from now on; ask(): nothing"},
+    {"step", (PyCFunction)(void (*)(void))table_step, METH_FASTCALL | METH_KEYWORDS,
+     "step(*, params, grads, states, group_of, groups, t, missed, numbers, rest=None): one step of "
+     "the rows that have a gradient; t and missed, arrays of i64, and numbers, of f64, count with "
+     "it"},
+    {"step_tensors", (PyCFunction)(void (*)(void))cb_py_table_step_tensors,
+     METH_FASTCALL | METH_KEYWORDS,
+     "step_tensors(*, exchange, kinds, params, states, keys, count_key, number_keys, grads, "
+     "group_of, groups, kept) -> ([(row, column, why), ...], rows without gradient); see "
+     "_native.pyi"},
+    {"ask", (PyCFunction)cb_py_table_ask, METH_O,
+     "ask(asked, /): what steps do beside the update from now on: an object with the fields "
+     "grad_factor, max_norm, average_keep, skips, zeroes, averages and copies; None: nothing"},
     {"outcome", (PyCFunction)cb_py_table_outcome, METH_NOARGS,
      "outcome() -> (norm of all gradients or -1, whether the step was skipped)"},
     {NULL, NULL, 0, NULL},

@@ -16,6 +16,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    NamedTuple,
     Self,
     TypedDict,
     TypeVar,
@@ -29,10 +30,13 @@ from ..device_arrays import handle
 from ..integers import index
 from ..policies import Policy, PolicyFunction, resolve
 from ..run.executable import (
+    CompileOptions,
+    Draws,
     Executable,
     Groups,
     Planned,
     Stats,
+    Update,
     check_random_step,
     check_seed,
     code_text,
@@ -43,7 +47,6 @@ from .tracing import Call, Signature, Traced, leaves_of
 if TYPE_CHECKING:
     from ..devices import Device
     from ..optim import Optimizer, Outcome
-    from ..optim.extras import Beside
     from ..planner.plan import Plan
     from ..run.profiling import StepProfile
 
@@ -105,6 +108,18 @@ def argnums_of(argnums: ArgNums) -> tuple[int, ...]:
         ) from None
 
 
+class StepOptions(NamedTuple):
+    """What a step computes; see :func:`cutback.compile`."""
+
+    argnums: ArgNums
+    has_aux: bool
+    returns: str
+    """``"value"``, ``"gradients"`` or ``"both"``."""
+    policy: Policy | None
+    optimizer: Optimizer | None
+    seed: int
+
+
 class _Specialisation(Signature):
     """The function compiled for one set of shapes, dtypes and constants."""
 
@@ -128,9 +143,9 @@ class _Specialisation(Signature):
         self.run = Executable(
             self.traced.graph,
             self.traced.wrt_positions,
-            keep_gradients=updates,
-            static_bytes=self.static_bytes,
-            **step._options,
+            **step._options._replace(
+                keep_gradients=updates, static_bytes=self.static_bytes
+            )._asdict(),
         )
         super().__init__(call, self.traced.names)
 
@@ -242,22 +257,14 @@ class Step(Generic[Result]):
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        argnums: ArgNums,
-        has_aux: bool,
-        returns: str,
-        policy: Policy | None,
-        optimizer: Optimizer | None,
-        seed: int,
-        **options: Any,
+        self, function: Callable[..., Any], wanted: StepOptions, options: CompileOptions
     ) -> None:
+        argnums, has_aux, returns, policy, optimizer, seed = wanted
         if not callable(function):
             raise TypeError(f"expected a function, got {function!r}")
         # Mistakes show here, not at the first call.
-        searched = budgets.parse(options["budget"], options["measure"]) is not None
-        budgets.parse_preset(options["preset"], options["measure"] if searched else None)
+        searched = budgets.parse(options.budget, options.measure) is not None
+        budgets.parse_preset(options.preset, options.measure if searched else None)
         if not isinstance(has_aux, bool):
             raise TypeError(f"has_aux={budgets.short(has_aux)} is neither True nor False")
         if argnums is not None and not isinstance(argnums, (tuple, list, range)):
@@ -278,6 +285,7 @@ class Step(Generic[Result]):
         self.returns = returns  # "value", "gradients" or "both"
         self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
         self._options = options
+        self._alone: Update | None = None  # the update of a call without extras
         self._known: dict[Any, _Specialisation] = {}
         self._recent: list[_Specialisation] = []  # the latest first
         self._lock = threading.RLock()
@@ -357,16 +365,14 @@ class Step(Generic[Result]):
             number = self.rng_step if rng_step is None else check_random_step(rng_step)
             single = isinstance(self.argnums, int)
             try:
-                beside = None if extras is None else self._beside(extras, spec, single)
                 results, gradients = spec.run.run(
                     call.given,
-                    self.seed,
-                    number,
+                    Draws(self.seed, number, self._draws),
                     None if out is None else spec.gradient_leaves(out, single),
-                    self.optimizer,
-                    self._draws,
                     call.stream,
-                    beside,
+                    None
+                    if self.optimizer is None and extras is None
+                    else self._update(extras, spec, single),
                 )
             except (ValueError, TypeError) as error:
                 place(error)
@@ -387,12 +393,19 @@ class Step(Generic[Result]):
             return (nested, value[1]) if self.has_aux else nested
         return value, nested
 
-    def _beside(self, extras: Any, spec: _Specialisation, single: bool) -> Beside | None:
+    def _update(self, extras: Any, spec: _Specialisation, single: bool) -> Update | None:
+        if self.optimizer is None:
+            if extras is not None:
+                raise ValueError("extras= are done beside an optimizer's update, and there is none")
+            return None
+        if extras is None:
+            if self._alone is None or self._alone.optimizer is not self.optimizer:
+                self._alone = Update(self.optimizer)
+            return self._alone
         from ..optim.extras import Beside  # few steps do something beside their update
 
-        if self.optimizer is None:
-            raise ValueError("extras= are done beside an optimizer's update, and there is none")
-        return Beside.of(type(self.optimizer).__name__, extras, spec.beside(single))
+        beside = Beside.of(type(self.optimizer).__name__, extras, spec.beside(single))
+        return Update(self.optimizer, beside)
 
     @property
     def outcome(self) -> Outcome:
@@ -509,18 +522,17 @@ class Step(Generic[Result]):
         spec = self._compiled
         if backend is None or backend == spec.run.backend:
             return spec.run.text("code")
-        if self._options.get("plan") is not None:
+        if self._options.plan is not None:
             raise NotImplementedError(
                 f"code: the given plan= is for {spec.run.backend!r}; compile without it to see "
                 f"what {backend!r} would run"
             )
-        return code_text(
-            spec.traced.graph,
-            spec.traced.wrt_positions,
+        options = self._options._replace(
+            backend=backend,
             keep_gradients=spec.run.keeps_gradients,
             static_bytes=spec.static_bytes,
-            **{**self._options, "backend": backend},
         )
+        return code_text(spec.traced.graph, spec.traced.wrt_positions, options)
 
     @property
     def stats(self) -> Stats | None:

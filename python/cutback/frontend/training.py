@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from ..policies import Policy, resolve
-from .step import ArgNums, Loss, OnlyGradients, Options, Step, WithGradients, argnums_of
+from ..run.executable import CompileOptions
+from .step import (
+    ArgNums,
+    Loss,
+    OnlyGradients,
+    Options,
+    Step,
+    StepOptions,
+    WithGradients,
+    argnums_of,
+)
 from .tracing import Call, Traced
 
 if TYPE_CHECKING:
@@ -120,19 +130,8 @@ def compile(
     returns = "value" if optimizer is not None or argnums is None else "both"
     return Step(
         loss,
-        argnums=argnums,
-        has_aux=has_aux,
-        returns=returns,
-        policy=policy,
-        optimizer=optimizer,
-        seed=seed,
-        budget=budget,
-        measure=measure,
-        preset=preset,
-        backend=backend,
-        device=device,
-        plan=plan,
-        groups=groups,
+        StepOptions(argnums, has_aux, returns, policy, optimizer, seed),
+        CompileOptions(budget, measure, preset, backend, device, plan, groups),
     )
 
 

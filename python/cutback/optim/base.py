@@ -260,21 +260,19 @@ class Optimizer(_InTheCore):
             RuntimeError: it is stepping already, in another thread or further up the stack, or so
                 is another optimizer with a parameter or state of this one. Nothing is written.
         """
-        return self._busy.hold(
-            self._step, params, grads, averages, copies, grad_scale, max_norm, average_decay,
-            zero_grads,
+        extras = Extras.checked(
+            type(self).__name__, grad_scale, max_norm, average_decay, zero_grads,
+            averages is not None or copies is not None,
         )  # fmt: skip
+        return self._busy.hold(self._step, params, grads, extras, averages, copies)
 
     def _step(
         self,
         params: Any,
         grads: Any,
+        extras: Extras,
         averages: Any,
         copies: Any,
-        grad_scale: Any,
-        max_norm: Any,
-        average_decay: Any,
-        zero_grads: Any,
     ) -> Outcome:
         """As :meth:`step`, by the one who may."""
         leaves, structure = tree.flatten(params)
@@ -287,31 +285,27 @@ class Optimizer(_InTheCore):
             native = _native.OptimizerTable(self.native, tuple(names), *self._halves)
             table = _Table(structure, names, native)
         state, rows = self._take_up(table, leaves)
-        arrays = averages is not None or copies is not None
-        extras = Extras.checked(
-            type(self).__name__, grad_scale, max_norm, average_decay, zero_grads, arrays
-        )
         if extras.any:
             beside = [
                 None if x is None else tree.beside(structure, x, name)
                 for x, name in ((averages, "averages"), (copies, "copies"))
             ]
-            zeroed = given if zero_grads else None
+            zeroed = given if extras.zero_grads else None
             check_arrays(table.names, leaves, beside[0], beside[1], zeroed)
-            table.native.ask(*extras.arguments(beside[0], beside[1], len(leaves)))
+            table.native.ask(extras.arguments(beside[0], beside[1], len(leaves)))
         elif self._asked:
-            table.native.ask()
+            table.native.ask(None)
         self._table, self._asked = table, extras.any
         table.native.step(
-            tuple(leaves),
-            tuple(given),
-            tuple([state.arrays[name] for name in self._state_names()]),
-            state.group_of,
-            rows,
-            state.counter,
-            state.missed,
-            state.numbers,
-            state.arrays[self._rest] if self._rest else None,
+            params=tuple(leaves),
+            grads=tuple(given),
+            states=tuple([state.arrays[name] for name in self._state_names()]),
+            group_of=state.group_of,
+            groups=rows,
+            t=state.counter,
+            missed=state.missed,
+            numbers=state.numbers,
+            rest=state.arrays[self._rest] if self._rest else None,
         )
         return outcome(table.native.outcome()) if extras.any else Outcome(None, False)
 

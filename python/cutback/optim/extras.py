@@ -21,6 +21,23 @@ class Outcome(NamedTuple):
     """Whether a gradient was not finite, so that nothing was stepped."""
 
 
+class Asked(NamedTuple):
+    """What a step does beside its update, as the core reads it, by the names of these fields."""
+
+    grad_factor: float
+    """Gradients are multiplied by it."""
+    max_norm: float
+    """The norm that gradients are shortened to; 0: they are not."""
+    average_keep: float
+    skips: bool
+    """Step nothing if a gradient is not finite."""
+    zeroes: bool
+    """Gradients are zeros afterwards."""
+    averages: tuple[Any, ...]
+    """An array for each parameter, or None; so are ``copies``."""
+    copies: tuple[Any, ...]
+
+
 class Extras(NamedTuple):
     """The numbers of a step's extras; see :meth:`Optimizer.step`."""
 
@@ -71,11 +88,11 @@ class Extras(NamedTuple):
         copies: Sequence[Any] | None,
         n: int,
         scale: float = 1.0,
-    ) -> tuple[Any, ...]:
+    ) -> Asked:
         """As the core takes them, for so many parameters. Gradients are divided by ``scale``,
         too."""
         none = (None,) * n
-        return (
+        return Asked(
             1 / (scale * (self.grad_scale or 1.0)),
             self.max_norm or 0.0,
             self.average_decay,
@@ -118,7 +135,7 @@ class Beside(NamedTuple):
         )  # fmt: skip
         return cls(extras, *rows) if extras.any else None
 
-    def arguments(self, names: Sequence[str], params: Sequence[Any]) -> tuple[Any, ...]:
+    def arguments(self, names: Sequence[str], params: Sequence[Any]) -> Asked:
         """As the core takes them.
 
         Raises:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .. import _native
     from ..devices import Device
     from ..optim import Optimizer
-    from ..optim.extras import Beside
+    from ..optim.extras import Asked, Beside
     from ..optim.numbers import Row
     from ..optim.state import State
     from ..planner.plan import Plan
@@ -97,55 +97,43 @@ def _check_plan(plan: Any) -> None:
         raise TypeError(f"plan={budgets.short(plan)} is neither a cutback.Plan nor its JSON")
 
 
-def _native_options(
-    budget: int | float | str | None,
-    measure: str,
-    preset: str | None,
-    backend: str,
-    device: Device | None,
-    plan: Plan | str | None,
-    groups: Groups,
-    keep_gradients: bool,
-    static_bytes: int,
-) -> dict[str, Any]:
-    """Options of a compiled step as the core takes them."""
-    _check_plan(plan)
-    bound = budgets.parse(budget, measure)
-    return {
-        "preset": budgets.parse_preset(preset, measure if bound else None),
-        "budget": bound,
-        "backend": backend,
-        "device": _row(device),
-        "plan_json": plan if plan is None or isinstance(plan, str) else plan.to_json(),
-        "groups": _groups_text(groups),
-        "keep_gradients": keep_gradients,
-        "static_bytes": integer("static_bytes", static_bytes, 0, 2**63 - 1),
-    }
+class CompileOptions(NamedTuple):
+    """How a graph is compiled; see :class:`Executable`."""
+
+    budget: int | float | str | None = None
+    measure: str = "arena"
+    preset: str | None = None
+    backend: str = "cpu"
+    device: Device | None = None
+    plan: Plan | str | None = None
+    groups: Groups = None
+    keep_gradients: bool = False
+    static_bytes: int = 0
+
+    def native(self) -> dict[str, Any]:
+        """As the core takes them."""
+        _check_plan(self.plan)
+        bound = budgets.parse(self.budget, self.measure)
+        plan = self.plan
+        return {
+            "preset": budgets.parse_preset(self.preset, self.measure if bound else None),
+            "budget": bound,
+            "backend": self.backend,
+            "device": _row(self.device),
+            "plan_json": plan if plan is None or isinstance(plan, str) else plan.to_json(),
+            "groups": _groups_text(self.groups),
+            "keep_gradients": self.keep_gradients,
+            "static_bytes": integer("static_bytes", self.static_bytes, 0, 2**63 - 1),
+        }
 
 
-def code_text(
-    graph: Graph,
-    wrt: Sequence[int],
-    *,
-    budget: int | float | str | None = None,
-    measure: str = "arena",
-    preset: str | None = None,
-    backend: str = "cpu",
-    device: Device | None = None,
-    plan: Plan | str | None = None,
-    groups: Groups = None,
-    keep_gradients: bool = False,
-    static_bytes: int = 0,
-) -> str:
+def code_text(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> str:
     """What each kernel of the graph becomes on a backend, which need not be there: CUDA C for
-    ``"cuda"``, the executor's records for ``"cpu"``. Arguments are those of :class:`Executable`."""
-    budgets.choice("backend", backend, backends())
-    if isinstance(device, str) and device.startswith("cuda"):
-        device = None  # its row of the cost model is known where it is
-    options = _native_options(
-        budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes
-    )
-    return graph._native.compile_text("code", wrt, **options)
+    ``"cuda"``, the executor's records for ``"cpu"``."""
+    budgets.choice("backend", options.backend, backends())
+    if isinstance(options.device, str) and options.device.startswith("cuda"):
+        options = options._replace(device=None)  # its row of the cost model is known where it is
+    return graph._native.compile_text("code", wrt, **options.native())
 
 
 class Planned(NamedTuple):
@@ -218,6 +206,22 @@ def draws_of(seed: int, rng_step: int) -> tuple[int, int]:
     return check_seed(seed) & (2**64 - 1), check_random_step(rng_step) & (2**32 - 1)
 
 
+class Draws(NamedTuple):
+    """Which random numbers a step draws."""
+
+    seed: int
+    rng_step: int
+    counter: np.ndarray[Any, Any] | None = None
+    """An array of one i64 that becomes ``rng_step + 1`` with the step; None: nobody counts."""
+
+
+class Update(NamedTuple):
+    """What a step does to its parameters."""
+
+    optimizer: Optimizer
+    beside: Beside | None = None
+
+
 class Executable:
     """A graph compiled for a budget; made by :meth:`cutback.Graph.compile`.
 
@@ -267,10 +271,10 @@ class Executable:
     ) -> None:
         budgets.choice("backend", backend, backends())
         backend, device = _on_gpu(backend, device)
-        options = _native_options(
+        options = CompileOptions(
             budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes
         )
-        self.native = graph._native.compile(wrt, **options, dump=_dump_function())
+        self.native = graph._native.compile(wrt, **options.native(), dump=_dump_function())
         self.backend = backend
         self.keeps_gradients = keep_gradients
         self.groups = groups if isinstance(groups, Mapping) else None  # as the caller lists them
@@ -365,58 +369,61 @@ class Executable:
     def run(
         self,
         arrays: Sequence[Any],
-        seed: int,
-        rng_step: int,
+        draws: Draws,
         out: Sequence[Any] | None = None,
-        optimizer: Optimizer | None = None,
-        count: np.ndarray[Any, Any] | None = None,
         stream: int | None = None,
-        beside: Beside | None = None,
+        update: Update | None = None,
     ) -> tuple[list[Any], list[Any]]:
-        """One step on checked arguments: (results, gradients). With an optimizer the arguments at
-        ``wrt`` are updated in place, and there are no gradients. ``count``, an array of one i64,
-        becomes ``rng_step + 1`` together with all else that a step updates: nothing of it, or all,
-        whatever ends the call. Where an argument lies on a GPU, results do, too; with ``stream``
+        """One step on checked arguments: (results, gradients). With an update the arguments at
+        ``wrt`` are updated in place, and there are no gradients. ``draws.counter`` becomes
+        ``draws.rng_step + 1`` together with all else that a step updates: nothing of it, or all,
+        whatever ends the call. Where an argument is on a GPU, results are, too; with ``stream``
         the call does not wait for them."""
         inputs = self.inputs(arrays)
         there = on_device(inputs)
         first = there.find(1)
         device = None if first < 0 else inputs[first].device
         outputs = self.outputs(out, device, stream)
-        draws = draws_of(seed, rng_step)
-        counted = (None, 0, stream) if count is None else (count, rng_step + 1, stream)
-        if optimizer is None:
-            measured = self.native.run(inputs, outputs, *draws, *counted)
+        if update is None:
+            seed, random_step = draws_of(draws.seed, draws.rng_step)
+            measured = self.native.run(
+                inputs=inputs, outputs=outputs, seed=seed, random_step=random_step,
+                count=draws.counter, next=draws.rng_step + 1, stream=stream,
+            )  # fmt: skip
         else:
-            given = optimizer, inputs, there, outputs, draws, counted, beside
-            measured, self.found = optimizer.stepping().hold(self._train, *given)
+            hold = update.optimizer.stepping().hold
+            measured, self.found = hold(self._train, update, inputs, outputs, there, draws, stream)
         self.stats = Stats(*measured)
         return self.split(outputs)
 
     def _train(
         self,
-        optimizer: Optimizer,
+        update: Update,
         inputs: Sequence[Any],
-        there: bytes,
         outputs: Sequence[Any],
-        draws: tuple[int, int],
-        counted: tuple[Any, ...],
-        beside: Beside | None,
-    ) -> Any:
+        there: bytes,
+        draws: Draws,
+        stream: int | None,
+    ) -> tuple[tuple[int, int, float], tuple[float, bool]]:
         """A run and its update, with the optimizer held: what was measured, and the outcome."""
+        optimizer, beside = update
+        seed, random_step = draws_of(draws.seed, draws.rng_step)
         state, rows = self._prepare(optimizer, inputs, there)
         return self.native.train(
-            inputs,
-            outputs,
-            *draws,
-            optimizer.native,
-            list(state.arrays.values()),
-            state.group_of,
-            rows,
-            state.counter,
-            state.numbers,
-            () if beside is None else self._arguments_beside(beside, inputs),
-            *counted,
+            inputs=inputs,
+            outputs=outputs,
+            seed=seed,
+            random_step=random_step,
+            count=draws.counter,
+            next=draws.rng_step + 1,
+            stream=stream,
+            optimizer=optimizer.native,
+            states=list(state.arrays.values()),
+            group_of=state.group_of,
+            groups=rows,
+            t=state.counter,
+            numbers=state.numbers,
+            extras=None if beside is None else self._arguments_beside(beside, inputs),
         )
 
     def _prepare(self, optimizer: Optimizer, inputs: Sequence[Any], there: bytes) -> Prepared:
@@ -433,7 +440,7 @@ class Executable:
         self._prepared = optimizer, found[0], there
         return found
 
-    def _arguments_beside(self, beside: Beside, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def _arguments_beside(self, beside: Beside, inputs: Sequence[Any]) -> Asked:
         return beside.arguments(self._wrt_names, [inputs[i] for i in self._wrt])
 
     def count_call(self, seconds: float) -> None:
@@ -479,7 +486,7 @@ class Executable:
         try:
             place_on = handle(stream)
             checked = [as_array(value, name, place_on)[0] for value, name in named]
-            found = self.run(checked, seed, rng_step, out, stream=place_on)
+            found = self.run(checked, Draws(seed, rng_step), out, place_on)
             self.count_call(time.perf_counter() - begin)
             return found
         except (ValueError, TypeError) as error:

@@ -50,6 +50,15 @@ def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> np.ndarray[Any, 
     return array
 
 
+class Numbers(NamedTuple):
+    """The numbers among the arguments of a step, as they were given."""
+
+    grad_scale: float | Tensor | None
+    max_norm: float | None
+    average_decay: float
+    zero_grads: bool
+
+
 class Beside(NamedTuple):
     """The arguments of a step."""
 
@@ -61,19 +70,17 @@ class Beside(NamedTuple):
     def of(
         cls,
         owner: str,
-        grad_scale: Any,
-        max_norm: Any,
+        numbers: Numbers,
         averages: Iterable[Tensor | None] | None,
-        average_decay: Any,
         copies: Iterable[Tensor | None] | None,
-        zero_grads: Any,
     ) -> Beside:
         """The arguments of ``step``, checked as far as they are known without parameters.
 
         Raises:
             TypeError, ValueError: a number is none, or outside its range.
         """
-        usual = grad_scale is max_norm is averages is copies is None
+        grad_scale, max_norm, average_decay, zero_grads = numbers
+        usual = grad_scale is None and max_norm is None and averages is None and copies is None
         if usual and average_decay == DECAY and zero_grads is False:
             return _NOTHING  # checks take as long as the rest of a small step
         rows = [None if row is None else list(row) for row in (averages, copies)]
@@ -107,7 +114,7 @@ class Beside(NamedTuple):
             arrays.append([_flat(p, x, what, name)
                            for p, x, name in zip(params, beside, names, strict=True)])  # fmt: skip
         averages, copies = arrays
-        table.ask(*self.extras.arguments(averages, copies, len(params), scale))
+        table.ask(self.extras.arguments(averages, copies, len(params), scale))
 
     def written(self) -> list[Tensor]:
         """Averages and copies."""

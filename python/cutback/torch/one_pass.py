@@ -17,7 +17,7 @@ from ..integers import integer
 from ..optim.base import Half
 from ..optim.extras import Outcome, outcome
 from . import states as loading
-from .beside import DECAY, Beside
+from .beside import DECAY, Beside, Numbers
 from .fallback import accepted_by_torch, whole_or_not
 from .states import by_name, check_numbers, lacks_memory, laid_out_like, names_of, rows_of
 
@@ -319,9 +319,8 @@ class OnePass(torch.optim.Optimizer):
         loss = None
         if closure is not None:
             loss = _keeping_grad_mode(torch.enable_grad()(closure))
-        beside = Beside.of(
-            type(self).__name__, grad_scale, max_norm, averages, average_decay, copies, zero_grads
-        )
+        numbers = Numbers(grad_scale, max_norm, average_decay, zero_grads)
+        beside = Beside.of(type(self).__name__, numbers, averages, copies)
         found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         if found_inf is not None and float(found_inf):
             self.outcome = Outcome(None, True)
@@ -389,7 +388,7 @@ class OnePass(torch.optim.Optimizer):
             beside.tell(known.table, known.params, names, scale)
             self._told = known.table
         elif self._told is known.table:
-            known.table.ask()
+            known.table.ask(None)
             self._told = None
 
     def _step_here(self, beside: Beside, scale: float) -> None:
@@ -406,8 +405,9 @@ class OnePass(torch.optim.Optimizer):
         try:
             for _ in range(2):
                 unfit, waiting = known.table.step_tensors(
-                    exchange, _PLAIN, known.params, states, self._all_keys(), "step", self._kept,
-                    grads or None, known.group_of, numbers, kept,
+                    exchange=exchange, kinds=_PLAIN, params=known.params, states=states,
+                    keys=self._all_keys(), count_key="step", number_keys=self._kept,
+                    grads=grads or None, group_of=known.group_of, groups=numbers, kept=kept,
                 )  # fmt: skip
                 if not unfit:
                     break

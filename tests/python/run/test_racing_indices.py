@@ -136,7 +136,7 @@ def test_a_wild_index_leaves_the_output_alone(name, backend):
     index = good.copy()
     index.flat[-1] = WILD
     with pytest.raises(ValueError, match=str(WILD)):
-        run.native.run(run.inputs([table, index]), outputs, 0, 0)
+        run.native.run(inputs=run.inputs([table, index]), outputs=outputs, seed=0, random_step=0)
     for array in outputs:
         assert (array == 7).all()
 
