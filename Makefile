@@ -34,6 +34,7 @@ test: check test-c test-python test-far test-torch test-sanitize test-notebooks
 
 check:
 	$(PYTHON) tools/check_layers.py
+	$(PYTHON) tools/check_parameters.py
 	$(PYTHON) tools/loc.py
 	$(PYTHON) tools/gen_docs.py --check
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -23,7 +22,7 @@ from ..graph.graphs import (
     eliminate_dead_code,
     location,
 )
-from ..graph.importer import Imported, import_joint
+from ..graph.importer import Import, Imported, import_joint
 from ..graph.leaves import IsLeaf
 from .wishes import Policy, chooser, of_tags
 
@@ -139,14 +138,11 @@ def prepare(
         word = chosen(node) if chosen is not None else None
         return word if word is not None else of_tags(node)
 
-    read = functools.partial(
-        import_joint, gm, num_fwd_outputs, static_inputs=tuple(static_inputs), policy=wish,
-        merged=merged, emitted=how.emitted, same_kernels=how.same_kernels, is_leaf=how.is_leaf,
-    )  # fmt: skip
+    known = Import(tuple(static_inputs), wish, merged, how.emitted, how.same_kernels, how.is_leaf)
     cloned: set[fx.Node] = set()
     while True:
         try:
-            return read()
+            return import_joint(gm, num_fwd_outputs, known)
         except OverwrittenReadError as error:
             if not how.emitted or error.node in cloned:
                 raise

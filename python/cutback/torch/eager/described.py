@@ -5,39 +5,35 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 ONCE = {"random_stateful", "unknown", "effect", "mutates", "placeholder"}
 """Flags of ops that never run again."""
 
 
+@dataclass
 class Described:
     """A problem, and how it maps to the region."""
 
-    def __init__(
-        self,
-        text: str,
-        ops: list[dict[str, Any]],
-        values: list[int],
-        keys: dict[tuple[int, int], int],
-        funcs: list[Any],
-        slots_of: dict[int, list[int]],
-        slots: list[int],
-        made: list[tuple[int, Any, Any]],
-    ) -> None:
-        self.text = text
-        self.ops = ops
-        self.values = values  # storage of each
-        self.keys = keys  # (number of the node, result) -> value
-        self.funcs = funcs  # of each node
-        self.slots_of = slots_of  # backward op -> slots it reads
-        self.slots = slots  # value of each
-        self._made = made
+    text: str
+    ops: list[dict[str, Any]]
+    values: list[int]
+    """The storage of each value."""
+    keys: dict[tuple[int, int], int]
+    """(number of the node, result) -> value."""
+    funcs: list[Any]
+    """The function of each node."""
+    slots_of: dict[int, list[int]]
+    """Backward op -> slots that it reads."""
+    slots: list[int]
+    """The value of each slot."""
+    made: list[tuple[int, Any, Any]]
 
     def keeps(self) -> bool:
         """Has the program kept what the region made? To be asked when its results are gone. Then
         it has filled a cache, or made its parameters, and may do something else the next time."""
-        return any(storage() is not None for _, storage, _ in self._made)
+        return any(storage() is not None for _, storage, _ in self.made)
 
     def all_again(self) -> tuple[str, set[int]]:
         """The problem of this region when it saves nothing that can run again, and which values

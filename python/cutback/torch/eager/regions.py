@@ -135,22 +135,32 @@ def checkpoint(
             return fn(*args, **kwargs)
         finally:
             around.policies.pop()
-    return _outermost(fn, args, kwargs, budget, plan, policy, offload)
+    if budget is not None or plan is not None:
+        return _outermost_planned(fn, args, kwargs, budget, plan)
+    return _outermost(fn, args, kwargs, policy, offload)
+
+
+def _outermost_planned(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], budget: Any, plan: Any
+) -> Any:
+    """A region that is in no other, under a budget or plan; its arguments are checked."""
+    if disables_hooks():
+        check_wish(budget, plan)
+        warn_of_hooks(stacklevel=3)
+        return fn(*args, **kwargs)
+    if not is_unplanned(fn, args, kwargs, budget, plan):
+        return run_planned(fn, args, kwargs, budget, plan)
+    return _outermost(fn, args, kwargs, None, False)
 
 
 def _outermost(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-    budget: Any, plan: Any, policy: Any, offload: bool,
+    policy: Any, offload: bool,
 ) -> Any:  # fmt: skip
-    """A region that is in no other, its arguments checked."""
-    wished = budget is not None or plan is not None
+    """A region that is in no other, without a budget; its arguments are checked."""
     if disables_hooks():
-        if wished:
-            check_wish(budget, plan)
         warn_of_hooks(stacklevel=3)
         return fn(*args, **kwargs)
-    if wished and not is_unplanned(fn, args, kwargs, budget, plan):
-        return run_planned(fn, args, kwargs, budget, plan)
     region = Region(policy, offload)
     with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack), region:
         return fn(*args, **kwargs)

@@ -83,11 +83,9 @@ def by_arithmetic(law: str, out: torch.Tensor, seed: int, stream: int, p: float 
 
 
 def _fill(
-    law: str, seed: torch.Tensor, stream: int, size: Sequence[int], dtype: torch.dtype,
-    device: torch.device, p: float = 0.0,
-) -> torch.Tensor:  # fmt: skip
-    out = torch.empty(size, dtype=dtype, device=device)
-    if device.type == "cpu":
+    out: torch.Tensor, law: str, seed: torch.Tensor, stream: int, p: float = 0.0
+) -> torch.Tensor:
+    if out.device.type == "cpu":
         _native.draw(out.view(-1).numpy(), law, int(seed), stream, p)
     else:
         by_arithmetic(law, out, int(seed), stream, p)
@@ -97,7 +95,8 @@ def _fill(
 def _keep_mask(
     seed: torch.Tensor, stream: int, size: Sequence[int], p: float, device: torch.device
 ) -> torch.Tensor:
-    return _fill("keep", seed, stream, size, torch.bool, device, p)
+    out = torch.empty(size, dtype=torch.bool, device=device)
+    return _fill(out, "keep", seed, stream, p)
 
 
 def _of_law(law: str) -> Callable[..., torch.Tensor]:
@@ -105,7 +104,7 @@ def _of_law(law: str) -> Callable[..., torch.Tensor]:
         seed: torch.Tensor, stream: int, size: Sequence[int], dtype: torch.dtype,
         device: torch.device,
     ) -> torch.Tensor:  # fmt: skip
-        return _fill(law, seed, stream, size, dtype, device)
+        return _fill(torch.empty(size, dtype=dtype, device=device), law, seed, stream)
 
     return draw
 

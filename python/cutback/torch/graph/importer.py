@@ -26,6 +26,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -290,43 +291,45 @@ def _flops(node: fx.Node, formula: ops.Formula) -> float:
         return 0.0  # a formula for other arguments: the op counts by its traffic
 
 
-def import_joint(
-    gm: fx.GraphModule,
-    num_fwd_outputs: int,
-    *,
-    static_inputs: Sequence[int] = (),
-    policy: Policy | None = None,
-    merged: Sequence[OneMemory] = (),
-    emitted: bool = True,
-    same_kernels: bool = True,
-    is_leaf: leaves.IsLeaf | None = None,
-) -> Imported:
+@dataclass(frozen=True)
+class Import:
+    """What is known of a joint graph beside its nodes."""
+
+    static_inputs: Sequence[int] = ()
+    """Positions of parameters and buffers among the primals."""
+    policy: Policy | None = None
+    """Constraints on forward nodes."""
+    merged: Sequence[OneMemory] = ()
+    """Storages that are one memory (:func:`graph.duplicates.merge_duplicates`)."""
+    emitted: bool = True
+    """:mod:`graph.emitter` writes the plan's graphs: reruns may get other arguments than the first
+    run."""
+    same_kernels: bool = True
+    """Reruns give the same bits (:func:`graph.decisions.to_pin`)."""
+    is_leaf: leaves.IsLeaf | None = None
+    """Which inputs keep their gradients. None: all that have one."""
+
+
+def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imported:
     """The planner's problem of a joint graph.
 
     Args:
         gm: the graph, as ``aot_autograd`` passes it to a ``partition_fn``.
         num_fwd_outputs: how many of its outputs are the forward's.
-        static_inputs: positions of parameters and buffers among the primals.
-        policy: constraints on forward nodes.
-        merged: memory that is one (:func:`graph.duplicates.merge_duplicates`).
-        emitted: :mod:`graph.emitter` writes the plan's graphs: what it runs again may get
-            other arguments than the first time.
-        same_kernels: what runs again gives the same bits
-            (:func:`graph.decisions.to_pin`).
-        is_leaf: which inputs keep their gradients. None: all that have one.
 
     Raises:
         UnsupportedGraphError: sparse tensors, or a graph that cannot be split.
     """
-    reader = Reader(gm, num_fwd_outputs, merged)
+    reader = Reader(gm, num_fwd_outputs, known.merged)
     reader.read()
-    if emitted:
+    if known.emitted:
         reader.find_batch_norms()
     overwritten = reader.overwritten()
     forward, backward = reader.split(overwritten)
     primals = [n for n in reader.nodes if n.op == "placeholder" and not is_tangent(n)]
-    parameters = {primals[i] for i in static_inputs if i < len(primals)}
-    writer = _Writer(reader, policy, parameters, decisions.to_pin(reader, same_kernels))
+    parameters = {primals[i] for i in known.static_inputs if i < len(primals)}
+    pinned = decisions.to_pin(reader, known.same_kernels)
+    writer = _Writer(reader, known.policy, parameters, pinned)
     for node in _dropouts_together(forward, reader.masked):
         writer.add(node)
     outputs = reader.outputs
@@ -336,7 +339,7 @@ def import_joint(
     for node in _tangents_first(backward):
         writer.add(node)
     _drop_impossible_wishes(writer.ops)
-    copies = leaves.copied(outputs, reader.descs, primals, _shared(reader), is_leaf)
+    copies = leaves.copied(outputs, reader.descs, primals, _shared(reader), known.is_leaf)
     forward_outputs = _hold_forward(writer, set(overwritten))
     backward_outputs, copied = _hold_backward(writer, copies)
     document = _document(writer, start, parameters, forward_outputs, backward_outputs)

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...budgets import text as human
 from ...files import read_text, write_text
@@ -19,6 +19,15 @@ FORMAT, VERSION = "cutback.times", 1
 MOST_ROWS = 12  # of each table that print() shows
 
 
+class Measured(NamedTuple):
+    """How the figures of a profile were measured."""
+
+    link_bytes_per_s: float
+    runs: int
+    device: str
+    """Row of the device table that fits the step's tensors."""
+
+
 class Statistics:
     """The figures of a profile, from :func:`cutback.torch.profile` or a file."""
 
@@ -26,18 +35,13 @@ class Statistics:
         self,
         rows: list[Row],
         values: list[Value],
-        link_bytes_per_s: float,
-        runs: int,
-        device: str,
+        measured: Measured,
         signature: str,
         graphs: Sequence[str] = (),
     ) -> None:
         self.rows = rows
         self.values = values
-        self.link_bytes_per_s = link_bytes_per_s
-        self.runs = runs
-        self.device = device
-        """Row of the device table that fits the step's tensors."""
+        self.link_bytes_per_s, self.runs, self.device = measured
         self.signature = signature
         """Tells graphs apart: a digest of ops and storages."""
         self.graphs = list(graphs) or [signature]
@@ -271,10 +275,9 @@ def load(path: str | os.PathLike[str]) -> Statistics:
             })
             for value in document["values"]
         ]  # fmt: skip
-        return Statistics(
-            rows, values, document["link_bytes_per_s"], document["runs"], document["device"],
-            document["signature"], document.get("graphs", ()),
-        )  # fmt: skip
+        measured = Measured(document["link_bytes_per_s"], document["runs"], document["device"])
+        graphs = document.get("graphs", ())
+        return Statistics(rows, values, measured, document["signature"], graphs)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{where}: a damaged profile ({error})") from None
 

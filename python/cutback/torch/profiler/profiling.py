@@ -18,7 +18,7 @@ from ..compiler.joining import part_of
 from ..graph.emitter import emit
 from ..graph.moving import Move, Schedule, schedule_of
 from ..graph.records import MOVES, Row, Uses, Value
-from ..graph.statistics import Statistics, check_same, signature
+from ..graph.statistics import Measured, Statistics, check_same, signature
 from .capture import Captured, capture
 from .optimizer_step import OptimizerStep, measure_optimizer
 from .stepping import Life, Program, Watch, make_clock, on
@@ -33,10 +33,8 @@ class Profile(Statistics):
     can be planned, rewritten and run again. It holds the step's inputs as long as it lives."""
 
     def __init__(self, captured: Captured, figures: Statistics) -> None:
-        super().__init__(
-            figures.rows, figures.values, figures.link_bytes_per_s, figures.runs, figures.device,
-            figures.signature, figures.graphs,
-        )  # fmt: skip
+        measured = Measured(figures.link_bytes_per_s, figures.runs, figures.device)
+        super().__init__(figures.rows, figures.values, measured, figures.signature, figures.graphs)
         self.captured = captured
 
     @property
@@ -240,7 +238,7 @@ def _measure(
     captured = program.captured
     graphs = [signature(piece.graph.document) for piece in captured.pieces]
     whole = signature(captured.graph.document)
-    return Statistics(rows, values, link, runs, captured.row, whole, graphs)
+    return Statistics(rows, values, Measured(link, runs, captured.row), whole, graphs)
 
 
 def _gradients(program: Program, outputs: list[Any]) -> list[tuple[Any, torch.Tensor]]:
