@@ -26,4 +26,8 @@ typedef struct cb_py_call {
 int cb_py_read_fields(const char *method, cb_py_call call, const cb_py_field *fields, size_t n,
                       void *out);
 
+/* The same, of an array of fields. */
+#define CB_PY_READ_FIELDS(method, call, fields, out) \
+    cb_py_read_fields(method, call, fields, sizeof(fields) / sizeof *(fields), out)
+
 #endif

@@ -165,6 +165,12 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *c
                           const uint32_t *wrt, uint32_t n_wrt,
                           bool on_device); /* takes `core`, also on failure */
 
+/* ---- profile_rows.c -------------------------------------------------------------------------- */
+
+/* A row (steps, seconds, bytes) for each of `n` groups. */
+PyObject *cb_py_profile_rows(const cb_step *core, const double *seconds, const uint64_t *bytes,
+                             uint32_t n);
+
 /* ---- extras.c -------------------------------------------------------------------------------- */
 
 typedef struct cb_py_rows { /* parameters, by number */

@@ -333,7 +333,7 @@ static PyObject *step_run(cb_py_step *self, PyObject *const *values, Py_ssize_t 
     draw_count draws = {0};
     cb_run settings = {0};
     cb_py_run_arrays run = {.inputs = NULL};
-    if (cb_py_read_fields("run", as_called, fields, sizeof fields / sizeof *fields, &given) < 0 ||
+    if (CB_PY_READ_FIELDS("run", as_called, fields, &given) < 0 ||
         parse_settings(&given, &settings, &draws) < 0)
         return NULL;
     PyObject *result = take_arrays(&given, &run) == 0
@@ -341,33 +341,6 @@ static PyObject *step_run(cb_py_step *self, PyObject *const *values, Py_ssize_t 
                            : NULL;
     drop_arrays(&run);
     return result;
-}
-
-/* The steps that a group runs. */
-static PyObject *group_members(const cb_step *core, uint32_t group) {
-    uint32_t n = cb_step_group_members(core, group, NULL, 0);
-    uint32_t *step = PyMem_New(uint32_t, (size_t)n + 1);
-    PyObject *members = step ? PyTuple_New((Py_ssize_t)n) : PyErr_NoMemory();
-    if (members) (void)cb_step_group_members(core, group, step, n);
-    for (uint32_t i = 0; members && i < n; i++) {
-        PyObject *number = PyLong_FromUnsignedLong(step[i]);
-        if (!number) Py_CLEAR(members);
-        else PyTuple_SET_ITEM(members, (Py_ssize_t)i, number);
-    }
-    PyMem_Free(step);
-    return members;
-}
-
-static PyObject *profile_rows(const cb_step *core, const double *seconds, const uint64_t *bytes,
-                              uint32_t n) {
-    PyObject *rows = PyTuple_New((Py_ssize_t)n);
-    for (uint32_t g = 0; rows && g < n; g++) {
-        PyObject *row = Py_BuildValue("(NdK)", group_members(core, g), seconds[g],
-                                      (unsigned long long)bytes[g]);
-        if (!row) Py_CLEAR(rows);
-        else PyTuple_SET_ITEM(rows, (Py_ssize_t)g, row);
-    }
-    return rows;
 }
 
 /* profile(inputs, outputs, seed, random_step) -> ((steps, seconds, bytes), ...) a group */
@@ -386,7 +359,7 @@ static PyObject *step_profile(cb_py_step *self, PyObject *args) {
     cb_run settings = {
         .seed = seed, .random_step = random_step, .group_seconds = seconds, .group_bytes = bytes};
     if (run.outputs && !PyErr_Occurred()) ran = bind_and_execute(self, &run, &settings, NULL, NULL);
-    if (ran) rows = profile_rows(self->core, seconds, bytes, n);
+    if (ran) rows = cb_py_profile_rows(self->core, seconds, bytes, n);
     Py_XDECREF(ran);
     PyMem_Free(seconds);
     PyMem_Free(bytes);
@@ -458,9 +431,7 @@ static PyObject *step_train(cb_py_step *self, PyObject *const *values, Py_ssize_
     cb_run settings = {0};
     cb_py_run_arrays run = {.is_stepped = true};
     PyObject *result = NULL;
-    if (cb_py_read_fields("train", as_called, in_train, sizeof in_train / sizeof *in_train,
-                          &given) < 0)
-        return NULL;
+    if (CB_PY_READ_FIELDS("train", as_called, in_train, &given) < 0) return NULL;
     if (parse_update(self, &given, &call.opt) == 0 &&
         parse_settings(&given.run, &settings, &draws) == 0 && take_arrays(&given.run, &run) == 0 &&
         parse_states(given.states, call.opt.core, &run) == 0)
@@ -470,8 +441,7 @@ static PyObject *step_train(cb_py_step *self, PyObject *const *values, Py_ssize_
     return result;
 }
 
-/* ---- looking at a step
- * ----------------------------------------------------------------------------------- */
+/* ---- looking at a step ----------------------------------------------------------------------- */
 
 static PyObject *step_text(cb_py_step *self, PyObject *what) {
     const char *name = PyUnicode_AsUTF8(what);

@@ -536,8 +536,7 @@ PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *const *values, P
     const cb_py_call as_called = {values, n_given, names};
     cb_py_optimizer numbers = {0};
     reading r = {0};
-    if (cb_py_read_fields("step_tensors", as_called, in_step_tensors,
-                          sizeof in_step_tensors / sizeof *in_step_tensors, &given) < 0 ||
+    if (CB_PY_READ_FIELDS("step_tensors", as_called, in_step_tensors, &given) < 0 ||
         check_types(&given) < 0)
         return NULL;
     r.kinds = given.kinds;

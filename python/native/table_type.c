@@ -321,8 +321,7 @@ static PyObject *table_step(cb_py_table *self, PyObject *const *values, Py_ssize
     PyObject *result = NULL;
     cb_py_optimizer numbers = {0};
     columns x;
-    if (cb_py_read_fields("step", as_called, in_step, sizeof in_step / sizeof *in_step, &given) < 0)
-        return NULL;
+    if (CB_PY_READ_FIELDS("step", as_called, in_step, &given) < 0) return NULL;
     if (cb_py_table_enter(self) < 0) return NULL;
     int64_t *taken = parse_i64(given.t, "t", 1);
     int64_t *late = taken ? parse_i64(given.missed, "missed", self->n_rows) : NULL;
