@@ -60,7 +60,9 @@ def problem_of(subject: str) -> Any:
         from test_random_aliases import Dice
 
         return Dice(int(name)).problem(wishes=int(name) % 2 == 1)
-    return json.loads(_native.problem_json(files.read_text(DATA / kind / f"{name}.json.gz")))
+    return json.loads(
+        _native.Problem.read(files.read_text(DATA / kind / f"{name}.json.gz")).to_json()
+    )
 
 
 def facts_of(document: dict[str, Any]) -> list[Any]:

@@ -28,24 +28,26 @@ GRAPHS = HERE.parents[1] / "tests" / "data" / "graphs"
 
 def cut_ms(text: str, preset: int, rounds: int) -> float:
     """Facts, network and flow of a preset, as the library itself measures them: the best."""
-    answers = [json.loads(_native.cut_json(text, preset, False)[0]) for _ in range(rounds)]
+    answers = [
+        json.loads(_native.Problem.read(text).cut_json(preset, False)[0]) for _ in range(rounds)
+    ]
     return float(min(answer["solve_ms"] for answer in answers))
 
 
 def measure(path: Path, rounds: int) -> dict[str, Any]:
     """One row: sizes, times in milliseconds, and how far points are from the bound."""
     traced = files.read_text(path)
-    text = _native.problem_json(traced)
+    text = _native.Problem.read(traced).to_json()
     every = budgets.parse_preset("recompute_all")
     times = interleave(
         {
-            "cut": lambda: _native.cut_json(text, 0, False),
-            "frontier": lambda: _native.frontier_json(text, every, "a100"),
+            "cut": lambda: _native.Problem.read(text).cut_json(0, False),
+            "frontier": lambda: _native.Problem.read(text).frontier_json(every, "a100"),
         },
         rounds,
         warmup=1,
     )
-    front = json.loads(_native.frontier_json(text, every, "a100"))
+    front = json.loads(_native.Problem.read(text).frontier_json(every, "a100"))
     once = max(1, front["once_ps"])
     gaps = [(t - b) / once for t, b in zip(front["time_ps"], front["bound_ps"], strict=True)]
     saved = front["saved_bytes"]

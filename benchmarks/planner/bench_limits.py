@@ -92,7 +92,9 @@ def preset_lines(names: list[str]) -> list[dict[str, Any]]:
             g = scores.graph(name)
             whole = scores.referee.reference(g.traced, g.traced["reference"]["autograd"])
             number = budgets.PRESETS.index(preset)
-            plan = json.loads(_native.plan_json(g.problem, preset=number, device=scores.DEVICE))
+            plan = json.loads(
+                _native.Problem.read(g.problem).plan(preset=number, device=scores.DEVICE).to_json()
+            )
             saved = plan["numbers"]["saved_bytes"]
             ratio[name] = 0.0 if name == "evonorm_s0" else saved / whole["saved_bytes"]
         rows.append(line(f"saved by {preset}, mean", sum(ratio.values()) / len(ratio), limit))
@@ -108,7 +110,7 @@ def compat_line(names: list[str]) -> dict[str, Any]:
     same = 0
     for name in names:
         text = scores.files.read_text(scores.DATA / f"{name}.json.gz")
-        cut = _native.cut_json(text, budgets.parse_preset("torch-compat"), False)[0]
+        cut = _native.Problem.read(text).cut_json(budgets.parse_preset("torch-compat"), False)[0]
         theirs = scores.graph(name).traced["reference"]["sweep"][0]["saved"]
         same += json.loads(cut)["saved"] == sorted(theirs)
     return line("graphs on which torch-compat saves PyTorch's set", same, len(names), "at least")
@@ -170,7 +172,9 @@ def budget_lines(names: list[str]) -> list[dict[str, Any]]:
 def cut_ms(problem: str) -> float:
     """From the parsed problem to the cut, as the library measures it: the best of five."""
     number = budgets.parse_preset("torch-compat")
-    answers = [json.loads(_native.cut_json(problem, number, False)[0]) for _ in range(5)]
+    answers = [
+        json.loads(_native.Problem.read(problem).cut_json(number, False)[0]) for _ in range(5)
+    ]
     return float(min(answer["solve_ms"] for answer in answers))
 
 
@@ -180,9 +184,9 @@ def first_plan_ms(problem: str, budget: int) -> float | None:
     while limit < 20:
         begin = time.perf_counter()
         try:
-            _native.plan_json(
-                problem, preset=0, budget=asked, device=scores.DEVICE, time_limit=limit
-            )
+            _native.Problem.read(problem).plan(
+                preset=0, budget=asked, device=scores.DEVICE, time_limit=limit
+            ).to_json()
             return 1e3 * (time.perf_counter() - begin)
         except (BudgetError, RuntimeError):
             limit *= 1.25
@@ -195,7 +199,7 @@ def ladder_s(name: str) -> float:
     shares = [1 - 0.8 * k / (LADDER - 1) for k in range(LADDER)]
     several = [budgets.parse(int(g.whole * share), "live") for share in shares]
     begin = time.perf_counter()
-    _native.plans_json(g.problem, several, preset=0, device=scores.DEVICE)
+    _native.Problem.read(g.problem).plans(several, preset=0, device=scores.DEVICE)
     return time.perf_counter() - begin
 
 
@@ -211,7 +215,7 @@ def time_row(name: str) -> dict[str, Any]:
     cut = cut_ms(scores.files.read_text(scores.DATA / f"{name}.json.gz"))
     theirs = [row["seconds"] for row in g.traced["reference"]["sweep"] if "error" not in row]
     begin = time.perf_counter()
-    _native.problem_json(g.problem)
+    _native.Problem.read(g.problem).to_json()
     row: dict[str, Any] = {"graph": name, "ops": g.n_op}
     row["read and write ms"] = 1e3 * (time.perf_counter() - begin)
     row |= {"cut ms (parsed)": cut, "PyTorch's partitioner s": theirs[0]}

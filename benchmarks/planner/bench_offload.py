@@ -33,7 +33,7 @@ def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, 
     budget = budgets.with_options(budgets.parse(share, "live"), offload, None, False)
     begin = time.perf_counter()
     try:
-        plan = json.loads(_native.plan_json(text, budget=budget, device=DEVICE))
+        plan = json.loads(_native.Problem.read(text).plan(budget=budget, device=DEVICE).to_json())
     except BudgetError:
         return None, time.perf_counter() - begin
     numbers: dict[str, Any] = plan["numbers"]
@@ -50,7 +50,7 @@ def extra(numbers: dict[str, Any] | None, key: str = "time_ps") -> float | None:
 
 def measure(path: Path, share: float) -> dict[str, Any]:
     """One row."""
-    text = _native.problem_json(files.read_text(path))
+    text = _native.Problem.read(files.read_text(path)).to_json()
     row: dict[str, Any] = {"graph": path.name.split(".")[0], "share": share}
     for name, offload in (("recompute", False), ("offload", "only"), ("joint", True)):
         numbers, seconds = numbers_of(text, share, offload)

@@ -80,7 +80,7 @@ def measure(file: Path, share: float, what: str) -> dict[str, Any]:
 def hull(problem: str, saved: int) -> float:
     """Extra time in % on the convex hull of time against saved bytes."""
     preset = budgets.parse_preset("recompute_all")
-    found = json.loads(_native.frontier_json(problem, preset, "a100"))
+    found = json.loads(_native.Problem.read(problem).frontier_json(preset, "a100"))
     least = float(np.interp(saved, found["saved_bytes"], found["bound_ps"]))
     return 100 * (least / found["once_ps"] - 1)
 

@@ -200,7 +200,7 @@ def measure(name: str, model: Any, x: Any, rounds: int) -> dict[str, Any]:
         seconds, saved = torch_partition(joint, inputs, options)
         theirs.append(seconds)
         begin = time.perf_counter()
-        cut = json.loads(_native.cut_json(text, preset, False)[0])
+        cut = json.loads(_native.Problem.read(text).cut_json(preset, False)[0])
         texts.append(time.perf_counter() - begin)
         solves.append(cut["solve_ms"] / 1e3)
     own = {graph["nodes"][i]["name"] for i in cut["saved"]}

@@ -397,7 +397,11 @@ class Timed(cutback.torch.Partitioner):
     def _choose(self, graph: Any) -> Schedule:
         begin = time.perf_counter()
         text = json.dumps(graph.document)
-        answer = _native.plan_json(text, preset=self.preset, budget=self.budget, device=self.row)
+        answer = (
+            _native.Problem.read(text)
+            .plan(preset=self.preset, budget=self.budget, device=self.row)
+            .to_json()
+        )
         self._note(Plan(text, answer))
         document = self.plans[-1].document
         self.seconds = time.perf_counter() - begin

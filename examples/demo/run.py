@@ -199,7 +199,7 @@ def write_report(
     body = [report.table(HEADERS, rows, numeric=(2, 3, 4, 5, 6))]
     for task, result in results:
         plan = result.step.plan
-        measured = {
+        measured: report.Measured = {
             "peak_bytes": result.step.stats.peak_bytes,
             "ms": result.ms,
             "timeline": result.timeline,
@@ -208,10 +208,8 @@ def write_report(
         body.append(
             report.section(
                 title,
-                plan.problem,
-                plan.document,
+                plan,
                 measured,
-                plan.explanation,
                 json.loads(plan.explain(as_json=True, kernels=True)),
             )
         )

@@ -20,6 +20,7 @@ from . import __version__, _native, files
 from .budgets import MEASURES, PRESETS, parse_preset, text, whole_number
 from .devices import resolve
 from .policies import OPS
+from .schedule import bytes_of
 
 if TYPE_CHECKING:
     from .planner.plan import Plan
@@ -280,7 +281,7 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
         if n["bound_class"] == "trivial":
             bound = "trivial"
         gap = "n/a" if n["gap"] is None else f"{100 * n['gap']:.2f}%"
-        size = text(n[f"{measure}_bytes"])
+        size = text(bytes_of(n, measure))
         _print(f"{spec!s:>12} {size:>12} {extra:>10} {bound:>8} {gap:>8} {n['recomputed']:>10}")
         if options.output:
             document = {
@@ -360,8 +361,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _cut(options: argparse.Namespace) -> int:
     graph = _read_graph(options.file)
-    answer, network = _native.cut_json(
-        graph, parse_preset(options.preset), options.dump_network is not None
+    answer, network = _native.Problem.read(graph).cut_json(
+        parse_preset(options.preset), options.dump_network is not None
     )
     if network is not None:
         files.write_text(options.dump_network, network)
@@ -396,12 +397,15 @@ def _frontier(options: argparse.Namespace) -> int:
 
 
 def _read_plan(path: str) -> tuple[str, dict[str, Any]]:
-    """The text of a plan and its document, which has what a picture needs."""
-    from .planner.plan_files import check_plan
+    """The text of a plan, and its document, which may name its graph.
 
+    Raises:
+        ValueError: it is no JSON object.
+    """
     plan = files.read_text(path)
     document = files.parse_json(plan, path)
-    check_plan(document, path)
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: this is no plan: it is no object")
     return plan, document
 
 
@@ -415,20 +419,25 @@ def _graph_of(options: argparse.Namespace, document: Mapping[str, Any]) -> str:
     return _read_graph(os.path.join(os.path.dirname(os.path.abspath(options.plan)), named))
 
 
-def _plan_for(problem: str, plan: str, document: Mapping[str, Any], path: str) -> Plan:
-    """A plan with its problem, once they fit."""
-    from .planner.plan import Plan
-    from .planner.plan_files import check_fits
+def _plan_for(problem: _native.Problem, plan: str, path: str) -> Plan:
+    """A plan with its problem.
 
-    check_fits(document, json.loads(problem), path)
-    return Plan(problem, plan)
+    Raises:
+        ValueError: a plan of another graph, or a damaged one; the text names the file.
+    """
+    from .planner.plan import Plan
+
+    try:
+        return Plan.of(problem.read_plan(plan))
+    except (ValueError, NotImplementedError) as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _explain(options: argparse.Namespace) -> int:
     from .planner.problems import read_problem
 
     plan, document = _read_plan(options.plan)
-    answer = _plan_for(read_problem(_graph_of(options, document)), plan, document, options.plan)
+    answer = _plan_for(read_problem(_graph_of(options, document)), plan, options.plan)
     (_print_json if options.json else _print)(answer.explain(as_json=options.json))
     if options.report:
         answer.report(options.report, title=f"Plan {Path(options.plan).name}")
@@ -438,10 +447,10 @@ def _explain(options: argparse.Namespace) -> int:
 def _diff(options: argparse.Namespace) -> int:
     from .planner.problems import read_problem
 
-    (first, document), (second, other) = _read_plan(options.plan), _read_plan(options.other)
+    (first, document), (second, _) = _read_plan(options.plan), _read_plan(options.other)
     problem = read_problem(_graph_of(options, document))
-    before = _plan_for(problem, first, document, options.plan)
-    after = _plan_for(problem, second, other, options.other)
+    before = _plan_for(problem, first, options.plan)
+    after = _plan_for(problem, second, options.other)
     answer = before.diff(after)
     if options.json:
         _print_json(answer.to_json())
@@ -458,7 +467,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     device = resolve(options.device)
     if device is None and files.is_traced(graph) and '"device"' not in plan:
         device = "a100"
-    answer = _native.evaluate_json(graph, plan, device)
+    answer = _native.Problem.read(graph).evaluate_json(plan, device)
     if options.json:
         _print_json(answer)
         return 0

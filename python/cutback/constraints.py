@@ -21,23 +21,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, get_args
 
 from . import _native, budgets, files
+from .problem import Constraint, Op, Problem
 
 __all__ = ["CONSTRAINTS", "NAMES", "by_table", "constrain", "mu_two"]
 
-Op = Mapping[str, Any]
-Chooser = Callable[[Op], str | None]
+Chooser = Callable[[Op], Constraint | None]
 """Maps an operation of a problem to its constraint, or to None for no opinion."""
 
-CONSTRAINTS = (
-    "free", "must_save", "prefer_save", "must_recompute", "prefer_recompute", "must_offload",
-    "prefer_offload",
-)  # fmt: skip
+CONSTRAINTS: tuple[Constraint, ...] = get_args(Constraint)
 """The constraints that an operation's results may have. "must" binds the planner; "prefer" gives
 way to a contradicting "must", and against a budget costs four times its worth."""
 
@@ -65,21 +61,21 @@ def _rank(type_: str) -> int:
 
 
 def _is_dot(op: Op) -> bool:
-    return "compute" in op.get("flags", ())
+    return "compute" in op.flags
 
 
 def _has_batch(op: Op, types: list[str]) -> bool:
     """Has a product dimensions that both sides share and it does not sum over? Convolution and
     attention count as such: they are no plain products."""
-    kind = op.get("kind", "")
+    kind = op.kind
     name = packet(kind).removeprefix("aten.")
     if packet(kind) in BATCHED or name not in ("mm", "addmm", "matmul", "linear", "mv", "addmv"):
         return True
-    ranks = [_rank(types[value]) for value in op["in"]]
+    ranks = [_rank(types[value]) for value in op.inputs]
     return name == "matmul" and len(ranks) == 2 and min(ranks) > 2
 
 
-def word(text: object, where: str) -> str:
+def word(text: object, where: str) -> Constraint:
     """A constraint as people write it.
 
     Raises:
@@ -122,15 +118,15 @@ def by_table(table: Mapping[str, Any], regions: list[str] | None = None) -> Choo
         (key, one) for key, one in words.items() if key != "*" and ("*" in key or "?" in key)
     ]
 
-    def first(rows: Iterable[tuple[str, str]], name: str) -> str | None:
+    def first(rows: Iterable[tuple[str, Constraint]], name: str) -> Constraint | None:
         return next((one for pattern, one in rows if fnmatchcase(name, pattern)), None)
 
-    def choose(op: Op) -> str | None:
-        name, kind = op.get("name", ""), op.get("kind", "")
-        region = (regions or [])[op["region"]] if "region" in op and regions else ""
+    def choose(op: Op) -> Constraint | None:
+        name, kind = op.name, op.kind
+        region = regions[op.region] if op.region is not None and regions else ""
         found = (
             words.get(name) if name else None,
-            first(lines, op.get("at", "")),
+            first(lines, op.location),
             first(inside, region) if region else None,
             words.get(kind) if kind else None,
             words.get(packet(kind)) if kind else None,
@@ -143,8 +139,8 @@ def by_table(table: Mapping[str, Any], regions: list[str] | None = None) -> Choo
 
 
 def _check_ops(ops: list[Op], names: list[str]) -> None:
-    kinds = {op.get("kind", "") for op in ops}
-    known = kinds | {packet(kind) for kind in kinds} | {op.get("name", "") for op in ops}
+    kinds = {op.kind for op in ops}
+    known = kinds | {packet(kind) for kind in kinds} | {op.name for op in ops}
     for name in names:
         if name not in known:
             raise ValueError(f"policy: the graph has no operation {name!r}")
@@ -156,7 +152,7 @@ def _by_list(verb: str, rest: str, ops: list[Op]) -> Chooser:
         raise ValueError(f"policy: {verb}: names no operation, as in {verb}:aten.mm,aten.bmm")
     if verb == "names":
         for name in names:
-            if not any(fnmatchcase(op.get("name", ""), name) for op in ops):
+            if not any(fnmatchcase(op.name, name) for op in ops):
                 raise ValueError(f"policy: no operation of the graph has a name like {name!r}")
         return by_table({**dict.fromkeys(names, "must_save"), "*": "prefer_recompute"})
     _check_ops(ops, names)
@@ -164,29 +160,29 @@ def _by_list(verb: str, rest: str, ops: list[Op]) -> Chooser:
     return by_table({**dict.fromkeys(names, f"must_{verb}"), "*": others})
 
 
-def _by_name(name: str, document: Mapping[str, Any]) -> Chooser:
+def _by_name(name: str, problem: Problem) -> Chooser:
     if name == "everything_saveable":
         return lambda op: "prefer_save"
     if name == "nothing_saveable":
         return lambda op: "prefer_recompute"
     if name in ("dots_saveable", "checkpoint_dots"):
         return lambda op: "must_save" if _is_dot(op) else "prefer_recompute"
-    types = [out.get("type", "") for op in document["ops"] for out in op["out"]]
-    verb = "must_offload" if name.startswith("offload") else "must_save"
+    types = [value.type for value in problem.values]
+    verb: Constraint = "must_offload" if name.startswith("offload") else "must_save"
     return lambda op: verb if _is_dot(op) and not _has_batch(op, types) else "prefer_recompute"
 
 
-def _chooser(policy: str, document: Mapping[str, Any]) -> Chooser:
+def _chooser(policy: str, problem: Problem) -> Chooser:
     verb, colon, rest = policy.partition(":")
     if policy in NAMES:
-        return _by_name(policy, document)
+        return _by_name(policy, problem)
     if colon and verb in ("save", "recompute", "offload", "names"):
-        return _by_list(verb, rest, document["ops"])
+        return _by_list(verb, rest, problem.ops)
     if policy.endswith(".json"):
         table = files.parse_json(files.read_text(policy), policy)
         if not isinstance(table, dict):
             raise ValueError(f"{policy}: a policy file is an object of name: constraint")
-        return by_table(table, [row.get("name", "") for row in document.get("regions", ())])
+        return by_table(table, [region.name for region in problem.regions])
     raise ValueError(
         f"policy {policy!r} is not one of {', '.join(NAMES)}, save:OP,OP,..., recompute:OP,..., "
         "offload:OP,..., names:PATTERN,..., mu-two[:BYTES] or FILE.json"
@@ -199,14 +195,13 @@ _KEEPS = ("must_save", "must_offload", "prefer_save", "prefer_offload")
 def _either(parts: list[tuple[str, Chooser]]) -> Chooser:
     """What one keeps or moves is kept or moved; else the first that says something."""
 
-    def choose(op: Op) -> str | None:
+    def choose(op: Op) -> Constraint | None:
         said = [(one, part) for part, chooser in parts if (one := chooser(op)) is not None]
         demands = {one: part for one, part in said if one.startswith("must_")}
         if len(demands) > 1:
             (one, part), (other, against) = list(demands.items())[:2]
             raise ValueError(
-                f"policy: {part!r} says {one} of {op.get('name') or op.get('kind')}, but "
-                f"{against!r} says {other}"
+                f"policy: {part!r} says {one} of {op.name or op.kind}, but {against!r} says {other}"
             )
         words = sorted(
             (one for one, _ in said),
@@ -215,6 +210,35 @@ def _either(parts: list[tuple[str, Chooser]]) -> Chooser:
         return words[0] if words else None
 
     return choose
+
+
+def lay_mu_two(
+    problem: _native.Problem, saved: int | str, device: str | None = None
+) -> _native.Problem:
+    """:func:`mu_two` for a problem in the core."""
+    try:
+        limit = budgets.parse(saved, "saved")
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"mu-two:{saved}: {error}") from None
+    if limit is None or saved == "min":
+        raise ValueError(f"mu-two:{saved}: name a number of bytes, as in mu-two:2GiB or 0.4x")
+    return problem.mutwo(limit, device)
+
+
+def lay_policy(problem: _native.Problem, policy: str, device: str | None = None) -> _native.Problem:
+    """:func:`constrain` for a problem in the core."""
+    if policy == "mu-two" or policy.startswith("mu-two:"):
+        return lay_mu_two(problem, policy.partition(":")[2] or "0.5x", device)
+    parts = problem.parts()
+    choose = _either([(part, _chooser(part, parts)) for part in policy.split("+")])
+    for op in parts.ops:
+        if op.flags & {"placeholder", "backward", "view"}:
+            continue
+        chosen = choose(op)
+        if chosen is not None:
+            for value in op.outputs:
+                value.constraint = chosen
+    return parts.check()
 
 
 def mu_two(problem: str, saved: int | str, device: str | None = None) -> str:
@@ -238,13 +262,7 @@ def mu_two(problem: str, saved: int | str, device: str | None = None) -> str:
     Source: S. Purandare et al., mu-TWO: 3x faster multi-model training with orchestration and
     memory optimization, MLSys 2023.
     """
-    try:
-        limit = budgets.parse(saved, "saved")
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"mu-two:{saved}: {error}") from None
-    if limit is None or saved == "min":
-        raise ValueError(f"mu-two:{saved}: name a number of bytes, as in mu-two:2GiB or 0.4x")
-    return _native.mutwo_json(problem, limit, device)
+    return lay_mu_two(_native.Problem.read(problem), saved, device).to_json()
 
 
 def constrain(problem: str, policy: str, device: str | None = None) -> str:
@@ -265,16 +283,4 @@ def constrain(problem: str, policy: str, device: str | None = None) -> str:
     Example:
         >>> text = constrain(json.dumps(plan.problem), "save:matmul")
     """
-    if policy == "mu-two" or policy.startswith("mu-two:"):
-        return mu_two(problem, policy.partition(":")[2] or "0.5x", device)
-    document = json.loads(problem)
-    choose = _either([(part, _chooser(part, document)) for part in policy.split("+")])
-    for op in document["ops"]:
-        flags = op.get("flags", ())
-        if "placeholder" in flags or "backward" in flags or "view" in flags:
-            continue
-        chosen = choose(op)
-        for out in op["out"] if chosen is not None else ():
-            out["constraint"] = chosen
-    document.pop("fingerprint", None)
-    return _native.problem_json(json.dumps(document))
+    return lay_policy(_native.Problem.read(problem), policy, device).to_json()

@@ -247,8 +247,8 @@ def measure() -> dict[str, Any]:
     assert len(seconds) == len(_PRODUCTS) + 2 + _TINY, "a kernel each"
     n = len(_PRODUCTS)
     flops = {d: 2.0 * m**3 / t for (d, m), t in zip(_PRODUCTS.items(), seconds, strict=False)}
-    ops = json.loads(step.text("problem"))["ops"]
-    flops["int"] = next(op["flops"] for op in ops if op["kind"] == "mul") / seconds[n + 1]
+    ops = step.plan().problem.parts().ops
+    flops["int"] = next(op.flops for op in ops if op.kind == "mul") / seconds[n + 1]
     points = {"f32": _point_rate("f32"), "f64": _point_rate("f64"), "int": flops["int"]}
     return {
         "name": f"measured {_model()}".encode()[:80].decode(errors="ignore"),

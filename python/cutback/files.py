@@ -21,9 +21,12 @@ import stat
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from . import _native, budgets
+
+if TYPE_CHECKING:
+    from .problem import Op, Problem, Region, Value
 
 __all__ = [
     "MOST_BYTES",
@@ -63,20 +66,22 @@ def one_line(text: object) -> str:
     return shown(str(text)).replace("\n", "\\n").replace("\t", "\\t")
 
 
-_MAY_STEER = re.compile(r"\\[bfnrtu]")
-
-
-def for_people(problem: str) -> str:
-    """A problem (JSON) whose names take one line of a table and do nothing else to a terminal."""
-    if not _MAY_STEER.search(problem) and not SHOWN.search(problem):
-        return problem
-    document = json.loads(problem)
-    rows = [*document["ops"], *document.get("regions", ())]
-    for row in [*rows, *(out for op in document["ops"] for out in op["out"])]:
-        for key in {"name", "kind", "at", "type"} & row.keys():
-            row[key] = one_line(row[key])
-    document.pop("fingerprint", None)
-    return json.dumps(document)
+def for_people(problem: _native.Problem) -> _native.Problem:
+    """The problem with names that take one line of a table and do nothing else to a terminal."""
+    parts = problem.parts()
+    rows: list[tuple[Op | Region | Value, tuple[str, ...]]] = []
+    rows += [(op, ("name", "kind", "location")) for op in parts.ops]
+    rows += [(region, ("name",)) for region in parts.regions]
+    rows += [(value, ("type",)) for value in parts.values]
+    is_plain = True
+    for row, names in rows:
+        for name in names:
+            before = getattr(row, name)
+            after = one_line(before)
+            if after != before:
+                is_plain = False
+                setattr(row, name, after)
+    return problem if is_plain else parts.check()
 
 
 def write_text(path: str | os.PathLike[str], text: str, private: bool = False) -> None:
@@ -287,11 +292,11 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
     return document
 
 
-def _ids_by_name(ops: list[dict[str, Any]]) -> dict[str, list[int]]:
+def _ids_by_name(ops: Sequence[Op]) -> dict[str, list[int]]:
     table: dict[str, list[int]] = {}
     for i, op in enumerate(ops):
-        if op.get("name"):
-            table.setdefault(op["name"], []).append(i)
+        if op.name:
+            table.setdefault(op.name, []).append(i)
     return table
 
 
@@ -313,16 +318,13 @@ def with_times(problem: str, times: Mapping[Any, Any]) -> str:
         ValueError: there is no such operation, several have that name, or a time is not a number
             from 0 to :data:`MOST_SECONDS`.
     """
-    if not isinstance(times, Mapping):
-        raise TypeError(f"profile is a table of seconds by operation, not {type(times).__name__}")
-    document = json.loads(problem)
-    lay_times(document, times)
-    document.pop("fingerprint", None)
-    return _native.problem_json(json.dumps(document))
+    parts = _native.Problem.read(problem).parts()
+    lay_times(parts, times)
+    return parts.to_json()
 
 
-def _hint_of_groups(ops: Sequence[dict[str, Any]]) -> str:
-    if not any("inside" in op for op in ops):
+def _hint_of_groups(ops: Sequence[Op]) -> str:
+    if not any(op.inside for op in ops):
         return ""
     return (
         "; operations of this problem are groups; plan the problem of a step compiled with "
@@ -330,9 +332,11 @@ def _hint_of_groups(ops: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def lay_times(document: dict[str, Any], times: Mapping[Any, Any]) -> None:
-    """:func:`with_times` on a problem's document, in place."""
-    ops = document["ops"]
+def lay_times(problem: Problem, times: Mapping[Any, Any]) -> None:
+    """:func:`with_times` in place."""
+    if not isinstance(times, Mapping):
+        raise TypeError(f"profile is a table of seconds by operation, not {type(times).__name__}")
+    ops = problem.ops
     names = _ids_by_name(ops)
     for key, seconds in times.items():
         found = names.get(str(key), [])
@@ -348,4 +352,4 @@ def lay_times(document: dict[str, Any], times: Mapping[Any, Any]) -> None:
                 f"profile: {key!r} takes {seconds!r} seconds; a time is a number from 0 to "
                 f"{MOST_SECONDS:.0f}"
             )
-        ops[found[0]]["time_ps"] = round(seconds * 1e12)
+        ops[found[0]].time_ps = round(seconds * 1e12)

@@ -286,16 +286,32 @@ class WholeGraph(Protocol):
         ...
 
 
+def constrain_whole(
+    policy: WholeGraph, problem: _native.Problem, device: str | None
+) -> _native.Problem:
+    """The problem in the core with what a policy selects; the policies of this package do without
+    JSON."""
+    lay = getattr(policy, "lay", None)
+    if lay is not None:
+        laid: _native.Problem = lay(problem, device)
+        return laid
+    return _native.Problem.read(policy.constrain(problem.to_json(), device))
+
+
 class MuTwo(NamedTuple):
     """mu-TWO's selection as a policy for :func:`cutback.plan`."""
 
     saved: int | str
 
     def constrain(self, problem: str, device: str | None = None) -> str:
-        """The problem with what it selects as constraints."""
-        from .constraints import mu_two as select  # reads JSON; import stays fast
+        """The problem (JSON) with what it selects as constraints."""
+        return self.lay(_native.Problem.read(problem), device).to_json()
 
-        return select(problem, self.saved, device)
+    def lay(self, problem: _native.Problem, device: str | None = None) -> _native.Problem:
+        """The same for a problem in the core."""
+        from .constraints import lay_mu_two  # imports much; this module is part of `import`
+
+        return lay_mu_two(problem, self.saved, device)
 
 
 def mu_two(saved: int | str = "0.5x") -> MuTwo:

@@ -113,25 +113,6 @@ static PyMethodDef module_methods[] = {
     {"same_objects", cb_py_same_objects, METH_VARARGS,
      "same_objects(objects, known, /) -> are the values of a dict, or the items of a list, these?"},
     {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, blas_bits, threads}"},
-    {"plan_json", (PyCFunction)(void (*)(void))cb_py_plan_json, METH_VARARGS | METH_KEYWORDS,
-     "plan_json(graph, /, *, preset, budget, device, time_limit, progress) -> plan JSON"},
-    {"plans_json", (PyCFunction)(void (*)(void))cb_py_plans_json, METH_VARARGS | METH_KEYWORDS,
-     "plans_json(graph, budgets, /, *, preset, device, time_limit, progress) -> "
-     "[(True, plan JSON) or (False, why there is none), ...]"},
-    {"problem_json", cb_py_problem_json, METH_VARARGS,
-     "problem_json(graph, /) -> problem JSON, also of a traced graph"},
-    {"mutwo_json", cb_py_mutwo_json, METH_VARARGS,
-     "mutwo_json(graph, budget, device=None, /) -> problem JSON with mu-TWO's choices"},
-    {"cut_json", cb_py_cut_json, METH_VARARGS,
-     "cut_json(graph, preset, with_network, /) -> (cut JSON, DIMACS network or None)"},
-    {"frontier_json", cb_py_frontier_json, METH_VARARGS,
-     "frontier_json(graph, preset, device=None, /) -> frontier JSON"},
-    {"explain_text", cb_py_explain_text, METH_VARARGS,
-     "explain_text(graph, plan, device=None, /) -> text for people"},
-    {"explain_json", cb_py_explain_json, METH_VARARGS,
-     "explain_json(graph, plan, device=None, /) -> the same as JSON"},
-    {"evaluate_json", cb_py_evaluate_json, METH_VARARGS,
-     "evaluate_json(graph, plan, device=None, /) -> bytes and times as JSON"},
     {"find_duplicates", cb_py_find_duplicates, METH_VARARGS,
      "find_duplicates(keys, starts, inputs, /) -> [first node that computes the same]"},
     {"draw", cb_py_draw, METH_VARARGS,
@@ -187,6 +168,8 @@ static int module_exec(PyObject *module) {
     if (add_type(module, &cb_py_device_memory_spec, &state->memory_type) < 0) return -1;
     if (add_type(module, &cb_py_busy_word_spec, &state->busy_word_type) < 0) return -1;
     if (add_type(module, &cb_py_signature_spec, &state->signature_type) < 0) return -1;
+    if (add_type(module, &cb_py_problem_spec, &state->problem_type) < 0) return -1;
+    if (add_type(module, &cb_py_plan_spec, &state->plan_type) < 0) return -1;
     const char *version = VERSION_TEXT(CB_VERSION_MAJOR, CB_VERSION_MINOR, CB_VERSION_PATCH);
     return PyModule_AddStringConstant(module, "__version__", version);
 }

@@ -107,6 +107,16 @@ int cb_py_parse_ids(PyObject *sequence, uint32_t **out, uint32_t *n) {
     return 0;
 }
 
+PyObject *cb_py_give_ids(const uint32_t *ids, uint32_t n) {
+    PyObject *list = PyList_New((Py_ssize_t)n);
+    for (uint32_t i = 0; list && i < n; i++) {
+        PyObject *id = PyLong_FromUnsignedLong(ids[i]);
+        if (id) PyList_SET_ITEM(list, (Py_ssize_t)i, id);
+        else Py_CLEAR(list);
+    }
+    return list;
+}
+
 PyObject *cb_py_shape_tuple(const cb_shape *shape) {
     PyObject *tuple = PyTuple_New(shape->rank);
     for (int32_t i = 0; tuple && i < shape->rank; i++) {

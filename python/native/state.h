@@ -33,7 +33,7 @@ typedef struct cb_py_context {
 
 typedef struct cb_py_state {
     PyTypeObject *graph_type, *step_type, *table_type, *expression_type, *memory_type;
-    PyTypeObject *busy_word_type, *signature_type;
+    PyTypeObject *busy_word_type, *signature_type, *problem_type, *plan_type;
     PyObject *budget_error;  /* cutback.errors.BudgetError; NULL until first use */
     PyObject *keeper;        /* capsule: where the memory of outputs comes from */
     PyThread_type_lock lock; /* guards `context` */
@@ -91,6 +91,7 @@ int cb_py_parse_shape(PyObject *sequence, const char *what, cb_shape *out);
 int cb_py_parse_attrs(const char *op, PyObject *dict, cb_attrs *out); /* NULL or None: all zero */
 /* A sequence of ids; one too large for an id becomes CB_NONE. Free `*out` with PyMem_Free. */
 int cb_py_parse_ids(PyObject *sequence, uint32_t **out, uint32_t *n);
+PyObject *cb_py_give_ids(const uint32_t *ids, uint32_t n); /* a list */
 PyObject *cb_py_shape_tuple(const cb_shape *shape);
 int cb_py_parse_budget(PyObject *item, cb_budget *out); /* (kind, bytes, share, measure) or None */
 int cb_py_parse_preset(int number, cb_preset *out);
@@ -262,18 +263,13 @@ typedef struct cb_py_expression {
 
 extern PyType_Spec cb_py_expression_spec;
 
-/* ---- planning.c ------------------------------------------------------------------------------ */
+/* ---- duplicates.c ---------------------------------------------------------------------------- */
 
-PyObject *cb_py_problem_json(PyObject *module, PyObject *args);
-PyObject *cb_py_plan_json(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *cb_py_plans_json(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *cb_py_cut_json(PyObject *module, PyObject *args);
-PyObject *cb_py_frontier_json(PyObject *module, PyObject *args);
-PyObject *cb_py_mutwo_json(PyObject *module, PyObject *args);
-PyObject *cb_py_explain_text(PyObject *module, PyObject *args);
-PyObject *cb_py_explain_json(PyObject *module, PyObject *args);
-PyObject *cb_py_evaluate_json(PyObject *module, PyObject *args);
 PyObject *cb_py_find_duplicates(PyObject *module, PyObject *args);
+
+/* ---- problem_type.c, plan_type.c: see planned.h ---------------------------------------------- */
+
+extern PyType_Spec cb_py_problem_spec, cb_py_plan_spec;
 
 /* ---- numpy_bridge.c -------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /* step_type.c: the type _native.Step, a compiled training step. */
-#include "state.h"
+#include "planned.h"
 
 #include "base/dtype.h"
 #include "base/shape.h"
@@ -527,7 +527,21 @@ static PyObject *step_empty_outputs(cb_py_step *self, PyObject *gradients) {
     return all < 0 ? NULL : cb_py_empty_outputs(self, all);
 }
 
+/* The plan that it was compiled from, in the step's own memory. */
+static PyObject *step_plan(cb_py_step *self, PyObject *Py_UNUSED(none)) {
+    cb_py_state *state = cb_py_state_of_object((PyObject *)self);
+    PyObject *owner = (PyObject *)self;
+    PyObject *problem =
+        cb_py_problem_wrap(state, self->context, cb_step_problem(self->core), owner);
+    if (!problem) return NULL;
+    PyObject *plan =
+        cb_py_plan_wrap(state, (cb_py_problem *)problem, cb_step_plan(self->core), owner);
+    Py_DECREF(problem);
+    return plan;
+}
+
 static PyMethodDef step_methods[] = {
+    {"plan", (PyCFunction)step_plan, METH_NOARGS, "plan() -> the Plan that it was compiled from"},
     {"empty_outputs", (PyCFunction)step_empty_outputs, METH_O,
      "empty_outputs(gradients, /) -> list of new arrays, None for outputs that are not handed out, "
      "or that are gradients if `gradients` is false"},

@@ -125,7 +125,7 @@ def graph(name: str) -> Graph:
     return Graph(
         name=name,
         traced=traced,
-        problem=_native.problem_json(files.read_text(path)),
+        problem=_native.Problem.read(files.read_text(path)).to_json(),
         whole=referee.reference(traced, traced["reference"]["autograd"])["peak_bytes"],
         sweep=[referee.reference(traced, row) for row in rows],
     )
@@ -142,7 +142,7 @@ def plan(name: str, budget: int | str) -> Judged | None:
     asked = budgets.parse(budget, "live")
     begin = time.perf_counter()
     try:
-        text = _native.plan_json(g.problem, preset=0, budget=asked, device=DEVICE)
+        text = _native.Problem.read(g.problem).plan(preset=0, budget=asked, device=DEVICE).to_json()
     except BudgetError:
         return None
     finally:

@@ -85,20 +85,29 @@ def every_plan_is_checked(
     if request.node.get_closest_marker("plans_unchecked"):
         yield
         return
-    compile_graph, take_plan = Executable.__init__, Plan.__init__
+    compile_graph, take_plan, read_plan = Executable.__init__, Plan.of, Plan.__init__
 
     def compile_and_check(self: Executable, *args: Any, **options: Any) -> None:
         compile_graph(self, *args, **options)
         plan = json.loads(self.text("plan"))
         check_plan(json.loads(self.text("problem")), plan, plan["device"])
 
-    def take_and_check(self: Plan, problem: str, plan: str, step: Any = None) -> None:
-        take_plan(self, problem, plan, step)
+    def check(plan: Plan) -> None:
+        check_plan(plan.problem, plan.document, plan.document["device"])
+
+    def take_and_check(core: Any, step: Any = None) -> Plan:
+        plan = take_plan(core, step)
         if step is None:
-            check_plan(self.problem, self.document, self.document["device"])
+            check(plan)
+        return plan
+
+    def read_and_check(self: Plan, problem: str, plan: str) -> None:
+        read_plan(self, problem, plan)
+        check(self)
 
     monkeypatch.setattr(Executable, "__init__", compile_and_check)
-    monkeypatch.setattr(Plan, "__init__", take_and_check)
+    monkeypatch.setattr(Plan, "of", take_and_check)
+    monkeypatch.setattr(Plan, "__init__", read_and_check)
     yield
 
 

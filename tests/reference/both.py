@@ -16,7 +16,9 @@ def both(problem: dict[str, Any], steps: list[Any], starts: int) -> Evaluation:
     """What both evaluators say of a schedule, which must be the same."""
     document = {"steps": steps, "backward_starts": starts}
     core = json.loads(
-        _native.evaluate_json(json.dumps(problem), json.dumps(document), json.dumps(SPEED))
+        _native.Problem.read(json.dumps(problem)).evaluate_json(
+            json.dumps(document), json.dumps(SPEED)
+        )
     )
     own = evaluate(problem, steps, starts, SPEED)
     assert core["peak_bytes"] == own.peak_bytes
@@ -32,5 +34,7 @@ def refused(problem: dict[str, Any], steps: list[Any], starts: int) -> str:
     with pytest.raises(BrokenPlanError):
         evaluate(problem, steps, starts, SPEED)
     with pytest.raises(ValueError) as error:
-        _native.evaluate_json(json.dumps(problem), json.dumps(document), json.dumps(SPEED))
+        _native.Problem.read(json.dumps(problem)).evaluate_json(
+            json.dumps(document), json.dumps(SPEED)
+        )
     return str(error.value)

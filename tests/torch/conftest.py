@@ -61,13 +61,14 @@ def every_plan_is_checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     from cutback.planner.plan import Plan
 
-    take_plan = Plan.__init__
+    take_plan = Plan.of
 
-    def take_and_check(self: Plan, problem: str, plan: str, step: Any = None) -> None:
-        take_plan(self, problem, plan, step)
-        check_plan(self.problem, self.document, self.document["device"])
+    def take_and_check(core: Any, step: Any = None) -> Plan:
+        plan = take_plan(core, step)
+        check_plan(plan.problem, plan.document, plan.document["device"])
+        return plan
 
-    monkeypatch.setattr(Plan, "__init__", take_and_check)
+    monkeypatch.setattr(Plan, "of", take_and_check)
     yield
 
 

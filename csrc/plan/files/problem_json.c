@@ -392,12 +392,6 @@ static cb_status read_regions(const reader *r, const cb_json *root) {
     return CB_OK;
 }
 
-static int compare_inlinings(const void *a, const void *b) {
-    const cb_inlining *x = a, *y = b;
-    if (x->op != y->op) return x->op < y->op ? -1 : 1;
-    return x->value < y->value ? -1 : x->value > y->value;
-}
-
 static cb_status read_inlining(const reader *r, const cb_json *node, cb_inlining *x) {
     static const char *const known[] = {"value", "op",      "flops",    "bytes",
                                         "class", "time_ps", "workspace"};
@@ -413,10 +407,7 @@ static cb_status read_inlining(const reader *r, const cb_json *node, cb_inlining
     CB_TRY(read_name(r, node, "class", cb_work_class_names, CB_WORK_CLASS_COUNT, &x->work_class));
     if (cb_json_get(node, "time_ps"))
         CB_TRY(cb_json_as_i64(cb_json_get(node, "time_ps"), "time_ps", &x->time_ps, r->err));
-    CB_TRY(read_u64(r, node, "workspace", MOST_WHOLE, &x->workspace));
-    if (x->op < r->p->n_op) return CB_OK;
-    return cb_fail(r->err, CB_INVALID, "line %u: an inlining into op %u of %u", node->line, x->op,
-                   r->p->n_op);
+    return read_u64(r, node, "workspace", MOST_WHOLE, &x->workspace);
 }
 
 /* They were counted before, so there is room; a file may name them in any order. */
@@ -428,11 +419,7 @@ static cb_status read_inlinings(const reader *r, const cb_json *root) {
     CB_TRY(cb_json_want(root, "inlinings", CB_JSON_ARRAY, &list, r->err));
     for (const cb_json *c = list->as.child; c; c = c->next)
         CB_TRY(read_inlining(r, c, &p->inlining[n++]));
-    if (n == 0) return CB_OK;
-    cb_sort(p->inlining, n, sizeof *p->inlining, compare_inlinings);
-    for (uint32_t i = 0; i < n; i++) p->inline_begin[p->inlining[i].op + 1]++;
-    for (uint32_t op = 0; op < p->n_op; op++) p->inline_begin[op + 1] += p->inline_begin[op];
-    return CB_OK;
+    return cb_inlinings_index(p, n, r->err);
 }
 
 static cb_status read_ends(const reader *r, const cb_json *root, const char *key, uint32_t *n,

@@ -4,8 +4,29 @@
 
 #include <math.h>
 
+#include "../../base/sort.h"
+
 #define MOST_BYTES (UINT64_C(1) << 60)
 #define MOST_TIME (INT64_C(1) << 43) /* as of a member of an inside */
+
+static int compare_inlinings(const void *a, const void *b) {
+    const cb_inlining *x = a, *y = b;
+    if (x->op != y->op) return x->op < y->op ? -1 : 1;
+    return x->value < y->value ? -1 : x->value > y->value;
+}
+
+cb_status cb_inlinings_index(cb_problem *p, uint32_t n, cb_error *err) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (p->inlining[i].op < p->n_op) continue;
+        return cb_fail(err, CB_INVALID, "problem: an inlining into op %u of %u", p->inlining[i].op,
+                       p->n_op);
+    }
+    if (n == 0) return CB_OK;
+    cb_sort(p->inlining, n, sizeof *p->inlining, compare_inlinings);
+    for (uint32_t i = 0; i < n; i++) p->inline_begin[p->inlining[i].op + 1]++;
+    for (uint32_t op = 0; op < p->n_op; op++) p->inline_begin[op + 1] += p->inline_begin[op];
+    return CB_OK;
+}
 
 uint32_t cb_find_inlining(const cb_problem *p, uint32_t op, uint32_t value) {
     uint32_t low = p->inline_begin[op], end = p->inline_begin[op + 1], high = end;

@@ -54,6 +54,8 @@ bool cb_read_next(cb_reading *r, uint32_t *value);
 /* How many entries that is. */
 uint32_t cb_count_reads(const cb_problem *p, uint32_t op, uint64_t taken);
 
+/* Sorts the `n` inlinings of a problem that is being filled, and finds where each op's begin. */
+CB_MUST_CHECK cb_status cb_inlinings_index(cb_problem *p, uint32_t n, cb_error *err);
 /* The rules for all of them; `root` [n_storage] says which op allocates each storage. */
 CB_MUST_CHECK cb_status cb_verify_inlinings(const cb_problem *p, const uint32_t *root,
                                             cb_error *err);

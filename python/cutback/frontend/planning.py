@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _native, budgets, devices
 from ..planner.plan import Plan
-from ..planner.problems import Problem, Timed, Times, problem_text, read_graph, under_policy
+from ..planner.problems import AnyProblem, Timed, Times, read_graph, ready_problem, under_policy
 from ..planner.search import Progress, Request
 from ..planner.tradeoffs import Frontier
 from ..policies import Policy, WholeGraph, resolve
@@ -19,15 +19,15 @@ from .tracing import Call, Traced
 
 
 def problem_of(
-    what: Callable[..., Any] | Problem,
+    what: Callable[..., Any] | AnyProblem,
     args: tuple[Any, ...],
     *,
     policy: Policy | WholeGraph | str | None = None,
     argnums: ArgNums = 0,
     device: devices.Device | None = None,
     profile: Timed | Times | str | os.PathLike[str] | None = None,
-) -> str:
-    """The problem (JSON) of a function on arguments like these, or of what :func:`read_graph`
+) -> _native.Problem:
+    """The problem of a function on arguments like these, or of what :func:`read_problem`
     takes, with times and policy laid over it: all that follows is the same for both.
 
     Raises:
@@ -36,7 +36,7 @@ def problem_of(
     if not callable(what):
         if args or argnums_of(argnums) != (0,):
             raise TypeError("arguments and argnums go with a function; a problem has neither")
-        return problem_text(what, policy=policy, device=device, profile=profile)
+        return ready_problem(what, policy=policy, device=device, profile=profile)
     if profile is not None:
         raise TypeError(
             "a profile needs a problem: cutback.plan(step.plan.problem, profile=step.profile(...))"
@@ -47,11 +47,11 @@ def problem_of(
     traced = Traced(Call(what, args, {}), numbers, asked)
     traced.finish(with_loss=bool(numbers))
     step = Executable(traced.graph, traced.wrt_positions, backend="null", device=device)
-    return under_policy(step.text("problem"), whole, device)
+    return under_policy(step.native.plan().problem, whole, device)
 
 
 def plan(
-    what: Callable[..., Any] | Problem,
+    what: Callable[..., Any] | AnyProblem,
     *args: Any,
     budget: int | float | str | None = None,
     measure: str | None = None,
@@ -110,12 +110,12 @@ def plan(
         measure, budget=budget, max_extra=max_extra, preset=preset, offload=offload, pinned=pinned,
         exact=exact, device=device, time_limit=time_limit, progress=progress,
     )  # fmt: skip
-    text = problem_of(what, args, policy=policy, argnums=argnums, device=device, profile=profile)
-    return request.plan(text)
+    problem = problem_of(what, args, policy=policy, argnums=argnums, device=device, profile=profile)
+    return request.plan(problem)
 
 
 def frontier(
-    what: Callable[..., Any] | Problem,
+    what: Callable[..., Any] | AnyProblem,
     *args: Any,
     preset: str = "recompute_all",
     policy: Policy | WholeGraph | str | None = None,
@@ -135,6 +135,5 @@ def frontier(
     """
     number = budgets.parse_preset(preset)
     graph = "" if callable(what) else read_graph(what)
-    text = problem_of(graph or what, args, policy=policy, argnums=argnums, device=device)
-    answer = _native.frontier_json(text, number, devices.resolve(device))
-    return Frontier(text, answer, graph)
+    problem = problem_of(graph or what, args, policy=policy, argnums=argnums, device=device)
+    return Frontier(problem, problem.frontier_json(number, devices.resolve(device)), graph)

@@ -5,35 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import budgets, files
 
-TOTALS = ("arena_bytes", "live_bytes", "saved_bytes", "time_ps")
-
-
-class Plan(Protocol):
-    """A :class:`cutback.Plan`, as far as a difference asks it."""
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """Its steps and decisions."""
-        ...
-
-    @property
-    def problem(self) -> dict[str, Any]:
-        """What was planned."""
-        ...
-
-    @property
-    def explanation(self) -> dict[str, Any]:
-        """Why each value is saved or recomputed."""
-        ...
-
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """Bytes and times."""
-        ...
+if TYPE_CHECKING:
+    from ..explanation import ExplainedValue
+    from ..report.model import Plan
 
 
 class Changed(NamedTuple):
@@ -52,7 +30,7 @@ class Changed(NamedTuple):
     runs: tuple[int, int]  # of its operation that make it, before and after
 
 
-def _rows(plan: Plan) -> dict[int, dict[str, Any]]:
+def _rows(plan: Plan) -> dict[int, ExplainedValue]:
     """Explained values by storage."""
     return {row["storage"]: row for row in plan.explanation["values"]}
 
@@ -60,15 +38,14 @@ def _rows(plan: Plan) -> dict[int, dict[str, Any]]:
 def _runs(plan: Plan) -> Counter[tuple[int, int]]:
     """How often each operation runs and makes each storage: one with an inside may make a part of
     its outputs; a copy to or from the host makes nothing."""
-    ops = plan.problem["ops"]
+    ops = plan.parts.ops
     counts: Counter[tuple[int, int]] = Counter()
-    for step in plan.document["steps"]:
-        if not isinstance(step, int) and step[0] != "run":
+    for step in plan.core.steps:
+        if step.action != "run":
             continue
-        op, outputs = (step, None) if isinstance(step, int) else step[1:3]
-        rows = ops[op]["out"]
-        made = rows if outputs is None else [rows[k] for k in outputs]
-        counts.update({(op, row["storage"]) for row in made})
+        values = ops[step.op].outputs
+        made = values if step.outputs is None else [values[k] for k in step.outputs]
+        counts.update({(step.op, value.storage) for value in made})
     return counts
 
 
@@ -82,7 +59,7 @@ class Difference:
         for plan in (before, after):
             if not hasattr(plan, "explanation"):
                 raise TypeError(f"a plan is compared with a cutback.Plan, not {plan!r}")
-        ours, theirs = (plan.document["fingerprint"] for plan in (before, after))
+        ours, theirs = (plan.core.fingerprint for plan in (before, after))
         if ours != theirs:
             raise ValueError(
                 f"the plans are for different problems (fingerprints {ours} and {theirs}); plan "
@@ -98,7 +75,9 @@ class Difference:
         timed: set[int] = set()  # an operation with several outputs counts its time once
         for storage in sorted(rows[0].keys() | rows[1].keys()):
             row = rows[0].get(storage) or rows[1][storage]
-            before, after = (side.get(storage, {}).get("decision", "none") for side in rows)
+            before, after = (
+                side[storage]["decision"] if storage in side else "none" for side in rows
+            )
             runs = counts[0][row["op"], storage], counts[1][row["op"], storage]
             if before == after and runs[0] == runs[1]:
                 continue
@@ -126,8 +105,13 @@ class Difference:
     def totals(self) -> dict[str, tuple[int, int]]:
         """Bytes and picoseconds of both plans: ``arena_bytes``, ``live_bytes``, ``saved_bytes``,
         ``time_ps``."""
-        before, after = self.before.numbers, self.after.numbers
-        return {key: (before[key], after[key]) for key in TOTALS}
+        before, after = self.before.core.numbers, self.after.core.numbers
+        return {
+            "arena_bytes": (before["arena_bytes"], after["arena_bytes"]),
+            "live_bytes": (before["live_bytes"], after["live_bytes"]),
+            "saved_bytes": (before["saved_bytes"], after["saved_bytes"]),
+            "time_ps": (before["time_ps"], after["time_ps"]),
+        }
 
     def to_json(self) -> str:
         """Totals and changes as JSON."""
@@ -135,7 +119,7 @@ class Difference:
             {
                 "format": "cutback.difference",
                 "version": 1,
-                "fingerprint": self.before.document["fingerprint"],
+                "fingerprint": self.before.core.fingerprint,
                 "totals": self.totals,
                 "changes": [change._asdict() for change in self.changes],
             }
@@ -145,7 +129,7 @@ class Difference:
         from ..report import read  # for those who ask; so below
         from ..report.comparison import difference_fragment
 
-        pictures = (read(plan.problem, plan.document) for plan in (self.before, self.after))
+        pictures = (read(plan) for plan in (self.before, self.after))
         return difference_fragment(json.loads(self.to_json()), *pictures)
 
     def report(self, path: str | os.PathLike[str], title: str = "Cutback plans compared") -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .. import _native, budgets, files
+from ..schedule import Decision, Life, Numbers, Schedule, bytes_of
 
 if TYPE_CHECKING:
+    from ..explanation import Explanation
+    from ..problem import Problem
+    from ..report.page import Measured
     from .differences import Difference
 
 
@@ -25,6 +30,12 @@ class Compiled(Protocol):
     def text(self, what: str) -> str:
         """Its ``"problem"``, its ``"plan"`` or its ``"kernels"``."""
         ...
+
+
+class AllNumbers(Numbers):
+    """The numbers of a plan, and its budget."""
+
+    budget_bytes: int | None
 
 
 class Entry(NamedTuple):
@@ -47,64 +58,89 @@ class Plan:
     notebook it shows as a picture.
     """
 
-    def __init__(self, problem: str, plan: str, step: Compiled | None = None) -> None:
-        self._problem_text = problem
-        self._text = plan
-        self._step = step
-        self._parsed: tuple[dict[str, Any], dict[str, Any]] | None = None
-        self._explanation: dict[str, Any] | None = None
+    def __init__(self, problem: str, plan: str) -> None:
+        self._core = _native.Problem.read(problem).read_plan(plan)
+        self._step: Compiled | None = None
 
     @classmethod
-    def of_step(cls, step: Compiled) -> Plan:
-        """The plan of a compiled graph."""
-        return cls(step.text("problem"), step.text("plan"), step)
-
-    def _documents(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        if self._parsed is None:
-            self._parsed = json.loads(self._problem_text), json.loads(self._text)
-        return self._parsed
+    def of(cls, core: _native.Plan, step: Compiled | None = None) -> Plan:
+        """A plan that the core made; ``step``: the compiled graph that runs it."""
+        plan = cls.__new__(cls)
+        plan._core = core
+        plan._step = step
+        return plan
 
     @property
+    def core(self) -> _native.Plan:
+        """The plan in the core."""
+        return self._core
+
+    @cached_property
+    def parts(self) -> Problem:
+        """The planner's input: operations, values, storages. Not to be changed."""
+        return self._core.problem.parts()
+
+    @property
+    def schedule(self) -> Schedule:
+        """The steps, and the first of the backward."""
+        return Schedule(self._core.steps, self._core.backward_starts)
+
+    @property
+    def lives(self) -> list[Life]:
+        """When each storage is alive, and where it lies in the arena."""
+        return self._core.lives
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """What is done with each value that the backward needs."""
+        return self._core.decisions
+
+    @cached_property
     def problem(self) -> dict[str, Any]:
-        """The planner's input, as ``docs/problem.md`` describes it."""
-        return self._documents()[0]
+        """The planner's input as a document of ``docs/problem.md``."""
+        from ..problem import document_of  # for those who ask; so below
 
-    @property
+        return document_of(self._core.problem)
+
+    @cached_property
     def document(self) -> dict[str, Any]:
-        """The plan, as ``docs/problem.md`` describes it."""
-        return self._documents()[1]
+        """The plan as a document of ``docs/problem.md``."""
+        document: dict[str, Any] = json.loads(self._core.to_json())
+        return document
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> AllNumbers:
         """Planned bytes and modelled picoseconds; ``save_all_*`` are those of saving everything."""
-        return {**self.document["numbers"], "budget_bytes": self.document["budget_bytes"]}
+        return {**self._core.numbers, "budget_bytes": self._core.budget_bytes}
+
+    @property
+    def measure(self) -> str:
+        """What its budget bounds: ``"arena"``, ``"live"``, ``"saved"`` or ``"total"``."""
+        return self._core.measure
 
     @property
     def in_groups(self) -> bool:
         """Whether ops of its problem are groups (``groups=True``), not single operations."""
-        return any("inside" in op for op in self.problem["ops"])
+        return any(op.inside for op in self.parts.ops)
 
     @property
     def entries(self) -> list[Entry]:
         """Every value that the backward needs, in the order of the program."""
-        problem, plan = self._documents()
-        makers = [(op, out) for op in problem["ops"] for out in op["out"]]
-        rows = []
-        for row in plan["decisions"]:
-            op, out = makers[row["value"]]
-            rows.append(
-                Entry(
-                    value=row["value"],
-                    name=op.get("name", ""),
-                    kind=op.get("kind", ""),
-                    type=out.get("type", ""),
-                    bytes=problem["storages"][out["storage"]]["bytes"],
-                    location=op.get("at", ""),
-                    decision=row["decision"],
-                    reason=row["reason"],
-                )
+        made, storages = list(self.parts.made()), self.parts.storages
+        return [
+            Entry(
+                value=row.value,
+                name=op.name,
+                kind=op.kind,
+                type=value.type,
+                bytes=storages[value.storage].bytes,
+                location=op.location,
+                decision=row.decision,
+                reason=row.reason,
             )
-        return rows
+            for row in self.decisions
+            for op, value in [made[row.value]]
+        ]
 
     @property
     def saved(self) -> list[Entry]:
@@ -138,8 +174,8 @@ class Plan:
         if kernels:
             return self._explain_kernels(as_json)
         if as_json:
-            return _native.explain_json(self._problem_text, self._text)
-        return _native.explain_text(files.for_people(self._problem_text), self._text)
+            return self._core.explain_json()
+        return self._core.explain_text(files.for_people(self._core.problem))
 
     def _explain_kernels(self, as_json: bool) -> str:
         if self._step is None:
@@ -154,12 +190,11 @@ class Plan:
 
         return kernels_text(json.loads(document))
 
-    @property
-    def explanation(self) -> dict[str, Any]:
+    @cached_property
+    def explanation(self) -> Explanation:
         """What :meth:`explain` says, as a document."""
-        if self._explanation is None:
-            self._explanation = json.loads(self.explain(as_json=True))
-        return self._explanation
+        document: Explanation = json.loads(self._core.explain_json())
+        return document
 
     def diff(self, other: Plan) -> Difference:
         """What ``other`` does differently, value by value, and what that comes to.
@@ -173,22 +208,23 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON; ``compile(plan=...)`` takes it."""
-        return self._text
+        return self._core.to_json()
 
     def timeline(self) -> list[int]:
         """Bytes that are live during each step of the schedule."""
-        from ..report.model import Life, live_bytes  # for those who ask; so below
+        from ..report.model import live_bytes  # for those who ask; so below
 
-        lives = (Life(*row) for row in self.document["lives"])
-        return live_bytes(lives, len(self.document["steps"]))
+        core = self._core
+        return live_bytes(core.lives, len(core.steps))
 
-    def _measured(self) -> dict[str, Any]:
-        measured: dict[str, Any] = {}
+    def _measured(self) -> Measured:
+        measured: Measured = {}
         if self._step is not None:
             measured["timeline"] = self._step.timeline
             stats = self._step.stats
             if stats is not None:
-                measured.update(peak_bytes=stats.peak_bytes, ms=stats.seconds * 1e3)
+                measured["peak_bytes"] = stats.peak_bytes
+                measured["ms"] = stats.seconds * 1e3
         return measured
 
     def report(self, path: str | os.PathLike[str], title: str = "Cutback plan") -> None:
@@ -199,13 +235,11 @@ class Plan:
         from ..report import render_html
 
         kernels = json.loads(self._step.text("kernels")) if self._step is not None else None
-        page = render_html(
-            self.problem, self.document, self._measured(), title, self.explanation, kernels
-        )
+        page = render_html(self, self._measured(), title, kernels)
         files.write_text(path, page)
 
     def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles leave the compiled step behind
-        return Plan, (self._problem_text, self._text)
+        return Plan, (self._core.problem.to_json(), self._core.to_json())
 
     @property
     def bound_ps(self) -> int:
@@ -213,15 +247,15 @@ class Plan:
         plan's own time. ``numbers["bound_class"]`` says which plans it holds for: ``"any"``,
         ``"ordered"`` (those that keep the order of operations, as all plans of a search do), or
         ``"trivial"`` where only the time of running every operation once is known."""
-        bound: int = self.numbers["lower_bound_ps"]
-        return bound
+        return self._core.numbers["lower_bound_ps"]
 
     def _bounded(self) -> str:
         """The budget, and what it bounds where that is not the arena before it."""
-        n, measure = self.numbers, self.document["measure"]
+        n, measure = self.numbers, self._core.measure
         if n["budget_bytes"] is None:
             return "no budget"
-        beside = "" if measure == "arena" else f", which is {budgets.text(n[f'{measure}_bytes'])}"
+        size = bytes_of(n, measure)
+        beside = "" if measure == "arena" else f", which is {budgets.text(size)}"
         return f"budget {budgets.text(n['budget_bytes'])} for {measure}{beside}"
 
     def __str__(self) -> str:
@@ -259,5 +293,5 @@ class Plan:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         from ..report import render_fragment
 
-        html = render_fragment(self.problem, self.document, self.explanation)
+        html = render_fragment(self)
         return {"text/plain": str(self), "text/html": html}

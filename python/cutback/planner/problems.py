@@ -7,11 +7,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from .. import _native, devices, files
-from ..constraints import constrain
-from ..policies import Policy, WholeGraph
+from .. import _native, devices, files, problem
+from ..constraints import lay_policy
+from ..policies import Policy, WholeGraph, constrain_whole
 
-Problem = Mapping[str, Any] | str | os.PathLike[str]
+AnyProblem = problem.Problem | _native.Problem | Mapping[str, Any] | str | os.PathLike[str]
+"""What users call a problem: :class:`cutback.problem.Problem`, a document (dict), its JSON, or the
+path of a file with it."""
 Times = Mapping[Any, float]  # seconds by operation, its name or id
 
 
@@ -23,35 +25,40 @@ class Timed(Protocol):
         ...
 
 
-def read_graph(problem: Problem) -> str:
-    """The text of a problem or a traced graph: a document, JSON text, or the path of a file,
-    gzipped or not.
+def read_graph(what: AnyProblem) -> str:
+    """The text of a problem or a traced graph.
 
     Raises:
         OSError: the file cannot be read. ValueError: it is no text. TypeError: none of these.
     """
-    if isinstance(problem, Mapping):
-        return files.to_json(dict(problem), "problem")
-    if isinstance(problem, str):
-        text = problem.removeprefix("\ufeff")  # some editors' mark of UTF-8
+    if isinstance(what, (problem.Problem, _native.Problem)):
+        return what.to_json()
+    if isinstance(what, Mapping):
+        return files.to_json(dict(what), "problem")
+    if isinstance(what, str):
+        text = what.removeprefix("\ufeff")  # some editors' mark of UTF-8
         if text.lstrip().startswith("{"):
             return text
-    if isinstance(problem, (str, os.PathLike)):
-        return files.read_text(problem)
+    if isinstance(what, (str, os.PathLike)):
+        return files.read_text(what)
     raise TypeError(
         "a problem is a document (dict), its JSON or the path of a file, not "
-        f"{type(problem).__name__}; for a cutback.Graph there is "
+        f"{type(what).__name__}; for a cutback.Graph there is "
         'graph.compile(wrt=..., backend="null").plan'
     )
 
 
-def read_problem(problem: Problem) -> str:
-    """The same as a problem's text: a traced graph becomes a problem.
+def read_problem(what: AnyProblem) -> _native.Problem:
+    """The same in the core, checked; a traced graph becomes a problem.
 
     Raises:
         OSError: the file cannot be read. ValueError: it holds neither.
     """
-    return _native.problem_json(read_graph(problem))
+    if isinstance(what, _native.Problem):
+        return what
+    if isinstance(what, problem.Problem):
+        return what.check()
+    return _native.Problem.read(read_graph(what))
 
 
 def times_of(profile: Timed | Times | str | os.PathLike[str]) -> Times:
@@ -69,37 +76,41 @@ def times_of(profile: Timed | Times | str | os.PathLike[str]) -> Times:
 
 
 def under_policy(
-    problem: str, policy: Policy | WholeGraph | str | None, device: devices.Device | None
-) -> str:
+    checked: _native.Problem,
+    policy: Policy | WholeGraph | str | None,
+    device: devices.Device | None,
+) -> _native.Problem:
     """A problem with a policy laid over it.
 
     Raises:
         TypeError: the policy is one for functions.
     """
     if isinstance(policy, WholeGraph):
-        return policy.constrain(problem, devices.resolve(device))
+        return constrain_whole(policy, checked, devices.resolve(device))
     if isinstance(policy, str):
-        return constrain(problem, policy, devices.resolve(device))
+        return lay_policy(checked, policy, devices.resolve(device))
     if policy is not None:
         raise TypeError(
             f"policy={policy!r}: a problem takes a policy by name; see cutback.constraints"
         )
-    return problem
+    return checked
 
 
-def problem_text(
-    problem: Problem,
+def ready_problem(
+    what: AnyProblem,
     *,
     policy: Policy | WholeGraph | str | None = None,
     device: devices.Device | None = None,
     profile: Timed | Times | str | os.PathLike[str] | None = None,
-) -> str:
-    """The problem (JSON) of what :func:`read_graph` takes, with times and policy laid over it.
+) -> _native.Problem:
+    """The problem of what :func:`read_problem` takes, with times and policy laid over it.
 
     Raises:
         ValueError, TypeError: a mistake in it.
     """
-    text = read_problem(problem)
+    checked = read_problem(what)
     if profile is not None:
-        text = files.with_times(text, times_of(profile))
-    return under_policy(text, policy, device)
+        parts = checked.parts()
+        files.lay_times(parts, times_of(profile))
+        checked = parts.check()
+    return under_policy(checked, policy, device)

@@ -12,7 +12,7 @@ import numpy as np
 from .. import _native, budgets, devices
 from ..errors import BudgetError
 from .plan import Plan
-from .problems import Problem, problem_text
+from .problems import AnyProblem, ready_problem
 
 
 class Best(NamedTuple):
@@ -98,28 +98,31 @@ class Request:
         parsed = budgets.parse(self.budget, self.measure, self.max_extra)
         return budgets.with_options(parsed, self.offload, self.pinned, self.exact)
 
-    def plan(self, problem: str) -> Plan:
-        """The plan of a problem (JSON).
+    def plan(self, problem: _native.Problem) -> Plan:
+        """The plan of a problem.
 
         Raises:
             BudgetError: no plan meets the budget; its attributes say what would do.
             ValueError, TypeError: a mistake in the problem.
         """
-        if self.pinned is not None and not self.offload and '_OFFLOAD"' not in problem:
+        if self.pinned is not None and not self.offload and not _wants_moves(problem):
             raise budgets.pinned_alone(self.pinned)
-        answer = _native.plan_json(
-            problem,
+        answer = problem.plan(
             preset=budgets.parse_preset(self.preset),
             budget=self._bound(),
             device=devices.resolve(self.device),
             time_limit=_seconds(self.time_limit),
             progress=_teller(self.progress),
         )
-        return Plan(problem, answer)
+        return Plan.of(answer)
+
+
+def _wants_moves(problem: _native.Problem) -> bool:
+    return any(value.constraint.endswith("offload") for value in problem.parts().values)
 
 
 def plans(
-    problem: Problem,
+    problem: AnyProblem,
     several: Sequence[int | float | str | None],
     *,
     measure: str = "live",
@@ -146,13 +149,12 @@ def plans(
     specs = [budgets.parse(budget, measure) for budget in several]
     without = not specs or None in specs  # a preset is about those
     number = budgets.parse_preset(preset, None if without else measure)
-    text = problem_text(problem, policy=policy, device=device)
-    answers = _native.plans_json(
-        text,
+    checked = ready_problem(problem, policy=policy, device=device)
+    answers = checked.plans(
         specs,
         preset=number,
         device=devices.resolve(device),
         time_limit=_seconds(time_limit),
         progress=_teller(progress),
     )
-    return [Plan(text, answer) if isinstance(answer, str) else answer for answer in answers]
+    return [Plan.of(answer) if isinstance(answer, _native.Plan) else answer for answer in answers]

@@ -44,27 +44,23 @@ SHARES = ("0.9x", "0.8x", "0.7x", "0.6x", "0.5x", "0.4x", "0.3x", "min")
 """Budgets on the peak that :attr:`Frontier.peaks` plans for."""
 
 
-def references_of(graph: str, problem: str, device: str | None) -> list[Reference]:
+def references_of(graph: str, problem: _native.Problem, device: str | None) -> list[Reference]:
     """PyTorch's points in a traced graph (``reference.sweep``), evaluated as ours are; [] where
     there are none."""
     if not files.is_traced(graph):
         return []
     sweep = json.loads(graph).get("reference", {}).get("sweep", [])
-    document = json.loads(problem)
-    random = set()
-    for i, op in enumerate(document["ops"]):
-        if "random_stateful" in op.get("flags", ()):
-            random.add(i)
-            op["flags"].remove("random_stateful")  # or a redraw would be refused
-    document.pop("fingerprint", None)
-    lenient = json.dumps(document)
+    parts = problem.parts()
+    random = {i for i, op in enumerate(parts.ops) if "random_stateful" in op.flags}
+    for i in random:
+        parts.ops[i].flags -= {"random_stateful"}  # or a redraw would be refused
+    lenient = parts.check()
     rows = []
     for point in sweep:
         if "error" in point:
             continue
         steps = [*point["forward"], *point["backward"]]
-        plan = json.dumps({"steps": steps, "backward_starts": len(point["forward"])})
-        found = json.loads(_native.evaluate_json(lenient, plan, device))
+        found = lenient.evaluate((steps, len(point["forward"])), device)
         redrawn = {i for i, n in Counter(steps).items() if n > 1} & random
         rows.append(
             Reference(
@@ -90,12 +86,12 @@ class Frontier:
     In a notebook it shows as a picture.
     """
 
-    def __init__(self, problem: str, answer: str, graph: str = "") -> None:
+    def __init__(self, problem: _native.Problem, answer: str, graph: str = "") -> None:
         document = json.loads(answer)
         self._graph = graph
         self._peaks: list[Peak] | None = None
         self._references: list[Reference] | None = None
-        self.problem = problem
+        self._problem = problem
         self._text = answer
         self._plans: dict[int, Plan] = {}
         self.saved_bytes: list[int] = document["saved_bytes"]
@@ -108,6 +104,11 @@ class Frontier:
         self.baselines: dict[str, Baseline] = {
             name: Baseline(**row) for name, row in document["baselines"].items()
         }
+
+    @property
+    def problem(self) -> str:
+        """What was planned, as JSON."""
+        return self._problem.to_json()
 
     def __len__(self) -> int:
         return len(self.saved_bytes)
@@ -146,13 +147,12 @@ class Frontier:
             raise IndexError(f"point={at}: the frontier has points 0 .. {n - 1}")
         i = at % n
         if i not in self._plans:
-            answer = _native.plan_json(
-                self.problem,
+            answer = self._problem.plan(
                 preset=budgets.parse_preset(self.preset),
                 budget=budgets.parse(self.saved_bytes[i], "saved"),
                 device=devices.resolve(self.device),
             )
-            self._plans[i] = Plan(self.problem, answer)
+            self._plans[i] = Plan.of(answer)
         return self._plans[i]
 
     def to_json(self) -> str:
@@ -164,7 +164,7 @@ class Frontier:
         """What PyTorch's partitioner does at its budgets, where the traced graph says."""
         if self._references is None:
             self._references = references_of(
-                self._graph, self.problem, devices.resolve(self.device)
+                self._graph, self._problem, devices.resolve(self.device)
             )
         return self._references
 
@@ -173,15 +173,14 @@ class Frontier:
         """Plans for budgets on the peak, the largest first: each is a search, so this takes
         seconds on large graphs. Budgets that cannot be met are left out."""
         if self._peaks is None:
-            answers = _native.plans_json(
-                self.problem,
+            answers = self._problem.plans(
                 [budgets.parse(budget, "live") for budget in SHARES],
                 device=devices.resolve(self.device),
             )
             found = [
-                (share, json.loads(answer)["numbers"])
+                (share, answer.numbers)
                 for share, answer in zip(SHARES, answers, strict=True)
-                if isinstance(answer, str)
+                if isinstance(answer, _native.Plan)
             ]
             self._peaks = [Peak(share, n["live_bytes"], n["time_ps"]) for share, n in found]
         return self._peaks

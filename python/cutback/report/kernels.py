@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from ..explanation import Group, Kernels, Local
 from ..files import one_line
 from .svg import document, human_bytes, tag, text
-
-Group = Mapping[str, Any]
 
 WIDTH, MARGIN, ROW, BLOCK, TOP = 960.0, 10.0, 40.0, 26.0, 26.0
 AGAIN = 4.0  # height of the strip under a group that runs operations again
@@ -67,14 +65,14 @@ def kinds(group: Group, most: int = MOST_KINDS) -> str:
     return " + ".join(op["kind"] for op in ops[:most]) + more
 
 
-def unmade(group: Group) -> str:
-    """The values of a group that never exist: ``"5 values of 160.00 MiB never exist"``."""
-    n, size = len(group["locals"]), sum(row["bytes"] for row in group["locals"])
+def unmade(values: Sequence[Local]) -> str:
+    """What never exists: ``"5 values of 160.00 MiB never exist"``."""
+    n, size = len(values), sum(row["bytes"] for row in values)
     verb = "exists" if n == 1 else "exist"
     return f"{_plural(n, 'value')} of {human_bytes(size)} never {verb}"
 
 
-def totals(kernels: Mapping[str, Any]) -> str:
+def totals(kernels: Kernels) -> str:
     """All groups in one sentence."""
     groups: Sequence[Group] = kernels["groups"]
     ops = sum(len(group["ops"]) for group in groups)
@@ -82,7 +80,7 @@ def totals(kernels: Mapping[str, Any]) -> str:
     inside = sum(len(group["ops"]) for group in fused)
     moved = sum(group["read_bytes"] + group["written_bytes"] for group in groups)
     apart = sum(group["apart_bytes"] for group in groups)
-    everything = {"locals": [row for group in groups for row in group["locals"]]}
+    everything = [row for group in groups for row in group["locals"]]
     if not fused:
         return f"{_plural(ops, 'op')}, each by itself. They move {human_bytes(moved)}."
     return (
@@ -98,7 +96,7 @@ def _traffic(group: Group) -> str:
     )
     if group["scratch_bytes"]:
         moved += f", {human_bytes(group['scratch_bytes'])} of scratch"
-    return f"{moved}, {unmade(group)}" if group["locals"] else moved
+    return f"{moved}, {unmade(group['locals'])}" if group["locals"] else moved
 
 
 def _op_lines(group: Group) -> list[str]:
@@ -116,7 +114,7 @@ def _op_lines(group: Group) -> list[str]:
     return lines
 
 
-def kernels_text(kernels: Mapping[str, Any]) -> str:
+def kernels_text(kernels: Kernels) -> str:
     """What a compiled step runs together, as text: a line with the totals, then a line for each
     group, followed by its operations if it has several.
 
@@ -140,7 +138,7 @@ def kernels_text(kernels: Mapping[str, Any]) -> str:
 # ---- picture -------------------------------------------------------------------------------------
 
 
-def _rows(kernels: Mapping[str, Any]) -> list[list[tuple[int, float, float]]]:
+def _rows(kernels: Kernels) -> list[list[tuple[int, float, float]]]:
     """Groups as rows of blocks (group, x, width), as wide as what their ops move one by one."""
     sizes = [max(1, group["apart_bytes"]) for group in kernels["groups"]]
     space = WIDTH - 2 * MARGIN
@@ -196,7 +194,7 @@ def _legend(y: float) -> list[str]:
     return [*body, text(WIDTH - MARGIN, y, note, "end", "note")]
 
 
-def kernels_svg(kernels: Mapping[str, Any]) -> str:
+def kernels_svg(kernels: Kernels) -> str:
     """What a compiled step runs together, as an ``<svg>``: the groups in the order in which they
     run, from left to right and row by row.
 
@@ -232,7 +230,7 @@ def _cells(group: Group) -> tuple[str, ...]:
     )
 
 
-def group_rows(kernels: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def group_rows(kernels: Kernels) -> list[tuple[str, ...]]:
     """The groups of several ops; those that are alike are one row, with the first one's end and
     source. What moves most comes first."""
     alike: dict[tuple[str, ...], list[int]] = {}
@@ -252,7 +250,7 @@ def group_rows(kernels: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def single_rows(kernels: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def single_rows(kernels: Kernels) -> list[tuple[str, ...]]:
     """Groups of one op, summed up by kind and reason: kind, how many, bytes, why."""
     sums: dict[tuple[str, str], list[int]] = {}
     for group in kernels["groups"]:

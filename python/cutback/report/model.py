@@ -1,11 +1,37 @@
-"""What the pictures are drawn from: one problem and one plan, read from their JSON documents."""
+"""What the pictures are drawn from: a plan joined with its problem."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
+
+from .. import schedule
+
+if TYPE_CHECKING:
+    from .. import _native
+    from ..explanation import Explanation
+    from ..problem import Problem
+
+
+class Plan(Protocol):
+    """A :class:`cutback.Plan`, as far as pictures ask it."""
+
+    @property
+    def core(self) -> _native.Plan:
+        """Its steps, lives and decisions."""
+        ...
+
+    @property
+    def parts(self) -> Problem:
+        """What was planned."""
+        ...
+
+    @property
+    def explanation(self) -> Explanation:
+        """Why each value is saved or recomputed."""
+        ...
 
 
 @dataclass
@@ -60,7 +86,9 @@ class Picture:
     actions: list[str]  # of each step: "run", "out", "wait" or "in"
     backward_starts: int
     lives: list[Life]
-    numbers: dict[str, Any]
+    numbers: schedule.Numbers
+    budget_bytes: int | None
+    measure: str
     live: list[int] = field(default_factory=list)  # [n_step] while each step runs
 
     @property
@@ -92,7 +120,7 @@ def _categorise(picture: Picture) -> None:
             seen.add(life.storage)
 
 
-def live_bytes(lives: Iterable[Life], n_step: int) -> list[int]:
+def live_bytes(lives: Iterable[Life | schedule.Life], n_step: int) -> list[int]:
     """Bytes that are alive during each step."""
     change = [0] * (n_step + 1)
     for life in lives:
@@ -101,53 +129,54 @@ def live_bytes(lives: Iterable[Life], n_step: int) -> list[int]:
     return list(accumulate(change[:-1]))
 
 
-def read(problem: Mapping[str, Any], plan: Mapping[str, Any]) -> Picture:
-    """Joins a problem and its plan for drawing.
+def read(plan: Plan) -> Picture:
+    """Joins a plan with its problem for drawing.
 
     Args:
-        problem: a problem document (``docs/problem.md``).
-        plan: the document of a plan for it.
+        plan: a :class:`cutback.Plan`.
     """
-    ops, values = read_problem(problem)
-    for row in plan["decisions"]:
-        values[row["value"]].decision = row["decision"]
-        values[row["value"]].reason = row["reason"]
-    lives = [Life(*row) for row in plan["lives"]]
+    core = plan.core
+    ops, values = read_problem(plan.parts)
+    for row in core.decisions:
+        values[row.value].decision = row.decision
+        values[row.value].reason = row.reason
+    steps = core.steps
     picture = Picture(
         ops=ops,
         values=values,
-        storage_bytes=[row["bytes"] for row in problem["storages"]],
-        steps=[step if isinstance(step, int) else step[1] for step in plan["steps"]],
-        actions=["run" if isinstance(step, int) else step[0] for step in plan["steps"]],
-        backward_starts=plan["backward_starts"],
-        lives=lives,
-        numbers={**plan["numbers"], "budget_bytes": plan.get("budget_bytes")},
+        storage_bytes=[storage.bytes for storage in plan.parts.storages],
+        steps=[step.op for step in steps],
+        actions=[step.action for step in steps],
+        backward_starts=core.backward_starts,
+        lives=[Life(*life) for life in core.lives],
+        numbers=core.numbers,
+        budget_bytes=core.budget_bytes,
+        measure=core.measure,
     )
     _categorise(picture)
     picture.live = live_bytes(picture.lives, picture.n_step)
     return picture
 
 
-def read_problem(problem: Mapping[str, Any]) -> tuple[list[Op], list[Value]]:
-    """Ops and values of a problem document."""
+def read_problem(problem: Problem) -> tuple[list[Op], list[Value]]:
+    """Ops and values of a problem."""
     ops: list[Op] = []
     values: list[Value] = []
-    for row in problem["ops"]:
-        flags = row.get("flags", [])
-        outputs = []
-        for out in row["out"]:
-            outputs.append(len(values))
-            values.append(Value(len(values), len(ops), out["storage"], out.get("type", "")))
+    for i, op in enumerate(problem.ops):
+        outputs = list(range(len(values), len(values) + len(op.outputs)))
+        values += [
+            Value(id, i, out.storage, out.type) for id, out in zip(outputs, op.outputs, strict=True)
+        ]
         ops.append(
             Op(
-                len(ops),
-                row.get("kind", "op"),
-                row.get("name", f"op{len(ops)}"),
-                row.get("at", ""),
-                "backward" in flags,
-                "view" in flags,
-                "placeholder" in flags,
-                list(row["in"]),
+                i,
+                op.kind or "op",
+                op.name or f"op{i}",
+                op.location,
+                "backward" in op.flags,
+                "view" in op.flags,
+                "placeholder" in op.flags,
+                list(op.inputs),
                 outputs,
             )
         )

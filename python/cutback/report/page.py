@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from .kernels import HEADERS, group_rows, kernels_svg, single_rows, totals
 from .ladder import graph_svg
-from .model import Picture, read
+from .model import Picture, Plan, read
 from .svg import STYLE, escape, human_bytes
 from .timeline import timeline_svg
+
+if TYPE_CHECKING:
+    from ..explanation import ExplainedValue, Explanation, Kernels
+
+
+class Measured(TypedDict, total=False):
+    """What runs of the step measured; what is missing is not shown."""
+
+    peak_bytes: int
+    ms: float
+    timeline: Sequence[int] | None
+    """Bytes in use while each step ran."""
+
 
 PAGE_STYLE = """
 body {
@@ -75,9 +87,7 @@ def table(
     return f"<table><thead><tr>{cells(headers, 'th')}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _numbers(
-    picture: Picture, measured: Mapping[str, Any], kernels: Mapping[str, Any] | None = None
-) -> str:
+def _numbers(picture: Picture, measured: Measured, kernels: Kernels | None = None) -> str:
     n = picture.numbers
     once = max(1, n["once_ps"])
     rows = [
@@ -98,8 +108,8 @@ def _numbers(
     rows.append((BOUND[n["bound_class"]], f"{bound:.1f} %", ""))
     gap = NO_GAP if n["gap"] is None else f"{100 * n['gap']:.2f} %"
     rows.append(("gap to that bound", gap, ""))
-    if n.get("budget_bytes") is not None:
-        rows.append(("budget", human_bytes(n["budget_bytes"]), ""))
+    if picture.budget_bytes is not None:
+        rows.append(("budget", human_bytes(picture.budget_bytes), ""))
     arena = _compiled(picture, kernels)
     if arena:
         rows.append(("arena as compiled, operations in groups", arena, ""))
@@ -114,12 +124,12 @@ def _signed(change: int) -> str:
     return ("-" if change < 0 else "+") + human_bytes(abs(change)) if change else "0 B"
 
 
-def _otherwise(row: Mapping[str, Any], measure: str) -> tuple[str, str]:
+def _otherwise(row: ExplainedValue, measure: str) -> tuple[str, str]:
     """How the peak (or the saved bytes) and the time change with the other decision."""
-    other = row.get("otherwise")
+    other = row["otherwise"]
     if not other:
         return "", ""
-    change = other["saved_bytes" if measure == "saved" else "peak_bytes"]
+    change = other["saved_bytes"] if measure == "saved" else other["peak_bytes"]
     return _signed(change), f"{other['time_ps'] / 1e6:+,.0f} us"
 
 
@@ -127,17 +137,17 @@ def _other_headers(measure: str) -> tuple[str, str]:
     return f"{'saved' if measure == 'saved' else 'peak'} otherwise", "time otherwise"
 
 
-def _readers(row: Mapping[str, Any]) -> str:
+def _readers(row: ExplainedValue) -> str:
     names = [*row["forward_readers"], *row["backward_readers"]]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
 
 
-def values_table(explanation: Mapping[str, Any], most: int = MOST_ROWS) -> str:
+def values_table(explanation: Explanation, most: int = MOST_ROWS) -> str:
     """An HTML table of the values that the backward needs, largest first, each storage once.
 
     Args:
-        explanation: the JSON of ``Plan.explain(as_json=True)``.
+        explanation: ``Plan.explanation``.
         most: rows shown; a line says how many smaller values there are.
     """
     rows = explanation["values"]
@@ -163,9 +173,9 @@ def values_table(explanation: Mapping[str, Any], most: int = MOST_ROWS) -> str:
     return table(headers, shown, numeric=(1, 7, 8)) + rest
 
 
-def groups_table(explanation: Mapping[str, Any], most: int = MOST_GROUPS) -> str:
+def groups_table(explanation: Explanation, most: int = MOST_GROUPS) -> str:
     """Values that are alike in kind, type, decision and reason as one row, largest sums first."""
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[ExplainedValue]] = {}
     for row in explanation["values"]:
         key = row["kind"], row["type"], row["decision"], row["reason"]
         groups.setdefault(key, []).append(row)
@@ -197,27 +207,28 @@ def _details(title: str, body: str, is_open: bool = False) -> str:
     )
 
 
-def _download(name: str, document: Mapping[str, Any]) -> str:
-    packed = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
+def _download(name: str, text: str) -> str:
+    packed = gzip.compress(text.encode(), mtime=0)
     data = base64.b64encode(packed).decode()
     return f'<a download="{name}" href="data:application/gzip;base64,{data}">{name}</a>'
 
 
-def _compiled(picture: Picture, kernels: Mapping[str, Any] | None) -> str:
+def _compiled(picture: Picture, kernels: Kernels | None) -> str:
     """The arena that groups of operations leave of the plan's; nothing where that is the same."""
     arena: int | None = None if kernels is None else kernels["arena_bytes"]
     return "" if arena in (None, picture.numbers["arena_bytes"]) else human_bytes(arena or 0)
 
 
-def _headline(picture: Picture, measure: str, kernels: Mapping[str, Any] | None = None) -> str:
+def _headline(picture: Picture, kernels: Kernels | None = None) -> str:
     """The plan in one sentence; its peak is the arena's where that is what a budget bounds."""
     n = picture.numbers
     once = max(1, n["once_ps"])
-    peak = "arena_bytes" if measure == "arena" else "live_bytes"
-    share = 100 * n[peak] / max(1, n[f"save_all_{peak}"])
+    peak, whole = n["live_bytes"], n["save_all_live_bytes"]
+    if picture.measure == "arena":
+        peak, whole = n["arena_bytes"], n["save_all_arena_bytes"]
+    share = 100 * peak / max(1, whole)
     text = (
-        f"{human_bytes(n[peak])} at the peak instead of "
-        f"{human_bytes(n[f'save_all_{peak}'])} ({share:.1f} %), for "
+        f"{human_bytes(peak)} at the peak instead of {human_bytes(whole)} ({share:.1f} %), for "
         f"{100 * (n['time_ps'] - once) / once:.1f} % more time"
     )
     trivial = "trivial " if n["bound_class"] == "trivial" else ""
@@ -226,7 +237,7 @@ def _headline(picture: Picture, measure: str, kernels: Mapping[str, Any] | None 
     return f"<p><b>{text}</b>{above}{f'; compiled, an arena of {arena}' if arena else ''}.</p>"
 
 
-def _floor(explanation: Mapping[str, Any]) -> str:
+def _floor(explanation: Explanation) -> str:
     """What no plan of this order can be below, and the ops that come closest."""
     floor = explanation["floor"]
     if floor is None:
@@ -244,7 +255,7 @@ def _floor(explanation: Mapping[str, Any]) -> str:
     )
 
 
-def kernels_section(kernels: Mapping[str, Any] | None, most: int = MOST_KERNELS) -> str:
+def kernels_section(kernels: Kernels | None, most: int = MOST_KERNELS) -> str:
     """What runs together, and why no more; nothing where there is no compiled step."""
     if not kernels or not kernels["groups"]:
         return ""
@@ -263,27 +274,24 @@ def kernels_section(kernels: Mapping[str, Any] | None, most: int = MOST_KERNELS)
 
 def section(
     title: str,
-    problem: Mapping[str, Any],
-    plan: Mapping[str, Any],
-    measured: Mapping[str, Any],
-    explanation: Mapping[str, Any],
-    kernels: Mapping[str, Any] | None = None,
+    plan: Plan,
+    measured: Measured,
+    kernels: Kernels | None = None,
 ) -> str:
     """Everything about one plan, as an HTML fragment.
 
     Args:
         title: its heading.
-        problem, plan: the documents that ``docs/problem.md`` describes.
+        plan: a :class:`cutback.Plan`.
         measured: what a run measured: any of ``peak_bytes``, ``ms`` and ``timeline``, the bytes in
             use during each step.
-        explanation: the JSON of ``Plan.explain(as_json=True)``.
         kernels: for a compiled step, the JSON of ``Plan.explain(kernels=True, as_json=True)``.
     """
-    picture = read(problem, plan)
+    picture, explanation = read(plan), plan.explanation
     return "".join(
         [
             f"<h2>{escape(title)}</h2>",
-            _headline(picture, plan["measure"], kernels),
+            _headline(picture, kernels),
             timeline_svg(picture, measured.get("timeline")),
             _numbers(picture, measured, kernels),
             "<h2>What is saved, what is recomputed, and why</h2>",
@@ -293,8 +301,8 @@ def section(
             _details("joint graph: what is saved for what", graph_svg(picture)),
             _details("what limits the peak", _floor(explanation)),
             kernels_section(kernels),
-            f"<p>{_download('problem.json.gz', problem)} ",
-            f"{_download('plan.json.gz', plan)}</p>",
+            f"<p>{_download('problem.json.gz', plan.core.problem.to_json())} ",
+            f"{_download('plan.json.gz', plan.core.to_json())}</p>",
         ]
     )
 
@@ -315,32 +323,28 @@ def page(title: str, body: str) -> str:
 
 
 def render_html(
-    problem: Mapping[str, Any],
-    plan: Mapping[str, Any],
-    measured: Mapping[str, Any],
+    plan: Plan,
+    measured: Measured,
     title: str,
-    explanation: Mapping[str, Any],
-    kernels: Mapping[str, Any] | None = None,
+    kernels: Kernels | None = None,
 ) -> str:
     """The report of one plan as a whole HTML document.
 
     Args:
-        problem, plan, measured, explanation, kernels: as for :func:`section`.
+        plan, measured, kernels: as for :func:`section`.
         title: title and first heading.
     """
-    return page(title, section("Plan", problem, plan, measured, explanation, kernels))
+    return page(title, section("Plan", plan, measured, kernels))
 
 
-def render_fragment(
-    problem: Mapping[str, Any], plan: Mapping[str, Any], explanation: Mapping[str, Any]
-) -> str:
+def render_fragment(plan: Plan) -> str:
     """What a notebook shows: numbers, timeline, and the tables folded away.
 
     Args:
-        problem, plan, explanation: as for :func:`section`.
+        plan: a :class:`cutback.Plan`.
     """
-    picture = read(problem, plan)
+    picture = read(plan)
     graph = _details("joint graph", graph_svg(picture))
-    values = _details("saved and recomputed values", groups_table(explanation))
-    words = _headline(picture, plan["measure"]) + _numbers(picture, {})
+    values = _details("saved and recomputed values", groups_table(plan.explanation))
+    words = _headline(picture) + _numbers(picture, {})
     return f'<div class="cb">{words}{timeline_svg(picture)}{values}{graph}</div>'

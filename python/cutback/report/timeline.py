@@ -126,7 +126,7 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
     base = TOP + AREA
     body = _axes(picture, top, base, AREA, "live bytes while each step runs")
     body += _areas(picture, top, base)
-    budget = picture.numbers.get("budget_bytes")
+    budget = picture.budget_bytes
     line = None if budget is None or budget > top else base - AREA * budget / top
     if picture.live:
         peak = max(range(picture.n_step), key=lambda i: picture.live[i])

@@ -310,7 +310,7 @@ class Executable:
         if self._plan is None:
             from ..planner.plan import Plan  # as above
 
-            self._plan = Plan.of_step(self)
+            self._plan = Plan.of(self.native.plan(), self)
         return self._plan
 
     def text(self, what: str) -> str:

@@ -13,6 +13,7 @@ from .. import files
 from .executable import Executable, draws_of
 
 if TYPE_CHECKING:
+    from ..explanation import KernelOp, Kernels
     from .executable import Graph
 
 
@@ -136,28 +137,29 @@ def profile(
                 parts=parts,
             )
         )
-    return StepProfile(kernels, len(run.plan.document["steps"]))
+    return StepProfile(kernels, len(run.plan.core.steps))
 
 
-def _operations(run: Executable) -> list[list[dict[str, Any]]]:
+def _operations(run: Executable) -> list[list[KernelOp]]:
     """The user's operations of each kernel."""
-    return [group["ops"] for group in json.loads(run.text("kernels"))["groups"]]
+    kernels: Kernels = json.loads(run.text("kernels"))
+    return [group["ops"] for group in kernels["groups"]]
 
 
 def _bytes_moved(graph: Graph, run: Executable, wrt: Sequence[int]) -> dict[str, int]:
     """By operation, when each runs separately. The problem of groups does not say it, so that of
     single operations is made where groups were planned."""
-    problem = run.plan.problem
+    problem = run.plan.parts
     if run.plan.in_groups:
         single = Executable(
             graph, wrt, backend="null", groups=False, keep_gradients=run.keeps_gradients
         )
-        problem = json.loads(single.text("problem"))
-    return {op["name"]: op.get("bytes", 0) for op in problem["ops"]}
+        problem = single.plan.parts
+    return {op.name: op.bytes for op in problem.ops}
 
 
 def _parts(
-    steps: Sequence[int], ops: Sequence[dict[str, Any]], moved: dict[str, int]
+    steps: Sequence[int], ops: Sequence[KernelOp], moved: dict[str, int]
 ) -> tuple[Part, ...]:
     sizes = [max(1, moved[op["name"]]) for op in ops]
     return tuple(

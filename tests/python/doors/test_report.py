@@ -46,7 +46,7 @@ def step():
 
 @pytest.fixture(scope="module")
 def picture(step):
-    return report.read(step.plan.problem, step.plan.document)
+    return report.read(step.plan)
 
 
 # ---- folding -------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_no_line_goes_through_the_words_at_the_peak():
     x = np.ones((256, 64), np.float32)
     for share in (0.48, 0.5, 0.55, 0.6, 0.7):
         plan = cutback.plan(layers, params, x, budget=share)
-        svg = ET.fromstring(report.timeline_svg(report.read(plan.problem, plan.document)))
+        svg = ET.fromstring(report.timeline_svg(report.read(plan)))
         (words,) = [t for t in svg.iter(f"{SVG}text") if (t.text or "").startswith("peak")]
         for line in svg.iter(f"{SVG}line"):
             if line.get("class") == "budget" and words.get("text-anchor") == "start":
@@ -211,8 +211,7 @@ def test_the_page_says_what_is_printed():
     step(x)
     printed = str(step.plan)
     text = Page(report.render_html(
-        step.plan.problem, step.plan.document, {}, "plan",
-        json.loads(step.plan.explain(as_json=True)), json.loads(step.executable.text("kernels")),
+        step.plan, {}, "plan", json.loads(step.executable.text("kernels")),
     )).text  # fmt: skip
     arena, everything = re.match(
         r"arena (\S+ \S+) \(save everything: (\S+ \S+)\)", printed
@@ -231,9 +230,10 @@ def test_the_page_stands_alone(step, tmp_path):
     page = Page(text)
     assert "a <b> & c" in page.text and "a <b>" not in text
     assert not page.loads and "url(" not in text and "@import" not in text
-    for name, document in (("problem", step.plan.problem), ("plan", step.plan.document)):
+    core = step.plan.core
+    for name, kept in (("problem", core.problem), ("plan", core)):
         data = page.links[f"{name}.json.gz"].removeprefix("data:application/gzip;base64,")
-        assert json.loads(gzip.decompress(base64.b64decode(data))) == document
+        assert gzip.decompress(base64.b64decode(data)).decode() == kept.to_json()
     for entry in step.plan.saved:
         assert entry.name in page.text
     assert "measured peak" in page.text and "dotted: measured" in page.text

@@ -19,7 +19,7 @@ GRAPHS = Path(__file__).parents[2] / "data" / "graphs"
 
 
 def problem_of(name):
-    return problems.read_problem(GRAPHS / f"{name}.json.gz")
+    return problems.read_problem(GRAPHS / f"{name}.json.gz").to_json()
 
 
 @pytest.fixture(scope="module")

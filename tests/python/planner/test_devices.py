@@ -42,9 +42,11 @@ def test_a_row_is_carried_by_the_plan():
     assert row["flops_per_s"] == {"f32": 2e12, "f64": 2e12, "f16": 2e12, "bf16": 4e12, "int": 2e12}
     load_evaluate().check_plan(plan.problem, plan.document, row)
     problem = json.dumps(plan.problem)
-    again = json.loads(_native.evaluate_json(problem, plan.to_json()))  # the plan's own row
+    again = json.loads(
+        _native.Problem.read(problem).evaluate_json(plan.to_json())
+    )  # the plan's own row
     assert again["time_ps"] == plan.numbers["time_ps"] and again["device"] == row
-    other = json.loads(_native.evaluate_json(problem, plan.to_json(), "cpu"))
+    other = json.loads(_native.Problem.read(problem).evaluate_json(plan.to_json(), "cpu"))
     assert other["time_ps"] != plan.numbers["time_ps"]
     assert plan.explain()
     frontier = cutback.frontier(PROBLEMS[0], device=ROW)

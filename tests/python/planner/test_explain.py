@@ -205,7 +205,7 @@ def test_the_bound_survives_the_file(plan):
     broken = json.loads(plan.to_json())
     broken["numbers"]["lower_bound_ps"] = -3
     with pytest.raises(ValueError, match="lower_bound_ps"):
-        cutback.Plan(json.dumps(plan.problem), json.dumps(broken)).explain()
+        cutback.Plan(json.dumps(plan.problem), json.dumps(broken))
 
 
 def read_with(plan, **numbers):
@@ -275,7 +275,7 @@ def test_both_timelines_have_the_peaks(plan):
 
     other = plan_of("transformer_encoder", budget=0.7)
     for one in (plan, other):
-        order, most = moments(report.read(one.problem, one.document))
+        order, most = moments(report.read(one))
         assert order == sorted(order) and max(most) == one.numbers["live_bytes"]
     bundle = other.diff(plan)._repr_mimebundle_()
     assert bundle["text/html"].count("<polyline") == 2 and "live" in bundle["text/plain"]

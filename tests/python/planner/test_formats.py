@@ -24,10 +24,10 @@ def test_old_files_mean_what_they_meant(path):
     text, old = problem_of(path), json.loads(path.read_text(encoding="utf-8"))
     assert old["version"] == 1 == json.loads(text)["version"]
     check_plan(json.loads(text), old, old["device"])
-    found = json.loads(_native.evaluate_json(text, json.dumps(old), old["device"]))
+    found = json.loads(_native.Problem.read(text).evaluate_json(json.dumps(old), old["device"]))
     assert found["peak_bytes"] == old["numbers"]["live_bytes"]
     assert found["time_ps"] == old["numbers"]["time_ps"]
-    explained = json.loads(_native.explain_json(text, json.dumps(old)))
+    explained = json.loads(_native.Problem.read(text).read_plan(json.dumps(old)).explain_json())
     unknown = {"lower_bound_ps", "bound_class", "gap"}
     offsets = {"arena_bytes", "save_all_arena_bytes"}  # ours to choose better
     for key in old["numbers"].keys() - unknown - offsets:
@@ -40,7 +40,7 @@ def test_old_files_mean_what_they_meant(path):
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.name)
 def test_what_is_written_has_the_new_number_and_nothing_else_new(path):
     old = json.loads(problem_of(path))
-    new = json.loads(_native.problem_json(json.dumps(old)))
+    new = json.loads(_native.Problem.read(json.dumps(old)).to_json())
     assert new == {**old, "version": 2}
     made = cutback.plan(new, budget=1.0).document
     assert made["version"] == 3 and made["fingerprint"] == old["fingerprint"]
@@ -58,7 +58,7 @@ def test_old_problems_have_no_insides_and_no_inlinings():
     old = json.loads(problem_of(PLANS[0]))
     del old["fingerprint"]
     with pytest.raises(ValueError, match='no key "inlinings"'):
-        _native.problem_json(json.dumps({**old, "inlinings": []}))
+        _native.Problem.read(json.dumps({**old, "inlinings": []})).to_json()
     old["ops"][-1]["inside"] = []
     with pytest.raises(ValueError, match='no key "inside"'):
-        _native.problem_json(json.dumps(old))
+        _native.Problem.read(json.dumps(old)).to_json()

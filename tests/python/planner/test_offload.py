@@ -152,7 +152,7 @@ def judge(text, steps, starts):
     """What the core says of a schedule: its numbers, or None when it breaks a rule."""
     try:
         document = json.dumps({"steps": steps, "backward_starts": starts})
-        return json.loads(_native.evaluate_json(text, document, "a100"))
+        return json.loads(_native.Problem.read(text).evaluate_json(document, "a100"))
     except ValueError:
         return None
 
@@ -189,7 +189,7 @@ def test_random_schedules_are_judged_alike(tmp_path):
     for seed in range(150):
         graph = random_graph(seed, 4 + seed % 9)
         text, parsed = json.dumps(graph), load_graph(graph, tmp_path)
-        problem = json.loads(_native.problem_json(text))
+        problem = json.loads(_native.Problem.read(text).to_json())
         for round in range(12):
             steps, starts = random_steps(graph, 1000 * seed + round)
             own, theirs = judge(text, steps, starts), referee_says(parsed, steps, starts)
@@ -289,12 +289,12 @@ def test_hostile_plans(tmp_path):
         assert referee_says(parsed, broken, later) is None
         document = json.dumps({"steps": broken, "backward_starts": later})
         with pytest.raises(ValueError, match=said):
-            _native.evaluate_json(text, document, "a100")
+            _native.Problem.read(text).evaluate_json(document, "a100")
     shared = [a, v, b, ["out", a], ["in", a], g]
     assert referee_says(parsed, shared, 3) is None
     document = json.dumps({"steps": shared, "backward_starts": 3})
     with pytest.raises(ValueError, match="shares its storage"):
-        _native.evaluate_json(text, document, "a100")
+        _native.Problem.read(text).evaluate_json(document, "a100")
     fine = [a, v, b, ["out", a], ["in", a], v, g]
     assert_agrees(judge(text, fine, 3), referee_says(parsed, fine, 3))
     assert judge(text, fine, 3)["host_bytes"] == 4000
@@ -302,7 +302,7 @@ def test_hostile_plans(tmp_path):
     assert_agrees(judge(text, kept, 3), referee_says(parsed, kept, 3))
     document = json.dumps({"steps": fine, "backward_starts": 3})
     with pytest.raises(NotImplementedError, match="device alone has none"):
-        _native.evaluate_json(text, document, json.dumps(WITHOUT_A_LINK))
+        _native.Problem.read(text).evaluate_json(document, json.dumps(WITHOUT_A_LINK))
 
 
 def refereed(name, plan):

@@ -162,7 +162,7 @@ def test_an_empty_result_of_the_callers_is_made_once_in_the_forward(measure, exa
     }  # fmt: skip
     plan = cutback.plan(problem, budget="min", measure=measure, exact=exact)
     assert 1 in plan.document["steps"][: plan.document["backward_starts"]]
-    _native.evaluate_json(json.dumps(problem), plan.to_json())
+    _native.Problem.read(json.dumps(problem)).evaluate_json(plan.to_json())
 
 
 @pytest.mark.parametrize("preset", ["conservative", "aggressive", "shape-aware"])

@@ -220,6 +220,6 @@ def test_huge_problems(data):
     scratch = max(op.get("workspace", 0) for op in problem["ops"])
     if total + scratch > 2**60:
         with pytest.raises(ValueError, match=r"2\^60"):
-            _native.problem_json(json.dumps(problem))
+            _native.Problem.read(json.dumps(problem)).to_json()
     else:
         check_all(problem, [1.0, 0.5])

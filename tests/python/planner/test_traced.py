@@ -63,7 +63,7 @@ def test_every_plan_is_judged_alike(name):
     text, graph = text_of(name), referee.load(path_of(name))
     plans = [(row["forward"] + row["backward"], len(row["forward"])) for row in sweep_of(graph)]
     for number in range(len(PRESETS)):
-        plan = json.loads(_native.plan_json(text, preset=number, device="a100"))
+        plan = json.loads(_native.Problem.read(text).plan(preset=number, device="a100").to_json())
         plans.append((plan["steps"], plan["backward_starts"]))
     judged = 0
     for steps, starts in plans:
@@ -73,9 +73,9 @@ def test_every_plan_is_judged_alike(name):
         except ValueError as error:
             assert "runs twice" in str(error)
             with pytest.raises(ValueError, match="may run only once"):
-                _native.evaluate_json(text, document, "a100")
+                _native.Problem.read(text).evaluate_json(document, "a100")
             continue
-        assert_same(json.loads(_native.evaluate_json(text, document, "a100")), theirs)
+        assert_same(json.loads(_native.Problem.read(text).evaluate_json(document, "a100")), theirs)
         judged += 1
     assert judged > len(PRESETS)
 
@@ -96,7 +96,7 @@ def test_budgets_are_kept_and_judged_alike(name, share):
 @pytest.mark.parametrize("name", MARKED)
 def test_torch_compat_saves_what_torch_saves(name):
     text = text_of(name)
-    cut = json.loads(_native.cut_json(text, PRESETS.index("torch-compat"), False)[0])
+    cut = json.loads(_native.Problem.read(text).cut_json(PRESETS.index("torch-compat"), False)[0])
     theirs = json.loads(text)["reference"]["sweep"][0]["saved"]
     assert cut["saved"] == sorted(theirs)
     assert cut["solve_ms"] >= 0
@@ -122,7 +122,11 @@ def test_presets_save_little():
         text, graph = text_of(name), referee.load(path_of(name))
         whole = referee.reference(graph, graph["reference"]["autograd"])["saved_bytes"]
         for preset, list_of in ratios.items():
-            plan = json.loads(_native.plan_json(text, preset=PRESETS.index(preset), device="a100"))
+            plan = json.loads(
+                _native.Problem.read(text)
+                .plan(preset=PRESETS.index(preset), device="a100")
+                .to_json()
+            )
             # evonorm_s0 saves its inputs only
             ratio = plan["numbers"]["saved_bytes"] / whole if name != "evonorm_s0" else 0.0
             list_of.append(ratio)

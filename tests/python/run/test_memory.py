@@ -220,7 +220,7 @@ def mistakes():
         lambda: graph._native.compile((), backend="abacus"),
         lambda: graph.compile()(np.ones((3, 2))),
         lambda: graph.compile()(array.T),
-        lambda: _native.plan_json("{"),
+        lambda: _native.Problem.read("{").plan().to_json(),
         lambda: _native.from_dlpack(3, "x"),
     ):
         with pytest.raises((ValueError, TypeError, AttributeError, OverflowError)):

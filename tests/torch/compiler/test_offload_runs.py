@@ -8,6 +8,7 @@ import json
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 import cutback.torch as ct
 from cutback import BudgetError
+from cutback import problem as problems
+from cutback.schedule import Life, Step
 from cutback.torch import transfers
 from cutback.torch.compiler.joining import part_of
 from cutback.torch.graph import emitter
@@ -329,12 +332,13 @@ def test_moves_between_other_graphs_are_drawn_to_their_own() -> None:
 
 
 def test_ends_of_what_leaves() -> None:
-    problem = {"ops": [{"out": [{"storage": 0}]}, {"out": [{"storage": 1}]}, {"out": []}]}
-    plan = {
-        "steps": [0, ["out", 0], 1, ["in", 0], 2], "backward_starts": 3,
-        "lives": [[0, 0, 2, 64, 0], [1, 2, 2, 64, 64], [0, 3, 4, 64, 0]],
-    }  # fmt: skip
-    found = schedule_of(problem, plan)
+    ops = [problems.Op("a", "f", outputs=[problems.Value(0)]),
+           problems.Op("b", "f", outputs=[problems.Value(1)]), problems.Op("c", "f")]  # fmt: skip
+    steps = [Step(0), Step(0, "out"), Step(1), Step(0, "in"), Step(2)]
+    lives = [Life(0, 0, 2, 64, 0), Life(1, 2, 2, 64, 64), Life(0, 3, 4, 64, 0)]
+    plan = SimpleNamespace(steps=steps, backward_starts=3, lives=lives)
+    problem = problems.Problem(ops, [problems.Storage(64), problems.Storage(64)], [], [], 3)
+    found = schedule_of(plan, problem)
     assert found == ([0, Move("out", 0, 1), 1, Move("end", 0, 1), Move("in", 0, 3), 2], 4)
 
 

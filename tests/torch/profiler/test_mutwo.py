@@ -121,9 +121,9 @@ def test_greedy_goes_by_measured_figures() -> None:
     both = cutback.plan(profile.step.document, policy=policies.mu_two("0.4x"), profile=profile)
     assert both.document == cutback.plan(direct).document
     compiled = ct.Partitioner(policy=policies.mu_two("0.4x"), profile=profile)
-    document = copy.deepcopy(profile.step.document)
-    compiled.inform(document)
-    assert cutback.plan(document).document == both.document
+    problem = copy.deepcopy(profile.step.problem)
+    compiled.inform(problem)
+    assert cutback.plan(problem).document == both.document
 
 
 def test_swapping_needs_a_link_and_time() -> None:

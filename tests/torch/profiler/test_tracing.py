@@ -144,7 +144,8 @@ def test_the_traced_problem_is_the_compiled_one(train_step: Callable[..., Any]) 
     compiled = ct.compile(model, budget=0.7)
     train_step(compiled, *inputs)
     (plan,) = compiled.plans
-    assert plan.problem == step.document
+    assert plan.problem == {**step.document, "fingerprint": plan.core.fingerprint}
+    assert plan.parts == step.problem
     assert plan.document == step.plan(0.7).document
 
 

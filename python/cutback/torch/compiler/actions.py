@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import BudgetError
+from ...problem import Problem
+from ...schedule import bytes_of
 from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule
 from . import together
@@ -132,22 +134,22 @@ class ModelActions(Partitioner):
     def _do_look_up(self, occasion: Occasion) -> Schedule:
         """A graph's part of the plans of a file."""
         assert occasion.graph is not None and self.given is not None
-        document, given = occasion.graph.document, self.given.saved
-        k = given.find(document)
+        problem, given = occasion.graph.problem, self.given.saved
+        k = given.find(problem)
         schedule = given.graphs[k].schedule()
         if any(isinstance(step, Move) for step in schedule.steps):
             self._check_moves()
-        check_part(document, schedule)
-        met = {**self.given.met, k: document}
+        check_part(problem, schedule)
+        met = {**self.given.met, k: problem}
         found = []
         for saved in given.plans:
             check_total(given, saved.total, self.options.total)
             if k in saved.graphs and all(g in met for g in saved.graphs):
-                documents = [met[g] for g in saved.graphs]
+                problems = [met[g] for g in saved.graphs]
                 common = None if saved.common is None else Common.of(saved.common)
-                whole = documents[0] if len(documents) == 1 else join(documents, common)[0]
+                whole = problems[0] if len(problems) == 1 else join(problems, common)[0]
                 found.append(plan_of(whole, saved))
-        self.given.met[k] = document
+        self.given.met[k] = problem
         self.plans.extend(found)
         return schedule
 
@@ -169,14 +171,14 @@ class ModelActions(Partitioner):
     def _do_settle(self, occasion: Occasion) -> Schedule:
         """The graph is over the budget, and no other one makes up for it."""
         assert occasion.graph is not None and occasion.error is not None
-        made = self._fall_back(occasion.graph.document, occasion.error)
+        made = self._fall_back(occasion.graph.problem, occasion.error)
         self.graphs.unmet = None
         self.plans.append(made.plan)
         return made.schedule
 
     def _do_plan_smallest(self, occasion: Occasion) -> Schedule:
         assert occasion.graph is not None
-        made = self._make(occasion.graph.document, smallest(self.options.target.measure))
+        made = self._make(occasion.graph.problem, smallest(self.options.target.measure))
         self.graphs.unmet = None
         self.plans.append(made.plan)
         return made.schedule
@@ -187,10 +189,10 @@ class ModelActions(Partitioner):
 
     def _do_forget_frames(self, occasion: Occasion) -> None:
         """Graphs get their parts of the plans again when they are compiled again."""
-        self.graphs.documents, self.graphs.compilations = {}, {}
+        self.graphs.problems, self.graphs.compilations = {}, {}
 
     def _bytes_of(self, made: Made) -> int:
-        return int(made.plan.numbers[f"{self.options.target.measure}_bytes"])
+        return bytes_of(made.plan.numbers, self.options.target.measure)
 
     # ---- plans are made again -------------------------------------------------------------------
 
@@ -204,15 +206,15 @@ class ModelActions(Partitioner):
     def _graphs_of_round(self) -> Shown:
         """The graphs that one plan is to hold, in the order of their forwards, and what they have
         in common, if a step has shown it."""
-        keys = [key_of(document) for document in self.graphs.documents.values()]
+        keys = [key_of(problem) for problem in self.graphs.problems.values()]
         last = self.steps.last
         return last if last is not None and sorted(last.keys) == sorted(keys) else Shown(keys, None)
 
     def _do_plan_graphs(self, occasion: Occasion) -> None:
         """One plan over all graphs."""
         keys, common = self._graphs_of_round()
-        documents = [self.graphs.by_key[key].document for key in keys]
-        joined, order = join(documents, common)
+        problems = [self.graphs.by_key[key].problem for key in keys]
+        joined, order = join(problems, common)
         own = self._shared_budget().own_of(keys, common)
         try:
             made = self._make(joined, self.options.target, own)
@@ -224,8 +226,7 @@ class ModelActions(Partitioner):
                 raise error from None
             made = self._fall_back(joined, error, tell=self.graphs.unmet is None)
         parts = [
-            Part(document, *part_of(made.schedule, order, g))
-            for g, document in enumerate(documents)
+            Part(problem, *part_of(made.schedule, order, g)) for g, problem in enumerate(problems)
         ]
         self.in_force = ModelPlans([made.plan], parts=parts, joint=made.plan, common=common)
         self.steps.covered = [Counter(keys)]
@@ -235,9 +236,9 @@ class ModelActions(Partitioner):
         """One schedule for each graph that was pending with others, so that all meet the budget."""
         patterns, by_key = self.steps.patterns, self.graphs.by_key
         keys = list(dict.fromkeys(key for pattern in patterns for key in pattern))
-        documents = {key: by_key[key].document for key in keys}
+        problems = {key: by_key[key].problem for key in keys}
         shared = self._shared_budget()
-        chosen = dict(shared.choose(documents))
+        chosen = dict(shared.choose(problems))
         excess, *figures = shared.over(chosen)
         if excess > 0:
             error = together.refusal(*figures).replace(
@@ -247,11 +248,11 @@ class ModelActions(Partitioner):
             self._say_infeasible(error, later=True)
             if self.options.on_infeasible == "warn":
                 free = everything(self.options.target.measure)
-                chosen = {key: self._make(d, free) for key, d in documents.items()}
-        alone = {k: g.document for k, g in by_key.items() if k not in documents}
-        for key, document in alone.items():
-            chosen[key] = self._make(document, self.options.target, shared.own_of([key]))
-        parts = [Part(by_key[key].document, *made.schedule) for key, made in chosen.items()]
+                chosen = {key: self._make(d, free) for key, d in problems.items()}
+        alone = {k: g.problem for k, g in by_key.items() if k not in problems}
+        for key, problem in alone.items():
+            chosen[key] = self._make(problem, self.options.target, shared.own_of([key]))
+        parts = [Part(by_key[key].problem, *made.schedule) for key, made in chosen.items()]
         self.in_force = ModelPlans([made.plan for made in chosen.values()], parts=parts)
         self.steps.covered = [*patterns, *(Counter({key: 1}) for key in alone)]
         self.graphs.next_round()
@@ -294,7 +295,7 @@ class ModelActions(Partitioner):
         """What is to be done where no plan meets the budget."""
         return self.options.on_infeasible or ("min" if later else "error")
 
-    def _fall_back(self, document: dict[str, Any], error: BudgetError, tell: bool = True) -> Made:
+    def _fall_back(self, problem: Problem, error: BudgetError, tell: bool = True) -> Made:
         """The plan of a problem for which no plan meets the budget.
 
         Raises:
@@ -303,7 +304,7 @@ class ModelActions(Partitioner):
         wish, measure = self._infeasible(self.ever.ran), self.options.target.measure
         if wish == "error":
             raise error
-        made = self._make(document, smallest(measure) if wish == "min" else everything(measure))
+        made = self._make(problem, smallest(measure) if wish == "min" else everything(measure))
         if tell and self._bytes_of(made) > self.ever.most_bytes:  # else larger sizes may hold it
             self._say_infeasible(error, later=self.ever.ran)
         return made

@@ -95,8 +95,8 @@ def _tell_of_inner_gradients(partitioner: ModelPartitioner, gm: fx.GraphModule) 
     none of it is planned."""
     (output,) = gm.graph.find_nodes(op="output")
     count = len(output.args[0])
-    document = prepare(gm, count, (), Preparation(cse=False, emitted=False)).document
-    held = size_of(document)
+    problem = prepare(gm, count, (), Preparation(cse=False, emitted=False)).problem
+    held = size_of(problem)
     limit = partitioner.bytes_of_budget()
     if limit is None or held > limit:
         asked = "" if limit is None else f", over the budget of {budgets.text(limit)}"

@@ -171,9 +171,8 @@ class Runner:
         the gradients of its parameters."""
         beside, live = memory.live_bytes, 0
         for plan in self.partitioner.plans:
-            starts = plan.document["backward_starts"]
-            lives = plan.document["lives"]
-            beside -= sum(size for _, made, last, size, *_ in lives if made < starts <= last)
+            starts = plan.core.backward_starts
+            beside -= sum(life.bytes for life in plan.lives if life.made < starts <= life.last)
             live += plan.numbers["live_bytes"]
         if beside <= 0:
             return 0, 0

@@ -26,6 +26,7 @@ from torch._functorch._aot_autograd.descriptors import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ...problem import Problem
 from ..graph.graphs import is_tangent
 from ..graph.importer import Imported
 from ..graph.layouts import is_like
@@ -74,11 +75,11 @@ class Ends(NamedTuple):
         """Of a graph that was imported."""
         place, first = {}, []
         at = 0
-        for i, (op, node) in enumerate(zip(graph.document["ops"], graph.order, strict=True)):
+        for i, (op, node) in enumerate(zip(graph.problem.ops, graph.order, strict=True)):
             if node is not None:
                 place[node] = i
             first.append(at)
-            at += len(op["out"])
+            at += len(op.outputs)
         ends = cls({}, {}, {}, {})
         for node, i in place.items():
             desc, val = node.meta.get("desc"), node.meta.get("val")
@@ -174,10 +175,10 @@ class Trail:
 class _Shared:
     """Works out what runs share."""
 
-    def __init__(self, runs: list[Run], documents: list[dict[str, Any]], ends: list[Ends]) -> None:
-        self.runs, self.documents, self.ends = runs, documents, ends
+    def __init__(self, runs: list[Run], problems: list[Problem], ends: list[Ends]) -> None:
+        self.runs, self.problems, self.ends = runs, problems, ends
         self.number = {id(run): g for g, run in enumerate(runs)}
-        self.storage_of = [[o["storage"] for op in d["ops"] for o in op["out"]] for d in documents]
+        self.storage_of = [[value.storage for value in p.values] for p in problems]
         self.common = Common([], [], [], [], [])
         self.parts: dict[tuple[str, int, int], list[list[int]]] = {}
         self.leaves: dict[int, torch.Tensor] = {}
@@ -199,19 +200,19 @@ class _Shared:
         loose = {(g, s) for g, s in self.common.loose}
         results = {
             (g, self.storage_of[g][v])
-            for g, document in enumerate(self.documents[:-1])
-            for v in document["forward_outputs"]
+            for g, problem in enumerate(self.problems[:-1])
+            for v in problem.forward_outputs
         }
         stays = [key for key in results - loose if not self._is_static(*key)]
         return not stays and all(p[2] != OWN for flow in self.common.flows for p in flow.parts)
 
     def _is_static(self, g: int, s: int) -> bool:
-        return "static" in self.documents[g]["storages"][s].get("flags", ())
+        return "static" in self.problems[g].storages[s].flags
 
     def _find_handed(self, g: int) -> None:
         """Arguments of a graph that lie in memory which an earlier one made."""
-        ops = self.documents[g]["ops"]
-        written = {o["storage"] for op in ops if "mutates" in op["flags"] for o in op["out"]}
+        ops = self.problems[g].ops
+        written = {v.storage for op in ops if "mutates" in op.flags for v in op.outputs}
         for k, (run, result, _) in self.runs[g].handed.items():
             h = self.number.get(id(run))
             op, value = self.ends[g].inputs.get(k), None
@@ -219,7 +220,7 @@ class _Shared:
                 value = self.ends[h].results.get(result)
             if h is None or op is None or value is None:
                 continue
-            storage = ops[op]["out"][0]["storage"]
+            storage = ops[op].outputs[0].storage
             if storage not in written and not self._is_static(h, self.storage_of[h][value]):
                 self.common.handed.append([g, op, h, value])
 
@@ -228,7 +229,7 @@ class _Shared:
         run, ends, storage_of = self.runs[g], self.ends[g], self.storage_of[g]
         known = {value: k for k, value in ends.results.items()}
         for s in {storage_of[v] for _, _, h, v in self.common.handed if h == g}:
-            here = [v for v in self.documents[g]["forward_outputs"] if storage_of[v] == s]
+            here = [v for v in self.problems[g].forward_outputs if storage_of[v] == s]
             if all(v in known and known[v] in run.results for v in here) and not any(
                 run.held(known[v]) for v in here
             ):
@@ -315,35 +316,35 @@ class _Shared:
         """Memory of gradients that go on: it is not held to the end."""
         taken = {(g, k) for flow in self.common.flows for _, k, g, _ in flow.parts}
         arrived = {tuple(flow.to) for flow in self.common.flows if flow.to}
-        for g, document in enumerate(self.documents):
+        for g, problem in enumerate(self.problems):
             storage_of, gradients = self.storage_of[g], self.ends[g].gradients
             maker: dict[int, int] = {}  # storage -> op
-            for i, op in enumerate(document["ops"]):
-                for out in op["out"]:
-                    maker.setdefault(out["storage"], i)
+            for i, op in enumerate(problem.ops):
+                for value in op.outputs:
+                    maker.setdefault(value.storage, i)
             goes = {storage_of[x.value] for k, x in gradients.items() if (g, k) in taken}
             goes |= {s for s, i in maker.items() if (g, i) in arrived}
             known = {x.value for x in gradients.values()}
-            kept = {*document["forward_outputs"], *document["backward_outputs"]} - known
+            kept = {*problem.forward_outputs, *problem.backward_outputs} - known
             kept |= {x.value for k, x in gradients.items()
                      if (g, k) not in taken and x.copied is None}  # fmt: skip
             goes -= {storage_of[v] for v in kept}
             kept_by_autograd = {  # the gradient of a scalar that backward() makes
                 s for s, i in maker.items()
-                if document["ops"][i]["kind"] == "tangent" and (g, i) not in arrived
-                and document["ops"][i]["out"][0].get("type", "").endswith("[]")
+                if problem.ops[i].kind == "tangent" and (g, i) not in arrived
+                and problem.ops[i].outputs[0].type.endswith("[]")
             }  # fmt: skip
             goes -= kept_by_autograd
-            first = document["backward_starts"]
+            first = problem.backward_starts
             self.common.loose.extend([g, s] for s in sorted(goes) if maker[s] >= first)
             idle = (x.copied for k, x in gradients.items() if (g, k) in taken)
             self.common.idle.extend([g, i] for i in idle if i is not None)
 
 
-def common_of(runs: list[Run], documents: list[dict[str, Any]], ends: list[Ends]) -> Common:
+def common_of(runs: list[Run], problems: list[Problem], ends: list[Ends]) -> Common:
     """What runs have in common, in the order of their forwards.
 
     Args:
-        documents, ends: of the graph of each run.
+        problems, ends: of the graph of each run.
     """
-    return _Shared(runs, documents, ends).work_out()
+    return _Shared(runs, problems, ends).work_out()

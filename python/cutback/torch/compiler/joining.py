@@ -18,13 +18,20 @@ gradient that comes back on both sides, so that the plan errs on the safe side.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ...problem import Flag, Op, Problem, Storage, StorageFlag, Value
 from ..graph.leaves import KIND
 from ..graph.moving import Move, Schedule
 
 OWN = -1
 """In the place of a graph: an op that no graph runs."""
+
+_FORWARD: frozenset[Flag] = frozenset({"effect"})
+_BACKWARD: frozenset[Flag] = frozenset({"backward", "effect"})
+_FREE: frozenset[StorageFlag] = frozenset()
+_HELD: frozenset[StorageFlag] = frozenset({"hold_end"})
 
 _Ref = tuple[int, int]  # a graph and a value of it; or OWN and the number of an op with one result
 
@@ -78,24 +85,25 @@ NOTHING = Common([], [], [], [], [])
 class _Joined:
     """The ops of all graphs, written one after another."""
 
-    def __init__(self, documents: list[dict[str, Any]], common: Common) -> None:
-        self.documents = documents
+    def __init__(self, problems: list[Problem], common: Common) -> None:
+        self.problems = problems
         self.common = common
         self.order: list[tuple[int, int]] = []
-        self.ops: list[dict[str, Any]] = []
+        self.ops: list[Op] = []
+        self.lies_in: list[list[_Ref]] = []  # by op: the storages of its outputs
         self.value: dict[_Ref, int] = {}
         self.n_values = 0
         self.n_own = 0
-        self.storage_of = [[o["storage"] for op in d["ops"] for o in op["out"]] for d in documents]
+        self.storage_of = [[value.storage for value in p.values] for p in problems]
         self.first_value: list[list[int]] = []
-        for d in documents:
+        for p in problems:
             at, rows = 0, []
-            for op in d["ops"]:
+            for op in p.ops:
                 rows.append(at)
-                at += len(op["out"])
+                at += len(op.outputs)
             self.first_value.append(rows)
         self.same: dict[_Ref, _Ref] = {}  # storage -> the one that it is
-        self.own_bytes: dict[_Ref, tuple[int, list[str]]] = {}
+        self.own_storage: dict[_Ref, Storage] = {}
         self.handed = {(g, i): (h, v) for g, i, h, v in common.handed}
         self.idle = {(g, i) for g, i in common.idle}
         self.tangents: dict[_Ref, tuple[Flow, _Ref]] = {}  # tangent's op -> what arrives there
@@ -111,57 +119,58 @@ class _Joined:
 
     # ---- ops ------------------------------------------------------------------------------------
 
-    def _push(self, place: tuple[int, int], op: dict[str, Any], outs: list[_Ref]) -> None:
+    def _push(self, place: tuple[int, int], op: Op, outs: list[_Ref], lies_in: list[_Ref]) -> None:
         for ref in outs:
             self.value[ref] = self.n_values
             self.n_values += 1
         self.ops.append(op)
+        self.lies_in.append(lies_in)
         self.order.append(place)
 
     def own(self, kind: str, reads: list[_Ref], bytes: int | None, hold: bool = False) -> _Ref:
         """An op of no graph; ``bytes``: of what it makes. Returns that."""
         ref = (OWN, self.n_own)
         self.n_own += 1
-        flags = ["effect"] if kind == "handed_on" else ["backward", "effect"]
-        op: dict[str, Any] = {
-            "name": f"{kind}_{ref[1]}", "kind": kind, "flags": flags, "time_ps": 0,
-            "in": [self.value[r] for r in reads], "out": [],
-        }  # fmt: skip
+        op = Op(
+            f"{kind}_{ref[1]}", kind, [self.value[r] for r in reads],
+            flags=_FORWARD if kind == "handed_on" else _BACKWARD, time_ps=0,
+        )  # fmt: skip
         if bytes is not None:
-            op["out"] = [{"storage": ref, "bytes": bytes}]
-            self.own_bytes[ref] = bytes, ["hold_end"] if hold else []
-        self._push(ref, op, [] if bytes is None else [ref])
+            op.outputs = [Value(-1, bytes=bytes)]
+            self.own_storage[ref] = Storage(bytes, _HELD if hold else _FREE)
+        made = [] if bytes is None else [ref]
+        self._push(ref, op, made, made)
         return ref
 
     def add(self, g: int, i: int) -> None:
         """An op of a graph."""
-        op = self.documents[g]["ops"][i]
+        op = self.problems[g].ops[i]
         first = self.first_value[g][i]
-        refs = [(g, first + k) for k in range(len(op["out"]))]
-        reads, place = [(g, v) for v in op["in"]], (g, i)
-        made: dict[str, Any] = {"name": f"{op['name']}@{g}"}
+        refs = [(g, first + k) for k in range(len(op.outputs))]
+        reads, place = [(g, v) for v in op.inputs], (g, i)
+        made = replace(op, name=f"{op.name}@{g}")
         if (g, i) in self.idle:
             refs = []
         elif (g, i) in self.handed:
             place = (OWN, self.n_own)
             self.n_own += 1
             reads = [self.handed[g, i]]
-            made.update(kind="handed", flags=["effect", "view"], time_ps=0)
+            made.kind, made.flags, made.time_ps = "handed", _FORWARD | {"view"}, 0
             self.same[g, self.storage_of[g][first]] = self.memory(reads[0])
         elif (g, i) in self.tangents:
             flow, source = self.tangents[g, i]
             reads = [source]
             if not flow.copy:
-                made["flags"] = ["backward", "effect", "view"]
+                made.flags = _BACKWARD | {"view"}
                 self.same[g, self.storage_of[g][first]] = self.memory(source)
-        outs = [{**op["out"][v - first], "storage": (g, self.storage_of[g][v])} for g, v in refs]
-        ins = [self.value[ref] for ref in reads]
-        self._push(place, {**op, **made, "in": ins, "out": outs}, refs)
+        made.outputs = [replace(op.outputs[v - first]) for _, v in refs]
+        made.inputs = [self.value[ref] for ref in reads]
+        self._push(place, made, refs, [(g, self.storage_of[g][v]) for g, v in refs])
 
     def forward(self) -> None:
         """What the graphs are handed, and their ops."""
-        for g, d in enumerate(self.documents):
-            mine = range(d["backward_starts"])
+        for g, p in enumerate(self.problems):
+            mine = range(p.backward_starts)
             for i in mine:
                 if (g, i) in self.handed:
                     self.add(g, i)
@@ -194,18 +203,18 @@ class _Joined:
             elif flow.copy:
                 self.arrived[k] = self.own(KIND, [self.arrived[k]], flow.copy, hold=True)
             else:
-                self.own_bytes[self.arrived[k]] = flow.bytes, ["hold_end"]
+                self.own_storage[self.arrived[k]] = Storage(flow.bytes, _HELD)
 
     def backward(self) -> None:
         """The ops of the graphs, with the sums between them."""
-        n = len(self.documents)
+        n = len(self.problems)
         self.arrive(n)
         for g in reversed(range(n)):
-            d = self.documents[g]
-            ends = len(d["ops"])
-            copies = [i for i in range(ends) if d["ops"][i]["kind"] == KIND]
+            p = self.problems[g]
+            ends = len(p.ops)
+            copies = [i for i in range(ends) if p.ops[i].kind == KIND]
             split = min(copies, default=ends)
-            for i in range(d["backward_starts"], split):
+            for i in range(p.backward_starts, split):
                 self.add(g, i)
             self.arrive(g)
             for i in range(split, ends):
@@ -213,73 +222,73 @@ class _Joined:
 
     # ---- the whole ------------------------------------------------------------------------------
 
-    def document(self) -> dict[str, Any]:
+    def problem(self) -> Problem:
         """The problem."""
-        ds = self.documents
+        ps = self.problems
         loose = {(g, s) for g, s in self.common.loose}
-        unused = {
-            (g, out["storage"]) for g, i in self.idle for out in ds[g]["ops"][i]["out"]
-        }  # fmt: skip
+        unused = {(g, value.storage) for g, i in self.idle for value in ps[g].ops[i].outputs}
         number: dict[_Ref, int] = {}
-        storages: list[dict[str, Any]] = []
-        keys = [(g, s) for g, d in enumerate(ds) for s in range(len(d["storages"]))]
-        for key in [*keys, *self.own_bytes]:
+        storages: list[Storage] = []
+        keys = [(g, s) for g, p in enumerate(ps) for s in range(len(p.storages))]
+        for key in [*keys, *self.own_storage]:
             if key in self.same or key in unused:
                 continue
             number[key] = len(storages)
-            if key[0] == OWN:
-                size, flags = self.own_bytes[key]
-            else:
-                size, flags = self._storage(key, loose)
-            storages.append({"bytes": size, "flags": flags} if flags else {"bytes": size})
+            storages.append(self.own_storage[key] if key[0] == OWN else self._storage(key, loose))
         for key in self.same:
             at = key
             while at in self.same:
                 at = self.same[at]
             number[key] = number[at]
-            if at[0] != OWN and "hold_end" in self._storage(key, loose)[1]:
-                flags = storages[number[at]].setdefault("flags", [])
-                storages[number[at]]["flags"] = sorted({*flags, "hold_end"})
-        for op in self.ops:
-            op["out"] = [{**out, "storage": number[out["storage"]]} for out in op["out"]]
-        joined = {
-            **ds[0],
-            "backward_starts": self.starts,
-            "static_bytes": sum(d["static_bytes"] for d in ds),
-            "storages": storages,
-            "ops": self.ops,
-        }
+            if at[0] != OWN and "hold_end" in self._storage(key, loose).flags:
+                storages[number[at]] = replace(
+                    storages[number[at]], flags=storages[number[at]].flags | _HELD
+                )
+        for op, lies_in in zip(self.ops, self.lies_in, strict=True):
+            for value, key in zip(op.outputs, lies_in, strict=True):
+                value.storage = number[key]
         gone = {number[key] for key in loose if key in number}
-        for name in ("forward_outputs", "backward_outputs"):
-            joined[name] = [
-                self.value[g, v]
-                for g, d in enumerate(ds)
-                for v in d[name]
-                if (g, v) in self.value and number[g, self.storage_of[g][v]] not in gone
-            ]
         ends = [self.arrived[k] for k, flow in enumerate(self.common.flows) if not flow.to]
-        joined["backward_outputs"] += [self.value[ref] for ref in ends]
-        return joined
+        return replace(
+            ps[0],
+            ops=self.ops,
+            storages=storages,
+            backward_starts=self.starts,
+            static_bytes=sum(p.static_bytes for p in ps),
+            forward_outputs=self._outputs([p.forward_outputs for p in ps], number, gone),
+            backward_outputs=self._outputs([p.backward_outputs for p in ps], number, gone)
+            + [self.value[ref] for ref in ends],
+        )
 
-    def _storage(self, key: _Ref, loose: set[_Ref]) -> tuple[int, list[str]]:
-        row = self.documents[key[0]]["storages"][key[1]]
-        flags = [f for f in row.get("flags", []) if f != "hold_end" or key not in loose]
-        return row["bytes"], flags
+    def _outputs(
+        self, values: list[list[int]], number: dict[_Ref, int], gone: set[int]
+    ) -> list[int]:
+        """Of values that graphs hand out those that lie in no memory that is gone."""
+        return [
+            self.value[g, v]
+            for g, mine in enumerate(values)
+            for v in mine
+            if (g, v) in self.value and number[g, self.storage_of[g][v]] not in gone
+        ]
 
-    def write(self) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    def _storage(self, key: _Ref, loose: set[_Ref]) -> Storage:
+        storage = self.problems[key[0]].storages[key[1]]
+        return replace(storage, flags=storage.flags - _HELD) if key in loose else storage
+
+    def write(self) -> tuple[Problem, list[tuple[int, int]]]:
         """The problem, and what its ops are."""
         self.forward()
         self.starts = len(self.ops)
         self.backward()
-        return self.document(), self.order
+        return self.problem(), self.order
 
 
 def join(
-    documents: list[dict[str, Any]], common: Common | None = None
-) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    problems: list[Problem], common: Common | None = None
+) -> tuple[Problem, list[tuple[int, int]]]:
     """The problem of several graphs that run one after another; by its op ids, (graph, op), or
     (:data:`OWN`, number)."""
-    return _Joined(documents, common or NOTHING).write()
+    return _Joined(problems, common or NOTHING).write()
 
 
 def part_of(schedule: Schedule, order: list[tuple[int, int]], graph: int) -> Schedule:

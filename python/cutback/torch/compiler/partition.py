@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 from uuid import uuid4
 
 from torch import fx
@@ -19,6 +17,7 @@ from torch._guards import CompileContext
 from ... import BudgetError, __version__, budgets, files, policies
 from ...planner.plan import Plan
 from ...planner.problems import times_of
+from ...problem import Problem
 from ..flags import check_flags
 from ..graph import moving, rerunnable
 from ..graph.both_passes import refuse_writes_in_both_passes
@@ -171,6 +170,11 @@ class Partitioner(CustomPartitionerFn):
         return False
 
     @property
+    def error(self) -> Exception | None:
+        """What the latest graph failed with, as it was before PyTorch wrapped it."""
+        return self.at_hand.error
+
+    @property
     def plans(self) -> list[Plan]:
         """The plans in force: one for each graph that was compiled for training, or one for all."""
         return self.in_force.plans
@@ -235,7 +239,7 @@ class Partitioner(CustomPartitionerFn):
             same_kernels=self.door.same_kernels and not by_inductor,
         )  # fmt: skip
         graph = prepare(gm, num_fwd_outputs, static_inputs, how)
-        self.inform(graph.document)
+        self.inform(graph.problem)
         return graph
 
     @property
@@ -259,33 +263,30 @@ class Partitioner(CustomPartitionerFn):
                 "and give a budget here (a share, or bytes)"
             )
 
-    def inform(self, document: dict[str, Any]) -> None:
+    def inform(self, problem: Problem) -> None:
         """Lays measured times, of a profile those of this graph, then a policy that looks at the
         whole graph, over a problem; and the measured link, if values move."""
         options = self.options
         times = options.times
         if options.profile is not None:
-            times = options.profile.times_of(signature(document))
+            times = options.profile.times_of(signature(problem))
             if times is None:
-                check_same(options.profile.signature, document, "the step")
+                check_same(options.profile.signature, problem, "the step")
         if times is not None:
-            files.lay_times(document, times)
-            check_covered(document)
+            files.lay_times(problem, times)
+            check_covered(problem)
         if isinstance(options.policy, policies.WholeGraph):
-            self._constrain(options.policy, document)
-        if options.profile is not None and (options.offload or moving.wants_moves(document)):
-            document.setdefault("link_bytes_per_s", options.profile.link_bytes_per_s)
+            self._constrain(options.policy, problem)
+        if options.profile is not None and (options.offload or moving.wants_moves(problem)):
+            link = options.profile.link_bytes_per_s
+            problem.link_bytes_per_s = problem.link_bytes_per_s or link
 
-    def _constrain(self, policy: policies.WholeGraph, document: dict[str, Any]) -> None:
+    def _constrain(self, policy: policies.WholeGraph, problem: Problem) -> None:
         """Lays what a policy says over a problem."""
-        told = json.loads(policy.constrain(json.dumps(document), self.at_hand.row))
-        if "link_bytes_per_s" in told:
-            document.setdefault("link_bytes_per_s", told["link_bytes_per_s"])
-        for op, said in zip(document["ops"], told["ops"], strict=True):
-            for out, wish in zip(op["out"], said["out"], strict=True):
-                word = wish.get("constraint")
-                if word is not None:
-                    out["constraint"] = word
+        told = policies.constrain_whole(policy, problem.check(), self.at_hand.row).parts()
+        problem.link_bytes_per_s = problem.link_bytes_per_s or told.link_bytes_per_s
+        for op, said in zip(problem.ops, told.ops, strict=True):
+            op.outputs = said.outputs
 
     def _choose(self, graph: Imported) -> moving.Schedule:
         """A schedule of the graph, whose plan is noted."""
@@ -293,19 +294,17 @@ class Partitioner(CustomPartitionerFn):
 
     def _plan_alone(self, graph: Imported) -> moving.Schedule:
         target = self.options.target
-        made = self._make(graph.document, target, self._own(graph, target))
+        made = self._make(graph.problem, target, self._own(graph, target))
         self.plans.append(made.plan)
         return made.schedule
 
-    def _own(self, graph: Imported, target: Target) -> dict[str, Any] | None:
+    def _own(self, graph: Imported, target: Target) -> Problem | None:
         """The problem without the policy, where a share counts from that. None: it is the same."""
         if self.options.policy is None or not target.is_share:
             return None
         return with_wishes(graph, of_tags)
 
-    def _make(
-        self, document: dict[str, Any], target: Target, own: dict[str, Any] | None = None
-    ) -> Made:
+    def _make(self, problem: Problem, target: Target, own: Problem | None = None) -> Made:
         """A plan of a problem, with the link and the optimizer's step where they count. It is not
         noted.
 
@@ -314,29 +313,28 @@ class Partitioner(CustomPartitionerFn):
         options, row = self.options, self.at_hand.row
         if own is not None and options.total is not None:
             own = with_total(own, options.total)
-        if options.offload or moving.wants_moves(document):
+        if options.offload or moving.wants_moves(problem):
             self._check_moves()
-            document = moving.with_link(document, row)
+            problem = moving.with_link(problem, row)
         if options.total is not None:
-            document = with_total(document, options.total)
-        text = json.dumps(document, check_circular=False)
-        base = text if own is None else json.dumps(own, check_circular=False)
+            problem = with_total(problem, options.total)
+        checked = problem.check()
+        base = checked if own is None else own.check()
         budget, measure = target.budget, target.measure
         if budget is not None and target.is_share:
-            plan = reference.plan_by_share(text, base, budget, row, measure)
+            plan = reference.plan_by_share(checked, base, budget, row, measure)
         elif budget is None and options.policy is None and not target.fastest:
-            plan = reference.plan_of(text, row)
+            plan = reference.plan_of(checked, row)
         else:
-            plan = reference.plan_by_bytes(text, base, budget, row, measure)
+            plan = reference.plan_by_bytes(checked, base, budget, row, measure)
         return Made(plan, self._schedule(plan))
 
     def _schedule(self, plan: Plan) -> moving.Schedule:
         """What a plan says of the graph, without the optimizer's own step."""
-        problem = plan.problem
-        schedule = moving.schedule_of(problem, plan.document)
+        schedule = moving.schedule_of(plan.core, plan.parts)
         if self.options.total is None:
             return schedule
-        own = len(problem["ops"]) - 1
+        own = len(plan.parts.ops) - 1
         return schedule._replace(steps=[s for s in schedule.steps if s != own])
 
     def _check_moves(self) -> None:
@@ -389,7 +387,7 @@ class Partitioner(CustomPartitionerFn):
             target = min(target - (peak - limit), plan.numbers["live_bytes"] - 1)
             try:
                 plan, schedule = self._make(
-                    graph.document, Target(budgets.parse(max(target, 1), "live"), "live")
+                    graph.problem, Target(budgets.parse(max(target, 1), "live"), "live")
                 )
             except BudgetError:
                 break  # no smaller plan: the best so far
@@ -406,8 +404,9 @@ class Partitioner(CustomPartitionerFn):
         """The plans in force, to be written to a file."""
         saved, total = SavedPlans(), self.options.total
         for plan in self.plans:
-            problem = plan.problem
-            graph = problem if total is None else {**problem, "ops": problem["ops"][:-1]}
+            graph = plan.parts
+            if total is not None:
+                graph = replace(graph, ops=graph.ops[:-1])
             saved.add(plan, [Part(graph, *self._schedule(plan))], total)
         return saved
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from ...problem import Constraint
 from ..graph.both_passes import (
     ancestors,
     keep_old_values,
@@ -134,7 +135,7 @@ def prepare(
     merged = merge_duplicates(gm, num_fwd_outputs)[1] if how.cse else []
     chosen = chooser(how.policy)
 
-    def wish(node: fx.Node) -> str | None:
+    def wish(node: fx.Node) -> Constraint | None:
         word = chosen(node) if chosen is not None else None
         return word if word is not None else of_tags(node)
 

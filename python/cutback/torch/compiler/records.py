@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ... import BudgetError
 from ...planner.plan import Plan
+from ...problem import Problem
 from ..graph.moving import Schedule
 from .crossing import Ends, Run, Trail, common_of
 from .joining import Common
@@ -18,19 +18,19 @@ from .saved_plans import Part, SavedPlans
 from .together import MOST_CALLS, Pending, Together
 
 
-def key_of(document: dict[str, Any]) -> str:
+def key_of(problem: Problem) -> str:
     """The key of a graph: a digest of its problem."""
-    return hashlib.blake2b(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    return hashlib.blake2b(problem.to_json().encode()).hexdigest()
 
 
 class CompiledGraph(NamedTuple):
     """A graph that was compiled, and what its plan says of it."""
 
-    document: dict[str, Any]
+    problem: Problem
     schedule: Schedule
     frame: int | None
     ends: Ends
-    own: dict[str, Any] | None
+    own: Problem | None
     """The problem that a share counts from, if it is another one."""
 
 
@@ -66,10 +66,10 @@ class ModelPlans(InForce):
         """True if the plans have parts of the budget, for calls that are pending together."""
         return bool(self.parts) and self.joint is None
 
-    def part(self, document: dict[str, Any]) -> Schedule | None:
+    def part(self, problem: Problem) -> Schedule | None:
         """A graph's part of the plans; None: they do not cover it."""
         for part in self.parts:
-            if part.document == document:
+            if part.problem == problem:
                 return Schedule(part.steps, part.backward_starts)
         return None
 
@@ -79,7 +79,7 @@ class Graphs:
     """The graphs of a model, since its plans were last started from nothing."""
 
     by_key: dict[str, CompiledGraph] = field(default_factory=dict)
-    documents: dict[int | None, dict[str, Any]] = field(default_factory=dict)
+    problems: dict[int | None, Problem] = field(default_factory=dict)
     """By frame, those that were compiled since the plans in force were made."""
     compilations: dict[int, int] = field(default_factory=dict)
     """By frame, how often PyTorch had compiled it."""
@@ -92,13 +92,13 @@ class Graphs:
 
     def next_round(self) -> None:
         """Plans were made again; all code is compiled again."""
-        self.documents, self.compilations = {}, {}
+        self.problems, self.compilations = {}, {}
         self.waited, self.unmet = 0, None
         self.rounds += 1
 
     def only(self, frame: int | None) -> bool:
         """True if no other frame than this one has a graph."""
-        return all(other == frame for other in self.documents)
+        return all(other == frame for other in self.problems)
 
     def may_wait(self) -> bool:
         """Counts a call within a step. True while that may still show more calls: results of old
@@ -144,7 +144,7 @@ class Steps:
         if len(runs) < 2 or unknown or not wanted:
             return None
         of_runs = [graphs[run.key] for run in runs]
-        common = common_of(runs, [g.document for g in of_runs], [g.ends for g in of_runs])
+        common = common_of(runs, [g.problem for g in of_runs], [g.ends for g in of_runs])
         self.last = Shown([run.key for run in runs], common)
         return self.last
 
@@ -177,4 +177,4 @@ class GivenPlans:
     """Plans from a file, and the graphs of it that were compiled."""
 
     saved: SavedPlans
-    met: dict[int, dict[str, Any]] = field(default_factory=dict)
+    met: dict[int, Problem] = field(default_factory=dict)

@@ -9,68 +9,59 @@ is compiled takes no more than it would under ``aot_eager``, nor than with its o
 
 from __future__ import annotations
 
-import json
-from typing import Any, NamedTuple
-
 from ... import BudgetError, _native, budgets, devices
 from ...planner.plan import Plan
-from ..graph import moving
+from ...schedule import bytes_of as measured
 
 FASTEST = "fastest"
 """The budget that asks for speed, whatever it takes."""
 
 _PYTORCH = "torch-compat"
 
-
-class _Found(NamedTuple):
-    """A plan that needs no search."""
-
-    preset: str | None
-    text: str
-    document: dict[str, Any]
-
-    def takes(self, measure: str) -> int:
-        return int(self.document["numbers"][f"{measure}_bytes"])
-
-    @property
-    def seconds(self) -> int:
-        return int(self.document["numbers"]["time_ps"])
+Row = devices.Device | None
 
 
-def _plans(text: str, device: Any) -> list[_Found]:
-    """Where values are to move, PyTorch's cut, which moves nothing, is left out."""
-    presets = (None,) if moving.wants_moves(json.loads(text)) else (None, _PYTORCH)
+def _plans(problem: _native.Problem, device: Row) -> list[_native.Plan]:
+    """The plans that need no search. Where values are to move, PyTorch's cut, which moves nothing,
+    is left out."""
+    moves = any(value.constraint.endswith("offload") for value in problem.parts().values)
     row = devices.resolve(device)
-    found = []
-    for preset in presets:
-        number = budgets.parse_preset(preset)
-        plan = _native.plan_json(text, preset=number, budget=None, device=row)
-        found.append(_Found(preset, plan, json.loads(plan)))
-    return found
+    return [
+        problem.plan(preset=budgets.parse_preset(preset), device=row)
+        for preset in ((None,) if moves else (None, _PYTORCH))
+    ]
 
 
-def _reference(text: str, device: Any) -> _Found:
-    plans = _plans(text, device)
-    return min(plans, key=lambda plan: (plan.takes("live"), plan.takes("saved"), plan.seconds))
+def _reference(problem: _native.Problem, device: Row) -> _native.Plan:
+    def size(plan: _native.Plan) -> tuple[int, int, int]:
+        n = plan.numbers
+        return n["live_bytes"], n["saved_bytes"], n["time_ps"]
+
+    return min(_plans(problem, device), key=size)
 
 
-def preset_of(text: str, device: Any) -> str | None:
-    """The preset of the reference."""
-    return _reference(text, device).preset
+def preset_of(problem: _native.Problem, device: Row) -> str | None:
+    """The preset of the reference. None: the one that saves everything."""
+    preset = _reference(problem, device).preset
+    return preset if preset == _PYTORCH else None
 
 
-def plan_of(text: str, device: Any) -> Plan:
+def plan_of(problem: _native.Problem, device: Row) -> Plan:
     """The reference for a problem."""
-    return Plan(text, _reference(text, device).text)
+    return Plan.of(_reference(problem, device))
 
 
-def bytes_of(text: str, device: Any, measure: str) -> int:
+def bytes_of(problem: _native.Problem, device: Row, measure: str) -> int:
     """What a share counts from: the fewest bytes of a plan that needs no search."""
-    return min(plan.takes(measure) for plan in _plans(text, device))
+    return min(measured(plan.numbers, measure) for plan in _plans(problem, device))
 
 
 def plan_by_share(
-    text: str, own: str, budget: budgets.NativeBudget, device: Any, measure: str
+    problem: _native.Problem,
+    own: _native.Problem,
+    budget: budgets.NativeBudget,
+    device: Row,
+    measure: str,
 ) -> Plan:
     """The plan of a problem under a share of what the reference takes.
 
@@ -85,26 +76,26 @@ def plan_by_share(
     limit = int(budget[2] * whole)
     row = devices.resolve(device)
     try:
-        return Plan(
-            text, _native.plan_json(text, budget=budgets.in_bytes(budget, limit), device=row)
-        )
+        return Plan.of(problem.plan(budget=budgets.in_bytes(budget, limit), device=row))
     except BudgetError as error:
         why = error.replace(share=budget[2], **counted_from(whole))
-        return plan_within(text, device, measure, limit, why)
+        return plan_within(problem, device, measure, limit, why)
 
 
-def plan_within(text: str, device: Any, measure: str, limit: int, error: BudgetError) -> Plan:
+def plan_within(
+    problem: _native.Problem, device: Row, measure: str, limit: int, error: BudgetError
+) -> Plan:
     """Of the plans that need no search the fastest that takes no more than ``limit``. The search
     adds runs of single ops, and may find none at the peak of a cut of the whole graph.
 
     Raises:
         BudgetError: none does; it is ``error``.
     """
-    meets = [plan for plan in _plans(text, device) if plan.takes(measure) <= limit]
+    meets = [plan for plan in _plans(problem, device) if measured(plan.numbers, measure) <= limit]
     if not meets:
         raise error from None
-    document = min(meets, key=lambda plan: plan.seconds).document
-    return Plan(text, json.dumps({**document, "budget_bytes": limit, "measure": measure}))
+    fastest = min(meets, key=lambda plan: plan.numbers["time_ps"])
+    return Plan.of(fastest.asked(budgets.MEASURES.index(measure), limit))
 
 
 def counted_from(whole: int) -> dict[str, int | str]:
@@ -113,7 +104,11 @@ def counted_from(whole: int) -> dict[str, int | str]:
 
 
 def plan_by_bytes(
-    text: str, own: str, budget: budgets.NativeBudget | None, device: Any, measure: str
+    problem: _native.Problem,
+    own: _native.Problem,
+    budget: budgets.NativeBudget | None,
+    device: Row,
+    measure: str,
 ) -> Plan:
     """The plan of a problem under a number of bytes, or as small as it gets.
 
@@ -123,8 +118,7 @@ def plan_by_bytes(
     Raises:
         BudgetError: no plan meets the budget; its shares are those that may be asked for.
     """
-    row = devices.resolve(device)
     try:
-        return Plan(text, _native.plan_json(text, budget=budget, device=row))
+        return Plan.of(problem.plan(budget=budget, device=devices.resolve(device)))
     except BudgetError as error:
         raise error.replace(**counted_from(bytes_of(own, device, measure))) from None

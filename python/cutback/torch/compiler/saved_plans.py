@@ -14,12 +14,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from ... import _native, files
+from ... import files
+from ... import schedule as schedules
 from ...planner.plan import Plan
+from ...problem import Op, Problem
 from ..graph.moving import Move, Schedule, Step, with_link
 from .joining import Common
 from .totals import Total, with_total
@@ -33,7 +36,7 @@ Path = str | os.PathLike[str]
 class Part(NamedTuple):
     """What a plan says of one graph."""
 
-    document: dict[str, Any]  # the graph's problem
+    problem: Problem  # of the graph
     steps: Sequence[Step]
     backward_starts: int
 
@@ -66,11 +69,11 @@ class _Saved(NamedTuple):
     total: list[int] | None = None
     common: dict[str, Any] | None = None  # what its graphs have in common
 
-    def problem(self, document: dict[str, Any]) -> dict[str, Any]:
+    def problem(self, of_graphs: Problem) -> Problem:
         """The plan's problem, from that of its graphs."""
-        if self.link_bytes_per_s is not None:
-            document = {"link_bytes_per_s": self.link_bytes_per_s, **document}
-        return document if self.total is None else with_total(document, Total(*self.total))
+        if self.link_bytes_per_s is not None and not of_graphs.link_bytes_per_s:
+            of_graphs = replace(of_graphs, link_bytes_per_s=self.link_bytes_per_s)
+        return of_graphs if self.total is None else with_total(of_graphs, Total(*self.total))
 
 
 def _step(row: Any) -> Step:
@@ -82,27 +85,27 @@ def _step(row: Any) -> Step:
     return Move(action, op, number)
 
 
-def fingerprint(document: dict[str, Any]) -> str:
+def fingerprint(problem: Problem) -> str:
     """Hash of a problem's structure, sizes and flags."""
-    return str(json.loads(_native.problem_json(json.dumps(document)))["fingerprint"])
+    return problem.check().fingerprint
 
 
-def _line(op: dict[str, Any]) -> str:
+def _line(op: Op) -> str:
     """``"aten.mm.default f32[6,5]"``"""
-    return " ".join([op.get("kind") or op["name"], *(out.get("type", "") for out in op["out"])])
+    return " ".join([op.kind or op.name, *(value.type for value in op.outputs)])
 
 
-def _where(op: dict[str, Any]) -> str:
-    return f" at {op['at']}" if op.get("at") else ""
+def _where(op: Op) -> str:
+    return f" at {op.location}" if op.location else ""
 
 
-def _difference(graph: _Graph, document: dict[str, Any]) -> str:
+def _difference(graph: _Graph, problem: Problem) -> str:
     """What differs first between a saved graph and the one at hand."""
-    ops = document["ops"]
+    ops = problem.ops
     more = "" if len(graph.ops) == len(ops) else f"it had {len(graph.ops)} ops, and has {len(ops)}"
     for k, (then, op) in enumerate(zip(graph.ops, ops, strict=False)):
         if then != _line(op):
-            where = f"op {k} was {then}, and is {_line(op)} ({op['name']}{_where(op)})"
+            where = f"op {k} was {then}, and is {_line(op)} ({op.name}{_where(op)})"
             return f"{more}; {where}" if more else where
     return more or (
         "the ops are the same, but not which values they read, which of them may run again, or "
@@ -126,33 +129,33 @@ class SavedPlans:
         """A plan, and its parts in the order of the forwards."""
         first = len(self.graphs)
         for part in parts:
-            ops = [_line(op) for op in part.document["ops"]]
+            ops = [_line(op) for op in part.problem.ops]
             self.graphs.append(
-                _Graph(fingerprint(part.document), ops, list(part.steps), part.backward_starts)
+                _Graph(fingerprint(part.problem), ops, list(part.steps), part.backward_starts)
             )
         self.plans.append(
             _Saved(
                 plan.document,
                 list(range(first, len(self.graphs))),
-                plan.problem.get("link_bytes_per_s"),
+                plan.parts.link_bytes_per_s or None,
                 None if total is None else list(total),
                 None if common is None else common.document(),
             )
         )
 
-    def find(self, document: dict[str, Any]) -> int:
+    def find(self, problem: Problem) -> int:
         """The graph that a problem is.
 
         Raises:
             ValueError: none; the text says what differs from the graph that is most like it.
         """
-        own = fingerprint(document)
+        own = fingerprint(problem)
         for k, graph in enumerate(self.graphs):
             if graph.fingerprint == own:
                 return k
         if not self.graphs:
             raise ValueError(f"{self.source}: it holds no plans")
-        lines = [_line(op) for op in document["ops"]]
+        lines = [_line(op) for op in problem.ops]
 
         def alike(graph: _Graph) -> int:
             pairs = enumerate(zip(graph.ops, lines, strict=False))
@@ -161,7 +164,7 @@ class SavedPlans:
         closest = max(self.graphs, key=alike)
         raise ValueError(
             f"{self.source}: no plan in it is for this graph (fingerprint {own}). Beside the "
-            f"graph {closest.fingerprint} of the file: {_difference(closest, document)}. Plans "
+            f"graph {closest.fingerprint} of the file: {_difference(closest, problem)}. Plans "
             "hold for one model, with the shapes, settings and PyTorch they were made with: load "
             "them into the same, or leave plans= out and give a budget"
         )
@@ -222,25 +225,13 @@ class SavedPlans:
         return saved
 
 
-def _check(document: dict[str, Any], steps: list[Any], starts: int, device: str) -> str:
-    """Walks a schedule of a problem; returns the problem's text.
-
-    Raises:
-        ValueError: the steps are none of this problem.
-    """
-    text = json.dumps(document)
-    schedule = {"steps": steps, "backward_starts": starts, "device": device}
-    _native.evaluate_json(text, json.dumps(schedule), device)
-    return text
-
-
-def check_part(document: dict[str, Any], schedule: Schedule) -> None:
+def check_part(problem: Problem, schedule: Schedule) -> None:
     """Walks a graph's part of a plan.
 
     Raises:
         ValueError: the steps are none of this graph.
     """
-    steps: list[Any] = []
+    steps: list[schedules.Step | int] = []
     leaving: dict[int, int] = {}  # number of a move -> op whose memory has not been let go of
     starts = 0
     for t, step in enumerate(schedule.steps):
@@ -249,7 +240,7 @@ def check_part(document: dict[str, Any], schedule: Schedule) -> None:
         if isinstance(step, int):
             steps.append(step)
         elif step.action != "end":
-            steps.append([step.action, step.op])
+            steps.append(schedules.Step(step.op, step.action))
             if step.action == "out":
                 leaving[step.number] = step.op
         elif leaving.pop(step.number, None) != step.op:
@@ -258,21 +249,19 @@ def check_part(document: dict[str, Any], schedule: Schedule) -> None:
         raise ValueError(f"op {min(leaving.values())} leaves memory that never ends")
     if schedule.backward_starts >= len(schedule.steps):
         starts = len(steps)
-    _check(with_link(document, "cpu"), steps, starts, "cpu")
+    with_link(problem, "cpu").check().evaluate((steps, starts), "cpu")
 
 
-def plan_of(document: dict[str, Any], saved: _Saved) -> Plan:
+def plan_of(of_graphs: Problem, saved: _Saved) -> Plan:
     """A saved plan with the problem that it answers, checked.
 
     Args:
-        document: the problem of its graphs.
+        of_graphs: the problem of its graphs.
 
     Raises:
-        ValueError: the plan's steps are none of this problem.
+        ValueError: the plan is none of this problem.
     """
-    plan = saved.plan
-    text = _check(saved.problem(document), plan["steps"], plan["backward_starts"], plan["device"])
-    return Plan(text, json.dumps(plan))
+    return Plan.of(saved.problem(of_graphs).check().read_plan(json.dumps(saved.plan)))
 
 
 def check_total(given: SavedPlans, then: list[int] | None, now: Total | None) -> None:

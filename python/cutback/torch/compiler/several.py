@@ -71,14 +71,14 @@ class ModelPartitioner(ModelActions):
 
     def _has_limit(self) -> bool:
         # a plan of several graphs is not made again for one of them
-        return super()._has_limit() and len(self.graphs.documents) == 1 and not self.in_force.parts
+        return super()._has_limit() and len(self.graphs.problems) == 1 and not self.in_force.parts
 
     def _choose(self, graph: Imported) -> Schedule:
         if not self.bounds_sizes:
             schedule = self._fire(Event.GRAPH, Occasion(graph))
             self._note_frame()
         else:
-            schedule = self.in_force.part(graph.document)
+            schedule = self.in_force.part(graph.problem)
             if schedule is None:
                 schedule = self._plan_graph(graph)
             assert schedule is not None
@@ -94,11 +94,11 @@ class ModelPartitioner(ModelActions):
             return self._fire(event, Occasion(graph))
         target = self.options.target
         try:
-            made = self._make(graph.document, target, self._own(graph, target))
+            made = self._make(graph.problem, target, self._own(graph, target))
         except BudgetError as error:
             if self.at_hand.is_last:
                 return self._fire(Event.LAST_GRAPH_OVER, Occasion(graph, error=error))
-            made = self._make(graph.document, smallest(target.measure))
+            made = self._make(graph.problem, smallest(target.measure))
             if self._bytes_of(made) > self.ever.most_bytes:  # else larger sizes may hold as much
                 _forget_frames(error)
                 return self._fire(Event.GRAPH_OVER, Occasion(graph, made, error))
@@ -111,10 +111,10 @@ class ModelPartitioner(ModelActions):
 
     def _note_graph(self, graph: Imported, schedule: Schedule) -> None:
         self._note_frame()
-        key = self.at_hand.key = key_of(graph.document)
-        self.graphs.documents[self.frame()] = graph.document
+        key = self.at_hand.key = key_of(graph.problem)
+        self.graphs.problems[self.frame()] = graph.problem
         self.graphs.by_key[key] = CompiledGraph(
-            graph.document, schedule, self.frame(), Ends.of(graph),
+            graph.problem, schedule, self.frame(), Ends.of(graph),
             self._own(graph, self.options.target),
         )  # fmt: skip
 
@@ -146,7 +146,7 @@ class ModelPartitioner(ModelActions):
                 return False  # a step is under way
         elif self.state is not State.UNMET:  # which its step is to settle first
             self._look_at_pending()
-        if self.state not in DUE or not (steps.patterns or self.graphs.documents):
+        if self.state not in DUE or not (steps.patterns or self.graphs.problems):
             return False
         self._fire(Event.REPLAN_CALLS if steps.patterns else Event.REPLAN_GRAPHS)
         return True

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from ... import budgets
+from ...problem import Problem
 from ..graph import moving
 from ..graph.moving import Schedule
 from . import reference, together
@@ -28,18 +27,18 @@ class SharedBudget:
     graphs: dict[str, CompiledGraph]
     steps: Steps
 
-    def own_of(self, keys: list[str], common: Common | None = None) -> dict[str, Any] | None:
+    def own_of(self, keys: list[str], common: Common | None = None) -> Problem | None:
         """The joint problem that a share counts from. None: that of the graphs as they are."""
         if self.options.policy is None:
             return None
-        owns = [self.graphs[key].own or self.graphs[key].document for key in keys]
+        owns = [self.graphs[key].own or self.graphs[key].problem for key in keys]
         return join(owns, common)[0]
 
     def held(self, pattern: Together, schedules: dict[str, Schedule]) -> tuple[int, int]:
         """The bytes that graphs hold together under these schedules, and the budget for them."""
         options, target = self.options, self.options.target
         shown = self.steps.shown_for(pattern)
-        joined, order = join([self.graphs[key].document for key in shown.keys], shown.common)
+        joined, order = join([self.graphs[key].problem for key in shown.keys], shown.common)
         if options.offload or moving.wants_moves(joined):
             joined = moving.with_link(joined, self.row)
         static = 0 if options.total is None else options.total.static_bytes
@@ -57,17 +56,17 @@ class SharedBudget:
         """The same, under the schedules that graphs were compiled with."""
         return self.held(pattern, {key: self.graphs[key].schedule for key in pattern})
 
-    def _whole(self, shown: Shown, joined: dict[str, Any], order: list[tuple[int, int]]) -> int:
+    def _whole(self, shown: Shown, joined: Problem, order: list[tuple[int, int]]) -> int:
         """What a share of calls that are pending together counts from: what they take without a
         budget."""
         target = self.options.target
         own = self.own_of(shown.keys, shown.common)
         measure = "saved" if target.measure == "saved" else "live"
-        whole = reference.bytes_of(json.dumps(own or joined), self.row, measure)
+        whole = reference.bytes_of((own or joined).check(), self.row, measure)
         if own is not None or self.options.total is not None or target.fastest:
             return whole
-        documents = {key: self.graphs[key].document for key in shown.keys}
-        plans = together.without_budget(self.make, documents, self._without_budget)
+        problems = {key: self.graphs[key].problem for key in shown.keys}
+        plans = together.without_budget(self.make, problems, self._without_budget)
         schedules = [plans[key].schedule for key in shown.keys]
         return max(whole, together.bytes_of(joined, order, schedules, target.measure))
 
@@ -86,11 +85,11 @@ class SharedBudget:
         runs = sum(self.steps.patterns, Counter[str]())
         return sum(runs[key] * int(made.plan.numbers["time_ps"]) for key, made in choice.items())
 
-    def choose(self, documents: dict[str, dict[str, Any]]) -> Choice:
+    def choose(self, problems: dict[str, Problem]) -> Choice:
         """A plan for each graph, so that calls meet the budget together; if there are none, those
         that exceed it least."""
         return together.choose(
-            self.make, documents, self._without_budget,
+            self.make, problems, self._without_budget,
             lambda choice: self.over(choice)[0], self._time_of,
         )  # fmt: skip
 
@@ -100,10 +99,10 @@ class SharedBudget:
         return all(common is not None and common.exact for common in shown)
 
 
-def size_of(document: dict[str, Any]) -> int:
+def size_of(problem: Problem) -> int:
     """The bytes that a graph holds which runs as it is."""
-    order = [(0, i) for i in range(len(document["ops"]))]
-    return together.bytes_of(document, order, [together.save_all(document)], "live")
+    order = [(0, i) for i in range(len(problem.ops))]
+    return together.bytes_of(problem, order, [together.save_all(problem)], "live")
 
 
 def bytes_in(budget: budgets.NativeBudget | None) -> int | None:

@@ -12,7 +12,6 @@ order, backwards in reverse.
 
 from __future__ import annotations
 
-import json
 import threading
 import warnings
 import weakref
@@ -24,7 +23,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_iter
 
-from ... import BudgetError, _native, budgets
+from ... import BudgetError, budgets, schedule
+from ...problem import Problem
+from ...schedule import bytes_of as measured
+from ...schedule import save_all_bytes
 from ..graph.leaves import KIND
 from ..graph.moving import Move, Schedule
 from .joining import OWN
@@ -115,81 +117,78 @@ def covers(known: list[Together], wanted: Together) -> bool:
 
 
 def _steps(
-    schedules: list[Schedule], order: list[tuple[int, int]], joined: dict[str, Any]
-) -> tuple[list[int | list[Any]], int]:
+    schedules: list[Schedule], order: list[tuple[int, int]], joined: Problem
+) -> schedule.Schedule:
     """Schedules of joined graphs as one; and where the backward starts. What the joined problem has
     beside the graphs stands where it does there: between forwards and backwards, or before the
     copies at the end of one."""
     place = {pair: i for i, pair in enumerate(order)}
-    steps: list[int | list[Any]] = []
+    steps: list[schedule.Step | int] = []
 
     def add(g: int, part: Sequence[Any]) -> None:
         for step in part:
             if isinstance(step, Move):
                 if step.action != "end":  # the evaluator knows by itself
-                    steps.append([step.action, place[g, step.op]])
+                    steps.append(schedule.Step(place[g, step.op], step.action))
             else:
                 steps.append(place[g, step])
 
     def copies(g: int, late: Sequence[Any]) -> int:
         """The first step of a backward that copies a gradient."""
-        kinds = [isinstance(s, int) and joined["ops"][place[g, s]]["kind"] == KIND for s in late]
+        kinds = [isinstance(s, int) and joined.ops[place[g, s]].kind == KIND for s in late]
         return kinds.index(True) if True in kinds else len(late)
 
     starts = None
     for k, (g, _) in enumerate(order):
-        late = k >= joined["backward_starts"]
+        late = k >= joined.backward_starts
         if late and starts is None:
             starts = len(steps)
         if g == OWN:
             steps.append(k)
             continue
-        is_copy = late and joined["ops"][k]["kind"] == KIND
-        before = order[k - 1][0] if k and k != joined["backward_starts"] else OWN
-        if before == g and (not is_copy or joined["ops"][k - 1]["kind"] == KIND):
+        is_copy = late and joined.ops[k].kind == KIND
+        before = order[k - 1][0] if k and k != joined.backward_starts else OWN
+        if before == g and (not is_copy or joined.ops[k - 1].kind == KIND):
             continue
-        schedule = schedules[g]
+        mine = schedules[g]
         if not late:
-            add(g, schedule.steps[: schedule.backward_starts])
+            add(g, mine.steps[: mine.backward_starts])
             continue
-        part = schedule.steps[schedule.backward_starts :]
+        part = mine.steps[mine.backward_starts :]
         split = copies(g, part)
         add(g, part[split:] if is_copy else part[:split])
-    return steps, len(steps) if starts is None else starts
+    return schedule.Schedule(steps, len(steps) if starts is None else starts)
 
 
 def bytes_of(
-    joined: dict[str, Any], order: list[tuple[int, int]], schedules: list[Schedule], measure: str
+    joined: Problem, order: list[tuple[int, int]], schedules: list[Schedule], measure: str
 ) -> int:
     """What graphs hold together: the peak, or what is alive between forward and backward."""
-    steps, starts = _steps(schedules, order, joined)
-    schedule = {"steps": steps, "backward_starts": starts, "device": "cpu"}
-    found = json.loads(_native.evaluate_json(json.dumps(joined), json.dumps(schedule), "cpu"))
-    return int(found["saved_bytes" if measure == "saved" else "peak_bytes"])
+    found = joined.check().evaluate(_steps(schedules, order, joined), "cpu")
+    return found["saved_bytes"] if measure == "saved" else found["peak_bytes"]
 
 
-def save_all(document: dict[str, Any]) -> Schedule:
+def save_all(problem: Problem) -> Schedule:
     """Every op once, in order."""
-    ops = document["ops"]
-    runs = [i for i, op in enumerate(ops) if "placeholder" not in op["flags"]]
-    return Schedule(runs, sum(i < document["backward_starts"] for i in runs))
+    runs = [i for i, op in enumerate(problem.ops) if "placeholder" not in op.flags]
+    return Schedule(runs, sum(i < problem.backward_starts for i in runs))
 
 
 Choice = dict[str, Made]
 """One plan for each graph."""
 
-Make = Callable[[dict[str, Any], Target], Made]
+Make = Callable[[Problem, Target], Made]
 """A plan of a problem for a target."""
 
 
-def without_budget(make: Make, documents: dict[str, dict[str, Any]], target: Target) -> Choice:
+def without_budget(make: Make, problems: dict[str, Problem], target: Target) -> Choice:
     """The plans of graphs for a target without a budget."""
-    return {key: make(document, target) for key, document in documents.items()}
+    return {key: make(problem, target) for key, problem in problems.items()}
 
 
 def choose(
     make: Make,
-    documents: dict[str, dict[str, Any]],
+    problems: dict[str, Problem],
     free: Target,
     excess: Callable[[Choice], int],
     time_of: Callable[[Choice], int],
@@ -205,16 +204,16 @@ def choose(
         excess: bytes over the budget, of all runs that are pending together.
         time_of: the time of a choice.
     """
-    nearest = without_budget(make, documents, free)
+    nearest = without_budget(make, problems, free)
     over = excess(nearest)
     if over <= 0:
         return nearest
     fitting: list[Choice] = []
     for kind in dict.fromkeys((free.measure, "saved")):
-        least = {key: make(d, smallest(kind)) for key, d in documents.items()}
+        least = {key: make(d, smallest(kind)) for key, d in problems.items()}
         least_over = excess(least)
         if least_over <= 0:
-            at = _between(make, documents, least, "saved" if kind == "saved" else "live")
+            at = _between(make, problems, least, "saved" if kind == "saved" else "live")
             fitting += [least, _bisect(lambda choice: excess(choice) <= 0, at, least)]
         elif least_over < over:
             nearest, over = least, least_over
@@ -222,11 +221,11 @@ def choose(
 
 
 def _between(
-    make: Make, documents: dict[str, dict[str, Any]], least: Choice, kind: str
+    make: Make, problems: dict[str, Problem], least: Choice, kind: str
 ) -> Callable[[float], Choice | None]:
     """Plans between the smallest ones (0) and those that save everything (1)."""
     span = {
-        key: (plan.numbers[f"{kind}_bytes"], plan.numbers[f"save_all_{kind}_bytes"])
+        key: (measured(plan.numbers, kind), save_all_bytes(plan.numbers, kind))
         for key, (plan, _) in least.items()
     }
 
@@ -235,7 +234,7 @@ def _between(
             return Target(budgets.parse(int(least + part * (most - least)), kind), kind)
 
         try:
-            return {key: make(d, target(*span[key])) for key, d in documents.items()}
+            return {key: make(d, target(*span[key])) for key, d in problems.items()}
         except BudgetError:
             return None
 

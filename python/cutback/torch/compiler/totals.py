@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ...problem import Op, Problem
 from ..memory import MemoryTracker
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
@@ -150,17 +152,18 @@ def _rehearse(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
     return _bytes(states), 0 if twin.fused else memory.peak_bytes
 
 
-def with_total(problem: dict[str, Any], total: Total) -> dict[str, Any]:
+def with_total(problem: Problem, total: Total) -> Problem:
     """The problem with its ``static_bytes``, and the optimizer's step as its last op."""
     # gradients of losses are held to the end of backward(), which has returned by then
-    made = (op for op in problem["ops"] if op["kind"] == "tangent" and "view" not in op["flags"])
-    held = {out["storage"] for op in made for out in op["out"]}
-    returned = sum(
-        problem["storages"][s]["bytes"] for s in held if problem["storages"][s].get("flags")
+    made = (op for op in problem.ops if op.kind == "tangent" and "view" not in op.flags)
+    held = {value.storage for op in made for value in op.outputs}
+    returned = sum(problem.storages[s].bytes for s in held if problem.storages[s].flags)
+    step = Op(
+        "optimizer_step",
+        "optimizer",
+        problem.backward_outputs,
+        flags=frozenset({"backward", "effect"}),
+        time_ps=0,
+        workspace=max(0, total.step_bytes - returned),
     )
-    step = {
-        "name": "optimizer_step", "kind": "optimizer", "flags": ["backward", "effect"],
-        "in": problem["backward_outputs"], "out": [], "time_ps": 0,
-        "workspace": max(0, total.step_bytes - returned),
-    }  # fmt: skip
-    return {**problem, "static_bytes": total.static_bytes, "ops": [*problem["ops"], step]}
+    return replace(problem, static_bytes=total.static_bytes, ops=[*problem.ops, step])

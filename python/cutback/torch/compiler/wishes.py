@@ -11,8 +11,10 @@ from torch.utils.checkpoint import CheckpointPolicy as TorchPolicy
 from torch.utils.checkpoint import SelectiveCheckpointContext
 
 from ... import policies
+from ...problem import Constraint
 from ..graph import ops
 from ..graph.graphs import location
+from ..graph.importer import Policy as Chooser
 
 Policy = (
     str
@@ -24,7 +26,7 @@ Policy = (
 )
 """PyTorch's own ``CheckpointPolicy`` is one as well."""
 
-_WORDS = {
+_WORDS: dict[str, Constraint | None] = {
     "MUST_SAVE": "must_save", "PREFER_SAVE": "prefer_save",
     "MUST_RECOMPUTE": "must_recompute", "PREFER_RECOMPUTE": "prefer_recompute",
     "MUST_CPU_OFFLOAD": "must_offload", "PREFER_CPU_OFFLOAD": "prefer_offload",
@@ -33,7 +35,7 @@ _WORDS = {
 _OPERATIONS = (
     torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator
 )  # fmt: skip
-_NAMED: dict[str, Callable[[ops.Kind], str]] = {
+_NAMED: dict[str, Callable[[ops.Kind], Constraint]] = {
     "everything_saveable": lambda kind: "prefer_save",
     "nothing_saveable": lambda kind: "prefer_recompute",
     "dots_saveable": lambda kind: (
@@ -42,18 +44,18 @@ _NAMED: dict[str, Callable[[ops.Kind], str]] = {
 }  # fmt: skip
 
 
-def _word(choice: Any) -> str | None:
+def _word(choice: Any) -> Constraint | None:
     if choice is None:
         return None
     if isinstance(choice, bool):
         return "must_save" if choice else "prefer_recompute"
     name = getattr(choice, "name", None)
-    if name not in _WORDS:
+    if not isinstance(name, str) or name not in _WORDS:
         raise TypeError(f"a policy answers a CheckpointPolicy or None, not {choice!r}")
     return _WORDS[name]
 
 
-def of_tags(node: fx.Node) -> str | None:
+def of_tags(node: fx.Node) -> Constraint | None:
     """What a checkpoint in the user's model says of a node (``torch.utils.checkpoint``).
 
     Where one region's value goes into another region it is saved, as PyTorch does: otherwise a row
@@ -80,14 +82,14 @@ class _Context(SelectiveCheckpointContext):
         self.location = location(node) or None
 
 
-def _by_function(policy: Callable[..., Any]) -> Callable[[fx.Node], str | None]:
+def _by_function(policy: Callable[..., Any]) -> Chooser:
     """PyTorch hands overloads (``aten.mm.default``) to policies, many of which name packets
     (``aten.mm``): one that has nothing to say about the overload is asked with the packet."""
 
     def value(node: fx.Node) -> Any:
         return node.meta.get("val")
 
-    def choose(node: fx.Node) -> str | None:
+    def choose(node: fx.Node) -> Constraint | None:
         ctx = _Context(node)
         args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
         word = _word(policy(ctx, node.target, *args, **kwargs))
@@ -99,7 +101,7 @@ def _by_function(policy: Callable[..., Any]) -> Callable[[fx.Node], str | None]:
     return choose
 
 
-def _by_names(names: Iterable[Any]) -> Callable[[fx.Node], str | None]:
+def _by_names(names: Iterable[Any]) -> Chooser:
     wanted = set()
     for item in names:
         if not isinstance(item, (str, *_OPERATIONS)):
@@ -111,7 +113,7 @@ def _by_names(names: Iterable[Any]) -> Callable[[fx.Node], str | None]:
         if isinstance(item, torch._ops.OpOverloadPacket):
             wanted.add(str(item))
 
-    def choose(node: fx.Node) -> str | None:
+    def choose(node: fx.Node) -> Constraint | None:
         name = ops.name_of(node.target)
         packet = ".".join(name.split(".")[:2])
         return "must_save" if name in wanted or packet in wanted else "prefer_recompute"
@@ -119,7 +121,7 @@ def _by_names(names: Iterable[Any]) -> Callable[[fx.Node], str | None]:
     return choose
 
 
-def chooser(policy: Policy) -> Callable[[fx.Node], str | None] | None:
+def chooser(policy: Policy) -> Chooser | None:
     """What says of each forward node what a policy wants, if anything; None: nothing does, op by
     op.
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
-ONCE = {"random_stateful", "unknown", "effect", "mutates", "placeholder"}
+from ... import _native
+from ...problem import Flag, Op, Problem, Storage, StorageFlag
+
+ONCE: frozenset[Flag] = frozenset(
+    {"random_stateful", "unknown", "effect", "mutates", "placeholder"}
+)
 """Flags of ops that never run again."""
+_HELD: frozenset[StorageFlag] = frozenset({"hold_end"})
 
 
 @dataclass
 class Described:
     """A problem, and how it maps to the region."""
 
-    text: str
-    ops: list[dict[str, Any]]
+    problem: Problem
     values: list[int]
     """The storage of each value."""
     keys: dict[tuple[int, int], int]
@@ -35,30 +42,47 @@ class Described:
         it has filled a cache, or made its parameters, and may do something else the next time."""
         return any(storage() is not None for _, storage, _ in self.made)
 
-    def all_again(self) -> tuple[str, set[int]]:
+    @property
+    def ops(self) -> list[Op]:
+        """The region's operations."""
+        return self.problem.ops
+
+    @cached_property
+    def first(self) -> list[int]:
+        """By op, the first value that it makes."""
+        sizes = (len(op.outputs) for op in self.ops)
+        return [0, *accumulate(sizes)][:-1]
+
+    @cached_property
+    def checked(self) -> _native.Problem:
+        """The problem in the core."""
+        return self.problem.check()
+
+    def all_again(self) -> tuple[Problem, set[int]]:
         """The problem of this region when it saves nothing that can run again, and which values
         that is: not what is written in place, nor what a policy inside it saves.
 
         What a write leaves is memory of its own there: what was in it before can be made again, or
         is copied, for the ops that read it and run again.
         """
-        problem = json.loads(self.text)
-        ops, storages = problem["ops"], problem["storages"]
+        problem = deepcopy(self.problem)
+        ops, storages = problem.ops, problem.storages
         set_apart(ops, storages)
         last_write = _last_writes(ops)  # those into memory that was not set apart matter
         again = set()
-        storage_of = [out["storage"] for op in ops for out in op["out"]]
-        value = 0
-        for now, op in enumerate(ops[: problem["backward_starts"]]):
-            stays = {*ONCE, "view"} & set(op["flags"])
-            touched = {storage_of[v] for v in op["in"]} | {out["storage"] for out in op["out"]}
-            stays |= {s for s in touched if last_write.get(s, -1) > now}
-            for out in op["out"]:
-                if not (stays or "constraint" in out or storages[out["storage"]]["flags"]):
-                    out["constraint"] = "must_recompute"
-                    again.add(value)
-                value += 1
-        return json.dumps(problem), again
+        storage_of = [value.storage for value in problem.values]
+        id = 0
+        for now, op in enumerate(ops[: problem.backward_starts]):
+            touched = {storage_of[v] for v in op.inputs} | {v.storage for v in op.outputs}
+            stays = bool(op.flags & (ONCE | {"view"})) or any(
+                last_write.get(s, -1) > now for s in touched
+            )
+            for value in op.outputs:
+                if not (stays or value.constraint != "free" or storages[value.storage].flags):
+                    value.constraint = "must_recompute"
+                    again.add(id)
+                id += 1
+        return problem, again
 
     def before_writes(self) -> set[int]:
         """The ops that read what is overwritten later."""
@@ -66,27 +90,27 @@ class Described:
         return {
             now
             for now, op in enumerate(self.ops)
-            if any(last_write.get(self.values[v], -1) > now for v in op["in"])
+            if any(last_write.get(self.values[v], -1) > now for v in op.inputs)
         }
 
     def identity(self) -> Any:
         """What has to be equal for two regions to have one plan: their problem, op for op."""
-        return hashlib.blake2b(self.text.encode()).digest()
+        return hashlib.blake2b(self.checked.to_json().encode()).digest()
 
 
-def _last_writes(ops: list[dict[str, Any]]) -> dict[int, int]:
+def _last_writes(ops: list[Op]) -> dict[int, int]:
     """Storage -> the last op that writes into it in place."""
     return {
-        out["storage"]: now
+        value.storage: now
         for now, op in enumerate(ops)
-        if "mutates" in op["flags"]
-        for out in op["out"]
+        if "mutates" in op.flags
+        for value in op.outputs
     }
 
 
 def set_apart(
-    ops: list[dict[str, Any]],
-    storages: list[dict[str, Any]],
+    ops: list[Op],
+    storages: list[Storage],
     is_wanted: Callable[[int, int], bool] = lambda value, now: True,
     copies_inputs: bool = False,
 ) -> None:
@@ -94,24 +118,24 @@ def set_apart(
     which the op overwrites is wanted later. Memory from outside is left as it is, unless
     ``copies_inputs``: then there are two from the write on, as the region copies the old value.
     Both are counted to the end."""
-    if any(op["kind"].startswith("aten.set_") for op in ops):
+    if any(op.kind.startswith("aten.set_") for op in ops):
         return  # what lies where is not known
     now_in = list(range(len(storages)))  # storage -> where what it holds lies now
     holds: dict[int, list[int]] = {}  # storage -> values in it since the last write
-    value = 0
+    id = 0
     for now, op in enumerate(ops):
-        for out in op["out"]:
-            named = out["storage"]
-            if "mutates" in op["flags"]:
+        for value in op.outputs:
+            named = value.storage
+            if "mutates" in op.flags:
                 old = storages[now_in[named]]
                 before = holds.pop(named, [])
-                is_static = "static" in old["flags"]
+                is_static = "static" in old.flags
                 stays = is_static and not copies_inputs
                 if not stays and any(is_wanted(v, now) for v in before):
-                    storages.append({**old, "flags": ["hold_end"] if is_static else old["flags"]})
+                    storages.append(replace(old, flags=_HELD if is_static else old.flags))
                     if not is_static:
-                        old["flags"] = []
+                        old.flags = frozenset()
                     now_in[named] = len(storages) - 1
-            holds.setdefault(named, []).append(value)
-            out["storage"] = now_in[named]
-            value += 1
+            holds.setdefault(named, []).append(id)
+            value.storage = now_in[named]
+            id += 1

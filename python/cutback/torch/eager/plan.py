@@ -24,9 +24,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ... import BudgetError, _native, budgets
+from ... import BudgetError, budgets
 from ...planner.plan import Plan
-from ...planner.plan_files import check_fits, check_plan
 from ..graph import rerunnable
 from .described import Described
 from .log import Region
@@ -297,7 +296,7 @@ def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
     if wanted is None or not budgets.is_share(wanted):
         return _search(seen, wanted, budget == "min")
     plan, schedule = _everything(seen)
-    whole = max(schedule.live_bytes(plan.document["device"]), plan.numbers["live_bytes"])
+    whole = max(schedule.live_bytes(plan.core.device), plan.numbers["live_bytes"])
     share = wanted[2]
     limit = int(share * whole)
     if limit == whole:
@@ -313,7 +312,7 @@ def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
 def _everything(seen: Described) -> tuple[Plan, Schedule]:
     """The plan that saves everything."""
     plan = _plan_for(seen, None)
-    return plan, Schedule(seen, plan.document)
+    return plan, Schedule(seen, plan.core)
 
 
 def _search(
@@ -326,9 +325,9 @@ def _search(
         if error.reason != "budget" or error.budget_bytes is None:
             raise
         return _at_last(seen, error.budget_bytes)
-    device = first.document["device"]
-    schedule = Schedule(seen, first.document)
-    limit = first.document["budget_bytes"]
+    device = first.core.device
+    schedule = Schedule(seen, first.core)
+    limit = first.core.budget_bytes
     if limit is None or schedule.live_bytes(device) <= limit:
         return first, schedule
     if smallest:
@@ -340,14 +339,14 @@ def _search(
             plan = _plan_for(seen, budgets.parse(target, "live"))
         except BudgetError:
             break
-        schedule = Schedule(seen, plan.document)
+        schedule = Schedule(seen, plan.core)
         if schedule.live_bytes(device) <= limit:
             return _under(plan, limit), schedule
     return _at_last(seen, limit)
 
 
-def _plan_for(seen: Described, budget: Any) -> Plan:
-    return Plan(seen.text, _native.plan_json(seen.text, budget=budget))
+def _plan_for(seen: Described, budget: budgets.NativeBudget | None) -> Plan:
+    return Plan.of(seen.checked.plan(budget=budget))
 
 
 def _at_last(seen: Described, limit: int) -> tuple[Plan, Schedule]:
@@ -360,7 +359,7 @@ def _at_last(seen: Described, limit: int) -> tuple[Plan, Schedule]:
     found = []
     for find in (_smallest, functools.partial(_smallest, max_extra=100.0), _everything):
         plan, schedule = find(seen)
-        found.append(schedule.live_bytes(plan.document["device"]))
+        found.append(schedule.live_bytes(plan.core.device))
         if found[-1] <= limit:
             return _under(plan, limit), schedule
     raise BudgetError(
@@ -375,8 +374,8 @@ def _at_last(seen: Described, limit: int) -> tuple[Plan, Schedule]:
 def _smallest(seen: Described, max_extra: float | None = None) -> tuple[Plan, Schedule]:
     """The smallest that the region can follow."""
     plan = _plan_for(seen, budgets.parse("min", "live", max_extra))
-    schedule = Schedule(seen, plan.document)
-    if schedule.live_bytes(plan.document["device"]) <= plan.numbers["live_bytes"]:
+    schedule = Schedule(seen, plan.core)
+    if schedule.live_bytes(plan.core.device) <= plan.numbers["live_bytes"]:
         return plan, schedule
     return _least(seen, plan, schedule)
 
@@ -384,7 +383,7 @@ def _smallest(seen: Described, max_extra: float | None = None) -> tuple[Plan, Sc
 def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Schedule]:
     """The smallest that the region can follow, from a smallest plan that it cannot. Its budget is
     what the region will take."""
-    device = plan.document["device"]
+    device = plan.core.device
     best = schedule.live_bytes(device), plan, schedule
     least, target = plan.numbers["live_bytes"], best[0]
     for _ in range(_STEPS):
@@ -392,11 +391,10 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
         if target <= least:
             break
         try:
-            answer = _native.plan_json(seen.text, budget=budgets.parse(target, "live"))
+            other = _plan_for(seen, budgets.parse(target, "live"))
         except BudgetError:
             break  # a search at a budget need not find what the one for the smallest did
-        other = Plan(seen.text, answer)
-        schedule = Schedule(seen, other.document)
+        schedule = Schedule(seen, other.core)
         best = min(best, (schedule.live_bytes(device), other, schedule), key=lambda row: row[0])
     live, plan, schedule = best
     return _under(plan, live), schedule
@@ -404,8 +402,7 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
 
 def _under(plan: Plan, limit: int) -> Plan:
     """A plan that was found for a smaller target, with the budget that it is for."""
-    document = {**plan.document, "budget_bytes": limit, "measure": "live"}
-    return Plan(plan._problem_text, json.dumps(document))
+    return Plan.of(plan.core.asked(budgets.MEASURES.index("live"), limit))
 
 
 class Planned(NamedTuple):
@@ -425,14 +422,14 @@ def _with_first(script: Script, limit: int | None, says: bool) -> Planned:
     if limit is None:
         return Planned(script, None, "")
     seen = script.schedule.seen
-    text, gone = seen.all_again()
+    again, gone = seen.all_again()
+    checked = again.check()
     try:
-        answer = _native.plan_json(text, budget=budgets.parse(limit, "live"))
+        plan = checked.plan(budget=budgets.parse(limit, "live"))
     except BudgetError:
-        answer = _native.plan_json(text, budget=budgets.parse("min", "live"))
-    plan = json.loads(answer)
+        plan = checked.plan(budget=budgets.parse("min", "live"))
     schedule = Schedule(seen, plan, gone)
-    live = schedule.live_bytes(plan["device"])
+    live = schedule.live_bytes(plan.device)
     over = (
         "the first run of a region under a budget is watched, and saves nothing that can run "
         f"again: it may take {budgets.text(live)} ({live} bytes), over the budget of "
@@ -466,10 +463,10 @@ def _given(plan: Any) -> dict[str, Any]:
 def _planned_for(seen: Described, budget: Any, plan: Any) -> Planned:
     if plan is None:
         found, schedule = search(seen, budget)
-        limit = found.document["budget_bytes"]
+        limit = found.core.budget_bytes
         return _with_first(Script(schedule), limit, says=budget != "min")
     document = _given(plan)
-    ours = json.loads(_native.problem_json(seen.text))["fingerprint"]
+    ours = seen.checked.fingerprint
     if document.get("fingerprint") != ours:
         raise ValueError(
             f"plan: it was made for the region {document.get('fingerprint')}, this one is {ours}; "
@@ -477,13 +474,11 @@ def _planned_for(seen: Described, budget: Any, plan: Any) -> Planned:
             "run that fills caches or makes parameters is another region: run the function once "
             "before)"
         )
-    check_plan(document, "plan")
-    check_fits(document, json.loads(seen.text), "plan")
     try:  # its steps are a schedule of this region
-        _native.evaluate_json(seen.text, json.dumps(document), None)
+        given = seen.checked.read_plan(json.dumps(document))
     except ValueError as error:
         raise ValueError(f"plan: {error}") from None
-    return _with_first(Script(Schedule(seen, document)), document.get("budget_bytes"), says=True)
+    return _with_first(Script(Schedule(seen, given)), given.budget_bytes, says=True)
 
 
 def check_wish(budget: Any, plan: Any) -> tuple[str, Any]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import heapq
-import json
 import math
 import sys
 import threading
@@ -27,6 +26,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from ... import problem as problems
+from ...problem import Flag, Op, Problem, Storage, StorageFlag
 from ..graph.layouts import is_like
 from ..graph.rerunnable import held_because
 from .described import Described
@@ -57,6 +58,9 @@ probing = threading.local()
 _dummy = torch.empty(0)
 _LEAF = "torch::autograd::AccumulateGrad"
 _INTO_A_VIEW = "torch::autograd::CopySlices"
+
+
+_HELD: frozenset[StorageFlag] = frozenset({"hold_end"})
 
 
 class Slot:
@@ -103,8 +107,8 @@ class Watching(Region):
     def __init__(self, run: Any) -> None:
         super().__init__()
         self.run = run
-        self.ops: list[dict[str, Any]] = []
-        self.storages: list[dict[str, Any]] = []
+        self.ops: list[Op] = []
+        self.storages: list[Storage] = []
         self.values: list[int] = []  # storage of each value
         self.keys: dict[tuple[int, int], int] = {}  # (number of the node, result) -> value
         self.funcs: list[Any] = []  # of each node
@@ -120,7 +124,7 @@ class Watching(Region):
         self.made: list[tuple[int, Any, Any]] = []  # number of a storage; it and its tensor, weak
         self._logged: set[int] = set()  # storages that the log holds
         self._dead: list[int] = []  # storages
-        self._op: dict[str, Any] = {}
+        self._op = Op()
         self._insists = False
         self._first_node = torch.autograd._get_sequence_nr()
         self._heads: list[tuple[Any, int, int]] = []  # graph node, its output, value
@@ -129,33 +133,27 @@ class Watching(Region):
 
     # the forward
 
-    def _new_op(self, kind: str, flags: Iterable[str], reads: Iterable[int]) -> dict[str, Any]:
+    def _new_op(self, kind: str, flags: Iterable[Flag], reads: Iterable[int]) -> Op:
         if self._dead:
             self._release()
-        op: dict[str, Any] = {
-            "name": f"{kind}_{len(self.ops)}",
-            "kind": kind,
-            "flags": list(flags),
-            "out": [],
-        }
         values = list(dict.fromkeys(reads))
-        op["in"] = values
+        op = Op(f"{kind}_{len(self.ops)}", kind, values, flags=frozenset(flags))
         for value in values:
             self._last_read[self.values[value]] = len(self.ops)
         self.ops.append(op)
         return op
 
-    def _new_storage(self, nbytes: int, flags: Iterable[str] = ()) -> int:
-        self.storages.append({"bytes": nbytes, "flags": list(flags)})
+    def _new_storage(self, nbytes: int, flags: Iterable[StorageFlag] = ()) -> int:
+        self.storages.append(Storage(nbytes, frozenset(flags)))
         self.latest.append(-1)
         return len(self.storages) - 1
 
-    def _new_value(self, op: dict[str, Any], storage: int, t: Any = None) -> int:
+    def _new_value(self, op: Op, storage: int, t: Any = None) -> int:
         # values are numbered in the order of the ops, so only the last op may get one
         if op is not self.ops[-1]:
-            raise _no_plain_tensor(op["kind"], t)
+            raise _no_plain_tensor(op.kind, t)
         kind = "" if t is None else f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
-        op["out"].append({"storage": storage, "type": kind})
+        op.outputs.append(problems.Value(storage, kind))
         self.values.append(storage)
         self.latest[storage] = len(self.values) - 1
         self._last_read[storage] = len(self.ops) - 1
@@ -187,24 +185,22 @@ class Watching(Region):
             self._restored[value.label] = t.nbytes
         return value
 
-    def _work(
-        self, op: dict[str, Any], info: OpInfo, args: Any, kwargs: dict[str, Any], out: Any
-    ) -> None:
+    def _work(self, op: Op, info: OpInfo, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         packet = getattr(info.func, "overloadpacket", None)
         if packet in flop_registry:
-            op["flops"] = int(flop_registry[packet](*args, **kwargs, out_val=out))
-            op["flags"].append("compute")
-        elif "_scaled_dot_product" in op["kind"]:  # those that the registry lacks
+            op.flops = int(flop_registry[packet](*args, **kwargs, out_val=out))
+            op.flags |= {"compute"}
+        elif "_scaled_dot_product" in op.kind:  # those that the registry lacks
             (*batch, m, k), n = args[0].shape, args[1].shape[-2]
-            op["flops"] = 4 * math.prod(batch) * m * n * k
-            op["flags"].append("compute")
+            op.flops = 4 * math.prod(batch) * m * n * k
+            op.flags |= {"compute"}
         elif not info.foreign and torch.Tag.pointwise in info.func.tags:
-            op["flags"].append("fusible")
+            op.flags |= {"fusible"}
         tensors = [a for a in (*args, out) if isinstance(a, Tensor)]
         for a in (*args, out):
             if isinstance(a, (tuple, list)):
                 tensors += [t for t in a if isinstance(t, Tensor)]
-        op["bytes"] = sum(t.nbytes for t in tensors if t.layout is torch.strided)
+        op.bytes = sum(t.nbytes for t in tensors if t.layout is torch.strided)
 
     def _log(
         self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -215,19 +211,19 @@ class Watching(Region):
         self._op = op = self._new_op(str(info.func), (), reads)
         restored = sum(self._restored.get(value, 0) for value in reads)
         if restored:
-            op["workspace"] = restored
+            op.workspace = restored
         self.funcs.append((info.func, shapes_of(out)))
         if info.pinned and info.runs_once(args, kwargs):
-            op["flags"].append("random_stateful")
+            op.flags |= {"random_stateful"}
         elif info.foreign and held_because(info.func, args, kwargs):
-            op["flags"].append("unknown")
+            op.flags |= {"unknown"}
         super()._log(info, node, out, args, kwargs)
         if self._insists:  # the policy of a region inside
-            for made in op["out"]:
-                made["constraint"] = "must_save"
-        if not op["out"]:
-            op["flags"].append("effect")
-        elif "view" not in op["flags"]:
+            for made in op.outputs:
+                made.constraint = "must_save"
+        if not op.outputs:
+            op.flags |= {"effect"}
+        elif "view" not in op.flags:
             self._work(op, info, args, kwargs, out)
 
     def _decide(
@@ -246,11 +242,11 @@ class Watching(Region):
             for end in (t.untyped_storage(), t):  # the log may hold memory longer than the program
                 self._ends.append(weakref.finalize(end, self._died, storage))
             self.made.append((storage, weakref.ref(t.untyped_storage()), weakref.ref(t)))
-        elif storage is not None and not self._op["out"] and "mutates" not in self._op["flags"]:
-            self._op["flags"].append("view")
+        elif storage is not None and not self._op.outputs and "mutates" not in self._op.flags:
+            self._op.flags |= {"view"}
         if storage is None:
             return
-        if "mutates" in self._op["flags"] and storage in [o["storage"] for o in self._op["out"]]:
+        if "mutates" in self._op.flags and storage in [v.storage for v in self._op.outputs]:
             return  # it returned what it wrote to
         if held:
             self._logged.add(storage)
@@ -312,7 +308,7 @@ class Watching(Region):
         for storage, weak, t in self.made:
             # the program holds it, or PyTorch does, as autocast its casts of weights
             if weak() is not None and (storage not in self._logged or t() is not None):
-                self.storages[storage]["flags"] = ["hold_end"]
+                self.storages[storage].flags = _HELD
         for end in self._ends:
             end.detach()
         self._release()
@@ -332,8 +328,8 @@ class Watching(Region):
         self._slots_of: dict[int, list[int]] = {}
         starts = len(self.ops)
         for storage in {self.values[value] for value in self._results}:
-            if not self.storages[storage]["flags"]:  # the caller's, who may hold it to the end
-                self.storages[storage]["flags"] = ["hold_end"]
+            if not self.storages[storage].flags:  # the caller's, who may hold it to the end
+                self.storages[storage].flags = _HELD
         try:
             ends = self._backward()
         finally:
@@ -341,20 +337,10 @@ class Watching(Region):
             # autograd's graph in it, a graph whose backward never runs would hold itself
             self._heads = []
             self._waiting, self._leaves = {}, Counter()
-        document = {
-            "format": "cutback.problem",
-            "version": 1,
-            "source": "cutback.torch.checkpoint",
-            "backward_starts": starts,
-            "forward_outputs": sorted(set(self._results)),
-            "backward_outputs": ends,
-            "storages": self.storages,
-            "ops": self.ops,
-        }
+        problem = Problem(self.ops, self.storages, sorted(set(self._results)), ends, starts)
         return Described(
-            json.dumps(document), self.ops, self.values, self.keys, self.funcs, self._slots_of,
-            self.slots, self.made,
-        )  # fmt: skip
+            problem, self.values, self.keys, self.funcs, self._slots_of, self.slots, self.made
+        )
 
     def _saved(self, node: Any) -> tuple[list[int], bool]:
         """Numbers of the slots that a node of autograd's graph reads, and whether that is all that
@@ -423,7 +409,7 @@ class Watching(Region):
                 op = self._new_op("tangent", ["backward"], ())
                 # backward() holds the gradient of a scalar, which it makes, to its end
                 scalar = not len(node._input_metadata[at].shape)
-                flags = ["hold_end"] if scalar else []
+                flags = _HELD if scalar else ()
                 fake = self._rehearsal.like(_taken_by(node, at))
                 storage = self._new_storage(nbytes(fake), flags)
                 self._arrive((node, at), Gradient(self._new_value(op, storage), fake))
@@ -477,11 +463,11 @@ class Watching(Region):
             op = self._new_op(node.name(), ["backward"], reads)
             self._slots_of[len(self.ops) - 1] = slots
             if workspace:
-                op["workspace"] = workspace
+                op.workspace = workspace
             for key, t in fresh.items():
                 values[key] = self._new_value(op, self._new_storage(nbytes(t)))
-            moved = {self.values[v] for v in op["in"]} | {o["storage"] for o in op["out"]}
-            op["bytes"] = sum(self.storages[s]["bytes"] for s in moved)
+            moved = {self.values[v] for v in op.inputs} | {v.storage for v in op.outputs}
+            op.bytes = sum(self.storages[s].bytes for s in moved)
         for place, t in results:
             if t is None:
                 continue
@@ -543,9 +529,9 @@ class Watching(Region):
         """The op behind a copy or a sum of gradients."""
         (fake,) = made.outputs
         op = self._new_op(kind, ["backward"], reads)
-        op["bytes"] = (1 + len(reads)) * nbytes(fake)
+        op.bytes = (1 + len(reads)) * nbytes(fake)
         if made.peak > nbytes(fake):
-            op["workspace"] = made.peak - nbytes(fake)
+            op.workspace = made.peak - nbytes(fake)
         return Gradient(self._new_value(op, self._new_storage(nbytes(fake))), fake)
 
 

@@ -25,6 +25,7 @@ from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch.utils._pytree import tree_leaves
 
 from ... import _native
+from ...problem import ONCE
 from . import ops
 from .graphs import OneMemory, ends
 
@@ -95,7 +96,7 @@ class _Finder:
     def _may(self, node: fx.Node) -> bool:
         """Is the node a function of its arguments, whose result nobody changes?"""
         kind = self.kinds[node.target]
-        if kind.mutable or not ops.ONCE.isdisjoint(kind.flags) or "empty" in kind.name:
+        if kind.mutable or not ONCE.isdisjoint(kind.flags) or "empty" in kind.name:
             return False
         if node.meta.get("partitioner_tag") == "must_be_in_backward":
             return False

@@ -19,6 +19,7 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._guards import TracingContext
 from torch._inductor import config
 
+from ...problem import ONCE
 from . import ops, storages
 from .dropout import remaking_scale
 from .sizes import hint
@@ -290,7 +291,7 @@ class Reader:
         if node.op != "call_function" or node.target is operator.getitem:
             return False
         kind = self.kinds[node]
-        flags = ops.ONCE.intersection(kind.flags)
+        flags = ONCE.intersection(kind.flags)
         if kind.rate is not None and ops.rate_of(node.args, node.kwargs, kind.rate) == 0:
             flags -= {"random_stateful"}
         nothing = not self.tensors[node] and not is_number(node)

@@ -26,18 +26,19 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
+from ...problem import ONCE, Constraint, Flag, Op, Problem, Storage, StorageFlag, Value, Work
 from . import decisions, leaves, ops, rerunnable
 from .graphs import Masked, OneMemory, Reader, Tensor, is_tangent, location, nodes_in
 from .sizes import hint
 
-Policy = Callable[[fx.Node], str | None]
+Policy = Callable[[fx.Node], Constraint | None]
 """Asked for each forward node: a constraint of ``docs/problem.md``, or None."""
 
 _TYPES = {
@@ -45,13 +46,19 @@ _TYPES = {
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
     torch.uint8: "u8", torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128",
 }  # fmt: skip
-_CLASSES = {torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
+_CLASSES: dict[torch.dtype, Work] = {
+    torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
+}  # fmt: skip
+
+_PLACEHOLDER: frozenset[Flag] = frozenset({"placeholder"})
+_PARAMETER: frozenset[Flag] = frozenset({"placeholder", "parameter"})
+_TANGENT: frozenset[Flag] = frozenset({"backward", "effect"})
 
 
 class Imported(NamedTuple):
     """A problem, and what its op ids stand for."""
 
-    document: dict[str, Any]
+    problem: Problem
     order: list[fx.Node | None]  # by op id; None: a copy that is not the graph's
     outputs: list[fx.Node | None]  # of the joint graph, forward outputs first
     descs: list[Any]
@@ -86,11 +93,13 @@ class _Writer:
         self.pinned = pinned  # what may not run again, whatever a policy says
         self.policy = policy
         self.parameters = parameters
-        self.ops: list[dict[str, Any]] = []
+        self.ops: list[Op] = []
         self.order: list[fx.Node | None] = []
         self.positions: list[list[int | None]] = []
         self.value: dict[fx.Node, dict[int | None, int]] = {}  # node -> index in tuple -> value
-        self.storage_flags: list[set[str]] = [{"static"} if s else set() for s in reader.static]
+        self.storage_flags: list[set[StorageFlag]] = [
+            {"static"} if s else set() for s in reader.static
+        ]
         self.wrote: dict[fx.Node, dict[int, int]] = {}  # writer -> storage -> value
         self.n_values = 0
         self._work: dict[str, float] = {}
@@ -122,76 +131,68 @@ class _Writer:
         return list(found)
 
     def add(self, node: fx.Node) -> None:
-        op: dict[str, Any] = {"name": node.name, "kind": "placeholder", "in": [], "out": []}
+        op = Op(node.name, "placeholder")
         tensors = self.r.tensors[node]
         if node.op == "call_function":
             tensors = self._call(node, op)
         elif is_tangent(node):
-            op.update(kind="tangent", flags=["backward", "effect"], time_ps=0)
+            op.kind, op.flags, op.time_ps = "tangent", _TANGENT, 0
         else:
-            op["flags"] = ["placeholder"]
-            if node in self.parameters:
-                op["flags"].append("parameter")
+            op.flags = _PARAMETER if node in self.parameters else _PLACEHOLDER
         self.value[node] = {}
         for t in tensors:
             self._out(op, node, t)
         written = self.r.written_by(node)
         made = {t.storage: self.value[node][t.position] for t in tensors if t.storage in written}
         for s in sorted(written - made.keys()):
-            op["out"].append({"storage": s})  # written, though not returned
+            op.outputs.append(Value(s))  # written, though not returned
             made[s] = self.n_values
             self.n_values += 1
         if made:
             self.wrote[node] = made
-        if self.policy is not None and node.op == "call_function" and op["out"]:
+        if self.policy is not None and node.op == "call_function" and op.outputs:
             self._constrain(node, op)
         self._push(node, op)
 
-    def _push(self, node: fx.Node | None, op: dict[str, Any]) -> None:
+    def _push(self, node: fx.Node | None, op: Op) -> None:
         self.ops.append(op)
         self.order.append(node)
         self.positions.append([] if node is None else list(self.value[node]))
 
-    def _out(self, op: dict[str, Any], node: fx.Node, t: Tensor) -> None:
+    def _out(self, op: Op, node: fx.Node, t: Tensor) -> None:
         self.value[node][t.position] = self.n_values
         self.n_values += 1
-        op["out"].append({"storage": t.storage, "type": type_of(t.val), "bytes": t.bytes})
+        op.outputs.append(Value(t.storage, type_of(t.val), t.bytes))
 
-    def _call(self, node: fx.Node, op: dict[str, Any]) -> list[Tensor]:
+    def _call(self, node: fx.Node, op: Op) -> list[Tensor]:
         kind = self.r.kinds[node]
         tensors = self.r.tensors[node]
-        op["kind"] = kind.name
-        at = location(node)
-        if at:
-            op["at"] = at
-        op["in"] = self.inputs_of(node)
+        op.kind, op.location = kind.name, location(node)
+        op.inputs = self.inputs_of(node)
+        flags: frozenset[Flag]
         if node in self.r.masked:
-            op["kind"], flags = ops.DROPOUT_RESULT, {"fusible"}
+            op.kind, flags = ops.DROPOUT_RESULT, frozenset({"fusible"})
         else:
             if any(user in self.r.masked for user in node.users):
                 tensors = [t for t in tensors if t.position == 1]  # the result is an op of its own
             flags = self._flags(node, kind, tensors)
         if node in self.r.late:
-            flags.add("backward")
-        op["flags"] = sorted(flags)
+            flags |= {"backward"}
+        op.flags = flags
         if "view" not in flags and tensors:
-            passes = ops.passes(op["kind"], tensors[0].val.device.type)
-            op["bytes"] = passes * self._moved(node, tensors)
-            flops = self._flops(node, kind)
-            if flops:
-                op["flops"] = flops
-            work = _CLASSES.get(tensors[0].val.dtype)
-            if work:
-                op["class"] = work
+            passes = ops.passes(op.kind, tensors[0].val.device.type)
+            op.bytes = passes * self._moved(node, tensors)
+            op.flops = self._flops(node, kind)
+            op.work = _CLASSES.get(tensors[0].val.dtype, "f32")
         elif not tensors:
-            op["time_ps"] = 0
+            op.time_ps = 0
         return tensors
 
-    def _flags(self, node: fx.Node, kind: ops.Kind, tensors: list[Tensor]) -> set[str]:
+    def _flags(self, node: fx.Node, kind: ops.Kind, tensors: list[Tensor]) -> frozenset[Flag]:
         """Flags of this call."""
-        flags = set(kind.flags)
+        flags: set[Flag] = set(kind.flags)
         if kind.mutable:
-            return {"mutates"}
+            return frozenset({"mutates"})
         if kind.rate is not None and ops.rate_of(node.args, node.kwargs, kind.rate) == 0:
             flags.discard("random_stateful")  # dropout that is off draws nothing
         if "unknown" in flags and not rerunnable.held_because(node.target, node.args, node.kwargs):
@@ -207,10 +208,10 @@ class _Writer:
         read = self.r.reads[node]
         aliases = sum(t.storage in read for t in tensors)
         if aliases and aliases == len(tensors):
-            return flags - {"fusible", "reduction", "compute"} | {"view"}
+            return frozenset(flags - {"fusible", "reduction", "compute"} | {"view"})
         if aliases:  # a view beside a fresh tensor: taken for written to, which is never wrong
             flags.add("mutates")
-        return flags
+        return frozenset(flags)
 
     def _moved(self, node: fx.Node, tensors: list[Tensor]) -> int:
         """Bytes of all outputs, and of each storage that is read, once."""
@@ -230,40 +231,39 @@ class _Writer:
             known = self._work[key] = _flops(node, kind.flops)
         return known
 
-    def _constrain(self, node: fx.Node, op: dict[str, Any]) -> None:
-        flags = set(op["flags"])
+    def _constrain(self, node: fx.Node, op: Op) -> None:
+        flags = op.flags
         if self.policy is None or flags & {"backward", "view"}:
             return
         word = self.policy(node)
         if word is None or word == "free":
             return
         if word.endswith("recompute"):
-            if flags & (ops.ONCE - {"unknown"}) or node in self.pinned:
+            if flags & (ONCE - {"unknown"}) or node in self.pinned:
                 return  # cannot run again, whatever is wished
-            op["flags"] = sorted(flags - {"unknown"})  # the user says that it can
-        for out in op["out"]:
-            out["constraint"] = word
+            op.flags = flags - {"unknown"}  # the user says that it can
+        for value in op.outputs:
+            value.constraint = word
 
     def copy_back(self, k: int, target: fx.Node, value: fx.Node) -> None:
         """The caller copies forward output ``k`` into the input ``target``."""
         new, old = self.values_of(value), self.values_of(target)
-        op: dict[str, Any] = {
-            "name": f"copy_back_{k}", "kind": "copy_back", "flags": ["mutates"], "time_ps": 0,
-            "in": list(dict.fromkeys([*old, *new])),
-            "out": [{"storage": t.storage, "bytes": t.bytes} for t in self.r.tensors[target]],
-        }  # fmt: skip
-        self.n_values += len(op["out"])
+        op = Op(
+            f"copy_back_{k}", "copy_back", list(dict.fromkeys([*old, *new])),
+            [Value(t.storage, bytes=t.bytes) for t in self.r.tensors[target]],
+            frozenset({"mutates"}), time_ps=0,
+        )  # fmt: skip
+        self.n_values += len(op.outputs)
         self._push(None, op)
 
     def accumulate(self, copy: leaves.Copied) -> int:
         """A leaf takes a copy of its gradient. Returns the value."""
         value = self.n_values
         self.n_values += 1
-        op: dict[str, Any] = {
-            "name": f"accumulate_grad_{copy.output}", "kind": leaves.KIND,
-            "flags": ["backward", "effect"], "time_ps": 0, "in": self.values_of(copy.gradient),
-            "out": [{"storage": len(self.r.storage_bytes), "bytes": copy.bytes}],
-        }  # fmt: skip
+        op = Op(
+            f"accumulate_grad_{copy.output}", leaves.KIND, self.values_of(copy.gradient),
+            [Value(len(self.r.storage_bytes), bytes=copy.bytes)], _TANGENT, time_ps=0,
+        )  # fmt: skip
         self.r.storage_bytes.append(copy.bytes)
         self.r.static.append(False)
         self.storage_flags.append({"hold_end"})
@@ -342,9 +342,9 @@ def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imp
     copies = leaves.copied(outputs, reader.descs, primals, _shared(reader), known.is_leaf)
     forward_outputs = _hold_forward(writer, set(overwritten))
     backward_outputs, copied = _hold_backward(writer, copies)
-    document = _document(writer, start, parameters, forward_outputs, backward_outputs)
+    problem = _problem(writer, start, parameters, forward_outputs, backward_outputs)
     return Imported(
-        document, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
+        problem, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
         reader.again, writer.positions, reader.rewritten(), copied, reader.witnesses(),
         reader.returned_views(),
     )  # fmt: skip
@@ -364,25 +364,24 @@ def _shared(r: Reader) -> Callable[[fx.Node], bool]:
     return shared
 
 
-def with_wishes(graph: Imported, policy: Policy) -> dict[str, Any]:
+def with_wishes(graph: Imported, policy: Policy) -> Problem:
     """The problem of a graph with other wishes than those that it was imported with."""
     rows = []
-    for node, op in zip(graph.order, graph.document["ops"], strict=True):
-        outs = [{k: v for k, v in out.items() if k != "constraint"} for out in op["out"]]
-        rows.append({**op, "out": outs})
-        flags = set(op["flags"])
-        if node is None or node.op != "call_function" or flags & {"backward", "view"}:
+    for node, op in zip(graph.order, graph.problem.ops, strict=True):
+        outputs = [replace(value, constraint="free") for value in op.outputs]
+        rows.append(replace(op, outputs=outputs))
+        if node is None or node.op != "call_function" or op.flags & {"backward", "view"}:
             continue
         word = policy(node)
-        if word is None or word == "free" or (word.endswith("recompute") and flags & ops.ONCE):
+        if word is None or word == "free" or (word.endswith("recompute") and op.flags & ONCE):
             continue
-        for out in outs:
-            out["constraint"] = word
+        for value in outputs:
+            value.constraint = word
     _drop_impossible_wishes(rows)
-    return {**graph.document, "ops": rows}
+    return replace(graph.problem, ops=rows)
 
 
-def _drop_impossible_wishes(ops: list[dict[str, Any]]) -> None:
+def _drop_impossible_wishes(ops: list[Op]) -> None:
     """A value that cannot be made again is saved, whatever a policy says of it: what was read to
     make it is written into later, or it lies itself in memory that something writes into. Of ops
     that draw or act :meth:`_Writer._constrain` knows that at once."""
@@ -390,22 +389,22 @@ def _drop_impossible_wishes(ops: list[dict[str, Any]]) -> None:
     maker: dict[int, int] = {}  # storage -> op that allocates it
     writer: dict[int, int] = {}  # storage -> last op that writes into it
     for i, op in enumerate(ops):
-        for out in op["out"]:
-            s = out["storage"]
+        for value in op.outputs:
+            s = value.storage
             storage.append(s)
-            if maker.setdefault(s, i) != i and "mutates" in op["flags"]:
+            if maker.setdefault(s, i) != i and "mutates" in op.flags:
                 writer[s] = i
     if not writer:
         return
 
     def stays(i: int) -> bool:
-        made = any(maker[o["storage"]] == i and o["storage"] in writer for o in ops[i]["out"])
-        return made or any(writer.get(storage[v], -1) > i for v in ops[i]["in"])
+        made = any(maker[v.storage] == i and v.storage in writer for v in ops[i].outputs)
+        return made or any(writer.get(storage[v], -1) > i for v in ops[i].inputs)
 
     for op in ops:
-        for out in op["out"]:
-            if out.get("constraint") == "must_recompute" and stays(maker[out["storage"]]):
-                del out["constraint"]
+        for value in op.outputs:
+            if value.constraint == "must_recompute" and stays(maker[value.storage]):
+                value.constraint = "free"
 
 
 def _dropouts_together(forward: list[fx.Node], masked: dict[fx.Node, Masked]) -> Iterator[fx.Node]:
@@ -475,29 +474,26 @@ def _hold_backward(
     return list(values), by_op
 
 
-def _document(
+def _problem(
     w: _Writer,
     start: int,
     parameters: set[fx.Node],
     forward_outputs: list[int],
     backward_outputs: list[int],
-) -> dict[str, Any]:
+) -> Problem:
     r = w.r
     static = {t.storage for n in parameters for t in r.tensors[n]}
-    storages = []
-    for bytes, flags in zip(r.storage_bytes, w.storage_flags, strict=True):
-        storages.append({"bytes": bytes, "flags": sorted(flags)} if flags else {"bytes": bytes})
-    return {
-        "format": "cutback.problem",
-        "version": 1,
-        "source": f"PyTorch {torch.__version__} joint graph",
-        "backward_starts": start,
-        "static_bytes": sum(r.storage_bytes[s] for s in static),
-        "forward_outputs": forward_outputs,
-        "backward_outputs": backward_outputs,
-        "storages": storages,
-        "ops": w.ops,
-    }
+    return Problem(
+        w.ops,
+        [
+            Storage(size, frozenset(flags))
+            for size, flags in zip(r.storage_bytes, w.storage_flags, strict=True)
+        ],
+        forward_outputs,
+        backward_outputs,
+        start,
+        static_bytes=sum(r.storage_bytes[s] for s in static),
+    )
 
 
 def _hold(w: _Writer, node: fx.Node) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from ... import _native
+    from ...problem import Problem
 
 CPU_LINK = 10e9
 """Bytes/s of a copy from the CPU's memory to itself, half of the bandwidth of its device row, which
@@ -13,7 +18,7 @@ has no link of its own."""
 class Move(NamedTuple):
     """One step that runs nothing."""
 
-    action: str
+    action: Literal["out", "wait", "end", "in"]
     """``"out"``: what ``op`` made is copied to the host. ``"wait"``: until that has ended.
     ``"end"``: the memory that it left may go. ``"in"``: it comes back."""
     op: int
@@ -31,45 +36,45 @@ class Schedule(NamedTuple):
     backward_starts: int
 
 
-def schedule_of(problem: dict[str, Any], plan: dict[str, Any]) -> Schedule:
-    """The schedule of a plan (``docs/problem.md``). Plans say nowhere when memory that leaves is
-    gone, but their lives do: it depends on the copy's time."""
-    rows: dict[int, list[tuple[int, int]]] = {}
-    for storage, made, last, *_ in plan["lives"]:
-        rows.setdefault(storage, []).append((made, last))
-    steps: list[Any] = plan["steps"]
+def schedule_of(plan: _native.Plan, problem: Problem) -> Schedule:
+    """The schedule of a plan for a problem. Plans say nowhere when memory that leaves is gone, but
+    their lives do: it depends on the copy's time."""
+    steps, begins = plan.steps, plan.backward_starts
     ends: dict[int, list[Move]] = {}
-    for t, step in enumerate(steps):
-        if isinstance(step, int) or step[0] != "out":
-            continue
-        storages = {out["storage"] for out in problem["ops"][step[1]]["out"]}
-        lives = [max(row for row in rows[s] if row[0] <= t) for s in storages if s in rows]
-        last = max((last for _, last in lives), default=t)
-        ends.setdefault(min(max(last, t), len(steps) - 1), []).append(Move("end", step[1], t))
+    if any(step.action == "out" for step in steps):
+        rows: dict[int | None, list[tuple[int, int]]] = {}
+        for life in plan.lives:
+            rows.setdefault(life.storage, []).append((life.made, life.last))
+        for t, step in enumerate(steps):
+            if step.action != "out":
+                continue
+            storages = {value.storage for value in problem.ops[step.op].outputs}
+            lives = [max(row for row in rows[s] if row[0] <= t) for s in storages if s in rows]
+            last = max((last for _, last in lives), default=t)
+            ends.setdefault(min(max(last, t), len(steps) - 1), []).append(Move("end", step.op, t))
     found: list[Step] = []
     starts = 0
     for t, step in enumerate(steps):
-        if t == plan["backward_starts"]:
+        if t == begins:
             starts = len(found)
-        found.append(step if isinstance(step, int) else Move(step[0], step[1], t))
+        found.append(step.op if step.action == "run" else Move(step.action, step.op, t))
         found += ends.get(t, ())
-    return Schedule(found, starts if plan["backward_starts"] < len(steps) else len(found))
+    return Schedule(found, starts if begins < len(steps) else len(found))
 
 
-def moves_anything(plan: dict[str, Any]) -> bool:
+def moves_anything(plan: _native.Plan) -> bool:
     """Does a plan move values to the host?"""
-    return bool(plan["numbers"].get("out_bytes"))
+    return bool(plan.numbers.get("out_bytes"))
 
 
-def wants_moves(problem: dict[str, Any]) -> bool:
+def wants_moves(problem: Problem) -> bool:
     """Does a policy ask that values of a problem move?"""
-    return any(
-        out.get("constraint", "").endswith("offload") for op in problem["ops"] for out in op["out"]
-    )
+    return any(value.constraint.endswith("offload") for op in problem.ops for value in op.outputs)
 
 
-def with_link(problem: dict[str, Any], device: Any) -> dict[str, Any]:
+def with_link(problem: Problem, device: object) -> Problem:
     """The problem with a link to the host where its device is the CPU, whose row has none."""
-    if isinstance(device, str) and device.partition("+")[0] == "cpu":
-        return {"link_bytes_per_s": CPU_LINK, **problem}
+    is_cpu = isinstance(device, str) and device.partition("+")[0] == "cpu"
+    if is_cpu and not problem.link_bytes_per_s:
+        return replace(problem, link_bytes_per_s=CPU_LINK)
     return problem

@@ -16,17 +16,17 @@ import torch
 from torch.utils import flop_counter
 
 from ... import _native
+from ...problem import Flag
 from . import draws
 from .rerunnable import COLLECTIVES
 
-ONCE = frozenset({"random_stateful", "effect", "collective", "mutates", "unknown"})
 """Flags of operations that run at most once."""
 
 _KNOWN = frozenset({"aten", "prims", "cutback"})
 _PURE_FUNCTION_OF_SEED = frozenset(
     {"prims.inductor_lookup_seed", "prims.inductor_random", "prims.inductor_randint"}
 )
-_FROM_CORE = frozenset({"fusible", "reduction", "compute"})
+_FROM_CORE: frozenset[Flag] = frozenset({"fusible", "reduction", "compute"})
 
 DROPOUT_RESULT = "aten.native_dropout.result"
 """What the importer calls the result of a dropout, ``x * mask * scale``, beside its draw."""
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
     """One operation, whatever its arguments."""
 
     name: str  # "aten.mul.Tensor"
-    flags: tuple[str, ...]
+    flags: frozenset[Flag]
     flops: Formula | None
     rate: int | None  # position of the dropout probability among the arguments
     writes: tuple[int | str, ...]  # positions and names of the arguments that it changes
@@ -58,7 +58,7 @@ class Kind(NamedTuple):
 
 
 _kinds: dict[Any, Kind] = {}
-_core_flags: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+_core_flags: dict[tuple[str, tuple[str, ...]], frozenset[Flag]] = {}
 
 
 def _sdpa_for_cpu() -> dict[Any, Formula]:
@@ -145,16 +145,17 @@ def _writes(schema: Any) -> tuple[int | str, ...]:
 
 
 def _describe(target: Any) -> Kind:
+    """What PyTorch says of an operation; the core knows more (:func:`learn`)."""
     name = name_of(target)
     if target is operator.getitem:
-        return Kind(name, (), None, None, ())
-    flags: set[str] = set()
+        return Kind(name, frozenset(), None, None, ())
+    flags: set[Flag] = set()
     if not isinstance(target, torch._ops.OpOverload):
         if isinstance(target, torch._ops.HigherOrderOperator):
             flags.add("effect" if target.name() == "with_effects" else "unknown")
         elif getattr(target, "__module__", "") not in ("_operator", "math", "torch"):
             flags.add("unknown")
-        return Kind(name, tuple(sorted(flags)), _formula(target), None, ())
+        return Kind(name, frozenset(flags), _formula(target), None, ())
     space = target.namespace
     if space in COLLECTIVES:
         flags.add("collective")
@@ -163,13 +164,16 @@ def _describe(target: Any) -> Kind:
     packet = ".".join(name.split(".")[:2])
     if torch.Tag.nondeterministic_seeded in target.tags and packet not in _PURE_FUNCTION_OF_SEED:
         flags.add("random_stateful")
-    if torch.Tag.pointwise in target.tags:
-        flags.add("+pointwise")
-    if torch.Tag.reduction in target.tags:
-        flags.add("+reduction")
     return Kind(
-        name, tuple(sorted(flags)), _formula(target), _rate(target._schema), _writes(target._schema)
+        name, frozenset(flags), _formula(target), _rate(target._schema), _writes(target._schema)
     )
+
+
+def _tags_of(target: Any) -> tuple[str, ...]:
+    """Those of PyTorch's tags of an operation that the core reads."""
+    tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
+    known = ("pointwise", torch.Tag.pointwise), ("reduction", torch.Tag.reduction)
+    return tuple(name for name, tag in known if tag in tags)
 
 
 def _ask_core(unknown: list[tuple[str, tuple[str, ...]]]) -> None:
@@ -185,24 +189,19 @@ def _ask_core(unknown: list[tuple[str, tuple[str, ...]]]) -> None:
         "nodes": nodes, "storage_bytes": [4] * len(nodes),
         "forward_outputs": [], "backward_outputs": [],
     }  # fmt: skip
-    ops = json.loads(_native.problem_json(json.dumps(graph)))["ops"]
-    for key, op in zip(unknown, ops, strict=True):
-        _core_flags[key] = tuple(f for f in op.get("flags", ()) if f in _FROM_CORE)
+    problem = _native.Problem.read(json.dumps(graph)).parts()
+    for key, op in zip(unknown, problem.ops, strict=True):
+        _core_flags[key] = op.flags & _FROM_CORE
 
 
 def learn(targets: Iterable[Any]) -> dict[Any, Kind]:
     """The kinds of all these operations, by operation."""
     new = dict.fromkeys([t for t in targets if t not in _kinds])  # a hash takes long
     described = {t: _describe(t) for t in new}
-    keys = {}
-    for target, kind in described.items():
-        tags = tuple(f[1:] for f in kind.flags if f[0] == "+")
-        keys[target] = (kind.name, tags)
+    keys = {target: (kind.name, _tags_of(target)) for target, kind in described.items()}
     unknown = [key for key in dict.fromkeys(keys.values()) if key not in _core_flags]
     if unknown:
         _ask_core(unknown)
     for target, kind in described.items():
-        own = [f for f in kind.flags if f[0] != "+"]
-        flags = tuple(dict.fromkeys([*_core_flags[keys[target]], *own]))
-        _kinds[target] = kind._replace(flags=flags)
+        _kinds[target] = kind._replace(flags=_core_flags[keys[target]] | kind.flags)
     return _kinds

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ...budgets import text as human
 from ...files import read_text, write_text
+from ...problem import Problem
 from .records import CATEGORIES, MOVES, PHASES, Peak, Row, Uses, Value
 
 _NO_OPS = ("tangent", "copy_back", "accumulate_grad", *MOVES.values())
@@ -295,40 +296,39 @@ def known(profile: Any) -> Any:
 # ---- is it the same graph? --------------------------------------------------------------------
 
 
-def signature(document: dict[str, Any]) -> str:
+def signature(problem: Problem) -> str:
     """A digest of a problem's ops and storages; times, policies and lines do not count."""
     ops = [
-        (op.get("name"), op.get("kind"), op["in"], [out["storage"] for out in op["out"]])
-        for op in document["ops"]
+        (op.name, op.kind, op.inputs, [value.storage for value in op.outputs]) for op in problem.ops
     ]
-    text = json.dumps([ops, [row["bytes"] for row in document["storages"]]])
+    text = json.dumps([ops, [storage.bytes for storage in problem.storages]])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def check_same(expected: str, document: dict[str, Any], what: str) -> None:
+def check_same(expected: str, problem: Problem, what: str) -> None:
     """Is the graph that ``what`` is of the one that was profiled?
 
     Raises:
         ValueError: it is not.
     """
-    found = signature(document)
+    found = signature(problem)
     if found != expected:
         raise ValueError(
-            f"{what} is of another graph (signature {found}, {len(document['ops'])} ops) than the "
+            f"{what} is of another graph (signature {found}, {len(problem.ops)} ops) than the "
             f"profile ({expected}): the model, a shape, a dtype, the training mode or the "
             "decompositions (Inductor's) differ. Profile this one"
         )
 
 
-def check_covered(document: dict[str, Any]) -> None:
+def check_covered(problem: Problem) -> None:
     """Has every op a measured time?
 
     Raises:
         ValueError: one has none; modelled and measured times would be of two scales.
     """
-    for op in document["ops"]:
-        if "time_ps" not in op and not {"view", "placeholder"} & set(op.get("flags", ())):
+    for op in problem.ops:
+        if op.time_ps is None and not op.flags & {"view", "placeholder"}:
             raise ValueError(
-                f"profile: there is no time for {op['name']!r} ({op['kind']}); it is of another "
+                f"profile: there is no time for {op.name!r} ({op.kind}); it is of another "
                 "graph. Profile this one"
             )

@@ -9,6 +9,7 @@ from torch._subclasses import FakeTensorMode
 
 from ... import BudgetError, budgets
 from ...planner.plan import Plan
+from ...schedule import bytes_of
 from ..compiler.options import MEASURES
 from ..compiler.wishes import Policy
 from .tracing import trace
@@ -40,7 +41,7 @@ class MaxBatch:
         n = self.plan.numbers
         extra = 100 * (n["time_ps"] - n["once_ps"]) / max(1, n["once_ps"])
         text = (
-            f"batch {self.batch}: {budgets.text(n[f'{self.measure}_bytes'])} of "
+            f"batch {self.batch}: {budgets.text(bytes_of(n, self.measure))} of "
             f"{budgets.text(self.budget_bytes)} ({self.measure}), {extra:.1f} % more time than "
             "running everything once"
         )
@@ -112,7 +113,7 @@ class _Search:
                 return max(error.smallest_bytes or 0, self.budget + 1), None
             least = {k: v for k, v in self.options.items() if k not in ("offload", "pinned")}
             plan = step.plan("min", measure=self.measure, max_extra=_ANY_TIME, **least)
-        need = int(plan.numbers[f"{self.measure}_bytes"])
+        need = bytes_of(plan.numbers, self.measure)
         return need, plan if need <= self.budget else None
 
     def run(self, start: int, most: int) -> int:

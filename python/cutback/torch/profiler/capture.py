@@ -9,6 +9,7 @@ the graphs are joined to one, as :mod:`compiler.joining` does for a budget over 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils._pytree import tree_iter
 
 from ...frontend.planning import plan
 from ...planner.plan import Plan
+from ...problem import Problem
 from .. import hooks
 from ..compiler.compiling import uncompiled
 from ..compiler.joining import join
@@ -79,13 +81,13 @@ class _CalledError(Exception):
         self.primals = primals
 
 
-def save_everything(document: dict[str, Any], device: str) -> Plan:
+def save_everything(problem: Problem, device: str) -> Plan:
     """The plan that runs each op once, whatever policies and checkpoints in the model say."""
-    ops = []
-    for op in document["ops"]:
-        outs = [{k: v for k, v in out.items() if k != "constraint"} for out in op["out"]]
-        ops.append({**op, "out": outs})
-    return plan({**document, "ops": ops}, device=device)
+    ops = [
+        replace(op, outputs=[replace(value, constraint="free") for value in op.outputs])
+        for op in problem.ops
+    ]
+    return plan(replace(problem, ops=ops), device=device)
 
 
 def _check_real(step: Any, inputs: Any) -> None:
@@ -122,10 +124,10 @@ def _alone(piece: Piece, row: str, whole: Plan) -> Captured:
 
 def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Captured:
     """Several graphs as one, in the order of :func:`compiler.joining.join`."""
-    document, places = join([piece.graph.document for piece in pieces])
+    problem, places = join([piece.graph.problem for piece in pieces])
     graphs = [piece.graph for piece in pieces]
     graph = Imported(
-        document,
+        problem,
         [graphs[g].order[i] for g, i in places],
         [n for g in graphs for n in g.outputs[: g.num_fwd_outputs]]
         + [n for g in graphs for n in g.outputs[g.num_fwd_outputs :]],
@@ -136,7 +138,7 @@ def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Ca
         [graphs[g].positions[i] for g, i in places],
         copies=_copies(graphs, places),
     )
-    return Captured(pieces, graph, places, row, save_everything(document, row), handed)
+    return Captured(pieces, graph, places, row, save_everything(problem, row), handed)
 
 
 def _copies(graphs: list[Imported], places: list[tuple[int, int]]) -> dict[int, Copied]:
@@ -178,9 +180,9 @@ def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str,
         static = static_lifetime_input_indices or ()
         graph = prepare(gm, num_fwd_outputs, static, Preparation(is_leaf=is_leaf))
         row = device_row(gm)
-        whole = save_everything(graph.document, row)
+        whole = save_everything(graph.problem, row)
         found[:] = gm, graph, row, whole
-        return emit(gm, graph, schedule_of(graph.document, whole.document))
+        return emit(gm, graph, schedule_of(whole.core, graph.problem))
 
     compiler = aot_backend(
         partition, fw_compiler=_called, bw_compiler=_called, inference_compiler=_no_gradient
@@ -295,16 +297,12 @@ def _without_history(value: Any) -> Any:
 
 def _overwritten(piece: Piece) -> list[Any]:
     """Inputs that a graph writes into, or that its caller does."""
-    document, given = piece.graph.document, piece.given()
-    written = {
-        out["storage"]
-        for op in document["ops"] if "mutates" in op.get("flags", ())
-        for out in op["out"]
-    }  # fmt: skip
+    ops, given = piece.graph.problem.ops, piece.given()
+    written = {value.storage for op in ops if "mutates" in op.flags for value in op.outputs}
     return [
         given[node]
-        for op, node in zip(document["ops"], piece.graph.order, strict=True)
-        if node in given and any(out["storage"] in written for out in op["out"])
+        for op, node in zip(ops, piece.graph.order, strict=True)
+        if node in given and any(value.storage in written for value in op.outputs)
     ]
 
 
@@ -352,4 +350,4 @@ def _in_pieces(
     row = found[2]
     if len(pieces) > 1:
         return _joined(pieces, row, run.handed)
-    return _alone(pieces[0], row, save_everything(pieces[0].graph.document, row))
+    return _alone(pieces[0], row, save_everything(pieces[0].graph.problem, row))

@@ -7,7 +7,6 @@ and memory optimization, MLSys 2023. The rule ``"threshold"`` is that of course 
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from torch import fx
 from ... import _native, budgets
 from ...frontend.planning import plan
 from ...planner.plan import Plan
+from ...problem import Constraint
 from ..compiler.compiling import compile
 from ..flags import check_flags
 from ..graph.records import Value
@@ -25,7 +25,9 @@ from ..graph.statistics import check_same, signature
 from .profiling import Profile, profile
 
 RULES = ("greedy", "threshold")
-_RECOMPUTE, _MOVE, _SAVE = "prefer_recompute", "prefer_offload", "prefer_save"
+_RECOMPUTE: Constraint = "prefer_recompute"
+_MOVE: Constraint = "prefer_offload"
+_SAVE: Constraint = "prefer_save"
 _NAMES = {_RECOMPUTE: "recompute", _MOVE: "swap", _SAVE: "save"}
 
 
@@ -52,7 +54,7 @@ class Selection:
     def __init__(
         self,
         candidates: list[Candidate],
-        choices: dict[str, str],
+        choices: dict[str, Constraint],
         signature: str,
         graphs: list[str],
         link_bytes_per_s: float | None = None,
@@ -69,26 +71,34 @@ class Selection:
         return [c for c in self.candidates if c.decision == decision]
 
     def constrain(self, problem: str, device: str | None = None) -> str:
-        """The problem (JSON) with the choices as preferences, and the link of one that swaps; what
+        """:meth:`lay` on the JSON of a problem.
+
+        Raises:
+            ValueError: as there, or the text is no problem.
+        """
+        return self.lay(_native.Problem.read(problem), device).to_json()
+
+    def lay(self, problem: _native.Problem, device: str | None = None) -> _native.Problem:
+        """The problem with the choices as preferences, and the link of one that swaps; what
         it has of both stays. The problem is the whole step's, or that of one of its graphs.
 
         Raises:
             ValueError: the problem is of another step.
         """
-        document = json.loads(problem)
-        own, suffix = signature(document), ""
+        parts = problem.parts()
+        own, suffix = signature(parts), ""
         if own != self._signature and own in self._graphs:
             suffix = f"@{self._graphs.index(own)}"  # of equal graphs, as the first
         else:
-            check_same(self._signature, document, "the problem under this selection")
-        for op in document["ops"]:
-            word = self._choices.get(op["name"] + suffix)
-            for out in op["out"] if word is not None else ():
-                out.setdefault("constraint", word)
+            check_same(self._signature, parts, "the problem under this selection")
+        for op in parts.ops:
+            word = self._choices.get(op.name + suffix)
+            for value in op.outputs:
+                if word is not None and value.constraint == "free":
+                    value.constraint = word
         if self.link_bytes_per_s is not None:
-            document.setdefault("link_bytes_per_s", self.link_bytes_per_s)
-        document.pop("fingerprint", None)
-        return _native.problem_json(json.dumps(document))
+            parts.link_bytes_per_s = parts.link_bytes_per_s or self.link_bytes_per_s
+        return parts.check()
 
     def __str__(self) -> str:
         lines = [
@@ -108,14 +118,15 @@ class Selection:
         return "\n".join(lines)
 
 
-def _core_choice(problem: str, spec: Any, device: str) -> dict[str, str]:
+def _core_choice(
+    problem: _native.Problem, spec: budgets.NativeBudget, device: str
+) -> dict[str, Constraint]:
     """What the core's mu-TWO says of each op, under a bound on saved bytes."""
-    document = json.loads(_native.mutwo_json(problem, spec, device))
-    found = {}
-    for op in document["ops"]:
-        words = {out["constraint"] for out in op["out"] if out.get("constraint", "free") != "free"}
-        if words and "backward" not in op.get("flags", ()):
-            found[op["name"]] = min(words)
+    found: dict[str, Constraint] = {}
+    for op in problem.mutwo(spec, device).parts().ops:
+        words = {value.constraint for value in op.outputs} - {"free"}
+        if words and "backward" not in op.flags:
+            found[op.name] = min(words)
     return found
 
 
@@ -148,6 +159,13 @@ def _candidates(measured: Profile, names: list[str]) -> list[Candidate]:
     ]  # fmt: skip
 
 
+def _saved(saved: int | float | str) -> budgets.NativeBudget:
+    spec = budgets.parse(saved, "saved")
+    if spec is None or spec[0] not in budgets.BOUNDS:
+        raise ValueError(f"saved={saved!r}: name a number of bytes, '2GiB' or a share such as 0.5")
+    return spec
+
+
 def select(
     measured: Profile, saved: int | float | str = 0.5, rule: str = "greedy", swap: bool = False
 ) -> Selection:
@@ -172,14 +190,12 @@ def select(
     check_flags(swap=swap)
     if swap and rule == "threshold":
         raise ValueError("rule='threshold' chooses between saving and recomputing: no swap")
-    spec = budgets.parse(saved, "saved")
-    if spec is None or spec[0] not in budgets.BOUNDS:
-        raise ValueError(f"saved={saved!r}: name a number of bytes, '2GiB' or a share such as 0.5")
-    problem = measured.problem(swap)
-    nothing = _core_choice(problem, budgets.parse(1.0, "saved"), measured.device)
+    spec = _saved(saved)
+    problem = measured.measured_problem(swap).check()
+    nothing = _core_choice(problem, _saved(1.0), measured.device)
     greedy = rule == "greedy"
     choices = _core_choice(problem, spec, measured.device) if greedy else dict(nothing)
-    most = _core_choice(measured.problem(), budgets.parse(1, "saved"), measured.device)
+    most = _core_choice(measured.measured_problem().check(), _saved(1), measured.device)
     open = [n for n, word in nothing.items() if word == _SAVE and most.get(n) == _RECOMPUTE]
     candidates = _candidates(measured, open)
     if rule == "threshold":
@@ -223,7 +239,7 @@ def mu_two(
     """
     measured = profile(step, *inputs, runs=runs, warmup=warmup, link=link, **kwargs)
     selection = select(measured, saved, rule, swap)
-    made = plan(measured.problem(swap), policy=selection, device=measured.device)
+    made = plan(measured.measured_problem(swap), policy=selection, device=measured.device)
     forward, backward = measured.rewrite(made)
     run = compile(step, policy=selection, profile=measured, dynamic=False)
     return Pipeline(measured, selection, made, forward, backward, run)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import fx
 
 from ... import budgets, files
 from ...planner.plan import Plan
+from ...problem import Problem
 from ..compiler.joining import part_of
 from ..graph.emitter import emit
 from ..graph.moving import Move, Schedule, schedule_of
@@ -40,7 +41,7 @@ class Profile(Statistics):
     @property
     def step(self) -> TracedStep:
         """The step as the planner sees it; its times are the device table's."""
-        return TracedStep(self.captured.graph.document, self.device)
+        return TracedStep(self.captured.graph.problem, self.device)
 
     @property
     def graph(self) -> fx.GraphModule:
@@ -51,10 +52,15 @@ class Profile(Statistics):
     def problem(self, swap: bool = False) -> str:
         """The planner's problem with the measured times, as JSON. ``swap``: and with the link, so
         that values may move to the host."""
-        document = self.captured.graph.document
-        if swap:
-            document = {**document, "link_bytes_per_s": self.link_bytes_per_s}
-        return files.with_times(json.dumps(document), self.times())
+        return self.measured_problem(swap).to_json()
+
+    def measured_problem(self, swap: bool = False) -> Problem:
+        """The same as an object."""
+        problem = self.captured.graph.problem
+        link = self.link_bytes_per_s if swap else problem.link_bytes_per_s
+        problem = replace(problem, link_bytes_per_s=link, ops=[replace(op) for op in problem.ops])
+        files.lay_times(problem, self.times())
+        return problem
 
     def rewrite(self, plan: Plan, graph: int = 0) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Forward and backward graph of a plan of this step: what is recomputed is a node of its
@@ -72,8 +78,8 @@ class Profile(Statistics):
         return emit(piece.gm, piece.graph, part_of(schedule, self.captured.places, graph))
 
     def _schedule(self, plan: Plan) -> Schedule:
-        check_same(self.signature, plan.problem, "the plan")
-        return schedule_of(self.captured.graph.document, plan.document)
+        check_same(self.signature, plan.parts, "the plan")
+        return schedule_of(plan.core, self.captured.graph.problem)
 
     def rerun(self, plan: Plan, runs: int = 5, warmup: int = 1) -> Profile:
         """The profile of the same step under a plan: what the rewritten graphs take, op by op. A
@@ -149,18 +155,18 @@ def _rows(program: Program, seconds: Sequence[float], watch: Watch) -> list[Row]
     for life in watch.lives:
         if life.made >= 0:
             made[life.made] += life.bytes
-    ops = program.captured.graph.document["ops"]
+    ops = program.captured.graph.problem.ops
     rows, seen = [], set()
     for k, step in enumerate(program.steps):
         moves = isinstance(step, Move)
         id = step.op if isinstance(step, Move) else step
         op = ops[id]
         phase = "forward" if k < program.backward_starts else "backward"
-        kind = MOVES[step.action] if isinstance(step, Move) else op["kind"]
+        kind = MOVES[step.action] if isinstance(step, Move) else op.kind
         rows.append(
             Row(
-                op["name"], kind, phase, op.get("at", ""), seconds[k], made[k], watch.live[k],
-                id in seen and not moves, "view" in op.get("flags", ()) and not moves,
+                op.name, kind, phase, op.location, seconds[k], made[k], watch.live[k],
+                id in seen and not moves, "view" in op.flags and not moves,
             )
         )  # fmt: skip
         seen.add(id)
@@ -174,14 +180,14 @@ class _Namer:
         captured = program.captured
         self.program = program
         self.link = link
-        self.ops = captured.graph.document["ops"]
+        self.ops = captured.graph.problem.ops
         self.until = [0.0]  # seconds when each step begins
         for one in seconds:
             self.until.append(self.until[-1] + one)
         graph = captured.graph
         self.gradients = set()  # storages of what the backward returns
-        values = [out["storage"] for op in self.ops for out in op["out"]]
-        for v in graph.document["backward_outputs"]:
+        values = [value.storage for value in graph.problem.values]
+        for v in graph.problem.backward_outputs:
             self.gradients.add(values[v])
         self.trained = {
             id for id, value in enumerate(self._given()) if getattr(value, "requires_grad", False)
@@ -200,7 +206,7 @@ class _Namer:
         if life.made < self.program.backward_starts:
             reads = any(k >= self.program.backward_starts for k in life.uses)
             return "activation" if reads else "other"
-        returned = {out["storage"] for out in self.ops[life.op]["out"]} & self.gradients
+        returned = {value.storage for value in self.ops[life.op].outputs} & self.gradients
         return "gradient" if returned and life.last == len(self.program.steps) else "other"
 
     def value(self, life: Life) -> Value:
@@ -213,7 +219,7 @@ class _Namer:
             inactive = self.until[late[0]] - self.until[since]
         copy = life.bytes / self.link
         return Value(
-            self.ops[life.op]["name"], life.type, life.bytes, self.category(life), life.made,
+            self.ops[life.op].name, life.type, life.bytes, self.category(life), life.made,
             life.last, Uses(early[0], early[-1]) if early else None,
             Uses(late[0], late[-1]) if late else None, inactive, copy, copy,
         )  # fmt: skip
@@ -236,8 +242,8 @@ def _measure(
             step = measure_optimizer(optimizer, _gradients(program, outputs), runs, warmup)
         rows, values = _with_optimizer(rows, values, step)
     captured = program.captured
-    graphs = [signature(piece.graph.document) for piece in captured.pieces]
-    whole = signature(captured.graph.document)
+    graphs = [signature(piece.graph.problem) for piece in captured.pieces]
+    whole = signature(captured.graph.problem)
     return Statistics(rows, values, Measured(link, runs, captured.row), whole, graphs)
 
 
@@ -322,7 +328,7 @@ def profile(
         raise TypeError(f"profile: optimizer={optimizer!r} is no torch.optim.Optimizer")
     rate = None if link is None else _rate(link)
     captured = capture(step, inputs, kwargs)
-    program = Program(captured, schedule_of(captured.graph.document, captured.plan.document))
+    program = Program(captured, schedule_of(captured.plan.core, captured.graph.problem))
     if rate is None:
         rate = measure_link(captured.device)
     return Profile(captured, _measure(program, runs, warmup, rate, optimizer))

@@ -92,7 +92,7 @@ class Program:
         if schedule.backward_starts >= len(schedule.steps):
             self.backward_starts = len(self.steps)
         self._release = min(self.backward_starts, len(self.steps) - 1)
-        self._ops = captured.graph.document["ops"]
+        self._ops = captured.graph.problem.ops
         self._node_of_value = _nodes_of_values(captured.graph)
         self.instructions = self._instructions()
         self._written = _written_storages(captured.graph)
@@ -111,7 +111,7 @@ class Program:
                 continue
             node = graph.order[step]
             if node is None:
-                reads: list[Key] = [self._node_of_value[v] for v in self._ops[step]["in"]]
+                reads: list[Key] = [self._node_of_value[v] for v in self._ops[step].inputs]
                 made: list[Key] = [Kept("copy", step)] if step in graph.copies else []
                 rows.append(Instruction(step, None, "copy" if made else "none", reads, made, []))
                 continue
@@ -184,9 +184,9 @@ class Program:
         for piece in self.captured.pieces:
             copied = {copy.output for copy in piece.graph.copies.values() if not copy.stays}
             overwritten = set()
-            for row in piece.graph.document["ops"]:
-                if row["kind"] == "copy_back":
-                    overwritten.add(int(row["name"].rpartition("_")[2]))
+            for op in piece.graph.problem.ops:
+                if op.kind == "copy_back":
+                    overwritten.add(int(op.name.rpartition("_")[2]))
             for k, node in enumerate(piece.graph.outputs):
                 if not isinstance(node, fx.Node) or node.op in ("placeholder", "get_attr"):
                     continue
@@ -196,8 +196,8 @@ class Program:
                     found[node] = self._release
                 else:
                     found[node] = None
-        for op in self.captured.graph.copies:
-            found[Kept("copy", op)] = None
+        for id in self.captured.graph.copies:
+            found[Kept("copy", id)] = None
         for node in self.captured.graph.order:  # backward() holds the gradient of a scalar
             if node is not None and is_tangent(node) and node.meta["val"].dim() == 0:
                 found[node] = None
@@ -247,7 +247,7 @@ class Program:
         for k, row in enumerate(self.instructions):
             parts = self._do(env, row, clock)
             if watch is not None:
-                watch.step(k, row, env, "view" in self._ops[row.op].get("flags", ()), parts)
+                watch.step(k, row, env, "view" in self._ops[row.op].flags, parts)
             del parts
             for key in row.drops:
                 env.pop(key, None)
@@ -341,23 +341,23 @@ def _is_taken_apart(node: fx.Node) -> bool:
 def _nodes_of_values(graph: Imported) -> list[Any]:
     """Value id -> node of the op that makes it."""
     found: list[Any] = []
-    for op, node in zip(graph.document["ops"], graph.order, strict=True):
-        found += [node] * len(op["out"])
+    for op, node in zip(graph.problem.ops, graph.order, strict=True):
+        found += [node] * len(op.outputs)
     return found
 
 
 def _written_storages(graph: Imported) -> dict[fx.Node, int]:
     """Placeholders whose memory the graph itself writes into, and their storage."""
-    written, document = set(), graph.document
-    for op, node in zip(document["ops"], graph.order, strict=True):
-        if node is not None and "mutates" in op.get("flags", ()):
-            written |= {out["storage"] for out in op["out"]}
+    written, ops = set(), graph.problem.ops
+    for op, node in zip(ops, graph.order, strict=True):
+        if node is not None and "mutates" in op.flags:
+            written |= {value.storage for value in op.outputs}
     found = {}
-    for op, node in zip(document["ops"], graph.order, strict=True):
+    for op, node in zip(ops, graph.order, strict=True):
         if node is not None and node.op == "placeholder" and not is_tangent(node):
-            for out in op["out"]:
-                if out["storage"] in written:
-                    found[node] = out["storage"]
+            for value in op.outputs:
+                if value.storage in written:
+                    found[node] = value.storage
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from ... import BudgetError, budgets, files
 from ...frontend.planning import plan
 from ...planner.plan import Plan
+from ...problem import Problem
 from .. import hooks
 from ..compiler import reference
 from ..compiler.compiling import uncompiled
@@ -31,13 +31,16 @@ from ..graph.statistics import Statistics, check_same
 class TracedStep:
     """A training step as the planner sees it (``docs/problem.md``)."""
 
-    def __init__(
-        self, document: dict[str, Any], device: str, own: dict[str, Any] | None = None
-    ) -> None:
-        self.document = document
+    def __init__(self, problem: Problem, device: str, own: Problem | None = None) -> None:
+        self.problem = problem
         self.device = device
         """Row of the device table that fits the step's tensors."""
         self._own = own  # the problem without the policy it was traced with, if there was one
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The problem as a document."""
+        return self.problem.document()
 
     def plan(self, budget: int | float | str | None = None, **options: Any) -> Plan:
         """The plan under a budget, which says the same as for :func:`compile`; options as for
@@ -49,38 +52,39 @@ class TracedStep:
         """
         profile = options.get("profile")
         if isinstance(profile, Statistics):
-            check_same(profile.signature, self.document, "the traced step")
+            check_same(profile.signature, self.problem, "the traced step")
         options = {"device": self.device, **options}
-        document = self.document
-        if options.get("offload") or wants_moves(document):
-            document = with_link(document, options["device"])
+        problem = self.problem
+        if options.get("offload") or wants_moves(problem):
+            problem = with_link(problem, options["device"])
+        checked = problem.check()
         device, measure = options["device"], options.get("measure") or "live"
         if budget is None:
             wishes = [options.get(name) for name in ("preset", "policy", "max_extra")]
             if self._own is None and wishes == [None, None, None]:
-                options["preset"] = reference.preset_of(json.dumps(document), device)
+                options["preset"] = reference.preset_of(checked, device)
         elif isinstance(budget, str) and budget == reference.FASTEST:
             budget = None
         share = budgets.parse(budget, measure)
         if not budgets.is_share(share):
-            return plan(document, budget=budget, **options)
+            return plan(checked, budget=budget, **options)
         assert share is not None
-        text = json.dumps(document if self._own is None else self._own)
-        whole = reference.bytes_of(text, device, measure)
+        own = checked if self._own is None else self._own.check()
+        whole = reference.bytes_of(own, device, measure)
         limit = int(share[2] * whole)
         try:
-            return plan(document, budget=limit, **options)
+            return plan(checked, budget=limit, **options)
         except BudgetError as error:
             why = error.replace(share=share[2], **reference.counted_from(whole))
-            return reference.plan_within(json.dumps(document), device, measure, limit, why)
+            return reference.plan_within(checked, device, measure, limit, why)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the problem as a file that ``cutback plan`` reads; gzipped if its name ends in
         ``.gz``."""
-        files.write_text(path, json.dumps(self.document))
+        files.write_text(path, self.problem.to_json())
 
     def __repr__(self) -> str:
-        return f"<cutback.torch.TracedStep of {len(self.document['ops'])} ops>"
+        return f"<cutback.torch.TracedStep of {len(self.problem.ops)} ops>"
 
 
 class _SeenError(Exception):
@@ -133,11 +137,11 @@ def trace(
     ) -> Any:
         how = Preparation(policy, random, cse, is_leaf=is_leaf)
         graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), how)
-        document = graph.document if total is None else with_total(graph.document, total)
+        problem = graph.problem if total is None else with_total(graph.problem, total)
         own = None if policy is None else with_wishes(graph, of_tags)
         if own is not None and total is not None:
             own = with_total(own, total)
-        raise _SeenError(TracedStep(document, device_row(gm), own))
+        raise _SeenError(TracedStep(problem, device_row(gm), own))
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
         raise UnsupportedGraphError(

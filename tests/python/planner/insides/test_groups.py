@@ -24,7 +24,7 @@ def check_referees(program, path):
     """Of plans of the graph as it is, all three say the same."""
     path.write_bytes(gzip.compress(json.dumps(program.graph).encode()))
     graph = evaluate_traced.load(path)
-    problem = json.loads(_native.problem_json(json.dumps(program.graph)))
+    problem = json.loads(_native.Problem.read(json.dumps(program.graph)).to_json())
     for share in (1.0, 0.7, 0.5):
         try:
             plan = cutback.plan(program.graph, budget=share, device="a100").document

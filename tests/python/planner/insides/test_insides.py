@@ -114,7 +114,7 @@ WRONG = [
 @pytest.mark.parametrize(("change", "text"), WRONG, ids=[text for _, text in WRONG])
 def test_wrong_insides_are_refused(change, text):
     with pytest.raises(ValueError, match=text.replace("^", r"\^")):
-        _native.problem_json(changed(change))
+        _native.Problem.read(changed(change)).to_json()
 
 
 def test_outputs_of_the_backward_depend_on_a_tangent():
@@ -126,21 +126,21 @@ def test_outputs_of_the_backward_depend_on_a_tangent():
     problem["storages"] += [{"bytes": 64}, {"bytes": 64}]
     problem["backward_outputs"] += [7, 8]
     problem["ops"][-1]["name"] = "late"
-    _native.problem_json(json.dumps(problem))
+    _native.Problem.read(json.dumps(problem)).to_json()
     problem["ops"][-1]["in"] = [2, 6]
     with pytest.raises(ValueError, match="value 7 depends on no tangent"):
-        _native.problem_json(json.dumps(problem))
+        _native.Problem.read(json.dumps(problem)).to_json()
 
 
 def test_insides_survive_a_round_trip():
-    text = _native.problem_json(json.dumps(two_branches()))
-    assert _native.problem_json(text) == text
+    text = _native.Problem.read(json.dumps(two_branches())).to_json()
+    assert _native.Problem.read(text).to_json() == text
     again = json.loads(text)
     assert again["ops"][2]["inside"] == two_branches()["ops"][2]["inside"]
     del again["fingerprint"]
     before = json.loads(text)["fingerprint"]
     again["ops"][2]["inside"][1]["reads"] = [1]
-    assert json.loads(_native.problem_json(json.dumps(again)))["fingerprint"] != before
+    assert json.loads(_native.Problem.read(json.dumps(again)).to_json())["fingerprint"] != before
 
 
 def questions():
@@ -236,7 +236,10 @@ def test_constraints_are_about_single_outputs():
         (2, "recompute"), (3, "save"),
     ]  # fmt: skip
     again = json.dumps(plan.document)
-    assert json.loads(_native.evaluate_json(json.dumps(problem), again))["recomputed"] == 1
+    assert (
+        json.loads(_native.Problem.read(json.dumps(problem)).evaluate_json(again))["recomputed"]
+        == 1
+    )
 
 
 def test_presets_look_at_members():
@@ -277,7 +280,11 @@ def test_a_cut_by_time_weighs_members_against_bytes():
 
 def changes(problem, plan):
     """What the explanation says that other decisions would change."""
-    document = json.loads(_native.explain_json(json.dumps(problem), json.dumps(plan.document)))
+    document = json.loads(
+        _native.Problem.read(json.dumps(problem))
+        .read_plan(json.dumps(plan.document))
+        .explain_json()
+    )
     return {v["value"]: v["otherwise"] for v in document["values"]}, document
 
 
@@ -338,7 +345,7 @@ REFUSED = [
     lambda text: cutback.plan(text, budget=0.9, offload=True, device="a100"),
     lambda text: cutback.plan(text, preset="torch-compat"),
     lambda text: cutback.frontier(text, preset="torch-compat"),
-    lambda text: _native.cut_json(text, PRESETS.index("torch-compat"), False),
+    lambda text: _native.Problem.read(text).cut_json(PRESETS.index("torch-compat"), False),
     lambda text: cutback.plan(text, policy=cutback.policies.mu_two(0.5)),
 ]
 
@@ -360,7 +367,7 @@ def test_cuts_are_about_single_outputs():
         ("conservative", [[2, [1]]], 2048),
         ("recompute_all", [], 0),
     ):
-        answer, _ = _native.cut_json(json.dumps(problem), PRESETS.index(preset), False)
+        answer, _ = _native.Problem.read(json.dumps(problem)).cut_json(PRESETS.index(preset), False)
         cut = json.loads(answer)
         assert (cut["saved"], cut["saved_bytes"]) == (saved, size), preset
         plan = cutback.plan(problem, preset=preset, device=SPEED)

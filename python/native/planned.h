@@ -1,0 +1,53 @@
+/* planned.h: problems and plans as objects of Python. */
+#ifndef CB_PY_PLANNED_H
+#define CB_PY_PLANNED_H
+
+#include "state.h"
+
+#include "planning.h"
+
+typedef struct cb_py_problem { /* never changes once it is made */
+    PyObject_HEAD cb_py_context *context;
+    const cb_problem *core;
+    PyObject *owner; /* whose memory `core` is; NULL: it is freed with this object */
+} cb_py_problem;
+
+typedef struct cb_py_plan { /* likewise */
+    PyObject_HEAD cb_py_problem *problem;
+    const cb_plan *core;
+    PyObject *owner;
+    cb_plan *again; /* PyMem: `core`, if that is `owner`'s as the answer to another question */
+} cb_py_plan;
+
+/* ---- problem_type.c, plan_type.c ------------------------------------------------------------- */
+
+/* Each takes what it wraps, also on failure; `owner` NULL: as its own. */
+PyObject *cb_py_problem_wrap(cb_py_state *state, cb_py_context *context, const cb_problem *core,
+                             PyObject *owner);
+PyObject *cb_py_plan_wrap(cb_py_state *state, cb_py_problem *problem, const cb_plan *core,
+                          PyObject *owner);
+
+/* ---- problem_give.c, problem_take.c ---------------------------------------------------------- */
+
+/* A cutback.problem.Problem. */
+PyObject *cb_py_give_problem(const cb_problem *p);
+/* Of one, checked. NULL: an exception is set. */
+cb_problem *cb_py_take_problem(cb_py_state *state, cb_context *ctx, PyObject *source);
+
+/* ---- plan_parts.c ---------------------------------------------------------------------------- */
+
+PyObject *cb_py_give_steps(const cb_problem *p, const cb_schedule *s); /* [cutback.schedule.Step] */
+PyObject *cb_py_give_lives(const cb_lives *lives);                     /* [cutback.schedule.Life] */
+PyObject *cb_py_give_decisions(const cb_problem *p, const cb_plan *plan);
+PyObject *cb_py_give_numbers(const cb_plan *plan);
+PyObject *cb_py_give_evaluated(const cb_schedule *s, const cb_lives *lives, uint64_t arena_bytes);
+/* Of (steps, backward_starts), in `arena`; -1: an exception is set. Whether the schedule keeps the
+ * rules is for the core to say. */
+int cb_py_take_schedule(const cb_problem *p, PyObject *pair, cb_arena *arena, cb_schedule *out);
+
+/* ---- searches.c ------------------------------------------------------------------------------ */
+
+PyObject *cb_py_search_one(cb_py_problem *self, PyObject *args, PyObject *kwargs);
+PyObject *cb_py_search_many(cb_py_problem *self, PyObject *args, PyObject *kwargs);
+
+#endif

@@ -1,0 +1,140 @@
+/* searches.c: searches for plans, which the clock or the caller may end early. */
+#include "planned.h"
+
+typedef struct search {
+    cb_py_work work;
+    PyObject *progress;            /* None: nobody is told */
+    int64_t start_ns, deadline_ns; /* 0: no limit */
+    int64_t next_report_ns;
+    bool finish;
+    cb_progress best;
+    cb_planning_request request;
+} search;
+
+#define REPORT_EVERY_NS 100000000
+
+/* Tells `progress` the seconds so far and the best plan; true: it wants an end, or raised. */
+static bool report(search *s, int64_t now) {
+    double seconds = (double)(now - s->start_ns) * 1e-9;
+    const cb_progress *best = &s->best;
+    PyObject *answer = NULL;
+    PyEval_RestoreThread(s->work.thread);
+    if (PyErr_CheckSignals() == 0)
+        answer = best->best_bytes == 0 ? PyObject_CallFunction(s->progress, "dO", seconds, Py_None)
+                                       : PyObject_CallFunction(s->progress, "d(Kdd)", seconds,
+                                                               (unsigned long long)best->best_bytes,
+                                                               best->extra, best->gap);
+    bool stop = !answer || PyObject_IsTrue(answer) == 1;
+    Py_XDECREF(answer);
+    s->work.thread = PyEval_SaveThread();
+    return stop;
+}
+
+static int poll_search(void *user) {
+    search *s = user;
+    int64_t now = cb_py_now_ns();
+    if (s->deadline_ns && now >= s->deadline_ns) s->finish = true;
+    if (s->finish) return CB_POLL_FINISH;
+    if (s->progress == Py_None) return cb_py_poll(&s->work);
+    if (now < s->next_report_ns) return CB_POLL_GO;
+    s->next_report_ns = now + REPORT_EVERY_NS;
+    s->finish = report(s, now);
+    return s->finish ? CB_POLL_FINISH : CB_POLL_GO;
+}
+
+/* Runs it; -1: an exception is set, and there are no plans. */
+static int run(search *s, cb_py_problem *problem, int preset, double time_limit,
+               cb_answer *answer) {
+    cb_error error = {0};
+    if (cb_py_parse_preset(preset, &s->request.preset) < 0) return -1;
+    s->request.poll = (cb_poll){poll_search, s};
+    s->request.progress = &s->best;
+    s->start_ns = s->next_report_ns = cb_py_now_ns();
+    if (time_limit > 0 && time_limit < 1e6)
+        s->deadline_ns = s->start_ns + (int64_t)(time_limit * 1e9);
+    cb_py_work_begin(&s->work, problem->context);
+    cb_status status =
+        cb_planning_plans(problem->context->core, problem->core, &s->request, answer, &error);
+    cb_py_work_end(&s->work);
+    if (PyErr_Occurred()) { /* from a signal handler or `progress` */
+        for (uint32_t i = 0; i < s->request.n && status == CB_OK; i++) cb_plan_free(answer[i].plan);
+        return -1;
+    }
+    if (status == CB_OK) return 0;
+    cb_py_raise(cb_py_state_of_object((PyObject *)problem), &error, NULL);
+    return -1;
+}
+
+/* A Plan, which takes the answer's. */
+static PyObject *give_plan(cb_py_problem *problem, cb_answer *answer) {
+    cb_plan *plan = answer->plan;
+    answer->plan = NULL;
+    return cb_py_plan_wrap(cb_py_state_of_object((PyObject *)problem), problem, plan, NULL);
+}
+
+PyObject *cb_py_search_one(cb_py_problem *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"preset", "budget", "device", "time_limit", "progress", NULL};
+    int preset = CB_PRESET_AUTOGRAD;
+    double time_limit = 0;
+    PyObject *item = Py_None;
+    cb_budget budget;
+    cb_answer answer;
+    search s = {.progress = Py_None, .request = {.budget = &budget, .n = 1}};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iOzdO:plan", names, &preset, &item,
+                                     &s.request.device, &time_limit, &s.progress) ||
+        cb_py_parse_budget(item, &budget) < 0 || run(&s, self, preset, time_limit, &answer) < 0)
+        return NULL;
+    if (answer.plan) return give_plan(self, &answer);
+    return cb_py_raise(cb_py_state_of_object((PyObject *)self), &answer.why, NULL);
+}
+
+/* Budgets or None in a sequence: how many; -1: an exception. */
+static Py_ssize_t parse_budgets(PyObject *items, cb_budget **out) {
+    PyObject *fast = PySequence_Fast(items, "budgets is a sequence of budgets");
+    if (!fast) return -1;
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
+    *out = PyMem_Calloc((size_t)n + 1, sizeof **out);
+    if (!*out) PyErr_NoMemory();
+    bool ok = *out != NULL && n <= INT32_MAX;
+    for (Py_ssize_t i = 0; i < n && ok; i++)
+        ok = cb_py_parse_budget(PySequence_Fast_GET_ITEM(fast, i), &(*out)[i]) == 0;
+    Py_DECREF(fast);
+    if (ok) return n;
+    PyMem_Free(*out);
+    return -1;
+}
+
+static PyObject *give_answers(cb_py_problem *problem, cb_answer *answer, Py_ssize_t n) {
+    cb_py_state *state = cb_py_state_of_object((PyObject *)problem);
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t i = 0; list && i < n; i++) {
+        PyObject *item = answer[i].plan ? give_plan(problem, &answer[i])
+                                        : cb_py_budget_error(state, &answer[i].why);
+        if (!item) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, i, item);
+    }
+    for (Py_ssize_t i = 0; i < n; i++) cb_plan_free(answer[i].plan);
+    return list;
+}
+
+PyObject *cb_py_search_many(cb_py_problem *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"", "preset", "device", "time_limit", "progress", NULL};
+    int preset = CB_PRESET_AUTOGRAD;
+    double time_limit = 0;
+    PyObject *items, *result = NULL;
+    cb_budget *budget;
+    search s = {.progress = Py_None};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$izdO:plans", names, &items, &preset,
+                                     &s.request.device, &time_limit, &s.progress))
+        return NULL;
+    Py_ssize_t n = parse_budgets(items, &budget);
+    if (n < 0) return NULL;
+    cb_answer *answer = PyMem_Calloc((size_t)n + 1, sizeof *answer);
+    s.request.budget = budget;
+    s.request.n = (uint32_t)n;
+    if (!answer) PyErr_NoMemory();
+    else if (run(&s, self, preset, time_limit, answer) == 0) result = give_answers(self, answer, n);
+    PyMem_Free(answer);
+    PyMem_Free(budget);
+    return result;
+}
