@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from . import frontend as frontend
     from . import integers as integers
     from . import nn, optim, policies, tree
+    from . import problem as problem
     from . import report as report
     from . import run as run
+    from . import schedule as schedule
     from . import source as source
     from .device_arrays import DeviceArray
     from .errors import BudgetError
@@ -90,7 +92,7 @@ _HOMES = {
 }  # fmt: skip
 _MODULES = (
     "budgets", "constraints", "devices", "dtypes", "files", "frontend", "integers", "nn", "optim",
-    "policies", "report", "run", "source", "tree",
+    "policies", "problem", "report", "run", "schedule", "source", "tree",
 )  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker knows every name, and must report the others

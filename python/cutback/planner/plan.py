@@ -61,6 +61,8 @@ class Plan:
     def __init__(self, problem: str, plan: str) -> None:
         self._core = _native.Problem.read(problem).read_plan(plan)
         self._step: Compiled | None = None
+        self._parts: Problem | None = None
+        self._explanation: Explanation | None = None
 
     @classmethod
     def of(cls, core: _native.Plan, step: Compiled | None = None) -> Plan:
@@ -68,6 +70,7 @@ class Plan:
         plan = cls.__new__(cls)
         plan._core = core
         plan._step = step
+        plan._parts = plan._explanation = None
         return plan
 
     @property
@@ -75,10 +78,12 @@ class Plan:
         """The plan in the core."""
         return self._core
 
-    @cached_property
+    @property
     def parts(self) -> Problem:
-        """The planner's input: operations, values, storages. Not to be changed."""
-        return self._core.problem.parts()
+        """The planner's input: operations, values, storages. Copy it before you change it."""
+        if self._parts is None:
+            self._parts = self._core.problem.parts()
+        return self._parts
 
     @property
     def schedule(self) -> Schedule:
@@ -190,11 +195,12 @@ class Plan:
 
         return kernels_text(json.loads(document))
 
-    @cached_property
+    @property
     def explanation(self) -> Explanation:
         """What :meth:`explain` says, as a document."""
-        document: Explanation = json.loads(self._core.explain_json())
-        return document
+        if self._explanation is None:
+            self._explanation = json.loads(self._core.explain_json())
+        return self._explanation
 
     def diff(self, other: Plan) -> Difference:
         """What ``other`` does differently, value by value, and what that comes to.
