@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    create_selective_checkpoint_contexts,
+)
 
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
-
+from .arguments import Argument, Op
+from .drop_in import Contexts
 from .ops import info_of
 from .policy import Policy, resolve
 
 
-def checkpoint_contexts(policy_fn_or_list: Policy) -> tuple[Any, Any]:
+def checkpoint_contexts(policy_fn_or_list: Policy) -> Contexts:
     """The two contexts of PyTorch's selective checkpoint, from a policy that is read with care.
 
     Stands where ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` would::
@@ -28,12 +32,14 @@ def checkpoint_contexts(policy_fn_or_list: Policy) -> tuple[Any, Any]:
     """
     policy = resolve(policy_fn_or_list)
 
-    def careful(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    def careful(
+        ctx: SelectiveCheckpointContext, op: Op, *args: Argument, **kwargs: Argument
+    ) -> CheckpointPolicy:
         info = info_of(op)
         decision = policy.ask(info, args, kwargs, getattr(ctx, "op_output", None))
         if decision is CheckpointPolicy.PREFER_SAVE and info.mutates:
             return CheckpointPolicy.PREFER_RECOMPUTE
         return decision
 
-    contexts: tuple[Any, Any] = create_selective_checkpoint_contexts(careful)
+    contexts: Contexts = create_selective_checkpoint_contexts(careful)
     return contexts

@@ -8,10 +8,19 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ... import _native
 from ...problem import Flag, Op, Problem, Storage, StorageFlag
+
+if TYPE_CHECKING:
+    import weakref
+
+    import torch
+    from torch import Tensor
+
+    from .arguments import Op as TorchOp
+    from .arguments import Shapes
 
 ONCE: frozenset[Flag] = frozenset(
     {"random_stateful", "unknown", "effect", "mutates", "placeholder"}
@@ -29,13 +38,13 @@ class Described:
     """The storage of each value."""
     keys: dict[tuple[int, int], int]
     """(number of the node, result) -> value."""
-    funcs: list[Any]
-    """The function of each node."""
+    funcs: list[tuple[TorchOp, Shapes]]
+    """The op of each node, and the shapes of its results."""
     slots_of: dict[int, list[int]]
     """Backward op -> slots that it reads."""
     slots: list[int]
     """The value of each slot."""
-    made: list[tuple[int, Any, Any]]
+    made: list[tuple[int, weakref.ref[torch.UntypedStorage], weakref.ref[Tensor]]]
 
     def keeps(self) -> bool:
         """Has the program kept what the region made? To be asked when its results are gone. Then
@@ -93,7 +102,7 @@ class Described:
             if any(last_write.get(self.values[v], -1) > now for v in op.inputs)
         }
 
-    def identity(self) -> Any:
+    def identity(self) -> bytes:
         """What has to be equal for two regions to have one plan: their problem, op for op."""
         return hashlib.blake2b(self.checked.to_json().encode()).digest()
 

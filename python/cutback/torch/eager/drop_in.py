@@ -5,17 +5,27 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from ..flags import check_flags, check_flags_or_none
+from .policy import Policy
+
+P = ParamSpec("P")
+Out = TypeVar("Out")
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 _CHECKS = ("default", "none")
 
 
 def refuse_unusual(
-    use_reentrant: Any, preserve_rng_state: Any, determinism_check: Any, debug: Any, early_stop: Any
+    use_reentrant: bool | None,
+    preserve_rng_state: bool,
+    determinism_check: str,
+    debug: bool,
+    early_stop: bool,
 ) -> None:
     """Raises: ValueError: what cannot be done here. TypeError: a value of another kind."""
     check_flags_or_none(use_reentrant=use_reentrant)
@@ -37,7 +47,7 @@ def refuse_unusual(
         )
 
 
-def refuse_offload(offload: bool, policy_fn: Any) -> None:
+def refuse_offload(offload: bool, policy_fn: Policy | None) -> None:
     """Raises: ValueError: there is no policy that says what to hold on the host."""
     if offload and policy_fn is None:
         raise ValueError(
@@ -46,7 +56,7 @@ def refuse_offload(offload: bool, policy_fn: Any) -> None:
         )
 
 
-def refuse_hooks(respect: Any) -> None:
+def refuse_hooks(respect: bool | None) -> None:
     """Raises: ValueError: what a policy saves is to go through hooks that are around the region."""
     check_flags_or_none(respect_saved_tensors_hooks=respect)
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
@@ -59,8 +69,8 @@ def refuse_hooks(respect: Any) -> None:
 
 
 def decorator(
-    checkpoint: Callable[..., Any], given: dict[str, Any]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    checkpoint: Callable[..., Out], given: dict[str, Any]
+) -> Callable[[Callable[P, Out]], Callable[P, Out]]:
     """What ``@checkpoint(...)`` is; ``given``: all arguments of that call.
 
     Raises:
@@ -71,15 +81,15 @@ def decorator(
     if given["args"]:
         raise TypeError("checkpoint: None is no function; leave it out to get a decorator")
 
-    def around(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def around(fn: Callable[P, Out]) -> Callable[P, Out]:
         if not callable(fn):
             raise TypeError(f"checkpoint: a decorator of a function, not of a {type(fn).__name__}")
 
         @functools.wraps(fn, updated=())
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: P.args, **kwargs: P.kwargs) -> Out:
             own = {k: v for k, v in kwargs.items() if k in options}  # the function's, too
             rest = {k: v for k, v in kwargs.items() if k not in options}
-            called = functools.partial(fn, **own) if own else fn
+            called = functools.partial(fn, **own) if own else fn  # type: ignore[arg-type]
             return checkpoint(called, *args, **options, **rest)
 
         return run
@@ -87,13 +97,13 @@ def decorator(
     return around
 
 
-def _does_nothing(context: Any) -> bool:
+def _does_nothing(context: AbstractContextManager[Any]) -> bool:
     return isinstance(context, contextlib.nullcontext)
 
 
 def context_of(
-    context_fn: Callable[[], tuple[Any, Any]],
-) -> tuple[Callable[[Callable[..., Any]], Callable[..., Any]], Any]:
+    context_fn: Callable[[], Contexts],
+) -> tuple[Callable[[Callable[P, Out]], Callable[P, Out]], Policy | None]:
     """What to put around the function, and the policy that the contexts stand for, or None.
 
     Raises:
@@ -113,9 +123,9 @@ def context_of(
     if _does_nothing(first):
         return lambda fn: fn, None
 
-    def around(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def around(fn: Callable[P, Out]) -> Callable[P, Out]:
         @functools.wraps(fn, updated=())
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: P.args, **kwargs: P.kwargs) -> Out:
             with first:
                 return fn(*args, **kwargs)
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -30,9 +31,11 @@ from torch.utils._pytree import tree_iter
 
 from .. import transfers
 from ..graph.rerunnable import held_because
+from .arguments import Argument, Arguments, Keywords, Op, Place, Result
 from .ops import OpInfo, info_of, infos
 from .policy import AGAIN, Function, SaveList, offloads, saves
 from .values import (
+    Logged,
     Memory,
     Node,
     Record,
@@ -62,14 +65,14 @@ def active() -> Region | None:
     return getattr(_active, "region", None)
 
 
-_NO_NOISE: tuple[Callable[[], Any], Any, float] = (nothing, None, 0.0)
+_NO_NOISE: tuple[Callable[[], Record | None], torch.dtype | None, float] = (nothing, None, 0.0)
 
 
-def _to_noise(dtype: Any, divisor: float) -> Callable[[Any], Any]:
+def _to_noise(dtype: torch.dtype, divisor: float) -> Callable[[Tensor], Tensor]:
     return lambda mask: mask.to(dtype).div_(divisor)
 
 
-def _record_of(t: Any, key: str) -> Record | None:
+def _record_of(t: Tensor, key: str) -> Record | None:
     """What is written down about the storage of a tensor."""
     try:
         return t.untyped_storage().__dict__.get(key)  # type: ignore[no-any-return]
@@ -77,7 +80,7 @@ def _record_of(t: Any, key: str) -> Record | None:
         return None
 
 
-def _leaf(t: Any) -> bool:
+def _leaf(t: Tensor) -> bool:
     """Is it a leaf? Views are not asked: where the base was written, the answer moves a view in the
     order of the backward, and so the order in which gradients are added up."""
     return not t._is_view() and bool(t.is_leaf)
@@ -94,17 +97,19 @@ class Region(TorchDispatchMode):
         self.policies = [policy]  # of the region and of the regions inside it
         self.key = f"_cutback_{next(_numbers)}"
         self.paused = False
-        self.records: list[Any] = []  # weak
-        self.outside: list[Any] = []  # storages from outside that carry an entry; weak
+        self.records: list[weakref.ref[Record]] = []
+        self.outside: list[weakref.ref[torch.UntypedStorage]] = []  # with an entry
         self.number = 0
         # the last storage filled with zeros and ones at random, as what, and what divided it
         self.noise = _NO_NOISE
-        self.factory: Any = None  # weak: what the last op made, if from nothing
+        self.factory: weakref.ref[Tensor] | None = None  # what the last op made, if from nothing
         self.recent: list[Value] = []  # held results of the last op that has any, for their readers
         self.seen: list[Value] = []  # whose memory was written
         self.shares = False  # is there a storage with several version counters?
         # leaves from outside, held as the object itself: value and object, weak; storage and place
-        self.leaves: list[tuple[Any, Any, Any, Any]] = []
+        self.leaves: list[
+            tuple[weakref.ref[Value], weakref.ref[Tensor], torch.UntypedStorage, Place]
+        ] = []
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -116,7 +121,7 @@ class Region(TorchDispatchMode):
         super().__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: BaseException | type[BaseException] | TracebackType | None) -> None:
         _active.region = None
         super().__exit__(*error)
         self._settle()
@@ -136,7 +141,7 @@ class Region(TorchDispatchMode):
 
     # values
 
-    def alias(self, t: Any) -> Any:
+    def alias(self, t: Tensor) -> Tensor:
         """`alias_of`, also from outside a dispatch."""
         before, self.paused = self.paused, True
         try:
@@ -144,7 +149,7 @@ class Region(TorchDispatchMode):
         finally:
             self.paused = before
 
-    def _source(self, t: Any, record: Record | None) -> Value:
+    def _source(self, t: Tensor, record: Record | None) -> Value:
         """A value that no logged op can make."""
         weak, dtype, divisor = self.noise
         known = record is not None and divisor != 0.0 and weak() is record and t.dtype is dtype
@@ -168,7 +173,7 @@ class Region(TorchDispatchMode):
             self.leaves.append((weakref.ref(value), weakref.ref(t), t.untyped_storage(), place))
         return value
 
-    def value_of(self, t: Any) -> Value:
+    def value_of(self, t: Tensor) -> Value:
         """The value that a tensor stands for."""
         try:
             storage = t.untyped_storage()
@@ -189,14 +194,14 @@ class Region(TorchDispatchMode):
         values = record.named()
         place = place_of(t)
         known = values.get(place)
-        if type(known) is weakref.ref:
+        if known is not None and type(known) is not Value:
             known = known()
         if known is None:
             known = self._source(t, record)
             values[place] = for_record(known)
         return known
 
-    def _register(self, t: Any, node: Node, index: int, held: str) -> None:
+    def _register(self, t: Tensor, node: Node, index: int, held: str) -> None:
         """A result of an op; `held` as `_decide` says."""
         try:
             entries = t.untyped_storage().__dict__
@@ -230,8 +235,8 @@ class Region(TorchDispatchMode):
     # ops
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self, func: Op, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Result:
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
@@ -260,7 +265,7 @@ class Region(TorchDispatchMode):
             self.factory = weakref.ref(out)
         return out
 
-    def _higher_order(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _higher_order(self, info: OpInfo, args: Arguments, kwargs: Keywords) -> Result:
         """A higher-order operator, such as torch.cond: one op, whose schema says nothing.
 
         Raises:
@@ -280,7 +285,7 @@ class Region(TorchDispatchMode):
         self._log(info, node, out, args, kwargs)
         return out
 
-    def _renewed(self, made: Any) -> Any:
+    def _renewed(self, made: Tensor) -> Tensor:
         """The functions that make tensors hand out another tensor object for the same memory where
         theirs is held: that is no op of the region."""
         out = made.detach()
@@ -289,7 +294,7 @@ class Region(TorchDispatchMode):
             record.tensor = weakref.ref(out)
         return out
 
-    def _node(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+    def _node(self, info: OpInfo, args: Arguments, kwargs: Keywords) -> Node:
         self.number = number = self.number + 1
         node = Node(info, number)
         inputs = node.inputs
@@ -299,7 +304,7 @@ class Region(TorchDispatchMode):
             kind = type(a)
             if kind is Tensor:  # the short way to most values
                 try:
-                    record = a.untyped_storage().__dict__.get(key)
+                    record = a.untyped_storage().__dict__.get(key)  # type: ignore[union-attr]
                 except (NotImplementedError, RuntimeError):
                     record = None
                 if record is not None and record.tensor() is a:
@@ -322,7 +327,7 @@ class Region(TorchDispatchMode):
             node.kwargs = {k: self._convert(a, node) for k, a in kwargs.items()}
         return node
 
-    def _convert(self, a: Any, node: Node) -> Any:
+    def _convert(self, a: Argument, node: Node) -> Logged:
         if isinstance(a, Tensor):
             value = self.value_of(a)
             value.read = True
@@ -334,7 +339,7 @@ class Region(TorchDispatchMode):
         return a
 
     @staticmethod
-    def _pin_options(node: Node, out: Any) -> None:
+    def _pin_options(node: Node, out: Result) -> None:
         # the defaults may be others by the time it runs again
         if isinstance(out, Tensor):
             options = {"dtype": out.dtype, "device": out.device}
@@ -342,7 +347,7 @@ class Region(TorchDispatchMode):
             node.kwargs = {**options, **{k: v for k, v in given.items() if v is not None}}
 
     def _decide(
-        self, info: OpInfo, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+        self, info: OpInfo, node: Node, args: Arguments, kwargs: Keywords, out: Result
     ) -> str | Collection[int]:
         """Which results to hold: "" (none), "once" (all, as the op must not run again), "here"
         (all), "host" (all, in the host's memory), or some by index."""
@@ -358,7 +363,7 @@ class Region(TorchDispatchMode):
         return "here" if info.foreign and held_because(info.func, args, kwargs) else ""
 
     def _log(
-        self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, info: OpInfo, node: Node, out: Result, args: Arguments, kwargs: Keywords
     ) -> None:
         held = self._decide(info, node, args, kwargs, out)
         if type(out) is Tensor and not held:
@@ -374,7 +379,7 @@ class Region(TorchDispatchMode):
 
     # writes
 
-    def _keep_readable(self, record: Record, t: Any) -> None:
+    def _keep_readable(self, record: Record, t: Tensor) -> None:
         """Before a storage is overwritten through `t`: copy those held values in it that a logged
         op reads, and keep for the slots what autograd would find in them."""
         record.drop_views()
@@ -395,28 +400,28 @@ class Region(TorchDispatchMode):
                 value.version = value.tensor._version
         if record.counter is None:
             return
-        for place, value in record.named().items():
-            if type(value) is not weakref.ref and value.packs > 0:
+        for place, entry in record.named().items():
+            if type(entry) is Value and entry.packs > 0:
                 counter = record.counter
                 tensor = tensor_at(t.untyped_storage(), place, t.device)
-                self._keep_seen(value, tensor, counter, counter._version)
+                self._keep_seen(entry, tensor, counter, counter._version)
         for weak, place, counter, version in record.slots:
-            value = weak()
-            if value is not None:
+            slot = weak()
+            if slot is not None:
                 tensor = tensor_at(t.untyped_storage(), place, t.device)
-                self._keep_seen(value, tensor, counter, version)
+                self._keep_seen(slot, tensor, counter, version)
 
-    def _keep_seen(self, value: Value, tensor: Any, counter: Any, version: int) -> None:
+    def _keep_seen(self, value: Value, tensor: Tensor, counter: Tensor, version: int) -> None:
         value.seen = Seen(tensor, counter, version)
         self.seen.append(value)
 
-    def _detached(self, t: Any) -> None:
+    def _detached(self, t: Tensor) -> None:
         """`t` is detached. Unless autograd does it, the result has a version counter of its own."""
         exclude = torch._C._dispatch_tls_local_exclude_set()
         if not exclude.has(torch._C.DispatchKey.ADInplaceOrView):
             self._share(t)
 
-    def _share(self, t: Any) -> None:
+    def _share(self, t: Tensor) -> None:
         """The memory of `t` gets a tensor with another version counter than that of `t`."""
         record = _record_of(t, self.key)
         if record is not None and record.counter is None:
@@ -424,7 +429,7 @@ class Region(TorchDispatchMode):
             record.counter = counter_of(t)
             self.shares = True
 
-    def _share_source(self, source: Any) -> None:
+    def _share_source(self, source: Argument) -> None:
         """A tensor is set to the memory of another, or to a storage."""
         if isinstance(source, torch.UntypedStorage):
             record = source.__dict__.get(self.key)
@@ -432,7 +437,7 @@ class Region(TorchDispatchMode):
         if isinstance(source, Tensor):
             self._share(source)
 
-    def _slot(self, value: Value, t: Any) -> Value:
+    def _slot(self, value: Value, t: Tensor) -> Value:
         """What a slot for `t` points at: the value, or one of this slot alone where what autograd
         would find in it may become another thing than what others find: `t` has another version
         counter, or is a leaf that may be given other memory, or what is held is such a leaf."""
@@ -472,7 +477,10 @@ class Region(TorchDispatchMode):
         that has another shape now was put away until the backward, as sharded training does."""
         for weak, weak_leaf, storage, place in self.leaves:
             value, leaf = weak(), weak_leaf()
-            if value is None or leaf is None or value.tensor is not leaf:
+            if value is None or leaf is None:
+                continue
+            tensor: Tensor = value.tensor
+            if tensor is not leaf:
                 continue
             if leaf.untyped_storage() is storage or leaf.shape != place[1]:
                 continue
@@ -496,7 +504,7 @@ class Region(TorchDispatchMode):
                 value.seen = None  # autograd would refuse; here the old value can be had
         self.seen.clear()
 
-    def _written(self, t: Any) -> Record | None:
+    def _written(self, t: Tensor) -> Record | None:
         try:
             storage = t.untyped_storage()
         except (NotImplementedError, RuntimeError):
@@ -510,9 +518,7 @@ class Region(TorchDispatchMode):
             self._keep_readable(record, t)
         return record  # type: ignore[no-any-return]
 
-    def _mutate(
-        self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _mutate(self, info: OpInfo, func: Op, args: Arguments, kwargs: Keywords) -> Result:
         policy = self.policies[-1]
         if policy is not None:
             policy.ask(info, args, kwargs, None)
@@ -541,13 +547,13 @@ class Region(TorchDispatchMode):
                 self._register(t, node, index, "once")
         return out
 
-    def _note_noise(self, func: Any, args: tuple[Any, ...], records: list[Record]) -> None:
+    def _note_noise(self, func: Op, args: Arguments, records: list[Record]) -> None:
         """Dropout fills a storage with zeros and ones, then divides it by what it keeps."""
         weak, dtype, divisor = self.noise
         if func is not _BERNOULLI and not any(weak() is record for record in records):
             return
         self.noise = _NO_NOISE
-        t = args[0]
+        t: Tensor = args[0]
         if len(records) != 1 or t.nbytes != t.untyped_storage().nbytes():
             return  # a part of it
         if func is _BERNOULLI:
@@ -555,7 +561,7 @@ class Region(TorchDispatchMode):
         elif func is _DIV and divisor == 0.0 and t.dtype is dtype and type(args[1]) is float:
             self.noise = weak, dtype, args[1]
 
-    def _norm(self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _norm(self, info: OpInfo, func: Op, args: Arguments, kwargs: Keywords) -> Result:
         """Batch norm: it also advances its running statistics, when it has any."""
         at = info.norm
         if len(args) < at + 3 or args[at] is None or not args[at + 2]:
@@ -573,7 +579,7 @@ class Region(TorchDispatchMode):
 
     # autograd's slots
 
-    def pack(self, t: Any) -> Any:
+    def pack(self, t: Tensor) -> Any:
         """What autograd keeps instead of a tensor."""
         value = self.value_of(t)
         value.packs += 1

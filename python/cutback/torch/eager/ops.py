@@ -3,10 +3,10 @@ tags, worked out once for each overload."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch._ops import HigherOrderOperator
+
+from .arguments import Arguments, Keywords, Op
 
 _RANDOM = torch.Tag.nondeterministic_seeded
 _OURS = ("aten", "prims", "prim")
@@ -27,7 +27,7 @@ class OpInfo:
         "norm", "packet", "pinned", "special", "view", "written",
     )  # fmt: skip
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: Op) -> None:
         schema = getattr(func, "_schema", None)
         self.func = func
         self.call = getattr(func, "_op", func)  # without a Python function in between
@@ -63,7 +63,7 @@ class OpInfo:
         special = self.mutates or self.norm >= 0 or self.factory or self.detach
         self.special = special or self.higher_order
 
-    def runs_once(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def runs_once(self, args: Arguments, kwargs: Keywords) -> bool:
         """Must this call never run again?"""
         if not self.pinned:
             return False
@@ -73,10 +73,10 @@ class OpInfo:
         return bool(args[at] if at < len(args) else kwargs.get("dropout_p", 0.0))
 
 
-infos: dict[Any, OpInfo] = {}
+infos: dict[Op, OpInfo] = {}
 
 
-def info_of(func: Any) -> OpInfo:
+def info_of(func: Op) -> OpInfo:
     """The facts about an op, from a table."""
     info = infos.get(func)
     if info is None:

@@ -15,9 +15,9 @@ import json
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ... import BudgetError, budgets
 from ...planner.plan import Plan
 from ..graph import rerunnable
+from .arguments import Arguments, Budget, Document, Json, Keywords, Op, Result, Shapes
 from .described import Described
 from .log import Region
 from .ops import OpInfo
@@ -35,6 +36,12 @@ from .schedule import Schedule
 from .transforms import transform_around, warn_of_no_plan
 from .values import Node, Value
 from .watch import Slot, Watching, probed, shapes_of
+
+Out = TypeVar("Out")
+Entry = TypeVar("Entry")
+GivenPlan: TypeAlias = Plan | Mapping[str, Json] | str | None
+Wish: TypeAlias = tuple[str, Budget]
+"""A budget, or a plan as JSON, in a form that can be compared."""
 
 _MOST_PLANS = 1024  # remembered, of a step and of all that a program does: more in turn find none
 _MOST_WAYS = 8  # that one region may take (data-dependent branches), each with its plan
@@ -101,7 +108,7 @@ class Run:
                 value.tensor = None
                 del self.last[value]
 
-    def keep(self, node: Node, value: Value, tensor: Any, now: int) -> None:
+    def keep(self, node: Node, value: Value, tensor: Tensor, now: int) -> None:
         """Hold the result of a rerun if the plan wants it again. There is none any more where the
         backward runs inside the region, and what it runs was not planned."""
         if self.script is None:
@@ -114,9 +121,9 @@ class Run:
             self.last[value] = last
             heapq.heappush(self.kept, (last, next(self.ties), value))
 
-    def last_reads(self, nodes: list[Node], now: int) -> dict[Value, Any]:
+    def last_reads(self, nodes: list[Node], now: int) -> dict[Value, Tensor]:
         """What is held for these ops only; from here on they hold it, each until its last read."""
-        taken: dict[Value, Any] = {}
+        taken: dict[Value, Tensor] = {}
         script = self.script
         if script is None:
             return taken
@@ -144,8 +151,8 @@ class Following(Region):
         self.slots = 0
 
     def _decide(
-        self, info: OpInfo, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-    ) -> Any:
+        self, info: OpInfo, node: Node, args: Arguments, kwargs: Keywords, out: Result
+    ) -> str | Collection[int]:
         held = super()._decide(info, node, args, kwargs, out)
         if held or not self.same:
             return held
@@ -167,7 +174,7 @@ class Following(Region):
         self.run.script = None  # also of slots that exist: all are made again as needed
         return False
 
-    def pack(self, t: Any) -> Any:
+    def pack(self, t: Tensor) -> Slot:
         """A numbered slot."""
         value = super().pack(t)
         self.slots += 1
@@ -183,11 +190,11 @@ class Following(Region):
         return self.same
 
 
-def _has(script: Script, at: int, op: Any) -> bool:
+def _has(script: Script, at: int, op: tuple[Op, Shapes]) -> bool:
     return at < len(script.funcs) and script.funcs[at] == op
 
 
-def unpack_slot(slot: Slot) -> Any:
+def unpack_slot(slot: Slot) -> Tensor:
     """The tensor behind a slot of a region with a plan."""
     answer = probed(slot)
     if answer is not None:
@@ -196,7 +203,7 @@ def unpack_slot(slot: Slot) -> Any:
         return _unpack_planned(slot.run, slot.value, slot.number)
 
 
-def _unpack_planned(run: Run, value: Value, number: int) -> Any:
+def _unpack_planned(run: Run, value: Value, number: int) -> Tensor:
     script = run.script
     now = -1 if script is None else script.times[number]
     if now < 0:  # no plan, or not one of the slots that a node showed
@@ -218,11 +225,11 @@ def _unpack_planned(run: Run, value: Value, number: int) -> Any:
 # Regions that were planned, newest last. The first table is asked before a region runs, by what can
 # be known then; the second knows regions by what they did.
 _lock = threading.Lock()
-_candidates: OrderedDict[Any, tuple[Script, ...]] = OrderedDict()
-_strayed: OrderedDict[Any, int] = OrderedDict()
+_candidates: OrderedDict[Hashable, tuple[Script, ...]] = OrderedDict()
+_strayed: OrderedDict[Hashable, int] = OrderedDict()
 """Regions that did something else than planned -> runs that are still watched for that."""
-_planned: OrderedDict[Any, Planned] = OrderedDict()
-_unplanned: OrderedDict[Any, None] = OrderedDict()
+_planned: OrderedDict[Hashable, Planned] = OrderedDict()
+_unplanned: OrderedDict[Hashable, None] = OrderedDict()
 """Regions that ran under a transform, with what was around them."""
 
 
@@ -238,7 +245,7 @@ def count_plans() -> int:
     return len(_planned)
 
 
-def _remember(table: OrderedDict[Any, Any], key: Any, script: Any) -> None:
+def _remember(table: OrderedDict[Hashable, Entry], key: Hashable, script: Entry) -> None:
     with _lock:
         table[key] = script
         table.move_to_end(key)
@@ -250,15 +257,16 @@ _numbers = WeakIdKeyDictionary()
 _next_number = count()
 
 
-def _number(thing: Any) -> Any:
+def _number(thing: Any) -> Hashable:
     """Tells objects apart, also from those that have gone, whose id a new one may get."""
     try:
-        return _numbers.setdefault(thing, next(_next_number))
+        number: int = _numbers.setdefault(thing, next(_next_number))
+        return number
     except TypeError:  # it cannot be referred to weakly
         return "id", id(thing)
 
 
-def _identity(fn: Any) -> Any:
+def _identity(fn: Callable[..., Any]) -> Hashable:
     """What tells two functions apart, as far as it shows: layers of a model are told apart, and a
     lambda over a layer is that of the same layer in the next step."""
     if isinstance(fn, torch.nn.Module):
@@ -276,7 +284,9 @@ def _identity(fn: Any) -> Any:
     return getattr(fn, "__code__", None) or type(fn), _number(owner), *inner
 
 
-def _key(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wish: Any) -> Any:
+def _key(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wish: Wish
+) -> Hashable:
     leaves = (
         (shapes_of(a), a.requires_grad) if isinstance(a, Tensor) else type(a)
         for a in tree_leaves((args, kwargs))
@@ -284,7 +294,7 @@ def _key(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wish: Any) -> A
     return _identity(fn), tuple(leaves), wish, rerunnable.version()
 
 
-def search(seen: Described, budget: Any) -> tuple[Plan, Schedule]:
+def search(seen: Described, budget: Budget) -> tuple[Plan, Schedule]:
     """A plan whose schedule, as the region will run it, fits the budget.
 
     A share counts from what the region takes that saves everything.
@@ -438,7 +448,9 @@ def _with_first(script: Script, limit: int | None, says: bool) -> Planned:
     return Planned(script, Script(schedule), over if live > limit and says else "")
 
 
-def watched(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
+def watched(
+    fn: Callable[..., Out], args: tuple[Any, ...], kwargs: dict[str, Any], run: Run
+) -> tuple[Out, Described]:
     """What a region returns, and what it did."""
     region = Watching(run)
     with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack_slot), region:
@@ -447,7 +459,7 @@ def watched(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) ->
     return out, region.problem()
 
 
-def _given(plan: Any) -> dict[str, Any]:
+def _given(plan: GivenPlan) -> Document:
     text = plan.to_json() if isinstance(plan, Plan) else plan
     document = text
     if isinstance(text, str):
@@ -460,7 +472,7 @@ def _given(plan: Any) -> dict[str, Any]:
     return document
 
 
-def _planned_for(seen: Described, budget: Any, plan: Any) -> Planned:
+def _planned_for(seen: Described, budget: Budget, plan: GivenPlan) -> Planned:
     if plan is None:
         found, schedule = search(seen, budget)
         limit = found.core.budget_bytes
@@ -481,7 +493,7 @@ def _planned_for(seen: Described, budget: Any, plan: Any) -> Planned:
     return _with_first(Script(Schedule(seen, given)), given.budget_bytes, says=True)
 
 
-def check_wish(budget: Any, plan: Any) -> tuple[str, Any]:
+def check_wish(budget: Budget, plan: GivenPlan) -> Wish:
     """What a region is to follow, in comparable form; mistakes surface before anything runs."""
     if plan is None:
         budgets.parse(budget, "live")
@@ -490,7 +502,11 @@ def check_wish(budget: Any, plan: Any) -> tuple[str, Any]:
 
 
 def is_unplanned(
-    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: Any, plan: Any
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    budget: Budget,
+    plan: GivenPlan,
 ) -> bool:
     """Whether a transform or forward AD keeps the region from being planned. Warns once for each
     region."""
@@ -505,8 +521,12 @@ def is_unplanned(
 
 
 def run_planned(
-    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: Any, plan: Any
-) -> Any:
+    fn: Callable[..., Out],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    budget: Budget,
+    plan: GivenPlan,
+) -> Out:
     """`checkpoint` with a budget or a plan."""
     wish = check_wish(budget, plan)
     key = _key(fn, args, kwargs, wish)
@@ -542,7 +562,7 @@ def run_planned(
     return out
 
 
-def _watch_on(key: Any, found: bool) -> None:
+def _watch_on(key: Hashable, found: bool) -> None:
     """Counts the runs that are watched, until the way is found that had no plan."""
     with _lock:
         left = _strayed.pop(key, 0) - 1
@@ -550,7 +570,9 @@ def _watch_on(key: Any, found: bool) -> None:
             _strayed[key] = left
 
 
-def plan_region(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: Any) -> Plan:
+def plan_region(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], budget: Budget
+) -> Plan:
     """`checkpoint_plan`."""
     budgets.parse(budget, "live")  # mistakes surface before anything runs
     # as a step finds it: autocast's casts of weights are made anew in each

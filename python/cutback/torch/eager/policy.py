@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TypeAlias
 
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
+from .arguments import Arguments, Keywords, Op, Packet, Result
 from .ops import OpInfo
 
-Policy = Callable[..., Any] | Iterable[Any]
+Answer: TypeAlias = CheckpointPolicy | bool | None
+Policy: TypeAlias = Callable[..., Answer] | Iterable[Op | Packet]
 
 AGAIN = CheckpointPolicy.PREFER_RECOMPUTE
 _SAVE = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
@@ -19,7 +21,7 @@ _SAVE = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
 class SaveList:
     """The policy of a list: what is in it is saved, all else runs again."""
 
-    def __init__(self, ops: Iterable[Any]) -> None:
+    def __init__(self, ops: Iterable[Op | Packet]) -> None:
         self.ops = frozenset(ops)
         for op in self.ops:
             if not isinstance(op, (OpOverload, OpOverloadPacket, HigherOrderOperator)):
@@ -29,9 +31,7 @@ class SaveList:
                 )
         self.known: dict[OpInfo, CheckpointPolicy] = {}
 
-    def ask(
-        self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-    ) -> CheckpointPolicy:
+    def ask(self, info: OpInfo, args: Arguments, kwargs: Keywords, out: Result) -> CheckpointPolicy:
         """What the list says about an op.
 
         Raises:
@@ -52,13 +52,11 @@ class Function:
     (``aten.mm``). So a policy that has nothing to say about the overload is asked with the packet.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Answer]) -> None:
         self.function = function
         self.ctx = SelectiveCheckpointContext(is_recompute=False)
 
-    def ask(
-        self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-    ) -> CheckpointPolicy:
+    def ask(self, info: OpInfo, args: Arguments, kwargs: Keywords, out: Result) -> CheckpointPolicy:
         """What the function says about one call.
 
         Raises:
@@ -91,7 +89,7 @@ def resolve(policy: Policy) -> SaveList | Function:
     return SaveList(policy)
 
 
-def _word(answer: Any, op: Any) -> CheckpointPolicy:
+def _word(answer: Answer, op: Op) -> CheckpointPolicy:
     if isinstance(answer, CheckpointPolicy):
         return answer
     if answer is True:

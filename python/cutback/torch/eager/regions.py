@@ -9,7 +9,7 @@ involved, and the code of the region runs once.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,10 +17,11 @@ from torch._compile import _disable_dynamo
 
 from ...planner.plan import Plan
 from ..flags import check_flags
-from .drop_in import context_of, decorator, refuse_hooks, refuse_offload, refuse_unusual
+from .arguments import Budget
+from .drop_in import Contexts, context_of, decorator, refuse_hooks, refuse_offload, refuse_unusual
 from .log import Region, active
-from .plan import check_wish, is_unplanned, plan_region, run_planned
-from .policy import Policy, resolve
+from .plan import GivenPlan, Out, check_wish, is_unplanned, plan_region, run_planned
+from .policy import Function, Policy, SaveList, resolve
 from .rerun import unpack
 from .transforms import disables_hooks, refuse_plan, transform_around, warn_of_hooks
 
@@ -37,12 +38,12 @@ def checkpoint(
     fn: Callable[..., Any] | None = None,
     *args: Any,
     policy_fn: Policy | None = None,
-    budget: int | float | str | None = None,
-    plan: Plan | Mapping[str, Any] | str | None = None,
+    budget: Budget = None,
+    plan: GivenPlan = None,
     offload: bool = False,
     use_reentrant: bool | None = None,
     preserve_rng_state: bool = True,
-    context_fn: Callable[[], tuple[Any, Any]] | None = None,
+    context_fn: Callable[[], Contexts] | None = None,
     determinism_check: str = "default",
     debug: bool = False,
     early_stop: bool = True,
@@ -141,8 +142,12 @@ def checkpoint(
 
 
 def _outermost_planned(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], budget: Any, plan: Any
-) -> Any:
+    fn: Callable[..., Out],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    budget: Budget,
+    plan: GivenPlan,
+) -> Out:
     """A region that is in no other, under a budget or plan; its arguments are checked."""
     if disables_hooks():
         check_wish(budget, plan)
@@ -154,9 +159,9 @@ def _outermost_planned(
 
 
 def _outermost(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-    policy: Any, offload: bool,
-) -> Any:  # fmt: skip
+    fn: Callable[..., Out], args: tuple[Any, ...], kwargs: dict[str, Any],
+    policy: SaveList | Function | None, offload: bool,
+) -> Out:  # fmt: skip
     """A region that is in no other, without a budget; its arguments are checked."""
     if disables_hooks():
         warn_of_hooks(stacklevel=3)
@@ -167,7 +172,7 @@ def _outermost(
 
 
 def checkpoint_sequential(
-    functions: torch.nn.Sequential | Iterable[Callable[..., Any]],
+    functions: torch.nn.Sequential | Iterable[Callable[[Any], Any]],
     segments: int,
     input: Any,
     use_reentrant: bool | None = None,
@@ -194,7 +199,7 @@ def checkpoint_sequential(
             f"segments={segments}: there are {len(row)} functions, so from 1 to {max(1, len(row))}"
         )
 
-    def run(part: list[Callable[..., Any]], value: Any) -> Any:
+    def run(part: list[Callable[[Any], Any]], value: Any) -> Any:
         for function in part:
             value = function(value)
         return value

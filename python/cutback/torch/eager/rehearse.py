@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..graph.layouts import is_dense
+from .arguments import Arguments, GraphNode, Keywords, Op, Result
 
 
 class Layout(NamedTuple):
@@ -29,7 +31,7 @@ class Layout(NamedTuple):
     device: torch.device
 
 
-def layout_of(t: Any) -> Layout | None:
+def layout_of(t: Tensor) -> Layout | None:
     """None: not a tensor with strides."""
     if t.layout is not torch.strided:
         return None
@@ -39,7 +41,7 @@ def layout_of(t: Any) -> Layout | None:
 class Made(NamedTuple):
     """What a node does with memory."""
 
-    outputs: Sequence[Any]  # fake tensors, None where there is none
+    outputs: Sequence[Tensor | None]  # fake tensors, None where there is none
     peak: int  # bytes of the storages that it makes, when they are most
 
 
@@ -53,23 +55,25 @@ def contiguous(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device)
     return Layout(shape, tuple(reversed(strides)), dtype, device)
 
 
-def nbytes(t: Any) -> int:
+def nbytes(t: Tensor) -> int:
     """Of all memory that a tensor lies in."""
     return int(t.untyped_storage().nbytes())
 
 
-def storage_of(t: Any) -> Any:
+def storage_of(t: Tensor) -> int:
     """What tells storages apart while they live."""
-    return t.untyped_storage()._cdata
+    address: int = t.untyped_storage()._cdata
+    return address
 
 
-def _apart(func: Any, out: Any) -> Any:
+def _apart(func: Op, out: Result) -> Result:
     """Results of an op that makes all of them, each in memory of its own: a shape function may
     return one tensor for two results of one shape (mkldnn's recurrences), which kernels do not."""
     if not isinstance(out, tuple) or any(r.alias_info is not None for r in func._schema.returns):
         return out
-    found: set[Any] = set()
+    found: set[int] = set()
     rows = []
+    t: Tensor
     for t in out:
         strided = isinstance(t, Tensor) and t.layout is torch.strided
         if strided and storage_of(t) in found:
@@ -83,13 +87,15 @@ def _apart(func: Any, out: Any) -> Any:
 class _Followed(TorchDispatchMode):
     """Counts the bytes of storages that appear, and are not ``known``."""
 
-    def __init__(self, known: set[Any]) -> None:
+    def __init__(self, known: set[int]) -> None:
         super().__init__()
         self.known = known
-        self.alive: dict[Any, int] = {}
+        self.alive: dict[int, int] = {}
         self.peak = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Op, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Result:
         out = _apart(func, func(*args, **(kwargs or {})))
         for t in out if isinstance(out, (tuple, list)) else (out,):
             if not isinstance(t, Tensor) or t.layout is not torch.strided:
@@ -102,7 +108,7 @@ class _Followed(TorchDispatchMode):
         return out
 
 
-def _fitted(t: Any, layout: Layout) -> Any:
+def _fitted(t: Tensor | None, layout: Layout) -> Tensor | None:
     """As autograd's engine makes results fit: summed over what was broadcast, of the dtype."""
     if t is None or (tuple(t.shape) == layout.shape and t.dtype == layout.dtype):
         return t
@@ -119,19 +125,19 @@ class Rehearsal:
         # from the cache of shapes two results in one memory come back as two of their own
         self.mode.cache_enabled = False
 
-    def like(self, layout: Layout) -> Any:
+    def like(self, layout: Layout) -> Tensor:
         """A fake tensor."""
         with _disable_current_modes(), self.mode:
             return torch.empty_strided(
                 layout.shape, layout.stride, dtype=layout.dtype, device=layout.device
             )
 
-    def copy_of(self, fake: Any) -> Any:
+    def copy_of(self, fake: Tensor) -> Tensor:
         """Another one like it, in memory of its own."""
         with _disable_current_modes(), self.mode:
             return torch.empty_like(fake)
 
-    def copied_for(self, a: Any, leaf: Any) -> Made:
+    def copied_for(self, a: Tensor, leaf: Tensor | None) -> Made:
         """Of a gradient, the copy that autograd makes for a leaf, as that lies; a lazily conjugated
         one is resolved into another copy first. ``leaf`` None: not known."""
         if leaf is None or leaf.layout is not torch.strided:
@@ -144,7 +150,7 @@ class Rehearsal:
                 out = a.clone(memory_format=torch.contiguous_format)
         return Made([out], followed.peak)
 
-    def sum_of(self, a: Any, b: Any) -> Made:
+    def sum_of(self, a: Tensor, b: Tensor) -> Made:
         """Of two gradients. One that is conjugated lazily is resolved into a copy for it."""
         followed = _Followed({storage_of(a), storage_of(b)})
         with _disable_current_modes(), torch.no_grad(), self.mode, followed:
@@ -153,11 +159,11 @@ class Rehearsal:
 
     def run(
         self,
-        node: Any,
-        gradients: Sequence[Any],
-        saved: Sequence[Any],
+        node: GraphNode,
+        gradients: Sequence[Tensor | None],
+        saved: Sequence[Tensor],
         wanted: Sequence[Layout | None],
-        during: Callable[[], Any],
+        during: Callable[[], AbstractContextManager[None]],
     ) -> Made | None:
         """None: it is no node of PyTorch's own, or does not run on fake tensors.
 

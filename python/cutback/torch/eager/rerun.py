@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import TracebackType
 
 import torch
+from torch import Tensor
 
+from .arguments import Argument
 from .log import active
-from .values import Memory, Node, Seen, Value
+from .values import Logged, Memory, Node, Seen, Value
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 _OURS = "cutback.torch.eager"
 _NEAR = 8  # ops that a chain may be long and have all that is wanted of it held
 
 
-def held(value: Value, tensor: Any) -> Any:
+def held(value: Value, tensor: Tensor) -> Tensor:
     """A held tensor, unless it was overwritten.
 
     Raises:
@@ -35,7 +37,7 @@ def held(value: Value, tensor: Any) -> Any:
     return tensor
 
 
-def _modified(tensor: Any, version: int, expected: int) -> RuntimeError:
+def _modified(tensor: Tensor, version: int, expected: int) -> RuntimeError:
     kind = str(tensor.dtype).removeprefix("torch.")
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace "
@@ -45,7 +47,7 @@ def _modified(tensor: Any, version: int, expected: int) -> RuntimeError:
     )
 
 
-def _found(seen: Seen) -> Any:
+def _found(seen: Seen) -> Tensor | None:
     """What autograd would find in a slot whose memory was written; None if it would refuse, and
     the region that wrote has not ended.
 
@@ -69,11 +71,11 @@ class _Restored:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: BaseException | type[BaseException] | TracebackType | None) -> None:
         torch._C._set_grad_enabled(self.grad)
 
 
-def _fill(a: Any, made: dict[Value, Any]) -> Any:
+def _fill(a: Logged, made: dict[Value, Tensor]) -> Argument:
     if type(a) is Value:
         t = made.get(a)
         if t is not None:
@@ -85,15 +87,14 @@ def _fill(a: Any, made: dict[Value, Any]) -> Any:
     return a
 
 
-def _run(node: Node, made: dict[Value, Any]) -> Any:
+def _run(node: Node, made: dict[Value, Tensor]) -> Tensor | Sequence[Tensor]:
     args = []
     for a in node.args:
-        kind = type(a)
-        if kind is Value:
+        if type(a) is Value:
             t = made.get(a)
             args.append(held(a, a.tensor) if t is None else t)
         else:
-            args.append(_fill(a, made) if kind is list else a)
+            args.append(_fill(a, made) if type(a) is list else a)
     kwargs = node.kwargs
     if not kwargs:
         return node.info.call(*args)
@@ -141,7 +142,7 @@ class _Spacing:
         self.node: Node | None = None
         self.target = target
 
-    def __call__(self, node: Node, value: Value, tensor: Any) -> None:
+    def __call__(self, node: Node, value: Value, tensor: Tensor) -> None:
         view = node.info.view
         if node is not self.node and not view:
             self.node = node
@@ -160,9 +161,9 @@ def rerun(
     value: Value,
     nodes: list[Node],
     wanted: dict[Node, list[Value]],
-    keep: Callable[[Node, Value, Any], None],
-    made: dict[Value, Any] | None = None,
-) -> Any:
+    keep: Callable[[Node, Value, Tensor], None],
+    made: dict[Value, Tensor] | None = None,
+) -> Tensor:
     """Runs a chain; `keep` sees every result that is wanted and may hold it. `made` holds inputs of
     the chain that nobody else holds; each is dropped after its last read."""
     reads: dict[Value, int] = {value: 1}
@@ -171,6 +172,7 @@ def rerun(
             reads[other] = reads.get(other, 0) + 1
     made = {} if made is None else made
     grad = torch.is_grad_enabled()
+    result: Value | None
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), _Restored(grad):
         for node in nodes:
             if node.grad is not grad:
@@ -219,7 +221,7 @@ def _copy_for_reruns(source: Value) -> None:
     """Has reruns read a copy of a tensor from outside that an ``autograd.Function`` is about to
     get, and whose slots have the memory itself. PyTorch's checkpoint runs everything again before
     the Function can write."""
-    tensor = source.tensor
+    tensor: Tensor = source.tensor
     if source.memory is None and source.seen is None and tensor._version == source.version:
         source.memory = Memory(lambda: tensor, None, source.version)
         source.memory.itself = True
@@ -227,7 +229,7 @@ def _copy_for_reruns(source: Value) -> None:
         source.version = source.tensor._version
 
 
-def own_memory(value: Value) -> Any:
+def own_memory(value: Value) -> Tensor | None:
     """What an ``autograd.Function`` gets where the saved tensor still lies in memory that somebody
     holds: the very memory, so that what its backward writes is seen. None: make it again.
 
@@ -258,7 +260,7 @@ def own_memory(value: Value) -> Any:
     return tensor
 
 
-def unpack(value: Value) -> Any:
+def unpack(value: Value) -> Tensor:
     """The tensor behind a slot of autograd."""
     own = own_memory(value)
     if own is not None:
@@ -274,7 +276,7 @@ def unpack(value: Value) -> Any:
     return rerun(value, nodes, wanted, _Spacing(nodes, value))
 
 
-def _keep(value: Value, tensor: Any) -> None:
+def _keep(value: Value, tensor: Tensor) -> None:
     """From now on it is held; its reads end with the slots and ops that point at it."""
     value.version = tensor._version
     value.tensor = tensor

@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, final
 
 import torch
+from torch import Tensor
 
+from .arguments import Place, Plain
 from .ops import OpInfo
 
 _ADINPLACE = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 
+@final
 class Value:
     """A tensor that an op made, or one that came from outside."""
 
@@ -43,14 +46,16 @@ class Value:
         "version",
     )
 
-    restore: Callable[[Any], Any]  # from the form in which it is held; set where version is -1
+    restore: Callable[
+        [Tensor], Tensor
+    ]  # from the form in which it is held; set where version is -1
     label: int  # in the problem of a region that is watched (watch.py)
     version: int  # of `tensor` when it was taken; set where there is one
 
     def __init__(self, node: Node | None, index: int) -> None:
         self.node = node  # what makes it; None: held, or it can never be made again
         self.index = index  # which of the node's results; -1: the only one
-        self.tensor: Any = None  # held, or None
+        self.tensor: Tensor | None = None  # held, or None
         self.read = False  # by a logged op
         self.packs = 0  # saved-tensor slots that have held it or a view of it
         self.source = ""  # "alias" or "object": no op made it, and such a one is held
@@ -64,7 +69,7 @@ class Seen:
 
     __slots__ = ("counter", "settled", "tensor", "version")
 
-    def __init__(self, tensor: Any, counter: Any, version: int) -> None:
+    def __init__(self, tensor: Tensor, counter: Tensor, version: int) -> None:
         self.tensor = tensor  # in the memory, where the saved one lay
         self.counter = counter  # a tensor that has the version counter of the saved one
         self.version = version  # of it when it was saved
@@ -82,7 +87,7 @@ class Memory:
     __slots__ = ("base", "itself", "place", "read", "version")
 
     def __init__(
-        self, base: Callable[[], Any], place: tuple[Any, ...] | None, version: int
+        self, base: Callable[[], Tensor | None], place: Place | None, version: int
     ) -> None:
         self.base = base  # weak reference to the tensor that has the memory
         self.place = place  # None: all of that tensor
@@ -90,7 +95,7 @@ class Memory:
         self.itself = False  # the slot was filled with that very tensor
         self.read = False  # a backward has had it, and may have written
 
-    def tensor(self) -> Any:
+    def tensor(self) -> Tensor | None:
         """The saved tensor in its own memory; None if that is gone, or was written since."""
         base = self.base()
         if base is None or base.layout is not torch.strided:
@@ -107,12 +112,16 @@ class Memory:
         return base.detach().as_strided(shape, strides, offset)
 
 
-def held_value(tensor: Any, version: int, index: int = -1) -> Value:
+def held_value(tensor: Tensor, version: int, index: int = -1) -> Value:
     """A value that is there: what a tensor holds while its version counter stands at `version`."""
     value = Value(None, index)
     value.tensor = tensor
     value.version = version
     return value
+
+
+Logged: TypeAlias = "Plain | Value | Sequence[Logged]"
+"""An argument of an op, with values in place of tensors."""
 
 
 class Node:
@@ -127,14 +136,16 @@ class Node:
         self.info = info
         self.number = number
         self.grad = torch.is_grad_enabled()  # some kernels ask for it
-        self.args: list[Any] = []  # with values where tensors were
-        self.kwargs: dict[str, Any] | None = None
+        self.args: list[Logged] = []  # with values where tensors were
+        self.kwargs: dict[str, Logged] | None = None
         self.nested = False
         self.inputs: list[Value] = []
-        self.results: list[Any] = []  # of an op with several, weak: a rerun makes all of them
+        self.results: list[
+            weakref.ref[Value]
+        ] = []  # of an op with several, weak: a rerun makes all of them
 
 
-def for_record(value: Value) -> Any:
+def for_record(value: Value) -> Value | weakref.ref[Value]:
     """A reference for a storage's record. A held value points at the storage itself: what nobody
     else holds must not keep it alive."""
     return weakref.ref(value) if value.tensor is not None and value.version >= 0 else value
@@ -145,18 +156,22 @@ class Record:
 
     __slots__ = ("__weakref__", "counter", "first", "held", "outside", "slots", "tensor", "values")
 
-    def __init__(self, first: Value | None, tensor: Callable[[], Any]) -> None:
+    def __init__(self, first: Value | None, tensor: Callable[[], Tensor | None]) -> None:
         self.first = first
-        self.held: Callable[[], Any] = nothing  # instead of `first`
+        self.held: Callable[[], Value | None] = nothing  # instead of `first`
         if first is not None and first.tensor is not None and first.version >= 0:
             self.first, self.held = None, weakref.ref(first)  # as `for_record` says
         self.tensor = tensor  # weak reference to the tensor that those stand for
-        self.values: dict[Any, Any] | None = None  # by place; none while there is only `first`
+        self.values: dict[Place, Value | weakref.ref[Value]] | None = (
+            None  # by place; none while there is only `first`
+        )
         self.outside = False  # the region did not make the storage
-        self.counter: Any = None  # of the values that were there when a second one showed
-        self.slots: list[Any] = []  # since then: each slot's own value, weak; place; counter
+        self.counter: Tensor | None = None  # of the values that were there when a second one showed
+        self.slots: list[
+            tuple[weakref.ref[Value], Place, Tensor, int]
+        ] = []  # since then: each slot's own value, weak; place; counter
 
-    def named(self) -> dict[Any, Any]:
+    def named(self) -> dict[Place, Value | weakref.ref[Value]]:
         """All values by their places, or weak references to them."""
         values = self.values
         if values is None:
@@ -189,7 +204,7 @@ class Record:
         """Every value in the storage."""
         found: list[Value] = []
         for value in (*(self.values or {}).values(), self.first, self.held()):
-            if type(value) is weakref.ref:
+            if value is not None and type(value) is not Value:
                 value = value()
             if value is not None and value not in found:
                 found.append(value)
@@ -200,12 +215,12 @@ def nothing() -> None:
     """What a weak reference says whose object is gone."""
 
 
-def place_of(t: Any) -> tuple[Any, ...]:
+def place_of(t: Tensor) -> Place:
     """Where in its storage a tensor lies."""
     return t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg()
 
 
-def alias_of(t: Any) -> Any:
+def alias_of(t: Tensor) -> Tensor:
     """The same data and version counter without autograd's history, from inside a dispatch."""
     include = torch._C._dispatch_tls_local_include_set()
     exclude = torch._C._dispatch_tls_local_exclude_set()
@@ -213,14 +228,14 @@ def alias_of(t: Any) -> Any:
         return t.detach()
 
 
-def counter_of(t: Any) -> Any:
+def counter_of(t: Tensor) -> Tensor:
     """A tensor without memory that has the version counter of `t`, from inside a dispatch."""
     counter = alias_of(t)
     counter.data = torch.empty(0, dtype=t.dtype, device=t.device)
     return counter
 
 
-def tensor_at(storage: Any, place: tuple[Any, ...], device: Any) -> Any:
+def tensor_at(storage: torch.UntypedStorage, place: Place, device: torch.device) -> Tensor:
     """What lies at a place of a storage, with a version counter of its own; from inside a dispatch
     or outside of all regions."""
     offset, shape, strides, dtype, conj, neg = place

@@ -19,8 +19,8 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from ... import problem as problems
 from ...problem import Flag, Op, Problem, Storage, StorageFlag
 from ..graph.layouts import is_like
 from ..graph.rerunnable import held_because
+from .arguments import Arguments, GraphNode, Keywords, Result, Shapes
+from .arguments import Op as TorchOp
 from .described import Described
 from .log import Region
 from .ops import OpInfo
@@ -43,6 +45,9 @@ from .rehearse import (  # fmt: skip
     storage_of,
 )
 from .values import Node, Record, Value
+
+if TYPE_CHECKING:
+    from torch._C._autograd import SavedTensor
 
 _OURS = "cutback.torch"
 
@@ -74,7 +79,7 @@ class Slot:
         self.run = run  # plan.Run: what this run of the region holds from rerun to rerun
 
 
-def probed(slot: Slot) -> Any:
+def probed(slot: Slot) -> Tensor | None:
     """The answer to a node that is asked what it saved; None if none is asked."""
     slots = getattr(probing, "slots", None)
     if slots is None:
@@ -85,7 +90,7 @@ def probed(slot: Slot) -> Any:
 
 
 @contextlib.contextmanager
-def _answering(make: Callable[[int], Any]) -> Iterator[None]:
+def _answering(make: Callable[[int], Tensor]) -> Iterator[None]:
     """Nodes get what ``make`` says for the slots that they ask for."""
     probing.slots, probing.make = [], make
     try:
@@ -98,7 +103,7 @@ class Gradient(NamedTuple):
     """A gradient on its way to a node."""
 
     value: int
-    fake: Any
+    fake: Tensor
 
 
 class Watching(Region):
@@ -111,25 +116,29 @@ class Watching(Region):
         self.storages: list[Storage] = []
         self.values: list[int] = []  # storage of each value
         self.keys: dict[tuple[int, int], int] = {}  # (number of the node, result) -> value
-        self.funcs: list[Any] = []  # of each node
+        self.funcs: list[tuple[TorchOp, Shapes]] = []  # of each node
         self.slots: list[int] = []  # value of each slot
         self.layouts: list[Layout | None] = []  # of each slot
         self.latest: list[int] = []  # newest value in each storage
-        self._packed: list[Any] = []  # value of each slot, weak
+        self._packed: list[weakref.ref[Value]] = []  # value of each slot
         self._packed_at: list[int] = []  # autograd's next number when a slot was filled
-        self._storage_ids: Any = weakref.WeakKeyDictionary()
+        self._storage_ids: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = (
+            weakref.WeakKeyDictionary()
+        )
         self._last_read: dict[int, int] = {}
         self._restored: dict[int, int] = {}  # mask -> bytes of what it stands for
-        self._ends: list[Any] = []
-        self.made: list[tuple[int, Any, Any]] = []  # number of a storage; it and its tensor, weak
+        self._ends: list[weakref.finalize[[int], Tensor | torch.UntypedStorage]] = []
+        # the number of a storage, the storage, its tensor
+        self.made: list[tuple[int, weakref.ref[torch.UntypedStorage], weakref.ref[Tensor]]] = []
         self._logged: set[int] = set()  # storages that the log holds
         self._dead: list[int] = []  # storages
         self._op = Op()
         self._insists = False
         self._first_node = torch.autograd._get_sequence_nr()
-        self._heads: list[tuple[Any, int, int]] = []  # graph node, its output, value
-        self._waiting: dict[tuple[Any, int], Gradient] = {}  # at nodes, by input
-        self._leaves: Counter[Any] = Counter()  # of autograd's graph: gradients still to come
+        self._heads: list[tuple[GraphNode, int, int]] = []  # graph node, its output, value
+        self._waiting: dict[tuple[GraphNode, int], Gradient] = {}  # at nodes, by input
+        # leaves of autograd's graph: the number of gradients that each has yet to receive
+        self._leaves: Counter[tuple[GraphNode, int]] = Counter()
 
     # the forward
 
@@ -148,7 +157,7 @@ class Watching(Region):
         self.latest.append(-1)
         return len(self.storages) - 1
 
-    def _new_value(self, op: Op, storage: int, t: Any = None) -> int:
+    def _new_value(self, op: Op, storage: int, t: Tensor | None = None) -> int:
         # values are numbered in the order of the ops, so only the last op may get one
         if op is not self.ops[-1]:
             raise _no_plain_tensor(op.kind, t)
@@ -159,14 +168,14 @@ class Watching(Region):
         self._last_read[storage] = len(self.ops) - 1
         return len(self.values) - 1
 
-    def _id_of(self, t: Any) -> int | None:
+    def _id_of(self, t: Tensor) -> int | None:
         try:
             storage: int | None = self._storage_ids.get(t.untyped_storage())
             return storage
         except (NotImplementedError, RuntimeError):
             return None
 
-    def _source(self, t: Any, record: Record | None) -> Value:
+    def _source(self, t: Tensor, record: Record | None) -> Value:
         value = super()._source(t, record)
         storage = self._id_of(t)
         if storage is None:
@@ -181,17 +190,20 @@ class Watching(Region):
         if value.version < 0:  # noise, held as a mask and made again for each reader
             op = self._new_op("mask", ["unknown"], [value.label])
             self._last_read[storage] = sys.maxsize  # its readers have it as workspace
-            value.label = self._new_value(op, self._new_storage(value.tensor.nbytes), value.tensor)
+            mask: Tensor = value.tensor
+            value.label = self._new_value(op, self._new_storage(mask.nbytes), mask)
             self._restored[value.label] = t.nbytes
         return value
 
-    def _work(self, op: Op, info: OpInfo, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    def _work(self, op: Op, info: OpInfo, args: Arguments, kwargs: Keywords, out: Result) -> None:
         packet = getattr(info.func, "overloadpacket", None)
         if packet in flop_registry:
             op.flops = int(flop_registry[packet](*args, **kwargs, out_val=out))
             op.flags |= {"compute"}
         elif "_scaled_dot_product" in op.kind:  # those that the registry lacks
-            (*batch, m, k), n = args[0].shape, args[1].shape[-2]
+            query: Tensor = args[0]
+            key: Tensor = args[1]
+            (*batch, m, k), n = query.shape, key.shape[-2]
             op.flops = 4 * math.prod(batch) * m * n * k
             op.flags |= {"compute"}
         elif not info.foreign and torch.Tag.pointwise in info.func.tags:
@@ -203,7 +215,7 @@ class Watching(Region):
         op.bytes = sum(t.nbytes for t in tensors if t.layout is torch.strided)
 
     def _log(
-        self, info: OpInfo, node: Node, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, info: OpInfo, node: Node, out: Result, args: Arguments, kwargs: Keywords
     ) -> None:
         reads = [v.label for v in node.inputs]
         for t in (t for t in (*args, out) if isinstance(t, Tensor) and t.is_nested):
@@ -227,14 +239,14 @@ class Watching(Region):
             self._work(op, info, args, kwargs, out)
 
     def _decide(
-        self, info: OpInfo, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-    ) -> Any:
+        self, info: OpInfo, node: Node, args: Arguments, kwargs: Keywords, out: Result
+    ) -> str | Collection[int]:
         held = super()._decide(info, node, args, kwargs, out)
         free = not info.foreign or not held_because(info.func, args, kwargs)
         self._insists = held in ("here", "host") and free and not info.view
         return held
 
-    def _register(self, t: Any, node: Node, index: int, held: str) -> None:
+    def _register(self, t: Tensor, node: Node, index: int, held: str) -> None:
         storage = self._id_of(t)
         if storage is None and t.layout is torch.strided:
             storage = self._new_storage(t.untyped_storage().nbytes())
@@ -257,9 +269,7 @@ class Watching(Region):
         if not hasattr(value, "label"):
             value.label = label
 
-    def _mutate(
-        self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _mutate(self, info: OpInfo, func: TorchOp, args: Arguments, kwargs: Keywords) -> Result:
         flat = []
         for a in (*args, *kwargs.values()):
             flat += [t for t in (a if isinstance(a, (list, tuple)) else (a,))]
@@ -292,16 +302,16 @@ class Watching(Region):
         if late:
             self._new_op("release", ["effect"], [self.latest[s] for s in late])
 
-    def pack(self, t: Any) -> Any:
+    def pack(self, t: Tensor) -> Slot:
         """A numbered slot."""
-        value = super().pack(t)
+        value: Value = super().pack(t)
         self.slots.append(value.label)
         self.layouts.append(layout_of(t))
         self._packed.append(weakref.ref(value))
         self._packed_at.append(torch.autograd._get_sequence_nr())
         return Slot(value, len(self.slots) - 1, self.run)
 
-    def outputs(self, tensors: list[Any]) -> None:
+    def outputs(self, tensors: list[Tensor]) -> None:
         """To be called with what the region returns, before it ends."""
         self._results = [self.value_of(t).label for t in tensors]
         self.recent.clear()  # what nobody has read was held until here, and dies now
@@ -342,7 +352,7 @@ class Watching(Region):
             problem, self.values, self.keys, self.funcs, self._slots_of, self.slots, self.made
         )
 
-    def _saved(self, node: Any) -> tuple[list[int], bool]:
+    def _saved(self, node: GraphNode) -> tuple[list[int], bool]:
         """Numbers of the slots that a node of autograd's graph reads, and whether that is all that
         it saved: not where hooks inside the region hold something."""
         if node.name() == "CheckpointFunctionBackward":  # use_reentrant=True
@@ -367,9 +377,9 @@ class Watching(Region):
         finally:
             probing.slots = None
 
-    def _order(self) -> list[Any]:
+    def _order(self) -> list[GraphNode]:
         """Nodes of the region, as autograd's engine will run them."""
-        waiting: dict[Any, int] = {}
+        waiting: dict[GraphNode, int] = {}
         stack = [node for node, _, _ in self._heads]
         seen = set(stack)
         while stack:
@@ -396,14 +406,14 @@ class Watching(Region):
                         )
         return order
 
-    def _inside(self, node: Any) -> bool:
+    def _inside(self, node: GraphNode) -> bool:
         if node.name() == _LEAF:
             return False
         return bool(node._sequence_nr() >= self._first_node)
 
     def _backward(self) -> list[int]:
         self._rehearsal = Rehearsal()
-        self._fakes: dict[int, Any] = {}  # of slots
+        self._fakes: dict[int, Tensor] = {}  # of slots
         for node, at, _ in self._heads:
             if self._inside(node):
                 op = self._new_op("tangent", ["backward"], ())
@@ -427,7 +437,7 @@ class Watching(Region):
                 self._one_backward(node, slots, ours, reach)
         return [gradient.value for gradient in self._waiting.values()]  # what leaves the region
 
-    def _fake_of(self, slot: int) -> Any:
+    def _fake_of(self, slot: int) -> Tensor:
         """What stands for a slot's value."""
         fake = self._fakes.get(slot)
         if fake is None:
@@ -436,7 +446,7 @@ class Watching(Region):
         return fake
 
     def _one_backward(
-        self, node: Any, slots: list[int], ours: bool, reach: list[Gradient | None]
+        self, node: GraphNode, slots: list[int], ours: bool, reach: list[Gradient | None]
     ) -> None:
         """The ops of one node of autograd's graph, and where its results go."""
         given = [gradient for gradient in reach if gradient is not None]
@@ -480,10 +490,12 @@ class Watching(Region):
         for place, _ in results:
             self._take(place)
 
-    def _assume(self, node: Any, given: list[Gradient], takes: Sequence[Layout | None]) -> Made:
+    def _assume(
+        self, node: GraphNode, given: list[Gradient], takes: Sequence[Layout | None]
+    ) -> Made:
         """What a node is taken to do that cannot be rehearsed: each result is fresh, unless it is
         known to be the gradient that reached the node."""
-        outputs: list[Any] = []
+        outputs: list[Tensor | None] = []
         size = 0
         for layout in takes:
             if layout is None:
@@ -497,7 +509,7 @@ class Watching(Region):
             outputs.append(fake)
         return Made(outputs, size)
 
-    def _arrive(self, place: tuple[Any, int], new: Gradient) -> None:
+    def _arrive(self, place: tuple[GraphNode, int], new: Gradient) -> None:
         """A gradient reaches a node. A second one is added to the first, in memory of its own:
         autograd writes into the first's only where nobody else has that and no dispatch mode is
         active, as a tracker's is."""
@@ -508,7 +520,7 @@ class Watching(Region):
         made = self._rehearsal.sum_of(old.fake, new.fake)
         self._waiting[place] = self._copy("accumulate", made, [old.value, new.value])
 
-    def _take(self, place: tuple[Any, int]) -> None:
+    def _take(self, place: tuple[GraphNode, int]) -> None:
         """A leaf has all of its gradient: it takes the tensor as it is, if nobody else has that and
         it lies as the leaf does; otherwise a copy."""
         if place not in self._leaves:
@@ -535,7 +547,7 @@ class Watching(Region):
         return Gradient(self._new_value(op, self._new_storage(nbytes(fake))), fake)
 
 
-def _others(raw: Any, node: Any) -> bool:
+def _others(raw: SavedTensor | tuple[SavedTensor, ...] | None, node: GraphNode) -> bool:
     """Is it hooks inside the region that hold what a node saved? They are not ours to call.
 
     Raises:
@@ -551,7 +563,7 @@ def _others(raw: Any, node: Any) -> bool:
     return False
 
 
-def _no_plain_tensor(op: str, t: Any) -> NotImplementedError:
+def _no_plain_tensor(op: str, t: Tensor | None) -> NotImplementedError:
     kind = "a tensor" if t is None else f"a {type(t).__name__} of layout {t.layout}"
     return NotImplementedError(
         f"budget: {op} reads or makes {kind}, whose memory a plan cannot count. Leave the budget "
@@ -559,7 +571,7 @@ def _no_plain_tensor(op: str, t: Any) -> NotImplementedError:
     )
 
 
-def _torchs_checkpoint(node: Any) -> NotImplementedError:
+def _torchs_checkpoint(node: GraphNode) -> NotImplementedError:
     return NotImplementedError(
         f"budget: torch.utils.checkpoint inside the region ({node.name()}) runs its part again as "
         "a whole, whatever a plan says. Take it out: under a budget values run again without it; "
@@ -567,7 +579,7 @@ def _torchs_checkpoint(node: Any) -> NotImplementedError:
     )
 
 
-def shapes_of(out: Any) -> Any:
+def shapes_of(out: Result) -> Shapes:
     """Shapes and dtypes of an op's results: what must repeat for a plan to hold."""
     if isinstance(out, Tensor):
         return tuple(out.shape), out.dtype
@@ -576,7 +588,7 @@ def shapes_of(out: Any) -> Any:
     return None
 
 
-def _taken_by(node: Any, at: int) -> Layout:
+def _taken_by(node: GraphNode, at: int) -> Layout:
     """The gradient that a node takes."""
     try:
         taken = node._input_metadata[at]

@@ -1,0 +1,65 @@
+"""Type aliases for what dispatched ops take and return, and for how a region is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.autograd.graph import Node as GraphNode
+
+__all__ = [
+    "Argument",
+    "Arguments",
+    "Budget",
+    "Document",
+    "GraphNode",
+    "Json",
+    "Keywords",
+    "Op",
+    "Packet",
+    "Place",
+    "Plain",
+    "Result",
+    "Shapes",
+]
+
+Op: TypeAlias = OpOverload | HigherOrderOperator
+"""What a dispatch mode is called with."""
+Packet: TypeAlias = OpOverloadPacket
+
+Plain: TypeAlias = (
+    int
+    | float
+    | complex
+    | str
+    | torch.dtype
+    | torch.device
+    | torch.layout
+    | torch.memory_format
+    | torch.Generator
+    | torch.UntypedStorage
+    | torch.ScriptObject
+    | None
+)
+"""An argument that is not a tensor."""
+Argument: TypeAlias = (
+    "Plain | Tensor | Sequence[Argument] | Mapping[str, Argument] | Callable[..., Result]"
+)
+"""An argument of an op; only higher-order operators take mappings and functions."""
+Arguments: TypeAlias = tuple[Argument, ...]
+Keywords: TypeAlias = dict[str, Argument]
+Result: TypeAlias = "Tensor | int | float | complex | Sequence[Result] | None"
+"""What an op returns."""
+
+Place: TypeAlias = tuple[int, torch.Size, tuple[int, ...], torch.dtype, bool, bool]
+"""Where a tensor is in its storage: offset, shape, strides, dtype, conjugate and negative bits."""
+Shapes: TypeAlias = "tuple[torch.Size, torch.dtype] | tuple[Shapes, ...] | None"
+"""The shapes and dtypes of an op's results."""
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+Document: TypeAlias = Mapping[str, Json]
+"""A plan as JSON."""
+Budget: TypeAlias = int | float | str | None
