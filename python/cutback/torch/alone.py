@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +18,10 @@ from ..scalars import number
 from .beside import Beside
 from .one_pass import Counting
 from .states import number_of
+from .types import Group, ParamState, Setting
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
 
 _TYPES = {"codes": torch.uint8, "scales": torch.float32}
 _READ = (torch.uint8, torch.float32, torch.float64)
@@ -37,9 +42,7 @@ class Alone(Counting):
                 if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
                     state[key] = torch.tensor(number_of(x), dtype=torch.float32)
 
-    def _check_needed(
-        self, place: str, p: Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def _check_needed(self, place: str, p: Tensor, state: ParamState, group: Group) -> None:
         super()._check_needed(place, p, state, group)
         for key in self._needed(group, p) if state else ():
             if state[key] is None:
@@ -69,7 +72,7 @@ class OfArrays(Alone):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor | None = None,
         *,
         half: Half | None = None,
@@ -90,7 +93,7 @@ class OfArrays(Alone):
         super().__setstate__(state)
         self._convert_codes()
 
-    def _rate(self, lr: Any) -> float:
+    def _rate(self, lr: Setting) -> float:
         if isinstance(lr, Tensor) and lr.numel() == 1:
             lr = lr.item()
         return number(type(self).__name__, "lr", lr)
@@ -111,17 +114,19 @@ class OfArrays(Alone):
             if known == name
         )
 
-    def _checker(self, group: dict[str, Any]) -> Optimizer:
-        shared = tuple([group[key] for key in self._kind._for_all])
+    def _checker(self, group: Group) -> Optimizer:
+        options: Mapping[str, Any] = group
+        shared = tuple([options[key] for key in self._kind._for_all])
         if shared not in self._made:
             self._made[shared] = self._kind(**dict(zip(self._kind._for_all, shared, strict=True)))
         return self._made[shared]
 
-    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
-        options = {key: group[key] for key in self._kind._options}
+    def _row(self, group: Group) -> tuple[float, ...]:
+        given: Mapping[str, Any] = group
+        options = {key: given[key] for key in self._kind._options}
         return self._checker(group)._row({**options, "lr": self._rate(group["lr"])})
 
-    def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
+    def _needed(self, group: Group, p: Tensor) -> tuple[str, ...]:
         used = _native.optimizer_states(self._native_name(), self._row(group))
         most, param = self._checker(group)._most_side, (tuple(p.shape), np.dtype(np.float32))
         forms = self._forms()
@@ -162,7 +167,7 @@ class OfArrays(Alone):
                                  for key, array in converted(arrays).items())  # fmt: skip
             group[_CODES] = VERSION
 
-    def _check_scales(self, place: str, state: dict[str, Any]) -> None:
+    def _check_scales(self, place: str, state: ParamState) -> None:
         for key, form in self._forms().items():
             x = state.get(key)
             if form == "scales" and isinstance(x, Tensor) and x.is_floating_point():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +13,13 @@ from .. import _native
 from ..optim.extras import Extras
 from .states import lacks_memory
 
+if TYPE_CHECKING:
+    from .types import Array
+
 DECAY = 0.999  # of averages, unless a step is told another
 
 
-def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> np.ndarray[Any, Any] | None:
+def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> Array | None:
     """The memory of a tensor beside a parameter.
 
     Raises:
@@ -42,7 +45,7 @@ def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> np.ndarray[Any, 
             f"{name}: the {what} is negated or conjugated lazily; pass x.resolve_neg()"
         )
     flat = x.detach().as_strided((x.numel(),), (1,))
-    array: np.ndarray[Any, Any]
+    array: Array
     if x.dtype is torch.bfloat16:
         array = flat.view(torch.int16).numpy().view(np.uint16)
     else:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .states import names_of, spanned
+from .types import Group, ParamState, Setting
 
 _MOST = 1e30  # a number of a group in the core (CB_HYPER_MOST)
 _SIGNED = ("beta2_decay", "dampening", "initial_accumulator_value")  # may be below 0
 
 
-def _sharing_memory(groups: Sequence[dict[str, Any]]) -> tuple[str, str] | None:
+def _sharing_memory(groups: Sequence[Group]) -> tuple[str, str] | None:
     """The names of two different parameters that are stepped and whose memory overlaps; None: there
     are no two, or a parameter is listed twice."""
     params = [p for group in groups for p in group["params"]]
@@ -34,7 +34,7 @@ def _sharing_memory(groups: Sequence[dict[str, Any]]) -> tuple[str, str] | None:
     return None
 
 
-def _numbers_of(value: Any) -> list[float]:
+def _numbers_of(value: Setting | Sequence[Setting | None] | str | None) -> list[float]:
     """The numbers of an option; none if it is something else."""
     numbers: list[float] = []
     for x in value if isinstance(value, tuple | list) else (value,):
@@ -52,7 +52,7 @@ def _out_of_range(key: str, x: float) -> bool:
 
 
 def _first_out_of_range(
-    groups: Sequence[dict[str, Any]], options: Mapping[str, Any]
+    groups: Sequence[Group], options: Collection[str]
 ) -> tuple[int, str, float] | None:
     """The first number that the core refuses: its group, option and value."""
     for g, group in enumerate(groups):
@@ -63,7 +63,7 @@ def _first_out_of_range(
     return None
 
 
-def accepted_by_torch(groups: Sequence[dict[str, Any]], options: Mapping[str, Any]) -> str | None:
+def accepted_by_torch(groups: Sequence[Group], options: Collection[str]) -> str | None:
     """What the core refuses and PyTorch steps all the same: a number that a scheduler or the user
     has moved out of range in a group, or different parameters whose memory overlaps. None: neither.
     PyTorch checks numbers when an optimizer is made and never again. ``options`` has the names of
@@ -77,10 +77,10 @@ def accepted_by_torch(groups: Sequence[dict[str, Any]], options: Mapping[str, An
 
 
 def whole_or_not(
-    step: Callable[[], Any],
-    groups: Sequence[dict[str, Any]],
-    states: dict[Tensor, dict[str, Any]],
-    options: Mapping[str, Any],
+    step: Callable[[], None],
+    groups: Sequence[Group],
+    states: dict[Tensor, ParamState],
+    options: Collection[str],
 ) -> None:
     """Takes a step of PyTorch's. Where a number is out of range, PyTorch may find out in the middle
     that it cannot compute with it; parameters and states are restored after an error."""

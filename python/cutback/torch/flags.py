@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
 
-
-def check_flags(**given: Any) -> None:
+def check_flags(**given: bool) -> None:
     """Raises: TypeError: one is neither True nor False; the text names it."""
     for name, value in given.items():
         if not isinstance(value, bool):
             raise TypeError(f"{name}={value!r:.60} is neither True nor False")
 
 
-def check_flags_or_none(**given: Any) -> None:
+def check_flags_or_none(**given: bool | None) -> None:
     """The same, where None is an answer as well."""
     check_flags(**{name: value for name, value in given.items() if value is not None})

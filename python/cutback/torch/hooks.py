@@ -7,7 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch._dynamo.guards import GuardBuilder
+    from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
+    from torch.autograd import ProfilerConfig, ProfilerEvent
 
 TESTED = "2.13"
 
@@ -94,10 +99,10 @@ def check() -> None:
 class Profiler(NamedTuple):
     """PyTorch's memory profiler from before Kineto."""
 
-    enable: Callable[[Any], None]  # in this thread, with the config
-    disable: Callable[[], list[list[Any]]]  # the events of each thread, in order
-    mark: Callable[[str], AbstractContextManager[Any]]  # an event of this name
-    config: Any
+    enable: Callable[[ProfilerConfig], None]  # in this thread, with the config
+    disable: Callable[[], list[list[ProfilerEvent]]]  # the events of each thread, in order
+    mark: Callable[[str], AbstractContextManager[None]]  # an event of this name
+    config: ProfilerConfig
 
 
 def memory_profiler() -> Profiler | None:
@@ -124,7 +129,7 @@ def is_profiled() -> bool:
     return bool(here or getattr(profiler, "_is_profiler_enabled", False))
 
 
-def output_metadata() -> Any:
+def output_metadata() -> ViewAndMutationMeta | None:
     """What AOTAutograd knows of the outputs of the graph that is being partitioned, which at this
     time only its own functions have; None: this PyTorch keeps it elsewhere. To be called by a
     partitioner."""
@@ -145,7 +150,7 @@ def add_guard(holds: Callable[[], bool]) -> None:
     from torch._dynamo.source import GlobalStateSource
     from torch._guards import Guard, TracingContext
 
-    def create(builder: Any, guard: Any) -> None:
+    def create(builder: GuardBuilder, guard: Guard) -> None:
         root = builder.guard_manager.root
         text = ["the plan in force"]
         try:

@@ -8,7 +8,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -16,6 +16,14 @@ from torch.utils._pytree import tree_iter
 
 from .. import budgets
 from . import transfers
+
+if TYPE_CHECKING:
+    from torch import UntypedStorage
+    from torch._ops import OpOverload
+    from torch.fx.node import Argument
+    from torch.utils.hooks import RemovableHandle
+
+    from .types import GraphValue, Raised
 
 MODULES = "__cutback_modules__"
 """Global of planned code: line number -> path of the module that the line belongs to."""
@@ -52,7 +60,7 @@ def watch_inductor() -> None:
 
 def _seen(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     @functools.wraps(allocate)
-    def call(*args: Any) -> torch.Tensor:
+    def call(*args: Argument) -> torch.Tensor:
         made = allocate(*args)
         if torch._C._len_torch_dispatch_stack():
             for mode in _get_current_dispatch_mode_stack():
@@ -63,7 +71,7 @@ def _seen(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return call
 
 
-def _storages(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _storages(tensor: torch.Tensor) -> tuple[UntypedStorage, ...]:
     """What a tensor lies in: one storage, or those of its parts. None where it has none that can be
     seen (layouts of other libraries)."""
     try:
@@ -123,16 +131,16 @@ class MemoryTracker(TorchDispatchMode):
         self._model = model
         self._optimizer = optimizer
         self._standing = 0  # bytes from before that count in the total
-        self._finalizers: list[Any] = []
+        self._finalizers: list[weakref.finalize[[int], UntypedStorage]] = []
         self._names: dict[int, str] = {}
         if model is not None:
             self._names = {id(m): name for name, m in model.named_modules()}
         self._lives: list[_Life] = []
         self._known: dict[int, int] = {}  # id of a storage object that is alive -> number
         self._category: dict[int, str] = {}
-        self._before: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._before: weakref.WeakSet[UntypedStorage] = weakref.WeakSet()
         self._op = ""
-        self._hooks: list[Any] = []
+        self._hooks: list[RemovableHandle] = []
         self._ended = False
 
     @classmethod
@@ -162,7 +170,7 @@ class MemoryTracker(TorchDispatchMode):
 
     def _stand(self) -> None:
         """Finds what was there before."""
-        standing: list[Any] = []
+        standing: list[Argument] = []
         if self._model is not None:
             standing += [*self._model.parameters(), *self._model.buffers()]
         if self._optimizer is not None:
@@ -179,7 +187,7 @@ class MemoryTracker(TorchDispatchMode):
     def _fall(self, size: int) -> None:
         self._standing -= size
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: Raised) -> None:
         super().__exit__(*error)
         for hook in self._hooks:
             hook.remove()
@@ -190,8 +198,12 @@ class MemoryTracker(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Argument, ...] = (),
+        kwargs: dict[str, Argument] | None = None,
+    ) -> Argument:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         given: set[int] | None = None
@@ -210,7 +222,7 @@ class MemoryTracker(TorchDispatchMode):
                 self._appear(storage, str(func))
         return result
 
-    def _is_known(self, storage: Any, op: str) -> bool:
+    def _is_known(self, storage: UntypedStorage, op: str) -> bool:
         """Has it been seen? It may have another size by now."""
         number = self._known.get(id(storage))
         if number is None:
@@ -232,7 +244,7 @@ class MemoryTracker(TorchDispatchMode):
         self.peak_total_bytes = max(self.peak_total_bytes, self.live_bytes + self._standing)
         self.events.append(Event(more, self.live_bytes, op, number))
 
-    def _appear(self, storage: Any, op: str) -> None:
+    def _appear(self, storage: UntypedStorage, op: str) -> None:
         number, size, key = len(self._lives), storage.nbytes(), id(storage)
         if transfers.making_host_memory():
             self._before.add(storage)
@@ -274,7 +286,7 @@ class MemoryTracker(TorchDispatchMode):
 
     # ---- categories -------------------------------------------------------------------------
 
-    def _mark(self, tensor: Any, category: str) -> None:
+    def _mark(self, tensor: torch.Tensor | None, category: str) -> None:
         for storage in _storages(tensor) if isinstance(tensor, torch.Tensor) else ():
             number = self._known.get(id(storage))
             if number is not None:
@@ -283,7 +295,12 @@ class MemoryTracker(TorchDispatchMode):
     def _see_gradient(self, parameter: torch.Tensor) -> None:
         self._mark(parameter.grad, "gradient")
 
-    def _see_states(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _see_states(
+        self,
+        optimizer: torch.optim.Optimizer,
+        args: tuple[Argument, ...],
+        kwargs: dict[str, Argument],
+    ) -> None:
         for state in optimizer.state.values():
             for value in state.values():
                 self._mark(value, "optimizer")
@@ -359,7 +376,7 @@ class StepTracker(MemoryTracker):
     between them, too, up to :meth:`end`. For compiled code, whose arguments and results are told
     it, or that runs inside it."""
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: Raised) -> None:
         super().__exit__(*error)
         self._ended = False
 
@@ -367,7 +384,7 @@ class StepTracker(MemoryTracker):
         """Frees are no longer followed."""
         self._ended = True
 
-    def given(self, args: Sequence[Any], count: bool) -> None:
+    def given(self, args: Sequence[GraphValue], count: bool) -> None:
         """Arguments: the caller's, or tangents, which count."""
         for t in args:
             for storage in _storages(t) if isinstance(t, torch.Tensor) else ():
@@ -378,14 +395,14 @@ class StepTracker(MemoryTracker):
                 else:
                     self._before.add(storage)
 
-    def made(self, result: Any, op: str) -> None:
+    def made(self, result: Argument, op: str) -> None:
         """What an op returned that ran outside of it."""
         for t in tree_iter(result):
             for storage in _storages(t) if isinstance(t, torch.Tensor) else ():
                 if not self._is_known(storage, op):
                     self._appear(storage, op)
 
-    def has_made(self, values: Iterable[Any]) -> bool:
+    def has_made(self, values: Iterable[Argument]) -> bool:
         """Does all of their memory come from ops, none from arguments?"""
         for t in tree_iter(values):
             for storage in _storages(t) if isinstance(t, torch.Tensor) else ():

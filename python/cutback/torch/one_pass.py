@@ -4,10 +4,10 @@ tensors, and when PyTorch's own code takes it."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from . import states as loading
 from .beside import DECAY, Beside, Numbers
 from .fallback import accepted_by_torch, whole_or_not
 from .states import by_name, check_numbers, lacks_memory, laid_out_like, names_of, rows_of
+from .types import Group, ParamState, Setting, StateDict
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
@@ -31,10 +32,9 @@ _WAYS = {"foreach", "fused", "capturable", "differentiable"}  # not in all group
 _SCALER = ("grad_scale", "found_inf")  # attributes by which a scaler speaks with an optimizer
 _NO_MEMORY = "has less memory than it has elements"  # CB_PY_NO_MEMORY of table.h
 _FOUND = ("outcome", "why_torch")  # public attributes that a step sets
+R = TypeVar("R")
 Unfit = tuple[int, int, str]  # row, column, why
-_Kept = tuple[
-    dict[str, Any], dict[str, Any]
-]  # a state, and what a step that was taken puts into it
+_Kept = tuple[ParamState, ParamState]  # a state, and what a step that was taken puts into it
 
 
 class NotOursError(Exception):
@@ -47,13 +47,13 @@ class Known(NamedTuple):
     native: str | _native.Expression
     lists: list[list[Tensor]]  # one a group
     params: tuple[Tensor, ...]
-    values: list[Any]  # of the optimizer's state
-    states: tuple[dict[str, Any], ...]  # beside the parameters; empty where there is none yet
+    values: list[ParamState]  # of the optimizer's state
+    states: tuple[ParamState, ...]  # beside the parameters; empty where there is none yet
     group_of: list[int]
     table: _native.OptimizerTable
 
 
-def _keeping_grad_mode(function: Callable[[], Any]) -> Any:
+def _keeping_grad_mode(function: Callable[[], R]) -> R:
     """Calls it; gradients are recorded after it as they were before, also where it changes that and
     Ctrl-C comes between any two bytecodes: one that interrupts the first restoring meets the
     second."""
@@ -107,11 +107,11 @@ class OnePass(torch.optim.Optimizer):
         """
         raise NotImplementedError
 
-    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+    def _row(self, group: Group) -> tuple[float, ...]:
         """The group's numbers as the core takes them."""
         raise NotImplementedError
 
-    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+    def _begin(self, p: Tensor, state: ParamState, group: Group) -> ParamState:
         """A state that is not there yet: what to step with."""
         raise NotImplementedError
 
@@ -145,7 +145,7 @@ class OnePass(torch.optim.Optimizer):
     def _zeros(self, p: Tensor, key: str) -> Tensor:
         return self._empty(p, key).zero_()
 
-    def _check_state(self, place: str, p: Tensor, state: dict[str, Any]) -> None:
+    def _check_state(self, place: str, p: Tensor, state: ParamState) -> None:
         """Whether what is there is of such an optimizer and parameter.
 
         Raises:
@@ -180,9 +180,7 @@ class OnePass(torch.optim.Optimizer):
             for i, p in enumerate(group["params"]):
                 self._check_one(g, i, p, self.state.get(p) or {}, group)
 
-    def _check_one(
-        self, g: int, i: int, p: Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def _check_one(self, g: int, i: int, p: Tensor, state: ParamState, group: Group) -> None:
         name, keys = type(self).__name__, {"step", *self._all_keys(), *self._kept}
         place = f"parameter {i} of group {g}"
         if state and keys.isdisjoint(state):
@@ -193,9 +191,7 @@ class OnePass(torch.optim.Optimizer):
         self._check_needed(place, p, state, group)
         self._check_state(place, p, state)
 
-    def _check_needed(
-        self, place: str, p: Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def _check_needed(self, place: str, p: Tensor, state: ParamState, group: Group) -> None:
         """Whether all is there that a state which has begun has.
 
         Raises:
@@ -254,9 +250,9 @@ class OnePass(torch.optim.Optimizer):
         return ValueError(f"{type(self).__name__}: the state to load has no {error}")
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        seen: list[dict[str, Any]] = []
+        seen: list[StateDict] = []
 
-        def look(_: Any, given: dict[str, Any]) -> dict[str, Any]:
+        def look(_: torch.optim.Optimizer, given: StateDict) -> StateDict:
             name = type(self).__name__
             given = by_name(name, given, self.param_groups)
             check_numbers(name, given, ("step", *self._kept))
@@ -285,7 +281,7 @@ class OnePass(torch.optim.Optimizer):
 
     def step(
         self,
-        closure: Callable[[], Any] | None = None,
+        closure: Callable[[], R] | None = None,
         *,
         grad_scale: float | Tensor | None = None,
         max_norm: float | None = None,
@@ -293,7 +289,7 @@ class OnePass(torch.optim.Optimizer):
         average_decay: float = DECAY,
         copies: Iterable[Tensor | None] | None = None,
         zero_grads: bool = False,
-    ) -> Any:
+    ) -> R | None:
         """One step, as ``torch.optim.Optimizer.step``. It is whole or, after an error, not begun.
 
         Args:
@@ -328,7 +324,7 @@ class OnePass(torch.optim.Optimizer):
         self._busy.hold(self._step_by_somebody, beside, scale)
         return loss
 
-    def _step_by_somebody(self, beside: Beside, scale: Any) -> None:
+    def _step_by_somebody(self, beside: Beside, scale: Setting | None) -> None:
         """The step, here or by PyTorch's own code. ``scale`` is what a scaler has set."""
         try:
             self._step_here(beside, 1.0 if scale is None else float(scale))
@@ -347,7 +343,7 @@ class OnePass(torch.optim.Optimizer):
                 raise
             self._give_to_torch(why, scale)
 
-    def _give_to_torch(self, reason: str, scale: Any) -> None:
+    def _give_to_torch(self, reason: str, scale: Setting | None) -> None:
         self._check_states()
         if scale is not None:
             torch._foreach_div_(self._gradients(), float(scale))
@@ -399,7 +395,7 @@ class OnePass(torch.optim.Optimizer):
         known = self._look()
         self._tell(known, beside, scale)
         numbers = rows_of(type(self).__name__, self.param_groups, self.defaults, self._row)
-        begun: dict[int, dict[str, Any]] = {}
+        begun: dict[int, ParamState] = {}
         grads: dict[int, Tensor] = {}
         states, kept = known.states, list[_Kept]()
         try:
@@ -470,9 +466,9 @@ class OnePass(torch.optim.Optimizer):
         self,
         known: Known,
         unfit: Sequence[Unfit],
-        begun: dict[int, dict[str, Any]],
+        begun: dict[int, ParamState],
         grads: dict[int, Tensor],
-    ) -> tuple[dict[str, Any], ...]:
+    ) -> tuple[ParamState, ...]:
         """Begins states that are missing, and lays out like the parameter what lies otherwise:
         gradients for this step, states for good. The states to step with.
 
@@ -504,7 +500,7 @@ class OnePass(torch.optim.Optimizer):
                 states[row][key] = new
         return tuple(states)
 
-    def _lasting(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _lasting(self, state: ParamState) -> ParamState:
         """What becomes part of the optimizer's state of one that was begun."""
         return state
 
@@ -560,24 +556,23 @@ class Counting(OnePass):
 
     _numbers: ClassVar[tuple[str, ...]]  # options in the core's order
 
-    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+    def _row(self, group: Group) -> tuple[float, ...]:
+        options: Mapping[str, Any] = group
         row: list[float] = []
         for name in self._numbers:
-            value = group[name]
+            value = options[name]
             row += map(float, value) if isinstance(value, tuple | list) else [float(value)]
         return tuple(row)
 
-    def _first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
+    def _first_numbers(self, group: Group) -> tuple[float, ...]:
         """What the numbers that are kept begin with."""
         return ()
 
-    def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
+    def _needed(self, group: Group, p: Tensor) -> tuple[str, ...]:
         """The states that this parameter of the group has, in PyTorch's order."""
         return self._keys
 
-    def _check_needed(
-        self, place: str, p: Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def _check_needed(self, place: str, p: Tensor, state: ParamState, group: Group) -> None:
         missing = [key for key in ("step", *self._kept, *self._needed(group, p))
                    if state and key not in state]  # fmt: skip
         if missing:
@@ -586,7 +581,7 @@ class Counting(OnePass):
                 f"{', '.join(map(str, state))}"
             )
 
-    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+    def _begin(self, p: Tensor, state: ParamState, group: Group) -> ParamState:
         """As PyTorch does."""
         if self.half is not None and {"step", *self._kept, *self._needed(group, p)} <= set(state):
             return {**state, **self._rest(p)}

@@ -10,8 +10,8 @@ and double precision, real and complex, on the CPU), and what PyTorch's own code
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -23,6 +23,10 @@ from ..optim.matrices import match_rms
 from ..optim.recorded import Recorded, copied, made_of, reduced
 from .alone import Alone, OfArrays
 from .one_pass import Counting, Known, NotOursError, OnePass
+from .types import Group, ParamState
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
 
 __all__ = ["ADOPT", "ASGD", "SGD", "SOAP", "AdEMAMix", "Adadelta", "Adafactor", "Adagrad", "Adam",
            "AdamW", "AdamW8bit", "Adamax", "Lion", "Muon", "NAdam", "NorMuon", "RAdam",
@@ -42,7 +46,7 @@ class Adam(Counting, torch.optim.Adam):
             raise NotOursError("groups differ in decoupled_weight_decay")
         return "adamw" if kinds.pop() else "adam"
 
-    def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
+    def _needed(self, group: Group, p: Tensor) -> tuple[str, ...]:
         return self._keys if group["amsgrad"] else self._keys[:2]
 
 
@@ -75,7 +79,7 @@ class NAdam(Counting, torch.optim.NAdam):
     def _native_name(self) -> str:
         return "nadam"
 
-    def _first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
+    def _first_numbers(self, group: Group) -> tuple[float, ...]:
         return (1.0,)
 
 
@@ -90,7 +94,7 @@ class ASGD(Counting, torch.optim.ASGD):
     def _native_name(self) -> str:
         return "asgd"
 
-    def _first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
+    def _first_numbers(self, group: Group) -> tuple[float, ...]:
         return float(group["lr"]), 1.0
 
 
@@ -125,12 +129,12 @@ class Adagrad(Counting, torch.optim.Adagrad):
     def _native_name(self) -> str:
         return "adagrad"
 
-    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+    def _row(self, group: Group) -> tuple[float, ...]:
         """PyTorch puts what the sum begins with into it when it makes the optimizer."""
         lr, lr_decay, decay = (float(group[key]) for key in ("lr", "lr_decay", "weight_decay"))
         return lr, lr_decay, decay, 0.0, float(group["eps"]), float(group["maximize"])
 
-    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+    def _begin(self, p: Tensor, state: ParamState, group: Group) -> ParamState:
         if "sum" not in state or "step" not in state:
             raise NotOursError("a state has no sum")
         return {**state, **self._rest(p)}
@@ -164,7 +168,7 @@ class RMSprop(Counting, torch.optim.RMSprop):
             raise NotOursError("groups differ in centered")
         return "rmsprop_centered" if kinds.pop() else "rmsprop"
 
-    def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
+    def _needed(self, group: Group, p: Tensor) -> tuple[str, ...]:
         buffer = ("momentum_buffer",) if group["momentum"] > 0 else ()
         return "square_avg", *buffer, *(("grad_avg",) if group["centered"] else ())
 
@@ -178,11 +182,12 @@ class SGD(OnePass, torch.optim.SGD):
     def _native_name(self) -> str:
         return "sgd"
 
-    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+    def _row(self, group: Group) -> tuple[float, ...]:
+        options: Mapping[str, Any] = group
         keys = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
-        return tuple([float(group[key]) for key in keys])
+        return tuple([float(options[key]) for key in keys])
 
-    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+    def _begin(self, p: Tensor, state: ParamState, group: Group) -> ParamState:
         """A buffer begins with the gradient of its first step, which the count is there to say."""
         begun = dict(state)
         if group["momentum"] != 0 and state.get("momentum_buffer") is None:
@@ -192,7 +197,7 @@ class SGD(OnePass, torch.optim.SGD):
             begun.setdefault("step", torch.ones(()))
         return self._rest(p) | begun
 
-    def _lasting(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _lasting(self, state: ParamState) -> ParamState:
         keys = [*self._all_keys(), *(["step"] if self.half == "stochastic" else [])]
         return {key: state[key] for key in keys if key in state}
 
@@ -207,13 +212,13 @@ class Muon(OnePass, torch.optim.Muon):
     def _native_name(self) -> str:
         return "muon"
 
-    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+    def _row(self, group: Group) -> tuple[float, ...]:
         before = [float(group[key]) for key in ("lr", "weight_decay", "momentum", "nesterov")]
         a, b, c = map(float, group["ns_coefficients"])
         after = match_rms("Muon", group["adjust_lr_fn"])
         return *before, a, b, c, float(group["eps"]), float(group["ns_steps"]), after
 
-    def _begin(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+    def _begin(self, p: Tensor, state: ParamState, group: Group) -> ParamState:
         return {**state, "momentum_buffer": self._zeros(p, "momentum_buffer")}
 
 
@@ -227,11 +232,11 @@ class Adafactor(Counting, torch.optim.Adafactor):
     def _native_name(self) -> str:
         return "adafactor"
 
-    def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+    def _row(self, group: Group) -> tuple[float, ...]:
         flags = {key: bool(group[key]) for key in ("maximize",)}
         return adafactor_row("Adafactor", {**group, "lr": float(group["lr"]), **flags})
 
-    def _needed(self, group: dict[str, Any], p: Tensor) -> tuple[str, ...]:
+    def _needed(self, group: Group, p: Tensor) -> tuple[str, ...]:
         return self._keys[:2] if p.dim() > 1 else self._keys[2:]
 
     def _shape_of(self, p: Tensor, key: str) -> tuple[int, ...]:
@@ -308,11 +313,11 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
     class Made(Alone):
         _keys = kind.state_names
 
-        def __init__(self, /, params: Any, **options: Any) -> None:
+        def __init__(self, /, params: ParamsT, **options: Any) -> None:
             first = kind(**options)  # which checks them
             super().__init__(params, first._given())
 
-        def __reduce_ex__(self, protocol: Any) -> Any:
+        def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
             return reduced(self, int(protocol), foreach, (kind, kind.definition))
 
         def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -330,7 +335,7 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
             made: _native.Expression = kind.expression(tuple(fixed[0]))
             return made
 
-        def _row(self, group: dict[str, Any]) -> tuple[float, ...]:
+        def _row(self, group: Group) -> tuple[float, ...]:
             numbers: tuple[float, ...] = kind.row(group)
             return numbers
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ..budgets import short
 from ..scalars import number
+from .types import Group, StateDict, StateValue
 
 
-def names_of(groups: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def names_of(groups: Sequence[Group]) -> tuple[str, ...]:
     """The names of the parameters of all groups, or where they are."""
     return tuple(
         name
@@ -25,7 +26,7 @@ def names_of(groups: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def check_names(owner: str, groups: list[dict[str, Any]]) -> None:
+def check_names(owner: str, groups: list[Group]) -> None:
     """Removes the last group again if a name is there twice.
 
     Raises:
@@ -41,9 +42,9 @@ def check_names(owner: str, groups: list[dict[str, Any]]) -> None:
 
 def rows_of(
     owner: str,
-    groups: Sequence[dict[str, Any]],
+    groups: Sequence[Group],
     options: Mapping[str, Any],
-    row: Callable[[dict[str, Any]], tuple[float, ...]],
+    row: Callable[[Group], tuple[float, ...]],
 ) -> list[tuple[float, ...]]:
     """The numbers of all groups. ``options`` has the defaults of the optimizer.
 
@@ -61,14 +62,13 @@ def rows_of(
         raise error
 
 
-def _refuse_other_types(
-    owner: str, g: int, group: dict[str, Any], options: Mapping[str, Any]
-) -> None:
+def _refuse_other_types(owner: str, g: int, group: Group, options: Mapping[str, Any]) -> None:
     """Raises TypeError where an option whose default is a number is something else."""
+    values: Mapping[str, Any] = group
     for key, default in options.items():
         if isinstance(default, bool) or not isinstance(default, int | float | Tensor):
             continue
-        x = group[key]
+        x = values[key]
         try:
             if isinstance(x, str | bytes):
                 raise TypeError
@@ -89,7 +89,7 @@ def kind(dtype: torch.dtype) -> torch.dtype:
 
 
 def check_kinds(
-    owner: str, place: str, held: Mapping[str, Any], types: Mapping[str, torch.dtype]
+    owner: str, place: str, held: Mapping[str, StateValue], types: Mapping[str, torch.dtype]
 ) -> None:
     """Checks that states are of the kinds that they were saved as: floating types become each
     other, codes nothing else.
@@ -112,7 +112,7 @@ def spanned(x: Tensor) -> int:
     return int((last + 1) * x.element_size())
 
 
-def lacks_memory(x: Any) -> bool:
+def lacks_memory(x: StateValue) -> bool:
     """Whether a tensor has fewer bytes than its elements take: its storage was shrunk or freed."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.numel() == 0:
         return False
@@ -124,7 +124,7 @@ def lacks_memory(x: Any) -> bool:
     return bool(x.untyped_storage().nbytes() < needed)
 
 
-def number_of(x: Any) -> float | None:
+def number_of(x: StateValue) -> float | None:
     """The finite number that this is, of Python, NumPy or a tensor; None: it is none."""
     if isinstance(x, Tensor):
         plain = x.layout is torch.strided and not x.is_quantized and x.device.type != "meta"
@@ -138,7 +138,7 @@ def number_of(x: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def laid_out_like(p: Tensor, x: Any, dtype: torch.dtype) -> Tensor | None:
+def laid_out_like(p: Tensor, x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A copy of ``x``, which has this type or that of ``p``, whose elements lie as those of ``p``
     do; None: it has others."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.device != p.device:
@@ -149,7 +149,7 @@ def laid_out_like(p: Tensor, x: Any, dtype: torch.dtype) -> Tensor | None:
     return new.copy_(x.detach())
 
 
-def check_numbers(owner: str, given: Mapping[str, Any], keys: Iterable[str]) -> None:
+def check_numbers(owner: str, given: StateDict, keys: Iterable[str]) -> None:
     """Whether these are counts of steps and other numbers wherever a ``state_dict`` has them beside
     a parameter.
 
@@ -174,7 +174,7 @@ def check_numbers(owner: str, given: Mapping[str, Any], keys: Iterable[str]) -> 
                 )
 
 
-def with_tensors(owner: str, given: dict[str, Any]) -> dict[str, Any]:
+def with_tensors(owner: str, given: StateDict) -> StateDict:
     """A ``state_dict`` whose NumPy arrays are tensors, which PyTorch's code expects.
 
     Raises:
@@ -198,7 +198,7 @@ def with_tensors(owner: str, given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "state": states}
 
 
-def by_name(owner: str, given: dict[str, Any], groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def by_name(owner: str, given: StateDict, groups: Sequence[Group]) -> StateDict:
     """A ``state_dict`` whose parameters stand in the order of ``groups``, where the names of both
     are known (``named_parameters()``) and are the same. With other names the order counts, as in
     PyTorch, but a name that both know has to stand in the same place.

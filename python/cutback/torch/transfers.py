@@ -13,7 +13,7 @@ returns. A copy takes the whole storage, so that strides and gaps come back as t
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.fx.node import has_side_effect
@@ -30,12 +30,12 @@ def making_host_memory() -> bool:
 
 
 class _Streams(NamedTuple):
-    out: Any
-    back: Any
+    out: torch.cuda.Stream
+    back: torch.cuda.Stream
 
 
 _streams: dict[torch.device, _Streams] = {}
-_under_way: dict[int, tuple[Any, torch.Tensor]] = {}
+_under_way: dict[int, tuple[torch.cuda.Event, torch.Tensor]] = {}
 """By id of its event: a copy that nothing has waited for, and the memory on the device that it
 reads or writes. After an error nobody else may hold that, and it must not be given to others before
 the copy has ended."""
@@ -64,7 +64,7 @@ def _like(row: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     return row.as_strided(t.size(), t.stride(), t.storage_offset())
 
 
-def _copied(t: torch.Tensor) -> Any:
+def _copied(t: torch.Tensor) -> torch.cuda.Event | None:
     """The event after the copy that filled a tensor; None: it is over, or not known."""
     return getattr(t.untyped_storage(), _EVENT, None)
 

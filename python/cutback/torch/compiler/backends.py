@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -25,6 +25,7 @@ from ..graph.floats import backward_writes_by_floats
 from ..graph.graphs import UnsupportedGraphError, attribute, location
 from ..graph.leaves import aot_backend
 from ..graph.sizes import hint, sizes_as
+from ..types import GraphFunction, GraphInput, GraphValue
 from . import scratch
 from .inductor import Watch
 from .options import Door
@@ -34,6 +35,11 @@ from .returned import watch_views
 from .several import ModelPartitioner
 from .sharing import size_of
 
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
+
+Compiler = Callable[[fx.GraphModule, Sequence[GraphInput]], codegen.Boxed]
+
 CODEGENS = ("eager", "inductor")
 
 _GIVES_MEMORY = "Encountered a set_ on a graph input"  # AOTAutograd's words
@@ -41,8 +47,8 @@ _GIVERS = ("set_", "set_data", "shallow_copy_data_")  # the last by PyTorch 2.14
 _DEPTH = 12  # frames of PyTorch between our functions and those of PyTorch that we look for
 
 
-def _boxed(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed]:
-    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+def _boxed(name: str) -> Compiler:
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[GraphInput]) -> codegen.Boxed:
         return codegen.compile_boxed(gm, name)
 
     return compiler
@@ -59,7 +65,7 @@ def _watched(gm: fx.GraphModule, name: str, graph: scratch.Graph | None) -> code
 
 
 def _forward(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], graph: scratch.Graph | None
+    gm: fx.GraphModule, example_inputs: Sequence[GraphInput], graph: scratch.Graph | None
 ) -> codegen.Boxed:
     for meta in _metadata():
         if (
@@ -69,7 +75,7 @@ def _forward(
     return _watched(gm, "forward", graph)
 
 
-def _metadata() -> Iterator[Any]:
+def _metadata() -> Iterator[ViewAndMutationMeta]:
     """AOTAutograd's metadata of the graph that is being compiled. With tensor subclasses there are
     two: the tracing context has the one of the plain tensors inside them, and the backward reads
     the other, which only AOTAutograd's own functions have."""
@@ -112,10 +118,10 @@ def _tell_of_inner_gradients(partitioner: ModelPartitioner, gm: fx.GraphModule) 
 def _inference(
     partitioner: Partitioner,
     inner_gradients: bool = False,
-) -> Callable[[fx.GraphModule, Sequence[Any]], codegen.Boxed]:
+) -> Compiler:
     run = _boxed("inference")
 
-    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> codegen.Boxed:
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[GraphInput]) -> codegen.Boxed:
         if inner_gradients and isinstance(partitioner, ModelPartitioner):
             _tell_of_inner_gradients(partitioner, gm)
         if partitioner.options.random == "counter":
@@ -129,7 +135,7 @@ def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
     """A backward that refuses ``create_graph=True`` at once: PyTorch would hand out gradients, and
     say only when they are differentiated that they cannot be."""
 
-    def call(args: list[Any]) -> Any:
+    def call(args: list[GraphInput]) -> Sequence[GraphValue]:
         frame = sys._getframe(1)
         for _ in range(_DEPTH):
             if frame.f_code.co_name == "_double_backward":  # AOTAutograd's way to a second backward
@@ -150,7 +156,7 @@ def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
 
 
 def _backward(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], graph: scratch.Graph | None
+    gm: fx.GraphModule, example_inputs: Sequence[GraphInput], graph: scratch.Graph | None
 ) -> codegen.Boxed:
     return _first_derivatives(_watched(gm, "backward", graph))
 
@@ -200,10 +206,12 @@ def _measured(partitioner: Partitioner) -> scratch.Graph | None:
     return partitioner.in_force.kernels.graph()
 
 
-def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+def _run_eager(
+    partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[GraphInput]
+) -> GraphFunction:
     inner = partitioner.options.target.budget is not None and _inner_gradients(gm)
 
-    def compiled(keep: bool) -> Any:
+    def compiled(keep: bool) -> GraphFunction:
         graph = _measured(partitioner)
         backend = aot_backend(
             partitioner,
@@ -214,7 +222,8 @@ def _run_eager(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[An
         )
         # donated buffers would make backward(retain_graph=True) an error
         with functorch_config.patch(donated_buffer=False):
-            return backend(gm, inputs)
+            run: GraphFunction = backend(gm, inputs)
+        return run
 
     try:
         return compiled(False)
@@ -246,26 +255,30 @@ def _given_memory(gm: fx.GraphModule) -> str:
     return ", ".join(dict.fromkeys(found)) or "the graph"
 
 
-def _run_inductor(partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+def _run_inductor(
+    partitioner: Partitioner, gm: fx.GraphModule, inputs: Sequence[GraphInput]
+) -> GraphFunction:
     from torch._inductor.compile_fx import compile_fx
 
     watch = partitioner.at_hand.watch = Watch()
     # what AOTAutograd has on disk comes without a plan; Inductor's own cache of kernels stays on
     with functorch_config.patch(enable_autograd_cache=False):
-        return compile_fx(
+        run: GraphFunction = compile_fx(
             gm, list(inputs), inner_compile=watch.compile,
             config_patches={"custom_partitioner_fn": partitioner},
         )  # fmt: skip
+    return run
 
 
 def _run_tagged(
-    partitioner: Partitioner, codegen: str, gm: fx.GraphModule, inputs: Sequence[Any]
-) -> Any:
+    partitioner: Partitioner, codegen: str, gm: fx.GraphModule, inputs: Sequence[GraphInput]
+) -> GraphFunction:
     """PyTorch splits the graph, by the plan's tags."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     from .tags import Tagger
 
+    run: GraphFunction
     partitioner.check_settings()
     with functorch_config.patch(
         joint_custom_pass=Tagger(partitioner), activation_memory_budget=1.0,
@@ -274,7 +287,8 @@ def _run_tagged(
         if codegen == "inductor":
             from torch._inductor.compile_fx import compile_fx
 
-            return compile_fx(gm, list(inputs))
+            run = compile_fx(gm, list(inputs))
+            return run
         options = {
             "fw_compiler": _boxed("forward"),
             "bw_compiler": _boxed("backward"),
@@ -282,9 +296,10 @@ def _run_tagged(
             "partition_fn": min_cut_rematerialization_partition,
         }
         try:
-            return aot_autograd(**options)(gm, inputs)
+            run = aot_autograd(**options)(gm, inputs)
         except WrittenInBothPassesError:
-            return aot_autograd(**options, keep_inference_input_mutations=True)(gm, inputs)
+            run = aot_autograd(**options, keep_inference_input_mutations=True)(gm, inputs)
+        return run
 
 
 @contextlib.contextmanager
@@ -304,7 +319,7 @@ def _compile_session() -> Iterator[None]:
 
 def make_backend(
     partitioner: Partitioner, codegen: str, guards: bool = False
-) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+) -> Callable[[fx.GraphModule, Sequence[GraphInput]], GraphFunction]:
     """A backend for ``torch.compile``.
 
     Args:
@@ -315,7 +330,7 @@ def make_backend(
     """
     if codegen not in CODEGENS:
         raise ValueError(f"codegen={codegen!r} is not one of {', '.join(CODEGENS)}")
-    run: Callable[..., Any] = _run_eager if codegen == "eager" else _run_inductor
+    run: Callable[..., GraphFunction] = _run_eager if codegen == "eager" else _run_inductor
     why = hooks.why_tags(codegen)
     if why is not None:
         warnings.warn(why, stacklevel=3)
@@ -329,7 +344,7 @@ def make_backend(
         same_kernels=codegen == "eager", inductor=codegen == "inductor", watches_views=True
     )
 
-    def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    def backend(gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> GraphFunction:
         reason = getattr(gm, "compile_subgraph_reason", None)
         is_last = reason is not None and not reason.graph_break
         partitioner.begin(backward_writes_by_floats(gm), is_last)

@@ -6,7 +6,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -21,6 +21,9 @@ from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
 from .totals import account
 from .wishes import Policy
+
+if TYPE_CHECKING:
+    from ..types import GraphFunction, GraphInput, GraphValue
 
 __all__ = ["Compiled", "compile", "cutback", "uncompiled"]
 
@@ -50,7 +53,7 @@ class _Session:
         self.runs = 0  # of graphs
         self.told = False  # of modules that PyTorch leaves to eager mode
 
-    def compile(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    def compile(self, gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> GraphFunction:
         """What a graph is compiled to, with its guard."""
         partitioner = self.partitioner
         frame = partitioner.frame()
@@ -65,7 +68,7 @@ class _Session:
         hooks.add_guard(functools.partial(self._holds, frame, self.round, self.runs))
 
         @functools.wraps(compiled)
-        def call(*args: Any) -> Any:
+        def call(*args: GraphInput) -> Sequence[GraphValue]:
             self.runs += 1
             return compiled(*args)
 
@@ -124,8 +127,8 @@ def _check_plans(plans: Path | None, wishes: dict[str, Any]) -> None:
 
 
 def cutback(
-    gm: fx.GraphModule, inputs: Sequence[Any], *, options: dict[str, Any] | None = None
-) -> Any:
+    gm: fx.GraphModule, inputs: Sequence[GraphInput], *, options: dict[str, Any] | None = None
+) -> GraphFunction:
     """``torch.compile(model, backend="cutback", options={"budget": 0.5})``, and the same for
     ``model.compile``.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch._functorch._aot_autograd.descriptors import (
@@ -33,6 +33,11 @@ from ..graph.layouts import is_like
 from ..graph.sizes import hint
 from .joining import OWN, Common, Flow
 
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
+
+    from ..types import GraphInput, GraphValue
+
 _MANY = 64
 """Runs that are kept in mind before those without a backward are forgotten."""
 
@@ -47,7 +52,7 @@ class _Layout(NamedTuple):
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, t: Any) -> _Layout:
+    def of(cls, t: torch.Tensor) -> _Layout:
         return cls(tuple(map(hint, t.shape)), tuple(map(hint, t.stride())), t.dtype)
 
     def made(self) -> torch.Tensor:
@@ -103,14 +108,16 @@ class Ends(NamedTuple):
         return ends
 
 
-def _is_plain(val: Any) -> bool:
+def _is_plain(val: GraphValue) -> bool:
     return isinstance(val, torch.Tensor) and val.layout is torch.strided
 
 
 class Run:
     """One run of a planned graph, of which nothing is kept alive."""
 
-    def __init__(self, key: str, node: Any, args: Sequence[Any], result: Any) -> None:
+    def __init__(
+        self, key: str, node: Node, args: Sequence[GraphInput], result: Sequence[GraphValue]
+    ) -> None:
         self.key = key
         self.node = weakref.ref(node)
         # by argument: the run and the position of the result that it is; is its history the same?
@@ -144,7 +151,7 @@ class Trail:
         self.runs: list[Run] = []
         self._results: dict[int, tuple[Run, int]] = {}  # id of a tensor that was alive then
 
-    def add(self, run: Run, args: Sequence[Any]) -> None:
+    def add(self, run: Run, args: Sequence[GraphInput]) -> None:
         """A graph has run, with these arguments."""
         for i, t in enumerate(args):
             before, k = self._results.get(id(t), (None, 0))

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..graph.sizes import hint
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import sympy
+
+    from ..types import GraphInput
 
 MOST_GROWTHS = 16
 """How often a model is compiled anew because sizes are larger than those it was planned for."""
@@ -60,7 +65,7 @@ class Sizes:
         self.growths += outgrown
         return outgrown
 
-    def larger(self, frame: int | None, inputs: Sequence[Any]) -> dict[Any, int]:
+    def larger(self, frame: int | None, inputs: Sequence[GraphInput]) -> dict[sympy.Symbol, int]:
         """Symbols of a graph's sizes that were larger before, in this place of the model, and what
         they were: one plan is to hold for all of them. Sizes that keep on growing get some room.
 
@@ -76,7 +81,7 @@ class Sizes:
             [max(pair) for pair in zip(*rows, strict=True)]
             for rows in zip(before, now, strict=True)
         ]
-        planned: dict[Any, int] = {}
+        planned: dict[sympy.Symbol, int] = {}
         found = [
             (n.node.expr, most, own)
             for rows in zip(shapes, before, now, strict=True)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -25,6 +25,16 @@ from ..graph.emitter import RUN_OF
 from ..graph.graphs import ends, is_tangent
 from ..graph.sizes import hint
 from ..memory import StepTracker, watch_inductor
+
+if TYPE_CHECKING:
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.memory import BufferInfo
+    from torch._inductor.output_code import OutputCode
+    from torch._inductor.scheduler import BaseSchedulerNode, Scheduler
+    from torch.fx.node import Argument
+
+    from ..graph.codegen import Boxed
+    from ..types import GraphInput, GraphValue
 
 MOST_PLANS = 3
 """How often a plan is made anew because of Inductor's estimate."""
@@ -74,7 +84,7 @@ class CompilerNote:
 # ---- before: the schedule ----------------------------------------------------------------------
 
 
-def _runs(node: Any) -> dict[str, set[str]]:
+def _runs(node: BaseSchedulerNode) -> dict[str, set[str]]:
     """Ops that a kernel runs, and the nodes that are its runs."""
     found: dict[str, set[str]] = {}
     for part in node.get_nodes():
@@ -85,26 +95,30 @@ def _runs(node: Any) -> dict[str, set[str]]:
     return found
 
 
-def _share_an_op(a: Any, b: Any) -> bool:
+def _share_an_op(a: BaseSchedulerNode, b: BaseSchedulerNode) -> bool:
     """Does one kernel run an op that the other runs too, as another run?"""
     left, right = _runs(a), _runs(b)
     return any(op in right and left[op] != right[op] for op in left)
 
 
-def _choices() -> type[Any]:
+def _choices() -> type[InductorChoices]:
     from torch._inductor.choices import InductorChoices
 
     class RunsApart(InductorChoices):
         """Inductor's choices, except that two runs of one op are not fused."""
 
         @staticmethod
-        def can_fuse_horizontal(scheduler: Any, a: Any, b: Any, score: int) -> bool:
+        def can_fuse_horizontal(
+            scheduler: Scheduler, a: BaseSchedulerNode, b: BaseSchedulerNode, score: int
+        ) -> bool:
             if _share_an_op(a, b):
                 return False
             return bool(InductorChoices.can_fuse_horizontal(scheduler, a, b, score))
 
         @staticmethod
-        def can_fuse_vertical(scheduler: Any, a: Any, b: Any, score: int) -> bool:
+        def can_fuse_vertical(
+            scheduler: Scheduler, a: BaseSchedulerNode, b: BaseSchedulerNode, score: int
+        ) -> bool:
             if _share_an_op(a, b):
                 return False
             return bool(InductorChoices.can_fuse_vertical(scheduler, a, b, score))
@@ -159,7 +173,7 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(gm, graph)
 
 
-def peak_of(timeline: Sequence[Any]) -> int:
+def peak_of(timeline: Sequence[BufferInfo]) -> int:
     """The most bytes that Inductor's buffers take together, from what ``compute_memory_timeline``
     says of each. Those that never end are outputs: ``estimate_peak_memory`` takes them off at the
     start before torch 2.13."""
@@ -183,7 +197,7 @@ def _schedule(gm: fx.GraphModule, is_backward: bool) -> tuple[int, int]:
 
     found: list[tuple[int, int]] = []
 
-    def look(scheduler: Any) -> None:
+    def look(scheduler: Scheduler) -> None:
         outputs = OrderedSet(V.graph.get_output_names())
         _, freeable = prepare_planning_info(
             scheduler.nodes, scheduler.name_to_buf, scheduler.name_to_fused_node,
@@ -206,7 +220,7 @@ def _schedule(gm: fx.GraphModule, is_backward: bool) -> tuple[int, int]:
     return found[0]
 
 
-def _bytes(nodes: Sequence[Any], known: set[int]) -> int:
+def _bytes(nodes: Sequence[Argument], known: set[int]) -> int:
     """Bytes of the nodes' storages that are not known yet; they are then."""
     total = 0
     for node in nodes:
@@ -267,7 +281,9 @@ class Watch:
         self._step: StepTracker | None = None
         self._forward_ended = False
 
-    def compile(self, gm: Any, inputs: Any, **options: Any) -> Any:
+    def compile(
+        self, gm: fx.GraphModule, inputs: Sequence[GraphInput], **options: Any
+    ) -> OutputCode:
         """Inductor's ``inner_compile`` for this graph."""
         from torch._inductor.compile_fx import compile_fx_inner
 
@@ -280,7 +296,9 @@ class Watch:
             compiled.current_callable = lambda args: call(compiled, run, args)
         return compiled
 
-    def _forward(self, compiled: Any, run: Callable[..., Any], args: list[Any]) -> Any:
+    def _forward(
+        self, compiled: OutputCode, run: Boxed, args: list[GraphInput]
+    ) -> Sequence[GraphValue]:
         assert self.note is not None
         if self.note.measured_bytes is not None:
             compiled.current_callable = run
@@ -293,7 +311,9 @@ class Watch:
         self._forward_ended = True
         return result
 
-    def _backward(self, compiled: Any, run: Callable[..., Any], args: list[Any]) -> Any:
+    def _backward(
+        self, compiled: OutputCode, run: Boxed, args: list[GraphInput]
+    ) -> Sequence[GraphValue]:
         step, note = self._step, self.note
         if step is None or note is None or not self._forward_ended:
             compiled.current_callable = run

@@ -6,8 +6,9 @@ import gc
 import hashlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from torch import fx
@@ -38,6 +39,9 @@ from .scratch import Kernels
 from .totals import Total, with_total
 from .wishes import Policy, chooser, may_offload, of_tags
 
+if TYPE_CHECKING:
+    from ..types import GraphInput, Modules
+
 try:
     from torch._inductor.custom_graph_pass import CustomPartitionerFn
 except ImportError:  # a PyTorch without it: hooks.check says what that means
@@ -46,9 +50,6 @@ except ImportError:  # a PyTorch without it: hooks.check says what that means
 _EMITTED = 3
 """Version of the graphs that a partitioner emits for a plan. PyTorch's cache on disk must not mix
 them up."""
-
-Modules = tuple[fx.GraphModule, fx.GraphModule]
-"""A forward and a backward graph."""
 
 
 @dataclass
@@ -191,7 +192,7 @@ class Partitioner(CustomPartitionerFn):
     def __call__(
         self,
         gm: fx.GraphModule,
-        joint_inputs: object,
+        joint_inputs: Sequence[GraphInput],
         *,
         num_fwd_outputs: int,
         static_lifetime_input_indices: list[int] | None = None,

@@ -9,12 +9,15 @@ tensor does: it is compared when the backward begins.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from .together import compiled_node
+
+if TYPE_CHECKING:
+    from ..types import GraphFunction, GraphInput, GraphValue
 
 
 class _Witness(NamedTuple):
@@ -32,7 +35,7 @@ def _witness(position: int, out: torch.Tensor) -> _Witness:
     return _Witness(position, tuple(out.shape), counter, out._version)
 
 
-def _check(witnesses: Sequence[_Witness], gradients: Any) -> None:
+def _check(witnesses: Sequence[_Witness], gradients: Sequence[torch.Tensor | None]) -> None:
     """A hook at the start of a backward.
 
     Raises:
@@ -49,7 +52,7 @@ def _check(witnesses: Sequence[_Witness], gradients: Any) -> None:
             )
 
 
-def watch_views(run: Callable[..., Any], views: Sequence[int]) -> Callable[..., Any]:
+def watch_views(run: GraphFunction, views: Sequence[int]) -> GraphFunction:
     """The same function, whose backward raises RuntimeError if a returned view was overwritten.
 
     Args:
@@ -60,7 +63,7 @@ def watch_views(run: Callable[..., Any], views: Sequence[int]) -> Callable[..., 
         return run
 
     @functools.wraps(run)
-    def call(*args: Any) -> Any:
+    def call(*args: GraphInput) -> Sequence[GraphValue]:
         outputs = run(*args)
         node = compiled_node(outputs)
         if node is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -25,6 +25,12 @@ from .. import hooks
 from ..graph.codegen import Boxed
 from ..memory import StepTracker
 from .together import MOST_CALLS
+
+if TYPE_CHECKING:
+    from torch.autograd import ProfilerEvent
+    from torch.fx.node import Argument
+
+    from ..types import GraphInput, GraphValue, Raised
 
 MARGIN = 0.02
 """How far over a budget scratch may be before anything is said."""
@@ -108,7 +114,7 @@ class _Profile:
         assert _PROFILER is not None
         _PROFILER.enable(_PROFILER.config)
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: Raised) -> None:
         assert _PROFILER is not None
         for events in _PROFILER.disable():
             self.most += _most_bytes(events)
@@ -124,11 +130,11 @@ class _Pause:
     def __enter__(self) -> None:
         self.profile.__exit__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: Raised) -> None:
         self.profile.__enter__()
 
 
-def _most_bytes(events: Sequence[Any]) -> Iterator[int]:
+def _most_bytes(events: Sequence[ProfilerEvent]) -> Iterator[int]:
     """Of one thread, whose events are in order."""
     depth = live = most = 0
     inside = None  # depth of the op
@@ -234,26 +240,26 @@ class _Block:
         """What the graph has of its own: nothing that it makes."""
         self._constants = tensors
 
-    def op(self, name: str) -> AbstractContextManager[Any]:
+    def op(self, name: str) -> AbstractContextManager[None]:
         """See :class:`graph.codegen.Watch`; so below."""
         assert _PROFILER is not None and self._tracker is not None
         self._op = name, self._tracker.live_bytes
         return _PROFILER.mark(_MARK)
 
-    def seen(self, result: Any) -> None:
+    def seen(self, result: Argument) -> None:
         assert self._tracker is not None
         name, before = self._op
         self._tracker.made(result, name)
         self._rows.append((name, self._tracker.live_bytes, self._tracker.live_bytes - before))
 
-    def dropped(self, *values: Any) -> AbstractContextManager[Any]:
+    def dropped(self, *values: Argument) -> AbstractContextManager[None]:
         assert self._tracker is not None
         return nullcontext() if self._tracker.has_made(values) else _Pause(self._profile)
 
     def choose(self, run: Boxed, watched: Boxed) -> Boxed:
         self.watched = watched
 
-        def call(args: list[Any]) -> Any:
+        def call(args: list[GraphInput]) -> Sequence[GraphValue]:
             watched = self.watched
             if watched is None or (self.is_backward and not self.graph.runs) or not _is_free():
                 return run(args)
@@ -270,7 +276,7 @@ class _Block:
 
         return call
 
-    def _measure(self, run: Boxed, watched: Boxed, args: list[Any]) -> Any:
+    def _measure(self, run: Boxed, watched: Boxed, args: list[GraphInput]) -> Sequence[GraphValue]:
         """One run. It may raise: then a later one is measured. Of many forwards the last are not;
         what they saved counts as arguments of their backward."""
         tracker = self._tracker = self.graph.kernels.tracker()

@@ -18,8 +18,8 @@ import contextlib
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch._guards import CompileContext
@@ -37,6 +37,11 @@ from .saved_plans import SavedPlans
 from .sharing import bytes_in
 from .states import BEHIND, DUE, FIRST_GRAPH, Event, State
 from .together import MOST_CALLS, Together
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import sympy
+
+    from ..types import GraphFunction, GraphInput, GraphValue
 
 
 class ModelPartitioner(ModelActions):
@@ -118,7 +123,7 @@ class ModelPartitioner(ModelActions):
             self._own(graph, self.options.target),
         )  # fmt: skip
 
-    def larger(self, inputs: Sequence[object]) -> dict[Any, int]:
+    def larger(self, inputs: Sequence[GraphInput]) -> dict[sympy.Symbol, int]:
         """See :meth:`growing.Sizes.larger`; of the graph that is being compiled."""
         return self.sizes.larger(self.frame(), inputs) if self.bounds_sizes else {}
 
@@ -155,9 +160,9 @@ class ModelPartitioner(ModelActions):
 
     def counted(
         self,
-        run: Callable[..., Any],
+        run: GraphFunction,
         sizes: list[tuple[int, int]],
-    ) -> Callable[..., Any]:
+    ) -> GraphFunction:
         """The function of the graph at hand, whose runs in one call of the model are counted.
 
         Args:
@@ -168,7 +173,7 @@ class ModelPartitioner(ModelActions):
         frame, key = self.frame(), self.at_hand.key
 
         @functools.wraps(run)
-        def call(*args: Any) -> Any:
+        def call(*args: torch.Tensor | int) -> Sequence[GraphValue]:
             counts = together.calls.counts
             for i, planned in sizes:
                 if args[i] > planned:
@@ -197,7 +202,9 @@ class ModelPartitioner(ModelActions):
         if torch.is_grad_enabled():
             self._settle_unmet()
 
-    def _began(self, key: str | None, args: Sequence[Any], result: Any) -> None:
+    def _began(
+        self, key: str | None, args: Sequence[GraphInput], result: Sequence[GraphValue]
+    ) -> None:
         """A graph has run; ``key``: of a training graph."""
         self.ever.ran |= key is not None
         by_key = self.graphs.by_key

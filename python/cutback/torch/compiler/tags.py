@@ -10,8 +10,9 @@ the planned peak is not promised, and each graph has a plan of its own.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -24,6 +25,9 @@ from ..graph.floats import mark_float_ops
 from ..graph.graphs import ends
 from .partition import Partitioner
 from .preparing import prepare
+
+if TYPE_CHECKING:
+    from ..types import GraphInput
 
 aten = torch.ops.aten
 
@@ -73,7 +77,7 @@ class Tagger:
     def __init__(self, partitioner: Partitioner) -> None:
         self.partitioner = partitioner
 
-    def __call__(self, gm: fx.GraphModule, joint_inputs: Any) -> fx.GraphModule:
+    def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[GraphInput]) -> fx.GraphModule:
         """The same graph, tagged."""
         try:
             split_dropouts(gm)

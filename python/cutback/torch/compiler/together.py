@@ -18,7 +18,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils._pytree import tree_iter
@@ -31,6 +31,10 @@ from ..graph.leaves import KIND
 from ..graph.moving import Move, Schedule
 from .joining import OWN
 from .options import Made, Target, smallest
+
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
+    from torch.fx.node import Argument
 
 MOST_CALLS = 16
 """Runs of one graph that are planned together."""
@@ -52,7 +56,7 @@ class _Calls(threading.local):
 calls = _Calls()
 
 
-def compiled_node(result: Any) -> Any:
+def compiled_node(result: Argument) -> Node | None:
     """The node of autograd's graph that a compiled function left."""
     for tensor in tree_iter(result):
         node = tensor.grad_fn if isinstance(tensor, torch.Tensor) else None
@@ -80,7 +84,7 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(self._runs)
 
-    def began(self, key: str, node: Any, on_backward: Callable[[], None]) -> Together | None:
+    def began(self, key: str, node: Node, on_backward: Callable[[], None]) -> Together | None:
         """A graph has run: what is pending now, if more than this run is.
 
         Args:
@@ -91,7 +95,7 @@ class Pending:
             self.counts[key] += 1
             now = Counter(self.counts) if len(self._runs) > 1 else None
 
-        def begins(gradients: Any) -> None:
+        def begins(gradients: Sequence[torch.Tensor | None]) -> None:
             try:
                 on_backward()
             finally:
@@ -125,7 +129,7 @@ def _steps(
     place = {pair: i for i, pair in enumerate(order)}
     steps: list[schedule.Step | int] = []
 
-    def add(g: int, part: Sequence[Any]) -> None:
+    def add(g: int, part: Sequence[Move | int]) -> None:
         for step in part:
             if isinstance(step, Move):
                 if step.action != "end":  # the evaluator knows by itself
@@ -133,7 +137,7 @@ def _steps(
             else:
                 steps.append(place[g, step])
 
-    def copies(g: int, late: Sequence[Any]) -> int:
+    def copies(g: int, late: Sequence[Move | int]) -> int:
         """The first step of a backward that copies a gradient."""
         kinds = [isinstance(s, int) and joined.ops[place[g, s]].kind == KIND for s in late]
         return kinds.index(True) if True in kinds else len(late)

@@ -10,9 +10,9 @@ them, and become ``.grad`` as they are; they are not counted again.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
@@ -21,6 +21,12 @@ from torch.utils._pytree import tree_leaves
 
 from ...problem import Op, Problem
 from ..memory import MemoryTracker
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+    from torch.fx.node import Argument
+
+    from ..types import Group, StateValue
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 
@@ -41,7 +47,7 @@ class Total(NamedTuple):
         return self.model_bytes + self.state_bytes
 
 
-def _bytes(tensors: Iterable[Any]) -> int:
+def _bytes(tensors: Iterable[Argument]) -> int:
     """Of their storages, each once."""
     storages = [t.untyped_storage() for t in tensors if isinstance(t, torch.Tensor)]
     return sum({s._cdata: s.nbytes() for s in storages}.values())
@@ -69,7 +75,7 @@ def account(model: Any, optimizer: torch.optim.Optimizer) -> Total:
     return Total(_bytes(held), *_rehearse(optimizer))
 
 
-def _runs_foreach(group: dict[str, Any]) -> bool:
+def _runs_foreach(group: Group) -> bool:
     """Would the optimizer choose its loops over lists of tensors? They take more memory."""
     try:
         from torch.optim.optimizer import _default_to_fused_or_foreach
@@ -83,8 +89,12 @@ class _Numbers(TorchDispatchMode):
     """Answers 1 where the value of a fake tensor is asked for."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Argument, ...] = (),
+        kwargs: dict[str, Argument] | None = None,
+    ) -> Argument:
         if func is _ITEM and isinstance(args[0], FakeTensor):
             return torch.ones((), dtype=args[0].dtype).item()
         return func(*args, **(kwargs or {}))
@@ -112,13 +122,13 @@ class _Twin:
         with self.mode:
             return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device)
 
-    def _state(self, value: Any) -> Any:
+    def _state(self, value: StateValue) -> StateValue:
         if not isinstance(value, torch.Tensor):
             return value
         return self._like(value) if value.dim() else value.clone()  # counts of steps are read
 
-    def _group(self, group: dict[str, Any]) -> dict[str, Any]:
-        fake = {**group, "params": [self._parameter(p) for p in group["params"]]}
+    def _group(self, group: Group) -> Group:
+        fake: Group = {**group, "params": [self._parameter(p) for p in group["params"]]}
         self.fused &= bool(group.get("fused"))
         if "fused" in group:
             fake["fused"] = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import fx
@@ -16,10 +16,19 @@ from ..graph import ops
 from ..graph.graphs import location
 from ..graph.importer import Policy as Chooser
 
-Policy = (
+if TYPE_CHECKING:
+    from torch.fx.node import Argument
+
+Choice: TypeAlias = policies.CheckpointPolicy | TorchPolicy | bool | None
+"""What a policy says of an operation."""
+
+_Operation: TypeAlias = (
+    torch._ops.OpOverload | torch._ops.OpOverloadPacket | torch._ops.HigherOrderOperator
+)
+Policy: TypeAlias = (
     str
-    | Callable[..., Any]
-    | Iterable[Any]
+    | Callable[..., Choice]
+    | Iterable[str | _Operation]
     | policies.CheckpointPolicy
     | policies.WholeGraph
     | None
@@ -44,7 +53,7 @@ _NAMED: dict[str, Callable[[ops.Kind], Constraint]] = {
 }  # fmt: skip
 
 
-def _word(choice: Any) -> Constraint | None:
+def _word(choice: Choice) -> Constraint | None:
     if choice is None:
         return None
     if isinstance(choice, bool):
@@ -82,11 +91,11 @@ class _Context(SelectiveCheckpointContext):
         self.location = location(node) or None
 
 
-def _by_function(policy: Callable[..., Any]) -> Chooser:
+def _by_function(policy: Callable[..., Choice]) -> Chooser:
     """PyTorch hands overloads (``aten.mm.default``) to policies, many of which name packets
     (``aten.mm``): one that has nothing to say about the overload is asked with the packet."""
 
-    def value(node: fx.Node) -> Any:
+    def value(node: fx.Node) -> Argument:
         return node.meta.get("val")
 
     def choose(node: fx.Node) -> Constraint | None:
@@ -101,7 +110,7 @@ def _by_function(policy: Callable[..., Any]) -> Chooser:
     return choose
 
 
-def _by_names(names: Iterable[Any]) -> Chooser:
+def _by_names(names: Iterable[str | _Operation]) -> Chooser:
     wanted = set()
     for item in names:
         if not isinstance(item, (str, *_OPERATIONS)):

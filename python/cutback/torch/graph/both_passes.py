@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -26,6 +26,11 @@ from .graphs import (
     location,
     nodes_in,
 )
+
+if TYPE_CHECKING:
+    from torch._C import Argument as SchemaArgument
+    from torch._functorch._aot_autograd.descriptors import AOTOutput
+    from torch.fx.node import Argument
 
 _aten = torch.ops.aten
 _UNCHECKED = "saved_tensor_with_no_vc_check"
@@ -71,7 +76,7 @@ def refuse_writes_in_both_passes(gm: fx.GraphModule, num_fwd_outputs: int) -> No
         return  # not a joint graph, or traced without marks
     new = _new_values(gm, outputs[:num_fwd_outputs], descs)
     for node, desc in zip(outputs[:num_fwd_outputs], descs, strict=False):
-        source = getattr(desc, "base", desc)
+        source: InputMutationAOTOutput | AOTOutput = getattr(desc, "base", desc)
         is_input = isinstance(source, InputMutationAOTOutput)
         if not isinstance(node, fx.Node) or not (is_input or new.isdisjoint(bases_of(node))):
             continue  # of a view of an input the caller gets a view of the input itself
@@ -94,7 +99,9 @@ def refuse_writes_in_both_passes(gm: fx.GraphModule, num_fwd_outputs: int) -> No
         )
 
 
-def _new_values(gm: fx.GraphModule, outputs: list[Any], descs: list[Any]) -> set[fx.Node]:
+def _new_values(
+    gm: fx.GraphModule, outputs: list[Argument], descs: list[AOTOutput | None]
+) -> set[fx.Node]:
     """What is copied into inputs, in the graph or by its caller."""
     copies = gm.graph.find_nodes(op="call_function", target=_aten.copy_.default)
     found = {n.args[1] for n in copies if n.args[0].op == "placeholder"}
@@ -225,7 +232,7 @@ def _on_memory(source: fx.Node, memory: dict[fx.Node, fx.Node], first: fx.Node) 
     return view
 
 
-def ancestors(values: Iterable[Any]) -> set[fx.Node]:
+def ancestors(values: Iterable[Argument]) -> set[fx.Node]:
     """Nodes that values are computed by, themselves included."""
     found: set[fx.Node] = set()
     todo = [node for node in values if isinstance(node, fx.Node)]
@@ -257,7 +264,7 @@ def _is_view(node: fx.Node) -> bool:
     return len(returns) == 1 and all(_aliases(r) and "[]" not in str(r.type) for r in returns)
 
 
-def _aliases(result: Any) -> bool:
+def _aliases(result: SchemaArgument) -> bool:
     return result.alias_info is not None and not result.alias_info.is_write
 
 

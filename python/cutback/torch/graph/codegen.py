@@ -14,25 +14,27 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import fx
+from torch.fx.node import Argument
 
 from ..memory import MODULES
+from ..types import GraphInput, GraphValue
 from .graphs import attribute, module_path
 
-Boxed = Callable[[list[Any]], Any]
+Boxed = Callable[[list[GraphInput]], Sequence[GraphValue]]
 
 
 class Watch(Protocol):
     """Somebody who looks at some runs of a graph, op by op."""
 
-    def op(self, name: str) -> AbstractContextManager[Any]:
+    def op(self, name: str) -> AbstractContextManager[None]:
         """What an op runs in."""
         ...
 
-    def seen(self, result: Any) -> None:
+    def seen(self, result: Argument) -> None:
         """What it returned; its arguments are still there."""
         ...
 
-    def dropped(self, *values: Any) -> AbstractContextManager[Any]:
+    def dropped(self, *values: Argument) -> AbstractContextManager[None]:
         """What the last uses of values end in."""
         ...
 
@@ -59,7 +61,7 @@ class _Text:
             self.globals[name] = value
         return name
 
-    def write(self, value: Any) -> str:
+    def write(self, value: Argument) -> str:
         """An argument as text."""
         if isinstance(value, fx.Node):
             return self.names[value]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -22,6 +22,9 @@ from torch._guards import detect_fake_mode
 from . import draws
 from .graphs import forward_ends, is_tangent
 from .sizes import hint
+
+if TYPE_CHECKING:
+    from torch.fx.node import Argument, Target
 
 aten = torch.ops.aten
 
@@ -71,7 +74,7 @@ class _Rewriter:
 
     # ---- nodes --------------------------------------------------------------------------------
 
-    def call(self, like: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    def call(self, like: fx.Node, target: Target, *args: Argument, **kwargs: Argument) -> fx.Node:
         """A node in the place of ``like``, with a value of its own."""
         node = self.graph.call_function(target, args, kwargs)
         values, named = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
@@ -92,7 +95,7 @@ class _Rewriter:
                 self.seed.meta["val"] = torch.empty(1, dtype=torch.int64)
         return self.seed
 
-    def _sizes(self, node: fx.Node) -> list[Any]:
+    def _sizes(self, node: fx.Node) -> list[Argument]:
         """Sizes of a random op's result, as nodes where they are symbolic."""
         if node.target in (aten.rand.default, aten.randn.default):
             return list(node.args[0])
@@ -102,7 +105,9 @@ class _Rewriter:
             for d, n in enumerate(source.meta["val"].shape)
         ]
 
-    def draw(self, node: fx.Node, val: torch.Tensor, target: Any, *parameters: Any) -> fx.Node:
+    def draw(
+        self, node: fx.Node, val: torch.Tensor, target: Target, *parameters: Argument
+    ) -> fx.Node:
         """A draw in the layout of ``val``: the memory in order, then a view if axes lie in another
         order."""
         sizes = self._sizes(node)
@@ -162,7 +167,7 @@ def _bernoulli(r: _Rewriter, node: fx.Node) -> None:
     r.replace(node, r.call(node, aten._to_copy.default, hits, dtype=val.dtype))
 
 
-def _of_floats(target: Any) -> Callable[[_Rewriter, fx.Node], None]:
+def _of_floats(target: Target) -> Callable[[_Rewriter, fx.Node], None]:
     def rewrite(r: _Rewriter, node: fx.Node) -> None:
         val = node.meta["val"]
         if val.dtype in (torch.float32, torch.float64) and val.layout is torch.strided:
@@ -171,7 +176,7 @@ def _of_floats(target: Any) -> Callable[[_Rewriter, fx.Node], None]:
     return rewrite
 
 
-_REWRITES: dict[Any, Callable[[_Rewriter, fx.Node], None]] = {
+_REWRITES: dict[Target, Callable[[_Rewriter, fx.Node], None]] = {
     aten.native_dropout.default: _dropout,
     aten.bernoulli.p: _bernoulli_p,
     aten.bernoulli.default: _bernoulli,

@@ -17,13 +17,16 @@ rerunnable, and where the size of its result follows from values.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
 
 from . import rerunnable
 from .graphs import Reader
+
+if TYPE_CHECKING:
+    from torch.fx.node import Target
 
 _DECIDE = frozenset({
     "topk", "sort", "argsort", "msort", "argmax", "argmin", "kthvalue", "mode", "median",
@@ -34,7 +37,7 @@ _WITH_INDICES = frozenset({"max.dim", "min.dim"})
 
 
 @lru_cache(maxsize=4096)
-def decides(target: Any) -> bool:
+def decides(target: Target) -> bool:
     """Does an operation choose by comparing values, or make a result whose size follows from
     values?"""
     if not isinstance(target, torch._ops.OpOverload):

@@ -12,7 +12,6 @@ in pieces: masks and uniform numbers have the same bits there, normal numbers di
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -109,18 +108,24 @@ def _of_law(law: str) -> Callable[..., torch.Tensor]:
     return draw
 
 
-def _fake_mask(seed: Any, stream: int, size: Any, p: float, device: Any) -> torch.Tensor:
+def _fake_mask(
+    seed: torch.Tensor, stream: int, size: Sequence[int], p: float, device: torch.device
+) -> torch.Tensor:
     return torch.empty(size, dtype=torch.bool, device=device)
 
 
-def _fake(seed: Any, stream: int, size: Any, dtype: Any, device: Any) -> torch.Tensor:
+def _fake(
+    seed: torch.Tensor, stream: int, size: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
     return torch.empty(size, dtype=dtype, device=device)
 
 
 _library = torch.library.Library("cutback", "DEF")
 
 
-def _define(name: str, schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
+def _define(
+    name: str, schema: str, kernel: Callable[..., torch.Tensor], fake: Callable[..., torch.Tensor]
+) -> None:
     _library.define(f"{name}{schema}", tags=(torch.Tag.pointwise,))
     _library.impl(name, kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"cutback::{name}", fake, lib=_library)

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+
+if TYPE_CHECKING:
+    from torch.fx.node import Argument
 
 REMAKE = torch.ops.aten.native_dropout_backward.default
 """``x * mask * scale``, in one op."""
@@ -70,7 +74,7 @@ def scale_of(p: float, dtype: torch.dtype, device: torch.device) -> float | None
     return None
 
 
-def remaking_scale(p: object, x: torch.Tensor) -> float | None:
+def remaking_scale(p: Argument, x: torch.Tensor) -> float | None:
     """The ``scale`` with which ``x * mask * scale`` (:data:`REMAKE`) has the bits of
     ``native_dropout(x, p, True)``; None: none is known, so that the result must be kept.
 
@@ -78,8 +82,8 @@ def remaking_scale(p: object, x: torch.Tensor) -> float | None:
         p: chance to drop an element.
         x: the input; its type and device count, it may be fake.
     """
-    if type(p) not in (int, float) or not 0 <= p < 1:  # type: ignore[operator]
+    if type(p) not in (int, float) or not 0 <= p < 1:
         return None
     if x.dtype not in _BITS or x.device.type not in ("cpu", "cuda"):
         return None
-    return scale_of(float(p), x.dtype, x.device)  # type: ignore[arg-type]
+    return scale_of(float(p), x.dtype, x.device)

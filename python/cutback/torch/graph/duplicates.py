@@ -17,7 +17,7 @@ alone are
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -28,6 +28,11 @@ from ... import _native
 from ...problem import ONCE
 from . import ops
 from .graphs import OneMemory, ends
+
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.descriptors import AOTOutput
+    from torch.fx.node import Argument, Target
+    from torch.utils.checkpoint import CheckpointPolicy
 
 _NEVER = 2**32 - 1
 _CONSTANTS = (
@@ -40,7 +45,7 @@ class _UnknownError(Exception):
     """An argument that cannot be compared."""
 
 
-def _write(value: Any, inputs: list[fx.Node]) -> str:
+def _write(value: Argument, inputs: list[fx.Node]) -> str:
     """An argument as text, with a mark for each node. The text tells 1 from 1.0 and True, and 0.0
     from -0.0, which are equal in Python."""
     if isinstance(value, fx.Node):
@@ -57,7 +62,7 @@ def _write(value: Any, inputs: list[fx.Node]) -> str:
     raise _UnknownError
 
 
-def _storages(val: Any) -> list[torch.UntypedStorage]:
+def _storages(val: Argument) -> list[torch.UntypedStorage]:
     """Storages of a node's tensors."""
     if isinstance(val, torch.Tensor):
         return [val.untyped_storage()] if val.layout is torch.strided else []
@@ -66,7 +71,7 @@ def _storages(val: Any) -> list[torch.UntypedStorage]:
     return []
 
 
-def _memory(val: Any) -> tuple[int, ...]:
+def _memory(val: Argument) -> tuple[int, ...]:
     """Their addresses."""
     return tuple([s._cdata for s in _storages(val)])
 
@@ -79,9 +84,9 @@ class _Finder:
         outputs, descs = ends(gm)
         self.held = {s for n in outputs if isinstance(n, fx.Node) for s in self.memory[n]}
         self.written = self._written(descs[:num_fwd_outputs])
-        self._keys: dict[Any, int] = {}
+        self._keys: dict[tuple[Target | CheckpointPolicy | int | None, ...], int] = {}
 
-    def _written(self, descs: list[Any]) -> set[int]:
+    def _written(self, descs: list[AOTOutput | None]) -> set[int]:
         changed = {d.mutated_input for d in descs if isinstance(d, InputMutationAOTOutput)}
         found: set[int] = set()
         for node in self.nodes:

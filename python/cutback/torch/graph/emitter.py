@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import fx
@@ -27,6 +27,10 @@ from .dropout import REMAKE
 from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent, nodes_in
 from .importer import Imported
 from .moving import Move, Schedule, Step
+
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.descriptors import AOTOutput
+    from torch.fx.node import Argument, Target
 
 RUN_OF = "cutback_run_of"
 """Key in a node's ``meta``: the name of the joint graph's node that it is a run of."""
@@ -63,7 +67,7 @@ class _Moved(NamedTuple):
         return f"{self.node.name}{at}_{self.what}"
 
     @property
-    def val(self) -> Any:
+    def val(self) -> torch.Tensor:
         """A fake tensor like it."""
         val = self.node.meta["val"]
         if self.position is not None:
@@ -75,7 +79,7 @@ _Value: TypeAlias = fx.Node | _Moved
 """What one graph makes and the other may read."""
 
 
-def _val(value: _Value) -> Any:
+def _val(value: _Value) -> Argument:
     return value.val if isinstance(value, _Moved) else value.meta.get("val")
 
 
@@ -100,7 +104,7 @@ class _Step:
         masked: Masked | None = None,
         move: Move | None = None,
         positions: Sequence[int | None] = (),
-        args: tuple[Any, ...] | None = None,
+        args: tuple[Argument, ...] | None = None,
     ) -> None:
         self.node = node
         self.args = node.args if args is None else args
@@ -140,7 +144,7 @@ class _Step:
         yield _Moved("here", self.node, position)
 
 
-def _hoist(steps: list[_Step], dropout: Any) -> None:
+def _hoist(steps: list[_Step], dropout: fx.Node) -> None:
     """Moves that stand between a dropout and its result go before it, as it makes both at once: the
     room is needed then."""
     at = next((i for i in reversed(range(len(steps))) if steps[i].node is dropout), len(steps))
@@ -290,7 +294,7 @@ class _Emitter:
 
     # ---- graphs -------------------------------------------------------------------------------
 
-    def _copy(self, graph: fx.Graph, env: dict[_Value, Any], step: _Step, late: bool) -> None:
+    def _copy(self, graph: fx.Graph, env: dict[_Value, Argument], step: _Step, late: bool) -> None:
         if step.move is not None:
             self._move(graph, env, step, step.move)
             return
@@ -313,8 +317,8 @@ class _Emitter:
         env[node] = copied
         self.first.setdefault(node, copied)
 
-    def _move(self, graph: fx.Graph, env: dict[_Value, Any], step: _Step, move: Move) -> None:
-        def call(function: Any, moved: _Moved, *args: Any) -> fx.Node:
+    def _move(self, graph: fx.Graph, env: dict[_Value, Argument], step: _Step, move: Move) -> None:
+        def call(function: Target, moved: _Moved, *args: Argument) -> fx.Node:
             node = graph.call_function(function, args)
             node.meta = {**step.node.meta, "val": None if function is transfers.gone else moved.val}
             return node
@@ -339,7 +343,12 @@ class _Emitter:
             env.pop(step.node, None)  # from now on its parts are what counts
 
     def _part(
-        self, graph: fx.Graph, env: dict[_Value, Any], node: fx.Node, at: int | None, here: _Value
+        self,
+        graph: fx.Graph,
+        env: dict[_Value, Argument],
+        node: fx.Node,
+        at: int | None,
+        here: _Value,
     ) -> fx.Node:
         """One tensor of a node, on the device."""
         if at is None or node not in env:
@@ -350,7 +359,7 @@ class _Emitter:
             part.meta = {**node.meta, "val": node.meta["val"][at]}
         return part
 
-    def _receive(self, graph: fx.Graph, env: dict[_Value, Any], value: _Value) -> None:
+    def _receive(self, graph: fx.Graph, env: dict[_Value, Argument], value: _Value) -> None:
         """Waits for a value that comes back, before it is read."""
         coming = env[value]
         if coming not in self.coming:
@@ -361,7 +370,7 @@ class _Emitter:
         for name in [name for name, node in env.items() if node is coming]:
             env[name] = here
 
-    def _have(self, graph: fx.Graph, env: dict[_Value, Any], node: fx.Node) -> None:
+    def _have(self, graph: fx.Graph, env: dict[_Value, Argument], node: fx.Node) -> None:
         if node in env:
             return
         if node.op == "get_attr":
@@ -372,10 +381,10 @@ class _Emitter:
     def _outputs(
         self,
         graph: fx.Graph,
-        env: dict[_Value, Any],
-        results: Sequence[Any],
+        env: dict[_Value, Argument],
+        results: Sequence[fx.Node | None],
         saved: Sequence[_Value],
-        descs: list[Any],
+        descs: list[AOTOutput | None],
     ) -> None:
         """``results``: what the caller gets, of its first run. ``saved``: as it is in the end."""
         outputs = [*results, *saved]
@@ -407,9 +416,9 @@ class _Emitter:
         from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
 
         graph = fx.Graph()
-        env: dict[_Value, Any] = {}
+        env: dict[_Value, Argument] = {}
         self.coming: set[fx.Node] = set()  # nodes that bring something back, not yet waited for
-        self.first: dict[fx.Node, Any] = {}  # first runs
+        self.first: dict[fx.Node, Argument] = {}  # first runs
         for node in self.primals:
             env[node] = graph.placeholder(node.name)
             env[node].meta = node.meta
@@ -434,7 +443,7 @@ class _Emitter:
 
     def backward_module(self) -> fx.GraphModule:
         graph = fx.Graph()
-        env: dict[_Value, Any] = {}
+        env: dict[_Value, Argument] = {}
         self.coming = set()
         self.first = {}
         for node in [*self.numbers, *self.tensors, *self.tangents]:

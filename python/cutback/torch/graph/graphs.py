@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
@@ -23,6 +23,10 @@ from ...problem import ONCE
 from . import ops, storages
 from .dropout import remaking_scale
 from .sizes import hint
+
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.descriptors import AOTInput, AOTOutput
+    from torch.fx.node import Argument, Target
 
 _aten = torch.ops.aten
 _BATCH_NORM = _aten._native_batch_norm_legit_functional.default
@@ -85,7 +89,7 @@ def is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), _NUMBERS)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _leaves(value: Argument) -> Iterator[Argument]:
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from _leaves(item)
@@ -93,12 +97,12 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def nodes_in(arguments: Any) -> list[fx.Node]:
+def nodes_in(arguments: Argument) -> list[fx.Node]:
     """The nodes among arguments, each once."""
     return list(dict.fromkeys(n for n in _leaves(arguments) if isinstance(n, fx.Node)))
 
 
-def ends(gm: fx.GraphModule) -> tuple[list[Any], list[Any]]:
+def ends(gm: fx.GraphModule) -> tuple[list[Argument], list[AOTOutput | None]]:
     """Outputs of a graph, flat, and their descriptors (None where PyTorch gave none)."""
     node = next(iter(gm.graph.find_nodes(op="output")))
     outputs = list(_leaves(node.args[0]))
@@ -168,15 +172,16 @@ class Reader:
         self.late: set[fx.Node] = set()  # what can run in the backward only
         self.after: dict[fx.Node, list[fx.Node]] = {}  # last writers into what a node reads
         self.masked: dict[fx.Node, Masked] = {}
-        self.again: dict[fx.Node, tuple[Any, ...]] = {}  # arguments of a run in the backward
+        self.again: dict[fx.Node, tuple[Argument, ...]] = {}  # arguments of a run in the backward
         calls = [n for n in self.nodes if n.op == "call_function"]
         kinds = ops.learn(n.target for n in calls)
         self.kinds = {n: kinds[n.target] for n in calls}
         self._writes = {n for n, kind in self.kinds.items() if kind.mutable}
-        self._impure: dict[Any, bool] = {}
+        self._impure: dict[Target, bool] = {}
         self._ids: dict[int, int] = {}  # address of a fake tensor's storage -> id
         self._memory: list[int] = []  # address by id
-        self._kept: list[Any] = [*merged]  # storages, so that no address comes twice
+        # storages are kept alive, so that no address is used twice
+        self._kept: list[torch.UntypedStorage | OneMemory] = [*merged]
         self._same: dict[int, int] = {}  # address -> that of the storage which stands for it
         for gone, kept in merged:
             a, b = self._address(gone), self._address(kept)
@@ -429,7 +434,7 @@ class Reader:
             if len(node.args) < 3 or node.args[2] is not True:
                 continue
             x, p, _ = node.args
-            parts: dict[Any, list[fx.Node]] = {0: [], 1: []}
+            parts: dict[Argument, list[fx.Node]] = {0: [], 1: []}
             for user in node.users:
                 if user.target is operator.getitem:
                     parts[user.args[1]].append(user)
@@ -541,7 +546,7 @@ class Reader:
         return wanted
 
 
-def _overwritten_by(desc: Any) -> Any:
+def _overwritten_by(desc: AOTOutput | None) -> AOTInput | None:
     """The descriptor of the input, or of the part of a tensor subclass, that a forward output is
     the new value of; None if it is none."""
     if isinstance(desc, InputMutationAOTOutput):
@@ -564,7 +569,7 @@ def forward_ends(nodes: Sequence[fx.Node]) -> int:
     return next((i for i, n in enumerate(nodes) if _in_backward(n)), len(nodes))
 
 
-def _layout(node: fx.Node) -> tuple[Any, ...]:
+def _layout(node: fx.Node) -> tuple[torch.Size, torch.dtype, torch.device]:
     val = node.meta["val"]
     return val.shape, val.dtype, val.device
 

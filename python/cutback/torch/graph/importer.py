@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import fx
@@ -37,6 +37,10 @@ from ...problem import ONCE, Constraint, Flag, Op, Problem, Storage, StorageFlag
 from . import decisions, leaves, ops, rerunnable
 from .graphs import Masked, OneMemory, Reader, Tensor, is_tangent, location, nodes_in
 from .sizes import hint
+
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.descriptors import AOTOutput
+    from torch.fx.node import Argument
 
 Policy = Callable[[fx.Node], Constraint | None]
 """Asked for each forward node: a constraint of ``docs/problem.md``, or None."""
@@ -61,10 +65,11 @@ class Imported(NamedTuple):
     problem: Problem
     order: list[fx.Node | None]  # by op id; None: a copy that is not the graph's
     outputs: list[fx.Node | None]  # of the joint graph, forward outputs first
-    descs: list[Any]
+    descs: list[AOTOutput | None]
     num_fwd_outputs: int
     masked: dict[fx.Node, Masked]
-    again: dict[fx.Node, tuple[Any, ...]]  # arguments of a run in the backward, where they differ
+    # arguments of a run in the backward, where they differ
+    again: dict[fx.Node, tuple[Argument, ...]]
     positions: list[list[int | None]]  # by op id: its tensors' places in the tuple (Tensor)
     # what lies in the memory of inputs that the backward writes
     rewritten: frozenset[fx.Node] = frozenset()
@@ -281,7 +286,7 @@ def type_of(tensor: torch.Tensor) -> str:
 def _flops(node: fx.Node, formula: ops.Formula) -> float:
     """Arithmetic of one call."""
 
-    def value(n: fx.Node) -> Any:
+    def value(n: fx.Node) -> Argument:
         return n.meta.get("val")
 
     args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from torch import Tensor
 
 from .sizes import hint
 
 
-def is_dense(t: Any) -> bool:
+def is_dense(t: Tensor) -> bool:
     """Is each element of a piece of memory one of the tensor's, once?"""
     expected = 1
     sizes = [(hint(s), hint(n)) for s, n in zip(t.stride(), t.shape, strict=True)]
@@ -18,7 +18,7 @@ def is_dense(t: Any) -> bool:
     return True
 
 
-def is_like(gradient: Any, leaf: Any) -> bool:
+def is_like(gradient: Tensor, leaf: Tensor) -> bool:
     """Does a gradient lie in memory as autograd wants it for a leaf?"""
     if not is_dense(leaf):
         return bool(gradient.is_contiguous())

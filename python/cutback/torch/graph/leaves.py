@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
@@ -31,6 +31,12 @@ from .graphs import is_tangent
 from .layouts import is_dense, is_like
 from .sizes import hint
 
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.descriptors import AOTInput, AOTOutput
+    from torch.fx.node import Argument
+
+    from ..types import GraphFunction, GraphInput, Modules
+
 IsLeaf = Callable[[int], bool]
 """Does the input at a position of what was traced keep its gradient, as leaves do?"""
 
@@ -48,7 +54,7 @@ class Copied(NamedTuple):
     stays: bool = False  # does the gradient's own memory stay to the end, too?
 
 
-def leaves_among(inputs: Sequence[Any]) -> IsLeaf:
+def leaves_among(inputs: Sequence[GraphInput]) -> IsLeaf:
     """By the inputs that a traced graph is called with."""
 
     def is_leaf(position: int) -> bool:
@@ -57,16 +63,18 @@ def leaves_among(inputs: Sequence[Any]) -> IsLeaf:
     return is_leaf
 
 
-def aot_backend(partition: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def aot_backend(
+    partition: Callable[..., Modules], **options: Any
+) -> Callable[[fx.GraphModule, Sequence[GraphInput]], GraphFunction]:
     """PyTorch's ``aot_autograd`` with a ``partition_fn`` that is told ``is_leaf=``. If an input is
     written in both passes, or read in the backward after the forward wrote it, the graph is traced
     again with the writes inside it."""
 
-    def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    def backend(gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> GraphFunction:
         is_leaf = leaves_among(inputs)
         doubtful = backward_writes_by_floats(gm)
 
-        def told(joint: fx.GraphModule, joint_inputs: Any, **rest: Any) -> Any:
+        def told(joint: fx.GraphModule, joint_inputs: Sequence[GraphInput], **rest: Any) -> Modules:
             mark_float_ops(joint, rest["num_fwd_outputs"], doubtful)
             refuse_writes_in_both_passes(joint, rest["num_fwd_outputs"])
             if not keeps and reads_new_values_late(joint, rest["num_fwd_outputs"]):
@@ -75,18 +83,22 @@ def aot_backend(partition: Callable[..., Any], **options: Any) -> Callable[..., 
 
         keeps = bool(options.get("keep_inference_input_mutations"))
         try:
-            return aot_autograd(partition_fn=told, **options)(gm, inputs)
+            compiled: GraphFunction = aot_autograd(partition_fn=told, **options)(gm, inputs)
+            return compiled
         except WrittenInBothPassesError:
             if keeps:
                 raise
         keeps = True
         kept = {**options, "keep_inference_input_mutations": True}
-        return aot_autograd(partition_fn=told, **kept)(gm, inputs)
+        compiled = aot_autograd(partition_fn=told, **kept)(gm, inputs)
+        return compiled
 
     return backend
 
 
-def _leaf_of(desc: Any, placeholders: dict[Any, fx.Node], is_leaf: IsLeaf | None) -> fx.Node | None:
+def _leaf_of(
+    desc: AOTOutput | None, placeholders: dict[AOTInput, fx.Node], is_leaf: IsLeaf | None
+) -> fx.Node | None:
     """The leaf that an output of a joint graph is the gradient of; None: of no leaf."""
     source = desc.grad_of if isinstance(desc, GradAOTOutput) else None
     if not isinstance(source, (PlainAOTInput, ParamAOTInput)):
@@ -107,8 +119,8 @@ def take(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
 
 
 def copied(
-    outputs: Sequence[Any],
-    descs: Sequence[Any],
+    outputs: Sequence[Argument],
+    descs: Sequence[AOTOutput | None],
     placeholders: Sequence[fx.Node],
     shared: Callable[[fx.Node], bool],
     is_leaf: IsLeaf | None = None,

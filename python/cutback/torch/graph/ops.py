@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.utils import flop_counter
@@ -19,6 +19,11 @@ from ... import _native
 from ...problem import Flag
 from . import draws
 from .rerunnable import COLLECTIVES
+
+if TYPE_CHECKING:
+    from torch._C import FunctionSchema
+    from torch._ops import OpOverloadPacket
+    from torch.fx.node import Argument, Target
 
 """Flags of operations that run at most once."""
 
@@ -39,7 +44,7 @@ _GROUPED = {
     "transformers.grouped_mm_fallback_backward": 4,  # gradients of both
 }
 
-Formula = Callable[..., Any]
+Formula = Callable[..., int]
 
 
 class Kind(NamedTuple):
@@ -57,11 +62,11 @@ class Kind(NamedTuple):
         return bool(self.writes)
 
 
-_kinds: dict[Any, Kind] = {}
+_kinds: dict[Target, Kind] = {}
 _core_flags: dict[tuple[str, tuple[str, ...]], frozenset[Flag]] = {}
 
 
-def _sdpa_for_cpu() -> dict[Any, Formula]:
+def _sdpa_for_cpu() -> dict[OpOverloadPacket, Formula]:
     """PyTorch counts the flash attention of GPUs; the one for CPUs takes the same arguments."""
     aten, counted = torch.ops.aten, flop_counter.flop_registry
     found = {}
@@ -73,18 +78,19 @@ def _sdpa_for_cpu() -> dict[Any, Formula]:
     return found
 
 
-def _draws() -> dict[Any, Formula]:
-    def integer_ops(*args: Any, out_val: torch.Tensor, **kwargs: Any) -> Any:
-        return draws.FLOPS_PER_ELEMENT * out_val.numel()
+def _draws() -> dict[OpOverloadPacket, Formula]:
+    def integer_ops(*args: Argument, out_val: torch.Tensor, **kwargs: Argument) -> int:
+        flops: int = draws.FLOPS_PER_ELEMENT * out_val.numel()
+        return flops
 
     drawn = (draws.KEEP_MASK, draws.UNIFORM, draws.NORMAL)
     return dict.fromkeys([op.overloadpacket for op in drawn], integer_ops)
 
 
-_formulas: dict[Any, Formula] = {}
+_formulas: dict[OpOverloadPacket, Formula] = {}
 
 
-def _formula(target: Any) -> Formula | None:
+def _formula(target: Target) -> Formula | None:
     if not _formulas:
         _formulas.update({**_sdpa_for_cpu(), **_draws()})
     packet = getattr(target, "overloadpacket", target)
@@ -95,13 +101,20 @@ def _formula(target: Any) -> Formula | None:
 def _grouped(times: int) -> Formula:
     """Rows of an input [tokens, in], each times one of the weights [groups, in, out]."""
 
-    def grouped(rows: Any, weight: Any, *rest: Any, out_val: Any, **options: Any) -> Any:
-        return times * rows.shape[0] * weight.shape[1] * weight.shape[2]
+    def grouped(
+        rows: torch.Tensor,
+        weight: torch.Tensor,
+        *rest: Argument,
+        out_val: torch.Tensor,
+        **options: Argument,
+    ) -> int:
+        flops: int = times * rows.shape[0] * weight.shape[1] * weight.shape[2]
+        return flops
 
     return grouped
 
 
-def name_of(target: Any) -> str:
+def name_of(target: Target) -> str:
     """``"aten.mul.Tensor"`` for an operator; ``"_operator.getitem"`` for a Python function."""
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
@@ -120,19 +133,19 @@ def passes(name: str, device: str) -> int:
     return _PASSES.get(name) or (_PASSES_ON_CPU.get(name, 1) if device == "cpu" else 1)
 
 
-def rate_of(args: Sequence[Any], kwargs: Mapping[str, Any], position: int) -> Any:
+def rate_of(args: Sequence[Argument], kwargs: Mapping[str, Argument], position: int) -> Argument:
     """Dropout probability of a call; ``position`` as in :class:`Kind`."""
     return args[position] if len(args) > position else kwargs.get("dropout_p", 0.0)
 
 
-def _rate(schema: Any) -> int | None:
+def _rate(schema: FunctionSchema) -> int | None:
     for k, argument in enumerate(schema.arguments):
         if argument.name == "dropout_p":
             return k
     return None
 
 
-def _writes(schema: Any) -> tuple[int | str, ...]:
+def _writes(schema: FunctionSchema) -> tuple[int | str, ...]:
     """Arguments that a call changes. Some ops do not declare it: ``c10d.allreduce_``,
     ``inductor.resize_storage_bytes_``, which takes the memory of a tensor away. By the last letter
     of their names they change their arguments, whichever those are."""
@@ -144,7 +157,7 @@ def _writes(schema: Any) -> tuple[int | str, ...]:
     return tuple(declared)
 
 
-def _describe(target: Any) -> Kind:
+def _describe(target: Target) -> Kind:
     """What PyTorch says of an operation; the core knows more (:func:`learn`)."""
     name = name_of(target)
     if target is operator.getitem:
@@ -169,7 +182,7 @@ def _describe(target: Any) -> Kind:
     )
 
 
-def _tags_of(target: Any) -> tuple[str, ...]:
+def _tags_of(target: Target) -> tuple[str, ...]:
     """Those of PyTorch's tags of an operation that the core reads."""
     tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
     known = ("pointwise", torch.Tag.pointwise), ("reduction", torch.Tag.reduction)
@@ -194,7 +207,7 @@ def _ask_core(unknown: list[tuple[str, tuple[str, ...]]]) -> None:
         _core_flags[key] = op.flags & _FROM_CORE
 
 
-def learn(targets: Iterable[Any]) -> dict[Any, Kind]:
+def learn(targets: Iterable[Target]) -> dict[Target, Kind]:
     """The kinds of all these operations, by operation."""
     new = dict.fromkeys([t for t in targets if t not in _kinds])  # a hash takes long
     described = {t: _describe(t) for t in new}

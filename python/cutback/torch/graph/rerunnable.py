@@ -15,10 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+if TYPE_CHECKING:
+    from torch._library.custom_ops import CustomOpDef
+    from torch.fx.node import Argument, Target
 
 _PYTORCH = frozenset({"aten", "prims", "prim", "cutback"})
 COLLECTIVES = frozenset({
@@ -47,8 +51,8 @@ class _Verdict(NamedTuple):
     """Arguments of a call; where they are 0 it is not in doubt, as it drops nothing."""
 
 
-_verdicts: dict[Any, _Verdict] = {}
-_declared: dict[Any, bool] = {}
+_verdicts: dict[Target, _Verdict] = {}
+_declared: dict[OpOverload, bool] = {}
 _version = 0
 
 
@@ -130,7 +134,7 @@ def _doubt(op: OpOverload) -> tuple[str, tuple[int, ...]]:
     return "", ()
 
 
-def _judge(op: Any) -> _Verdict:
+def _judge(op: Target) -> _Verdict:
     if isinstance(op, HigherOrderOperator):
         return _Verdict(doubt="it is a higher-order operator: nothing says what it does inside")
     if not isinstance(op, OpOverload):
@@ -139,7 +143,7 @@ def _judge(op: Any) -> _Verdict:
     return _Verdict(never) if never else _Verdict("", *_doubt(op))
 
 
-def declared(op: Any) -> bool | None:
+def declared(op: OpOverload) -> bool | None:
     """What the user said of an overload; None: nothing."""
     return _declared.get(op)
 
@@ -154,7 +158,9 @@ def version() -> int:
     return _version
 
 
-def held_because(op: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> str:
+def held_because(
+    op: Target, args: Sequence[Argument] = (), kwargs: Mapping[str, Argument] | None = None
+) -> str:
     """Why a call of an op of another library runs once; "": it may run again.
 
     ``args`` and ``kwargs`` are those of the call, values or nodes of a graph.
@@ -172,13 +178,15 @@ def held_because(op: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | 
     return verdict.doubt
 
 
-def _given(op: Any, at: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _given(
+    op: OpOverload, at: int, args: Sequence[Argument], kwargs: Mapping[str, Argument]
+) -> float | None:
     argument = op._schema.arguments[at]
     value = args[at] if at < len(args) else kwargs.get(argument.name, argument.default_value)
     return value if isinstance(value, (int, float)) else None
 
 
-def _overloads(op: Any) -> Iterator[OpOverload]:
+def _overloads(op: OpOverload | OpOverloadPacket | CustomOpDef) -> Iterator[OpOverload]:
     op = getattr(op, "_opoverload", op)  # of a torch.library.custom_op
     if isinstance(op, OpOverload):
         yield op
@@ -192,7 +200,7 @@ def _overloads(op: Any) -> Iterator[OpOverload]:
         )
 
 
-def why_once(op: Any) -> str | None:
+def why_once(op: OpOverload | OpOverloadPacket | CustomOpDef) -> str | None:
     """Why an op of another library runs once in a step, in words; None: it may run again.
 
     >>> cutback.torch.rerun.why_once(torch.ops.mylib.fused_norm)
@@ -216,7 +224,7 @@ def why_once(op: Any) -> str | None:
     return None
 
 
-def _foreign(op: Any) -> list[OpOverload]:
+def _foreign(op: OpOverload | OpOverloadPacket | CustomOpDef) -> list[OpOverload]:
     found = list(_overloads(op))
     for overload in found:
         if overload.namespace in _PYTORCH:
@@ -227,7 +235,7 @@ def _foreign(op: Any) -> list[OpOverload]:
     return found
 
 
-def declare(op: Any, *, rerunnable: bool | None) -> None:
+def declare(op: OpOverload | OpOverloadPacket | CustomOpDef, *, rerunnable: bool | None) -> None:
     """Says whether an op of another library may run again in the backward.
 
     Goes before what is found out about the op (:func:`why_once`), for all overloads of a packet.

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch.fx.experimental import symbolic_shapes
+
+if TYPE_CHECKING:
+    from torch import SymInt
+    from torch.fx.experimental.symbolic_shapes import sympy
 
 # Before torch 2.12 it has the other name.
 _hint = getattr(symbolic_shapes, "optimization_hint", None) or symbolic_shapes.size_hint
@@ -17,14 +21,14 @@ class _Sizes(threading.local):
     """What symbolic sizes count as, by symbol, where that is not their hint."""
 
     def __init__(self) -> None:
-        self.planned: dict[Any, int] = {}
+        self.planned: dict[sympy.Symbol, int] = {}
 
 
 _sizes = _Sizes()
 
 
 @contextlib.contextmanager
-def sizes_as(planned: dict[Any, int]) -> Iterator[None]:
+def sizes_as(planned: dict[sympy.Symbol, int]) -> Iterator[None]:
     """Symbols of sizes count as these inside, and not as their hints."""
     before, _sizes.planned = _sizes.planned, planned
     try:
@@ -33,7 +37,7 @@ def sizes_as(planned: dict[Any, int]) -> Iterator[None]:
         _sizes.planned = before
 
 
-def hint(n: Any) -> int:
+def hint(n: int | SymInt) -> int:
     """A size as an int: of a symbolic size its hint, or what its symbols count as."""
     if type(n) is int:
         return n

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
 
 from .sizes import hint
+
+if TYPE_CHECKING:
+    from torch.fx.node import Argument, Target
 
 _aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
@@ -85,7 +88,7 @@ def _bags(r: Result) -> int:
     sums of rows, which the shape function does not know of bfloat16."""
     weight, args = r.fake(0), r.node.args
     mode = args[4] if len(args) > 4 else 0
-    padding: Any = args[8] if len(args) > 8 else -1
+    padding: Argument = args[8] if len(args) > 8 else -1
     if r.position != 1 or r.val.device.type != "cpu":
         return r.bytes
     if weight.dtype == torch.bfloat16 and mode == 0 and weight.stride(1) == 1 and padding < 0:
@@ -121,7 +124,7 @@ def _window(r: Result) -> int:
     return r.bytes + (int(r.val.element_size()) if periodic and hint(r.val.numel()) > 1 else 0)
 
 
-RULES: dict[Any, Rule] = {
+RULES: dict[Target, Rule] = {
     **dict.fromkeys((_aten.mse_loss.default, _aten.smooth_l1_loss.default,
                      _aten.binary_cross_entropy.default, _aten.soft_margin_loss.default),
                     _reduced_loss),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
 from ...report.page import page, table
 from ...report.svg import document, escape, human_bytes, nice_ticks, tag, text
 from ...report.timeline import staircase
-from .records import Peak, Row, Value
+from .records import Peak, Row, Uses, Value
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 360.0, 84.0, 18.0, 34.0, 64.0
 MOST_COLUMNS = 900
@@ -88,7 +87,7 @@ def _marks(
     total: Sequence[int],
     edges: Sequence[float],
     phases: Sequence[tuple[str, int]],
-    y: Any,
+    y: Callable[[float], float],
 ) -> list[str]:
     """Where phases begin, the time axis, and the peak."""
     end, base, wide = edges[-1] or 1.0, HEIGHT - BOTTOM, WIDTH - LEFT - RIGHT
@@ -110,8 +109,8 @@ def _marks(
     return body
 
 
-def _value_row(value: Value) -> tuple[Any, ...]:
-    def span(uses: Any) -> str:
+def _value_row(value: Value) -> tuple[str, ...]:
+    def span(uses: Uses | None) -> str:
         return "" if uses is None else f"{uses.first} - {uses.last}"
 
     return (

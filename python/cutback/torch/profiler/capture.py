@@ -8,9 +8,9 @@ the graphs are joined to one, as :mod:`compiler.joining` does for a budget over 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from torch import fx
@@ -32,15 +32,20 @@ from ..graph.importer import Imported
 from ..graph.leaves import Copied, IsLeaf, aot_backend
 from ..graph.moving import schedule_of
 
+if TYPE_CHECKING:
+    from torch.fx.node import Argument
+
+    from ..types import GraphInput, GraphValue, Modules
+
 
 class Piece(NamedTuple):
     """One graph of a step."""
 
     gm: fx.GraphModule  # the joint graph of forward and backward
     graph: Imported
-    primals: list[Any]  # what its placeholders but the tangents stand for, in order
+    primals: list[GraphInput]  # what its placeholders but the tangents stand for, in order
 
-    def given(self) -> dict[fx.Node, Any]:
+    def given(self) -> dict[fx.Node, GraphInput]:
         """Placeholder -> what it stands for."""
         nodes = (n for n in self.gm.graph.find_nodes(op="placeholder") if not is_tangent(n))
         return dict(zip(nodes, self.primals, strict=True))
@@ -67,7 +72,7 @@ class Captured(NamedTuple):
 class _TracedError(Exception):
     """Carries the compiled graph and its inputs out of Dynamo, which then keeps nothing of it."""
 
-    def __init__(self, run: Callable[..., Any], inputs: list[Any]) -> None:
+    def __init__(self, run: Callable[..., Any], inputs: list[GraphInput]) -> None:
         super().__init__("traced")
         self.run = run
         self.inputs = inputs
@@ -76,7 +81,7 @@ class _TracedError(Exception):
 class _CalledError(Exception):
     """Carries the tensors that a forward graph was called with."""
 
-    def __init__(self, primals: list[Any]) -> None:
+    def __init__(self, primals: list[GraphInput]) -> None:
         super().__init__("called")
         self.primals = primals
 
@@ -102,15 +107,15 @@ def _check_real(step: Any, inputs: Any) -> None:
             )
 
 
-def _called(gm: fx.GraphModule, inputs: Any) -> Callable[[list[Any]], Any]:
-    def run(args: list[Any]) -> Any:
+def _called(gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> codegen.Boxed:
+    def run(args: list[GraphInput]) -> NoReturn:
         raise _CalledError(list(args))
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
 
 
-def _no_gradient(gm: fx.GraphModule | None, inputs: Any) -> Any:
+def _no_gradient(gm: fx.GraphModule | None, inputs: Sequence[GraphInput] | None) -> NoReturn:
     raise UnsupportedGraphError(
         "profile: no input or parameter needs a gradient, so there is no backward"
     )
@@ -170,13 +175,13 @@ def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str,
 
     def partition(
         gm: fx.GraphModule,
-        joint_inputs: Any,
+        joint_inputs: Sequence[GraphInput],
         *,
         num_fwd_outputs: int,
         is_leaf: IsLeaf,
         static_lifetime_input_indices: list[int] | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> Modules:
         static = static_lifetime_input_indices or ()
         graph = prepare(gm, num_fwd_outputs, static, Preparation(is_leaf=is_leaf))
         row = device_row(gm)
@@ -188,7 +193,7 @@ def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str,
         partition, fw_compiler=_called, bw_compiler=_called, inference_compiler=_no_gradient
     )
 
-    def backend(gm: fx.GraphModule, example_inputs: list[Any]) -> Any:
+    def backend(gm: fx.GraphModule, example_inputs: list[GraphInput]) -> NoReturn:
         raise _TracedError(compiler(gm, example_inputs), example_inputs)
 
     try:
@@ -224,11 +229,11 @@ def _trace(step: Callable[..., Any], inputs: Any, kwargs: Any) -> _TracedError:
 class _Memory:
     """What memory held, to be put back."""
 
-    def __init__(self, tensors: Iterable[Any]) -> None:
+    def __init__(self, tensors: Iterable[Argument]) -> None:
         self._copies: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self.note(tensors)
 
-    def note(self, tensors: Iterable[Any]) -> None:
+    def note(self, tensors: Iterable[Argument]) -> None:
         """Copies the memory of tensors, if it is not noted yet."""
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
@@ -255,7 +260,7 @@ class _Run:
     def compiled(self, gm: fx.GraphModule, graph: Imported, run: codegen.Boxed) -> codegen.Boxed:
         """A forward graph that is noted when it runs."""
 
-        def call(args: list[Any]) -> Any:
+        def call(args: list[GraphInput]) -> Sequence[GraphValue]:
             if any(piece.gm is gm for piece in self.pieces):
                 raise UnsupportedGraphError(
                     "profile: one graph of the step runs several times (a graph break inside a "
@@ -289,13 +294,14 @@ class _Run:
                     self.handed[node] = source[0]
 
 
-def _without_history(value: Any) -> Any:
+def _without_history(value: GraphValue) -> GraphValue:
     """What one graph hands to the next must not hold what the first saved."""
-    made = isinstance(value, torch.Tensor) and value.grad_fn is not None
-    return value.detach() if made else value
+    if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+        return value.detach()
+    return value
 
 
-def _overwritten(piece: Piece) -> list[Any]:
+def _overwritten(piece: Piece) -> list[GraphInput]:
     """Inputs that a graph writes into, or that its caller does."""
     ops, given = piece.graph.problem.ops, piece.given()
     written = {value.storage for op in ops if "mutates" in op.flags for value in op.outputs}
@@ -310,7 +316,7 @@ def _in_pieces(
     step: Callable[..., Any],
     inputs: tuple[Any, ...],
     kwargs: dict[str, Any],
-    partition: Callable[..., Any],
+    partition: Callable[..., Modules],
     found: list[Any],
 ) -> Captured:
     """Captures a step with graph breaks. ``partition`` leaves its graph and plan in ``found``."""
@@ -320,10 +326,10 @@ def _in_pieces(
     before = _Memory(tensors)
     run = _Run(before)
 
-    def forward(gm: fx.GraphModule, example_inputs: Any) -> codegen.Boxed:
+    def forward(gm: fx.GraphModule, example_inputs: Sequence[GraphInput]) -> codegen.Boxed:
         return run.compiled(found[0], found[1], codegen.compile_boxed(gm, "forward"))
 
-    def plain(gm: fx.GraphModule, example_inputs: Any) -> codegen.Boxed:
+    def plain(gm: fx.GraphModule, example_inputs: Sequence[GraphInput]) -> codegen.Boxed:
         return codegen.compile_boxed(gm, "graph")
 
     backend = aot_backend(

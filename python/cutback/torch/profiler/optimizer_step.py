@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import statistics
 import weakref
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -14,6 +15,11 @@ from torch.utils._pytree import tree_iter
 from ..graph.importer import type_of
 from ..graph.records import Row
 from .stepping import Clock, make_clock
+
+if TYPE_CHECKING:
+    from torch import UntypedStorage
+    from torch._ops import OpOverload
+    from torch.fx.node import Argument
 
 
 class OptimizerStep(NamedTuple):
@@ -37,8 +43,12 @@ class _Follower(TorchDispatchMode):
         self._now = 0
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Argument, ...] = (),
+        kwargs: dict[str, Argument] | None = None,
+    ) -> Argument:
         kwargs = kwargs or {}
         given = {id(t.untyped_storage()) for t in tree_iter((args, kwargs)) if torch.is_tensor(t)}
         self.clock.start()
@@ -53,7 +63,7 @@ class _Follower(TorchDispatchMode):
         self.live.append(self._now)
         return result
 
-    def _appear(self, storage: Any, tensor: torch.Tensor) -> None:
+    def _appear(self, storage: UntypedStorage, tensor: torch.Tensor) -> None:
         life = [len(self.kinds) - 1, -1, type_of(tensor), storage.nbytes()]
         self.lives.append(life)
         self._known.add(id(storage))
@@ -66,7 +76,9 @@ class _Follower(TorchDispatchMode):
         self._now -= life[3]
 
 
-def _copied(optimizer: torch.optim.Optimizer) -> tuple[Any, dict[int, torch.Tensor]]:
+def _copied(
+    optimizer: torch.optim.Optimizer,
+) -> tuple[torch.optim.Optimizer, dict[int, torch.Tensor]]:
     memo: dict[int, Any] = {}
     try:
         twin = copy.deepcopy(optimizer, memo)
@@ -79,7 +91,7 @@ def _copied(optimizer: torch.optim.Optimizer) -> tuple[Any, dict[int, torch.Tens
     return twin, {id(p): memo[id(p)] for p in originals}
 
 
-def _step(twin: Any, name: str) -> None:
+def _step(twin: torch.optim.Optimizer, name: str) -> None:
     try:
         twin.step()
     except TypeError as error:
@@ -91,7 +103,7 @@ def _step(twin: Any, name: str) -> None:
 
 def measure_optimizer(
     optimizer: torch.optim.Optimizer,
-    gradients: list[tuple[Any, torch.Tensor]],
+    gradients: list[tuple[torch.Tensor, torch.Tensor]],
     runs: int,
     warmup: int,
 ) -> OptimizerStep:
@@ -121,7 +133,7 @@ def measure_optimizer(
 
 
 def _summed_up(
-    followers: list[_Follower], twin: Any, optimizer: torch.optim.Optimizer
+    followers: list[_Follower], twin: torch.optim.Optimizer, optimizer: torch.optim.Optimizer
 ) -> OptimizerStep:
     last = followers[-1]
     same = [f for f in followers if f.kinds == last.kinds]

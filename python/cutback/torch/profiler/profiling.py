@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -24,6 +24,11 @@ from .capture import Captured, capture
 from .optimizer_step import OptimizerStep, measure_optimizer
 from .stepping import Life, Program, Watch, make_clock, on
 from .tracing import TracedStep
+
+if TYPE_CHECKING:
+    from torch.fx.node import Argument
+
+    from ..types import GraphInput
 
 _LINK_BYTES = 1 << 25  # of the copies that measure the link
 _LINK_COPIES = 5
@@ -193,9 +198,9 @@ class _Namer:
             id for id, value in enumerate(self._given()) if getattr(value, "requires_grad", False)
         }
 
-    def _given(self) -> list[Any]:
+    def _given(self) -> list[GraphInput | None]:
         """What the placeholders stand for, by op id; None elsewhere."""
-        by_node: dict[Any, Any] = {}
+        by_node: dict[fx.Node | None, GraphInput] = {}
         for piece in self.program.captured.pieces:
             by_node.update(piece.given())
         return [by_node.get(node) for node in self.program.captured.graph.order]
@@ -247,11 +252,13 @@ def _measure(
     return Statistics(rows, values, Measured(link, runs, captured.row), whole, graphs)
 
 
-def _gradients(program: Program, outputs: list[Any]) -> list[tuple[Any, torch.Tensor]]:
+def _gradients(
+    program: Program, outputs: list[Argument]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Input -> its gradient, the sum of those of all graphs."""
     captured = program.captured
     late = iter(outputs[captured.graph.num_fwd_outputs :])
-    found: dict[int, tuple[Any, torch.Tensor]] = {}
+    found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for piece in captured.pieces:
         gradients = list(islice(late, len(piece.graph.outputs) - piece.graph.num_fwd_outputs))
         for primal, gradient in zip(piece.primals, gradients, strict=False):

@@ -13,9 +13,9 @@ from __future__ import annotations
 import operator
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import fx
@@ -29,6 +29,10 @@ from ..graph.importer import Imported, type_of
 from ..graph.moving import Move, Schedule, Step
 from ..graph.records import MOVES
 from .capture import Captured
+
+if TYPE_CHECKING:
+    from torch import UntypedStorage
+    from torch.fx.node import Argument, Target
 
 
 class Life:
@@ -55,6 +59,8 @@ class Kept(NamedTuple):
 
 
 Key: TypeAlias = fx.Node | Kept
+Environment: TypeAlias = "dict[Key, Argument]"
+"""What nodes and other results stand for while a program runs."""
 
 
 class Instruction(NamedTuple):
@@ -103,8 +109,8 @@ class Program:
         graph = self.captured.graph
         rows: list[Instruction] = []
         ran: set[fx.Node] = set()
-        tuples: dict[Any, int] = {}  # node of a tuple -> row that made its parts last
-        runs: dict[Any, int] = {}  # and row of its latest run
+        tuples: dict[fx.Node | None, int] = {}  # node of a tuple -> row that made its parts last
+        runs: dict[fx.Node | None, int] = {}  # and row of its latest run
         for step in self.steps:
             if isinstance(step, Move):
                 rows.append(self._moved(step, rows, tuples))
@@ -134,7 +140,9 @@ class Program:
         self._find_last_uses(rows)
         return rows
 
-    def _moved(self, move: Move, rows: list[Instruction], tuples: dict[Any, int]) -> Instruction:
+    def _moved(
+        self, move: Move, rows: list[Instruction], tuples: dict[fx.Node | None, int]
+    ) -> Instruction:
         """A move of what an op made; of a tuple, of all its parts."""
         node = self.captured.graph.order[move.op]
         host = Kept("host", move.op)
@@ -219,26 +227,27 @@ class Program:
                 stack.enter_context(torch.autocast(kind, enabled=False))
             yield
 
-    def arguments(self) -> dict[Key, Any]:
+    def arguments(self) -> Environment:
         """The inputs by node; those that the step writes into are copies."""
-        copies: dict[int, Any] = {}
-        env: dict[Key, Any] = {}
+        copies: dict[int, UntypedStorage] = {}
+        env: Environment = {}
         for piece in self.captured.pieces:
             for node, value in piece.given().items():
                 storage = self._written.get(node)
                 if storage is not None:
+                    old: torch.Tensor = value
                     if storage not in copies:
-                        copies[storage] = value.untyped_storage().clone()
-                    old = value
-                    value = torch.empty(0, dtype=old.dtype, device=old.device)
-                    value.set_(copies[storage], old.storage_offset(), old.size(), old.stride())
+                        copies[storage] = old.untyped_storage().clone()
+                    new = torch.empty(0, dtype=old.dtype, device=old.device)
+                    new.set_(copies[storage], old.storage_offset(), old.size(), old.stride())
+                    value = new
                 env[node] = value.detach() if isinstance(value, torch.Tensor) else value
             for node in piece.gm.graph.find_nodes(op="get_attr"):
                 value = attribute(piece.gm, str(node.target))
                 env[node] = value.detach() if isinstance(value, torch.Tensor) else value
         return env
 
-    def run(self, clock: Clock | None = None, watch: Watch | None = None) -> list[Any]:
+    def run(self, clock: Clock | None = None, watch: Watch | None = None) -> list[Argument]:
         """Runs all steps, times them with ``clock`` or follows memory with ``watch``. Returns the
         outputs of the joint graph; None for what the caller copies into its inputs."""
         env = self.arguments()
@@ -253,12 +262,12 @@ class Program:
                 env.pop(key, None)
         if watch is not None:
             watch.end(len(self.steps))
-        outputs: list[Any] = list(self.captured.graph.outputs)
+        outputs: list[fx.Node | Kept | None] = list(self.captured.graph.outputs)
         for op, copy in self.captured.graph.copies.items():
             outputs[copy.output] = Kept("copy", op)
         return [env.get(n) if isinstance(n, (fx.Node, Kept)) else n for n in outputs]
 
-    def _do(self, env: dict[Key, Any], row: Instruction, clock: Clock | None) -> list[Any]:
+    def _do(self, env: Environment, row: Instruction, clock: Clock | None) -> list[Argument]:
         """Runs one step. Returns the parts of a tuple that nobody takes."""
         node = row.node
         if row.action == "tangent" and node is not None:
@@ -296,7 +305,7 @@ class Program:
             env[part] = result[_place(part)]
         return [item for i, item in enumerate(result) if i not in taken]
 
-    def _move(self, env: dict[Key, Any], row: Instruction, clock: Clock | None) -> None:
+    def _move(self, env: Environment, row: Instruction, clock: Clock | None) -> None:
         """Copies to the host or back. The copy has ended when the next step begins."""
         host = Kept("host", row.op)
         if clock is not None:
@@ -317,12 +326,14 @@ class Program:
             clock.stop()
 
 
-def _place(part: Key) -> Any:
+def _place(part: Key) -> int:
     """Where a part lies in its tuple."""
     return part.at if isinstance(part, Kept) else part.args[1]
 
 
-def _timed(clock: Clock | None, target: Any, args: Any, kwargs: Any) -> Any:
+def _timed(
+    clock: Clock | None, target: Target, args: tuple[Argument, ...], kwargs: dict[str, Argument]
+) -> Argument:
     if clock is None:
         return target(*args, **kwargs)
     clock.start()
@@ -338,9 +349,9 @@ def _is_taken_apart(node: fx.Node) -> bool:
     return all(u.target is operator.getitem and type(u.args[1]) is int for u in node.users)
 
 
-def _nodes_of_values(graph: Imported) -> list[Any]:
+def _nodes_of_values(graph: Imported) -> list[fx.Node | None]:
     """Value id -> node of the op that makes it."""
-    found: list[Any] = []
+    found: list[fx.Node | None] = []
     for op, node in zip(graph.problem.ops, graph.order, strict=True):
         found += [node] * len(op.outputs)
     return found
@@ -393,10 +404,10 @@ class CudaClock(Clock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._open: Any = None
-        self._events: list[tuple[Any, Any] | None] = []
+        self._open: torch.cuda.Event | None = None
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event] | None] = []
 
-    def _mark(self) -> Any:
+    def _mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -424,7 +435,7 @@ def make_clock(device: torch.device) -> Clock:
     return CudaClock() if device.type == "cuda" else Clock()
 
 
-def on(device: torch.device) -> AbstractContextManager[Any]:
+def on(device: torch.device) -> AbstractContextManager[None]:
     """A GPU as the current one, so that events are those of its stream."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
@@ -443,10 +454,12 @@ class Watch:
         self._ended = False
         self._results: set[fx.Node] = set()  # of dropouts, which come at a step of their own
         self._known: dict[int, Life] = {}  # by the identity of a storage that is alive
-        self._handed: dict[Any, list[Any]] = {}  # output of a graph -> storages of inputs of others
+        self._handed: dict[
+            Key, list[UntypedStorage]
+        ] = {}  # output of a graph -> storages of inputs of others
         self._same: dict[int, int] = {}  # by the identity of such an input, that of the output
 
-    def begin(self, program: Program, env: dict[Key, Any]) -> None:
+    def begin(self, program: Program, env: Environment) -> None:
         """The inputs are there."""
         graph = program.captured.graph
         self._results = set(graph.masked)
@@ -457,7 +470,9 @@ class Watch:
             if node not in handed and isinstance(env.get(node), torch.Tensor):
                 self._appear(op, env[node])
 
-    def step(self, k: int, row: Instruction, env: dict[Key, Any], view: bool, rest: Any) -> None:
+    def step(
+        self, k: int, row: Instruction, env: Environment, view: bool, rest: Sequence[Argument]
+    ) -> None:
         """A step has run, and nothing of it is gone."""
         self._k = k
         if not view and row.action not in MOVES:
@@ -473,7 +488,7 @@ class Watch:
                 self._same[id(storage)] = id(env[key].untyped_storage())
         self.live.append(self._now)
 
-    def _use(self, row: Instruction, env: dict[Key, Any]) -> None:
+    def _use(self, row: Instruction, env: Environment) -> None:
         for node in row.reads:
             for value in tree_iter(env.get(node)):
                 if isinstance(value, torch.Tensor):

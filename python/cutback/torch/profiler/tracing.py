@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
@@ -26,6 +26,9 @@ from ..graph.importer import with_wishes
 from ..graph.leaves import IsLeaf, aot_backend
 from ..graph.moving import wants_moves, with_link
 from ..graph.statistics import Statistics, check_same
+
+if TYPE_CHECKING:
+    from ..types import GraphInput
 
 
 class TracedStep:
@@ -128,13 +131,13 @@ def trace(
 
     def partition(
         gm: torch.fx.GraphModule,
-        joint_inputs: Any,
+        joint_inputs: Sequence[GraphInput],
         *,
         num_fwd_outputs: int,
         is_leaf: IsLeaf,
         static_lifetime_input_indices: list[int] | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> NoReturn:
         how = Preparation(policy, random, cse, is_leaf=is_leaf)
         graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), how)
         problem = graph.problem if total is None else with_total(graph.problem, total)
@@ -143,7 +146,7 @@ def trace(
             own = with_total(own, total)
         raise _SeenError(TracedStep(problem, device_row(gm), own))
 
-    def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+    def compiler(gm: torch.fx.GraphModule, example_inputs: Sequence[GraphInput]) -> NoReturn:
         raise UnsupportedGraphError(
             "trace: no input or parameter needs a gradient, so there is no backward"
         )
