@@ -15,6 +15,7 @@ __all__ = [
     "Arguments",
     "Budget",
     "Document",
+    "Edge",
     "GraphNode",
     "Json",
     "Keywords",
@@ -54,9 +55,11 @@ Keywords: TypeAlias = dict[str, Argument]
 Result: TypeAlias = "Tensor | int | float | complex | Sequence[Result] | None"
 """What an op returns."""
 
+Edge: TypeAlias = tuple[GraphNode | None, int]
+"""A node of autograd's graph and one of its inputs, as in ``next_functions``."""
 Place: TypeAlias = tuple[int, torch.Size, tuple[int, ...], torch.dtype, bool, bool]
 """Where a tensor is in its storage: offset, shape, strides, dtype, conjugate and negative bits."""
-Shapes: TypeAlias = "tuple[torch.Size, torch.dtype] | tuple[Shapes, ...] | None"
+Shapes: TypeAlias = "tuple[tuple[int, ...], torch.dtype] | tuple[Shapes, ...] | None"
 """The shapes and dtypes of an op's results."""
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"

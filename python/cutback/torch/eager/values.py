@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
 
-from .arguments import Place, Plain
+from .arguments import Argument, Place, Plain, Result
 from .ops import OpInfo
 
 _ADINPLACE = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
@@ -120,7 +120,9 @@ def held_value(tensor: Tensor, version: int, index: int = -1) -> Value:
     return value
 
 
-Logged: TypeAlias = "Plain | Value | Sequence[Logged]"
+Logged: TypeAlias = (
+    "Plain | Value | Sequence[Logged] | Mapping[str, Argument] | Callable[..., Result]"
+)
 """An argument of an op, with values in place of tensors."""
 
 

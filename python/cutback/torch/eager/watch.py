@@ -30,7 +30,7 @@ from ... import problem as problems
 from ...problem import Flag, Op, Problem, Storage, StorageFlag
 from ..graph.layouts import is_like
 from ..graph.rerunnable import held_because
-from .arguments import Arguments, GraphNode, Keywords, Result, Shapes
+from .arguments import Arguments, Edge, GraphNode, Keywords, Result, Shapes
 from .arguments import Op as TorchOp
 from .described import Described
 from .log import Region
@@ -136,9 +136,9 @@ class Watching(Region):
         self._insists = False
         self._first_node = torch.autograd._get_sequence_nr()
         self._heads: list[tuple[GraphNode, int, int]] = []  # graph node, its output, value
-        self._waiting: dict[tuple[GraphNode, int], Gradient] = {}  # at nodes, by input
+        self._waiting: dict[Edge, Gradient] = {}  # at nodes, by input
         # leaves of autograd's graph: the number of gradients that each has yet to receive
-        self._leaves: Counter[tuple[GraphNode, int]] = Counter()
+        self._leaves: Counter[Edge] = Counter()
 
     # the forward
 
@@ -509,7 +509,7 @@ class Watching(Region):
             outputs.append(fake)
         return Made(outputs, size)
 
-    def _arrive(self, place: tuple[GraphNode, int], new: Gradient) -> None:
+    def _arrive(self, place: Edge, new: Gradient) -> None:
         """A gradient reaches a node. A second one is added to the first, in memory of its own:
         autograd writes into the first's only where nobody else has that and no dispatch mode is
         active, as a tracker's is."""
@@ -520,7 +520,7 @@ class Watching(Region):
         made = self._rehearsal.sum_of(old.fake, new.fake)
         self._waiting[place] = self._copy("accumulate", made, [old.value, new.value])
 
-    def _take(self, place: tuple[GraphNode, int]) -> None:
+    def _take(self, place: Edge) -> None:
         """A leaf has all of its gradient: it takes the tensor as it is, if nobody else has that and
         it lies as the leaf does; otherwise a copy."""
         if place not in self._leaves:
