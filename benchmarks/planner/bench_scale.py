@@ -44,9 +44,9 @@ def mib():  # of this program; getrusage counts the parent's from before the exe
         return int(re.search("VmHWM:\\s+([0-9]+) kB", status.read())[1]) / 1024
 def plan(limit):
     begin = time.perf_counter()
-    text = _native.plan_json(
-        problem, preset=0, budget=(2, 0, share, 1), device="a100", time_limit=limit
-    )
+    text = _native.Problem.read(problem).plan(
+        budget=(2, 0, share, 1), device="a100", time_limit=limit
+    ).to_json()
     return time.perf_counter() - begin, text
 before, limit, found = mib(), 0.01 if first else 0.0, None
 while found is None and limit < 100:

@@ -199,7 +199,8 @@ from cutback import BudgetError, _native
 with open(sys.argv[1], encoding="utf-8") as file:
     problem = file.read()
 try:
-    print(_native.plan_json(problem, preset=0, budget=(1, int(sys.argv[2]), 0.0, 1), device="a100"))
+    budget = (1, int(sys.argv[2]), 0.0, 1)
+    print(_native.Problem.read(problem).plan(budget=budget, device="a100").to_json())
 except BudgetError:
     print("null")
 """

@@ -107,7 +107,7 @@ def run(step: Any) -> tuple[list[bytes], int]:
     values = np.random.default_rng(7)
     inputs = [values.standard_normal(shape, dtype="f4") for _, _, shape, *_ in step.inputs]
     outputs = [np.full(row[2], np.nan, "f4") for row in step.outputs]
-    peak, *_ = step.run(inputs, outputs, 3, 5)
+    peak, *_ = step.run(inputs=inputs, outputs=outputs, seed=3, random_step=5)
     return [array.tobytes() for array in outputs], peak
 
 

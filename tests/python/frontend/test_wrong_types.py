@@ -178,7 +178,7 @@ CALLS = {  # name: (function, positional arguments, keyword arguments)
     "tree.unflatten": (cutback.tree.unflatten, (cutback.tree.flatten(W)[1], [1, 2]), {}),
     "files.read_text": (cutback.files.read_text, ("/dev/null",), {}),
     "with_times": (
-        cutback.files.with_times, (cutback.plan(loss, W, X)._problem_text, {}), {},
+        cutback.files.with_times, (cutback.plan(loss, W, X).core.problem.to_json(), {}), {},
     ),
     "devices.resolve": (cutback.devices.resolve, ("cpu",), {}),
     "Step": (cutback.Step, (loss,), {
