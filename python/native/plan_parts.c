@@ -155,7 +155,7 @@ static int take_outputs(const cb_problem *p, PyObject *is, Py_ssize_t t, uint32_
                         uint32_t *made) {
     const uint32_t n = p->out_begin[op + 1] - p->out_begin[op];
     if (is == Py_None) return 0;
-    PyObject *list = PySequence_Fast(is, "the outputs of a step are a tuple or None");
+    PyObject *list = PySequence_Tuple(is);
     Py_ssize_t count = list ? PySequence_Fast_GET_SIZE(list) : 0;
     int status = list ? 0 : -1;
     uint32_t set = 0;
@@ -171,7 +171,7 @@ static int take_outputs(const cb_problem *p, PyObject *is, Py_ssize_t t, uint32_
 
 static int take_taken(const cb_problem *p, PyObject *is, Py_ssize_t t, uint32_t op,
                       uint64_t *taken) {
-    PyObject *list = PySequence_Fast(is, "what a step takes in is a tuple");
+    PyObject *list = PySequence_Tuple(is);
     int status = list ? 0 : -1;
     *taken = 0;
     for (Py_ssize_t i = 0; status == 0 && i < PySequence_Fast_GET_SIZE(list); i++) {
@@ -234,7 +234,7 @@ int cb_py_take_schedule(const cb_problem *p, PyObject *pair, cb_arena *arena, cb
         return -1;
     }
     if (!PyArg_ParseTuple(pair, "OI:schedule", &steps, &starts)) return -1;
-    PyObject *list = PySequence_Fast(steps, "the steps of a schedule are a list");
+    PyObject *list = PySequence_Tuple(steps);
     if (!list) return -1;
     Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
     columns c = {.step = CB_NEW(arena, uint32_t, n),

@@ -5,12 +5,28 @@
 #include "plan/model/inlining.h"
 #include "plan/model/inside.h"
 
-/* ValueError (and -1), naming the item, the attribute and what it is; memory errors stay. */
+#define MOST_SHOWN 80 /* characters of what is refused */
+
+/* ValueError (and -1), naming the item, the attribute and what it is. Interrupts and the like stay. */
 static int refuse(const cb_py_columns *t, size_t i, const char *name, PyObject *is,
                   const char *wanted) {
-    if (PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
+        !PyErr_ExceptionMatches(PyExc_ValueError) && !PyErr_ExceptionMatches(PyExc_OverflowError))
+        return -1;
     PyErr_Clear();
-    PyErr_Format(PyExc_ValueError, "%s %zu: %s is %R, not %s", t->what, i, name, is, wanted);
+    PyObject *text = PyObject_Repr(is);
+    if (!text) PyErr_Clear();
+    PyObject *start = text && PyUnicode_GET_LENGTH(text) > MOST_SHOWN
+                          ? PyUnicode_Substring(text, 0, MOST_SHOWN)
+                          : Py_XNewRef(text);
+    if (start)
+        PyErr_Format(PyExc_ValueError, "%s %zu: %s is %U%s, not %s", t->what, i, name, start,
+                     PyUnicode_GET_LENGTH(text) > MOST_SHOWN ? "..." : "", wanted);
+    else
+        PyErr_Format(PyExc_ValueError, "%s %zu: %s is a %s, not %s", t->what, i, name,
+                     Py_TYPE(is)->tp_name, wanted);
+    Py_XDECREF(start);
+    Py_XDECREF(text);
     return -1;
 }
 
@@ -48,7 +64,7 @@ static int take_words(const cb_py_column *c, PyObject *is, uint32_t *out) {
 static int take_text(cb_problem *p, PyObject *is, const char **out) {
     Py_ssize_t length;
     const char *text = PyUnicode_Check(is) ? PyUnicode_AsUTF8AndSize(is, &length) : NULL;
-    if (!text) return -1;
+    if (!text || strlen(text) != (size_t)length) return -1;
     *out = length ? cb_arena_strdup(&p->arena, text, (size_t)length) : "";
     if (!*out) PyErr_NoMemory();
     return *out ? 0 : -1;
@@ -58,16 +74,11 @@ static int take_text(cb_problem *p, PyObject *is, const char **out) {
 
 static int take_field(cb_problem *p, const cb_py_columns *t, uint32_t c, size_t i, PyObject *is) {
     static const char *const wanted[] = {
-        [CB_PY_TEXT] = "a str",
-        [CB_PY_COUNT] = "a count",
-        [CB_PY_OPTION] = "a count or None",
-        [CB_PY_TIME] = "a number of picoseconds or None",
-        [CB_PY_REAL] = "a number",
-        [CB_PY_ID] = "an id",
-        [CB_PY_ID_OPTION] = "an id or None",
-        [CB_PY_WORD] = "one of its words",
-        [CB_PY_WORDS] = "a set of flags",
-        [CB_PY_WORDS8] = "a set of flags",
+        [CB_PY_TEXT] = "a str without NUL",  [CB_PY_COUNT] = "a count",
+        [CB_PY_OPTION] = "a count or None",  [CB_PY_TIME] = "a number of picoseconds or None",
+        [CB_PY_REAL] = "a number",           [CB_PY_ID] = "an id",
+        [CB_PY_ID_OPTION] = "an id or None", [CB_PY_WORD] = "one of its words",
+        [CB_PY_WORDS] = "a set of flags",    [CB_PY_WORDS8] = "a set of flags",
     };
     const cb_py_column *at = &t->column[c];
     void *out = cb_py_item_at(at, i);
@@ -112,9 +123,18 @@ static int take_field(cb_problem *p, const cb_py_columns *t, uint32_t c, size_t 
     return status == 0 ? 0 : refuse(t, i, at->name, is, wanted[at->kind]);
 }
 
+/* AttributeError becomes a TypeError that says of what. */
+static void name_the_attribute(PyObject *object, const char *name) {
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return;
+    PyErr_Clear();
+    PyErr_Format(PyExc_TypeError, "problem: a %s has no %s; see cutback.problem",
+                 Py_TYPE(object)->tp_name, name);
+}
+
 static int take_item(cb_problem *p, const cb_py_columns *t, size_t i, PyObject *item) {
     for (uint32_t c = 0; c < t->n; c++) {
         PyObject *is = PyObject_GetAttr(item, t->key[c]);
+        if (!is) name_the_attribute(item, t->column[c].name);
         int status = is ? take_field(p, t, c, i, is) : -1;
         Py_XDECREF(is);
         if (status < 0) return -1;
@@ -122,12 +142,13 @@ static int take_item(cb_problem *p, const cb_py_columns *t, size_t i, PyObject *
     return 0;
 }
 
-/* The attribute as a list or tuple. */
+/* The attribute as a tuple of our own: other code runs while it is read, and may change a list. */
 static PyObject *take_list(PyObject *object, const char *name) {
     PyObject *items = PyObject_GetAttrString(object, name);
-    PyObject *fast = items ? PySequence_Fast(items, name) : NULL;
+    if (!items) name_the_attribute(object, name);
+    PyObject *own = items ? PySequence_Tuple(items) : NULL;
     Py_XDECREF(items);
-    return fast;
+    return own;
 }
 
 static int take_ids(const cb_py_columns *t, size_t i, const char *name, PyObject *list,

@@ -24,7 +24,7 @@ static bool report(search *s, int64_t now) {
                                        : PyObject_CallFunction(s->progress, "d(Kdd)", seconds,
                                                                (unsigned long long)best->best_bytes,
                                                                best->extra, best->gap);
-    bool stop = !answer || PyObject_IsTrue(answer) == 1;
+    bool stop = !answer || PyObject_IsTrue(answer) != 0;
     Py_XDECREF(answer);
     s->work.thread = PyEval_SaveThread();
     return stop;
@@ -37,8 +37,8 @@ static int poll_search(void *user) {
     if (s->finish) return CB_POLL_FINISH;
     if (s->progress == Py_None) return cb_py_poll(&s->work);
     if (now < s->next_report_ns) return CB_POLL_GO;
-    s->next_report_ns = now + REPORT_EVERY_NS;
     s->finish = report(s, now);
+    s->next_report_ns = cb_py_now_ns() + REPORT_EVERY_NS; /* however long that took */
     return s->finish ? CB_POLL_FINISH : CB_POLL_GO;
 }
 
@@ -90,7 +90,7 @@ PyObject *cb_py_search_one(cb_py_problem *self, PyObject *args, PyObject *kwargs
 
 /* Budgets or None in a sequence: how many; -1: an exception. */
 static Py_ssize_t parse_budgets(PyObject *items, cb_budget **out) {
-    PyObject *fast = PySequence_Fast(items, "budgets is a sequence of budgets");
+    PyObject *fast = PySequence_Tuple(items);
     if (!fast) return -1;
     Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
     *out = PyMem_Calloc((size_t)n + 1, sizeof **out);

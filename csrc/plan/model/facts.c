@@ -17,7 +17,10 @@ const char *cb_op_text(const cb_problem *p, uint32_t op, char buffer[CB_OP_TEXT]
 void cb_refusal_set_op(cb_refusal *refusal, const cb_problem *p, uint32_t op) {
     if (op == CB_NONE) return;
     (void)snprintf(refusal->op, sizeof refusal->op, "%s", p->op_name[op]);
-    (void)snprintf(refusal->location, sizeof refusal->location, "%s", p->op_location[op]);
+    const char *location = p->op_location[op]; /* of a long one the end, which has the line */
+    const size_t length = strlen(location), most = sizeof refusal->location - 1;
+    (void)snprintf(refusal->location, sizeof refusal->location, "%s",
+                   length > most ? location + (length - most) : location);
 }
 
 static bool is_static(const cb_problem *p, uint32_t storage) {
