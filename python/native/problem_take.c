@@ -7,7 +7,7 @@
 
 #define MOST_SHOWN 80 /* characters of what is refused */
 
-/* ValueError (and -1), naming the item, the attribute and what it is. Interrupts and the like stay. */
+/* ValueError (and -1), naming the item, the attribute and what it is; interrupts stay. */
 static int refuse(const cb_py_columns *t, size_t i, const char *name, PyObject *is,
                   const char *wanted) {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
