@@ -83,7 +83,7 @@ def fused_norm(x: torch.Tensor) -> torch.Tensor:
     return x / x.norm()
 
 
-fused_norm.register_fake(torch.empty_like)
+torch.library.register_fake("mylib::fused_norm", torch.empty_like)
 
 
 @torch.library.custom_op("theirs::counts_its_calls", mutates_args=())
@@ -91,7 +91,7 @@ def counts_its_calls(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
 
 
-counts_its_calls.register_fake(torch.empty_like)
+torch.library.register_fake("theirs::counts_its_calls", torch.empty_like)
 """
 LOSS = """
 params: Any = np.ones((4, 4), np.float32)
