@@ -182,12 +182,7 @@ def gpu_tables() -> str:
     sys.path[:0] = [str(ROOT / "benchmarks" / "gpu"), str(ROOT / "benchmarks")]
     import results  # type: ignore[import-not-found]
 
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for kind in results.KINDS:
-        for path in sorted(RESULTS.glob(f"{kind}_*.json")):
-            rows = json.loads(path.read_text())["rows"]
-            found.setdefault(rows[0]["card"], {})[kind] = rows
-    return f"{results.BEGIN}\n\n{results.tables(found)}\n\n{results.END}"
+    return f"{results.BEGIN}\n\n{results.tables(results.kept(RESULTS))}\n\n{results.END}"
 
 
 def write() -> None:

@@ -188,8 +188,8 @@ COMPILED: Rows = {
 }
 ITEMS: dict[str, tuple[str, str, Rows, float]] = {  # stage, model, rows, seconds
     "small GPT": ("bridge", "small GPT", BITS, 40),
-    "GPT-2 124M": ("models", "GPT-2 124M", BUDGETS, 50),
-    "ResNet-50": ("models", "ResNet-50", BUDGETS, 50),
+    "GPT-2 124M": ("models", "GPT-2 124M", BUDGETS, 65),
+    "ResNet-50": ("models", "ResNet-50", BUDGETS, 70),
     "GPT-2 350M": ("models", "GPT-2 350M", BUDGETS, 50),
     "GPT-2 124M by Inductor": ("models", "GPT-2 124M", COMPILED, 120),
     "GPT-2 124M, more": ("models", "GPT-2 124M", MORE, 60),

@@ -335,6 +335,16 @@ def tables(found: dict[str, dict[str, Table]]) -> str:
     return "\n".join(lines).strip() or NONE
 
 
+def kept(folder: Path) -> dict[str, dict[str, Table]]:
+    """The rows in a folder of results by card, as ``tables`` takes them."""
+    found: dict[str, dict[str, Table]] = {}
+    for kind in KINDS:
+        for path in sorted(folder.glob(f"{kind}_*.json")):
+            rows: Table = json.loads(path.read_text(encoding="utf-8"))["rows"]
+            found.setdefault(rows[0]["card"], {})[kind] = rows
+    return found
+
+
 def write_docs(path: Path, text: str) -> None:
     """Replaces what is between the markers.
 
@@ -349,8 +359,8 @@ def write_docs(path: Path, text: str) -> None:
 
 
 def write(state: dict[str, Any], names: list[str], folder: Path, docs: Path) -> list[Path]:
-    """Writes the results of these cards; the files."""
-    written, found = [], {}
+    """Writes the results of these cards, and the tables of all that the folder has; the files."""
+    written = []
     folder.mkdir(parents=True, exist_ok=True)
     for card in names:
         for name, (_, rows_of) in KINDS.items():
@@ -358,15 +368,14 @@ def write(state: dict[str, Any], names: list[str], folder: Path, docs: Path) -> 
             rows = rows_of(results)
             if not rows:
                 continue
-            found.setdefault(card, {})[name] = rows
             path = folder / f"{name}_{slug(card)}.json"
             made = document(path.stem, rows, results)
             if name == "gpu_card":  # for device= of cutback.compile, plan and the like
                 made["device"] = results.used[-1]["value"].get("device")
             path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
             written.append(path)
-    if found:
-        write_docs(docs, tables(found))
+    if written:
+        write_docs(docs, tables(kept(folder)))
     return written
 
 
