@@ -57,27 +57,6 @@ done:
     return status;
 }
 
-cb_status cb_planning_adopt(cb_context *ctx, const cb_problem *p, const cb_schedule *schedule,
-                            const cb_planning_question *question, cb_plan **out, cb_error *err) {
-    const cb_device *row;
-    cb_plan *plan = NULL;
-    cb_arena scratch;
-    cb_status status;
-    cb_arena_init(&scratch, &ctx->alloc);
-    CB_TRY_DONE(cb_device_parse(question->device, &scratch, &row, err));
-    CB_TRY_DONE(cb_plan_new(&ctx->alloc, &plan, err));
-    plan->preset = question->preset;
-    plan->measure = question->measure;
-    plan->budget_bytes = question->budget_bytes;
-    CB_TRY_DONE(cb_schedule_copy(schedule, &plan->arena, &plan->schedule, err));
-    CB_TRY_DONE(cb_plan_adopt(p, row, plan, err));
-    *out = plan;
-done:
-    if (status != CB_OK) cb_plan_free(plan);
-    cb_arena_free(&scratch);
-    return status;
-}
-
 cb_status cb_planning_evaluate(const cb_problem *p, const cb_schedule *schedule, const char *device,
                                cb_arena *arena, cb_lives *lives, uint64_t *arena_bytes,
                                cb_error *err) {

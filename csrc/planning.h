@@ -32,17 +32,6 @@ CB_MUST_CHECK cb_status cb_planning_read_plan(cb_context *ctx, const cb_problem 
                                               const char *text, size_t length, const char *device,
                                               cb_plan **out, cb_error *err);
 
-/* A plan of this schedule, which is copied, as the answer to a question. */
-typedef struct cb_planning_question {
-    cb_preset preset;
-    cb_measure measure;
-    uint64_t budget_bytes; /* UINT64_MAX: none */
-    const char *device;
-} cb_planning_question;
-CB_MUST_CHECK cb_status cb_planning_adopt(cb_context *ctx, const cb_problem *p,
-                                          const cb_schedule *schedule,
-                                          const cb_planning_question *question, cb_plan **out,
-                                          cb_error *err);
 /* Bytes and times of a schedule from anywhere; `lives` lie in `arena`. */
 CB_MUST_CHECK cb_status cb_planning_evaluate(const cb_problem *p, const cb_schedule *schedule,
                                              const char *device, cb_arena *arena, cb_lives *lives,

@@ -53,15 +53,6 @@ class Problem:
         progress: _Progress | None = None,
     ) -> list[Plan | BudgetError]: ...
     def read_plan(self, text: str, device: str | None = None, /) -> Plan: ...
-    def adopt(
-        self,
-        schedule: tuple[Sequence[schedule.Step | int], int],
-        device: str | None,
-        preset: int,
-        measure: int,
-        budget_bytes: int | None,
-        /,
-    ) -> Plan: ...
     def evaluate(
         self, schedule: tuple[Sequence[schedule.Step | int], int], device: str | None = None, /
     ) -> schedule.Evaluated: ...
@@ -71,6 +62,8 @@ class Problem:
     def frontier_json(self, preset: int, device: str | None = None, /) -> str: ...
     @property
     def fingerprint(self) -> str: ...
+    @property
+    def wants_moves(self) -> bool: ...
 
 @final
 class Plan:

@@ -36,6 +36,9 @@ Work = Literal["f32", "f64", "f16", "bf16", "int"]
 ONCE: frozenset[Flag] = frozenset({"random_stateful", "effect", "collective", "mutates", "unknown"})
 """Operations with one of these flags run once."""
 
+HELD: frozenset[StorageFlag] = frozenset({"hold_end"})
+"""The flags of a storage that is alive at the end of the step."""
+
 _NO_FLAGS: frozenset[Flag] = frozenset()
 _NO_STORAGE_FLAGS: frozenset[StorageFlag] = frozenset()
 
@@ -197,6 +200,11 @@ class Problem:
     def makers(self) -> list[int]:
         """By value id, the operation that makes it."""
         return [i for i, op in enumerate(self.ops) for _ in op.outputs]
+
+    @property
+    def wants_moves(self) -> bool:
+        """Do its constraints ask that values move to the host?"""
+        return any(value.constraint.endswith("offload") for value in self.values)
 
     def made(self) -> Iterator[tuple[Op, Value]]:
         """Each value with the operation that makes it."""

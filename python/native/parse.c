@@ -1,6 +1,8 @@
 /* parse.c: Python values to the core's small structs, and back. */
 #include "state.h"
 
+#include <inttypes.h>
+
 #include "base/dtype.h"
 #include "ir/op.h"
 
@@ -115,6 +117,25 @@ PyObject *cb_py_give_ids(const uint32_t *ids, uint32_t n) {
         else Py_CLEAR(list);
     }
     return list;
+}
+
+PyObject *cb_py_give_bits(uint64_t bits) {
+    PyObject *list = PyList_New(0);
+    for (unsigned long i = 0; list && i < 64; i++) {
+        if (!(bits >> i & 1)) continue;
+        PyObject *place = PyLong_FromUnsignedLong(i);
+        if (!place || PyList_Append(list, place) < 0) Py_CLEAR(list);
+        Py_XDECREF(place);
+    }
+    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return tuple;
+}
+
+PyObject *cb_py_give_fingerprint(uint64_t fingerprint) {
+    char text[17];
+    (void)snprintf(text, sizeof text, "%016" PRIx64, fingerprint);
+    return PyUnicode_FromString(text);
 }
 
 PyObject *cb_py_shape_tuple(const cb_shape *shape) {

@@ -22,16 +22,7 @@ static PyObject *give_tuple(PyObject *class, PyObject **items, size_t n) {
 }
 
 static PyObject *outputs_of(const cb_problem *p, uint32_t op, uint32_t made) {
-    if (made == cb_all_made(p, op)) return Py_NewRef(Py_None);
-    PyObject *list = PyList_New(0);
-    for (uint32_t i = 0; list && i < p->out_begin[op + 1] - p->out_begin[op]; i++) {
-        PyObject *place = cb_makes(made, i) ? PyLong_FromUnsignedLong(i) : Py_NewRef(Py_None);
-        if (!place || (place != Py_None && PyList_Append(list, place) < 0)) Py_CLEAR(list);
-        Py_XDECREF(place);
-    }
-    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
-    Py_XDECREF(list);
-    return tuple;
+    return made == cb_all_made(p, op) ? Py_NewRef(Py_None) : cb_py_give_bits(made);
 }
 
 static PyObject *taken_by(const cb_problem *p, uint32_t op, uint64_t taken) {

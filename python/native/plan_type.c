@@ -1,8 +1,6 @@
 /* plan_type.c: the type _native.Plan: a plan in the core, beside its problem. */
 #include "planned.h"
 
-#include <inttypes.h>
-
 #include "base/json.h"
 #include "plan/model/device.h"
 #include "plan/model/names.h"
@@ -117,9 +115,7 @@ static PyObject *plan_numbers(cb_py_plan *self, void *Py_UNUSED(none)) {
     return cb_py_give_numbers(self->core);
 }
 static PyObject *plan_fingerprint(cb_py_plan *self, void *Py_UNUSED(none)) {
-    char text[17];
-    (void)snprintf(text, sizeof text, "%016" PRIx64, self->core->fingerprint);
-    return PyUnicode_FromString(text);
+    return cb_py_give_fingerprint(self->core->fingerprint);
 }
 static PyObject *plan_preset(cb_py_plan *self, void *Py_UNUSED(none)) {
     return PyUnicode_FromString(cb_preset_names[self->core->preset]);

@@ -81,19 +81,6 @@ static PyObject *names_of(const cb_py_columns *t, const char *const *extra, uint
     return names;
 }
 
-static PyObject *give_bits(uint64_t bits) {
-    PyObject *list = PyList_New(0);
-    for (unsigned long i = 0; list && i < 64; i++) {
-        if (!(bits >> i & 1)) continue;
-        PyObject *place = PyLong_FromUnsignedLong(i);
-        if (!place || PyList_Append(list, place) < 0) Py_CLEAR(list);
-        Py_XDECREF(place);
-    }
-    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
-    Py_XDECREF(list);
-    return tuple;
-}
-
 typedef struct giver {
     const cb_problem *p;
     PyObject *module, *seen; /* cutback.problem; sets of words made so far, by table */
@@ -102,7 +89,8 @@ typedef struct giver {
 } giver;
 
 static PyObject *give_member(giver *g, uint32_t m) {
-    PyObject *extra[] = {give_bits(g->p->member[m].reads), give_bits(g->p->member[m].uses)};
+    PyObject *extra[] = {cb_py_give_bits(g->p->member[m].reads),
+                         cb_py_give_bits(g->p->member[m].uses)};
     return give_item(&g->member, g->seen, m, g->member_names, extra, 2);
 }
 

@@ -5,6 +5,11 @@
 #include "plan/model/inlining.h"
 #include "plan/model/inside.h"
 
+static int no_memory(void) {
+    PyErr_NoMemory();
+    return -1;
+}
+
 #define MOST_SHOWN 80 /* characters of what is refused */
 
 /* ValueError (and -1), naming the item, the attribute and what it is; interrupts stay. */
@@ -193,7 +198,7 @@ static PyObject *part_of(const taker *k, uint32_t op, uint32_t part) {
 static int count_parts(taker *k, cb_problem_sizes *n) {
     static const char *const names[] = {"inputs", "outputs", "inside"};
     Py_ssize_t n_op = PySequence_Fast_GET_SIZE(k->ops), count[3] = {0};
-    if (n_op > UINT32_MAX / 4) return PyErr_NoMemory() ? 0 : -1;
+    if (n_op > UINT32_MAX / 4) return no_memory();
     k->parts = PyTuple_New(n_op * 3);
     for (Py_ssize_t i = 0; k->parts && i < n_op * 3; i++) {
         PyObject *list = take_list(PySequence_Fast_GET_ITEM(k->ops, i / 3), names[i % 3]);
@@ -202,7 +207,7 @@ static int count_parts(taker *k, cb_problem_sizes *n) {
         count[i % 3] += PySequence_Fast_GET_SIZE(list);
     }
     for (int part = 0; part < 3; part++)
-        if (count[part] > UINT32_MAX / 4) return PyErr_NoMemory() ? 0 : -1;
+        if (count[part] > UINT32_MAX / 4) return no_memory();
     *n = (cb_problem_sizes){.n_op = (uint32_t)n_op,
                             .n_in = (uint32_t)count[0],
                             .n_value = (uint32_t)count[1],
@@ -274,7 +279,7 @@ static int take_regions(taker *k) {
     p->region_name = CB_NEW(&p->arena, const char *, n);
     p->region_parent = CB_NEW(&p->arena, uint32_t, n);
     p->region_limit = CB_NEW(&p->arena, uint64_t, n);
-    if (!p->region_name || !p->region_parent || !p->region_limit) return PyErr_NoMemory() ? 0 : -1;
+    if (!p->region_name || !p->region_parent || !p->region_limit) return no_memory();
     for (uint32_t r = 0; r < n; r++) {
         p->region_parent[r] = CB_NONE;
         p->region_limit[r] = UINT64_MAX;
@@ -286,7 +291,7 @@ static int take_ends(taker *k, const char *name, PyObject *list, uint32_t *n, ui
     static const cb_py_columns problem = {.what = "problem"};
     *n = (uint32_t)PySequence_Fast_GET_SIZE(list);
     *ids = CB_NEW(&k->p->arena, uint32_t, *n);
-    if (!*ids) return PyErr_NoMemory() ? 0 : -1;
+    if (!*ids) return no_memory();
     return take_ids(&problem, 0, name, list, *ids);
 }
 

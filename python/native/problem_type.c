@@ -1,8 +1,6 @@
 /* problem_type.c: the type _native.Problem: a problem in the core, read and checked once. */
 #include "planned.h"
 
-#include <inttypes.h>
-
 PyObject *cb_py_problem_wrap(cb_py_state *state, cb_py_context *context, const cb_problem *core,
                              PyObject *owner) {
     cb_py_problem *self = PyObject_GC_New(cb_py_problem, state->problem_type);
@@ -95,38 +93,6 @@ static PyObject *problem_read_plan(cb_py_problem *self, PyObject *args) {
     cb_py_work_end(&work);
     if (status != CB_OK) return raise(self, &error);
     return cb_py_plan_wrap(state_of(self), self, plan, NULL);
-}
-
-/* adopt(schedule, device, preset, measure, budget_bytes) -> Plan */
-static PyObject *problem_adopt(cb_py_problem *self, PyObject *args) {
-    PyObject *pair, *budget;
-    int preset, measure;
-    cb_planning_question question = {.budget_bytes = UINT64_MAX};
-    if (!PyArg_ParseTuple(args, "OziiO:adopt", &pair, &question.device, &preset, &measure, &budget))
-        return NULL;
-    if (cb_py_parse_preset(preset, &question.preset) < 0) return NULL;
-    if (measure < 0 || measure >= CB_MEASURE_COUNT)
-        return PyErr_Format(PyExc_ValueError, "no measure number %d", measure);
-    question.measure = (cb_measure)measure;
-    if (budget != Py_None) question.budget_bytes = PyLong_AsUnsignedLongLong(budget);
-    if (PyErr_Occurred()) return NULL;
-    cb_arena scratch;
-    cb_schedule schedule;
-    cb_plan *plan = NULL;
-    cb_error error = {0};
-    PyObject *result = NULL;
-    cb_arena_init(&scratch, cb_planning_alloc(self->context->core));
-    if (cb_py_take_schedule(self->core, pair, &scratch, &schedule) == 0) {
-        cb_py_work work;
-        cb_py_work_begin(&work, self->context);
-        cb_status status =
-            cb_planning_adopt(self->context->core, self->core, &schedule, &question, &plan, &error);
-        cb_py_work_end(&work);
-        result = status == CB_OK ? cb_py_plan_wrap(state_of(self), self, plan, NULL)
-                                 : raise(self, &error);
-    }
-    cb_arena_free(&scratch);
-    return result;
 }
 
 static PyObject *problem_evaluate(cb_py_problem *self, PyObject *args) {
@@ -229,9 +195,16 @@ static PyObject *problem_frontier_json(cb_py_problem *self, PyObject *args) {
 }
 
 static PyObject *problem_fingerprint(cb_py_problem *self, void *Py_UNUSED(none)) {
-    char text[17];
-    (void)snprintf(text, sizeof text, "%016" PRIx64, cb_problem_fingerprint(self->core));
-    return PyUnicode_FromString(text);
+    return cb_py_give_fingerprint(cb_problem_fingerprint(self->core));
+}
+
+static PyObject *problem_wants_moves(cb_py_problem *self, void *Py_UNUSED(none)) {
+    const cb_problem *p = self->core;
+    for (uint32_t v = 0; v < p->n_value; v++) {
+        const uint8_t wish = p->value_constraint[v];
+        if (wish == CB_MUST_OFFLOAD || wish == CB_PREFER_OFFLOAD) Py_RETURN_TRUE;
+    }
+    Py_RETURN_FALSE;
 }
 
 static PyMethodDef problem_methods[] = {
@@ -247,8 +220,6 @@ static PyMethodDef problem_methods[] = {
      "plans(budgets, /, *, preset, device, time_limit, progress) -> [Plan or BudgetError]"},
     {"read_plan", (PyCFunction)problem_read_plan, METH_VARARGS,
      "read_plan(text, device=None, /) -> Plan of JSON, for this problem"},
-    {"adopt", (PyCFunction)problem_adopt, METH_VARARGS,
-     "adopt(schedule, device, preset, measure, budget_bytes, /) -> Plan with that schedule"},
     {"evaluate", (PyCFunction)problem_evaluate, METH_VARARGS,
      "evaluate(schedule, device=None, /) -> cutback.schedule.Evaluated"},
     {"evaluate_json", (PyCFunction)problem_evaluate_json, METH_VARARGS,
@@ -265,6 +236,8 @@ static PyMethodDef problem_methods[] = {
 static PyGetSetDef problem_getset[] = {
     {"fingerprint", (getter)problem_fingerprint, NULL,
      "hash of structure, sizes and flags; not of costs, names or lines", NULL},
+    {"wants_moves", (getter)problem_wants_moves, NULL,
+     "do its constraints ask that values move to the host?", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

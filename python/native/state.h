@@ -92,6 +92,8 @@ int cb_py_parse_attrs(const char *op, PyObject *dict, cb_attrs *out); /* NULL or
 /* A sequence of ids; one too large for an id becomes CB_NONE. Free `*out` with PyMem_Free. */
 int cb_py_parse_ids(PyObject *sequence, uint32_t **out, uint32_t *n);
 PyObject *cb_py_give_ids(const uint32_t *ids, uint32_t n); /* a list */
+PyObject *cb_py_give_bits(uint64_t bits);                  /* a tuple of those that are set */
+PyObject *cb_py_give_fingerprint(uint64_t fingerprint);    /* sixteen hexadecimal digits */
 PyObject *cb_py_shape_tuple(const cb_shape *shape);
 int cb_py_parse_budget(PyObject *item, cb_budget *out); /* (kind, bytes, share, measure) or None */
 int cb_py_parse_preset(int number, cb_preset *out);

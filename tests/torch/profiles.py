@@ -41,7 +41,7 @@ def given_times(profile: Any) -> Any:
 
 def outputs(profile: Any, plan: Any) -> list[Any]:
     """What the profiler's run of a plan returns, forward and backward."""
-    schedule = schedule_of(plan.core, profile.step.problem)
+    schedule = schedule_of(plan.core)
     program = Program(profile.captured, schedule)
     with program.quiet():
         torch.manual_seed(7)

@@ -105,7 +105,7 @@ class Request:
             BudgetError: no plan meets the budget; its attributes say what would do.
             ValueError, TypeError: a mistake in the problem.
         """
-        if self.pinned is not None and not self.offload and not _wants_moves(problem):
+        if self.pinned is not None and not self.offload and not problem.wants_moves:
             raise budgets.pinned_alone(self.pinned)
         answer = problem.plan(
             preset=budgets.parse_preset(self.preset),
@@ -115,10 +115,6 @@ class Request:
             progress=_teller(self.progress),
         )
         return Plan.of(answer)
-
-
-def _wants_moves(problem: _native.Problem) -> bool:
-    return any(value.constraint.endswith("offload") for value in problem.parts().values)
 
 
 def plans(

@@ -127,7 +127,7 @@ def test_steps_of_groups_say_what_they_make_and_take_in() -> None:
             )  # fmt: skip
     found = problem.evaluate((plan.steps, plan.backward_starts))
     assert found["peak_bytes"] == plan.numbers["live_bytes"]
-    again = problem.adopt((plan.steps, plan.backward_starts), None, 0, 1, plan.budget_bytes)
+    again = problem.read_plan(plan.to_json())
     assert again.steps == plan.steps and again.lives == plan.lives
 
 
@@ -222,8 +222,6 @@ def test_a_broken_schedule_is_refused(schedule, says) -> None:
     with pytest.raises(ValueError) as caught:
         problem.evaluate(schedule)
     assert says in str(caught.value)
-    with pytest.raises(ValueError):
-        problem.adopt(schedule, None, 0, 0, None)
 
 
 def test_no_schedule_at_all() -> None:

@@ -336,9 +336,11 @@ def test_ends_of_what_leaves() -> None:
            problems.Op("b", "f", outputs=[problems.Value(1)]), problems.Op("c", "f")]  # fmt: skip
     steps = [Step(0), Step(0, "out"), Step(1), Step(0, "in"), Step(2)]
     lives = [Life(0, 0, 2, 64, 0), Life(1, 2, 2, 64, 64), Life(0, 3, 4, 64, 0)]
-    plan = SimpleNamespace(steps=steps, backward_starts=3, lives=lives)
     problem = problems.Problem(ops, [problems.Storage(64), problems.Storage(64)], [], [], 3)
-    found = schedule_of(plan, problem)
+    plan = SimpleNamespace(
+        steps=steps, backward_starts=3, lives=lives, problem=SimpleNamespace(parts=lambda: problem)
+    )
+    found = schedule_of(plan)
     assert found == ([0, Move("out", 0, 1), 1, Move("end", 0, 1), Move("in", 0, 3), 2], 4)
 
 

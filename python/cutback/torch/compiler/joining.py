@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...problem import Flag, Op, Problem, Storage, StorageFlag, Value
+from ...problem import HELD, Flag, Op, Problem, Storage, StorageFlag, Value
 from ..graph.leaves import KIND
 from ..graph.moving import Move, Schedule
 
@@ -31,7 +31,6 @@ OWN = -1
 _FORWARD: frozenset[Flag] = frozenset({"effect"})
 _BACKWARD: frozenset[Flag] = frozenset({"backward", "effect"})
 _FREE: frozenset[StorageFlag] = frozenset()
-_HELD: frozenset[StorageFlag] = frozenset({"hold_end"})
 
 _Ref = tuple[int, int]  # a graph and a value of it; or OWN and the number of an op with one result
 
@@ -137,7 +136,7 @@ class _Joined:
         )  # fmt: skip
         if bytes is not None:
             op.outputs = [Value(-1, bytes=bytes)]
-            self.own_storage[ref] = Storage(bytes, _HELD if hold else _FREE)
+            self.own_storage[ref] = Storage(bytes, HELD if hold else _FREE)
         made = [] if bytes is None else [ref]
         self._push(ref, op, made, made)
         return ref
@@ -203,7 +202,7 @@ class _Joined:
             elif flow.copy:
                 self.arrived[k] = self.own(KIND, [self.arrived[k]], flow.copy, hold=True)
             else:
-                self.own_storage[self.arrived[k]] = Storage(flow.bytes, _HELD)
+                self.own_storage[self.arrived[k]] = Storage(flow.bytes, HELD)
 
     def backward(self) -> None:
         """The ops of the graphs, with the sums between them."""
@@ -242,7 +241,7 @@ class _Joined:
             number[key] = number[at]
             if at[0] != OWN and "hold_end" in self._storage(key, loose).flags:
                 storages[number[at]] = replace(
-                    storages[number[at]], flags=storages[number[at]].flags | _HELD
+                    storages[number[at]], flags=storages[number[at]].flags | HELD
                 )
         for op, lies_in in zip(self.ops, self.lies_in, strict=True):
             for value, key in zip(op.outputs, lies_in, strict=True):
@@ -273,7 +272,7 @@ class _Joined:
 
     def _storage(self, key: _Ref, loose: set[_Ref]) -> Storage:
         storage = self.problems[key[0]].storages[key[1]]
-        return replace(storage, flags=storage.flags - _HELD) if key in loose else storage
+        return replace(storage, flags=storage.flags - HELD) if key in loose else storage
 
     def write(self) -> tuple[Problem, list[tuple[int, int]]]:
         """The problem, and what its ops are."""

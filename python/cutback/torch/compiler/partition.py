@@ -278,7 +278,7 @@ class Partitioner(CustomPartitionerFn):
             check_covered(problem)
         if isinstance(options.policy, policies.WholeGraph):
             self._constrain(options.policy, problem)
-        if options.profile is not None and (options.offload or moving.wants_moves(problem)):
+        if options.profile is not None and (options.offload or problem.wants_moves):
             link = options.profile.link_bytes_per_s
             problem.link_bytes_per_s = problem.link_bytes_per_s or link
 
@@ -314,7 +314,7 @@ class Partitioner(CustomPartitionerFn):
         options, row = self.options, self.at_hand.row
         if own is not None and options.total is not None:
             own = with_total(own, options.total)
-        if options.offload or moving.wants_moves(problem):
+        if options.offload or problem.wants_moves:
             self._check_moves()
             problem = moving.with_link(problem, row)
         if options.total is not None:
@@ -332,7 +332,7 @@ class Partitioner(CustomPartitionerFn):
 
     def _schedule(self, plan: Plan) -> moving.Schedule:
         """What a plan says of the graph, without the optimizer's own step."""
-        schedule = moving.schedule_of(plan.core, plan.parts)
+        schedule = moving.schedule_of(plan.core)
         if self.options.total is None:
             return schedule
         own = len(plan.parts.ops) - 1

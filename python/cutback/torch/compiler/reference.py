@@ -24,11 +24,10 @@ Row = devices.Device | None
 def _plans(problem: _native.Problem, device: Row) -> list[_native.Plan]:
     """The plans that need no search. Where values are to move, PyTorch's cut, which moves nothing,
     is left out."""
-    moves = any(value.constraint.endswith("offload") for value in problem.parts().values)
     row = devices.resolve(device)
     return [
         problem.plan(preset=budgets.parse_preset(preset), device=row)
-        for preset in ((None,) if moves else (None, _PYTORCH))
+        for preset in ((None,) if problem.wants_moves else (None, _PYTORCH))
     ]
 
 

@@ -39,7 +39,7 @@ class SharedBudget:
         options, target = self.options, self.options.target
         shown = self.steps.shown_for(pattern)
         joined, order = join([self.graphs[key].problem for key in shown.keys], shown.common)
-        if options.offload or moving.wants_moves(joined):
+        if options.offload or joined.wants_moves:
             joined = moving.with_link(joined, self.row)
         static = 0 if options.total is None else options.total.static_bytes
         assert target.budget is not None

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ... import _native
-from ...problem import Flag, Op, Problem, Storage, StorageFlag
+from ...problem import HELD, Flag, Op, Problem, Storage
 
 if TYPE_CHECKING:
     import weakref
@@ -26,7 +26,6 @@ ONCE: frozenset[Flag] = frozenset(
     {"random_stateful", "unknown", "effect", "mutates", "placeholder"}
 )
 """Flags of ops that never run again."""
-_HELD: frozenset[StorageFlag] = frozenset({"hold_end"})
 
 
 @dataclass
@@ -141,7 +140,7 @@ def set_apart(
                 is_static = "static" in old.flags
                 stays = is_static and not copies_inputs
                 if not stays and any(is_wanted(v, now) for v in before):
-                    storages.append(replace(old, flags=_HELD if is_static else old.flags))
+                    storages.append(replace(old, flags=HELD if is_static else old.flags))
                     if not is_static:
                         old.flags = frozenset()
                     now_in[named] = len(storages) - 1

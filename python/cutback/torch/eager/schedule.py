@@ -27,7 +27,7 @@ class Schedule:
         self._gone = gone or ()
         self.steps: list[int] = []
         self._read_by: dict[int, set[int]] = {}
-        self._makers = [i for i, op in enumerate(seen.ops) for _ in op.outputs]
+        self._makers = seen.problem.makers
         self._views = {i for i, op in enumerate(seen.ops) if "view" in op.flags}
         starts = next((i for i, op in enumerate(seen.ops) if "backward" in op.flags), len(seen.ops))
         self.starts = starts

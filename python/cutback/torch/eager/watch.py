@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from ... import problem as problems
-from ...problem import Flag, Op, Problem, Storage, StorageFlag
+from ...problem import HELD, Flag, Op, Problem, Storage, StorageFlag
 from ..graph.layouts import is_like
 from ..graph.rerunnable import held_because
 from .arguments import Arguments, Edge, GraphNode, Keywords, Result, Shapes
@@ -63,9 +63,6 @@ probing = threading.local()
 _dummy = torch.empty(0)
 _LEAF = "torch::autograd::AccumulateGrad"
 _INTO_A_VIEW = "torch::autograd::CopySlices"
-
-
-_HELD: frozenset[StorageFlag] = frozenset({"hold_end"})
 
 
 class Slot:
@@ -318,7 +315,7 @@ class Watching(Region):
         for storage, weak, t in self.made:
             # the program holds it, or PyTorch does, as autocast its casts of weights
             if weak() is not None and (storage not in self._logged or t() is not None):
-                self.storages[storage].flags = _HELD
+                self.storages[storage].flags = HELD
         for end in self._ends:
             end.detach()
         self._release()
@@ -339,7 +336,7 @@ class Watching(Region):
         starts = len(self.ops)
         for storage in {self.values[value] for value in self._results}:
             if not self.storages[storage].flags:  # the caller's, who may hold it to the end
-                self.storages[storage].flags = _HELD
+                self.storages[storage].flags = HELD
         try:
             ends = self._backward()
         finally:
@@ -419,7 +416,7 @@ class Watching(Region):
                 op = self._new_op("tangent", ["backward"], ())
                 # backward() holds the gradient of a scalar, which it makes, to its end
                 scalar = not len(node._input_metadata[at].shape)
-                flags = _HELD if scalar else ()
+                flags = HELD if scalar else ()
                 fake = self._rehearsal.like(_taken_by(node, at))
                 storage = self._new_storage(nbytes(fake), flags)
                 self._arrive((node, at), Gradient(self._new_value(op, storage), fake))

@@ -36,19 +36,20 @@ class Schedule(NamedTuple):
     backward_starts: int
 
 
-def schedule_of(plan: _native.Plan, problem: Problem) -> Schedule:
-    """The schedule of a plan for a problem. Plans say nowhere when memory that leaves is gone, but
-    their lives do: it depends on the copy's time."""
+def schedule_of(plan: _native.Plan) -> Schedule:
+    """The schedule of a plan. Plans say nowhere when memory that leaves is gone, but their lives
+    do: it depends on the copy's time."""
     steps, begins = plan.steps, plan.backward_starts
     ends: dict[int, list[Move]] = {}
     if any(step.action == "out" for step in steps):
+        ops = plan.problem.parts().ops
         rows: dict[int | None, list[tuple[int, int]]] = {}
         for life in plan.lives:
             rows.setdefault(life.storage, []).append((life.made, life.last))
         for t, step in enumerate(steps):
             if step.action != "out":
                 continue
-            storages = {value.storage for value in problem.ops[step.op].outputs}
+            storages = {value.storage for value in ops[step.op].outputs}
             lives = [max(row for row in rows[s] if row[0] <= t) for s in storages if s in rows]
             last = max((last for _, last in lives), default=t)
             ends.setdefault(min(max(last, t), len(steps) - 1), []).append(Move("end", step.op, t))
@@ -65,11 +66,6 @@ def schedule_of(plan: _native.Plan, problem: Problem) -> Schedule:
 def moves_anything(plan: _native.Plan) -> bool:
     """Does a plan move values to the host?"""
     return bool(plan.numbers.get("out_bytes"))
-
-
-def wants_moves(problem: Problem) -> bool:
-    """Does a policy ask that values of a problem move?"""
-    return any(value.constraint.endswith("offload") for op in problem.ops for value in op.outputs)
 
 
 def with_link(problem: Problem, device: object) -> Problem:

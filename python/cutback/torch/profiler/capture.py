@@ -187,7 +187,7 @@ def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str,
         row = device_row(gm)
         whole = save_everything(graph.problem, row)
         found[:] = gm, graph, row, whole
-        return emit(gm, graph, schedule_of(whole.core, graph.problem))
+        return emit(gm, graph, schedule_of(whole.core))
 
     compiler = aot_backend(
         partition, fw_compiler=_called, bw_compiler=_called, inference_compiler=_no_gradient

@@ -84,7 +84,7 @@ class Profile(Statistics):
 
     def _schedule(self, plan: Plan) -> Schedule:
         check_same(self.signature, plan.parts, "the plan")
-        return schedule_of(plan.core, self.captured.graph.problem)
+        return schedule_of(plan.core)
 
     def rerun(self, plan: Plan, runs: int = 5, warmup: int = 1) -> Profile:
         """The profile of the same step under a plan: what the rewritten graphs take, op by op. A
@@ -335,7 +335,7 @@ def profile(
         raise TypeError(f"profile: optimizer={optimizer!r} is no torch.optim.Optimizer")
     rate = None if link is None else _rate(link)
     captured = capture(step, inputs, kwargs)
-    program = Program(captured, schedule_of(captured.plan.core, captured.graph.problem))
+    program = Program(captured, schedule_of(captured.plan.core))
     if rate is None:
         rate = measure_link(captured.device)
     return Profile(captured, _measure(program, runs, warmup, rate, optimizer))

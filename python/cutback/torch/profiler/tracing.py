@@ -24,7 +24,7 @@ from ..graph.counter import check_random
 from ..graph.graphs import UnsupportedGraphError
 from ..graph.importer import with_wishes
 from ..graph.leaves import IsLeaf, aot_backend
-from ..graph.moving import wants_moves, with_link
+from ..graph.moving import with_link
 from ..graph.statistics import Statistics, check_same
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class TracedStep:
             check_same(profile.signature, self.problem, "the traced step")
         options = {"device": self.device, **options}
         problem = self.problem
-        if options.get("offload") or wants_moves(problem):
+        if options.get("offload") or problem.wants_moves:
             problem = with_link(problem, options["device"])
         checked = problem.check()
         device, measure = options["device"], options.get("measure") or "live"
