@@ -89,10 +89,6 @@ ALLOWED: dict[str, dict[str, str]] = {
 }
 
 
-# Files of results whose rows do not say where they come from, until they are measured again.
-OLD = {"cpu_groups", "optim", "optim_passes"}
-
-
 @cache
 def results_of(name: str) -> dict[str, Any]:
     """A file of results."""
@@ -221,10 +217,8 @@ def check() -> list[str]:
         said += [f"{name}: {f} of ALLOWED is not in it" for f in allowed if f not in figures]
     for name in sorted(used):
         lacks = origin(name)
-        if lacks and name not in OLD:
+        if lacks:
             said.append(f"benchmarks/results/{name}.json lacks {lacks}: measure it again")
-        if name in OLD and not lacks:
-            said.append(f"benchmarks/results/{name}.json is whole: take it out of OLD")
     if gpu_tables() not in (ROOT / "docs" / "cuda.md").read_text(encoding="utf-8"):
         said.append("docs/cuda.md: the tables of GPUs differ from benchmarks/results/gpu_*.json")
     return said

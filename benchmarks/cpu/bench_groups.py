@@ -1,17 +1,15 @@
-"""Claim: where what fuses is planned as one, a cut is faster than saving everything and than
-running everything again, and saves less.
+"""Claim: where memory bounds a step, no plan is slower than saving everything: what a plan runs
+again is in a kernel that reads it anyway, whether single ops were planned or groups.
 
     python benchmarks/cpu/bench_groups.py [--rounds 9] [--quick] [--only 1,2 [--replace]]
 
-EvoNorm in groups, where forward and backward are kernels of their own, as in a network; the rows of
-`rows.py` that memory bounds, as they come, saving everything and by a cut; and an encoder of six
-layers. The plans of a row take turns; a number is the median of the rounds, a ratio is to saving
-everything. "kernels" says where a plan runs the kernels of saving everything, as where what it
-runs again is in the kernel that has it: then the ratio is noise. "modelled" is what the cost model
-says of the kernels that ran, by this machine's measured row, over the median; the row is measured
-in each round, as clocks drift, and the median of each rate counts. At the end stand the rows where
-that is off by more than 15 %, each with the kernel that it is off by most. Exits with 1 where two
-plans differ in a bit.
+EvoNorm planned in groups; the rows of `rows.py` that memory bounds, as they come, saving everything
+and by a cut; and an encoder of six layers. The plans of a row take turns; a number is the median of
+the rounds, a ratio is to saving everything. "kernels" says that a plan runs the kernels of saving
+everything: then the ratio is noise. "modelled" is the time that the cost model gives the kernels
+that ran, by this machine's measured row, over the median; the row is measured in each round, as
+clocks drift, and the median of each rate counts. The rows where that is off by more than 15 % are
+listed last, each with the kernel that is off by most. Exits with 1 where two plans differ in a bit.
 """
 
 from __future__ import annotations
@@ -192,7 +190,7 @@ def main() -> None:
         params, data = rows.inputs(number, args.quick)
         loss = ours.LOSSES[number]
         if number in (1, 2):
-            name = f"{row.name}, forward and backward apart"
+            name = f"{row.name}, planned in groups"
             found += measure(name, loss, params, data, IN_GROUPS, args.rounds)
         found += measure(row.name, loss, params, data, AS_THEY_COME, args.rounds)
     name = f"encoder of {LAYERS} layers (8,256,512), dropout"

@@ -32,7 +32,6 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(doc_figures, "ROOT", tmp_path)
     monkeypatch.setattr(doc_figures, "RESULTS", results)
     monkeypatch.setattr(doc_figures, "ALLOWED", {})
-    monkeypatch.setattr(doc_figures, "OLD", set())
     monkeypatch.setattr(doc_figures, "gpu_tables", lambda: "")
     doc_figures.results_of.cache_clear()
     yield tmp_path / "README.md"
@@ -96,17 +95,10 @@ def test_figures_outside_marks_are_reported(text: Path, monkeypatch: pytest.Monk
         ({"machine": {"isa": "avx2"}}, "a machine"),
     ],
 )
-def test_rows_say_where_they_come_from(
-    text: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], lacks: str
-) -> None:
+def test_rows_say_where_they_come_from(text: Path, change: dict[str, Any], lacks: str) -> None:
     text.write_text("<!--row rows; model=A; median; ms.2-->1.25 ms<!--/row-->")
     assert not doc_figures.check()
     file = doc_figures.RESULTS / "rows.json"
     file.write_text(json.dumps(ORIGIN | change | {"rows": ROWS}))
     doc_figures.results_of.cache_clear()
     assert doc_figures.check() == [f"benchmarks/results/rows.json lacks {lacks}: measure it again"]
-    monkeypatch.setattr(doc_figures, "OLD", {"rows"})
-    assert not doc_figures.check()
-    file.write_text(json.dumps(ORIGIN | {"rows": ROWS}))
-    doc_figures.results_of.cache_clear()
-    assert doc_figures.check() == ["benchmarks/results/rows.json is whole: take it out of OLD"]
