@@ -16,7 +16,13 @@ import torch
 import torch.nn.functional as F
 from small_models import GPT, make
 from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 import cutback.torch as ct
@@ -50,9 +56,10 @@ def compare(
         expected, plain_peak = step(plain, inputs)
     for _ in range(3):
         found, peak = step(ours, inputs)
-    pairs = zip(expected, found, strict=True)
+    pairs = list(zip(expected, found, strict=True))
     return {
         "same": all(torch.equal(a, b) for a, b in pairs),
+        "close": all(torch.allclose(a, b, atol=1e-6) for a, b in pairs),
         "peak": peak,
         "plain_peak": plain_peak,
         "live": [plan.numbers["live_bytes"] for plan in plans()],
@@ -159,13 +166,81 @@ def fsdp(directory: Path) -> dict[str, Any]:
     return results
 
 
+class Residual(nn.Module):
+    """What tensor parallelism splits by columns, then by rows."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Residuals(nn.Module):
+    """A loss of a few of them."""
+
+    def __init__(self, layers: int = 3, width: int = 32) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Residual(width) for _ in range(layers))
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
+
+
+def residuals(parallel: bool, same_rows: bool) -> tuple[nn.Module, tuple[Any, ...]]:
+    """A model, the same on all ranks, and its input."""
+    torch.manual_seed(0)
+    model = Residuals()
+    x = torch.randn(128, 32)
+    if parallel:
+        mesh = init_device_mesh("cpu", (RANKS,))
+        for block in model.blocks:
+            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return model, (x if same_rows else x.roll(distributed.get_rank(), 0),)
+
+
+def tp(directory: Path) -> dict[str, Any]:
+    """A tensor-parallel model, compiled by budgets, by name, and from the plan of another rank."""
+    plain, inputs = residuals(True, True)
+
+    def ours(**options: Any) -> tuple[nn.Module, dict[str, Any]]:
+        torch._dynamo.reset()
+        compiled = ct.compile(residuals(True, True)[0], **options)
+        return compiled, compare(plain, compiled, lambda: compiled.plans, inputs)
+
+    half, found = ours(budget="0.5x")
+    results = {"0.5x": found}
+    if directory.name.endswith("all"):
+        for budget in (None, "min", "0.7x", found["live"][0] + 5000):
+            results[str(budget)] = ours(budget=budget)[1]
+        results["inductor"] = ours(budget="0.7x", codegen="inductor")[1]
+        path = directory / "plans.json"
+        if distributed.get_rank() == 0:
+            half.save_plans(path)
+        distributed.barrier()
+        results["given"] = ours(plans=path)[1]
+        torch._dynamo.reset()
+        plans: list[Any] = []
+        options = {"budget": "0.5x", "on_plan": plans.append}
+        named = torch.compile(residuals(True, True)[0], backend="cutback", options=options)
+        results["by_name"] = compare(plain, named, lambda: plans[-1:], inputs)
+        torch._dynamo.reset()
+        named = torch.compile(residuals(True, True)[0], backend="cutback")
+        results["plain_name"] = compare(plain, named, list, inputs)
+    return results
+
+
 def main() -> None:
     mode, rank, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"file://{directory / 'store'}", rank=rank, world_size=RANKS
     )
-    results = {"ddp": ddp, "by_name": by_name, "fsdp": fsdp}[mode](directory)
+    results = {"ddp": ddp, "by_name": by_name, "fsdp": fsdp, "tp": tp}[mode](directory)
     (directory / f"rank{rank}.json").write_text(json.dumps(results))
     distributed.destroy_process_group()
 

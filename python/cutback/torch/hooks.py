@@ -144,6 +144,34 @@ def output_metadata() -> ViewAndMutationMeta | None:
     return None
 
 
+def is_kept_object(value: object) -> bool:
+    """True if AOTAutograd can keep this object, which is neither a tensor nor a number, from the
+    forward to the backward: a device mesh, a process group, a generator, or any other object of a
+    type that is registered as opaque. ``value`` may be what stands for such an object in a trace.
+
+    From 2.13 on; an older PyTorch keeps none."""
+    try:
+        from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
+        from torch._library.fake_class_registry import FakeScriptObject
+        from torch._library.opaque_object import is_opaque_type
+    except ImportError:
+        return False
+    if not hasattr(ViewAndMutationMeta, "opaque_objects_saved_for_backwards_slice"):
+        return False
+    real = value.real_obj if isinstance(value, FakeScriptObject) else value
+    return bool(is_opaque_type(type(real)))
+
+
+def is_backward_state(value: object) -> bool:
+    """True if a graph's input is the one through which compiled autograd gives the backward hooks
+    of the forward's values. The backward takes it last, and the forward does not return it."""
+    try:
+        from torch.fx.experimental._backward_state import BackwardState
+    except ImportError:
+        return False
+    return isinstance(value, BackwardState)
+
+
 def add_guard(holds: Callable[[], bool]) -> None:
     """Has PyTorch ask, before it runs what is being compiled, whether that still holds, and compile
     anew where it does not. To be called by a backend."""

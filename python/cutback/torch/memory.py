@@ -11,7 +11,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    is_traceable_wrapper_subclass_type,
+)
 from torch.utils._pytree import tree_iter
 
 from .. import budgets
@@ -71,9 +75,20 @@ def _seen(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return call
 
 
-def _storages(tensor: torch.Tensor) -> tuple[UntypedStorage, ...]:
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors that a wrapper subclass consists of (a DTensor: this rank's shard); of any
+    other tensor the tensor itself."""
+    if not is_traceable_wrapper_subclass_type(type(tensor)):
+        return [tensor]
+    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    return [part for t in inner if isinstance(t, torch.Tensor) for part in parts_of(t)]
+
+
+def storages_of(tensor: torch.Tensor) -> tuple[UntypedStorage, ...]:
     """What a tensor lies in: one storage, or those of its parts. None where it has none that can be
     seen (layouts of other libraries)."""
+    if is_traceable_wrapper_subclass_type(type(tensor)):
+        return tuple(s for part in parts_of(tensor) for s in storages_of(part))
     try:
         return (tensor.untyped_storage(),)
     except (NotImplementedError, RuntimeError):
@@ -156,12 +171,14 @@ class MemoryTracker(TorchDispatchMode):
             raise RuntimeError("a MemoryTracker is used once; make another one")
         if self._model is not None:
             for parameter in self._model.parameters():
-                self._before.add(parameter.untyped_storage())
+                for storage in storages_of(parameter):
+                    self._before.add(storage)
                 if parameter.requires_grad:
                     hook = parameter.register_post_accumulate_grad_hook(self._see_gradient)
                     self._hooks.append(hook)
             for buffer in self._model.buffers():
-                self._before.add(buffer.untyped_storage())
+                for storage in storages_of(buffer):
+                    self._before.add(storage)
         if self._optimizer is not None:
             self._hooks.append(self._optimizer.register_step_post_hook(self._see_states))
         self._stand()
@@ -177,7 +194,7 @@ class MemoryTracker(TorchDispatchMode):
             standing += [p for group in self._optimizer.param_groups for p in group["params"]]
             standing += tree_iter([list(s.values()) for s in self._optimizer.state.values()])
         standing += [t.grad for t in standing if isinstance(t, torch.nn.Parameter)]
-        storages = {s for t in standing if isinstance(t, torch.Tensor) for s in _storages(t)}
+        storages = {s for t in standing if isinstance(t, torch.Tensor) for s in storages_of(t)}
         for storage in storages:
             self._before.add(storage)
             self._standing += storage.nbytes()
@@ -204,18 +221,20 @@ class MemoryTracker(TorchDispatchMode):
         args: tuple[Argument, ...] = (),
         kwargs: dict[str, Argument] | None = None,
     ) -> Argument:
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # its own function runs, and the tracker sees the ops in there
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         given: set[int] | None = None
         for tensor in tree_iter(result):
             if not isinstance(tensor, torch.Tensor):
                 continue
-            for storage in _storages(tensor):
+            for storage in storages_of(tensor):
                 if self._is_known(storage, str(func)):
                     continue
                 if given is None:
                     tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
-                    given = {id(s) for t in tensors for s in _storages(t)}
+                    given = {id(s) for t in tensors for s in storages_of(t)}
                 if id(storage) in given:  # a view of memory from before
                     self._before.add(storage)
                     continue
@@ -287,7 +306,7 @@ class MemoryTracker(TorchDispatchMode):
     # ---- categories -------------------------------------------------------------------------
 
     def _mark(self, tensor: torch.Tensor | None, category: str) -> None:
-        for storage in _storages(tensor) if isinstance(tensor, torch.Tensor) else ():
+        for storage in storages_of(tensor) if isinstance(tensor, torch.Tensor) else ():
             number = self._known.get(id(storage))
             if number is not None:
                 self._category[number] = category
@@ -387,7 +406,7 @@ class StepTracker(MemoryTracker):
     def given(self, args: Sequence[GraphValue], count: bool) -> None:
         """Arguments: the caller's, or tangents, which count."""
         for t in args:
-            for storage in _storages(t) if isinstance(t, torch.Tensor) else ():
+            for storage in storages_of(t) if isinstance(t, torch.Tensor) else ():
                 if id(storage) in self._known or storage in self._before:
                     continue
                 if count:
@@ -398,14 +417,14 @@ class StepTracker(MemoryTracker):
     def made(self, result: Argument, op: str) -> None:
         """What an op returned that ran outside of it."""
         for t in tree_iter(result):
-            for storage in _storages(t) if isinstance(t, torch.Tensor) else ():
+            for storage in storages_of(t) if isinstance(t, torch.Tensor) else ():
                 if not self._is_known(storage, op):
                     self._appear(storage, op)
 
     def has_made(self, values: Iterable[Argument]) -> bool:
         """Does all of their memory come from ops, none from arguments?"""
         for t in tree_iter(values):
-            for storage in _storages(t) if isinstance(t, torch.Tensor) else ():
+            for storage in storages_of(t) if isinstance(t, torch.Tensor) else ():
                 number = self._known.get(id(storage))
                 if number is None or self._lives[number].op == _TANGENT:
                     return False

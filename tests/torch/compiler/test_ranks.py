@@ -64,6 +64,38 @@ def test_distributed_data_parallel_by_name(tmp_path: Path) -> None:
         assert found["same"] and found["peak"] == live <= budget < found["plain_peak"]
 
 
+def check_tensor_parallel(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Bits of eager on each rank, peaks that are the planned ones, and one plan for all ranks."""
+    for way, found in first.items():
+        assert found["steps"] == second[way]["steps"], way
+        for results in (found, second[way]):
+            assert results["same"] or way == "inductor", way
+            assert results["close"], way
+            for live, budget in zip(results["live"], results["budget"], strict=True):
+                if way != "inductor":
+                    assert results["peak"] == live, way
+                assert budget is None or results["peak"] <= budget, way
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
+def test_tensor_parallel(tmp_path: Path) -> None:
+    first, second = run("tp", tmp_path)
+    check_tensor_parallel(first, second)
+    (budget,) = first["0.5x"]["budget"]
+    assert first["0.5x"]["peak"] <= budget < first["0.5x"]["plain_peak"]
+
+
+@pytest.mark.very_slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
+def test_tensor_parallel_by_all_doors(tmp_path: Path) -> None:
+    directory = tmp_path / "all"
+    directory.mkdir()
+    first, second = run("tp", directory)
+    check_tensor_parallel(first, second)
+    assert set(first) > {"None", "min", "0.7x", "inductor", "given", "by_name", "plain_name"}
+
+
 @pytest.mark.very_slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
 def test_fully_sharded(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ...problem import Op, Problem
-from ..memory import MemoryTracker
+from ..memory import MemoryTracker, parts_of, storages_of
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -49,7 +49,7 @@ class Total(NamedTuple):
 
 def _bytes(tensors: Iterable[Argument]) -> int:
     """Of their storages, each once."""
-    storages = [t.untyped_storage() for t in tensors if isinstance(t, torch.Tensor)]
+    storages = [s for t in tensors if isinstance(t, torch.Tensor) for s in storages_of(t)]
     return sum({s._cdata: s.nbytes() for s in storages}.values())
 
 
@@ -119,6 +119,11 @@ class _Twin:
             twin.state[self.fakes[parameter]] = {k: self._state(v) for k, v in state.items()}
 
     def _like(self, t: torch.Tensor) -> torch.Tensor:
+        """A fake tensor like one; of a sharded one, like the shard."""
+        parts = parts_of(t)
+        if len(parts) != 1:
+            raise TypeError(f"a parameter or state is a {type(t).__name__} of {len(parts)} tensors")
+        (t,) = parts
         with self.mode:
             return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device)
 
@@ -146,8 +151,8 @@ class _Twin:
 
 def _rehearse(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
     """Bytes of all states, and of what a step takes beside them."""
-    twin = _Twin(optimizer)
     try:
+        twin = _Twin(optimizer)
         with _Numbers():
             twin.optimizer.step()
         with MemoryTracker() as memory, _Numbers():

@@ -1,11 +1,14 @@
 """From a plan to the two graphs that PyTorch compiles and calls.
 
 The forward graph takes the primals and returns the forward outputs, then what the backward needs:
-tensors, then numbers. The backward graph takes numbers, tensors and tangents in that order and
-returns the gradients. Both run their nodes in the plan's order; what runs again stands there again
-under a name of its own, and later readers read the newest run; what a graph returns is of the first
-run, as the plan holds it. Moves to the host and back are nodes
-as well (transfers.py): what is on the host between forward and backward crosses as a tensor there.
+tensors, objects (device meshes, process groups and others that are neither tensors nor numbers),
+then numbers. The backward graph takes numbers, tensors, objects and tangents in that order and
+returns the gradients. This is the order of PyTorch's own partitioner.
+
+Both run their nodes in the plan's order; what runs again stands there again under a name of its
+own, and later readers read the newest run; what a graph returns is of the first run, as the plan
+holds it. Moves to the host and back are nodes as well (transfers.py): what is on the host between
+forward and backward crosses as a tensor there.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from torch.fx.experimental.symbolic_shapes import (
     is_symbol_binding_fx_node,
 )
 
-from .. import transfers
+from .. import hooks, transfers
 from .dropout import REMAKE
-from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent, nodes_in
+from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent, location, nodes_in
 from .importer import Imported
 from .moving import Move, Schedule, Step
 
@@ -81,6 +84,12 @@ _Value: TypeAlias = fx.Node | _Moved
 
 def _val(value: _Value) -> Argument:
     return value.val if isinstance(value, _Moved) else value.meta.get("val")
+
+
+def _type_name(val: Argument) -> str:
+    """``"module.Class"`` of a node's value, or of the object that it stands for in a trace."""
+    kind = type(getattr(val, "real_obj", val))
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _on_host(val: torch.Tensor) -> torch.Tensor:
@@ -166,7 +175,9 @@ class _Emitter:
         self.first_runs = {s.node for s in self.forward}
         self.backward = self._steps(steps[start:], again=True)
         self.tensors: list[_Value] = []
+        self.objects: list[fx.Node] = []
         self.numbers: list[fx.Node] = []
+        self.states: list[fx.Node] = []  # see hooks.is_backward_state
         self._find_saved()
 
     def _steps(self, ids: Sequence[Step], again: bool) -> list[_Step]:
@@ -229,11 +240,7 @@ class _Emitter:
             key=lambda v: (position[v.node], v.what, v.position or 0, v.number),
         )
         for node in sorted((v for v in saved if isinstance(v, fx.Node)), key=position.__getitem__):
-            if not is_number(node):
-                self._check_saved(node)
-                self.tensors.append(node)
-            elif not isinstance(node.meta["val"], (int, float)):
-                self.numbers.append(node)
+            self._sort(node)
         self.tensors += moved
         self.tensors.sort(key=lambda v: isinstance(v, fx.Node) and _UNCHECKED in v.meta)
         self.numbers = self._with_symbols(self.numbers)
@@ -254,11 +261,23 @@ class _Emitter:
         left = step.moved("left", move.number) if move.action == "end" else []
         return [*left, *step.moved("host")], []
 
-    def _check_saved(self, node: fx.Node) -> None:
-        if not isinstance(node.meta.get("val"), torch.Tensor):
+    def _sort(self, node: fx.Node) -> None:
+        """Adds a node that the backward needs to the list of its kind."""
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor):
+            self.tensors.append(node)
+        elif is_number(node):
+            if not isinstance(val, (int, float)):  # others are written into the graph
+                self.numbers.append(node)
+        elif hooks.is_kept_object(val):
+            self.objects.append(node)
+        elif node.op == "placeholder" and hooks.is_backward_state(val):
+            self.states.append(node)
+        else:
             raise UnsupportedGraphError(
-                f"{node.name} ({node.target}): the backward needs it, and it is neither a tensor "
-                "nor a number"
+                f"{node.name} ({location(node) or node.target}): the backward needs it, and it is "
+                f"neither a tensor nor a number, but a {_type_name(val)}, which PyTorch does not "
+                "keep between forward and backward. Keep what uses it out of the compiled part"
             )
 
     def _add_parts(self, saved: Sequence[fx.Node]) -> None:
@@ -425,7 +444,7 @@ class _Emitter:
         for step in self.forward:
             self._copy(graph, env, step, False)
         k = self.graph.num_fwd_outputs
-        saved = self.tensors + self.numbers
+        saved = [*self.tensors, *self.objects, *self.numbers]
         descs = [
             *self.graph.descs[:k], *(SavedForBackwardsAOTOutput(i) for i in range(len(saved)))
         ]  # fmt: skip
@@ -446,7 +465,8 @@ class _Emitter:
         env: dict[_Value, Argument] = {}
         self.coming = set()
         self.first = {}
-        for node in [*self.numbers, *self.tensors, *self.tangents]:
+        taken = [*self.numbers, *self.tensors, *self.objects, *self.tangents, *self.states]
+        for node in taken:
             env[node] = graph.placeholder(node.name)
             env[node].meta = node.meta if isinstance(node, fx.Node) else {"val": node.val}
             if isinstance(node, fx.Node):

@@ -32,6 +32,8 @@ _aten = torch.ops.aten
 _BATCH_NORM = _aten._native_batch_norm_legit_functional.default
 _BATCH_NORM_BACKWARD = _aten.native_batch_norm_backward.default
 _RESIZE = "inductor.resize_storage_bytes_.default"
+_WAITS = frozenset({"_c10d_functional.wait_tensor.default", "c10d_functional.wait_tensor.default"})
+"""Ops that return the tensor they are given, though their shape functions make a new one."""
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
 
@@ -223,6 +225,8 @@ class Reader:
         val = node.meta.get("val")
         if node.op == "get_attr" and val is None:
             val = attribute(self.gm, str(node.target))
+        if node.op == "call_function" and self.kinds[node].name in _WAITS:
+            self._share_memory(val, node.args[0].meta["val"])
         if isinstance(val, torch.Tensor):
             # a sparse gradient is made in the backward and handed out: its bytes do not count
             sparse = val.layout is not torch.strided and node in self.late
@@ -248,6 +252,14 @@ class Reader:
         while address in self._same:
             address = self._same[address]
         return address
+
+    def _share_memory(self, result: torch.Tensor, given: torch.Tensor) -> None:
+        """Counts the memory of a result as the memory of an argument."""
+        memory = result.untyped_storage()
+        new, old = self._address(memory), self._address(given.untyped_storage())
+        if new != old:
+            self._kept.append(memory)
+            self._same[new] = old
 
     def _tensor(
         self, node: fx.Node, index: int | None, val: torch.Tensor, made: set[int]

@@ -39,6 +39,9 @@ _TALKS = re.compile(
 )
 _GROUPS = frozenset({"group", "group_name", "group_names", "process_group", "pg", "ranks"})
 
+_OBJECTS = ("PyObject", "__torch__.")
+"""In types of arguments that are objects of registered Python classes, or of TorchScript's."""
+
 _SAID = "it is declared not to be rerunnable"
 
 
@@ -128,6 +131,8 @@ def _doubt(op: OpOverload) -> tuple[str, tuple[int, ...]]:
             rates.append(i)
         elif "Generator" in type_name or not _DRAWS.isdisjoint(_words(a.name)):
             return f"by its argument {a.name} it draws random numbers", ()
+        elif any(word in type_name for word in _OBJECTS):
+            return f"its argument {a.name} is an object that may have a state", ()
     if rates:
         rate = schema.arguments[rates[0]].name
         return f"it draws random numbers where its argument {rate} is not 0", tuple(rates)

@@ -207,7 +207,7 @@ class Program:
         for id in self.captured.graph.copies:
             found[Kept("copy", id)] = None
         for node in self.captured.graph.order:  # backward() holds the gradient of a scalar
-            if node is not None and is_tangent(node) and node.meta["val"].dim() == 0:
+            if node is not None and is_tangent(node) and _is_scalar(node.meta["val"]):
                 found[node] = None
         return found
 
@@ -271,10 +271,7 @@ class Program:
         """Runs one step. Returns the parts of a tuple that nobody takes."""
         node = row.node
         if row.action == "tangent" and node is not None:
-            like = node.meta["val"]
-            env[node] = torch.empty_strided(
-                like.size(), like.stride(), dtype=like.dtype, device=like.device
-            ).fill_(1)
+            env[node] = _ones_like(node.meta["val"])
         if row.action in ("out", "in"):
             self._move(env, row, clock)
             return []
@@ -324,6 +321,19 @@ class Program:
                 env[key] = by_place[_place(key) if row.parts else None]
         if clock is not None:
             clock.stop()
+
+
+def _is_scalar(val: Argument) -> bool:
+    return isinstance(val, torch.Tensor) and val.dim() == 0
+
+
+def _ones_like(val: Argument) -> Argument:
+    """A gradient for a tangent with this fake value. Parts of a tensor subclass that are no tensors
+    are the objects that were there when the step was traced."""
+    if not isinstance(val, torch.Tensor):
+        return getattr(val, "real_obj", val)
+    ones = torch.empty_strided(val.size(), val.stride(), dtype=val.dtype, device=val.device)
+    return ones.fill_(1)
 
 
 def _place(part: Key) -> int:
