@@ -86,6 +86,7 @@ PYTHON_LEFT: dict[str, tuple[str, ...]] = {
     "cutback.torch.eager": ("cutback.torch.graph",),
     "cutback.torch.profiler": ("cutback.torch.compiler",),
     # public names for what lies in these folders
+    "cutback.torch.frontends": ("cutback.torch.compiler",),
     "cutback.torch.mutwo": ("cutback.torch.profiler",),
     "cutback.torch.rerun": ("cutback.torch.graph",),
 }

@@ -22,7 +22,7 @@ from .eager.regions import checkpoint, checkpoint_plan, checkpoint_sequential
 from .memory import MemoryTracker
 
 if TYPE_CHECKING or not hooks.missing():
-    from . import mutwo
+    from . import frontends, mutwo
     from .compiler.compiling import Compiled
     from .compiler.compiling import compile as compile
     from .compiler.partition import Partitioner
@@ -58,6 +58,7 @@ __all__ = [
     "checkpoint_contexts",
     "checkpoint_plan",
     "checkpoint_sequential",
+    "frontends",
     "load_profile",
     "max_batch",
     "mutwo",

@@ -122,7 +122,10 @@ def test_a_star_brings_all_public_names() -> None:
 def public_modules() -> list[str]:
     """The package and the modules whose names users import."""
     inside = "constraints devices files nn nn.functional optim policies report torch torch.mutwo"
-    return ["cutback", *(f"cutback.{name}" for name in (*inside.split(), "torch.rerun"))]
+    return [
+        "cutback",
+        *(f"cutback.{name}" for name in (*inside.split(), "torch.frontends", "torch.rerun")),
+    ]
 
 
 @pytest.mark.parametrize("module", public_modules())

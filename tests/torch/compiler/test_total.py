@@ -182,3 +182,30 @@ def test_wrong_use() -> None:
     lbfgs = torch.optim.LBFGS(model.parameters())
     with pytest.raises(ValueError, match="a step of LBFGS cannot be rehearsed"):
         ct.compile(model, measure="total", optimizer=lbfgs)
+
+
+def test_an_optimizer_in_a_wrapper() -> None:
+    """Front ends hand out optimizers that pass everything on to one inside."""
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+        @property
+        def param_groups(self) -> Any:
+            return self.optimizer.param_groups
+
+        @param_groups.setter
+        def param_groups(self, groups: Any) -> None:
+            self.optimizer.param_groups = groups
+
+        def step(self, closure: Any = None) -> Any:
+            return self.optimizer.step(closure)
+
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8)
+    inner = torch.optim.AdamW(module.parameters())
+    wanted = ct.trace(lambda x: module(x).sum(), x, optimizer=inner).plan(measure="total")
+    found = ct.trace(lambda x: module(x).sum(), x, optimizer=Wrapper(inner)).plan(measure="total")
+    assert found.numbers == wanted.numbers
+    held = [p for group in inner.param_groups for p in group["params"]]
+    assert [id(p) for p in held] == [id(p) for p in module.parameters()] and not inner.state

@@ -27,6 +27,7 @@ from ..graph.leaves import aot_backend
 from ..graph.sizes import hint, sizes_as
 from ..types import GraphFunction, GraphInput, GraphValue
 from . import scratch
+from .bypassed import note_inputs
 from .inductor import Watch
 from .options import Door
 from .partition import Partitioner
@@ -347,6 +348,7 @@ def make_backend(
     def backend(gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> GraphFunction:
         reason = getattr(gm, "compile_subgraph_reason", None)
         is_last = reason is not None and not reason.graph_break
+        note_inputs(inputs)
         partitioner.begin(backward_writes_by_floats(gm), is_last)
         if not isinstance(partitioner, ModelPartitioner):
             with _compile_session():

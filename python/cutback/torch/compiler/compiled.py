@@ -27,6 +27,7 @@ from ...planner.plan import Plan
 from .. import hooks
 from ..memory import MemoryTracker
 from .backends import make_backend
+from .bypassed import Watch
 from .growing import LargerError
 from .inductor import CompilerNote
 from .saved_plans import Path
@@ -311,6 +312,7 @@ class Context:
         self.codegen = codegen
         self.options = options
         self.runners: list[Runner] = []
+        self.watch: Watch | None = None  # until one of them is called in training
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Context, (self.wishes, self.codegen, self.options)
@@ -327,8 +329,12 @@ class Context:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if self.watch is not None and torch.is_grad_enabled():
+                self.watch.end()
+                self.watch = None
             return runner(*args, **kwargs)
 
+        call._cutback_runs = True  # type: ignore[attr-defined]
         # what PyTorch's own functions carry: where to go on inside another trace
         call._torchdynamo_inline = function  # type: ignore[attr-defined]
         call._torchdynamo_orig_callable = function  # type: ignore[attr-defined]
@@ -389,6 +395,8 @@ class CompiledModule(OptimizedModule):
         self.__dict__["_is_torch_compile"] = True
         self.__dict__["get_compiler_config"] = _nothing
         self.register_load_state_dict_pre_hook(_below)
+        if any(context.wishes.get(name) is not None for name in ("budget", "policy", "given")):
+            context.watch = Watch(self, module)
 
     def _initialize(self) -> None:
         super()._initialize()

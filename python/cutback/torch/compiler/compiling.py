@@ -127,7 +127,11 @@ def _check_plans(plans: Path | None, wishes: dict[str, Any]) -> None:
 
 
 def cutback(
-    gm: fx.GraphModule, inputs: Sequence[GraphInput], *, options: dict[str, Any] | None = None
+    gm: fx.GraphModule,
+    inputs: Sequence[GraphInput],
+    *,
+    options: dict[str, Any] | None = None,
+    mode: str | None = None,
 ) -> GraphFunction:
     """``torch.compile(model, backend="cutback", options={"budget": 0.5})``, and the same for
     ``model.compile``.
@@ -135,6 +139,13 @@ def cutback(
     Options are those arguments of :func:`compile` that are not ``torch.compile``'s own, but
     ``optimizer``; and ``on_plan``, a function that gets each plan. All graphs of one such call
     share its budget."""
+    if mode is not None:
+        raise ValueError(
+            f"backend 'cutback': mode={mode!r} is one of Inductor's sets of options, and this "
+            "backend has none. Leave it out and say options={'budget': ...}; with "
+            "options={'budget': ..., 'codegen': 'inductor'} Inductor compiles the planned graphs, "
+            "as torch._inductor.config says"
+        )
     options = dict(options or {})
     _check_options(options)
     owner = sys._getframe(1).f_locals.get("self")  # PyTorch's wrapper of a backend with options

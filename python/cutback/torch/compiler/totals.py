@@ -53,6 +53,14 @@ def _bytes(tensors: Iterable[Argument]) -> int:
     return sum({s._cdata: s.nbytes() for s in storages}.values())
 
 
+def unwrapped(optimizer: Any) -> Any:
+    """The optimizer inside what front ends make of one. A copy of such a wrapper would step, and
+    change, the optimizer itself."""
+    while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
 def account(model: Any, optimizer: torch.optim.Optimizer) -> Total:
     """What a model and its optimizer hold. Of a function, which shows no buffers, the optimizer's
     parameters.
@@ -61,6 +69,7 @@ def account(model: Any, optimizer: torch.optim.Optimizer) -> Total:
         TypeError: no optimizer.
         ValueError: it is the optimizer of another model, or its step cannot be rehearsed.
     """
+    optimizer = unwrapped(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer={optimizer!r} is not a torch.optim.Optimizer")
     held = [p for group in optimizer.param_groups for p in group["params"]]
