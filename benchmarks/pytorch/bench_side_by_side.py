@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
-import json
 import math
 import random
 import statistics
@@ -44,9 +43,10 @@ from joint import Joint, Step, capture, inductor_decompositions, torch_partition
 
 import cutback
 import cutback.torch
-from cutback import _native, budgets
+from cutback import budgets
 from cutback.planner.plan import Plan
-from cutback.torch.graph.moving import Schedule
+from cutback.torch.graph.importer import Imported
+from cutback.torch.graph.moving import Schedule, schedule_of
 
 COMMAND = "python benchmarks/pytorch/bench_side_by_side.py"
 BUDGETS = {
@@ -394,18 +394,16 @@ class Timed(cutback.torch.Partitioner):
     seconds = 0.0
     preset = 0
 
-    def _choose(self, graph: Any) -> Schedule:
+    def _choose(self, graph: Imported) -> Schedule:
         begin = time.perf_counter()
-        text = json.dumps(graph.document)
-        answer = (
-            _native.Problem.read(text)
-            .plan(preset=self.preset, budget=self.budget, device=self.row)
-            .to_json()
+        answer = graph.problem.check().plan(
+            preset=self.preset, budget=self.options.target.budget, device=self.at_hand.row
         )
-        self._note(Plan(text, answer))
-        document = self.plans[-1].document
+        plan = Plan.of(answer)
+        self.plans.append(plan)
+        schedule = schedule_of(plan.core)
         self.seconds = time.perf_counter() - begin
-        return Schedule(document["steps"], document["backward_starts"])
+        return schedule
 
 
 def bridge(name: str, rounds: int) -> list[Row]:
