@@ -25,6 +25,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ import cutback
 import cutback.torch
 from cutback import budgets
 from cutback.planner.plan import Plan
+from cutback.torch.compiler.options import Target
 from cutback.torch.graph.importer import Imported
 from cutback.torch.graph.moving import Schedule, schedule_of
 
@@ -216,10 +218,9 @@ class Plans:
         """
         found: list[Plan] = []
         partition = cutback.torch.Partitioner(on_plan=found.append)
-        if budget in SMALLEST:
-            partition.budget = budgets.parse("min", "live", SMALLEST[budget])
-        else:
-            partition.budget = budgets.parse(budget, "live")
+        extra = SMALLEST.get(budget)
+        bound = budgets.parse("min" if extra else budget, "live", extra)
+        partition.options = replace(partition.options, target=Target(bound, "live"))
         subject, row = self.add_plan(OURS, budget, joint, partition)
         row["predicted peak"] = found[0].numbers["live_bytes"]
         return subject, row

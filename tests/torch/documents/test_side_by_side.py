@@ -27,9 +27,14 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
             del sys.modules[name]
 
 
+class Mean(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.square().mean()
+
+
 def small() -> tuple[nn.Module, tuple[Any, ...]]:
     layers = [nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(12)]
-    return nn.Sequential(*layers), (torch.randn(512, 16),)
+    return nn.Sequential(*layers, Mean()), (torch.randn(512, 16),)
 
 
 def test_both_partitioners_are_timed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +44,17 @@ def test_both_partitioners_are_timed(bench: Any, monkeypatch: pytest.MonkeyPatch
     for row in rows:
         assert row["PyTorch s"] > 0
         assert row["cutback s"] > row["of it planning"] > 0
+
+
+def test_our_plans_keep_to_their_budgets(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = small()
+    joint = bench.capture(model, inputs)
+    case = bench.step_models.Case(model, inputs, [])
+    monkeypatch.setitem(bench.step_models.MODELS, "small", lambda: case)
+    plans = bench.Plans("small")
+    peaks = {}
+    for budget in (None, 300_000, "min, 40% time"):
+        subject, row = plans.add_ours(budget, joint)
+        peaks[budget] = row["predicted peak"]
+        assert bench.peak(subject) <= row["predicted peak"]
+    assert peaks["min, 40% time"] <= peaks[300_000] <= 300_000 < peaks[None]
