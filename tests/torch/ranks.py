@@ -234,13 +234,47 @@ def tp(directory: Path) -> dict[str, Any]:
     return results
 
 
+def sharded(model: nn.Module) -> nn.Module:
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    return model
+
+
+def fsdp2(directory: Path) -> dict[str, Any]:
+    """FSDP2 both ways: blocks that are compiled and then sharded, and a sharded model that is
+    compiled as a whole."""
+    plain, inputs = residuals(False, False)
+    block_bytes = sum(p.nbytes for p in plain.blocks[0].parameters())
+    sharded(plain)
+    inner = residuals(False, False)[0]
+    for k, block in enumerate(inner.blocks):
+        inner.blocks[k] = ct.compile(block, budget="min")
+    sharded(inner)
+    results = {}
+    results["blocks"] = compare(
+        plain, inner, lambda: [p for block in inner.blocks for p in block.plans], inputs
+    )
+    shares = (0.7, 0.85) if directory.name.endswith("all") else (0.7,)
+    for share in shares:
+        torch._dynamo.reset()
+        limit = int(share * results["blocks"]["plain_peak"])
+        whole = ct.compile(sharded(residuals(False, False)[0]), budget=limit, on_infeasible="min")
+        results[f"whole {share}"] = compare(plain, whole, lambda whole=whole: whole.plans, inputs)
+        results[f"whole {share}"]["limit"] = limit
+        results[f"whole {share}"]["block_bytes"] = block_bytes
+    return results
+
+
 def main() -> None:
     mode, rank, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"file://{directory / 'store'}", rank=rank, world_size=RANKS
     )
-    results = {"ddp": ddp, "by_name": by_name, "fsdp": fsdp, "tp": tp}[mode](directory)
+    results = {"ddp": ddp, "by_name": by_name, "fsdp": fsdp, "fsdp2": fsdp2, "tp": tp}[mode](
+        directory
+    )
     (directory / f"rank{rank}.json").write_text(json.dumps(results))
     distributed.destroy_process_group()
 

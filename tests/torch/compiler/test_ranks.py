@@ -96,6 +96,32 @@ def test_tensor_parallel_by_all_doors(tmp_path: Path) -> None:
     assert set(first) > {"None", "min", "0.7x", "inductor", "given", "by_name", "plain_name"}
 
 
+def check_sharded_both_ways(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Bits of plain FSDP2, one plan on all ranks, and a peak within the budget of the whole step.
+    On top of it come two blocks whose parameters FSDP2 has gathered, and their gradients."""
+    for way, found in first.items():
+        assert found["steps"] == second[way]["steps"] and found["live"], way
+        for results in (found, second[way]):
+            assert results["same"], way
+            assert results["peak"] < results["plain_peak"], way
+            if "limit" in results:
+                assert results["peak"] <= results["limit"] + 4 * results["block_bytes"], way
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
+def test_fully_sharded_both_ways(tmp_path: Path) -> None:
+    check_sharded_both_ways(*run("fsdp2", tmp_path))
+
+
+@pytest.mark.very_slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
+def test_fully_sharded_by_several_budgets(tmp_path: Path) -> None:
+    directory = tmp_path / "all"
+    directory.mkdir()
+    check_sharded_both_ways(*run("fsdp2", directory))
+
+
 @pytest.mark.very_slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
 def test_fully_sharded(tmp_path: Path) -> None:
