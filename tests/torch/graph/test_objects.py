@@ -168,6 +168,11 @@ def alone() -> Iterator[Any]:
     distributed.destroy_process_group()
 
 
+class _Loss(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.square().sum()
+
+
 def _parallel(mesh: Any) -> nn.Module:
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -177,7 +182,7 @@ def _parallel(mesh: Any) -> nn.Module:
 
     torch.manual_seed(0)
     pairs = ((nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16), nn.Tanh()) for _ in range(3))
-    model = nn.Sequential(*(layer for pair in pairs for layer in pair))
+    model = nn.Sequential(*(layer for pair in pairs for layer in pair), _Loss())
     styles = {str(4 * k): ColwiseParallel() for k in range(3)}
     styles |= {str(4 * k + 2): RowwiseParallel() for k in range(3)}
     return parallelize_module(model, mesh, styles)
@@ -199,10 +204,10 @@ def test_a_device_mesh(budget: Any, alone: Any, same_bits: Callable[..., bool]) 
         for _ in range(2):
             m.zero_grad()
             with ct.MemoryTracker() as memory:
-                m(x).square().sum().backward()
+                m(x).backward()
     assert same_bits(_local(model), _local(plain))
     (plan,) = compiled.plans
-    assert memory.peak_bytes <= plan.numbers["live_bytes"] + 3 * 64 * 16 * 4  # the loss's own
+    assert memory.peak_bytes == plan.numbers["live_bytes"]
     ops = plan.parts.ops
     ran = [s for s in plan.document["steps"] if isinstance(s, int) and "collective" in ops[s].flags]
     assert ran and ran == sorted(set(ran))
@@ -231,7 +236,7 @@ def test_results_and_tangents_that_are_dtensors(alone: Any, same_bits: Callable[
 def test_questions_about_a_parallel_model(alone: Any) -> None:
     """What is traced, profiled and counted are local shards."""
     model, x = _parallel(alone), torch.randn(64, 16)
-    loss = lambda x: model(x).square().sum()  # noqa: E731
+    loss = lambda x: model(x)  # noqa: E731
     optimizer = torch.optim.AdamW(model.parameters())
     traced = ct.trace(loss, x, optimizer=optimizer)
     local = sum(part.nbytes for p in model.parameters() for part in ct.memory.parts_of(p))
