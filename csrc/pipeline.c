@@ -190,14 +190,6 @@ static cb_status make_within(cb_step *step, const cb_plan_options *options, cb_e
     return cb_plan_within(&of, options, &step->ctx->alloc, &step->plan, &step->program, err);
 }
 
-/* What the measure says of it: of the program where that is what counts. */
-static uint64_t smallest_of(const cb_problem *p, cb_measure measure, const cb_plan *plan,
-                            const cb_program *program) {
-    if (measure == CB_MEASURE_ARENA) return program->arena_bytes;
-    if (measure == CB_MEASURE_LIVE) return program->live_bytes;
-    return cb_measured(p, measure, &plan->lives, plan->arena_bytes);
-}
-
 /* A share counts from saving everything in groups, whether groups or single ops are planned in the
  * end; op by op if a policy moves values to the host, which groups cannot do. `whole`: those bytes,
  * 0 if the budget is not a share. */
@@ -223,6 +215,17 @@ static cb_status share_in_bytes(const cb_step *step, const cb_plan_options *opti
     out->kind = CB_BUDGET_BYTES;
     out->bytes = (uint64_t)(out->share * (double)*whole);
     return CB_OK;
+}
+
+static bool is_smallest(const cb_budget *budget) {
+    return budget->kind == CB_BUDGET_MIN || budget->kind == CB_BUDGET_SMALLEST;
+}
+
+static cb_lowered single_ops_of(const cb_step *step) {
+    return (cb_lowered){.joint = step->joint,
+                        .single = step->single,
+                        .p = step->single,
+                        .fuses = step->backend->fuses};
 }
 
 /* Neither groups nor single ops have a plan for the budget: `out` gets what holds for both. */
@@ -256,12 +259,9 @@ static cb_status refuse_both(const cb_error *groups, double share, uint64_t whol
 /* Plans single ops if groups cannot meet the budget, have no smaller program, or would have to move
  * values to the host. */
 static cb_status make_with_groups(cb_step *step, const cb_plan_options *options, cb_error *err) {
-    const bool smallest = options->budget.kind == CB_BUDGET_MIN;
+    const bool smallest = is_smallest(&options->budget);
     cb_plan_options by_op = *options;
-    const cb_lowered alone = {.joint = step->joint,
-                              .single = step->single,
-                              .p = step->single,
-                              .fuses = step->backend->fuses};
+    const cb_lowered alone = single_ops_of(step);
     cb_plan *plan = NULL;
     cb_program *program = NULL;
     const cb_status status = make_within(step, options, err);
@@ -276,8 +276,8 @@ static cb_status make_with_groups(cb_step *step, const cb_plan_options *options,
         return status == CB_OK ? CB_OK : refuse_both(&groups, options->budget.share, whole, err);
     CB_TRY(other);
     if (status == CB_OK &&
-        smallest_of(step->problem, options->budget.measure, step->plan, step->program) <=
-            smallest_of(step->single, options->budget.measure, plan, program)) {
+        cb_bytes_within(step->problem, options->budget.measure, step->plan, step->program) <=
+            cb_bytes_within(step->single, options->budget.measure, plan, program)) {
         cb_plan_free(plan);
         cb_program_free(program);
         return CB_OK;
@@ -287,6 +287,21 @@ static cb_status make_with_groups(cb_step *step, const cb_plan_options *options,
     step->plan = plan;
     step->program = program;
     leave_groups(step);
+    return CB_OK;
+}
+
+static cb_status make_in_groups(cb_step *step, cb_plan_options options, cb_error *err) {
+    const double position = options.budget.share;
+    cb_ends ends;
+    if (options.budget.kind != CB_BUDGET_POSITION) return make_with_groups(step, &options, err);
+    const cb_lowered groups = lowered_of(step), single = single_ops_of(step);
+    CB_TRY(cb_ends_within(&groups, &single, &options, &step->ctx->alloc, &ends, err));
+    options.budget.kind = CB_BUDGET_BYTES;
+    options.budget.bytes = cb_bytes_at(position, ends);
+    CB_TRY(make_with_groups(step, &options, err));
+    step->plan->position = position;
+    step->plan->smallest_bytes = ends.smallest;
+    step->plan->everything_bytes = ends.everything;
     return CB_OK;
 }
 
@@ -324,10 +339,11 @@ static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error 
                                      .budget = o->budget,
                                      .device = device,
                                      .poll = {o->poll, o->poll_user},
+                                     .progress = o->progress,
                                      .threads = step->ctx->runtime.pool};
     if (step->single && !step->merges)
         return cb_plan_make(step->problem, &options, &step->ctx->alloc, &step->plan, err);
-    if (step->single) return make_with_groups(step, &options, err);
+    if (step->single) return make_in_groups(step, options, err);
     const cb_status status = make_within(step, &options, err);
     return status == CB_INFEASIBLE && is_auto(o) ? try_groups(step, o, options, err) : status;
 }

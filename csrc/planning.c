@@ -44,6 +44,20 @@ done:
     return status;
 }
 
+cb_status cb_planning_ends(cb_context *ctx, const cb_problem *p, cb_preset preset,
+                           cb_measure measure, const char *device, cb_poll poll, cb_ends *out,
+                           cb_error *err) {
+    cb_plan_options options = {.preset = preset, .poll = poll, .threads = ctx->runtime.pool};
+    cb_arena scratch;
+    cb_status status;
+    cb_arena_init(&scratch, &ctx->alloc);
+    CB_TRY_DONE(cb_device_parse(device, &scratch, &options.device, err));
+    CB_TRY_DONE(cb_plan_ends(p, &options, measure, &ctx->alloc, out, err));
+done:
+    cb_arena_free(&scratch);
+    return status;
+}
+
 cb_status cb_planning_read_plan(cb_context *ctx, const cb_problem *p, const char *text,
                                 size_t length, const char *device, cb_plan **out, cb_error *err) {
     const cb_device *row;

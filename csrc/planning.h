@@ -27,6 +27,10 @@ typedef struct cb_planning_request {
 CB_MUST_CHECK cb_status cb_planning_plans(cb_context *ctx, const cb_problem *p,
                                           const cb_planning_request *request, cb_answer *out,
                                           cb_error *err);
+/* The ends that positions lie between (plan/planner.h). `device` NULL: "cpu". */
+CB_MUST_CHECK cb_status cb_planning_ends(cb_context *ctx, const cb_problem *p, cb_preset preset,
+                                         cb_measure measure, const char *device, cb_poll poll,
+                                         cb_ends *out, cb_error *err);
 /* A plan as JSON, for this problem. `device` NULL: the one it names. */
 CB_MUST_CHECK cb_status cb_planning_read_plan(cb_context *ctx, const cb_problem *p,
                                               const char *text, size_t length, const char *device,

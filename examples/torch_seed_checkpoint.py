@@ -147,7 +147,7 @@ def sweep(layer: nn.Module, x: torch.Tensor) -> bool:
     expected = [p.grad for p in model.parameters()]
     print("\nbudget    peak KiB   saved KiB   extra time   gradients")
     good, before = True, None
-    for budget in (1.0, 0.8, 0.6, 0.5, "min"):
+    for budget in ("1.0x", "0.8x", "0.6x", "0.5x", "min"):
         fn = cutback.torch.compile(lambda x: model(x).square().mean(), budget=budget)
         model.zero_grad(set_to_none=True)
         with cutback.torch.MemoryTracker() as memory:

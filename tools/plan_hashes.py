@@ -37,7 +37,8 @@ MEASURES = ("live", "arena", "saved", "total")
 
 
 class Question(NamedTuple):
-    """One plan asked for; ``subject`` names a graph, a net, or the seed of a random problem."""
+    """One plan asked for; ``subject`` names a graph, a net, or the seed of a random problem. A
+    budget that is a number is a share of saving everything."""
 
     subject: str
     budget: float | str | None
@@ -77,10 +78,11 @@ def answer(question: Question | StepQuestion) -> str | dict[str, Any]:
 
     if isinstance(question, StepQuestion):
         return compiled_steps.answer_step(question)
+    budget = question.budget
     try:
         plan = cutback.plan(
             problem_of(question.subject),
-            budget=question.budget,
+            budget=f"{budget}x" if isinstance(budget, float) else budget,
             measure=question.measure,
             offload=question.offload,
             device="a100",

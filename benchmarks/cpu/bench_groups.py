@@ -49,8 +49,8 @@ ENCODER = {
     "conservative": {"preset": "conservative"},
     "aggressive": {"preset": "aggressive"},
     "shape-aware": {"preset": "shape-aware"},
-    "half the arena": {"budget": 0.5},
-    "half the arena, in groups": {"budget": 0.5, "groups": True},
+    "half the arena": {"budget": "0.5x"},
+    "half the arena, in groups": {"budget": "0.5x", "groups": True},
 }
 LAYERS = 6
 OFF = 0.15  # of the measured time

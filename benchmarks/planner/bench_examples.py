@@ -36,7 +36,7 @@ def the_way_of_a_budget() -> dict[str, Any]:
 
     args = [zeros(256, 256) for _ in range(8)], zeros(512, 256), zeros(512, 256)
     everything = cutback.value_and_grad(loss, preset="autograd").prepare(*args)
-    step = cutback.value_and_grad(loss, budget=0.5).prepare(*args)
+    step = cutback.value_and_grad(loss, budget="0.5x").prepare(*args)
     planned = step.planned
     return {
         "example": "the way of a budget",

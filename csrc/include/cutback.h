@@ -275,11 +275,26 @@ typedef enum cb_offload {
 
 #define CB_MOST_EXTRA 100 /* times the step's: the largest extra time that a budget may ask for */
 
+/* CB_BUDGET_POSITION stands for bytes between two ends: the peak of the smallest plan that costs at
+ * most 40 % more time (what CB_BUDGET_MIN answers; for the measure `saved` the smallest at any
+ * price) and the peak without a budget. It is never out of reach, unless copies to the host are
+ * limited to less than constraints need, or nothing may run again (CB_OFFLOAD_ONLY). */
+typedef enum cb_budget_kind {
+    CB_BUDGET_NONE = 0,
+    CB_BUDGET_BYTES,
+    CB_BUDGET_SHARE,
+    CB_BUDGET_MIN,      /* the smallest peak within a share of extra time */
+    CB_BUDGET_POSITION, /* from 0, the smallest plan, to 1, no budget */
+    CB_BUDGET_SMALLEST, /* the smallest peak, however slow */
+    CB_BUDGET_KIND_COUNT
+} cb_budget_kind;
+
 typedef struct cb_budget {
-    enum { CB_BUDGET_NONE = 0, CB_BUDGET_BYTES, CB_BUDGET_SHARE, CB_BUDGET_MIN } kind;
+    cb_budget_kind kind;
     uint64_t bytes; /* CB_BUDGET_BYTES */
     double share;   /* CB_BUDGET_SHARE: of the save-everything value; CB_BUDGET_MIN: largest extra
-                       time; 0: 0.4, or what constraints make it */
+                       time; 0: 0.4, or what constraints make it; CB_BUDGET_POSITION: the position
+                     */
     cb_measure measure;
     cb_offload offload;    /* goes with a budget on another measure than saved */
     uint64_t pinned_bytes; /* most that the host may hold for it at one time; 0: no limit */
@@ -330,6 +345,7 @@ typedef struct cb_compile_options {
     void *dump_user;
     cb_poll_fn poll; /* may be NULL */
     void *poll_user;
+    cb_progress *progress; /* filled before each poll; may be NULL */
 } cb_compile_options;
 
 /* The whole way: joint graph, problem, plan, program, backend. The graph is not kept. */

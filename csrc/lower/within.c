@@ -1,18 +1,23 @@
-/* Up to three plans are tried, from the fastest to the smallest: without a budget, what the planner
- * finds for it, and the smallest at any price. */
+/* The plans that are tried, from the fastest to the smallest: without a budget, what the planner
+ * finds for it, the one at position 0 (planner.h), and the smallest at any price. */
 #include "within.h"
 
-typedef struct within {
-    const cb_lowered *of;
-    cb_plan_options options;
-    cb_alloc *alloc;
-    cb_error *err;
-} within;
+#include "../plan/schedule/goal.h"
 
 typedef struct both {
     cb_plan *plan;
     cb_program *program;
 } both;
+
+typedef struct within {
+    const cb_lowered *of;
+    const cb_plan_options *options;
+    cb_budget asked; /* a position in bytes, once they are known */
+    cb_planner *planner; /* NULL: not asked so far */
+    both lowest;         /* at position 0; empty: not made so far */
+    cb_alloc *alloc;
+    cb_error *err;
+} within;
 
 static void drop(both *b) {
     cb_program_free(b->program);
@@ -27,39 +32,83 @@ static cb_status lower(const within *w, both *out) {
     const cb_status status =
         cb_lower_plan(w->of, out->plan, &scratch, &expanded, &out->program, w->err);
     cb_arena_free(&scratch);
+    if (status != CB_OK) drop(out);
     return status;
 }
 
-static cb_status make(const within *w, cb_budget budget, both *out) {
-    cb_plan_options options = w->options;
-    options.budget = budget;
+static cb_status need_planner(within *w) {
+    if (w->planner) return CB_OK;
+    return cb_planner_new(w->of->p, w->options, w->alloc, &w->planner, w->err);
+}
+
+static cb_status make(within *w, const cb_budget *budget, both *out) {
     *out = (both){0};
+    CB_TRY(need_planner(w));
+    CB_TRY(cb_planner_ask(w->planner, budget, &out->plan, w->err));
+    return lower(w, out);
+}
+
+/* With a planner of its own: a preset may change the order of ops. */
+static cb_status make_without_budget(const within *w, both *out) {
+    cb_plan_options options = *w->options;
+    *out = (both){0};
+    options.budget = (cb_budget){.kind = CB_BUDGET_NONE};
+    options.ignores_finish = true; /* no search, and nothing else to fall back to */
     CB_TRY(cb_plan_make(w->of->p, &options, w->alloc, &out->plan, w->err));
-    const cb_status status = lower(w, out);
-    if (status != CB_OK) drop(out);
-    return status;
+    return lower(w, out);
+}
+
+static cb_status make_lowest(within *w) {
+    if (w->lowest.plan) return CB_OK;
+    CB_TRY(need_planner(w));
+    CB_TRY(cb_planner_smallest(w->planner, &w->asked, &w->lowest.plan, w->err));
+    return lower(w, &w->lowest);
 }
 
 static uint64_t bytes_of(const both *b, cb_measure measure) {
     return measure == CB_MEASURE_ARENA ? b->program->arena_bytes : b->program->live_bytes;
 }
 
+static bool is_smallest(const cb_budget *budget) {
+    return budget->kind == CB_BUDGET_MIN || budget->kind == CB_BUDGET_SMALLEST;
+}
+
 /* Of the budget; shares are of saving everything op by op, as the planner has them. */
 static uint64_t limit_of(const cb_budget *budget, const cb_plan *plan) {
     if (budget->kind == CB_BUDGET_BYTES) return budget->bytes;
-    if (budget->kind == CB_BUDGET_MIN) return 0;
+    if (is_smallest(budget)) return 0;
     const bool is_arena = budget->measure == CB_MEASURE_ARENA;
     return (uint64_t)(budget->share *
                       (double)(is_arena ? plan->save_all_arena_bytes : plan->save_all_live_bytes));
 }
 
-/* The planner has refused; err->refusal gets what the smallest program takes. */
-static cb_status try_smallest(const within *w, uint64_t limit, both *out) {
+/* The program at position 0 takes the place of `out` if it fits, and is faster or `out` is empty.
+ */
+static cb_status try_lowest(within *w, uint64_t limit, both *out) {
+    const cb_error why = *w->err;
+    const cb_status status = make_lowest(w);
+    if (status == CB_INFEASIBLE) {
+        *w->err = why;
+        return CB_OK;
+    }
+    CB_TRY(status);
+    const bool faster = !out->plan || w->lowest.plan->time_ps < out->plan->time_ps;
+    if (!faster || bytes_of(&w->lowest, w->asked.measure) > limit) {
+        *w->err = why;
+        return CB_OK;
+    }
+    drop(out);
+    *out = w->lowest;
+    w->lowest = (both){0};
+    return CB_OK;
+}
+
+/* No plan fits op by op; err->refusal gets what the smallest program takes. */
+static cb_status try_smallest(within *w, uint64_t limit, both *out) {
     cb_error why = *w->err;
-    cb_budget smallest = w->options.budget;
-    smallest.kind = CB_BUDGET_MIN;
-    smallest.share = CB_MOST_EXTRA;
-    cb_status status = make(w, smallest, out);
+    cb_budget smallest = w->asked;
+    smallest.kind = CB_BUDGET_SMALLEST;
+    cb_status status = make(w, &smallest, out);
     if (status == CB_INFEASIBLE) *w->err = why;
     if (status != CB_OK) return status;
     const uint64_t bytes = bytes_of(out, smallest.measure);
@@ -71,41 +120,152 @@ static cb_status try_smallest(const within *w, uint64_t limit, both *out) {
     return CB_INFEASIBLE;
 }
 
+/* The answer to a budget that bounds bytes, and that not everything can be saved in. The plan at
+ * position 0 costs little time. So it is faster only where the planner's answer costs much. */
+static cb_status choose_within(within *w, uint64_t limit, both *out) {
+    const cb_status status = make(w, &w->asked, out);
+    if (status != CB_OK && status != CB_INFEASIBLE) return status;
+    const bool is_slow =
+        status == CB_OK && (double)out->plan->time_ps >
+                               (double)out->plan->once_ps * (1 + CB_MIN_SHARE);
+    if (status == CB_INFEASIBLE || is_slow) CB_TRY(try_lowest(w, limit, out));
+    return out->plan ? CB_OK : try_smallest(w, limit, out);
+}
+
+/* The smallest program; that of the smallest plan may be larger than another. */
+static cb_status choose_smallest(within *w, both *out) {
+    CB_TRY(make(w, &w->asked, out));
+    if (w->asked.kind != CB_BUDGET_SMALLEST) return CB_OK;
+    CB_TRY(make_lowest(w));
+    if (bytes_of(&w->lowest, w->asked.measure) >= bytes_of(out, w->asked.measure)) return CB_OK;
+    drop(out);
+    *out = w->lowest;
+    w->lowest = (both){0};
+    return CB_OK;
+}
+
+/* `taken`: bytes of the program that saves everything. */
+static cb_status choose_smaller(within *w, uint64_t taken, uint64_t limit, both *out) {
+    if (taken <= limit) return CB_OK;
+    return is_smallest(&w->asked) ? choose_smallest(w, out) : choose_within(w, limit, out);
+}
+
 static bool is_for_programs(const within *w) {
-    const cb_budget *b = &w->options.budget;
+    const cb_budget *b = &w->asked;
     return w->of->fuses && b->kind != CB_BUDGET_NONE && b->offload == CB_OFFLOAD_ASKED &&
            (b->measure == CB_MEASURE_ARENA || b->measure == CB_MEASURE_LIVE);
 }
 
-static cb_status choose(const within *w, both *out) {
-    const cb_budget asked = w->options.budget;
-    both fast = {0};
-    if (!is_for_programs(w)) return make(w, asked, out);
-    CB_TRY(make(w, (cb_budget){.kind = CB_BUDGET_NONE}, &fast));
-    const uint64_t taken = bytes_of(&fast, asked.measure), limit = limit_of(&asked, fast.plan);
-    cb_status status = CB_OK;
-    if (taken > limit) status = make(w, asked, out);
-    if (status == CB_INFEASIBLE && limit > 0) status = try_smallest(w, limit, out);
+/* The bytes of a position, between those of programs. */
+static cb_status resolve(within *w, uint64_t taken, cb_ends *ends) {
+    *ends = (cb_ends){.everything = taken};
+    if (w->asked.kind != CB_BUDGET_POSITION) return CB_OK;
+    CB_TRY(make_lowest(w));
+    const uint64_t lowest = bytes_of(&w->lowest, w->asked.measure);
+    ends->smallest = lowest < taken ? lowest : taken;
+    w->asked.kind = CB_BUDGET_BYTES;
+    w->asked.bytes = cb_bytes_at(w->asked.share, *ends);
+    return CB_OK;
+}
+
+static void note_position(const cb_budget *asked, const cb_ends *ends, cb_plan *plan) {
+    if (asked->kind != CB_BUDGET_POSITION) return;
+    plan->position = asked->share;
+    plan->smallest_bytes = ends->smallest;
+    plan->everything_bytes = ends->everything;
+}
+
+/* Takes the place of `fast`, the program without a budget, if the budget asks for less. */
+static cb_status improve(within *w, both *fast) {
+    both other = {0};
+    cb_ends ends;
+    const uint64_t taken = bytes_of(fast, w->asked.measure);
+    CB_TRY(resolve(w, taken, &ends));
+    const uint64_t limit = limit_of(&w->asked, fast->plan);
+    const cb_status status = choose_smaller(w, taken, limit, &other);
     if (status == CB_INFEASIBLE) { /* the floor is one for ops that run one by one */
         w->err->refusal.floor_bytes = 0;
         w->err->refusal.floor_op[0] = 0;
     }
-    const bool is_best = status == CB_OK && (!out->plan || bytes_of(out, asked.measure) >= taken);
-    if (!is_best) {
-        drop(&fast);
-        return status;
+    CB_TRY(status);
+    if (other.plan && bytes_of(&other, w->asked.measure) < taken) {
+        drop(fast);
+        *fast = other;
+    } else {
+        drop(&other);
     }
-    drop(out);
-    *out = fast;
+    note_position(&w->options->budget, &ends, fast->plan);
     return CB_OK;
+}
+
+static cb_status choose(within *w, both *out) {
+    if (!is_for_programs(w)) return make(w, &w->asked, out);
+    CB_TRY(make_without_budget(w, out));
+    const cb_status status = improve(w, out);
+    if (status != CB_OK) drop(out);
+    return status;
 }
 
 cb_status cb_plan_within(const cb_lowered *of, const cb_plan_options *options, cb_alloc *alloc,
                          cb_plan **plan, cb_program **program, cb_error *err) {
-    const within w = {of, *options, alloc, err};
+    within w = {.of = of, .options = options, .asked = options->budget, .alloc = alloc, .err = err};
     both found = {0};
-    CB_TRY(choose(&w, &found));
+    const cb_status status = choose(&w, &found);
+    drop(&w.lowest);
+    cb_planner_free(w.planner);
+    CB_TRY(status);
     *plan = found.plan;
     *program = found.program;
+    return CB_OK;
+}
+
+uint64_t cb_bytes_within(const cb_problem *p, cb_measure measure, const cb_plan *plan,
+                         const cb_program *program) {
+    if (measure == CB_MEASURE_ARENA) return program->arena_bytes;
+    if (measure == CB_MEASURE_LIVE) return program->live_bytes;
+    return cb_measured(p, measure, &plan->lives, plan->arena_bytes);
+}
+
+/* ---- groups or single ops -------------------------------------------------------------------- */
+
+/* What the program for this budget takes. */
+static cb_status measure_program(const cb_lowered *of, const cb_plan_options *options,
+                                 const cb_budget *budget, cb_alloc *alloc, uint64_t *bytes,
+                                 cb_error *err) {
+    cb_plan_options own = *options;
+    cb_plan *plan;
+    cb_program *program;
+    own.budget = *budget;
+    own.ignores_finish = true; /* a position is as many bytes whatever the time limit */
+    CB_TRY(cb_plan_within(of, &own, alloc, &plan, &program, err));
+    *bytes = cb_bytes_within(of->p, options->budget.measure, plan, program);
+    cb_plan_free(plan);
+    cb_program_free(program);
+    return CB_OK;
+}
+
+static bool has_none(cb_status status) {
+    return status == CB_INFEASIBLE || status == CB_UNSUPPORTED;
+}
+
+cb_status cb_ends_within(const cb_lowered *groups, const cb_lowered *single,
+                         const cb_plan_options *options, cb_alloc *alloc, cb_ends *out,
+                         cb_error *err) {
+    const cb_budget *asked = &options->budget, none = {.measure = asked->measure};
+    const bool saved = asked->measure == CB_MEASURE_SAVED;
+    const cb_budget lowest = {.kind = saved ? CB_BUDGET_SMALLEST : CB_BUDGET_MIN,
+                              .measure = asked->measure,
+                              .pinned_bytes = asked->pinned_bytes};
+    uint64_t smallest = 0, other = 0;
+    cb_status status = measure_program(groups, options, &none, alloc, &out->everything, err);
+    if (has_none(status))
+        status = measure_program(single, options, &none, alloc, &out->everything, err);
+    CB_TRY(status);
+    const cb_status first = measure_program(groups, options, &lowest, alloc, &smallest, err);
+    if (first != CB_OK && !has_none(first)) return first;
+    const cb_status second = measure_program(single, options, &lowest, alloc, &other, err);
+    if (second != CB_OK && (!has_none(second) || first != CB_OK)) return second;
+    if (second == CB_OK && (first != CB_OK || other < smallest)) smallest = other;
+    out->smallest = smallest < out->everything ? smallest : out->everything;
     return CB_OK;
 }

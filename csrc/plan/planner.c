@@ -12,6 +12,7 @@
 #include "schedule/offload_sim.h"
 #include "schedule/sim.h"
 #include "search/search.h"
+#include "search/weigh.h"
 
 static cb_status fail_saved(cb_error *err) {
     return cb_fail(err, CB_UNSUPPORTED,
@@ -29,7 +30,7 @@ static cb_status check_insides(const cb_problem *p, cb_preset preset, const cb_f
 }
 
 static cb_status check_budget(const cb_budget *b, cb_error *err) {
-    if ((unsigned)b->kind > CB_BUDGET_MIN)
+    if ((unsigned)b->kind >= CB_BUDGET_KIND_COUNT)
         return cb_fail(err, CB_INVALID, "plan: unknown kind of budget %d", (int)b->kind);
     if ((unsigned)b->measure >= CB_MEASURE_COUNT)
         return cb_fail(err, CB_INVALID, "plan: unknown measure %d", (int)b->measure);
@@ -42,6 +43,8 @@ static cb_status check_budget(const cb_budget *b, cb_error *err) {
         return cb_fail(err, CB_INVALID, "budget: a share of %g; it must be above 0 and at most 1",
                        b->share);
     }
+    if (b->kind == CB_BUDGET_POSITION && !(b->share >= 0 && b->share <= 1))
+        return cb_fail(err, CB_INVALID, "budget: position %g is not in [0, 1]", b->share);
     if (b->kind == CB_BUDGET_MIN && !(b->share >= 0 && b->share <= CB_MOST_EXTRA)) {
         return cb_fail(err, CB_INVALID,
                        "budget: an extra time of %g; it must be a share from 0 to %d", b->share,
@@ -50,43 +53,72 @@ static cb_status check_budget(const cb_budget *b, cb_error *err) {
     return CB_OK;
 }
 
-/* What all budgets of one question share. */
+/* A budget that is asked, in bytes if it is a position. */
+typedef struct question {
+    cb_budget budget;
+    double position; /* -1: it is none */
+    cb_ends ends;    /* of a position */
+} question;
+
+typedef struct known_ends {
+    bool known;
+    uint64_t pinned_bytes; /* the limit that they hold for */
+    cb_ends ends;
+    cb_schedule lowest; /* the plan at position 0 */
+} known_ends;
+
+/* What all budgets share. */
 typedef struct planner {
     const cb_problem *p;
     const cb_plan_options *o;
+    cb_poll poll;        /* the caller's, but for CB_POLL_FINISH where that is ignored */
+    bool ignores_finish; /* now */
     cb_arena *scratch;
     cb_facts facts;
     cb_sim sim;
     cb_cut cut;
     cb_lives save_all; /* lives of the save-everything plan */
     uint64_t save_all_arena_bytes;
-    const cb_budget *budget; /* [n_budget] all that are asked */
-    uint32_t n_budget;
+    const question *question; /* [n_question] all that are asked at once */
+    uint32_t n_question;
+    known_ends ends[CB_MEASURE_COUNT];
     cb_searcher *searcher[2]; /* for peaks, for saved bytes; NULL: not asked so far */
 } planner;
+
+static int ask_caller(void *user) {
+    const planner *r = user;
+    const int answer = cb_poll_answer(r->o->poll);
+    return answer == CB_POLL_FINISH && r->ignores_finish ? CB_POLL_GO : answer;
+}
 
 static cb_status set_reference(planner *r, cb_error *err) {
     cb_schedule schedule;
     CB_TRY(cb_sim_run(&r->sim, NULL, 0, err));
     CB_TRY(cb_sim_schedule(&r->sim, r->scratch, &schedule, err));
     CB_TRY(cb_schedule_walk(r->p, &schedule, r->facts.device, r->scratch, &r->save_all, err));
-    return cb_place(r->p, &r->save_all, r->scratch, r->o->poll, &r->save_all_arena_bytes, err);
+    return cb_place(r->p, &r->save_all, r->scratch, r->poll, &r->save_all_arena_bytes, err);
+}
+
+static uint64_t save_all_bytes(const planner *r, cb_measure measure) {
+    return cb_measured(r->p, measure, &r->save_all, r->save_all_arena_bytes);
+}
+
+static bool is_smallest(const cb_budget *b) {
+    return b->kind == CB_BUDGET_MIN || b->kind == CB_BUDGET_SMALLEST;
 }
 
 static cb_goal make_goal(const planner *r, const cb_budget *b) {
     const cb_plan_options *o = r->o;
     cb_goal goal = {
         .measure = b->measure, .bytes = b->bytes, .exact = b->exact, .progress = o->progress};
-    goal.poll = o->poll;
+    goal.poll = r->poll;
     goal.offload = b->offload;
     goal.pinned_bytes = b->pinned_bytes > 0 ? b->pinned_bytes : UINT64_MAX;
-    if (b->kind == CB_BUDGET_SHARE) {
-        uint64_t whole = cb_measured(r->p, b->measure, &r->save_all, r->save_all_arena_bytes);
-        goal.bytes = (uint64_t)(b->share * (double)whole);
-    } else if (b->kind == CB_BUDGET_MIN) {
-        goal.smallest = true;
-        goal.share = b->share > 0 ? b->share : CB_MIN_SHARE;
-    }
+    if (b->kind == CB_BUDGET_SHARE)
+        goal.bytes = (uint64_t)(b->share * (double)save_all_bytes(r, b->measure));
+    goal.smallest = is_smallest(b);
+    if (b->kind == CB_BUDGET_MIN) goal.share = b->share > 0 ? b->share : CB_MIN_SHARE;
+    if (b->kind == CB_BUDGET_SMALLEST) goal.share = CB_MOST_EXTRA;
     return goal;
 }
 
@@ -109,20 +141,25 @@ static cb_search_tools tools_of(planner *r) {
         .f = &r->facts, .cut = &r->cut, .sim = &r->sim, .threads = r->o->threads};
 }
 
-/* Searches for peaks hear of all goals at once. */
-static cb_status new_searcher(planner *r, bool saved, cb_error *err) {
-    cb_searcher **out = &r->searcher[saved];
-    const cb_search_tools tools = tools_of(r);
-    CB_TRY(cb_searcher_new(&tools, r->scratch, out, err));
-    if (saved || r->n_budget < 2) return CB_OK;
-    cb_goal *goal = CB_NEW(r->scratch, cb_goal, r->n_budget);
-    if (!goal) return cb_no_memory(err);
+/* A search for peaks is told all goals at once. */
+static cb_status tell_goals(planner *r, cb_error *err) {
+    cb_searcher *searcher = r->searcher[false];
     uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n_budget; i++) {
-        if (r->budget[i].kind != CB_BUDGET_NONE) goal[n++] = make_goal(r, &r->budget[i]);
+    if (!searcher || r->n_question < 2) return CB_OK;
+    cb_goal *goal = CB_NEW(r->scratch, cb_goal, r->n_question);
+    if (!goal) return cb_no_memory(err);
+    for (uint32_t i = 0; i < r->n_question; i++) {
+        const cb_budget *budget = &r->question[i].budget;
+        if (budget->kind != CB_BUDGET_NONE) goal[n++] = make_goal(r, budget);
     }
-    cb_searcher_expect(*out, goal, n);
+    cb_searcher_expect(searcher, goal, n);
     return CB_OK;
+}
+
+static cb_status new_searcher(planner *r, bool saved, cb_error *err) {
+    const cb_search_tools tools = tools_of(r);
+    CB_TRY(cb_searcher_new(&tools, r->scratch, &r->searcher[saved], err));
+    return saved ? CB_OK : tell_goals(r, err);
 }
 
 static cb_status ask_searcher(planner *r, const cb_goal *goal, cb_found *found, cb_error *err) {
@@ -210,36 +247,55 @@ static cb_status choose_for(planner *r, const cb_goal *goal, cb_plan *plan, cb_f
 
 /* The smallest plan is looked for within some more time. Where constraints alone take more than
  * that, and nobody has said how much it may be, it is the smallest at any price. */
-static cb_status choose_found(planner *r, const cb_budget *budget, cb_plan *plan, cb_found *found,
-                              cb_error *err) {
-    cb_goal goal = make_goal(r, budget);
-    plan->budget_bytes = goal.bytes;
-    cb_status status = choose_for(r, &goal, plan, found, err);
-    if (status != CB_INFEASIBLE || !goal.smallest || budget->share > 0) return status;
-    if (cb_poll_answer(goal.poll) != CB_POLL_GO) return status; /* ended by the caller */
-    goal.share = CB_MOST_EXTRA;
+static cb_status choose_found(planner *r, const cb_budget *budget, const cb_goal *goal,
+                              cb_plan *plan, cb_found *found, cb_error *err) {
+    plan->budget_bytes = goal->bytes;
+    cb_status status = choose_for(r, goal, plan, found, err);
+    const bool may_retry = budget->kind == CB_BUDGET_MIN && !(budget->share > 0);
+    if (status != CB_INFEASIBLE || !may_retry) return status;
+    if (cb_poll_answer(goal->poll) != CB_POLL_GO) return status; /* ended by the caller */
+    cb_goal any = *goal;
+    any.share = CB_MOST_EXTRA;
     found->schedule = (cb_schedule){0};
-    return choose_for(r, &goal, plan, found, err);
+    return choose_for(r, &any, plan, found, err);
+}
+
+/* The schedule found for a goal, into the plan's arena. */
+static cb_status choose_for_budget(planner *r, const cb_budget *budget, const cb_goal *goal,
+                                   cb_plan *plan, cb_error *err) {
+    cb_found found = {.pairs = {.arena = r->scratch}};
+    CB_TRY(choose_found(r, budget, goal, plan, &found, err));
+    if (plan->schedule.n_step > 0) return CB_OK;
+    if (found.schedule.n_step > 0)
+        return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);
+    CB_TRY(cb_sim_run(&r->sim, found.pairs.list.at, found.pairs.list.len, err));
+    return cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err);
+}
+
+/* Is there a plan at position 0 that is known to fit? A search that was ended early may have none. */
+static bool lowest_fits(const planner *r, const cb_budget *budget, const cb_goal *goal) {
+    const known_ends *known = &r->ends[goal->measure];
+    return known->known && known->pinned_bytes == budget->pinned_bytes && !goal->smallest &&
+           goal->offload != CB_OFFLOAD_ONLY && known->ends.smallest <= goal->bytes;
 }
 
 /* The schedule, into the plan's arena. */
 static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *plan,
                                  cb_error *err) {
-    cb_found found = {.pairs = {.arena = r->scratch}};
-    if (budget->kind == CB_BUDGET_NONE) {
-        CB_TRY(cb_cut_poll(&r->cut, err));
-        CB_TRY(cb_cut_preset(&r->cut, r->o->preset, err));
-        CB_TRY(cb_cut_poll(&r->cut, err));
-        CB_TRY(cb_facts_hoist(&r->facts, r->cut.hoist, err));
-        CB_TRY(cb_recompute_lazily(&r->facts, r->cut.recompute, NULL, &found.pairs, err));
-        if (r->facts.offloads) return move_preset(r, budget, &found.pairs, plan, err);
-    } else {
-        CB_TRY(choose_found(r, budget, plan, &found, err));
-        if (plan->schedule.n_step > 0) return CB_OK;
+    cb_pairs pairs = {.arena = r->scratch};
+    if (budget->kind != CB_BUDGET_NONE) {
+        const cb_goal goal = make_goal(r, budget);
+        const cb_status status = choose_for_budget(r, budget, &goal, plan, err);
+        if (status != CB_INFEASIBLE || !lowest_fits(r, budget, &goal)) return status;
+        return cb_schedule_copy(&r->ends[goal.measure].lowest, &plan->arena, &plan->schedule, err);
     }
-    if (found.schedule.n_step > 0)
-        return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);
-    CB_TRY(cb_sim_run(&r->sim, found.pairs.list.at, found.pairs.list.len, err));
+    CB_TRY(cb_cut_poll(&r->cut, err));
+    CB_TRY(cb_cut_preset(&r->cut, r->o->preset, err));
+    CB_TRY(cb_cut_poll(&r->cut, err));
+    CB_TRY(cb_facts_hoist(&r->facts, r->cut.hoist, err));
+    CB_TRY(cb_recompute_lazily(&r->facts, r->cut.recompute, NULL, &pairs, err));
+    if (r->facts.offloads) return move_preset(r, budget, &pairs, plan, err);
+    CB_TRY(cb_sim_run(&r->sim, pairs.list.at, pairs.list.len, err));
     return cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err);
 }
 
@@ -248,7 +304,7 @@ static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     const cb_problem *p = r->p;
     const cb_facts *f = &r->facts;
     CB_TRY(cb_schedule_walk(p, &plan->schedule, f->device, &plan->arena, &plan->lives, err));
-    CB_TRY(cb_place(p, &plan->lives, r->scratch, r->o->poll, &plan->arena_bytes, err));
+    CB_TRY(cb_place(p, &plan->lives, r->scratch, r->poll, &plan->arena_bytes, err));
     CB_TRY(cb_device_copy(f->device, &plan->arena, &plan->device, err));
     plan->fingerprint = cb_problem_fingerprint(p);
     plan->live_bytes = plan->lives.peak_bytes;
@@ -272,9 +328,67 @@ static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, c
     CB_TRY(check_insides(r->p, r->o->preset, &r->facts, budget, err));
     CB_TRY(choose_schedule(r, budget, plan, err));
     CB_TRY(finish_plan(r, plan, err));
-    if (budget->kind == CB_BUDGET_MIN) { /* the budget that this turned out to be */
+    if (is_smallest(budget)) /* the budget that this turned out to be */
         plan->budget_bytes = cb_measured(r->p, plan->measure, &plan->lives, plan->arena_bytes);
+    return CB_OK;
+}
+
+/* ---- positions ------------------------------------------------------------------------------- */
+
+/* The budget at position 0 of a measure. It moves nothing to the host that constraints do not ask
+ * for, so the same position is as many bytes with offload as without. */
+static cb_budget lowest_of(const cb_budget *b) {
+    const bool saved = b->measure == CB_MEASURE_SAVED;
+    return (cb_budget){.kind = saved ? CB_BUDGET_SMALLEST : CB_BUDGET_MIN,
+                       .measure = b->measure,
+                       .pinned_bytes = b->pinned_bytes};
+}
+
+/* The plan at position 0, and its bytes. */
+static cb_status find_lowest(planner *r, const cb_budget *like, known_ends *out, cb_error *err) {
+    const cb_budget lowest = lowest_of(like);
+    cb_goal goal = make_goal(r, &lowest);
+    cb_plan *plan;
+    cb_weight weight;
+    goal.progress = NULL;
+    goal.skips_bound = true;
+    CB_TRY(cb_plan_new(r->scratch->alloc, &plan, err));
+    cb_status status = choose_for_budget(r, &lowest, &goal, plan, err);
+    if (status == CB_OK)
+        status = cb_weigh_schedule(&r->facts, &goal, &plan->schedule, &weight, err);
+    if (status == CB_OK) {
+        out->ends.smallest = weight.bytes;
+        status = cb_schedule_copy(&plan->schedule, r->scratch, &out->lowest, err);
     }
+    cb_plan_free(plan);
+    return status;
+}
+
+static cb_status find_ends(planner *r, const cb_budget *like, cb_ends *out, cb_error *err) {
+    known_ends *known = &r->ends[like->measure];
+    const bool ignored = r->ignores_finish;
+    if (!known->known || known->pinned_bytes != like->pinned_bytes) {
+        known_ends found = {.known = true, .pinned_bytes = like->pinned_bytes};
+        found.ends.everything = save_all_bytes(r, like->measure);
+        r->ignores_finish = true;
+        const cb_status status = find_lowest(r, like, &found, err);
+        r->ignores_finish = ignored;
+        CB_TRY(status);
+        *known = found;
+    }
+    *out = known->ends;
+    return CB_OK;
+}
+
+/* The bytes that a position stands for; other budgets as they are. */
+static cb_status resolve(planner *r, const cb_budget *budget, question *out, cb_error *err) {
+    *out = (question){.budget = *budget, .position = -1};
+    if (budget->kind != CB_BUDGET_POSITION) return CB_OK;
+    CB_TRY(check_insides(r->p, r->o->preset, &r->facts, budget, err));
+    CB_TRY(find_ends(r, budget, &out->ends, err));
+    out->position = budget->share;
+    out->budget.kind = CB_BUDGET_BYTES;
+    out->budget.bytes = cb_bytes_at(budget->share, out->ends);
     return CB_OK;
 }
 
@@ -282,6 +396,8 @@ static cb_status start(planner *r, const cb_problem *p, const cb_device *device,
                        cb_error *err) {
     r->p = p;
     r->scratch = scratch;
+    if (r->o->poll.ask) r->poll = (cb_poll){ask_caller, r};
+    r->ignores_finish = r->o->ignores_finish;
     CB_TRY(cb_facts_make(p, device ? device : cb_device_find("cpu"), scratch, &r->facts, err));
     CB_TRY(cb_sim_init(&r->sim, &r->facts, scratch->alloc, err));
     return set_reference(r, err);
@@ -301,47 +417,98 @@ static void add_question(const planner *r, const cb_budget *b, cb_refusal *out) 
     out->measure = b->measure;
     if (out->reason != CB_REFUSED_BUDGET && out->reason != CB_REFUSED_STOPPED) return;
     if (b->kind == CB_BUDGET_SHARE) out->share = b->share;
-    out->save_all_bytes = cb_measured(r->p, b->measure, &r->save_all, r->save_all_arena_bytes);
+    out->save_all_bytes = save_all_bytes(r, b->measure);
     if (has_peak)
         out->held_bytes =
             cb_held_bytes(&r->facts) + (b->measure == CB_MEASURE_TOTAL ? r->p->static_bytes : 0);
 }
 
 /* An impossible budget fails alone. */
-static cb_status make_one(planner *r, const cb_budget *budget, cb_answer *answer, cb_alloc *alloc,
+static cb_status refuse_alone(const planner *r, const cb_budget *budget, cb_status status,
+                              cb_answer *answer, cb_error *err) {
+    if (status != CB_INFEASIBLE) return cb_fail(err, status, "%s", answer->why.text);
+    add_question(r, budget, &answer->why.refusal);
+    return CB_OK;
+}
+
+static cb_status make_one(planner *r, const question *q, cb_answer *answer, cb_alloc *alloc,
                           cb_error *err) {
     cb_plan *plan = NULL;
+    if (answer->why.status == CB_INFEASIBLE) return CB_OK; /* its ends are out of reach */
     CB_TRY(cb_plan_new(alloc, &plan, err));
-    cb_status status = fill_plan(r, budget, plan, &answer->why);
-    if (status == CB_OK) {
-        answer->plan = plan;
-        return CB_OK;
+    const cb_status status = fill_plan(r, &q->budget, plan, &answer->why);
+    if (status != CB_OK) {
+        cb_plan_free(plan);
+        return refuse_alone(r, &q->budget, status, answer, err);
     }
-    cb_plan_free(plan);
-    if (status == CB_INFEASIBLE) {
-        add_question(r, budget, &answer->why.refusal);
-        return CB_OK;
+    plan->position = q->position;
+    plan->smallest_bytes = q->ends.smallest;
+    plan->everything_bytes = q->ends.everything;
+    answer->plan = plan;
+    return CB_OK;
+}
+
+static cb_status check_request(const cb_plan_options *options, const cb_budget *budget, uint32_t n,
+                               cb_error *err) {
+    if ((unsigned)options->preset >= CB_PRESET_COUNT)
+        return cb_fail(err, CB_INVALID, "plan: unknown preset %d", (int)options->preset);
+    for (uint32_t i = 0; i < n; i++) CB_TRY(check_budget(&budget[i], err));
+    return CB_OK;
+}
+
+static cb_status resolve_one(planner *r, const cb_budget *budget, question *out, cb_answer *answer,
+                             cb_error *err) {
+    *answer = (cb_answer){0};
+    const cb_status status = resolve(r, budget, out, &answer->why);
+    if (status != CB_OK) return refuse_alone(r, budget, status, answer, err);
+    answer->why = (cb_error){0}; /* a search may have failed before another found something */
+    return CB_OK;
+}
+
+/* `why` says if the budget is impossible. */
+static cb_status answer_one(planner *r, const cb_budget *budget, cb_alloc *alloc, cb_answer *out,
+                            cb_error *err) {
+    question q;
+    CB_TRY(resolve_one(r, budget, &q, out, err));
+    return make_one(r, &q, out, alloc, err);
+}
+
+/* Positions become bytes before anything else is asked, so that the search hears of all goals. */
+static cb_status resolve_all(planner *r, const cb_budget *budget, uint32_t n, cb_answer *out,
+                             cb_error *err) {
+    question *all = CB_NEW(r->scratch, question, n);
+    if (!all) return cb_no_memory(err);
+    for (uint32_t i = 0; i < n; i++) {
+        CB_TRY(resolve_one(r, &budget[i], &all[i], &out[i], err));
+        if (out[i].why.status == CB_INFEASIBLE) all[i].budget.kind = CB_BUDGET_NONE;
     }
-    return cb_fail(err, status, "%s", answer->why.text);
+    r->question = all;
+    r->n_question = n;
+    return tell_goals(r, err);
+}
+
+static cb_status start_search(planner *r, const cb_problem *p, cb_arena *scratch, cb_error *err) {
+    CB_TRY(start(r, p, r->o->device, scratch, err));
+    CB_TRY(cb_cut_init(&r->cut, &r->facts, scratch, err));
+    r->cut.poll = r->poll;
+    return CB_OK;
 }
 
 cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
                             const cb_budget *budget, uint32_t n, cb_alloc *alloc, cb_answer *out,
                             cb_error *err) {
-    if ((unsigned)options->preset >= CB_PRESET_COUNT)
-        return cb_fail(err, CB_INVALID, "plan: unknown preset %d", (int)options->preset);
-    for (uint32_t i = 0; i < n; i++) CB_TRY(check_budget(&budget[i], err));
-    for (uint32_t i = 0; i < n; i++) out[i] = (cb_answer){0};
+    CB_TRY(check_request(options, budget, n, err));
+    for (uint32_t i = 0; i < n; i++) out[i] = (cb_answer){0}; /* also if the start fails */
     cb_arena scratch;
     cb_arena_init(&scratch, alloc);
-    planner r = {.o = options, .budget = budget, .n_budget = n};
+    planner r = {.o = options};
     cb_status status;
-    CB_TRY_DONE(start(&r, p, options->device, &scratch, err));
-    CB_TRY_DONE(cb_cut_init(&r.cut, &r.facts, &scratch, err));
-    r.cut.poll = options->poll;
+    if (options->progress) *options->progress = (cb_progress){0};
+    CB_TRY_DONE(start_search(&r, p, &scratch, err));
+    CB_TRY_DONE(resolve_all(&r, budget, n, out, err));
     for (uint32_t i = 0; i < n; i++) {
         if (options->progress) *options->progress = (cb_progress){.budget = i};
-        CB_TRY_DONE(make_one(&r, &budget[i], &out[i], alloc, err));
+        CB_TRY_DONE(make_one(&r, &r.question[i], &out[i], alloc, err));
     }
 done:
     stop(&r);
@@ -373,5 +540,73 @@ cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *p
     CB_TRY_DONE(finish_plan(&r, plan, err));
 done:
     stop(&r);
+    return status;
+}
+
+/* ---- one planner, asked several times -------------------------------------------------------- */
+
+struct cb_planner {
+    cb_arena arena; /* this, too, lies in it */
+    cb_alloc *alloc;
+    cb_plan_options options;
+    planner core;
+};
+
+cb_status cb_planner_new(const cb_problem *p, const cb_plan_options *options, cb_alloc *alloc,
+                         cb_planner **out, cb_error *err) {
+    cb_arena arena;
+    CB_TRY(check_request(options, &options->budget, 1, err));
+    cb_arena_init(&arena, alloc);
+    cb_planner *self = CB_NEW(&arena, cb_planner, 1);
+    if (!self) return cb_no_memory(err);
+    *self = (cb_planner){.arena = arena, .alloc = alloc, .options = *options};
+    self->core.o = &self->options;
+    const cb_status status = start_search(&self->core, p, &self->arena, err);
+    if (status == CB_OK) *out = self;
+    else cb_planner_free(self);
+    return status;
+}
+
+void cb_planner_free(cb_planner *self) {
+    if (!self) return;
+    cb_arena arena = self->arena;
+    self->core.scratch = &arena;
+    stop(&self->core);
+}
+
+cb_status cb_planner_ask(cb_planner *self, const cb_budget *budget, cb_plan **out,
+                         cb_error *err) {
+    planner *r = &self->core;
+    cb_answer answer;
+    CB_TRY(check_request(r->o, budget, 1, err));
+    if (r->o->progress) *r->o->progress = (cb_progress){0};
+    CB_TRY(answer_one(r, budget, self->alloc, &answer, err));
+    if (!answer.plan) return cb_refuse(err, &answer.why.refusal);
+    *out = answer.plan;
+    return CB_OK;
+}
+
+cb_status cb_planner_smallest(cb_planner *self, const cb_budget *like, cb_plan **out,
+                              cb_error *err) {
+    const bool ignored = self->core.ignores_finish;
+    const cb_budget lowest = lowest_of(like);
+    self->core.ignores_finish = true;
+    const cb_status status = cb_planner_ask(self, &lowest, out, err);
+    self->core.ignores_finish = ignored;
+    return status;
+}
+
+cb_status cb_plan_ends(const cb_problem *p, const cb_plan_options *options, cb_measure measure,
+                       cb_alloc *alloc, cb_ends *out, cb_error *err) {
+    const cb_budget like = {.kind = CB_BUDGET_POSITION,
+                            .measure = measure,
+                            .pinned_bytes = options->budget.pinned_bytes};
+    cb_plan_options own = *options;
+    cb_planner *self;
+    own.budget = like;
+    CB_TRY(cb_planner_new(p, &own, alloc, &self, err));
+    cb_status status = check_insides(p, own.preset, &self->core.facts, &like, err);
+    if (status == CB_OK) status = find_ends(&self->core, &like, out, err);
+    cb_planner_free(self);
     return status;
 }

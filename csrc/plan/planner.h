@@ -4,6 +4,7 @@
 #define CB_PLAN_PLANNER_H
 
 #include "../base/threads.h"
+#include "ends.h"
 #include "schedule/plan.h"
 
 typedef struct cb_plan_options {
@@ -13,6 +14,7 @@ typedef struct cb_plan_options {
     cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
     cb_threads *threads;   /* to search with; NULL: the caller's only. The plan is the same */
+    bool ignores_finish;   /* CB_POLL_FINISH does not end a search */
 } cb_plan_options;
 
 /* CB_INFEASIBLE: err->refusal has the smallest peak found and the op at it. */
@@ -27,6 +29,26 @@ typedef struct cb_answer {
 CB_MUST_CHECK cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
                                           const cb_budget *budget, uint32_t n, cb_alloc *alloc,
                                           cb_answer *out, cb_error *err);
+/* The ends that positions lie between, under a measure: `options` may have any budget. Like a
+ * position, it is not ended early by CB_POLL_FINISH, so that the same position is always the same
+ * number of bytes. */
+CB_MUST_CHECK cb_status cb_plan_ends(const cb_problem *p, const cb_plan_options *options,
+                                     cb_measure measure, cb_alloc *alloc, cb_ends *out,
+                                     cb_error *err);
+
+/* A planner that is asked several times, where one budget depends on the plan for another: searches
+ * are shared. Problem, options and allocator stay the caller's. */
+typedef struct cb_planner cb_planner;
+CB_MUST_CHECK cb_status cb_planner_new(const cb_problem *p, const cb_plan_options *options,
+                                       cb_alloc *alloc, cb_planner **out, cb_error *err);
+void cb_planner_free(cb_planner *planner); /* NULL is fine */
+/* What cb_plan_make answers to this budget. */
+CB_MUST_CHECK cb_status cb_planner_ask(cb_planner *planner, const cb_budget *budget, cb_plan **out,
+                                       cb_error *err);
+/* The plan at position 0 of the measure of `like`, which is never ended by CB_POLL_FINISH. */
+CB_MUST_CHECK cb_status cb_planner_smallest(cb_planner *planner, const cb_budget *like,
+                                            cb_plan **out, cb_error *err);
+
 /* Walks and places plan->schedule and fills everything that follows from it. */
 CB_MUST_CHECK cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *plan,
                                       cb_error *err);

@@ -52,6 +52,9 @@ class Problem:
         time_limit: float = 0.0,
         progress: _Progress | None = None,
     ) -> list[Plan | BudgetError]: ...
+    def ends(
+        self, measure: int, preset: int = 0, device: str | None = None
+    ) -> tuple[int, int]: ...
     def read_plan(self, text: str, device: str | None = None, /) -> Plan: ...
     def evaluate(
         self, schedule: tuple[Sequence[schedule.Step | int], int], device: str | None = None, /
@@ -94,6 +97,8 @@ class Plan:
     @property
     def budget_bytes(self) -> int | None: ...
     @property
+    def position(self) -> tuple[float, int, int] | None: ...
+    @property
     def device(self) -> str: ...
 
 @final
@@ -135,6 +140,8 @@ class Graph:
         plan_json: str | None = None,
         groups: str | None = None,
         dump: Callable[[str, str], object] | None = None,
+        time_limit: float = 0.0,
+        progress: _Progress | None = None,
     ) -> Step: ...
     def compile_text(
         self,

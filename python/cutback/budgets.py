@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 MEASURES = ("arena", "live", "saved", "total")
 PRESETS = (
     "autograd", "recompute_all", "conservative", "aggressive", "torch-compat", "shape-aware",
 )  # fmt: skip
 
-_NONE, _BYTES, _SHARE, _MIN = range(4)
+_NONE, _BYTES, _SHARE, _MIN, _POSITION, _SMALLEST = range(6)
 BOUNDS = (_BYTES, _SHARE)
-"""Kinds of budgets (the first number of :data:`NativeBudget`) that bound bytes."""
+"""Kinds of budgets (the first number of :data:`NativeBudget`) that name bytes or a share."""
 _UNITS = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 # Patterns are compiled when they are first used: the import of the package waits for none.
 _SIZE = r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*"
-_SHARE_TEXT = r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*[xX]\s*"
+_SHARE_TEXT = r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*([xX%])\s*"
 
+Budget = int | float | str | None
+"""A budget as users write it; see :func:`parse`."""
 NativeBudget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int, bool]
 """(kind, bytes, share, measure), or with (offload, pinned bytes, exact), as the core takes it."""
 
@@ -42,8 +44,8 @@ def parse_bytes(spec: int | str) -> int:
         raise ValueError(f"{spec!r} is not a size; write bytes, '500MB' or '6GiB'")
     if "." in match[1] and not match[2]:
         raise ValueError(
-            f"{spec!r} is no number of bytes; write '500MB' or '6GiB', or where a share is meant, "
-            "the number itself or '0.4x'"
+            f"{spec!r} is not a number of bytes; write '500MB' or '6GiB', for a position the number "
+            "itself, as in budget=0.4, or for a share '0.4x'"
         )
     size = float(match[1]) * unit
     if size >= 2**63:
@@ -59,13 +61,15 @@ def _size_of(spec: str) -> tuple[re.Match[str] | None, int | None]:
 
 
 def parse(
-    budget: int | float | str | None, measure: str = "arena", max_extra: float | None = None
+    budget: Budget, measure: str = "arena", max_extra: float | None = None
 ) -> NativeBudget | None:
     """A budget as users write it to the core's form; None stays None.
 
-    ``int``: bytes. ``"6GiB"``, ``"500MB"``: with a unit. ``0.4`` or ``"0.4x"``: a share of what
-    saving everything takes, in (0, 1]. ``"min"``: the smallest peak that costs at most 40 % more
-    time (where constraints alone take more than that, at any price), or the share ``max_extra``.
+    A number from 0 to 1, also as an int: a position between the smallest plan and saving
+    everything. Other ints: bytes. ``"6GiB"``, ``"500MB"``: with a unit. ``"0.4x"``, ``"40%"``: a
+    share of what saving everything takes, in (0, 1]. ``"min"``: the smallest peak that costs at
+    most 40 % more time (where constraints alone take more than that, at any price), or the share
+    ``max_extra``. ``"smallest"``: the smallest peak, however slow.
 
     Raises:
         ValueError, TypeError: not a budget, or no such measure.
@@ -78,27 +82,85 @@ def parse(
         return _MIN, 0, _extra(max_extra), number
     if max_extra is not None:
         raise ValueError(f"max_extra goes with budget='min', not with {short(budget)}")
-    share: Any = budget
-    if isinstance(budget, str) and budget.rstrip().lower().endswith("x"):
-        match = re.fullmatch(_SHARE_TEXT, budget)
-        if match is None:
-            raise ValueError(
-                f"budget={short(budget)} is not a share such as '0.4x', a size such as '6GiB', or "
-                "'min'"
-            )
-        share = float(match[1])
-    if isinstance(share, float):
-        if not 0 < share <= 1:
-            raise ValueError(
-                f"budget={short(budget)}: a share lies in (0, 1]; for bytes pass an int or '6GiB'"
-            )
-        return _SHARE, 0, share, number
-    if isinstance(share, str) and None in _size_of(share):
+    if isinstance(budget, str) and budget == "smallest":
+        return _SMALLEST, 0, 0.0, number
+    if isinstance(budget, bool):
+        raise TypeError(f"budget={budget} is neither a position from 0 to 1 nor a number of bytes")
+    if isinstance(budget, float) or (isinstance(budget, int) and budget in (0, 1)):
+        return _POSITION, 0, _position(budget), number
+    if isinstance(budget, str) and budget.rstrip()[-1:] in ("x", "X", "%"):
+        return _SHARE, 0, _share(budget), number
+    if isinstance(budget, str) and None in _size_of(budget):
         raise ValueError(
-            f"budget={short(share)} is not a size; write bytes, '500MB' or '6GiB', a share such as "
-            "0.4, or 'min'"
+            f"budget={short(budget)} is not a size; write bytes, '500MB' or '6GiB', a position "
+            "such as 0.4, a share such as '0.4x', 'min' or 'smallest'"
         )
-    return _BYTES, _named_bytes("budget", share), 0.0, number
+    return _BYTES, _named_bytes("budget", budget), 0.0, number
+
+
+def _position(budget: float) -> float:
+    if not 0 <= budget <= 1:
+        raise ValueError(
+            f"budget={short(budget)}: a position is from 0 (the smallest plan) to 1 (save "
+            "everything); for bytes pass an int or '6GiB'"
+        )
+    return float(budget)
+
+
+def _share(budget: str) -> float:
+    match = re.fullmatch(_SHARE_TEXT, budget)
+    if match is None:
+        raise ValueError(
+            f"budget={short(budget)} is not a share such as '0.4x' or '40%', a size such as "
+            "'6GiB', 'min' or 'smallest'"
+        )
+    share = float(match[1]) / (100 if match[2] == "%" else 1)
+    if not 0 < share <= 1:
+        raise ValueError(
+            f"budget={short(budget)}: a share lies in (0, 1]; for bytes pass an int or '6GiB'"
+        )
+    return share
+
+
+def as_share(part: Any) -> Any:
+    """For arguments that are shares where budgets are positions: a float as the text of a share;
+    anything else as it is."""
+    part = _plain(part)
+    return f"{part!r}x" if isinstance(part, float) else part
+
+
+class Position(NamedTuple):
+    """A budget that is a position, and the bytes of both ends of its range."""
+
+    position: float
+    smallest: int
+    everything: int
+
+    @property
+    def limit(self) -> int:
+        """The bytes that it stands for."""
+        return limit(*self)
+
+    def describe(self, taken: int) -> str:
+        """One line for people. ``taken``: bytes of the plan.
+
+        >>> Position(0.5, 340 << 20, 1290 << 20).describe(812 << 20)
+        '0.5: 812 MiB, 63 % of 1.26 GiB; smallest 340 MiB'
+        """
+        share = 100 * taken / self.everything if self.everything else 100.0
+        return (
+            f"{self.position:g}: {short_text(taken)}, {share:.0f} % of "
+            f"{short_text(self.everything)}; smallest {short_text(self.smallest)}"
+        )
+
+
+def limit(position: float, smallest: int, everything: int) -> int:
+    """The bytes of a position from 0 to 1: ``smallest + ceil(position * (everything - smallest))``,
+    exactly; ``smallest`` if that is not below ``everything``."""
+    if smallest >= everything:
+        return smallest
+    numerator, denominator = float(position).as_integer_ratio()
+    return smallest - (-numerator * (everything - smallest) // denominator)
 
 
 def short(value: object) -> str:
@@ -151,13 +213,23 @@ def _named_bytes(name: str, spec: Any) -> int:
         raise type(error)(f"{name}={short(spec)}: {error}") from None
 
 
+def of_bytes(size: int, measure: str) -> NativeBudget:
+    """A number of bytes as a budget, also 0 and 1, which :func:`parse` reads as positions."""
+    return _BYTES, size, 0.0, choice("measure", measure, MEASURES)
+
+
+def is_position(budget: NativeBudget | None) -> bool:
+    """Is it a position between the smallest plan and saving everything?"""
+    return budget is not None and budget[0] == _POSITION
+
+
 def is_share(budget: NativeBudget | None) -> bool:
     """Is it a share of what saving everything takes?"""
     return budget is not None and budget[0] == _SHARE
 
 
 def in_bytes(budget: NativeBudget, limit: int) -> NativeBudget:
-    """The budget with a number of bytes instead of its share; all else stays."""
+    """The budget with a number of bytes instead of its share or position; all else stays."""
     return (_BYTES, limit, 0.0, *budget[3:])
 
 
@@ -224,3 +296,9 @@ def text(n: int | None) -> str:
             return f"{n} B" if unit == "B" else f"{size:.2f} {unit}"
         size /= 1024
     raise AssertionError("unreachable")
+
+
+def short_text(n: int) -> str:
+    """Bytes for people, to three digits: ``"1.5 MiB"``."""
+    size, _, unit = text(n).partition(" ")
+    return f"{float(size):.4g} {unit}" if float(size) >= 1000 else f"{float(size):.3g} {unit}"

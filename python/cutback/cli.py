@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__, _native, files
-from .budgets import MEASURES, PRESETS, parse_preset, text, whole_number
+from .budgets import MEASURES, PRESETS, Budget, parse_preset, text, whole_number
 from .devices import resolve
 from .policies import OPS
 from .schedule import bytes_of
@@ -40,11 +41,15 @@ def _file(name: str) -> str:
 
 def _plan_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("file", help=_FILE)
-    plan.add_argument("--budget", help="bytes, 6GiB, 0.4x (a share of saving everything) or min")
+    plan.add_argument(
+        "--budget",
+        help="0 to 1 (from the smallest plan to saving everything), bytes, 6GiB, 0.4x or 40%% (a "
+        "share of saving everything), min (the smallest at 40%% more time) or smallest",
+    )
     plan.add_argument(
         "--budgets",
         metavar="LIST",
-        help="several, as 0.9x,4GiB,min, or a number of shares from 0.98x to 0.02x: a table "
+        help="several, as 0.5,0.9x,4GiB,min, or a number of shares from 0.98x to 0.02x: a table "
         "instead of a plan; with -o, a folder for the plans",
     )
     plan.add_argument(
@@ -159,8 +164,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _budget(text: str | None) -> int | str | None:
+_DECIMAL = r"(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+"
+
+
+def _bytes(text: str | None) -> int | str | None:
     return int(text) if text is not None and whole_number(text) else text
+
+
+def _budget(text: str | None) -> Budget:
+    """A number without a unit is a position if it is 0, 1 or a decimal fraction, else bytes."""
+    if text is not None and re.fullmatch(_DECIMAL, text):
+        return float(text)
+    return _bytes(text)
 
 
 def _number(text: str) -> float:
@@ -201,7 +216,7 @@ def _tell(error: Exception) -> None:
     sys.stderr.write(f"cutback: {files.one_line(what)}\n")
 
 
-def _budgets(spec: str) -> list[int | str | None]:
+def _budgets(spec: str) -> list[Budget]:
     """``--budgets``: those it lists, or that many shares."""
     if whole_number(spec):
         n = int(spec)
@@ -332,7 +347,7 @@ def _plan(options: argparse.Namespace) -> int:
             measure=options.measure or "live",
             max_extra=options.max_extra,
             offload=options.offload,
-            pinned=_budget(options.pinned),
+            pinned=_bytes(options.pinned),
             exact=options.exact,
             preset=options.preset,
             policy=options.policy,

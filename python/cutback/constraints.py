@@ -217,10 +217,10 @@ def lay_mu_two(
 ) -> _native.Problem:
     """:func:`mu_two` for a problem in the core."""
     try:
-        limit = budgets.parse(saved, "saved")
+        limit = budgets.parse(budgets.as_share(saved), "saved")
     except (TypeError, ValueError) as error:
         raise type(error)(f"mu-two:{saved}: {error}") from None
-    if limit is None or saved == "min":
+    if limit is None or saved in ("min", "smallest"):
         raise ValueError(f"mu-two:{saved}: name a number of bytes, as in mu-two:2GiB or 0.4x")
     return problem.mutwo(limit, device)
 

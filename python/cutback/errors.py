@@ -133,23 +133,29 @@ def _sentence(e: BudgetError) -> str:
         return _of_constraints(e)
     if e.reason == "region":
         limit, least = _sizes((e.budget_bytes, 0), (e.smallest_bytes, 1))
-        tail = f" may save {limit}, but saves at least {least}: raise its limit or relax MUST_SAVE"
+        tail = (
+            f" may save {limit}, but saves at least {least}, also with budget=\"min\": raise its "
+            "limit or relax MUST_SAVE"
+        )
         return f"region {_short(e.region or '', LONGEST - len(tail) - 7)}{tail}"
     if e.reason == "pinned":
         needed, limit = _sizes((e.smallest_bytes, 1), (e.pinned_bytes, 0))
         return (
             f"values marked MUST_OFFLOAD need {needed} of host memory at one time, but the limit "
-            f"is {limit}: raise pinned or relax MUST_OFFLOAD"
+            f"is {limit}, also with budget=\"min\": raise pinned or relax MUST_OFFLOAD"
         )
     if e.reason == "stopped":
         if e.budget_bytes is None:
-            return "the search was ended before it had a plan: allow it more time"
+            return (
+                "the search was ended before it had a plan: allow it more time, also for "
+                'budget="min"'
+            )
         asked = _asked(e, _sizes((e.reference_bytes if e.share else e.budget_bytes, 0))[0])
         return (
             f"the search was ended before a plan fitted {asked}: allow it more time, raise the "
             'budget or pass budget="min"'
         )
-    return "no plan meets the budget"
+    return 'no plan meets the budget: pass budget="min"'
 
 
 def _of_budget(e: BudgetError) -> str:
@@ -210,7 +216,7 @@ def _way_out(e: BudgetError, room: int) -> str:
     if e.follows_autograd:
         return '. Checkpoint smaller regions or pass budget="min"'
     if e.budget_bytes == 1 and e.share is None:
-        return '. Pass 1.0 to allow everything, or budget="min"'
+        return '. Pass the number 1 to save everything, or budget="min"'
     pinned = " or pinned" if e.pinned_bytes is not None else ""
     relaxed = ", relax MUST_SAVE" if e.must_save else ""
     full = f'. Raise the budget{pinned}{relaxed} or pass budget="min"'
@@ -235,10 +241,13 @@ def _of_time(e: BudgetError) -> str:
 def _of_constraints(e: BudgetError) -> str:
     if e.op is None:
         return (
-            "no plan keeps all constraints, whatever the budget: relax MUST_RECOMPUTE or "
+            'no plan keeps all constraints, not even for budget="min": relax MUST_RECOMPUTE or '
             "MUST_OFFLOAD, or raise the limit of a region"
         )
-    return f"no plan keeps all constraints: {_short(e.op, 80)} can be neither saved nor recomputed"
+    return (
+        f"no plan keeps all constraints, not even for budget=\"min\": {_short(e.op, 80)} can be "
+        "neither saved nor recomputed"
+    )
 
 
 def _where(e: BudgetError, room: int) -> str:

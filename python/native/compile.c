@@ -1,5 +1,5 @@
 /* compile.c: Graph.compile and compile_text: from keyword arguments to cb_compile_options. */
-#include "state.h"
+#include "planned.h"
 
 #include "ir/graph.h"
 
@@ -19,27 +19,36 @@ static void call_dump(void *user, const char *stage, const char *text) {
     d->work->thread = PyEval_SaveThread();
 }
 
-static PyObject *compile_graph(cb_py_graph *graph, cb_compile_options *options,
-                               PyObject *dump_function) {
+/* What both methods are called with: `wrt`, which the caller frees, and the rest as options. */
+typedef struct request {
+    cb_compile_options options;
+    uint32_t *wrt;
+    PyObject *dump_function, *progress;
+    double time_limit;
+} request;
+
+static PyObject *compile_graph(cb_py_graph *graph, request *r) {
     cb_py_state *state = cb_py_state_of_object((PyObject *)graph);
-    cb_py_work work;
-    dump d = {&work, dump_function};
-    if (dump_function != Py_None) {
+    cb_compile_options *options = &r->options;
+    cb_py_search search;
+    dump d = {&search.work, r->dump_function};
+    if (r->dump_function != Py_None) {
         options->dump = call_dump;
         options->dump_user = &d;
     }
-    options->poll = cb_py_poll;
-    options->poll_user = &work;
+    options->poll = cb_py_search_poll;
+    options->poll_user = &search;
+    options->progress = &search.best;
     cb_error error = {0};
     cb_step *core = NULL;
-    cb_py_work_begin(&work, graph->context);
+    cb_py_search_begin(&search, graph->context, r->time_limit, r->progress);
     cb_status status = cb_compile(graph->context->core, graph->core, options, &core, &error);
-    cb_py_work_end(&work);
-    if (status != CB_OK) return cb_py_raise(state, &error, NULL);
-    if (PyErr_Occurred()) { /* from the dump function */
-        cb_step_free(core);
+    cb_py_work_end(&search.work);
+    if (PyErr_Occurred()) { /* from the dump function, `progress` or a signal handler */
+        if (status == CB_OK) cb_step_free(core);
         return NULL;
     }
+    if (status != CB_OK) return cb_py_raise(state, &error, NULL);
     return cb_py_step_wrap(state, graph->context, core, options->wrt, options->n_wrt,
                            options->backend && strcmp(options->backend, "cuda") == 0);
 }
@@ -51,25 +60,20 @@ static bool is_joint(const cb_graph *graph) {
     return false;
 }
 
-/* What both methods are called with: `wrt`, which the caller frees, and the rest as options. */
-typedef struct request {
-    cb_compile_options options;
-    uint32_t *wrt;
-    PyObject *dump_function;
-} request;
-
 static int read_request(PyObject *args, PyObject *kwargs, request *r) {
     static char *names[] = {
-        "wrt",          "preset",    "budget", "backend", "device", "keep_gradients",
-        "static_bytes", "plan_json", "groups", "dump",    NULL};
+        "wrt",          "preset",    "budget", "backend", "device",     "keep_gradients",
+        "static_bytes", "plan_json", "groups", "dump",    "time_limit", "progress",
+        NULL};
     cb_compile_options *o = &r->options;
     PyObject *wrt_items, *budget = Py_None;
     int preset = CB_PRESET_AUTOGRAD, keep_gradients = 0;
     unsigned long long static_bytes = 0;
-    *r = (request){.dump_function = Py_None};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzO:compile", names, &wrt_items,
+    *r = (request){.dump_function = Py_None, .progress = Py_None};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzOdO:compile", names, &wrt_items,
                                      &preset, &budget, &o->backend, &o->device, &keep_gradients,
-                                     &static_bytes, &o->plan_json, &o->groups, &r->dump_function))
+                                     &static_bytes, &o->plan_json, &o->groups, &r->dump_function,
+                                     &r->time_limit, &r->progress))
         return -1;
     o->keep_gradients = keep_gradients;
     o->static_bytes = static_bytes;
@@ -95,7 +99,7 @@ PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs) {
     PyObject *step = NULL;
     if (read_request(args, kwargs, &r) < 0) return NULL;
     if (cb_py_graph_enter(graph) == 0) {
-        if (check_forward(graph) == 0) step = compile_graph(graph, &r.options, r.dump_function);
+        if (check_forward(graph) == 0) step = compile_graph(graph, &r);
         cb_py_graph_leave(graph);
     }
     PyMem_Free(r.wrt);

@@ -151,10 +151,6 @@ PyObject *cb_py_shape_tuple(const cb_shape *shape) {
 /* (kind, bytes, share, measure[, offload, pinned, exact]): as in cutback.h. */
 int cb_py_parse_budget(PyObject *item, cb_budget *out) {
     memset(out, 0, sizeof *out);
-    static const cb_budget kinds[] = {{.kind = CB_BUDGET_NONE},
-                                      {.kind = CB_BUDGET_BYTES},
-                                      {.kind = CB_BUDGET_SHARE},
-                                      {.kind = CB_BUDGET_MIN}};
     int kind, measure, offload = CB_OFFLOAD_ASKED, exact = 0;
     double share;
     unsigned long long bytes, pinned = 0;
@@ -168,12 +164,12 @@ int cb_py_parse_budget(PyObject *item, cb_budget *out) {
     if (!PyArg_ParseTuple(item, "iKdi|iKp:budget", &kind, &bytes, &share, &measure, &offload,
                           &pinned, &exact))
         return -1;
-    if (kind < CB_BUDGET_NONE || kind > CB_BUDGET_MIN || measure < 0 ||
+    if (kind < CB_BUDGET_NONE || kind >= CB_BUDGET_KIND_COUNT || measure < 0 ||
         measure >= CB_MEASURE_COUNT || offload < 0 || offload >= CB_OFFLOAD_COUNT) {
         PyErr_SetString(PyExc_ValueError, "no such kind, measure or offload of a budget");
         return -1;
     }
-    *out = kinds[kind];
+    out->kind = (cb_budget_kind)kind;
     out->bytes = bytes;
     out->share = share;
     out->measure = (cb_measure)measure;

@@ -89,6 +89,7 @@ static PyObject *plan_asked(cb_py_plan *self, PyObject *args) {
     *again = *self->core; /* what it points to is `self`'s */
     again->measure = (cb_measure)measure;
     again->budget_bytes = budget;
+    again->position = -1;
     cb_py_plan *plan = (cb_py_plan *)cb_py_plan_wrap(cb_py_state_of_object((PyObject *)self),
                                                      self->problem, again, (PyObject *)self);
     if (plan) plan->again = again;
@@ -126,6 +127,14 @@ static PyObject *plan_measure(cb_py_plan *self, void *Py_UNUSED(none)) {
 static PyObject *plan_budget(cb_py_plan *self, void *Py_UNUSED(none)) {
     if (self->core->budget_bytes == UINT64_MAX) Py_RETURN_NONE;
     return PyLong_FromUnsignedLongLong(self->core->budget_bytes);
+}
+
+/* (k, bytes at 0, bytes at 1) of the position that the plan was asked for. */
+static PyObject *plan_position(cb_py_plan *self, void *Py_UNUSED(none)) {
+    const cb_plan *plan = self->core;
+    if (plan->position < 0) Py_RETURN_NONE;
+    return Py_BuildValue("(dKK)", plan->position, (unsigned long long)plan->smallest_bytes,
+                         (unsigned long long)plan->everything_bytes);
 }
 
 /* The row that the times are of, as searches take it: a name, or an object as JSON. */
@@ -166,6 +175,8 @@ static PyGetSetDef plan_getset[] = {
     {"preset", (getter)plan_preset, NULL, "name of the preset", NULL},
     {"measure", (getter)plan_measure, NULL, "what the budget bounds", NULL},
     {"budget_bytes", (getter)plan_budget, NULL, "the budget in bytes, or None", NULL},
+    {"position", (getter)plan_position, NULL,
+     "(position, its smallest bytes, its largest) if that was the budget, or None", NULL},
     {"device", (getter)plan_device, NULL, "the device's name, or its numbers as JSON", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -47,6 +47,20 @@ int cb_py_take_schedule(const cb_problem *p, PyObject *pair, cb_arena *arena, cb
 
 /* ---- searches.c ------------------------------------------------------------------------------ */
 
+/* Work that a clock or a function of Python may end early. cb_py_work_end(&search.work) ends it. */
+typedef struct cb_py_search {
+    cb_py_work work;
+    PyObject *progress;            /* borrowed; None: nobody is told */
+    int64_t start_ns, deadline_ns; /* 0: no limit */
+    int64_t next_report_ns;
+    bool finish;      /* the search is to end with what it has */
+    cb_progress best; /* for the core to fill */
+} cb_py_search;
+/* `time_limit` in seconds; 0: none. */
+void cb_py_search_begin(cb_py_search *s, cb_py_context *context, double time_limit,
+                        PyObject *progress);
+int cb_py_search_poll(void *user); /* a cb_poll_fn of the search */
+
 PyObject *cb_py_search_one(cb_py_problem *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_search_many(cb_py_problem *self, PyObject *args, PyObject *kwargs);
 

@@ -80,6 +80,31 @@ static PyObject *problem_json(cb_py_problem *self, PyObject *Py_UNUSED(none)) {
     return give_text(self, text);
 }
 
+static PyObject *problem_ends(cb_py_problem *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"measure", "preset", "device", NULL};
+    int measure, number = CB_PRESET_AUTOGRAD;
+    const char *device = NULL;
+    cb_preset preset;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "i|iz:ends", names, &measure, &number,
+                                     &device) ||
+        cb_py_parse_preset(number, &preset) < 0)
+        return NULL;
+    if (measure < 0 || measure >= CB_MEASURE_COUNT)
+        return PyErr_Format(PyExc_ValueError, "no measure number %d", measure);
+    cb_error error = {0};
+    cb_ends ends;
+    cb_py_work work;
+    cb_py_work_begin(&work, self->context);
+    cb_status status =
+        cb_planning_ends(self->context->core, self->core, preset, (cb_measure)measure, device,
+                         (cb_poll){cb_py_poll, &work}, &ends, &error);
+    cb_py_work_end(&work);
+    if (PyErr_Occurred()) return NULL; /* from a signal handler */
+    if (status != CB_OK) return raise(self, &error);
+    return Py_BuildValue("(KK)", (unsigned long long)ends.smallest,
+                         (unsigned long long)ends.everything);
+}
+
 static PyObject *problem_read_plan(cb_py_problem *self, PyObject *args) {
     const char *text, *device = NULL;
     Py_ssize_t length;
@@ -218,6 +243,8 @@ static PyMethodDef problem_methods[] = {
      "plan(*, preset, budget, device, time_limit, progress) -> Plan"},
     {"plans", (PyCFunction)(void (*)(void))cb_py_search_many, METH_VARARGS | METH_KEYWORDS,
      "plans(budgets, /, *, preset, device, time_limit, progress) -> [Plan or BudgetError]"},
+    {"ends", (PyCFunction)(void (*)(void))problem_ends, METH_VARARGS | METH_KEYWORDS,
+     "ends(measure, preset=0, device=None) -> (bytes at position 0, bytes of saving everything)"},
     {"read_plan", (PyCFunction)problem_read_plan, METH_VARARGS,
      "read_plan(text, device=None, /) -> Plan of JSON, for this problem"},
     {"evaluate", (PyCFunction)problem_evaluate, METH_VARARGS,

@@ -1,20 +1,11 @@
 /* searches.c: searches for plans, which the clock or the caller may end early. */
 #include "planned.h"
 
-typedef struct search {
-    cb_py_work work;
-    PyObject *progress;            /* None: nobody is told */
-    int64_t start_ns, deadline_ns; /* 0: no limit */
-    int64_t next_report_ns;
-    bool finish;
-    cb_progress best;
-    cb_planning_request request;
-} search;
-
 #define REPORT_EVERY_NS 100000000
 
-/* Tells `progress` the seconds so far and the best plan; true: it wants an end, or raised. */
-static bool report(search *s, int64_t now) {
+/* Tells `progress` the seconds so far and the best plan; true: it wants an end. If it raised, the
+ * work is to be cancelled. */
+static bool report(cb_py_search *s, int64_t now) {
     double seconds = (double)(now - s->start_ns) * 1e-9;
     const cb_progress *best = &s->best;
     PyObject *answer = NULL;
@@ -24,38 +15,55 @@ static bool report(search *s, int64_t now) {
                                        : PyObject_CallFunction(s->progress, "d(Kdd)", seconds,
                                                                (unsigned long long)best->best_bytes,
                                                                best->extra, best->gap);
-    bool stop = !answer || PyObject_IsTrue(answer) != 0;
+    const int wanted = answer ? PyObject_IsTrue(answer) : -1;
     Py_XDECREF(answer);
+    s->work.raised = wanted < 0;
     s->work.thread = PyEval_SaveThread();
-    return stop;
+    return wanted > 0;
 }
 
-static int poll_search(void *user) {
-    search *s = user;
+int cb_py_search_poll(void *user) {
+    cb_py_search *s = user;
     int64_t now = cb_py_now_ns();
+    if (s->work.raised) return CB_POLL_CANCEL;
     if (s->deadline_ns && now >= s->deadline_ns) s->finish = true;
-    if (s->finish) return CB_POLL_FINISH;
-    if (s->progress == Py_None) return cb_py_poll(&s->work);
-    if (now < s->next_report_ns) return CB_POLL_GO;
-    s->finish = report(s, now);
-    s->next_report_ns = cb_py_now_ns() + REPORT_EVERY_NS; /* however long that took */
+    if (!s->finish && s->progress != Py_None) {
+        if (now < s->next_report_ns) return CB_POLL_GO;
+        s->finish = report(s, now);
+        s->next_report_ns = cb_py_now_ns() + REPORT_EVERY_NS; /* however long that took */
+    } else {
+        (void)cb_py_poll(&s->work); /* a search may go on for a while after it was told to finish */
+    }
+    if (s->work.raised) return CB_POLL_CANCEL;
     return s->finish ? CB_POLL_FINISH : CB_POLL_GO;
 }
 
-/* Runs it; -1: an exception is set, and there are no plans. */
-static int run(search *s, cb_py_problem *problem, int preset, double time_limit,
-               cb_answer *answer) {
-    cb_error error = {0};
-    if (cb_py_parse_preset(preset, &s->request.preset) < 0) return -1;
-    s->request.poll = (cb_poll){poll_search, s};
-    s->request.progress = &s->best;
+void cb_py_search_begin(cb_py_search *s, cb_py_context *context, double time_limit,
+                        PyObject *progress) {
+    *s = (cb_py_search){.progress = progress};
     s->start_ns = s->next_report_ns = cb_py_now_ns();
     if (time_limit > 0 && time_limit < 1e6)
         s->deadline_ns = s->start_ns + (int64_t)(time_limit * 1e9);
-    cb_py_work_begin(&s->work, problem->context);
+    cb_py_work_begin(&s->work, context);
+}
+
+typedef struct search {
+    double time_limit;
+    PyObject *progress;
+    cb_planning_request request;
+} search;
+
+/* Runs it; -1: an exception is set, and there are no plans. */
+static int run(search *s, cb_py_problem *problem, int preset, cb_answer *answer) {
+    cb_error error = {0};
+    cb_py_search now;
+    if (cb_py_parse_preset(preset, &s->request.preset) < 0) return -1;
+    cb_py_search_begin(&now, problem->context, s->time_limit, s->progress);
+    s->request.poll = (cb_poll){cb_py_search_poll, &now};
+    s->request.progress = &now.best;
     cb_status status =
         cb_planning_plans(problem->context->core, problem->core, &s->request, answer, &error);
-    cb_py_work_end(&s->work);
+    cb_py_work_end(&now.work);
     if (PyErr_Occurred()) { /* from a signal handler or `progress` */
         for (uint32_t i = 0; i < s->request.n && status == CB_OK; i++) cb_plan_free(answer[i].plan);
         return -1;
@@ -75,14 +83,13 @@ static PyObject *give_plan(cb_py_problem *problem, cb_answer *answer) {
 PyObject *cb_py_search_one(cb_py_problem *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"preset", "budget", "device", "time_limit", "progress", NULL};
     int preset = CB_PRESET_AUTOGRAD;
-    double time_limit = 0;
     PyObject *item = Py_None;
     cb_budget budget;
     cb_answer answer;
     search s = {.progress = Py_None, .request = {.budget = &budget, .n = 1}};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iOzdO:plan", names, &preset, &item,
-                                     &s.request.device, &time_limit, &s.progress) ||
-        cb_py_parse_budget(item, &budget) < 0 || run(&s, self, preset, time_limit, &answer) < 0)
+                                     &s.request.device, &s.time_limit, &s.progress) ||
+        cb_py_parse_budget(item, &budget) < 0 || run(&s, self, preset, &answer) < 0)
         return NULL;
     if (answer.plan) return give_plan(self, &answer);
     return cb_py_raise(cb_py_state_of_object((PyObject *)self), &answer.why, NULL);
@@ -120,12 +127,11 @@ static PyObject *give_answers(cb_py_problem *problem, cb_answer *answer, Py_ssiz
 PyObject *cb_py_search_many(cb_py_problem *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"", "preset", "device", "time_limit", "progress", NULL};
     int preset = CB_PRESET_AUTOGRAD;
-    double time_limit = 0;
     PyObject *items, *result = NULL;
     cb_budget *budget;
     search s = {.progress = Py_None};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$izdO:plans", names, &items, &preset,
-                                     &s.request.device, &time_limit, &s.progress))
+                                     &s.request.device, &s.time_limit, &s.progress))
         return NULL;
     Py_ssize_t n = parse_budgets(items, &budget);
     if (n < 0) return NULL;
@@ -133,7 +139,7 @@ PyObject *cb_py_search_many(cb_py_problem *self, PyObject *args, PyObject *kwarg
     s.request.budget = budget;
     s.request.n = (uint32_t)n;
     if (!answer) PyErr_NoMemory();
-    else if (run(&s, self, preset, time_limit, answer) == 0) result = give_answers(self, answer, n);
+    else if (run(&s, self, preset, answer) == 0) result = give_answers(self, answer, n);
     PyMem_Free(answer);
     PyMem_Free(budget);
     return result;

@@ -33,8 +33,8 @@ static void take_question(bytes *b, question *q) {
             budget->kind = CB_BUDGET_BYTES;
             budget->bytes = (uint64_t)1 << how / 4 % 40;
             break;
-        case 2: budget->kind = CB_BUDGET_SHARE; break;
-        default: budget->kind = CB_BUDGET_MIN; break;
+        case 2: budget->kind = how & 32 ? CB_BUDGET_POSITION : CB_BUDGET_SHARE; break;
+        default: budget->kind = how & 32 ? CB_BUDGET_SMALLEST : CB_BUDGET_MIN; break;
     }
     if (how % 4 > 1) budget->share = shares[how / 4 % 8];
     budget->exact = how / 128;
@@ -82,7 +82,7 @@ static void plan_it(const cb_problem *p, const question *q, cb_alloc *alloc) {
     const uint64_t before = cb_alloc_stats(alloc).live_bytes;
     cb_status status = cb_plan_make(p, &o, alloc, &plan, &err);
     if (status == CB_OK) {
-        if (o.budget.kind == CB_BUDGET_BYTES || o.budget.kind == CB_BUDGET_SHARE)
+        if (o.budget.kind != CB_BUDGET_NONE)
             EXPECT(measured(plan, o.budget.measure) <= plan->budget_bytes);
         expect_plan(p, plan, alloc);
     } else {

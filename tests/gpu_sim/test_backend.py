@@ -173,7 +173,7 @@ def flat(tree: Any) -> list[np.ndarray[Any, Any]]:
 
 def test_plans_of_the_demos_gpt_give_the_same_bits(gpu: Driver) -> None:
     everything, loss = gpt_params({"device": "cuda", "preset": "autograd"})
-    for seed, options in ((1, {"preset": "recompute_all"}), (2, {"budget": 0.6})):
+    for seed, options in ((1, {"preset": "recompute_all"}), (2, {"budget": "0.6x"})):
         gpu.seed(seed)
         params, other = gpt_params({"device": "cuda", **options})
         assert other == loss

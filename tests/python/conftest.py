@@ -95,8 +95,8 @@ def every_plan_is_checked(
     def check(plan: Plan) -> None:
         check_plan(plan.problem, plan.document, plan.document["device"])
 
-    def take_and_check(core: Any, step: Any = None) -> Plan:
-        plan = take_plan(core, step)
+    def take_and_check(core: Any, step: Any = None, position: Any = None) -> Plan:
+        plan = take_plan(core, step, position)
         if step is None:
             check(plan)
         return plan

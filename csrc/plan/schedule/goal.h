@@ -15,6 +15,7 @@ typedef struct cb_goal {
     cb_offload offload;
     uint64_t pinned_bytes; /* most that the host may hold */
     bool exact;            /* see cb_budget */
+    bool skips_bound;      /* the answer needs no lower bound on its time */
     cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
 } cb_goal;

@@ -14,6 +14,7 @@ cb_status cb_plan_new(cb_alloc *alloc, cb_plan **out, cb_error *err) {
     plan->arena = arena;
     plan->budget_bytes = UINT64_MAX;
     plan->lower_bound_ps = -1;
+    plan->position = -1;
     *out = plan;
     return CB_OK;
 }

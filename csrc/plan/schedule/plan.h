@@ -48,6 +48,8 @@ typedef struct cb_plan {
     cb_bound_class bound_class;
     bool in_order;         /* of the class CB_BOUND_ORDERED */
     uint64_t budget_bytes; /* the resolved budget, UINT64_MAX: none */
+    double position;       /* the budget as it was asked, if it was a position; -1: it was not */
+    uint64_t smallest_bytes, everything_bytes; /* of a position: the ends it lies between */
     cb_measure measure;
     cb_preset preset;
 } cb_plan;

@@ -15,10 +15,11 @@ typedef struct cb_weighed {
     cb_weight weight;
 } cb_weighed;
 
-/* What was placed: budgets that share a search weigh the same plans. */
+/* What budgets that share a search need not find out again. */
 typedef struct cb_memo {
     cb_arena *arena;
-    CB_VEC(cb_weighed) list;
+    CB_VEC(cb_weighed) list;                   /* plans that were placed */
+    struct cb_chooser *min[CB_MEASURE_COUNT]; /* the answer to CB_BUDGET_MIN (pick.c); or NULL */
 } cb_memo;
 
 typedef struct cb_chooser {

@@ -1,6 +1,10 @@
 /* For a budget: the rungs that may hold the answer, from the first that may fit. For the smallest
  * plan: down the rungs, until none is fast enough. A budget that nothing fits asks for the smallest
- * as well, so that its refusal can name it. */
+ * as well, so that its refusal can name it.
+ *
+ * The answer to `min` (CB_MIN_SHARE) may lie between two rungs, and still be the best for a budget.
+ * Such a plan is no faster than the smallest plan of the rungs that `min` accepts. So any budget
+ * which has an answer that `min` accepts has one at least as fast, and all others consider it. */
 #include "pick.h"
 
 #include <math.h>
@@ -108,12 +112,14 @@ static cb_status consider_between(cb_chooser *k, cb_ladder *d, uint64_t missed, 
                                   cb_error *err) {
     if (!cb_has_best(k) || k->best.size <= missed + 1) return CB_OK;
     uint64_t part = (k->best.size - missed) / (CB_ATTEMPTS + 1), target[CB_ATTEMPTS];
+    const int64_t least_ps = k->best.time_ps;
     cb_candidate found[CB_ATTEMPTS];
     for (uint32_t i = 0; i < CB_ATTEMPTS; i++) target[i] = missed + (i + 1) * part;
     CB_TRY(cb_ladder_dig(d, &k->best, target, found, err));
     for (uint32_t i = 0; i < CB_ATTEMPTS; i++) {
-        bool fast = found[i].size > 0 && (double)found[i].time_ps <= most_ps;
-        if (fast) CB_TRY(cb_consider_small(k, &found[i], err));
+        bool counts = found[i].size > 0 && found[i].time_ps >= least_ps;
+        if (counts && (double)found[i].time_ps <= most_ps)
+            CB_TRY(cb_consider_small(k, &found[i], err));
     }
     return CB_OK;
 }
@@ -185,6 +191,7 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
     cb_goal goal = *asked;
     goal.smallest = true;
     goal.share = share;
+    if (!asked->smallest) goal.progress = NULL; /* these plans may not fit the budget */
     t->goal = &goal;
     double most_ps = cb_most_time(t->f, t->goal);
     k->best = (cb_candidate){0};
@@ -192,6 +199,37 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
     if (status == CB_OK) status = consider_small_rungs(k, d, most_ps, err);
     t->goal = asked;
     return status;
+}
+
+/* The answer to `min`, which is searched for once for each measure. */
+static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
+    cb_chooser **known = &k->memo->min[k->t->goal->measure];
+    if (!*known) {
+        cb_chooser *min = CB_NEW(k->memo->arena, cb_chooser, 1);
+        if (!min) return cb_no_memory(err);
+        *min = (cb_chooser){.t = k->t,
+                            .memo = k->memo,
+                            .f = k->f,
+                            .arena = k->memo->arena,
+                            .smallest = UINT64_MAX,
+                            .smallest_op = CB_NONE};
+        CB_TRY(consider_as_min(min, d, CB_MIN_SHARE, err));
+        *known = min;
+    }
+    *out = *known;
+    return CB_OK;
+}
+
+/* Takes the best of `other` if it is smaller, and notes the smallest plan that it measured. */
+static void take_smaller(cb_chooser *k, const cb_chooser *other) {
+    if (cb_has_best(other) && (!cb_has_best(k) || other->best_bytes < k->best_bytes)) {
+        k->best = other->best;
+        k->best_bytes = other->best_bytes;
+        k->swept = other->swept;
+    }
+    if (other->smallest >= k->smallest) return;
+    k->smallest = other->smallest;
+    k->smallest_op = other->smallest_op;
 }
 
 /* The smallest of all, for the error: whoever asks for that much gets it. Above the budget it does
@@ -205,15 +243,15 @@ static cb_status find_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
                         .smallest = UINT64_MAX,
                         .smallest_op = CB_NONE};
     cb_status status = consider_all_small(&least, d, err);
-    const double share[] = {CB_MIN_SHARE, CB_MOST_EXTRA};
-    uint32_t n_share = !d || d->few ? 0 : sizeof share / sizeof *share;
-    for (uint32_t i = 0; i < n_share && status == CB_OK; i++) {
-        cb_chooser min = least;
-        status = consider_as_min(&min, d, share[i], err);
-        if (cb_has_best(&min) && (!cb_has_best(&least) || min.best_bytes < least.best_bytes))
-            least = min;
-        least.smallest = min.smallest;
-        least.smallest_op = min.smallest_op;
+    if (status == CB_OK && d && !d->few) {
+        const cb_chooser *min = NULL;
+        status = find_min(k, d, &min, err);
+        if (min) take_smaller(&least, min);
+    }
+    if (status == CB_OK && d && !d->few) {
+        cb_chooser any = least;
+        status = consider_as_min(&any, d, CB_MOST_EXTRA, err);
+        take_smaller(&least, &any);
     }
     bool solved = k->solved < least.smallest;
     k->smallest = solved ? k->solved : least.smallest;
@@ -235,16 +273,40 @@ static cb_status consider_found(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return digs ? consider_dug(k, d, err) : CB_OK;
 }
 
+/* The answer to `min`, where it may be faster than the best so far. */
+static cb_status consider_min(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    const double most_ps = (double)k->t->f->once_ps * (1 + CB_MIN_SHARE);
+    const cb_chooser *min;
+    if (d->few || (cb_has_best(k) && (double)k->best.time_ps <= most_ps)) return CB_OK;
+    CB_TRY(find_min(k, d, &min, err));
+    return cb_has_best(min) ? cb_consider(k, &min->best, err) : CB_OK;
+}
+
+/* The smallest plan at any price is not larger than the answer to `min`. */
+static cb_status pick_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    const cb_goal *goal = k->t->goal;
+    const double most_ps = cb_most_time(k->t->f, goal);
+    const cb_chooser *min = NULL;
+    const bool is_usual = goal->share == CB_MIN_SHARE, climbs = d && !d->few;
+    if (climbs && (is_usual || goal->share >= CB_MOST_EXTRA)) {
+        CB_TRY(find_min(k, d, &min, err));
+        take_smaller(k, min);
+    }
+    if (min && is_usual) return CB_OK;
+    CB_TRY(cb_consider_small_candidates(k, most_ps, err));
+    if (!d) return CB_OK;
+    return d->few ? consider_small_front(k, d, most_ps, err)
+                  : consider_small_rungs(k, d, most_ps, err);
+}
+
 cb_status cb_pick(cb_chooser *k, cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
     if (t->goal->smallest) {
-        double most_ps = cb_most_time(t->f, t->goal);
-        CB_TRY(cb_consider_small_candidates(k, most_ps, err));
-        if (d && d->few) CB_TRY(consider_small_front(k, d, most_ps, err));
-        else if (d) CB_TRY(consider_small_rungs(k, d, most_ps, err));
+        CB_TRY(pick_smallest(k, d, err));
     } else {
         CB_TRY(cb_consider_candidates(k, err));
         CB_TRY(d ? consider_found(k, d, err) : CB_OK);
+        CB_TRY(d ? consider_min(k, d, err) : CB_OK);
     }
     bool again = t->goal->exact && !t->goal->smallest && d && !k->swept;
     if (cb_has_best(k)) return again ? refine(k, d, err) : CB_OK;

@@ -232,7 +232,7 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     out->smallest = k.smallest;
     if (status != CB_OK) return status;
     CB_TRY(answer(&k, out, err));
-    if (early || goal->measure == CB_MEASURE_SAVED) return CB_OK;
+    if (early || goal->measure == CB_MEASURE_SAVED || goal->skips_bound) return CB_OK;
     return bound_answer(s, &k, &out->least_extra_ps, err);
 }
 

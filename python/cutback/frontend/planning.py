@@ -53,7 +53,7 @@ def problem_of(
 def plan(
     what: Callable[..., Any] | AnyProblem,
     *args: Any,
-    budget: int | float | str | None = None,
+    budget: budgets.Budget = None,
     measure: str | None = None,
     preset: str | None = None,
     policy: Policy | WholeGraph | str | None = None,
@@ -89,7 +89,7 @@ def plan(
         exact: search again at just this budget. The plan may be faster, but a larger
             budget without it, or with it, may then give a slower one.
         max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given
-            (and where constraints alone take more than that, whatever it is).
+            (if constraints alone cost more than that, the smallest plan at any price).
         offload: with a budget; may values move to the host and back, over the link of
             the device? ``"only"``: and nothing runs again. :func:`cutback.torch.compile`
             runs such plans, and so does ``cutback.compile(f, plan=...)`` on a CPU, as copies.
@@ -98,7 +98,8 @@ def plan(
         time_limit, progress: seconds after which the search ends with the best plan
             found (0: it ends when it is done), and a function that is told the seconds so far and,
             if it takes two arguments, the best plan so far (:class:`Best` or None), and may answer
-            True to end it. Plans of a search ended early need not repeat.
+            True to end it. Plans of a search ended early need not repeat. The range of a
+            position is always searched in full, so that it stands for the same bytes.
 
     Raises:
         BudgetError: no plan meets the budget; its attributes say what would do.

@@ -30,6 +30,7 @@ from ..device_arrays import handle
 from ..integers import index
 from ..policies import Policy, PolicyFunction, resolve
 from ..run.executable import (
+    INFEASIBLE,
     CompileOptions,
     Draws,
     Executable,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from ..devices import Device
     from ..optim import Optimizer, Outcome
     from ..planner.plan import Plan
+    from ..planner.search import Progress
     from ..run.profiling import StepProfile
 
 ArgNums = int | Sequence[int] | None
@@ -76,7 +78,7 @@ class Unknown:
 class Options(TypedDict, total=False):
     """Options of :func:`compile` that do not change what a call returns."""
 
-    budget: int | float | str | None
+    budget: budgets.Budget
     measure: str
     policy: Policy | None
     preset: str | None
@@ -85,6 +87,9 @@ class Options(TypedDict, total=False):
     plan: Plan | str | None
     groups: Groups
     seed: int
+    on_infeasible: str
+    time_limit: float
+    progress: Progress | None
 
 
 _MANY = 64  # compiled specialisations of a step that look like a mistake
@@ -265,6 +270,8 @@ class Step(Generic[Result]):
         # Mistakes show here, not at the first call.
         searched = budgets.parse(options.budget, options.measure) is not None
         budgets.parse_preset(options.preset, options.measure if searched else None)
+        budgets.choice("on_infeasible", options.on_infeasible, INFEASIBLE)
+        options.search()
         if not isinstance(has_aux, bool):
             raise TypeError(f"has_aux={budgets.short(has_aux)} is neither True nor False")
         if argnums is not None and not isinstance(argnums, (tuple, list, range)):

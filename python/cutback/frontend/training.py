@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from ..budgets import Budget
 from ..policies import Policy, resolve
 from ..run.executable import CompileOptions
 from .step import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ..devices import Device
     from ..optim import Optimizer
     from ..planner.plan import Plan
+    from ..planner.search import Progress
     from ..run.executable import Groups
 
 
@@ -74,7 +76,7 @@ def compile(
 def compile(
     loss: Callable[..., Any],
     *,
-    budget: int | float | str | None = None,
+    budget: Budget = None,
     measure: str = "arena",
     policy: Policy | None = None,
     preset: str | None = None,
@@ -86,6 +88,9 @@ def compile(
     plan: Plan | str | None = None,
     groups: Groups = None,
     seed: int = 0,
+    on_infeasible: str = "error",
+    time_limit: float = 0.0,
+    progress: Progress | None = None,
 ) -> Step[Any]:
     """A training step of ``loss(params, *data)`` under a memory budget.
 
@@ -105,10 +110,18 @@ def compile(
     Args:
         loss: function of pytrees of arrays that returns a scalar, or with ``has_aux`` a pair
             (scalar, more results).
-        budget: bytes as an int, ``"6GiB"`` or ``"500MB"``; a share of what saving everything takes
-            when ops run one by one (with ``groups=True`` in groups), as a float in (0, 1] or
-            ``"0.4x"``; ``"min"``, the smallest peak that costs at most 40 %
-            more time by the cost model; None, no budget: what the backward reads is saved.
+        budget: how much memory the step may take:
+
+            - a number from 0 to 1: a position between the smallest plan that costs at most 40 %
+              more time (0) and no budget (1). It can always be met, and ``print(step.plan)`` begins
+              with what it came to: ``0.5: 812 MiB, 63 % of 1.26 GiB; smallest 340 MiB``;
+            - ``"6GiB"``, ``"500MB"``, or any other int: bytes;
+            - ``"0.4x"`` or ``"40%"``: a share, in (0, 1], of what saving everything takes when ops
+              run one by one (with ``groups=True`` in groups);
+            - ``"min"``: the smallest peak that costs at most 40 % more time by the cost model (if
+              constraints alone cost more, at any price);
+            - ``"smallest"``: the smallest peak, however slow;
+            - None: no budget; what the backward reads is saved.
         measure: what the budget bounds: ``"arena"`` (bytes really allocated for the step),
             ``"live"`` (liveness peak), ``"saved"`` (bytes alive between forward and backward) or
             ``"total"`` (live, plus parameters, gradients and optimizer states). Arguments and
@@ -119,11 +132,16 @@ def compile(
         optimizer: a :class:`cutback.optim.AdamW` or another of :mod:`cutback.optim`.
         argnums: positional arguments to differentiate by.
         backend, device, plan, groups: as for :class:`cutback.run.executable.Executable`.
+        on_infeasible: what to do if no plan meets the budget: ``"error"``; ``"min"``: warn, and run
+            the smallest plan, that of the budget ``"min"``; ``"warn"``: warn, and save everything.
+        time_limit, progress: seconds after which the search for a plan ends with the best so far
+            (0: no limit), and a function that is told the seconds so far, see :func:`cutback.plan`.
+            They hold for each set of shapes. The range of a position is always searched in full.
         seed: 64 bits; with the number of the call it determines every random value, so that the
             same seed repeats a run bit for bit, under any budget and any number of threads.
 
     Raises:
-        ValueError, TypeError: a budget, preset or policy that is none.
+        ValueError, TypeError: if ``budget``, ``preset`` or ``policy`` is invalid.
     """
     if optimizer is not None and argnums is None:
         raise ValueError("an optimizer needs argnums: the arguments that hold parameters")
@@ -131,7 +149,10 @@ def compile(
     return Step(
         loss,
         StepOptions(argnums, has_aux, returns, policy, optimizer, seed),
-        CompileOptions(budget, measure, preset, backend, device, plan, groups),
+        CompileOptions(
+            budget, measure, preset, backend, device, plan, groups,
+            on_infeasible=on_infeasible, time_limit=time_limit, progress=progress,
+        ),  # fmt: skip
     )
 
 

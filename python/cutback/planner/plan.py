@@ -27,6 +27,11 @@ class Compiled(Protocol):
         """What the last run measured; None before one."""
         ...
 
+    @property
+    def planned(self) -> Any:
+        """Bytes and times that the program takes."""
+        ...
+
     def text(self, what: str) -> str:
         """Its ``"problem"``, its ``"plan"`` or its ``"kernels"``."""
         ...
@@ -61,15 +66,23 @@ class Plan:
     def __init__(self, problem: str, plan: str) -> None:
         self._core = _native.Problem.read(problem).read_plan(plan)
         self._step: Compiled | None = None
+        self._position: budgets.Position | None = None
         self._parts: Problem | None = None
         self._explanation: Explanation | None = None
 
     @classmethod
-    def of(cls, core: _native.Plan, step: Compiled | None = None) -> Plan:
-        """A plan that the core made; ``step``: the compiled graph that runs it."""
+    def of(
+        cls,
+        core: _native.Plan,
+        step: Compiled | None = None,
+        position: budgets.Position | None = None,
+    ) -> Plan:
+        """A plan that the core made. ``step``: the compiled graph that runs it. ``position``: what
+        it was asked for, unless the core knows."""
         plan = cls.__new__(cls)
         plan._core = core
         plan._step = step
+        plan._position = position
         plan._parts = plan._explanation = None
         return plan
 
@@ -117,6 +130,13 @@ class Plan:
     def numbers(self) -> AllNumbers:
         """Planned bytes and modelled picoseconds; ``save_all_*`` are those of saving everything."""
         return {**self._core.numbers, "budget_bytes": self._core.budget_bytes}
+
+    @property
+    def position(self) -> budgets.Position | None:
+        """If the budget was a position from 0 to 1: that, and the bytes of both ends of its range;
+        else None. Plans that were read from a file know only the budget in bytes."""
+        known = self._core.position
+        return self._position or (None if known is None else budgets.Position(*known))
 
     @property
     def measure(self) -> str:
@@ -180,7 +200,7 @@ class Plan:
             return self._explain_kernels(as_json)
         if as_json:
             return self._core.explain_json()
-        return self._core.explain_text(files.for_people(self._core.problem))
+        return self.headline() + self._core.explain_text(files.for_people(self._core.problem))
 
     def _explain_kernels(self, as_json: bool) -> str:
         if self._step is None:
@@ -255,6 +275,20 @@ class Plan:
         ``"trivial"`` where only the time of running every operation once is known."""
         return self._core.numbers["lower_bound_ps"]
 
+    def headline(self) -> str:
+        """The line that says what a position came to, or nothing.
+
+        >>> plan.headline()  # doctest: +SKIP
+        '0.5: 812 MiB, 63 % of 1.26 GiB; smallest 340 MiB\\n'
+        """
+        position, measure = self.position, self._core.measure
+        if position is None:
+            return ""
+        taken = bytes_of(self.numbers, measure)
+        if self._step is not None and measure != "saved":
+            taken = getattr(self._step.planned, f"{measure}_bytes")
+        return position.describe(taken) + "\n"
+
     def _bounded(self) -> str:
         """The budget, and what it bounds where that is not the arena before it."""
         n, measure = self.numbers, self._core.measure
@@ -272,7 +306,7 @@ class Plan:
         gap = "n/a" if n["gap"] is None else f"{100 * n['gap']:.2f} %"
         trivial = ", a trivial bound" if n["bound_class"] == "trivial" else ""
         least = 100 * max(0, self.bound_ps - once) / max(1, once)
-        return (
+        return self.headline() + (
             f"arena {size(n['arena_bytes'])} (save everything: {size(n['save_all_arena_bytes'])}), "
             f"{self._bounded()}\n"
             f"saved {len(self.saved)} values, {size(n['saved_bytes'])} "

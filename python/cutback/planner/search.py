@@ -28,7 +28,7 @@ Progress = Callable[[float], object] | Callable[[float, Best | None], object]
 search."""
 
 
-def _seconds(time_limit: float) -> float:
+def seconds_of(time_limit: float) -> float:
     """A limit of time as the core takes it; 0: none.
 
     Raises:
@@ -43,10 +43,14 @@ def _seconds(time_limit: float) -> float:
     return float(min(time_limit, 1e9))  # the core's own "no limit" begins below that
 
 
-def _teller(
+def teller_of(
     progress: Progress | None,
 ) -> Callable[[float, tuple[int, float, float] | None], object] | None:
-    """``progress`` as the core calls it."""
+    """``progress`` as the core calls it.
+
+    Raises:
+        TypeError: not a function.
+    """
     if progress is None:
         return None
     if not callable(progress):
@@ -74,12 +78,12 @@ class Request:
     preset are checked here, so that a mistake shows before a function is traced.
 
     Raises:
-        ValueError, TypeError: a budget or a preset that is none, or what does not go together.
+        ValueError, TypeError: an invalid budget or preset, or arguments that exclude each other.
     """
 
     measure: str
     _: KW_ONLY
-    budget: int | float | str | None = None
+    budget: budgets.Budget = None
     max_extra: float | None = None
     preset: str | None = None
     offload: bool | str = False
@@ -111,15 +115,15 @@ class Request:
             preset=budgets.parse_preset(self.preset),
             budget=self._bound(),
             device=devices.resolve(self.device),
-            time_limit=_seconds(self.time_limit),
-            progress=_teller(self.progress),
+            time_limit=seconds_of(self.time_limit),
+            progress=teller_of(self.progress),
         )
         return Plan.of(answer)
 
 
 def plans(
     problem: AnyProblem,
-    several: Sequence[int | float | str | None],
+    several: Sequence[budgets.Budget],
     *,
     measure: str = "live",
     preset: str | None = None,
@@ -150,7 +154,7 @@ def plans(
         specs,
         preset=number,
         device=devices.resolve(device),
-        time_limit=_seconds(time_limit),
-        progress=_teller(progress),
+        time_limit=seconds_of(time_limit),
+        progress=teller_of(progress),
     )
     return [Plan.of(answer) if isinstance(answer, _native.Plan) else answer for answer in answers]

@@ -149,7 +149,7 @@ class Frontier:
         if i not in self._plans:
             answer = self._problem.plan(
                 preset=budgets.parse_preset(self.preset),
-                budget=budgets.parse(self.saved_bytes[i], "saved"),
+                budget=budgets.of_bytes(self.saved_bytes[i], "saved"),
                 device=devices.resolve(self.device),
             )
             self._plans[i] = Plan.of(answer)

@@ -89,6 +89,7 @@ class Picture:
     numbers: schedule.Numbers
     budget_bytes: int | None
     measure: str
+    position: str = ""  # what a budget that is a position came to, in one line
     live: list[int] = field(default_factory=list)  # [n_step] while each step runs
 
     @property
@@ -152,6 +153,7 @@ def read(plan: Plan) -> Picture:
         numbers=core.numbers,
         budget_bytes=core.budget_bytes,
         measure=core.measure,
+        position=plan.headline().rstrip(),
     )
     _categorise(picture)
     picture.live = live_bytes(picture.lives, picture.n_step)

@@ -234,7 +234,9 @@ def _headline(picture: Picture, kernels: Kernels | None = None) -> str:
     trivial = "trivial " if n["bound_class"] == "trivial" else ""
     above = "" if n["gap"] is None else f", {100 * n['gap']:.2f} % above the {trivial}bound"
     arena = _compiled(picture, kernels)
-    return f"<p><b>{text}</b>{above}{f'; compiled, an arena of {arena}' if arena else ''}.</p>"
+    position = f"<p><b>{escape(picture.position)}</b></p>" if picture.position else ""
+    compiled = f"; compiled, an arena of {arena}" if arena else ""
+    return f"{position}<p><b>{text}</b>{above}{compiled}.</p>"
 
 
 def _floor(explanation: Explanation) -> str:

@@ -17,7 +17,7 @@ from .. import budgets, dtypes
 from .._native import backends, on_device
 from ..device_arrays import DeviceArray, handle
 from ..integers import integer
-from ..source import place
+from ..source import place, warn
 from .arrays import as_array, wrap
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..optim.numbers import Row
     from ..optim.state import State
     from ..planner.plan import Plan
+    from ..planner.search import Progress
 
     Prepared = tuple[State, list[Row]]
 
@@ -97,10 +98,14 @@ def _check_plan(plan: Any) -> None:
         raise TypeError(f"plan={budgets.short(plan)} is neither a cutback.Plan nor its JSON")
 
 
+INFEASIBLE = ("error", "min", "warn")
+"""What may be done where no plan meets a budget."""
+
+
 class CompileOptions(NamedTuple):
     """How a graph is compiled; see :class:`Executable`."""
 
-    budget: int | float | str | None = None
+    budget: budgets.Budget = None
     measure: str = "arena"
     preset: str | None = None
     backend: str = "cpu"
@@ -109,9 +114,27 @@ class CompileOptions(NamedTuple):
     groups: Groups = None
     keep_gradients: bool = False
     static_bytes: int = 0
+    on_infeasible: str = "error"
+    time_limit: float = 0.0
+    progress: Progress | None = None
+
+    def search(self) -> dict[str, Any]:
+        """What may end a search early, as the core takes it.
+
+        Raises:
+            ValueError, TypeError: not a time, or not a function.
+        """
+        if self.time_limit == 0 and self.progress is None:
+            return {}
+        from ..planner.search import seconds_of, teller_of  # as above
+
+        return {
+            "time_limit": seconds_of(self.time_limit),
+            "progress": teller_of(self.progress),
+        }
 
     def native(self) -> dict[str, Any]:
-        """As the core takes them."""
+        """As the core takes them, without :meth:`search`."""
         _check_plan(self.plan)
         bound = budgets.parse(self.budget, self.measure)
         plan = self.plan
@@ -134,6 +157,33 @@ def code_text(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> str:
     if isinstance(options.device, str) and options.device.startswith("cuda"):
         options = options._replace(device=None)  # its row of the cost model is known where it is
     return graph._native.compile_text("code", wrt, **options.native())
+
+
+def _compile(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> _native.Step:
+    """The step in the core. If no plan meets the budget, what ``on_infeasible`` says.
+
+    Raises:
+        BudgetError: it says ``"error"``.
+    """
+    dump, search = _dump_function(), options.search()
+    try:
+        return graph._native.compile(wrt, **options.native(), **search, dump=dump)
+    except ValueError as error:
+        from ..errors import BudgetError  # few programs need it
+
+        if not isinstance(error, BudgetError) or options.on_infeasible == "error":
+            raise
+        smallest = options.on_infeasible == "min"
+        other = options._replace(budget="min" if smallest else None)
+        if not smallest:
+            other = other._replace(measure="arena")
+        step = graph._native.compile(wrt, **other.native(), **search, dump=dump)
+        what = "the smallest plan is" if smallest else "all is saved, and no budget is"
+        warn(
+            f"{error}. As on_infeasible={options.on_infeasible!r} has it, {what} in force",
+            UserWarning,
+        )
+        return step
 
 
 class Planned(NamedTuple):
@@ -246,6 +296,7 @@ class Executable:
             of ops, by the numbers in their names (``gelu_8``), and pairs of a value (in
             ``text("joint")``) and an op that may compute it inside its own kernel.
         keep_gradients: gradients stay in the arena, for an optimizer.
+        on_infeasible, time_limit, progress: see :func:`cutback.compile`.
         static_bytes: parameters and optimizer states, counted by the measure ``total``.
 
     Raises:
@@ -259,7 +310,7 @@ class Executable:
         graph: Graph,
         wrt: Sequence[int] = (),
         *,
-        budget: int | float | str | None = None,
+        budget: budgets.Budget = None,
         measure: str = "arena",
         preset: str | None = None,
         backend: str = "cpu",
@@ -268,13 +319,18 @@ class Executable:
         groups: Groups = None,
         keep_gradients: bool = False,
         static_bytes: int = 0,
+        on_infeasible: str = "error",
+        time_limit: float = 0.0,
+        progress: Progress | None = None,
     ) -> None:
         budgets.choice("backend", backend, backends())
+        budgets.choice("on_infeasible", on_infeasible, INFEASIBLE)
         backend, device = _on_gpu(backend, device)
         options = CompileOptions(
-            budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes
-        )
-        self.native = graph._native.compile(wrt, **options.native(), dump=_dump_function())
+            budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes,
+            on_infeasible, time_limit, progress,
+        )  # fmt: skip
+        self.native = _compile(graph, wrt, options)
         self.backend = backend
         self.keeps_gradients = keep_gradients
         self.groups = groups if isinstance(groups, Mapping) else None  # as the caller lists them

@@ -1,5 +1,6 @@
 /* Whole plans on random problems: every plan is walked again, placed without overlap, within its
  * budget; budgets behave; plans go to JSON and back. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "plan/planner.h"
@@ -205,6 +206,13 @@ TEST(options_are_checked) {
     CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "a share of 1.5");
     o = (cb_plan_options){.budget = {.kind = CB_BUDGET_MIN, .share = -1}};
     CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "extra time of -1");
+    for (int i = 0; i < 3; i++) {
+        const double wrong[] = {-0.1, 1.1, NAN};
+        o = (cb_plan_options){.budget = {.kind = CB_BUDGET_POSITION, .share = wrong[i]}};
+        CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "is not in [0, 1]");
+    }
+    o = (cb_plan_options){.budget = {.kind = CB_BUDGET_KIND_COUNT}};
+    CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "unknown kind of budget");
     cb_problem_free(p);
 }
 

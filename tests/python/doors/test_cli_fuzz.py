@@ -54,7 +54,7 @@ def seeds():
     """A document of each kind of file."""
     made = cutback.plan(loss, W, X, preset="recompute_all")
     problem = made.problem
-    moved = cutback.plan(problem, budget=0.6, measure="arena", offload="only", device=LINK)
+    moved = cutback.plan(problem, budget="0.6x", measure="arena", offload="only", device=LINK)
     times = {"format": "cutback.times", "version": 1, "seconds": {problem["ops"][4]["name"]: 1e-6}}
     return {
         "problem": problem,

@@ -38,7 +38,7 @@ def step():
     rng = np.random.default_rng(0)
     params = [rng.standard_normal((16, 16)) for _ in range(8)]
     x = rng.standard_normal((64, 16))
-    step = cutback.compile(layers, budget=0.6, optimizer=cutback.optim.AdamW())
+    step = cutback.compile(layers, budget="0.6x", optimizer=cutback.optim.AdamW())
     step(params, x)
     step.profile(params, x)
     return step
@@ -158,7 +158,7 @@ def test_no_line_goes_through_the_words_at_the_peak():
     params = [np.ones((64, 64), np.float32)] * 12
     x = np.ones((256, 64), np.float32)
     for share in (0.48, 0.5, 0.55, 0.6, 0.7):
-        plan = cutback.plan(layers, params, x, budget=share)
+        plan = cutback.plan(layers, params, x, budget=f"{share}x")
         svg = ET.fromstring(report.timeline_svg(report.read(plan)))
         (words,) = [t for t in svg.iter(f"{SVG}text") if (t.text or "").startswith("peak")]
         for line in svg.iter(f"{SVG}line"):

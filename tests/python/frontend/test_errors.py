@@ -199,14 +199,18 @@ def test_mistakes_in_a_call_name_the_line_of_the_call():
 @pytest.mark.parametrize(
     ("budget", "error", "text"),
     [
-        (0.0, ValueError, r"\(0, 1\]"),
-        (1.5, ValueError, r"\(0, 1\]"),
+        ("0x", ValueError, r"\(0, 1\]"),
+        ("150%", ValueError, r"\(0, 1\]"),
         ("1.5x", ValueError, r"\(0, 1\]"),
         ("x", ValueError, "not a share"),
         ("6 gigs", ValueError, "not a size"),
         (-1, ValueError, "not a number of bytes"),
         ([1], TypeError, "a size is an int"),
-        (True, TypeError, "a size is an int"),
+        (True, TypeError, "neither a position from 0 to 1 nor"),
+        (np.True_, TypeError, "neither a position from 0 to 1 nor"),
+        ("0.4", ValueError, r"the number itself.*'0.4x'"),
+        (1.5, ValueError, "a position is from 0"),
+        (float("nan"), ValueError, "a position is from 0"),
         ("99999999999 TiB", ValueError, "more bytes"),
     ],
 )

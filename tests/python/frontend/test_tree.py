@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,10 +82,17 @@ def test_mismatches():
         ("6GiB", (1, 6 * 2**30, 0.0, 0)),
         ("1.5 MB", (1, 1_500_000, 0.0, 0)),
         ("500kb", (1, 500_000, 0.0, 0)),
-        (0.4, (2, 0, 0.4, 0)),
-        (1.0, (2, 0, 1.0, 0)),
         ("0.4x", (2, 0, 0.4, 0)),
+        ("40%", (2, 0, 0.4, 0)),
         ("min", (3, 0, 0.0, 0)),
+        (0.4, (4, 0, 0.4, 0)),
+        (np.float32(0.5), (4, 0, 0.5, 0)),
+        (0, (4, 0, 0.0, 0)),
+        (1, (4, 0, 1.0, 0)),
+        (np.int64(1), (4, 0, 1.0, 0)),
+        (2, (1, 2, 0.0, 0)),
+        ("1B", (1, 1, 0.0, 0)),
+        ("smallest", (5, 0, 0.0, 0)),
     ],
 )
 def test_budgets(spec, expected):
@@ -93,7 +101,7 @@ def test_budgets(spec, expected):
 
 @pytest.mark.parametrize("spec", ["Min", "half", "1PiB"])
 def test_budgets_that_are_none_name_all_forms(spec):
-    with pytest.raises(ValueError, match=r"write bytes, .*, a share such as 0.4, or 'min'"):
+    with pytest.raises(ValueError, match=r"write bytes, .*a position such as 0.4, .*'min' or 'smallest'"):
         budgets.parse(spec)
 
 

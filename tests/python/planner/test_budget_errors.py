@@ -73,8 +73,8 @@ def two_layers(**more):
 def test_the_facts_agree_with_planning(data, share, measure, by_share):
     problem = Maker(data.draw).problem(constrained=False)
     question = {"measure": measure, "device": "a100"}
-    whole = cutback.plan(problem, budget=1.0, **question).document["budget_bytes"]
-    budget = share if by_share else int(share * whole)
+    whole = cutback.plan(problem, budget="1.0x", **question).document["budget_bytes"]
+    budget = f"{share!r}x" if by_share else f"{int(share * whole)}B"
     try:
         cutback.plan(problem, budget=budget, **question)
     except cutback.BudgetError as raised:
@@ -89,14 +89,14 @@ def test_the_facts_agree_with_planning(data, share, measure, by_share):
     assert error.save_all_bytes == error.reference_bytes == whole
     least = error.smallest_bytes
     assert error.budget_bytes < least
-    plan = cutback.plan(problem, budget=least, **question)
+    plan = cutback.plan(problem, budget=f"{least}B", **question)
     assert plan.numbers[f"{measure}_bytes"] <= least
     if error.smallest_share <= 1:
-        cutback.plan(problem, budget=error.smallest_share, **question)
+        cutback.plan(problem, budget=f"{error.smallest_share!r}x", **question)
     if error.floor_bytes is not None:
         assert error.floor_bytes <= least
         if error.floor_bytes > 0:
-            refused(problem, budget=error.floor_bytes - 1, **question)
+            refused(problem, budget=f"{error.floor_bytes - 1}B", **question)
     names = {op["name"] for op in problem["ops"]}
     assert {error.op, error.floor_op} <= {None, *names}
     # what the sentence names may be asked for in the same words
@@ -113,14 +113,14 @@ def test_a_compiled_step_offers_a_share_that_it_keeps(groups):
         return (x * x).mean()
 
     w, x = np.full((8, 8), 0.1, np.float32), np.ones((64, 8), np.float32)
-    for budget in (0.01, 100):
+    for budget in ("0.01x", 100):
         with pytest.raises(cutback.BudgetError) as told:
             cutback.value_and_grad(loss, budget=budget, groups=groups)(w, x)
         error = told.value
         check_sentence(error)
-        assert error.share == (0.01 if budget == 0.01 else None)
+        assert error.share == (0.01 if budget == "0.01x" else None)
         assert error.smallest_share <= 1 and error.floor_bytes is None
-        for offered in (error.smallest_share, error.smallest_bytes):
+        for offered in (f"{error.smallest_share!r}x", error.smallest_bytes):
             cutback.value_and_grad(loss, budget=offered, groups=groups)(w, x)
 
 
@@ -128,13 +128,13 @@ def test_names_are_not_read_as_facts():
     """An operation may be called anything."""
     name = "none is below 7 bytes"
     for spelt in (name, "needs 3 bytes", "0.2 of the 9 bytes that saving everything takes: "):
-        error = refused(two_layers(h=spelt, g="g"), budget=0.5, measure="live", device="cpu")
-        plain = refused(two_layers(), budget=0.5, measure="live", device="cpu")
+        error = refused(two_layers(h=spelt, g="g"), budget="0.5x", measure="live", device="cpu")
+        plain = refused(two_layers(), budget="0.5x", measure="live", device="cpu")
         assert error.floor_bytes == plain.floor_bytes > 1000
         assert error.smallest_bytes == plain.smallest_bytes
         assert error.smallest_share == plain.smallest_share
         assert error.floor_share == plain.floor_share
-    many = refused(two_layers(g=name), budget=0.5, measure="live", device="cpu")
+    many = refused(two_layers(g=name), budget="0.5x", measure="live", device="cpu")
     assert many.op == name and many.floor_share == plain.floor_share > 0.5
 
 
@@ -164,7 +164,7 @@ def test_searches_that_are_ended():
 
 
 def test_errors_are_pickled_and_copied():
-    error = refused(two_layers(), budget=0.5, device="cpu")
+    error = refused(two_layers(), budget="0.5x", device="cpu")
     error.add_note("seen")
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert type(other) is cutback.BudgetError and str(other) == str(error)
@@ -179,7 +179,7 @@ def test_errors_are_pickled_and_copied():
 
 def test_several_budgets_give_the_same_errors():
     problem = two_layers()
-    asked = [0.5, None, 10, "min"]
+    asked = ["0.5x", None, 10, "min"]
     for budget, answer in zip(asked, cutback.plans(problem, asked, device="cpu"), strict=True):
         if isinstance(answer, cutback.BudgetError):
             alone = refused(problem, budget=budget, measure="live", device="cpu")
@@ -190,7 +190,7 @@ def test_the_docstring_lists_every_attribute():
     listed = set(re.findall(r"^ {8}(\w+): ", cutback.BudgetError.__doc__, re.MULTILINE))
     shares = {"smallest_share", "floor_share"}
     assert listed == {*cutback.BudgetError.__annotations__, *shares}
-    assert set(vars(refused(two_layers(), budget=1, device="cpu"))) <= listed
+    assert set(vars(refused(two_layers(), budget="1B", device="cpu"))) <= listed
 
 
 # ---- the sentence --------------------------------------------------------------------------------

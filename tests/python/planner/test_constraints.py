@@ -132,7 +132,7 @@ def test_mistakes(transformer, policy, said):
 
 
 def test_a_policy_and_a_budget_are_one_call(transformer):
-    plan = cutback.plan(transformer, policy="save:aten.bmm", budget=0.7, device="a100")
+    plan = cutback.plan(transformer, policy="save:aten.bmm", budget="0.7x", device="a100")
     assert plan.numbers["live_bytes"] <= plan.numbers["budget_bytes"]
     assert plan.numbers["bound_class"] == "trivial"  # preferences bend the bound
     kinds = {entry.kind for entry in plan.recomputed}

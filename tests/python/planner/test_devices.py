@@ -36,7 +36,7 @@ def load_evaluate():
 
 
 def test_a_row_is_carried_by_the_plan():
-    plan = cutback.plan(PROBLEMS[0], device=ROW, budget=0.9)
+    plan = cutback.plan(PROBLEMS[0], device=ROW, budget="0.9x")
     row = plan.document["device"]
     assert row["name"] == "mine" and row["bytes_per_s"] == 5e10 and row["launch_s"] == 3e-6
     assert row["flops_per_s"] == {"f32": 2e12, "f64": 2e12, "f16": 2e12, "bf16": 4e12, "int": 2e12}

@@ -28,7 +28,7 @@ def plan_of(name, **options):
 
 @pytest.fixture(scope="module")
 def plan():
-    return plan_of("transformer_encoder", budget=0.5)
+    return plan_of("transformer_encoder", budget="0.5x")
 
 
 # ---- the other choice ----------------------------------------------------------------------------
@@ -61,8 +61,8 @@ def without(problem, document, op):
     [
         ("evonorm_s0", {"preset": "conservative"}),
         ("transformer_encoder", {"preset": "recompute_all"}),
-        ("transformer_encoder", {"budget": 0.5}),
-        ("unet", {"budget": 0.6}),
+        ("transformer_encoder", {"budget": "0.5x"}),
+        ("unet", {"budget": "0.6x"}),
     ],
 )
 def test_saving_what_is_recomputed(name, options):
@@ -96,7 +96,7 @@ def test_recomputing_what_is_saved():
 
 def test_every_plan_of_the_planner_can_be_tried():
     for name in SMALL:
-        for options in ({"preset": "recompute_all"}, {"budget": 0.6}):
+        for options in ({"preset": "recompute_all"}, {"budget": "0.6x"}):
             try:
                 rows = plan_of(name, **options).explanation["values"]
             except cutback.BudgetError:
@@ -170,7 +170,7 @@ def test_texts(plan):
 def test_gap_and_class():
     seen = set()
     for name in ("evonorm_s0", "transformer_encoder"):
-        for budget in (0.8, 0.5):
+        for budget in ("0.8x", "0.5x"):
             for measure in ("live", "saved"):
                 try:
                     numbers = plan_of(name, budget=budget, measure=measure).numbers
@@ -191,12 +191,12 @@ def test_floor(plan):
     assert 0 < explanation["held_bytes"] <= floor["bytes"]
     assert 0 < floor["bytes"] <= plan_of("transformer_encoder", budget="min").numbers["live_bytes"]
     with pytest.raises(cutback.BudgetError) as raised:
-        plan_of("transformer_encoder", budget=1)
+        plan_of("transformer_encoder", budget="1B")
     assert raised.value.floor_bytes == floor["bytes"] and raised.value.floor_op == floor["name"]
     assert raised.value.held_bytes == explanation["held_bytes"]
     sets = [row["bytes"] for row in explanation["working_sets"]]
     assert sets == sorted(sets, reverse=True) and sets[0] <= plan.numbers["live_bytes"]
-    assert plan_of("unet", budget=0.5, measure="saved").explanation["floor"] is None
+    assert plan_of("unet", budget="0.5x", measure="saved").explanation["floor"] is None
 
 
 def test_the_bound_survives_the_file(plan):
@@ -232,7 +232,7 @@ def test_a_bound_that_cannot_be_is_not_read(plan):
 
 
 def test_diff(plan):
-    other = plan_of("transformer_encoder", budget=0.7)
+    other = plan_of("transformer_encoder", budget="0.7x")
     diff = other.diff(plan)
     assert diff.changes
     runs = [Counter(one.document["steps"]) for one in (other, plan)]
@@ -273,7 +273,7 @@ def test_diff(plan):
 def test_both_timelines_have_the_peaks(plan):
     from cutback.report.comparison import moments
 
-    other = plan_of("transformer_encoder", budget=0.7)
+    other = plan_of("transformer_encoder", budget="0.7x")
     for one in (plan, other):
         order, most = moments(report.read(one))
         assert order == sorted(order) and max(most) == one.numbers["live_bytes"]
@@ -309,7 +309,7 @@ def test_commands(tmp_path, capsys):
 def test_ops_that_run_once_say_why():
     """What is kept of an op of another library and of one that draws, with the reason; by kind in
     the text."""
-    whole = plan_of("transformer_encoder", budget=0.5)
+    whole = plan_of("transformer_encoder", budget="0.5x")
     assert "run once" not in whole.explain()
     assert {row["runs_once"] for row in whole.explanation["values"]} == {None}
     problem = {k: v for k, v in whole.problem.items() if k != "fingerprint"}
@@ -318,7 +318,7 @@ def test_ops_that_run_once_say_why():
         op.update(kind="mylib.relu.default", flags=["unknown"])
     for op in wide[3:5]:
         op.update(kind="mylib.noise.default", flags=["random_stateful"])
-    plan = cutback.plan(problem, device="a100", budget=0.6)
+    plan = cutback.plan(problem, device="a100", budget="0.6x")
     reasons = {
         "mylib.relu.default": "it is not known to give the same result again",
         "mylib.noise.default": "it draws from a hidden random state",
@@ -343,7 +343,7 @@ def test_ops_that_run_once_say_why():
     assert len(last.splitlines()) == 2
     for k, op in enumerate(wide[:5] + [op for op in problem["ops"] if "rsqrt" in op["kind"]]):
         op.update(kind=f"mylib.op_{k}.default", flags=["unknown"])
-    plan = cutback.plan(problem, device="a100", budget=0.6)
+    plan = cutback.plan(problem, device="a100", budget="0.6x")
     rows = [row for row in plan.explanation["values"] if row["runs_once"] is not None]
     *lines, rest = plan.explain().splitlines()[-9:]
     assert [line.split()[4] for line in lines] == [f"{row['kind']}:" for row in rows[:8]]

@@ -129,7 +129,7 @@ def least_peak(problem):
 def floor_and_smallest(problem):
     """What the error of an impossible budget says; None: there is no floor."""
     with pytest.raises(cutback.BudgetError) as error:
-        cutback.plan(problem, budget=1, device="cpu")
+        cutback.plan(problem, budget="1B", device="cpu")
     return error.value.floor_bytes, error.value.smallest_bytes
 
 

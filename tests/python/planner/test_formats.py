@@ -42,9 +42,9 @@ def test_what_is_written_has_the_new_number_and_nothing_else_new(path):
     old = json.loads(problem_of(path))
     new = json.loads(_native.Problem.read(json.dumps(old)).to_json())
     assert new == {**old, "version": 2}
-    made = cutback.plan(new, budget=1.0).document
+    made = cutback.plan(new, budget="1.0x").document
     assert made["version"] == 3 and made["fingerprint"] == old["fingerprint"]
-    assert made == cutback.plan(old, budget=1.0).document
+    assert made == cutback.plan(old, budget="1.0x").document
 
 
 def test_there_are_files_of_each_kind():

@@ -335,25 +335,25 @@ def check_places(plan):
 def test_budgets_with_offload(name):
     path, before, size = DATA / f"{name}.json.gz", 0, None
     for share in (0.5, 0.4):
-        joint = cutback.plan(path, budget=share, device="a100", offload=True)
+        joint = cutback.plan(path, budget=f"{share}x", device="a100", offload=True)
         numbers = refereed(name, joint)
         check_places(joint)
-        runs = cutback.plan(path, budget=share, device="a100").numbers
-        only = refereed(name, cutback.plan(path, budget=share, device="a100", offload="only"))
+        runs = cutback.plan(path, budget=f"{share}x", device="a100").numbers
+        only = refereed(name, cutback.plan(path, budget=f"{share}x", device="a100", offload="only"))
         assert numbers["time_ps"] < min(runs["time_ps"], only["time_ps"])
         assert numbers["once_ps"] <= numbers["lower_bound_ps"] <= numbers["time_ps"]
         assert numbers["time_ps"] >= before
         assert size is None or numbers["live_bytes"] <= size
         before, size = numbers["time_ps"], numbers["live_bytes"]
     assert joint.offloaded and numbers["out_bytes"] <= numbers["in_bytes"]
-    again = cutback.plan(path, budget=share, device="a100", offload=True)
+    again = cutback.plan(path, budget=f"{share}x", device="a100", offload=True)
     assert again.to_json() == joint.to_json()
     assert "offload" in joint.explain() and "on the host" in joint.explain()
 
 
 def test_pinned_bytes_are_kept():
     path, most = DATA / "transformer_encoder.json.gz", 200 * 2**20
-    plan = cutback.plan(path, budget=0.5, device="a100", offload=True, pinned=most)
+    plan = cutback.plan(path, budget="0.5x", device="a100", offload=True, pinned=most)
     numbers = refereed("transformer_encoder", plan)
     assert 0 < numbers["host_bytes"] <= most
 
@@ -399,7 +399,7 @@ def test_devices_without_a_link_refuse_offload():
 def test_with_room_for_everything_offload_alone_moves_nothing():
     problem = cutback.plan(str(DATA / "unet.json.gz")).problem
     everything = cutback.plan(problem, device="a100").numbers["save_all_live_bytes"]
-    for budget in (everything, 1.0):
+    for budget in (everything, "1.0x"):
         plan = cutback.plan(problem, budget=budget, offload="only", device="a100")
         assert plan.numbers["time_ps"] == plan.numbers["once_ps"]
         assert plan.numbers["live_bytes"] <= everything
@@ -438,9 +438,9 @@ def test_what_lies_under_a_view_that_is_made_once_stays():
             "link_bytes_per_s": 1e12,
         }  # fmt: skip
 
-    plan = cutback.plan(problem(False), budget=0.8, offload="only", device="cpu")
+    plan = cutback.plan(problem(False), budget="0.8x", offload="only", device="cpu")
     assert plan.numbers["out_bytes"] > 0
     by_problem.check_plan(plan.problem, plan.document, "cpu")
     with pytest.raises(cutback.BudgetError) as told:
-        cutback.plan(problem(True), budget=0.8, offload="only", device="cpu")
+        cutback.plan(problem(True), budget="0.8x", offload="only", device="cpu")
     assert told.value.reason == "budget" and told.value.smallest_bytes > told.value.budget_bytes

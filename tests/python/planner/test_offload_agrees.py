@@ -35,7 +35,7 @@ def ask(problem, budget, offload=True):
 def test_nothing_runs_again_that_may_not():
     moved = again = 0
     for seed, problem in problems():
-        for budget in (0.8, "min"):
+        for budget in ("0.8x", "min"):
             try:
                 plan = ask(problem, budget)
             except cutback.BudgetError:

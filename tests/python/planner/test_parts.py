@@ -136,7 +136,7 @@ def test_moves_go_both_ways() -> None:
     problem = _native.Problem.read(text).parts()
     problem.link_bytes_per_s = 1e10
     checked = problem.check()
-    budget = budgets.with_options(budgets.parse(0.9, "live"), True, None, False)
+    budget = budgets.with_options(budgets.parse("0.9x", "live"), True, None, False)
     plan = checked.plan(budget=budget, device="a100")
     assert {step.action for step in plan.steps} > {"run"}
     found = checked.evaluate(Schedule(plan.steps, plan.backward_starts), "a100")

@@ -16,7 +16,7 @@ from cutback import _native
 from cutback.nn import functional as F
 
 
-@pytest.fixture(params=[None, 0.6, "min"])
+@pytest.fixture(params=[None, "0.6x", "min"])
 def plan(request, model):
     return cutback.plan(model.loss, model.params(), *model.data(), budget=request.param)
 
@@ -103,7 +103,7 @@ def test_budgets_are_monotone(model):
     args = (model.params(), *model.data())
     last = None
     for share in (1.0, 0.9, 0.8, 0.7, 0.6):
-        numbers = cutback.plan(model.loss, *args, budget=share).numbers
+        numbers = cutback.plan(model.loss, *args, budget=f"{share}x").numbers
         assert numbers["arena_bytes"] <= share * numbers["save_all_arena_bytes"]
         if last is not None:
             assert numbers["time_ps"] >= last["time_ps"]
@@ -133,7 +133,7 @@ PROBLEMS = sorted((Path(__file__).parents[2] / "data" / "problems").glob("*.json
 
 
 @pytest.mark.parametrize("path", PROBLEMS, ids=lambda path: path.name.split(".")[0])
-@pytest.mark.parametrize("options", [{"budget": 0.85}, {"budget": "min"}, {"preset": "aggressive"}])
+@pytest.mark.parametrize("options", [{"budget": "0.85x"}, {"budget": "min"}, {"preset": "aggressive"}])
 def test_problems_of_real_models(path, options):
     plan = cutback.plan(str(path), **options)  # and the evaluator agrees with it
     numbers = plan.numbers

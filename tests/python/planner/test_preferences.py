@@ -103,5 +103,5 @@ def test_the_share_of_min_is_of_the_real_time():
 
 def test_with_room_nothing_is_recomputed():
     problem = problem_of((10, 30), ("prefer_recompute", "prefer_recompute"))
-    plan = cutback.plan(problem, budget=1.0, measure="live")
+    plan = cutback.plan(problem, budget="1.0x", measure="live")
     assert not plan.recomputed

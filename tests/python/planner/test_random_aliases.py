@@ -87,10 +87,10 @@ class Dice:
 def questions(saved):
     yield from ({"preset": preset} for preset in PRESETS)
     for measure in ("live", "arena", "total", *["saved"] * saved):
-        for budget in (0.9, 0.6, 0.3, "min"):
+        for budget in ("0.9x", "0.6x", "0.3x", "min"):
             yield {"budget": budget, "measure": measure}
     for offload in (True, "only"):
-        for budget in (0.7, "min"):
+        for budget in ("0.7x", "min"):
             yield {"budget": budget, "measure": "live", "offload": offload}
 
 
@@ -199,19 +199,19 @@ def check_promises(seed, shares):
 
 
 def test_promises_with_offload():
-    check_promises(3, [1.0, 0.75, 0.5])
+    check_promises(3, ["1.0x", "0.75x", "0.5x"])
 
 
 @pytest.mark.very_slow
 @pytest.mark.parametrize("seed", range(12))
 def test_promises_with_offload_one_by_one(seed):
-    check_promises(seed, [1 - i / 60 for i in range(50)])
+    check_promises(seed, [f"{1 - i / 60!r}x" for i in range(50)])
 
 
 def smallest_told(problem, **options):
     """What the refusal of one byte names."""
     with pytest.raises(cutback.BudgetError) as error:
-        cutback.plan(problem, budget=1, **options)
+        cutback.plan(problem, budget="1B", **options)
     return error.value.smallest_bytes if error.value.reason == "budget" else None
 
 

@@ -83,7 +83,7 @@ def test_every_plan_is_judged_alike(name):
 @pytest.mark.parametrize("share", [0.7, 0.5, 0.3])
 @pytest.mark.parametrize("name", ["transformer_encoder", "unet"])
 def test_budgets_are_kept_and_judged_alike(name, share):
-    plan = cutback.plan(path_of(name), budget=share, device="a100")
+    plan = cutback.plan(path_of(name), budget=f"{share}x", device="a100")
     document, numbers = plan.document, plan.numbers
     theirs = referee.evaluate(
         referee.load(path_of(name)), document["steps"], document["backward_starts"]
@@ -179,7 +179,7 @@ def test_plan_explain_evaluate(tmp_path, capsys):
 
 def test_time_limit_and_an_early_end():
     path = path_of("unet")
-    whole = cutback.plan(path, budget=0.4, device="a100")
+    whole = cutback.plan(path, budget="0.4x", device="a100")
     asked = []
 
     def end_soon(seconds):
@@ -188,7 +188,7 @@ def test_time_limit_and_an_early_end():
 
     for options in ({"time_limit": 0.05}, {"progress": end_soon}):
         try:
-            plan = cutback.plan(path, budget=0.4, device="a100", **options)
+            plan = cutback.plan(path, budget="0.4x", device="a100", **options)
         except (cutback.BudgetError, RuntimeError, KeyboardInterrupt):
             continue
         assert plan.numbers["live_bytes"] <= whole.numbers["budget_bytes"]
@@ -358,7 +358,7 @@ def test_progress_is_told_the_best_plan():
     told = []
     path = path_of("resnet50_bn")
     plan = cutback.plan(
-        path, budget=0.3, device="a100", progress=lambda seconds, best: told.append(best)
+        path, budget="0.3x", device="a100", progress=lambda seconds, best: told.append(best)
     )
     best = [b for b in told if b is not None]
     assert told[0] is None or told[0].bytes > 0
@@ -373,8 +373,8 @@ def test_progress_is_told_the_best_plan():
 def test_exact_budgets(measure):
     """A search at just the budget is never slower than the ladder's answer, and keeps the bound."""
     path = path_of("unet")
-    ladder = cutback.plan(path, budget=0.443, measure=measure, device="a100").numbers
-    exact = cutback.plan(path, budget=0.443, measure=measure, device="a100", exact=True)
+    ladder = cutback.plan(path, budget="0.443x", measure=measure, device="a100").numbers
+    exact = cutback.plan(path, budget="0.443x", measure=measure, device="a100", exact=True)
     n = exact.numbers
     assert n["time_ps"] <= ladder["time_ps"] and n[f"{measure}_bytes"] <= n["budget_bytes"]
     judged = referee.evaluate(

@@ -21,7 +21,7 @@ STEPS = 4
 PLANS = {
     "save everything": {"preset": "autograd"},
     "min-cut": {"preset": "aggressive"},
-    "half the memory": {"budget": 0.5},
+    "half the memory": {"budget": "0.5x"},
 }
 
 

@@ -92,7 +92,7 @@ def test_an_arena_that_cannot_be_had_names_a_way_out():
     """Also where there is a budget: a lower one."""
     graph = cutback.trace(loss, PARAMS, X, Y).graph
     arrays = [*PARAMS.values(), X, Y]
-    for budget in (None, 0.9):
+    for budget in (None, "0.9x"):
         said = [""]
         for n in range(1, 100):
             executable = Executable(graph, [0], budget=budget)
@@ -140,7 +140,7 @@ def threads():
 def sweep_budgets(n, dense):
     problem = chain_problem(n)
     for measure in ("live", "arena", "saved", "total"):
-        for budget in (0.8, "min"):
+        for budget in ("0.8x", "min"):
             failed = sweep(
                 lambda m=measure, b=budget: cutback.plan(problem, budget=b, measure=m), dense
             )

@@ -30,7 +30,7 @@ def python(code, *options, timeout=120):
 
 def train(model, n=3):
     params = model.params()
-    step = cutback.compile(model.loss, optimizer=cutback.optim.AdamW(lr=1e-2), budget=0.7)
+    step = cutback.compile(model.loss, optimizer=cutback.optim.AdamW(lr=1e-2), budget="0.7x")
     for _ in range(n):
         step(params, *model.data())
     return np.concatenate([w.ravel() for w in cutback.tree.flatten(params)[0]])

@@ -11,7 +11,7 @@ import cutback
 from cutback.run.profiling import Kernel, Part, StepProfile
 
 
-@pytest.mark.parametrize("budget", [None, 0.7])
+@pytest.mark.parametrize("budget", [None, "0.7x"])
 @pytest.mark.parametrize("with_optimizer", [True, False])
 def test_a_profile_follows_the_plan(model, budget, with_optimizer):
     optimizer = cutback.optim.AdamW() if with_optimizer else None
@@ -85,7 +85,7 @@ def test_sums_and_timeline():
     assert str(StepProfile([], 0)).startswith("kernel")
 
 
-@pytest.mark.parametrize("options", [{}, {"budget": 0.6}, {"preset": "shape-aware"}])
+@pytest.mark.parametrize("options", [{}, {"budget": "0.6x"}, {"preset": "shape-aware"}])
 def test_a_step_in_groups_is_profiled_by_its_operations(options):
     """With a budget the middle of the chain runs again, inside the kernels that read it."""
 
@@ -110,8 +110,8 @@ def test_a_step_in_groups_is_profiled_by_its_operations(options):
     single = cutback.value_and_grad(loss, groups=False).prepare(*args)
     ops = {op["name"] for op in single.plan.problem["ops"]}
     assert set(profile.times()) <= ops
-    cutback.plan(single.plan.problem, profile=profile, budget=0.8)
+    cutback.plan(single.plan.problem, profile=profile, budget="0.8x")
     assert profile.peak_bytes <= step.planned.live_bytes
     assert len(profile.timeline()) == len(step.plan.document["steps"])
     with pytest.raises(ValueError, match=r"are groups; plan the problem of a step.*groups=False"):
-        cutback.plan(step.plan.problem, profile=profile, budget=0.8)
+        cutback.plan(step.plan.problem, profile=profile, budget="0.8x")

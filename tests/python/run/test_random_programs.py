@@ -15,11 +15,11 @@ PLANS = (
     {"preset": "conservative"},
     {"preset": "aggressive"},
     {"preset": "recompute_all"},
-    {"budget": 0.75},
-    {"budget": 0.5},
+    {"budget": "0.75x"},
+    {"budget": "0.5x"},
     {"budget": "min"},
-    {"budget": 0.7, "measure": "saved"},
-    {"budget": 0.8, "backend": "debug"},
+    {"budget": "0.7x", "measure": "saved"},
+    {"budget": "0.8x", "backend": "debug"},
 )
 
 

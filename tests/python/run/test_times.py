@@ -58,7 +58,7 @@ def test_dear_operations_are_kept(step):
 
 
 def test_a_profile_of_a_step(model, tmp_path, capsys):
-    step = cutback.compile(model.loss, budget=0.7)
+    step = cutback.compile(model.loss, budget="0.7x")
     profile = step.profile(model.params(), *model.data())
     times = profile.times()
     parts = [(part, k.seconds) for k in profile.kernels for part in k.operations()]
@@ -67,7 +67,7 @@ def test_a_profile_of_a_step(model, tmp_path, capsys):
     runs = [part.share * seconds for part, seconds in parts if part.name == repeated]
     assert len(runs) > 1 and math.isclose(times[repeated], sum(runs) / len(runs))
 
-    plan = cutback.plan(step.plan.problem, profile=profile, budget=0.7, measure="arena")
+    plan = cutback.plan(step.plan.problem, profile=profile, budget="0.7x", measure="arena")
     once = sum(times.values())
     assert math.isclose(plan.numbers["once_ps"], once * 1e12, rel_tol=1e-6, abs_tol=1000)
     again = cutback.compile(model.loss, plan=plan)  # times are no part of the fingerprint

@@ -11,7 +11,7 @@ import pytest
 import cutback
 import cutback.nn.functional as F
 
-BUDGETS = [None, 1.0, 0.7, "0.5x", "min"]
+BUDGETS = [None, "1.0x", 0.7, "0.5x", "min"]
 
 
 def train(model, steps=3, **options):
@@ -55,7 +55,7 @@ def test_measures(model, measure):
 
 
 def test_half_the_memory_is_enough_for_a_deep_model(model):
-    step, _, _ = train(model, budget=0.6)
+    step, _, _ = train(model, budget="0.6x")
     assert step.planned.arena_bytes <= 0.6 * step.planned.save_all_arena_bytes
     assert step.planned.n_recomputed > 0
     assert 0 < step.planned.recompute_share < 1
@@ -226,7 +226,7 @@ def test_arrays_as_keyword_arguments():
 
 
 def test_a_plan_can_be_kept_and_used_again(model):
-    step, reference, _ = train(model, budget=0.6)
+    step, reference, _ = train(model, budget="0.6x")
     again, params, _ = train(model, plan=step.plan.to_json())
     assert again.planned.arena_bytes == step.planned.arena_bytes
     np.testing.assert_array_equal(flat(params), flat(reference))

@@ -52,7 +52,7 @@ def check_graph(seed, most, exact):
     want, _ = run(single)
     counts = [0, 0, 0, 0]
     for share in (None, 0.9, 0.7, 0.5):
-        budget = None if share is None else budgets.parse(share, "arena")
+        budget = None if share is None else budgets.parse(f"{share}x", "arena")
         try:
             step = drawn.compile(groups=FOUND, budget=budget, device=ROW)
         except BudgetError:
@@ -133,8 +133,8 @@ def test_a_cut_in_groups_saves_the_input_and_the_statistics():
 
 
 def test_a_plan_of_single_ops_and_one_of_groups_come_back():
-    step, want = evonorm_step(groups=True, budget=0.5)
-    for plan in (step.plan, step.plan.to_json(), evonorm_step(budget=0.5)[0].plan):
+    step, want = evonorm_step(groups=True, budget="0.5x")
+    for plan in (step.plan, step.plan.to_json(), evonorm_step(budget="0.5x")[0].plan):
         again, bits = evonorm_step(groups=True, plan=plan)
         assert bits == want and again.plan.to_json() == (
             plan if isinstance(plan, str) else plan.to_json()
@@ -247,7 +247,7 @@ def test_wrong_groups_are_refused(groups, error, text):
 
 
 @pytest.mark.parametrize("measure", ["arena", "live", "total"])
-@pytest.mark.parametrize("budget", [0.7, "0.8x", 1.0])
+@pytest.mark.parametrize("budget", ["0.7x", "0.8x", "1.0x"])
 def test_a_share_is_planned_op_by_op_where_a_policy_offloads(budget, measure):
     """Groups move nothing to the host: single ops are planned, and the share is of theirs."""
     x = np.ones((8, 63), np.float32)
@@ -313,7 +313,7 @@ def test_a_share_is_of_groups_whoever_keeps_it(measure):
     size = json.loads(whole.executable.text("plan"))["numbers"][key]
     kept = 0
     for share in (0.5, 0.55, 0.58, 0.7):
-        step = cb.value_and_grad(loss, budget=share, measure=measure, groups=True)
+        step = cb.value_and_grad(loss, budget=f"{share}x", measure=measure, groups=True)
         try:
             step(params, x)
         except BudgetError:

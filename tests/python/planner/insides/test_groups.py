@@ -27,7 +27,7 @@ def check_referees(program, path):
     problem = json.loads(_native.Problem.read(json.dumps(program.graph)).to_json())
     for share in (1.0, 0.7, 0.5):
         try:
-            plan = cutback.plan(program.graph, budget=share, device="a100").document
+            plan = cutback.plan(program.graph, budget=f"{share}x", device="a100").document
         except cutback.BudgetError:
             continue
         found = evaluate_traced.evaluate(graph, plan["steps"], plan["backward_starts"])

@@ -147,7 +147,7 @@ def test_the_frontier_takes_nothing_in():
     for i in range(len(front)):
         check_plan(casts(), front.plan(i).document, SPEED)
         assert front.plan(i).numbers["time_ps"] <= front.time_ps[i]
-    plan = cutback.plan(casts(), budget=0.5, measure="saved", device=SPEED)
+    plan = cutback.plan(casts(), budget="0.5x", measure="saved", device=SPEED)
     check_plan(casts(), plan.document, SPEED)
     assert plan.numbers["lower_bound_ps"] <= plan.numbers["time_ps"]
 
@@ -160,7 +160,7 @@ def test_what_a_run_reads_in_memory_counts_in_the_bound():
         {"value": 2, "op": 5, "time_ps": 1},
         {"value": 3, "op": 5, "time_ps": 1},
     ]
-    plan = cutback.plan(problem, budget=1.0, measure="arena", device=SPEED)
+    plan = cutback.plan(problem, budget="1.0x", measure="arena", device=SPEED)
     check_plan(problem, plan.document, SPEED)
     alone = 500 + 50 + 1 + 1000 + 1000  # w is taken in
     assert alone <= plan.numbers["lower_bound_ps"] <= plan.numbers["time_ps"]

@@ -147,7 +147,7 @@ def questions():
     for preset in ("autograd", "recompute_all", "conservative", "aggressive", "shape-aware"):
         yield {"preset": preset}
     for measure in ("live", "arena", "saved", "total"):
-        for budget in (0.9, 0.6, 0.4, "min"):
+        for budget in ("0.9x", "0.6x", "0.4x", "min"):
             yield {"budget": budget, "measure": measure}
 
 
@@ -191,7 +191,7 @@ def check_optima(seeds, inlines=False):
     for seed in seeds:
         problem = Dice(seed, inlines=inlines).document
         whole = cutback.plan(problem, device=SPEED).numbers["live_bytes"]
-        arena = cutback.plan(problem, budget=1.0, measure="arena", device=SPEED).numbers
+        arena = cutback.plan(problem, budget="1.0x", measure="arena", device=SPEED).numbers
         assert arena["lower_bound_ps"] <= optimum(problem, arena["live_bytes"]), seed
         for share in (1.0, 0.85, 0.7, 0.55, 0.4):
             best = optimum(problem, int(share * whole))
@@ -314,7 +314,7 @@ def check_changes(seeds):
     for seed in seeds:
         problem = Dice(seed, 8, seed % 2 == 0).document
         bounds = {}  # of the plans of a peak: several changes, and several plans, come to the same
-        for budget in (1.0, 0.8, 0.6):
+        for budget in ("1.0x", "0.8x", "0.6x"):
             try:
                 plan = cutback.plan(problem, budget=budget, device=SPEED)
             except cutback.BudgetError:
@@ -342,7 +342,7 @@ def test_changes_of_more_plans():
 
 
 REFUSED = [
-    lambda text: cutback.plan(text, budget=0.9, offload=True, device="a100"),
+    lambda text: cutback.plan(text, budget="0.9x", offload=True, device="a100"),
     lambda text: cutback.plan(text, preset="torch-compat"),
     lambda text: cutback.frontier(text, preset="torch-compat"),
     lambda text: _native.Problem.read(text).cut_json(PRESETS.index("torch-compat"), False),

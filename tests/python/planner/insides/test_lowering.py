@@ -67,7 +67,7 @@ def check_graph(seed, most):
     drawn.asked = json.dumps({"groups": groups, "inlinings": inlinings})
     counts = [0, 0, 0, 0]
     for measure, share in [("arena", None), *product(("arena", "live"), (0.9, 0.7, 0.5))]:
-        budget = None if share is None else budgets.parse(share, measure)
+        budget = None if share is None else budgets.parse(f"{share}x", measure)
         try:
             step = drawn.compile(groups=drawn.asked, budget=budget, device=ROW)
         except BudgetError:
@@ -114,7 +114,7 @@ def test_larger_graphs_in_groups(part):
         groups = draw_groups(drawn, p)
         drawn.asked = json.dumps({"groups": groups, "inlinings": draw_inlinings(drawn, p)})
         for share in (None, 0.8, 0.5):
-            budget = None if share is None else budgets.parse(share, "arena")
+            budget = None if share is None else budgets.parse(f"{share}x", "arena")
             try:
                 step = drawn.compile(groups=drawn.asked, budget=budget, device=ROW)
             except BudgetError:

@@ -1,0 +1,319 @@
+"""Budgets that are positions from 0 to 1: never refused, peaks that never fall and times that never
+rise with the position, and the same plan as for the bytes that a position stands for."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_random_aliases import Dice, chain
+
+import cutback
+from cutback import _native, budgets, cli
+from cutback.nn import functional as F
+
+hypothesis = pytest.importorskip("hypothesis")
+st = hypothesis.strategies
+
+DATA = Path(__file__).parents[2] / "data"
+GRAPHS = sorted(p.name.removesuffix(".json.gz") for p in (DATA / "graphs").glob("*.json.gz"))
+NETS = sorted(p.name.removesuffix(".json.gz") for p in (DATA / "nets").glob("*.json.gz"))
+MEASURES = ("live", "arena", "saved", "total")
+FEW = (0, 0.25, 0.5, 0.75, 1)
+HUNDRED = [i / 100 for i in range(101)]
+
+
+def bytes_of(plan, measure):
+    return plan.numbers[f"{measure}_bytes"]
+
+
+def whole_of(plan, measure, problem):
+    """What saving everything takes."""
+    if measure == "total":
+        return plan.numbers["save_all_live_bytes"] + problem.get("static_bytes", 0)
+    return plan.numbers[f"save_all_{measure}_bytes"]
+
+
+def same(a, b):
+    """Whether two plans are the same, bit for bit."""
+    return a.to_json() == b.to_json()
+
+
+def check(problem, measure, positions, **options):
+    """Plans at these positions, rising. conftest.py compares each with the referee."""
+    problem = json.loads(_native.Problem.read(problem).to_json()) if isinstance(problem, str) else problem
+    options = {"measure": measure, "device": "a100", **options}
+    plans = [cutback.plan(problem, budget=k, **options) for k in positions]
+    for k, plan in zip(positions, plans, strict=True):
+        position = plan.position
+        assert position.position == k
+        assert position.everything == whole_of(plan, measure, problem)
+        assert bytes_of(plan, measure) <= position.limit == plan.numbers["budget_bytes"]
+        assert position[1:] == plans[0].position[1:]
+        exact = position.smallest + math.ceil(
+            Fraction(float(k)) * max(0, position.everything - position.smallest)
+        )
+        assert position.limit == exact
+    for lower, higher in zip(plans, plans[1:], strict=False):
+        assert bytes_of(lower, measure) <= bytes_of(higher, measure)
+        assert lower.numbers["time_ps"] >= higher.numbers["time_ps"]
+    some = plans[:: max(1, len(plans) // 5)]
+    for plan in some:
+        in_bytes = cutback.plan(problem, budget=f"{plan.position.limit}B", **options)
+        assert same(plan, in_bytes) and in_bytes.position is None
+    return plans
+
+
+def check_ends(problem, measure, plans, **options):
+    """smallest <= min <= the plan at 0, and no ask but the problem's own changes the ends."""
+    options = {"measure": measure, "device": "a100", **options}
+    peaks = [
+        bytes_of(cutback.plan(problem, budget=budget, **options), measure)
+        for budget in ("smallest", "min")
+    ]
+    ends = plans[0].position
+    assert peaks[0] <= peaks[1]
+    if measure != "saved":
+        assert peaks[1] <= ends.smallest
+    assert bytes_of(plans[0], measure) <= ends.smallest
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_small_problems(measure):
+    for seed in (1, 2, 5, 8):
+        problem = chain(seed)
+        check_ends(problem, measure, check(problem, measure, FEW))
+
+
+@pytest.mark.parametrize("name", ["transformer_encoder", "evonorm_s0"])
+def test_a_graph(name):
+    graph = cutback.files.read_text(DATA / "graphs" / f"{name}.json.gz")
+    check_ends(graph, "live", check(graph, "live", FEW))
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_at_a_hundred_positions(name):
+    graph = cutback.files.read_text(DATA / "graphs" / f"{name}.json.gz")
+    check_ends(graph, "live", check(graph, "live", HUNDRED))
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("name", NETS)
+def test_nets_at_a_hundred_positions(name, measure):
+    net = cutback.files.read_text(DATA / "nets" / f"{name}.json.gz")
+    check_ends(net, measure, check(net, measure, HUNDRED))
+
+
+def random_problem(seed):
+    """With wishes, limits of a region and parameters in some. None: the wishes contradict."""
+    wishes = seed % 2 == 1
+    problem = Dice(seed).problem(wishes)
+    if seed % 3 == 0:
+        problem["static_bytes"] = 1000 * seed
+    if seed % 5 == 0:
+        for op in problem["ops"][3:]:
+            op["region"] = 0
+        problem["regions"] = [{"name": "all", "saved_limit": 1 << 22}]
+    return problem
+
+
+def check_random(seed):
+    """How many positions were answered; 0 if a limit or a wish is out of reach."""
+    problem, measure = random_problem(seed), MEASURES[seed % 4]
+    offloads = any(
+        o.get("constraint") == "prefer_offload" for op in problem["ops"] for o in op["out"]
+    )
+    if offloads and measure == "saved":
+        return 0
+    try:
+        plans = check(problem, measure, HUNDRED[:: 1 if seed % 10 == 0 else 20])
+    except cutback.BudgetError as error:
+        assert error.reason in ("constraints", "region"), (seed, error)
+        return 0
+    except ValueError as error:
+        assert "contradict" in str(error), (seed, error)
+        return 0
+    if measure != "saved" and not offloads:
+        check_ends(problem, measure, plans)
+        for plan, k in zip(plans[::3], HUNDRED[::60], strict=False):
+            moved = cutback.plan(problem, budget=plan.position.position, measure=measure,
+                                 offload=True, device="a100")  # fmt: skip
+            assert moved.numbers["time_ps"] <= plan.numbers["time_ps"], (seed, k)
+            assert moved.position == plan.position
+    return len(plans)
+
+
+def test_random_problems():
+    assert sum(check_random(seed) for seed in range(12)) > 40
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("part", range(10))
+def test_many_random_problems(part):
+    assert sum(check_random(seed) for seed in range(50 * part, 50 * part + 50)) > 200
+
+
+def test_ends_do_not_depend_on_how_a_plan_is_asked():
+    problem = chain(3)
+    want = cutback.plan(problem, budget=0.5, device="a100").position
+    for options in (
+        {"offload": True}, {"exact": True}, {"time_limit": 1e-9},
+        {"progress": lambda seconds: True},
+    ):  # fmt: skip
+        plan = cutback.plan(problem, budget=0.5, device="a100", **options)
+        assert plan.position == want, options
+        assert plan.numbers["live_bytes"] <= want.limit
+    before = cutback.get_num_threads()
+    try:
+        cutback.set_num_threads(2)
+        assert cutback.plan(problem, budget=0.5, device="a100").position == want
+    finally:
+        cutback.set_num_threads(before)
+    core = _native.Problem.read(json.dumps(problem))
+    assert core.ends(budgets.MEASURES.index("live"), device="a100") == want[1:]
+
+
+def test_several_positions_get_the_plans_that_they_get_alone():
+    problem = chain(4)
+    asked = [0.3, "0.8x", 0, None, 1, "smallest", "min", 10_000_000]
+    for budget, answer in zip(asked, cutback.plans(problem, asked, device="a100"), strict=True):
+        alone = cutback.plan(problem, budget=budget, device="a100")
+        assert same(answer, alone) and answer.position == alone.position
+
+
+def test_where_constraints_are_larger_than_saving_everything_all_positions_are_one():
+    problem = chain(5)
+    for op in problem["ops"][1 : problem["backward_starts"]]:
+        op["out"][0]["constraint"] = "must_recompute"
+    plans = [cutback.plan(problem, budget=k, device="a100") for k in FEW]
+    assert len({plan.to_json() for plan in plans}) <= 2  # those at most the same bytes
+    for plan in plans:
+        assert bytes_of(plan, "live") <= plan.position.limit
+
+
+def test_the_range_of_total_is_that_of_live_and_the_static_bytes():
+    problem = chain(6)
+    live = cutback.plan(problem, budget=0.3, device="a100").position
+    total = cutback.plan(
+        {**problem, "static_bytes": 12345}, budget=0.3, measure="total", device="a100"
+    ).position
+    assert (total.smallest, total.everything) == (live.smallest + 12345, live.everything + 12345)
+
+
+def test_the_range_of_saved_bytes_is_the_frontiers():
+    problem = chain(7)
+    frontier = cutback.frontier(problem, device="a100")
+    plans = [cutback.plan(problem, budget=k, measure="saved", device="a100") for k in (0, 1)]
+    assert plans[0].position.smallest == frontier.saved_bytes[0]
+    assert plans[0].position.everything == plans[1].numbers["save_all_saved_bytes"]
+
+
+@hypothesis.given(st.floats(0, 1), st.integers(0, 2**62), st.integers(0, 2**62))
+def test_the_limit_is_exact(k, low, more):
+    assert budgets.limit(k, low, low + more) == low + math.ceil(Fraction(k) * more)
+    assert budgets.limit(k, low + more + 1, low) == low + more + 1
+
+
+# ---- compiled steps ------------------------------------------------------------------------------
+
+
+def layers(params, x):
+    for w in params:
+        x = F.gelu(x @ w)
+    return (x * x).mean()
+
+
+def step_at(budget, **options):
+    params = [np.full((16, 16), 0.1, np.float32) for _ in range(5)]
+    x = np.ones((64, 16), np.float32)
+    step = cutback.value_and_grad(layers, budget=budget, **options)
+    value, gradients = step(params, x)
+    return step, float(value), [g.tobytes() for g in gradients]
+
+
+@pytest.mark.parametrize("groups", [None, True])
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_step_at_any_position(measure, groups):
+    options = {"measure": measure, "groups": groups}
+    free, value, gradients = step_at(None, **options)
+    before = None
+    for k in (0, 0.2, 0.5, 0.8, 1):
+        step, *found = step_at(k, **options)
+        assert found == [value, gradients]
+        position, taken = step.plan.position, getattr(step.planned, f"{measure}_bytes")
+        assert taken <= position.limit <= position.everything
+        if measure in ("arena", "live"):
+            assert position.everything == getattr(free.planned, f"{measure}_bytes")
+        assert before is None or step.planned.time_ps <= before
+        before = step.planned.time_ps
+        in_bytes, *_ = step_at(f"{position.limit}B", **options)
+        assert in_bytes.plan.to_json() == step.plan.to_json()
+        assert str(step.plan).startswith(position.describe(taken) + "\n")
+
+
+def test_positions_at_the_ends_and_what_is_said_of_them():
+    least, _, _ = step_at("min")
+    zero, _, _ = step_at(0)
+    assert zero.planned.arena_bytes <= zero.plan.position.smallest == least.planned.arena_bytes
+    all_saved, _, _ = step_at(1)
+    assert all_saved.planned.n_recomputed == 0
+    assert zero.plan.explain().startswith("0: ")
+    assert "smallest" in str(all_saved.plan).splitlines()[0]
+
+
+@pytest.mark.parametrize("wish", ["min", "warn"])
+def test_a_step_that_no_plan_fits_falls_back(wish):
+    with pytest.raises(cutback.BudgetError, match='budget="min"'):
+        step_at(100)
+    with pytest.warns(UserWarning, match=f"on_infeasible='{wish}'"):
+        step, value, gradients = step_at(100, on_infeasible=wish)
+    other, *want = step_at("min" if wish == "min" else None)
+    assert [value, gradients] == want
+    assert step.planned.arena_bytes == other.planned.arena_bytes
+
+
+def test_a_step_tells_its_search_and_may_be_ended():
+    told = []
+    with pytest.raises(ZeroDivisionError):
+        step_at("0.7x", progress=lambda seconds: 1 / 0)
+    step_at("0.7x", progress=lambda seconds, best: told.append(seconds))
+    step, _, _ = step_at(0.3, time_limit=1e-9)
+    assert told and step.plan.position == step_at(0.3)[0].plan.position
+    for wrong in ({"time_limit": -1}, {"progress": 3}, {"on_infeasible": "no"}):
+        with pytest.raises((ValueError, TypeError)):
+            cutback.compile(layers, **wrong)
+
+
+# ---- the command line ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["0", "1", "0.4", ".5", "1.0", "4e-1"])
+def test_numbers_at_the_command_line_are_positions(tmp_path, capsys, text):
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(chain(8)))
+    assert cli.main(["plan", str(path), "--budget", text, "--device", "a100"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith(f"{float(text):g}: ") and "smallest" in first
+    assert cli.main(["plan", str(path), "--budget", text, "--device", "a100", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    want = cutback.plan(chain(8), budget=float(text), device="a100")
+    assert document["budget_bytes"] == want.position.limit
+    assert "position" not in document
+
+
+def test_bytes_at_the_command_line(tmp_path, capsys):
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(chain(8)))
+    for text, said in (("2", "no plan fits 2 B"), ("1.5", "position"), ("40%", "")):
+        code = cli.main(["plan", str(path), "--budget", text, "--device", "a100"])
+        out = capsys.readouterr()
+        assert (code == 0) == (said == "") or said in out.err
+
+
