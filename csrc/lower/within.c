@@ -12,7 +12,7 @@ typedef struct both {
 typedef struct within {
     const cb_lowered *of;
     const cb_plan_options *options;
-    cb_budget asked; /* a position in bytes, once they are known */
+    cb_budget asked;     /* a position in bytes, once they are known */
     cb_planner *planner; /* NULL: not asked so far */
     both lowest;         /* at position 0; empty: not made so far */
     cb_alloc *alloc;
@@ -125,9 +125,8 @@ static cb_status try_smallest(within *w, uint64_t limit, both *out) {
 static cb_status choose_within(within *w, uint64_t limit, both *out) {
     const cb_status status = make(w, &w->asked, out);
     if (status != CB_OK && status != CB_INFEASIBLE) return status;
-    const bool is_slow =
-        status == CB_OK && (double)out->plan->time_ps >
-                               (double)out->plan->once_ps * (1 + CB_MIN_SHARE);
+    const bool is_slow = status == CB_OK && (double)out->plan->time_ps >
+                                                (double)out->plan->once_ps * (1 + CB_MIN_SHARE);
     if (status == CB_INFEASIBLE || is_slow) CB_TRY(try_lowest(w, limit, out));
     return out->plan ? CB_OK : try_smallest(w, limit, out);
 }
@@ -194,6 +193,7 @@ static cb_status improve(within *w, both *fast) {
     } else {
         drop(&other);
     }
+    fast->plan->measure = w->asked.measure;
     note_position(&w->options->budget, &ends, fast->plan);
     return CB_OK;
 }

@@ -351,7 +351,7 @@ static cb_status find_lowest(planner *r, const cb_budget *like, known_ends *out,
     cb_plan *plan;
     cb_weight weight;
     goal.progress = NULL;
-    goal.skips_bound = true;
+    goal.skips_bound = goal.quick = true;
     CB_TRY(cb_plan_new(r->scratch->alloc, &plan, err));
     cb_status status = choose_for_budget(r, &lowest, &goal, plan, err);
     if (status == CB_OK)
@@ -574,8 +574,7 @@ void cb_planner_free(cb_planner *self) {
     stop(&self->core);
 }
 
-cb_status cb_planner_ask(cb_planner *self, const cb_budget *budget, cb_plan **out,
-                         cb_error *err) {
+cb_status cb_planner_ask(cb_planner *self, const cb_budget *budget, cb_plan **out, cb_error *err) {
     planner *r = &self->core;
     cb_answer answer;
     CB_TRY(check_request(r->o, budget, 1, err));

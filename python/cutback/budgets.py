@@ -44,8 +44,8 @@ def parse_bytes(spec: int | str) -> int:
         raise ValueError(f"{spec!r} is not a size; write bytes, '500MB' or '6GiB'")
     if "." in match[1] and not match[2]:
         raise ValueError(
-            f"{spec!r} is not a number of bytes; write '500MB' or '6GiB', for a position the number "
-            "itself, as in budget=0.4, or for a share '0.4x'"
+            f"{spec!r} is not a number of bytes; write '500MB' or '6GiB', for a position the "
+            "number itself, as in budget=0.4, or for a share '0.4x'"
         )
     size = float(match[1]) * unit
     if size >= 2**63:

@@ -134,7 +134,7 @@ def _sentence(e: BudgetError) -> str:
     if e.reason == "region":
         limit, least = _sizes((e.budget_bytes, 0), (e.smallest_bytes, 1))
         tail = (
-            f" may save {limit}, but saves at least {least}, also with budget=\"min\": raise its "
+            f' may save {limit}, but saves at least {least}, also with budget="min": raise its '
             "limit or relax MUST_SAVE"
         )
         return f"region {_short(e.region or '', LONGEST - len(tail) - 7)}{tail}"
@@ -142,7 +142,7 @@ def _sentence(e: BudgetError) -> str:
         needed, limit = _sizes((e.smallest_bytes, 1), (e.pinned_bytes, 0))
         return (
             f"values marked MUST_OFFLOAD need {needed} of host memory at one time, but the limit "
-            f"is {limit}, also with budget=\"min\": raise pinned or relax MUST_OFFLOAD"
+            f'is {limit}, also with budget="min": raise pinned or relax MUST_OFFLOAD'
         )
     if e.reason == "stopped":
         if e.budget_bytes is None:
@@ -245,7 +245,7 @@ def _of_constraints(e: BudgetError) -> str:
             "MUST_OFFLOAD, or raise the limit of a region"
         )
     return (
-        f"no plan keeps all constraints, not even for budget=\"min\": {_short(e.op, 80)} can be "
+        f'no plan keeps all constraints, not even for budget="min": {_short(e.op, 80)} can be '
         "neither saved nor recomputed"
     )
 

@@ -61,10 +61,10 @@ static bool is_joint(const cb_graph *graph) {
 }
 
 static int read_request(PyObject *args, PyObject *kwargs, request *r) {
-    static char *names[] = {
-        "wrt",          "preset",    "budget", "backend", "device",     "keep_gradients",
-        "static_bytes", "plan_json", "groups", "dump",    "time_limit", "progress",
-        NULL};
+    static char *names[] = {"wrt",    "preset",         "budget",       "backend",
+                            "device", "keep_gradients", "static_bytes", "plan_json",
+                            "groups", "dump",           "time_limit",   "progress",
+                            NULL};
     cb_compile_options *o = &r->options;
     PyObject *wrt_items, *budget = Py_None;
     int preset = CB_PRESET_AUTOGRAD, keep_gradients = 0;

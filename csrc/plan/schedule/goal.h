@@ -12,6 +12,7 @@ typedef struct cb_goal {
     bool smallest; /* CB_BUDGET_MIN: ignore `bytes`, take the smallest whose extra time stays within
                       `share` */
     double share;  /* of once_ps */
+    bool quick;    /* `smallest` with less effort: position 0 */
     cb_offload offload;
     uint64_t pinned_bytes; /* most that the host may hold */
     bool exact;            /* see cb_budget */

@@ -18,8 +18,9 @@ typedef struct cb_weighed {
 /* What budgets that share a search need not find out again. */
 typedef struct cb_memo {
     cb_arena *arena;
-    CB_VEC(cb_weighed) list;                   /* plans that were placed */
+    CB_VEC(cb_weighed) list;                  /* plans that were placed */
     struct cb_chooser *min[CB_MEASURE_COUNT]; /* the answer to CB_BUDGET_MIN (pick.c); or NULL */
+    struct cb_chooser *low[CB_MEASURE_COUNT]; /* and that to position 0 */
 } cb_memo;
 
 typedef struct cb_chooser {

@@ -2,13 +2,17 @@
  * plan: down the rungs, until none is fast enough. A budget that nothing fits asks for the smallest
  * as well, so that its refusal can name it.
  *
- * The answer to `min` (CB_MIN_SHARE) may lie between two rungs, and still be the best for a budget.
- * Such a plan is no faster than the smallest plan of the rungs that `min` accepts. So any budget
- * which has an answer that `min` accepts has one at least as fast, and all others consider it. */
+ * The answers to `min` (CB_MIN_SHARE) and to position 0, which is found with less effort, may lie
+ * between two rungs, and still be the best for a budget. That of `min` is no faster than the
+ * smallest plan of the rungs that `min` accepts, so any budget with an answer that `min` accepts has
+ * one at least as fast, and all others consider it. That of position 0 costs CB_LITTLE_EXTRA or is
+ * no faster than the plan that it was found from. So only budgets whose answer costs that much
+ * consider it. */
 #include "pick.h"
 
 #include <math.h>
 
+#include "floor.h"
 #include "front.h"
 #include "refusal.h"
 #include "tuning.h"
@@ -201,19 +205,119 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
     return status;
 }
 
-/* The answer to `min`, which is searched for once for each measure. */
+/* ---- position 0 ------------------------------------------------------------------------------ */
+
+/* Whether the search for position 0 may end with a plan that was found from another. */
+static bool is_low(const cb_chooser *k, const cb_candidate *c, const cb_candidate *from) {
+    const double once = (double)k->t->f->once_ps, time = (double)c->time_ps;
+    const bool costs = time >= once * (1 + CB_LITTLE_EXTRA) || c->time_ps >= from->time_ps;
+    return c->size > 0 && costs && time <= cb_most_time(k->t->f, k->t->goal);
+}
+
+/* Below the smallest plan, also of the base, at thirds of what is left above the largest target
+ * missed. */
+static cb_status dig_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    const uint64_t near = (uint64_t)(CB_LOW_GAP * (double)d->whole);
+    cb_floor floor;
+    CB_TRY(cb_find_floor(&d->first.ledger, d->first.t->scratch, &floor, err));
+    uint64_t low = floor.op == CB_NONE ? 0 : floor.bytes;
+    for (int round = 0; round < CB_LOW_ROUNDS; round++) {
+        const cb_candidate from = k->best;
+        const uint64_t least = d->base->at[0].size, high = from.size < least ? from.size : least;
+        if (high <= low + near + CB_ATTEMPTS) return CB_OK;
+        const uint64_t part = (high - low) / (CB_ATTEMPTS + 1);
+        uint64_t target[CB_ATTEMPTS];
+        cb_candidate found[CB_ATTEMPTS];
+        for (uint32_t i = 0; i < CB_ATTEMPTS; i++) target[i] = low + (i + 1) * part;
+        CB_TRY(cb_ladder_dig(d, &from, target, found, err));
+        uint32_t i = 0;
+        for (; i < CB_ATTEMPTS && !is_low(k, &found[i], &from); i++) low = target[i];
+        if (i < CB_ATTEMPTS) CB_TRY(cb_consider_small(k, &found[i], err));
+    }
+    return CB_OK;
+}
+
+/* The last of the near rungs whose plan is fast enough, by bisection. */
+static cb_status probe_near(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
+    uint32_t first = cb_ladder_first(d, cb_has_best(k) ? k->best.size : d->whole), last = d->n_near;
+    for (int probe = 0; probe < CB_LOW_PROBES && first < last; probe++) {
+        const uint32_t r = first + (last - first) / 2;
+        const cb_candidate *c;
+        CB_TRY(cb_ladder_climb(d, r, &c, err));
+        const bool fast = c && (double)c->time_ps <= most_ps;
+        if (fast) CB_TRY(cb_consider_small(k, c, err));
+        if (fast || (!c && cb_ladder_passes(d, r))) first = r + 1;
+        else last = r;
+    }
+    return CB_OK;
+}
+
+/* Of few ops the answer to `min` takes little time. */
+static bool has_low(const cb_ladder *d) {
+    return !d->modest && !cb_is_tiny_search(&d->first.moves);
+}
+
+/* Prices reach the smallest plans of the base. Smaller ones are looked for, and larger ones where
+ * those are too slow. */
+static cb_status consider_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    const double most_ps = cb_most_time(k->t->f, k->t->goal);
+    const cb_candidates *base = d->base;
+    CB_TRY(cb_consider_small_candidates(k, most_ps, err));
+    if (base->n == 0) return CB_OK;
+    if ((double)base->at[0].time_ps > most_ps) CB_TRY(probe_near(k, d, most_ps, err));
+    return cb_has_best(k) ? dig_low(k, d, err) : CB_OK;
+}
+
+/* ---- what all budgets consider --------------------------------------------------------------- */
+
+static cb_chooser *new_chooser(const cb_chooser *k) {
+    cb_chooser *made = CB_NEW(k->memo->arena, cb_chooser, 1);
+    if (!made) return NULL;
+    *made = (cb_chooser){.t = k->t,
+                         .memo = k->memo,
+                         .f = k->f,
+                         .arena = k->memo->arena,
+                         .smallest = UINT64_MAX,
+                         .smallest_op = CB_NONE};
+    return made;
+}
+
+/* The answer to position 0, which is searched for once for each measure. */
+static cb_status find_low(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
+    cb_trial *t = k->t;
+    const cb_goal *asked = t->goal;
+    cb_chooser **known = &k->memo->low[asked->measure];
+    if (!*known) {
+        cb_goal goal = *asked;
+        cb_chooser *low = new_chooser(k);
+        if (!low) return cb_no_memory(err);
+        goal.smallest = true;
+        goal.share = CB_MIN_SHARE;
+        goal.progress = NULL;
+        t->goal = &goal;
+        const cb_status status = consider_low(low, d, err);
+        t->goal = asked;
+        CB_TRY(status);
+        *known = low;
+    }
+    *out = *known;
+    return CB_OK;
+}
+
+static void take_smaller(cb_chooser *k, const cb_chooser *other);
+
+/* The answer to `min`, likewise. It is not larger than that to position 0. */
 static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
     cb_chooser **known = &k->memo->min[k->t->goal->measure];
     if (!*known) {
-        cb_chooser *min = CB_NEW(k->memo->arena, cb_chooser, 1);
+        const cb_chooser *low;
+        cb_chooser *min = new_chooser(k);
         if (!min) return cb_no_memory(err);
-        *min = (cb_chooser){.t = k->t,
-                            .memo = k->memo,
-                            .f = k->f,
-                            .arena = k->memo->arena,
-                            .smallest = UINT64_MAX,
-                            .smallest_op = CB_NONE};
         CB_TRY(consider_as_min(min, d, CB_MIN_SHARE, err));
+        if (has_low(d)) {
+            CB_TRY(find_low(k, d, &low, err));
+            take_smaller(min, low);
+        }
         *known = min;
     }
     *out = *known;
@@ -273,13 +377,19 @@ static cb_status consider_found(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return digs ? consider_dug(k, d, err) : CB_OK;
 }
 
-/* The answer to `min`, where it may be faster than the best so far. */
+/* The answers to `min` and to position 0, where they may be faster than the best so far. */
 static cb_status consider_min(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    const double most_ps = (double)k->t->f->once_ps * (1 + CB_MIN_SHARE);
-    const cb_chooser *min;
-    if (d->few || (cb_has_best(k) && (double)k->best.time_ps <= most_ps)) return CB_OK;
-    CB_TRY(find_min(k, d, &min, err));
-    return cb_has_best(min) ? cb_consider(k, &min->best, err) : CB_OK;
+    const double extra =
+        cb_has_best(k) ? (double)k->best.time_ps / (double)k->t->f->once_ps - 1 : INFINITY;
+    const cb_chooser *other;
+    if (d->few) return CB_OK;
+    if (extra > CB_MIN_SHARE) {
+        CB_TRY(find_min(k, d, &other, err));
+        if (cb_has_best(other)) CB_TRY(cb_consider(k, &other->best, err));
+    }
+    if (extra < CB_LITTLE_EXTRA || !has_low(d)) return CB_OK;
+    CB_TRY(find_low(k, d, &other, err));
+    return cb_has_best(other) ? cb_consider(k, &other->best, err) : CB_OK;
 }
 
 /* The smallest plan at any price is not larger than the answer to `min`. */
@@ -288,6 +398,11 @@ static cb_status pick_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const double most_ps = cb_most_time(k->t->f, goal);
     const cb_chooser *min = NULL;
     const bool is_usual = goal->share == CB_MIN_SHARE, climbs = d && !d->few;
+    if (climbs && goal->quick && has_low(d)) {
+        CB_TRY(find_low(k, d, &min, err));
+        take_smaller(k, min);
+        if (cb_has_best(k)) return CB_OK;
+    }
     if (climbs && (is_usual || goal->share >= CB_MOST_EXTRA)) {
         CB_TRY(find_min(k, d, &min, err));
         take_smaller(k, min);

@@ -150,9 +150,17 @@ def compile(
         loss,
         StepOptions(argnums, has_aux, returns, policy, optimizer, seed),
         CompileOptions(
-            budget, measure, preset, backend, device, plan, groups,
-            on_infeasible=on_infeasible, time_limit=time_limit, progress=progress,
-        ),  # fmt: skip
+            budget=budget,
+            measure=measure,
+            preset=preset,
+            backend=backend,
+            device=device,
+            plan=plan,
+            groups=groups,
+            on_infeasible=on_infeasible,
+            time_limit=time_limit,
+            progress=progress,
+        ),
     )
 
 

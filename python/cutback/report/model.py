@@ -33,6 +33,10 @@ class Plan(Protocol):
         """Why each value is saved or recomputed."""
         ...
 
+    def headline(self) -> str:
+        """What a budget that is a position came to, or nothing."""
+        ...
+
 
 @dataclass
 class Op:

@@ -67,12 +67,11 @@ static void check_positions(const cb_problem *p, cb_measure measure) {
         CHECK(plan->smallest_bytes == ends.smallest && plan->everything_bytes == ends.everything);
         CHECK(plan->position >= 0 && plan->budget_bytes == cb_bytes_at(plan->position, ends));
         CHECK(measured(plan) <= plan->budget_bytes && same_plan(plan, alone));
-        o.budget = (cb_budget){
-            .kind = CB_BUDGET_BYTES, .measure = measure, .bytes = plan->budget_bytes};
+        o.budget =
+            (cb_budget){.kind = CB_BUDGET_BYTES, .measure = measure, .bytes = plan->budget_bytes};
         CHECK_OK(cb_plan_make(p, &o, &alloc, &again, &err));
         CHECK(same_plan(plan, again) && again->position < 0);
-        if (before)
-            CHECK(measured(before) <= measured(plan) && before->time_ps >= plan->time_ps);
+        if (before) CHECK(measured(before) <= measured(plan) && before->time_ps >= plan->time_ps);
         cb_plan_free(before);
         cb_plan_free(alone);
         cb_plan_free(again);
@@ -113,8 +112,8 @@ TEST(ends_do_not_depend_on_when_the_caller_wants_an_end) {
     CHECK_OK(cb_plan_ends(p, &o, CB_MEASURE_LIVE, &alloc, &hurried, &err));
     CHECK(hurried.smallest == ends.smallest && hurried.everything == ends.everything);
     for (int i = 0; i <= 4; i++) {
-        o.budget = (cb_budget){
-            .kind = CB_BUDGET_POSITION, .share = i / 4.0, .measure = CB_MEASURE_LIVE};
+        o.budget =
+            (cb_budget){.kind = CB_BUDGET_POSITION, .share = i / 4.0, .measure = CB_MEASURE_LIVE};
         CHECK_OK(cb_plan_make(p, &o, &alloc, &plan, &err));
         CHECK(plan->budget_bytes == cb_bytes_at(o.budget.share, ends));
         CHECK(plan->live_bytes <= plan->budget_bytes);

@@ -101,7 +101,9 @@ def test_budgets(spec, expected):
 
 @pytest.mark.parametrize("spec", ["Min", "half", "1PiB"])
 def test_budgets_that_are_none_name_all_forms(spec):
-    with pytest.raises(ValueError, match=r"write bytes, .*a position such as 0.4, .*'min' or 'smallest'"):
+    with pytest.raises(
+        ValueError, match=r"write bytes, .*a position such as 0.4, .*'min' or 'smallest'"
+    ):
         budgets.parse(spec)
 
 

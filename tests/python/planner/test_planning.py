@@ -133,7 +133,9 @@ PROBLEMS = sorted((Path(__file__).parents[2] / "data" / "problems").glob("*.json
 
 
 @pytest.mark.parametrize("path", PROBLEMS, ids=lambda path: path.name.split(".")[0])
-@pytest.mark.parametrize("options", [{"budget": "0.85x"}, {"budget": "min"}, {"preset": "aggressive"}])
+@pytest.mark.parametrize(
+    "options", [{"budget": "0.85x"}, {"budget": "min"}, {"preset": "aggressive"}]
+)
 def test_problems_of_real_models(path, options):
     plan = cutback.plan(str(path), **options)  # and the evaluator agrees with it
     numbers = plan.numbers

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import json
 import math
-
+import sys
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_random_aliases import Dice, chain
 
 import cutback
 from cutback import _native, budgets, cli
 from cutback.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_random_aliases import Dice, chain
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -46,7 +50,9 @@ def same(a, b):
 
 def check(problem, measure, positions, **options):
     """Plans at these positions, rising. conftest.py compares each with the referee."""
-    problem = json.loads(_native.Problem.read(problem).to_json()) if isinstance(problem, str) else problem
+    problem = (
+        json.loads(_native.Problem.read(problem).to_json()) if isinstance(problem, str) else problem
+    )
     options = {"measure": measure, "device": "a100", **options}
     plans = [cutback.plan(problem, budget=k, **options) for k in positions]
     for k, plan in zip(positions, plans, strict=True):
@@ -59,7 +65,7 @@ def check(problem, measure, positions, **options):
             Fraction(float(k)) * max(0, position.everything - position.smallest)
         )
         assert position.limit == exact
-    for lower, higher in zip(plans, plans[1:], strict=False):
+    for lower, higher in pairwise(plans):
         assert bytes_of(lower, measure) <= bytes_of(higher, measure)
         assert lower.numbers["time_ps"] >= higher.numbers["time_ps"]
     some = plans[:: max(1, len(plans) // 5)]
@@ -193,9 +199,8 @@ def test_where_constraints_are_larger_than_saving_everything_all_positions_are_o
     for op in problem["ops"][1 : problem["backward_starts"]]:
         op["out"][0]["constraint"] = "must_recompute"
     plans = [cutback.plan(problem, budget=k, device="a100") for k in FEW]
-    assert len({plan.to_json() for plan in plans}) <= 2  # those at most the same bytes
-    for plan in plans:
-        assert bytes_of(plan, "live") <= plan.position.limit
+    assert plans[0].position.smallest >= plans[0].position.everything
+    assert len({plan.to_json() for plan in plans}) == 1
 
 
 def test_the_range_of_total_is_that_of_live_and_the_static_bytes():
@@ -315,5 +320,3 @@ def test_bytes_at_the_command_line(tmp_path, capsys):
         code = cli.main(["plan", str(path), "--budget", text, "--device", "a100"])
         out = capsys.readouterr()
         assert (code == 0) == (said == "") or said in out.err
-
-
