@@ -91,15 +91,25 @@ def check_ends(problem, measure, plans, **options):
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_small_problems(measure):
+    for seed in (0, 2, 54):
+        problem = small(seed)
+        check_ends(problem, measure, check(problem, measure, FEW))
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("measure", MEASURES)
+def test_chains(measure):
     for seed in (1, 2, 5, 8):
         problem = chain(seed)
         check_ends(problem, measure, check(problem, measure, FEW))
 
 
-@pytest.mark.parametrize("name", ["transformer_encoder", "evonorm_s0"])
-def test_a_graph(name):
+@pytest.mark.parametrize(
+    ("name", "positions"), [("evonorm_s0", FEW), ("unet", (0.2, 0.6)), ("gpt2_small_plain", (0.1,))]
+)
+def test_a_graph(name, positions):
     graph = cutback.files.read_text(DATA / "graphs" / f"{name}.json.gz")
-    check_ends(graph, "live", check(graph, "live", FEW))
+    check(graph, "live", positions)
 
 
 @pytest.mark.very_slow
@@ -115,6 +125,11 @@ def test_graphs_at_a_hundred_positions(name):
 def test_nets_at_a_hundred_positions(name, measure):
     net = cutback.files.read_text(DATA / "nets" / f"{name}.json.gz")
     check_ends(net, measure, check(net, measure, HUNDRED))
+
+
+def small(seed):
+    """A random problem that takes little time."""
+    return Dice(seed).problem(wishes=False)
 
 
 def random_problem(seed):
@@ -167,7 +182,7 @@ def test_many_random_problems(part):
 
 
 def test_ends_do_not_depend_on_how_a_plan_is_asked():
-    problem = chain(3)
+    problem = small(2)
     want = cutback.plan(problem, budget=0.5, device="a100").position
     for options in (
         {"offload": True}, {"exact": True}, {"time_limit": 1e-9},
@@ -187,24 +202,45 @@ def test_ends_do_not_depend_on_how_a_plan_is_asked():
 
 
 def test_several_positions_get_the_plans_that_they_get_alone():
-    problem = chain(4)
-    asked = [0.3, "0.8x", 0, None, 1, "smallest", "min", 10_000_000]
+    problem = small(54)
+    asked = [0.3, "0.9x", 0, None, 1, "smallest", "min", 10_000_000]
     for budget, answer in zip(asked, cutback.plans(problem, asked, device="a100"), strict=True):
         alone = cutback.plan(problem, budget=budget, device="a100")
         assert same(answer, alone) and answer.position == alone.position
 
 
 def test_where_constraints_are_larger_than_saving_everything_all_positions_are_one():
-    problem = chain(5)
-    for op in problem["ops"][1 : problem["backward_starts"]]:
-        op["out"][0]["constraint"] = "must_recompute"
+    """``small`` has to be made again, from ``big``, while ``other`` is there."""
+    rows = [
+        ("x", "placeholder", [], 64, None),
+        ("big", "compute", [0], 2**20, None),
+        ("small", "compute", [1], 64, "must_recompute"),
+        ("other", "compute", [2], 2**20, "must_save"),
+        ("loss", "compute", [3], 64, None),
+        ("first", "backward", [4], 64, None),
+        ("second", "backward", [5, 3, 2], 64, None),
+    ]
+    problem = {
+        "format": "cutback.problem",
+        "version": 1,
+        "backward_starts": 5,
+        "forward_outputs": [4],
+        "backward_outputs": [6],
+        "storages": [{"bytes": size} for _, _, _, size, _ in rows],
+        "ops": [
+            {"name": name, "flags": [flag], "in": reads, "time_ps": 1000,
+             "out": [{"storage": i, **({"constraint": wish} if wish else {})}]}
+            for i, (name, flag, reads, _, wish) in enumerate(rows)
+        ],
+    }  # fmt: skip
+    problem["storages"][0]["flags"] = ["static"]
     plans = [cutback.plan(problem, budget=k, device="a100") for k in FEW]
     assert plans[0].position.smallest >= plans[0].position.everything
     assert len({plan.to_json() for plan in plans}) == 1
 
 
 def test_the_range_of_total_is_that_of_live_and_the_static_bytes():
-    problem = chain(6)
+    problem = small(0)
     live = cutback.plan(problem, budget=0.3, device="a100").position
     total = cutback.plan(
         {**problem, "static_bytes": 12345}, budget=0.3, measure="total", device="a100"
@@ -213,7 +249,7 @@ def test_the_range_of_total_is_that_of_live_and_the_static_bytes():
 
 
 def test_the_range_of_saved_bytes_is_the_frontiers():
-    problem = chain(7)
+    problem = small(2)
     frontier = cutback.frontier(problem, device="a100")
     plans = [cutback.plan(problem, budget=k, measure="saved", device="a100") for k in (0, 1)]
     assert plans[0].position.smallest == frontier.saved_bytes[0]
@@ -302,20 +338,20 @@ def test_a_step_tells_its_search_and_may_be_ended():
 @pytest.mark.parametrize("text", ["0", "1", "0.4", ".5", "1.0", "4e-1"])
 def test_numbers_at_the_command_line_are_positions(tmp_path, capsys, text):
     path = tmp_path / "problem.json"
-    path.write_text(json.dumps(chain(8)))
+    path.write_text(json.dumps(small(2)))
     assert cli.main(["plan", str(path), "--budget", text, "--device", "a100"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith(f"{float(text):g}: ") and "smallest" in first
     assert cli.main(["plan", str(path), "--budget", text, "--device", "a100", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    want = cutback.plan(chain(8), budget=float(text), device="a100")
+    want = cutback.plan(small(2), budget=float(text), device="a100")
     assert document["budget_bytes"] == want.position.limit
     assert "position" not in document
 
 
 def test_bytes_at_the_command_line(tmp_path, capsys):
     path = tmp_path / "problem.json"
-    path.write_text(json.dumps(chain(8)))
+    path.write_text(json.dumps(small(2)))
     for text, said in (("2", "no plan fits 2 B"), ("1.5", "position"), ("40%", "")):
         code = cli.main(["plan", str(path), "--budget", text, "--device", "a100"])
         out = capsys.readouterr()
