@@ -7,51 +7,13 @@
 #include "explain/decide.h"
 #include "model/device.h"
 #include "offload/offload.h"
+#include "requests.h"
 #include "schedule/decisions.h"
 #include "schedule/goal.h"
 #include "schedule/offload_sim.h"
 #include "schedule/sim.h"
 #include "search/search.h"
 #include "search/weigh.h"
-
-static cb_status fail_saved(cb_error *err) {
-    return cb_fail(err, CB_UNSUPPORTED,
-                   "plan: offload goes with a budget on live, arena or total, not on saved");
-}
-
-/* Copies to the host are of whole ops, and PyTorch knows no insides. */
-static cb_status check_insides(const cb_problem *p, cb_preset preset, const cb_facts *f,
-                               const cb_budget *b, cb_error *err) {
-    if (b->offload != CB_OFFLOAD_ASKED || f->offloads)
-        return cb_refuse_insides(p, "plan: offload", err);
-    if (b->kind == CB_BUDGET_NONE && preset == CB_PRESET_TORCH_COMPAT)
-        return cb_refuse_insides(p, "torch-compat", err);
-    return CB_OK;
-}
-
-static cb_status check_budget(const cb_budget *b, cb_error *err) {
-    if ((unsigned)b->kind >= CB_BUDGET_KIND_COUNT)
-        return cb_fail(err, CB_INVALID, "plan: unknown kind of budget %d", (int)b->kind);
-    if ((unsigned)b->measure >= CB_MEASURE_COUNT)
-        return cb_fail(err, CB_INVALID, "plan: unknown measure %d", (int)b->measure);
-    if ((unsigned)b->offload >= CB_OFFLOAD_COUNT)
-        return cb_fail(err, CB_INVALID, "plan: unknown kind of offload %d", (int)b->offload);
-    if (b->offload != CB_OFFLOAD_ASKED && b->kind == CB_BUDGET_NONE)
-        return cb_fail(err, CB_INVALID, "plan: offload goes with a budget; give one");
-    if (b->offload != CB_OFFLOAD_ASKED && b->measure == CB_MEASURE_SAVED) return fail_saved(err);
-    if (b->kind == CB_BUDGET_SHARE && !(b->share > 0 && b->share <= 1)) {
-        return cb_fail(err, CB_INVALID, "budget: a share of %g; it must be above 0 and at most 1",
-                       b->share);
-    }
-    if (b->kind == CB_BUDGET_POSITION && !(b->share >= 0 && b->share <= 1))
-        return cb_fail(err, CB_INVALID, "budget: position %g is not in [0, 1]", b->share);
-    if (b->kind == CB_BUDGET_MIN && !(b->share >= 0 && b->share <= CB_MOST_EXTRA)) {
-        return cb_fail(err, CB_INVALID,
-                       "budget: an extra time of %g; it must be a share from 0 to %d", b->share,
-                       CB_MOST_EXTRA);
-    }
-    return CB_OK;
-}
 
 /* A budget that is asked, in bytes if it is a position. */
 typedef struct question {
@@ -120,20 +82,6 @@ static cb_goal make_goal(const planner *r, const cb_budget *b) {
     if (b->kind == CB_BUDGET_MIN) goal.share = b->share > 0 ? b->share : CB_MIN_SHARE;
     if (b->kind == CB_BUDGET_SMALLEST) goal.share = CB_MOST_EXTRA;
     return goal;
-}
-
-/* PyTorch's partitioner knows no such limits. */
-static cb_status check_regions(const cb_problem *p, cb_preset preset, const cb_budget *b,
-                               cb_error *err) {
-    bool torch = preset == CB_PRESET_TORCH_COMPAT && b->kind == CB_BUDGET_NONE;
-    for (uint32_t r = 0; torch && r < p->n_region; r++) {
-        if (p->region_limit[r] == UINT64_MAX) continue;
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "torch-compat: region %s has a limit, which PyTorch does not know; choose "
-                       "another preset or a budget",
-                       p->region_name[r]);
-    }
-    return CB_OK;
 }
 
 static cb_search_tools tools_of(planner *r) {
@@ -236,7 +184,7 @@ static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb
 /* What a search finds: into the plan where values move, else what is to be run again. */
 static cb_status choose_for(planner *r, const cb_goal *goal, cb_plan *plan, cb_found *found,
                             cb_error *err) {
-    if (r->facts.offloads && goal->measure == CB_MEASURE_SAVED) return fail_saved(err);
+    if (r->facts.offloads && goal->measure == CB_MEASURE_SAVED) return cb_refuse_saved(err);
     if (r->facts.offloads || goal->offload != CB_OFFLOAD_ASKED)
         return choose_moves(r, goal, plan, err);
     CB_TRY(find_pairs(r, goal, found, err));
@@ -272,7 +220,7 @@ static cb_status choose_for_budget(planner *r, const cb_budget *budget, const cb
     return cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err);
 }
 
-/* Is there a plan at position 0 that is known to fit? A search that was ended early may have none. */
+/* Is there a plan at position 0 that is known to fit? A search that ended early may have none. */
 static bool lowest_fits(const planner *r, const cb_budget *budget, const cb_goal *goal) {
     const known_ends *known = &r->ends[goal->measure];
     return known->known && known->pinned_bytes == budget->pinned_bytes && !goal->smallest &&
@@ -324,8 +272,8 @@ static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
 static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, cb_error *err) {
     plan->preset = r->o->preset;
     plan->measure = budget->measure;
-    CB_TRY(check_regions(r->p, r->o->preset, budget, err));
-    CB_TRY(check_insides(r->p, r->o->preset, &r->facts, budget, err));
+    CB_TRY(cb_check_regions(r->p, r->o->preset, budget, err));
+    CB_TRY(cb_check_insides(r->p, r->o->preset, &r->facts, budget, err));
     CB_TRY(choose_schedule(r, budget, plan, err));
     CB_TRY(finish_plan(r, plan, err));
     if (is_smallest(budget)) /* the budget that this turned out to be */
@@ -384,7 +332,7 @@ static cb_status find_ends(planner *r, const cb_budget *like, cb_ends *out, cb_e
 static cb_status resolve(planner *r, const cb_budget *budget, question *out, cb_error *err) {
     *out = (question){.budget = *budget, .position = -1};
     if (budget->kind != CB_BUDGET_POSITION) return CB_OK;
-    CB_TRY(check_insides(r->p, r->o->preset, &r->facts, budget, err));
+    CB_TRY(cb_check_insides(r->p, r->o->preset, &r->facts, budget, err));
     CB_TRY(find_ends(r, budget, &out->ends, err));
     out->position = budget->share;
     out->budget.kind = CB_BUDGET_BYTES;
@@ -448,14 +396,6 @@ static cb_status make_one(planner *r, const question *q, cb_answer *answer, cb_a
     return CB_OK;
 }
 
-static cb_status check_request(const cb_plan_options *options, const cb_budget *budget, uint32_t n,
-                               cb_error *err) {
-    if ((unsigned)options->preset >= CB_PRESET_COUNT)
-        return cb_fail(err, CB_INVALID, "plan: unknown preset %d", (int)options->preset);
-    for (uint32_t i = 0; i < n; i++) CB_TRY(check_budget(&budget[i], err));
-    return CB_OK;
-}
-
 static cb_status resolve_one(planner *r, const cb_budget *budget, question *out, cb_answer *answer,
                              cb_error *err) {
     *answer = (cb_answer){0};
@@ -497,7 +437,7 @@ static cb_status start_search(planner *r, const cb_problem *p, cb_arena *scratch
 cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
                             const cb_budget *budget, uint32_t n, cb_alloc *alloc, cb_answer *out,
                             cb_error *err) {
-    CB_TRY(check_request(options, budget, n, err));
+    CB_TRY(cb_check_request(options->preset, budget, n, err));
     for (uint32_t i = 0; i < n; i++) out[i] = (cb_answer){0}; /* also if the start fails */
     cb_arena scratch;
     cb_arena_init(&scratch, alloc);
@@ -555,7 +495,7 @@ struct cb_planner {
 cb_status cb_planner_new(const cb_problem *p, const cb_plan_options *options, cb_alloc *alloc,
                          cb_planner **out, cb_error *err) {
     cb_arena arena;
-    CB_TRY(check_request(options, &options->budget, 1, err));
+    CB_TRY(cb_check_request(options->preset, &options->budget, 1, err));
     cb_arena_init(&arena, alloc);
     cb_planner *self = CB_NEW(&arena, cb_planner, 1);
     if (!self) return cb_no_memory(err);
@@ -577,7 +517,7 @@ void cb_planner_free(cb_planner *self) {
 cb_status cb_planner_ask(cb_planner *self, const cb_budget *budget, cb_plan **out, cb_error *err) {
     planner *r = &self->core;
     cb_answer answer;
-    CB_TRY(check_request(r->o, budget, 1, err));
+    CB_TRY(cb_check_request(r->o->preset, budget, 1, err));
     if (r->o->progress) *r->o->progress = (cb_progress){0};
     CB_TRY(answer_one(r, budget, self->alloc, &answer, err));
     if (!answer.plan) return cb_refuse(err, &answer.why.refusal);
@@ -604,7 +544,7 @@ cb_status cb_plan_ends(const cb_problem *p, const cb_plan_options *options, cb_m
     cb_planner *self;
     own.budget = like;
     CB_TRY(cb_planner_new(p, &own, alloc, &self, err));
-    cb_status status = check_insides(p, own.preset, &self->core.facts, &like, err);
+    cb_status status = cb_check_insides(p, own.preset, &self->core.facts, &like, err);
     if (status == CB_OK) status = find_ends(&self->core, &like, out, err);
     cb_planner_free(self);
     return status;

@@ -39,8 +39,7 @@ def _file(name: str) -> str:
     return "/dev/stdout" if name == "-" else name
 
 
-def _plan_parser(plan: argparse.ArgumentParser) -> None:
-    plan.add_argument("file", help=_FILE)
+def _budget_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--budget",
         help="0 to 1 (from the smallest plan to saving everything), bytes, 6GiB, 0.4x or 40%% (a "
@@ -61,6 +60,11 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="time that min may cost; 0.4 unless given",
     )
+
+
+def _plan_parser(plan: argparse.ArgumentParser) -> None:
+    plan.add_argument("file", help=_FILE)
+    _budget_parser(plan)
     plan.add_argument("--offload", action="store_true", help="values may move to the host and back")
     plan.add_argument(
         "--offload-only",

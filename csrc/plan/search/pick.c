@@ -4,9 +4,9 @@
  *
  * The answers to `min` (CB_MIN_SHARE) and to position 0, which is found with less effort, may lie
  * between two rungs, and still be the best for a budget. That of `min` is no faster than the
- * smallest plan of the rungs that `min` accepts, so any budget with an answer that `min` accepts has
+ * smallest plan of the rungs that `min` accepts, so a budget with an answer that `min` accepts has
  * one at least as fast, and all others consider it. That of position 0 costs CB_LITTLE_EXTRA or is
- * no faster than the plan that it was found from. So only budgets whose answer costs that much
+ * no faster than the plan that it was found from, so only budgets whose answer costs that much
  * consider it. */
 #include "pick.h"
 

@@ -1,0 +1,19 @@
+/* requests.h: what may be asked of the planner. Internal. */
+#ifndef CB_PLAN_REQUESTS_H
+#define CB_PLAN_REQUESTS_H
+
+#include "model/facts.h"
+
+/* Presets and budgets by themselves. */
+CB_MUST_CHECK cb_status cb_check_request(cb_preset preset, const cb_budget *budget, uint32_t n,
+                                         cb_error *err);
+/* For a problem whose ops have insides: not with offload, nor like PyTorch. */
+CB_MUST_CHECK cb_status cb_check_insides(const cb_problem *p, cb_preset preset, const cb_facts *f,
+                                         const cb_budget *b, cb_error *err);
+/* For a problem whose regions have limits: not like PyTorch. */
+CB_MUST_CHECK cb_status cb_check_regions(const cb_problem *p, cb_preset preset, const cb_budget *b,
+                                         cb_error *err);
+/* The error of offload on the measure `saved`. */
+CB_MUST_CHECK cb_status cb_refuse_saved(cb_error *err);
+
+#endif
