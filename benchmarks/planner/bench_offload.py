@@ -30,7 +30,7 @@ DEVICE = "a100"
 
 def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, Any] | None, float]:
     """The numbers of a plan, None when nothing fits, and the seconds it took to find."""
-    budget = budgets.with_options(budgets.parse(share, "live"), offload, None, False)
+    budget = budgets.with_options(budgets.parse(f"{share}x", "live"), offload, None, False)
     begin = time.perf_counter()
     try:
         plan = json.loads(_native.Problem.read(text).plan(budget=budget, device=DEVICE).to_json())
