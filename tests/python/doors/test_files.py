@@ -313,7 +313,7 @@ def test_names_do_nothing_to_a_terminal(evil, tmp_path, capsys):
         text = Path(page).read_text()
         assert not [c for c in text if c in STEERS and c != "\n"]
     for arguments in (
-        ["plan", evil, "--budget", "1"],
+        ["plan", evil, "--budget", "1B"],
         ["plan", evil, "--policy", f"save:{EVIL.replace(chr(0), '')}"],
         ["plan", evil + "\x1b"],
         ["explain", evil],

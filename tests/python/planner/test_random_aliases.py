@@ -193,7 +193,7 @@ def check_promises(seed, shares):
             assert missed.reason == "budget", missed
             needs = missed.smallest_bytes
             assert promises(problem, measure, offload, [needs]) is None, seed
-            for less in (1, needs - 1):  # the smallest, whatever was asked
+            for less in ("1B", needs - 1):  # the smallest, whatever was asked
                 again = promises(problem, measure, offload, [less])
                 assert again.smallest_bytes == needs, (seed, less)
 

@@ -259,7 +259,7 @@ def mistakes(tmp_path):
     yield ["plan", str(tmp_path / "missing.json")]
     yield ["plan", str(tmp_path)]
     yield ["plan", good, "--device", "abacus"]
-    yield ["plan", good, "--budget", "1"]
+    yield ["plan", good, "--budget", "1B"]
     yield ["plan", good, "--budget=-5"]
     for budget in ("nanx", "infx", "", "9" * 400 + "GiB", "9" * 5000, "1e3", "min "):
         yield ["plan", good, "--budget", budget]
