@@ -101,7 +101,7 @@ def of_plan(step: Any) -> dict[str, Any]:
     return found
 
 
-def planned(budget: float | str, **options: Any) -> Callable[[Any, Known], Made]:
+def planned(budget: str, **options: Any) -> Callable[[Any, Known], Made]:
     """cutback.torch.compile under a budget; "as NAME": the peak of another row."""
 
     def make(case: Any, known: Known) -> Made:
@@ -158,27 +158,27 @@ Rows = dict[str, Callable[[Any, Known], Made]]
 BITS: Rows = {
     "eager": eager,
     "ours fastest": planned("fastest"),
-    "ours 0.5": planned(0.5),
+    "ours 0.5": planned("0.5x"),
     "ours min": planned("min"),
     "checkpoint": checkpointed,
     "our checkpoint": our_checkpoint,
-    "ours offload only 0.6": planned(0.6, offload="only"),
+    "ours offload only 0.6": planned("0.6x", offload="only"),
     "torch budget 0.5": torch_budget(0.5, AOT),
 }
 BUDGETS: Rows = {
     "eager": eager,
     "checkpoint": checkpointed,
     "ours as checkpoint": planned("as checkpoint"),
-    "ours 0.5": planned(0.5),
-    "ours offload 0.5": planned(0.5, offload=True),
+    "ours 0.5": planned("0.5x"),
+    "ours offload 0.5": planned("0.5x", offload=True),
     "torch budget 0.5": torch_budget(0.5, AOT),
 }
 MORE: Rows = {
     "eager": eager,
-    "ours 0.7": planned(0.7),
+    "ours 0.7": planned("0.7x"),
     "ours min": planned("min"),
     "our checkpoint": our_checkpoint,
-    "ours offload only 0.7": planned(0.7, offload="only"),
+    "ours offload only 0.7": planned("0.7x", offload="only"),
 }
 COMPILED: Rows = {
     "eager": eager,

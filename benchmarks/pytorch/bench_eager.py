@@ -75,7 +75,7 @@ def ways(chain: Callable[..., torch.Tensor]) -> dict[str, Callable[..., torch.Te
             context_fn=functools.partial(create_selective_checkpoint_contexts, cached_policy),
         ),
         "cutback": functools.partial(cutback.torch.checkpoint, chain),
-        "cutback, budget 0.7": functools.partial(cutback.torch.checkpoint, chain, budget=0.7),
+        "cutback, budget 0.7": functools.partial(cutback.torch.checkpoint, chain, budget="0.7x"),
         "cutback, list": functools.partial(cutback.torch.checkpoint, chain, policy_fn=SAVED),
         "cutback, function": functools.partial(
             cutback.torch.checkpoint, chain, policy_fn=cached_policy

@@ -1,11 +1,12 @@
-"""Claim: under `budget=0.4` a training step of a PyTorch model takes at most 40 % of the memory,
+"""Claim: under `budget="0.4x"` a training step of a PyTorch model takes at most 40 % of the memory,
 for somewhat more time.
 
     python benchmarks/pytorch/bench_step_memory.py [--rounds N]
 
-For each model, one eager step and one step of `cutback.torch.compile(model, budget=0.4)`: the peak
-and the timeline of live tensors (`MemoryTracker`), and the processor time of a step on one thread,
-measured in turns. Writes `step_memory.json`, with the rows of the README, and `step_memory.svg`,
+For each model, one eager step and one step of `cutback.torch.compile(model, budget="0.4x")`: the
+peak and the timeline of live tensors (`MemoryTracker`), and the processor time of a step on one
+thread, measured in turns. Writes `step_memory.json`, with the rows of the README, and
+`step_memory.svg`,
 the README's picture of the first model. `--draw` only draws the picture again.
 """
 
@@ -30,8 +31,8 @@ import cutback.torch
 from cutback.report.svg import document, human_bytes, nice_ticks, tag, text
 
 MODELS = ("GPT-2", "Llama", "ViT")
-BUDGET = 0.4
-WHAT = ("eager", f"budget={BUDGET}")
+BUDGET = "0.4x"
+WHAT = ("eager", "budget=0.4")  # names of recorded rows
 POINTS = 240  # of a timeline: columns of the picture
 
 

@@ -291,7 +291,8 @@ typedef enum cb_budget_kind {
 
 typedef struct cb_budget {
     cb_budget_kind kind;
-    uint64_t bytes; /* CB_BUDGET_BYTES */
+    uint64_t bytes; /* CB_BUDGET_BYTES; CB_BUDGET_POSITION: what position 1 stands for, 0: the peak
+                       without a budget */
     double share;   /* CB_BUDGET_SHARE: of the save-everything value; CB_BUDGET_MIN: largest extra
                        time; 0: 0.4, or what constraints make it; CB_BUDGET_POSITION: the position
                      */

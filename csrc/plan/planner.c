@@ -334,6 +334,7 @@ static cb_status resolve(planner *r, const cb_budget *budget, question *out, cb_
     if (budget->kind != CB_BUDGET_POSITION) return CB_OK;
     CB_TRY(cb_check_insides(r->p, r->o->preset, &r->facts, budget, err));
     CB_TRY(find_ends(r, budget, &out->ends, err));
+    if (budget->bytes > 0) out->ends.everything = budget->bytes;
     out->position = budget->share;
     out->budget.kind = CB_BUDGET_BYTES;
     out->budget.bytes = cb_bytes_at(budget->share, out->ends);

@@ -16,7 +16,7 @@ from torch import nn
 
 import cutback.torch as ct
 
-BUDGET = 0.5
+BUDGET = "0.5x"
 
 
 def gpt2(**options: Any) -> Any:
@@ -167,7 +167,7 @@ def test_our_checkpoint_in_transformers() -> None:
     model = gpt2()
     model._set_gradient_checkpointing(
         gradient_checkpointing_func=functools.partial(
-            ct.checkpoint, use_reentrant=False, budget=0.8
+            ct.checkpoint, use_reentrant=False, budget="0.8x"
         )
     )
     step(model)
@@ -284,7 +284,7 @@ def test_timm(name: str) -> None:
     start = copy.deepcopy(model.state_dict())
     plain, wanted = step(model)
     model.load_state_dict(start)
-    compiled = ct.compile(model, budget=0.95)
+    compiled = ct.compile(model, budget="0.95x")
     peak, found = step(compiled)
     assert compiled.plans and peak < plain
     for a, b in zip(found, wanted, strict=True):
@@ -333,7 +333,7 @@ def test_optimizers_in_the_backward() -> None:
         return model, hook
 
     (plain, _), (model, _) = make(), make()
-    compiled = ct.compile(model, budget=0.7)
+    compiled = ct.compile(model, budget="0.7x")
     for k in range(4):
         x = torch.randn(256, 16, generator=torch.Generator().manual_seed(k))
         plain(x).square().sum().backward()
@@ -344,7 +344,7 @@ def test_optimizers_in_the_backward() -> None:
 def test_lengths_that_vary_over_sixty_steps() -> None:
     """One plan for sizes up to the largest, with the peak under that of eager mode each time."""
     model = gpt2().eval()  # no dropout: bits of one pass
-    compiled = ct.compile(model, budget=0.8)
+    compiled = ct.compile(model, budget="0.8x")
     lengths = torch.randint(8, 32, (60,), generator=torch.Generator().manual_seed(0)).tolist()
     for k, n in enumerate([31, *lengths]):
         tokens = torch.randint(64, (4, n))

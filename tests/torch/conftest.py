@@ -63,8 +63,8 @@ def every_plan_is_checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     take_plan = Plan.of
 
-    def take_and_check(core: Any, step: Any = None) -> Plan:
-        plan = take_plan(core, step)
+    def take_and_check(core: Any, step: Any = None, position: Any = None) -> Plan:
+        plan = take_plan(core, step, position)
         check_plan(plan.problem, plan.document, plan.document["device"])
         return plan
 

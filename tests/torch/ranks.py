@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 import cutback.torch as ct
 
 RANKS = 2
-BUDGET = 0.6
+BUDGET = "0.6x"
 KIB = 1 / 1024  # so small that DDP has several buckets
 
 
@@ -128,7 +128,7 @@ def by_name(directory: Path) -> dict[str, Any]:
         named(wide)(torch.randn(8, 512)).sum().backward()
     except Exception as error:
         said = str(error)
-    graphs = {str(budget): graphs_of(budget) for budget in ("min", 0.75)}
+    graphs = {str(budget): graphs_of(budget) for budget in ("min", "0.75x")}
     torch._dynamo.reset()
     model, inputs = make("gpt")
     inputs = tuple(t.roll(distributed.get_rank(), 0) for t in inputs)

@@ -2,7 +2,7 @@
 
 >>> import torch, cutback.torch
 >>> model = torch.nn.TransformerEncoderLayer(64, 4)
->>> step = cutback.torch.compile(model, budget=0.5)  # half of what it takes without
+>>> step = cutback.torch.compile(model, budget=0.5)  # from 1, no limit, to 0, the smallest
 >>> step(torch.randn(8, 2, 64)).sum().backward()
 >>> print(step.plans[0])
 """

@@ -28,7 +28,7 @@ def test_dropout_is_never_drawn_again(agrees: Callable[..., Any]) -> None:
         return x
 
     x = torch.randn(64, 64, requires_grad=True)
-    for compiled in agrees(Wrapped(f), x, budgets=(None, 0.9, 0.7, "min")):
+    for compiled in agrees(Wrapped(f), x, budgets=(None, "0.9x", "0.7x", "min")):
         (plan,) = compiled.plans
         kinds = backward_kinds(plan)
         assert not any(word in kind for kind in kinds for word in ("rand", "bernoulli"))
@@ -273,7 +273,7 @@ def test_no_grad_parts(agrees: Callable[..., Any]) -> None:
 
 def test_evaluation(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)).eval()
-    compiled = ct.compile(model, budget=0.5)
+    compiled = ct.compile(model, budget="0.5x")
     x = torch.randn(4, 8)
     with torch.no_grad():
         assert same_bits(compiled(x), model(x))

@@ -49,7 +49,7 @@ def test_one_budget_over_all_graphs(
     model = Wrapped(f, layers=nn.ModuleList(nn.Linear(16, 16) for _ in range(3)))
     x = torch.randn(64, 16)
     plain = train_step(ct.compile(model), x)
-    for budget in (0.7, int(0.72 * plain.peak_bytes)):
+    for budget in ("0.7x", int(0.72 * plain.peak_bytes)):
         torch._dynamo.reset()
         compiled = ct.compile(model, budget=budget)
         train_step(compiled, x)
@@ -85,14 +85,14 @@ def test_a_share_that_the_first_graph_cannot_meet(
 
     x = torch.randn(64, 16)
     model = Wrapped(small, a=nn.Linear(16, 16))
-    alone = ct.compile(model, budget=0.7)
+    alone = ct.compile(model, budget="0.7x")
     for _ in range(2):
         with pytest.raises(BudgetError, match="the smallest found takes"):
             alone(x)
     assert not ran
     with torch.no_grad():
         assert alone(x) == model(x)
-    together = ct.compile(Wrapped(f, a=nn.Linear(16, 16), b=nn.Linear(16, 16)), budget=0.7)
+    together = ct.compile(Wrapped(f, a=nn.Linear(16, 16), b=nn.Linear(16, 16)), budget="0.7x")
     for _ in range(3):
         step = train_step(together, x)
     (plan,) = together.plans
@@ -375,7 +375,6 @@ def test_an_exception_leaves_no_state(ran: Counter[str], same_bits: Any) -> None
 
     model = Wrapped(f, table=nn.Embedding(8, 4))
     good, bad = torch.tensor([1, 2, 7]), torch.tensor([1, 2, 9])
-    compiled = ct.compile(model, budget=0.9)
 
     def gradient(call: Any) -> Any:
         model.zero_grad()
@@ -385,6 +384,7 @@ def test_an_exception_leaves_no_state(ran: Counter[str], same_bits: Any) -> None
         return model.table.weight.grad, memory.peak_bytes
 
     expected, _ = gradient(model)
+    compiled = ct.compile(model, budget="0.9x")
     _, peak = gradient(compiled)
     for _ in range(2):
         with pytest.raises(IndexError):
@@ -394,7 +394,7 @@ def test_an_exception_leaves_no_state(ran: Counter[str], same_bits: Any) -> None
         found, again = gradient(compiled)
         assert same_bits(found, expected) and again == peak
     assert ran["forward"] == 7 and ran["backward"] == 3
-    impossible = ct.compile(model, budget=1)
+    impossible = ct.compile(model, budget="1B")
     for _ in range(2):
         with pytest.raises(BudgetError):
             impossible(good)
@@ -412,7 +412,7 @@ def test_threads_and_calls_inside_calls(ran: Counter[str], same_bits: Any) -> No
     model = Wrapped(f, a=nn.Linear(16, 16), b=nn.Linear(16, 16))
     x = torch.randn(8, 16)
     expected = torch.autograd.grad(model(x), list(model.parameters()))
-    compiled = ct.compile(model, budget=0.9)
+    compiled = ct.compile(model, budget="0.9x")
     results: list[Any] = []
     together = threading.Barrier(3)
 

@@ -454,7 +454,7 @@ def test_offload_of_several_graphs(same_bits: Callable[..., bool]) -> None:
     torch.manual_seed(0)
     model, inputs = _residual()
     _, wanted = _step(model, _leaves(model, inputs), inputs)
-    for budget in (1.0, 0.85):
+    for budget in ("1x", "0.85x"):
         compiled, leaves, inputs = _in_force(_residual, budget, compile)
         for _ in range(2):
             _, found = _step(compiled, leaves, inputs)
@@ -468,7 +468,7 @@ def test_totals_of_several_graphs() -> None:
     torch.manual_seed(0)
     model, (x,) = _three(64)
     trains = torch.optim.Adam(model.parameters(), foreach=False)
-    compiled = ct.compile(model, budget=1.0, measure="total", optimizer=trains)
+    compiled = ct.compile(model, budget="1x", measure="total", optimizer=trains)
     for _ in range(3):
         trains.zero_grad()
         with ct.MemoryTracker(model, trains) as memory:

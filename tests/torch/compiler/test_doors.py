@@ -61,7 +61,7 @@ def test_many_modules_of_one_forward() -> None:
         nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Tanh()) for _ in range(k)))
         for k in range(3, 3 + torch._dynamo.config.recompile_limit + 1)
     ]
-    compiled = [ct.compile(model, budget=0.9) for model in models]
+    compiled = [ct.compile(model, budget="0.9x") for model in models]
     for run in compiled:
         run(x).sum().backward()
     assert [len(run.plans) for run in compiled] == [1] * len(models)
@@ -74,7 +74,9 @@ def test_many_modules_of_one_forward() -> None:
 
 def test_by_name(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     plans: list[Any] = []
-    compiled = torch.compile(f, backend="cutback", options={"budget": 0.7, "on_plan": plans.append})
+    compiled = torch.compile(
+        f, backend="cutback", options={"budget": "0.7x", "on_plan": plans.append}
+    )
     assert same_bits(gradient(compiled), gradient(f))
     assert ran == {"forward": 1, "backward": 1}
     (plan,) = plans
@@ -83,7 +85,7 @@ def test_by_name(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     for options, text in (
         ({"budgte": 0.7}, "unknown option 'budgte'"),
         ({"optimizer": None}, "optimizer.*cutback.torch.compile"),
-        ({"budget": 0.7, "plans": "x"}, "give plans, or a budget"),
+        ({"budget": "0.7x", "plans": "x"}, "give plans, or a budget"),
     ):
         torch._dynamo.reset()
         with pytest.raises(Exception, match=text):
@@ -113,9 +115,9 @@ def test_one_budget_over_graph_breaks_by_every_door(
     plain = train_step(model, x)
     plans: list[Any] = []
     compiled: Any
-    options = {"budget": 0.6, "on_plan": plans.append}
+    options = {"budget": "0.6x", "on_plan": plans.append}
     if door == "own":
-        compiled = ct.compile(model, budget=0.6)
+        compiled = ct.compile(model, budget="0.6x")
     elif door == "torch.compile":
         compiled = torch.compile(model, backend="cutback", options=options)
     else:
@@ -143,7 +145,7 @@ def test_a_smaller_last_batch_over_graph_breaks_by_name(
     fails before what it guards has run, and the budget holds again."""
     model = Broken()
     compiled: Any = model
-    options = {"budget": 0.6}
+    options = {"budget": "0.6x"}
     if door == "torch.compile":
         compiled = torch.compile(model, backend="cutback", options=options)
     plain = copy.deepcopy(model)
@@ -161,7 +163,7 @@ def test_a_smaller_last_batch_over_graph_breaks_by_name(
 
 
 def test_saved_plans_by_name(tmp_path: Any, same_bits: Callable[..., bool]) -> None:
-    compiled = ct.compile(f, budget=0.7)
+    compiled = ct.compile(f, budget="0.7x")
     wanted = gradient(compiled)
     compiled.save_plans(tmp_path / "plans.json")
     torch._dynamo.reset()
@@ -181,8 +183,8 @@ def test_exact_uses_the_room(ran: Counter[str], same_bits: Callable[..., bool]) 
         return [p.grad for p in model.parameters()], compiled.plans[0].numbers
 
     kept, _ = step()
-    _, numbers = step(budget=0.55)
-    own, exact = step(budget=0.55, exact=True)
+    _, numbers = step(budget="0.55x")
+    own, exact = step(budget="0.55x", exact=True)
     assert exact["time_ps"] < numbers["time_ps"]
     assert numbers["live_bytes"] < exact["live_bytes"] <= exact["budget_bytes"]
     assert same_bits(own, kept) and ran == {"forward": 3, "backward": 3}
@@ -245,11 +247,11 @@ def test_inductor(door: str) -> None:
     torch._dynamo.reset()
     with look, torch._functorch.config.patch(enable_autograd_cache=False):
         if door == "compile":
-            compiled = ct.compile(f, budget=0.7, codegen="inductor")
+            compiled = ct.compile(f, budget="0.7x", codegen="inductor")
             found = gradient(compiled)
             (plan,) = compiled.plans
         else:
-            partitioner = ct.Partitioner(budget=0.7)
+            partitioner = ct.Partitioner(budget="0.7x")
             with torch._inductor.config.patch(custom_partitioner_fn=partitioner):
                 found = gradient(torch.compile(f))
             (plan,) = partitioner.plans
@@ -278,7 +280,7 @@ class _Look(torch._inductor.custom_graph_pass.CustomGraphPass):
 
 def test_a_compiled_module_looks_like_the_module() -> None:
     model, _ = make("gpt")
-    compiled = ct.compile(model, budget=0.5)
+    compiled = ct.compile(model, budget="0.5x")
     plain = torch.compile(make("gpt")[0], backend="eager")
     assert isinstance(compiled, torch._dynamo.OptimizedModule) and compiled._orig_mod is model
     assert list(compiled.state_dict()) == list(plain.state_dict())
@@ -344,10 +346,10 @@ def test_copies_of_a_compiled_module(same_bits: Callable[..., bool]) -> None:
 def test_keys_for_the_code_cache() -> None:
     keys = {
         ct.Partitioner(budget=b, policy=p).uuid()
-        for b in (None, 0.5, "1GiB")
+        for b in (None, 0.5, "0.5x", "1GiB")
         for p in (None, "dots_saveable", ["aten.mm"])
     }
-    assert len(keys) == 9 and None not in keys
+    assert len(keys) == 12 and None not in keys
     function = lambda ctx, op, *args: None  # noqa: E731
     once = {ct.Partitioner(policy=function).uuid() for _ in range(3)}
     assert len(once) == 3 and not once & keys
@@ -388,12 +390,12 @@ assert not hasattr(ct, "nonsense")
 @pytest.mark.very_slow
 @pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU")
 def test_every_budget_has_its_plan_in_spite_of_caches() -> None:
-    for budget in (0.9, 0.7, 0.9):
+    for share in (0.9, 0.7, 0.9):
         torch._dynamo.reset()
-        compiled = ct.compile(f, budget=budget, codegen="inductor")
+        compiled = ct.compile(f, budget=f"{share}x", codegen="inductor")
         gradient(compiled)
         (plan,), (note,) = compiled.plans, compiled.compiler_notes
-        assert note.limit_bytes == int(budget * plan.numbers["save_all_live_bytes"])
+        assert note.limit_bytes == int(share * plan.numbers["save_all_live_bytes"])
 
 
 def test_steps_that_pytorch_no_longer_compiles_are_said() -> None:
@@ -406,7 +408,7 @@ def test_steps_that_pytorch_no_longer_compiles_are_said() -> None:
 
     x = torch.randn(4, 8)
     with torch._dynamo.config.patch(recompile_limit=2):
-        step = ct.compile(loss, budget=0.9)
+        step = ct.compile(loss, budget="0.9x")
         for mode in ("a", "aa", "a", "aa"):
             step(x, mode).backward()
         with pytest.warns(UserWarning, match="no longer compiles .*loss.*recompile_limit"):
@@ -418,7 +420,7 @@ def test_steps_that_pytorch_no_longer_compiles_are_said() -> None:
 
 
 @pytest.mark.parametrize("loss", ["gaussian_nll_loss", "corrcoef"])
-@pytest.mark.parametrize("budget", [0.9, "min"])
+@pytest.mark.parametrize("budget", ["0.9x", "min"])
 def test_parts_left_to_eager_mode_are_said(loss: str, budget: Any) -> None:
     """The forwards of these break the graph in their middle."""
     torch.manual_seed(0)
@@ -471,14 +473,14 @@ def test_a_share_of_what_was_compiled_names_what_was_not() -> None:
     torch.manual_seed(0)
     layers = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(32, 32), nn.Tanh())))
     layers[6].register_full_backward_hook(lambda *_: None)
-    step = ct.compile(lambda x: layers(x).sum(), budget=0.01)
+    step = ct.compile(lambda x: layers(x).sum(), budget="0.01x")
     with pytest.raises(BudgetError, match=r" 1% of .*left to eager mode hold .* more") as told:
         for _ in range(2):
             step(torch.randn(64, 32)).backward()
     assert told.value.share == 0.01 and told.value.unplanned_bytes > 0
     whole = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(32, 32), nn.Tanh())))
     with pytest.raises(BudgetError) as told:
-        ct.compile(whole, budget=0.01)(torch.randn(64, 32)).sum().backward()
+        ct.compile(whole, budget="0.01x")(torch.randn(64, 32)).sum().backward()
     assert "eager" not in str(told.value) and told.value.unplanned_bytes is None
 
 
@@ -525,7 +527,7 @@ def test_what_is_true_or_false_takes_nothing_else(odd: Any) -> None:
     model, x = nn.Linear(4, 4), torch.randn(2, 4)
     calls: dict[str, Callable[[], Any]] = {
         "cse": lambda: ct.compile(model, cse=odd),
-        "exact": lambda: ct.compile(model, budget=0.5, exact=odd),
+        "exact": lambda: ct.compile(model, budget="0.5x", exact=odd),
         "fullgraph": lambda: ct.compile(model, fullgraph=odd),
         "dynamic": lambda: ct.compile(model, dynamic=odd),
         "cse=": lambda: ct.Partitioner(cse=odd),

@@ -65,7 +65,7 @@ def test_the_tracker_sees_inductors_buffers() -> None:
 
 def test_the_budget_holds_in_the_first_step() -> None:
     expected, _ = step(chain)
-    compiled = ct.compile(chain, budget=0.75, codegen="inductor")
+    compiled = ct.compile(chain, budget="0.75x", codegen="inductor")
     for k in range(2):
         gradients, memory = step(compiled)
         assert ran_compiled(memory)
@@ -131,7 +131,7 @@ def test_plans_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without levers a lower target is what is left; of all tries the lowest is taken."""
     monkeypatch.setattr(inductor, "LEVERS", inductor.LEVERS[:1])
     told: list[Any] = []
-    partitioner = ct.Partitioner(budget=0.8, on_plan=told.append)
+    partitioner = ct.Partitioner(budget="0.8x", on_plan=told.append)
     # a result of the run before, kept in a file, would not ask the partitioner
     with (
         torch._functorch.config.patch(enable_autograd_cache=False),
@@ -152,7 +152,7 @@ def test_without_an_estimate_the_first_step_is_the_judge(monkeypatch: pytest.Mon
 
     # the scheduler itself uses it too: only the call of the estimate is to fail
     monkeypatch.setattr(inductor, "_schedule", broken)
-    compiled = ct.compile(chain, budget=0.9, codegen="inductor")
+    compiled = ct.compile(chain, budget="0.9x", codegen="inductor")
     _, memory = step(compiled)
     (note,) = compiled.compiler_notes
     assert note.problem == "AttributeError: no such thing in this version"
@@ -161,7 +161,7 @@ def test_without_an_estimate_the_first_step_is_the_judge(monkeypatch: pytest.Mon
 
 
 def test_a_forward_without_a_backward_is_no_step() -> None:
-    compiled = ct.compile(chain, budget=0.9, codegen="inductor")
+    compiled = ct.compile(chain, budget="0.9x", codegen="inductor")
     x, ws = inputs()
     compiled(x, *ws)
     (note,) = compiled.compiler_notes
@@ -233,7 +233,7 @@ def test_graphs_from_the_cache_have_no_plan(
     w, plans = torch.linspace(0, 1, 64, requires_grad=True), []
     for _ in range(2):
         torch._dynamo.reset()
-        partitioner = ct.Partitioner(budget=0.8)
+        partitioner = ct.Partitioner(budget="0.8x")
         with (
             torch._inductor.config.patch(custom_partitioner_fn=partitioner, fx_graph_cache=True),
             torch._functorch.config.patch(enable_autograd_cache=True),

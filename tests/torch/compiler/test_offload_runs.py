@@ -83,7 +83,7 @@ def test_same_bits_and_planned_bytes(
     ran.clear()
     model, inputs = make(name)
     device = None if link is None else row(link)
-    compiled = ct.compile(model, budget=budget, offload=offload, device=device)
+    compiled = ct.compile(model, budget=f"{budget}x", offload=offload, device=device)
     found, memory = step(model, compiled, inputs)
     assert ran == {"forward": 1, "backward": 1}
     assert same_bits(found, expected)
@@ -156,7 +156,7 @@ def test_late_copies_are_waited_for(
     for function in ("leave", "arrive", "wait", "gone", "ready"):
         monkeypatch.setattr(transfers, function, getattr(later, function))
     model, inputs = make(name)
-    compiled = ct.compile(model, budget=0.5, offload="only", device=row(link))
+    compiled = ct.compile(model, budget="0.5x", offload="only", device=row(link))
     found, _ = step(model, compiled, inputs)
     assert same_bits(found, expected)
     moved = later.calls["copies"] // 2
@@ -202,20 +202,20 @@ def test_a_policy_that_says_offload(same_bits: Callable[..., bool]) -> None:
 
 def test_pinned_bounds_the_host() -> None:
     model, inputs = Layers(), (torch.randn(512, 32),)
-    compiled = ct.compile(model, budget=0.8, offload="only", pinned="400kB", device=row(1e9))
+    compiled = ct.compile(model, budget="0.8x", offload="only", pinned="400kB", device=row(1e9))
     _, memory = step(model, compiled, inputs)
     (plan,) = compiled.plans
     assert 0 < memory.peak_host_bytes == plan.numbers["host_bytes"] <= 400_000
     torch._dynamo.reset()
     with pytest.raises(BudgetError):
-        ct.compile(model, budget=0.5, offload="only", pinned=100)(*inputs)
+        ct.compile(model, budget="0.5x", offload="only", pinned=100)(*inputs)
 
 
 def test_by_name(same_bits: Callable[..., bool]) -> None:
     expected = plain("resnet")
     model, inputs = make("resnet")
     plans: list[Any] = []
-    options = {"budget": 0.6, "offload": True, "pinned": "1GiB", "on_plan": plans.append}
+    options = {"budget": "0.6x", "offload": True, "pinned": "1GiB", "on_plan": plans.append}
     found, memory = step(model, torch.compile(model, backend="cutback", options=options), inputs)
     assert same_bits(found, expected)
     assert memory.peak_host_bytes == plans[0].numbers["host_bytes"] > 0
@@ -224,7 +224,7 @@ def test_by_name(same_bits: Callable[..., bool]) -> None:
 def test_in_a_compiler_of_ones_own(same_bits: Callable[..., bool]) -> None:
     expected = plain("resnet")
     model, inputs = make("resnet")
-    partitioner = ct.Partitioner(budget=0.6, offload="only")
+    partitioner = ct.Partitioner(budget="0.6x", offload="only")
 
     def compiler(gm: Any, example_inputs: Any) -> Any:
         return make_boxed_func(gm.forward)
@@ -237,12 +237,12 @@ def test_in_a_compiler_of_ones_own(same_bits: Callable[..., bool]) -> None:
 def test_doors_that_cannot_move_say_so() -> None:
     model, inputs = make("resnet")
     with pytest.raises(ValueError, match="codegen='eager'"):
-        ct.compile(model, budget=0.5, offload=True, codegen="inductor")
+        ct.compile(model, budget="0.5x", offload=True, codegen="inductor")
     policy = CheckpointPolicy.MUST_CPU_OFFLOAD
     with pytest.raises(NotImplementedError, match="Inductor cannot compile plans"):
         ct.compile(model, policy=policy, codegen="inductor")(*inputs)
     torch._dynamo.reset()
-    partitioner = ct.Partitioner(budget=0.5, offload=True)
+    partitioner = ct.Partitioner(budget="0.5x", offload=True)
     with (
         torch._inductor.config.patch(custom_partitioner_fn=partitioner, fx_graph_cache=False),
         torch._functorch.config.patch(enable_autograd_cache=False),
@@ -251,9 +251,9 @@ def test_doors_that_cannot_move_say_so() -> None:
         torch.compile(model)(*inputs)
     for options, error in (
         ({"offload": True}, "goes with a budget"),
-        ({"budget": 0.5, "offload": "yes"}, "offload='yes'"),
-        ({"budget": 0.5, "offload": True, "pinned": 0}, "pinned=0"),
-        ({"budget": 0.5, "pinned": "1GiB"}, "pinned='1GiB' goes with offload"),
+        ({"budget": "0.5x", "offload": "yes"}, "offload='yes'"),
+        ({"budget": "0.5x", "offload": True, "pinned": 0}, "pinned=0"),
+        ({"budget": "0.5x", "pinned": "1GiB"}, "pinned='1GiB' goes with offload"),
         ({"pinned": 4096}, "pinned=4096 goes with offload"),
         ({"policy": [torch.ops.aten.mm], "pinned": 4096}, "pinned=4096 goes with offload"),
         ({"policy": CheckpointPolicy.MUST_SAVE, "pinned": 4096}, "or a policy that offloads"),
@@ -280,7 +280,7 @@ class Layers(nn.Module):
 
 def test_two_backwards_and_hooks_on_saved_tensors(same_bits: Callable[..., bool]) -> None:
     model, inputs = Layers(), (torch.randn(512, 32),)
-    compiled = ct.compile(model, budget=0.6, offload="only", device=row(1e9))
+    compiled = ct.compile(model, budget="0.6x", offload="only", device=row(1e9))
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
         loss = compiled(*inputs)
     loss.backward(retain_graph=True)
@@ -294,7 +294,7 @@ def test_two_backwards_and_hooks_on_saved_tensors(same_bits: Callable[..., bool]
 def test_other_batch_sizes(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     model, eager = Layers(), Layers()
     eager.load_state_dict(model.state_dict())
-    compiled = ct.compile(model, budget=0.5, offload="only", dynamic=True, device=row(1e9))
+    compiled = ct.compile(model, budget="0.5x", offload="only", dynamic=True, device=row(1e9))
     for n in (512, 300):
         x = torch.randn(n, 32)
         found, memory = step(model, compiled, (x,))
@@ -354,7 +354,7 @@ def test_what_left_crosses_as_memory_of_the_host(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(emitter._Emitter, "_find_saved", look)
     model, inputs = make("unet")
-    compiled = ct.compile(model, budget=0.8, offload="only", device=row(3e8))
+    compiled = ct.compile(model, budget="0.8x", offload="only", device=row(3e8))
     step(model, compiled, inputs)
     moved = Counter(v.what for v in crossing if not isinstance(v, torch.fx.Node))
     (plan,) = compiled.plans
@@ -368,7 +368,7 @@ def test_on_cuda(same_bits: Callable[..., bool]) -> None:
     model, inputs = model.cuda(), tuple(t.cuda() for t in inputs)
     expected, _ = step(model, ct.compile(model), inputs)
     torch._dynamo.reset()
-    compiled = ct.compile(model, budget=0.6, offload="only")
+    compiled = ct.compile(model, budget="0.6x", offload="only")
     for _ in range(3):
         found, memory = step(model, compiled, inputs)
         assert same_bits(found, expected)

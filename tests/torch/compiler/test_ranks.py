@@ -58,7 +58,7 @@ def test_distributed_data_parallel_by_name(tmp_path: Path) -> None:
     one plan, its peak, and DDP's bits. `compile` leaves the cuts where no budget is to be kept."""
     for results in run("by_name", tmp_path):
         assert "torch._dynamo.config.optimize_ddp = False" in results["cut"]
-        assert results["graphs"]["0.75"] == 1 < results["graphs"]["min"]
+        assert results["graphs"]["0.75x"] == 1 < results["graphs"]["min"]
         found = results["whole"]
         (live,), (budget,) = found["live"], found["budget"]
         assert found["same"] and found["peak"] == live <= budget < found["plain_peak"]

@@ -132,8 +132,8 @@ def test_in_a_partitioner_and_traced(train_step: Callable[..., Any]) -> None:
     assert train_step(_door(model, "partitioner"), *inputs).peak_bytes <= judge + 4
     traced = ct.trace(model, *inputs)
     assert traced.plan().numbers["live_bytes"] == judge
-    assert traced.plan(1.0).numbers["live_bytes"] <= judge
-    assert traced.plan(0.8).numbers["budget_bytes"] == int(0.8 * judge)
+    assert traced.plan("1x").numbers["live_bytes"] <= judge
+    assert traced.plan("0.8x").numbers["budget_bytes"] == int(0.8 * judge)
     whole = traced.plan("fastest").numbers
     assert whole["live_bytes"] == whole["save_all_live_bytes"] > judge
     assert traced.plan(preset="autograd").numbers["live_bytes"] == whole["live_bytes"]
@@ -169,7 +169,7 @@ def test_a_share_counts_from_there(
     plain = train_step(model, *inputs)
     judge = _under_aot_eager(model, inputs, train_step).peak_bytes
     for share in (1.0, 0.9, 0.8):
-        compiled = ct.compile(model, budget=share)
+        compiled = ct.compile(model, budget=f"{share}x")
         found = train_step(compiled, *inputs)
         assert found.peak_bytes <= share * min(judge, plain.peak_bytes if name == "own" else judge)
         assert compiled.plans[0].numbers["budget_bytes"] == int(share * judge)
@@ -181,7 +181,7 @@ def test_a_share_of_several_graphs_and_of_several_calls(train_step: Callable[...
     broken, inputs = _case("broken")
     handed = 64 * 32 * 4  # the gradient between the graphs counts on both sides
     judge = _under_aot_eager(broken, inputs, train_step).peak_bytes
-    compiled = ct.compile(broken, budget=0.8)
+    compiled = ct.compile(broken, budget="0.8x")
     assert _second(compiled, inputs, train_step).peak_bytes <= 0.8 * (judge + handed)
     torch._dynamo.reset()
 
@@ -195,7 +195,7 @@ def test_a_share_of_several_graphs_and_of_several_calls(train_step: Callable[...
 
     judge = [twice(torch.compile(model, backend="aot_eager")) for _ in range(2)][1]
     torch._dynamo.reset()
-    compiled = ct.compile(model, budget=0.8)
+    compiled = ct.compile(model, budget="0.8x")
     with pytest.warns(UserWarning, match="2 calls"):
         twice(compiled)
     outside = x.nbytes + 64  # 2 * x, and the losses
@@ -211,15 +211,17 @@ def test_a_policy_decides_without_a_budget_and_moves_no_share() -> None:
         torch._dynamo.reset()
         return compiled.plans[0].numbers
 
-    wanted = numbers(budget=0.9)["budget_bytes"]
+    wanted = numbers(budget="0.9x")["budget_bytes"]
     for policy in (
         "nothing_saveable",
         "everything_saveable",
         ["aten.addmm"],
         cutback.policies.mu_two("0.5x"),
     ):
-        assert numbers(budget=0.9, policy=policy)["budget_bytes"] == wanted
-        assert ct.trace(model, *inputs, policy=policy).plan(0.9).numbers["budget_bytes"] == wanted
+        assert numbers(budget="0.9x", policy=policy)["budget_bytes"] == wanted
+        assert (
+            ct.trace(model, *inputs, policy=policy).plan("0.9x").numbers["budget_bytes"] == wanted
+        )
     assert numbers(policy="everything_saveable")["recomputed"] == 0
     least = numbers(policy="nothing_saveable")
     assert least["saved_bytes"] < numbers()["saved_bytes"]
@@ -229,8 +231,8 @@ def test_a_share_is_answered_in_shares() -> None:
     model, inputs = _case("gated")
     text = r"^no plan fits 10% of the \S+ KiB that the step takes without a budget \(live\): the "
     for ask in (
-        lambda share: ct.compile(model, budget=share)(*inputs),
-        lambda share: ct.trace(model, *inputs).plan(share),
+        lambda share: ct.compile(model, budget=f"{share}x")(*inputs),
+        lambda share: ct.trace(model, *inputs).plan(f"{share}x"),
     ):
         with pytest.raises(cutback.BudgetError, match=text) as caught:
             ask(0.1)
@@ -253,17 +255,17 @@ def test_shares_in_one_message_are_of_one_whole(broken: bool) -> None:
             compiled(x).backward()
         return compiled.plans[0].numbers
 
-    whole = ask(1.0)["budget_bytes"]
+    whole = ask("1x")["budget_bytes"]
     assert whole < ask("fastest" if not broken else 1 << 30)["save_all_live_bytes"]
-    for budget in (0.1, int(0.1 * whole)):
+    for budget in ("0.1x", int(0.1 * whole)):
         with pytest.raises(cutback.BudgetError) as caught:
             ask(budget)
         error = caught.value
         assert error.reference_bytes == whole and "saving everything takes" not in str(error)
         share = error.smallest_share
-        if budget == 0.1:
+        if budget == "0.1x":
             assert f"takes {100 * share:g}%" in str(error).replace("at most ", "")
-        assert ask(share)["live_bytes"] <= int(share * whole)
+        assert ask(f"{share}x")["live_bytes"] <= int(share * whole)
 
 
 @pytest.mark.very_slow
@@ -295,6 +297,6 @@ def test_language_models(name: str, train_step: Callable[..., Any]) -> None:
     judge = _under_aot_eager(model, inputs, train_step).peak_bytes
     assert train_step(ct.compile(model), *inputs).peak_bytes <= judge
     torch._dynamo.reset()
-    assert train_step(ct.compile(model, budget=0.7), *inputs).peak_bytes <= 0.7 * judge
+    assert train_step(ct.compile(model, budget="0.7x"), *inputs).peak_bytes <= 0.7 * judge
     torch._dynamo.reset()
     assert train_step(ct.compile(model, budget="fastest"), *inputs).peak_bytes > judge

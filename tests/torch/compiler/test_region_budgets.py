@@ -1,5 +1,5 @@
-"""Budgets of PyTorch's own, of a region or of all graphs: refused by name, and what is wrong with
-them in PyTorch's words."""
+"""Budgets of PyTorch's own: of a region, refused by name, with what is wrong with them in PyTorch's
+words; of all graphs, taken as a position."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_a_region_with_a_budget_of_pytorchs_is_refused(door: str) -> None:
 
     def run() -> None:
         if door == "own":
-            ct.compile(region, budget=0.7)(*inputs())
+            ct.compile(region, budget="0.7x")(*inputs())
         elif door == "name":
             torch.compile(region, backend="cutback")(*inputs())
         elif door == "partition_fn":
             backend = aot_autograd(
                 fw_compiler=lambda gm, args: make_boxed_func(gm.forward),
-                partition_fn=ct.Partitioner(budget=0.7),
+                partition_fn=ct.Partitioner(budget="0.7x"),
             )
             torch.compile(region, backend=backend)(*inputs())
         else:
@@ -103,7 +103,8 @@ def test_mistakes_in_budgets_of_regions_are_pytorchs_errors(case: str, backend: 
 
 def test_pytorchs_budget_for_all_graphs(same_bits: Callable[..., bool]) -> None:
     with torch._functorch.config.patch(activation_memory_budget=0.5):
-        with pytest.raises(ct.UnsupportedGraphError, match="memory_budget is 0\\.5"):
-            ct.compile(f)(*inputs())
-        compiled = ct.compile(f, budget=0.7)  # the nearer wish
-        assert same_bits(gradient(compiled), gradient(f)) and len(compiled.plans) == 1
+        position = ct.compile(f)
+        compiled = ct.compile(f, budget="0.7x")  # the nearer wish
+        for run in (position, compiled):
+            assert same_bits(gradient(run), gradient(f)) and len(run.plans) == 1
+    assert position.plans[0].position.position == 0.5 and compiled.plans[0].position is None

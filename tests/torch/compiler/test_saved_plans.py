@@ -46,7 +46,7 @@ def test_the_same_plan_in_another_place(
     same_bits: Callable[..., bool], ran: Counter[str],
 ) -> None:  # fmt: skip
     model = Net()
-    planned = ct.compile(copy.deepcopy(model), budget=0.7)
+    planned = ct.compile(copy.deepcopy(model), budget="0.7x")
     with pytest.raises(RuntimeError, match="nothing has been planned yet"):
         planned.save_plans(tmp_path / name)
     first = train_step(planned, x)
@@ -67,7 +67,7 @@ def test_one_plan_over_graphs_with_breaks(
     same_bits: Callable[..., bool], ran: Counter[str],
 ) -> None:  # fmt: skip
     model, path = Net(breaks=True), tmp_path / "plans.json"
-    planned = ct.compile(copy.deepcopy(model), budget=0.8)
+    planned = ct.compile(copy.deepcopy(model), budget="0.8x")
     train_step(planned, x)
     planned.save_plans(path)  # after one step: what the second will follow
     first = train_step(planned, x)
@@ -92,7 +92,7 @@ def test_plans_that_move_values(
     torch.manual_seed(0)
     model, path, x = Net(breaks=breaks), tmp_path / "plans.json", torch.randn(2048, 16)
     everything = train_step(ct.compile(copy.deepcopy(model)), x)
-    planned = ct.compile(copy.deepcopy(model), budget=0.9 if breaks else 0.75, offload="only")
+    planned = ct.compile(copy.deepcopy(model), budget="0.9x" if breaks else "0.75x", offload="only")
     train_step(planned, x)
     planned.save_plans(path)
     first = train_step(planned, x)
@@ -134,7 +134,7 @@ def test_inductor_refuses_saved_moves(tmp_path: Path) -> None:
             w = w * w
         return w.sum()
 
-    planned = ct.compile(f, budget=0.8, offload="only")
+    planned = ct.compile(f, budget="0.8x", offload="only")
     planned(w).backward()
     planned.save_plans(path)
     torch._dynamo.reset()
@@ -167,7 +167,7 @@ def test_plans_that_count_model_and_optimizer(
             compiled.save_plans(path)
         return compiled, peaks, [p.detach().clone() for p in model.parameters()]
 
-    planned, first, parameters = train(3, budget=0.97)
+    planned, first, parameters = train(3, budget="0.97x")
     ran.clear()
     given, second, same = train(3, plans=path)
     assert sum(ran.values()) == (12 if breaks else 6)
@@ -185,7 +185,7 @@ def test_plans_that_count_model_and_optimizer(
 
 def test_plans_of_something_else_are_refused(x: Any, tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
-    planned = ct.compile(Net(), budget=0.7)
+    planned = ct.compile(Net(), budget="0.7x")
     planned(x)
     planned.save_plans(path)
 
@@ -215,14 +215,14 @@ def test_plans_of_something_else_are_refused(x: Any, tmp_path: Path) -> None:
 def test_files_that_hold_no_plans(x: Any, tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     with pytest.raises(TypeError, match="give plans, or a budget"):
-        ct.compile(Net(), budget=0.5, plans=path)
+        ct.compile(Net(), budget="0.5x", plans=path)
     with pytest.raises(FileNotFoundError):
         ct.compile(Net(), plans=path)
     for text in ("", "[]", "{}", '{"format": "cutback.plan", "version": 1}', "\0"):
         path.write_text(text)
         with pytest.raises(ValueError, match="not a file of plans"):
             ct.compile(Net(), plans=path)
-    planned = ct.compile(Net(), budget=0.7)
+    planned = ct.compile(Net(), budget="0.7x")
     planned(x)
     planned.save_plans(path)
     good = json.loads(path.read_text())

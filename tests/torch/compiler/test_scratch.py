@@ -92,9 +92,9 @@ def test_a_batch_norm_takes_more_than_its_budget(door: str, ran: Counter[str]) -
     plain = copy.deepcopy(model)
     plans: list[Any] = []
     if door == "compile":
-        compiled = ct.compile(model, budget=0.8)
+        compiled = ct.compile(model, budget="0.8x")
     else:
-        options = {"budget": 0.8, "on_plan": plans.append}
+        options = {"budget": "0.8x", "on_plan": plans.append}
         compiled = torch.compile(model, backend="cutback", options=options)
     with pytest.warns(UserWarning, match="kernels take scratch") as told:
         losses = steps(compiled, x)
@@ -130,7 +130,7 @@ def test_a_batch_norm_takes_more_than_its_budget(door: str, ran: Counter[str]) -
 
 def test_products_of_matrices_take_none() -> None:
     model, x = mlp()
-    compiled = ct.compile(model, budget=0.8)
+    compiled = ct.compile(model, budget="0.8x")
     assert compiled.allocator_stats is None
     steps(compiled, x)  # a warning would be an error
     stats = compiled.allocator_stats
@@ -144,7 +144,7 @@ def test_products_of_matrices_take_none() -> None:
 def test_what_it_takes_at_first_is_over_then() -> None:
     """Later steps run the plain code, whether they are profiled or not."""
     model, x = mlp()
-    compiled = ct.compile(model, budget=0.8)
+    compiled = ct.compile(model, budget="0.8x")
     kernels = compiled.dynamo_ctx.runners
     steps(compiled, x)
     (graph,) = [g for k in kernels for g in [k.partitioner.in_force.kernels]]
@@ -186,7 +186,7 @@ def test_a_step_that_raises(phase: str) -> None:
 
 def test_it_stands_aside_for_the_users_profiler() -> None:
     model, x = net()
-    compiled = ct.compile(model, budget=0.8)
+    compiled = ct.compile(model, budget="0.8x")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with profile() as p:
@@ -203,7 +203,7 @@ def test_it_stands_aside_for_the_users_profiler() -> None:
 
 def test_a_profiler_that_warms_up_keeps_its_events() -> None:
     model, x = mlp()
-    compiled = ct.compile(model, budget=0.8)
+    compiled = ct.compile(model, budget="0.8x")
     ready: list[set[str]] = []
     with profile(
         schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
@@ -228,7 +228,7 @@ def test_without_a_budget_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -
     assert smallest.allocator_stats.scratch_bytes > 0
     monkeypatch.setattr(scratch, "_PROFILER", None)  # a PyTorch without its old profiler
     torch._dynamo.reset()
-    compiled = ct.compile(model, budget=0.8)
+    compiled = ct.compile(model, budget="0.8x")
     steps(compiled, x)
     assert compiled.allocator_stats is None
 
@@ -243,7 +243,7 @@ def test_graphs_that_share_a_budget() -> None:
         torch._dynamo.graph_break()
         return layers[4:](x).square().mean()
 
-    compiled = ct.compile(broken, budget=0.9)
+    compiled = ct.compile(broken, budget="0.9x")
     for _ in range(2):
         model.zero_grad(set_to_none=True)
         compiled(x).backward()
@@ -258,7 +258,7 @@ def test_graphs_that_share_a_budget() -> None:
 def test_with_the_optimizer_the_rest_of_the_budget_counts() -> None:
     model, x = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    compiled = ct.compile(model, budget=0.8, measure="total", optimizer=optimizer)
+    compiled = ct.compile(model, budget="0.8x", measure="total", optimizer=optimizer)
     with pytest.warns(UserWarning, match="kernels take scratch"):
         steps(compiled, x)
     plan, stats = compiled.plans[0], compiled.allocator_stats
@@ -268,7 +268,7 @@ def test_with_the_optimizer_the_rest_of_the_budget_counts() -> None:
     roomy = ct.compile(model, budget="1GiB", measure="total", optimizer=optimizer)
     steps(roomy, x)
     assert roomy.allocator_stats.op == BATCH_NORM
-    saved = ct.compile(net()[0], budget=0.8, measure="saved")
+    saved = ct.compile(net()[0], budget="0.8x", measure="saved")
     steps(saved, x)  # such a budget bounds no peak
     assert saved.allocator_stats.op == BATCH_NORM
 
@@ -281,7 +281,7 @@ def test_calls_that_are_pending_together(budget: str) -> None:
     whole(x).backward()
     one, y = whole.plans[0].numbers["live_bytes"], x.flip(0)
     torch._dynamo.reset()
-    compiled = ct.compile(model, budget=0.8 if budget == "share" else int(1.5 * one))
+    compiled = ct.compile(model, budget="0.8x" if budget == "share" else int(1.5 * one))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -303,7 +303,7 @@ def test_calls_that_are_pending_together(budget: str) -> None:
 def test_forwards_without_a_backward(forwards: int) -> None:
     """They are no step, however many there were."""
     model, x = net()
-    compiled = ct.compile(model, budget=0.8)
+    compiled = ct.compile(model, budget="0.8x")
     for _ in range(forwards):
         compiled(x + 1)
     assert compiled.allocator_stats is None

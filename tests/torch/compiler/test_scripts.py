@@ -188,11 +188,11 @@ def test_a_script_with_one_line_more(script: Callable[[Add], Iterator[Any]]) -> 
         warnings.simplefilter("ignore", UserWarning)
         whole, most = outcome(script, lambda model: ct.compile(model))
         try:
-            half, least = outcome(script, lambda model: ct.compile(model, budget=0.5))
+            half, least = outcome(script, lambda model: ct.compile(model, budget="0.5x"))
         except cutback.BudgetError as error:
             assert error.share == 0.5 and error.smallest_share is not None, str(error)
             smallest = error.smallest_share
-            half, least = outcome(script, lambda model: ct.compile(model, budget=smallest))
+            half, least = outcome(script, lambda model: ct.compile(model, budget=f"{smallest}x"))
     for name, values in (("no budget", whole), ("half", half)):
         assert len(values) == len(plain)
         assert all(torch.equal(a, b) for a, b in zip(values, plain, strict=True)), name

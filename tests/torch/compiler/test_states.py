@@ -160,7 +160,7 @@ def without_a_shared_budget(path: Path) -> None:
 @walk((S.NEW, E.GRAPH_FITS), (S.SINGLE, E.GRAPH_FITS), (S.SINGLE, E.CODE_GONE),
       (S.NEW, E.LAST_GRAPH_OVER), (S.SINGLE, E.LAST_GRAPH_OVER))  # fmt: skip
 def one_graph(path: Path) -> None:
-    run = compiled(0.9)
+    run = compiled("0.9x")
     step(run, data())
     step(run, data(32))
     torch._dynamo.reset()
@@ -202,7 +202,7 @@ def one_graph_over_the_budget_that_saves_everything(path: Path) -> None:
 @walk((S.SINGLE, E.GRAPH_NEW), (S.GRAPHS_DUE, E.GRAPH_NEW), (S.GRAPHS_DUE, E.REPLAN_GRAPHS),
       (S.JOINED, E.GRAPH_NEW), (S.JOINED, E.CODE_GONE), (S.UNMET, E.GRAPH_NEW))  # fmt: skip
 def several_graphs(path: Path) -> None:
-    run = compiled(0.9)
+    run = compiled("0.9x")
     step(run, data(), "two")
     step(run, data(), "two")
     torch._dynamo.reset()
@@ -279,7 +279,7 @@ def calls_that_share(path: Path) -> None:
 @walk((S.JOINED, E.GRAPH_LATE), (S.GIVEN_UP, E.SIZE_OUTGROWN), (S.SINGLE, E.SIZE_OUTGROWN),
       (S.JOINED, E.SIZE_OUTGROWN), (S.UNMET, E.SIZE_OUTGROWN))  # fmt: skip
 def sizes_that_grow(path: Path) -> None:
-    run = compiled(0.95, dynamic=True)
+    run = compiled("0.95x", dynamic=True)
     step(run, data(16))
     step(run, data(32))
     step(run, data(32), "middle")
@@ -348,8 +348,8 @@ def test_an_event_that_cannot_occur_is_an_error() -> None:
 
 
 def test_objects_have_few_fields() -> None:
-    run = compiled(0.9)
-    partitioner = ModelPartitioner(0.9)
+    run = compiled("0.9x")
+    partitioner = ModelPartitioner("0.9x")
     parts = [partitioner, *vars(partitioner).values(), Occasion()]
     counts = {type(part).__name__: len(vars(part)) for part in parts if hasattr(part, "__dict__")}
     assert max(counts.values()) <= 12, counts
@@ -402,7 +402,7 @@ def test_larger_sizes_than_a_plan_over_graphs_was_made_for() -> None:
 
 
 def test_a_copy_starts_from_nothing() -> None:
-    run = compiled(0.9)
+    run = compiled("0.9x")
     step(run, data())
     partitioner = partitioner_of(run)
     copy = pickle.loads(pickle.dumps(partitioner))

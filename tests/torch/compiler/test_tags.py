@@ -57,7 +57,7 @@ def test_what_is_saved_is_the_plans(
     torch._dynamo.reset()
     without()
     with pytest.warns(UserWarning, match=r"torch.fx.no_such_part \(graphs\): .* as tags"):
-        tagged = ct.compile(copy.deepcopy(model), budget=0.8)
+        tagged = ct.compile(copy.deepcopy(model), budget="0.8x")
     *found, between = held(tagged, inputs)
     assert same_bits(found, expected)
     assert tagged.plans[0].numbers["recomputed"] > 0
@@ -95,7 +95,7 @@ def test_with_inductor(without: Any) -> None:
             return F.dropout(torch.sin(torch.sin(x)) ** 2, 0.5)
 
     with pytest.warns(UserWarning, match="as tags"):
-        compiled = ct.compile(Drops(), budget=0.9, codegen="inductor")
+        compiled = ct.compile(Drops(), budget="0.9x", codegen="inductor")
     x = torch.randn(1 << 12, requires_grad=True)
     y = compiled(x)
     y.sum().backward()

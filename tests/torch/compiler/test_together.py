@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -134,10 +135,11 @@ def test_one_plan_for_a_range_of_sizes(
         lambda gm, name="step", *rest: made.append(name) or compile_boxed(gm, name, *rest),
     )
     model = mlp()
-    compiled = doors(model, 0.7)[door]()
+    compiled = doors(model, "0.7x")[door]()
+    eager = copy.deepcopy(model)
     for n in lengths:
         x = torch.randn(8 * n, 16)
-        plain, wanted = measured(model, x)
+        plain, wanted = measured(eager, x)
         peak, found = measured(compiled, x)
         assert peak <= 0.8 * plain and same_bits(found, wanted), n
     assert made.count("forward") == 2  # for the first size, then for sizes that vary
@@ -149,7 +151,7 @@ def test_sizes_that_keep_on_growing_get_room(monkeypatch: pytest.MonkeyPatch) ->
     made: list[int] = []
     plan = ct.Partitioner._make
     monkeypatch.setattr(ct.Partitioner, "_make", lambda *args: made.append(n) or plan(*args))
-    compiled = ct.compile(mlp(), budget=0.7)
+    compiled = ct.compile(mlp(), budget="0.7x")
     for n in range(20, 60, 2):
         measured(compiled, torch.randn(8 * n, 16))
     assert made == [20, 22, 24, 26, 34, 44, 56]
@@ -190,7 +192,7 @@ def test_what_becomes_infeasible_later() -> None:
 def test_a_share_of_larger_sizes_holds_for_smaller_ones() -> None:
     """What smaller sizes cannot meet as a share of their own fits what larger ones may hold."""
     model = mlp(width=64)
-    compiled = ct.compile(model, budget=0.7, dynamic=False)
+    compiled = ct.compile(model, budget="0.7x", dynamic=False)
     for n in (512, 256, 64, 16, 4, 1):
         peak, _ = measured(compiled, torch.randn(n, 64))
         assert peak <= compiled.plans[0].numbers["budget_bytes"] + OWN
@@ -200,7 +202,7 @@ def test_a_module_that_pytorch_leaves_alone_says_what_it_holds() -> None:
     """A hook of a module's backward stops PyTorch in the middle of a ``Sequential``."""
     model, x = mlp(), torch.randn(512, 16)
     model[2].register_full_backward_hook(lambda *args: None)
-    compiled = ct.compile(model, budget=0.5)
+    compiled = ct.compile(model, budget="0.5x")
     with pytest.warns(UserWarning, match=r"nothing was planned.*the forward alone holds \d+.*hook"):
         compiled(x)
     compiled(x)  # once
@@ -224,7 +226,7 @@ def test_the_graphs_around_a_hooked_module_share_the_budget_and_say_so_by_name(
     model, x = Hooked(), torch.randn(512, 16)
     _, wanted = measured(model, x)
     plans: list[Any] = []
-    options = {"budget": 0.8, "on_plan": plans.append}
+    options = {"budget": "0.8x", "on_plan": plans.append}
     compiled = torch.compile(model, backend="cutback", options=options)
     with pytest.warns(UserWarning, match="register_full_backward_hook.*not planned.*on top"):
         measured(compiled, x)
@@ -255,7 +257,7 @@ def test_gradients_inside_of_what_is_compiled_say_what_they_hold() -> None:
 def test_more_calls_than_are_planned_together_are_said_once() -> None:
     torch.manual_seed(0)
     layers = nn.Sequential(*(m for _ in range(3) for m in (nn.Linear(16, 16), nn.Tanh())))
-    step = ct.compile(lambda x: layers(x).square().mean(), budget=0.6)
+    step = ct.compile(lambda x: layers(x).square().mean(), budget="0.6x")
     x = torch.randn(64, 16)
     said = []
     for _ in range(3):

@@ -118,7 +118,7 @@ def test_shares_of_several_calls(model: Any, share: float, same_bits: Any) -> No
     """They are of what all calls take without a budget."""
     peaks, wanted, _ = steps(ct.compile(model()), calls=2)
     torch._dynamo.reset()
-    found, gradients, _ = steps(ct.compile(model(), budget=share), calls=2)
+    found, gradients, _ = steps(ct.compile(model(), budget=f"{share}x"), calls=2)
     assert max(found[1:]) <= share * peaks[-1] + OWN
     assert same_bits(gradients, wanted)
 
@@ -138,7 +138,7 @@ def test_a_call_without_gradients_in_between_ends_no_step() -> None:
     plain = ct.compile(Broken())
     whole = steps(plain)[0][-1]
     torch._dynamo.reset()
-    run = ct.compile(Broken(), budget=0.6)
+    run = ct.compile(Broken(), budget="0.6x")
     x = torch.randn(ROWS, WIDTH)
     for _ in range(3):
         run.zero_grad()

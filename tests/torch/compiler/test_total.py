@@ -59,7 +59,9 @@ def test_planned_total_is_the_measured_one(optimizer: str, wide: bool, ran: Coun
     trains = OPTIMIZERS[optimizer](model.parameters())
     states = len(trains.state)  # most make them in their first step
     total = account(model, trains)
-    compiled = ct.compile(model, budget=None if wide else 0.85, measure="total", optimizer=trains)
+    compiled = ct.compile(
+        model, budget=None if wide else "0.85x", measure="total", optimizer=trains
+    )
     assert len(trains.state) == states  # the rehearsal leaves no trace
     assert all(p.grad is None for p in model.parameters())
     loss = train(compiled, inputs, trains)
@@ -97,7 +99,7 @@ def test_gradients_that_are_kept_come_on_top() -> None:
 
 def test_bits_do_not_depend_on_it(same_bits: Callable[..., bool]) -> None:
     found = []
-    for budget in (None, 0.85):
+    for budget in (None, "0.85x"):
         torch._dynamo.reset()
         model, inputs = make("resnet")
         trains = Adam(model.parameters())
@@ -158,7 +160,7 @@ def test_traced() -> None:
     trains = Adam(model.parameters())
     step = ct.trace(model, *inputs, optimizer=trains)
     total = account(model, trains)
-    plan = step.plan(0.9, measure="total")
+    plan = step.plan("0.9x", measure="total")
     numbers = plan.numbers
     assert numbers["total_bytes"] == total.static_bytes + numbers["live_bytes"]
     assert numbers["total_bytes"] <= 0.9 * (total.static_bytes + numbers["save_all_live_bytes"])
@@ -172,9 +174,9 @@ def test_wrong_use() -> None:
     model = Wide()
     trains = Adam(model.parameters())
     with pytest.raises(ValueError, match=r"measure='total'.*optimizer="):
-        ct.compile(model, budget=0.5, measure="total")
+        ct.compile(model, budget="0.5x", measure="total")
     with pytest.raises(ValueError, match=r"measure='live'.*optimizer"):
-        ct.compile(model, budget=0.5, optimizer=trains)
+        ct.compile(model, budget="0.5x", optimizer=trains)
     with pytest.raises(TypeError, match=r"is not a torch\.optim\.Optimizer"):
         ct.compile(model, measure="total", optimizer="adam")
     with pytest.raises(ValueError, match=r"none of the 4 parameters.*model's 4"):

@@ -76,7 +76,7 @@ def loss(params, x):
 params: Params = {"w": np.ones((2, 2), np.float32)}
 x = np.ones((2, 2), np.float32)
 decaying = cb.optim.AdamW(lr=lambda t: 1e-3 / (1 + t))
-assert_type(cb.compile(loss, budget=0.5, optimizer=decaying)(params, x), Loss)
+assert_type(cb.compile(loss, budget="0.5x", optimizer=decaying)(params, x), Loss)
 assert_type(cb.compile(loss, optimizer=decaying, has_aux=True)(params, x), tuple[Loss, Any])
 assert_type(cb.compile(loss)(params, x), tuple[Loss, Params])
 assert_type(cb.value_and_grad(loss)(params, x), tuple[Loss, Params])

@@ -209,7 +209,7 @@ def test_by_name_nothing_is_said_where_pytorch_gives_up() -> None:
         with torch._dynamo.config.patch(recompile_limit=2):
             run = torch.compile(
                 lambda x, n: (model(x).tanh() * len(n)).square().mean(),
-                backend="cutback", options={"budget": 0.9},
+                backend="cutback", options={"budget": "0.9x"},
             )  # fmt: skip
             for name in ("a", "aa", "aaa", mode):
                 run(torch.randn(4, 8), name).backward()
@@ -306,7 +306,7 @@ def test_parts_left_to_eager_mode_are_not_measured_with_offload() -> None:
 
     for offload in (True, False):
         torch._dynamo.reset()
-        run = ct.compile(step, budget=0.9, offload=offload)
+        run = ct.compile(step, budget="0.9x", offload=offload)
         if offload:
             run(x).backward()
         else:
@@ -371,7 +371,7 @@ def test_profiles_do_not_go_with_inductor() -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), torch.randn(4, 8)
     profile = ct.profile(model, x, runs=1, link=1e9)
     with pytest.raises(Exception, match=r"another graph|[Ii]nductor"):
-        ct.compile(model, budget=0.9, codegen="inductor", profile=profile, dynamic=False)(x)
+        ct.compile(model, budget="0.9x", codegen="inductor", profile=profile, dynamic=False)(x)
 
 
 def _spoilt(how: str) -> Callable[[Any], None]:

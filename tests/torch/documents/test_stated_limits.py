@@ -116,12 +116,12 @@ def test_a_buffer_that_a_later_graph_writes_into_is_an_error(
     for run in (
         torch.compile(Average(), backend="aot_eager"),
         ct.compile(Average(), budget="fastest"),
-        ct.compile(Average(clone=True), budget=0.8),
+        ct.compile(Average(clone=True), budget="0.8x"),
         ct.compile(Average(clone=True), budget="min"),
     ):
         torch._dynamo.reset()
         assert same_bits(trained(run), wanted)
-    for budget in (0.8, "min"):
+    for budget in ("0.8x", "min"):
         torch._dynamo.reset()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             trained(ct.compile(Average(), budget=budget))
@@ -136,7 +136,7 @@ def test_two_backwards_through_what_was_kept_are_over_the_budget() -> None:
 
     torch.manual_seed(0)
     model = Wrapped(f, trunk=_row(4), u=nn.Linear(WIDTH, WIDTH), v=nn.Linear(WIDTH, WIDTH))
-    run, x = ct.compile(model, budget=0.6), _x()
+    run, x = ct.compile(model, budget="0.6x"), _x()
 
     def once() -> None:
         u, v = run(x)
@@ -161,7 +161,7 @@ def test_calls_without_gradients_before_the_backward_come_on_top() -> None:
 
     torch.manual_seed(0)
     model, x = Wrapped(f, first=_row(3), second=_row(3)), _x()
-    run = ct.compile(model, budget=0.6)
+    run = ct.compile(model, budget="0.6x")
 
     def alone() -> None:
         run(x).backward()
@@ -231,6 +231,6 @@ def test_scratch_of_kernels_is_seen_by_the_profiler_alone() -> None:
         return _taken(step, model), _profiled(step)
 
     plain, measured = peaks(model)
-    planned, kept = peaks(ct.compile(model, budget=0.76))
+    planned, kept = peaks(ct.compile(model, budget="0.76x"))
     assert planned <= 0.77 * plain
     assert kept > 0.95 * measured

@@ -182,14 +182,14 @@ def test_models(name: str) -> None:
     torch.manual_seed(0)
     model, x = MODELS[name]()
     model.train()
-    assert check(model, x, name in ("encoder", "unet", "resnet"), (1.0, 0.7, "min")) >= 2
+    assert check(model, x, name in ("encoder", "unet", "resnet"), (1.0, "0.7x", "min")) >= 2
 
 
 @pytest.mark.parametrize("name", _some(BODIES, ("powers", "gathered")))
 def test_formulas_of_autograd(name: str) -> None:
     torch.manual_seed(0)
     model = Around(BODIES[name])
-    budgets = (1.0, 0.8, "min")
+    budgets = (1.0, "0.8x", "min")
     assert check(model, torch.randn(32, 24), True, budgets, name not in LONGER) >= 2
 
 
@@ -211,12 +211,12 @@ def test_a_model_that_took_the_place_of_another() -> None:
     x = torch.randn(32, 24)
     model: nn.Module = Around(BODIES["where"])
     for name in ("products", "turned"):
-        assert check(model, x, True, (0.8,)) == 1
+        assert check(model, x, True, ("0.8x",)) == 1
         place = id(model)
         del model
         gc.collect()
         model = _at(place, BODIES[name])
-    assert check(model, x, True, (0.8,)) == 1
+    assert check(model, x, True, ("0.8x",)) == 1
 
 
 @pytest.mark.parametrize("around", ["region", "step"])
@@ -244,7 +244,7 @@ def test_autocast_holds_its_casts_of_weights(around: str) -> None:
         with cast():
             return call(net, x, **wishes)
 
-    for budget in (1.0, 0.8, 0.7, "min"):
+    for budget in (1.0, "0.8x", "0.7x", "min"):
         plan = run(checkpoint_plan, budget=budget)
         for _ in range(3):
             for p in (*a.parameters(), *b.parameters()):
@@ -339,7 +339,7 @@ def test_random_programs(seeds: Sequence[int]) -> None:
         program = _runnable(seed)
         if program is None:
             continue
-        for budget in ("min", 0.8):
+        for budget in ("min", "0.8x"):
             try:
                 plan = checkpoint_plan(*program, budget=budget)
             except cutback.BudgetError:
@@ -479,7 +479,7 @@ def test_a_first_run_over_its_budget_is_said() -> None:
         torch.manual_seed(0)
         model, x = MODELS[name]() if name in MODELS else (Added(), torch.randn(4, 8, 9, 7))
         x = x[0] if isinstance(x, tuple) else x
-        for share in (1.0,) if name == "added" else (0.9, 0.71):
+        for share in ("1x",) if name == "added" else ("0.9x", "0.71x"):
             plan = checkpoint_plan(model, x, budget=share)
             model.zero_grad(set_to_none=True)
             with warnings.catch_warnings(record=True) as said:

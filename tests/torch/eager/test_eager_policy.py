@@ -197,7 +197,7 @@ def test_offloaded_values_are_held_on_the_host_alone(inputs: list[Any], by: str)
 
 def test_offload_in_the_wrong_place(inputs: list[Any]) -> None:
     with pytest.raises(ValueError, match="offload goes with policy_fn"):
-        checkpoint(model, *inputs, budget=0.5, offload=True)
+        checkpoint(model, *inputs, budget="0.5x", offload=True)
 
     def outer(*args: Any) -> Any:
         return checkpoint(model, *args, policy_fn=no_products, offload=True)

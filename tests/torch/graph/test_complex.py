@@ -32,7 +32,7 @@ class Mixing(nn.Module):
         return x.sin().sum()
 
 
-@pytest.mark.parametrize("budget", ["fastest", 0.8, "min"])
+@pytest.mark.parametrize("budget", ["fastest", "0.8x", "min"])
 def test_complex_values(
     budget: Any,
     ran: Counter[str],

@@ -141,7 +141,7 @@ def test_a_compiler_with_other_bits_keeps_the_routes(inside: bool) -> None:
 @pytest.mark.skipif(which("g++") is None, reason="Inductor needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore:the first step takes:UserWarning")
 @pytest.mark.parametrize(
-    "wishes", [{"budget": "min"}, {"budget": 0.95}, {"policy": CheckpointPolicy.MUST_RECOMPUTE}]
+    "wishes", [{"budget": "min"}, {"budget": "0.95x"}, {"policy": CheckpointPolicy.MUST_RECOMPUTE}]
 )
 def test_ties_between_experts_under_inductor(wishes: dict[str, Any]) -> None:
     model = Experts()

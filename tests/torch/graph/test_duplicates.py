@@ -259,7 +259,7 @@ def test_views_of_what_was_merged_take_no_memory(ran: Counter[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt", "resnet"])
-@pytest.mark.parametrize("budget", [None, 0.7])
+@pytest.mark.parametrize("budget", [None, "0.7x"])
 def test_models_keep_their_bits(
     name: str, budget: Any, ran: Counter[str], train_step: Callable[..., Any],
     same_bits: Callable[..., bool],

@@ -140,7 +140,7 @@ def gradients(model: nn.Module, call: Any, dtype: Any) -> list[Any]:
 
 def check(
     function: Callable[[Any, float], Any], dtype: Any, p: float, same_bits: Callable[..., bool],
-    budgets: tuple[Any, ...] = (None, 0.7, "min"), **options: Any,
+    budgets: tuple[Any, ...] = (None, "0.7x", "min"), **options: Any,
 ) -> list[Any]:  # fmt: skip
     """Budgets against PyTorch's partitioner that runs nothing again. Returns the plans."""
     torch.manual_seed(0)
@@ -226,7 +226,7 @@ def test_autocast(same_bits: Callable[..., bool]) -> None:
     torch.manual_seed(0)
     model = Layers(f)
     found = []
-    for budget in (None, 0.7, "min"):
+    for budget in (None, "0.7x", "min"):
         torch._dynamo.reset()
         found.append(gradients(model, ct.compile(model, budget=budget), torch.float32))
     assert same_bits(found[1], found[0]) and same_bits(found[2], found[0])

@@ -270,7 +270,7 @@ def test_what_cannot_be_declared() -> None:
 
 def test_kept_plans_ask_again() -> None:
     """PyTorch's cache of compiled code is not asked for code of other declarations."""
-    partitioner = ct.Partitioner(budget=0.5)
+    partitioner = ct.Partitioner(budget="0.5x")
     before = partitioner.uuid()
     ct.rerun.declare(OPS.plain, rerunnable=False)
     assert partitioner.uuid() != before

@@ -93,6 +93,17 @@ def test_total_offload_and_limits() -> None:
     assert stopped.batch == 2 and stopped.next_bytes is None
 
 
+def test_a_share_is_of_each_batch() -> None:
+    """Here gradients of parameters count as much as a batch or two, so small batches cannot give up
+    as much of what they take."""
+    with pytest.raises(BudgetError, match="batch 1: no plan fits 80%"):
+        ct.max_batch(made_inside, "80%", most=2)
+    found = ct.max_batch(made_inside, "0.9x", start=4, most=8)
+    step = ct.trace(Small(), torch.randn(found.batch, 16, 32))
+    assert found.batch == 8
+    assert found.budget_bytes == step.plan("0.9x").numbers["budget_bytes"]
+
+
 @pytest.mark.very_slow
 def test_more_need_not_take_more() -> None:
     """A step that is padded where its batch is a multiple of four."""
@@ -108,8 +119,11 @@ def test_more_need_not_take_more() -> None:
 
 
 def test_wrong_use() -> None:
-    with pytest.raises(TypeError, match="a share has no meaning"):
-        ct.max_batch(made_inside, 0.5)  # type: ignore[arg-type]
+    for position in (0.5, 0, 1):
+        with pytest.raises(ValueError, match=rf"budget={position} is a position between"):
+            ct.max_batch(made_inside, position)
+    with pytest.raises(ValueError, match="budget='min'"):
+        ct.max_batch(made_inside, "min")
     with pytest.raises(ValueError, match="'much' is not a size"):
         ct.max_batch(made_inside, "much")
     with pytest.raises(ValueError, match="measure='arena'"):

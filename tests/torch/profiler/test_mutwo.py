@@ -46,7 +46,7 @@ def test_pipeline(
         measure = mutwo.profile
         monkeypatch.setattr(mutwo, "profile", lambda *a, **k: given_times(measure(*a, **k)))
     done = ct.mutwo.mu_two(
-        model, *inputs, saved=0.3 if swap else 0.5, rule=rule, swap=swap, runs=2, link=1e9
+        model, *inputs, saved="0.3x" if swap else "0.5x", rule=rule, swap=swap, runs=2, link=1e9
     )
     found = train_step(done.step, *inputs)
     assert ran == {"forward": 1, "backward": 1}
@@ -104,19 +104,19 @@ def test_greedy_goes_by_measured_figures() -> None:
     def with_time(seconds: float) -> Any:
         changed = copy.copy(profile)
         changed.rows = [r._replace(seconds=seconds if r is first else 1e-6) for r in profile.rows]
-        return {c.name: c.decision for c in ct.mutwo.select(changed, 0.7).candidates}
+        return {c.name: c.decision for c in ct.mutwo.select(changed, "0.7x").candidates}
 
     assert with_time(1.0)["addmm_2"] == "save"
     assert with_time(1e-9)["addmm_2"] == "recompute"
     # a bound on saved bytes is kept where that can be
     for share in (0.4, 0.8):
-        selection = ct.mutwo.select(profile, share)
+        selection = ct.mutwo.select(profile, f"{share}x")
         plan = cutback.plan(profile.problem(), policy=selection)
         n = plan.numbers
         assert n["saved_bytes"] <= share * n["save_all_saved_bytes"] * 1.01
     # the same through the policy that knows no profile, and times on top
     direct = policies.mu_two("0.4x").constrain(profile.problem())
-    told = json.loads(ct.mutwo.select(profile, 0.4).constrain(profile.problem()))["ops"]
+    told = json.loads(ct.mutwo.select(profile, "0.4x").constrain(profile.problem()))["ops"]
     assert told == json.loads(direct)["ops"]
     both = cutback.plan(profile.step.document, policy=policies.mu_two("0.4x"), profile=profile)
     assert both.document == cutback.plan(direct).document
@@ -128,21 +128,21 @@ def test_greedy_goes_by_measured_figures() -> None:
 
 def test_swapping_needs_a_link_and_time() -> None:
     profile = given_times(profiled("gpt"))
-    moving = ct.mutwo.select(profile, 0.3, swap=True)
+    moving = ct.mutwo.select(profile, "0.3x", swap=True)
     assert moving.chosen("swap") and moving.chosen("recompute")
     plan = cutback.plan(profile.problem(swap=True), policy=moving)
     assert plan.numbers["out_bytes"] > 0 and plan.offloaded
     assert plan.problem["link_bytes_per_s"] == 1e9
     assert cutback.plan(profile.problem(), policy=moving).document == plan.document
     assert profile.step.plan(policy=moving).problem["link_bytes_per_s"] == 1e9
-    assert not ct.mutwo.select(profile, 0.3).chosen("swap")
+    assert not ct.mutwo.select(profile, "0.3x").chosen("swap")
     assert {c.name for c in moving.chosen("swap")} <= {e.name for e in plan.offloaded}
 
 
-@pytest.mark.parametrize(("name", "saved"), [("gpt", 0.3), ("resnet", 0.2), ("unet", 0.3)])
+@pytest.mark.parametrize(("name", "saved"), [("gpt", "0.3x"), ("resnet", "0.2x"), ("unet", "0.3x")])
 def test_plans_that_swap_run(
     name: str,
-    saved: float,
+    saved: str,
     train_step: Callable[..., Any],
     same_bits: Callable[[Any, Any], bool],
     ran: Counter[str],
@@ -183,7 +183,7 @@ def test_moves_that_wait_and_parts_of_tuples(
 ) -> None:
     profile = given_times(profiled("gpt"))
     problem = {**json.loads(profile.problem()), "link_bytes_per_s": 1e8}
-    plan = cutback.plan(problem, budget=0.8, offload=offload)
+    plan = cutback.plan(problem, budget="0.8x", offload=offload)
     positions = profile.captured.graph.positions
     moves = [step for step in plan.document["steps"] if not isinstance(step, int)]
     assert any(positions[op] != [None] for _, op in moves)

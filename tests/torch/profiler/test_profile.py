@@ -297,12 +297,12 @@ def test_times_go_before_the_model(tmp_path: Any, capsys: pytest.CaptureFixture[
         for name, seconds in profile.times().items()
         if "view" not in ops[name]["flags"]
     )
-    plan = profile.step.plan(0.7, profile=profile)
+    plan = profile.step.plan("0.7x", profile=profile)
     assert plan.numbers["once_ps"] == once
-    assert profile.step.plan(0.7).numbers["once_ps"] != once
+    assert profile.step.plan("0.7x").numbers["once_ps"] != once
     profile.save(tmp_path / "profile.json")
     profile.step.save(tmp_path / "step.json")
-    from_file = profile.step.plan(0.7, profile=tmp_path / "profile.json")
+    from_file = profile.step.plan("0.7x", profile=tmp_path / "profile.json")
     assert from_file.document == plan.document
     assert main(["plan", str(tmp_path / "step.json"), "--budget", "0.7x", "--profile",
                  str(tmp_path / "profile.json"), "--json"]) == 0  # fmt: skip
@@ -313,10 +313,10 @@ def test_compile_takes_a_profile(train_step: Callable[..., Any], ran: Counter[st
     profile = profiled("unet")
     model, inputs = make("unet")
     expected = train_step(model, *inputs)
-    compiled = ct.compile(model, budget=0.6, dynamic=False, profile=profile)
+    compiled = ct.compile(model, budget="0.6x", dynamic=False, profile=profile)
     found = train_step(compiled, *inputs)
     (plan,) = compiled.plans
-    assert plan.document == profile.step.plan(0.6, profile=profile).document
+    assert plan.document == profile.step.plan("0.6x", profile=profile).document
     assert found.peak_bytes == plan.numbers["live_bytes"] <= plan.numbers["budget_bytes"]
     assert all(torch.equal(found.gradients["_orig_mod." + n], g)
                for n, g in expected.gradients.items())  # fmt: skip
@@ -413,7 +413,7 @@ def test_mistakes() -> None:
         ct.mutwo.select(profile, rule="best")
     with pytest.raises(ValueError, match="no swap"):
         ct.mutwo.select(profile, rule="threshold", swap=True)
-    for saved in (None, "min", 0.0):
+    for saved in (None, "min", "0x"):
         with pytest.raises(ValueError, match=r"saved=|budget="):
             ct.mutwo.select(profile, saved)
     assert ct.mutwo.select(profile).candidates == []

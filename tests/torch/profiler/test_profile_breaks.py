@@ -102,7 +102,7 @@ def test_reruns_and_rewritten_graphs(same_bits: Callable[[Any, Any], bool]) -> N
     whole = cutback.plan(profile.problem())
     expected = outputs(profile, whole)
     small = cutback.plan(profile.problem(), budget="min")
-    moving = cutback.plan(profile.problem(swap=True), budget=0.75, offload="only")
+    moving = cutback.plan(profile.problem(swap=True), budget="0.75x", offload="only")
     assert small.numbers["recomputed"] > 0 < moving.numbers["out_bytes"]
     for plan in (small, moving):
         again = profile.rerun(plan, runs=1, warmup=0)
@@ -180,7 +180,7 @@ def test_selections(
     for swap in (False, True):
         torch._dynamo.reset()
         ran.clear()
-        selection = ct.mutwo.select(profile, 0.4, swap=swap)
+        selection = ct.mutwo.select(profile, "0.4x", swap=swap)
         chosen = {c.name for c in selection.chosen("swap" if swap else "recompute")}
         assert {name[-2:] for name in chosen} & {"@0", "@1"} and all("@" in n for n in chosen)
         step = ct.compile(copy.deepcopy(model), policy=selection, profile=profile, dynamic=False)

@@ -132,21 +132,21 @@ def test_files(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     step = ct.trace(model, *inputs)
     for name in ("step.json", "step.json.gz"):
         step.save(tmp_path / name)
-        assert cutback.plan(tmp_path / name, budget=0.6).document == step.plan(0.6).document
+        assert cutback.plan(tmp_path / name, budget="0.6x").document == step.plan("0.6x").document
     assert main(["plan", str(tmp_path / "step.json"), "--budget", "0.6x", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["steps"] == step.plan(0.6).document["steps"]
+    assert printed["steps"] == step.plan("0.6x").document["steps"]
 
 
 def test_the_traced_problem_is_the_compiled_one(train_step: Callable[..., Any]) -> None:
     model, inputs = make("encoder")
     step = ct.trace(model, *inputs)
-    compiled = ct.compile(model, budget=0.7)
+    compiled = ct.compile(model, budget="0.7x")
     train_step(compiled, *inputs)
     (plan,) = compiled.plans
     assert plan.problem == {**step.document, "fingerprint": plan.core.fingerprint}
     assert plan.parts == step.problem
-    assert plan.document == step.plan(0.7).document
+    assert plan.document == step.plan("0.7x").document
 
 
 def test_what_is_compiled_is_traced_as_it_is() -> None:

@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import BudgetError
-from ...problem import Problem
-from ...schedule import bytes_of
 from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule
 from . import together
 from .growing import Sizes
 from .joining import Common, join, part_of
-from .options import INFEASIBLE, Made, ModelOptions, everything, smallest
+from .options import Made, everything, smallest
 from .partition import Partitioner
 from .records import Ever, GivenPlans, Graphs, ModelPlans, Shown, Steps, Unmet, key_of
 from .saved_plans import Part, SavedPlans, check_part, check_total, plan_of
@@ -45,22 +43,10 @@ class Occasion:
 class ModelActions(Partitioner):
     """The state of a model's planning, and the actions of the table of transitions."""
 
-    options: ModelOptions
     in_force: ModelPlans
 
-    def __init__(
-        self,
-        *args: Any,
-        given: SavedPlans | None = None,
-        on_infeasible: str | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *args: Any, given: SavedPlans | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
-        if on_infeasible not in (None, *INFEASIBLE):
-            raise ValueError(
-                f"on_infeasible={on_infeasible!r} is not one of {', '.join(INFEASIBLE)}"
-            )
-        self.options = ModelOptions(**vars(self.options), on_infeasible=on_infeasible)
         self.given = None if given is None else GivenPlans(given)
         self.state = self._first_state()
         self.in_force = ModelPlans()
@@ -191,9 +177,6 @@ class ModelActions(Partitioner):
         """Graphs get their parts of the plans again when they are compiled again."""
         self.graphs.problems, self.graphs.compilations = {}, {}
 
-    def _bytes_of(self, made: Made) -> int:
-        return bytes_of(made.plan.numbers, self.options.target.measure)
-
     # ---- plans are made again -------------------------------------------------------------------
 
     def _do_start_again(self, occasion: Occasion) -> None:
@@ -245,8 +228,11 @@ class ModelActions(Partitioner):
                 measure=self.options.target.measure,
                 is_upper_bound=not shared.smallest_exactly_known(),
             )
-            self._say_infeasible(error, later=True)
-            if self.options.on_infeasible == "warn":
+            if not self.options.target.is_position:
+                self._say_infeasible(error, later=True)
+            else:  # it was met by the calls before each backward, but not by all of these at once
+                warnings.warn(f"{error}. The plans that exceed it least are used", stacklevel=2)
+            if self.options.on_infeasible == "warn" and not self.options.target.is_position:
                 free = everything(self.options.target.measure)
                 chosen = {key: self._make(d, free) for key, d in problems.items()}
         alone = {k: g.problem for k, g in by_key.items() if k not in problems}
@@ -291,31 +277,13 @@ class ModelActions(Partitioner):
             stacklevel=2,
         )
 
-    def _infeasible(self, later: bool) -> str:
-        """What is to be done where no plan meets the budget."""
-        return self.options.on_infeasible or ("min" if later else "error")
+    @property
+    def _has_run(self) -> bool:
+        return self.ever.ran
 
-    def _fall_back(self, problem: Problem, error: BudgetError, tell: bool = True) -> Made:
-        """The plan of a problem for which no plan meets the budget.
-
-        Raises:
-            BudgetError: it is to be one.
-        """
-        wish, measure = self._infeasible(self.ever.ran), self.options.target.measure
-        if wish == "error":
-            raise error
-        made = self._make(problem, smallest(measure) if wish == "min" else everything(measure))
-        if tell and self._bytes_of(made) > self.ever.most_bytes:  # else larger sizes may hold it
-            self._say_infeasible(error, later=self.ever.ran)
-        return made
-
-    def _say_infeasible(self, error: BudgetError, later: bool) -> None:
-        """Raises: BudgetError: where it is to be one."""
-        wish = self._infeasible(later)
-        if wish == "error":
-            raise error.replace()
-        what = "the smallest plan is" if wish == "min" else "all is saved, and no budget is"
-        warnings.warn(f"{error}. As on_infeasible={wish!r} has it, {what} in force", stacklevel=2)
+    @property
+    def _most_bytes(self) -> int:
+        return self.ever.most_bytes  # larger sizes may hold as much
 
 
 _ACTIONS: dict[Action, Callable[[ModelActions, Occasion], Schedule | None]] = {

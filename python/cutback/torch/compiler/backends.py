@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from torch._functorch import config as functorch_config
 from torch._guards import TracingContext
 
 from ... import budgets
-from .. import hooks
+from .. import amounts, hooks
 from ..graph import codegen
 from ..graph.both_passes import WrittenInBothPassesError
 from ..graph.counter import replace_draws
@@ -29,7 +30,7 @@ from ..types import GraphFunction, GraphInput, GraphValue
 from . import scratch
 from .bypassed import note_inputs
 from .inductor import Watch
-from .options import Door
+from .options import Door, Target
 from .partition import Partitioner
 from .preparing import Preparation, prepare
 from .returned import watch_views
@@ -175,6 +176,31 @@ def _limit_of_step(partitioner: ModelPartitioner) -> int | None:
     return None if budget is None else budget - total.static_bytes
 
 
+def _in_words(
+    target: Target, position: budgets.Position | None, limit: int, lower: int
+) -> str | None:
+    """A lower budget, written as the one that was given.
+
+    Args:
+        position: that was given, and its bytes at 0 and 1.
+        limit: what the budget comes to.
+        lower: what the lower one is to come to.
+
+    Returns:
+        None: there is no such budget.
+    """
+    if lower <= 0:
+        return None
+    if position is not None:
+        part, smallest, everything = position
+        span = everything - smallest
+        part -= (limit - lower) / span if span else 1
+        return None if part < 0 else f"{math.floor(100 * part) / 100:g}"
+    if target.budget is not None and target.is_share:
+        return f"{target.budget[2] * lower / limit:.2f}x"
+    return budgets.text(lower)
+
+
 def _tell_of_scratch(partitioner: ModelPartitioner, stats: scratch.AllocatorStats) -> None:
     """Is a step over its budget by what kernels take? Said once."""
     kernels, target = partitioner.in_force.kernels, partitioner.options.target
@@ -182,11 +208,11 @@ def _tell_of_scratch(partitioner: ModelPartitioner, stats: scratch.AllocatorStat
     limit = _limit_of_step(partitioner)
     if limit is None or partitioner.ever.told_of_scratch or partitioner.waits or not is_latest:
         return
-    lower = 2 * limit - stats.peak_bytes  # by as much as it is over
-    wish = budgets.text(lower) if lower > 0 else None
-    if target.budget is not None and target.is_share and lower > 0:
-        wish = f"{target.budget[2] * lower / limit:.2f}"
-    text = scratch.excess_text(stats, limit, wish)
+    position = partitioner.position
+    text = scratch.excess_text(
+        stats, limit, amounts.name_of(limit, position),
+        _in_words(target, position, limit, 2 * limit - stats.peak_bytes),
+    )  # fmt: skip
     if text is not None:
         partitioner.ever.told_of_scratch = True
         warnings.warn(text, stacklevel=2)
@@ -280,7 +306,7 @@ def _run_tagged(
     from .tags import Tagger
 
     run: GraphFunction
-    partitioner.check_settings()
+    partitioner.read_settings()
     with functorch_config.patch(
         joint_custom_pass=Tagger(partitioner), activation_memory_budget=1.0,
         donated_buffer=False, enable_autograd_cache=False,

@@ -162,7 +162,7 @@ class Runner:
                 why = _KERNELS
             warnings.warn(
                 f"{what}, and it {is_over} over the "
-                f"{self.partitioner.limit_name} of {budgets.text(limit)}{figure}. {why}",
+                f"{self.partitioner.name_limit(limit)}{figure}. {why}",
                 stacklevel=5,
             )
 

@@ -21,6 +21,7 @@ from unittest.mock import patch
 import torch
 from torch import fx
 
+from .. import amounts
 from ..graph.emitter import RUN_OF
 from ..graph.graphs import ends, is_tangent
 from ..graph.sizes import hint
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from torch._inductor.scheduler import BaseSchedulerNode, Scheduler
     from torch.fx.node import Argument
 
+    from ... import budgets
     from ..graph.codegen import Boxed
     from ..types import GraphInput, GraphValue
 
@@ -44,9 +46,11 @@ class CompilerNote:
     """What Inductor did to the plan of one graph. Bytes count as :attr:`cutback.Plan.numbers` does:
     what the step makes, tangents and outputs included."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, position: budgets.Position | None = None) -> None:
         self.limit_bytes = limit
         """The budget; None: there is none, and nothing was estimated."""
+        self.position = position
+        """The position that the budget was given as, and its bytes at 0 and 1; None: it was not."""
         self.planned_bytes: list[int] = []
         """The peak of each plan that was made, op by op."""
         self.estimated_bytes: list[int] = []
@@ -72,6 +76,9 @@ class CompilerNote:
                 for p, e in zip(self.planned_bytes, self.estimated_bytes, strict=True)
             )
             text = f"Inductor: budget {self.limit_bytes:,} bytes; {trail}"
+            if self.position is not None:
+                asked = amounts.name_of(self.limit_bytes, self.position)
+                text = f"Inductor: budget {asked} ({self.limit_bytes:,} bytes); {trail}"
             text += f"; {self.merged_runs} runs merged into others"
             text += f"; {self.lever}" if self.lever else ""
         if self.measured_bytes is not None:

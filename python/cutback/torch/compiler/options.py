@@ -20,9 +20,6 @@ Measured = Statistics | Times | str | os.PathLike[str]
 
 MEASURES = ("live", "saved", "total")
 
-SMALLEST = 100.0
-"""The share of time that the smallest plan may cost."""
-
 
 @dataclass(frozen=True)
 class Target:
@@ -40,14 +37,30 @@ class Target:
         return budgets.is_share(self.budget)
 
     @property
+    def is_position(self) -> bool:
+        """True if the budget is a position between the smallest plan and saving everything."""
+        return budgets.is_position(self.budget)
+
+    @property
+    def is_relative(self) -> bool:
+        """True if what the budget comes to depends on the graph."""
+        return self.is_share or self.is_position
+
+    @property
     def is_bound(self) -> bool:
-        """True if the budget bounds bytes (``"min"`` does not)."""
-        return self.budget is not None and self.budget[0] in budgets.BOUNDS
+        """True if the budget bounds bytes (``"min"`` and ``"smallest"`` do not)."""
+        bounds = self.budget is not None and self.budget[0] in budgets.BOUNDS
+        return bounds or self.is_position
 
 
 def smallest(measure: str) -> Target:
     """The target of the smallest plan, whatever time that takes."""
-    return Target(budgets.parse("min", measure, SMALLEST), measure)
+    return Target(budgets.parse("smallest", measure), measure)
+
+
+def modest(measure: str) -> Target:
+    """The target of the smallest plan that costs little extra time (``"min"``)."""
+    return Target(budgets.parse("min", measure), measure)
 
 
 def everything(measure: str) -> Target:
@@ -76,6 +89,9 @@ class Options:
     times: Times | None
     random: str
     cse: bool
+    on_infeasible: str | None = None
+    """One of :data:`INFEASIBLE`. None: an error for a :class:`Partitioner`; for a whole model an
+    error in the first step, ``"min"`` afterwards."""
 
     @property
     def may_move(self) -> bool:
@@ -86,12 +102,15 @@ class Options:
 INFEASIBLE = ("error", "min", "warn")
 
 
-@dataclass(frozen=True)
-class ModelOptions(Options):
-    """The arguments of the partitioner of a whole model, checked."""
+def check_infeasible(wish: str | None) -> str | None:
+    """Checks ``on_infeasible``.
 
-    on_infeasible: str | None
-    """One of :data:`INFEASIBLE`; None: an error in the first step, ``"min"`` afterwards."""
+    Raises:
+        ValueError: it is not one of :data:`INFEASIBLE`.
+    """
+    if wish not in (None, *INFEASIBLE):
+        raise ValueError(f"on_infeasible={wish!r} is not one of {', '.join(INFEASIBLE)}")
+    return wish
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ from ... import BudgetError, __version__, budgets, files, policies
 from ...planner.plan import Plan
 from ...planner.problems import times_of
 from ...problem import Problem
+from ...schedule import bytes_of
+from .. import amounts
 from ..flags import check_flags
 from ..graph import moving, rerunnable
 from ..graph.both_passes import refuse_writes_in_both_passes
@@ -32,7 +35,17 @@ from ..graph.leaves import IsLeaf
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
 from ..graph.view_counters import keep_counters
 from . import inductor, reference
-from .options import Door, Made, Measured, Options, Target, check_measure
+from .options import (
+    Door,
+    Made,
+    Measured,
+    Options,
+    Target,
+    check_infeasible,
+    check_measure,
+    everything,
+    smallest,
+)  # fmt: skip
 from .preparing import Preparation, device_row, prepare
 from .saved_plans import Part, SavedPlans
 from .scratch import Kernels
@@ -81,6 +94,8 @@ class AtHand:
     """Its key, if it is a training graph of a model with one budget."""
     is_last: bool = False
     """The model is known to end with it."""
+    target: Target | None = None
+    """What PyTorch's own setting asks for, if nothing was asked for here."""
 
 
 class Partitioner(CustomPartitionerFn):
@@ -90,7 +105,10 @@ class Partitioner(CustomPartitionerFn):
     ``torch._dynamo.backends.common.aot_autograd``.
 
     Args:
-        budget: of each graph: bytes, ``"6GiB"``, ``"min"``; a share (``0.4``) of what None takes.
+        budget: of each graph. A float from 0 to 1: a position between the smallest plan that costs
+            little extra time (0) and what None takes (1), which is never refused; bytes or
+            ``"6GiB"``; ``"0.4x"`` or ``"40%"``: a share of what None takes; ``"min"``: the smallest
+            plan that costs at most 40 % more time; ``"smallest"``: the smallest at any price.
             None: no more than PyTorch's ``aot_eager`` takes, nor than the model with its own
             checkpoints (:mod:`compiler.reference`); with a policy, what the policy says.
             ``"fastest"``: no limit, so that nothing is recomputed but what a policy or a checkpoint
@@ -117,6 +135,9 @@ class Partitioner(CustomPartitionerFn):
             runs again. Not where Inductor compiles the graphs.
         pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
         exact: search again at just this budget, see :func:`cutback.plan`.
+        on_infeasible: if no plan meets the budget: ``"error"`` (unless given); ``"min"``: a
+            ``UserWarning``, and the smallest plan; ``"warn"``: a ``UserWarning``, and everything is
+            saved.
 
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
@@ -137,6 +158,7 @@ class Partitioner(CustomPartitionerFn):
         random: str = "torch",
         cse: bool = True,
         exact: bool = False,
+        on_infeasible: str | None = None,
     ) -> None:
         check_measure(measure, total)
         check_flags(cse=cse, exact=exact)
@@ -152,7 +174,7 @@ class Partitioner(CustomPartitionerFn):
             Target(bound, measure, fastest), policy, device, on_plan, offload, total,
             profile=profile if isinstance(profile, Statistics) else None,
             times=None if profile is None else dict(times_of(profile)),
-            random=check_random(random), cse=cse,
+            random=check_random(random), cse=cse, on_infeasible=check_infeasible(on_infeasible),
         )  # fmt: skip
         self.door = Door()
         self.at_hand = AtHand(row=device or "cpu")
@@ -233,7 +255,7 @@ class Partitioner(CustomPartitionerFn):
     ) -> Imported:  # fmt: skip
         """The graph with its problem, ready to be planned."""
         self._check_one_graph()
-        self.check_settings()
+        self.read_settings()
         self.at_hand.row = self.options.device or device_row(gm)
         how = replace(
             self.preparation, is_leaf=is_leaf,
@@ -251,18 +273,24 @@ class Partitioner(CustomPartitionerFn):
             options.policy, options.random, options.cse, same_kernels=self.door.same_kernels
         )
 
-    def check_settings(self) -> None:
-        """Raises: UnsupportedGraphError: PyTorch's budget for all graphs is set, and none here, so
-        that nothing would keep to any. A budget, plans or a policy of ours are the nearer wish."""
-        share = functorch_config.activation_memory_budget
-        target = self.options.target
+    def read_settings(self) -> None:
+        """Takes PyTorch's ``activation_memory_budget`` as the position of the graph at hand, unless
+        a budget, plans or a policy was given here.
+
+        Raises:
+            ValueError, TypeError: it is not a position.
+        """
+        self.at_hand.target = None
+        position, target = functorch_config.activation_memory_budget, self.options.target
         wish = target.budget is not None or self.options.policy is not None or target.fastest
-        if share != 1.0 and not wish and not self.has_plans:
-            raise UnsupportedGraphError(
-                f"torch._functorch.config.activation_memory_budget is {share}: a share of what "
-                "PyTorch's partitioner would save, which plans do not know. Set it back to 1.0, "
-                "and give a budget here (a share, or bytes)"
-            )
+        if position == 1.0 or wish or self.has_plans:
+            return
+        try:
+            budget = budgets.parse(float(position), target.measure)
+        except (TypeError, ValueError) as error:
+            name = "torch._functorch.config.activation_memory_budget"
+            raise type(error)(f"{name}={position!r}: {error}") from None
+        self.at_hand.target = Target(budget, target.measure)
 
     def inform(self, problem: Problem) -> None:
         """Lays measured times, of a profile those of this graph, then a policy that looks at the
@@ -289,19 +317,71 @@ class Partitioner(CustomPartitionerFn):
         for op, said in zip(problem.ops, told.ops, strict=True):
             op.outputs = said.outputs
 
+    @property
+    def _target(self) -> Target:
+        """What the graph at hand has to meet, if it shares a budget with no other graph."""
+        return self.at_hand.target or self.options.target
+
     def _choose(self, graph: Imported) -> moving.Schedule:
         """A schedule of the graph, whose plan is noted."""
         return self._plan_alone(graph)
 
     def _plan_alone(self, graph: Imported) -> moving.Schedule:
-        target = self.options.target
-        made = self._make(graph.problem, target, self._own(graph, target))
+        target = self._target
+        try:
+            made = self._make(graph.problem, target, self._own(graph, target))
+        except BudgetError as error:
+            made = self._fall_back(graph.problem, error)
         self.plans.append(made.plan)
         return made.schedule
 
+    # ---- no plan meets the budget ---------------------------------------------------------------
+
+    @property
+    def _has_run(self) -> bool:
+        """True if a planned graph has run."""
+        return False
+
+    @property
+    def _most_bytes(self) -> int:
+        """Bytes that plans may take without a warning that no plan meets the budget."""
+        return 0
+
+    def _bytes_of(self, made: Made) -> int:
+        return bytes_of(made.plan.numbers, self.options.target.measure)
+
+    def _infeasible(self, later: bool) -> str:
+        """What to do if no plan meets the budget."""
+        return self.options.on_infeasible or ("min" if later else "error")
+
+    def _fall_back(self, problem: Problem, error: BudgetError, tell: bool = True) -> Made:
+        """The plan of a problem for which no plan meets the budget.
+
+        Raises:
+            BudgetError: if that is what was asked for.
+        """
+        wish, measure = self._infeasible(self._has_run), self.options.target.measure
+        if wish == "error":
+            raise error
+        made = self._make(problem, smallest(measure) if wish == "min" else everything(measure))
+        if tell and self._bytes_of(made) > self._most_bytes:
+            self._say_infeasible(error, later=self._has_run)
+        return made
+
+    def _say_infeasible(self, error: BudgetError, later: bool) -> None:
+        """Raises: BudgetError: if that is what was asked for."""
+        wish = self._infeasible(later)
+        if wish == "error":
+            raise error.replace()
+        what = "the smallest plan is" if wish == "min" else "all is saved, and no budget is"
+        warnings.warn(f"{error}. As on_infeasible={wish!r}, {what} in force", stacklevel=2)
+
+    # ---- plans ----------------------------------------------------------------------------------
+
     def _own(self, graph: Imported, target: Target) -> Problem | None:
-        """The problem without the policy, where a share counts from that. None: it is the same."""
-        if self.options.policy is None or not target.is_share:
+        """The problem without the policy, if that is what a share or position counts from. None: it
+        is the same problem."""
+        if self.options.policy is None or not target.is_relative:
             return None
         return with_wishes(graph, of_tags)
 
@@ -322,12 +402,12 @@ class Partitioner(CustomPartitionerFn):
         checked = problem.check()
         base = checked if own is None else own.check()
         budget, measure = target.budget, target.measure
-        if budget is not None and target.is_share:
-            plan = reference.plan_by_share(checked, base, budget, row, measure)
+        if budget is not None and target.is_bound:
+            plan = reference.Question(checked, base, row, measure).plan(budget)
         elif budget is None and options.policy is None and not target.fastest:
             plan = reference.plan_of(checked, row)
         else:
-            plan = reference.plan_by_bytes(checked, base, budget, row, measure)
+            plan = reference.plan_unbounded(checked, base, budget, row, measure)
         return Made(plan, self._schedule(plan))
 
     def _schedule(self, plan: Plan) -> moving.Schedule:
@@ -356,12 +436,13 @@ class Partitioner(CustomPartitionerFn):
 
     def _has_limit(self) -> bool:
         """True if the budget is one of live bytes, for the graph at hand alone."""
-        return self.options.target.is_bound and self.options.target.measure == "live"
+        return self._target.is_bound and self._target.measure == "live"
 
     def _fit(self, gm: fx.GraphModule, graph: Imported, modules: Modules) -> Modules:
         """Holds the plan's graphs against Inductor's estimate, and plans anew while that is over
         the budget (:mod:`compiler.inductor`); of all tries the lowest."""
-        note = inductor.CompilerNote(self.plans[-1].numbers["budget_bytes"])
+        asked = self.plans[-1]
+        note = inductor.CompilerNote(asked.numbers["budget_bytes"], asked.position)
         self.compiler_notes.append(note)
         watch = self.at_hand.watch or inductor.Watch()
         watch.note = note
@@ -388,7 +469,7 @@ class Partitioner(CustomPartitionerFn):
             target = min(target - (peak - limit), plan.numbers["live_bytes"] - 1)
             try:
                 plan, schedule = self._make(
-                    graph.problem, Target(budgets.parse(max(target, 1), "live"), "live")
+                    graph.problem, Target(amounts.in_bytes(max(target, 1), "live"), "live")
                 )
             except BudgetError:
                 break  # no smaller plan: the best so far
@@ -428,7 +509,7 @@ class Partitioner(CustomPartitionerFn):
         said = rerunnable.declarations()
         flags = (
             options.offload, options.total, options.random, options.cse, options.target.fastest,
-            said,
+            options.on_infeasible, said,
         )  # fmt: skip
         key = repr(
             (__version__, _EMITTED, options.target.budget, policy, options.device, times, flags)

@@ -14,6 +14,7 @@ from ..graph.moving import Schedule
 from .crossing import Ends, Run, Trail, common_of
 from .joining import Common
 from .partition import InForce
+from .reference import PositionEnds
 from .saved_plans import Part, SavedPlans
 from .together import MOST_CALLS, Pending, Together
 
@@ -114,7 +115,9 @@ class Steps:
     pending: Pending = field(default_factory=Pending)
     trail: Trail = field(default_factory=Trail)
     wholes: dict[frozenset[tuple[str, int]], int] = field(default_factory=dict)
-    """By pattern, what its share counts from."""
+    """By pattern, what its share or position counts from."""
+    ends: dict[frozenset[tuple[str, int]], PositionEnds] = field(default_factory=dict)
+    """By pattern, the ends of its positions."""
     last: Shown | None = None
     """The last step that was looked at."""
     by_pattern: dict[frozenset[tuple[str, int]], Shown] = field(default_factory=dict)

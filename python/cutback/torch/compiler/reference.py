@@ -1,13 +1,20 @@
-"""What a step takes where nobody gives a budget, and what shares count from.
+"""What a step takes without a budget, and the budgets that count from it: shares and positions.
 
 Two plans need no search: saving all that the backward reads (the preset ``autograd``), and the cut
 of PyTorch's partitioner (``torch-compat``), whose bytes are those that ``aot_eager`` takes. Both do
 what checkpoints in the model ask for. The reference is the one with the lower peak; of equal peaks
 the one that saves less, as other ops run while that is held; then the faster one. So a model that
 is compiled takes no more than it would under ``aot_eager``, nor than with its own checkpoints.
+
+A budget in bytes is met by the fastest of these plans and the one that the search finds. Shares and
+positions are turned into bytes, so that a position and its bytes have the same plan.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
 
 from ... import BudgetError, _native, budgets, devices
 from ...planner.plan import Plan
@@ -17,6 +24,10 @@ FASTEST = "fastest"
 """The budget that asks for speed, whatever it takes."""
 
 _PYTORCH = "torch-compat"
+_OFFLOAD, _PINNED = 4, 5
+"""Places in a native budget, if it has them."""
+_ONLY = 2
+"""The value of ``offload="only"`` there."""
 
 Row = devices.Device | None
 
@@ -55,46 +66,155 @@ def bytes_of(problem: _native.Problem, device: Row, measure: str) -> int:
     return min(measured(plan.numbers, measure) for plan in _plans(problem, device))
 
 
-def plan_by_share(
-    problem: _native.Problem,
-    own: _native.Problem,
-    budget: budgets.NativeBudget,
-    device: Row,
-    measure: str,
-) -> Plan:
-    """The plan of a problem under a share of what the reference takes.
+class PositionEnds(NamedTuple):
+    """What positions lie between, in bytes."""
+
+    smallest: int
+    everything: int
+
+
+Search = Callable[[budgets.NativeBudget], Plan]
+"""Finds the plan of a budget in bytes."""
+
+
+class Question:
+    """A problem that is to be planned under budgets of one measure.
 
     Args:
-        own: the problem with no wishes but those of the model itself, which shares count from.
-
-    Raises:
-        BudgetError: no plan meets the budget; its shares count from what the step takes without
-            one.
+        own: the problem with no wishes but those of the model itself, which shares and positions
+            count from.
+        preset: what may run again, with ``measure="saved"``.
     """
-    whole = bytes_of(own, device, measure)
-    limit = int(budget[2] * whole)
-    row = devices.resolve(device)
-    try:
-        return Plan.of(problem.plan(budget=budgets.in_bytes(budget, limit), device=row))
-    except BudgetError as error:
-        why = error.replace(share=budget[2], **counted_from(whole))
-        return plan_within(problem, device, measure, limit, why)
+
+    def __init__(
+        self,
+        problem: _native.Problem,
+        own: _native.Problem,
+        device: Row,
+        measure: str,
+        preset: str | None = None,
+    ) -> None:
+        self.problem, self.own = problem, own
+        self.device, self.measure, self.preset = device, measure, preset
+        self.row = devices.resolve(device)
+
+    @cached_property
+    def unsearched(self) -> list[_native.Plan]:
+        """The plans that need no search."""
+        return _plans(self.problem, self.device)
+
+    @cached_property
+    def whole(self) -> int:
+        """What shares count from, and position 1: what the step takes without a budget."""
+        if self.own is self.problem:
+            return self._smallest_unsearched()
+        return bytes_of(self.own, self.device, self.measure)
+
+    def _smallest_unsearched(self) -> int:
+        return min(measured(plan.numbers, self.measure) for plan in self.unsearched)
+
+    def ends(self) -> PositionEnds:
+        """The ends of the positions: the smallest plan that costs little extra time, but not more
+        than ``whole``, and ``whole``. If constraints make every plan larger than that, both are the
+        smallest plan."""
+        number, preset = budgets.MEASURES.index(self.measure), budgets.parse_preset(self.preset)
+        smallest, _ = self.problem.ends(number, preset, self.row)
+        return self._ends(smallest)
+
+    def _ends(self, smallest: int) -> PositionEnds:
+        if smallest >= self.whole:
+            smallest = min(smallest, self._smallest_unsearched())
+        return PositionEnds(smallest, max(smallest, self.whole))
+
+    def plan(self, budget: budgets.NativeBudget, search: Search | None = None) -> Plan:
+        """The plan for a budget that bounds bytes: a number of them, a share or a position.
+
+        Args:
+            search: instead of the core's.
+
+        Raises:
+            BudgetError: no plan meets the budget. Its shares count from what the step takes without
+                a budget.
+        """
+        share = budget[2] if budgets.is_share(budget) else None
+        if share is not None:
+            budget = budgets.in_bytes(budget, int(share * self.whole))
+        try:
+            if budgets.is_position(budget):
+                return self._plan_at(budget, search)
+            return self._fastest(budget, search or self._search)
+        except BudgetError as error:
+            raise error.replace(share=share, **counted_from(self.whole)) from None
+
+    def _plan_at(self, budget: budgets.NativeBudget, search: Search | None) -> Plan:
+        """The plan for a position. One search of the core's finds the ends and the plan."""
+        found = None
+        if search is None:
+            found = self._search((budget[0], self.whole, *budget[2:]))
+            assert found.position is not None
+            ends = self._ends(found.position.smallest)
+        else:
+            ends = self.ends()
+        position = budgets.Position(budget[2], *ends)
+        within = budgets.in_bytes(budget, position.limit)
+        if found is not None and found.numbers["budget_bytes"] == position.limit:
+            plan = self._faster(found, within)
+        else:
+            plan = self._fastest(within, search or self._search)
+        return Plan.of(plan.core.asked(self._number, position.limit), position=position)
+
+    @property
+    def _number(self) -> int:
+        return budgets.MEASURES.index(self.measure)
+
+    def _search(self, budget: budgets.NativeBudget) -> Plan:
+        preset = budgets.parse_preset(self.preset)
+        return Plan.of(self.problem.plan(preset=preset, budget=budget, device=self.row))
+
+    def _fastest(self, budget: budgets.NativeBudget, search: Search) -> Plan:
+        """The fastest plan found that meets a budget in bytes: that of the search, or one that
+        needs no search. The search adds runs of single ops, and may find no plan at the peak of a
+        cut of the whole graph.
+
+        Raises:
+            BudgetError: no plan meets the budget.
+        """
+        try:
+            found = search(budget)
+        except BudgetError as error:
+            meets = self._unsearched_within(budget) if error.reason == "budget" else []
+            if not meets:
+                raise
+            return Plan.of(meets[0].asked(self._number, budget[1]))
+        return self._faster(found, budget)
+
+    def _faster(self, found: Plan, budget: budgets.NativeBudget) -> Plan:
+        """``found``, or a faster plan that needs no search."""
+        time = found.numbers["time_ps"]
+        if time <= found.numbers["once_ps"]:
+            return found
+        for plan in self._unsearched_within(budget)[:1]:
+            if plan.numbers["time_ps"] < time:
+                return Plan.of(plan.asked(self._number, budget[1]))
+        return found
+
+    def _unsearched_within(self, budget: budgets.NativeBudget) -> list[_native.Plan]:
+        """The plans that need no search and meet a budget in bytes, fastest first."""
+        if self.preset is not None:
+            return []
+        meets = [plan for plan in self.unsearched if _meets(plan, budget, self.measure)]
+        return sorted(meets, key=lambda plan: plan.numbers["time_ps"])
 
 
-def plan_within(
-    problem: _native.Problem, device: Row, measure: str, limit: int, error: BudgetError
-) -> Plan:
-    """Of the plans that need no search the fastest that takes no more than ``limit``. The search
-    adds runs of single ops, and may find none at the peak of a cut of the whole graph.
-
-    Raises:
-        BudgetError: none does; it is ``error``.
-    """
-    meets = [plan for plan in _plans(problem, device) if measured(plan.numbers, measure) <= limit]
-    if not meets:
-        raise error from None
-    fastest = min(meets, key=lambda plan: plan.numbers["time_ps"])
-    return Plan.of(fastest.asked(budgets.MEASURES.index(measure), limit))
+def _meets(plan: _native.Plan, budget: budgets.NativeBudget, measure: str) -> bool:
+    """True if a plan that needs no search keeps to all that a budget in bytes says."""
+    n = plan.numbers
+    if len(budget) > _PINNED:
+        if budget[_OFFLOAD] == _ONLY and n["recomputed"]:
+            return False
+        if budget[_PINNED] and n.get("host_bytes", 0) > budget[_PINNED]:
+            return False
+    return measured(n, measure) <= budget[1]
 
 
 def counted_from(whole: int) -> dict[str, int | str]:
@@ -102,20 +222,20 @@ def counted_from(whole: int) -> dict[str, int | str]:
     return {"reference_bytes": whole, "reference": "the step takes without a budget"}
 
 
-def plan_by_bytes(
+def plan_unbounded(
     problem: _native.Problem,
     own: _native.Problem,
     budget: budgets.NativeBudget | None,
     device: Row,
     measure: str,
 ) -> Plan:
-    """The plan of a problem under a number of bytes, or as small as it gets.
+    """The plan of a problem that is as small as it gets, or as its constraints have it.
 
     Args:
         own: what shares would count from.
 
     Raises:
-        BudgetError: no plan meets the budget; its shares are those that may be asked for.
+        BudgetError: no plan keeps all constraints.
     """
     try:
         return Plan.of(problem.plan(budget=budget, device=devices.resolve(device)))

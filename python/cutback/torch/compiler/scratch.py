@@ -313,12 +313,13 @@ class _Block:
             graph.done()
 
 
-def excess_text(stats: AllocatorStats, limit: int, lower: str | None) -> str | None:
+def excess_text(stats: AllocatorStats, limit: int, budget: str, lower: str | None) -> str | None:
     """What is said where scratch takes the step over its budget. Where tensors alone are over it,
     the reason is another one.
 
     Args:
         limit: of what the planned graphs make.
+        budget: the budget for people.
         lower: a budget that is lower by as much; None: there is none.
     """
     if not stats.tensor_bytes <= limit < stats.peak_bytes / (1 + MARGIN):
@@ -330,5 +331,5 @@ def excess_text(stats: AllocatorStats, limit: int, lower: str | None) -> str | N
         f"kernels take scratch that plans do not count, most of it {stats.op} "
         f"({budgets.text(stats.op_bytes)}): with it the first step's peak is "
         f"{budgets.text(stats.peak_bytes)} ({stats.peak_bytes} bytes), where the budget is "
-        f"{budgets.text(limit)} ({limit} bytes). {advice}"
+        f"{budget} ({limit} bytes). {advice}"
     )

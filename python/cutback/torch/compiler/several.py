@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch._guards import CompileContext
 
-from ... import BudgetError
-from .. import hooks
+from ... import BudgetError, budgets
+from .. import amounts, hooks
 from ..graph.importer import Imported
 from ..graph.moving import Schedule
 from . import together
@@ -76,7 +76,10 @@ class ModelPartitioner(ModelActions):
 
     def _has_limit(self) -> bool:
         # a plan of several graphs is not made again for one of them
-        return super()._has_limit() and len(self.graphs.problems) == 1 and not self.in_force.parts
+        alone = not self.bounds_sizes or (
+            len(self.graphs.problems) == 1 and not self.in_force.parts
+        )
+        return super()._has_limit() and alone
 
     def _choose(self, graph: Imported) -> Schedule:
         if not self.bounds_sizes:
@@ -265,7 +268,8 @@ class ModelPartitioner(ModelActions):
         may_plan = self._rounds_left
         if may_plan:
             self._fire(Event.CALLS_OVER, Occasion(calls=seen))
-        together.tell_of_pending(sum(seen.values()), held, limit, not may_plan)
+        budget = self._shared_budget().named(seen, limit)
+        together.tell_of_pending(sum(seen.values()), held, budget, not may_plan)
 
     # ---- what is said ---------------------------------------------------------------------------
 
@@ -278,16 +282,20 @@ class ModelPartitioner(ModelActions):
             return
         self.ever.told_of_step = self._step_number()
         self.steps.note(shown)
-        held, limit = self._shared_budget().held_now(Counter(shown.keys))
+        shared, step = self._shared_budget(), Counter(shown.keys)
+        held, limit = shared.held_now(step)
         if held > limit:
-            together.tell_of_first_step(len(shown.keys), held, limit, not self._rounds_left)
+            budget = shared.named(step, limit)
+            together.tell_of_first_step(len(shown.keys), held, budget, not self._rounds_left)
 
     def _tell_of_too_many(self, seen: Together) -> None:
         """More calls than are planned together: said once, of any number."""
         some = Counter({key: min(n, MOST_CALLS) for key, n in seen.items()})
-        held, limit = self._shared_budget().held_now(some)
+        shared = self._shared_budget()
+        held, limit = shared.held_now(some)
+        budget = shared.named(some, limit)
         self.steps.covered.append(Counter(dict.fromkeys(seen, sys.maxsize)))
-        together.tell_of_too_many(sum(seen.values()), sum(some.values()), held, limit)
+        together.tell_of_too_many(sum(seen.values()), sum(some.values()), held, budget)
 
     def limit_bytes(self, runs: int) -> int | None:
         """What plans of live bytes keep to: the budget of a plan for the whole model; for
@@ -304,10 +312,16 @@ class ModelPartitioner(ModelActions):
         limit: int | None = self.plans[0].numbers["budget_bytes"]
         return limit if len(self.plans) == 1 else None
 
+    def name_limit(self, limit: int) -> str:
+        """What :meth:`limit_bytes` is, for people."""
+        if not self.options.target.is_bound:
+            return f"smallest plans of {budgets.text(limit)}"
+        return f"budget of {amounts.name_of(limit, self.position)}"
+
     @property
-    def limit_name(self) -> str:
-        """What :meth:`limit_bytes` is."""
-        return "budget" if self.options.target.is_bound else "smallest plans"
+    def position(self) -> budgets.Position | None:
+        """The position that the one plan was asked for, and its bytes at 0 and 1."""
+        return self.plans[0].position if len(self.plans) == 1 else None
 
     def bytes_of_budget(self) -> int | None:
         """The budget, if it is one in bytes."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from ... import budgets
 from ...problem import Problem
+from .. import amounts
 from ..graph import moving
 from ..graph.moving import Schedule
 from . import reference, together
 from .joining import Common, join
 from .options import Options, Target
 from .records import CompiledGraph, Shown, Steps
+from .reference import PositionEnds
 from .together import Choice, Make, Together
 
 
@@ -36,29 +38,93 @@ class SharedBudget:
 
     def held(self, pattern: Together, schedules: dict[str, Schedule]) -> tuple[int, int]:
         """The bytes that graphs hold together under these schedules, and the budget for them."""
-        options, target = self.options, self.options.target
+        target = self.options.target
         shown = self.steps.shown_for(pattern)
-        joined, order = join([self.graphs[key].problem for key in shown.keys], shown.common)
-        if options.offload or joined.wants_moves:
-            joined = moving.with_link(joined, self.row)
-        static = 0 if options.total is None else options.total.static_bytes
+        joined, order = self._join(shown)
+        static = 0 if self.options.total is None else self.options.total.static_bytes
         assert target.budget is not None
         held = together.bytes_of(joined, order, [schedules[k] for k in shown.keys], target.measure)
-        limit = target.budget[1]
-        if not target.is_bound or target.is_share:
-            key = frozenset(pattern.items())
-            if key not in self.steps.wholes:
-                self.steps.wholes[key] = self._whole(shown, joined, order)
-            limit = int(target.budget[2] * (self.steps.wholes[key] + static))
-        return held + static, limit
+        held += static
+        if not target.is_relative:
+            return held, target.budget[1]
+        part = target.budget[2]
+        if target.is_share:
+            return held, int(part * self._whole(pattern))
+        at_least = int(part * self._whole(pattern))  # whatever the smallest plans take
+        if held <= at_least:
+            return held, at_least
+        return held, budgets.limit(part, *self.ends(pattern))
+
+    def named(self, pattern: Together, limit: int) -> str:
+        """The budget of a pattern for people, if it is this many bytes."""
+        target = self.options.target
+        position = None
+        if target.budget is not None and target.is_position:
+            position = budgets.Position(target.budget[2], *self.ends(pattern))
+        return f"{amounts.name_of(limit, position)} ({limit} bytes)"
 
     def held_now(self, pattern: Together) -> tuple[int, int]:
         """The same, under the schedules that graphs were compiled with."""
         return self.held(pattern, {key: self.graphs[key].schedule for key in pattern})
 
-    def _whole(self, shown: Shown, joined: Problem, order: list[tuple[int, int]]) -> int:
-        """What a share of calls that are pending together counts from: what they take without a
-        budget."""
+    def ends(self, pattern: Together) -> PositionEnds:
+        """The ends of the positions of calls that are pending together.
+
+        If each graph runs once, a plan over all of them can follow: the smallest is that of the
+        joint problem. All runs of one graph have one schedule, so for several runs it is what they
+        hold together under the smallest plans of the single graphs.
+        """
+        key = frozenset(pattern.items())
+        if key not in self.steps.ends:
+            self.steps.ends[key] = self._ends(pattern)
+        return self.steps.ends[key]
+
+    def _ends(self, pattern: Together) -> PositionEnds:
+        shown, measure = self.steps.shown_for(pattern), self.options.target.measure
+        joined, order = self._join(shown)
+        whole = self._whole(pattern)
+        if self._planned_as_one(pattern):
+            own = self.own_of(shown.keys, shown.common)
+            counted = "saved" if measure == "saved" else "live"
+            checked = joined.check()
+            base = checked if own is None else own.check()
+            smallest = reference.Question(checked, base, self.row, counted).ends().smallest
+        else:
+            problems = {key: self.graphs[key].problem for key in pattern}
+            free = self._without_budget
+            choices = [
+                together.without_budget(self.make, problems, free),
+                *together.small_choices(self.make, problems, free),
+            ]
+            smallest = min(
+                together.bytes_of(joined, order, [c[k].schedule for k in shown.keys], measure)
+                for c in choices
+            )
+        static = 0 if self.options.total is None else self.options.total.static_bytes
+        return PositionEnds(smallest + static, max(smallest + static, whole))
+
+    def _planned_as_one(self, pattern: Together) -> bool:
+        """True if each piece of the model's code runs once."""
+        frames = Counter(self.graphs[key].frame for key in pattern.elements())
+        return max(frames.values()) == 1
+
+    def _join(self, shown: Shown) -> tuple[Problem, list[tuple[int, int]]]:
+        joined, order = join([self.graphs[key].problem for key in shown.keys], shown.common)
+        if self.options.offload or joined.wants_moves:
+            joined = moving.with_link(joined, self.row)
+        return joined, order
+
+    def _whole(self, pattern: Together) -> int:
+        """What shares and positions of calls that are pending together count from: what they take
+        without a budget."""
+        key = frozenset(pattern.items())
+        if key not in self.steps.wholes:
+            shown = self.steps.shown_for(pattern)
+            static = 0 if self.options.total is None else self.options.total.static_bytes
+            self.steps.wholes[key] = self._count_whole(shown, *self._join(shown)) + static
+        return self.steps.wholes[key]
+
+    def _count_whole(self, shown: Shown, joined: Problem, order: list[tuple[int, int]]) -> int:
         target = self.options.target
         own = self.own_of(shown.keys, shown.common)
         measure = "saved" if target.measure == "saved" else "live"

@@ -27,10 +27,11 @@ from ... import BudgetError, budgets, schedule
 from ...problem import Problem
 from ...schedule import bytes_of as measured
 from ...schedule import save_all_bytes
+from .. import amounts
 from ..graph.leaves import KIND
 from ..graph.moving import Move, Schedule
 from .joining import OWN
-from .options import Made, Target, smallest
+from .options import Made, Target, modest, smallest
 
 if TYPE_CHECKING:
     from torch.autograd.graph import Node
@@ -190,6 +191,13 @@ def without_budget(make: Make, problems: dict[str, Problem], target: Target) -> 
     return {key: make(problem, target) for key, problem in problems.items()}
 
 
+def small_choices(make: Make, problems: dict[str, Problem], free: Target) -> list[Choice]:
+    """The plans of graphs that are small and cost little extra time: at their peaks, and in what
+    they save."""
+    kinds = dict.fromkeys((free.measure, "saved"))
+    return [{key: make(d, modest(kind)) for key, d in problems.items()} for kind in kinds]
+
+
 def choose(
     make: Make,
     problems: dict[str, Problem],
@@ -221,6 +229,12 @@ def choose(
             fitting += [least, _bisect(lambda choice: excess(choice) <= 0, at, least)]
         elif least_over < over:
             nearest, over = least, least_over
+    for choice in small_choices(make, problems, free):
+        choice_over = excess(choice)
+        if choice_over <= 0:
+            fitting.append(choice)
+        elif choice_over < over:
+            nearest, over = choice, choice_over
     return min(fitting, key=time_of) if fitting else nearest
 
 
@@ -235,7 +249,7 @@ def _between(
 
     def at(part: float) -> Choice | None:
         def target(least: int, most: int) -> Target:
-            return Target(budgets.parse(int(least + part * (most - least)), kind), kind)
+            return Target(amounts.in_bytes(int(least + part * (most - least)), kind), kind)
 
         try:
             return {key: make(d, target(*span[key])) for key, d in problems.items()}
@@ -263,11 +277,8 @@ def _bisect(
     return best
 
 
-def _sizes(held: int, limit: int) -> str:
-    return (
-        f"hold {budgets.text(held)} ({held} bytes), over the budget of {budgets.text(limit)} "
-        f"({limit} bytes)"
-    )
+def _over(held: int, budget: str) -> str:
+    return f"hold {budgets.text(held)} ({held} bytes), over the budget of {budget}"
 
 
 def refusal(held: int, limit: int, calls: int) -> BudgetError:
@@ -275,34 +286,34 @@ def refusal(held: int, limit: int, calls: int) -> BudgetError:
     return BudgetError(reason="budget", budget_bytes=limit, smallest_bytes=held, calls=calls)
 
 
-def tell_of_pending(calls: int, held: int, limit: int, final: bool) -> None:
+def tell_of_pending(calls: int, held: int, budget: str, final: bool) -> None:
     """Calls were pending together that no plan had together."""
     then = "From the next step on they share the budget"
     if final:
         then = "They are not planned together: run the backward earlier, or give a smaller budget"
     warnings.warn(
         f"{calls} calls of the model were pending together, before a backward, and each was "
-        f"planned alone: together they {_sizes(held, limit)} for all of them. {then}",
+        f"planned alone: together they {_over(held, budget)} for all of them. {then}",
         stacklevel=4,
     )
 
 
-def tell_of_too_many(calls: int, planned: int, held: int, limit: int) -> None:
+def tell_of_too_many(calls: int, planned: int, held: int, budget: str) -> None:
     """More calls were pending than are planned together."""
     warnings.warn(
         f"{calls} calls of the model were pending together, before a backward, and at most "
         f"{MOST_CALLS} of a graph are planned together: {planned} of them hold "
-        f"{budgets.text(held)} ({held} bytes), and the budget of {budgets.text(limit)} ({limit} "
-        "bytes) for all of them may not hold. Run the backward earlier, or give a smaller budget",
+        f"{budgets.text(held)} ({held} bytes), and the budget of {budget} for all of them may not "
+        "hold. Run the backward earlier, or give a smaller budget",
         stacklevel=4,
     )
 
 
-def tell_of_first_step(graphs: int, held: int, limit: int, final: bool) -> None:
+def tell_of_first_step(graphs: int, held: int, budget: str, final: bool) -> None:
     """Graphs of one call were planned one after another, as they were met."""
     then = "They are not planned anew" if final else "From the next step on one plan is for all"
     warnings.warn(
         f"the model falls into {graphs} graphs, which this first step plans one after another: "
-        f"together they {_sizes(held, limit)}. {then}",
+        f"together they {_over(held, budget)}. {then}",
         stacklevel=4,
     )

@@ -26,6 +26,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ... import BudgetError, budgets
 from ...planner.plan import Plan
+from .. import amounts
 from ..graph import rerunnable
 from .arguments import Arguments, Budget, Document, Json, Keywords, Op, Result, Shapes
 from .described import Described
@@ -46,7 +47,9 @@ Wish: TypeAlias = tuple[str, Budget]
 _MOST_PLANS = 1024  # remembered, of a step and of all that a program does: more in turn find none
 _MOST_WAYS = 8  # that one region may take (data-dependent branches), each with its plan
 _MOST_WATCHED = 8  # runs of a region in a row that are watched for a way that was not
-_STEPS = 8  # smaller targets tried when the schedule of a plan is over the budget
+_STEPS = 8  # smaller targets tried for the smallest plan that a region can follow
+_MOST_SLOWER = 32  # slower plans tried when a region cannot follow the fastest in its budget
+_SMALLEST = ("min", "smallest")
 
 
 class Script:
@@ -297,17 +300,25 @@ def _key(
 def search(seen: Described, budget: Budget) -> tuple[Plan, Schedule]:
     """A plan whose schedule, as the region will run it, fits the budget.
 
-    A share counts from what the region takes that saves everything.
+    A share counts from what the region takes that saves everything. A position lies between that
+    and the smallest that the region can follow at little extra time.
 
     Raises:
-        cutback.BudgetError: none does; its attributes say what was reached.
+        cutback.BudgetError: no plan fits the budget; its attributes say what was reached.
     """
     wanted = budgets.parse(budget, "live")
-    if wanted is None or not budgets.is_share(wanted):
-        return _search(seen, wanted, budget == "min")
+    if wanted is None or not (budgets.is_share(wanted) or budgets.is_position(wanted)):
+        return _search(seen, wanted, budget in _SMALLEST)
     plan, schedule = _everything(seen)
     whole = max(schedule.live_bytes(plan.core.device), plan.numbers["live_bytes"])
     share = wanted[2]
+    if budgets.is_position(wanted):
+        least, least_schedule = _smallest(seen)
+        smallest = min(whole, least_schedule.live_bytes(least.core.device))
+        limit = budgets.limit(share, smallest, whole)
+        if limit < whole:
+            plan, schedule = _search(seen, budgets.in_bytes(wanted, limit), False)
+        return _under(plan, limit, budgets.Position(share, smallest, whole)), schedule
     limit = int(share * whole)
     if limit == whole:
         return _under(plan, limit), schedule
@@ -342,11 +353,10 @@ def _search(
         return first, schedule
     if smallest:
         return _least(seen, first, schedule)
-    target = int(limit)
-    for _ in range(_STEPS):
-        target = int(target * 0.93)
+    plan = first
+    for _ in range(_MOST_SLOWER):  # each is the next slower one, so that times fall with budgets
         try:
-            plan = _plan_for(seen, budgets.parse(target, "live"))
+            plan = _plan_for(seen, amounts.in_bytes(plan.numbers["live_bytes"] - 1, "live"))
         except BudgetError:
             break
         schedule = Schedule(seen, plan.core)
@@ -401,7 +411,7 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
         if target <= least:
             break
         try:
-            other = _plan_for(seen, budgets.parse(target, "live"))
+            other = _plan_for(seen, amounts.in_bytes(target, "live"))
         except BudgetError:
             break  # a search at a budget need not find what the one for the smallest did
         schedule = Schedule(seen, other.core)
@@ -410,9 +420,10 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
     return _under(plan, live), schedule
 
 
-def _under(plan: Plan, limit: int) -> Plan:
+def _under(plan: Plan, limit: int, position: budgets.Position | None = None) -> Plan:
     """A plan that was found for a smaller target, with the budget that it is for."""
-    return Plan.of(plan.core.asked(budgets.MEASURES.index("live"), limit))
+    asked = plan.core.asked(budgets.MEASURES.index("live"), limit)
+    return Plan.of(asked, position=position)
 
 
 class Planned(NamedTuple):
@@ -425,7 +436,9 @@ class Planned(NamedTuple):
     """What is to be said of the first run, if it is over the budget."""
 
 
-def _with_first(script: Script, limit: int | None, says: bool) -> Planned:
+def _with_first(
+    script: Script, limit: int | None, position: budgets.Position | None, says: bool
+) -> Planned:
     """And what the backward of the first run does, whose forward was watched and has held nothing
     that can run again: the schedule of a plan that saves none of it, under the limit if one is
     found, else of the smallest."""
@@ -435,7 +448,7 @@ def _with_first(script: Script, limit: int | None, says: bool) -> Planned:
     again, gone = seen.all_again()
     checked = again.check()
     try:
-        plan = checked.plan(budget=budgets.parse(limit, "live"))
+        plan = checked.plan(budget=amounts.in_bytes(limit, "live"))
     except BudgetError:
         plan = checked.plan(budget=budgets.parse("min", "live"))
     schedule = Schedule(seen, plan, gone)
@@ -443,7 +456,7 @@ def _with_first(script: Script, limit: int | None, says: bool) -> Planned:
     over = (
         "the first run of a region under a budget is watched, and saves nothing that can run "
         f"again: it may take {budgets.text(live)} ({live} bytes), over the budget of "
-        f"{budgets.text(limit)} ({limit} bytes). The plan holds from the next run on"
+        f"{amounts.name_of(limit, position)} ({limit} bytes). The plan holds from the next run on"
     )
     return Planned(script, Script(schedule), over if live > limit and says else "")
 
@@ -475,8 +488,8 @@ def _given(plan: GivenPlan) -> Document:
 def _planned_for(seen: Described, budget: Budget, plan: GivenPlan) -> Planned:
     if plan is None:
         found, schedule = search(seen, budget)
-        limit = found.core.budget_bytes
-        return _with_first(Script(schedule), limit, says=budget != "min")
+        limit, says = found.core.budget_bytes, budget not in _SMALLEST
+        return _with_first(Script(schedule), limit, found.position, says)
     document = _given(plan)
     ours = seen.checked.fingerprint
     if document.get("fingerprint") != ours:
@@ -490,7 +503,7 @@ def _planned_for(seen: Described, budget: Budget, plan: GivenPlan) -> Planned:
         given = seen.checked.read_plan(json.dumps(document))
     except ValueError as error:
         raise ValueError(f"plan: {error}") from None
-    return _with_first(Script(Schedule(seen, given)), given.budget_bytes, says=True)
+    return _with_first(Script(Schedule(seen, given)), given.budget_bytes, None, says=True)
 
 
 def check_wish(budget: Budget, plan: GivenPlan) -> Wish:

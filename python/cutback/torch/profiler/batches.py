@@ -16,7 +16,6 @@ from .tracing import trace
 
 BEYOND = 3
 """Batches tried beyond the first that does not fit."""
-_ANY_TIME = 100.0  # the share of time that the smallest plan may cost
 
 
 class MaxBatch:
@@ -57,7 +56,7 @@ class _Search:
     def __init__(
         self,
         make_step: Callable[[int], Any],
-        budget: int,
+        budget: int | str,
         measure: str,
         policy: Policy,
         options: dict[str, Any],
@@ -70,6 +69,7 @@ class _Search:
         self.options = {k: v for k, v in options.items() if v is not None}
         self.progress = progress
         self.plans: dict[int, Plan] = {}  # of batches that fit
+        self.limits: dict[int, int] = {}  # the budget in bytes, by batch
         self.tried: dict[int, int] = {}
         self.failed: BudgetError | None = None
         self.stopped = False
@@ -107,14 +107,15 @@ class _Search:
         step = self._traced(batch)
         try:
             plan = step.plan(self.budget, measure=self.measure, **self.options)
+            limit = plan.numbers["budget_bytes"] or 0
         except BudgetError as error:
-            self.failed = error
+            self.failed, limit = error, error.budget_bytes or 0
             if self.options.get("offload") == "only":
-                return max(error.smallest_bytes or 0, self.budget + 1), None
+                return max(error.smallest_bytes or 0, limit + 1), None
             least = {k: v for k, v in self.options.items() if k not in ("offload", "pinned")}
-            plan = step.plan("min", measure=self.measure, max_extra=_ANY_TIME, **least)
-        need = bytes_of(plan.numbers, self.measure)
-        return need, plan if need <= self.budget else None
+            plan = step.plan("smallest", measure=self.measure, **least)
+        need, self.limits[batch] = bytes_of(plan.numbers, self.measure), limit
+        return need, plan if need <= limit else None
 
     def run(self, start: int, most: int) -> int:
         """The largest batch that fits."""
@@ -138,6 +139,23 @@ class _Search:
                 break
             low, high = larger[-1], larger[-1] + 1  # less memory than for a smaller batch
         return max(self.plans)
+
+
+def _checked(budget: int | str) -> int | str:
+    """A budget that means something for batches of any size.
+
+    Raises:
+        ValueError, TypeError: it does not.
+    """
+    spec = budgets.parse(budget, "live")
+    if budgets.is_position(spec):
+        raise ValueError(
+            f"budget={budget!r} is a position between the smallest plan and saving everything, "
+            "which every batch meets: give bytes, '6GiB' or a share such as '0.4x'"
+        )
+    if spec is None or spec[0] not in budgets.BOUNDS:
+        raise ValueError(f"budget={budget!r}: give bytes, '6GiB' or a share such as '0.4x'")
+    return budget
 
 
 def max_batch(
@@ -165,7 +183,8 @@ def max_batch(
             ``(model, (x, y))``, and for ``measure="total"`` the optimizer as third. It is called
             under fake tensors: what ``torch.randn`` and modules make there takes no memory. A model
             made outside is used as it is.
-        budget: bytes, or ``"6GiB"``.
+        budget: bytes, or ``"6GiB"``; or a share such as ``"0.4x"`` of what each batch takes without
+            a budget. A position from 0 to 1 is an error, as every batch meets it.
         measure, policy, device, offload, pinned: as for :func:`compile`.
         start: the first batch to try. most: the largest to try.
         progress: told ``(batch, bytes, fits)`` after each try, the bytes those of the plan, or the
@@ -181,12 +200,10 @@ def max_batch(
     """
     if measure not in MEASURES:
         raise ValueError(f"measure={measure!r} is not one of {', '.join(MEASURES)}")
-    if isinstance(budget, bool) or not isinstance(budget, (int, str)):
-        raise TypeError(f"budget={budget!r}: bytes or '6GiB'; a share has no meaning here")
-    size = budgets.parse_bytes(budget)
+    budget = _checked(budget)
     if not 1 <= start <= most:
         raise ValueError(f"start={start} and most={most}: 1 <= start <= most")
     options = {"device": device, "offload": offload, "pinned": pinned}
-    search = _Search(make_step, size, measure, policy, options, progress)
+    search = _Search(make_step, budget, measure, policy, options, progress)
     batch = search.run(start, most)
-    return MaxBatch(batch, search.plans[batch], size, measure, search.tried)
+    return MaxBatch(batch, search.plans[batch], search.limits[batch], measure, search.tried)

@@ -18,6 +18,7 @@ from ... import _native, budgets
 from ...frontend.planning import plan
 from ...planner.plan import Plan
 from ...problem import Constraint
+from .. import amounts
 from ..compiler.compiling import compile
 from ..flags import check_flags
 from ..graph.records import Value
@@ -160,7 +161,7 @@ def _candidates(measured: Profile, names: list[str]) -> list[Candidate]:
 
 
 def _saved(saved: int | float | str) -> budgets.NativeBudget:
-    spec = budgets.parse(saved, "saved")
+    spec = budgets.parse(budgets.as_share(saved), "saved")
     if spec is None or spec[0] not in budgets.BOUNDS:
         raise ValueError(f"saved={saved!r}: name a number of bytes, '2GiB' or a share such as 0.5")
     return spec
@@ -195,7 +196,8 @@ def select(
     nothing = _core_choice(problem, _saved(1.0), measured.device)
     greedy = rule == "greedy"
     choices = _core_choice(problem, spec, measured.device) if greedy else dict(nothing)
-    most = _core_choice(measured.measured_problem().check(), _saved(1), measured.device)
+    least = amounts.in_bytes(1, "saved")
+    most = _core_choice(measured.measured_problem().check(), least, measured.device)
     open = [n for n, word in nothing.items() if word == _SAVE and most.get(n) == _RECOMPUTE]
     candidates = _candidates(measured, open)
     if rule == "threshold":

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-from ... import BudgetError, budgets, files
+from ... import budgets, files
 from ...frontend.planning import plan
 from ...planner.plan import Plan
+from ...planner.problems import ready_problem
 from ...problem import Problem
 from .. import hooks
 from ..compiler import reference
@@ -53,33 +54,37 @@ class TracedStep:
             BudgetError: no plan meets the budget.
             ValueError: ``profile`` is of another step.
         """
-        profile = options.get("profile")
+        profile = options.pop("profile", None)
         if isinstance(profile, Statistics):
             check_same(profile.signature, self.problem, "the traced step")
         options = {"device": self.device, **options}
         problem = self.problem
         if options.get("offload") or problem.wants_moves:
             problem = with_link(problem, options["device"])
-        checked = problem.check()
         device, measure = options["device"], options.get("measure") or "live"
+        policy = options.pop("policy", None)
+        checked = own = ready_problem(problem, profile=profile)
+        if self._own is not None:
+            own = ready_problem(self._own, profile=profile)
+        checked = ready_problem(checked, policy=policy, device=device)
         if budget is None:
-            wishes = [options.get(name) for name in ("preset", "policy", "max_extra")]
+            wishes = [policy, *(options.get(name) for name in ("preset", "max_extra"))]
             if self._own is None and wishes == [None, None, None]:
                 options["preset"] = reference.preset_of(checked, device)
         elif isinstance(budget, str) and budget == reference.FASTEST:
             budget = None
-        share = budgets.parse(budget, measure)
-        if not budgets.is_share(share):
+        spec = budgets.parse(budget, measure, options.get("max_extra"))
+        spec = budgets.with_options(
+            spec, options.get("offload", False), options.get("pinned"), options.get("exact", False)
+        )
+        if spec is None or not (spec[0] in budgets.BOUNDS or budgets.is_position(spec)):
             return plan(checked, budget=budget, **options)
-        assert share is not None
-        own = checked if self._own is None else self._own.check()
-        whole = reference.bytes_of(own, device, measure)
-        limit = int(share[2] * whole)
-        try:
-            return plan(checked, budget=limit, **options)
-        except BudgetError as error:
-            why = error.replace(share=share[2], **reference.counted_from(whole))
-            return reference.plan_within(checked, device, measure, limit, why)
+
+        def search(within: budgets.NativeBudget) -> Plan:
+            return plan(checked, budget=f"{within[1]}B", **options)
+
+        question = reference.Question(checked, own, device, measure, options.get("preset"))
+        return question.plan(spec, search)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the problem as a file that ``cutback plan`` reads; gzipped if its name ends in
