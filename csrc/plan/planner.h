@@ -41,13 +41,13 @@ CB_MUST_CHECK cb_status cb_plan_ends(const cb_problem *p, const cb_plan_options 
 typedef struct cb_planner cb_planner;
 CB_MUST_CHECK cb_status cb_planner_new(const cb_problem *p, const cb_plan_options *options,
                                        cb_alloc *alloc, cb_planner **out, cb_error *err);
-void cb_planner_free(cb_planner *planner); /* NULL is fine */
+void cb_planner_free(cb_planner *self); /* NULL is fine */
 /* What cb_plan_make answers to this budget. */
-CB_MUST_CHECK cb_status cb_planner_ask(cb_planner *planner, const cb_budget *budget, cb_plan **out,
+CB_MUST_CHECK cb_status cb_planner_ask(cb_planner *self, const cb_budget *budget, cb_plan **out,
                                        cb_error *err);
 /* The plan at position 0 of the measure of `like`, which is never ended by CB_POLL_FINISH. */
-CB_MUST_CHECK cb_status cb_planner_smallest(cb_planner *planner, const cb_budget *like,
-                                            cb_plan **out, cb_error *err);
+CB_MUST_CHECK cb_status cb_planner_smallest(cb_planner *self, const cb_budget *like, cb_plan **out,
+                                            cb_error *err);
 
 /* Walks and places plan->schedule and fills everything that follows from it. */
 CB_MUST_CHECK cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *plan,

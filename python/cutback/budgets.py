@@ -95,6 +95,11 @@ def parse(
             f"budget={short(budget)} is not a size; write bytes, '500MB' or '6GiB', a position "
             "such as 0.4, a share such as '0.4x', 'min' or 'smallest'"
         )
+    if not isinstance(budget, (int, str)):
+        raise TypeError(
+            f"budget={short(budget)} is a {type(budget).__name__}; write a position from 0 to 1 as "
+            "a float, bytes as an int, or a text such as '6GiB', '0.4x' or 'min'"
+        )
     return _BYTES, _named_bytes("budget", budget), 0.0, number
 
 
@@ -104,7 +109,7 @@ def _position(budget: float) -> float:
             f"budget={short(budget)}: a position is from 0 (the smallest plan) to 1 (save "
             "everything); for bytes pass an int or '6GiB'"
         )
-    return float(budget)
+    return abs(float(budget))  # -0.0 is 0
 
 
 def _share(budget: str) -> float:
@@ -142,7 +147,8 @@ class Position(NamedTuple):
         return limit(*self)
 
     def describe(self, taken: int) -> str:
-        """One line for people. ``taken``: bytes of the plan.
+        """One line for people. ``taken``: bytes of the plan, which may be smaller than the one that
+        a quick search finds for position 0.
 
         >>> Position(0.5, 340 << 20, 1290 << 20).describe(812 << 20)
         '0.5: 812 MiB, 63 % of 1.26 GiB; smallest 340 MiB'
@@ -150,7 +156,7 @@ class Position(NamedTuple):
         share = 100 * taken / self.everything if self.everything else 100.0
         return (
             f"{self.position:g}: {short_text(taken)}, {share:.0f} % of "
-            f"{short_text(self.everything)}; smallest {short_text(self.smallest)}"
+            f"{short_text(self.everything)}; smallest {short_text(min(taken, self.smallest))}"
         )
 
 

@@ -86,6 +86,12 @@ class Plan:
         plan._parts = plan._explanation = None
         return plan
 
+    @classmethod
+    def _again(cls, problem: str, plan: str, position: budgets.Position | None) -> Plan:
+        made = cls(problem, plan)
+        made._position = position
+        return made
+
     @property
     def core(self) -> _native.Plan:
         """The plan in the core."""
@@ -265,7 +271,7 @@ class Plan:
         files.write_text(path, page)
 
     def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles leave the compiled step behind
-        return Plan, (self._core.problem.to_json(), self._core.to_json())
+        return Plan._again, (self._core.problem.to_json(), self._core.to_json(), self.position)
 
     @property
     def bound_ps(self) -> int:

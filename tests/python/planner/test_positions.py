@@ -3,9 +3,12 @@ rise with the position, and the same plan as for the bytes that a position stand
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 import sys
+from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -356,3 +359,26 @@ def test_bytes_at_the_command_line(tmp_path, capsys):
         code = cli.main(["plan", str(path), "--budget", text, "--device", "a100"])
         out = capsys.readouterr()
         assert (code == 0) == (said == "") or said in out.err
+
+
+def test_copies_and_pickles_know_the_position():
+    plan = cutback.plan(chain(6), budget=0.5)
+    for again in (copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))):
+        assert again.position == plan.position is not None
+        assert str(again) == str(plan)
+
+
+def test_no_plan_is_smaller_than_the_smallest():
+    at_zero = budgets.Position(0.0, 2000, 5000).describe(1900)
+    assert at_zero == "0: 1.86 KiB, 38 % of 4.88 KiB; smallest 1.86 KiB"
+
+
+@pytest.mark.parametrize("number", [Fraction(1, 2), Decimal("0.5"), np.longdouble(0.5), [0.5]])
+def test_other_numbers_are_refused_with_the_way_out(number):
+    with pytest.raises(TypeError, match="write a position from 0 to 1 as a float"):
+        budgets.parse(number)
+
+
+def test_minus_zero_is_zero():
+    assert budgets.parse(-0.0) == budgets.parse(0.0)
+    assert math.copysign(1, budgets.parse(-0.0)[2]) == 1
