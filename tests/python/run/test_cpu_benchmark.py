@@ -105,4 +105,4 @@ def test_the_benchmark_of_groups_runs() -> None:
     command = [sys.executable, str(FOLDER / "bench_groups.py"), "--quick", "--rounds", "1"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("apart, min-cut") == 2
+    assert done.stdout.count("planned in groups, min-cut") == 2
