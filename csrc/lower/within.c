@@ -2,6 +2,7 @@
  * finds for it, the one at position 0 (planner.h), and the smallest at any price. */
 #include "within.h"
 
+#include "../plan/requests.h"
 #include "../plan/schedule/goal.h"
 
 typedef struct both {
@@ -69,17 +70,19 @@ static uint64_t bytes_of(const both *b, cb_measure measure) {
     return measure == CB_MEASURE_ARENA ? b->program->arena_bytes : b->program->live_bytes;
 }
 
-static bool is_smallest(const cb_budget *budget) {
-    return budget->kind == CB_BUDGET_MIN || budget->kind == CB_BUDGET_SMALLEST;
-}
-
 /* Of the budget; shares are of saving everything op by op, as the planner has them. */
 static uint64_t limit_of(const cb_budget *budget, const cb_plan *plan) {
     if (budget->kind == CB_BUDGET_BYTES) return budget->bytes;
-    if (is_smallest(budget)) return 0;
+    if (cb_is_smallest(budget)) return 0;
     const bool is_arena = budget->measure == CB_MEASURE_ARENA;
     return (uint64_t)(budget->share *
                       (double)(is_arena ? plan->save_all_arena_bytes : plan->save_all_live_bytes));
+}
+
+static void take_lowest(within *w, both *out) {
+    drop(out);
+    *out = w->lowest;
+    w->lowest = (both){0};
 }
 
 /* The program at position 0 takes the place of `out` if it fits, and is faster or `out` is empty.
@@ -87,19 +90,11 @@ static uint64_t limit_of(const cb_budget *budget, const cb_plan *plan) {
 static cb_status try_lowest(within *w, uint64_t limit, both *out) {
     const cb_error why = *w->err;
     const cb_status status = make_lowest(w);
-    if (status == CB_INFEASIBLE) {
-        *w->err = why;
-        return CB_OK;
-    }
-    CB_TRY(status);
-    const bool faster = !out->plan || w->lowest.plan->time_ps < out->plan->time_ps;
-    if (!faster || bytes_of(&w->lowest, w->asked.measure) > limit) {
-        *w->err = why;
-        return CB_OK;
-    }
-    drop(out);
-    *out = w->lowest;
-    w->lowest = (both){0};
+    if (status != CB_OK && status != CB_INFEASIBLE) return status;
+    const bool is_faster =
+        status == CB_OK && (!out->plan || w->lowest.plan->time_ps < out->plan->time_ps);
+    if (is_faster && bytes_of(&w->lowest, w->asked.measure) <= limit) take_lowest(w, out);
+    else *w->err = why;
     return CB_OK;
 }
 
@@ -137,16 +132,14 @@ static cb_status choose_smallest(within *w, both *out) {
     if (w->asked.kind != CB_BUDGET_SMALLEST) return CB_OK;
     CB_TRY(make_lowest(w));
     if (bytes_of(&w->lowest, w->asked.measure) >= bytes_of(out, w->asked.measure)) return CB_OK;
-    drop(out);
-    *out = w->lowest;
-    w->lowest = (both){0};
+    take_lowest(w, out);
     return CB_OK;
 }
 
 /* `taken`: bytes of the program that saves everything. */
 static cb_status choose_smaller(within *w, uint64_t taken, uint64_t limit, both *out) {
     if (taken <= limit) return CB_OK;
-    return is_smallest(&w->asked) ? choose_smallest(w, out) : choose_within(w, limit, out);
+    return cb_is_smallest(&w->asked) ? choose_smallest(w, out) : choose_within(w, limit, out);
 }
 
 static bool is_for_programs(const within *w) {
@@ -165,13 +158,6 @@ static cb_status resolve(within *w, uint64_t taken, cb_ends *ends) {
     w->asked.kind = CB_BUDGET_BYTES;
     w->asked.bytes = cb_bytes_at(w->asked.share, *ends);
     return CB_OK;
-}
-
-static void note_position(const cb_budget *asked, const cb_ends *ends, cb_plan *plan) {
-    if (asked->kind != CB_BUDGET_POSITION) return;
-    plan->position = asked->share;
-    plan->smallest_bytes = ends->smallest;
-    plan->everything_bytes = ends->everything;
 }
 
 /* Takes the place of `fast`, the program without a budget, if the budget asks for less. */
@@ -194,7 +180,9 @@ static cb_status improve(within *w, both *fast) {
         drop(&other);
     }
     fast->plan->measure = w->asked.measure;
-    note_position(&w->options->budget, &ends, fast->plan);
+    const cb_budget *given = &w->options->budget;
+    if (given->kind == CB_BUDGET_POSITION)
+        cb_plan_set_position(fast->plan, given->share, ends.smallest, ends.everything);
     return CB_OK;
 }
 

@@ -65,10 +65,6 @@ static uint64_t save_all_bytes(const planner *r, cb_measure measure) {
     return cb_measured(r->p, measure, &r->save_all, r->save_all_arena_bytes);
 }
 
-static bool is_smallest(const cb_budget *b) {
-    return b->kind == CB_BUDGET_MIN || b->kind == CB_BUDGET_SMALLEST;
-}
-
 static cb_goal make_goal(const planner *r, const cb_budget *b) {
     const cb_plan_options *o = r->o;
     cb_goal goal = {
@@ -78,7 +74,7 @@ static cb_goal make_goal(const planner *r, const cb_budget *b) {
     goal.pinned_bytes = b->pinned_bytes > 0 ? b->pinned_bytes : UINT64_MAX;
     if (b->kind == CB_BUDGET_SHARE)
         goal.bytes = (uint64_t)(b->share * (double)save_all_bytes(r, b->measure));
-    goal.smallest = is_smallest(b);
+    goal.smallest = cb_is_smallest(b);
     if (b->kind == CB_BUDGET_MIN) goal.share = b->share > 0 ? b->share : CB_MIN_SHARE;
     if (b->kind == CB_BUDGET_SMALLEST) goal.share = CB_MOST_EXTRA;
     return goal;
@@ -276,7 +272,7 @@ static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, c
     CB_TRY(cb_check_insides(r->p, r->o->preset, &r->facts, budget, err));
     CB_TRY(choose_schedule(r, budget, plan, err));
     CB_TRY(finish_plan(r, plan, err));
-    if (is_smallest(budget)) /* the budget that this turned out to be */
+    if (cb_is_smallest(budget)) /* the budget that this turned out to be */
         plan->budget_bytes = cb_measured(r->p, plan->measure, &plan->lives, plan->arena_bytes);
     return CB_OK;
 }
@@ -390,9 +386,7 @@ static cb_status make_one(planner *r, const question *q, cb_answer *answer, cb_a
         cb_plan_free(plan);
         return refuse_alone(r, &q->budget, status, answer, err);
     }
-    plan->position = q->position;
-    plan->smallest_bytes = q->ends.smallest;
-    plan->everything_bytes = q->ends.everything;
+    cb_plan_set_position(plan, q->position, q->ends.smallest, q->ends.everything);
     answer->plan = plan;
     return CB_OK;
 }

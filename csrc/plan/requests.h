@@ -4,6 +4,10 @@
 
 #include "model/facts.h"
 
+static inline bool cb_is_smallest(const cb_budget *b) {
+    return b->kind == CB_BUDGET_MIN || b->kind == CB_BUDGET_SMALLEST;
+}
+
 /* Presets and budgets by themselves. */
 CB_MUST_CHECK cb_status cb_check_request(cb_preset preset, const cb_budget *budget, uint32_t n,
                                          cb_error *err);

@@ -34,6 +34,12 @@ void cb_plan_set_bound(cb_plan *plan, int64_t proven_ps) {
     else plan->bound_class = saved ? CB_BOUND_ANY : CB_BOUND_ORDERED;
 }
 
+void cb_plan_set_position(cb_plan *plan, double position, uint64_t smallest, uint64_t everything) {
+    plan->position = position;
+    plan->smallest_bytes = smallest;
+    plan->everything_bytes = everything;
+}
+
 double cb_plan_gap(const cb_plan *plan) {
     if (plan->lower_bound_ps == 0) return plan->time_ps == 0 ? 0 : -1;
     return (double)(plan->time_ps - plan->lower_bound_ps) / (double)plan->lower_bound_ps;

@@ -64,6 +64,8 @@ void cb_plan_free(cb_plan *plan);
 /* The bound and its class, from what was proven for the plan's budget (-1: nothing). A bound of a
  * class that the plan is not in becomes the trivial one. After time_ps, trivial_ps and in_order. */
 void cb_plan_set_bound(cb_plan *plan, int64_t proven_ps);
+/* What the budget was, if it was a position, and the bytes of both ends of its range. */
+void cb_plan_set_position(cb_plan *plan, double position, uint64_t smallest, uint64_t everything);
 /* (time - lower bound) / lower bound; -1 where the bound is 0 and the time is not. */
 double cb_plan_gap(const cb_plan *plan);
 /* What a measure counts in a walked and placed schedule. */

@@ -304,7 +304,17 @@ static cb_status find_low(cb_chooser *k, cb_ladder *d, const cb_chooser **out, c
     return CB_OK;
 }
 
-static void take_smaller(cb_chooser *k, const cb_chooser *other);
+/* Takes the best of `other` if it is smaller, and notes the smallest plan that it measured. */
+static void take_smaller(cb_chooser *k, const cb_chooser *other) {
+    if (cb_has_best(other) && (!cb_has_best(k) || other->best_bytes < k->best_bytes)) {
+        k->best = other->best;
+        k->best_bytes = other->best_bytes;
+        k->swept = other->swept;
+    }
+    if (other->smallest >= k->smallest) return;
+    k->smallest = other->smallest;
+    k->smallest_op = other->smallest_op;
+}
 
 /* The answer to `min`, likewise. It is not larger than that to position 0. */
 static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
@@ -322,18 +332,6 @@ static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, c
     }
     *out = *known;
     return CB_OK;
-}
-
-/* Takes the best of `other` if it is smaller, and notes the smallest plan that it measured. */
-static void take_smaller(cb_chooser *k, const cb_chooser *other) {
-    if (cb_has_best(other) && (!cb_has_best(k) || other->best_bytes < k->best_bytes)) {
-        k->best = other->best;
-        k->best_bytes = other->best_bytes;
-        k->swept = other->swept;
-    }
-    if (other->smallest >= k->smallest) return;
-    k->smallest = other->smallest;
-    k->smallest_op = other->smallest_op;
 }
 
 /* The smallest of all, for the error: whoever asks for that much gets it. Above the budget it does
