@@ -229,9 +229,24 @@ def is_position(budget: NativeBudget | None) -> bool:
     return budget is not None and budget[0] == _POSITION
 
 
+def is_bound(budget: NativeBudget | None) -> bool:
+    """Does it bound bytes? ``"min"`` and ``"smallest"`` do not."""
+    return budget is not None and (budget[0] in BOUNDS or is_position(budget))
+
+
 def is_share(budget: NativeBudget | None) -> bool:
     """Is it a share of what saving everything takes?"""
     return budget is not None and budget[0] == _SHARE
+
+
+INFEASIBLE = ("error", "min", "warn")
+"""What ``on_infeasible`` may be: what to do if no plan meets the budget."""
+
+
+def fallen_back(error: object, wish: str) -> str:
+    """The warning where ``on_infeasible`` asks for another plan than the error."""
+    what = "the smallest plan is" if wish == "min" else "all is saved, and no budget is"
+    return f"{error}. Because of on_infeasible={wish!r}, {what} in force"
 
 
 def in_bytes(budget: NativeBudget, limit: int) -> NativeBudget:

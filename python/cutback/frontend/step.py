@@ -30,7 +30,6 @@ from ..device_arrays import handle
 from ..integers import index
 from ..policies import Policy, PolicyFunction, resolve
 from ..run.executable import (
-    INFEASIBLE,
     CompileOptions,
     Draws,
     Executable,
@@ -270,7 +269,7 @@ class Step(Generic[Result]):
         # Mistakes show here, not at the first call.
         searched = budgets.parse(options.budget, options.measure) is not None
         budgets.parse_preset(options.preset, options.measure if searched else None)
-        budgets.choice("on_infeasible", options.on_infeasible, INFEASIBLE)
+        budgets.choice("on_infeasible", options.on_infeasible, budgets.INFEASIBLE)
         options.search()
         if not isinstance(has_aux, bool):
             raise TypeError(f"has_aux={budgets.short(has_aux)} is neither True nor False")

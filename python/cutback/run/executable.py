@@ -98,10 +98,6 @@ def _check_plan(plan: Any) -> None:
         raise TypeError(f"plan={budgets.short(plan)} is neither a cutback.Plan nor its JSON")
 
 
-INFEASIBLE = ("error", "min", "warn")
-"""What may be done where no plan meets a budget."""
-
-
 class CompileOptions(NamedTuple):
     """How a graph is compiled; see :class:`Executable`."""
 
@@ -178,11 +174,7 @@ def _compile(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> _nati
         if not smallest:
             other = other._replace(measure="arena")
         step = graph._native.compile(wrt, **other.native(), **search, dump=dump)
-        what = "the smallest plan is" if smallest else "all is saved, and no budget is"
-        warn(
-            f"{error}. As on_infeasible={options.on_infeasible!r} has it, {what} in force",
-            UserWarning,
-        )
+        warn(budgets.fallen_back(error, options.on_infeasible), UserWarning)
         return step
 
 
@@ -324,7 +316,7 @@ class Executable:
         progress: Progress | None = None,
     ) -> None:
         budgets.choice("backend", backend, backends())
-        budgets.choice("on_infeasible", on_infeasible, INFEASIBLE)
+        budgets.choice("on_infeasible", on_infeasible, budgets.INFEASIBLE)
         backend, device = _on_gpu(backend, device)
         options = CompileOptions(
             budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes,

@@ -1,15 +1,8 @@
-"""Budgets in bytes, and how warnings name them."""
+"""How warnings name budgets."""
 
 from __future__ import annotations
 
 from .. import budgets
-
-
-def in_bytes(limit: int, measure: str) -> budgets.NativeBudget:
-    """The budget of a number of bytes (an int may be a position)."""
-    least = budgets.parse("min", measure)
-    assert least is not None
-    return budgets.in_bytes(least, limit)
 
 
 def name_of(limit: int, position: budgets.Position | None) -> str:

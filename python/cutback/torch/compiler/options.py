@@ -49,8 +49,7 @@ class Target:
     @property
     def is_bound(self) -> bool:
         """True if the budget bounds bytes (``"min"`` and ``"smallest"`` do not)."""
-        bounds = self.budget is not None and self.budget[0] in budgets.BOUNDS
-        return bounds or self.is_position
+        return budgets.is_bound(self.budget)
 
 
 def smallest(measure: str) -> Target:
@@ -90,8 +89,8 @@ class Options:
     random: str
     cse: bool
     on_infeasible: str | None = None
-    """One of :data:`INFEASIBLE`. None: an error for a :class:`Partitioner`; for a whole model an
-    error in the first step, ``"min"`` afterwards."""
+    """One of :data:`budgets.INFEASIBLE`. None: an error for a :class:`Partitioner`; for a whole
+    model an error in the first step, ``"min"`` afterwards."""
 
     @property
     def may_move(self) -> bool:
@@ -99,17 +98,14 @@ class Options:
         return bool(self.offload) or may_offload(self.policy)
 
 
-INFEASIBLE = ("error", "min", "warn")
-
-
 def check_infeasible(wish: str | None) -> str | None:
     """Checks ``on_infeasible``.
 
     Raises:
-        ValueError: it is not one of :data:`INFEASIBLE`.
+        ValueError: it is not one of :data:`budgets.INFEASIBLE`.
     """
-    if wish not in (None, *INFEASIBLE):
-        raise ValueError(f"on_infeasible={wish!r} is not one of {', '.join(INFEASIBLE)}")
+    if wish is not None:
+        budgets.choice("on_infeasible", wish, budgets.INFEASIBLE)
     return wish
 
 

@@ -21,7 +21,6 @@ from ...planner.plan import Plan
 from ...planner.problems import times_of
 from ...problem import Problem
 from ...schedule import bytes_of
-from .. import amounts
 from ..flags import check_flags
 from ..graph import moving, rerunnable
 from ..graph.both_passes import refuse_writes_in_both_passes
@@ -373,8 +372,7 @@ class Partitioner(CustomPartitionerFn):
         wish = self._infeasible(later)
         if wish == "error":
             raise error.replace()
-        what = "the smallest plan is" if wish == "min" else "all is saved, and no budget is"
-        warnings.warn(f"{error}. As on_infeasible={wish!r}, {what} in force", stacklevel=2)
+        warnings.warn(budgets.fallen_back(error, wish), stacklevel=2)
 
     # ---- plans ----------------------------------------------------------------------------------
 
@@ -469,7 +467,7 @@ class Partitioner(CustomPartitionerFn):
             target = min(target - (peak - limit), plan.numbers["live_bytes"] - 1)
             try:
                 plan, schedule = self._make(
-                    graph.problem, Target(amounts.in_bytes(max(target, 1), "live"), "live")
+                    graph.problem, Target(budgets.of_bytes(max(target, 1), "live"), "live")
                 )
             except BudgetError:
                 break  # no smaller plan: the best so far

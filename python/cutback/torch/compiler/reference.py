@@ -117,8 +117,8 @@ class Question:
         """The ends of the positions: the smallest plan that costs little extra time, but not more
         than ``whole``, and ``whole``. If constraints make every plan larger than that, both are the
         smallest plan."""
-        number, preset = budgets.MEASURES.index(self.measure), budgets.parse_preset(self.preset)
-        smallest, _ = self.problem.ends(number, preset, self.row)
+        preset = budgets.parse_preset(self.preset)
+        smallest, _ = self.problem.ends(self._number, preset, self.row)
         return self._ends(smallest)
 
     def _ends(self, smallest: int) -> PositionEnds:

@@ -41,10 +41,9 @@ class SharedBudget:
         target = self.options.target
         shown = self.steps.shown_for(pattern)
         joined, order = self._join(shown)
-        static = 0 if self.options.total is None else self.options.total.static_bytes
         assert target.budget is not None
         held = together.bytes_of(joined, order, [schedules[k] for k in shown.keys], target.measure)
-        held += static
+        held += self._static_bytes
         if not target.is_relative:
             return held, target.budget[1]
         part = target.budget[2]
@@ -100,8 +99,12 @@ class SharedBudget:
                 together.bytes_of(joined, order, [c[k].schedule for k in shown.keys], measure)
                 for c in choices
             )
-        static = 0 if self.options.total is None else self.options.total.static_bytes
-        return PositionEnds(smallest + static, max(smallest + static, whole))
+        smallest += self._static_bytes
+        return PositionEnds(smallest, max(smallest, whole))
+
+    @property
+    def _static_bytes(self) -> int:
+        return 0 if self.options.total is None else self.options.total.static_bytes
 
     def _planned_as_one(self, pattern: Together) -> bool:
         """True if each piece of the model's code runs once."""
@@ -120,8 +123,8 @@ class SharedBudget:
         key = frozenset(pattern.items())
         if key not in self.steps.wholes:
             shown = self.steps.shown_for(pattern)
-            static = 0 if self.options.total is None else self.options.total.static_bytes
-            self.steps.wholes[key] = self._count_whole(shown, *self._join(shown)) + static
+            counted = self._count_whole(shown, *self._join(shown))
+            self.steps.wholes[key] = counted + self._static_bytes
         return self.steps.wholes[key]
 
     def _count_whole(self, shown: Shown, joined: Problem, order: list[tuple[int, int]]) -> int:

@@ -27,7 +27,6 @@ from ... import BudgetError, budgets, schedule
 from ...problem import Problem
 from ...schedule import bytes_of as measured
 from ...schedule import save_all_bytes
-from .. import amounts
 from ..graph.leaves import KIND
 from ..graph.moving import Move, Schedule
 from .joining import OWN
@@ -249,7 +248,7 @@ def _between(
 
     def at(part: float) -> Choice | None:
         def target(least: int, most: int) -> Target:
-            return Target(amounts.in_bytes(int(least + part * (most - least)), kind), kind)
+            return Target(budgets.of_bytes(int(least + part * (most - least)), kind), kind)
 
         try:
             return {key: make(d, target(*span[key])) for key, d in problems.items()}

@@ -356,7 +356,7 @@ def _search(
     plan = first
     for _ in range(_MOST_SLOWER):  # each is the next slower one, so that times fall with budgets
         try:
-            plan = _plan_for(seen, amounts.in_bytes(plan.numbers["live_bytes"] - 1, "live"))
+            plan = _plan_for(seen, budgets.of_bytes(plan.numbers["live_bytes"] - 1, "live"))
         except BudgetError:
             break
         schedule = Schedule(seen, plan.core)
@@ -411,7 +411,7 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
         if target <= least:
             break
         try:
-            other = _plan_for(seen, amounts.in_bytes(target, "live"))
+            other = _plan_for(seen, budgets.of_bytes(target, "live"))
         except BudgetError:
             break  # a search at a budget need not find what the one for the smallest did
         schedule = Schedule(seen, other.core)
@@ -448,7 +448,7 @@ def _with_first(
     again, gone = seen.all_again()
     checked = again.check()
     try:
-        plan = checked.plan(budget=amounts.in_bytes(limit, "live"))
+        plan = checked.plan(budget=budgets.of_bytes(limit, "live"))
     except BudgetError:
         plan = checked.plan(budget=budgets.parse("min", "live"))
     schedule = Schedule(seen, plan, gone)

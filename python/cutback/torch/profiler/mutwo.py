@@ -18,7 +18,6 @@ from ... import _native, budgets
 from ...frontend.planning import plan
 from ...planner.plan import Plan
 from ...problem import Constraint
-from .. import amounts
 from ..compiler.compiling import compile
 from ..flags import check_flags
 from ..graph.records import Value
@@ -196,7 +195,7 @@ def select(
     nothing = _core_choice(problem, _saved(1.0), measured.device)
     greedy = rule == "greedy"
     choices = _core_choice(problem, spec, measured.device) if greedy else dict(nothing)
-    least = amounts.in_bytes(1, "saved")
+    least = budgets.of_bytes(1, "saved")
     most = _core_choice(measured.measured_problem().check(), least, measured.device)
     open = [n for n, word in nothing.items() if word == _SAVE and most.get(n) == _RECOMPUTE]
     candidates = _candidates(measured, open)

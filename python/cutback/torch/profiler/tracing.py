@@ -77,7 +77,7 @@ class TracedStep:
         spec = budgets.with_options(
             spec, options.get("offload", False), options.get("pinned"), options.get("exact", False)
         )
-        if spec is None or not (spec[0] in budgets.BOUNDS or budgets.is_position(spec)):
+        if spec is None or not budgets.is_bound(spec):
             return plan(checked, budget=budget, **options)
 
         def search(within: budgets.NativeBudget) -> Plan:
