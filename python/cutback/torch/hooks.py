@@ -172,6 +172,14 @@ def is_backward_state(value: object) -> bool:
     return isinstance(value, BackwardState)
 
 
+def compiles_backwards() -> bool:
+    """True if compiled autograd is on: it traces the backward graph that AOTAutograd was given
+    first, instead of calling what that was compiled to."""
+    from torch._dynamo import compiled_autograd, config
+
+    return bool(compiled_autograd.compiled_autograd_enabled or config.compiled_autograd)
+
+
 def add_guard(holds: Callable[[], bool]) -> None:
     """Has PyTorch ask, before it runs what is being compiled, whether that still holds, and compile
     anew where it does not. To be called by a backend."""

@@ -175,7 +175,7 @@ class ModelActions(Partitioner):
 
     def _do_forget_frames(self, occasion: Occasion) -> None:
         """Graphs get their parts of the plans again when they are compiled again."""
-        self.graphs.problems, self.graphs.compilations = {}, {}
+        self.graphs.forget_code()
 
     # ---- plans are made again -------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from .inductor import Watch
 from .options import Door, Target
 from .partition import Partitioner
 from .preparing import Preparation, prepare
+from .replaceable import Compile, JointGraph
 from .returned import watch_views
 from .several import ModelPartitioner
 from .sharing import size_of
@@ -67,14 +68,39 @@ def _watched(gm: fx.GraphModule, name: str, graph: scratch.Graph | None) -> code
 
 
 def _forward(
-    gm: fx.GraphModule, example_inputs: Sequence[GraphInput], graph: scratch.Graph | None
+    gm: fx.GraphModule,
+    example_inputs: Sequence[GraphInput],
+    graph: scratch.Graph | None,
+    partitioner: Partitioner,
+    kept: list[JointGraph],
 ) -> codegen.Boxed:
-    for meta in _metadata():
+    """What AOTAutograd compiles a forward to.
+
+    Args:
+        kept: gets the joint graph, if another plan may take the place of this one.
+    """
+    seen = list(_metadata())
+    for meta in seen:
         if (
             getattr(meta, "bw_donated_idxs", 0) is None
         ):  # when it runs, None means "some" to PyTorch
             meta.bw_donated_idxs = []
-    return _watched(gm, "forward", graph)
+    run = _watched(gm, "forward", graph)
+    if partitioner.at_hand.kept is None:
+        return run
+    kept[:] = [partitioner.at_hand.kept]
+    return kept[0].forward(gm, run, seen, functools.partial(_compiler, partitioner))
+
+
+def _compiler(partitioner: Partitioner) -> Compile:
+    """What compiles the two graphs of a plan that takes the place of another one."""
+    graph = _measured(partitioner)
+
+    def compile(gm: fx.GraphModule, name: str) -> codegen.Boxed:
+        run = _watched(gm, name, graph)
+        return _first_derivatives(run) if name == "backward" else run
+
+    return compile
 
 
 def _metadata() -> Iterator[ViewAndMutationMeta]:
@@ -158,9 +184,13 @@ def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
 
 
 def _backward(
-    gm: fx.GraphModule, example_inputs: Sequence[GraphInput], graph: scratch.Graph | None
+    gm: fx.GraphModule,
+    example_inputs: Sequence[GraphInput],
+    graph: scratch.Graph | None,
+    kept: list[JointGraph],
 ) -> codegen.Boxed:
-    return _first_derivatives(_watched(gm, "backward", graph))
+    run = _first_derivatives(_watched(gm, "backward", graph))
+    return kept[0].backward(run) if kept else run
 
 
 def _limit_of_step(partitioner: ModelPartitioner) -> int | None:
@@ -240,10 +270,13 @@ def _run_eager(
 
     def compiled(keep: bool) -> GraphFunction:
         graph = _measured(partitioner)
+        kept: list[JointGraph] = []
         backend = aot_backend(
             partitioner,
-            fw_compiler=functools.partial(_forward, graph=graph),
-            bw_compiler=functools.partial(_backward, graph=graph),
+            fw_compiler=functools.partial(
+                _forward, graph=graph, partitioner=partitioner, kept=kept
+            ),
+            bw_compiler=functools.partial(_backward, graph=graph, kept=kept),
             inference_compiler=_inference(partitioner, inner),
             keep_inference_input_mutations=keep,
         )
@@ -344,6 +377,14 @@ def _compile_session() -> Iterator[None]:
         torch.compiler._is_compiling_flag = False
 
 
+def _watch_views(run: GraphFunction, partitioner: Partitioner) -> GraphFunction:
+    """The graph at hand, whose returned views are watched (:mod:`compiler.returned`)."""
+    kept, views = partitioner.at_hand.kept, partitioner.at_hand.returned_views
+    if kept is not None:
+        return watch_views(run, lambda: kept.returned_views)
+    return watch_views(run, lambda: views) if views else run
+
+
 def make_backend(
     partitioner: Partitioner, codegen: str, guards: bool = False
 ) -> Callable[[fx.GraphModule, Sequence[GraphInput]], GraphFunction]:
@@ -379,7 +420,7 @@ def make_backend(
         if not isinstance(partitioner, ModelPartitioner):
             with _compile_session():
                 compiled = run(partitioner, gm=gm, inputs=inputs)
-            return watch_views(compiled, partitioner.at_hand.returned_views)
+            return _watch_views(compiled, partitioner)
         given = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
         with sizes_as(partitioner.larger(given)):
             with _compile_session():
@@ -389,7 +430,6 @@ def make_backend(
                 sizes = [(i, hint(n)) for i, n in enumerate(inputs) if isinstance(n, torch.SymInt)]
                 if guards and all(inputs[i] <= planned for i, planned in sizes):
                     sizes = []
-        compiled = watch_views(compiled, partitioner.at_hand.returned_views)
-        return partitioner.counted(compiled, sizes)
+        return partitioner.counted(_watch_views(compiled, partitioner), sizes)
 
     return backend

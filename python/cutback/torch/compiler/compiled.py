@@ -208,7 +208,7 @@ class Runner:
     def _take_up_plan(self) -> None:
         with self._lock:
             try:
-                anew = self.partitioner.begins_anew() or self.partitioner.needs_another_round()
+                anew = self.partitioner.take_up_plan()
             except BudgetError as unmet:
                 raise self._with_parts_left_out(unmet, None) from None
             if anew:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from ... import BudgetError
 from .. import hooks
 from ..flags import check_flags, check_flags_or_none
 from .backends import make_backend
@@ -35,9 +36,9 @@ _HOOKED = "backwards hooks"
 class _Session:
     """One ``torch.compile(..., backend="cutback")``: a partitioner for all its graphs.
 
-    Nobody calls the model for it, so it says with guards when the next call is to compile anew:
-    that of the first graph fails once a plan over more graphs waits, and those of the others when
-    the first was compiled anew. PyTorch asks at once, before a graph has run, and takes a guard
+    Nobody calls the model for it, so guards take up a plan that waits: that of the first graph
+    makes the plan, and fails if PyTorch has to compile again for it; those of the others fail once
+    the first was compiled again. PyTorch asks at once, before a graph has run, and takes a guard
     that fails then for a mistake: a graph that makes a plan wait by itself holds for one run."""
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -59,7 +60,7 @@ class _Session:
         frame = partitioner.frame()
         if partitioner.forget_if_gone():
             self.first = None  # it was the number of a frame
-        if frame == self.first and (partitioner.begins_anew() or partitioner.needs_another_round()):
+        if frame == self.first and partitioner.take_up_plan():
             self.round += 1
         self._tell_of_hooks(gm)
         compiled = self.backend(gm, inputs)
@@ -97,7 +98,12 @@ class _Session:
             runs: of graphs, up to when it was compiled.
         """
         is_asked_by_call = frame == self.first and self.runs > runs
-        return round == self.round and not (is_asked_by_call and self.partitioner.waits)
+        if round == self.round and is_asked_by_call and self.partitioner.waits:
+            try:
+                self.round += self.partitioner.take_up_plan()
+            except (BudgetError, Warning):
+                return False  # raised again when the graph is compiled
+        return round == self.round
 
 
 _OPTIONS = (
@@ -186,7 +192,7 @@ def compile(
         budget, measure, policy, device: see :class:`Partitioner`. The budget holds for the step:
             what forward and backward make, tangents and gradients included; parameters and inputs
             are the caller's. Where the model falls into several graphs, the first step plans them
-            one by one; the second compiles anew with one plan for all, and from then on the budget
+            one by one; before the second there is one plan for all, and from then on the budget
             holds for all together (:mod:`compiler.several`).
         codegen: ``"eager"``: the planned ops in the planned order, with PyTorch's own kernels:
             the planned peak is the measured one, and the bits do not depend on the budget.

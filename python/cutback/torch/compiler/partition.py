@@ -46,6 +46,7 @@ from .options import (
     smallest,
 )  # fmt: skip
 from .preparing import Preparation, device_row, prepare
+from .replaceable import JointGraph
 from .saved_plans import Part, SavedPlans
 from .scratch import Kernels
 from .totals import Total, with_total
@@ -93,6 +94,8 @@ class AtHand:
     """Its key, if it is a training graph of a model with one budget."""
     is_last: bool = False
     """The model is known to end with it."""
+    kept: JointGraph | None = None
+    """It, if another plan may take the place of its first one."""
     target: Target | None = None
     """What PyTorch's own setting asks for, if nothing was asked for here."""
 
@@ -231,7 +234,9 @@ class Partitioner(CustomPartitionerFn):
             refuse_writes_in_both_passes(gm, num_fwd_outputs)
             graph = self._prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (),
                                   by_inductor, is_leaf)  # fmt: skip
-            modules = emit(gm, graph, self._choose(graph))
+            schedule = self._choose(graph)
+            at_hand.kept = None if by_inductor else self._keep(gm, graph, schedule)
+            modules = emit(gm, graph, schedule) if at_hand.kept is None else at_hand.kept.modules
             if by_inductor:
                 modules = self._fit(gm, graph, modules)
             self._tell()
@@ -324,6 +329,12 @@ class Partitioner(CustomPartitionerFn):
     def _choose(self, graph: Imported) -> moving.Schedule:
         """A schedule of the graph, whose plan is noted."""
         return self._plan_alone(graph)
+
+    def _keep(
+        self, gm: fx.GraphModule, graph: Imported, schedule: moving.Schedule
+    ) -> JointGraph | None:
+        """Keeps the joint graph, if another plan may take the place of this one."""
+        return None
 
     def _plan_alone(self, graph: Imported) -> moving.Schedule:
         target = self._target

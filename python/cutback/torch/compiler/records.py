@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from .crossing import Ends, Run, Trail, common_of
 from .joining import Common
 from .partition import InForce
 from .reference import PositionEnds
+from .replaceable import JointGraph
 from .saved_plans import Part, SavedPlans
 from .together import MOST_CALLS, Pending, Together
 
@@ -84,6 +86,8 @@ class Graphs:
     """By frame, those that were compiled since the plans in force were made."""
     compilations: dict[int, int] = field(default_factory=dict)
     """By frame, how often PyTorch had compiled it."""
+    kept: list[weakref.ref[JointGraph]] = field(default_factory=list)
+    """Joint graphs whose code may follow other plans, as long as it is in use."""
     rounds: int = 0
     """How often plans were made again over several graphs or calls."""
     waited: int = 0
@@ -92,10 +96,23 @@ class Graphs:
     """In the state ``UNMET``; and once everything is to be saved for that."""
 
     def next_round(self) -> None:
-        """Plans were made again; all code is compiled again."""
-        self.problems, self.compilations = {}, {}
+        """Plans were made again."""
         self.waited, self.unmet = 0, None
         self.rounds += 1
+
+    def forget_code(self) -> None:
+        """All code is compiled again."""
+        self.problems, self.compilations = {}, {}
+        self.kept = []
+
+    def keep(self, graph: JointGraph) -> None:
+        """A graph was compiled. What holds it is its code."""
+        self.kept = [ref for ref in self.kept if ref() is not None]
+        self.kept.append(weakref.ref(graph))
+
+    def in_use(self) -> list[JointGraph]:
+        """The joint graphs whose code is in use."""
+        return [graph for ref in self.kept if (graph := ref()) is not None]
 
     def only(self, frame: int | None) -> bool:
         """True if no other frame than this one has a graph."""

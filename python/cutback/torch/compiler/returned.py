@@ -9,7 +9,7 @@ tensor does: it is compared when the backward begins.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -52,22 +52,22 @@ def _check(witnesses: Sequence[_Witness], gradients: Sequence[torch.Tensor | Non
             )
 
 
-def watch_views(run: GraphFunction, views: Sequence[int]) -> GraphFunction:
+def watch_views(run: GraphFunction, views: Callable[[], Sequence[int]]) -> GraphFunction:
     """The same function, whose backward raises RuntimeError if a returned view was overwritten.
 
     Args:
         run: a compiled graph.
-        views: positions among its outputs of views whose memory the backward reads.
+        views: the positions among its outputs of views whose memory the backward reads, under the
+            plan that the next run follows.
     """
-    if not views:
-        return run
 
     @functools.wraps(run)
     def call(*args: GraphInput) -> Sequence[GraphValue]:
+        watched = views()
         outputs = run(*args)
-        node = compiled_node(outputs)
+        node = compiled_node(outputs) if watched else None
         if node is not None:
-            found = [_witness(i, outputs[i]) for i in views if type(outputs[i]) is torch.Tensor]
+            found = [_witness(i, outputs[i]) for i in watched if type(outputs[i]) is torch.Tensor]
             node.register_prehook(functools.partial(_check, found))
         return outputs
 

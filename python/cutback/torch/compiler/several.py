@@ -2,9 +2,10 @@
 
 PyTorch compiles such a model piece by piece: the first graph is fixed and has run before the second
 is seen. So the first step plans the first graph under the whole budget and the others as small as
-they get, and notes their problems. The next call joins the problems, plans them as one, and
-compiles again with the parts of that plan (:mod:`compiler.joining`). By then the first step has
-shown what goes from graph to graph (:mod:`compiler.crossing`). If no plan of the first graph meets
+they get, and notes their problems. The next call joins the problems and plans them as one
+(:mod:`compiler.joining`); the code of the graphs then follows the parts of that plan, without being
+compiled again (:mod:`compiler.replaceable`). By then the first step has shown what goes from graph
+to graph (:mod:`compiler.crossing`). If no plan of the first graph meets
 the budget, it is as small as it gets, too: all together may take less, as its results need not live
 to the end. From then on the budget holds for the whole step. A graph that turns up later, for other
 shapes, is planned as small as it gets and joins the next round.
@@ -33,12 +34,14 @@ from .actions import ModelActions, Occasion
 from .crossing import Ends, Run
 from .options import smallest
 from .records import CompiledGraph, Shown, key_of
+from .replaceable import JointGraph
 from .saved_plans import SavedPlans
 from .sharing import bytes_in
 from .states import BEHIND, DUE, FIRST_GRAPH, Event, State
 from .together import MOST_CALLS, Together
 
 if TYPE_CHECKING:
+    from torch import fx
     from torch.fx.experimental.symbolic_shapes import sympy
 
     from ..types import GraphFunction, GraphInput, GraphValue
@@ -126,13 +129,59 @@ class ModelPartitioner(ModelActions):
             self._own(graph, self.options.target),
         )  # fmt: skip
 
+    def _keep(self, gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> JointGraph | None:
+        if not self.bounds_sizes or not self.door.same_kernels:
+            return None
+        kept = JointGraph(gm, graph, schedule)
+        self.graphs.keep(kept)
+        return kept
+
     def larger(self, inputs: Sequence[GraphInput]) -> dict[sympy.Symbol, int]:
         """See :meth:`growing.Sizes.larger`; of the graph that is being compiled."""
         return self.sizes.larger(self.frame(), inputs) if self.bounds_sizes else {}
 
     # ---- before a call --------------------------------------------------------------------------
 
-    def begins_anew(self) -> bool:
+    def take_up_plan(self) -> bool:
+        """Makes the plan that is due, if any, and has compiled code follow it.
+
+        Returns:
+            True: PyTorch has to compile the model again for that.
+
+        Raises:
+            BudgetError: no plan of all graphs meets the budget.
+        """
+        if self._begins_anew():
+            return True
+        if not self._needs_another_round() or self.follow_plans():
+            return False
+        self.graphs.forget_code()
+        return True
+
+    def follow_plans(self) -> bool:
+        """Has compiled code follow the parts of the plans in force, from the next forward on.
+        Graphs that those do not cover keep the plans that they have.
+
+        Returns:
+            False: PyTorch has to compile the model again for that.
+        """
+        if not self.door.same_kernels:
+            return False
+        for kept in self.graphs.in_use():
+            problem = kept.graph.problem
+            schedule = self.in_force.part(problem)
+            if schedule is None:
+                continue
+            if not kept.follow(schedule):
+                return False
+            key = key_of(problem)
+            self.graphs.by_key[key] = self.graphs.by_key[key]._replace(schedule=schedule)
+        if self.options.on_plan is not None:
+            for plan in self.plans:
+                self.options.on_plan(plan)
+        return True
+
+    def _begins_anew(self) -> bool:
         """Have sizes grown beyond the plans in force? If so, forgets those; the model is then to be
         compiled again."""
         if not self.sizes.begin_anew():
@@ -140,9 +189,8 @@ class ModelPartitioner(ModelActions):
         self._fire(Event.SIZE_OUTGROWN)
         return True
 
-    def needs_another_round(self) -> bool:
-        """Has the last step shown graphs that one plan should hold? If so, makes that plan; the
-        model is then to be compiled again.
+    def _needs_another_round(self) -> bool:
+        """Has the last step shown graphs that one plan should hold? If so, makes that plan.
 
         Raises:
             BudgetError: no plan of all graphs meets the budget.
@@ -173,7 +221,7 @@ class ModelPartitioner(ModelActions):
                 that it was planned for. Smaller ones take less; for larger ones plans are made
                 again.
         """
-        frame, key = self.frame(), self.at_hand.key
+        frame, key, kept = self.frame(), self.at_hand.key, self.at_hand.kept
 
         @functools.wraps(run)
         def call(*args: torch.Tensor | int) -> Sequence[GraphValue]:
@@ -187,6 +235,7 @@ class ModelPartitioner(ModelActions):
             self._began(key, args, result)
             return result
 
+        call._cutback_kept = kept  # type: ignore[attr-defined]  # lives as long as the code
         return call
 
     @contextlib.contextmanager

@@ -161,8 +161,22 @@ def _hoist(steps: list[_Step], dropout: fx.Node) -> None:
     steps[at:] = sorted(steps[at:], key=lambda s: s.move is None or s.node in runs)
 
 
+class Crossing(NamedTuple):
+    """What crosses from a forward graph to its backward, beside the tensors that autograd checks
+    for later writes."""
+
+    numbers: tuple[fx.Node, ...]
+    objects: tuple[fx.Node, ...]
+    unchecked: int
+    """How many tensors autograd does not check; they are the last ones."""
+    tensors: int
+    """How many tensors cross, these included."""
+
+
 class _Emitter:
-    def __init__(self, gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, graph: Imported, schedule: Schedule, replaceable: bool = False
+    ) -> None:
         self.gm = gm
         self.graph = graph
         for node in gm.graph.nodes:
@@ -179,6 +193,8 @@ class _Emitter:
         self.numbers: list[fx.Node] = []
         self.states: list[fx.Node] = []  # see hooks.is_backward_state
         self._find_saved()
+        if replaceable:
+            self._keep_all()
 
     def _steps(self, ids: Sequence[Step], again: bool) -> list[_Step]:
         ran: set[fx.Node] = set()
@@ -279,6 +295,39 @@ class _Emitter:
                 f"neither a tensor nor a number, but a {_type_name(val)}, which PyTorch does not "
                 "keep between forward and backward. Keep what uses it out of the compiled part"
             )
+
+    def _keep_all(self) -> None:
+        """Keeps every number and object that the backward of some plan may need: their counts are
+        a part of the calling convention, so that all plans must keep the same ones."""
+        there = [*self.primals, *(s.node for s in self.forward if s.move is None)]
+        for node in dict.fromkeys(there):
+            val = node.meta.get("val")
+            if node in self.numbers or node in self.objects:
+                continue
+            if is_number(node) and not isinstance(val, (int, float)):
+                self.numbers.append(node)
+            elif node.op == "placeholder" and hooks.is_kept_object(val):
+                self.objects.append(node)
+        self.numbers = self._with_symbols(self.numbers)
+
+    @property
+    def crossing(self) -> Crossing:
+        """What crosses."""
+        unchecked = sum(isinstance(v, fx.Node) and _UNCHECKED in v.meta for v in self.tensors)
+        numbers, objects = tuple(self.numbers), tuple(self.objects)
+        return Crossing(numbers, objects, unchecked, len(self.tensors))
+
+    def cross_as(self, first: Crossing) -> bool:
+        """Has the same numbers and objects cross as in the graphs of another plan. False: this plan
+        needs others, or more tensors that autograd does not check."""
+        there = {*self.primals, *self.first_runs}
+        fits = set(self.numbers) <= set(first.numbers) and set(self.objects) <= set(first.objects)
+        if not fits or not there.issuperset([*first.numbers, *first.objects]):
+            return False
+        if self.states or self.crossing.unchecked > first.unchecked:
+            return False
+        self.numbers, self.objects = list(first.numbers), list(first.objects)
+        return True
 
     def _add_parts(self, saved: Sequence[fx.Node]) -> None:
         """The forward takes the parts of tuples that the backward needs, where it did not."""
@@ -483,6 +532,14 @@ def crossing(gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> list[fx
     return _Emitter(gm, graph, schedule).tensors
 
 
+class Emitted(NamedTuple):
+    """The two graphs of a plan, and what crosses between them."""
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    crossing: Crossing
+
+
 def emit(
     gm: fx.GraphModule, graph: Imported, schedule: Schedule
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -495,3 +552,21 @@ def emit(
     """
     emitter = _Emitter(gm, graph, schedule)
     return emitter.forward_module(), emitter.backward_module()
+
+
+def emit_replaceable(gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> Emitted:
+    """The same, so that the graphs of another plan (:func:`emit_instead`) can take their place
+    after PyTorch has compiled these."""
+    emitter = _Emitter(gm, graph, schedule, replaceable=True)
+    return Emitted(emitter.forward_module(), emitter.backward_module(), emitter.crossing)
+
+
+def emit_instead(
+    gm: fx.GraphModule, graph: Imported, schedule: Schedule, first: Crossing
+) -> Emitted | None:
+    """The two graphs of another plan, for the calling convention of the first plan's graphs: only
+    the number of tensors that cross may differ. None: there are no such graphs."""
+    emitter = _Emitter(gm, graph, schedule)
+    if not emitter.cross_as(first):
+        return None
+    return Emitted(emitter.forward_module(), emitter.backward_module(), emitter.crossing)
