@@ -114,3 +114,9 @@ uint64_t cb_block_release(cb_context *ctx, const char *backend) {
     const cb_pooled *pooled = open_pool_of(ctx, backend, &device);
     return pooled ? pooled->release(device) : 0;
 }
+
+/* ---- what steps run in ----------------------------------------------------------------------- */
+
+cb_status cb_run_memory_new(cb_context *ctx, cb_run_memory **out, cb_error *err) {
+    return cb_run_memory_make(&ctx->devices, out, err);
+}

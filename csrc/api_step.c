@@ -1,5 +1,6 @@
 /* The public face of a compiled step. Pointers from outside are checked before anything runs: what
- * is missing, misaligned or overlapping is named. Neither a run nor an optimizer step allocates. */
+ * is missing, misaligned or overlapping is named. A run allocates only if it is the first or the
+ * largest so far in its memory; an optimizer step never does. */
 #include "pipeline.h"
 
 #include "optim/extras.h"
@@ -119,15 +120,70 @@ uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint32_t *ou
 
 /* ---- running -------------------------------------------------------------------------------- */
 
-/* Runs share the step's memory: one that comes on another stream waits for the one before it. */
-static cb_status enter(cb_step *step, cb_stream *stream, cb_error *err) {
+static cb_run_block *block_of(const cb_step *step) {
+    return cb_run_block_of(step->memory, step->backend, step->pinned);
+}
+
+/* Where values that are moved to the host begin in the block. */
+static uint64_t host_at(const cb_step *step) {
+    const uint64_t grain = step->backend->alignment, bytes = step->program->arena_bytes;
+    return step->program->host_bytes ? (bytes + grain - 1) / grain * grain : bytes;
+}
+
+uint64_t cb_step_run_bytes(const cb_step *step) {
+    uint64_t bytes;
+    if (!step->backend->uses_arena) return 0;
+    if (__builtin_add_overflow(host_at(step), step->program->host_bytes, &bytes)) return UINT64_MAX;
+    return bytes;
+}
+
+uint64_t cb_step_growth(const cb_step *step) {
+    const uint64_t bytes = cb_step_run_bytes(step), there = block_of(step)->bytes;
+    return bytes > there ? bytes - there : 0;
+}
+
+static cb_status fit(cb_step *step, uint64_t *n_alloc, cb_error *err) {
+    if (step->pinned || !step->backend->uses_arena) return CB_OK;
+    return cb_run_memory_fit(step->memory, step->backend, step->device, cb_step_run_bytes(step),
+                             n_alloc, err);
+}
+
+cb_status cb_step_pin(cb_step *step, cb_error *err) {
+    uint64_t n_alloc = 0;
+    cb_run_memory_lock(step->memory);
+    const cb_status status = fit(step, &n_alloc, err);
+    if (status == CB_OK && !step->pinned && step->backend->uses_arena) {
+        step->pinned = block_of(step);
+        step->pinned->refs++;
+    }
+    cb_run_memory_unlock(step->memory);
+    return status;
+}
+
+/* Runs in one memory follow each other: one that comes on another stream waits for the one before
+ * it. */
+static cb_status follow(cb_step *step, cb_stream *stream, uint64_t *n_alloc, cb_error *err) {
     const cb_backend *b = step->backend;
-    if (step->has_begun && stream != step->stream)
-        CB_TRY(b->wait(step->device, stream, step->ended, err));
+    const cb_turn *last = block_of(step)->last;
+    if (last && stream != last->stream) CB_TRY(b->wait(step->device, stream, last->ended, err));
     CB_TRY(b->record(step->device, stream, step->began, err));
-    step->stream = stream;
-    step->has_begun = true;
+    CB_TRY(fit(step, n_alloc, err));
+    cb_run_block *block = block_of(step);
+    if (block->last && block->last != &step->turn && b->let_go) b->let_go(block->last->state);
+    step->turn.stream = stream;
+    block->last = &step->turn;
     return CB_OK;
+}
+
+static cb_status enter(cb_step *step, cb_bindings *bindings, uint64_t *n_alloc, cb_error *err) {
+    cb_run_memory_lock(step->memory);
+    const cb_status status = follow(step, bindings->stream, n_alloc, err);
+    if (status == CB_OK && step->backend->uses_arena) {
+        bindings->arena = block_of(step)->data;
+        bindings->host = (char *)bindings->arena + host_at(step);
+    }
+    cb_run_memory_unlock(step->memory);
+    return status;
 }
 
 /* Where arguments of the host are in the backend's memory. */
@@ -150,10 +206,10 @@ static cb_status fetch_results(cb_step *step, const cb_run *run, cb_error *err) 
     for (uint32_t i = 0; i < p->n_output; i++) {
         const cb_argument *a = &p->output[i];
         if (a->role_or_kind == CB_OUTPUT_STATE)
-            CB_TRY(cb_stage_out(&step->staging, step->stream, a->input, run->inputs[a->input],
+            CB_TRY(cb_stage_out(&step->staging, step->turn.stream, a->input, run->inputs[a->input],
                                 a->bytes, err));
         if (p->operand[a->operand].space == CB_SPACE_OUTPUT)
-            CB_TRY(cb_stage_out(&step->staging, step->stream, p->n_input + i, run->outputs[i],
+            CB_TRY(cb_stage_out(&step->staging, step->turn.stream, p->n_input + i, run->outputs[i],
                                 a->bytes, err));
     }
     return CB_OK;
@@ -165,19 +221,19 @@ static cb_status run_staged(cb_step *step, const cb_run *run, cb_bindings *bindi
     const cb_program *p = step->program;
     CB_TRY(stage_arguments(step, run, err));
     for (uint32_t i = 0; i < p->n_input; i++)
-        CB_TRY(
-            cb_stage_in(&step->staging, step->stream, i, run->inputs[i], p->input[i].bytes, err));
+        CB_TRY(cb_stage_in(&step->staging, step->turn.stream, i, run->inputs[i], p->input[i].bytes,
+                           err));
     bindings->inputs = step->inputs;
     bindings->outputs = step->outputs;
     CB_TRY(step->backend->run(step->state, bindings, stats, err));
-    CB_TRY(step->backend->finish(step->state, step->stream, err));
+    CB_TRY(step->backend->finish(step->state, step->turn.stream, err));
     return fetch_results(step, run, err);
 }
 
 /* Also after a failure no copy is under way to or from memory of the caller. */
 static cb_status after_copies(const cb_step *step, cb_status status, cb_error *err) {
     const cb_status synced =
-        step->backend->sync(step->device, step->stream, status == CB_OK ? err : NULL);
+        step->backend->sync(step->device, step->turn.stream, status == CB_OK ? err : NULL);
     return status == CB_OK ? synced : status;
 }
 
@@ -196,23 +252,26 @@ cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, c
         .group_bytes = run->group_bytes,
     };
     cb_run_stats stats = {0};
+    uint64_t n_alloc = 0;
     step->has_run = step->has_update = false;
-    CB_TRY(enter(step, bindings.stream, err));
+    CB_TRY(enter(step, &bindings, &n_alloc, err));
     if (run->on_host)
         CB_TRY(after_copies(step, run_staged(step, run, &bindings, &stats, err), err));
     else CB_TRY(step->backend->run(step->state, &bindings, &stats, err));
-    CB_TRY(step->backend->record(step->device, step->stream, step->ended, err));
+    CB_TRY(step->backend->record(step->device, step->turn.stream, step->turn.ended, err));
     step->has_run = true;
-    if (result) *result = (cb_run_result){.peak_bytes = stats.peak_bytes, .n_alloc = stats.n_alloc};
+    if (result)
+        *result =
+            (cb_run_result){.peak_bytes = stats.peak_bytes, .n_alloc = stats.n_alloc + n_alloc};
     return CB_OK;
 }
 
 cb_status cb_step_wait(cb_step *step, double *seconds, cb_error *err) {
     if (!step->has_run) return cb_fail(err, CB_INVALID, "wait: there is no run to wait for");
     step->has_run = false;
-    CB_TRY(step->backend->finish(step->state, step->stream, err));
+    CB_TRY(step->backend->finish(step->state, step->turn.stream, err));
     if (seconds)
-        CB_TRY(step->backend->seconds(step->device, step->began, step->ended, seconds, err));
+        CB_TRY(step->backend->seconds(step->device, step->began, step->turn.ended, seconds, err));
     step->has_run = true;
     return CB_OK;
 }
@@ -222,7 +281,7 @@ cb_status cb_step_update_seconds(cb_step *step, double *seconds, cb_error *err) 
     *seconds = 0;
     CB_TRY(cb_step_wait(step, &all, err));
     if (!step->has_update) return CB_OK;
-    return step->backend->seconds(step->device, step->stepping, step->ended, seconds, err);
+    return step->backend->seconds(step->device, step->stepping, step->turn.ended, seconds, err);
 }
 
 /* ---- the optimizer -------------------------------------------------------------------------- */
@@ -366,10 +425,10 @@ static cb_status stage_in(const cb_staging *s, cb_stream *stream, uint32_t slot,
 static cb_status move_rows(const cb_step *step, const cb_update *u, stage_fn stage, cb_error *err) {
     for (uint32_t k = 0; k < step->n_gradients; k++) {
         const cb_argument *gradient = gradient_of(step, k);
-        CB_TRY(stage(&step->staging, step->stream, gradient->input, u->params[k], gradient->bytes,
-                     err));
+        CB_TRY(stage(&step->staging, step->turn.stream, gradient->input, u->params[k],
+                     gradient->bytes, err));
         for (uint32_t s = 0; s < n_used(u, k); s++)
-            CB_TRY(stage(&step->staging, step->stream, state_slot(step, s, k), u->states[s][k],
+            CB_TRY(stage(&step->staging, step->turn.stream, state_slot(step, s, k), u->states[s][k],
                          gradient->bytes, err));
     }
     return CB_OK;
@@ -418,9 +477,9 @@ static cb_status put_update(cb_step *step, const cb_update *u, cb_optim_outcome 
     if (u->extras)
         *outcome = cb_gradients_measure(&table, u->extras, step->ctx->runtime.pool, step->squares);
     if (outcome->skipped) return CB_OK;
-    CB_TRY(step->backend->record(step->device, step->stream, step->stepping, err));
+    CB_TRY(step->backend->record(step->device, step->turn.stream, step->stepping, err));
     step->has_update = true;
-    return step->backend->update(step->device, step->state, step->stream, u->optimizer, &table,
+    return step->backend->update(step->device, step->state, step->turn.stream, u->optimizer, &table,
                                  err);
 }
 
@@ -428,7 +487,7 @@ static cb_status update_staged(cb_step *step, const cb_update *u, cb_optim_outco
                                cb_error *err) {
     CB_TRY(move_rows(step, u, stage_in, err));
     CB_TRY(put_update(step, u, outcome, err));
-    CB_TRY(step->backend->finish(step->state, step->stream, err));
+    CB_TRY(step->backend->finish(step->state, step->turn.stream, err));
     return move_rows(step, u, cb_stage_out, err);
 }
 
@@ -448,6 +507,13 @@ cb_status cb_step_update(cb_step *step, const cb_update *u, cb_error *err) {
     const char *name = u->optimizer->name;
     if (!step->has_run)
         return cb_fail(err, CB_INVALID, "%s: there are no gradients yet; run the step first", name);
+    if (block_of(step)->last != &step->turn) {
+        return cb_fail(
+            err, CB_INVALID,
+            "%s: the gradients are gone: since the run, the memory of this step was used "
+            "by another one or released; update before that",
+            name);
+    }
     CB_TRY(fill_rows(step, u, err));
     for (uint32_t k = 0; k < step->n_gradients; k++) {
         if (step->rows[k].grad || step->rows[k].n == 0) continue;
@@ -456,7 +522,7 @@ cb_status cb_step_update(cb_step *step, const cb_update *u, cb_error *err) {
     }
     if (u->on_host) CB_TRY(after_copies(step, update_staged(step, u, &outcome, err), err));
     else CB_TRY(put_update(step, u, &outcome, err));
-    CB_TRY(step->backend->record(step->device, step->stream, step->ended, err));
+    CB_TRY(step->backend->record(step->device, step->turn.stream, step->turn.ended, err));
     if (!outcome.skipped) count_on(step, u);
     if (u->outcome) *u->outcome = outcome;
     return CB_OK;

@@ -385,7 +385,7 @@ static cb_status make_surroundings(cb_step *step, cb_error *err) {
     CB_TRY(cb_staging_init(&step->staging, b, step->device, n_slot, &step->arena, err));
     CB_TRY(b->event_new(step->device, &step->began, err));
     CB_TRY(b->event_new(step->device, &step->stepping, err));
-    return b->event_new(step->device, &step->ended, err);
+    return b->event_new(step->device, &step->turn.ended, err);
 }
 
 /* Room for what an update's extras have to know of all gradients, which updates do not make. */
@@ -404,6 +404,7 @@ static cb_status make_squares(cb_step *step, cb_error *err) {
 static cb_status make_executable(cb_step *step, cb_error *err) {
     const cb_program *p = step->program;
     CB_TRY(step->backend->compile(p, step->device, &step->state, err));
+    step->turn = (cb_turn){.backend = step->backend, .device = step->device, .state = step->state};
     const size_t n_run = p->n_input + (size_t)p->n_output;
     const size_t n_ranges = n_run + (3 + CB_MAX_STATES) * (size_t)step->n_gradients;
     const size_t n_update = step->keep_gradients ? n_ranges : 0;
@@ -466,6 +467,7 @@ cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_
     CB_TRY_DONE(cb_devices_get(&ctx->devices, step->backend, &step->device, err));
     CB_TRY_DONE(make_stages(step, forward, o, err));
     CB_TRY_DONE(make_executable(step, err));
+    CB_TRY_DONE(cb_run_memory_join(&ctx->devices, o->memory, step->backend, &step->memory, err));
     CB_TRY_DONE(make_surroundings(step, err));
     *out = step;
 done:
@@ -492,11 +494,11 @@ done:
 void cb_step_free(cb_step *step) {
     if (!step) return;
     if (step->device) {
-        step->backend->destroy(step->state);
+        cb_run_memory_leave(step->memory, &step->turn, step->pinned);
         cb_staging_free(&step->staging);
         step->backend->event_free(step->device, step->began);
-        step->backend->event_free(step->device, step->ended);
         step->backend->event_free(step->device, step->stepping);
+        step->backend->event_free(step->device, step->turn.ended);
     }
     cb_program_free(step->program);
     cb_plan_free(step->plan);

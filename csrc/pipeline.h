@@ -7,6 +7,7 @@
 #include "exec/backend.h"
 #include "fuse/expand.h"
 #include "optim/products.h"
+#include "run_memory.h"
 #include "staging.h"
 
 #define CB_BLAS_NAME 96
@@ -37,13 +38,14 @@ struct cb_step {
     void *device, *state; /* of the backend: the context's, the compiled program */
     uint32_t n_gradients; /* the last outputs are gradients */
     bool keep_gradients;
-    bool *is_stepped;        /* [n_input] an optimizer updates it after the run */
-    bool has_run;            /* the gradients inside are those of a run that has not failed */
-    cb_stream *stream;       /* of the latest run */
-    bool has_begun;          /* there was one */
-    cb_event *began, *ended; /* the latest run, and with the update after it */
-    cb_event *stepping;      /* where the latest update begins */
-    bool has_update;         /* behind the latest run */
+    bool *is_stepped;      /* [n_input] an optimizer updates it after the run */
+    bool has_run;          /* the gradients inside are those of a run that has not failed */
+    cb_run_memory *memory; /* that it runs in, perhaps with other steps */
+    cb_run_block *pinned;  /* the block that stays its own; NULL: the memory's */
+    cb_turn turn;          /* the latest run: its stream, and where it ended */
+    cb_event *began;       /* the latest run */
+    cb_event *stepping;    /* where the latest update begins */
+    bool has_update;       /* behind the latest run */
     cb_staging staging; /* slots: inputs, outputs, then [n_state][n_gradients] of the optimizer */
     void **inputs, **outputs; /* [n_input], [n_output] where arguments of the host are staged */
     cb_range *ranges; /* room for the checks of a run or an optimizer step: neither allocates */

@@ -11,7 +11,8 @@
  *   cuda   a GPU, by kernels that are written for the program and compiled when it is
  *
  * Memory. What a run reads and writes lies in the backend's memory. Where `is_host` is false the
- * host never touches it but through `copy`.
+ * host never touches it but through `copy`. The arena of a run is the caller's, who may give
+ * another one, or the same one to other executables, whenever no run is pending in it.
  *
  * Streams. `copy`, `record`, `wait`, `run` and `update` put work on a stream, which does it in the
  * order in which it came; streams are ordered among each other by events alone. A stream is the
@@ -19,9 +20,10 @@
  * back. NULL is the device's own stream. On the host all work is done when the call returns, and
  * the stream is looked at by nobody.
  *
- * Blocking. `record`, `wait`, `address`, `update`, and `run` but for the first of an executable put
- * work on a stream and return: they neither allocate memory nor wait for the device, so that they
- * can be captured. All other calls may block.
+ * Blocking. `record`, `wait`, `address`, `update` and `run` put work on a stream and return: they
+ * neither allocate memory (`debug` does) nor wait for the device, so that they can be captured. A
+ * graph that has captured a run holds the address of its arena, which the caller keeps as long as
+ * the graph. All other calls may block.
  *
  * Errors. A call answers for what shows at once. What shows while work is done is answered by
  * `sync` (of the device: it is lost, and so is every later call) or `finish` (of a run: an index
@@ -56,6 +58,9 @@ typedef struct cb_bindings {
     cb_stream *stream;
     void *const *inputs;  /* [n_input] contiguous, aligned to an element */
     void *const *outputs; /* [n_output]; entries of outputs kept inside the arena are ignored */
+    void *arena;          /* program->arena_bytes, aligned to the backend's `alignment` */
+    void *host; /* program->host_bytes of the host's memory, for values that are moved there. Both
+                    hold nothing before the run, and are not looked at without `uses_arena` */
     uint64_t seed;
     uint32_t step;   /* of the random generator */
     cb_poll_fn poll; /* asked before anything is put on the stream, and by backends that run within
@@ -70,7 +75,7 @@ typedef struct cb_run_stats { /* filled when `run` returns */
     uint64_t peak_bytes; /* cpu: high-water mark of arena bytes in use; debug: counted peak of what
                             was allocated */
     uint64_t n_group;    /* run */
-    uint64_t n_alloc;    /* allocations made by this run: 0 for cpu */
+    uint64_t n_alloc;    /* allocations made by the backend in this run: 0 for cpu */
 } cb_run_stats;
 
 /* Marks and kept blocks, as include/cutback.h has them, of one device. */
@@ -106,6 +111,7 @@ typedef struct cb_backend {
     /* ---- questions, asked while a step is planned and lowered; pure functions ---- */
 
     bool is_host;       /* its memory is the host's */
+    bool uses_arena;    /* runs need cb_bindings.arena and .host; false: it makes its own buffers */
     uint64_t alignment; /* of arguments it allocates and buffers in the arena; power of two */
     cb_workspace_fn workspace; /* scratch that it wants for an op */
     cb_fuses_fn fuses;         /* what runs in groups of several; NULL: nothing */
@@ -144,9 +150,8 @@ typedef struct cb_backend {
 
     /* ---- programs ---- */
 
-    /* Program and device outlive the executable. Memory that a run needs may be left to the first
-     * run, which then cannot be captured; what an update of the gradients needs that are kept
-     * inside is there when the call returns. */
+    /* Program and device outlive the executable. What runs need besides the arena, and what an
+     * update of the gradients needs that are kept inside, is there when the call returns. */
     cb_status (*compile)(const cb_program *program, void *device, void **executable, cb_error *err);
     /* Runs of one executable on several streams are ordered by the caller: they share its memory.
      * New states replace the inputs they belong to as the last action. */
@@ -155,9 +160,12 @@ typedef struct cb_backend {
     /* Blocks until the runs that were put on the stream are done, and answers the first error that
      * any has met since it was last asked. */
     cb_status (*finish)(void *executable, cb_stream *stream, cb_error *err);
-    /* Where an operand is that is kept inside after a run (a gradient), until the next run; NULL:
-     * there is none. */
+    /* Where an operand is that is kept inside after a run (a gradient), until the next run in the
+     * same arena; NULL: there is none. */
     void *(*address)(void *executable, uint32_t operand);
+    /* Frees what `address` answers for, since another executable is about to use the memory of
+     * this one. NULL: it holds nothing but what lies in the arena. */
+    void (*let_go)(void *executable);
     /* Writes the launches of a run in order, as JSON (docs/problem.md, "Launches"). NULL: a run
      * launches nothing. */
     cb_status (*launches)(void *executable, cb_str *out, cb_error *err);

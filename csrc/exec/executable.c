@@ -115,9 +115,7 @@ cb_status cb_executable_init(cb_executable *x, const cb_program *program, const 
     x->bound = CB_NEW(&x->memory, uint32_t, x->n_tensor);
     x->address = CB_NEW(&x->memory, char *, program->n_buffer);
     x->local = CB_NEW(&x->memory, char *, program->n_local);
-    x->host = program->host_bytes ? cb_malloc(runtime->alloc, (size_t)program->host_bytes) : NULL;
-    const bool has_host = x->host || !program->host_bytes;
-    if (!x->kernel || !x->tensor || !x->bound || !x->address || !x->local || !has_host) {
+    if (!x->kernel || !x->tensor || !x->bound || !x->address || !x->local) {
         status = cb_no_memory(err);
         goto done;
     }
@@ -129,10 +127,7 @@ done:
     return status;
 }
 
-void cb_executable_free(cb_executable *x) {
-    cb_free(x->runtime->alloc, x->host);
-    cb_arena_free(&x->memory);
-}
+void cb_executable_free(cb_executable *x) { cb_arena_free(&x->memory); }
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
@@ -157,6 +152,13 @@ void cb_executable_place(cb_executable *x, uint32_t group) {
         place_range(x, instr->in_begin, instr->n_in);
         place_range(x, instr->out_begin, instr->n_out);
     }
+}
+
+void cb_executable_place_all(cb_executable *x, char *arena, char *host) {
+    const cb_program *p = x->program;
+    x->host = host;
+    for (uint32_t b = 0; b < p->n_buffer; b++) x->address[b] = arena + p->buffer[b].offset;
+    for (uint32_t g = 0; g < p->n_group; g++) cb_executable_place(x, g);
 }
 
 void *cb_executable_address(const cb_executable *x, uint32_t operand) {

@@ -20,7 +20,7 @@ typedef struct cb_executable {
     uint32_t *bound;      /* [n_bound] tensors in the caller's buffers: indices into `tensor` */
     char **address;       /* [n_buffer] of each buffer, NULL: not there; the backend's to fill */
     char **local;         /* [n_local] likewise, of each local */
-    char *host;           /* [program->host_bytes] what has moved to the host */
+    char *host;           /* [program->host_bytes] what has moved to the host; as `address` */
     uint32_t n_tensor, n_bound;
 } cb_executable;
 
@@ -41,6 +41,8 @@ size_t cb_copy_indices(const cb_program *program, const cb_instr *instr, cb_tens
 
 /* Points the ARENA and LOCAL tensors of one group at x->address and x->local. */
 void cb_executable_place(cb_executable *x, uint32_t group);
+/* The same for all groups, with each buffer at its offset in the arena, and x->host. */
+void cb_executable_place_all(cb_executable *x, char *arena, char *host);
 /* Points the others at the caller's buffers; CB_INVALID: one is missing. */
 CB_MUST_CHECK cb_status cb_executable_bind(cb_executable *x, const cb_bindings *bindings,
                                            cb_error *err);

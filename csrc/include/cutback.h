@@ -322,6 +322,22 @@ typedef struct cb_progress {
 
 typedef struct cb_step cb_step;
 
+/* Memory that steps run in, one after another: for each backend one block, as large as the largest
+ * step that has run in it needs. Between runs it is scratch, since results leave it. Only gradients
+ * stay inside (cb_compile_options.keep_gradients), until the next run of any step in this memory.
+ * Runs on different streams are ordered. At most one thread at a time runs or updates steps that
+ * share a memory, or releases it; they are compiled and freed freely.
+ *
+ * A block that is too small is freed before a larger one is allocated. If that fails with CB_NOMEM,
+ * the memory holds no block, everything else is as before, and the next run allocates again. */
+typedef struct cb_run_memory cb_run_memory;
+CB_API CB_MUST_CHECK cb_status cb_run_memory_new(cb_context *ctx, cb_run_memory **out,
+                                                 cb_error *err);
+CB_API void cb_run_memory_free(cb_run_memory *memory);            /* steps that use it keep it */
+CB_API uint64_t cb_run_memory_bytes(const cb_run_memory *memory); /* of its blocks now */
+/* Waits for the latest runs and frees the blocks, but for pinned ones; returns how many bytes. */
+CB_API uint64_t cb_run_memory_release(cb_run_memory *memory);
+
 /* Called with the text of each stage: "forward", "joint", "groups", "problem",
  * "plan", "split", "program"; those of groups where there are any. */
 typedef void (*cb_dump_fn)(void *user, const char *stage, const char *text);
@@ -334,8 +350,9 @@ typedef struct cb_compile_options {
     uint32_t n_wrt;      /* 0: forward only */
     cb_preset preset;
     cb_budget budget;
-    const char *backend; /* NULL: the first of cb_backend_name, "cpu" */
-    const char *device;  /* row of the cost model: a name, or JSON (plan/device.h); NULL: "cpu" */
+    const char *backend;   /* NULL: the first of cb_backend_name, "cpu" */
+    const char *device;    /* row of the cost model: a name, or JSON (plan/device.h); NULL: "cpu" */
+    cb_run_memory *memory; /* of the same context, kept with the step; NULL: a new one of its own */
     bool keep_gradients; /* gradients stay in the arena for cb_step_update; else they are outputs of
                             the caller */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
@@ -425,14 +442,22 @@ typedef struct cb_run {
 } cb_run;
 typedef struct cb_run_result {
     uint64_t peak_bytes; /* measured: see cb_step_numbers for the planned ones */
-    uint64_t n_alloc;    /* heap allocations of this run */
+    uint64_t n_alloc; /* allocations of this run: of its arena, if it was the first or the largest
+                            so far in its memory, and by `debug` of each buffer */
 } cb_run_result;
 
 /* Forward and backward. After a failure or a cancel, inputs are unchanged and outputs undefined.
- * States are copied into the inputs they belong to as the last action. Runs of a step follow each
- * other, also on different streams. */
+ * States are copied into the inputs they belong to as the last action. Runs in one memory follow
+ * each other, also on different streams. */
 CB_API CB_MUST_CHECK cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result,
                                            cb_error *err);
+/* Bytes that a run needs in the step's memory, and how many of them are not there yet. */
+CB_API uint64_t cb_step_run_bytes(const cb_step *step);
+CB_API uint64_t cb_step_growth(const cb_step *step);
+/* Keeps the block that this step runs in at its address, and for as long as the step exists, since
+ * a captured graph holds addresses in it. Another step of the same memory that needs more gets
+ * another block. The caller orders replays and runs in that memory. */
+CB_API CB_MUST_CHECK cb_status cb_step_pin(cb_step *step, cb_error *err);
 /* Waits until the latest run, and the update after it, is done. CB_INVALID where a run has found an
  * index out of range, say: neither it nor what was put behind it has changed an input. `seconds`
  * (may be NULL): what they took, by the device's clock. */
@@ -602,7 +627,8 @@ typedef struct cb_update {
  * could not give back. */
 CB_API CB_MUST_CHECK cb_status cb_step_check_update(cb_step *step, const cb_update *update,
                                                     cb_error *err);
-/* The update, from the gradients of the latest run, on its stream. Not interruptible. */
+/* The update, from the gradients of the latest run, on its stream. Not interruptible. CB_INVALID:
+ * another step has run in the same memory since, or the memory was released. */
 CB_API CB_MUST_CHECK cb_status cb_step_update(cb_step *step, const cb_update *update,
                                               cb_error *err);
 

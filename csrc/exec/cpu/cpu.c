@@ -1,13 +1,13 @@
-/* The cpu backend: one arena, allocated by the first run and kept, with every buffer at its planned
- * offset. After that first run a run allocates nothing. A group of one instruction is a kernel;
- * one of several is run by the executor. */
+/* The cpu backend: every buffer is at its planned offset in the arena that the caller gives. A run
+ * allocates nothing; addresses are worked out again only where the arena is another one. A group of
+ * one instruction is a kernel; one of several is run by the executor. */
 #include "../executable.h"
 #include "executor/executor.h"
 
 typedef struct state {
     cb_executable x;
     cb_executor *executor;
-    char *arena; /* NULL until the first run */
+    char *arena; /* that addresses are for; NULL until the first run */
     uint64_t
         *top; /* [n_group] end of the highest buffer that the group touches, scratch included */
 } state;
@@ -54,7 +54,6 @@ static void cpu_destroy(void *handle) {
     cb_alloc *alloc = s->x.runtime->alloc;
     cb_executor_free(s->executor);
     cb_executable_free(&s->x);
-    cb_free(alloc, s->arena);
     cb_free(alloc, s);
 }
 
@@ -111,19 +110,10 @@ static cb_status cpu_code(const cb_program *program, const cb_runtime *runtime, 
     return CB_OK;
 }
 
-static cb_status make_arena(state *s, cb_error *err) {
-    const cb_program *p = s->x.program;
-    s->arena = cb_malloc(s->x.runtime->alloc, (size_t)p->arena_bytes);
-    if (!s->arena) {
-        return cb_fail(
-            err, CB_NOMEM,
-            "cpu: no memory for the arena of %llu bytes; a budget, or a lower one, makes it "
-            "smaller",
-            (unsigned long long)p->arena_bytes);
-    }
-    for (uint32_t b = 0; b < p->n_buffer; b++) s->x.address[b] = s->arena + p->buffer[b].offset;
-    for (uint32_t g = 0; g < p->n_group; g++) cb_executable_place(&s->x, g);
-    return CB_OK;
+static void use_arena(state *s, const cb_bindings *bindings) {
+    if (s->arena == bindings->arena && s->x.host == bindings->host) return;
+    s->arena = bindings->arena;
+    cb_executable_place_all(&s->x, s->arena, bindings->host);
 }
 
 static cb_status run_group(void *user, uint32_t group, cb_error *err) {
@@ -147,7 +137,7 @@ static cb_status cpu_run(void *handle, const cb_bindings *bindings, cb_run_stats
     state *s = handle;
     run r = {.s = s, .bindings = bindings};
     uint64_t n_alloc = cb_alloc_stats(s->x.runtime->alloc).n_alloc;
-    if (!s->arena) CB_TRY(make_arena(s, err));
+    use_arena(s, bindings);
     CB_TRY(cb_executable_bind(&s->x, bindings, err));
     CB_TRY(cb_run_groups(s->x.program->n_group, bindings, run_group, &r, err));
     cb_replace_states(s->x.program, bindings, cpu_address, s);
@@ -162,6 +152,7 @@ static cb_status cpu_run(void *handle, const cb_bindings *bindings, cb_run_stats
 const cb_backend cb_backend_cpu = {
     .name = "cpu",
     CB_HOST_CALLS,
+    .uses_arena = true,
     .fuses = cb_kernels_fuse,
     .supports = cb_executable_supports,
     .compile = cpu_compile,

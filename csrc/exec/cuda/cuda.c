@@ -1,8 +1,8 @@
 /* Programs on a GPU: the kernels of all groups are compiled once; a run fills in
  * where its arguments lie and launches them one after another. It neither allocates nor waits,
  * so it can be captured. Everything lies in three blocks of device memory: the arena of the
- * plan, what kernels need beside it, and the word for errors, which the last kernels of a run
- * look at before they replace states. */
+ * plan, which the caller gives, what kernels need beside it, and the word for errors, which the
+ * last kernels of a run look at before they replace states. */
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ typedef struct executable {
     cb_cu_blaslt blaslt; /* where code.products is not NULL */
     cb_cu_parts parts;
     void **function;               /* [n_kernel] */
-    uint64_t arena, extra, failed; /* addresses; arena 0: it is not there yet */
+    uint64_t arena, extra, failed; /* addresses; arena: of the latest run, 0 before the first */
     uint64_t *value;               /* [n_param] of all launches */
     void **parameter;              /* [n_param] each points to its value */
     const void **known;            /* [n_input + n_output] arguments that were looked at */
@@ -190,7 +190,6 @@ static void release(executable *x) {
     const cb_cu_driver *driver = &x->d->driver;
     for (uint32_t g = 0; x->event && g <= x->program->n_group; g++)
         if (x->event[g]) (void)driver->cuEventDestroy(x->event[g]);
-    if (x->arena) (void)driver->cuMemFree(x->arena);
     if (x->extra) (void)driver->cuMemFree(x->extra);
     if (x->failed) (void)driver->cuMemFree(x->failed);
     cb_cu_parts_release(&x->parts, x->d);
@@ -269,17 +268,10 @@ static cb_status bring_step(executable *x, void *stream, uint32_t step, bool *ca
     return CB_OK;
 }
 
-/* The first run makes the arena, and all addresses that never change. */
-static cb_status make_arena(executable *x, void *stream, cb_error *err) {
-    bool captured;
-    if (x->arena) return CB_OK;
-    CB_TRY(cb_cu_is_captured(x->d, stream, &captured, err));
-    if (captured)
-        return cb_fail(
-            err, CB_UNSUPPORTED,
-            "run: the first run takes memory, and this stream is captured: run once before "
-            "the capture begins");
-    CB_TRY(cb_cu_take(x->d, x->program->arena_bytes, &x->arena, err));
+/* All addresses that stay the same as long as the arena does. */
+static void use_arena(executable *x, uint64_t arena) {
+    if (x->arena == arena) return;
+    x->arena = arena;
     for (size_t k = 0; k < x->code.params.len; k++) {
         const cb_cu_param *p = &x->code.params.at[k];
         switch (p->place) {
@@ -292,7 +284,6 @@ static cb_status make_arena(executable *x, void *stream, cb_error *err) {
             default: break;
         }
     }
-    return CB_OK;
 }
 
 /* Whether an argument is memory of a device; one that comes again was looked at before. */
@@ -378,7 +369,7 @@ static cb_status launch(executable *x, void *stream, cb_error *err) {
 static cb_status put_run(executable *x, const cb_bindings *b, cb_error *err) {
     void *const stream = cb_cu_stream_of(x->d, b->stream);
     CB_TRY(cb_cu_check_stream(x->d, stream, err));
-    CB_TRY(make_arena(x, stream, err));
+    use_arena(x, (uint64_t)(uintptr_t)b->arena);
     CB_TRY(bind(x, b, err));
     x->group_seconds = b->group_seconds;
     bool captured;
@@ -523,6 +514,7 @@ static cb_status update(void *device, void *handle, cb_stream *stream,
 
 const cb_backend cb_backend_cuda = {
     .name = "cuda",
+    .uses_arena = true,
     .alignment = ALIGNMENT,
     .workspace = workspace,
     .fuses = cb_cu_fuses,

@@ -98,6 +98,7 @@ static void debug_destroy(void *handle) {
     if (!s) return;
     cb_alloc *alloc = s->x.runtime->alloc;
     free_all(s);
+    cb_free(alloc, s->x.host);
     cb_executable_free(&s->x);
     cb_free(alloc, s);
 }
@@ -143,6 +144,8 @@ static cb_status debug_compile(const cb_program *program, void *device, void **o
         cb_free(runtime->alloc, s);
         return status;
     }
+    s->x.host = program->host_bytes ? cb_malloc(runtime->alloc, (size_t)program->host_bytes) : NULL;
+    CB_TRY_DONE(s->x.host || !program->host_bytes ? CB_OK : cb_no_memory(err));
     CB_TRY_DONE(sort_buffers(s, false, &s->made_begin, &s->made, err));
     CB_TRY_DONE(sort_buffers(s, true, &s->last_begin, &s->last, err));
     CB_TRY_DONE(sort_locals(s, err));
@@ -196,6 +199,8 @@ static void *debug_address(void *handle, uint32_t operand) {
     return cb_executable_address(&((state *)handle)->x, operand);
 }
 
+static void debug_let_go(void *handle) { free_all(handle); }
+
 /* What is held to the end stays until the next run, for cb_backend.address. */
 static cb_status debug_run(void *handle, const cb_bindings *bindings, cb_run_stats *stats,
                            cb_error *err) {
@@ -227,5 +232,6 @@ const cb_backend cb_backend_debug = {
     .compile = debug_compile,
     .run = debug_run,
     .address = debug_address,
+    .let_go = debug_let_go,
     .destroy = debug_destroy,
 };

@@ -132,7 +132,7 @@ static fixture *make_fixture(fixture *f) {
 typedef struct session {
     const cb_backend *b;
     cb_runtime runtime;
-    void *device, *inputs[4], *outputs[2];
+    void *device, *inputs[4], *outputs[2], *arena;
     cb_event *began, *ended;
 } session;
 
@@ -148,6 +148,7 @@ static cb_status open_session(session *s, const cb_backend *b, cb_alloc *alloc, 
     for (int i = 0; i < 4 && f->inputs[i]; i++)
         CB_TRY(put(s, f->inputs[i], (size_t)f->input[i].bytes, &s->inputs[i], e));
     CB_TRY(put(s, f->z, sizeof f->z, &s->outputs[0], e));
+    if (b->uses_arena) CB_TRY(b->alloc(s->device, (size_t)f->p.arena_bytes, &s->arena, e));
     CB_TRY(b->event_new(s->device, &s->began, e));
     CB_TRY(b->event_new(s->device, &s->ended, e));
     return b->sync(s->device, NULL, e);
@@ -160,11 +161,12 @@ static void close_session(session *s) {
     s->b->event_free(s->device, s->ended);
     for (int i = 0; i < 4; i++) s->b->free(s->device, s->inputs[i]);
     s->b->free(s->device, s->outputs[0]);
+    s->b->free(s->device, s->arena);
     s->b->close(s->device);
 }
 
 static cb_bindings bindings_of(const session *s) {
-    return (cb_bindings){.inputs = s->inputs, .outputs = s->outputs};
+    return (cb_bindings){.inputs = s->inputs, .outputs = s->outputs, .arena = s->arena};
 }
 
 static void fetch(session *s, const void *from, void *to, size_t bytes) {
@@ -219,6 +221,23 @@ static void check_run(session *on, const fixture *f, void *state) {
     if (b == &cb_backend_debug) CHECK(stats.peak_bytes == f->p.live_bytes);
 }
 
+/* A run takes place in whichever arena it is given, and leaves others alone. */
+static void check_other_arena(session *on, const fixture *f, void *state) {
+    const size_t bytes = (size_t)f->p.arena_bytes;
+    void *first = on->arena;
+    if (!on->b->uses_arena) return;
+    char *before = calloc(2, bytes);
+    fetch(on, first, before, bytes);
+    CHECK_OK(on->b->alloc(on->device, bytes, &on->arena, &err));
+    check_run(on, f, state);
+    on->b->free(on->device, on->arena);
+    on->arena = first;
+    fetch(on, first, before + bytes, bytes);
+    CHECK(memcmp(before, before + bytes, bytes) == 0);
+    check_run(on, f, state);
+    free(before);
+}
+
 static void check_backend(const cb_backend *b) {
     fixture f;
     make_fixture(&f);
@@ -236,6 +255,7 @@ static void check_backend(const cb_backend *b) {
     const uint64_t n_alloc = cb_alloc_stats(&alloc).n_alloc;
     check_run(&s, &f, state);
     if (b != &cb_backend_debug) CHECK(cb_alloc_stats(&alloc).n_alloc == n_alloc);
+    check_other_arena(&s, &f, state);
     b->destroy(state);
     b->destroy(NULL);
     close_session(&s);

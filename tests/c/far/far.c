@@ -37,7 +37,7 @@ typedef struct far_executable {
     cb_executable x;
     cb_executor *executor;
     far_device *d;
-    void *arena; /* far; NULL until the first run */
+    void *arena; /* far; of the latest run, NULL before the first */
     far_pending runs[FAR_RUNS_MOST];
     uint32_t n_run;              /* so far */
     const cb_bindings *bindings; /* of the run that is being done */
@@ -181,7 +181,6 @@ static void far_destroy(void *executable) {
     far_device *d = f->d;
     lock(d);
     far_do_all(&d->queue);
-    far_memory_give(&d->memory, f->arena);
     (void)unlocked(d, CB_OK);
     cb_executor_free(f->executor);
     cb_executable_free(&f->x);
@@ -248,14 +247,14 @@ static void do_run(void *executable, uint32_t slot) {
     if (f->status == CB_OK) cb_replace_states(f->x.program, f->bindings, near_address, f);
 }
 
-static cb_status make_arena(far_executable *f, cb_error *err) {
-    const cb_program *p = f->x.program;
+/* Runs that wait are for the arena before. */
+static cb_status use_arena(far_executable *f, void *arena, cb_error *err) {
     void *near = NULL;
-    if (f->arena) return CB_OK;
-    CB_TRY(far_memory_take(&f->d->memory, (size_t)p->arena_bytes, &f->arena, err));
-    CB_TRY(far_near(&f->d->memory, f->arena, &near, err));
-    for (uint32_t b = 0; b < p->n_buffer; b++) f->x.address[b] = (char *)near + p->buffer[b].offset;
-    for (uint32_t g = 0; g < p->n_group; g++) cb_executable_place(&f->x, g);
+    if (f->arena == arena) return CB_OK;
+    CB_TRY(far_near(&f->d->memory, arena, &near, err));
+    far_do_all(&f->d->queue);
+    f->arena = arena;
+    cb_executable_place_all(&f->x, near, NULL);
     return CB_OK;
 }
 
@@ -281,7 +280,7 @@ static cb_status put_run(far_executable *f, const cb_bindings *b, cb_error *err)
         return cb_fail(err, CB_CANCELLED, "run: cancelled by the caller");
     const uint32_t slot = f->n_run % FAR_RUNS_MOST;
     if (f->runs[slot].waits) far_do_all(&f->d->queue);
-    CB_TRY(make_arena(f, err));
+    CB_TRY(use_arena(f, b->arena, err));
     CB_TRY(take_bindings(f, b, &f->runs[slot], err));
     f->runs[slot].waits = true;
     f->n_run++;
@@ -382,11 +381,12 @@ static cb_status far_update_step(void *device, void *executable, cb_stream *stre
 }
 
 #define FAR_CALLS                                                                                 \
-    .workspace = cb_op_workspace, .fuses = cb_kernels_fuse, .supports = cb_executable_supports,   \
-    .open = far_open, .close = far_close, .alloc = far_alloc, .free = far_free, .copy = far_copy, \
-    .sync = far_sync, .event_new = far_event_new, .event_free = far_event_free,                   \
-    .record = far_record, .wait = far_wait, .seconds = far_seconds, .compile = far_compile,       \
-    .run = far_run, .finish = far_finish, .address = far_address, .destroy = far_destroy
+    .uses_arena = true, .workspace = cb_op_workspace, .fuses = cb_kernels_fuse,                   \
+    .supports = cb_executable_supports, .open = far_open, .close = far_close, .alloc = far_alloc, \
+    .free = far_free, .copy = far_copy, .sync = far_sync, .event_new = far_event_new,             \
+    .event_free = far_event_free, .record = far_record, .wait = far_wait, .seconds = far_seconds, \
+    .compile = far_compile, .run = far_run, .finish = far_finish, .address = far_address,         \
+    .destroy = far_destroy
 
 const cb_backend cb_backend_far = {
     .name = "far", .alignment = CB_ALIGN, FAR_CALLS, .update = far_update_step};

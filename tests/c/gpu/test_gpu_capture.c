@@ -157,9 +157,12 @@ static void step_once(setting *x, double lr) {
 /* The same, below what refuses a stream that is captured. */
 static cb_status put(setting *x) {
     const cb_backend *b = x->step->backend;
+    CB_TRY(cb_step_pin(x->step, &err));
     void *inputs[] = {x->p}, *outputs[] = {x->loss, NULL};
-    const cb_bindings bindings = {
-        .stream = (cb_stream *)x->stream, .inputs = inputs, .outputs = outputs};
+    const cb_bindings bindings = {.stream = (cb_stream *)x->stream,
+                                  .inputs = inputs,
+                                  .outputs = outputs,
+                                  .arena = x->step->pinned->data};
     const cb_optim_table table = {.optimizer = cb_optimizer_find("adamw"),
                                   .grad_factor = 1,
                                   .rows = x->step->rows,
@@ -181,10 +184,12 @@ static float loss_of(setting *x) {
 
 /* A run alone, in the step of the random generator that its caller says. */
 static cb_status draw(setting *x, uint32_t random_step) {
+    CB_TRY(cb_step_pin(x->step, &err));
     void *inputs[] = {x->p}, *outputs[] = {x->loss, NULL};
     const cb_bindings bindings = {.stream = (cb_stream *)x->stream,
                                   .inputs = inputs,
                                   .outputs = outputs,
+                                  .arena = x->step->pinned->data,
                                   .seed = 5,
                                   .step = random_step};
     cb_run_stats stats;
@@ -357,6 +362,45 @@ TEST(a_replay_draws_anew) {
     end(&x);
 }
 
+/* A larger step of the same memory gets a block of its own; the graph replays in the pinned one. */
+TEST(a_captured_graph_keeps_its_block) {
+    const cb_shape line = {1, {100 * N}};
+    const uint32_t wrt[] = {0};
+    setting x;
+    void *graph = NULL;
+    cb_graph *g = NULL;
+    cb_step *larger = NULL;
+    cb_value_id p, y, loss;
+    static float p_there[100 * N], loss_there;
+    begin(&x, false);
+    for (int i = 0; i < 2; i++) step_once(&x, hyper[0]);
+    void *executable = captured(&x, false, &graph);
+    const cb_compile_options compile = {
+        .wrt = wrt, .n_wrt = 1, .keep_gradients = true, .memory = x.step->memory};
+    CHECK_OK(cb_graph_new(x.ctx, &g, &err));
+    CHECK_OK(cb_graph_append_input(g, "p", CB_ROLE_PARAM, CB_F32, &line, &p, &err));
+    CHECK_OK(cb_build2(g, CB_OP_MUL, p, p, &y, &err));
+    CHECK_OK(cb_build2(g, CB_OP_MUL, y, y, &y, &err));
+    CHECK_OK(cb_build_sum(g, y, 0, NULL, false, &loss, &err));
+    CHECK_OK(cb_graph_append_output(g, loss, "loss", CB_OUTPUT_RESULT, CB_NONE, &err));
+    CHECK_OK(cb_compile(x.ctx, g, &compile, &larger, &err));
+    CHECK(cb_step_growth(larger) > 0);
+    const cb_run run = {
+        .inputs = (void *[]){p_there}, .outputs = (void *[]){&loss_there, NULL}, .on_host = true};
+    CHECK_OK(cb_step_run(larger, &run, NULL, &err));
+    CHECK(cb_run_memory_bytes(x.step->memory) == cb_step_run_bytes(larger));
+    for (int i = 0; i < 3; i++) {
+        CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
+        step_in_double(&x.expected, hyper[0]);
+        CHECK_OK(cb_step_run(larger, &run, NULL, &err));
+        compare(&x);
+    }
+    CHECK(cu.cuGraphExecDestroy(executable) == 0 && cu.cuGraphDestroy(graph) == 0);
+    cb_step_free(larger);
+    cb_graph_free(g);
+    end(&x);
+}
+
 TEST(a_first_update_is_not_captured) {
     setting x;
     void *graph = NULL;
@@ -380,6 +424,7 @@ int main(void) {
     RUN(a_step_after_replays_goes_on_from_what_its_caller_says);
     RUN(another_optimizer_goes_on_from_what_its_caller_says);
     RUN(a_replay_draws_anew);
+    RUN(a_captured_graph_keeps_its_block);
     RUN(a_first_update_is_not_captured);
     return check_report();
 }
