@@ -315,6 +315,9 @@ static cb_status fill_in(contracting *x) {
     out->align = x->p->align;
     out->static_bytes = x->p->static_bytes;
     out->link_bytes_per_s = x->p->link_bytes_per_s;
+    out->reruns = x->p->reruns;
+    out->collective_again = x->p->collective_again;
+    out->network_bytes_per_s = x->p->network_bytes_per_s;
     out->n_forward_output = x->p->n_forward_output;
     out->n_backward_output = x->p->n_backward_output;
     CB_TRY(copy_ends(x, x->p->forward_output, out->n_forward_output, &out->forward_output));

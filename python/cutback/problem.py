@@ -31,6 +31,7 @@ Constraint = Literal[
     "free", "must_save", "prefer_save", "must_recompute", "prefer_recompute", "must_offload",
     "prefer_offload",
 ]  # fmt: skip
+Reruns = Literal["forward", "all"]
 Work = Literal["f32", "f64", "f16", "bf16", "int"]
 
 ONCE: frozenset[Flag] = frozenset({"random_stateful", "effect", "collective", "mutates", "unknown"})
@@ -157,6 +158,14 @@ class Problem:
     link_bytes_per_s: float = 0.0
     regions: list[Region] = field(default_factory=list)
     inlinings: list[Inlining] = field(default_factory=list)
+    reruns: Reruns = "forward"
+    """Operations of which part may run again. ``"all"`` is reserved: :meth:`check` refuses it."""
+    collective_again: bool = False
+    """Operations of the forward with the flag ``"collective"`` may run again. All processes must
+    then follow the same plan."""
+    network_bytes_per_s: float = 0.0
+    """What the bytes of a collective move at, if that is slower than memory. 0: not known, they
+    count as any other operation's."""
 
     @classmethod
     def read(cls, text: str) -> Problem:

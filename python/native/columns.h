@@ -11,6 +11,7 @@ typedef enum cb_py_kind {
     CB_PY_OPTION,    /* uint64_t, UINT64_MAX: None */
     CB_PY_TIME,      /* int64_t, -1: None */
     CB_PY_REAL,      /* double */
+    CB_PY_TRUTH,     /* bool */
     CB_PY_ID,        /* uint32_t */
     CB_PY_ID_OPTION, /* uint32_t, CB_NONE: None */
     CB_PY_WORD,      /* uint8_t: index of a word */

@@ -37,6 +37,7 @@ static PyObject *give_field(PyObject *seen, const cb_py_column *c, size_t i) {
             if (*(const int64_t *)at == -1) Py_RETURN_NONE;
             return PyLong_FromLongLong(*(const int64_t *)at);
         case CB_PY_REAL: return PyFloat_FromDouble(*(const double *)at);
+        case CB_PY_TRUTH: return PyBool_FromLong(*(const bool *)at);
         case CB_PY_ID_OPTION:
             if (*(const uint32_t *)at == CB_NONE) Py_RETURN_NONE;
             return PyLong_FromUnsignedLong(*(const uint32_t *)at);

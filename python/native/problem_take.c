@@ -79,11 +79,12 @@ static int take_text(cb_problem *p, PyObject *is, const char **out) {
 
 static int take_field(cb_problem *p, const cb_py_columns *t, uint32_t c, size_t i, PyObject *is) {
     static const char *const wanted[] = {
-        [CB_PY_TEXT] = "a str without NUL",  [CB_PY_COUNT] = "a count",
-        [CB_PY_OPTION] = "a count or None",  [CB_PY_TIME] = "a number of picoseconds or None",
-        [CB_PY_REAL] = "a number",           [CB_PY_ID] = "an id",
-        [CB_PY_ID_OPTION] = "an id or None", [CB_PY_WORD] = "one of its words",
-        [CB_PY_WORDS] = "a set of flags",    [CB_PY_WORDS8] = "a set of flags",
+        [CB_PY_TEXT] = "a str without NUL", [CB_PY_COUNT] = "a count",
+        [CB_PY_OPTION] = "a count or None", [CB_PY_TIME] = "a number of picoseconds or None",
+        [CB_PY_REAL] = "a number",          [CB_PY_ID] = "an id",
+        [CB_PY_TRUTH] = "True or False",    [CB_PY_ID_OPTION] = "an id or None",
+        [CB_PY_WORD] = "one of its words",  [CB_PY_WORDS] = "a set of flags",
+        [CB_PY_WORDS8] = "a set of flags",
     };
     const cb_py_column *at = &t->column[c];
     void *out = cb_py_item_at(at, i);
@@ -105,6 +106,10 @@ static int take_field(cb_problem *p, const cb_py_columns *t, uint32_t c, size_t 
         case CB_PY_REAL:
             *(double *)out = PyFloat_AsDouble(is);
             status = PyErr_Occurred() ? -1 : 0;
+            break;
+        case CB_PY_TRUTH:
+            status = PyBool_Check(is) ? 0 : -1;
+            *(bool *)out = is == Py_True;
             break;
         case CB_PY_ID_OPTION:
             if (is == Py_None) return 0;

@@ -97,9 +97,13 @@ def fused_work(problem: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 def op_seconds(
-    op: dict[str, Any], device: str | dict[str, Any], work: tuple[int, int] | None = None
+    op: dict[str, Any],
+    device: str | dict[str, Any],
+    work: tuple[int, int] | None = None,
+    network: float = 0.0,
 ) -> float:
-    """Roofline time of one run of an op; ``work``: its bytes and launches, unless its own."""
+    """Roofline time of one run of an op; ``work``: its bytes and launches, unless its own.
+    ``network``: bytes a second of collectives, if known."""
     flags = op.get("flags", [])
     if "view" in flags or "placeholder" in flags:
         return 0.0
@@ -115,6 +119,8 @@ def op_seconds(
     rate = points.get(kind, points.get("f32")) or flops.get(kind, flops["f32"])
     arithmetic = op.get("flops", 0.0) / rate
     bytes_, launches = work or (op.get("bytes", 0), 1)
+    if network and "collective" in flags:
+        bandwidth = min(bandwidth, network)
     return float(max(arithmetic, bytes_ / bandwidth) + launches * launch)
 
 

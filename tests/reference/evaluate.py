@@ -34,6 +34,11 @@ from slices import slice_of, taken_reads
 ONCE = {"random_stateful", "effect", "collective", "mutates", "unknown"}
 
 
+def once_flags(problem: dict[str, Any]) -> set[str]:
+    """The flags for which an op of this problem runs once."""
+    return ONCE - {"collective"} if problem.get("collective_again") else ONCE
+
+
 class BrokenPlanError(ValueError):
     """The plan breaks a rule; the text names the step or the value."""
 
@@ -135,6 +140,8 @@ class Walk:
         self.written_by: dict[int, int] = {}  # storage -> last op that mutated it, and when
         self.written_at: dict[int, int] = {}
         self.runs: dict[int, int] = {}
+        self.may_run_once = once_flags(problem)
+        self.collective = -1  # the last collective that ran for the first time
         self.ever: dict[int, set[int]] = {}  # op -> places of the outputs made so far
         self.unread: dict[int, tuple[int, int]] = {}  # id of a life of an inside -> step, output
         self.inlinings = {(x["op"], x["value"]): x for x in problem.get("inlinings", [])}
@@ -246,7 +253,8 @@ class Walk:
     def took(self, i: int, made: set[int]) -> int:
         """Picoseconds of a run of op ``i`` that makes these outputs."""
         op = self.ops[i]
-        own = whole_ps(op_seconds(op, self.device, self.work[i] if self.work else None))
+        network = self.problem.get("network_bytes_per_s", 0.0)
+        own = whole_ps(op_seconds(op, self.device, self.work[i] if self.work else None, network))
         if not op.get("inside"):
             return own
         size = {
@@ -316,6 +324,18 @@ class Walk:
         self.again += i in self.runs or (before is None and not first)
         self.runs[i] = self.runs.get(i, 0) + 1
 
+    def check_collective(self, t: int, i: int) -> None:
+        """First runs of collectives keep their order and phase, where they may run again."""
+        if not self.problem.get("collective_again") or "collective" not in self.flags[i]:
+            return
+        if i in self.runs:
+            return
+        if i < self.problem.get("backward_starts", len(self.ops)) and t >= self.starts:
+            raise BrokenPlanError(f"step {t}: collective {i} first runs in the backward")
+        if i < self.collective:
+            raise BrokenPlanError(f"step {t}: collective {i} first runs after {self.collective}")
+        self.collective = i
+
     def run(self, t: int, i: int, outputs: Any = None, values: Any = ()) -> None:
         """Op ``i`` runs, makes ``outputs`` (None: all) and takes in ``values``."""
         op = self.ops[i]
@@ -326,8 +346,9 @@ class Walk:
             workspace += sum(op["inside"][m].get("workspace", 0) for m in members)
         if "backward" in self.flags[i] and t < self.starts:
             raise BrokenPlanError(f"step {t}: op {i} depends on a tangent and runs in the forward")
-        if self.flags[i] & ONCE and i in self.runs:
+        if self.flags[i] & self.may_run_once and i in self.runs:
             raise BrokenPlanError(f"step {t}: op {i} may run only once")
+        self.check_collective(t, i)
         taken = self.check_taken(t, i, values) if values != () else set()
         reads, used = taken_reads(self.problem, i, sorted(inputs), taken)
         if used != taken:

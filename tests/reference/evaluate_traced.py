@@ -15,16 +15,18 @@ last use before the same node runs again, and what must outlive the step (forwar
 the memory of its node's first run. A later run makes a copy for itself, which lives on only while a step reads it.
 
 Rules checked: every input of a step is live; forward outputs exist when the backward starts; every gradient exists at
-the end; nodes that depend on a tangent run only in the backward; random and mutating nodes run exactly once.
+the end; nodes that depend on a tangent run only in the backward; random and mutating nodes, and collectives, run exactly once. With
+"collective_again" in the graph collectives may run again, and their first runs keep their order and their phase.
 Memory: bytes per storage; a node whose output shares a storage with one of its live inputs (a view) allocates nothing;
 placeholders (parameters, inputs, tangents) are static and not counted. Peak is taken while a step runs, with its inputs and outputs live.
-Time: sum over runs of max(flops / F, bytes moved / B) + launch, views free; transfers overlap compute on two lanes (out, in) and
+Time: sum over runs of max(flops / F, bytes moved / B) + launch (of collectives at most "network_bytes_per_s", if the graph has that), views free; transfers overlap compute on two lanes (out, in) and
 a step that needs a value still on its way waits for it. Runs and copies take whole picoseconds each, rounded once: what ends
 at one moment ends at one moment, whatever was added up on the way.
 """
 import gzip, json, sys
 
 DEVICE = {"a100": dict(F=156e12, B=1.555e12, launch=2e-6, link=25e9)}   # TF32 peak, HBM2e, one host link direction; decimal units
+COLLECTIVE = "_c10d_functional."
 RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "philox", "uniform")
 
 
@@ -62,7 +64,8 @@ def cost(g, i, dev):
     fresh = [o for o in v["out"] if o["storage"] not in ins]
     if not fresh and not v.get("mutates"): return 0                           # a view
     moved = sum(ins.values()) + sum(o["bytes"] for o in v["out"])
-    return int((max(v.get("flops", 0) / dev["F"], moved / dev["B"]) + dev["launch"]) * 1e12 + 0.5)
+    rate = min(dev["B"], g.get("network_bytes_per_s") or dev["B"]) if v["op"].startswith(COLLECTIVE) else dev["B"]
+    return int((max(v.get("flops", 0) / dev["F"], moved / rate) + dev["launch"]) * 1e12 + 0.5)
 
 
 def copy(b, dev):
@@ -79,6 +82,7 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
     kind = [s[:2] if s[:1] == ("run",) else s for s in kind]
     # pass 1: last use of every instance. An instance is (node, step that made it); "in" makes a new instance.
     current, last, made, count = {}, {}, {}, {}
+    latest, first_backward = -1, min((i for i in g["tangent"] if nodes[i]["kind"] != "placeholder"), default=len(nodes))   # of collectives
     for t, (k, i) in enumerate(kind):
         if not isinstance(i, int) or not 0 <= i < len(nodes) or nodes[i]["kind"] == "placeholder": raise ValueError(f"step {t}: {i!r} is not the id of an op")
     for i, v in enumerate(nodes):
@@ -94,6 +98,12 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
                 if a not in current: raise ValueError(f"step {t}: {v['name']} needs {nodes[a]['name']}, which is not live")
                 last[current[a]] = max(last.get(current[a], -1), t)
             count[i] = count.get(i, 0) + 1
+            if v["op"].startswith(COLLECTIVE):
+                if count[i] > 1 and not g.get("collective_again"): raise ValueError(f"step {t}: {v['name']} is a collective and runs twice")
+                if count[i] == 1 and g.get("collective_again"):
+                    if i < first_backward <= len(nodes) and t >= backward_starts: raise ValueError(f"step {t}: {v['name']} first runs in the backward")
+                    if i < latest: raise ValueError(f"step {t}: {v['name']} first runs after {nodes[latest]['name']}")
+                    latest = i
             if count[i] > 1 and (i in g["random"] and not redraw_allowed or v.get("mutates")): raise ValueError(f"step {t}: {v['name']} is random or mutates and runs twice")
             current[i] = (i, t)
         elif k == "out":
@@ -108,6 +118,7 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
     if backward_starts >= len(kind):
         raise ValueError("no backward step")
     for i, v in enumerate(nodes):
+        if v["kind"] != "placeholder" and v["op"].startswith(COLLECTIVE) and i not in count: raise ValueError(f"{v['name']} is a collective and must run")
         if v.get("mutates") and count.get(i, 0) != 1: raise ValueError(f"{v['name']} mutates and must run exactly once, it runs {count.get(i, 0)} times")
     for h in g["hold_backward"]:
         if h not in current: raise ValueError(f"gradient {nodes[h]['name']} does not exist at the end")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from evaluate import ONCE
+from evaluate import once_flags
 
 
 class _Problem:
@@ -29,10 +29,12 @@ class _Problem:
         ]
         starts, self.ends = problem["backward_starts"], set(problem["backward_outputs"])
         self.forward = {i for i in self.order if i < starts}
+        once = once_flags(problem)
+        self.stays = {i for i in self.order if "collective" in ops[i].get("flags", ())}
         self.free = {
             i
             for i in self.forward
-            if not set(ops[i].get("flags", ())) & ONCE and i not in self.ends
+            if not set(ops[i].get("flags", ())) & once and i not in self.ends
         }
         self.last = {
             v: max((j for j in self.order if v in self.reads[j]), default=v) for v in self.order
@@ -60,7 +62,7 @@ def optimum(problem: dict[str, Any], budget: int) -> int | None:
             return time
         base = p.order[k]
         events = [(0, (k, memory - {v})) for v in memory & p.forward if v not in p.ends]
-        if base in p.free:
+        if base in p.free - p.stays:
             events.append((0, (k + 1, memory)))
         earlier = [i for i in p.order[:k] if i in p.free and i not in memory]
         for op in (*earlier, base):

@@ -31,7 +31,7 @@ from scipy.sparse import coo_array
 
 sys.path.insert(0, str(Path(__file__).parent))
 from costs import op_seconds
-from evaluate import ONCE, load
+from evaluate import load, once_flags
 
 
 @dataclass
@@ -96,11 +96,13 @@ class _Stages:
             sorted({place[maker[v]] for v in ops[i]["in"] if maker[v] in place}) for i in runs
         ]
         self.bytes = [problem["storages"][ops[i]["out"][0]["storage"]]["bytes"] for i in runs]
-        self.seconds = [op_seconds(ops[i], device) for i in runs]
         self.held = [i in ends for i in runs]
         starts = problem["backward_starts"]
         flags = [set(ops[i].get("flags", ())) for i in runs]
-        self.fixed = [i >= starts or i in ends or bool(flags[k] & ONCE) for k, i in enumerate(runs)]
+        once, network = once_flags(problem), problem.get("network_bytes_per_s", 0.0)
+        self.seconds = [op_seconds(ops[i], device, None, network) for i in runs]
+        self.fixed = [i >= starts or i in ends or bool(flags[k] & once) for k, i in enumerate(runs)]
+        self.stays = [fixed or "collective" in flags[k] for k, fixed in enumerate(self.fixed)]
         self.readers = [[j for j in range(self.n) if i in self.reads[j]] for i in range(self.n)]
 
 
@@ -110,7 +112,7 @@ def _build(s: _Stages, budget: int) -> _Program:
     pairs = [(k, i) for k in range(s.n) for i in range(k + 1)]
     runs, there, free, used = {}, {}, {}, {}
     for k, i in pairs:
-        must, may = s.fixed[i] and k == i, not s.fixed[i] or k == i
+        must, may = s.stays[i] and k == i, not s.fixed[i] or k == i
         runs[k, i] = p.column(int(must), int(may), 1e6 * s.seconds[i])
         used[k, i] = p.column(0, budget * scale, whole=False)
         if i < k:

@@ -62,7 +62,7 @@ void cb_frontier_follow(const maker *m, const uint32_t *until) {
     for (uint32_t k = f->n_base; k-- > 0;) {
         uint32_t op = f->base[k], run = m->run_of[op], need = 0, use = CB_NONE;
         bool backward = k >= f->base_backward;
-        if (!backward && (p->op_flags[op] & CB_POP_VIEW) && !f->once[op]) {
+        if (!backward && (p->op_flags[op] & CB_POP_VIEW) && !f->once[op] && !f->stays[op]) {
             follow_view(m, until, op);
             continue;
         }
@@ -75,7 +75,7 @@ void cb_frontier_follow(const maker *m, const uint32_t *until) {
         }
         m->again[op] = run == CB_NONE ? 0 : cb_least(until[run], need);
         m->drop[op] = cb_least(m->again[op], use);
-        if (p->op_flags[op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN)) m->drop[op] = 0;
+        if (p->op_flags[op] & CB_POP_ACTS) m->drop[op] = 0;
         note_reads(m, op, backward ? CB_NONE : m->again[op], backward ? CB_NONE : m->drop[op]);
     }
 }

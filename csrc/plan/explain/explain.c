@@ -141,8 +141,9 @@ static cb_status find_floor(const cb_facts *f, cb_arena *arena, cb_explanation *
 }
 
 const char *cb_explained_once(const cb_explanation *e, const cb_explained *line) {
-    uint32_t flags = e->p->op_flags[line->op];
-    return flags & CB_POP_ONCE && !(flags & CB_POP_PLACEHOLDER) ? cb_why_once(flags) : NULL;
+    uint32_t once = cb_once_flags(e->p, line->op);
+    bool argument = e->p->op_flags[line->op] & CB_POP_PLACEHOLDER;
+    return once && !argument ? cb_why_once(once) : NULL;
 }
 
 uint64_t cb_explanation_floor(const cb_explanation *e) {

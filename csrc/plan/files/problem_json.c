@@ -1,6 +1,7 @@
 /* Problems as JSON; docs/problem.md states the schema. What is at its default is left out. The
  * reader trusts nothing: it builds what the text says and cb_problem_verify judges it. Version 1
- * has no ops with an inside and no inlinings; all else is alike. */
+ * has no ops with an inside and no inlinings, version 2 no collectives that run again; all else is
+ * the same. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -10,8 +11,9 @@
 #include "../model/names.h"
 
 #define PROBLEM_FORMAT "cutback.problem"
-#define PROBLEM_VERSION 2
-#define FIRST_WITH_INSIDES 2 /* and with inlinings */
+#define PROBLEM_VERSION 3
+#define FIRST_WITH_INSIDES 2  /* and with inlinings */
+#define FIRST_WITH_NETWORKS 3 /* and with `reruns` and the reserved keys */
 #define MOST_WHOLE ((uint64_t)INT64_MAX)
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -153,6 +155,11 @@ cb_status cb_problem_to_json(const cb_problem *p, cb_str *out, cb_error *err) {
     cb_json_put_u64(&w, "align", p->align);
     cb_json_put_u64(&w, "static_bytes", p->static_bytes);
     if (p->link_bytes_per_s != 0) cb_json_put_double(&w, "link_bytes_per_s", p->link_bytes_per_s);
+    if (p->reruns != CB_RERUNS_FORWARD)
+        cb_json_put_string(&w, "reruns", cb_reruns_names[p->reruns]);
+    if (p->collective_again) cb_json_put_bool(&w, "collective_again", true);
+    if (p->network_bytes_per_s != 0)
+        cb_json_put_double(&w, "network_bytes_per_s", p->network_bytes_per_s);
     put_ids(&w, "forward_outputs", p->forward_output, p->n_forward_output);
     put_ids(&w, "backward_outputs", p->backward_output, p->n_backward_output);
     put_regions(&w, p);
@@ -339,14 +346,45 @@ static cb_status read_outputs(const reader *r, const cb_json *list, uint32_t op)
     return CB_OK;
 }
 
+/* Keys and a flag of an op that a later version will give a meaning. Lists may be there if they are
+ * empty. */
+static cb_status check_reserved(const reader *r, const cb_json *node) {
+    static const char *const reserved[] = {"over", "variants"};
+    const cb_json *flags = cb_json_get(node, "flags");
+    for (uint32_t i = 0; i < sizeof reserved / sizeof *reserved; i++) {
+        const cb_json *list = cb_json_get(node, reserved[i]);
+        if (!list || (list->kind == CB_JSON_ARRAY && list->n == 0)) continue;
+        return cb_fail(
+            r->err, CB_UNSUPPORTED,
+            "line %u: \"%s\" is reserved and not supported in this version; leave it out",
+            list->line, reserved[i]);
+    }
+    if (!flags || flags->kind != CB_JSON_ARRAY) return CB_OK;
+    for (const cb_json *c = flags->as.child; c; c = c->next)
+        if (c->kind == CB_JSON_STRING && strcmp(c->as.string, "update") == 0)
+            return cb_fail(r->err, CB_UNSUPPORTED,
+                           "line %u: the flag \"update\" is reserved and not supported in this "
+                           "version",
+                           c->line);
+    return CB_OK;
+}
+
+/* The keys of an op that a version has. */
+static cb_status check_op_keys(const reader *r, const cb_json *node) {
+    static const char *const known[] = {
+        "name",  "kind",    "at",        "flags", "in",     "out",    "flops", "bytes",
+        "class", "time_ps", "workspace", "group", "region", "inside", "over",  "variants"};
+    uint32_t n_known = sizeof known / sizeof *known;
+    if (r->version < FIRST_WITH_NETWORKS) n_known -= 2;
+    if (r->version < FIRST_WITH_INSIDES) n_known--;
+    CB_TRY(cb_known_keys(node, "op", known, n_known, r->err));
+    return r->version < FIRST_WITH_NETWORKS ? CB_OK : check_reserved(r, node);
+}
+
 static cb_status read_op(const reader *r, const cb_json *node, uint32_t op) {
-    static const char *const known[] = {"name",      "kind",  "at",     "flags", "in",
-                                        "out",       "flops", "bytes",  "class", "time_ps",
-                                        "workspace", "group", "region", "inside"};
-    uint32_t n_known = sizeof known / sizeof *known - (r->version < FIRST_WITH_INSIDES ? 1 : 0);
     cb_problem *p = r->p;
     const cb_json *list;
-    CB_TRY(cb_known_keys(node, "op", known, n_known, r->err));
+    CB_TRY(check_op_keys(r, node));
     CB_TRY(read_inside(r, node, op));
     CB_TRY(read_text(r, node, "name", &p->op_name[op]));
     CB_TRY(read_text(r, node, "kind", &p->op_kind[op]));
@@ -431,6 +469,17 @@ static cb_status read_ends(const reader *r, const cb_json *root, const char *key
     return read_ids(r, list, key, *ids);
 }
 
+static cb_status read_network(const reader *r, const cb_json *root) {
+    cb_problem *p = r->p;
+    const cb_json *again;
+    CB_TRY(read_name(r, root, "reruns", cb_reruns_names, CB_RERUNS_COUNT, &p->reruns));
+    if (cb_json_get(root, "collective_again")) {
+        CB_TRY(cb_json_want(root, "collective_again", CB_JSON_BOOL, &again, r->err));
+        p->collective_again = again->as.boolean;
+    }
+    return read_double(r, root, "network_bytes_per_s", &p->network_bytes_per_s);
+}
+
 static cb_status read_body(const reader *r, const cb_json *root, const cb_json *storages,
                            const cb_json *ops) {
     cb_problem *p = r->p;
@@ -439,6 +488,7 @@ static cb_status read_body(const reader *r, const cb_json *root, const cb_json *
     CB_TRY(read_u64(r, root, "align", MOST_WHOLE, &p->align));
     CB_TRY(read_u64(r, root, "static_bytes", MOST_WHOLE, &p->static_bytes));
     CB_TRY(read_double(r, root, "link_bytes_per_s", &p->link_bytes_per_s));
+    CB_TRY(read_network(r, root));
     CB_TRY(read_regions(r, root));
     CB_TRY(read_storages(r, storages));
     for (const cb_json *c = ops->as.child; c; c = c->next) CB_TRY(read_op(r, c, op++));
@@ -501,12 +551,17 @@ cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root, cb_prob
                                         "regions",
                                         "storages",
                                         "ops",
-                                        "inlinings"};
+                                        "inlinings",
+                                        "reruns",
+                                        "collective_again",
+                                        "network_bytes_per_s"};
     const cb_json *storages, *ops, *inlinings = cb_json_get(root, "inlinings");
     cb_problem_sizes n = {0};
     int64_t version;
     CB_TRY(cb_check_format(root, PROBLEM_FORMAT, PROBLEM_VERSION, &version, err));
-    uint32_t n_known = sizeof known / sizeof *known - (version < FIRST_WITH_INSIDES ? 1 : 0);
+    uint32_t n_known = sizeof known / sizeof *known;
+    if (version < FIRST_WITH_NETWORKS) n_known -= 3;
+    if (version < FIRST_WITH_INSIDES) n_known--;
     CB_TRY(cb_known_keys(root, "problem", known, n_known, err));
     CB_TRY(cb_json_want(root, "storages", CB_JSON_ARRAY, &storages, err));
     CB_TRY(cb_json_want(root, "ops", CB_JSON_ARRAY, &ops, err));

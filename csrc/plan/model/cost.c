@@ -63,7 +63,10 @@ int64_t cb_own_time_ps(const cb_problem *p, uint32_t op, const cb_device *device
     bool fused = device->fused && p->fused_bytes;
     double bytes = (double)(fused ? p->fused_bytes[op] : p->op_bytes[op]);
     double launch = fused && !p->fused_launch[op] ? 0 : device->launch_s;
-    double ps = (fmax(arithmetic, bytes / device->bytes_per_s) + launch) * PS_PER_S;
+    double rate = device->bytes_per_s;
+    if ((p->op_flags[op] & CB_POP_COLLECTIVE) && p->network_bytes_per_s > 0)
+        rate = fmin(rate, p->network_bytes_per_s);
+    double ps = (fmax(arithmetic, bytes / rate) + launch) * PS_PER_S;
     return (int64_t)fmin(ps + 0.5, MOST_PS);
 }
 

@@ -23,8 +23,8 @@ CB_MUST_CHECK cb_status cb_unknown_device(const char *name, cb_error *err);
  * exponentials and the like, far below the peak of products. `flags`: CB_POP_* */
 double cb_arithmetic_s(const cb_device *device, uint32_t flags, uint32_t work_class, double flops);
 /* max(flops / rate, bytes / bandwidth) + launch, where a fused device counts only bytes that cross
- * the border of the op's group, and one launch a group; views and placeholders 0; a measured time
- * wins. */
+ * the border of the op's group, and one launch a group. A collective's bytes move at the problem's
+ * `network_bytes_per_s` if that is slower. Views and placeholders take 0; a measured time wins. */
 int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);
 /* The same of a run that makes these outputs (inside.h). Of an op with an inside the time is a sum:
  * what every run of the op takes, what the members of its slice take, and what it takes to write

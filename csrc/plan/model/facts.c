@@ -54,7 +54,7 @@ static void mark_needed(cb_facts *f, bool *needed) {
         if (hold && f->root[s] == p->value_op[v]) need(f, v, needed);
     }
     for (uint32_t op = p->n_op; op-- > 0;) {
-        if (p->op_flags[op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN)) needed[op] = true;
+        if (p->op_flags[op] & CB_POP_ACTS) needed[op] = true;
         if (!needed[op]) continue;
         cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, op));
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++)
@@ -140,7 +140,7 @@ static void mark_once(cb_facts *f, uint32_t *mutator) {
     for (uint32_t id = 0; id < f->n_unit; id++) {
         uint32_t op = cb_unit_op(f, id), made = cb_unit_made(f, id);
         cb_slice slice = cb_slice_of(p, op, made);
-        f->once[id] = p->op_flags[op] & (CB_POP_ONCE | CB_POP_PLACEHOLDER);
+        f->once[id] = cb_once_flags(p, op) || (p->op_flags[op] & CB_POP_PLACEHOLDER);
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1] && !f->once[id]; j++) {
             uint32_t writer = mutator[p->value_storage[p->in_value[j]]];
             bool reads = cb_slice_reads(slice, j - p->in_begin[op]);
@@ -171,11 +171,17 @@ static void sum_given(cb_facts *f) {
         if (cb_has_units(f, op)) continue; /* no rerun makes one */
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             if (!is_given(f, op, v)) continue;
-            f->gives[op] = true;
+            f->stays[op] = true;
             f->again_bytes[op] += p->storage_bytes[p->value_storage[v]];
         }
         f->has_again |= f->again_bytes[op] > 0;
     }
+}
+
+/* Collectives that may run again still run in their place first: other processes wait there. */
+static void keep_collectives(cb_facts *f) {
+    for (uint32_t op = 0; f->p->collective_again && op < f->p->n_op; op++)
+        f->stays[op] |= (f->p->op_flags[op] & CB_POP_COLLECTIVE) && !cb_has_units(f, op);
 }
 
 /* Who makes a storage again makes its views again: where one of them may run only once, as it also
@@ -433,7 +439,7 @@ static void mark_written(const cb_facts *f, bool *written) {
 
 static bool may_move(const cb_facts *f, const bool *may, const bool *written, uint32_t op) {
     const cb_problem *p = f->p;
-    if (f->once[op] || (p->op_flags[op] & CB_POP_BACKWARD)) return false;
+    if (f->once[op] || (p->op_flags[op] & (CB_POP_BACKWARD | CB_POP_COLLECTIVE))) return false;
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         uint32_t from = p->value_op[p->in_value[j]];
         if (written[p->value_storage[p->in_value[j]]]) return false;
@@ -494,7 +500,7 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     CB_TRY_NEW(f.time_ps, arena, f.n_unit, err);
     CB_TRY_NEW(f.cost_ps, arena, f.n_unit, err);
     CB_TRY_NEW(f.again_bytes, arena, f.n_unit, err);
-    CB_TRY_NEW(f.gives, arena, f.n_unit, err);
+    CB_TRY_NEW(f.stays, arena, f.n_unit, err);
     CB_TRY_NEW(f.root, arena, p->n_storage, err);
     CB_TRY_NEW(f.once, arena, f.n_unit, err);
     CB_TRY_NEW(f.held, arena, p->n_storage, err);
@@ -515,6 +521,7 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     mark_viewed_once(&f);
     mark_held(&f);
     sum_given(&f);
+    keep_collectives(&f);
     find_scopes(&f);
     CB_TRY(gather_wishes(&f, err));
     bend_costs(&f);

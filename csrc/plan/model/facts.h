@@ -43,7 +43,8 @@ typedef struct cb_facts {
         *again_bytes; /* [n_unit] what a run after the first makes of the caller's storages, for
                               itself alone: the caller's memory is written once */
     bool has_again;   /* does any op? */
-    bool *gives;      /* [n_unit] makes storages of the caller, of any size: its first run stays */
+    bool *stays;      /* [n_unit] its first run never falls away though later runs may: it makes
+                         storages of the caller, or it is a collective */
     bool *held;       /* [n_storage] alive when the backward starts whatever the plan */
     uint32_t *scope;  /* [n_storage] innermost region that holds its op and all its forward readers,
                         CB_NONE: none */

@@ -11,6 +11,7 @@ const char *const cb_work_class_names[CB_WORK_CLASS_COUNT] = {"f32", "f64", "f16
 const char *const cb_constraint_names[CB_CONSTRAINT_COUNT] = {
     "free",         "must_save",     "prefer_save", "must_recompute", "prefer_recompute",
     "must_offload", "prefer_offload"};
+const char *const cb_reruns_names[CB_RERUNS_COUNT] = {"forward", "all"};
 const char *const cb_preset_names[CB_PRESET_COUNT] = {"autograd",   "recompute_all", "conservative",
                                                       "aggressive", "torch-compat",  "shape-aware"};
 const char *const cb_measure_names[CB_MEASURE_COUNT] = {"arena", "live", "saved", "total"};

@@ -8,6 +8,7 @@ extern const char *const cb_op_flag_names[];    /* by bit */
 extern const char *const cb_store_flag_names[]; /* by bit */
 extern const char *const cb_work_class_names[CB_WORK_CLASS_COUNT];
 extern const char *const cb_constraint_names[CB_CONSTRAINT_COUNT];
+extern const char *const cb_reruns_names[CB_RERUNS_COUNT];
 extern const char *const cb_preset_names[CB_PRESET_COUNT];
 extern const char *const cb_measure_names[CB_MEASURE_COUNT];
 

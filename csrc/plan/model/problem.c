@@ -133,8 +133,8 @@ static uint64_t hash_ids(const uint32_t *ids, size_t n, uint64_t seed) {
     return hash;
 }
 
-/* Problems without members, and without inlinings, keep the fingerprint that they had before there
- * were any. */
+/* Problems without members, without inlinings or whose collectives run once keep the fingerprint
+ * that they had in earlier versions of the format. */
 static uint64_t hash_members(const cb_problem *p, uint64_t hash) {
     hash = hash_ids(p->member_begin, (size_t)p->n_op + 1, hash);
     for (uint32_t i = 0; i < p->member_begin[p->n_op]; i++) {
@@ -168,5 +168,6 @@ uint64_t cb_problem_fingerprint(const cb_problem *p) {
     for (uint32_t s = 0; s < p->n_storage; s++)
         hash = hash_u64(p->storage_flags[s], hash_u64(p->storage_bytes[s], hash));
     if (p->member_begin) hash = hash_members(p, hash);
-    return p->inline_begin ? hash_inlinings(p, hash) : hash;
+    if (p->inline_begin) hash = hash_inlinings(p, hash);
+    return p->collective_again ? hash_u64(p->collective_again, hash) : hash;
 }

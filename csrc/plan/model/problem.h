@@ -17,29 +17,40 @@ enum { /* op flags */
        CB_POP_VIEW = 1 << 2,     /* allocates nothing, costs nothing */
        CB_POP_FUSIBLE = 1 << 3,  /* pointwise, or a reduction that fuses */
        CB_POP_COMPUTE = 1 << 4,  /* compute-intensive: matmul, convolution, attention */
-       CB_POP_RANDOM_COUNTER =
-           1 << 5, /* random, but a pure function of its counter: may be recomputed */
+       CB_POP_RANDOM_COUNTER = 1
+           << 5, /* random, but a pure function of its counter: may be recomputed */
        CB_POP_RANDOM_STATEFUL = 1 << 6, /* random from a hidden state: runs exactly once */
        CB_POP_EFFECT = 1 << 7,          /* side effect: runs exactly once */
-       CB_POP_COLLECTIVE = 1 << 8,      /* communicates: runs exactly once */
+       CB_POP_COLLECTIVE = 1 << 8,      /* communicates: runs exactly once, unless the problem says
+                                           `collective_again` */
        CB_POP_MUTATES = 1 << 9,         /* writes an input: runs exactly once */
        CB_POP_UNKNOWN = 1 << 10,        /* unknown or custom op: expensive, not recomputable */
        CB_POP_REDUCTION = 1 << 11,      /* with FUSIBLE: output much smaller than the input */
-       CB_POP_PARAMETER =
-           1 << 12 /* with PLACEHOLDER: parameter or buffer, there in every step anyway */
+       CB_POP_PARAMETER = 1
+           << 12 /* with PLACEHOLDER: parameter or buffer, there in every step anyway */
 };
 /* What a member of an op with an inside may be: what runs once is an op by itself. */
 #define CB_POP_INNER (CB_POP_FUSIBLE | CB_POP_COMPUTE | CB_POP_RANDOM_COUNTER | CB_POP_REDUCTION)
 #define CB_POP_ONCE \
     (CB_POP_RANDOM_STATEFUL | CB_POP_EFFECT | CB_POP_COLLECTIVE | CB_POP_MUTATES | CB_POP_UNKNOWN)
 
+/* What runs whether or not anything reads what it makes. */
+#define CB_POP_ACTS (CB_POP_ONCE & ~CB_POP_UNKNOWN)
+
 enum { /* storage flags */
-       CB_STORE_STATIC =
-           1 << 0, /* belongs to the caller (parameter, input, given output): not counted */
+       CB_STORE_STATIC = 1
+           << 0, /* belongs to the caller (parameter, input, given output): not counted */
        CB_STORE_HOLD_FORWARD = 1 << 1, /* must be alive when the backward starts */
-       CB_STORE_HOLD_END =
-           1 << 2 /* must be alive at the end (gradients kept for the optimizer, new states) */
+       CB_STORE_HOLD_END = 1
+           << 2 /* must be alive at the end (gradients kept for the optimizer, new states) */
 };
+
+/* Which ops may run after the step in which they are first made. */
+typedef enum cb_reruns {
+    CB_RERUNS_FORWARD = 0, /* ops of the forward */
+    CB_RERUNS_ALL,         /* ops of the backward as well: reserved, no search supports it yet */
+    CB_RERUNS_COUNT
+} cb_reruns;
 
 typedef enum cb_work_class {
     CB_WORK_F32 = 0,
@@ -112,10 +123,15 @@ typedef struct cb_problem {
     uint32_t n_forward_output,
         *forward_output; /* value ids that must exist when the backward starts */
     uint32_t n_backward_output, *backward_output; /* value ids that must exist at the end */
-    uint32_t backward_starts; /* first op of the backward in the given order (= id order) */
-    uint64_t align;           /* arena grain in bytes, a power of two; 64 */
-    uint64_t static_bytes;    /* parameters, optimizer states, ...: what `total` adds to `live` */
-    double link_bytes_per_s;  /* one direction of the offload link; 0: no offload */
+    uint32_t backward_starts;   /* first op of the backward in the given order (= id order) */
+    uint64_t align;             /* arena grain in bytes, a power of two; 64 */
+    uint64_t static_bytes;      /* parameters, optimizer states, ...: what `total` adds to `live` */
+    double link_bytes_per_s;    /* one direction of the offload link; 0: no offload */
+    uint8_t reruns;             /* cb_reruns */
+    bool collective_again;      /* collectives of the forward may run again. Their first runs stay
+                                 where they are, in the base order */
+    double network_bytes_per_s; /* that a collective's `op_bytes` move at, if that is slower than
+                                   memory; 0: they move as in memory */
 
     uint32_t *member_begin; /* [n_op + 1] into member; none of its own: an op without an inside.
                                NULL: no op has one */
@@ -143,6 +159,11 @@ void cb_problem_free(cb_problem *p);
 static inline uint64_t cb_value_bytes(const cb_problem *p, uint32_t value) {
     return p->value_bytes[value] == UINT64_MAX ? p->storage_bytes[p->value_storage[value]]
                                                : p->value_bytes[value];
+}
+/* The flags for which an op runs exactly once. */
+static inline uint32_t cb_once_flags(const cb_problem *p, uint32_t op) {
+    uint32_t once = p->op_flags[op] & CB_POP_ONCE;
+    return p->collective_again ? once & ~(uint32_t)CB_POP_COLLECTIVE : once;
 }
 /* Everything the planner relies on; run on every problem from outside. */
 CB_MUST_CHECK cb_status cb_problem_verify(const cb_problem *p, cb_error *err);

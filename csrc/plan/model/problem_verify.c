@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "inlining.h"
+#include "names.h"
 
 #define MOST_ITEMS ((uint32_t)1 << 26) /* as in problem.c */
 #define MOST_BYTES (UINT64_C(1) << 60) /* of all storages and scratch together */
@@ -28,6 +29,19 @@ static cb_status verify_counts(const cb_problem *p, cb_error *err) {
         !isfinite(p->link_bytes_per_s)) {
         return cb_fail(err, CB_INVALID,
                        "problem: static_bytes or link_bytes_per_s is out of range");
+    }
+    if (!(p->network_bytes_per_s >= 0) || !isfinite(p->network_bytes_per_s)) {
+        return cb_fail(err, CB_INVALID,
+                       "problem: network_bytes_per_s is %g; it must be finite and at least 0",
+                       p->network_bytes_per_s);
+    }
+    if (p->reruns >= CB_RERUNS_COUNT)
+        return cb_fail(err, CB_INVALID, "problem: unknown reruns %u", p->reruns);
+    if (p->reruns != CB_RERUNS_FORWARD) {
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "problem: reruns \"%s\" is reserved: this version plans reruns of forward "
+                       "ops only; use \"%s\", or leave it out",
+                       cb_reruns_names[p->reruns], cb_reruns_names[CB_RERUNS_FORWARD]);
     }
     if (p->in_begin[0] != 0 || p->out_begin[0] != 0 || p->out_begin[p->n_op] != p->n_value) {
         return cb_fail(err, CB_INVALID,

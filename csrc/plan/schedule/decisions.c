@@ -137,7 +137,7 @@ static bool makes_held(const cb_facts *f, uint32_t op) {
 static bool may_be_late(const cb_facts *f, const cb_schedule *s, uint32_t step, bool first) {
     uint32_t op = s->step[step], made = cb_made_at(f->p, s, step);
     if (first && step >= s->backward_starts && makes_held(f, op)) return false;
-    if (!cb_has_units(f, op)) return cb_may_rerun(f, op) && !(first && f->gives[op]);
+    if (!cb_has_units(f, op)) return cb_may_rerun(f, op) && !(first && f->stays[op]);
     for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
         if ((made & cb_unit_made(f, u)) && !cb_may_rerun(f, u)) return false;
     return true;

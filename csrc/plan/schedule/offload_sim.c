@@ -261,10 +261,11 @@ static size_t reads_end(const cb_offload_sim *m, size_t step) {
 }
 
 static void mark_kept(cb_offload_sim *m) {
-    const cb_problem *p = m->f->p;
+    const cb_facts *f = m->f;
     size_t fetch = m->fetch.len;
-    for (size_t t = 0; t < m->step.len; t++)
-        m->keep.at[t] = p->op_flags[m->step.at[t].op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN);
+    for (size_t t = 0; t < m->step.len; t++) m->keep.at[t] = false;
+    for (uint32_t k = 0; k < f->n_base; k++)
+        if (f->p->op_flags[f->base[k]] & CB_POP_ACTS) m->keep.at[m->base_step[k]] = true;
     for (size_t i = 0; i < m->fetch.len; i++) m->keep.at[m->fetch.at[i].step] = false;
     for (size_t i = 0; i < m->hold.len; i++)
         if (m->hold.at[i].step != CB_NONE) m->keep.at[m->hold.at[i].step] = true;

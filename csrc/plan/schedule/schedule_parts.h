@@ -67,10 +67,11 @@ typedef struct walker {
                           from the host; CB_NONE: none */
     uint32_t *seen_at; /* [n_storage] last step that reads or makes it, and the instance it saw */
     uint32_t *seen_instance;
-    uint32_t *mutator; /* [n_storage] last op that wrote into it, CB_NONE: none */
-    uint32_t *runs;    /* [n_op] */
-    uint32_t *ever;    /* [n_op] outputs made so far */
-    bool *inlined;     /* [n_value] taken in by some run so far, before its op made it; NULL: no run
+    uint32_t *mutator;   /* [n_storage] last op that wrote into it, CB_NONE: none */
+    uint32_t *runs;      /* [n_op] */
+    uint32_t *ever;      /* [n_op] outputs made so far */
+    uint32_t collective; /* whose first run was the latest, CB_NONE: none has run */
+    bool *inlined; /* [n_value] taken in by some run so far, before its op made it; NULL: no run
                           takes in anything */
     int64_t clock;
     lanes *lanes; /* NULL: nothing moves */

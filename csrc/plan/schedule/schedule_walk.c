@@ -20,6 +20,25 @@ static cb_status check_taken(const walker *w, uint32_t step, uint32_t op, uint32
     return CB_OK;
 }
 
+/* Where collectives may run again, their first runs keep the base order, each in its own phase:
+ * other processes wait there. */
+static cb_status check_collective(const walker *w, uint32_t step, uint32_t op) {
+    const cb_problem *p = w->p;
+    if (!p->collective_again || !(p->op_flags[op] & CB_POP_COLLECTIVE) || w->runs[op] > 0)
+        return CB_OK;
+    if (op < p->backward_starts && step >= w->s->backward_starts) {
+        return cb_fail(w->err, CB_INVALID,
+                       "step %u: the collective %s belongs to the forward and first runs in the "
+                       "backward",
+                       step, p->op_name[op]);
+    }
+    if (w->collective == CB_NONE || w->collective < op) return CB_OK;
+    return cb_fail(w->err, CB_INVALID,
+                   "step %u: the collective %s first runs after %s, which follows it in the "
+                   "problem",
+                   step, p->op_name[op], p->op_name[w->collective]);
+}
+
 static cb_status check_step(const walker *w, uint32_t step, uint32_t op, cb_reading reading) {
     const cb_problem *p = w->p;
     uint32_t flags = p->op_flags[op];
@@ -28,12 +47,13 @@ static cb_status check_step(const walker *w, uint32_t step, uint32_t op, cb_read
                        "step %u: %s depends on a tangent and runs in the forward", step,
                        p->op_name[op]);
     }
-    if ((flags & CB_POP_ONCE) && w->runs[op] > 0) {
+    if (cb_once_flags(p, op) && w->runs[op] > 0) {
         return cb_fail(w->err, CB_INVALID,
                        "step %u: %s may run only once (random, effect, collective, mutation or "
                        "unknown) and runs again",
                        step, p->op_name[op]);
     }
+    CB_TRY(check_collective(w, step, op));
     for (uint32_t v; cb_read_next(&reading, &v);) {
         uint32_t from = reading.from;
         if (v == CB_NONE) continue;
@@ -154,6 +174,8 @@ static cb_status run_op(walker *w, uint32_t step, uint32_t op) {
     uint64_t workspace = cb_run_workspace(p, op, made) + cb_taken_workspace(p, op, taken);
     if (workspace > 0)
         lives->scratch_instance[step] = cb_walk_add_instance(w, CB_NONE, step, workspace);
+    bool first = w->runs[op] == 0;
+    if (first && (p->op_flags[op] & CB_POP_COLLECTIVE)) w->collective = op;
     take_time(w, op, made);
     take_inlined_time(w, op, taken);
     return CB_OK;
@@ -237,7 +259,7 @@ static cb_status end_walk(walker *w) {
         cb_walk_hold(w, w->first[s], w->s->n_step);
     }
     for (uint32_t op = 0; op < p->n_op; op++) {
-        if ((p->op_flags[op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN)) && w->runs[op] == 0 &&
+        if ((p->op_flags[op] & CB_POP_ACTS) && w->runs[op] == 0 &&
             !(p->op_flags[op] & CB_POP_PLACEHOLDER)) {
             return cb_fail(w->err, CB_INVALID, "%s must run once and does not run", p->op_name[op]);
         }
@@ -401,7 +423,8 @@ cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule *s, const cb_d
     cb_arena scratch;
     cb_arena_init(&scratch, arena->alloc);
     cb_lives lives = {0};
-    walker w = {.p = p, .s = s, .device = device, .lives = &lives, .err = err};
+    walker w = {
+        .p = p, .s = s, .device = device, .lives = &lives, .collective = CB_NONE, .err = err};
     cb_status status = walk(&w, &scratch, arena);
     cb_arena_free(&scratch);
     if (status == CB_OK) *out = lives;

@@ -49,10 +49,16 @@ static void number_kept(cb_sim *sim) {
     sim->backward_starts = sim->new_index.at[sim->crossing];
 }
 
+/* First runs that stay whether or not a later step reads what they make. */
+static void mark_acting(cb_sim *sim) {
+    const cb_facts *f = sim->f;
+    for (size_t t = 0; t < sim->step.len; t++) sim->keep.at[t] = false;
+    for (uint32_t k = 0; k < f->n_base; k++)
+        if (f->p->op_flags[f->base[k]] & CB_POP_ACTS) sim->keep.at[sim->base_step[k]] = true;
+}
+
 static void mark_kept(cb_sim *sim) {
-    const cb_problem *p = sim->f->p;
-    for (size_t t = 0; t < sim->step.len; t++)
-        sim->keep.at[t] = p->op_flags[sim->step.at[t].op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN);
+    mark_acting(sim);
     for (size_t i = 0; i < sim->hold.len; i++)
         if (sim->hold.at[i].step != CB_NONE) sim->keep.at[sim->hold.at[i].step] = true;
     for (size_t t = sim->step.len; t-- > 0;) {
@@ -91,9 +97,9 @@ static void keep_taken_reads(cb_sim *sim, size_t t) {
 static void mark_kept_outputs(cb_sim *sim) {
     const cb_facts *f = sim->f;
     const cb_problem *p = f->p;
+    mark_acting(sim);
     for (size_t t = 0; t < sim->step.len; t++) {
         uint32_t op = sim->step.at[t].op;
-        sim->keep.at[t] = p->op_flags[op] & (CB_POP_ONCE & ~CB_POP_UNKNOWN);
         if (cb_has_units(f, op)) sim->step.at[t].made = 0;
     }
     for (size_t i = 0; i < sim->hold.len; i++) {

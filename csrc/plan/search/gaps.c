@@ -79,7 +79,7 @@ static void set_held_due(finder *z) {
 static void pin_unit(finder *z, uint32_t unit, uint32_t next) {
     const cb_facts *f = z->f;
     const cb_gaps *g = z->out;
-    bool first_stays = f->once[unit] || (unit < f->p->n_op && f->gives[unit]) ||
+    bool first_stays = f->once[unit] || (unit < f->p->n_op && f->stays[unit]) ||
                        (!cb_may_rerun(f, unit) && g->sure[unit] != CB_NONE);
     z->pinned[unit] = first_stays || (g->sure[unit] != CB_NONE && g->sure[unit] <= next);
 }

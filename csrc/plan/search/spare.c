@@ -90,7 +90,7 @@ static cb_status extend_facts(cb_facts *f, uint32_t n, uint32_t more, cb_arena *
     if (f->inlines) SPREAD_ARRAY(f->inlines);
     SPREAD_ARRAY(f->once);
     SPREAD_ARRAY(f->again_bytes);
-    SPREAD_ARRAY(f->gives);
+    SPREAD_ARRAY(f->stays);
     SPREAD_ARRAY(f->wish);
     SPREAD_ARRAY(f->wish_value);
     SPREAD_ARRAY(f->position);

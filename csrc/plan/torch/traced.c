@@ -393,6 +393,17 @@ static cb_status mark_parameters(const reader *r, const cb_json *root) {
     return CB_OK;
 }
 
+static cb_status read_network(cb_problem *p, const cb_json *root, cb_error *err) {
+    const cb_json *again = cb_json_get(root, "collective_again");
+    const cb_json *rate = cb_json_get(root, "network_bytes_per_s");
+    if (again) {
+        CB_TRY(cb_json_want(root, "collective_again", CB_JSON_BOOL, &again, err));
+        p->collective_again = again->as.boolean;
+    }
+    if (!rate) return CB_OK;
+    return cb_json_as_double(rate, "network_bytes_per_s", &p->network_bytes_per_s, err);
+}
+
 static cb_status second_pass(reader *r, const cb_json *root) {
     cb_problem *p = r->p;
     uint64_t *read = CB_NEW(r->scratch, uint64_t, r->n_file_storage);
@@ -406,6 +417,7 @@ static cb_status second_pass(reader *r, const cb_json *root) {
     CB_TRY(fill_ends(r, root, "forward_outputs", &p->n_forward_output, &p->forward_output));
     CB_TRY(fill_ends(r, root, "backward_outputs", &p->n_backward_output, &p->backward_output));
     CB_TRY(mark_parameters(r, root));
+    CB_TRY(read_network(p, root, r->err));
     return cb_problem_verify(p, r->err);
 }
 

@@ -131,7 +131,9 @@ TEST(reader_names_the_slip) {
         {"[]", "must be an object"},
         {"{}", "no \"format\""},
         {"{\"format\":\"x\",\"version\":1}", "format is \"x\""},
-        {"{\"format\":\"cutback.problem\",\"version\":3}", "version 3"},
+        {"{\"format\":\"cutback.problem\",\"version\":4}", "version 4"},
+        {"{\"format\":\"cutback.problem\",\"version\":2,\"collective_again\":true}",
+         "no key \"collective_again\""},
         {"{\"format\":\"cutback.problem\",\"version\":1,\"opps\":[]}", "no key \"opps\""},
         {"{\"format\":\"cutback.problem\",\"version\":1,\"storages\":[],\"ops\":[1]}",
          "an op must be an object"},
@@ -155,6 +157,24 @@ TEST(reader_names_the_slip) {
     }
     CHECK_FAIL(cb_problem_create(&alloc, (cb_problem_sizes){.n_op = UINT32_MAX}, &p, &err),
                CB_INVALID, "the limit is");
+}
+
+TEST(reader_names_what_is_reserved) {
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        {"{\"format\":\"cutback.problem\",\"version\":3,\"reruns\":\"all\",\"storages\":[],"
+         "\"ops\":[],\"forward_outputs\":[],\"backward_outputs\":[]}",
+         "reruns \"all\" is reserved"},
+        {"{\"format\":\"cutback.problem\",\"version\":3,\"storages\":[],\"ops\":[{\"in\":[],"
+         "\"out\":[],\"over\":[0]}],\"forward_outputs\":[],\"backward_outputs\":[]}",
+         "\"over\" is reserved"},
+    };
+    cb_problem *p;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_FAIL(cb_problem_from_json(&alloc, cases[i].text, strlen(cases[i].text), &p, &err),
+                   CB_UNSUPPORTED, cases[i].part);
+    }
 }
 
 static cb_status read_and_write(cb_alloc *a, void *user) {
@@ -187,6 +207,7 @@ int main(void) {
     RUN(fingerprint_sees_structure_only);
     RUN(refuses_what_cannot_be);
     RUN(reader_names_the_slip);
+    RUN(reader_names_what_is_reserved);
     RUN(out_of_memory);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
     return check_report();

@@ -41,7 +41,7 @@ def test_old_files_mean_what_they_meant(path):
 def test_what_is_written_has_the_new_number_and_nothing_else_new(path):
     old = json.loads(problem_of(path))
     new = json.loads(_native.Problem.read(json.dumps(old)).to_json())
-    assert new == {**old, "version": 2}
+    assert new == {**old, "version": 3}
     made = cutback.plan(new, budget="1.0x").document
     assert made["version"] == 3 and made["fingerprint"] == old["fingerprint"]
     assert made == cutback.plan(old, budget="1.0x").document

@@ -11,7 +11,8 @@ static bool is_plain(const cb_facts *f) {
     }
     for (uint32_t op = 0; op < f->n_unit; op++) {
         if (f->wish[op] != CB_FREE && f->wish[op] != CB_MUST_SAVE) return false;
-        if (cb_is_view(f, op) && p->op_workspace[op] > 0) return false; /* states have no views */
+        if (cb_is_view(f, op) && (p->op_workspace[op] > 0 || f->stays[op]))
+            return false; /* states have no views */
     }
     return true;
 }

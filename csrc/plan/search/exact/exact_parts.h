@@ -125,7 +125,7 @@ static inline uint32_t cb_exact_shows(const solver *z, uint32_t set) {
 static inline bool cb_exact_may_skip(const solver *z, uint32_t k) {
     uint32_t op = z->f->base[k];
     if (cb_has_units(z->f, op)) return z->base[z->base_begin[k]].made == 0;
-    return z->may_rerun[op] && !z->f->gives[op];
+    return z->may_rerun[op] && !z->f->stays[op];
 }
 
 /* How many bits the problem takes; more than CB_EXACT_BITS: it does not suit. */

@@ -41,7 +41,7 @@ static void list_held(cb_ledger *l) {
         if (cb_stays_to_end(f, s)) l->held_until[s] = l->n;
         l->holds[f->unit[s]] |= l->held_until[s] > 0;
     }
-    for (uint32_t op = 0; op < f->p->n_op; op++) l->holds[op] |= f->gives[op];
+    for (uint32_t op = 0; op < f->p->n_op; op++) l->holds[op] |= f->stays[op];
 }
 
 static void list_made(cb_ledger *l, uint32_t *seen) {
