@@ -43,7 +43,8 @@ cb_step_numbers cb_step_get_numbers(const cb_step *step) {
         .save_all_arena_bytes = plan->save_all_arena_bytes,
         .save_all_live_bytes = plan->save_all_live_bytes,
         .save_all_saved_bytes = plan->save_all_saved_bytes,
-        .budget_bytes = plan->budget_bytes,
+        .budget_bytes =
+            plan->program_budget < UINT64_MAX ? plan->program_budget : plan->budget_bytes,
         .time_ps = plan->time_ps,
         .once_ps = plan->once_ps,
         .lower_bound_ps = plan->lower_bound_ps,

@@ -180,6 +180,7 @@ static cb_status improve(within *w, both *fast) {
         drop(&other);
     }
     fast->plan->measure = w->asked.measure;
+    if (!cb_is_smallest(&w->asked)) fast->plan->program_budget = limit;
     const cb_budget *given = &w->options->budget;
     if (given->kind == CB_BUDGET_POSITION)
         cb_plan_set_position(fast->plan, given->share, ends.smallest, ends.everything);

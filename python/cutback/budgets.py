@@ -13,6 +13,8 @@ PRESETS = (
 _NONE, _BYTES, _SHARE, _MIN, _POSITION, _SMALLEST = range(6)
 BOUNDS = (_BYTES, _SHARE)
 """Kinds of budgets (the first number of :data:`NativeBudget`) that name bytes or a share."""
+_ONLY = 2
+"""``offload="only"`` in a :data:`NativeBudget`."""
 _UNITS = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
@@ -160,6 +162,30 @@ class Position(NamedTuple):
         )
 
 
+class Shared(NamedTuple):
+    """What calls of a PyTorch model that are followed by one backward have together."""
+
+    calls: int
+    taken: int
+    """The bytes that they hold together."""
+    limit: int
+    """The budget for all of them, in bytes."""
+    position: Position | None
+    """The same as a position, if it was given as one."""
+
+    def describe(self) -> str:
+        """One line for people.
+
+        >>> Shared(3, 812 << 20, 815 << 20, None).describe()
+        '812 MiB of 815 MiB, for 3 calls before one backward'
+        """
+        if self.position is not None:
+            said = self.position.describe(self.taken)
+        else:
+            said = f"{short_text(self.taken)} of {short_text(self.limit)}"
+        return f"{said}, for {self.calls} calls before one backward"
+
+
 def limit(position: float, smallest: int, everything: int) -> int:
     """The bytes of a position from 0 to 1: ``smallest + ceil(position * (everything - smallest))``,
     exactly; ``smallest`` if that is not below ``everything``."""
@@ -249,6 +275,22 @@ def fallen_back(error: object, wish: str) -> str:
     return f"{error}. Because of on_infeasible={wish!r}, {what} in force"
 
 
+def position_of(budget: NativeBudget | None) -> float | None:
+    """The position that a budget is; None: it is not a position."""
+    return budget[2] if budget is not None and budget[0] == _POSITION else None
+
+
+def keeps_to_moves(budget: NativeBudget, recomputed: int, host_bytes: int) -> bool:
+    """True if a plan keeps to what :func:`with_options` put into a budget.
+
+    Args:
+        recomputed: how many values the plan computes again.
+        host_bytes: the most that it holds on the host at a time.
+    """
+    _, _, offload, pinned, _ = budget[2:] if len(budget) == 7 else (*budget[2:], 0, 0, False)
+    return not (offload == _ONLY and recomputed) and not (pinned and host_bytes > pinned)
+
+
 def in_bytes(budget: NativeBudget, limit: int) -> NativeBudget:
     """The budget with a number of bytes instead of its share or position; all else stays."""
     return (_BYTES, limit, 0.0, *budget[3:])
@@ -271,7 +313,7 @@ def with_options(
     most = 0 if pinned is None else _named_bytes("pinned", pinned)
     if pinned is not None and most == 0:
         raise ValueError("pinned=0 leaves no room on the host; leave offload out")
-    kind = 2 if offload == "only" else int(bool(offload))
+    kind = _ONLY if offload == "only" else int(offload)
     if budget is None:
         if kind or exact:
             raise ValueError(f"{'offload' if kind else 'exact'} goes with a budget; give one")

@@ -22,6 +22,8 @@ class BudgetError(ValueError):
         measure: what the budget bounds, ``"arena"``, ``"live"``, ``"saved"`` or ``"total"``.
         budget_bytes: the budget in bytes; for ``"region"`` the limit of the region.
         share: the budget as it was given if it was a share, of ``reference_bytes``.
+        position: the budget as it was given if it was a position. One can be refused only where
+            nothing may run again (``offload="only"``), or where little may move to the host.
         smallest_bytes: the smallest plan found, however slow; a budget of this many bytes is met.
             For ``"region"`` the least that it can save, for ``"pinned"`` the host memory needed.
         smallest_share: the same as a share of ``reference_bytes``, rounded up to three digits; no
@@ -59,6 +61,7 @@ class BudgetError(ValueError):
     measure: str | None = None
     budget_bytes: int | None = None
     share: float | None = None
+    position: float | None = None
     smallest_bytes: int | None = None
     floor_bytes: int | None = None
     save_all_bytes: int | None = None
@@ -178,7 +181,8 @@ def _of_budget(e: BudgetError) -> str:
         needed = smallest
         lower = e.floor_bytes or 0
         tells_floor = not by_share and (e.budget_bytes or 0) < lower < (e.smallest_bytes or 0)
-    head = f"no plan fits {_asked(e, limit)} ({e.measure})"
+    place = "" if e.position is None else f"position {e.position:g}, "
+    head = f"no plan fits {_asked(e, limit)} ({place}{e.measure})"
     if e.batch is not None:
         head = f"batch {e.batch}: {head}"
     elif e.calls is not None:
@@ -215,9 +219,13 @@ def _asked(e: BudgetError, limit: str) -> str:
 def _way_out(e: BudgetError, room: int) -> str:
     if e.follows_autograd:
         return '. Checkpoint smaller regions or pass budget="min"'
+    if e.batch is not None:  # a search for a batch takes no "min", but a step does
+        return '. Raise the budget or compile this batch with budget="min"'
+    pinned = " or pinned" if e.pinned_bytes is not None else ""
+    if e.position is not None:
+        return f'. Raise the position{pinned}, or pass offload=True or budget="min"'
     if e.budget_bytes == 1 and e.share is None:
         return '. Pass the number 1 to save everything, or budget="min"'
-    pinned = " or pinned" if e.pinned_bytes is not None else ""
     relaxed = ", relax MUST_SAVE" if e.must_save else ""
     full = f'. Raise the budget{pinned}{relaxed} or pass budget="min"'
     return full if len(full) <= room else '. Raise the budget or pass budget="min"'

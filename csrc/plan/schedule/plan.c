@@ -12,7 +12,7 @@ cb_status cb_plan_new(cb_alloc *alloc, cb_plan **out, cb_error *err) {
     cb_plan *plan = CB_NEW(&arena, cb_plan, 1);
     if (!plan) return cb_no_memory(err);
     plan->arena = arena;
-    plan->budget_bytes = UINT64_MAX;
+    plan->budget_bytes = plan->program_budget = UINT64_MAX;
     plan->lower_bound_ps = -1;
     plan->position = -1;
     *out = plan;

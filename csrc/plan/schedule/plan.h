@@ -46,9 +46,11 @@ typedef struct cb_plan {
                                proved, -1: nothing */
     int64_t trivial_ps;     /* no schedule takes less, whatever the budget */
     cb_bound_class bound_class;
-    bool in_order;         /* of the class CB_BOUND_ORDERED */
-    uint64_t budget_bytes; /* the resolved budget, UINT64_MAX: none */
-    double position;       /* the budget as it was asked, if it was a position; -1: it was not */
+    bool in_order;           /* of the class CB_BOUND_ORDERED */
+    uint64_t budget_bytes;   /* the resolved budget, UINT64_MAX: none */
+    uint64_t program_budget; /* what its program keeps to, where op by op the plan need not;
+                                UINT64_MAX: budget_bytes */
+    double position;         /* the budget as it was asked, if it was a position; -1: it was not */
     uint64_t smallest_bytes, everything_bytes; /* of a position: the ends it lies between */
     cb_measure measure;
     cb_preset preset;

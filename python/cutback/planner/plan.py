@@ -63,6 +63,10 @@ class Plan:
     notebook it shows as a picture.
     """
 
+    shared: budgets.Shared | None = None
+    """Of a PyTorch model that is called several times before a backward: what these calls share.
+    The numbers of the plan are those of one call."""
+
     def __init__(self, problem: str, plan: str) -> None:
         self._core = _native.Problem.read(problem).read_plan(plan)
         self._step: Compiled | None = None
@@ -87,9 +91,15 @@ class Plan:
         return plan
 
     @classmethod
-    def _again(cls, problem: str, plan: str, position: budgets.Position | None) -> Plan:
+    def _again(
+        cls,
+        problem: str,
+        plan: str,
+        position: budgets.Position | None,
+        shared: budgets.Shared | None = None,
+    ) -> Plan:
         made = cls(problem, plan)
-        made._position = position
+        made._position, made.shared = position, shared
         return made
 
     @property
@@ -134,8 +144,11 @@ class Plan:
 
     @property
     def numbers(self) -> AllNumbers:
-        """Planned bytes and modelled picoseconds; ``save_all_*`` are those of saving everything."""
-        return {**self._core.numbers, "budget_bytes": self._core.budget_bytes}
+        """Planned bytes and modelled picoseconds; ``save_all_*`` are those of saving everything.
+        The budget of a compiled step's plan is that of the step, whose operations run in groups."""
+        core, step = self._core, self._step
+        budget = core.budget_bytes if step is None else step.planned.budget_bytes
+        return {**core.numbers, "budget_bytes": budget}
 
     @property
     def position(self) -> budgets.Position | None:
@@ -271,7 +284,8 @@ class Plan:
         files.write_text(path, page)
 
     def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles leave the compiled step behind
-        return Plan._again, (self._core.problem.to_json(), self._core.to_json(), self.position)
+        core = self._core
+        return Plan._again, (core.problem.to_json(), core.to_json(), self.position, self.shared)
 
     @property
     def bound_ps(self) -> int:
@@ -282,12 +296,15 @@ class Plan:
         return self._core.numbers["lower_bound_ps"]
 
     def headline(self) -> str:
-        """The line that says what a position came to, or nothing.
+        """The line that says what a position came to, and what several calls that share the budget
+        take; or nothing.
 
         >>> plan.headline()  # doctest: +SKIP
         '0.5: 812 MiB, 63 % of 1.26 GiB; smallest 340 MiB\\n'
         """
         position, measure = self.position, self._core.measure
+        if self.shared is not None:
+            return self.shared.describe() + "\n"
         if position is None:
             return ""
         taken = bytes_of(self.numbers, measure)

@@ -111,13 +111,20 @@ class Request:
         """
         if self.pinned is not None and not self.offload and not problem.wants_moves:
             raise budgets.pinned_alone(self.pinned)
-        answer = problem.plan(
-            preset=budgets.parse_preset(self.preset),
-            budget=self._bound(),
-            device=devices.resolve(self.device),
-            time_limit=seconds_of(self.time_limit),
-            progress=teller_of(self.progress),
-        )
+        bound = self._bound()
+        try:
+            answer = problem.plan(
+                preset=budgets.parse_preset(self.preset),
+                budget=bound,
+                device=devices.resolve(self.device),
+                time_limit=seconds_of(self.time_limit),
+                progress=teller_of(self.progress),
+            )
+        except BudgetError as error:
+            position = budgets.position_of(bound)
+            if position is None:
+                raise
+            raise error.replace(position=position) from None
         return Plan.of(answer)
 
 

@@ -274,11 +274,13 @@ def layers(params, x):
     return (x * x).mean()
 
 
+def layers_arguments():
+    return [np.full((16, 16), 0.1, np.float32) for _ in range(5)], np.ones((64, 16), np.float32)
+
+
 def step_at(budget, **options):
-    params = [np.full((16, 16), 0.1, np.float32) for _ in range(5)]
-    x = np.ones((64, 16), np.float32)
     step = cutback.value_and_grad(layers, budget=budget, **options)
-    value, gradients = step(params, x)
+    value, gradients = step(*layers_arguments())
     return step, float(value), [g.tobytes() for g in gradients]
 
 
@@ -292,6 +294,7 @@ def test_a_step_at_any_position(measure, groups):
         step, *found = step_at(k, **options)
         assert found == [value, gradients]
         position, taken = step.plan.position, getattr(step.planned, f"{measure}_bytes")
+        assert step.plan.numbers["budget_bytes"] == step.planned.budget_bytes == position.limit
         assert taken <= position.limit <= position.everything
         if measure in ("arena", "live"):
             assert position.everything == getattr(free.planned, f"{measure}_bytes")
@@ -382,3 +385,31 @@ def test_other_numbers_are_refused_with_the_way_out(number):
 def test_minus_zero_is_zero():
     assert budgets.parse(-0.0) == budgets.parse(0.0)
     assert math.copysign(1, budgets.parse(-0.0)[2]) == 1
+
+
+def test_a_step_that_saves_everything_knows_its_budget():
+    """The plan says no budget op by op, since its program alone may keep to it."""
+    for budget, limit in ((1 << 20, 1 << 20), ("1MiB", 1 << 20), ("1x", None), (None, None)):
+        step, _, _ = step_at(budget)
+        found = step.plan.numbers["budget_bytes"]
+        assert found == step.planned.budget_bytes and step.planned.n_recomputed == 0
+        assert found == limit if budget != "1x" else found == step.planned.save_all_arena_bytes
+        assert ("no budget" in str(step.plan)) == (budget is None)
+
+
+def test_a_position_that_moving_alone_cannot_meet():
+    """It has bytes that the caller never wrote, so the text names the position and the ways out."""
+    error = refused_at(0.5, offload="only", pinned=1000)
+    assert error.position == 0.5 and error.share is None
+    assert "(position 0.5, arena)" in str(error)
+    assert str(error).endswith('Raise the position or pinned, or pass offload=True or budget="min"')
+    assert refused_at("0.5x", offload="only", pinned=1000).position is None
+    for way_out in ({"offload": True, "pinned": 1000}, {"offload": "only"}):
+        cutback.plan(layers, *layers_arguments(), budget=0.5, **way_out)
+    cutback.plan(layers, *layers_arguments(), budget="min", offload="only", pinned=1000)
+
+
+def refused_at(budget, **options):
+    with pytest.raises(cutback.BudgetError) as told:
+        cutback.plan(layers, *layers_arguments(), budget=budget, **options)
+    return told.value

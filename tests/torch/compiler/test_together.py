@@ -96,6 +96,33 @@ def test_a_discriminator_twice_and_then_in_the_step_of_the_generator(
     assert peaks[0] <= budget + outside and peaks[1] <= budget + outside
 
 
+@pytest.mark.parametrize(("budget", "calls"), [(0.5, 1), (0.5, 3), (0.0, 2), (120_000, 2)])
+def test_the_first_line_counts_the_calls_that_share_the_budget(
+    budget: float | int, calls: int
+) -> None:
+    """Where they fit as they are, and where they were planned together."""
+    model = mlp()
+    compiled = ct.compile(model, budget=budget, on_infeasible="min")
+    inputs = [torch.randn(256, 16) for _ in range(calls)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peaks = [measured(compiled, *inputs)[0] for _ in range(3)]
+    (plan,) = compiled.plans
+    if calls == 1:
+        assert plan.shared is None and "calls" not in str(plan)
+        return
+    assert plan.shared is not None and plan.shared.calls == calls
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    # gradients of parameters may be counted once too often
+    assert peaks[-1] - OWN * calls <= plan.shared.taken <= peaks[-1] + weights
+    assert plan.shared.position is None or plan.shared.limit >= plan.shared.taken
+    assert (plan.shared.position is None) == (budget == 120_000)
+    first = str(plan).splitlines()[0]
+    assert first == plan.shared.describe()
+    assert first.endswith(f"for {calls} calls before one backward")
+    assert copy.copy(plan).shared == plan.shared
+
+
 def test_calls_that_fit_say_nothing() -> None:
     model = mlp()
     x = torch.randn(64, 16)

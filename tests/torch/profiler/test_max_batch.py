@@ -72,6 +72,7 @@ def test_a_model_larger_than_this_machine() -> None:
 def test_batch_one_does_not_fit() -> None:
     with pytest.raises(BudgetError, match=r"^batch 1: no plan fits ") as told:
         ct.max_batch(made_inside, 5_000)
+    assert str(told.value).endswith('Raise the budget or compile this batch with budget="min"')
     assert told.value.batch == 1 and told.value.smallest_bytes > told.value.budget_bytes == 5_000
 
 

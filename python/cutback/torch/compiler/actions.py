@@ -240,6 +240,9 @@ class ModelActions(Partitioner):
             chosen[key] = self._make(problem, self.options.target, shared.own_of([key]))
         parts = [Part(by_key[key].problem, *made.schedule) for key, made in chosen.items()]
         self.in_force = ModelPlans([made.plan for made in chosen.values()], parts=parts)
+        for pattern in patterns:
+            held, limit = shared.held(pattern, {k: m.schedule for k, m in chosen.items()})
+            self._note_shared(shared.shared(pattern, held, limit))
         self.steps.covered = [*patterns, *(Counter({key: 1}) for key in alone)]
         self.graphs.next_round()
 

@@ -24,10 +24,6 @@ FASTEST = "fastest"
 """The budget that asks for speed, whatever it takes."""
 
 _PYTORCH = "torch-compat"
-_OFFLOAD, _PINNED = 4, 5
-"""Places in a native budget, if it has them."""
-_ONLY = 2
-"""The value of ``offload="only"`` there."""
 
 Row = devices.Device | None
 
@@ -144,7 +140,9 @@ class Question:
                 return self._plan_at(budget, search)
             return self._fastest(budget, search or self._search)
         except BudgetError as error:
-            raise error.replace(share=share, **counted_from(self.whole)) from None
+            position = budgets.position_of(budget)
+            whole = counted_from(self.whole)
+            raise error.replace(share=share, position=position, **whole) from None
 
     def _plan_at(self, budget: budgets.NativeBudget, search: Search | None) -> Plan:
         """The plan for a position. One search of the core's finds the ends and the plan."""
@@ -209,12 +207,8 @@ class Question:
 def _meets(plan: _native.Plan, budget: budgets.NativeBudget, measure: str) -> bool:
     """True if a plan that needs no search keeps to all that a budget in bytes says."""
     n = plan.numbers
-    if len(budget) > _PINNED:
-        if budget[_OFFLOAD] == _ONLY and n["recomputed"]:
-            return False
-        if budget[_PINNED] and n.get("host_bytes", 0) > budget[_PINNED]:
-            return False
-    return measured(n, measure) <= budget[1]
+    keeps = budgets.keeps_to_moves(budget, n["recomputed"], n.get("host_bytes", 0))
+    return keeps and measured(n, measure) <= budget[1]
 
 
 def counted_from(whole: int) -> dict[str, int | str]:

@@ -309,16 +309,24 @@ class ModelPartitioner(ModelActions):
         if max(seen.values()) > MOST_CALLS:
             self._tell_of_too_many(seen)
             return
-        held, limit = self._shared_budget().held_now(seen)
+        shared = self._shared_budget()
+        held, limit = shared.held_now(seen)
         steps.covered.append(seen)  # said once
         if held <= limit:
             steps.share(seen)  # where there is another round, that must not undo it
+            self._note_shared(shared.shared(seen, held, limit))
             return
         may_plan = self._rounds_left
         if may_plan:
             self._fire(Event.CALLS_OVER, Occasion(calls=seen))
-        budget = self._shared_budget().named(seen, limit)
+        budget = shared.named(seen, limit)
         together.tell_of_pending(sum(seen.values()), held, budget, not may_plan)
+
+    def _note_shared(self, shared: budgets.Shared) -> None:
+        """Lets each plan say what the calls that share the budget take together."""
+        for plan in self.plans:
+            if plan.shared is None or plan.shared.calls <= shared.calls:
+                plan.shared = shared
 
     # ---- what is said ---------------------------------------------------------------------------
 

@@ -56,11 +56,18 @@ class SharedBudget:
 
     def named(self, pattern: Together, limit: int) -> str:
         """The budget of a pattern for people, if it is this many bytes."""
+        return f"{amounts.name_of(limit, self._position(pattern))} ({limit} bytes)"
+
+    def _position(self, pattern: Together) -> budgets.Position | None:
         target = self.options.target
-        position = None
-        if target.budget is not None and target.is_position:
-            position = budgets.Position(target.budget[2], *self.ends(pattern))
-        return f"{amounts.name_of(limit, position)} ({limit} bytes)"
+        if target.budget is None or not target.is_position:
+            return None
+        return budgets.Position(target.budget[2], *self.ends(pattern))
+
+    def shared(self, pattern: Together, held: int, limit: int) -> budgets.Shared:
+        """What the first line of each plan of a pattern says of all of them."""
+        calls = sum(pattern.values())
+        return budgets.Shared(calls, held, limit, self._position(pattern))
 
     def held_now(self, pattern: Together) -> tuple[int, int]:
         """The same, under the schedules that graphs were compiled with."""
