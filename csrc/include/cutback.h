@@ -275,11 +275,11 @@ typedef enum cb_offload {
 
 #define CB_MOST_EXTRA 100 /* times the step's: the largest extra time that a budget may ask for */
 
-/* CB_BUDGET_POSITION stands for bytes between two ends: the peak of the smallest plan that a quick
- * search finds at no more than 40 % more time, which CB_BUDGET_MIN may undercut by a few percent
- * (for the measure `saved`, the smallest at any price), and the peak without a budget. It is never
- * out of reach, unless copies to the host are limited to less than constraints need, or nothing may
- * run again (CB_OFFLOAD_ONLY). */
+/* CB_BUDGET_POSITION stands for bytes between two ends: the peak of the smallest plan that a search
+ * of fixed effort finds at no more than 40 % more time (at most 2 % of the range above that of
+ * CB_BUDGET_MIN; for the measure `saved` the smallest at any price), and the peak without a budget.
+ * It is never out of reach, unless copies to the host are limited to less than constraints need, or
+ * nothing may run again (CB_OFFLOAD_ONLY). */
 typedef enum cb_budget_kind {
     CB_BUDGET_NONE = 0,
     CB_BUDGET_BYTES,

@@ -115,13 +115,12 @@ static cb_status try_smallest(within *w, uint64_t limit, both *out) {
     return CB_INFEASIBLE;
 }
 
-/* The answer to a budget that bounds bytes, and that not everything can be saved in. The plan at
- * position 0 costs little time. So it is faster only where the planner's answer costs much. */
+/* The answer to a budget that bounds bytes, and that not everything can be saved in. */
 static cb_status choose_within(within *w, uint64_t limit, both *out) {
     const cb_status status = make(w, &w->asked, out);
     if (status != CB_OK && status != CB_INFEASIBLE) return status;
     const bool is_slow = status == CB_OK && (double)out->plan->time_ps >
-                                                (double)out->plan->once_ps * (1 + CB_MIN_SHARE);
+                                                (double)out->plan->once_ps * (1 + CB_LITTLE_EXTRA);
     if (status == CB_INFEASIBLE || is_slow) CB_TRY(try_lowest(w, limit, out));
     return out->plan ? CB_OK : try_smallest(w, limit, out);
 }
@@ -129,7 +128,7 @@ static cb_status choose_within(within *w, uint64_t limit, both *out) {
 /* The smallest program; that of the smallest plan may be larger than another. */
 static cb_status choose_smallest(within *w, both *out) {
     CB_TRY(make(w, &w->asked, out));
-    if (w->asked.kind != CB_BUDGET_SMALLEST) return CB_OK;
+    if (w->asked.kind == CB_BUDGET_MIN && w->asked.share > 0) return CB_OK;
     CB_TRY(make_lowest(w));
     if (bytes_of(&w->lowest, w->asked.measure) >= bytes_of(out, w->asked.measure)) return CB_OK;
     take_lowest(w, out);
@@ -241,10 +240,8 @@ cb_status cb_ends_within(const cb_lowered *groups, const cb_lowered *single,
                          const cb_plan_options *options, cb_alloc *alloc, cb_ends *out,
                          cb_error *err) {
     const cb_budget *asked = &options->budget, none = {.measure = asked->measure};
-    const bool saved = asked->measure == CB_MEASURE_SAVED;
-    const cb_budget lowest = {.kind = saved ? CB_BUDGET_SMALLEST : CB_BUDGET_MIN,
-                              .measure = asked->measure,
-                              .pinned_bytes = asked->pinned_bytes};
+    const cb_budget lowest = {
+        .kind = CB_BUDGET_POSITION, .measure = asked->measure, .pinned_bytes = asked->pinned_bytes};
     uint64_t smallest = 0, other = 0;
     cb_status status = measure_program(groups, options, &none, alloc, &out->everything, err);
     if (has_none(status))

@@ -522,11 +522,20 @@ cb_status cb_planner_ask(cb_planner *self, const cb_budget *budget, cb_plan **ou
 
 cb_status cb_planner_smallest(cb_planner *self, const cb_budget *like, cb_plan **out,
                               cb_error *err) {
-    const bool ignored = self->core.ignores_finish;
-    const cb_budget lowest = lowest_of(like);
-    self->core.ignores_finish = true;
-    const cb_status status = cb_planner_ask(self, &lowest, out, err);
-    self->core.ignores_finish = ignored;
+    planner *r = &self->core;
+    cb_plan *plan;
+    cb_ends ends;
+    CB_TRY(cb_check_insides(r->p, r->o->preset, &r->facts, like, err));
+    CB_TRY(find_ends(r, like, &ends, err));
+    CB_TRY(cb_plan_new(self->alloc, &plan, err));
+    plan->preset = r->o->preset;
+    plan->measure = like->measure;
+    plan->budget_bytes = ends.smallest;
+    cb_status status =
+        cb_schedule_copy(&r->ends[like->measure].lowest, &plan->arena, &plan->schedule, err);
+    if (status == CB_OK) status = finish_plan(r, plan, err);
+    if (status == CB_OK) *out = plan;
+    else cb_plan_free(plan);
     return status;
 }
 

@@ -4,7 +4,8 @@
 
 #include "sim.h"
 
-#define CB_MIN_SHARE 0.4 /* more time that CB_BUDGET_MIN allows where it does not say */
+#define CB_MIN_SHARE 0.4    /* more time that CB_BUDGET_MIN allows where it does not say */
+#define CB_LITTLE_EXTRA 0.1 /* budgets whose answer costs less do not look at position 0 */
 
 typedef struct cb_goal {
     cb_measure measure;

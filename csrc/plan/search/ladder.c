@@ -425,10 +425,11 @@ cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, const uint64_t target[CB_ATTEMPTS],
-                        cb_candidate out[CB_ATTEMPTS], cb_error *err) {
+cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, double share,
+                        const uint64_t target[CB_ATTEMPTS], cb_candidate out[CB_ATTEMPTS],
+                        cb_error *err) {
     searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
-    s.deep = (deep_search){.from = from, .share = CB_DIG_SHARE, .r = CB_NONE};
+    s.deep = (deep_search){.from = from, .share = share, .r = CB_NONE};
     memcpy(s.deep.target, target, sizeof s.deep.target);
     CB_TRY(search_all(&s, err));
     memcpy(out, s.deep.out, sizeof s.deep.out);

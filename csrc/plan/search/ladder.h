@@ -84,8 +84,9 @@ bool cb_ladder_passes(const cb_ladder *d, uint32_t r);
 /* Climbs all deep rungs, then searches below the smallest plan found, down to the floor, for the
  * plans in `dug`: the same whatever is asked for. */
 CB_MUST_CHECK cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err);
-/* A plan under each target, which are no rungs, starting from `from`; size 0: none found. */
-CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from,
+/* A plan under each target, which are no rungs, starting from `from`, with this share of the usual
+ * effort once it is under the target; size 0: none found. */
+CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, double share,
                                       const uint64_t target[CB_ATTEMPTS],
                                       cb_candidate out[CB_ATTEMPTS], cb_error *err);
 /* The fastest plan found at `target`, which is no rung, with `from` to start with; size 0: none

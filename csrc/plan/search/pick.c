@@ -119,7 +119,7 @@ static cb_status consider_between(cb_chooser *k, cb_ladder *d, uint64_t missed, 
     const int64_t least_ps = k->best.time_ps;
     cb_candidate found[CB_ATTEMPTS];
     for (uint32_t i = 0; i < CB_ATTEMPTS; i++) target[i] = missed + (i + 1) * part;
-    CB_TRY(cb_ladder_dig(d, &k->best, target, found, err));
+    CB_TRY(cb_ladder_dig(d, &k->best, CB_DIG_SHARE, target, found, err));
     for (uint32_t i = 0; i < CB_ATTEMPTS; i++) {
         bool counts = found[i].size > 0 && found[i].time_ps >= least_ps;
         if (counts && (double)found[i].time_ps <= most_ps)
@@ -229,7 +229,7 @@ static cb_status dig_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
         uint64_t target[CB_ATTEMPTS];
         cb_candidate found[CB_ATTEMPTS];
         for (uint32_t i = 0; i < CB_ATTEMPTS; i++) target[i] = low + (i + 1) * part;
-        CB_TRY(cb_ladder_dig(d, &from, target, found, err));
+        CB_TRY(cb_ladder_dig(d, &from, CB_LOW_SHARE, target, found, err));
         uint32_t i = 0;
         for (; i < CB_ATTEMPTS && !is_low(k, &found[i], &from); i++) low = target[i];
         if (i < CB_ATTEMPTS) CB_TRY(cb_consider_small(k, &found[i], err));
