@@ -310,6 +310,38 @@ def sizes_that_grow_within_a_call(path: Path) -> None:
     step(run, data(256), data(256))
 
 
+@walk((S.SINGLE, E.SCRATCH_OVER), (S.JOINED, E.SCRATCH_OVER))
+def scratch_that_is_counted(path: Path) -> None:
+    takes = [0]  # bytes besides the results
+
+    @torch.library.custom_op("cutback_states::rough", mutates_args=())
+    def rough(x: torch.Tensor) -> torch.Tensor:
+        torch.empty(takes[0], dtype=torch.uint8)
+        return x * 2
+
+    rough.register_fake(lambda x: torch.empty_like(x))
+    rough.register_autograd(lambda ctx, g: g * 2)
+
+    class Rough(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(WIDTH))
+
+        def forward(self, x: Any) -> Any:
+            return rough((x * self.weight).sin().exp()).cos().exp().sum()
+
+    run, x = ct.compile(Rough(), budget="4MiB"), torch.randn(1 << 14, WIDTH)
+    takes[0] = 9 << 19
+    step(run, x)
+    step(run, x)
+    assert partitioner_of(run).state is S.GRAPHS_DUE
+    takes[0] = 6 << 20
+    step(run, x)
+    assert partitioner_of(run).state is S.JOINED
+    step(run, x)
+    assert partitioner_of(run).state is S.GRAPHS_DUE
+
+
 SLOW = ("sizes_that_grow", "sizes_that_grow_within_a_call")  # symbolic shapes take seconds
 
 

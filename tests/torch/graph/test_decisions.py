@@ -18,7 +18,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 import cutback.torch as ct
-from cutback.torch.graph.emitter import RUN_OF
+from cutback.torch.graph.codegen import RUN_OF
 
 TOKENS, WIDTH, EXPERTS, LAYERS = 48, 16, 6, 2
 

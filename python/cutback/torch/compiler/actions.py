@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import BudgetError
+from ...problem import Problem
 from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule
 from . import together
+from .counted_scratch import Rows, with_scratch
 from .growing import Sizes
 from .joining import Common, join, part_of
 from .options import Made, everything, smallest
 from .partition import Partitioner
 from .records import Ever, GivenPlans, Graphs, ModelPlans, Shown, Steps, Unmet, key_of
 from .saved_plans import Part, SavedPlans, check_part, check_total, plan_of
+from .scratch import excess_of_all_text
 from .sharing import SharedBudget
 from .states import DUE, NOT_SHARED, Action, Event, State, transition
 from .together import Together
@@ -38,6 +41,8 @@ class Occasion:
     """Why no plan meets the budget."""
     calls: Together | None = None
     """Calls that were pending together."""
+    scratch: Mapping[str, Rows] | None = None
+    """Measured scratch that plans are to count, by the key of a graph."""
 
 
 class ModelActions(Partitioner):
@@ -131,10 +136,9 @@ class ModelActions(Partitioner):
         for saved in given.plans:
             check_total(given, saved.total, self.options.total)
             if k in saved.graphs and all(g in met for g in saved.graphs):
-                problems = [met[g] for g in saved.graphs]
+                problems = [with_scratch(met[g], given.graphs[g].scratch) for g in saved.graphs]
                 common = None if saved.common is None else Common.of(saved.common)
-                whole = problems[0] if len(problems) == 1 else join(problems, common)[0]
-                found.append(plan_of(whole, saved))
+                found.append(plan_of(join(problems, common)[0], saved))
         self.given.met[k] = problem
         self.plans.extend(found)
         return schedule
@@ -198,22 +202,54 @@ class ModelActions(Partitioner):
         keys, common = self._graphs_of_round()
         problems = [self.graphs.by_key[key].problem for key in keys]
         joined, order = join(problems, common)
-        own = self._shared_budget().own_of(keys, common)
+        own, counted = self._shared_budget().own_of(keys, common), self._counted(keys, common)
         try:
-            made = self._make(joined, self.options.target, own)
+            made = self._make(joined, self.options.target, own, counted)
         except BudgetError as error:
+            if counted is not None:
+                made = self._smallest_with_scratch(counted, error)
+                return self._put_in_force(made, keys, common, order)
             if common is None or not common.exact:
                 error = error.replace(floor_bytes=None, floor_op=None, is_upper_bound=True)
             is_first = self.graphs.rounds == self.sizes.growths == 0  # the model is seen whole now
             if self.options.on_infeasible is None and is_first:
                 raise error from None
             made = self._fall_back(joined, error, tell=self.graphs.unmet is None)
+        return self._put_in_force(made, keys, common, order)
+
+    def _put_in_force(
+        self, made: Made, keys: list[str], common: Common | None, order: list[tuple[int, int]]
+    ) -> None:
+        """Puts one plan over graphs in force; arguments as of :func:`joining.join`."""
+        graphs, scratch = self.graphs.by_key, self.graphs.scratch
         parts = [
-            Part(problem, *part_of(made.schedule, order, g)) for g, problem in enumerate(problems)
+            Part(graphs[key].problem, *part_of(made.schedule, order, g), scratch.get(key, ()))
+            for g, key in enumerate(keys)
         ]
         self.in_force = ModelPlans([made.plan], parts=parts, joint=made.plan, common=common)
         self.steps.covered = [Counter(keys)]
         self.graphs.next_round()
+
+    def _counted(self, keys: list[str], common: Common | None) -> Problem | None:
+        """The joint problem with measured scratch. None: there is none to count."""
+        scratch = self.graphs.scratch
+        if not any(scratch.get(key) for key in keys):
+            return None
+        graphs = self.graphs.by_key
+        return join([with_scratch(graphs[k].problem, scratch.get(k, ())) for k in keys], common)[0]
+
+    def _smallest_with_scratch(self, counted: Problem, error: BudgetError) -> Made:
+        """The smallest plan, for a step that exceeds its budget by scratch under every plan."""
+        measure = self.options.target.measure
+        try:
+            made = self._make(counted, smallest(measure))
+        except BudgetError:  # of constraints, not of bytes
+            raise error from None
+        text = excess_of_all_text(self._bytes_of(made), error.budget_bytes)
+        if text is not None:
+            self.ever.told_of_scratch = True
+            warnings.warn(text, stacklevel=2)
+        return made
 
     def _do_plan_calls(self, occasion: Occasion) -> None:
         """One schedule for each graph that was pending with others, so that all meet the budget."""
@@ -260,6 +296,12 @@ class ModelActions(Partitioner):
         if self._infeasible(unmet.later) == "min":  # else it is what the next plan is made for
             self.graphs.unmet = None
 
+    def _do_count_scratch(self, occasion: Occasion) -> None:
+        """Plans count measured scratch when they are made again."""
+        assert occasion.scratch is not None
+        self.graphs.scratch = dict(occasion.scratch)
+        self.graphs.scratch_rounds += 1
+
     def _do_share(self, occasion: Occasion) -> None:
         assert occasion.calls is not None
         self.steps.share(occasion.calls)
@@ -299,6 +341,7 @@ _ACTIONS: dict[Action, Callable[[ModelActions, Occasion], Schedule | None]] = {
     Action.PLAN_LATE: ModelActions._do_plan_late,
     Action.SAY_UNMET: ModelActions._do_say_unmet,
     Action.SHARE: ModelActions._do_share,
+    Action.COUNT_SCRATCH: ModelActions._do_count_scratch,
     Action.PLAN_GRAPHS: ModelActions._do_plan_graphs,
     Action.PLAN_CALLS: ModelActions._do_plan_calls,
     Action.START_AGAIN: ModelActions._do_start_again,

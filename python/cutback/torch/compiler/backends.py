@@ -231,12 +231,26 @@ def _in_words(
     return budgets.text(lower)
 
 
-def _tell_of_scratch(partitioner: ModelPartitioner, stats: scratch.AllocatorStats) -> None:
-    """Is a step over its budget by what kernels take? Said once."""
-    kernels, target = partitioner.in_force.kernels, partitioner.options.target
-    is_latest = kernels is not None and kernels.stats is stats
-    limit = _limit_of_step(partitioner)
-    if limit is None or partitioner.ever.told_of_scratch or partitioner.waits or not is_latest:
+def _take_measured(partitioner: ModelPartitioner, kernels: scratch.Kernels) -> None:
+    """Takes up what a step has measured: the next plan counts it, or it is said once that the step
+    is over its budget."""
+    if kernels is not partitioner.in_force.kernels or partitioner.waits:
+        return
+    limit, stats = _limit_of_step(partitioner), kernels.stats
+    if limit is None or stats is None or stats.peak_bytes <= limit * (1 + scratch.MARGIN):
+        return
+    if not kernels.is_done and partitioner.may_count_scratch:
+        return
+    if not partitioner.count_scratch(kernels.scratch):
+        _tell_of_scratch(partitioner, stats, limit)
+
+
+def _tell_of_scratch(
+    partitioner: ModelPartitioner, stats: scratch.AllocatorStats, limit: int
+) -> None:
+    """Warns once if a step is over its budget by what kernels take."""
+    target = partitioner.options.target
+    if partitioner.ever.told_of_scratch:
         return
     position = partitioner.position
     text = scratch.excess_text(
@@ -258,7 +272,7 @@ def _measured(partitioner: Partitioner) -> scratch.Graph | None:
     if not scratch.can_measure():
         return None
     if partitioner.in_force.kernels is None:
-        tell = functools.partial(_tell_of_scratch, partitioner)
+        tell = functools.partial(_take_measured, partitioner)
         partitioner.in_force.kernels = scratch.Kernels(tell)
     return partitioner.in_force.kernels.graph()
 
@@ -283,6 +297,8 @@ def _run_eager(
         # donated buffers would make backward(retain_graph=True) an error
         with functorch_config.patch(donated_buffer=False):
             run: GraphFunction = backend(gm, inputs)
+        if graph is not None:
+            graph.key = partitioner.at_hand.key
         return run
 
     try:

@@ -229,7 +229,7 @@ class Runner:
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
-        """What the first step took by PyTorch's allocator."""
+        """What the first steps took by PyTorch's allocator."""
         kernels = self.partitioner.in_force.kernels
         return None if kernels is None else kernels.stats
 
@@ -280,8 +280,8 @@ class CompiledFunction:
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
-        """What the first step under a budget took by PyTorch's allocator, beside what its tensors
-        took; None: it has not ended, or was not measured."""
+        """What the first two steps under the newest plan took by PyTorch's allocator, and by their
+        tensors. None: no step has ended, or none was measured."""
         return self._runner.allocator_stats
 
     def save_plans(self, path: Path) -> None:
@@ -424,8 +424,8 @@ class CompiledModule(OptimizedModule):
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
-        """What the first step under a budget took by PyTorch's allocator, beside what its tensors
-        took; None: it has not ended, or was not measured."""
+        """What the first two steps under the newest plan took by PyTorch's allocator, and by their
+        tensors. None: no step has ended, or none was measured."""
         stats: AllocatorStats | None = self.dynamo_ctx.allocator_stats
         return stats
 

@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from .. import amounts
-from ..graph.emitter import RUN_OF
+from ..graph.codegen import RUN_OF
 from ..graph.graphs import ends, is_tangent
 from ..graph.sizes import hint
 from ..memory import StepTracker, watch_inductor

@@ -286,7 +286,9 @@ def join(
     problems: list[Problem], common: Common | None = None
 ) -> tuple[Problem, list[tuple[int, int]]]:
     """The problem of several graphs that run one after another; by its op ids, (graph, op), or
-    (:data:`OWN`, number)."""
+    (:data:`OWN`, number). One graph is its own joint problem."""
+    if len(problems) == 1 and common in (None, NOTHING):
+        return problems[0], [(0, i) for i in range(len(problems[0].ops))]
     return _Joined(problems, common or NOTHING).write()
 
 

@@ -394,30 +394,42 @@ class Partitioner(CustomPartitionerFn):
             return None
         return with_wishes(graph, of_tags)
 
-    def _make(self, problem: Problem, target: Target, own: Problem | None = None) -> Made:
+    def _make(
+        self,
+        problem: Problem,
+        target: Target,
+        own: Problem | None = None,
+        counted: Problem | None = None,
+    ) -> Made:
         """A plan of a problem, with the link and the optimizer's step where they count. It is not
         noted.
 
         Args:
-            own: see :meth:`_own`."""
+            own: see :meth:`_own`.
+            counted: the problem with measured scratch, if plans are to count that.
+        """
         options, row = self.options, self.at_hand.row
         if own is not None and options.total is not None:
             own = with_total(own, options.total)
-        if options.offload or problem.wants_moves:
-            self._check_moves()
-            problem = moving.with_link(problem, row)
-        if options.total is not None:
-            problem = with_total(problem, options.total)
-        checked = problem.check()
+        checked = self.completed(problem).check()
         base = checked if own is None else own.check()
+        full = checked if counted is None else self.completed(counted).check()
         budget, measure = target.budget, target.measure
         if budget is not None and target.is_bound:
-            plan = reference.Question(checked, base, row, measure).plan(budget)
+            plan = reference.Question(checked, base, row, measure, counted=full).plan(budget)
         elif budget is None and options.policy is None and not target.fastest:
-            plan = reference.plan_of(checked, row)
+            plan = reference.plan_of(full, row)
         else:
-            plan = reference.plan_unbounded(checked, base, budget, row, measure)
+            plan = reference.plan_unbounded(full, base, budget, row, measure)
         return Made(plan, self._schedule(plan))
+
+    def completed(self, problem: Problem) -> Problem:
+        """The problem with the link to the host and the optimizer's step, where they count."""
+        options = self.options
+        if options.offload or problem.wants_moves:
+            self._check_moves()
+            problem = moving.with_link(problem, self.at_hand.row)
+        return problem if options.total is None else with_total(problem, options.total)
 
     def _schedule(self, plan: Plan) -> moving.Schedule:
         """What a plan says of the graph, without the optimizer's own step."""

@@ -12,6 +12,7 @@ from ... import BudgetError
 from ...planner.plan import Plan
 from ...problem import Problem
 from ..graph.moving import Schedule
+from .counted_scratch import Rows
 from .crossing import Ends, Run, Trail, common_of
 from .joining import Common
 from .partition import InForce
@@ -94,6 +95,10 @@ class Graphs:
     """Calls since a plan was due that could not make it, as a step was under way."""
     unmet: Unmet | None = None
     """In the state ``UNMET``; and once everything is to be saved for that."""
+    scratch: dict[str, Rows] = field(default_factory=dict)
+    """By the key of a graph, measured scratch that plans count."""
+    scratch_rounds: int = 0
+    """How often plans were made again to count it."""
 
     def next_round(self) -> None:
         """Plans were made again."""

@@ -80,6 +80,8 @@ class Question:
         own: the problem with no wishes but those of the model itself, which shares and positions
             count from.
         preset: what may run again, with ``measure="saved"``.
+        counted: the problem with measured scratch (:mod:`compiler.counted_scratch`), which plans
+            are made for. Shares and positions are those of ``problem``. None: the same.
     """
 
     def __init__(
@@ -89,24 +91,29 @@ class Question:
         device: Row,
         measure: str,
         preset: str | None = None,
+        counted: _native.Problem | None = None,
     ) -> None:
         self.problem, self.own = problem, own
+        self.counted = problem if counted is None else counted
         self.device, self.measure, self.preset = device, measure, preset
         self.row = devices.resolve(device)
 
     @cached_property
     def unsearched(self) -> list[_native.Plan]:
         """The plans that need no search."""
-        return _plans(self.problem, self.device)
+        return _plans(self.counted, self.device)
 
     @cached_property
     def whole(self) -> int:
         """What shares count from, and position 1: what the step takes without a budget."""
         if self.own is self.problem:
-            return self._smallest_unsearched()
+            return self._smallest_unsearched
         return bytes_of(self.own, self.device, self.measure)
 
+    @cached_property
     def _smallest_unsearched(self) -> int:
+        if self.counted is not self.problem:
+            return bytes_of(self.problem, self.device, self.measure)
         return min(measured(plan.numbers, self.measure) for plan in self.unsearched)
 
     def ends(self) -> PositionEnds:
@@ -119,7 +126,7 @@ class Question:
 
     def _ends(self, smallest: int) -> PositionEnds:
         if smallest >= self.whole:
-            smallest = min(smallest, self._smallest_unsearched())
+            smallest = min(smallest, self._smallest_unsearched)
         return PositionEnds(smallest, max(smallest, self.whole))
 
     def plan(self, budget: budgets.NativeBudget, search: Search | None = None) -> Plan:
@@ -147,7 +154,7 @@ class Question:
     def _plan_at(self, budget: budgets.NativeBudget, search: Search | None) -> Plan:
         """The plan for a position. One search of the core's finds the ends and the plan."""
         found = None
-        if search is None:
+        if search is None and self.counted is self.problem:
             found = self._search((budget[0], self.whole, *budget[2:]))
             assert found.position is not None
             ends = self._ends(found.position.smallest)
@@ -167,7 +174,7 @@ class Question:
 
     def _search(self, budget: budgets.NativeBudget) -> Plan:
         preset = budgets.parse_preset(self.preset)
-        return Plan.of(self.problem.plan(preset=preset, budget=budget, device=self.row))
+        return Plan.of(self.counted.plan(preset=preset, budget=budget, device=self.row))
 
     def _fastest(self, budget: budgets.NativeBudget, search: Search) -> Plan:
         """The fastest plan found that meets a budget in bytes: that of the search, or one that

@@ -24,11 +24,13 @@ from ... import schedule as schedules
 from ...planner.plan import Plan
 from ...problem import Op, Problem
 from ..graph.moving import Move, Schedule, Step, with_link
+from .counted_scratch import Rows, check_rows
 from .joining import Common
 from .totals import Total, with_total
 
 FORMAT = "cutback.torch.plans"
-VERSIONS = (1, 2, 3)  # 1: neither moves nor totals; 2: nothing that graphs have in common
+VERSIONS = (1, 2, 3, 4)
+"""1 has neither moves nor totals; 2 nothing that graphs have in common; 3 no measured scratch."""
 
 Path = str | os.PathLike[str]
 
@@ -39,6 +41,8 @@ class Part(NamedTuple):
     problem: Problem  # of the graph
     steps: Sequence[Step]
     backward_starts: int
+    scratch: Rows = ()
+    """Measured scratch that the plan counts and ``problem`` does not."""
 
 
 class _Graph(NamedTuple):
@@ -46,6 +50,7 @@ class _Graph(NamedTuple):
     ops: list[str]
     steps: list[Any]  # as in the file
     backward_starts: int
+    scratch: Rows = ()
 
     def schedule(self) -> Schedule:
         """Its part of the plan.
@@ -131,7 +136,13 @@ class SavedPlans:
         for part in parts:
             ops = [_line(op) for op in part.problem.ops]
             self.graphs.append(
-                _Graph(fingerprint(part.problem), ops, list(part.steps), part.backward_starts)
+                _Graph(
+                    fingerprint(part.problem),
+                    ops,
+                    list(part.steps),
+                    part.backward_starts,
+                    part.scratch,
+                )
             )
         self.plans.append(
             _Saved(
@@ -208,6 +219,7 @@ class SavedPlans:
             for graph in document["graphs"]:
                 saved.graphs.append(_Graph(**graph))
                 saved.graphs[-1].schedule()
+                check_rows(saved.graphs[-1].scratch, len(saved.graphs[-1].ops))
             for entry in document["plans"]:
                 plan = _Saved(**entry)
                 if not all(0 <= k < len(saved.graphs) for k in plan.graphs):

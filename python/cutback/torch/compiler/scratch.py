@@ -1,14 +1,18 @@
-"""What kernels take while they run: the first step of planned code under PyTorch's memory profiler.
+"""What kernels take while they run: the first two steps of planned code, under PyTorch's memory
+profiler.
 
-Plans and trackers count what ops return. A kernel may take more and give it back before it returns
-(scratch): on the CPU a batch norm's backward holds a second gradient of its input. So of every
-graph with a budget the first forward and the first backward run as code that marks each op in the
+Plans and trackers count what ops return. A kernel may allocate more and free it before it returns
+(scratch): on the CPU the backward of a batch norm holds a second gradient of its input. So the
+first two forwards and backwards of every graph with a budget run as code that marks each op in the
 profiler's events (``graph/codegen.py``) and tells a tracker of its result. The allocator's level at
-any moment inside an op is then what the tracker says is there beside it, plus what the op has taken
-so far. The profiler is the one that PyTorch had before Kineto: it knows nothing of devices' clocks
-and takes microseconds to begin and end; and it is not in the way of a profiler that the user has
-prepared but not started. Where the user's own is at work, or a graph of CUDA's is captured, ours
-stands aside, and a later step is measured.
+any moment inside an op is then what the tracker counts besides this op, plus what the op has
+allocated so far. Two steps are measured because kernels may allocate more in their first run, or in
+their second; :mod:`compiler.counted_scratch` says how plans count the larger of the two.
+
+The profiler is the one that PyTorch had before Kineto: it knows nothing of devices' clocks, takes
+microseconds to start and stop, and does not conflict with a profiler that the user has prepared but
+not started. While the user's own profiler runs, or a CUDA graph is captured, nothing is measured,
+and later steps are measured instead.
 """
 
 from __future__ import annotations
@@ -33,7 +37,10 @@ if TYPE_CHECKING:
     from ..types import GraphInput, GraphValue, Raised
 
 MARGIN = 0.02
-"""How far over a budget scratch may be before anything is said."""
+"""How far over a budget scratch may take a step before anything is said."""
+
+STEPS = 2
+"""Steps that are measured."""
 
 _MARK = "cutback: an op"
 
@@ -55,8 +62,9 @@ class GraphPeak(NamedTuple):
 
 
 class AllocatorStats(NamedTuple):
-    """What the first planned step took by PyTorch's allocator, beside what its tensors took. Bytes
-    count as ``live_bytes`` of :attr:`cutback.Plan.numbers`: of what the planned graphs make."""
+    """What a step takes by PyTorch's allocator, and what its tensors take: of the first two steps
+    under a plan, the one that took more. Bytes are of what the planned graphs make, as for
+    ``live_bytes`` of :attr:`cutback.Plan.numbers`."""
 
     peak_bytes: int
     """Most bytes at one moment, scratch of kernels included."""
@@ -78,7 +86,7 @@ class AllocatorStats(NamedTuple):
 
     def __repr__(self) -> str:
         size = budgets.text
-        text = f"first step: peak {size(self.peak_bytes)} by the allocator, "
+        text = f"peak {size(self.peak_bytes)} by the allocator, "
         text += f"{size(self.tensor_bytes)} of tensors"
         if self.scratch_bytes:
             text += f"; {self.op} takes {size(self.op_bytes)} of scratch at the peak"
@@ -158,10 +166,19 @@ def _most_bytes(events: Sequence[ProfilerEvent]) -> Iterator[int]:
 
 
 class Kernels:
-    """The graphs of one model, up to the end of their first step."""
+    """The graphs of one model, up to the end of the last step that is measured.
 
-    def __init__(self, tell: Callable[[AllocatorStats], None]) -> None:
+    Args:
+        tell: called after each step that was measured.
+    """
+
+    def __init__(self, tell: Callable[[Kernels], None]) -> None:
         self.stats: AllocatorStats | None = None
+        """Of the step that took most so far."""
+        self.scratch: dict[str, dict[str, int]] = {}
+        """By the key of a graph and the name of an op: its largest scratch so far."""
+        self.steps = 0
+        """How many were measured."""
         self.lock = threading.Lock()
         self._tell = tell
         self._graphs: list[Graph] = []
@@ -175,21 +192,32 @@ class Kernels:
         self._graphs.append(graph)
         return graph
 
+    @property
+    def is_done(self) -> bool:
+        """True if no step is measured any more."""
+        return self.steps >= STEPS
+
     def tracker(self) -> StepTracker:
-        """Of the step."""
+        """The tracker of this step."""
         if self._tracker is None:
             self._tracker = StepTracker()
         return self._tracker
 
-    def take(self, row: GraphPeak, scratch: dict[str, int]) -> None:
-        """What a forward or backward took."""
+    def take(self, graph: Graph, row: GraphPeak, scratch: dict[tuple[str, str], int]) -> None:
+        """Notes what a forward or backward took.
+
+        Args:
+            scratch: by operation and node.
+        """
         self._rows.append(row)
-        for op, size in scratch.items():
+        nodes = self.scratch.setdefault(graph.key or "", {})
+        for (op, node), size in scratch.items():
             self._by_op[op] = max(size, self._by_op.get(op, 0))
+            nodes[node] = max(size, nodes.get(node, 0))
 
     def ended(self) -> None:
-        """The backward of a graph has ended; with the last of them the step is measured."""
-        if any(graph.runs and not graph.is_done for graph in self._graphs):
+        """The backward of a graph has ended; with the last of them the step has."""
+        if any(graph.runs for graph in self._graphs):
             return
         self._graphs = [graph for graph in self._graphs if not graph.is_done]
         if self._tracker is not None:
@@ -197,30 +225,43 @@ class Kernels:
             self._tracker = None
         if not self._rows:
             return
-        top = max(self._rows, key=lambda row: row.peak_bytes)
+        rows, self._rows = self._rows, []
+        top = max(rows, key=lambda row: row.peak_bytes)
         by_op = sorted(self._by_op.items(), key=lambda item: -item[1])
-        self.stats = AllocatorStats(
-            top.peak_bytes, max(row.tensor_bytes for row in self._rows), top.op, top.op_bytes,
-            dict(by_op), list(self._rows),
+        stats = AllocatorStats(
+            top.peak_bytes, max(row.tensor_bytes for row in rows), top.op, top.op_bytes,
+            dict(by_op), rows,
         )  # fmt: skip
-        self._tell(self.stats)
+        if self.stats is None or stats.peak_bytes > self.stats.peak_bytes:
+            self.stats = stats
+        self.steps += 1
+        self._tell(self)
 
 
 class Graph:
-    """Forward and backward of one graph. Forwards are measured until a backward has been: several
+    """Forward and backward of one graph. Forwards are measured until a backward has run: several
     calls may be pending, and some may never have one."""
 
     def __init__(self, kernels: Kernels) -> None:
         self.kernels = kernels
+        self.key: str | None = None
+        """See :func:`compiler.records.key_of`."""
         self.forward = _Block(self, is_backward=False)
         self.backward = _Block(self, is_backward=True)
-        self.runs = 0  # of the forward
-        self.is_done = False
+        self.runs = 0  # of the forward, in this step
+        self._steps = 0
 
-    def done(self) -> None:
-        """Nothing is measured any more."""
-        self.is_done = True
-        self.forward.watched = self.backward.watched = None
+    @property
+    def is_done(self) -> bool:
+        """True if the graph is not measured any more."""
+        return self._steps >= STEPS
+
+    def ended(self) -> None:
+        """Its backward has run."""
+        self.runs = 0
+        self._steps += 1
+        if self.is_done:
+            self.forward.watched = self.backward.watched = None
 
 
 class _Block:
@@ -232,25 +273,27 @@ class _Block:
         self.watched: Boxed | None = None
         self._tracker: StepTracker | None = None
         self._profile = _Profile()
-        self._op = ("", 0)  # name, bytes before it
-        self._rows: list[tuple[str, int, int]] = []  # of ops: name, bytes after it, result's bytes
+        self._op = ("", "", 0)  # name, node, bytes before it
+        # of each op: name, node, bytes after it, bytes of its result
+        self._rows: list[tuple[str, str, int, int]] = []
         self._constants: list[torch.Tensor] = []
 
     def constants(self, tensors: list[torch.Tensor]) -> None:
         """What the graph has of its own: nothing that it makes."""
         self._constants = tensors
 
-    def op(self, name: str) -> AbstractContextManager[None]:
-        """See :class:`graph.codegen.Watch`; so below."""
+    def op(self, name: str, node: str) -> AbstractContextManager[None]:
+        """See :class:`graph.codegen.Watch`, also for the methods below."""
         assert _PROFILER is not None and self._tracker is not None
-        self._op = name, self._tracker.live_bytes
+        self._op = name, node, self._tracker.live_bytes
         return _PROFILER.mark(_MARK)
 
     def seen(self, result: Argument) -> None:
         assert self._tracker is not None
-        name, before = self._op
+        name, node, before = self._op
         self._tracker.made(result, name)
-        self._rows.append((name, self._tracker.live_bytes, self._tracker.live_bytes - before))
+        live = self._tracker.live_bytes
+        self._rows.append((name, node, live, live - before))
 
     def dropped(self, *values: Argument) -> AbstractContextManager[None]:
         assert self._tracker is not None
@@ -299,18 +342,36 @@ class _Block:
         graph = self.graph
         graph.runs += not self.is_backward
         if len(rows) == len(most):  # all marks came through
-            scratch: dict[str, int] = {}
+            scratch: dict[tuple[str, str], int] = {}
             peak = GraphPeak("backward" if self.is_backward else "forward", before, before, "", 0)
-            for (op, after, made), taken in zip(rows, most, strict=True):
+            for (op, node, after, made), taken in zip(rows, most, strict=True):
                 beside = max(0, taken - max(0, made))
                 if beside:
-                    scratch[op] = max(beside, scratch.get(op, 0))
+                    scratch[op, node] = max(beside, scratch.get((op, node), 0))
                 if after + beside > peak.peak_bytes:
                     peak = peak._replace(peak_bytes=after + beside, op=op, op_bytes=beside)
                 peak = peak._replace(tensor_bytes=max(peak.tensor_bytes, after))
-            graph.kernels.take(peak, scratch)
+            graph.kernels.take(graph, peak, scratch)
         if self.is_backward:
-            graph.done()
+            graph.ended()
+
+
+def excess_of_all_text(smallest: int, limit: int | None) -> str | None:
+    """The warning if no plan keeps to the budget once scratch is counted. None: the smallest plan
+    exceeds the budget by little.
+
+    Args:
+        smallest: bytes of the smallest plan.
+        limit: the budget in bytes.
+    """
+    if limit is not None and smallest <= limit * (1 + MARGIN):
+        return None
+    asked = "" if limit is None else f" of {budgets.text(limit)} ({limit} bytes)"
+    return (
+        "kernels take scratch, which was measured in the first steps, and no plan that counts it "
+        f"keeps to the budget{asked}: the smallest takes {budgets.text(smallest)} ({smallest} "
+        "bytes), and is used from now on. Leave that much memory"
+    )
 
 
 def excess_text(stats: AllocatorStats, limit: int, budget: str, lower: str | None) -> str | None:

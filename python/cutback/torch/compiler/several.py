@@ -19,7 +19,7 @@ import contextlib
 import functools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,13 +31,15 @@ from ..graph.importer import Imported
 from ..graph.moving import Schedule
 from . import together
 from .actions import ModelActions, Occasion
+from .counted_scratch import Rows, merged, rows_of, with_scratch
 from .crossing import Ends, Run
+from .joining import join
 from .options import smallest
 from .records import CompiledGraph, Shown, key_of
 from .replaceable import JointGraph
 from .saved_plans import SavedPlans
 from .sharing import bytes_in
-from .states import BEHIND, DUE, FIRST_GRAPH, Event, State
+from .states import BEHIND, COUNTS_SCRATCH, DUE, FIRST_GRAPH, Event, State
 from .together import MOST_CALLS, Together
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import sympy
 
     from ..types import GraphFunction, GraphInput, GraphValue
+
+MOST_SCRATCH_ROUNDS = 2
+"""How often plans are made again to count scratch. The second plan may run ops again of which more
+was measured by then."""
 
 
 class ModelPartitioner(ModelActions):
@@ -353,6 +359,57 @@ class ModelPartitioner(ModelActions):
         budget = shared.named(some, limit)
         self.steps.covered.append(Counter(dict.fromkeys(seen, sys.maxsize)))
         together.tell_of_too_many(sum(seen.values()), sum(some.values()), held, budget)
+
+    # ---- scratch --------------------------------------------------------------------------------
+
+    @property
+    def may_count_scratch(self) -> bool:
+        """True if plans may be made again to count scratch that was measured."""
+        target, measures = self.options.target, ("live", "total")
+        return (
+            self.state in COUNTS_SCRATCH
+            and len(self.plans) == 1
+            and self.plans[0].numbers["budget_bytes"] is not None
+            and target.is_bound
+            and target.measure in measures
+            and self.graphs.scratch_rounds < MOST_SCRATCH_ROUNDS
+        )
+
+    def count_scratch(self, measured: Mapping[str, Mapping[str, int]]) -> bool:
+        """Makes a plan due that counts measured scratch, if the plan in force exceeds its budget
+        with that.
+
+        Args:
+            measured: bytes by the key of a graph and the name of an op.
+
+        Returns:
+            True if the next step runs on such a plan.
+        """
+        if not self.may_count_scratch:
+            return False
+        limit = self.plans[0].numbers["budget_bytes"] or 0
+        graphs, known = self.graphs.by_key, self.graphs.scratch
+        rows = {
+            key: merged(known.get(key, ()), rows_of(graph.problem, measured.get(key, {}), limit))
+            for key, graph in graphs.items()
+        }
+        if not any(rows.values()) or rows == known or self._bytes_with(rows) <= limit:
+            return False
+        self._fire(Event.SCRATCH_OVER, Occasion(scratch=rows))
+        return True
+
+    def _bytes_with(self, scratch: Mapping[str, Rows]) -> int:
+        """What the plan in force takes with measured scratch."""
+        (plan,) = self.plans
+        keys, common = self._graphs_of_round()
+        problems = [with_scratch(self.graphs.by_key[key].problem, scratch[key]) for key in keys]
+        counted = self.completed(join(problems, common)[0])
+        if len(counted.ops) != len(plan.parts.ops):  # a graph was not compiled again
+            return 0
+        found = counted.check().evaluate((plan.core.steps, plan.core.backward_starts), "cpu")
+        return found["peak_bytes"] + (counted.static_bytes if self.options.total else 0)
+
+    # ---- budgets --------------------------------------------------------------------------------
 
     def limit_bytes(self, runs: int) -> int | None:
         """What plans of live bytes keep to: the budget of a plan for the whole model; for

@@ -66,6 +66,8 @@ class Event(Enum):
     """A call begins, for which plans over pending calls are to be made."""
     SIZE_OUTGROWN = "size outgrown"
     """A call begins, and sizes exceed those that were planned."""
+    SCRATCH_OVER = "scratch over"
+    """Steps were measured in which scratch exceeds the budget, and plans may be made again."""
     CODE_GONE = "code gone"
     """PyTorch has dropped the compiled code (``torch._dynamo.reset()``)."""
 
@@ -82,6 +84,7 @@ class Action(Enum):
     PLAN_LATE = "plan_late"
     SAY_UNMET = "say_unmet"
     SHARE = "share"
+    COUNT_SCRATCH = "count_scratch"
     PLAN_GRAPHS = "plan_graphs"
     PLAN_CALLS = "plan_calls"
     START_AGAIN = "start_again"
@@ -125,6 +128,9 @@ TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
     (_S.CALLS_DUE, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
     (_S.JOINED, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
     (_S.SHARED, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
+    # scratch that no plan has counted
+    (_S.SINGLE, _E.SCRATCH_OVER): (_S.GRAPHS_DUE, _A.COUNT_SCRATCH),
+    (_S.JOINED, _E.SCRATCH_OVER): (_S.GRAPHS_DUE, _A.COUNT_SCRATCH),
     # plans that are made again before a call
     (_S.GRAPHS_DUE, _E.REPLAN_GRAPHS): (_S.JOINED, _A.PLAN_GRAPHS),
     (_S.GRAPHS_DUE, _E.REPLAN_CALLS): (_S.SHARED, _A.PLAN_CALLS),
@@ -154,6 +160,9 @@ DUE = (State.GRAPHS_DUE, State.CALLS_DUE)
 
 NOT_SHARED = (State.SEPARATE, State.GIVEN)
 """States in which graphs do not share one budget."""
+
+COUNTS_SCRATCH = (State.SINGLE, State.JOINED)
+"""States in which one plan is in force, so that scratch can be counted in it."""
 
 BEHIND = (*DUE, State.GIVEN_UP)
 """States in which graphs run that no plan in force covers."""

@@ -23,23 +23,32 @@ from .graphs import attribute, module_path
 Boxed = Callable[[list[GraphInput]], Sequence[GraphValue]]
 
 
-class Watch(Protocol):
-    """Somebody who looks at some runs of a graph, op by op."""
+RUN_OF = "cutback_run_of"
+"""Key in a node's ``meta``: the name of the joint graph's node that it is a run of."""
 
-    def op(self, name: str) -> AbstractContextManager[None]:
-        """What an op runs in."""
+
+class Watch(Protocol):
+    """Observer called before and after each op of a graph."""
+
+    def op(self, name: str, node: str) -> AbstractContextManager[None]:
+        """The context that an op runs in.
+
+        Args:
+            name: of the operation, ``"aten.mm.default"``.
+            node: the node of the joint graph that it is a run of.
+        """
         ...
 
     def seen(self, result: Argument) -> None:
-        """What it returned; its arguments are still there."""
+        """Called with what the op returned, while its arguments are still alive."""
         ...
 
     def dropped(self, *values: Argument) -> AbstractContextManager[None]:
-        """What the last uses of values end in."""
+        """The context in which values are freed after their last use."""
         ...
 
     def choose(self, run: Boxed, watched: Boxed) -> Boxed:
-        """A function that takes one of both for each run."""
+        """A function that decides for each run which of the two to call."""
         ...
 
 
@@ -173,7 +182,8 @@ def _statement(text: _Text, node: fx.Node, parts: list[fx.Node] | None) -> None:
         text.lines.append(call if parts == [] else f"{name} = {call}")
     else:
         op, seen = text.constant(text.watch.op, "watch"), text.constant(text.watch.seen, "watch")
-        text.lines.append(f"with {op}({str(node.target)!r}): {name} = {call}")
+        said = f"{str(node.target)!r}, {node.meta.get(RUN_OF, node.name)!r}"
+        text.lines.append(f"with {op}({said}): {name} = {call}")
         text.modules[len(text.lines) + 2] = module_path(node)
         text.lines.append(f"{seen}({name})")
     if parts:

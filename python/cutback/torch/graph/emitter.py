@@ -26,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from .. import hooks, transfers
+from .codegen import RUN_OF
 from .dropout import REMAKE
 from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent, location, nodes_in
 from .importer import Imported
@@ -34,9 +35,6 @@ from .moving import Move, Schedule, Step
 if TYPE_CHECKING:
     from torch._functorch._aot_autograd.descriptors import AOTOutput
     from torch.fx.node import Argument, Target
-
-RUN_OF = "cutback_run_of"
-"""Key in a node's ``meta``: the name of the joint graph's node that it is a run of."""
 
 _UNCHECKED = "saved_tensor_with_no_vc_check"
 """PyTorch's mark on what an ``autograd.Function`` keeps as an attribute of ``ctx``: autograd does

@@ -1,0 +1,81 @@
+"""Scratch that was measured, as plans count it.
+
+The first two steps measure what each op takes from the allocator besides its results
+(:mod:`compiler.scratch`). Plans that are made afterwards count it as the ``workspace`` of that op.
+It stays beside the problem: the problem of a graph, its fingerprint and its key are those without
+it, so that a graph is recognized whatever was measured, and positions and shares are turned into
+bytes without it.
+
+Ranks may measure different scratch, and then have different plans. A plan may only repeat a
+collective if all ranks repeat it, so such a decision has to compare :func:`digest` as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ...problem import Problem
+
+GRAIN = 64 * 1024
+"""Measured bytes are rounded up to a multiple of this, so that small changes do not matter."""
+
+PART = 0.01
+"""Scratch is counted if it exceeds what the problem counts already by this part of the budget."""
+
+Rows = Sequence[Sequence[int]]
+"""Measured scratch of a graph: op of its problem, and bytes."""
+
+
+def rows_of(problem: Problem, measured: Mapping[str, int], limit: int) -> list[list[int]]:
+    """The scratch that plans of a graph are to count.
+
+    Args:
+        problem: of the graph.
+        measured: bytes by the name of an op.
+        limit: the budget in bytes.
+    """
+    rows = []
+    for i, op in enumerate(problem.ops):
+        size = -(-measured.get(op.name, 0) // GRAIN) * GRAIN
+        if size - op.workspace > PART * limit:
+            rows.append([i, size])
+    return rows
+
+
+def merged(before: Rows, now: Rows) -> list[list[int]]:
+    """The larger scratch of each op."""
+    found = {op: size for op, size in before}
+    for op, size in now:
+        found[op] = max(size, found.get(op, 0))
+    return [[op, size] for op, size in sorted(found.items())]
+
+
+def with_scratch(problem: Problem, rows: Rows) -> Problem:
+    """The problem with measured scratch as the ``workspace`` of its ops.
+
+    Raises:
+        ValueError: the rows are not of this problem.
+    """
+    if not rows:
+        return problem
+    ops = list(problem.ops)
+    check_rows(rows, len(ops))
+    for op, size in rows:
+        ops[op] = replace(ops[op], workspace=max(size, ops[op].workspace))
+    return replace(problem, ops=ops)
+
+
+def check_rows(rows: Rows, ops: int) -> None:
+    """Raises: ValueError: the rows are not of a graph with this many ops."""
+    for op, size in rows:
+        if type(op) is not int or type(size) is not int or not 0 <= op < ops or size < 0:
+            raise ValueError(f"scratch of {size!r} bytes for op {op!r}, of {ops} ops")
+
+
+def digest(rows: Sequence[Rows]) -> str:
+    """A digest of the scratch of several graphs, for ranks to compare."""
+    return hashlib.blake2b(
+        repr([[list(row) for row in part] for part in rows]).encode()
+    ).hexdigest()
