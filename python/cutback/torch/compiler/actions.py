@@ -226,7 +226,13 @@ class ModelActions(Partitioner):
             Part(graphs[key].problem, *part_of(made.schedule, order, g), scratch.get(key, ()))
             for g, key in enumerate(keys)
         ]
-        self.in_force = ModelPlans([made.plan], parts=parts, joint=made.plan, common=common)
+        self.in_force = ModelPlans(
+            [made.plan],
+            stats=self.in_force.allocator_stats,
+            parts=parts,
+            joint=made.plan,
+            common=common,
+        )
         self.steps.covered = [Counter(keys)]
         self.graphs.next_round()
 
@@ -275,7 +281,11 @@ class ModelActions(Partitioner):
         for key, problem in alone.items():
             chosen[key] = self._make(problem, self.options.target, shared.own_of([key]))
         parts = [Part(by_key[key].problem, *made.schedule) for key, made in chosen.items()]
-        self.in_force = ModelPlans([made.plan for made in chosen.values()], parts=parts)
+        self.in_force = ModelPlans(
+            [made.plan for made in chosen.values()],
+            stats=self.in_force.allocator_stats,
+            parts=parts,
+        )
         for pattern in patterns:
             held, limit = shared.held(pattern, {k: m.schedule for k, m in chosen.items()})
             self._note_shared(shared.shared(pattern, held, limit))

@@ -86,15 +86,24 @@ def _forward(
         ):  # when it runs, None means "some" to PyTorch
             meta.bw_donated_idxs = []
     run = _watched(gm, "forward", graph)
+    if graph is not None:
+        graph.key = partitioner.at_hand.key
     if partitioner.at_hand.kept is None:
         return run
     kept[:] = [partitioner.at_hand.kept]
-    return kept[0].forward(gm, run, seen, functools.partial(_compiler, partitioner))
+    compiler = functools.partial(_compiler, partitioner, partitioner.at_hand.key)
+    return kept[0].forward(gm, run, seen, compiler)
 
 
-def _compiler(partitioner: Partitioner) -> Compile:
-    """What compiles the two graphs of a plan that takes the place of another one."""
+def _compiler(partitioner: Partitioner, key: str | None) -> Compile:
+    """What compiles the two graphs of a plan that takes the place of another one.
+
+    Args:
+        key: of the joint graph.
+    """
     graph = _measured(partitioner)
+    if graph is not None:
+        graph.key = key
 
     def compile(gm: fx.GraphModule, name: str) -> codegen.Boxed:
         run = _watched(gm, name, graph)
@@ -297,8 +306,6 @@ def _run_eager(
         # donated buffers would make backward(retain_graph=True) an error
         with functorch_config.patch(donated_buffer=False):
             run: GraphFunction = backend(gm, inputs)
-        if graph is not None:
-            graph.key = partitioner.at_hand.key
         return run
 
     try:

@@ -230,8 +230,7 @@ class Runner:
     @property
     def allocator_stats(self) -> AllocatorStats | None:
         """What the first steps took by PyTorch's allocator."""
-        kernels = self.partitioner.in_force.kernels
-        return None if kernels is None else kernels.stats
+        return self.partitioner.in_force.allocator_stats
 
     def save_plans(self, path: Path) -> None:
         """Plans in force, to a file."""

@@ -48,7 +48,7 @@ from .options import (
 from .preparing import Preparation, device_row, prepare
 from .replaceable import JointGraph
 from .saved_plans import Part, SavedPlans
-from .scratch import Kernels
+from .scratch import AllocatorStats, Kernels
 from .totals import Total, with_total
 from .wishes import Policy, chooser, may_offload, of_tags
 
@@ -73,7 +73,14 @@ class InForce:
     compiler_notes: list[inductor.CompilerNote] = field(default_factory=list)
     """What Inductor did to the plans; one for each graph that it compiled."""
     kernels: Kernels | None = None
-    """What the first step takes by the allocator, where that is measured."""
+    """What the first steps take by the allocator, where that is measured."""
+    stats: AllocatorStats | None = None
+    """What was measured before these plans were in force."""
+
+    @property
+    def allocator_stats(self) -> AllocatorStats | None:
+        """What was measured last."""
+        return self.stats if self.kernels is None else self.kernels.stats
 
 
 @dataclass

@@ -365,9 +365,11 @@ class ModelPartitioner(ModelActions):
     @property
     def may_count_scratch(self) -> bool:
         """True if plans may be made again to count scratch that was measured."""
-        target, measures = self.options.target, ("live", "total")
+        target, measures, steps = self.options.target, ("live", "total"), self.steps
+        one_call = not steps.patterns and all(max(p.values()) == 1 for p in steps.covered)
         return (
             self.state in COUNTS_SCRATCH
+            and one_call
             and len(self.plans) == 1
             and self.plans[0].numbers["budget_bytes"] is not None
             and target.is_bound
