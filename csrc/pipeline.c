@@ -509,6 +509,19 @@ void cb_step_free(cb_step *step) {
     cb_arena_free(&arena);
 }
 
+static uint64_t event_bytes(const cb_step *step, const cb_event *event) {
+    return event && step->backend->is_host ? cb_block_bytes(event) : 0;
+}
+
+uint64_t cb_step_bytes(const cb_step *step) {
+    uint64_t bytes = cb_arena_bytes(&step->arena) + cb_graph_bytes(step->joint);
+    bytes += cb_arena_bytes(&step->problem->arena) + cb_arena_bytes(&step->plan->arena);
+    if (step->single) bytes += cb_arena_bytes(&step->single->arena);
+    bytes += cb_arena_bytes(&step->program->arena) + step->backend->bytes(step->state);
+    bytes += event_bytes(step, step->began) + event_bytes(step, step->turn.ended);
+    return bytes + event_bytes(step, step->stepping);
+}
+
 /* One graph of the split, or one after the other. */
 static cb_status print_split(const cb_step *step, bool forward, bool backward, cb_str *out,
                              cb_error *err) {

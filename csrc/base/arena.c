@@ -35,6 +35,12 @@ void cb_arena_free(cb_arena *a) {
     }
 }
 
+uint64_t cb_arena_bytes(const cb_arena *a) {
+    uint64_t bytes = 0;
+    for (const cb_arena_chunk *c = a->head; c; c = c->next) bytes += cb_block_bytes(c);
+    return bytes;
+}
+
 /* Room behind the header of the next ordinary chunk. */
 static size_t next_room(const cb_arena *a) {
     size_t whole = a->head ? 2 * (a->head->room + CB_ALIGN) : FIRST_CHUNK;

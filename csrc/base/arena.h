@@ -22,6 +22,7 @@ void cb_arena_init(cb_arena *a, cb_alloc *alloc);
 void cb_arena_free(cb_arena *a); /* twice is fine */
 /* `count` items of `size` bytes, 16-byte aligned, zeroed. NULL on overflow or out of memory. */
 void *cb_arena_get(cb_arena *a, size_t count, size_t size);
+uint64_t cb_arena_bytes(const cb_arena *a); /* held, as the allocator counts them */
 char *cb_arena_strdup(cb_arena *a, const char *text, size_t length); /* adds the final 0 */
 
 #define CB_NEW(arena, type, count) ((type *)cb_arena_get((arena), (size_t)(count), sizeof(type)))

@@ -174,6 +174,9 @@ typedef struct cb_backend {
      * names in it. NULL: groups become nothing that could be read. */
     cb_status (*code)(const cb_program *program, const cb_runtime *runtime, void *executable,
                       cb_str *out, cb_error *err);
+    /* Bytes of the host's memory that the executable holds. Arena and arguments are not counted
+     * where a run allocates them, nor is what a driver keeps. */
+    uint64_t (*bytes)(const void *executable);
     /* Ends when no run is left; NULL is fine. */
     void (*destroy)(void *executable);
 

@@ -129,6 +129,8 @@ done:
 
 void cb_executable_free(cb_executable *x) { cb_arena_free(&x->memory); }
 
+uint64_t cb_executable_bytes(const cb_executable *x) { return cb_arena_bytes(&x->memory); }
+
 /* ---- addresses ------------------------------------------------------------------------------- */
 
 static void *element_of(char *base, const cb_operand *operand) {

@@ -32,6 +32,7 @@ CB_MUST_CHECK cb_status cb_executable_supports(const cb_program *program, uint32
 CB_MUST_CHECK cb_status cb_executable_init(cb_executable *x, const cb_program *program,
                                            const cb_runtime *runtime, cb_error *err);
 void cb_executable_free(cb_executable *x);
+uint64_t cb_executable_bytes(const cb_executable *x); /* of its own memory */
 
 /* Copies the indices of an instruction that lie in the caller's memory (cb_op_index_copy) to the
  * head of its scratch, where nobody else writes them; that one of its inputs `in` points there from

@@ -243,6 +243,7 @@ CB_API CB_MUST_CHECK cb_status cb_graph_add_state(cb_graph *g, uint32_t input, c
                                                   cb_error *err);
 CB_API CB_MUST_CHECK cb_status cb_graph_value_info(const cb_graph *g, cb_value_id value,
                                                    cb_dtype *dtype, cb_shape *shape, cb_error *err);
+CB_API uint64_t cb_graph_bytes(const cb_graph *g); /* of memory that the graph holds */
 CB_API CB_MUST_CHECK cb_status cb_graph_to_text(const cb_graph *g, char **out, cb_error *err);
 CB_API CB_MUST_CHECK cb_status cb_graph_from_text(cb_context *ctx, const char *text, size_t length,
                                                   cb_graph **out, cb_error *err);
@@ -404,6 +405,10 @@ typedef struct cb_step_numbers {
     uint32_t n_groups, n_recomputed;
 } cb_step_numbers;
 CB_API cb_step_numbers cb_step_get_numbers(const cb_step *step);
+
+/* Bytes of the host's memory that the step holds: graph, problem, plan, program and what the
+ * backend made of it. Memory for runs is not included, unless compiling allocates it. */
+CB_API uint64_t cb_step_bytes(const cb_step *step);
 
 /* Step of the plan at which each group starts: [n_groups]. */
 CB_API void cb_step_group_steps(const cb_step *step, uint32_t *out);

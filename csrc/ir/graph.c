@@ -35,6 +35,8 @@ void cb_graph_free(cb_graph *g) {
     cb_arena_free(&arena);
 }
 
+uint64_t cb_graph_bytes(const cb_graph *g) { return cb_arena_bytes(&g->arena); }
+
 cb_status cb_graph_intern(cb_graph *g, const char *text, uint32_t *id, cb_error *err) {
     return cb_names_intern(&g->names, text, strlen(text), id) ? CB_OK : cb_no_memory(err);
 }

@@ -102,7 +102,7 @@ def parse(
             f"budget={short(budget)} is a {type(budget).__name__}; write a position from 0 to 1 as "
             "a float, bytes as an int, or a text such as '6GiB', '0.4x' or 'min'"
         )
-    return _BYTES, _named_bytes("budget", budget), 0.0, number
+    return _BYTES, named_bytes("budget", budget), 0.0, number
 
 
 def _position(budget: float) -> float:
@@ -238,7 +238,12 @@ def _extra(max_extra: float | None) -> float:
     return float(max_extra)
 
 
-def _named_bytes(name: str, spec: Any) -> int:
+def named_bytes(name: str, spec: Any) -> int:
+    """The bytes of argument ``name``, see :func:`parse_bytes`.
+
+    Raises:
+        ValueError, TypeError: not a size; the text begins with the argument.
+    """
     try:
         return parse_bytes(spec)
     except (TypeError, ValueError) as error:
@@ -310,7 +315,7 @@ def with_options(
         raise ValueError(f"offload={short(offload)} is not one of False, True, 'only'")
     if not isinstance(exact, bool):
         raise TypeError(f"exact={short(exact)} is neither True nor False")
-    most = 0 if pinned is None else _named_bytes("pinned", pinned)
+    most = 0 if pinned is None else named_bytes("pinned", pinned)
     if pinned is not None and most == 0:
         raise ValueError("pinned=0 leaves no room on the host; leave offload out")
     kind = _ONLY if offload == "only" else int(offload)

@@ -228,6 +228,10 @@ static PyObject *graph_from_json(PyObject *type, PyObject *text) {
     return read_from((PyTypeObject *)type, text, cb_graph_load_json);
 }
 
+static PyObject *graph_bytes(cb_py_graph *self, PyObject *Py_UNUSED(none)) {
+    return PyLong_FromUnsignedLongLong(cb_graph_bytes(self->core));
+}
+
 /* Each method as it is called from Python: entered, run, left. */
 #define GUARDED(method)                                                   \
     static PyObject *guarded_##method(PyObject *object, PyObject *args) { \
@@ -247,6 +251,7 @@ GUARDED(graph_info)
 GUARDED(graph_inputs)
 GUARDED(graph_text)
 GUARDED(graph_json)
+GUARDED(graph_bytes)
 
 static PyMethodDef graph_methods[] = {
     {"input", guarded_graph_input, METH_VARARGS, "input(name, shape, dtype, role, /) -> value id"},
@@ -262,6 +267,7 @@ static PyMethodDef graph_methods[] = {
     {"inputs", guarded_graph_inputs, METH_NOARGS, "inputs() -> ((name, value id), ...)"},
     {"text", guarded_graph_text, METH_NOARGS, "text() -> the text form"},
     {"json", guarded_graph_json, METH_NOARGS, "json() -> the JSON form"},
+    {"nbytes", guarded_graph_bytes, METH_NOARGS, "nbytes() -> bytes that the graph holds"},
     {"from_text", graph_from_text, METH_O | METH_CLASS, "from_text(text, /) -> Graph"},
     {"from_json", graph_from_json, METH_O | METH_CLASS, "from_json(text, /) -> Graph"},
     {"compile", (PyCFunction)(void (*)(void))cb_py_compile, METH_VARARGS | METH_KEYWORDS,

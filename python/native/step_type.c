@@ -485,6 +485,10 @@ static PyObject *bytes_or_none(uint64_t bytes) {
     return PyLong_FromUnsignedLongLong(bytes);
 }
 
+static PyObject *step_bytes(cb_py_step *self, void *Py_UNUSED(closure)) {
+    return PyLong_FromUnsignedLongLong(cb_step_bytes(self->core));
+}
+
 static PyObject *step_numbers(cb_py_step *self, void *Py_UNUSED(closure)) {
     cb_step_numbers n = cb_step_get_numbers(self->core);
     return Py_BuildValue("{sK sK sK sK sK sK sK sN sL sL sL sk sk}", "arena_bytes", n.arena_bytes,
@@ -569,6 +573,7 @@ static PyGetSetDef step_getset[] = {
      NULL},
     {"outputs", (getter)step_outputs, NULL,
      "((name, dtype, shape, bytes, kind, input, inside), ...)", NULL},
+    {"nbytes", (getter)step_bytes, NULL, "bytes that the compiled program holds in the core", NULL},
     {"numbers", (getter)step_numbers, NULL, "planned bytes and modelled times", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -57,6 +57,11 @@ static void cpu_destroy(void *handle) {
     cb_free(alloc, s);
 }
 
+static uint64_t cpu_bytes(const void *handle) {
+    const state *s = handle;
+    return cb_block_bytes(s) + cb_executable_bytes(&s->x) + cb_executor_bytes(s->executor);
+}
+
 static cb_status prepare(state *s, cb_error *err) {
     const cb_program *p = s->x.program;
     CB_TRY_NEW(s->top, &s->x.memory, p->n_group, err);
@@ -159,5 +164,6 @@ const cb_backend cb_backend_cpu = {
     .code = cpu_code,
     .run = cpu_run,
     .address = cpu_address,
+    .bytes = cpu_bytes,
     .destroy = cpu_destroy,
 };

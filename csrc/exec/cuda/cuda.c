@@ -212,6 +212,11 @@ static void destroy(void *handle) {
     cb_free(x->d->runtime->alloc, x);
 }
 
+static uint64_t bytes(const void *handle) {
+    const executable *x = handle;
+    return cb_block_bytes(x) + cb_arena_bytes(&x->memory);
+}
+
 static cb_status make_parts(executable *x, cb_error *err) {
     CB_TRY(make_code(x, err));
     CB_TRY(make_lists(x, err));
@@ -537,6 +542,7 @@ const cb_backend cb_backend_cuda = {
     .address = address,
     .launches = launches,
     .code = code_text,
+    .bytes = bytes,
     .destroy = destroy,
     .ready = ready,
     .resident = resident,

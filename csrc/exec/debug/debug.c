@@ -155,6 +155,12 @@ done:
     return status;
 }
 
+static uint64_t debug_bytes(const void *handle) {
+    const state *s = handle;
+    const uint64_t host = s->x.host ? cb_block_bytes(s->x.host) : 0;
+    return cb_block_bytes(s) + cb_executable_bytes(&s->x) + host;
+}
+
 /* ---- run ------------------------------------------------------------------------------------- */
 
 static cb_status report_overrun(const state *s, const char *what, uint32_t id, uint64_t bytes,
@@ -233,5 +239,6 @@ const cb_backend cb_backend_debug = {
     .run = debug_run,
     .address = debug_address,
     .let_go = debug_let_go,
+    .bytes = debug_bytes,
     .destroy = debug_destroy,
 };

@@ -43,6 +43,8 @@ static void *null_address(void *handle, uint32_t operand) {
     return NULL;
 }
 
+static uint64_t null_bytes(const void *handle) { return cb_block_bytes(handle); }
+
 static void null_destroy(void *handle) {
     state *s = handle;
     if (s) cb_free(s->alloc, s);
@@ -55,5 +57,6 @@ const cb_backend cb_backend_null = {
     .compile = null_compile,
     .run = null_run,
     .address = null_address,
+    .bytes = null_bytes,
     .destroy = null_destroy,
 };

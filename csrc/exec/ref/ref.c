@@ -40,6 +40,15 @@ static void ref_destroy(void *opaque) {
     cb_free(s->alloc, s);
 }
 
+static uint64_t ref_bytes(const void *opaque) {
+    const ref_state *s = opaque;
+    uint64_t bytes = cb_block_bytes(s) + cb_arena_bytes(&s->memory);
+    if (s->host) bytes += cb_block_bytes(s->host);
+    for (uint32_t i = 0; i < s->program->n_buffer; i++) bytes += cb_block_bytes(s->buffer[i]);
+    for (uint32_t i = 0; i < s->program->n_local; i++) bytes += cb_block_bytes(s->local[i]);
+    return bytes;
+}
+
 static cb_status ref_compile(const cb_program *program, void *device, void **state, cb_error *err) {
     const cb_runtime *runtime = device;
     uint32_t most = 0;
@@ -156,5 +165,6 @@ const cb_backend cb_backend_ref = {
     .compile = ref_compile,
     .run = ref_run,
     .address = ref_address,
+    .bytes = ref_bytes,
     .destroy = ref_destroy,
 };

@@ -119,6 +119,13 @@ class Graph:
         """Notes that the elements of an array have become part of the graph."""
         self.captured.append(Captured(array, array.tobytes() if bits is None else bits, location()))
 
+    def constant_bytes(self) -> int:
+        """Bytes of arrays that became constants, with the copies that are kept to compare them."""
+        copies = {id(bits): len(bits) for _, bits, _ in self._constants.values()}
+        copies.update((id(one.bits), len(one.bits)) for one in self.captured)
+        arrays = sum(value.nbytes for _, value in self.inputs if value is not None)
+        return sum(copies.values()) + arrays
+
     def full(self, shape: tuple[int, ...], value: bool | int | float, dtype: dtypes.Name) -> Array:
         """An array of ``shape`` filled with ``value``.
 

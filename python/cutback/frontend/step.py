@@ -2,7 +2,8 @@
 
 A :class:`Step` traces its function at the first call, plans and compiles it for the shapes and
 dtypes it was called with, and from then on runs the compiled program. A call with other shapes,
-dtypes, structure or Python constants compiles once more; each such specialisation is kept.
+dtypes, structure or Python constants compiles once more. Programs are kept until they hold more
+than ``program_cache`` bytes; then those used least recently are dropped.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from ..run.executable import (
     code_text,
 )
 from ..source import located, place
+from .program_cache import DEFAULT as DEFAULT_CACHE
+from .program_cache import ProgramCache
 from .tracing import Call, Signature, Traced, leaves_of
 
 if TYPE_CHECKING:
@@ -89,9 +92,11 @@ class Options(TypedDict, total=False):
     on_infeasible: str
     time_limit: float
     progress: Progress | None
+    program_cache: int | str
 
 
 _MANY = 64  # compiled specialisations of a step that look like a mistake
+_BYTES_OF_TRACE, _BYTES_OF_LEAF = 16384, 1024  # of Python objects, as measured by tracemalloc
 _RECENT = 4  # those that a call is compared with before it is read in full
 
 
@@ -122,6 +127,7 @@ class StepOptions(NamedTuple):
     policy: Policy | None
     optimizer: Optimizer | None
     seed: int
+    program_cache: int | str = DEFAULT_CACHE
 
 
 class _Specialisation(Signature):
@@ -152,6 +158,17 @@ class _Specialisation(Signature):
             )._asdict(),
         )
         super().__init__(call, self.traced.names)
+        self.key = call.key
+        self._python_bytes = (
+            _BYTES_OF_TRACE + _BYTES_OF_LEAF * len(call.leaves) + self.traced.graph.constant_bytes()
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the program holds: exact for the core, an estimate for objects of Python. The
+        arena, which is memory of runs, is not included."""
+        native = self.traced.graph._native.nbytes() + self.run.native.nbytes
+        return native + self._python_bytes
 
     def check_written(self, call: Call) -> None:
         """Whether what the step writes are arrays.
@@ -263,7 +280,7 @@ class Step(Generic[Result]):
     def __init__(
         self, function: Callable[..., Any], wanted: StepOptions, options: CompileOptions
     ) -> None:
-        argnums, has_aux, returns, policy, optimizer, seed = wanted
+        argnums, has_aux, returns, policy, optimizer, seed, program_cache = wanted
         if not callable(function):
             raise TypeError(f"expected a function, got {function!r}")
         # Mistakes show here, not at the first call.
@@ -292,7 +309,9 @@ class Step(Generic[Result]):
         self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
         self._options = options
         self._alone: Update | None = None  # the update of a call without extras
-        self._known: dict[Any, _Specialisation] = {}
+        limit = budgets.named_bytes("program_cache", program_cache)
+        self._known: ProgramCache[_Specialisation] = ProgramCache(limit)
+        self._n_compiled = 0
         self._recent: list[_Specialisation] = []  # the latest first
         self._lock = threading.RLock()
         _steps.add(self)
@@ -443,15 +462,23 @@ class Step(Generic[Result]):
         if not isinstance(spec, _Specialisation):
             spec = self._known.get(call.key)
         if spec is None:
-            spec = self._known[call.key] = _Specialisation(self, call)
-            if len(self._known) == _MANY:
-                self._warn_of_many()
+            spec = self._compile(call)
         else:
             spec.traced.surroundings.look()
         spec.check_written(call)
         if not self._recent or self._recent[0] is not spec:
+            self._known.get(spec.key)  # now the one used last
             others = [other for other in self._recent if other is not spec]
             self._recent = [spec, *others[: _RECENT - 1]]
+        return spec
+
+    def _compile(self, call: Call) -> _Specialisation:
+        spec = _Specialisation(self, call)
+        gone = self._known.add(call.key, spec)
+        self._recent = [other for other in self._recent if other not in gone]
+        self._n_compiled += 1
+        if self._n_compiled == _MANY:
+            self._warn_of_many()
         return spec
 
     def _warn_of_many(self) -> None:
@@ -461,7 +488,7 @@ class Step(Generic[Result]):
             f"{self!r}: every new shape, dtype or Python constant compiles once more; "
             "pass a number that changes as np.float32(x), and pad to few shapes"
         )
-        warnings.warn(located(text), RuntimeWarning, stacklevel=4)
+        warnings.warn(located(text), RuntimeWarning, stacklevel=5)
 
     def prepare(self, *args: Any, **kwargs: Any) -> Self:
         """Traces, plans and compiles for these arguments without running; returns the step
@@ -547,8 +574,16 @@ class Step(Generic[Result]):
 
     @property
     def n_compiled(self) -> int:
-        """For how many combinations of shapes, dtypes and constants it has been compiled."""
-        return len(self._known)
+        """How often it has compiled: once for each combination of shapes, dtypes and constants,
+        and again where a program was dropped from the cache."""
+        return self._n_compiled
+
+    @property
+    def program_bytes(self) -> int:
+        """Bytes that its compiled programs hold, at most ``program_cache`` unless one alone takes
+        more. Arenas, which are memory of runs, are not included."""
+        with self._lock:
+            return self._known.nbytes
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", repr(self.function))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from ..budgets import Budget
 from ..policies import Policy, resolve
 from ..run.executable import CompileOptions
+from .program_cache import DEFAULT as DEFAULT_CACHE
 from .step import (
     ArgNums,
     Loss,
@@ -91,6 +92,7 @@ def compile(
     on_infeasible: str = "error",
     time_limit: float = 0.0,
     progress: Progress | None = None,
+    program_cache: int | str = DEFAULT_CACHE,
 ) -> Step[Any]:
     """A training step of ``loss(params, *data)`` under a memory budget.
 
@@ -137,6 +139,9 @@ def compile(
         time_limit, progress: seconds after which the search for a plan ends with the best so far
             (0: no limit), and a function that is told the seconds so far, see :func:`cutback.plan`.
             They hold for each set of shapes. The range of a position is always searched in full.
+        program_cache: bytes of compiled programs that the step keeps, as an int or a string such as
+            ``"1GiB"``. Programs that were used least recently are dropped; a call that needs one
+            again traces and compiles again, with the same results. The latest always stays.
         seed: 64 bits; with the number of the call it determines every random value, so that the
             same seed repeats a run bit for bit, under any budget and any number of threads.
 
@@ -148,7 +153,7 @@ def compile(
     returns = "value" if optimizer is not None or argnums is None else "both"
     return Step(
         loss,
-        StepOptions(argnums, has_aux, returns, policy, optimizer, seed),
+        StepOptions(argnums, has_aux, returns, policy, optimizer, seed, program_cache),
         CompileOptions(
             budget=budget,
             measure=measure,

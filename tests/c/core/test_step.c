@@ -276,6 +276,38 @@ TEST(budget_that_cannot_be_met) {
     cb_context_free(ctx);
 }
 
+TEST(bytes_of_a_step_are_those_that_it_allocates) {
+    const char *const groups[] = {NULL, "found"};
+    cb_context *ctx = new_context(1);
+    cb_run_memory *memory = NULL; /* of runs, which does not count */
+    CHECK_OK(cb_run_memory_new(ctx, &memory, &err));
+    for (uint32_t i = 0; cb_backend_name(i); i++) {
+        if (strcmp(cb_backend_name(i), "cuda") == 0) continue; /* needs a device */
+        for (int k = 0; k < 2; k++) {
+            const cb_budget budget = {.kind = CB_BUDGET_POSITION, .share = 0.5};
+            const cb_compile_options options = {.backend = cb_backend_name(i),
+                                                .budget = budget,
+                                                .groups = groups[k],
+                                                .memory = memory};
+            cb_step *step = NULL;
+            uint64_t before = 0; /* opening a backend allocates, too */
+            for (int turn = 0; turn < 2; turn++) {
+                cb_step_free(step);
+                before = cb_context_memory(ctx).live_bytes;
+                CHECK_OK(mlp_compile(ctx, size, options, &step, &err));
+            }
+            const uint64_t live = cb_context_memory(ctx).live_bytes - before;
+            const bool on_host = strncmp(cb_backend_name(i), "far", 3) != 0;
+            CHECK(cb_step_bytes(step) <= live);
+            CHECK(cb_step_bytes(step) + (on_host ? 0 : 512) >= live); /* events of a device */
+            cb_step_free(step);
+            CHECK(cb_context_memory(ctx).live_bytes == before);
+        }
+    }
+    cb_run_memory_free(memory);
+    cb_context_free(ctx);
+}
+
 int main(void) {
     RUN(every_plan_gives_the_same_bits);
     if (!CB_TSAN) RUN(measured_peak_is_the_planned_one); /* one thread */
@@ -288,6 +320,7 @@ int main(void) {
     RUN(a_text_needs_no_executable);
     if (has_backend("cuda")) RUN(the_code_of_a_gpu_needs_none); /* not in test_far_* */
     RUN(stages_can_be_watched);
+    if (!CB_TSAN) RUN(bytes_of_a_step_are_those_that_it_allocates);
     if (!CB_TSAN) RUN(budget_that_cannot_be_met);
     return check_report();
 }

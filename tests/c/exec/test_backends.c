@@ -250,7 +250,9 @@ static void check_backend(const cb_backend *b) {
     CHECK_OK(open_session(&s, b, &alloc, pool, &f, &err));
     CHECK(cb_backend_find(b->name) == b);
     CHECK_OK(cb_backend_supports(b, &f.p, &err));
+    const uint64_t before = cb_alloc_stats(&alloc).live_bytes;
     CHECK_OK(b->compile(&f.p, s.device, &state, &err));
+    CHECK(b->bytes(state) == cb_alloc_stats(&alloc).live_bytes - before);
     check_run(&s, &f, state);
     const uint64_t n_alloc = cb_alloc_stats(&alloc).n_alloc;
     check_run(&s, &f, state);

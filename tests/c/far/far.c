@@ -187,6 +187,11 @@ static void far_destroy(void *executable) {
     cb_free(d->runtime->alloc, f);
 }
 
+static uint64_t far_bytes(const void *executable) {
+    const far_executable *f = executable;
+    return cb_block_bytes(f) + cb_executable_bytes(&f->x) + cb_executor_bytes(f->executor);
+}
+
 /* Room for the arguments of a run, and for an update of all gradients by any optimizer. */
 static cb_status make_lists(far_executable *f, const cb_program *program, cb_error *err) {
     uint32_t n_hyper = 0;
@@ -386,7 +391,7 @@ static cb_status far_update_step(void *device, void *executable, cb_stream *stre
     .free = far_free, .copy = far_copy, .sync = far_sync, .event_new = far_event_new,             \
     .event_free = far_event_free, .record = far_record, .wait = far_wait, .seconds = far_seconds, \
     .compile = far_compile, .run = far_run, .finish = far_finish, .address = far_address,         \
-    .destroy = far_destroy
+    .bytes = far_bytes, .destroy = far_destroy
 
 const cb_backend cb_backend_far = {
     .name = "far", .alignment = CB_ALIGN, FAR_CALLS, .update = far_update_step};

@@ -78,6 +78,10 @@ cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err) {
     return CB_OK;
 }
 
+uint64_t cb_executor_bytes(const cb_executor *e) {
+    return e->context ? cb_block_bytes(e->context) : 0;
+}
+
 void cb_executor_free(cb_executor *e) {
     if (e) cb_free(e->x->runtime->alloc, e->context);
 }

@@ -13,7 +13,8 @@ typedef struct cb_executor cb_executor;
 /* Made in x->memory; x must outlive it. Groups that do not fit its tables are left to the kernels,
  * and x->local of those is filled. */
 CB_MUST_CHECK cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err);
-void cb_executor_free(cb_executor *e); /* before x; NULL is fine */
+uint64_t cb_executor_bytes(const cb_executor *e); /* beside x->memory: of threads */
+void cb_executor_free(cb_executor *e);            /* before x; NULL is fine */
 bool cb_executor_has(const cb_executor *e, uint32_t group);
 /* The records of a group that it has, as text for people. */
 void cb_executor_print(const cb_executor *e, uint32_t group, cb_str *out);
