@@ -130,6 +130,7 @@ step = cutback.value_and_grad(lambda p, x, r: (F.gelu(x @ p[0]) + r).mean())
 """,
         *["from cutback.nn import functional as F\n"] * 3,
     ],
+    "docs/memory.md": ARRAYS + LOSS,
     "docs/modules.md": "",
     "docs/optim.md": MODEL
     + """

@@ -25,13 +25,14 @@ struct cb_kept {
     block *youngest, *oldest;
     cb_kept_stats stats;
     uint64_t most, most_before; /* in use at once, in this period and the last */
+    uint64_t limit;             /* the caller's, UINT64_MAX: none */
     uint32_t n_take;            /* in this period */
 };
 
 cb_status cb_kept_new(cb_alloc *alloc, cb_kept **out, cb_error *err) {
     cb_kept *k = cb_malloc(alloc, sizeof *k);
     if (!k) return cb_no_memory(err);
-    *k = (cb_kept){.alloc = alloc};
+    *k = (cb_kept){.alloc = alloc, .limit = UINT64_MAX};
     if (pthread_mutex_init(&k->lock, NULL) != 0) {
         cb_free(alloc, k);
         return cb_no_memory(err);
@@ -103,6 +104,37 @@ static void count(cb_kept *k, size_t bytes) {
     let_go_above(k, k->most > k->most_before ? k->most : k->most_before);
 }
 
+/* Makes room for a fresh block below the caller's limit, and counts it as in use until it is there.
+ * False: there is no room. */
+static bool reserve(cb_kept *k, size_t bytes) {
+    if (bytes > k->limit || k->stats.in_use > k->limit - bytes) return false;
+    k->stats.in_use += bytes;
+    let_go_above(k, k->limit);
+    return true;
+}
+
+static void *take_fresh(cb_kept *k, size_t bytes) {
+    pthread_mutex_lock(&k->lock);
+    const bool has_room = reserve(k, bytes);
+    pthread_mutex_unlock(&k->lock);
+    if (!has_room) return NULL;
+    block *b = cb_malloc(k->alloc, bytes);
+    if (!b && cb_kept_release(k) > 0) b = cb_malloc(k->alloc, bytes);
+    pthread_mutex_lock(&k->lock);
+    k->stats.in_use -= bytes;
+    k->stats.n_fresh += b != NULL;
+    if (b) count(k, bytes);
+    pthread_mutex_unlock(&k->lock);
+    return b;
+}
+
+void cb_kept_limit(cb_kept *k, uint64_t limit) {
+    pthread_mutex_lock(&k->lock);
+    k->limit = limit;
+    let_go_above(k, limit);
+    pthread_mutex_unlock(&k->lock);
+}
+
 void *cb_kept_take(cb_kept *k, size_t bytes) {
     bool small = bytes < CB_KEPT_LEAST;
     pthread_mutex_lock(&k->lock);
@@ -114,14 +146,9 @@ void *cb_kept_take(cb_kept *k, size_t bytes) {
     }
     pthread_mutex_unlock(&k->lock);
     if (b) return b;
+    if (!small) return take_fresh(k, bytes);
     b = cb_malloc(k->alloc, bytes);
-    if (!b && cb_kept_release(k) > 0) b = cb_malloc(k->alloc, bytes);
-    if (!b || small) return b;
-    pthread_mutex_lock(&k->lock);
-    k->stats.n_fresh++;
-    count(k, bytes);
-    pthread_mutex_unlock(&k->lock);
-    return b;
+    return b || cb_kept_release(k) == 0 ? b : cb_malloc(k->alloc, bytes);
 }
 
 void cb_kept_give(cb_kept *k, void *given) {

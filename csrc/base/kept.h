@@ -23,8 +23,11 @@ typedef struct cb_kept_stats {
 CB_MUST_CHECK cb_status cb_kept_new(cb_alloc *alloc, cb_kept **out, cb_error *err);
 /* All blocks have been given back. NULL is fine. */
 void cb_kept_free(cb_kept *k);
-/* A block aligned to CB_ALIGN. NULL: out of memory. */
+/* A block aligned to CB_ALIGN. NULL: out of memory, or above the limit. */
 void *cb_kept_take(cb_kept *k, size_t bytes);
+/* Most bytes that are in use and kept from now on, UINT64_MAX: no limit. Kept blocks above it are
+ * freed; blocks in use stay. */
+void cb_kept_limit(cb_kept *k, uint64_t limit);
 void cb_kept_give(cb_kept *k, void *given); /* NULL is fine */
 /* Gives the system what is kept; returns how many bytes. */
 uint64_t cb_kept_release(cb_kept *k);

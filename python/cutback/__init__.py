@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 from ._native import (
     __version__,
     get_num_threads,
-    release_memory,
     set_num_threads,
 )
 from .names import OPERATIONS
@@ -60,21 +59,23 @@ if TYPE_CHECKING:
     from .planner.tradeoffs import Frontier
     from .policies import CheckpointPolicy
     from .run.executable import Stats
+    from .run.memory import Memory, MemoryLimitError, memory, release_memory
 
 # What `from cutback import *` brings: every public name except those that would hide a builtin
 # (abs, compile, max, min, sum). Written out, so that type checkers can read it.
 __all__ = [
-    "Array", "BudgetError", "CheckpointPolicy", "DeviceArray", "Frontier", "Graph", "Plan", "Stats",
-    "Step", "Traced", "__version__", "absolute", "add", "amax", "amin", "arange", "argmax",
-    "astype", "broadcast_to", "checkpoint", "checkpoint_name", "clip", "concatenate", "constraints",
-    "cos", "devices", "divide", "equal", "erf", "exp", "expand_dims", "files", "floor", "frontier",
-    "full", "full_like", "get_num_threads", "grad", "greater", "greater_equal", "less",
-    "less_equal", "log", "log1p", "logical_and", "logical_not", "logical_or", "matmul", "maximum",
-    "mean", "minimum", "multiply", "negative", "nn", "not_equal", "ones", "ones_like", "optim",
-    "pad", "plan", "plans", "policies", "power", "ravel", "reciprocal", "release_memory", "report",
-    "reshape", "rsqrt", "set_num_threads", "sigmoid", "sign", "sin", "split", "sqrt", "square",
-    "squeeze", "stack", "std", "subtract", "swapaxes", "take", "take_along_axis", "tanh", "trace",
-    "transpose", "tree", "tril", "uniform", "value_and_grad", "var", "where", "zeros", "zeros_like",
+    "Array", "BudgetError", "CheckpointPolicy", "DeviceArray", "Frontier", "Graph", "Memory",
+    "MemoryLimitError", "Plan", "Stats", "Step", "Traced", "__version__", "absolute", "add", "amax",
+    "amin", "arange", "argmax", "astype", "broadcast_to", "checkpoint", "checkpoint_name", "clip",
+    "concatenate", "constraints", "cos", "devices", "divide", "equal", "erf", "exp", "expand_dims",
+    "files", "floor", "frontier", "full", "full_like", "get_num_threads", "grad", "greater",
+    "greater_equal", "less", "less_equal", "log", "log1p", "logical_and", "logical_not",
+    "logical_or", "matmul", "maximum", "mean", "memory", "minimum", "multiply", "negative", "nn",
+    "not_equal", "ones", "ones_like", "optim", "pad", "plan", "plans", "policies", "power", "ravel",
+    "reciprocal", "release_memory", "report", "reshape", "rsqrt", "set_num_threads", "sigmoid",
+    "sign", "sin", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "swapaxes",
+    "take", "take_along_axis", "tanh", "trace", "transpose", "tree", "tril", "uniform",
+    "value_and_grad", "var", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
 # These are imported on first use, which keeps `import cutback` fast: it takes an eighth of the time
@@ -83,11 +84,13 @@ __all__ = [
 _HOMES = {
     "Array": "frontend.tracer", "BudgetError": "errors", "CheckpointPolicy": "policies",
     "DeviceArray": "device_arrays", "Frontier": "planner.tradeoffs", "Graph": "frontend.graph",
+    "Memory": "run.memory", "MemoryLimitError": "run.memory", "memory": "run.memory",
     "Plan": "planner.plan", "Stats": "run.executable", "Step": "frontend.step",
     "Traced": "frontend.tracing", "checkpoint": "frontend.regions",
     "checkpoint_name": "frontend.regions", "compile": "frontend.training",
     "frontier": "frontend.planning", "grad": "frontend.training", "plan": "frontend.planning",
-    "plans": "planner.search", "trace": "frontend.training", "value_and_grad": "frontend.training",
+    "plans": "planner.search", "release_memory": "run.memory", "trace": "frontend.training",
+    "value_and_grad": "frontend.training",
     **dict.fromkeys(OPERATIONS, "frontend.ops"),
 }  # fmt: skip
 _MODULES = (

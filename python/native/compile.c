@@ -23,11 +23,20 @@ static void call_dump(void *user, const char *stage, const char *text) {
 typedef struct request {
     cb_compile_options options;
     uint32_t *wrt;
-    PyObject *dump_function, *progress;
+    PyObject *dump_function, *progress, *memory;
     double time_limit;
 } request;
 
-static PyObject *compile_graph(cb_py_graph *graph, request *r) {
+/* A new reference to the memory that the step will run in: the caller's, or one of its own. */
+static cb_py_run_memory *memory_of(cb_py_state *state, PyObject *given) {
+    if (given == Py_None) return cb_py_run_memory_new(state, state->keeper);
+    if (PyObject_TypeCheck(given, state->run_memory_type))
+        return (cb_py_run_memory *)Py_NewRef(given);
+    PyErr_SetString(PyExc_TypeError, "compile: memory is no RunMemory");
+    return NULL;
+}
+
+static PyObject *compile_in(cb_py_graph *graph, request *r, cb_py_run_memory *memory) {
     cb_py_state *state = cb_py_state_of_object((PyObject *)graph);
     cb_compile_options *options = &r->options;
     cb_py_search search;
@@ -39,6 +48,7 @@ static PyObject *compile_graph(cb_py_graph *graph, request *r) {
     options->poll = cb_py_search_poll;
     options->poll_user = &search;
     options->progress = &search.best;
+    options->memory = memory->core;
     cb_error error = {0};
     cb_step *core = NULL;
     cb_py_search_begin(&search, graph->context, r->time_limit, r->progress);
@@ -49,8 +59,16 @@ static PyObject *compile_graph(cb_py_graph *graph, request *r) {
         return NULL;
     }
     if (status != CB_OK) return cb_py_raise(state, &error, NULL);
-    return cb_py_step_wrap(state, graph->context, core, options->wrt, options->n_wrt,
+    return cb_py_step_wrap(state, memory, core, options->wrt, options->n_wrt,
                            options->backend && strcmp(options->backend, "cuda") == 0);
+}
+
+static PyObject *compile_graph(cb_py_graph *graph, request *r) {
+    cb_py_run_memory *memory = memory_of(cb_py_state_of_object((PyObject *)graph), r->memory);
+    if (!memory) return NULL;
+    PyObject *step = compile_in(graph, r, memory);
+    Py_DECREF(memory);
+    return step;
 }
 
 /* A forward graph has no backward; one that was read from text may have. */
@@ -61,19 +79,18 @@ static bool is_joint(const cb_graph *graph) {
 }
 
 static int read_request(PyObject *args, PyObject *kwargs, request *r) {
-    static char *names[] = {"wrt",    "preset",         "budget",       "backend",
-                            "device", "keep_gradients", "static_bytes", "plan_json",
-                            "groups", "dump",           "time_limit",   "progress",
-                            NULL};
+    static char *names[] = {
+        "wrt",       "preset", "budget", "backend",    "device",   "keep_gradients", "static_bytes",
+        "plan_json", "groups", "dump",   "time_limit", "progress", "memory",         NULL};
     cb_compile_options *o = &r->options;
     PyObject *wrt_items, *budget = Py_None;
     int preset = CB_PRESET_AUTOGRAD, keep_gradients = 0;
     unsigned long long static_bytes = 0;
-    *r = (request){.dump_function = Py_None, .progress = Py_None};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzOdO:compile", names, &wrt_items,
+    *r = (request){.dump_function = Py_None, .progress = Py_None, .memory = Py_None};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzOdOO:compile", names, &wrt_items,
                                      &preset, &budget, &o->backend, &o->device, &keep_gradients,
                                      &static_bytes, &o->plan_json, &o->groups, &r->dump_function,
-                                     &r->time_limit, &r->progress))
+                                     &r->time_limit, &r->progress, &r->memory))
         return -1;
     o->keep_gradients = keep_gradients;
     o->static_bytes = static_bytes;

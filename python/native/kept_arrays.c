@@ -103,9 +103,8 @@ static int fill_outputs(const cb_step *core, bool gradients, PyObject *list) {
     int result = 0;
     for (uint32_t i = 0; result == 0 && i < cb_step_n_outputs(core); i++) {
         const cb_argument_info info = cb_step_output(core, i);
-        const bool is_made = !info.inside && info.role_or_kind != CB_PY_STATE &&
-                             (gradients || info.role_or_kind != CB_PY_GRADIENT);
-        PyObject *made = is_made ? empty_output(&info, descr) : Py_NewRef(Py_None);
+        PyObject *made =
+            cb_py_is_made(&info, gradients) ? empty_output(&info, descr) : Py_NewRef(Py_None);
         if (made) PyList_SET_ITEM(list, (Py_ssize_t)i, made);
         else result = -1;
     }
@@ -114,7 +113,7 @@ static int fill_outputs(const cb_step *core, bool gradients, PyObject *list) {
 }
 
 PyObject *cb_py_empty_outputs(cb_py_step *step, bool gradients) {
-    PyObject *before = PyDataMem_SetHandler(cb_py_state_of_object((PyObject *)step)->keeper);
+    PyObject *before = PyDataMem_SetHandler(step->memory->keeper);
     if (!before) return NULL;
     PyObject *list = PyList_New((Py_ssize_t)cb_step_n_outputs(step->core));
     if (list && fill_outputs(step->core, gradients, list) < 0) Py_CLEAR(list);
@@ -125,19 +124,27 @@ PyObject *cb_py_empty_outputs(cb_py_step *step, bool gradients) {
     return list;
 }
 
-static keeper *keeper_of(PyObject *module) {
-    return PyCapsule_GetPointer(cb_py_state_of(module)->keeper, "mem_handler");
+/* ---- what is kept ---------------------------------------------------------------------------- */
+
+int cb_py_keeper_limit(PyObject *capsule, uint64_t bytes) {
+    keeper *k = PyCapsule_GetPointer(capsule, "mem_handler");
+    if (k) cb_kept_limit(k->kept, bytes);
+    return k ? 0 : -1;
 }
 
-PyObject *cb_py_release_memory(PyObject *module, PyObject *Py_UNUSED(none)) {
-    keeper *k = keeper_of(module);
+PyObject *cb_py_keeper_release(PyObject *capsule) {
+    keeper *k = PyCapsule_GetPointer(capsule, "mem_handler");
     return k ? PyLong_FromUnsignedLongLong(cb_kept_release(k->kept)) : NULL;
 }
 
-PyObject *cb_py_kept_memory(PyObject *module, PyObject *Py_UNUSED(none)) {
-    keeper *k = keeper_of(module);
+PyObject *cb_py_keeper_stats(PyObject *capsule) {
+    keeper *k = PyCapsule_GetPointer(capsule, "mem_handler");
     if (!k) return NULL;
     cb_kept_stats stats = cb_kept_stats_of(k->kept);
     return Py_BuildValue("{sKsKsK}", "in_use", stats.in_use, "kept", stats.kept, "n_fresh",
                          stats.n_fresh);
+}
+
+PyObject *cb_py_kept_memory(PyObject *module, PyObject *Py_UNUSED(none)) {
+    return cb_py_keeper_stats(cb_py_state_of(module)->keeper);
 }

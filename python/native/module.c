@@ -93,12 +93,6 @@ static PyMethodDef module_methods[] = {
      "an earlier n were still to come"},
     {"empty", cb_py_empty, METH_VARARGS,
      "empty(shape, dtype, /) -> ndarray in memory that is kept"},
-    {"release_memory", cb_py_release_memory, METH_NOARGS,
-     "release_memory()\n--\n\n"
-     "Gives the system the memory that is kept for results and gradients to come; how many "
-     "bytes.\n\n"
-     "What one step hands out and lets go is written again by the next: never more than what was\n"
-     "lately in use at once. A program that makes no more arrays may ask for it."},
     {"kept_memory", cb_py_kept_memory, METH_NOARGS,
      "kept_memory() -> {in_use, kept, n_fresh} of the memory of outputs"},
     {"op_table", op_table, METH_NOARGS,
@@ -170,6 +164,7 @@ static int module_exec(PyObject *module) {
     if (add_type(module, &cb_py_signature_spec, &state->signature_type) < 0) return -1;
     if (add_type(module, &cb_py_problem_spec, &state->problem_type) < 0) return -1;
     if (add_type(module, &cb_py_plan_spec, &state->plan_type) < 0) return -1;
+    if (add_type(module, &cb_py_run_memory_spec, &state->run_memory_type) < 0) return -1;
     const char *version = VERSION_TEXT(CB_VERSION_MAJOR, CB_VERSION_MINOR, CB_VERSION_PATCH);
     return PyModule_AddStringConstant(module, "__version__", version);
 }

@@ -33,7 +33,7 @@ typedef struct cb_py_context {
 
 typedef struct cb_py_state {
     PyTypeObject *graph_type, *step_type, *table_type, *expression_type, *memory_type;
-    PyTypeObject *busy_word_type, *signature_type, *problem_type, *plan_type;
+    PyTypeObject *busy_word_type, *signature_type, *problem_type, *plan_type, *run_memory_type;
     PyObject *budget_error;  /* cutback.errors.BudgetError; NULL until first use */
     PyObject *keeper;        /* capsule: where the memory of outputs comes from */
     PyThread_type_lock lock; /* guards `context` */
@@ -139,6 +139,34 @@ typedef struct cb_py_graph {
 int cb_py_graph_enter(cb_py_graph *graph);
 void cb_py_graph_leave(cb_py_graph *graph);
 
+/* ---- memory_type.c --------------------------------------------------------------------------- */
+
+typedef struct cb_py_run_memory {
+    PyObject_HEAD cb_py_context *context;
+    cb_run_memory *core;
+    PyObject *keeper;           /* capsule: where the memory of results comes from */
+    PyObject *admit, *refused;  /* functions; or NULL */
+    uint64_t wanted;            /* bytes that the block is about to have; 0: it does not grow */
+    PyThread_type_lock lock;    /* one run at a time, of any step */
+    atomic_ulong owner;         /* thread that holds the lock, 0: none */
+    struct cb_py_step *running; /* the step that it holds the lock for */
+    uint64_t n_forks;           /* cb_fork_count when the lock was made */
+} cb_py_run_memory;
+
+extern PyType_Spec cb_py_run_memory_spec;
+/* With results from this keeper. */
+cb_py_run_memory *cb_py_run_memory_new(cb_py_state *state, PyObject *keeper);
+/* One run at a time. Waiting lets other threads and Ctrl-C through. RuntimeError (and -1): a signal
+ * handler calls a step that would wait for the one it has interrupted, or this process was forked
+ * while another thread ran the step. */
+int cb_py_run_memory_lock(cb_py_run_memory *self, struct cb_py_step *step);
+void cb_py_run_memory_unlock(cb_py_run_memory *self);
+/* Asks whether the block may grow for a run of the step; -1: it may not. */
+int cb_py_run_memory_admit(cb_py_run_memory *self, const struct cb_py_step *step);
+/* Results could not be allocated, an exception is set. 0: it is worth another try; -1: it is not,
+ * and an exception says why. */
+int cb_py_run_memory_refused(cb_py_run_memory *self, const struct cb_py_step *step, bool gradients);
+
 typedef struct cb_py_step {
     PyObject_HEAD cb_py_context *context;
     cb_step *core;
@@ -149,22 +177,26 @@ typedef struct cb_py_step {
     void **pointers; /* [n_inputs + n_outputs + (1 + CB_MAX_STATES) n_wrt] scratch of a run */
     bool *there;     /* likewise: which lie on the device */
     bool on_device;  /* its backend has arrays of its own */
-    PyThread_type_lock lock; /* one run at a time */
-    atomic_ulong owner;      /* thread that holds the lock, 0: none */
-    uint64_t n_forks;        /* cb_fork_count when the lock was made */
-    bool is_left;            /* a run of a thread that a fork left behind was never finished */
-    cb_py_claim claim;       /* what its optimizer writes */
+    cb_py_run_memory *memory; /* that it runs in */
+    bool is_left;             /* a run of a thread that a fork left behind was never finished */
+    cb_py_claim claim;        /* what its optimizer writes */
 } cb_py_step;
 
 /* Kinds of outputs, `role_or_kind` of a cb_argument_info. */
 enum { CB_PY_RESULT, CB_PY_STATE, CB_PY_GRADIENT };
+
+/* Whether a run gets a new array for an output; for gradients the caller may have some. */
+static inline bool cb_py_is_made(const cb_argument_info *output, bool gradients) {
+    return !output->inside && output->role_or_kind != CB_PY_STATE &&
+           (gradients || output->role_or_kind != CB_PY_GRADIENT);
+}
 
 extern PyType_Spec cb_py_graph_spec, cb_py_step_spec;
 
 /* A Step of the graph; `args` and `kwargs` as Graph.compile takes them. */
 PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_compile_text(PyObject *self, PyObject *args, PyObject *kwargs);
-PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *core,
+PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_run_memory *memory, cb_step *core,
                           const uint32_t *wrt, uint32_t n_wrt,
                           bool on_device); /* takes `core`, also on failure */
 
@@ -306,12 +338,14 @@ PyObject *cb_py_array_over(cb_dtype dtype, const cb_shape *shape, const int64_t 
 
 /* ---- kept_arrays.c: arrays in memory that is kept -------------------------------------------- */
 
-PyObject *cb_py_keeper_new(void);                        /* a capsule, NumPy's "mem_handler" */
-PyObject *cb_py_empty(PyObject *module, PyObject *args); /* (shape, dtype) -> ndarray */
+PyObject *cb_py_keeper_new(void);                         /* a capsule, NumPy's "mem_handler" */
+int cb_py_keeper_limit(PyObject *keeper, uint64_t bytes); /* UINT64_MAX: none */
+PyObject *cb_py_keeper_stats(PyObject *keeper);           /* -> {in_use, kept, n_fresh} */
+PyObject *cb_py_keeper_release(PyObject *keeper);         /* -> bytes */
+PyObject *cb_py_empty(PyObject *module, PyObject *args);  /* (shape, dtype) -> ndarray */
 /* A list with an array for each output of a step that is handed out, None for the others; gradients
  * are not handed out if the caller has arrays for them. */
 PyObject *cb_py_empty_outputs(cb_py_step *step, bool gradients);
-PyObject *cb_py_release_memory(PyObject *module, PyObject *none); /* -> bytes */
 PyObject *cb_py_kept_memory(PyObject *module, PyObject *none);
 
 /* ---- dlpack_bridge.c: the only file that knows DLPack's layout ------------------------------- */

@@ -19,7 +19,7 @@ static void note_facts(cb_py_step *self) {
     }
 }
 
-PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *core,
+PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_run_memory *memory, cb_step *core,
                           const uint32_t *wrt, uint32_t n_wrt, bool on_device) {
     cb_py_step *self = (cb_py_step *)state->step_type->tp_alloc(state->step_type, 0);
     if (!self) {
@@ -27,7 +27,8 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *c
         return NULL;
     }
     self->core = core;
-    self->context = cb_py_context_retain(context);
+    self->context = cb_py_context_retain(memory->context);
+    self->memory = (cb_py_run_memory *)Py_NewRef(memory);
     size_t n_pointers =
         cb_step_n_inputs(core) + cb_step_n_outputs(core) + (1 + CB_MAX_STATES) * (size_t)n_wrt;
     self->n_wrt = n_wrt;
@@ -38,10 +39,8 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *c
     self->pointers = PyMem_New(void *, n_pointers + 1);
     self->there = PyMem_New(bool, n_pointers + 1);
     self->claim.own = PyMem_New(cb_written, (3 + CB_MAX_STATES) * (size_t)n_wrt + 1);
-    self->lock = PyThread_allocate_lock();
-    self->n_forks = cb_fork_count();
     if (!self->wrt || !self->is_wrt || !self->has_state || !self->pointers || !self->there ||
-        !self->claim.own || !self->lock) {
+        !self->claim.own) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -52,6 +51,7 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_context *context, cb_step *c
 
 static int step_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((cb_py_step *)self)->memory);
     return 0;
 }
 
@@ -66,7 +66,7 @@ static void step_dealloc(cb_py_step *self) {
     PyMem_Free(self->pointers);
     PyMem_Free(self->there);
     PyMem_Free(self->claim.own);
-    if (self->lock) PyThread_free_lock(self->lock);
+    Py_XDECREF(self->memory);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -74,54 +74,9 @@ static void step_dealloc(cb_py_step *self) {
 /* ---- running
  * --------------------------------------------------------------------------------------------- */
 
-/* In a forked child: a lock that another thread was about to take is nobody's, and a run of another
- * thread will never end. Its arrays are as the fork found them, some perhaps half written. */
-static int after_fork(cb_py_step *self) {
-    if (self->n_forks != cb_fork_count()) {
-        const unsigned long owner = atomic_load(&self->owner);
-        if (owner == PyThread_get_thread_ident()) return 0; /* forked by a signal handler, say */
-        PyThread_type_lock fresh = PyThread_allocate_lock();
-        if (!fresh) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        PyThread_free_lock(self->lock);
-        self->lock = fresh;
-        self->is_left |= owner != 0;
-        atomic_store(&self->owner, 0);
-        self->n_forks = cb_fork_count();
-    }
-    if (!self->is_left) return 0;
-    PyErr_SetString(PyExc_RuntimeError,
-                    "this process was forked while another thread ran this step; what that run "
-                    "updates may be half done here: load a checkpoint and compile the step anew, "
-                    "or fork between steps");
-    return -1;
-}
+static int lock(cb_py_step *self) { return cb_py_run_memory_lock(self->memory, self); }
 
-/* One run of a step at a time. Waiting lets other threads and Ctrl-C through; a signal handler that
- * calls the step it has interrupted would wait for itself and is refused. */
-static int lock(cb_py_step *self) {
-    if (after_fork(self) < 0) return -1;
-    unsigned long me = PyThread_get_thread_ident();
-    if (atomic_load(&self->owner) == me) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "this step is running already, further up this thread's stack");
-        return -1;
-    }
-    PyLockStatus got = PyThread_acquire_lock_timed(self->lock, 0, 0);
-    while (got != PY_LOCK_ACQUIRED) {
-        Py_BEGIN_ALLOW_THREADS got = PyThread_acquire_lock_timed(self->lock, 50000, 0);
-        Py_END_ALLOW_THREADS if (got != PY_LOCK_ACQUIRED && PyErr_CheckSignals() < 0) return -1;
-    }
-    atomic_store(&self->owner, me);
-    return 0;
-}
-
-static void unlock(cb_py_step *self) {
-    atomic_store(&self->owner, 0);
-    PyThread_release_lock(self->lock);
-}
+static void unlock(cb_py_step *self) { cb_py_run_memory_unlock(self->memory); }
 
 /* Number of the next step for random operations. It is counted here, like the optimizer's steps, so
  * that no signal comes between a step and its count. */
@@ -209,6 +164,7 @@ static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const
     int64_t taken;
     const cb_py_optimizer *opt = call ? &call->opt : NULL;
     if (steps_taken(opt, &taken) < 0) return NULL;
+    if (cb_py_run_memory_admit(self->memory, self) < 0) return NULL;
     if (on_device && order_arrays(self, arrays, run.stream) < 0) return NULL;
     for (size_t s = 0; s < CB_MAX_STATES; s++) states[s] = params + (1 + s) * self->n_wrt;
     cb_update update = {0};
@@ -528,7 +484,10 @@ static PyObject *step_update_seconds(cb_py_step *self, PyObject *Py_UNUSED(none)
 
 static PyObject *step_empty_outputs(cb_py_step *self, PyObject *gradients) {
     const int all = PyObject_IsTrue(gradients);
-    return all < 0 ? NULL : cb_py_empty_outputs(self, all);
+    if (all < 0) return NULL;
+    PyObject *arrays = cb_py_empty_outputs(self, all);
+    if (arrays || cb_py_run_memory_refused(self->memory, self, all) < 0) return arrays;
+    return cb_py_empty_outputs(self, all);
 }
 
 /* The plan that it was compiled from, in the step's own memory. */

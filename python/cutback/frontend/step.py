@@ -42,6 +42,7 @@ from ..run.executable import (
     check_seed,
     code_text,
 )
+from ..run.memory import Memory, place_in
 from ..source import located, place
 from .program_cache import DEFAULT as DEFAULT_CACHE
 from .program_cache import ProgramCache
@@ -93,6 +94,7 @@ class Options(TypedDict, total=False):
     time_limit: float
     progress: Progress | None
     program_cache: int | str
+    memory: Memory | None
 
 
 _MANY = 64  # compiled specialisations of a step that look like a mistake
@@ -154,7 +156,7 @@ class _Specialisation(Signature):
             self.traced.graph,
             self.traced.wrt_positions,
             **step._options._replace(
-                keep_gradients=updates, static_bytes=self.static_bytes
+                keep_gradients=updates, static_bytes=self.static_bytes, memory=step._place
             )._asdict(),
         )
         super().__init__(call, self.traced.names)
@@ -306,6 +308,7 @@ class Step(Generic[Result]):
         self.seed = check_seed(seed)
         self._draws = np.zeros((), np.int64)  # a step counts itself
         self.returns = returns  # "value", "gradients" or "both"
+        self._place = place_in(options.memory, f"step `{getattr(function, '__name__', function)}`")
         self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
         self._options = options
         self._alone: Update | None = None  # the update of a call without extras
@@ -497,6 +500,13 @@ class Step(Generic[Result]):
             self._specialise(self._read(args, kwargs))
         return self
 
+    def clear(self) -> None:
+        """Drops what was compiled, and its memory; optimizer state and counts of steps stay."""
+        with self._lock:
+            self._known.clear()
+            self._recent = []
+        self._place.native.release()
+
     def profile(self, *args: Any, rng_step: int = 0, **kwargs: Any) -> StepProfile:
         """Runs the step on copies of the arguments and measures each kernel: its time, and the
         bytes that are allocated while it runs when each storage is allocated by itself. Nothing
@@ -586,5 +596,5 @@ class Step(Generic[Result]):
             return self._known.nbytes
 
     def __repr__(self) -> str:
-        name = getattr(self.function, "__name__", repr(self.function))
+        name = getattr(self.function, "__name__", self.function)
         return f"<cutback.Step of {name}, {self.n_compiled} compiled>"

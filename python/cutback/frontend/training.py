@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..planner.plan import Plan
     from ..planner.search import Progress
     from ..run.executable import Groups
+    from ..run.memory import Memory
 
 
 @overload
@@ -93,6 +94,7 @@ def compile(
     time_limit: float = 0.0,
     progress: Progress | None = None,
     program_cache: int | str = DEFAULT_CACHE,
+    memory: Memory | None = None,
 ) -> Step[Any]:
     """A training step of ``loss(params, *data)`` under a memory budget.
 
@@ -142,6 +144,8 @@ def compile(
         program_cache: bytes of compiled programs that the step keeps, as an int or a string such as
             ``"1GiB"``. Programs that were used least recently are dropped; a call that needs one
             again traces and compiles again, with the same results. The latest always stays.
+        memory: a :class:`cutback.Memory` that the step runs in together with others, one at a
+            time. None: a block of its own. All shapes of a step share it in either case.
         seed: 64 bits; with the number of the call it determines every random value, so that the
             same seed repeats a run bit for bit, under any budget and any number of threads.
 
@@ -165,6 +169,7 @@ def compile(
             on_infeasible=on_infeasible,
             time_limit=time_limit,
             progress=progress,
+            memory=memory,
         ),
     )
 

@@ -1,4 +1,5 @@
-"""Running: a compiled graph on arrays, what it took, and what each kernel of it took.
+"""Running: a compiled graph on arrays, the memory that it runs in, what it took, and what each
+kernel of it took.
 
 Knows the core's compiled steps, arrays (NumPy, DLPack) and the plan a step follows; no tracing.
 Imports the modules beside these folders, and ``planner``. Start at ``executable.py``."""

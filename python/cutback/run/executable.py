@@ -19,6 +19,7 @@ from ..device_arrays import DeviceArray, handle
 from ..integers import integer
 from ..source import place, warn
 from .arrays import as_array, wrap
+from .memory import Memory, Place, place_in
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -113,6 +114,7 @@ class CompileOptions(NamedTuple):
     on_infeasible: str = "error"
     time_limit: float = 0.0
     progress: Progress | None = None
+    memory: Memory | Place | None = None
 
     def search(self) -> dict[str, Any]:
         """What may end a search early, as the core takes it.
@@ -155,15 +157,17 @@ def code_text(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> str:
     return graph._native.compile_text("code", wrt, **options.native())
 
 
-def _compile(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> _native.Step:
+def _compile(
+    graph: Graph, wrt: Sequence[int], options: CompileOptions, block: _native.RunMemory
+) -> _native.Step:
     """The step in the core. If no plan meets the budget, what ``on_infeasible`` says.
 
     Raises:
         BudgetError: it says ``"error"``.
     """
-    dump, search = _dump_function(), options.search()
+    other_than_plan = {**options.search(), "dump": _dump_function(), "memory": block}
     try:
-        return graph._native.compile(wrt, **options.native(), **search, dump=dump)
+        return graph._native.compile(wrt, **options.native(), **other_than_plan)
     except ValueError as error:
         from ..errors import BudgetError  # few programs need it
 
@@ -173,7 +177,7 @@ def _compile(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> _nati
         other = options._replace(budget="min" if smallest else None)
         if not smallest:
             other = other._replace(measure="arena")
-        step = graph._native.compile(wrt, **other.native(), **search, dump=dump)
+        step = graph._native.compile(wrt, **other.native(), **other_than_plan)
         warn(budgets.fallen_back(error, options.on_infeasible), UserWarning)
         return step
 
@@ -289,6 +293,8 @@ class Executable:
             ``text("joint")``) and an op that may compute it inside its own kernel.
         keep_gradients: gradients stay in the arena, for an optimizer.
         on_infeasible, time_limit, progress: see :func:`cutback.compile`.
+        memory: a :class:`cutback.Memory` that it runs in together with others. None: a block of
+            its own.
         static_bytes: parameters and optimizer states, counted by the measure ``total``.
 
     Raises:
@@ -314,15 +320,17 @@ class Executable:
         on_infeasible: str = "error",
         time_limit: float = 0.0,
         progress: Progress | None = None,
+        memory: Memory | Place | None = None,
     ) -> None:
         budgets.choice("backend", backend, backends())
         budgets.choice("on_infeasible", on_infeasible, budgets.INFEASIBLE)
         backend, device = _on_gpu(backend, device)
         options = CompileOptions(
             budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes,
-            on_infeasible, time_limit, progress,
+            on_infeasible, time_limit, progress, memory,
         )  # fmt: skip
-        self.native = _compile(graph, wrt, options)
+        self.place = place_in(memory, "an Executable")
+        self.native = _compile(graph, wrt, options, self.place.native)
         self.backend = backend
         self.keeps_gradients = keep_gradients
         self.groups = groups if isinstance(groups, Mapping) else None  # as the caller lists them
@@ -389,7 +397,9 @@ class Executable:
             arrays = self.native.empty_outputs(given is None)
         else:
             arrays = [None] * len(self._outputs)
-            for i in self._results if given is not None else (*self._results, *self._gradients):
+            made = self._results if given is not None else (*self._results, *self._gradients)
+            self.place.admit_results(self._outputs[i][3] for i in made)
+            for i in made:
                 _, dtype, shape, *_ = self._outputs[i]
                 arrays[i] = DeviceArray.empty(shape, dtype, device, stream)
         for i, array in zip(self._gradients, given or (), strict=False):
@@ -484,7 +494,9 @@ class Executable:
             if again is not None and again[0] is state and where == there:
                 return again
         self._prepared = None
-        found = optimizer.prepare(self._wrt_names, [inputs[i] for i in self._wrt])
+        params = [inputs[i] for i in self._wrt]
+        with self.place.making_states(optimizer, self._wrt_names, params):
+            found = optimizer.prepare(self._wrt_names, params)
         self._prepared = optimizer, found[0], there
         return found
 

@@ -86,7 +86,7 @@ def test_a_name_loads_its_own_part_alone(wanted: str, others: set[str]) -> None:
 def test_what_is_loaded_late_is_what_type_checkers_see() -> None:
     assert promised() == {**cutback._HOMES, **{name: name for name in cutback._MODULES}}
     assert promised().keys() | {
-        "__version__", "get_num_threads", "release_memory", "set_num_threads",
+        "__version__", "get_num_threads", "set_num_threads",
     } >= set(cutback.__all__)  # fmt: skip
 
 
