@@ -6,8 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from .. import tree
-from ..budgets import parse_bytes
+from .. import budgets, tree
 from ..policies import PREFER_RECOMPUTE, Policy, resolve
 from ..source import located
 from .graph import current
@@ -37,8 +36,9 @@ def checkpoint(
     Args:
         policy: which values made inside to save instead; see :mod:`cutback.policies`. The policy
             around the region is asked where this one says nothing.
-        budget: bytes (int or ``"3MiB"``) of values made inside that may be saved. With a budget and
-            no policy the planner chooses among all of them.
+        budget: bytes (int or ``"3MiB"``) of values made inside that may be saved; 0: none. With a
+            budget and no policy the planner chooses among all of them. A position from 0 to 1 or a
+            share is an error, as it would need both ends of the region's range; the step takes one.
         static_argnums: positions of arguments that are not traced arrays, as JAX wants them named.
             Arguments that are not arrays are passed as they are whether named or not.
         prevent_cse: accepted for JAX's sake. It has no effect: what is recomputed is never merged
@@ -63,7 +63,7 @@ def checkpoint(
     if policy is None and budget is None:
         policy = PREFER_RECOMPUTE
     rule = None if policy is None else resolve(policy)
-    limit = None if budget is None else parse_bytes(budget)
+    limit = None if budget is None else _limit(budget)
     static = _positions(static_argnums)
     name = getattr(fn, "__name__", type(fn).__name__)
 
@@ -81,6 +81,30 @@ def checkpoint(
     inside.__doc__ = fn.__doc__
     inside.__wrapped__ = fn  # type: ignore[attr-defined]
     return inside
+
+
+def _limit(budget: int | str) -> int:
+    """The bytes that a region may save.
+
+    Raises:
+        TypeError, ValueError: not a size. 1 is refused as well: elsewhere it means everything.
+    """
+    if budgets.is_position(_parsed(budget)):
+        if budget == 0:
+            return 0
+        raise ValueError(
+            f"budget={budgets.short(budget)} is a position, and a region takes the bytes that it "
+            "may save: give them as '3MiB' ('1B' for one byte), or give the step the position"
+        )
+    return budgets.parse_bytes(budget)
+
+
+def _parsed(budget: Any) -> budgets.NativeBudget | None:
+    """None if it is not a budget of any kind."""
+    try:
+        return budgets.parse(budget)
+    except (TypeError, ValueError):
+        return None
 
 
 def _positions(static_argnums: int | Sequence[int]) -> tuple[int, ...]:

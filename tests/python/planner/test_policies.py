@@ -375,3 +375,20 @@ def test_the_innermost_policy_decides():
     assert {"exp", "matmul"} <= set(kinds(saving, "save"))
     rerunning = nested(policies.nothing_saveable, policies.everything_saveable)
     assert {"exp", "matmul"} <= set(kinds(rerunning, "recompute"))
+
+
+@pytest.mark.parametrize("budget", [1, 0.5, 1.0, np.float32(0.5)])
+def test_a_region_takes_bytes_and_not_a_position(budget):
+    with pytest.raises(ValueError, match="is a position, and a region takes the bytes"):
+        cutback.checkpoint(lambda x: x, budget=budget)
+
+
+def test_a_region_may_save_nothing_or_one_byte():
+    plan, _ = gradients(loss_with(lambda f: cutback.checkpoint(f, budget=0)))
+    for budget in (0.0, "0B"):
+        other, _ = gradients(loss_with(lambda f, b=budget: cutback.checkpoint(f, budget=b)))
+        assert other.to_json() == plan.to_json()
+    cutback.checkpoint(lambda x: x, budget="1B")
+    for wrong, error in (("0.4x", ValueError), (True, TypeError), ("min", ValueError)):
+        with pytest.raises(error, match="size"):
+            cutback.checkpoint(lambda x: x, budget=wrong)
