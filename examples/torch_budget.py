@@ -1,6 +1,6 @@
 """Trains a small GPT on the source of Python's standard library, with and without a memory budget.
 
-    python examples/torch_budget.py [--budget 0.4] [--steps 20] [--doors compile,name]
+    python examples/torch_budget.py [--share 0.4] [--steps 20] [--doors compile,name]
 
 Prints the loss and the measured peak of live tensors for eager PyTorch, for Cutback without a
 budget, and under one budget by each of its front doors. Exits with 1 if a peak passes the budget
@@ -162,7 +162,9 @@ def report(name: str, run: Run, most: int | None, good: bool) -> None:
 def main() -> int:
     """Trains once by each way and compares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=0.4, help="share of saving everything")
+    parser.add_argument(
+        "--share", type=float, default=0.4, help="the budget, as a share of saving everything"
+    )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--doors", default=",".join(DOORS), help="of %(default)s")
     options = parser.parse_args()
@@ -186,7 +188,7 @@ def main() -> int:
     report("save everything", run, whole, all_good)
     for door in doors:
         model = copy.deepcopy(start)
-        step, most = open_door(door, model, int(options.budget * whole))
+        step, most = open_door(door, model, int(options.share * whole))
         run = train(model, step, options.steps)
         slack = 1e-3 if door in ("inductor", "partitioner") else 0.0
         pairs = zip(run.losses, eager.losses, strict=True)

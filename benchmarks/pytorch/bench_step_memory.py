@@ -32,7 +32,7 @@ from cutback.report.svg import document, human_bytes, nice_ticks, tag, text
 
 MODELS = ("GPT-2", "Llama", "ViT")
 BUDGET = "0.4x"
-WHAT = ("eager", "budget=0.4")  # names of recorded rows
+WHAT = ("eager", "budget 0.4x")  # names of recorded rows
 POINTS = 240  # of a timeline: columns of the picture
 
 
