@@ -1,6 +1,6 @@
 """Policies for problems in files, as text: what to save, recompute or offload.
 
->>> text = cutback.constraints.constrain(problem, "save:aten.mm+names:attn_*")
+>>> text = cutback.constraints.constrain(problem, "save:matmul+names:tanh*")
 >>> plan = cutback.plan(text, budget=0.5)
 
 :func:`cutback.plan` and the command line (``--policy``) take the same texts. A policy is
@@ -108,7 +108,7 @@ def by_table(table: Mapping[str, Any], regions: list[str] | None = None) -> Choo
 
     Example:
         >>> choose = by_table({"matmul": "must_save", "*": "prefer_recompute"})
-        >>> choose({"name": "matmul_3", "kind": "matmul"})
+        >>> choose(Op("matmul_3", "matmul"))
         'must_save'
     """
     words = {key: word(value, repr(key)) for key, value in table.items()}

@@ -74,7 +74,7 @@ def release_memory() -> int:
     with others may call this when it makes fewer or smaller arrays. Waits for the GPU.
 
     Example:
-        >>> released = cuda.release_memory()  # doctest: +SKIP
+        >>> released = cuda.release_memory()
     """
     return _native.device_release()
 

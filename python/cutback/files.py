@@ -2,7 +2,7 @@
 
 >>> cutback.files.write_text("problem.json.gz", json.dumps(plan.problem))
 >>> text = cutback.files.read_text("problem.json.gz")
->>> timed = cutback.files.with_times(text, {"matmul_3": 1.5e-5})
+>>> timed = cutback.files.with_times(text, {"matmul_4": 1.5e-5})
 
 A graph file holds a problem (``docs/problem.md``) or a joint graph that PyTorch's tracer wrote, as
 JSON, compressed with gzip or not. Files are read with limits on their size, and written whole or

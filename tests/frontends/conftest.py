@@ -3,7 +3,6 @@ here is collected."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
 NEEDED = ("torch", "transformers", "accelerate", "lightning", "timm", "peft")
 
 
@@ -27,15 +27,11 @@ if not all(map(_has, NEEDED)):
 else:
     import torch
 
-    # torchvision of another build has no operators of its own. Its import asks for these, which
-    # last as long as the library; none of the tests runs one
-    _OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
-    for _name in ("nms", "qnms"):
-        with contextlib.suppress(RuntimeError):
-            _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    sys.path[:0] = [str(HERE), str(HERE.parent / "torch"), str(HERE.parent / "reference")]
+    import vision_operators
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE)]
+    vision_operators.define()
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 

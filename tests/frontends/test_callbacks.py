@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning_models import TanhRows, fit
 from test_front_ends import Tokens, gpt2, same
 from torch import nn
 
@@ -116,39 +117,10 @@ def test_accelerate() -> None:
 
 @pytest.mark.parametrize("logs", [False, True])
 def test_lightning_callback(logs: bool, tmp_path: Path) -> None:
-    import lightning as L
-
-    class Model(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            row = (nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Tanh()) for _ in range(4))
-            self.net = nn.Sequential(*row)
-
-        def training_step(self, batch: Any, index: int) -> Any:
-            loss = self.net(batch[0]).square().mean()
-            if logs:
-                self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    torch.manual_seed(1)
-    data = torch.utils.data.TensorDataset(torch.randn(2048, 16))
-    loader = torch.utils.data.DataLoader(data, batch_size=512)
-
-    def fit(model: Any, callbacks: list[Any]) -> None:
-        L.Trainer(
-            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-            callbacks=callbacks,
-        ).fit(model, loader)  # fmt: skip
-
-    plain, model = Model(), Model()
-    fit(plain, [])
+    plain, model = TanhRows(logs), TanhRows(logs)
+    fit(plain, tmp_path)
     callback = frontends.lightning_callback(budget=BUDGET)
-    fit(model, [callback])
+    fit(model, tmp_path, [callback])
     assert callback.compiled.plans and same(plain, model)
     assert callback.compiled.plans[-1].numbers["recomputed"] > 0
     assert "training_step" not in vars(model) and "log" not in vars(model)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning_models import TanhRows, fit
 from torch import nn
 
 import cutback.torch as ct
@@ -221,42 +222,15 @@ def test_accelerate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["whole", "part"])
 def test_lightning(form: str, tmp_path: Path) -> None:
-    import lightning as L
-
-    class Model(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            row = (nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Tanh()) for _ in range(4))
-            self.net: Any = nn.Sequential(*row)
-
-        def training_step(self, batch: Any, index: int) -> Any:
-            loss = self.net(batch[0]).square().mean()
-            if form == "part":  # torch.compile does not get through Lightning's log
-                self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    torch.manual_seed(1)
-    data = torch.utils.data.TensorDataset(torch.randn(2048, 16))
-    loader = torch.utils.data.DataLoader(data, batch_size=512)
-
-    def fit(model: Any) -> None:
-        L.Trainer(
-            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-        ).fit(model, loader)  # fmt: skip
-
-    plain, model = Model(), Model()
-    fit(plain)
+    logs = form == "part"  # torch.compile does not get through Lightning's log
+    plain, model = TanhRows(logs), TanhRows(logs)
+    fit(plain, tmp_path)
     if form == "whole":
         compiled = ct.compile(model, budget=BUDGET)
-        fit(compiled)
+        fit(compiled, tmp_path)
     else:
         compiled = model.net = ct.compile(model.net, budget=BUDGET)
-        fit(model)
+        fit(model, tmp_path)
     assert compiled.plans and same(plain, model)
     assert compiled.plans[-1].numbers["recomputed"] > 0
 

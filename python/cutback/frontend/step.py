@@ -555,7 +555,7 @@ class Step(Generic[Result]):
         a GPU. With a ``backend``, what it would become there, without a GPU for ``"cuda"``.
 
         Example:
-            >>> print(step.prepare(params, x, y).code("cuda"))  # doctest: +SKIP
+            >>> print(step.prepare(params, x, y).code("cuda"))
 
         Raises:
             NotImplementedError: the backend has no code to show, or cannot run the step; or the

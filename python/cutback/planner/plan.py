@@ -296,12 +296,8 @@ class Plan:
         return self._core.numbers["lower_bound_ps"]
 
     def headline(self) -> str:
-        """The line that says what a position came to, and what several calls that share the budget
-        take; or nothing.
-
-        >>> plan.headline()  # doctest: +SKIP
-        '0.5: 812 MiB, 63 % of 1.26 GiB; smallest 340 MiB\\n'
-        """
+        """The line that says what a position came to, such as ``0.5: 812 MiB, 63 % of 1.26 GiB;
+        smallest 340 MiB``, and what several calls that share the budget take; or nothing."""
         position, measure = self.position, self._core.measure
         if self.shared is not None:
             return self.shared.describe() + "\n"

@@ -1,11 +1,11 @@
 """Pictures of plans: the memory timeline, the joint graph, tables of saved values, the HTML report.
 
 >>> plan.report("plan.html")  # the whole report
->>> picture = cutback.report.read(plan.problem, plan.document)
+>>> picture = cutback.report.read(plan)
 >>> svg = cutback.report.timeline_svg(picture)  # one picture of it
 
-Everything is drawn from the documents of a problem and a plan (``docs/problem.md``), so plans made
-elsewhere can be shown too. Nothing but NumPy is needed.
+A plan that was made elsewhere can be shown as well: ``cutback.Plan(problem, document)`` reads it
+from its documents (``docs/problem.md``). Nothing but NumPy is needed.
 """
 
 # Imports only the modules next to the folders; planner asks for pages. Start at page.py, then

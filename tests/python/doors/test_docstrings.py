@@ -1,0 +1,81 @@
+"""The examples in the package's docstrings run, given what their readers have."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import docstrings
+import numpy as np
+import pytest
+
+import cutback
+from cutback import budgets, cuda, report
+from cutback.constraints import by_table, constrain
+from cutback.problem import Op
+
+EXAMPLES = {example.place: example for example in docstrings.examples(torch=False)}
+
+
+def layers(params: Any, x: Any) -> Any:
+    return (cutback.tanh(x @ params["w1"]) @ params["w2"]).mean()
+
+
+def loss(params: Any, x: Any, y: Any) -> Any:
+    return ((cutback.tanh(x @ params["w1"]) @ params["w2"] - y) ** 2).mean()
+
+
+def of_readers() -> dict[str, Any]:
+    """A loss with its arguments, a step, a plan."""
+    rng = np.random.default_rng(0)
+    params = {
+        "w1": rng.standard_normal((16, 32), np.float32),
+        "w2": rng.standard_normal((32, 8), np.float32),
+    }
+    x, y = rng.standard_normal((64, 16), np.float32), rng.standard_normal((64, 8), np.float32)
+    step = cutback.compile(loss, budget=0.5, optimizer=cutback.optim.SGD(lr=1e-3))
+    return {
+        "cb": cutback, "cutback": cutback, "json": json, "np": np, "cuda": cuda,
+        "params": params, "x": x, "y": y, "loss": loss, "step": step, "block": layers,
+        "plan": cutback.plan(loss, params, x, y, budget=0.5),
+        "Position": budgets.Position, "Shared": budgets.Shared, "Graph": cutback.Graph,
+        "by_table": by_table, "constrain": constrain, "human_bytes": report.svg.human_bytes,
+        "Op": Op,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("place", EXAMPLES)
+def test_it_runs(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # of the measured device
+    names = of_readers()
+    names["problem"] = json.dumps(names["plan"].problem)
+    Path("problem.json").write_text(names["problem"])
+    if place == "errors.BudgetError":
+        names["loss"] = layers
+    docstrings.run(EXAMPLES[place], names)
+    if place == "errors.BudgetError":
+        assert names["plan"].numbers["live_bytes"] <= 2 << 30
+    if place == "frontend.regions.checkpoint":
+        step = cutback.value_and_grad(names["block"])
+        assert math.isfinite(step(names["params"], names["x"])[0])
+
+
+def test_the_first_example_of_the_package_keeps_to_its_budget() -> None:
+    """With what it measures beside what it plans."""
+    names = of_readers()
+    docstrings.run(EXAMPLES[""], names)
+    step = names["step"]
+    assert "budget=0.5" in inspect.getdoc(cutback)
+    assert step.plan.position.position == 0.5
+    assert step.stats.peak_bytes == step.planned.arena_bytes <= step.plan.position.limit
+    assert step.plan.numbers["budget_bytes"] == step.plan.position.limit
+
+
+def test_a_wrong_result_would_be_found() -> None:
+    (line,) = docstrings.doctest.DocTestParser().get_examples(">>> 1 + 1\n3\n")
+    with pytest.raises(AssertionError, match="gives 2"):
+        docstrings.run(docstrings.Example("here", [line]), {})

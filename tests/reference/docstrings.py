@@ -1,0 +1,55 @@
+"""Examples in docstrings, as programs that tests run."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import doctest
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PACKAGE = Path(__file__).parents[2] / "python" / "cutback"
+
+
+class Example(NamedTuple):
+    """The lines of one docstring."""
+
+    place: str
+    """Module and qualified name, without the package: ``"planner.plan.Plan.headline"``."""
+    lines: list[doctest.Example]
+
+
+def examples(*, torch: bool) -> list[Example]:
+    """All of the package; those of ``cutback.torch``, or the others."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if (parts[0] == "torch") == torch:
+            name = ".".join(part for part in parts if part != "__init__")
+            found += list(_within(ast.parse(path.read_text(encoding="utf-8")), name))
+    return found
+
+
+def _within(node: Any, place: str) -> Iterator[Example]:
+    lines = doctest.DocTestParser().get_examples(ast.get_docstring(node) or "")
+    if lines:
+        yield Example(place, lines)
+    for child in node.body:
+        if isinstance(child, (ast.ClassDef, ast.FunctionDef)):
+            yield from _within(child, f"{place}.{child.name}".lstrip("."))
+
+
+def run(example: Example, names: dict[str, Any]) -> None:
+    """Runs the lines with ``names``. Where a line is followed by what it prints, it prints that."""
+    for line in example.lines:
+        mode = "single" if line.want else "exec"
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(line.source, example.place, mode), names)
+        if line.want:
+            found, flags = printed.getvalue(), doctest.ELLIPSIS
+            assert doctest.OutputChecker().check_output(line.want, found, flags), (
+                f"{example.place}: {line.source.strip()} gives {found}, not {line.want}"
+            )

@@ -1,0 +1,55 @@
+"""The examples in the docstrings of ``cutback.torch`` run, given what their readers have. Those of
+front ends run in ``tests/frontends``, where these are installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import docstrings
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cutback
+import cutback.torch
+
+EXAMPLES = {
+    example.place: example
+    for example in docstrings.examples(torch=True)
+    if not example.place.startswith("torch.frontends") or "compile_in_place" in example.place
+}
+
+
+def of_readers() -> dict[str, Any]:
+    """A model that takes images, and an op of another library."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 7, 4), torch.nn.ReLU(), torch.nn.Flatten(1, 2), torch.nn.Tanh(),
+        torch.nn.AdaptiveAvgPool1d(4),
+    )  # fmt: skip
+    x = torch.randn(2, 3, 224, 224)
+    return {
+        "torch": torch, "cutback": cutback, "model": model, "x": x, "inputs": (x,),
+        "max_batch": cutback.torch.max_batch,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def library() -> Any:
+    with torch.library._scoped_library("mylib", "FRAGMENT") as library:
+        library.define("fused_norm(Tensor x) -> Tensor")
+        yield library
+
+
+@pytest.mark.parametrize("place", EXAMPLES)
+@pytest.mark.usefixtures("library")
+def test_it_runs(place: str) -> None:
+    names = of_readers()
+    example = EXAMPLES[place]
+    if place == "torch.profiler.batches.max_batch":  # found in less time, with a smaller budget
+        source = example.lines[0].source.replace('"6GiB"', '"1MiB"')
+        example.lines[0].source = source
+    docstrings.run(example, names)
+    if "step" in names:
+        (plan,) = names["step"].plans or [None]
+        assert plan is None or plan.numbers["live_bytes"] > 0
