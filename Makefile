@@ -8,7 +8,7 @@
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
 #   make bench-optim     optimizers beside PyTorch's                               (ten minutes; installs PyTorch)
 #   make bench-cpu       kernels on a CPU beside PyTorch's, eager and by Inductor     (half an hour; installs PyTorch)
-#   make test-slow       the planner's limits on every traced graph, PyTorch's operators, fuzzing (an hour)
+#   make test-slow       the planner's limits on every traced graph, PyTorch's operators, models of libraries, fuzzing (an hour; installs them)
 #   make test-versions   Python tests and the bridge's with other versions of Python and PyTorch   (part of test-slow)
 #   make gpu LIMIT=330   on an NVIDIA GPU: whether it works, is correct, how fast it is   (ten minutes; installs nothing)
 #   make fuzz SECONDS=60 fuzzing that looks for coverage, so long for each target     (needs clang)
@@ -73,7 +73,7 @@ test-threads: $(VENV)/.build-tools
 	tools/sanitize.sh threads $(BIN)
 
 # What takes too long for every change.
-test-slow: $(VENV)/.torch
+test-slow: $(VENV)/.zoo
 	CUTBACK_TESTS=all $(MAKE) test-c
 	$(BIN)/python -m pytest $(PARALLEL) tests -m very_slow
 	tools/sanitize.sh memory $(BIN) all
@@ -178,6 +178,11 @@ $(VENV)/.torch: $(VENV)/.test requirements/torch.txt
 $(VENV)/.frontends: $(VENV)/.torch requirements/frontends.txt
 	$(BIN)/python -m pip install -q psutil transformers
 	$(BIN)/python -m pip install -q --no-deps -r requirements/frontends.txt
+	@touch $@
+
+$(VENV)/.zoo: $(VENV)/.torch requirements/zoo.txt
+	$(BIN)/python -m pip install -q transformers==5.23.0 aiohttp importlib_metadata psutil pyparsing requests xxhash
+	$(BIN)/python -m pip install -q --no-deps -r requirements/zoo.txt
 	@touch $@
 
 $(VENV)/.lint: $(BIN)/python requirements/lint.txt
