@@ -17,7 +17,7 @@ if [ "${3:-}" = all ]; then export CUTBACK_TESTS=all; fi
 
 if [ "$what" = threads ]; then
   # What runs threads, each way to run them once: the rest takes no pool, and all is slow under this sanitizer.
-  threaded=(base_kept base_threads exec_backends exec_conv exec_matmul exec_vjp optim_adam optim_sgd optim_table core_api core_step plan_workers)
+  threaded=(base_kept base_threads exec_backends exec_conv exec_matmul exec_vjp optim_adam optim_sgd optim_table core_api core_run_memory core_step plan_workers)
   if [ "${3:-}" = all ]; then threaded+=(exec_kernels_reduce core_models core_random); fi
   $cmake --preset tsan
   $cmake --build --preset tsan --target "${threaded[@]/#/test_}"
@@ -32,7 +32,7 @@ $ctest --preset asan-ubsan -j 2
 
 # What reaches deepest into the extension: memory of others, errors half way, threads, signals. What the other tests
 # show of the core has been seen in the C tests above.
-deep=(frontend/test_{dlpack,errors,graph,indexing,tracer} run/test_{kept_memory,memory,process,racing_indices,training})
+deep=(frontend/test_{dlpack,errors,graph,indexing,tracer} run/test_{kept_memory,memory,process,racing_indices,run_memory,training})
 tests=("${deep[@]/#/tests/python/}")
 tests=("${tests[@]/%/.py}")
 if [ "${3:-}" = all ]; then tests=(tests/python); fi

@@ -114,6 +114,10 @@ static bool reserve(cb_kept *k, size_t bytes) {
 }
 
 static void *take_fresh(cb_kept *k, size_t bytes) {
+    if (bytes > SIZE_MAX / 2) { /* sums below stay far from overflow */
+        (void)cb_kept_release(k);
+        return NULL;
+    }
     pthread_mutex_lock(&k->lock);
     const bool has_room = reserve(k, bytes);
     pthread_mutex_unlock(&k->lock);
@@ -161,6 +165,7 @@ void cb_kept_give(cb_kept *k, void *given) {
     pthread_mutex_lock(&k->lock);
     k->stats.in_use -= bytes;
     keep(k, given, bytes);
+    let_go_above(k, k->limit);
     pthread_mutex_unlock(&k->lock);
 }
 

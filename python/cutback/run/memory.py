@@ -153,7 +153,7 @@ class Place:
             MemoryLimitError: there is no room for them.
         """
         if self.memory.limit is not None:
-            with self.memory._making(f"results of {self.name}", sum(sizes)):
+            with self.memory._making(f"results of {self.name}", sum(sizes), self.native):
                 pass
 
 
@@ -293,9 +293,9 @@ class Memory:
                 block.release()
         return self._excess() <= 0
 
-    def _check(self, what: str, more: int) -> None:
+    def _check(self, what: str, more: int, but: _native.RunMemory | None = None) -> None:
         """Whether there is room, or can be made, for ``more`` bytes, which are pending already."""
-        if not self._make_room(None):
+        if not self._make_room(but):
             raise MemoryLimitError(what, more, self.held())
 
     def _apply(self) -> None:
@@ -308,12 +308,12 @@ class Memory:
         self._native.limit_results(left)
 
     @contextmanager
-    def _making(self, what: str, more: int) -> Iterator[None]:
-        """Around what makes ``more`` bytes."""
+    def _making(self, what: str, more: int, but: _native.RunMemory | None = None) -> Iterator[None]:
+        """Around what makes ``more`` bytes. ``but``: a block that stays."""
         key = object()
         self._pending[key] = more
         try:
-            self._check(what, more)
+            self._check(what, more, but)
             yield
         finally:
             self._pending.pop(key, None)
@@ -336,15 +336,8 @@ class Memory:
         because the system has none. Returns if it is worth another try."""
         if self._limit is None:
             return
-        more = sum(size for size in sizes if size >= LEAST)
-        key = object()
-        self._pending[key] = more
-        try:
-            if not self._make_room(block):
-                raise MemoryLimitError("the results of a step", more, self.held())
-        finally:
-            self._pending.pop(key, None)
-            self._apply()
+        with self._making("the results of a step", sum(n for n in sizes if n >= LEAST), block):
+            pass
 
     # ---- giving back -----------------------------------------------------------------------------
 

@@ -111,6 +111,30 @@ TEST(random_use) {
     end(k);
 }
 
+/* A limit of the caller's holds for what is in use and kept together. */
+TEST(a_limit) {
+    cb_kept *k = fresh();
+    char *x[3];
+    for (int i = 0; i < 3; i++) x[i] = cb_kept_take(k, LARGE);
+    cb_kept_limit(k, 2 * LARGE); /* below what is in use, which stays */
+    CHECK(cb_kept_stats_of(k).in_use == 3 * LARGE && !cb_kept_take(k, LARGE));
+    cb_kept_give(k, x[0]);
+    cb_kept_give(k, x[1]);
+    CHECK(cb_kept_stats_of(k).kept == LARGE); /* the first went */
+    x[0] = cb_kept_take(k, LARGE / 2); /* takes the place of what is kept */
+    CHECK(x[0] && cb_kept_stats_of(k).kept == 0);
+    CHECK(!cb_kept_take(k, LARGE) && !cb_kept_take(k, SIZE_MAX));
+    CHECK(cb_kept_stats_of(k).in_use == LARGE + LARGE / 2);
+    x[1] = cb_kept_take(k, 64); /* small blocks do not count */
+    CHECK(x[1]);
+    cb_kept_limit(k, UINT64_MAX);
+    char *y = cb_kept_take(k, 4 * LARGE);
+    CHECK(y);
+    cb_kept_give(k, y);
+    for (int i = 0; i < 3; i++) cb_kept_give(k, x[i]);
+    end(k);
+}
+
 TEST(out_of_memory) {
     cb_kept *k = fresh();
     cb_kept_give(k, cb_kept_take(k, LARGE));
@@ -154,6 +178,7 @@ int main(void) {
     RUN(small_blocks_are_not_kept);
     RUN(what_is_kept_follows_what_is_used);
     RUN(random_use);
+    RUN(a_limit);
     RUN(out_of_memory);
     RUN(several_threads);
     return check_report();
