@@ -121,7 +121,7 @@ TEST(a_limit) {
     cb_kept_give(k, x[0]);
     cb_kept_give(k, x[1]);
     CHECK(cb_kept_stats_of(k).kept == LARGE); /* the first went */
-    x[0] = cb_kept_take(k, LARGE / 2); /* takes the place of what is kept */
+    x[0] = cb_kept_take(k, LARGE / 2);        /* takes the place of what is kept */
     CHECK(x[0] && cb_kept_stats_of(k).kept == 0);
     CHECK(!cb_kept_take(k, LARGE) && !cb_kept_take(k, SIZE_MAX));
     CHECK(cb_kept_stats_of(k).in_use == LARGE + LARGE / 2);
