@@ -415,7 +415,7 @@ def test_what_a_partitioner_does_where_no_plan_meets_the_budget() -> None:
         return partitioner.plans[0].numbers
 
     step = ct.trace(model, x)
-    with pytest.warns(UserWarning, match="on_infeasible='min', the smallest plan is in"):
+    with pytest.warns(UserWarning, match="on_infeasible='min', the smallest plan is in force"):
         smallest = plan(on_infeasible="min")
     assert smallest["live_bytes"] == step.plan("smallest").numbers["live_bytes"]
     with pytest.warns(UserWarning, match="on_infeasible='warn', all is saved"):

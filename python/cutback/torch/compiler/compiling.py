@@ -216,8 +216,9 @@ def compile(
         plans: instead of budget and policy, a file that ``save_plans`` of the result wrote, in this
             process or another: its plans are followed, nothing is planned.
         on_infeasible: where no plan meets the budget: ``"error"``; ``"min"``: a ``UserWarning``,
-            and the smallest plan; ``"warn"``: a ``UserWarning``, and everything is saved. None: an
-            error in the first step, ``"min"`` afterwards, as for a longer batch in mid-epoch.
+            and the smallest plan, however slow; ``"warn"``: a ``UserWarning``, and everything is
+            saved. None: an error in the first step, ``"min"`` afterwards, as for a longer batch in
+            mid-epoch.
 
     Returns:
         A module or function like ``model``, with the properties ``plans``, ``compiler_notes`` and

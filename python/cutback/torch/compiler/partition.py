@@ -145,8 +145,8 @@ class Partitioner(CustomPartitionerFn):
         pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
         exact: search again at just this budget, see :func:`cutback.plan`.
         on_infeasible: if no plan meets the budget: ``"error"`` (unless given); ``"min"``: a
-            ``UserWarning``, and the smallest plan; ``"warn"``: a ``UserWarning``, and everything is
-            saved.
+            ``UserWarning``, and the smallest plan, however slow; ``"warn"``: a ``UserWarning``, and
+            everything is saved.
 
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.

@@ -60,10 +60,11 @@ def checkpoint(
             by overload (``torch.ops.aten.mm.default``) or packet (``torch.ops.aten.mm``). Without
             it everything runs again that can.
         budget: instead, the bytes that the region's forward and backward may have alive, as for
-            :func:`cutback.plan` (``3_000_000``, ``"6GiB"``, ``0.5``, ``"min"``); the region's
-            inputs and the parameters do not count, the gradients do. The first run of a region
-            with new shapes is watched and planned, with everything running again that can;
-            later ones follow the plan.
+            :func:`cutback.plan`: ``3_000_000``, ``"6GiB"``; a position, ``0.5``; ``"min"``, the
+            smallest at no more than 40 % more time; ``"smallest"``. The region's inputs and the
+            parameters do not count, the gradients do. The first run of a region with new shapes
+            is watched and planned, with everything running again that can; later ones follow the
+            plan.
         plan: instead, a plan from :func:`checkpoint_plan`, or its JSON.
         offload: with ``policy_fn``, what it says to save waits in the host's memory (pinned, on
             CUDA) and comes back when the backward reads it.
