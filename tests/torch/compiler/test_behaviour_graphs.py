@@ -88,8 +88,7 @@ def test_a_share_that_the_first_graph_cannot_meet(
     alone = ct.compile(model, budget="0.7x")
     for _ in range(2):
         with pytest.raises(BudgetError, match="the smallest found takes"):
-            alone(x)
-    assert not ran
+            alone(x).backward()
     with torch.no_grad():
         assert alone(x) == model(x)
     together = ct.compile(Wrapped(f, a=nn.Linear(16, 16), b=nn.Linear(16, 16)), budget="0.7x")
@@ -200,7 +199,7 @@ def test_a_budget_holds_for_larger_sizes(
     assert len(compiled.plans) == 1 and peaks[64] < peaks[96]
     with pytest.raises(BudgetError, match="the smallest found takes"):
         compiled(torch.randn(960, 16))
-    assert growing.MOST_GROWTHS == 16
+    assert growing.MOST_GROWTHS == 64
     monkeypatch.setattr(growing, "MOST_GROWTHS", 0)
     torch._dynamo.reset()
     compiled = ct.compile(model, budget=budget, dynamic=True)

@@ -204,6 +204,8 @@ def test_under_compiled_autograd_the_first_plan_runs() -> None:
     run(x).sum().backward()
     run(x).sum().backward()
     model.zero_grad()
-    with compiled_autograd._enable(torch.compile(backend="eager")):
+    traces = compiled_autograd._enable(torch.compile(backend="eager"))
+    with traces, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
         run(x).sum().backward()
     assert same(gradients(model), eager(x))

@@ -310,6 +310,7 @@ def test_parts_left_to_eager_mode_are_not_measured_with_offload() -> None:
         if offload:
             run(x).backward()
         else:
+            run(x).backward()
             with pytest.warns(UserWarning, match="parts of the model are not planned"):
                 run(x).backward()
 

@@ -14,9 +14,9 @@ from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule
 from . import together
 from .counted_scratch import Rows, with_scratch
-from .growing import Sizes
+from .growing import RoundedUpError, Sizes
 from .joining import Common, join, part_of
-from .options import Made, everything, smallest
+from .options import Made, everything, modest, smallest
 from .partition import Partitioner
 from .records import Ever, GivenPlans, Graphs, ModelPlans, Shown, Steps, Unmet, key_of
 from .saved_plans import Part, SavedPlans, check_part, check_total, plan_of
@@ -152,30 +152,32 @@ class ModelActions(Partitioner):
         return schedule
 
     def _do_put_off(self, occasion: Occasion) -> Schedule:
-        """The graph alone is over the budget, and has its smallest plan."""
-        assert occasion.made is not None and occasion.error is not None
-        self.graphs.unmet = Unmet(occasion.error, self.ever.ran)
-        self.plans.append(occasion.made.plan)
-        return occasion.made.schedule
-
-    def _do_settle(self, occasion: Occasion) -> Schedule:
-        """The graph is over the budget, and no other one makes up for it."""
+        """The graph cannot meet its share alone, and is planned as for ``"min"``."""
         assert occasion.graph is not None and occasion.error is not None
-        made = self._fall_back(occasion.graph.problem, occasion.error)
-        self.graphs.unmet = None
+        made = self._make(occasion.graph.problem, modest(self.options.target.measure))
+        _forget_frames(occasion.error)
+        self.graphs.unmet = Unmet(occasion.error, self.ever.ran)
         self.plans.append(made.plan)
         return made.schedule
 
-    def _do_plan_smallest(self, occasion: Occasion) -> Schedule:
+    def _do_settle(self, occasion: Occasion) -> Schedule:
+        """The graph is over the budget."""
+        assert occasion.graph is not None and occasion.error is not None
+        made = self._fall_back(occasion.graph.problem, occasion.error)
+        self.plans.append(made.plan)
+        return made.schedule
+
+    def _do_plan_as_min(self, occasion: Occasion) -> Schedule:
+        """A graph of a step whose other graphs are not known yet."""
         assert occasion.graph is not None
-        made = self._make(occasion.graph.problem, smallest(self.options.target.measure))
+        made = self._make(occasion.graph.problem, modest(self.options.target.measure))
         self.graphs.unmet = None
         self.plans.append(made.plan)
         return made.schedule
 
     def _do_plan_late(self, occasion: Occasion) -> Schedule:
         self._tell_of_rounds()
-        return self._do_plan_smallest(occasion)
+        return self._do_plan_as_min(occasion)
 
     def _do_forget_frames(self, occasion: Occasion) -> None:
         """Graphs get their parts of the plans again when they are compiled again."""
@@ -189,6 +191,13 @@ class ModelActions(Partitioner):
             self.given.met.clear()
         self.in_force, self.graphs = ModelPlans(), Graphs()
         self.steps.forget()
+
+    def _do_start_for_sizes(self, occasion: Occasion) -> None:
+        """The same, but code that can follow other plans stays: its graphs are planned again when
+        they run (:meth:`several.ModelPartitioner.plan_again`)."""
+        kept, compilations = self.graphs.kept, self.graphs.compilations
+        self._do_start_again(occasion)
+        self.graphs.kept, self.graphs.compilations = kept, compilations
 
     def _graphs_of_round(self) -> Shown:
         """The graphs that one plan is to hold, in the order of their forwards, and what they have
@@ -209,9 +218,12 @@ class ModelActions(Partitioner):
             if counted is not None:
                 made = self._smallest_with_scratch(counted, error)
                 return self._put_in_force(made, keys, common, order)
+            if self.sizes.rounded:
+                raise RoundedUpError from None
             if common is None or not common.exact:
                 error = error.replace(floor_bytes=None, floor_op=None, is_upper_bound=True)
-            is_first = self.graphs.rounds == self.sizes.growths == 0  # the model is seen whole now
+            # the model is seen whole now; in vain for sizes that were rounded up
+            is_first = self.graphs.rounds == 0 and self.sizes.growths == (not self.sizes.rounds)
             if self.options.on_infeasible is None and is_first:
                 raise error from None
             made = self._fall_back(joined, error, tell=self.graphs.unmet is None)
@@ -266,6 +278,8 @@ class ModelActions(Partitioner):
         chosen = dict(shared.choose(problems))
         excess, *figures = shared.over(chosen)
         if excess > 0:
+            if self.sizes.rounded:
+                raise RoundedUpError
             error = together.refusal(*figures).replace(
                 measure=self.options.target.measure,
                 is_upper_bound=not shared.smallest_exactly_known(),
@@ -341,13 +355,18 @@ class ModelActions(Partitioner):
         return self.ever.most_bytes  # larger sizes may hold as much
 
 
+def _forget_frames(error: BaseException) -> None:
+    """Drops the frames that an error holds: their locals keep tensors alive."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+
+
 _ACTIONS: dict[Action, Callable[[ModelActions, Occasion], Schedule | None]] = {
     Action.PLAN_ALONE: ModelActions._do_plan_alone,
     Action.LOOK_UP: ModelActions._do_look_up,
     Action.KEEP_PLAN: ModelActions._do_keep_plan,
     Action.PUT_OFF: ModelActions._do_put_off,
     Action.SETTLE: ModelActions._do_settle,
-    Action.PLAN_SMALLEST: ModelActions._do_plan_smallest,
+    Action.PLAN_AS_MIN: ModelActions._do_plan_as_min,
     Action.PLAN_LATE: ModelActions._do_plan_late,
     Action.SAY_UNMET: ModelActions._do_say_unmet,
     Action.SHARE: ModelActions._do_share,
@@ -355,5 +374,6 @@ _ACTIONS: dict[Action, Callable[[ModelActions, Occasion], Schedule | None]] = {
     Action.PLAN_GRAPHS: ModelActions._do_plan_graphs,
     Action.PLAN_CALLS: ModelActions._do_plan_calls,
     Action.START_AGAIN: ModelActions._do_start_again,
+    Action.START_FOR_SIZES: ModelActions._do_start_for_sizes,
     Action.FORGET_FRAMES: ModelActions._do_forget_frames,
 }

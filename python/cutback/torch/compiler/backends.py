@@ -25,13 +25,13 @@ from ..graph.counter import replace_draws
 from ..graph.floats import backward_writes_by_floats
 from ..graph.graphs import UnsupportedGraphError, attribute, location
 from ..graph.leaves import aot_backend
-from ..graph.sizes import hint, sizes_as
+from ..graph.sizes import sizes_as
 from ..types import GraphFunction, GraphInput, GraphValue
 from . import scratch
 from .bypassed import note_inputs
 from .inductor import Watch
 from .options import Door, Target
-from .partition import Partitioner
+from .partition import AtHand, Partitioner
 from .preparing import Preparation, prepare
 from .replaceable import Compile, JointGraph
 from .returned import watch_views
@@ -91,19 +91,19 @@ def _forward(
     if partitioner.at_hand.kept is None:
         return run
     kept[:] = [partitioner.at_hand.kept]
-    compiler = functools.partial(_compiler, partitioner, partitioner.at_hand.key)
+    compiler = functools.partial(_compiler, partitioner, partitioner.at_hand)
     return kept[0].forward(gm, run, seen, compiler)
 
 
-def _compiler(partitioner: Partitioner, key: str | None) -> Compile:
+def _compiler(partitioner: Partitioner, at_hand: AtHand) -> Compile:
     """What compiles the two graphs of a plan that takes the place of another one.
 
     Args:
-        key: of the joint graph.
+        at_hand: the joint graph.
     """
     graph = _measured(partitioner)
     if graph is not None:
-        graph.key = key
+        graph.key = at_hand.key
 
     def compile(gm: fx.GraphModule, name: str) -> codegen.Boxed:
         run = _watched(gm, name, graph)
@@ -414,7 +414,8 @@ def make_backend(
     """A backend for ``torch.compile``.
 
     Args:
-        guards: nobody compiles anew for sizes that outgrow a plan: PyTorch has to, by a guard.
+        guards: nobody calls the model for us: where another plan needs another compilation, PyTorch
+            has to ask for it by guards.
 
     Raises:
         ValueError: no such code generator.
@@ -437,7 +438,7 @@ def make_backend(
 
     def backend(gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> GraphFunction:
         reason = getattr(gm, "compile_subgraph_reason", None)
-        is_last = reason is not None and not reason.graph_break
+        is_last = reason is None or not reason.graph_break
         note_inputs(inputs)
         partitioner.begin(backward_writes_by_floats(gm), is_last)
         if not isinstance(partitioner, ModelPartitioner):
@@ -445,14 +446,17 @@ def make_backend(
                 compiled = run(partitioner, gm=gm, inputs=inputs)
             return _watch_views(compiled, partitioner)
         given = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
-        with sizes_as(partitioner.larger(given)):
-            with _compile_session():
-                compiled = run(partitioner, gm=gm, inputs=inputs)
-            sizes = []
-            if partitioner.at_hand.key is not None:  # a plan bounds them
-                sizes = [(i, hint(n)) for i, n in enumerate(inputs) if isinstance(n, torch.SymInt)]
-                if guards and all(inputs[i] <= planned for i, planned in sizes):
-                    sizes = []
-        return partitioner.counted(_watch_views(compiled, partitioner), sizes)
+        with sizes_as(partitioner.larger(given)), _compile_session():
+            compiled = run(partitioner, gm=gm, inputs=inputs)
+        at_hand = partitioner.at_hand
+        if at_hand.key is not None:  # a plan bounds them
+            at_hand.sized.arguments = [
+                (i, n) for i, n in enumerate(inputs) if isinstance(n, torch.SymInt)
+            ]
+            limits = partitioner.limits_of(at_hand)
+            asks = guards and (at_hand.kept is None or not at_hand.kept.is_replaceable)
+            if asks and all(inputs[i] <= planned for i, planned in limits):
+                at_hand.sized.arguments = []
+        return partitioner.counted(_watch_views(compiled, partitioner))
 
     return backend

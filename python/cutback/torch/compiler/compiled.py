@@ -91,6 +91,9 @@ class Runner:
                 self._measured() as memory,
             ):  # fmt: skip
                 result = self.run(*args, **kwargs)
+            unmet = self.partitioner.graphs.unmet
+            if unmet is not None:  # the first backward says so, if no other call comes before it
+                unmet.error = self._with_parts_left_out(unmet.error, memory)
             # a smallest plan is for the sizes of the call that made it
             bounded = self.partitioner.bounds_sizes or len(self.partitioner.plans) > plans
             most = max(runs.values(), default=1) if bounded else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import torch
 from torch import fx
 from torch._functorch import config as functorch_config
 from torch._guards import CompileContext
@@ -34,6 +35,7 @@ from ..graph.leaves import IsLeaf
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
 from ..graph.view_counters import keep_counters
 from . import inductor, reference
+from .growing import Symbols
 from .options import (
     Door,
     Made,
@@ -45,7 +47,7 @@ from .options import (
     everything,
     smallest,
 )  # fmt: skip
-from .preparing import Preparation, device_row, prepare
+from .preparing import Preparation, device_row, prepare_for_sizes
 from .replaceable import JointGraph
 from .saved_plans import Part, SavedPlans
 from .scratch import AllocatorStats, Kernels
@@ -84,6 +86,22 @@ class InForce:
 
 
 @dataclass
+class Sized:
+    """A graph, and the sizes that it is planned for."""
+
+    graph: Imported | None = None
+    """As it was imported."""
+    again: Callable[[], Imported] | None = None
+    """Imports it again."""
+    symbols: Symbols = field(default_factory=lambda: Symbols({}, {}))
+    """What symbols of its sizes count as."""
+    arguments: list[tuple[int, torch.SymInt]] = field(default_factory=list)
+    """Which of its arguments are sizes that a plan bounds."""
+    start: int = 0
+    """When it was planned last; see :attr:`growing.Sizes.starts`."""
+
+
+@dataclass
 class AtHand:
     """The graph that is being compiled, or the last one that was."""
 
@@ -101,6 +119,10 @@ class AtHand:
     """Its key, if it is a training graph of a model with one budget."""
     is_last: bool = False
     """The model is known to end with it."""
+    frame: int | None = None
+    """PyTorch's number of the code that it is a part of."""
+    sized: Sized = field(default_factory=Sized)
+    """It, and the sizes that it is planned for."""
     kept: JointGraph | None = None
     """It, if another plan may take the place of its first one."""
     target: Target | None = None
@@ -242,6 +264,7 @@ class Partitioner(CustomPartitionerFn):
             graph = self._prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (),
                                   by_inductor, is_leaf)  # fmt: skip
             schedule = self._choose(graph)
+            graph = at_hand.sized.graph or graph  # for other sizes
             at_hand.kept = None if by_inductor else self._keep(gm, graph, schedule)
             modules = emit(gm, graph, schedule) if at_hand.kept is None else at_hand.kept.modules
             if by_inductor:
@@ -272,7 +295,9 @@ class Partitioner(CustomPartitionerFn):
             self.preparation, is_leaf=is_leaf,
             same_kernels=self.door.same_kernels and not by_inductor,
         )  # fmt: skip
-        graph = prepare(gm, num_fwd_outputs, static_inputs, how)
+        sized = self.at_hand.sized
+        graph, sized.again = prepare_for_sizes(gm, num_fwd_outputs, static_inputs, how)
+        sized.graph = graph
         self.inform(graph.problem)
         return graph
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -125,6 +126,14 @@ def prepare(
     gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int], how: Preparation
 ) -> Imported:
     """Rewrites the joint graph as ``how`` says (in place) and imports it with the user's wishes."""
+    return prepare_for_sizes(gm, num_fwd_outputs, static_inputs, how)[0]
+
+
+def prepare_for_sizes(
+    gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int], how: Preparation
+) -> tuple[Imported, Callable[[], Imported]]:
+    """The same; and what imports the rewritten graph again, for the sizes that symbols then count
+    as (:func:`graph.sizes.sizes_as`)."""
     refuse_region_budgets(gm, num_fwd_outputs)
     eliminate_dead_code(gm.graph)
     if how.emitted:
@@ -143,9 +152,11 @@ def prepare(
     cloned: set[fx.Node] = set()
     while True:
         try:
-            return import_joint(gm, num_fwd_outputs, known)
+            graph = import_joint(gm, num_fwd_outputs, known)
         except OverwrittenReadError as error:
             if not how.emitted or error.node in cloned:
                 raise
             cloned.add(error.node)
             keep_old_values(error)
+        else:
+            return graph, functools.partial(import_joint, gm, num_fwd_outputs, known)

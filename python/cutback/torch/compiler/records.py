@@ -38,8 +38,9 @@ class CompiledGraph(NamedTuple):
     """The problem that a share counts from, if it is another one."""
 
 
-class Unmet(NamedTuple):
-    """The only graph so far, alone, cannot meet the budget."""
+@dataclass
+class Unmet:
+    """The only graph alone cannot meet its share."""
 
     error: BudgetError
     later: bool
@@ -145,6 +146,8 @@ class Steps:
     by_pattern: dict[frozenset[tuple[str, int]], Shown] = field(default_factory=dict)
     seen: Together | None = None
     """Graphs that were pending together in this step, until they are looked at."""
+    as_min: dict[str, Schedule] = field(default_factory=dict)
+    """By key, what further runs of a graph follow in a step that no plan knows."""
     patterns: list[Together] = field(default_factory=list)
     """What has to share the budget."""
     covered: list[Together] = field(default_factory=list)
@@ -153,7 +156,7 @@ class Steps:
     def forget(self) -> None:
         """Other graphs will run."""
         self.last, self.by_pattern, self.seen = None, {}, None
-        self.patterns, self.covered = [], []
+        self.patterns, self.covered, self.as_min = [], [], {}
 
     def share(self, seen: Together) -> None:
         """From now on these calls have to share the budget."""

@@ -80,6 +80,11 @@ class JointGraph:
         return self._first.forward, self._first.backward
 
     @property
+    def is_replaceable(self) -> bool:
+        """True if another plan may take the place of the first one."""
+        return self._compiler is not None
+
+    @property
     def schedule(self) -> Schedule:
         """The plan that the next forward follows."""
         return self._versions[self._current].schedule if self._versions else self._schedule
@@ -163,17 +168,19 @@ class JointGraph:
 
     # ---- another plan ---------------------------------------------------------------------------
 
-    def follow(self, schedule: Schedule) -> bool:
+    def follow(self, schedule: Schedule, fresh: bool = False) -> bool:
         """From the next forward on, follows another plan.
 
         Args:
             schedule: of the plan, in op ids of ``graph.problem``.
+            fresh: with code of its own, whose first runs are measured, even if there is code that
+                follows this schedule.
 
         Returns:
             False: PyTorch has to compile again for this plan. Nothing has changed then.
         """
         known = [version.schedule for version in self._versions]
-        if schedule in known:
+        if schedule in known and not (fresh and self.is_replaceable):
             self._current = known.index(schedule)
             return True
         if self._compiler is None:

@@ -1,14 +1,15 @@
 """One budget over the several graphs of a model with graph breaks.
 
 PyTorch compiles such a model piece by piece: the first graph is fixed and has run before the second
-is seen. So the first step plans the first graph under the whole budget and the others as small as
-they get, and notes their problems. The next call joins the problems and plans them as one
+is seen. So the graphs of the first step are planned one by one, as for ``"min"``. By the first
+backward the step has shown which graphs it has and what goes from one to the other
+(:mod:`compiler.crossing`). The next call joins their problems and plans them as one
 (:mod:`compiler.joining`); the code of the graphs then follows the parts of that plan, without being
-compiled again (:mod:`compiler.replaceable`). By then the first step has shown what goes from graph
-to graph (:mod:`compiler.crossing`). If no plan of the first graph meets
-the budget, it is as small as it gets, too: all together may take less, as its results need not live
-to the end. From then on the budget holds for the whole step. A graph that turns up later, for other
-shapes, is planned as small as it gets and joins the next round.
+compiled again (:mod:`compiler.replaceable`). From then on the budget holds for the whole step. A
+graph that turns up later, for other shapes, is planned as for ``"min"`` and joins the next round.
+
+A graph that no other follows, as no break of the graph ends it, has a plan for the whole budget
+from the first step on.
 
 What leads from one of these situations to the next is the table of :mod:`compiler.states`.
 """
@@ -18,8 +19,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,12 +31,15 @@ from ... import BudgetError, budgets
 from .. import amounts, hooks
 from ..graph.importer import Imported
 from ..graph.moving import Schedule
+from ..graph.sizes import hint, sizes_as
 from . import together
 from .actions import ModelActions, Occasion
 from .counted_scratch import Rows, merged, rows_of, with_scratch
 from .crossing import Ends, Run
+from .growing import LargerError, RoundedUpError
 from .joining import join
-from .options import smallest
+from .options import modest
+from .partition import AtHand
 from .records import CompiledGraph, Shown, key_of
 from .replaceable import JointGraph
 from .saved_plans import SavedPlans
@@ -53,6 +58,10 @@ MOST_SCRATCH_ROUNDS = 2
 was measured by then."""
 
 
+_PLANNING = threading.RLock()
+"""Held while graphs are planned within a call: threads may call one model."""
+
+
 class ModelPartitioner(ModelActions):
     """The partitioner of one model: a budget in bytes or a share is one budget for all graphs. It
     observes what happens to the model."""
@@ -63,6 +72,7 @@ class ModelPartitioner(ModelActions):
         """PyTorch compiles another graph."""
         self.forget_if_gone()
         super().begin(writes_by_floats, is_last)
+        self.at_hand.frame, self.at_hand.sized.start = self.frame(), self.sizes.starts
 
     def forget_if_gone(self) -> bool:
         """True if PyTorch has dropped the compiled code since graphs were last compiled. It then
@@ -98,6 +108,7 @@ class ModelPartitioner(ModelActions):
             schedule = self.in_force.part(graph.problem)
             if schedule is None:
                 schedule = self._plan_graph(graph)
+                graph = self.at_hand.sized.graph or graph
             assert schedule is not None
             self._note_graph(graph, schedule)
         assert schedule is not None
@@ -105,20 +116,19 @@ class ModelPartitioner(ModelActions):
 
     def _plan_graph(self, graph: Imported) -> Schedule | None:
         """The schedule of a graph that the plans in force do not cover."""
-        may_be_only = self.state in FIRST_GRAPH and not self.in_force.parts
-        if not may_be_only or not self.graphs.only(self.frame()):
+        others = self.in_force.parts or not self.graphs.only(self.at_hand.frame)
+        if others or self.state not in FIRST_GRAPH or not self.at_hand.is_last:
             event = Event.GRAPH_NEW if self._rounds_left else Event.GRAPH_LATE
             return self._fire(event, Occasion(graph))
         target = self.options.target
         try:
             made = self._make(graph.problem, target, self._own(graph, target))
         except BudgetError as error:
-            if self.at_hand.is_last:
-                return self._fire(Event.LAST_GRAPH_OVER, Occasion(graph, error=error))
-            made = self._make(graph.problem, smallest(target.measure))
-            if self._bytes_of(made) > self.ever.most_bytes:  # else larger sizes may hold as much
-                _forget_frames(error)
-                return self._fire(Event.GRAPH_OVER, Occasion(graph, made, error))
+            if self.at_hand.sized.symbols.is_rounded and self.at_hand.sized.again is not None:
+                return self._plan_graph(self._as_it_is(self.at_hand.sized.again))
+            may_share = target.is_share and self.state in (State.NEW, State.UNMET)
+            event = Event.GRAPH_PUT_OFF if may_share else Event.GRAPH_OVER
+            return self._fire(event, Occasion(graph, error=error))
         return self._fire(Event.GRAPH_FITS, Occasion(graph, made))
 
     def _note_frame(self) -> None:
@@ -129,11 +139,19 @@ class ModelPartitioner(ModelActions):
     def _note_graph(self, graph: Imported, schedule: Schedule) -> None:
         self._note_frame()
         key = self.at_hand.key = key_of(graph.problem)
-        self.graphs.problems[self.frame()] = graph.problem
+        self.graphs.problems[self.at_hand.frame] = graph.problem
         self.graphs.by_key[key] = CompiledGraph(
-            graph.problem, schedule, self.frame(), Ends.of(graph),
+            graph.problem, schedule, self.at_hand.frame, Ends.of(graph),
             self._own(graph, self.options.target),
         )  # fmt: skip
+
+    def _as_it_is(self, again: Callable[[], Imported]) -> Imported:
+        """The graph at hand, for sizes that are not rounded up."""
+        self.at_hand.sized.symbols = self.at_hand.sized.symbols._replace(is_rounded=False)
+        with sizes_as(self.at_hand.sized.symbols.planned):
+            self.at_hand.sized.graph = graph = again()
+        self.inform(graph.problem)
+        return graph
 
     def _keep(self, gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> JointGraph | None:
         if not self.bounds_sizes or not self.door.same_kernels:
@@ -143,8 +161,11 @@ class ModelPartitioner(ModelActions):
         return kept
 
     def larger(self, inputs: Sequence[GraphInput]) -> dict[sympy.Symbol, int]:
-        """See :meth:`growing.Sizes.larger`; of the graph that is being compiled."""
-        return self.sizes.larger(self.frame(), inputs) if self.bounds_sizes else {}
+        """What symbols of the sizes of the graph that is being compiled count as; see
+        :meth:`growing.Sizes.larger`."""
+        if self.bounds_sizes:
+            self.at_hand.sized.symbols = self.sizes.larger(self.at_hand.frame, inputs)
+        return self.at_hand.sized.symbols.planned
 
     # ---- before a call --------------------------------------------------------------------------
 
@@ -157,9 +178,14 @@ class ModelPartitioner(ModelActions):
         Raises:
             BudgetError: no plan of all graphs meets the budget.
         """
-        if self._begins_anew():
-            return True
-        if not self._needs_another_round() or self.follow_plans():
+        try:
+            if not self._begins_anew() and not self._needs_another_round():
+                return False
+        except RoundedUpError:
+            self.sizes.as_they_are()
+            self._begins_anew()
+        self._end_min()
+        if self.follow_plans():
             return False
         self.graphs.forget_code()
         return True
@@ -171,14 +197,15 @@ class ModelPartitioner(ModelActions):
         Returns:
             False: PyTorch has to compile the model again for that.
         """
-        if not self.door.same_kernels:
+        graphs = self.graphs.in_use()
+        if not graphs or not all(kept.is_replaceable for kept in graphs):
             return False
-        for kept in self.graphs.in_use():
+        for kept in graphs:
             problem = kept.graph.problem
             schedule = self.in_force.part(problem)
             if schedule is None:
                 continue
-            if not kept.follow(schedule):
+            if not kept.follow(schedule, fresh=True):
                 return False
             key = key_of(problem)
             self.graphs.by_key[key] = self.graphs.by_key[key]._replace(schedule=schedule)
@@ -188,8 +215,7 @@ class ModelPartitioner(ModelActions):
         return True
 
     def _begins_anew(self) -> bool:
-        """Have sizes grown beyond the plans in force? If so, forgets those; the model is then to be
-        compiled again."""
+        """Have sizes grown beyond the plans in force? If so, forgets those."""
         if not self.sizes.begin_anew():
             return False
         self._fire(Event.SIZE_OUTGROWN)
@@ -215,56 +241,116 @@ class ModelPartitioner(ModelActions):
 
     # ---- graphs run -----------------------------------------------------------------------------
 
-    def counted(
-        self,
-        run: GraphFunction,
-        sizes: list[tuple[int, int]],
-    ) -> GraphFunction:
-        """The function of the graph at hand, whose runs in one call of the model are counted.
-
-        Args:
-            sizes: of a planned graph for sizes that change, which arguments are sizes, and those
-                that it was planned for. Smaller ones take less; for larger ones plans are made
-                again.
-        """
-        frame, key, kept = self.frame(), self.at_hand.key, self.at_hand.kept
+    def counted(self, run: GraphFunction) -> GraphFunction:
+        """The function of the graph at hand, whose runs in one call of the model are counted."""
+        at_hand = self.at_hand
+        limits = self.limits_of(at_hand)
 
         @functools.wraps(run)
         def call(*args: torch.Tensor | int) -> Sequence[GraphValue]:
+            nonlocal limits
             counts = together.calls.counts
-            for i, planned in sizes:
-                if args[i] > planned:
-                    self.sizes.outgrow(args[i], planned, bool(counts) and not counts[-1])
+            if at_hand.sized.start == self.sizes.starts:
+                for place, planned in limits:
+                    if args[place] > planned:  # smaller ones take less
+                        self._outgrow(at_hand, args[place], planned, not (counts and counts[-1]))
+            if at_hand.sized.start != self.sizes.starts and at_hand.key is not None:
+                with _PLANNING:
+                    self._plan_again(at_hand, args)
+                    limits = self.limits_of(at_hand)
+            self._follow_min(at_hand)
             if counts:
-                counts[-1][frame] += 1
+                counts[-1][at_hand.frame] += 1
             result = run(*args)
-            self._began(key, args, result)
+            self._began(at_hand.key, args, result)
             return result
 
-        call._cutback_kept = kept  # type: ignore[attr-defined]  # lives as long as the code
         return call
+
+    def _outgrow(self, graph: AtHand, size: int, planned: int, fresh: bool) -> None:
+        """A graph is to run with a larger size than planned; ``fresh``: nothing of the call has
+        run. Otherwise plans are made again before the next call.
+
+        Raises:
+            LargerError: PyTorch has to compile again, and then the call is to begin again.
+        """
+        self.sizes.outgrow(size, planned)
+        if self.sizes.outgrown and fresh:
+            if graph.kept is None or not graph.kept.is_replaceable:
+                raise LargerError
+            with _PLANNING:
+                self._begins_anew()
+
+    def _follow_min(self, graph: AtHand) -> None:
+        """Before a graph runs: if runs of it are pending that no plan has together, this one and
+        those after it are planned as for ``"min"``, until the step has shown how many there are."""
+        key, steps = graph.key, self.steps
+        known = self.graphs.by_key.get(key or "")
+        if key is None or known is None or key in steps.as_min or not steps.pending.counts[key]:
+            return
+        together_with = steps.pending.counts + Counter([key])
+        if graph.kept is None or together.covers(steps.covered, together_with):
+            return
+        with _PLANNING:
+            made = self._make(known.problem, modest(self.options.target.measure))
+            if graph.kept.follow(made.schedule):
+                steps.as_min[key] = made.schedule
+
+    def _end_min(self) -> None:
+        """Has graphs follow the plans in force again."""
+        as_min, self.steps.as_min = self.steps.as_min, {}
+        for kept in self.graphs.in_use() if as_min else ():
+            key = key_of(kept.graph.problem)
+            if key in as_min:
+                kept.follow(self.graphs.by_key[key].schedule)
+
+    @staticmethod
+    def limits_of(at_hand: AtHand) -> list[tuple[int, int]]:
+        """Places of a graph's arguments that are sizes, and what they were planned as."""
+        with sizes_as(at_hand.sized.symbols.planned):
+            return [(place, hint(size)) for place, size in at_hand.sized.arguments]
+
+    def _plan_again(self, graph: AtHand, args: Sequence[GraphInput]) -> None:
+        """Plans a graph again that was compiled before plans were started from nothing, for the
+        sizes that it is to run with.
+
+        Raises:
+            BudgetError: no plan meets the budget.
+        """
+        kept, sized, before = graph.kept, graph.sized, self.at_hand
+        if kept is None or sized.again is None:
+            return
+        sizes = [(size.node.expr, int(args[place])) for place, size in sized.arguments]
+        self.at_hand = graph
+        try:
+            sized.symbols = self.sizes.planned(sized.symbols.grown(sizes))
+            with sizes_as(sized.symbols.planned):
+                sized.graph = found = sized.again()
+                self.inform(found.problem)
+                schedule = self._choose(found)
+            kept.graph = sized.graph
+            if not kept.follow(schedule, fresh=True):
+                self.sizes.outgrown = True  # PyTorch compiles again before the next call
+            sized.start = self.sizes.starts
+            self._tell()
+        finally:
+            self.at_hand = before
 
     @contextlib.contextmanager
     def one_call(self) -> Iterator[Counter[int | None]]:
-        """A call of the model; counts by frame what of ours it runs.
-
-        Raises:
-            BudgetError: the model is one graph, for which no plan meets the budget.
-        """
+        """A call of the model; counts by frame what of ours it runs."""
         runs: Counter[int | None] = Counter()
         together.calls.counts.append(runs)
         try:
             yield runs
         finally:
             together.calls.counts.pop()
-        if torch.is_grad_enabled():
-            self._settle_unmet()
 
     def _began(
         self, key: str | None, args: Sequence[GraphInput], result: Sequence[GraphValue]
     ) -> None:
         """A graph has run; ``key``: of a training graph."""
-        self.ever.ran |= key is not None
+        self.ever.ran |= key is not None and self.state is not State.UNMET
         by_key = self.graphs.by_key
         if key is None or key not in by_key:
             return
@@ -283,20 +369,12 @@ class ModelPartitioner(ModelActions):
         """The first backward of a step begins, or another one.
 
         Raises:
-            BudgetError: there is one graph, for which no plan meets the budget.
+            BudgetError: the step runs one graph once, which cannot meet its share.
         """
-        self._settle_unmet()
-        self._look_at_pending()
-
-    def _settle_unmet(self) -> None:
-        """Ends a step of one graph, for which no plan meets the budget.
-
-        Raises:
-            BudgetError: it is to be one.
-        """
-        if self.state is State.UNMET:
+        if self.state is State.UNMET and self.steps.seen is None:
             saves = self.options.on_infeasible == "warn"
             self._fire(Event.STEP_SAVES if saves else Event.STEP_KEEPS)
+        self._look_at_pending()
 
     def _look_at_pending(self) -> None:
         """What was pending together is complete when the first backward begins."""
@@ -306,6 +384,8 @@ class ModelPartitioner(ModelActions):
         if seen is None:
             if shown is not None:
                 self._tell_of_first_step(shown)
+            if self.state not in DUE:
+                self._end_min()
             return
         if shown is not None and Counter(shown.keys) == seen:
             steps.note(shown)
@@ -318,13 +398,18 @@ class ModelPartitioner(ModelActions):
         shared = self._shared_budget()
         held, limit = shared.held_now(seen)
         steps.covered.append(seen)  # said once
-        if held <= limit:
+        if held <= limit and self.state is not State.UNMET:
             steps.share(seen)  # where there is another round, that must not undo it
             self._note_shared(shared.shared(seen, held, limit))
+            self._end_min()
             return
+        if steps.as_min:
+            held, limit = shared.held_now(seen, steps.as_min)
         may_plan = self._rounds_left
         if may_plan:
             self._fire(Event.CALLS_OVER, Occasion(calls=seen))
+        if held <= limit:
+            return
         budget = shared.named(seen, limit)
         together.tell_of_pending(sum(seen.values()), held, budget, not may_plan)
 
@@ -423,6 +508,8 @@ class ModelPartitioner(ModelActions):
         target = self.options.target
         if target.budget is None or target.measure != "live" or not self.plans or self.sizes.told:
             return None
+        if self.state is State.UNMET or self.steps.as_min:  # other plans run in this step
+            return None
         if not target.is_bound:
             return runs * sum(int(plan.numbers["live_bytes"]) for plan in self.plans)
         limit: int | None = self.plans[0].numbers["budget_bytes"]
@@ -457,8 +544,3 @@ class ModelPartitioner(ModelActions):
             saved.add(force.joint, force.parts, self.options.total, force.common)
         saved.whole = self.one_graph
         return saved
-
-
-def _forget_frames(error: BaseException) -> None:
-    """Drops the frames that an error holds: their locals keep tensors alive."""
-    error.__traceback__ = error.__context__ = error.__cause__ = None

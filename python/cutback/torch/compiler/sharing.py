@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ... import budgets
@@ -36,13 +37,25 @@ class SharedBudget:
         owns = [self.graphs[key].own or self.graphs[key].problem for key in keys]
         return join(owns, common)[0]
 
-    def held(self, pattern: Together, schedules: dict[str, Schedule]) -> tuple[int, int]:
-        """The bytes that graphs hold together under these schedules, and the budget for them."""
+    def held(
+        self,
+        pattern: Together,
+        schedules: dict[str, Schedule],
+        later: Mapping[str, Schedule] | None = None,
+    ) -> tuple[int, int]:
+        """The bytes that graphs hold together under these schedules, and the budget for them.
+
+        Args:
+            later: schedules of all runs of a graph but its first.
+        """
         target = self.options.target
         shown = self.steps.shown_for(pattern)
         joined, order = self._join(shown)
         assert target.budget is not None
-        held = together.bytes_of(joined, order, [schedules[k] for k in shown.keys], target.measure)
+        first = {key: run for run, key in reversed(list(enumerate(shown.keys)))}
+        after = {**schedules, **(later or {})}
+        runs = [(schedules if first[k] == r else after)[k] for r, k in enumerate(shown.keys)]
+        held = together.bytes_of(joined, order, runs, target.measure)
         held += self._static_bytes
         if not target.is_relative:
             return held, target.budget[1]
@@ -69,9 +82,11 @@ class SharedBudget:
         calls = sum(pattern.values())
         return budgets.Shared(calls, held, limit, self._position(pattern))
 
-    def held_now(self, pattern: Together) -> tuple[int, int]:
-        """The same, under the schedules that graphs were compiled with."""
-        return self.held(pattern, {key: self.graphs[key].schedule for key in pattern})
+    def held_now(
+        self, pattern: Together, later: Mapping[str, Schedule] | None = None
+    ) -> tuple[int, int]:
+        """The same, under the schedules of the plans in force."""
+        return self.held(pattern, {key: self.graphs[key].schedule for key in pattern}, later)
 
     def ends(self, pattern: Together) -> PositionEnds:
         """The ends of the positions of calls that are pending together.

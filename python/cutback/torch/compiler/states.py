@@ -24,8 +24,8 @@ class State(Enum):
     SINGLE = "single"
     """One graph has a plan, under the whole budget."""
     UNMET = "unmet"
-    """One graph, for which no plan meets the budget, has the smallest plan. Together with graphs
-    that may follow it can still take less; if none follows, the step says so."""
+    """The only graph cannot meet its share alone. Several calls of it may; if the first backward
+    shows that there was one, the step says so."""
     GRAPHS_DUE = "graphs due"
     """Graphs were compiled that no plan covers. A plan over all graphs is due at the next call."""
     CALLS_DUE = "calls due"
@@ -45,17 +45,17 @@ class Event(Enum):
     GRAPH = "graph"
     """A graph is compiled, where graphs do not share a budget."""
     GRAPH_FITS = "graph fits"
-    """The only graph so far is compiled, and a plan meets the whole budget."""
+    """The only graph is compiled, and a plan meets the whole budget."""
+    GRAPH_PUT_OFF = "graph put off"
+    """The same in the first step, but no plan meets the share of what the graph takes alone."""
     GRAPH_OVER = "graph over"
-    """The same, but no plan meets the budget; other graphs may follow."""
-    LAST_GRAPH_OVER = "last graph over"
-    """The same, but no other graph follows."""
+    """The same, but no plan meets the budget."""
     GRAPH_NEW = "graph new"
-    """A graph beside others is compiled, which no plan covers."""
+    """A graph beside others, or that others follow, is compiled, which no plan covers."""
     GRAPH_LATE = "graph late"
     """The same, after plans were made again as often as allowed."""
     STEP_KEEPS = "step keeps"
-    """The step turned out to have one graph, which is over the budget and keeps its plan."""
+    """The step turned out to run one graph once, which is over the budget and keeps its plan."""
     STEP_SAVES = "step saves"
     """The same, and everything is to be saved (``on_infeasible="warn"``)."""
     CALLS_OVER = "calls over"
@@ -80,7 +80,7 @@ class Action(Enum):
     KEEP_PLAN = "keep_plan"
     PUT_OFF = "put_off"
     SETTLE = "settle"
-    PLAN_SMALLEST = "plan_smallest"
+    PLAN_AS_MIN = "plan_as_min"
     PLAN_LATE = "plan_late"
     SAY_UNMET = "say_unmet"
     SHARE = "share"
@@ -88,6 +88,7 @@ class Action(Enum):
     PLAN_GRAPHS = "plan_graphs"
     PLAN_CALLS = "plan_calls"
     START_AGAIN = "start_again"
+    START_FOR_SIZES = "start_for_sizes"
     FORGET_FRAMES = "forget_frames"
 
 
@@ -97,33 +98,32 @@ TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
     # graphs with plans of their own
     (_S.SEPARATE, _E.GRAPH): (_S.SEPARATE, _A.PLAN_ALONE),
     (_S.GIVEN, _E.GRAPH): (_S.GIVEN, _A.LOOK_UP),
-    # the only graph so far
+    # the only graph
     (_S.NEW, _E.GRAPH_FITS): (_S.SINGLE, _A.KEEP_PLAN),
     (_S.SINGLE, _E.GRAPH_FITS): (_S.SINGLE, _A.KEEP_PLAN),
-    (_S.UNMET, _E.GRAPH_FITS): (_S.SINGLE, _A.KEEP_PLAN),
     (_S.CALLS_DUE, _E.GRAPH_FITS): (_S.CALLS_DUE, _A.KEEP_PLAN),
-    (_S.NEW, _E.GRAPH_OVER): (_S.UNMET, _A.PUT_OFF),
-    (_S.SINGLE, _E.GRAPH_OVER): (_S.UNMET, _A.PUT_OFF),
-    (_S.UNMET, _E.GRAPH_OVER): (_S.UNMET, _A.PUT_OFF),
-    (_S.CALLS_DUE, _E.GRAPH_OVER): (_S.CALLS_DUE, _A.SETTLE),
-    (_S.NEW, _E.LAST_GRAPH_OVER): (_S.SINGLE, _A.SETTLE),
-    (_S.SINGLE, _E.LAST_GRAPH_OVER): (_S.SINGLE, _A.SETTLE),
-    (_S.UNMET, _E.LAST_GRAPH_OVER): (_S.SINGLE, _A.SETTLE),
-    (_S.CALLS_DUE, _E.LAST_GRAPH_OVER): (_S.CALLS_DUE, _A.SETTLE),
+    (_S.UNMET, _E.GRAPH_FITS): (_S.SINGLE, _A.KEEP_PLAN),
+    (_S.NEW, _E.GRAPH_PUT_OFF): (_S.UNMET, _A.PUT_OFF),
+    (_S.UNMET, _E.GRAPH_PUT_OFF): (_S.UNMET, _A.PUT_OFF),
     (_S.UNMET, _E.STEP_KEEPS): (_S.SINGLE, _A.SAY_UNMET),
     (_S.UNMET, _E.STEP_SAVES): (_S.GRAPHS_DUE, _A.SAY_UNMET),
-    # further graphs
-    (_S.SINGLE, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_SMALLEST),
-    (_S.UNMET, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_SMALLEST),
-    (_S.GRAPHS_DUE, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_SMALLEST),
-    (_S.CALLS_DUE, _E.GRAPH_NEW): (_S.CALLS_DUE, _A.PLAN_SMALLEST),
-    (_S.JOINED, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_SMALLEST),
-    (_S.SHARED, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_SMALLEST),
+    (_S.NEW, _E.GRAPH_OVER): (_S.SINGLE, _A.SETTLE),
+    (_S.SINGLE, _E.GRAPH_OVER): (_S.SINGLE, _A.SETTLE),
+    (_S.CALLS_DUE, _E.GRAPH_OVER): (_S.CALLS_DUE, _A.SETTLE),
+    # graphs of a step with several
+    (_S.NEW, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_AS_MIN),
+    (_S.SINGLE, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_AS_MIN),
+    (_S.UNMET, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_AS_MIN),
+    (_S.GRAPHS_DUE, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_AS_MIN),
+    (_S.CALLS_DUE, _E.GRAPH_NEW): (_S.CALLS_DUE, _A.PLAN_AS_MIN),
+    (_S.JOINED, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_AS_MIN),
+    (_S.SHARED, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_AS_MIN),
     (_S.JOINED, _E.GRAPH_LATE): (_S.GIVEN_UP, _A.PLAN_LATE),
     (_S.SHARED, _E.GRAPH_LATE): (_S.GIVEN_UP, _A.PLAN_LATE),
     (_S.GIVEN_UP, _E.GRAPH_LATE): (_S.GIVEN_UP, _A.PLAN_LATE),
     # calls that are pending together
     (_S.SINGLE, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
+    (_S.UNMET, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
     (_S.GRAPHS_DUE, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
     (_S.CALLS_DUE, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
     (_S.JOINED, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
@@ -136,13 +136,13 @@ TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
     (_S.GRAPHS_DUE, _E.REPLAN_CALLS): (_S.SHARED, _A.PLAN_CALLS),
     (_S.CALLS_DUE, _E.REPLAN_CALLS): (_S.SHARED, _A.PLAN_CALLS),
     # larger sizes than planned
-    (_S.SINGLE, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_AGAIN),
-    (_S.UNMET, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_AGAIN),
-    (_S.GRAPHS_DUE, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_AGAIN),
-    (_S.CALLS_DUE, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_AGAIN),
-    (_S.JOINED, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_AGAIN),
-    (_S.SHARED, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_AGAIN),
-    (_S.GIVEN_UP, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_AGAIN),
+    (_S.SINGLE, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_FOR_SIZES),
+    (_S.UNMET, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_FOR_SIZES),
+    (_S.GRAPHS_DUE, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_FOR_SIZES),
+    (_S.CALLS_DUE, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_FOR_SIZES),
+    (_S.JOINED, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_FOR_SIZES),
+    (_S.SHARED, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_FOR_SIZES),
+    (_S.GIVEN_UP, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_FOR_SIZES),
     # compiled code that PyTorch has dropped; plans over several graphs stay
     (_S.SEPARATE, _E.CODE_GONE): (_S.SEPARATE, _A.START_AGAIN),
     (_S.GIVEN, _E.CODE_GONE): (_S.GIVEN, _A.START_AGAIN),

@@ -57,10 +57,8 @@ class Copied(NamedTuple):
 def leaves_among(inputs: Sequence[GraphInput]) -> IsLeaf:
     """By the inputs that a traced graph is called with."""
 
-    def is_leaf(position: int) -> bool:
-        return position >= len(inputs) or bool(getattr(inputs[position], "is_leaf", True))
-
-    return is_leaf
+    leaves = [bool(getattr(t, "is_leaf", True)) for t in inputs]  # the inputs are not held
+    return lambda position: position >= len(leaves) or leaves[position]
 
 
 def aot_backend(

@@ -22,6 +22,7 @@ class _Sizes(threading.local):
 
     def __init__(self) -> None:
         self.planned: dict[sympy.Symbol, int] = {}
+        self.known: dict[sympy.Expr, int] = {}  # sizes that were worked out
 
 
 _sizes = _Sizes()
@@ -30,11 +31,12 @@ _sizes = _Sizes()
 @contextlib.contextmanager
 def sizes_as(planned: dict[sympy.Symbol, int]) -> Iterator[None]:
     """Symbols of sizes count as these inside, and not as their hints."""
-    before, _sizes.planned = _sizes.planned, planned
+    before = _sizes.planned, _sizes.known
+    _sizes.planned, _sizes.known = planned, {}
     try:
         yield
     finally:
-        _sizes.planned = before
+        _sizes.planned, _sizes.known = before
 
 
 def hint(n: int | SymInt) -> int:
@@ -42,8 +44,12 @@ def hint(n: int | SymInt) -> int:
     if type(n) is int:
         return n
     planned, node = _sizes.planned, getattr(n, "node", None)
-    if planned and node is not None and not node.expr.free_symbols.isdisjoint(planned):
-        others = {s: int(_hint(node.shape_env.create_symintnode(s, hint=None), 4096))
-                  for s in node.expr.free_symbols - planned.keys()}  # fmt: skip
-        return int(node.expr.xreplace({**planned, **others}))
+    if planned and node is not None:
+        expr = node.expr
+        if expr not in _sizes.known and not expr.free_symbols.isdisjoint(planned):
+            others = {s: int(_hint(node.shape_env.create_symintnode(s, hint=None), 4096))
+                      for s in expr.free_symbols - planned.keys()}  # fmt: skip
+            _sizes.known[expr] = int(expr.xreplace({**planned, **others}))
+        if expr in _sizes.known:
+            return _sizes.known[expr]
     return int(_hint(n, 4096))
