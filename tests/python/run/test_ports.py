@@ -1,6 +1,6 @@
-"""Nets as people port them from PyTorch, half way between the smallest plan and saving everything:
-an LSTM, a ResNet and a transformer with rotary embeddings. They train, and the measured peak is
-within the bytes of the position."""
+"""Nets as people write them, half way between the smallest plan and saving everything: perceptrons
+like README's, and ports from PyTorch, an LSTM, a ResNet and a transformer with rotary embeddings.
+They train, and the measured peak is within the bytes of the position."""
 
 from __future__ import annotations
 
@@ -143,9 +143,31 @@ def rope(rng: Any, time: int) -> Port:
     ],
 )
 def test_in_the_middle(make: Callable[[Any, int], Port], size: int) -> None:
-    loss, params, data = make(np.random.default_rng(0), size)
-    step = cb.compile(loss, budget=0.5, optimizer=cb.optim.AdamW(lr=1e-2))
-    losses = [float(step(params, *data)) for _ in range(8)]
+    check(make(np.random.default_rng(0), size), steps=8)
+
+
+PERCEPTRONS = [
+    (2, 128, 128), (3, 128, 128), (4, 256, 128), (6, 256, 128), (8, 256, 128), (12, 1024, 128),
+    (6, 2048, 64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layers", "batch", "width"), PERCEPTRONS)
+def test_perceptrons_in_the_middle(layers: int, batch: int, width: int) -> None:
+    rng = np.random.default_rng(0)
+    params = [(he(rng, width, width), np.zeros(width, np.float32)) for _ in range(layers)]
+
+    def loss(params: Any, x: Any) -> Any:
+        for w, b in params:
+            x = F.relu(x @ w + b)
+        return (x * x).mean()
+
+    check(Port(loss, params, (rng.standard_normal((batch, width), np.float32),)), steps=2)
+
+
+def check(port: Port, steps: int) -> None:
+    step = cb.compile(port.loss, budget=0.5, optimizer=cb.optim.AdamW(lr=1e-2))
+    losses = [float(step(port.params, *port.data)) for _ in range(steps)]
     assert losses[-1] < losses[0]
     position = step.plan.position
     assert position.position == 0.5 and position.smallest < position.everything
