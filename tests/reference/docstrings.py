@@ -34,6 +34,7 @@ def examples(*, torch: bool) -> list[Example]:
 
 def _within(node: Any, place: str) -> Iterator[Example]:
     lines = doctest.DocTestParser().get_examples(ast.get_docstring(node) or "")
+    lines = [line for line in lines if not line.options.get(doctest.SKIP)]
     if lines:
         yield Example(place, lines)
     for child in node.body:

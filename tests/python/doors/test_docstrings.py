@@ -40,6 +40,7 @@ def of_readers() -> dict[str, Any]:
     return {
         "cb": cutback, "cutback": cutback, "json": json, "np": np, "cuda": cuda,
         "params": params, "x": x, "y": y, "loss": loss, "step": step, "block": layers,
+        "optimizer": cutback.optim.SGD(lr=1e-3), "metrics": layers,
         "plan": cutback.plan(loss, params, x, y, budget=0.5),
         "Position": budgets.Position, "Shared": budgets.Shared, "Graph": cutback.Graph,
         "by_table": by_table, "constrain": constrain, "human_bytes": report.svg.human_bytes,
