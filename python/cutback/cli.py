@@ -43,7 +43,8 @@ def _budget_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--budget",
         help="0 to 1 (from the smallest plan to saving everything), bytes, 6GiB, 0.4x or 40%% (a "
-        "share of saving everything), min (the smallest at 40%% more time) or smallest",
+        "share of saving everything), min (the smallest at no more than 40%% more time) or "
+        "smallest (however slow)",
     )
     plan.add_argument(
         "--budgets",
