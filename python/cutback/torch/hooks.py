@@ -129,6 +129,14 @@ def is_profiled() -> bool:
     return bool(here or getattr(profiler, "_is_profiler_enabled", False))
 
 
+def searches_kernels() -> bool:
+    """True if cuDNN tries its algorithms when it first meets a size. What they allocate in that run
+    is no guide to later ones."""
+    import torch
+
+    return bool(torch.backends.cudnn.benchmark) and torch.cuda.is_initialized()
+
+
 def output_metadata() -> ViewAndMutationMeta | None:
     """What AOTAutograd knows of the outputs of the graph that is being partitioned, which at this
     time only its own functions have; None: this PyTorch keeps it elsewhere. To be called by a

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity
 
 import cutback.torch as ct
+from cutback.torch import hooks
 from cutback.torch.compiler import counted_scratch
 
 pytestmark = pytest.mark.filterwarnings("error:kernels take scratch")
@@ -217,6 +218,26 @@ def test_the_larger_of_two_steps_counts() -> None:
             sizes.append(max(op.workspace for op in compiled.plans[0].parts.ops))
     beside = (4 << 20) - x.nbytes  # it is gone when the result is allocated
     assert sizes == [0, 0, beside, beside]
+
+
+def test_a_search_for_algorithms_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cuDNN's benchmark takes in the first step does not count."""
+    monkeypatch.setattr(hooks, "searches_kernels", lambda: True)
+    takes = iter([4 << 20])
+
+    @torch.library.custom_op("cutback_conv_nets::search", mutates_args=())
+    def search(x: torch.Tensor) -> torch.Tensor:
+        torch.empty(next(takes, 0), dtype=torch.uint8)
+        return x * 2
+
+    search.register_fake(lambda x: torch.empty_like(x))
+    search.register_autograd(lambda ctx, g: g * 2)
+    x = torch.randn(1 << 16, requires_grad=True)
+    compiled = ct.compile(lambda x: search(x.sin()).exp().sum(), budget="3MiB")
+    for _ in range(3):
+        compiled(x).backward()
+    assert compiled.allocator_stats.peak_bytes < 3 << 20
+    assert all(op.workspace == 0 for op in compiled.plans[0].parts.ops)
 
 
 def test_little_scratch_is_not_counted() -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ... import BudgetError
+from ...planner.plan import Plan
 from ...problem import Problem
 from ..graph.importer import Imported
-from ..graph.moving import Move, Schedule
+from ..graph.moving import Move, Schedule, moves_anything
+from ..graph.segment import Life, Placed, place
 from . import together
 from .counted_scratch import Rows, with_scratch
 from .growing import RoundedUpError, Sizes
 from .joining import Common, join, part_of
 from .options import Made, everything, modest, smallest
 from .partition import Partitioner
-from .records import Ever, GivenPlans, Graphs, ModelPlans, Shown, Steps, Unmet, key_of
+from .records import Ever, GivenPlans, Graphs, ModelPlans, Shown, Steps, Traces, Unmet, key_of
 from .saved_plans import Part, SavedPlans, check_part, check_total, plan_of
 from .scratch import excess_of_all_text
 from .sharing import SharedBudget
@@ -43,6 +45,8 @@ class Occasion:
     """Calls that were pending together."""
     scratch: Mapping[str, Rows] | None = None
     """Measured scratch that plans are to count, by the key of a graph."""
+    traces: Traces = field(default_factory=dict)
+    """What ops allocate and free, by the key of a graph and their names."""
 
 
 class ModelActions(Partitioner):
@@ -241,12 +245,28 @@ class ModelActions(Partitioner):
         self.in_force = ModelPlans(
             [made.plan],
             stats=self.in_force.allocator_stats,
+            placed=self._place(made.plan) if len(keys) == 1 else None,
             parts=parts,
             joint=made.plan,
             common=common,
         )
         self.steps.covered = [Counter(keys)]
         self.graphs.next_round()
+
+    def _place(self, plan: Plan) -> Placed | None:
+        """Places the memory of a plan of one graph. None: that is not asked for, nothing was
+        measured, or the plan moves values."""
+        if not self.options.pool or len(self.graphs.traces) != 1 or moves_anything(plan.core):
+            return None
+        (measured,) = self.graphs.traces.values()
+        names = [plan.parts.ops[step.op].name for step in plan.core.steps]
+        traces = {t: measured[name] for t, name in enumerate(names) if name in measured}
+        lives = [
+            Life(life.made, life.last, life.bytes)
+            for life in plan.lives
+            if life.bytes and (life.storage is not None or life.made not in traces)
+        ]
+        return place(lives, plan.core.backward_starts, traces)
 
     def _counted(self, keys: list[str], common: Common | None) -> Problem | None:
         """The joint problem with measured scratch. None: there is none to count."""
@@ -323,7 +343,7 @@ class ModelActions(Partitioner):
     def _do_count_scratch(self, occasion: Occasion) -> None:
         """Plans count measured scratch when they are made again."""
         assert occasion.scratch is not None
-        self.graphs.scratch = dict(occasion.scratch)
+        self.graphs.scratch, self.graphs.traces = dict(occasion.scratch), occasion.traces
         self.graphs.scratch_rounds += 1
 
     def _do_share(self, occasion: Occasion) -> None:

@@ -32,7 +32,7 @@ from .bypassed import note_inputs
 from .inductor import Watch
 from .options import Door, Target
 from .partition import AtHand, Partitioner
-from .preparing import Preparation, prepare
+from .preparing import Preparation, device_of, prepare
 from .replaceable import Compile, JointGraph
 from .returned import watch_views
 from .several import ModelPartitioner
@@ -101,15 +101,38 @@ def _compiler(partitioner: Partitioner, at_hand: AtHand) -> Compile:
     Args:
         at_hand: the joint graph.
     """
-    graph = _measured(partitioner)
+    graph, placed = _measured(partitioner), partitioner.in_force.placed
     if graph is not None:
         graph.key = at_hand.key
 
     def compile(gm: fx.GraphModule, name: str) -> codegen.Boxed:
+        device = device_of(gm)
+        if placed is not None:
+            gm.meta[codegen.PLUGS] = str(device), placed.plugs
         run = _watched(gm, name, graph)
-        return _first_derivatives(run) if name == "backward" else run
+        if name == "backward":
+            return _first_derivatives(run)
+        return run if placed is None else _in_segment(run, placed.segment, device)
 
     return compile
+
+
+def _in_segment(run: codegen.Boxed, size: int, device: torch.device) -> codegen.Boxed:
+    """A forward before whose first run the allocator gets a segment for the step. What it has kept
+    from the steps before goes back to the device."""
+    reserved = False
+
+    def call(args: list[GraphInput]) -> Sequence[GraphValue]:
+        nonlocal reserved
+        if not reserved:
+            reserved = True
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+            torch.UntypedStorage(size, device=device)  # freed at once: the allocator keeps it
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
 
 
 def _metadata() -> Iterator[ViewAndMutationMeta]:
@@ -246,11 +269,13 @@ def _take_measured(partitioner: ModelPartitioner, kernels: scratch.Kernels) -> N
     if kernels is not partitioner.in_force.kernels or partitioner.waits:
         return
     limit, stats = _limit_of_step(partitioner), kernels.stats
-    if limit is None or stats is None or stats.peak_bytes <= limit * (1 + scratch.MARGIN):
+    if limit is None or stats is None:
+        return
+    if stats.peak_bytes <= limit * (1 + scratch.MARGIN) and not partitioner.places:
         return
     if not kernels.is_done and partitioner.may_count_scratch:
         return
-    if not partitioner.count_scratch(kernels.scratch):
+    if not partitioner.count_scratch(kernels.scratch, kernels.traces):
         _tell_of_scratch(partitioner, stats, limit)
 
 

@@ -108,7 +108,7 @@ class _Session:
 
 _OPTIONS = (
     "budget", "codegen", "cse", "device", "exact", "measure", "offload", "on_infeasible", "on_plan",
-    "pinned", "plans", "policy", "profile", "random",
+    "pinned", "plans", "policy", "pool", "profile", "random",
 )  # fmt: skip
 _OURS = ("optimizer", "fullgraph", "dynamic")
 
@@ -183,6 +183,7 @@ def compile(
     cse: bool = True,
     plans: Path | None = None,
     on_infeasible: str | None = None,
+    pool: bool = False,
 ) -> Any:
     """A module or function whose training steps keep to a memory budget.
 
@@ -219,6 +220,9 @@ def compile(
             and the smallest plan, however slow; ``"warn"``: a ``UserWarning``, and everything is
             saved. None: an error in the first step, ``"min"`` afterwards, as for a longer batch in
             mid-epoch.
+        pool: place the memory of the step in one segment of PyTorch's caching allocator, from the
+            third step on (:mod:`graph.segment`). For ``codegen="eager"``, steps of one graph, and
+            budgets that bound its peak.
 
     Returns:
         A module or function like ``model``, with the properties ``plans``, ``compiler_notes`` and
@@ -250,6 +254,7 @@ def compile(
         "cse": cse,
         "given": given,
         "on_infeasible": on_infeasible,
+        "pool": pool,
     }
     options = {"fullgraph": fullgraph, "dynamic": dynamic}
     if isinstance(model, torch.nn.Module):

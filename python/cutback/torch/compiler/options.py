@@ -91,6 +91,8 @@ class Options:
     on_infeasible: str | None = None
     """One of :data:`budgets.INFEASIBLE`. None: an error for a :class:`Partitioner`; for a whole
     model an error in the first step, ``"min"`` afterwards."""
+    pool: bool = False
+    """Place the memory of a step in one segment of the allocator (:mod:`graph.segment`)."""
 
     @property
     def may_move(self) -> bool:

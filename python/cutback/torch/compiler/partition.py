@@ -32,6 +32,7 @@ from ..graph.graphs import UnsupportedGraphError
 from ..graph.importer import Imported, with_wishes
 from ..graph.kept_copies import copy_results_in_inputs
 from ..graph.leaves import IsLeaf
+from ..graph.segment import Placed
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
 from ..graph.view_counters import keep_counters
 from . import inductor, reference
@@ -78,6 +79,8 @@ class InForce:
     """What the first steps take by the allocator, where that is measured."""
     stats: AllocatorStats | None = None
     """What was measured before these plans were in force."""
+    placed: Placed | None = None
+    """How the memory of a plan is placed. None: it is left to the allocator."""
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
@@ -190,9 +193,10 @@ class Partitioner(CustomPartitionerFn):
         cse: bool = True,
         exact: bool = False,
         on_infeasible: str | None = None,
+        pool: bool = False,
     ) -> None:
         check_measure(measure, total)
-        check_flags(cse=cse, exact=exact)
+        check_flags(cse=cse, exact=exact, pool=pool)
         fastest = isinstance(budget, str) and budget == reference.FASTEST
         bound = budgets.parse(None if fastest else budget, measure)
         bound = budgets.with_options(bound, offload, pinned, exact)
@@ -206,6 +210,7 @@ class Partitioner(CustomPartitionerFn):
             profile=profile if isinstance(profile, Statistics) else None,
             times=None if profile is None else dict(times_of(profile)),
             random=check_random(random), cse=cse, on_infeasible=check_infeasible(on_infeasible),
+            pool=pool,
         )  # fmt: skip
         self.door = Door()
         self.at_hand = AtHand(row=device or "cpu")

@@ -31,6 +31,15 @@ from .wishes import Policy, chooser, of_tags
 _REGION_BUDGET = "_region_activation_memory_budget"  # as torch.fx.traceback has it
 
 
+def device_of(gm: fx.GraphModule) -> torch.device:
+    """The device of a graph's first tensor."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor):
+            return val.device
+    return torch.device("cpu")
+
+
 def device_row(gm: fx.GraphModule) -> str:
     """The row of the core's device table for the device of a graph's first tensor."""
     for node in gm.graph.find_nodes(op="placeholder"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,6 +21,9 @@ from .reference import PositionEnds
 from .replaceable import JointGraph
 from .saved_plans import Part, SavedPlans
 from .together import MOST_CALLS, Pending, Together
+
+Traces = Mapping[str, Mapping[str, Sequence[int]]]
+"""What ops allocate (bytes) and free (negative), in order."""
 
 
 def key_of(problem: Problem) -> str:
@@ -98,6 +102,8 @@ class Graphs:
     """In the state ``UNMET``; and once everything is to be saved for that."""
     scratch: dict[str, Rows] = field(default_factory=dict)
     """By the key of a graph, measured scratch that plans count."""
+    traces: Traces = field(default_factory=dict)
+    """By the key of a graph and the name of an op, what it was seen to allocate and free."""
     scratch_rounds: int = 0
     """How often plans were made again to count it."""
 

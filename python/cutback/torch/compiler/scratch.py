@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -115,8 +116,8 @@ class _Profile:
     """PyTorch's memory profiler, in this thread."""
 
     def __init__(self) -> None:
-        self.most: list[int] = []
-        """What each marked op took at most, from its beginning; there when it has ended."""
+        self.traces: list[list[int]] = []
+        """What each marked op allocated (bytes) and freed (negative), in order."""
 
     def __enter__(self) -> None:
         assert _PROFILER is not None
@@ -125,7 +126,7 @@ class _Profile:
     def __exit__(self, *error: Raised) -> None:
         assert _PROFILER is not None
         for events in _PROFILER.disable():
-            self.most += _most_bytes(events)
+            self.traces += _traces(events)
 
 
 class _Pause:
@@ -142,24 +143,24 @@ class _Pause:
         self.profile.__enter__()
 
 
-def _most_bytes(events: Sequence[ProfilerEvent]) -> Iterator[int]:
-    """Of one thread, whose events are in order."""
-    depth = live = most = 0
+def _traces(events: Sequence[ProfilerEvent]) -> Iterator[list[int]]:
+    """What the marked ops of one thread allocated and freed. Its events are in order."""
+    depth = 0
+    trace: list[int] = []
     inside = None  # depth of the op
     for event in events:
         kind = event.kind()
         if kind == "push":
             depth += 1
             if inside is None and event.name() == _MARK:
-                inside, live, most = depth, 0, 0
+                inside, trace = depth, []
         elif kind == "pop":
             if depth == inside:
                 inside = None
-                yield most
+                yield trace
             depth -= 1
         elif kind == "memory_alloc" and inside is not None:
-            live += event.cpu_memory_usage() + event.cuda_memory_usage()
-            most = max(most, live)
+            trace.append(event.cpu_memory_usage() + event.cuda_memory_usage())
 
 
 # ---- graphs ------------------------------------------------------------------------------------
@@ -177,6 +178,8 @@ class Kernels:
         """Of the step that took most so far."""
         self.scratch: dict[str, dict[str, int]] = {}
         """By the key of a graph and the name of an op: its largest scratch so far."""
+        self.traces: dict[str, dict[str, list[int]]] = {}
+        """By the same, what it allocated and freed when it ran last."""
         self.steps = 0
         """How many were measured."""
         self.lock = threading.Lock()
@@ -191,6 +194,11 @@ class Kernels:
         graph = Graph(self)
         self._graphs.append(graph)
         return graph
+
+    @property
+    def _searches(self) -> bool:
+        """True if kernels may take more in this step than in later ones."""
+        return self.steps == 0 and hooks.searches_kernels()
 
     @property
     def is_done(self) -> bool:
@@ -213,7 +221,8 @@ class Kernels:
         nodes = self.scratch.setdefault(graph.key or "", {})
         for (op, node), size in scratch.items():
             self._by_op[op] = max(size, self._by_op.get(op, 0))
-            nodes[node] = max(size, nodes.get(node, 0))
+            if not self._searches:
+                nodes[node] = max(size, nodes.get(node, 0))
 
     def ended(self) -> None:
         """The backward of a graph has ended; with the last of them the step has."""
@@ -232,7 +241,7 @@ class Kernels:
             top.peak_bytes, max(row.tensor_bytes for row in rows), top.op, top.op_bytes,
             dict(by_op), rows,
         )  # fmt: skip
-        if self.stats is None or stats.peak_bytes > self.stats.peak_bytes:
+        if not self._searches and (self.stats is None or stats.peak_bytes > self.stats.peak_bytes):
             self.stats = stats
         self.steps += 1
         self._tell(self)
@@ -334,18 +343,20 @@ class _Block:
                 result = watched(args)
         finally:
             self._tracker = None
-        self._note(before, self._profile.most)
+        self._note(before, self._profile.traces)
         return result
 
-    def _note(self, before: int, most: list[int]) -> None:
+    def _note(self, before: int, traces: list[list[int]]) -> None:
         rows, self._rows = self._rows, []
         graph = self.graph
         graph.runs += not self.is_backward
-        if len(rows) == len(most):  # all marks came through
+        if len(rows) == len(traces):  # all marks came through
+            known = graph.kernels.traces.setdefault(graph.key or "", {})
             scratch: dict[tuple[str, str], int] = {}
             peak = GraphPeak("backward" if self.is_backward else "forward", before, before, "", 0)
-            for (op, node, after, made), taken in zip(rows, most, strict=True):
-                beside = max(0, taken - max(0, made))
+            for (op, node, after, made), trace in zip(rows, traces, strict=True):
+                known[node] = trace
+                beside = max(0, max(accumulate(trace), default=0) - max(0, made))
                 if beside:
                     scratch[op, node] = max(beside, scratch.get((op, node), 0))
                 if after + beside > peak.peak_bytes:
@@ -390,7 +401,7 @@ def excess_text(stats: AllocatorStats, limit: int, budget: str, lower: str | Non
         advice = f"Ask for a lower budget (about {lower}), or have that room beside it"
     return (
         f"kernels take scratch that plans do not count, most of it {stats.op} "
-        f"({budgets.text(stats.op_bytes)}): with it the first step's peak is "
+        f"({budgets.text(stats.op_bytes)}): with it the step's peak is "
         f"{budgets.text(stats.peak_bytes)} ({stats.peak_bytes} bytes), where the budget is "
         f"{budget} ({limit} bytes). {advice}"
     )

@@ -40,7 +40,7 @@ from .growing import LargerError, RoundedUpError
 from .joining import join
 from .options import modest
 from .partition import AtHand
-from .records import CompiledGraph, Shown, key_of
+from .records import CompiledGraph, Shown, Traces, key_of
 from .replaceable import JointGraph
 from .saved_plans import SavedPlans
 from .sharing import bytes_in
@@ -448,6 +448,11 @@ class ModelPartitioner(ModelActions):
     # ---- scratch --------------------------------------------------------------------------------
 
     @property
+    def places(self) -> bool:
+        """True if the memory of the step is to be placed (:mod:`graph.segment`)."""
+        return self.options.pool
+
+    @property
     def may_count_scratch(self) -> bool:
         """True if plans may be made again to count scratch that was measured."""
         target, measures, steps = self.options.target, ("live", "total"), self.steps
@@ -462,12 +467,13 @@ class ModelPartitioner(ModelActions):
             and self.graphs.scratch_rounds < MOST_SCRATCH_ROUNDS
         )
 
-    def count_scratch(self, measured: Mapping[str, Mapping[str, int]]) -> bool:
+    def count_scratch(self, measured: Mapping[str, Mapping[str, int]], traces: Traces) -> bool:
         """Makes a plan due that counts measured scratch, if the plan in force exceeds its budget
-        with that.
+        with that, or if its memory is yet to be placed.
 
         Args:
             measured: bytes by the key of a graph and the name of an op.
+            traces: what ops allocate and free.
 
         Returns:
             True if the next step runs on such a plan.
@@ -480,9 +486,11 @@ class ModelPartitioner(ModelActions):
             key: merged(known.get(key, ()), rows_of(graph.problem, measured.get(key, {}), limit))
             for key, graph in graphs.items()
         }
-        if not any(rows.values()) or rows == known or self._bytes_with(rows) <= limit:
+        due = self.places and self.in_force.placed is None and self.graphs.scratch_rounds == 0
+        is_over = any(rows.values()) and rows != known and self._bytes_with(rows) > limit
+        if not due and not is_over:
             return False
-        self._fire(Event.SCRATCH_OVER, Occasion(scratch=rows))
+        self._fire(Event.SCRATCH_OVER, Occasion(scratch=rows, traces=traces))
         return True
 
     def _bytes_with(self, scratch: Mapping[str, Rows]) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import torch
 from torch import fx
 from torch.fx.node import Argument
 
@@ -25,6 +26,13 @@ Boxed = Callable[[list[GraphInput]], Sequence[GraphValue]]
 
 RUN_OF = "cutback_run_of"
 """Key in a node's ``meta``: the name of the joint graph's node that it is a run of."""
+
+STEP = "cutback_step"
+"""Key in a node's ``meta``: the number of the plan's step that it is. None: of none."""
+
+PLUGS = "cutback_plugs"
+"""Key in a graph module's ``meta``: the device, and by step the bytes of the plug
+(:mod:`graph.segment`) that is there while the step runs."""
 
 
 class Watch(Protocol):
@@ -52,6 +60,15 @@ class Watch(Protocol):
         ...
 
 
+def _plug(size: int, device: str) -> torch.UntypedStorage | None:
+    """Memory that nothing is written to, and that trackers of tensors do not see. None: there is
+    not so much; the step works without it."""
+    try:
+        return torch.UntypedStorage(size, device=device)
+    except torch.OutOfMemoryError:
+        return None
+
+
 class _Text:
     def __init__(self, gm: fx.GraphModule, watch: Watch | None) -> None:
         self.gm = gm
@@ -61,6 +78,15 @@ class _Text:
         self.names: dict[fx.Node, str] = {}
         self.lines: list[str] = []
         self.modules: dict[int, str] = {}
+        self._device, self._plugs = gm.meta.get(PLUGS, ("cpu", {}))
+
+    def plug(self, node: fx.Node) -> bool:
+        """Writes the allocation of the plug of an op. False: it has none."""
+        size = self._plugs.get(node.meta.get(STEP))
+        if size is None:
+            return False
+        self.lines.append(f"p = {self.constant(_plug, 'plug')}({size}, {self._device!r})")
+        return True
 
     def constant(self, value: Any, prefix: str = "c") -> str:
         """A name for an object that cannot be written down."""
@@ -176,6 +202,7 @@ def _function(gm: fx.GraphModule, name: str, watch: Watch | None) -> Boxed:
 def _statement(text: _Text, node: fx.Node, parts: list[fx.Node] | None) -> None:
     """One call. Parts of a tuple get names at once, so that each can be let go of alone."""
     call = text.call(node)
+    has_plug = text.plug(node)
     text.modules[len(text.lines) + 2] = module_path(node)  # lines count from 1, after "def"
     name = text.names[node] if parts is None else "t"
     if text.watch is None:
@@ -186,6 +213,8 @@ def _statement(text: _Text, node: fx.Node, parts: list[fx.Node] | None) -> None:
         text.lines.append(f"with {op}({said}): {name} = {call}")
         text.modules[len(text.lines) + 2] = module_path(node)
         text.lines.append(f"{seen}({name})")
+    if has_plug:
+        text.lines.append("del p")
     if parts:
         text.lines += [f"{text.names[p]} = t[{p.args[1]}]" for p in parts]
     if parts or (parts is not None and text.watch is not None):

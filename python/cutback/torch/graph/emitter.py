@@ -26,7 +26,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from .. import hooks, transfers
-from .codegen import RUN_OF
+from .codegen import RUN_OF, STEP
 from .dropout import REMAKE
 from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent, location, nodes_in
 from .importer import Imported
@@ -103,7 +103,7 @@ class _Step:
     """One run of one node, or a move of what it made. ``masked``: a dropout's result, made from its
     mask. ``args``: of the run."""
 
-    __slots__ = ("args", "masked", "move", "node", "positions")
+    __slots__ = ("args", "masked", "move", "node", "positions", "time")
 
     def __init__(
         self,
@@ -112,8 +112,10 @@ class _Step:
         move: Move | None = None,
         positions: Sequence[int | None] = (),
         args: tuple[Argument, ...] | None = None,
+        time: int | None = None,
     ) -> None:
         self.node = node
+        self.time = time  # number of the plan's step
         self.args = node.args if args is None else args
         self.masked = masked
         self.move = move
@@ -183,9 +185,9 @@ class _Emitter:
         self.primals = [n for n in gm.graph.find_nodes(op="placeholder") if not is_tangent(n)]
         self.tangents = [n for n in gm.graph.find_nodes(op="placeholder") if is_tangent(n)]
         steps, start = schedule
-        self.forward = self._steps(steps[:start], again=False)
+        self.forward = self._steps(steps[:start], again=False, begins=0)
         self.first_runs = {s.node for s in self.forward}
-        self.backward = self._steps(steps[start:], again=True)
+        self.backward = self._steps(steps[start:], again=True, begins=start)
         self.tensors: list[_Value] = []
         self.objects: list[fx.Node] = []
         self.numbers: list[fx.Node] = []
@@ -194,10 +196,14 @@ class _Emitter:
         if replaceable:
             self._keep_all()
 
-    def _steps(self, ids: Sequence[Step], again: bool) -> list[_Step]:
+    def _steps(self, ids: Sequence[Step], again: bool, begins: int) -> list[_Step]:
+        """
+        Args:
+            begins: number of the first of these steps in the plan.
+        """
         ran: set[fx.Node] = set()
         steps = []
-        for id in ids:
+        for time, id in enumerate(ids, begins):
             move = id if isinstance(id, Move) else None
             op = id if isinstance(id, int) else id.op
             node = self.graph.order[op]
@@ -212,7 +218,7 @@ class _Emitter:
                     _hoist(steps, masked.mask.args[0])
                 masked = None  # the first run of a dropout's result is the dropout's own
             args = self.graph.again.get(node) if again else None
-            steps.append(_Step(node, masked, args=args))
+            steps.append(_Step(node, masked, args=args, time=time))
             ran.add(node)
         return steps
 
@@ -378,6 +384,7 @@ class _Emitter:
             copied = graph.call_function(REMAKE, (env[x], env[mask], scale))
         copied.meta.update(node.meta)  # to set a node's attribute takes as long as to make it
         copied.meta[RUN_OF] = node.name
+        copied.meta[STEP] = step.time
         if late:
             copied.meta["autograd_backward"] = True
         env[node] = copied
