@@ -432,19 +432,15 @@ class Partitioner(CustomPartitionerFn):
         return with_wishes(graph, of_tags)
 
     def _make(
-        self,
-        problem: Problem,
-        target: Target,
-        own: Problem | None = None,
+        self, problem: Problem, target: Target, own: Problem | None = None,
         counted: Problem | None = None,
-    ) -> Made:
+    ) -> Made:  # fmt: skip
         """A plan of a problem, with the link and the optimizer's step where they count. It is not
         noted.
 
         Args:
             own: see :meth:`_own`.
-            counted: the problem with measured scratch, if plans are to count that.
-        """
+            counted: the problem with measured scratch, if plans are to count that."""
         options, row = self.options, self.at_hand.row
         if own is not None and options.total is not None:
             own = with_total(own, options.total)
