@@ -3,6 +3,7 @@
  * verifiers are linear and cheap next to planning, and a mistake is named where it was made. */
 #include "pipeline.h"
 
+#include "following.h"
 #include "optim/extras.h"
 
 #include "ad/joint.h"
@@ -329,12 +330,58 @@ static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_
     return CB_INFEASIBLE;
 }
 
+/* Takes the plan that follows the decisions if it keeps their budget at these sizes. */
+static cb_status try_decisions(cb_step *step, const cb_decisions *d, const cb_device *device,
+                               cb_error *err) {
+    const cb_lowered of = lowered_of(step);
+    cb_arena scratch;
+    cb_expanded expanded;
+    CB_TRY(cb_decisions_plan(d, step->problem, device, &step->ctx->alloc, &step->plan, err));
+    if (!step->plan) return CB_OK;
+    cb_arena_init(&scratch, &step->ctx->alloc);
+    const cb_status status =
+        cb_lower_plan(&of, step->plan, &scratch, &expanded, &step->program, err);
+    cb_arena_free(&scratch);
+    CB_TRY(status);
+    step->follows =
+        d->budget_bytes == UINT64_MAX ||
+        cb_bytes_within(step->problem, d->measure, step->plan, step->program) <= d->budget_bytes;
+    if (step->follows) return CB_OK;
+    cb_program_free(step->program);
+    cb_plan_free(step->plan);
+    step->program = NULL;
+    step->plan = NULL;
+    return CB_OK;
+}
+
+/* Decisions are for single ops or for groups. If they do not fit, the step is as before. */
+static cb_status follow(cb_step *step, const cb_compile_options *o, const cb_device *device,
+                        cb_error *err) {
+    const cb_decisions *d = o->decisions;
+    const bool was_in_groups = step->single;
+    const cb_problem *single = step->single ? step->single : step->problem;
+    if (cb_problem_structure(single) != d->single_structure) return CB_OK;
+    if (d->in_groups && !was_in_groups) {
+        if (!is_auto(o)) return CB_OK;
+        CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
+    } else if (!d->in_groups && was_in_groups) {
+        leave_groups(step);
+    }
+    CB_TRY(try_decisions(step, d, device, err));
+    if (step->follows || d->in_groups == was_in_groups) return CB_OK;
+    if (was_in_groups) return enter_groups(step, o, o->groups, err);
+    leave_groups(step);
+    return CB_OK;
+}
+
 /* Makes a plan, with its program, or reads the one that the caller brought. Both plans have been
  * walked by the evaluator. */
 static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error *err) {
     const cb_device *device;
     CB_TRY(cb_device_parse(o->device ? o->device : "cpu", &step->arena, &device, err));
     if (o->plan_json) return read_plan(step, o, device, err);
+    if (o->decisions) CB_TRY(follow(step, o, device, err));
+    if (step->follows) return CB_OK;
     const cb_plan_options options = {.preset = o->preset,
                                      .budget = o->budget,
                                      .device = device,
@@ -490,6 +537,25 @@ done:
     cb_step_free(step);
     return status;
 }
+
+cb_status cb_decisions_make(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
+                            cb_decisions **out, cb_error *err) {
+    cb_status status;
+    cb_error own = {0};
+    if (!err) err = &own;
+    CB_TRY(check_options(o, err));
+    cb_step *step = step_new(ctx, o);
+    if (!step) return cb_no_memory(err);
+    CB_TRY_DONE(choose_backend(step, o, err));
+    CB_TRY_DONE(make_stages(step, forward, o, err));
+    const cb_problem *single = step->single ? step->single : step->problem;
+    status = cb_decisions_copy(step->problem, single, step->plan, &ctx->alloc, out, err);
+done:
+    cb_step_free(step);
+    return status;
+}
+
+bool cb_step_follows(const cb_step *step) { return step->follows; }
 
 void cb_step_free(cb_step *step) {
     if (!step) return;

@@ -38,6 +38,7 @@ struct cb_step {
     void *device, *state; /* of the backend: the context's, the compiled program */
     uint32_t n_gradients; /* the last outputs are gradients */
     bool keep_gradients;
+    bool follows;          /* decisions that the caller gave */
     bool *is_stepped;      /* [n_input] an optimizer updates it after the run */
     bool has_run;          /* the gradients inside are those of a run that has not failed */
     cb_run_memory *memory; /* that it runs in, perhaps with other steps */

@@ -37,6 +37,8 @@ SUFFIXES = C_SUFFIXES | {".py", ".pyi"}
 # What may be over its aim: a file, or "file function".
 REASONS = {
     "csrc/include/cutback.h": "the whole interface, which is read in one place",
+    "csrc/pipeline.c": "all stages of a step, in order",
+    "python/cutback/frontend/step.py": "a step, with the overloads that type its calls",
     "csrc/exec/ref/ref_op.c family_of": "one switch over all ops",
     "tests/c/base/test_json.c errors_are_precise": "a table of texts and their errors",
     "tests/c/ir/test_text.c text_errors": "a table of texts and their errors",

@@ -346,6 +346,9 @@ typedef void (*cb_dump_fn)(void *user, const char *stage, const char *text);
 /* Names of the backends: "cpu", "debug", "ref", "null", "cuda". NULL if i is past the last one. */
 CB_API const char *cb_backend_name(uint32_t i);
 
+/* What a plan decides, without sizes; see cb_decisions_make. */
+typedef struct cb_decisions cb_decisions;
+
 typedef struct cb_compile_options {
     const uint32_t *wrt; /* positions of the inputs whose gradients are wanted */
     uint32_t n_wrt;      /* 0: forward only */
@@ -358,6 +361,10 @@ typedef struct cb_compile_options {
                             the caller */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
     const char *plan_json; /* use this plan instead of making one; NULL: make one */
+    /* Decisions for the same options and a graph that differs in sizes only. They are followed,
+     * without a search, unless they are not valid for this graph or exceed their budget here; then
+     * a plan is made. cb_step_follows says which. NULL: make one. */
+    const cb_decisions *decisions;
     /* Groups to plan as one op each, as JSON (docs/problem.md). "found": those that the core finds.
      * "auto": the same, but only if single ops cannot meet the budget. NULL: single ops. */
     const char *groups;
@@ -379,6 +386,15 @@ CB_API CB_MUST_CHECK cb_status cb_compile_text(cb_context *ctx, const cb_graph *
                                                const cb_compile_options *options, const char *what,
                                                char **out, cb_error *err);
 CB_API void cb_step_free(cb_step *step);
+/* The decisions of the plan that cb_compile would make, for graphs that differ from this one in
+ * sizes only. Opens no device. */
+CB_API CB_MUST_CHECK cb_status cb_decisions_make(cb_context *ctx, const cb_graph *forward,
+                                                 const cb_compile_options *options,
+                                                 cb_decisions **out, cb_error *err);
+CB_API void cb_decisions_free(cb_decisions *decisions); /* NULL is fine */
+CB_API uint64_t cb_decisions_bytes(const cb_decisions *decisions);
+/* Does the step's plan follow the decisions that it was compiled with? */
+CB_API bool cb_step_follows(const cb_step *step);
 
 typedef struct cb_argument_info {
     const char *name; /* lives as long as the step */

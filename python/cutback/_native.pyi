@@ -100,6 +100,10 @@ class Plan:
     def device(self) -> str: ...
 
 @final
+class Decisions:
+    """What a plan decides, without sizes. Opaque."""
+
+@final
 class Graph:
     def __new__(cls) -> Graph: ...
     def input(self, name: str, shape: Sequence[int], dtype: str, role: int, /) -> int: ...
@@ -142,7 +146,24 @@ class Graph:
         time_limit: float = 0.0,
         progress: _Progress | None = None,
         memory: RunMemory | None = None,
+        decisions: Decisions | None = None,
     ) -> Step: ...
+    def decide(
+        self,
+        wrt: Sequence[int],
+        *,
+        preset: int = 0,
+        budget: _Budget | None = None,
+        backend: str | None = None,
+        device: str | None = None,
+        keep_gradients: bool = False,
+        static_bytes: int = 0,
+        plan_json: str | None = None,
+        groups: str | None = None,
+        dump: Callable[[str, str], object] | None = None,
+        time_limit: float = 0.0,
+        progress: _Progress | None = None,
+    ) -> tuple[Decisions, int]: ...
     def compile_text(
         self,
         what: str,
@@ -248,6 +269,8 @@ class Step:
     def numbers(self) -> dict[str, Any]: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def follows(self) -> bool: ...
     def text(self, what: str, /) -> str: ...
     def plan(self) -> Plan: ...
     def empty_outputs(self, gradients: bool, /) -> list[Any]: ...

@@ -19,7 +19,39 @@ static void call_dump(void *user, const char *stage, const char *text) {
     d->work->thread = PyEval_SaveThread();
 }
 
-/* What both methods are called with: `wrt`, which the caller frees, and the rest as options. */
+/* ---- decisions ------------------------------------------------------------------------------- */
+
+#define DECISIONS "cutback._native.decisions"
+
+static void free_decisions(PyObject *capsule) {
+    cb_decisions_free(PyCapsule_GetPointer(capsule, DECISIONS));
+    cb_py_context_release(PyCapsule_GetContext(capsule));
+}
+
+/* Decisions for Python: an opaque object, and its bytes. */
+static PyObject *give_decisions(cb_py_context *context, cb_decisions *core) {
+    const unsigned long long bytes = cb_decisions_bytes(core);
+    PyObject *capsule = PyCapsule_New(core, DECISIONS, NULL);
+    if (!capsule) {
+        cb_decisions_free(core);
+        return NULL;
+    }
+    /* The context first: a capsule with a destructor needs it. */
+    if (PyCapsule_SetContext(capsule, cb_py_context_retain(context)) < 0 ||
+        PyCapsule_SetDestructor(capsule, free_decisions) < 0) {
+        Py_DECREF(capsule);
+        return NULL;
+    }
+    return Py_BuildValue("NK", capsule, bytes);
+}
+
+static int parse_decisions(PyObject *object, const cb_decisions **out) {
+    if (object == Py_None) return 0;
+    *out = PyCapsule_GetPointer(object, DECISIONS);
+    return *out ? 0 : -1;
+}
+
+/* What the methods are called with: `wrt`, which the caller frees, and the rest as options. */
 typedef struct request {
     cb_compile_options options;
     uint32_t *wrt;
@@ -36,7 +68,19 @@ static cb_py_run_memory *memory_of(cb_py_state *state, PyObject *given) {
     return NULL;
 }
 
-static PyObject *compile_in(cb_py_graph *graph, request *r, cb_py_run_memory *memory) {
+/* What a request makes: one of them. */
+typedef struct made {
+    cb_step *step;
+    cb_decisions *decisions;
+} made;
+
+static void drop_made(const made *m) {
+    cb_step_free(m->step);
+    cb_decisions_free(m->decisions);
+}
+
+/* `memory` NULL: decisions; else a step that runs in it. */
+static PyObject *make(cb_py_graph *graph, request *r, cb_py_run_memory *memory) {
     cb_py_state *state = cb_py_state_of_object((PyObject *)graph);
     cb_compile_options *options = &r->options;
     cb_py_search search;
@@ -48,25 +92,29 @@ static PyObject *compile_in(cb_py_graph *graph, request *r, cb_py_run_memory *me
     options->poll = cb_py_search_poll;
     options->poll_user = &search;
     options->progress = &search.best;
-    options->memory = memory->core;
+    if (memory) options->memory = memory->core;
     cb_error error = {0};
-    cb_step *core = NULL;
+    made m = {0};
+    cb_context *context = graph->context->core;
     cb_py_search_begin(&search, graph->context, r->time_limit, r->progress);
-    cb_status status = cb_compile(graph->context->core, graph->core, options, &core, &error);
+    const cb_status status =
+        !memory ? cb_decisions_make(context, graph->core, options, &m.decisions, &error)
+                : cb_compile(context, graph->core, options, &m.step, &error);
     cb_py_work_end(&search.work);
     if (PyErr_Occurred()) { /* from the dump function, `progress` or a signal handler */
-        if (status == CB_OK) cb_step_free(core);
+        drop_made(&m);
         return NULL;
     }
     if (status != CB_OK) return cb_py_raise(state, &error, NULL);
-    return cb_py_step_wrap(state, memory, core, options->wrt, options->n_wrt,
+    if (!memory) return give_decisions(graph->context, m.decisions);
+    return cb_py_step_wrap(state, memory, m.step, options->wrt, options->n_wrt,
                            options->backend && strcmp(options->backend, "cuda") == 0);
 }
 
 static PyObject *compile_graph(cb_py_graph *graph, request *r) {
     cb_py_run_memory *memory = memory_of(cb_py_state_of_object((PyObject *)graph), r->memory);
     if (!memory) return NULL;
-    PyObject *step = compile_in(graph, r, memory);
+    PyObject *step = make(graph, r, memory);
     Py_DECREF(memory);
     return step;
 }
@@ -80,18 +128,20 @@ static bool is_joint(const cb_graph *graph) {
 
 static int read_request(PyObject *args, PyObject *kwargs, request *r) {
     static char *names[] = {
-        "wrt",       "preset", "budget", "backend",    "device",   "keep_gradients", "static_bytes",
-        "plan_json", "groups", "dump",   "time_limit", "progress", "memory",         NULL};
+        "wrt",          "preset",    "budget", "backend", "device",     "keep_gradients",
+        "static_bytes", "plan_json", "groups", "dump",    "time_limit", "progress",
+        "memory",       "decisions", NULL};
     cb_compile_options *o = &r->options;
-    PyObject *wrt_items, *budget = Py_None;
+    PyObject *wrt_items, *budget = Py_None, *decisions = Py_None;
     int preset = CB_PRESET_AUTOGRAD, keep_gradients = 0;
     unsigned long long static_bytes = 0;
     *r = (request){.dump_function = Py_None, .progress = Py_None, .memory = Py_None};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzOdOO:compile", names, &wrt_items,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzOdOOO:compile", names, &wrt_items,
                                      &preset, &budget, &o->backend, &o->device, &keep_gradients,
                                      &static_bytes, &o->plan_json, &o->groups, &r->dump_function,
-                                     &r->time_limit, &r->progress, &r->memory))
+                                     &r->time_limit, &r->progress, &r->memory, &decisions))
         return -1;
+    if (parse_decisions(decisions, &o->decisions) < 0) return -1;
     o->keep_gradients = keep_gradients;
     o->static_bytes = static_bytes;
     if (cb_py_parse_preset(preset, &o->preset) < 0 || cb_py_parse_budget(budget, &o->budget) < 0)
@@ -110,17 +160,26 @@ static int check_forward(const cb_py_graph *graph) {
     return -1;
 }
 
-PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs) {
+static PyObject *make_of(PyObject *self, PyObject *args, PyObject *kwargs, bool decides) {
     cb_py_graph *graph = (cb_py_graph *)self;
     request r;
-    PyObject *step = NULL;
+    PyObject *result = NULL;
     if (read_request(args, kwargs, &r) < 0) return NULL;
     if (cb_py_graph_enter(graph) == 0) {
-        if (check_forward(graph) == 0) step = compile_graph(graph, &r);
+        if (check_forward(graph) == 0)
+            result = decides ? make(graph, &r, NULL) : compile_graph(graph, &r);
         cb_py_graph_leave(graph);
     }
     PyMem_Free(r.wrt);
-    return step;
+    return result;
+}
+
+PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs) {
+    return make_of(self, args, kwargs, false);
+}
+
+PyObject *cb_py_decide(PyObject *self, PyObject *args, PyObject *kwargs) {
+    return make_of(self, args, kwargs, true);
 }
 
 static PyObject *text_of_graph(cb_py_graph *graph, cb_compile_options *options, const char *what) {

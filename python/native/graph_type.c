@@ -272,6 +272,8 @@ static PyMethodDef graph_methods[] = {
     {"from_json", graph_from_json, METH_O | METH_CLASS, "from_json(text, /) -> Graph"},
     {"compile", (PyCFunction)(void (*)(void))cb_py_compile, METH_VARARGS | METH_KEYWORDS,
      "compile(...) -> Step; see _native.pyi"},
+    {"decide", (PyCFunction)(void (*)(void))cb_py_decide, METH_VARARGS | METH_KEYWORDS,
+     "decide(...) -> (decisions, bytes); see _native.pyi"},
     {"compile_text", (PyCFunction)(void (*)(void))cb_py_compile_text, METH_VARARGS | METH_KEYWORDS,
      "compile_text(what, ...) -> str; see _native.pyi"},
     {NULL, NULL, 0, NULL},

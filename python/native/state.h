@@ -195,6 +195,7 @@ extern PyType_Spec cb_py_graph_spec, cb_py_step_spec;
 
 /* A Step of the graph; `args` and `kwargs` as Graph.compile takes them. */
 PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs);
+PyObject *cb_py_decide(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_compile_text(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_run_memory *memory, cb_step *core,
                           const uint32_t *wrt, uint32_t n_wrt,

@@ -441,6 +441,10 @@ static PyObject *bytes_or_none(uint64_t bytes) {
     return PyLong_FromUnsignedLongLong(bytes);
 }
 
+static PyObject *step_follows(cb_py_step *self, void *Py_UNUSED(closure)) {
+    return PyBool_FromLong(cb_step_follows(self->core));
+}
+
 static PyObject *step_bytes(cb_py_step *self, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(cb_step_bytes(self->core));
 }
@@ -532,6 +536,7 @@ static PyGetSetDef step_getset[] = {
      NULL},
     {"outputs", (getter)step_outputs, NULL,
      "((name, dtype, shape, bytes, kind, input, inside), ...)", NULL},
+    {"follows", (getter)step_follows, NULL, "whether the plan follows given decisions", NULL},
     {"nbytes", (getter)step_bytes, NULL, "bytes that the compiled program holds in the core", NULL},
     {"numbers", (getter)step_numbers, NULL, "planned bytes and modelled times", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -171,3 +171,39 @@ uint64_t cb_problem_fingerprint(const cb_problem *p) {
     if (p->inline_begin) hash = hash_inlinings(p, hash);
     return p->collective_again ? hash_u64(p->collective_again, hash) : hash;
 }
+
+static uint64_t hash_structure_inside(const cb_problem *p, uint64_t hash) {
+    for (uint32_t i = 0; p->member_begin && i < p->member_begin[p->n_op]; i++) {
+        const cb_member *m = &p->member[i];
+        hash = hash_u64(m->reads, hash_u64(m->uses, hash_u64(m->flags, hash)));
+    }
+    if (p->member_begin) hash = hash_ids(p->member_begin, (size_t)p->n_op + 1, hash);
+    for (uint32_t v = 0; p->member_begin && v < p->n_value; v++)
+        hash = hash_u64(p->value_member[v], hash);
+    for (uint32_t i = 0; p->inline_begin && i < p->inline_begin[p->n_op]; i++)
+        hash = hash_u64(p->inlining[i].op, hash_u64(p->inlining[i].value, hash));
+    return hash;
+}
+
+static uint64_t hash_structure_regions(const cb_problem *p, uint64_t hash) {
+    hash = hash_ids(p->op_region, p->n_op, hash);
+    hash = hash_ids(p->region_parent, p->n_region, hash);
+    for (uint32_t r = 0; r < p->n_region; r++) hash = hash_u64(p->region_limit[r], hash);
+    return hash;
+}
+
+uint64_t cb_problem_structure(const cb_problem *p) {
+    uint64_t hash = hash_u64(p->backward_starts, hash_u64(p->align, p->n_storage));
+    hash = hash_ids(p->op_flags, p->n_op, hash);
+    hash = hash_ids(p->in_begin, (size_t)p->n_op + 1, hash);
+    hash = hash_ids(p->in_value, p->in_begin[p->n_op], hash);
+    hash = hash_ids(p->out_begin, (size_t)p->n_op + 1, hash);
+    hash = hash_ids(p->value_storage, p->n_value, hash);
+    hash = hash_ids(p->forward_output, p->n_forward_output, hash);
+    hash = hash_ids(p->backward_output, p->n_backward_output, hash);
+    for (uint32_t i = 0; i < p->n_op; i++)
+        hash = cb_hash_bytes(p->op_kind[i], strlen(p->op_kind[i]), hash_u64(p->op_class[i], hash));
+    for (uint32_t v = 0; v < p->n_value; v++) hash = hash_u64(p->value_constraint[v], hash);
+    for (uint32_t s = 0; s < p->n_storage; s++) hash = hash_u64(p->storage_flags[s], hash);
+    return hash_structure_inside(p, hash_structure_regions(p, hash));
+}

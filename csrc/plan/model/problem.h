@@ -167,6 +167,8 @@ static inline uint32_t cb_once_flags(const cb_problem *p, uint32_t op) {
 }
 /* Everything the planner relies on; run on every problem from outside. */
 CB_MUST_CHECK cb_status cb_problem_verify(const cb_problem *p, cb_error *err);
+/* Hash of all but sizes and costs: equal for problems of graphs that differ in sizes only. */
+uint64_t cb_problem_structure(const cb_problem *p);
 /* Hash of structure, sizes and flags; not of costs, names or source lines. */
 uint64_t cb_problem_fingerprint(const cb_problem *p);
 

@@ -41,11 +41,13 @@ from ..run.executable import (
     check_random_step,
     check_seed,
     code_text,
+    decide,
 )
 from ..run.memory import Memory, place_in
 from ..source import located, place
 from .program_cache import DEFAULT as DEFAULT_CACHE
 from .program_cache import ProgramCache
+from .sizes import Decided, Family, Resized, Shapes, family_key, shapes_of
 from .tracing import Call, Signature, Traced, leaves_of
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ class Options(TypedDict, total=False):
 
 _MANY = 64  # compiled specialisations of a step that look like a mistake
 _BYTES_OF_TRACE, _BYTES_OF_LEAF = 16384, 1024  # of Python objects, as measured by tracemalloc
+_PART_OF_PLANS = 8  # of the cache, at most one part is for plans at canonical sizes
 _RECENT = 4  # those that a call is compared with before it is read in full
 
 
@@ -135,7 +138,7 @@ class StepOptions(NamedTuple):
 class _Specialisation(Signature):
     """The function compiled for one set of shapes, dtypes and constants."""
 
-    def __init__(self, step: Step[Any], call: Call) -> None:
+    def __init__(self, step: Step[Any], call: Call, family: Family) -> None:
         argnums = argnums_of(step.argnums)
         updates = step.optimizer is not None
         self.traced = Traced(call, argnums, step._policy)
@@ -152,13 +155,16 @@ class _Specialisation(Signature):
         self.static_bytes = 0
         if step.optimizer is not None:
             self.static_bytes = self._bytes_of_parameters(step.optimizer, call)
-        self.run = Executable(
-            self.traced.graph,
-            self.traced.wrt_positions,
-            **step._options._replace(
-                keep_gradients=updates, static_bytes=self.static_bytes, memory=step._place
-            )._asdict(),
+        options = step._options._replace(
+            keep_gradients=updates, static_bytes=self.static_bytes, memory=step._place
         )
+        self.family = family
+        self._n_varying = len(family.varying)
+        self._shapes = shapes_of(call)
+        self._planned_at = family.canonical_ways(self._shapes) if options.searches else None
+        if options.searches and family.varying:
+            options = options._replace(decisions=step._decisions(call, family, options))
+        self.run = Executable(self.traced.graph, self.traced.wrt_positions, **options._asdict())
         super().__init__(call, self.traced.names)
         self.key = call.key
         self._python_bytes = (
@@ -171,6 +177,17 @@ class _Specialisation(Signature):
         arena, which is memory of runs, is not included."""
         native = self.traced.graph._native.nbytes() + self.run.native.nbytes
         return native + self._python_bytes
+
+    def is_outdated(self) -> bool:
+        """Whether its plan was made for other sizes than the family's canonical ones, since axes
+        are known to vary now that were not when it was planned."""
+        if self._planned_at is None or self._n_varying == len(self.family.varying):
+            return False
+        before, now = self._planned_at, self.family.canonical_ways(self._shapes)
+        if before != now and not before[0] == now[0] == self._shapes:
+            return True
+        self._n_varying = len(self.family.varying)
+        return False
 
     def check_written(self, call: Call) -> None:
         """Whether what the step writes are arrays.
@@ -312,9 +329,11 @@ class Step(Generic[Result]):
         self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
         self._options = options
         self._alone: Update | None = None  # the update of a call without extras
-        limit = budgets.named_bytes("program_cache", program_cache)
-        self._known: ProgramCache[_Specialisation] = ProgramCache(limit)
-        self._n_compiled = 0
+        self._limit = budgets.named_bytes("program_cache", program_cache)
+        self._known: ProgramCache[_Specialisation] = ProgramCache(self._limit)
+        self._plans: ProgramCache[Decided] = ProgramCache(self._limit // _PART_OF_PLANS)
+        self._families: weakref.WeakValueDictionary[Any, Family] = weakref.WeakValueDictionary()
+        self._n_compiled = self._n_planned = self._n_alone = 0
         self._recent: list[_Specialisation] = []  # the latest first
         self._lock = threading.RLock()
         _steps.add(self)
@@ -464,7 +483,8 @@ class Step(Generic[Result]):
         spec = call.fitting
         if not isinstance(spec, _Specialisation):
             spec = self._known.get(call.key)
-        if spec is None:
+        if spec is None or spec.is_outdated():
+            call.read()
             spec = self._compile(call)
         else:
             spec.traced.surroundings.look()
@@ -476,19 +496,64 @@ class Step(Generic[Result]):
         return spec
 
     def _compile(self, call: Call) -> _Specialisation:
-        spec = _Specialisation(self, call)
+        family, is_new = self._family(call)
+        spec = _Specialisation(self, call, family)
         gone = self._known.add(call.key, spec)
         self._recent = [other for other in self._recent if other not in gone]
         self._n_compiled += 1
-        if self._n_compiled == _MANY:
-            self._warn_of_many()
+        searched = self._options.searches and not spec.run.native.follows
+        self._n_planned += searched
+        if is_new or (searched and family.varying):
+            self._n_alone += 1
+            if self._n_alone == _MANY:
+                self._warn_of_many()
         return spec
+
+    def _family(self, call: Call) -> tuple[Family, bool]:
+        """The family of a call, which notes its shapes, and whether it is a new one."""
+        fixed = leaves_of(call.positional(), argnums_of(self.argnums))
+        key = family_key(call, frozenset(i for leaves in fixed for i in leaves))
+        shapes, family = shapes_of(call), self._families.get(key)
+        if family is not None:
+            family.add(shapes)
+            return family, False
+        family = self._families[key] = Family(key, shapes)
+        return family, True
+
+    def _decisions(self, call: Call, family: Family, options: CompileOptions) -> Any:
+        """Decisions made at the canonical sizes of a call; None: there are none."""
+        for shapes in family.canonical_ways(shapes_of(call)):
+            key = family.key, shapes
+            decided = self._plans.get(key)
+            if decided is None:
+                decided = self._decide(call, family, shapes, options)
+                self._plans.add(key, decided)
+                self._known.limit = self._limit - self._plans.nbytes
+            if decided.takes_sizes:
+                return decided.native
+        return None
+
+    def _decide(
+        self, call: Call, family: Family, shapes: Shapes, options: CompileOptions
+    ) -> Decided:
+        argnums = argnums_of(self.argnums)
+        try:
+            traced = Traced(Resized(call, shapes), argnums, self._policy, watches=False)
+            traced.finish(bool(argnums), self.has_aux)
+        except Exception:  # the function may not take these sizes, and says so as it likes
+            return Decided(family, False, None)
+        self._n_planned += 1
+        try:
+            return Decided(family, True, decide(traced.graph, traced.wrt_positions, options))
+        except (ValueError, NotImplementedError):  # each shape is planned for itself
+            return Decided(family, True, None)
 
     def _warn_of_many(self) -> None:
         import warnings
 
         text = (
-            f"{self!r}: every new shape, dtype or Python constant compiles once more; "
+            f"{self!r}: every new dtype or Python constant compiles once more, and so does a "
+            "shape that cannot share a plan; "
             "pass a number that changes as np.float32(x), and pad to few shapes"
         )
         warnings.warn(located(text), RuntimeWarning, stacklevel=5)
@@ -504,6 +569,8 @@ class Step(Generic[Result]):
         """Drops what was compiled, and its memory; optimizer state and counts of steps stay."""
         with self._lock:
             self._known.clear()
+            self._plans.clear()
+            self._known.limit = self._limit
             self._recent = []
         self._place.native.release()
 
@@ -589,11 +656,17 @@ class Step(Generic[Result]):
         return self._n_compiled
 
     @property
+    def n_planned(self) -> int:
+        """How often it has searched for a plan. Programs for shapes that differ in sizes only
+        follow the decisions of one plan (docs/compile.md), so there are fewer plans."""
+        return self._n_planned
+
+    @property
     def program_bytes(self) -> int:
-        """Bytes that its compiled programs hold, at most ``program_cache`` unless one alone takes
-        more. Arenas, which are memory of runs, are not included."""
+        """Bytes that its compiled programs and plans hold, at most ``program_cache`` unless one
+        program alone takes more. Arenas, which are memory of runs, are not included."""
         with self._lock:
-            return self._known.nbytes
+            return self._known.nbytes + self._plans.nbytes
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", self.function)

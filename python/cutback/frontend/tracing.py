@@ -126,6 +126,11 @@ class Call:
             self.given[place] = array
         return True
 
+    def read(self) -> None:
+        """Makes ``key`` and ``arrays`` if the call fits one of the earlier ones."""
+        if self.fitting is not None:
+            self._read()
+
     def _read(self) -> None:
         # for each leaf an ndarray or a DeviceArray; None: a constant
         self.arrays: list[Any] = []
@@ -221,8 +226,15 @@ class Traced:
     ``print(traced)`` shows the forward graph, ``print(traced.joint())`` forward and backward.
     """
 
-    def __init__(self, call: Call, argnums: Sequence[int], policy: PolicyFunction | None) -> None:
+    def __init__(
+        self,
+        call: Call,
+        argnums: Sequence[int],
+        policy: PolicyFunction | None,
+        watches: bool = True,
+    ) -> None:
         self.graph = Graph()
+        self._watches = watches  # what the function reads besides its arguments
         self.names = call.names()
         self._leaves_of = call.positional()
         ranges = leaves_of(self._leaves_of, argnums)
@@ -235,7 +247,7 @@ class Traced:
         traced = self._inputs(call)
         args, kwargs = tree.unflatten(call.tree, traced)
         self.surroundings = Surroundings(call.function)
-        self.graph.random = self.surroundings.random
+        self.graph.random = self.surroundings.random if watches else None
         with tracing(self.graph), self.graph.policy(policy):
             self.result = call.function(*args, **kwargs)
         self.graph.random = None
@@ -275,7 +287,8 @@ class Traced:
                     )
                 name = "loss" if with_loss and i == 0 else f"output{i}"
                 self.graph.output(self.graph.lift(leaf), name)
-        self.surroundings.end_of_trace(self.graph.captured)
+        if self._watches:
+            self.surroundings.end_of_trace(self.graph.captured)
         for i, position in zip(self.wrt, self.wrt_positions, strict=True):
             if position in self.graph._states:
                 raise ValueError(

@@ -58,6 +58,11 @@ def _on_gpu(backend: str, device: Device | None) -> tuple[str, Device | None]:
     return resolve(backend, device)
 
 
+def _backend_and_device(options: CompileOptions) -> dict[str, Any]:
+    backend, device = _on_gpu(options.backend, options.device)
+    return {"backend": backend, "device": device}
+
+
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
 Groups = bool | Mapping[str, Sequence[Sequence[int]]] | None
 # groups=... as the core names it, unless the caller lists them
@@ -115,6 +120,12 @@ class CompileOptions(NamedTuple):
     time_limit: float = 0.0
     progress: Progress | None = None
     memory: Memory | Place | None = None
+    decisions: _native.Decisions | None = None
+
+    @property
+    def searches(self) -> bool:
+        """Whether a plan is searched for: there is a budget, and no plan is given."""
+        return self.budget is not None and self.plan is None
 
     def search(self) -> dict[str, Any]:
         """What may end a search early, as the core takes it.
@@ -148,6 +159,23 @@ class CompileOptions(NamedTuple):
         }
 
 
+class Decisions(NamedTuple):
+    """What a plan decides, without sizes, for graphs that differ from one in sizes only."""
+
+    native: _native.Decisions
+    nbytes: int
+
+
+def decide(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> Decisions:
+    """The decisions of the plan for a graph, which is not compiled.
+
+    Raises:
+        BudgetError: no plan meets the budget.
+    """
+    options = options._replace(**_backend_and_device(options))
+    return Decisions(*graph._native.decide(wrt, **options.native(), **options.search()))
+
+
 def code_text(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> str:
     """What each kernel of the graph becomes on a backend, which need not be there: CUDA C for
     ``"cuda"``, the executor's records for ``"cpu"``."""
@@ -167,7 +195,10 @@ def _compile(
     """
     other_than_plan = {**options.search(), "dump": _dump_function(), "memory": block}
     try:
-        return graph._native.compile(wrt, **options.native(), **other_than_plan)
+        decisions = options.decisions
+        return graph._native.compile(
+            wrt, **options.native(), **other_than_plan, decisions=decisions
+        )
     except ValueError as error:
         from ..errors import BudgetError  # few programs need it
 
@@ -296,6 +327,8 @@ class Executable:
         memory: a :class:`cutback.Memory` that it runs in together with others. None: a block of
             its own.
         static_bytes: parameters and optimizer states, counted by the measure ``total``.
+        decisions: of a graph that differs in sizes only, see :func:`decide`. They are followed
+            where they keep the budget; otherwise a plan is searched for.
 
     Raises:
         BudgetError: no plan meets the budget.
@@ -321,13 +354,14 @@ class Executable:
         time_limit: float = 0.0,
         progress: Progress | None = None,
         memory: Memory | Place | None = None,
+        decisions: _native.Decisions | None = None,
     ) -> None:
         budgets.choice("backend", backend, backends())
         budgets.choice("on_infeasible", on_infeasible, budgets.INFEASIBLE)
         backend, device = _on_gpu(backend, device)
         options = CompileOptions(
             budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes,
-            on_infeasible, time_limit, progress, memory,
+            on_infeasible, time_limit, progress, memory, decisions,
         )  # fmt: skip
         self.place = place_in(memory, "an Executable")
         self.native = _compile(graph, wrt, options, self.place.native)

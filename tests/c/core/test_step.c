@@ -308,6 +308,89 @@ TEST(bytes_of_a_step_are_those_that_it_allocates) {
     cb_context_free(ctx);
 }
 
+static cb_status decide(cb_context *ctx, mlp_size at, cb_compile_options options,
+                        cb_decisions **out) {
+    mlp_builder b;
+    CB_TRY(mlp_build(ctx, at, &b, &err));
+    options.wrt = b.wrt;
+    options.n_wrt = b.n_wrt;
+    const cb_status status = cb_decisions_make(ctx, b.g, &options, out, &err);
+    cb_graph_free(b.g);
+    return status;
+}
+
+static bool follows(cb_context *ctx, mlp_size at, cb_compile_options options) {
+    cb_step *step = NULL;
+    CHECK_OK(mlp_compile(ctx, at, options, &step, &err));
+    const bool found = step && cb_step_follows(step);
+    cb_step_free(step);
+    return found;
+}
+
+TEST(decisions_are_followed_at_other_sizes) {
+    const char *const groups[] = {NULL, "auto", "found"};
+    const mlp_size smaller = {.batch = 21, .width = 16, .depth = 5},
+                   larger = {.batch = 60, .width = 16, .depth = 5},
+                   deeper = {.batch = 24, .width = 16, .depth = 6};
+    cb_context *ctx = new_context(1);
+    const uint64_t before = cb_context_memory(ctx).live_bytes;
+    for (int k = 0; k < 3; k++) {
+        cb_decisions *d = NULL;
+        cb_compile_options o = {.budget = {.kind = CB_BUDGET_POSITION, .share = 0.4},
+                                .groups = groups[k]};
+        CHECK_OK(decide(ctx, size, o, &d));
+        CHECK(d && cb_decisions_bytes(d) == cb_context_memory(ctx).live_bytes - before);
+        o.decisions = d;
+        CHECK(follows(ctx, size, o) && follows(ctx, smaller, o));
+        CHECK(!follows(ctx, larger, o) && !follows(ctx, deeper, o));
+        o.groups = k == 2 ? NULL : "found"; /* what was decided otherwise is followed or left */
+        (void)follows(ctx, smaller, o);
+        cb_decisions_free(d);
+    }
+    cb_context_free(ctx);
+}
+
+TEST(what_follows_gives_the_same_bits) {
+    const mlp_size at = {.batch = 28, .width = 16, .depth = 5};
+    cb_context *ctx = new_context(1);
+    cb_decisions *d = NULL;
+    const uint64_t want = run_once(ctx, (cb_compile_options){0}).hash;
+    cb_compile_options o = {.budget = {.kind = CB_BUDGET_MIN}};
+    CHECK_OK(decide(ctx, at, o, &d));
+    o.decisions = d;
+    const outcome out = run_once(ctx, o);
+    CHECK(out.hash == want && out.numbers.n_recomputed > 0);
+    CHECK(out.result.peak_bytes <= out.numbers.arena_bytes);
+    CHECK(out.numbers.arena_bytes <= out.numbers.budget_bytes);
+    cb_decisions_free(d);
+    cb_context_free(ctx);
+}
+
+TEST(decisions_run_out_of_memory_cleanly) {
+    const mlp_size small = {.batch = 18, .width = 4, .depth = 1},
+                   smaller = {.batch = 17, .width = 4, .depth = 1};
+    cb_context *ctx = new_context(1);
+    const uint64_t before = cb_context_memory(ctx).live_bytes;
+    cb_compile_options o = {.budget = {.kind = CB_BUDGET_POSITION}, .backend = "null"};
+    cb_decisions *d = NULL;
+    cb_step *step = NULL;
+    bool failed = true;
+    for (uint64_t nth = 1; failed; nth += CB_ASAN ? 23 : 7) {
+        cb_context_fail_alloc(ctx, nth);
+        cb_status status = decide(ctx, small, o, &d);
+        o.decisions = d;
+        if (status == CB_OK) status = mlp_compile(ctx, smaller, o, &step, &err);
+        failed = cb_context_fail_alloc(ctx, 0) == 0;
+        CHECK(status == (failed ? CB_NOMEM : CB_OK));
+        cb_step_free(step);
+        cb_decisions_free(d);
+        step = NULL;
+        d = NULL;
+        if (failed) CHECK(cb_context_memory(ctx).live_bytes == before);
+    }
+    cb_context_free(ctx);
+}
+
 int main(void) {
     RUN(every_plan_gives_the_same_bits);
     if (!CB_TSAN) RUN(measured_peak_is_the_planned_one); /* one thread */
@@ -321,6 +404,9 @@ int main(void) {
     if (has_backend("cuda")) RUN(the_code_of_a_gpu_needs_none); /* not in test_far_* */
     RUN(stages_can_be_watched);
     if (!CB_TSAN) RUN(bytes_of_a_step_are_those_that_it_allocates);
+    if (!CB_TSAN) RUN(decisions_are_followed_at_other_sizes);
+    if (!CB_TSAN) RUN(what_follows_gives_the_same_bits);
+    if (!CB_TSAN) RUN(decisions_run_out_of_memory_cleanly);
     if (!CB_TSAN) RUN(budget_that_cannot_be_met);
     return check_report();
 }
