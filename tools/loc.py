@@ -40,6 +40,7 @@ REASONS = {
     "csrc/pipeline.c": "all stages of a step, in order",
     "python/cutback/frontend/step.py": "a step, with the overloads that type its calls",
     "csrc/exec/ref/ref_op.c family_of": "one switch over all ops",
+    "python/cutback/torch/compiler/partition.py": "one class, which documents all of its options",
     "tests/c/base/test_json.c errors_are_precise": "a table of texts and their errors",
     "tests/c/ir/test_text.c text_errors": "a table of texts and their errors",
     "tests/python/planner/test_constraints.py slow_mu_two": "an oracle that keeps to its paper",

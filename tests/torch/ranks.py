@@ -1,13 +1,18 @@
 """One process of several that train together over gloo; test_ranks.py starts it.
 
-python ranks.py MODE RANK DIRECTORY
+python ranks.py MODES RANK RANKS DIRECTORY    MODES: names of functions below, with commas between
 """
 
 from __future__ import annotations
 
 import copy
+import faulthandler
+import functools
 import json
+import os
 import sys
+import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,14 +23,18 @@ from small_models import GPT, make
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrize
 
 import cutback.torch as ct
+from cutback.torch.compiler import agreement
 
 RANKS = 2
 BUDGET = "0.6x"
@@ -48,6 +57,11 @@ def step(run: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[Any], int]:
     return found, peak
 
 
+def everything(directory: Path) -> bool:
+    """True if all ways are to be tried, not one of each kind."""
+    return directory.name.endswith("all")
+
+
 def exchanged(plan: Any) -> int:
     """Bytes of the largest result of a collective. A thread of gloo's may hold it for a moment
     after it was waited for."""
@@ -55,12 +69,24 @@ def exchanged(plan: Any) -> int:
     return max((value.bytes for op in collectives for value in op.outputs), default=0)
 
 
+def collectives(plan: Any) -> list[int]:
+    """The collectives of a plan in the order in which they run."""
+    ops = plan.parts.ops
+    steps = [s if isinstance(s, int) else s[1] for s in plan.document["steps"]]
+    return [i for i in steps if "collective" in ops[i].flags]
+
+
 def compare(
-    plain: nn.Module, ours: nn.Module, plans: Callable[[], list[Any]], inputs: tuple[Any, ...]
+    plain: nn.Module,
+    ours: nn.Module,
+    plans: Callable[[], list[Any]],
+    inputs: tuple[Any, ...],
+    pause_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Three steps each: DDP makes its buckets anew in the second."""
+    """Three steps each: DDP makes its buckets anew in the second. ``pause_s``: before ours."""
     for _ in range(3):
         expected, plain_peak = step(plain, inputs)
+    time.sleep(pause_s)
     for _ in range(3):
         found, peak = step(ours, inputs)
     pairs = list(zip(expected, found, strict=True))
@@ -72,6 +98,7 @@ def compare(
         "live": [plan.numbers["live_bytes"] for plan in plans()],
         "budget": [plan.numbers["budget_bytes"] for plan in plans()],
         "steps": [plan.document["steps"] for plan in plans()],
+        "collectives": [collectives(plan) for plan in plans()],
         "exchanged": max((exchanged(plan) for plan in plans()), default=0),
     }
 
@@ -89,6 +116,8 @@ def ddp(directory: Path) -> dict[str, Any]:
     inner = ct.compile(copy.deepcopy(model), budget=BUDGET)
     plain = wrap(copy.deepcopy(model))
     results["inside"] = compare(plain, wrap(inner), lambda: inner.plans, inputs)
+    if not everything(directory):
+        return results
     outer = ct.compile(wrap(copy.deepcopy(model)), budget=BUDGET)
     results["around"] = compare(plain, outer, lambda: outer.plans, inputs)
     path = directory / "plans.json"
@@ -222,7 +251,7 @@ def tp(directory: Path) -> dict[str, Any]:
 
     half, found = ours(budget="0.5x")
     results = {"0.5x": found}
-    if directory.name.endswith("all"):
+    if everything(directory):
         for budget in (None, "min", "0.7x", found["live"][0] + 5000):
             results[str(budget)] = ours(budget=budget)[1]
         results["inductor"] = ours(budget="0.7x", codegen="inductor")[1]
@@ -263,7 +292,7 @@ def fsdp2(directory: Path) -> dict[str, Any]:
     results["blocks"] = compare(
         plain, inner, lambda: [p for block in inner.blocks for p in block.plans], inputs
     )
-    shares = (0.7, 0.85) if directory.name.endswith("all") else (0.7,)
+    shares = (0.7, 0.85) if everything(directory) else (0.7,)
     for share in shares:
         torch._dynamo.reset()
         limit = int(share * results["blocks"]["plain_peak"])
@@ -274,15 +303,195 @@ def fsdp2(directory: Path) -> dict[str, Any]:
     return results
 
 
+# ---- gathers that are in the graph ------------------------------------------------------------
+
+
+class Gathered(nn.Module):
+    """A parameter that is stored in shards, as the model reads it."""
+
+    def forward(self, shard: Any) -> Any:
+        whole = shard.redistribute(placements=[Replicate()])
+        return whole.to_local(grad_placements=[Partial("avg")])
+
+
+def gathered(layers: int = 2, width: int = 32) -> nn.Module:
+    """A model whose parameters are shards that its forward gathers (simple FSDP)."""
+    torch.manual_seed(0)
+    model = Residuals(layers, width)
+    mesh = init_device_mesh("cpu", (RANKS,))
+    for module in list(model.modules()):
+        for name, p in list(module.named_parameters(recurse=False)):
+            shard = nn.Parameter(distribute_tensor(p.data, mesh, [Shard(0)]))
+            module.register_parameter(name, shard)
+            parametrize.register_parametrization(module, name, Gathered(), unsafe=True)
+    return model
+
+
+def gathers_again(plan: Any) -> int:
+    """How many collectives of a plan are run again."""
+    ops, steps = plan.parts.ops, plan.document["steps"]
+    runs = [i for i in steps if "collective" in ops[i].flags and "view" not in ops[i].flags]
+    return len(runs) - len(set(runs))
+
+
+def open_groups() -> None:
+    """Forgets what the comparisons of earlier plans came to, on all ranks."""
+    distributed.barrier()
+    for state in agreement._groups.values():
+        state.closed = state.repeats = False
+
+
+def gathers(directory: Path) -> dict[str, Any]:
+    """Plans that gather again: of all ranks, of one rank alone, and of ranks that come late."""
+    rank = distributed.get_rank()
+    x = torch.randn(32, 32, generator=torch.Generator().manual_seed(rank))
+    plain = gathered()
+    results: dict[str, Any] = {}
+
+    def ours(name: str, pause_s: float = 0.0, **options: Any) -> nn.Module:
+        torch._dynamo.reset()
+        open_groups()
+        compiled = ct.compile(gathered(), **options)
+        results[name] = compare(plain, compiled, lambda: compiled.plans, (x,), pause_s)
+        results[name]["again"] = [gathers_again(plan) for plan in compiled.plans]
+        return compiled
+
+    kept = ours("agreed", budget=0.2)
+    ours("different", budget=0.2 if rank == 0 else 0.4)
+    if not everything(directory):
+        return results
+    ours("fast network", budget=0.5, network_bytes_per_s=1e15)
+    ours("off", budget=0.2, collective_again=False)
+    path = directory / "gathers.json"
+    if rank == 0:
+        kept.save_plans(path)
+    distributed.barrier()
+    ours("given", plans=path)
+    agreement.WAIT_S = 0.5
+    ours("late", pause_s=4.0 * rank, budget=0.2)
+    results["alone"] = compiles_alone(x)
+    agreement.WAIT_S = 300.0
+    return results
+
+
+def compiles_alone(x: Any) -> str:
+    """What rank 0 says if it alone compiles another graph while a plan that gathers again is in
+    force."""
+    torch._dynamo.reset()
+    open_groups()
+    agreement.WAIT_S = 60.0
+    compiled = ct.compile(gathered(), budget=0.2)
+    step(compiled, (x,))
+    assert any(gathers_again(plan) for plan in compiled.plans)
+    agreement.WAIT_S = 1.0
+    said = ""
+    if distributed.get_rank() == 0:
+        try:
+            compiled(x[:16])
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+    distributed.barrier()
+    return said
+
+
+# ---- pipelines --------------------------------------------------------------------------------
+
+
+def pipeline(directory: Path) -> dict[str, Any]:
+    """Stages with one budget each, which holds for all microbatches that are pending."""
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    x = torch.randn(256, 32, generator=torch.Generator().manual_seed(0))
+    ways = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+    results = {}
+
+    def run(kind: Any, wrap: Callable[[nn.Module], Any], steps: int) -> tuple[list[Any], list[int]]:
+        torch.manual_seed(0)
+        blocks = [Residual(32) for _ in range(2 * ranks)]
+        part = nn.Sequential(*blocks[2 * rank : 2 * rank + 2])
+        stage = PipelineStage(wrap(part), rank, ranks, torch.device("cpu"))
+        schedule = kind(stage, n_microbatches=4, loss_fn=F.mse_loss)
+        peaks = []
+        for _ in range(steps):
+            part.zero_grad(set_to_none=True)
+            with ct.MemoryTracker() as memory:
+                if rank == 0:
+                    schedule.step(x)
+                elif rank == ranks - 1:
+                    schedule.step(target=torch.zeros_like(x), losses=[])
+                else:
+                    schedule.step()
+                peaks.append(memory.peak_bytes)
+        return [p.grad.clone() for p in part.parameters()], peaks
+
+    names = ways if everything(directory) else ["1f1b"]
+    for name in names:
+        expected, plain = run(ways[name], lambda part: part, 2)
+        limit = int(0.8 * plain[-1])
+        torch._dynamo.reset()
+        wrap = functools.partial(ct.compile, budget=limit, on_infeasible="min")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found, peaks = run(ways[name], wrap, 4)
+        results[name] = {
+            "same": all(torch.equal(a, b) for a, b in zip(expected, found, strict=True)),
+            "peaks": peaks, "plain_peaks": plain, "limit": limit,
+        }  # fmt: skip
+    return results
+
+
+# ---- two dimensions ---------------------------------------------------------------------------
+
+
+def grid(directory: Path) -> dict[str, Any]:
+    """FSDP2 over tensor parallelism, on 2 x 2 processes."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    x = torch.randn(128, 32).roll(mesh["data"].get_local_rank(), 0)
+    split = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+
+    def model(wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
+        torch.manual_seed(0)
+        found = Residuals()
+        for k, block in enumerate(found.blocks):
+            parallelize_module(block, mesh["model"], split)
+            found.blocks[k] = wrap(block)
+            fully_shard(found.blocks[k], mesh=mesh["data"])
+        return fully_shard(found, mesh=mesh["data"])
+
+    plain, results = model(lambda block: block), {}
+    blocks = model(lambda block: ct.compile(block, budget="min"))
+    results["blocks"] = compare(
+        plain, blocks, lambda: [p for block in blocks.blocks for p in block.plans], (x,)
+    )
+    if everything(directory):
+        torch._dynamo.reset()
+        limit = int(0.8 * results["blocks"]["plain_peak"])
+        whole = ct.compile(model(lambda block: block), budget=limit, on_infeasible="min")
+        results["whole"] = compare(plain, whole, lambda: whole.plans, (x,))
+        results["whole"]["limit"] = limit
+    return results
+
+
+MODES = {
+    "ddp": ddp, "by_name": by_name, "fsdp": fsdp, "fsdp2": fsdp2, "tp": tp, "gathers": gathers,
+    "pipeline": pipeline, "grid": grid,
+}  # fmt: skip
+
+
 def main() -> None:
-    mode, rank, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    modes, rank, ranks = sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3])
+    directory = Path(sys.argv[4])
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(float(os.environ.get("RANKS_LIMIT_S", "270")), exit=True)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{directory / 'store'}", rank=rank, world_size=RANKS
+        "gloo", init_method=f"file://{directory / 'store'}", rank=rank, world_size=ranks
     )
-    results = {"ddp": ddp, "by_name": by_name, "fsdp": fsdp, "fsdp2": fsdp2, "tp": tp}[mode](
-        directory
-    )
+    results = {}
+    for mode in modes:
+        torch._dynamo.reset()
+        began = time.process_time()
+        results[mode] = MODES[mode](directory)
+        results[mode]["processor_s"] = time.process_time() - began
+        distributed.barrier()
     (directory / f"rank{rank}.json").write_text(json.dumps(results))
     distributed.destroy_process_group()
 

@@ -23,6 +23,7 @@ from .memory import MemoryTracker
 
 if TYPE_CHECKING or not hooks.missing():
     from . import frontends, mutwo
+    from .compiler.agreement import PlansDifferError
     from .compiler.compiling import Compiled
     from .compiler.compiling import compile as compile
     from .compiler.partition import Partitioner
@@ -51,6 +52,7 @@ __all__ = [
     "MaxBatch",
     "MemoryTracker",
     "Partitioner",
+    "PlansDifferError",
     "Profile",
     "TracedStep",
     "UnsupportedGraphError",

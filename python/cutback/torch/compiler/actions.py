@@ -19,8 +19,8 @@ from .counted_scratch import Rows, with_scratch
 from .growing import RoundedUpError, Sizes
 from .joining import Common, join, part_of
 from .options import Made, everything, modest, smallest
-from .partition import Partitioner
 from .records import Ever, GivenPlans, Graphs, ModelPlans, Shown, Steps, Traces, Unmet, key_of
+from .repeating import RepeatingPartitioner
 from .saved_plans import Part, SavedPlans, check_part, check_total, plan_of
 from .scratch import excess_of_all_text
 from .sharing import SharedBudget
@@ -49,7 +49,7 @@ class Occasion:
     """What ops allocate and free, by the key of a graph and their names."""
 
 
-class ModelActions(Partitioner):
+class ModelActions(RepeatingPartitioner):
     """The state of a model's planning, and the actions of the table of transitions."""
 
     in_force: ModelPlans

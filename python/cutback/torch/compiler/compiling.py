@@ -107,8 +107,9 @@ class _Session:
 
 
 _OPTIONS = (
-    "budget", "codegen", "cse", "device", "exact", "measure", "offload", "on_infeasible", "on_plan",
-    "pinned", "plans", "policy", "pool", "profile", "random",
+    "budget", "codegen", "collective_again", "cse", "device", "exact", "measure",
+    "network_bytes_per_s", "offload", "on_infeasible", "on_plan", "pinned", "plans", "policy",
+    "pool", "profile", "random",
 )  # fmt: skip
 _OURS = ("optimizer", "fullgraph", "dynamic")
 
@@ -184,6 +185,8 @@ def compile(
     plans: Path | None = None,
     on_infeasible: str | None = None,
     pool: bool = False,
+    collective_again: bool = True,
+    network_bytes_per_s: float | None = None,
 ) -> Any:
     """A module or function whose training steps keep to a memory budget.
 
@@ -223,6 +226,7 @@ def compile(
         pool: place the memory of the step in one segment of PyTorch's caching allocator, from the
             third step on (:mod:`graph.segment`). For ``codegen="eager"``, steps of one graph, and
             budgets that bound its peak.
+        collective_again, network_bytes_per_s: see :class:`Partitioner`.
 
     Returns:
         A module or function like ``model``, with the properties ``plans``, ``compiler_notes`` and
@@ -252,6 +256,8 @@ def compile(
         "profile": profile,
         "random": random,
         "cse": cse,
+        "collective_again": collective_again,
+        "network_bytes_per_s": network_bytes_per_s,
         "given": given,
         "on_infeasible": on_infeasible,
         "pool": pool,

@@ -254,6 +254,7 @@ class _Joined:
             storages=storages,
             backward_starts=self.starts,
             static_bytes=sum(p.static_bytes for p in ps),
+            network_bytes_per_s=max(p.network_bytes_per_s for p in ps),
             forward_outputs=self._outputs([p.forward_outputs for p in ps], number, gone),
             backward_outputs=self._outputs([p.backward_outputs for p in ps], number, gone)
             + [self.value[ref] for ref in ends],

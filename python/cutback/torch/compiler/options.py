@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from ... import budgets
 from ...planner.plan import Plan
 from ...planner.problems import Times
+from ...problem import Problem
 from ..graph.moving import Schedule
 from ..graph.statistics import Statistics
 from .totals import Total
@@ -74,6 +76,19 @@ class Made(NamedTuple):
     schedule: Schedule
 
 
+class Agreed(NamedTuple):
+    """A plan that runs collectives again, which all processes have."""
+
+    problem: Problem
+    target: Target
+    """What it was planned for."""
+    made: Made
+
+    def is_for(self, problem: Problem, target: Target) -> bool:
+        """Is it the plan of this very problem for this target?"""
+        return self.problem is problem and self.target == target
+
+
 @dataclass(frozen=True)
 class Options:
     """The arguments of a :class:`Partitioner`, checked."""
@@ -88,6 +103,10 @@ class Options:
     times: Times | None
     random: str
     cse: bool
+    collective_again: bool = True
+    """Plans may gather again, where all processes have the same plan."""
+    network_bytes_per_s: float | None = None
+    """None: as :func:`graph.gathers.rate_of` says."""
     on_infeasible: str | None = None
     """One of :data:`budgets.INFEASIBLE`. None: an error for a :class:`Partitioner`; for a whole
     model an error in the first step, ``"min"`` afterwards."""
@@ -121,6 +140,21 @@ class Door:
     """Inductor compiles the graphs. It cannot run moves."""
     watches_views: bool = False
     """A backend of ours notices writes to returned views (:mod:`compiler.returned`)."""
+
+
+def check_rate(rate: float | None) -> float | None:
+    """Checks ``network_bytes_per_s``.
+
+    Raises:
+        ValueError, TypeError: it is not a positive number.
+    """
+    if rate is None:
+        return None
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)):
+        raise TypeError(f"network_bytes_per_s={rate!r}: a number of bytes a second, or None")
+    if not 0 < rate < math.inf:
+        raise ValueError(f"network_bytes_per_s={rate!r}: it must be finite and larger than 0")
+    return float(rate)
 
 
 def check_measure(measure: str, total: Total | None) -> None:

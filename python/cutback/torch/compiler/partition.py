@@ -23,7 +23,7 @@ from ...planner.problems import times_of
 from ...problem import Problem
 from ...schedule import bytes_of
 from ..flags import check_flags
-from ..graph import moving, rerunnable
+from ..graph import gathers, moving, rerunnable
 from ..graph.both_passes import refuse_writes_in_both_passes
 from ..graph.counter import check_random
 from ..graph.emitter import RETURNED_VIEWS, emit
@@ -38,6 +38,7 @@ from ..graph.view_counters import keep_counters
 from . import inductor, reference
 from .growing import Symbols
 from .options import (
+    Agreed,
     Door,
     Made,
     Measured,
@@ -45,6 +46,7 @@ from .options import (
     Target,
     check_infeasible,
     check_measure,
+    check_rate,
     everything,
     smallest,
 )  # fmt: skip
@@ -130,6 +132,8 @@ class AtHand:
     """It, if another plan may take the place of its first one."""
     target: Target | None = None
     """What PyTorch's own setting asks for, if nothing was asked for here."""
+    agreed: Agreed | None = None
+    """Its plan, if it repeats collectives and all processes have it."""
 
 
 class Partitioner(CustomPartitionerFn):
@@ -169,6 +173,12 @@ class Partitioner(CustomPartitionerFn):
             runs again. Not where Inductor compiles the graphs.
         pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
         exact: search again at just this budget, see :func:`cutback.plan`.
+        collective_again: under a budget, gather again what processes have gathered (all-gathers,
+            broadcasts and all-to-alls in the graph) instead of keeping it, if all processes of the
+            group have the same plan. Models that are compiled by :func:`compile` or by name and
+            are one graph of fixed sizes; not where Inductor compiles the graphs.
+        network_bytes_per_s: what a process sends to its peers in one direction, for the time of
+            collectives. None: 1e9 on a CPU, else that of the device's row (``docs/torch.md``).
         on_infeasible: if no plan meets the budget: ``"error"`` (unless given); ``"min"``: a
             ``UserWarning``, and the smallest plan, however slow; ``"warn"``: a ``UserWarning``, and
             everything is saved.
@@ -194,9 +204,11 @@ class Partitioner(CustomPartitionerFn):
         exact: bool = False,
         on_infeasible: str | None = None,
         pool: bool = False,
+        collective_again: bool = True,
+        network_bytes_per_s: float | None = None,
     ) -> None:
         check_measure(measure, total)
-        check_flags(cse=cse, exact=exact, pool=pool)
+        check_flags(cse=cse, exact=exact, pool=pool, collective_again=collective_again)
         fastest = isinstance(budget, str) and budget == reference.FASTEST
         bound = budgets.parse(None if fastest else budget, measure)
         bound = budgets.with_options(bound, offload, pinned, exact)
@@ -211,6 +223,7 @@ class Partitioner(CustomPartitionerFn):
             times=None if profile is None else dict(times_of(profile)),
             random=check_random(random), cse=cse, on_infeasible=check_infeasible(on_infeasible),
             pool=pool,
+            collective_again=collective_again, network_bytes_per_s=check_rate(network_bytes_per_s),
         )  # fmt: skip
         self.door = Door()
         self.at_hand = AtHand(row=device or "cpu")
@@ -268,6 +281,7 @@ class Partitioner(CustomPartitionerFn):
             refuse_writes_in_both_passes(gm, num_fwd_outputs)
             graph = self._prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (),
                                   by_inductor, is_leaf)  # fmt: skip
+            graph = self._with_collectives(graph)
             schedule = self._choose(graph)
             graph = at_hand.sized.graph or graph  # for other sizes
             at_hand.kept = None if by_inductor else self._keep(gm, graph, schedule)
@@ -304,6 +318,13 @@ class Partitioner(CustomPartitionerFn):
         graph, sized.again = prepare_for_sizes(gm, num_fwd_outputs, static_inputs, how)
         sized.graph = graph
         self.inform(graph.problem)
+        if any("collective" in op.flags for op in graph.problem.ops):
+            rate = self.options.network_bytes_per_s
+            graph.problem.network_bytes_per_s = rate or gathers.rate_of(self.at_hand.row)
+        return graph
+
+    def _with_collectives(self, graph: Imported) -> Imported:
+        """The graph, with a problem in which collectives may run again if its plan may do that."""
         return graph
 
     @property
@@ -563,7 +584,7 @@ class Partitioner(CustomPartitionerFn):
         said = rerunnable.declarations()
         flags = (
             options.offload, options.total, options.random, options.cse, options.target.fastest,
-            options.on_infeasible, said,
+            options.on_infeasible, said, options.network_bytes_per_s,
         )  # fmt: skip
         key = repr(
             (__version__, _EMITTED, options.target.budget, policy, options.device, times, flags)

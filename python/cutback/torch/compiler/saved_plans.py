@@ -154,6 +154,10 @@ class SavedPlans:
             )
         )
 
+    def knows(self, problem: Problem) -> bool:
+        """True if a plan in it is for this graph."""
+        return any(graph.fingerprint == fingerprint(problem) for graph in self.graphs)
+
     def find(self, problem: Problem) -> int:
         """The graph that a problem is.
 

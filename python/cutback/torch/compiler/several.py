@@ -28,6 +28,7 @@ import torch
 from torch._guards import CompileContext
 
 from ... import BudgetError, budgets
+from ...problem import Problem
 from .. import amounts, hooks
 from ..graph.importer import Imported
 from ..graph.moving import Schedule
@@ -99,6 +100,16 @@ class ModelPartitioner(ModelActions):
             len(self.graphs.problems) == 1 and not self.in_force.parts
         )
         return super()._has_limit() and alone
+
+    @property
+    def _may_repeat_collectives(self) -> bool:
+        alone = self.at_hand.is_last and self.graphs.only(self.frame()) and not self.in_force.parts
+        return alone and self.door.same_kernels and self.options.collective_again
+
+    def _repeats_from_file(self, problem: Problem) -> Schedule | None:
+        if self.given is None or not self.given.saved.knows(problem):
+            return None
+        return self.given.saved.graphs[self.given.saved.find(problem)].schedule()
 
     def _choose(self, graph: Imported) -> Schedule:
         if not self.bounds_sizes:
@@ -465,6 +476,8 @@ class ModelPartitioner(ModelActions):
             and target.is_bound
             and target.measure in measures
             and self.graphs.scratch_rounds < MOST_SCRATCH_ROUNDS
+            # ranks may measure different scratch, and must not stop repeating one by one
+            and not any(g.problem.collective_again for g in self.graphs.by_key.values())
         )
 
     def count_scratch(self, measured: Mapping[str, Mapping[str, int]], traces: Traces) -> bool:

@@ -34,7 +34,7 @@ import torch
 from torch import fx
 
 from ...problem import ONCE, Constraint, Flag, Op, Problem, Storage, StorageFlag, Value, Work
-from . import decisions, leaves, ops, rerunnable
+from . import decisions, gathers, leaves, ops, rerunnable
 from .graphs import Masked, OneMemory, Reader, Tensor, is_tangent, location, nodes_in
 from .sizes import hint
 
@@ -82,6 +82,8 @@ class Imported(NamedTuple):
     returned_views: Mapping[fx.Node, int] = MappingProxyType(
         {}
     )  # results that are views of what the graph made: positions among what it returns
+    groups: tuple[str, ...] = ()  # names of the process groups of its collectives
+    may_gather_again: bool = False  # some may run again, if all processes have the same plan
 
 
 class _Writer:
@@ -93,8 +95,10 @@ class _Writer:
         policy: Policy | None,
         parameters: set[fx.Node],
         pinned: set[fx.Node],
+        gathered: frozenset[fx.Node] = frozenset(),
     ) -> None:
         self.r = reader
+        self.gathered = gathered  # collectives that may run again, and their waits
         self.pinned = pinned  # what may not run again, whatever a policy says
         self.policy = policy
         self.parameters = parameters
@@ -187,6 +191,9 @@ class _Writer:
         if "view" not in flags and tensors:
             passes = ops.passes(op.kind, tensors[0].val.device.type)
             op.bytes = passes * self._moved(node, tensors)
+            if "collective" in flags:
+                made = sum([t.bytes for t in tensors])
+                op.bytes = gathers.sent_bytes(op.kind, op.bytes - made, made)
             op.flops = self._flops(node, kind)
             op.work = _CLASSES.get(tensors[0].val.dtype, "f32")
         elif not tensors:
@@ -210,6 +217,10 @@ class _Writer:
             node.target is not operator.getitem and self.r.is_impure(node)
         ):  # what makes no tensor is a number or an effect
             flags.add("effect")
+        if "collective" in flags:
+            flags.add("effect")  # runs once, whatever the problem says of collectives
+            if node in self.gathered:
+                flags.discard("effect")
         read = self.r.reads[node]
         aliases = sum(t.storage in read for t in tensors)
         if aliases and aliases == len(tensors):
@@ -334,7 +345,8 @@ def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imp
     primals = [n for n in reader.nodes if n.op == "placeholder" and not is_tangent(n)]
     parameters = {primals[i] for i in known.static_inputs if i < len(primals)}
     pinned = decisions.to_pin(reader, known.same_kernels)
-    writer = _Writer(reader, known.policy, parameters, pinned)
+    gathered = gathers.find(reader)
+    writer = _Writer(reader, known.policy, parameters, pinned, gathered.nodes)
     for node in _dropouts_together(forward, reader.masked):
         writer.add(node)
     outputs = reader.outputs
@@ -351,7 +363,7 @@ def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imp
     return Imported(
         problem, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
         reader.again, writer.positions, reader.rewritten(), copied, reader.witnesses(),
-        reader.returned_views(),
+        reader.returned_views(), gathered.groups, bool(gathered.nodes),
     )  # fmt: skip
 
 

@@ -1,0 +1,137 @@
+"""Whether all processes of a group hold the same plan.
+
+A plan may repeat collectives only if every process that takes part in them repeats them at the same
+place. Each process plans for itself; then all compare a hash of their plans. They do so once for
+each graph that is compiled, through the store of the process group (the one that it was set up
+with), because a collective would be confused with those of the model in a process that compiles
+nothing. If a process does not answer in time, or has another plan, all use their plans without
+repeated collectives, and no later graph over this group has any. The first process that knows the
+verdict writes it, and all follow what is written, so they never disagree on it.
+
+A graph that is compiled while a plan that repeats collectives is in force replaces it in this
+process only, unless the others compile theirs as well. So it is compared, too, and if the others do
+not answer it is an error: the step would wait for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from torch import distributed
+
+WAIT_S = float(os.environ.get("CUTBACK_AGREEMENT_S", "300"))
+"""How long a process waits for the plans of the others."""
+
+_SAME, _DIFFERENT, _LATE = "same", "different", "late"
+
+
+class PlansDifferError(RuntimeError):
+    """Other processes run a plan that repeats collectives, and this one has to run another."""
+
+
+@dataclass
+class _Group:
+    """What this process knows of one process group."""
+
+    round: int = 0
+    closed: bool = False
+    """No later plan repeats collectives over it."""
+    repeats: bool = False
+    """A plan that repeats collectives over it is in force."""
+
+
+_groups: weakref.WeakKeyDictionary[distributed.Store, _Group] = weakref.WeakKeyDictionary()
+"""By the group's store, which lives as long as the group."""
+
+
+def _known(name: str) -> tuple[distributed.ProcessGroup, distributed.Store, _Group] | None:
+    """None: there is no such group, or it has no store."""
+    c10d = distributed.distributed_c10d
+    try:
+        group = c10d._resolve_process_group(name)
+        store = c10d._get_process_group_store(group)
+    except (AttributeError, KeyError, LookupError, RuntimeError, ValueError):
+        return None
+    return None if store is None else (group, store, _groups.setdefault(store, _Group()))
+
+
+def may_repeat(names: Sequence[str]) -> bool:
+    """May a graph with collectives over these groups still have a plan that repeats them?"""
+    known = [_known(name) for name in names]
+    return bool(known) and all(k is not None and not k[2].closed for k in known)
+
+
+def in_force(names: Sequence[str]) -> bool:
+    """True if a plan that repeats collectives over one of the groups is in force."""
+    return any(k is not None and k[2].repeats for k in map(_known, names))
+
+
+def agree(names: Sequence[str], mark: str, repeats: bool) -> bool:
+    """Compares a plan with those of all processes of the groups. All of them must call it.
+
+    Args:
+        names: of the groups.
+        mark: what must be the same: a hash of the plan.
+        repeats: does the plan repeat collectives?
+
+    Returns:
+        True if all plans are the same.
+
+    Raises:
+        PlansDifferError: a plan that repeats collectives is in force, and a process did not answer.
+    """
+    found = [k for k in map(_known, names) if k is not None]
+    was_in_force = any(state.repeats for _, _, state in found)
+    verdict = _SAME
+    try:
+        for _ in found:  # a "no" reaches all processes of a mesh with that many dimensions
+            verdict = _exchange(found, f"{mark} {verdict}", verdict)
+    except RuntimeError:  # a store that keeps nothing, as that of PyTorch's fake process groups
+        verdict = _LATE
+    if verdict == _LATE and was_in_force:
+        raise PlansDifferError(
+            "this process compiled a graph with collectives, and the other processes of the group "
+            f"did not within {WAIT_S:g} s. They follow a plan that runs collectives again, so the "
+            "step would wait for ever. Give all processes inputs of the same sizes, mark sizes "
+            "that change with torch._dynamo.mark_dynamic, or say collective_again=False"
+        )
+    for _, _, state in found:
+        state.closed |= verdict != _SAME
+        state.repeats |= repeats and verdict == _SAME
+    return verdict == _SAME
+
+
+def _exchange(
+    groups: Sequence[tuple[distributed.ProcessGroup, distributed.Store, _Group]],
+    word: str,
+    verdict: str,
+) -> str:
+    """One round: everybody writes its word to the store of each group, then reads all of them."""
+    for group, store, state in groups:
+        state.round += 1
+        store.set(f"{_key(state)}/{group.rank()}", word)
+    for group, store, state in groups:
+        found = _compare(store, _key(state), group.size())
+        verdict = max(verdict, found, key=(_SAME, _DIFFERENT, _LATE).index)
+    return verdict
+
+
+def _key(state: _Group) -> str:
+    return f"cutback/plan/{state.round}"
+
+
+def _compare(store: distributed.Store, key: str, size: int) -> str:
+    """The verdict on one round of one group."""
+    keys = [f"{key}/{rank}" for rank in range(size)]
+    try:
+        store.wait(keys, timedelta(seconds=WAIT_S))
+        words = {store.get(k) for k in keys}
+        mine = _SAME if len(words) == 1 else _DIFFERENT
+    except RuntimeError:
+        mine = _LATE
+    said: bytes = store.compare_set(f"{key}/verdict", "", mine)
+    return said.decode()
