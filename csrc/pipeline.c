@@ -430,6 +430,7 @@ static cb_status make_surroundings(cb_step *step, cb_error *err) {
     const size_t n_slot =
         p->n_input + (size_t)p->n_output + CB_MAX_STATES * (size_t)step->n_gradients;
     CB_TRY(cb_staging_init(&step->staging, b, step->device, n_slot, &step->arena, err));
+    CB_TRY(cb_run_memory_copies(step->memory, &step->staging, err));
     CB_TRY(b->event_new(step->device, &step->began, err));
     CB_TRY(b->event_new(step->device, &step->stepping, err));
     return b->event_new(step->device, &step->turn.ended, err);
@@ -561,7 +562,6 @@ void cb_step_free(cb_step *step) {
     if (!step) return;
     if (step->device) {
         cb_run_memory_leave(step->memory, &step->turn, step->pinned);
-        cb_staging_free(&step->staging);
         step->backend->event_free(step->device, step->began);
         step->backend->event_free(step->device, step->stepping);
         step->backend->event_free(step->device, step->turn.ended);

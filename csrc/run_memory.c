@@ -37,11 +37,29 @@ static void drop_block(cb_run_block *block, cb_alloc *alloc, const cb_backend *b
     cb_free(alloc, block);
 }
 
+static void empty_copies(cb_copy *first, const cb_backend *backend, void *device) {
+    for (cb_copy *copy = first; copy; copy = copy->next) {
+        if (copy->data) backend->free(device, copy->data);
+        *copy = (cb_copy){.next = copy->next};
+    }
+}
+
+static void free_copies(cb_copy *first, cb_alloc *alloc) {
+    while (first) {
+        cb_copy *next = first->next;
+        cb_free(alloc, first);
+        first = next;
+    }
+}
+
 void cb_run_memory_free(cb_run_memory *memory) {
     if (!memory || atomic_fetch_sub(&memory->refs, 1) != 1) return;
-    for (uint32_t i = 0; cb_backends[i]; i++)
-        drop_block(memory->block[i], memory->alloc, cb_backends[i],
-                   cb_devices_find(memory->devices, cb_backends[i]));
+    for (uint32_t i = 0; cb_backends[i]; i++) {
+        void *device = cb_devices_find(memory->devices, cb_backends[i]);
+        empty_copies(memory->copies[i], cb_backends[i], device);
+        free_copies(memory->copies[i], memory->alloc);
+        drop_block(memory->block[i], memory->alloc, cb_backends[i], device);
+    }
     pthread_mutex_destroy(&memory->mutex);
     cb_free(memory->alloc, memory);
 }
@@ -72,6 +90,27 @@ cb_status cb_run_memory_join(cb_devices *devices, cb_run_memory *named, const cb
     const cb_status status = enter(memory, backend, err);
     if (status == CB_OK) *out = memory;
     else cb_run_memory_free(memory);
+    return status;
+}
+
+static cb_status fill_copies(cb_run_memory *memory, const cb_staging *s, cb_error *err) {
+    cb_copy **at = &memory->copies[index_of(s->backend)];
+    for (uint32_t i = 0; i < s->n_slot; i++, at = &(*at)->next) {
+        if (!*at) {
+            cb_copy *made = cb_malloc(memory->alloc, sizeof *made);
+            if (!made) return cb_no_memory(err);
+            *made = (cb_copy){.next = NULL};
+            *at = made;
+        }
+        s->copy[i] = *at;
+    }
+    return CB_OK;
+}
+
+cb_status cb_run_memory_copies(cb_run_memory *memory, const cb_staging *staging, cb_error *err) {
+    cb_run_memory_lock(memory);
+    const cb_status status = fill_copies(memory, staging, err);
+    cb_run_memory_unlock(memory);
     return status;
 }
 
@@ -145,17 +184,21 @@ static uint64_t release(cb_run_block *block, const cb_backend *backend, void *de
 uint64_t cb_run_memory_release(cb_run_memory *memory) {
     uint64_t bytes = 0;
     cb_run_memory_lock(memory);
-    for (uint32_t i = 0; cb_backends[i]; i++)
-        bytes += release(memory->block[i], cb_backends[i],
-                         cb_devices_find(memory->devices, cb_backends[i]));
+    for (uint32_t i = 0; cb_backends[i]; i++) {
+        void *device = cb_devices_find(memory->devices, cb_backends[i]);
+        bytes += release(memory->block[i], cb_backends[i], device);
+        empty_copies(memory->copies[i], cb_backends[i], device);
+    }
     cb_run_memory_unlock(memory);
     return bytes;
 }
 
-uint64_t cb_run_memory_bytes(const cb_run_memory *memory) {
+uint64_t cb_run_memory_bytes(cb_run_memory *memory) {
     uint64_t bytes = 0;
+    cb_run_memory_lock(memory);
     for (uint32_t i = 0; cb_backends[i]; i++)
         if (memory->block[i]) bytes += memory->block[i]->bytes;
+    cb_run_memory_unlock(memory);
     return bytes;
 }
 

@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "exec/backend.h"
+#include "staging.h"
 
 typedef struct cb_turn { /* the latest run of a step, and the update after it */
     const cb_backend *backend;
@@ -33,6 +34,7 @@ struct cb_run_memory {
     pthread_mutex_t mutex;
     atomic_uint_fast64_t n_forks;          /* cb_fork_count when the mutex was made */
     cb_run_block *block[CB_BACKENDS_MOST]; /* NULL: no step of that backend has used it */
+    cb_copy *copies[CB_BACKENDS_MOST];     /* by slot */
 };
 
 CB_MUST_CHECK cb_status cb_run_memory_make(cb_devices *devices, cb_run_memory **out, cb_error *err);
@@ -41,6 +43,9 @@ CB_MUST_CHECK cb_status cb_run_memory_make(cb_devices *devices, cb_run_memory **
 CB_MUST_CHECK cb_status cb_run_memory_join(cb_devices *devices, cb_run_memory *named,
                                            const cb_backend *backend, cb_run_memory **out,
                                            cb_error *err);
+/* Fills in the copies of a step's slots. */
+CB_MUST_CHECK cb_status cb_run_memory_copies(cb_run_memory *memory, const cb_staging *staging,
+                                             cb_error *err);
 /* Ends a step: destroys its executable, whose runs end before another step may use the memory.
  * `memory` NULL: it has not joined one. */
 void cb_run_memory_leave(cb_run_memory *memory, const cb_turn *turn, cb_run_block *pinned);

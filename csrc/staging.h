@@ -1,23 +1,29 @@
 /* staging.h: copies, in a backend's memory, of arguments that a caller has in the host's. Each
- * argument has a slot, whose block is made when it is first asked for and kept. Where the backend's
- * memory is the host's, or an argument lies in it already, there is no copy: a slot is the argument
- * itself. */
+ * argument has a slot, whose copy is allocated when it is first needed and kept. Copies are scratch
+ * between runs, so steps of one memory (run_memory.h) use the same ones, each as large as the
+ * largest argument in its slot. Where the backend's memory is the host's, or an argument lies in it
+ * already, there is no copy: a slot is the argument itself. */
 #ifndef CB_STAGING_H
 #define CB_STAGING_H
 
 #include "exec/backend.h"
 
+typedef struct cb_copy {  /* of the arguments in one slot */
+    struct cb_copy *next; /* of the next slot */
+    void *data;           /* NULL: none was needed so far */
+    uint64_t bytes;
+} cb_copy;
+
 typedef struct cb_staging {
     const cb_backend *backend;
     void *device;
-    void **block;   /* [n_slot] NULL: not there yet */
+    cb_copy **copy; /* [n_slot] of the step's memory; the caller fills them in */
     bool *is_there; /* [n_slot] what was staged last lies in the backend's memory by itself */
     uint32_t n_slot;
 } cb_staging;
 
 CB_MUST_CHECK cb_status cb_staging_init(cb_staging *s, const cb_backend *backend, void *device,
                                         size_t n_slot, cb_arena *arena, cb_error *err);
-void cb_staging_free(cb_staging *s); /* when no work on a block is left */
 
 /* Where argument `host` of so many bytes is in the backend's memory; NULL: nowhere, it is empty.
  * `there`: it is no memory of the host's, and lies where it should. */

@@ -334,9 +334,10 @@ typedef struct cb_step cb_step;
 typedef struct cb_run_memory cb_run_memory;
 CB_API CB_MUST_CHECK cb_status cb_run_memory_new(cb_context *ctx, cb_run_memory **out,
                                                  cb_error *err);
-CB_API void cb_run_memory_free(cb_run_memory *memory);            /* steps that use it keep it */
-CB_API uint64_t cb_run_memory_bytes(const cb_run_memory *memory); /* of its blocks now */
-/* Waits for the latest runs and frees the blocks, but for pinned ones; returns how many bytes. */
+CB_API void cb_run_memory_free(cb_run_memory *memory);      /* steps that use it keep it */
+CB_API uint64_t cb_run_memory_bytes(cb_run_memory *memory); /* of its blocks now; from any thread */
+/* Waits for the latest runs and frees the blocks, but for pinned ones, and copies of arguments of
+ * the host (cb_run); returns how many bytes the blocks had. */
 CB_API uint64_t cb_run_memory_release(cb_run_memory *memory);
 
 /* Called with the text of each stage: "forward", "joint", "groups", "problem",
@@ -442,11 +443,11 @@ CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *wha
 
 /* A backend's memory is its own: the device's, or for those that run on the host the host's. Where
  * `on_host` is set, arguments lie in the host's memory whatever the backend's is: they are copied
- * there and back (blocks for the copies are kept with the step), and the call ends when all is
- * done; only a device that is lost on the way back leaves some old and some new. Those that `there`
- * marks lie in the backend's memory all the same, and are not copied. Else all lie in the backend's
- * memory, and on a device the call puts the work on a stream and returns;
- * cb_step_wait waits for it. */
+ * there and back (blocks for the copies are kept in the step's memory), and the call ends when all
+ * is done; only a device that is lost on the way back leaves some old and some new. Those that
+ * `there` marks lie in the backend's memory all the same, and are not copied. Else all lie in the
+ * backend's memory, and on a device the call puts the work on a stream and returns; cb_step_wait
+ * waits for it. */
 typedef struct cb_run {
     void *const *inputs;  /* [n_inputs] contiguous, aligned to their element */
     void *const *outputs; /* [n_outputs] NULL for outputs kept inside */

@@ -111,3 +111,24 @@ def test_a_bound_counts_what_is_on_the_device(gpu: Driver) -> None:
         kept = [step(x)]
         assert np.array_equal(kept[0].numpy(), expected)
         assert memory.held().results > 0
+
+
+def test_shapes_share_copies_of_arguments_on_the_host(gpu: Driver) -> None:
+    """Of the parameters above all, which are as large for every shape."""
+    params = np.linspace(-1, 1, 40_000, dtype=np.float32)
+    optimizer = cb.optim.AdamW(lr=0.1)
+    step = cb.compile(lambda p, x: (p * p).sum() * x.sum(), optimizer=optimizer, device="cuda")
+    twin, same = cb.compile(lambda p, x: (p * p).sum() * x.sum(), optimizer=cb.optim.AdamW(lr=0.1),
+                            backend="debug"), params.copy()  # fmt: skip
+    sizes = (50, 10, 40)
+    for n in sizes:
+        step(params, np.ones(n, np.float32))
+        twin(same, np.ones(n, np.float32))
+        after = gpu.library.sim_allocated()
+        if n == sizes[0]:
+            first = after
+    assert after - first < params.nbytes / 2
+    assert np.allclose(params, same, atol=1e-6)
+    step.clear()
+    gpu.wait()
+    assert gpu.library.sim_allocated() < first - 3 * params.nbytes
