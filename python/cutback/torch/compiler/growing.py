@@ -26,6 +26,7 @@ MOST_GROWTHS = 64
 def rounded_up(size: int) -> int:
     """The size that a size is planned as: the next of the eight sizes that divide each octave.
 
+    >>> from cutback.torch.compiler.growing import rounded_up
     >>> [rounded_up(n) for n in (7, 91, 93, 96, 97, 128)]
     [7, 96, 96, 96, 104, 128]
     """
