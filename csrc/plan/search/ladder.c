@@ -8,14 +8,16 @@
 #include <math.h>
 
 #include "floor.h"
+#include "local/windows.h"
 #include "tuning.h"
 
 /* In thousandths. Near the top little time is at stake, but in shares a lot; near the bottom as
  * well. */
 static int step_below(int share) { return share > 900 ? 5 : share > 120 ? 20 : 10; }
 
-static void set_targets(cb_ladder *d) {
-    for (int share = 980; share >= 30; share -= step_below(share)) {
+static void set_targets(cb_ladder *d, bool fine) {
+    d->n_rung = 0;
+    for (int share = 980; share >= 30; share -= step_below(share) / (fine && share > 400 ? 2 : 1)) {
         uint64_t target = (uint64_t)((double)d->whole * (share / 1000.0));
         if (d->n_rung > 0 && target >= d->target[d->n_rung - 1]) continue;
         d->target[d->n_rung++] = target;
@@ -38,6 +40,8 @@ static void set_least(cb_ladder *d) {
         bool reached = known < INFINITY;
         if (reached) d->n_near = r + 1;
         if (reached) least = fmax(least, guess);
+        if (r > 0 && cb_ladder_is_paged(d, r) && known_at(d, d->target[r - 1]) < INFINITY)
+            least = fmax(least, known_at(d, d->target[r - 1]));
         else least = fmin(fmax(least, guess), least * CB_GROWTH);
         d->least_ps[r] = least;
     }
@@ -99,6 +103,42 @@ static cb_status bound_base(cb_ladder *d, cb_error *err) {
     return status;
 }
 
+/* The plans of windows.h under a target, unless they take too much effort: then `done` is false. */
+static cb_status try_windows(cb_windows *w, uint64_t target, bool *done, cb_error *err) {
+    const uint32_t kept_at[] = CB_WINDOW_POSITIONS;
+    const size_t n = sizeof kept_at / sizeof *kept_at;
+    for (size_t i = 0; i < n && *done; i++)
+        CB_TRY(cb_windows_try(w, target, kept_at[i], 0, done, err));
+    return *done ? cb_windows_try(w, target, 0, CB_WINDOW_RATE, done, err) : CB_OK;
+}
+
+/* Whether prices reach so little that windows are worth their time. */
+static bool wants_windows(const cb_ladder *d) {
+    const double reach = CB_PAGED_REACH * (double)d->whole;
+    return !cb_is_tiny_search(&d->first.moves) && (double)d->base->at[0].size > reach;
+}
+
+/* At each target that prices do not reach: plans of windows.h, and a short search from them and
+ * from the plan at the target above, until two targets in a row are missed. */
+static cb_status page_base(cb_ladder *d, cb_error *err) {
+    cb_windows *w;
+    int missed = 0;
+    bool done = true;
+    const double share =
+        cb_is_small_search(&d->first.moves) ? CB_BRIEF_SMALL_SHARE : CB_BRIEF_SHARE;
+    d->n_priced = CB_RUNGS_MOST;
+    if (!wants_windows(d)) return CB_OK;
+    set_targets(d, true);
+    for (uint32_t r = d->n_rung; r-- > 0 && known_at(d, d->target[r]) == INFINITY;) d->n_priced = r;
+    CB_TRY(cb_windows_new(d->first.t, &d->first.ledger, d->may_rerun, &w, err));
+    for (uint32_t r = d->n_priced; r < d->n_rung && missed < 2; r++) {
+        CB_TRY(try_windows(w, d->target[r], &done, err));
+        CB_TRY(cb_search_briefly(&d->first.moves, d->target[r], share, err));
+        missed = known_at(d, d->target[r]) < INFINITY ? 0 : missed + 1;
+    }
+    return CB_OK;
+}
+
 cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
                          cb_error *err) {
     const cb_facts *f = t->f;
@@ -112,11 +152,12 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *thr
         CB_TRY_NEW(d->proof_start[i], a, f->n_base, err);
     }
     cb_facts_mark_free(f, d->may_rerun);
-    set_targets(d);
+    set_targets(d, false);
     CB_TRY(cb_worker_init(&d->first, t, cut, d->may_rerun, d->whole, err));
     t->proven = &d->first.prices.tangent;
     CB_TRY(build_base(d, err));
     CB_TRY(bound_base(d, err));
+    CB_TRY(page_base(d, err));
     set_least(d);
     return cb_workers_new(&d->first, d->n_tangent, threads, &d->workers, err);
 }
@@ -198,10 +239,15 @@ static cb_status guess_rung(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *er
     return CB_OK;
 }
 
+static double paged_share(const cb_ladder *d) {
+    return cb_is_small_search(&d->first.moves) ? CB_PAGED_SMALL_SHARE : CB_PAGED_SHARE;
+}
+
 static cb_status search_with_prices(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
+    const double share = r < d->n_near && cb_ladder_is_paged(d, r) ? paged_share(d) : 1;
     CB_TRY(guess_rung(d, c, r, err));
-    return cb_search_rung(&c->moves, &c->prices, d->target[r], fmax(d->least_ps[r], d->own_ps[r]),
-                          err);
+    return cb_search_rung(&c->moves, &c->prices, d->target[r], share,
+                          fmax(d->least_ps[r], d->own_ps[r]), err);
 }
 
 /* ---- a near rung ----------------------------------------------------------------------------- */
@@ -234,6 +280,7 @@ static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i,
                                 .target = s->target[i],
                                 .attempt = i + (s->last ? CB_LAST_ATTEMPTS : 0),
                                 .share = s->share / CB_ATTEMPTS,
+                                .improves = s->r == CB_NONE && cb_ladder_pages(d),
                                 .least_ps = s->least_ps};
     CB_TRY(cb_search_deep_rung(&c->moves, &own, err));
     CB_TRY(keep_fastest(c, s->target[i], &s->out[i], err));
@@ -445,7 +492,9 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
         cb_candidates_offer(c->work, from->size, from->time_ps, from->pair, from->n_pair, err);
     if (status == CB_OK)
         status = cb_guess_rung(&c->prices, start_of(d, d->start, target), target, err);
-    if (status == CB_OK) status = cb_search_rung(&c->moves, &c->prices, target, 0, err);
+    if (status == CB_OK)
+        status = cb_search_rung(&c->moves, &c->prices, target,
+                                cb_ladder_pages(d) ? paged_share(d) : 1, 0, err);
     if (status == CB_OK) status = keep_fastest(c, target, out, err);
     c->t->candidates = d->base;
     return status;

@@ -32,7 +32,10 @@ typedef struct cb_ladder {
                                            time. See cb_ladder_least */
     double own_ps[CB_RUNGS_MOST];       /* the same of near rungs, from a guess of their own; 0:
                                            not asked for so far */
-    uint32_t n_near;                    /* rungs that prices reach; those behind are deep */
+    uint32_t n_near;                    /* rungs that the base reaches; those behind are deep */
+    uint32_t n_priced;                  /* rungs that prices reach. Where that is few, windows
+                                           (windows.h) add plans to the base; else
+                                           CB_RUNGS_MOST */
     bool searched[CB_RUNGS_MOST];
     cb_candidate plan[CB_RUNGS_MOST];  /* size 0: none that counts */
     cb_candidate tight[CB_RUNGS_MOST]; /* offsets fit where the plan's do not; size 0: none */
@@ -61,6 +64,11 @@ void cb_ladder_free(cb_ladder *d);
 /* A search by `c` starts from the plans of the base and the front, and from what the base proved.
  */
 void cb_ladder_begin(const cb_ladder *d, cb_worker *c);
+/* Whether windows added plans to the base, and whether a near rung has them to start from. The plan
+ * of such a rung is no faster than that of the base at the target above. So only the first rung
+ * that fits may hold an answer. */
+static inline bool cb_ladder_pages(const cb_ladder *d) { return d->n_priced < d->n_near; }
+static inline bool cb_ladder_is_paged(const cb_ladder *d, uint32_t r) { return r >= d->n_priced; }
 /* The first rung whose plan may be as small as `bytes`. */
 uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
 /* Least extra time of the plan of rung `r`, as far as it follows from the base and, with `deep`,

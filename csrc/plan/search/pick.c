@@ -51,6 +51,7 @@ static cb_status consider_tighter(cb_chooser *k, cb_ladder *d, uint32_t r, const
     cb_candidate *tight = &d->tight[r];
     cb_weight w;
     if (k->t->goal->measure != CB_MEASURE_ARENA || k->t->f->n_base > CB_TIGHT_OPS) return CB_OK;
+    if (cb_ladder_pages(d)) return CB_OK; /* the next target is near, and its plan may fit */
     if (!d->tightened[r]) {
         CB_TRY(cb_weigh(k, c, &w, err));
         uint64_t over = w.bytes > most ? w.bytes - most : 0;
@@ -252,6 +253,20 @@ static cb_status probe_near(cb_chooser *k, cb_ladder *d, double most_ps, cb_erro
     return CB_OK;
 }
 
+/* The first rungs below the best, until one has no plan that is fast enough. */
+static cb_status climb_low(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
+    const double once = (double)k->t->f->once_ps;
+    for (uint32_t r = cb_ladder_first(d, k->best.size); r < d->n_near; r++) {
+        const cb_candidate *c;
+        if (once + cb_ladder_least(d, r, false) > most_ps) return CB_OK;
+        CB_TRY(cb_ladder_climb(d, r, &c, err));
+        if (!c && cb_ladder_passes(d, r)) continue;
+        if (!c || (double)c->time_ps > most_ps) return CB_OK;
+        CB_TRY(cb_consider_small(k, c, err));
+    }
+    return CB_OK;
+}
+
 /* Of few ops the answer to `min` takes little time. */
 static bool has_low(const cb_ladder *d) {
     return !d->modest && !cb_is_tiny_search(&d->first.moves);
@@ -264,6 +279,7 @@ static cb_status consider_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const cb_candidates *base = d->base;
     CB_TRY(cb_consider_small_candidates(k, most_ps, err));
     if (base->n == 0) return CB_OK;
+    if (cb_ladder_pages(d)) return cb_has_best(k) ? climb_low(k, d, most_ps, err) : CB_OK;
     if ((double)base->at[0].time_ps > most_ps) CB_TRY(probe_near(k, d, most_ps, err));
     return cb_has_best(k) ? dig_low(k, d, err) : CB_OK;
 }

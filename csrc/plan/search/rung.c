@@ -127,8 +127,8 @@ cb_status cb_guess_rung(cb_prices *prices, const double *start_price, uint64_t t
                             fmin(known, once / 2) * 1.02, paced(t, CB_POLYAK_STEPS, 8), err);
 }
 
-cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target, double least_ps,
-                         cb_error *err) {
+cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target, double share,
+                         double least_ps, cb_error *err) {
     cb_trial *t = m->trial;
     double once = (double)t->f->once_ps;
     m->chance = target;
@@ -141,7 +141,8 @@ cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target, double
     if (known > CB_CLOSE * least && known < once)
         CB_TRY(cb_prices_polyak(prices, CB_PRICE_GUESS, target, prices->best, known,
                                 paced(t, CB_MORE_POLYAK_STEPS, 8), err));
-    return ruin(m, target, known <= CB_FAR * least ? CB_NEAR_SHARE : 1, CB_PATIENCE, least_ps, err);
+    if (known <= CB_FAR * least) share *= CB_NEAR_SHARE;
+    return ruin(m, target, share, CB_PATIENCE, least_ps, err);
 }
 
 cb_status cb_prove_bound(cb_prices *prices, const double *start_price, uint64_t target,
@@ -175,7 +176,9 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *er
     m->chance = s->target ^ (uint64_t)(s->attempt + 1) << 32;
     const cb_candidate *found = s->from ? s->from : find_start(m, s->target);
     if (!found) return CB_OK;
-    if (cb_candidates_fitting(t->candidates, s->target) != CB_NONE) return CB_OK; /* no need to */
+    if (cb_candidates_fitting(t->candidates, s->target) != CB_NONE)
+        return s->improves ? ruin(m, s->target, s->share, CB_DEEP_PATIENCE, s->least_ps, err)
+                           : CB_OK;
     cb_arena kept;
     cb_arena_init(&kept, t->scratch->alloc);
     cb_candidate from = *found;
@@ -190,5 +193,17 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *er
 cb_status cb_search_point(cb_moves *m, uint64_t target, uint32_t attempt, double share,
                           cb_error *err) {
     m->chance = target ^ (uint64_t)(attempt + 1) << 32;
+    return ruin(m, target, share, CB_PATIENCE, 0, err);
+}
+
+cb_status cb_search_briefly(cb_moves *m, uint64_t target, double share, cb_error *err) {
+    const cb_candidates *all = m->trial->candidates;
+    const uint32_t at = cb_candidates_fitting(all, target), above = at == CB_NONE ? 0 : at + 1;
+    m->chance = target;
+    if (above < all->n) {
+        CB_TRY(load(m, &all->at[above], target, err));
+        CB_TRY(cb_walk_down(m, effort(m, share), err));
+        if (m->l->peak <= m->l->target) CB_TRY(cb_trim(m, 0, err));
+    }
     return ruin(m, target, share, CB_PATIENCE, 0, err);
 }

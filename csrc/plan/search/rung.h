@@ -9,9 +9,10 @@
 CB_MUST_CHECK cb_status cb_guess_rung(cb_prices *prices, const double *start_price, uint64_t target,
                                       cb_error *err);
 /* Then: prices, crossover, removal, and ruin and recreate at `target`. All plans end up in the
- * trial's candidates. No search goes below `least_ps` of extra time. */
+ * trial's candidates. `share` is of the usual effort of ruin and recreate. No search goes below
+ * `least_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target,
-                                       double least_ps, cb_error *err);
+                                       double share, double least_ps, cb_error *err);
 /* A bound at `target`, where a plan of `known_ps` of extra time is known. */
 CB_MUST_CHECK cb_status cb_prove_bound(cb_prices *prices, const double *start_price,
                                        uint64_t target, double known_ps, cb_error *err);
@@ -24,11 +25,16 @@ typedef struct cb_deep_search {
                          are few ops, several times */
     double share;     /* of the usual effort, for ruin and recreate */
     double least_ps;
+    bool improves; /* a candidate that fits is improved; else it ends the search */
 } cb_deep_search;
 /* Where prices reach no plan: by a penalty walk, then ruin and recreate. */
 CB_MUST_CHECK cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *err);
 /* From the fastest plan that fits: faster ones, or ones that are as fast and smaller. */
 CB_MUST_CHECK cb_status cb_search_point(cb_moves *m, uint64_t target, uint32_t attempt,
                                         double share, cb_error *err);
+/* A short walk from the smallest plan over the target, then a short search from the fastest that
+ * fits. */
+CB_MUST_CHECK cb_status cb_search_briefly(cb_moves *m, uint64_t target, double share,
+                                          cb_error *err);
 
 #endif

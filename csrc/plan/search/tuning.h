@@ -81,7 +81,7 @@
 
 /* ---- the ladder: ladder.c -------------------------------------------------------------------- */
 
-#define CB_RUNGS_MOST 80 /* targets at most */
+#define CB_RUNGS_MOST 120 /* targets at most */
 /* shares of the memory at which prices are found first: 0.9, 0.8 ... 0.1 */
 #define CB_LADDER_STARTS 9
 #define CB_START_STEPS 60 /* of the guess at the first of them, then fewer, as prices carry over; */
@@ -97,6 +97,20 @@
 #define CB_DIG_SHARE 0.3    /* of it, below the last rung */
 /* of save-everything's bytes: closer to the floor is not worth a search */
 #define CB_DUG_SHARE 0.004
+
+/* ---- windows: local/windows.c, ladder.c ------------------------------------------------------ */
+
+#define CB_PAGED_REACH 0.6 /* of save-everything's bytes: where prices reach less, windows help */
+#define CB_WINDOW_POSITIONS {0, 2, 6} /* of the forward at which values are kept throughout */
+#define CB_WINDOW_RATE 0.3  /* of the step's time a byte: what is cheaper to make is not kept */
+#define CB_WINDOW_DEAR 4    /* of it: what is dearer is worth keeping at a position */
+#define CB_WINDOW_MISSES 12 /* values without room, until a window ends */
+#define CB_WINDOW_ROUNDS 4  /* of filling a window, each with the room of what was let go */
+#define CB_WINDOW_EFFORT 1000000  /* units looked at for one plan */
+#define CB_BRIEF_SHARE 0.05       /* of the usual effort, at each target of the base, */
+#define CB_BRIEF_SMALL_SHARE 0.02 /* and in a small search */
+#define CB_PAGED_SHARE 1.0        /* of it, at a rung that windows reach, */
+#define CB_PAGED_SMALL_SHARE 0.4  /* and in a small search, which has more turns */
 
 /* ---- the front: front.c ---------------------------------------------------------------------- */
 
