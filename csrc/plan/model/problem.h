@@ -17,8 +17,8 @@ enum { /* op flags */
        CB_POP_VIEW = 1 << 2,     /* allocates nothing, costs nothing */
        CB_POP_FUSIBLE = 1 << 3,  /* pointwise, or a reduction that fuses */
        CB_POP_COMPUTE = 1 << 4,  /* compute-intensive: matmul, convolution, attention */
-       CB_POP_RANDOM_COUNTER = 1
-           << 5, /* random, but a pure function of its counter: may be recomputed */
+       CB_POP_RANDOM_COUNTER =
+           1 << 5, /* random, but a pure function of its counter: may be recomputed */
        CB_POP_RANDOM_STATEFUL = 1 << 6, /* random from a hidden state: runs exactly once */
        CB_POP_EFFECT = 1 << 7,          /* side effect: runs exactly once */
        CB_POP_COLLECTIVE = 1 << 8,      /* communicates: runs exactly once, unless the problem says
@@ -26,8 +26,8 @@ enum { /* op flags */
        CB_POP_MUTATES = 1 << 9,         /* writes an input: runs exactly once */
        CB_POP_UNKNOWN = 1 << 10,        /* unknown or custom op: expensive, not recomputable */
        CB_POP_REDUCTION = 1 << 11,      /* with FUSIBLE: output much smaller than the input */
-       CB_POP_PARAMETER = 1
-           << 12 /* with PLACEHOLDER: parameter or buffer, there in every step anyway */
+       CB_POP_PARAMETER =
+           1 << 12 /* with PLACEHOLDER: parameter or buffer, there in every step anyway */
 };
 /* What a member of an op with an inside may be: what runs once is an op by itself. */
 #define CB_POP_INNER (CB_POP_FUSIBLE | CB_POP_COMPUTE | CB_POP_RANDOM_COUNTER | CB_POP_REDUCTION)
@@ -38,11 +38,11 @@ enum { /* op flags */
 #define CB_POP_ACTS (CB_POP_ONCE & ~CB_POP_UNKNOWN)
 
 enum { /* storage flags */
-       CB_STORE_STATIC = 1
-           << 0, /* belongs to the caller (parameter, input, given output): not counted */
+       CB_STORE_STATIC =
+           1 << 0, /* belongs to the caller (parameter, input, given output): not counted */
        CB_STORE_HOLD_FORWARD = 1 << 1, /* must be alive when the backward starts */
-       CB_STORE_HOLD_END = 1
-           << 2 /* must be alive at the end (gradients kept for the optimizer, new states) */
+       CB_STORE_HOLD_END =
+           1 << 2 /* must be alive at the end (gradients kept for the optimizer, new states) */
 };
 
 /* Which ops may run after the step in which they are first made. */

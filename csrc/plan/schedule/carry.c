@@ -33,8 +33,8 @@ static void mark_staying(const finder *z) {
     for (uint32_t v = 0; v < p->n_value; v++) {
         uint32_t s = p->value_storage[v], op = p->value_op[v];
         bool fixed = f->once[op] || f->stays[op]; /* a view that cannot be made elsewhere */
-        bool once = (p->op_flags[op] & CB_POP_MUTATES) ||
-                    ((p->op_flags[op] & CB_POP_VIEW) && fixed);
+        bool once =
+            (p->op_flags[op] & CB_POP_MUTATES) || ((p->op_flags[op] & CB_POP_VIEW) && fixed);
         if (once && f->root[s] != op) z->mark[s] |= STAYS;
     }
 }
