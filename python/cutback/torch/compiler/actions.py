@@ -279,10 +279,12 @@ class ModelActions(RepeatingPartitioner):
     def _smallest_with_scratch(self, counted: Problem, error: BudgetError) -> Made:
         """The smallest plan, for a step that exceeds its budget by scratch under every plan."""
         measure = self.options.target.measure
+        position = self.plans[0].position if len(self.plans) == 1 else None
         try:
             made = self._make(counted, smallest(measure))
         except BudgetError:  # of constraints, not of bytes
             raise error from None
+        made = made._replace(plan=Plan.of(made.plan.core, position=position))
         text = excess_of_all_text(self._bytes_of(made), error.budget_bytes)
         if text is not None:
             self.ever.told_of_scratch = True

@@ -19,10 +19,14 @@ from dataclasses import replace
 from ...problem import Problem
 
 GRAIN = 64 * 1024
-"""Measured bytes are rounded up to a multiple of this, so that small changes do not matter."""
+"""Measured bytes are rounded up to a multiple of this, so that small changes do not matter. For a
+budget of a few MiB the multiple is ``PART`` of the budget."""
 
 PART = 0.01
 """Scratch is counted if it exceeds what the problem counts already by this part of the budget."""
+
+LEAST = 4096
+"""Scratch of fewer bytes is not counted."""
 
 Rows = Sequence[Sequence[int]]
 """Measured scratch of a graph: op of its problem, and bytes."""
@@ -37,10 +41,12 @@ def rows_of(problem: Problem, measured: Mapping[str, int], limit: int) -> list[l
         limit: the budget in bytes.
     """
     rows = []
+    least = int(PART * limit)
+    grain = max(1, min(GRAIN, least))
     for i, op in enumerate(problem.ops):
-        size = -(-measured.get(op.name, 0) // GRAIN) * GRAIN
-        if size - op.workspace > PART * limit:
-            rows.append([i, size])
+        size = measured.get(op.name, 0)
+        if size - op.workspace > max(least, LEAST):
+            rows.append([i, -(-size // grain) * grain])
     return rows
 
 
