@@ -26,6 +26,10 @@ static int after_fork(cb_py_run_memory *self) {
     return 0;
 }
 
+int cb_py_run_memory_has_left(cb_py_run_memory *self, const cb_py_step *step) {
+    return after_fork(self) < 0 ? -1 : step->is_left;
+}
+
 static void refuse_nested(const cb_py_run_memory *self, const cb_py_step *step) {
     PyErr_SetString(PyExc_RuntimeError,
                     self->running == step

@@ -161,6 +161,8 @@ cb_py_run_memory *cb_py_run_memory_new(cb_py_state *state, PyObject *keeper);
  * while another thread ran the step. */
 int cb_py_run_memory_lock(cb_py_run_memory *self, struct cb_py_step *step);
 void cb_py_run_memory_unlock(cb_py_run_memory *self);
+/* Whether this process was forked while another thread ran the step; -1: exception set. */
+int cb_py_run_memory_has_left(cb_py_run_memory *self, const struct cb_py_step *step);
 /* Asks whether the block may grow for a run of the step; -1: it may not. */
 int cb_py_run_memory_admit(cb_py_run_memory *self, const struct cb_py_step *step);
 /* Results could not be allocated, an exception is set. 0: it is worth another try; -1: it is not,

@@ -531,12 +531,20 @@ static PyMethodDef step_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *step_is_left(cb_py_step *self, void *closure) {
+    (void)closure;
+    const int is_left = cb_py_run_memory_has_left(self->memory, self);
+    return is_left < 0 ? NULL : PyBool_FromLong(is_left);
+}
+
 static PyGetSetDef step_getset[] = {
     {"inputs", (getter)step_inputs, NULL, "((name, dtype, shape, bytes, role, input, inside), ...)",
      NULL},
     {"outputs", (getter)step_outputs, NULL,
      "((name, dtype, shape, bytes, kind, input, inside), ...)", NULL},
     {"follows", (getter)step_follows, NULL, "whether the plan follows given decisions", NULL},
+    {"is_left", (getter)step_is_left, NULL,
+     "whether this process was forked while another thread ran the step", NULL},
     {"nbytes", (getter)step_bytes, NULL, "bytes that the compiled program holds in the core", NULL},
     {"numbers", (getter)step_numbers, NULL, "planned bytes and modelled times", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -262,6 +262,7 @@ def _after_fork_in_child() -> None:
     """A lock that a thread of the parent holds would never be released here."""
     for step in list(_steps):
         step._lock = threading.RLock()
+        step._left = step._running
 
 
 if hasattr(os, "register_at_fork"):
@@ -336,6 +337,8 @@ class Step(Generic[Result]):
         self._n_compiled = self._n_planned = self._n_alone = 0
         self._recent: list[_Specialisation] = []  # the latest first
         self._lock = threading.RLock()
+        self._running: Executable | None = None
+        self._left: Executable | None = None  # in a forked child, what ran when it was forked
         _steps.add(self)
         self.__doc__ = function.__doc__
 
@@ -407,10 +410,12 @@ class Step(Generic[Result]):
         """Runs one step."""
         begin = time.perf_counter()
         with self._lock:
+            self._refuse_left()
             call = self._read(args, kwargs, handle(stream))
             spec = self._specialise(call)
             number = self.rng_step if rng_step is None else check_random_step(rng_step)
             single = isinstance(self.argnums, int)
+            before, self._running = self._running, spec.run
             try:
                 results, gradients = spec.run.run(
                     call.given,
@@ -424,9 +429,24 @@ class Step(Generic[Result]):
             except (ValueError, TypeError) as error:
                 place(error)
                 raise
+            finally:
+                self._running = before
             result = self._result(spec, results, gradients, single)
             spec.run.count_call(time.perf_counter() - begin)
         return result
+
+    def _refuse_left(self) -> None:
+        """What a program was updating when this process was forked is updated by the others of this
+        step as well, so none of them may run."""
+        if self._left is None:
+            return
+        if self._left.native.is_left:
+            raise RuntimeError(
+                "this process was forked while another thread ran this step; what that run updates "
+                "may be half done here: load a checkpoint and compile the step again, or fork "
+                "between steps"
+            )
+        self._left = None
 
     def _result(
         self, spec: _Specialisation, results: list[Any], gradients: list[Any], single: bool
