@@ -35,6 +35,7 @@ def parse_bytes(spec: int | str) -> int:
     Raises:
         ValueError, TypeError: not a size.
     """
+    spec = _plain(spec)
     if isinstance(spec, int) and not isinstance(spec, bool):
         if not 0 <= spec < 2**63:
             raise ValueError(f"{short(spec)} is not a number of bytes")

@@ -74,6 +74,8 @@ class MemoryLimitError(MemoryError):
     """A bound on memory would be exceeded. Nothing has changed: parameters, states and results are
     as they were, and so are the step's programs.
 
+    It can be pickled and copied.
+
     Attributes:
         limit: the bound, in bytes.
         wanted: bytes that were asked for on top of what is held.
@@ -90,6 +92,10 @@ class MemoryLimitError(MemoryError):
             f"{asked}, and the bound on memory is {bound}; held are {held.describe()}. Lower the "
             "budget of a step, drop results that are not needed, clear() a step, or raise the bound"
         )
+        self._arguments = what, wanted, held
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._arguments, self.__dict__
 
 
 def _size(array: Any) -> int:
@@ -253,7 +259,7 @@ class Memory:
 
     def bound(self, limit: int | str | None) -> Bound:
         """Sets the bound, or removes it with None. In a ``with`` statement the bound before comes
-        back at its end.
+        back at its end, even if more than that is still in use then.
 
         Raises:
             MemoryLimitError: more than that is held already; the bound stays as it was.
@@ -351,7 +357,8 @@ class Memory:
 
 
 class Bound:
-    """A bound that was set; as a context manager it brings back the one before at the end."""
+    """A bound that was set; as a context manager it brings back the one before at the end, and
+    frees what is held for later if that exceeds it."""
 
     def __init__(self, memory: Memory, before: int | None) -> None:
         self._memory = memory
@@ -367,6 +374,7 @@ class Bound:
         traceback: TracebackType | None,
     ) -> None:
         self._memory._limit = self._before
+        self._memory._make_room(None)
         self._memory._apply()
 
     def __repr__(self) -> str:

@@ -3,8 +3,10 @@ it says who holds what, and refuses before anything changes."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -504,6 +506,35 @@ def test_memories_have_bounds_of_their_own():
     assert memory.release() > 0
     assert "of at most 1.00 MiB" in repr(memory) and str(memory.held()).startswith("0 B")
     del gradients
+
+
+def test_a_bound_that_comes_back_frees_idle_blocks():
+    memory = cutback.Memory("64KiB")
+    step = cutback.value_and_grad(loss, memory=memory)
+    with memory.bound(None):
+        step(layers(), batch(4000))
+        assert memory.held().total > 64 << 10
+    assert memory.held().total == 0 and memory.limit == 64 << 10
+    step(layers(), batch(10))
+
+
+def test_errors_can_be_pickled_and_copied():
+    step = cutback.grad(loss, memory=cutback.Memory("1KiB"))
+    with pytest.raises(cutback.MemoryLimitError) as caught:
+        step(layers(), batch(100))
+    error = caught.value
+    for same in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(same) is type(error) and str(same) == str(error)
+        assert (same.limit, same.wanted, same.held) == (1024, error.wanted, error.held)
+
+
+def test_sizes_may_be_integers_of_numpy():
+    assert cutback.Memory(np.int64(5000)).limit == 5000
+    step = cutback.grad(loss, program_cache=np.int32(5000), budget=np.int64(1 << 20))
+    step(layers(), batch(10))
+    for wrong in (np.float32(5.0), np.bool_(True), np.ones(3, int)):
+        with pytest.raises(TypeError, match="a size is an int"):
+            cutback.Memory(wrong)
 
 
 def test_a_report():
