@@ -83,6 +83,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "docs/torch.md": {
         "64 KiB": _LAYOUT,
+        "4 KiB": _LAYOUT,
         "4 bytes": _LAYOUT,
         "8 bytes": _LAYOUT,
         "10 GB/s": "the default of a device's link",
