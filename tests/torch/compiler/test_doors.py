@@ -484,6 +484,26 @@ def test_a_share_of_what_was_compiled_names_what_was_not() -> None:
     assert "eager" not in str(told.value) and told.value.unplanned_bytes is None
 
 
+def test_a_call_is_not_measured_against_the_plan_of_another_size() -> None:
+    """Large and small batches take turns, each with graphs of its own: the plan in force is that
+    of the small ones when a large one comes again, and nothing is left to eager mode."""
+    torch.manual_seed(0)
+    first = nn.Sequential(*(m for _ in range(3) for m in (nn.Linear(32, 32), nn.Tanh())))
+    last = copy.deepcopy(first)
+
+    def loss(x: Any) -> Any:
+        x = first(x)
+        torch._dynamo.graph_break()
+        return last(x).square().mean()
+
+    step = ct.compile(loss, budget=1, dynamic=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="parts of the model are not planned")
+        for batch in (64, 16, 64):
+            step(torch.randn(batch, 32)).backward()
+    assert len(step.plans) == 1 and step.plans[0].position is not None
+
+
 class Between(nn.Module):
     """Two compiled parts, and one between that PyTorch leaves to eager mode."""
 

@@ -149,6 +149,8 @@ class Runner:
         limit = None if runs is None else self.partitioner.limit_bytes(runs)
         if limit is None or memory is None or self.partitioner.waits:
             return
+        if self.partitioner.runs_other_graphs():  # the limit is that of another step
+            return
         is_over = "is"
         if held <= limit and runs == 1:  # runs of one graph that are pending have their own warning
             beside, held = self._beside(memory, tensors)

@@ -536,6 +536,15 @@ class ModelPartitioner(ModelActions):
         limit: int | None = self.plans[0].numbers["budget_bytes"]
         return limit if len(self.plans) == 1 else None
 
+    def runs_other_graphs(self) -> bool:
+        """True if this step runs graphs that the plan over several graphs does not contain: those
+        of another mode, say, whose own plan is no longer in force."""
+        if self.in_force.joint is None:
+            return False
+        by_key = self.graphs.by_key
+        keys = {run.key for run in self.steps.trail.runs}
+        return any(k not in by_key or self.in_force.part(by_key[k].problem) is None for k in keys)
+
     def name_limit(self, limit: int) -> str:
         """What :meth:`limit_bytes` is, for people."""
         if not self.options.target.is_bound:
