@@ -100,7 +100,7 @@ class Plan:
     def device(self) -> str: ...
 
 @final
-class Decisions:
+class _Decisions:
     """What a plan decides, without sizes. Opaque."""
 
 @final
@@ -146,7 +146,7 @@ class Graph:
         time_limit: float = 0.0,
         progress: _Progress | None = None,
         memory: RunMemory | None = None,
-        decisions: Decisions | None = None,
+        decisions: _Decisions | None = None,
     ) -> Step: ...
     def decide(
         self,
@@ -163,7 +163,7 @@ class Graph:
         dump: Callable[[str, str], object] | None = None,
         time_limit: float = 0.0,
         progress: _Progress | None = None,
-    ) -> tuple[Decisions, int]: ...
+    ) -> tuple[_Decisions, int]: ...
     def compile_text(
         self,
         what: str,

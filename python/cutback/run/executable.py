@@ -120,7 +120,7 @@ class CompileOptions(NamedTuple):
     time_limit: float = 0.0
     progress: Progress | None = None
     memory: Memory | Place | None = None
-    decisions: _native.Decisions | None = None
+    decisions: _native._Decisions | None = None
 
     @property
     def searches(self) -> bool:
@@ -162,7 +162,7 @@ class CompileOptions(NamedTuple):
 class Decisions(NamedTuple):
     """What a plan decides, without sizes, for graphs that differ from one in sizes only."""
 
-    native: _native.Decisions
+    native: _native._Decisions
     nbytes: int
 
 
@@ -354,7 +354,7 @@ class Executable:
         time_limit: float = 0.0,
         progress: Progress | None = None,
         memory: Memory | Place | None = None,
-        decisions: _native.Decisions | None = None,
+        decisions: _native._Decisions | None = None,
     ) -> None:
         budgets.choice("backend", backend, backends())
         budgets.choice("on_infeasible", on_infeasible, budgets.INFEASIBLE)

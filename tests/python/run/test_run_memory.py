@@ -48,6 +48,11 @@ def arenas(held):
     return sum(held.arenas.values())
 
 
+def of_steps(held):
+    """The bytes of steps; graphs that other tests have compiled may still be alive."""
+    return {name: size for name, size in held.arenas.items() if name.startswith("step ")}
+
+
 @pytest.fixture(autouse=True)
 def nothing_held():
     gc.collect()
@@ -82,7 +87,7 @@ def test_sixty_shapes_take_what_the_largest_takes():
         step(params, batch(n))
         largest = max(largest, step.planned.arena_bytes)
         assert arenas(cutback.memory()) == largest
-    assert cutback.memory().arenas == {"step `loss`": largest}
+    assert of_steps(cutback.memory()) == {"step `loss`": largest}
 
 
 def test_a_run_allocates_only_if_it_is_the_first_or_the_largest():
@@ -389,7 +394,7 @@ def test_a_block_that_cannot_grow():
     with pytest.raises(MemoryError, match="no memory for the arena"):
         step(params, large)
     assert _native.fail_alloc(0) == 0
-    assert cutback.memory().arenas == {"step `loss`": 0} and step.optimizer.t == t
+    assert of_steps(cutback.memory()) == {"step `loss`": 0} and step.optimizer.t == t
     np.testing.assert_array_equal(np.stack(params), np.stack(before))
     step(params, large)
     assert arenas(cutback.memory()) == step.planned.arena_bytes
@@ -545,7 +550,7 @@ def test_a_report():
                      x.astype(np.float64).repeat(4, 1))[1]  # fmt: skip
     held = memory.held()
     assert held.results == sum(g.nbytes for g in gradients)
-    assert held.arenas == {"step `loss`": step.planned.arena_bytes}
+    assert of_steps(held) == {"step `loss`": step.planned.arena_bytes}
     assert "arena of step `loss`" in held.describe() and "results 1.50 MiB" in held.describe()
     del gradients
     assert memory.held().results == 0 and memory.held().kept == held.results
