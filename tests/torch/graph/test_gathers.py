@@ -84,7 +84,7 @@ def test_small_budgets_gather_again(group: Any, budget: Any) -> None:
         {"budget": 1},
         {"budget": "fastest"},
         {"budget": 0.2, "dynamic": True},
-        {"budget": 0.2, "codegen": "inductor"},
+        pytest.param({"budget": 0.2, "codegen": "inductor"}, marks=pytest.mark.very_slow),
     ],
     ids=str,
 )
