@@ -377,6 +377,7 @@ TEST(decisions_run_out_of_memory_cleanly) {
     bool failed = true;
     for (uint64_t nth = 1; failed; nth += CB_ASAN ? 23 : 7) {
         cb_context_fail_alloc(ctx, nth);
+        o.decisions = NULL;
         cb_status status = decide(ctx, small, o, &d);
         o.decisions = d;
         if (status == CB_OK) status = mlp_compile(ctx, smaller, o, &step, &err);
