@@ -19,8 +19,8 @@ from dataclasses import replace
 from ...problem import Problem
 
 GRAIN = 64 * 1024
-"""Measured bytes are rounded up to a multiple of this, so that small changes do not matter. For a
-budget of a few MiB the multiple is ``PART`` of the budget."""
+"""Measured bytes are rounded up to a multiple of this, so that small changes do not matter. For
+budgets below 16 times as much it is ``PART`` of the budget."""
 
 PART = 0.01
 """Scratch is counted if it exceeds what the problem counts already by this part of the budget."""
@@ -41,12 +41,12 @@ def rows_of(problem: Problem, measured: Mapping[str, int], limit: int) -> list[l
         limit: the budget in bytes.
     """
     rows = []
-    least = int(PART * limit)
-    grain = max(1, min(GRAIN, least))
+    grain = GRAIN if limit >= 16 * GRAIN else max(1, int(PART * limit))
     for i, op in enumerate(problem.ops):
         size = measured.get(op.name, 0)
-        if size - op.workspace > max(least, LEAST):
-            rows.append([i, -(-size // grain) * grain])
+        rounded = -(-size // grain) * grain
+        if size >= LEAST and rounded - op.workspace > PART * limit:
+            rows.append([i, rounded])
     return rows
 
 
