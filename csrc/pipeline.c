@@ -523,35 +523,41 @@ done:
     return status;
 }
 
-cb_status cb_compile_text(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
-                          const char *what, char **out, cb_error *err) {
+/* A step with all stages up to the program, and nothing on a device. */
+static cb_status plan_step(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
+                           cb_step **out, cb_error *err) {
     cb_status status;
-    cb_error own = {0};
-    if (!err) err = &own;
     CB_TRY(check_options(o, err));
     cb_step *step = step_new(ctx, o);
     if (!step) return cb_no_memory(err);
     CB_TRY_DONE(choose_backend(step, o, err));
     CB_TRY_DONE(make_stages(step, forward, o, err));
-    status = cb_step_text(step, what, out, err);
+    *out = step;
 done:
+    if (status != CB_OK) cb_step_free(step);
+    return status;
+}
+
+cb_status cb_compile_text(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
+                          const char *what, char **out, cb_error *err) {
+    cb_step *step;
+    cb_error own = {0};
+    if (!err) err = &own;
+    CB_TRY(plan_step(ctx, forward, o, &step, err));
+    const cb_status status = cb_step_text(step, what, out, err);
     cb_step_free(step);
     return status;
 }
 
 cb_status cb_decisions_make(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
                             cb_decisions **out, cb_error *err) {
-    cb_status status;
+    cb_step *step;
     cb_error own = {0};
     if (!err) err = &own;
-    CB_TRY(check_options(o, err));
-    cb_step *step = step_new(ctx, o);
-    if (!step) return cb_no_memory(err);
-    CB_TRY_DONE(choose_backend(step, o, err));
-    CB_TRY_DONE(make_stages(step, forward, o, err));
+    CB_TRY(plan_step(ctx, forward, o, &step, err));
     const cb_problem *single = step->single ? step->single : step->problem;
-    status = cb_decisions_copy(step->problem, single, step->plan, &ctx->alloc, out, err);
-done:
+    const cb_status status =
+        cb_decisions_copy(step->problem, single, step->plan, &ctx->alloc, out, err);
     cb_step_free(step);
     return status;
 }

@@ -155,15 +155,19 @@ static uint64_t hash_inlinings(const cb_problem *p, uint64_t hash) {
     return hash;
 }
 
-uint64_t cb_problem_fingerprint(const cb_problem *p) {
-    uint64_t hash = hash_u64(p->backward_starts, hash_u64(p->align, 0));
+/* Which op reads and makes which value of which storage. */
+static uint64_t hash_edges(const cb_problem *p, uint64_t hash) {
     hash = hash_ids(p->op_flags, p->n_op, hash);
     hash = hash_ids(p->in_begin, (size_t)p->n_op + 1, hash);
     hash = hash_ids(p->in_value, p->in_begin[p->n_op], hash);
     hash = hash_ids(p->out_begin, (size_t)p->n_op + 1, hash);
     hash = hash_ids(p->value_storage, p->n_value, hash);
     hash = hash_ids(p->forward_output, p->n_forward_output, hash);
-    hash = hash_ids(p->backward_output, p->n_backward_output, hash);
+    return hash_ids(p->backward_output, p->n_backward_output, hash);
+}
+
+uint64_t cb_problem_fingerprint(const cb_problem *p) {
+    uint64_t hash = hash_edges(p, hash_u64(p->backward_starts, hash_u64(p->align, 0)));
     for (uint32_t i = 0; i < p->n_op; i++) hash = hash_u64(p->op_workspace[i], hash);
     for (uint32_t s = 0; s < p->n_storage; s++)
         hash = hash_u64(p->storage_flags[s], hash_u64(p->storage_bytes[s], hash));
@@ -193,14 +197,7 @@ static uint64_t hash_structure_regions(const cb_problem *p, uint64_t hash) {
 }
 
 uint64_t cb_problem_structure(const cb_problem *p) {
-    uint64_t hash = hash_u64(p->backward_starts, hash_u64(p->align, p->n_storage));
-    hash = hash_ids(p->op_flags, p->n_op, hash);
-    hash = hash_ids(p->in_begin, (size_t)p->n_op + 1, hash);
-    hash = hash_ids(p->in_value, p->in_begin[p->n_op], hash);
-    hash = hash_ids(p->out_begin, (size_t)p->n_op + 1, hash);
-    hash = hash_ids(p->value_storage, p->n_value, hash);
-    hash = hash_ids(p->forward_output, p->n_forward_output, hash);
-    hash = hash_ids(p->backward_output, p->n_backward_output, hash);
+    uint64_t hash = hash_edges(p, hash_u64(p->backward_starts, hash_u64(p->align, p->n_storage)));
     for (uint32_t i = 0; i < p->n_op; i++)
         hash = cb_hash_bytes(p->op_kind[i], strlen(p->op_kind[i]), hash_u64(p->op_class[i], hash));
     for (uint32_t v = 0; v < p->n_value; v++) hash = hash_u64(p->value_constraint[v], hash);
