@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ... import BudgetError
+from ... import BudgetError, budgets
 from ...planner.plan import Plan
 from ...problem import Problem
 from ..graph.importer import Imported
@@ -115,6 +115,11 @@ class ModelActions(RepeatingPartitioner):
     def waits(self) -> bool:
         """True if the model is to be compiled again before it is called again."""
         return self.sizes.outgrown or self.state in DUE
+
+    @property
+    def position(self) -> budgets.Position | None:
+        """The position that the one plan was asked for, and its bytes at 0 and 1."""
+        return self.plans[0].position if len(self.plans) == 1 else None
 
     @property
     def _rounds_left(self) -> bool:
@@ -279,12 +284,11 @@ class ModelActions(RepeatingPartitioner):
     def _smallest_with_scratch(self, counted: Problem, error: BudgetError) -> Made:
         """The smallest plan, for a step that exceeds its budget by scratch under every plan."""
         measure = self.options.target.measure
-        position = self.plans[0].position if len(self.plans) == 1 else None
         try:
             made = self._make(counted, smallest(measure))
         except BudgetError:  # of constraints, not of bytes
             raise error from None
-        made = made._replace(plan=Plan.of(made.plan.core, position=position))
+        made = made._replace(plan=Plan.of(made.plan.core, position=self.position))
         text = excess_of_all_text(self._bytes_of(made), error.budget_bytes)
         if text is not None:
             self.ever.told_of_scratch = True

@@ -551,11 +551,6 @@ class ModelPartitioner(ModelActions):
             return f"smallest plans of {budgets.text(limit)}"
         return f"budget of {amounts.name_of(limit, self.position)}"
 
-    @property
-    def position(self) -> budgets.Position | None:
-        """The position that the one plan was asked for, and its bytes at 0 and 1."""
-        return self.plans[0].position if len(self.plans) == 1 else None
-
     def bytes_of_budget(self) -> int | None:
         """The budget, if it is one in bytes."""
         return bytes_in(self.options.target.budget)
