@@ -12,21 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..octaves import rounded_up
 from ..run.executable import Decisions
 from .tracing import Call
 
 _BYTES_OF_KEY = 1024  # about; shapes share most of it with programs
-_PER_OCTAVE_BITS = 3  # 8 sizes between powers of two
 _NEAR = 2  # sizes that differ by no more may belong together: tokens and targets, say
 
 Shapes = tuple[tuple[int, ...] | None, ...]
 """The shape of each leaf; None: a constant."""
-
-
-def canonical(size: int) -> int:
-    """``size`` rounded up to an eighth of an octave: to 1, 2, ... 16, 18, ... 32, 36, ..."""
-    step = 1 << max(0, size.bit_length() - 1 - _PER_OCTAVE_BITS)
-    return -(-size // step) * step
 
 
 def rounded(sizes: Iterable[int], linked: bool) -> dict[int, int]:
@@ -39,7 +33,7 @@ def rounded(sizes: Iterable[int], linked: bool) -> dict[int, int]:
             result[size] = result[base] + size - base
         else:
             base = size
-            result[size] = canonical(size)
+            result[size] = rounded_up(size)
     return result
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import cutback as cb
 import cutback.nn.functional as F
-from cutback.frontend.sizes import canonical, rounded
+from cutback.frontend.sizes import rounded
+from cutback.octaves import rounded_up
 
 pytestmark = pytest.mark.plans_unchecked
 WIDTH = 16
@@ -60,13 +61,13 @@ def same_bits(one, other):
 
 def test_canonical_sizes_are_eight_an_octave():
     for size in range(17):
-        assert canonical(size) == size
-    found = {canonical(size) for size in range(1, 4097)}
+        assert rounded_up(size) == size
+    found = {rounded_up(size) for size in range(1, 4097)}
     for octave in range(4, 12):
         assert sum(2**octave < n <= 2 ** (octave + 1) for n in found) == 8
     for size in range(1, 4097):
-        assert size <= canonical(size) <= size * 1.125 and canonical(canonical(size)) == (
-            canonical(size)
+        assert size <= rounded_up(size) <= size * 1.125 and rounded_up(rounded_up(size)) == (
+            rounded_up(size)
         )
     assert rounded([100, 101, 33], linked=False) == {33: 36, 100: 104, 101: 104}
     assert rounded([100, 101, 33], linked=True) == {33: 36, 100: 104, 101: 105}
@@ -86,7 +87,7 @@ def test_shapes_follow_few_plans_and_no_bit_changes(budget):
         assert planned.budget_bytes is None or planned.arena_bytes <= planned.budget_bytes
         assert step.executable.native.follows == (step.n_compiled > 1)
     # the first one as it came; then those of canonical sizes
-    assert step.n_planned == 1 + len({canonical(rows) for rows in sizes})
+    assert step.n_planned == 1 + len({rounded_up(rows) for rows in sizes})
     assert step.n_compiled == len(sizes)  # 100 again, when it is known that rows vary
 
 
@@ -262,7 +263,7 @@ def test_three_epochs_of_200_shapes():
         for rows in sizes:
             step(params, data(rows))
         counts.append((step.n_compiled, step.n_planned, step.program_bytes))
-    canonicals = len({canonical(rows) for rows in sizes})
+    canonicals = len({rounded_up(rows) for rows in sizes})
     assert counts[0][1] <= 1 + canonicals
     assert counts[1] == counts[2]  # nothing is compiled in the third epoch, and nothing grows
     assert counts[2][0] <= 201

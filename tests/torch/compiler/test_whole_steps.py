@@ -19,7 +19,7 @@ from torch._dynamo.utils import counters
 
 import cutback
 import cutback.torch as ct
-from cutback.torch.compiler.growing import rounded_up
+from cutback.octaves import rounded_up
 
 pytestmark = pytest.mark.torch
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from ...octaves import rounded_up
 from ..graph.sizes import hint
 
 if TYPE_CHECKING:
@@ -21,17 +22,6 @@ if TYPE_CHECKING:
 
 MOST_GROWTHS = 64
 """How often a model is planned again because sizes are larger than those it was planned for."""
-
-
-def rounded_up(size: int) -> int:
-    """The size that a size is planned as: the next of the eight sizes that divide each octave.
-
-    >>> from cutback.torch.compiler.growing import rounded_up
-    >>> [rounded_up(n) for n in (7, 91, 93, 96, 97, 128)]
-    [7, 96, 96, 96, 104, 128]
-    """
-    step = 1 << max(0, (size - 1).bit_length() - 4)
-    return -(-size // step) * step
 
 
 class Symbols(NamedTuple):
