@@ -58,7 +58,7 @@ void cb_run_memory_unlock(cb_run_memory *memory);
 cb_run_block *cb_run_block_of(const cb_run_memory *memory, const cb_backend *backend,
                               cb_run_block *pinned);
 
-/* Makes a block of at least so many bytes current. One that is too small is freed first, so that
+/* Makes a block of at least `bytes` current. One that is too small is freed first, so that
  * both never exist at once; if there is no memory for the new one, there is none afterwards. A
  * pinned block stays, and the memory gets another one. `n_alloc`: allocations made. */
 CB_MUST_CHECK cb_status cb_run_memory_fit(cb_run_memory *memory, const cb_backend *backend,

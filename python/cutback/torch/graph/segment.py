@@ -134,7 +134,7 @@ class CachingAllocator:
         return free[-1][0] if free else 0
 
     def best_hole(self, size: int) -> int:
-        """Bytes of the smallest free block that holds so many. 0: there is none."""
+        """Size of the smallest free block that is large enough. 0: there is none."""
         free = self._free[False]
         at = bisect_left(free, (size,))
         return free[at][0] if at < len(free) else 0
