@@ -159,7 +159,7 @@ class Problem:
     regions: list[Region] = field(default_factory=list)
     inlinings: list[Inlining] = field(default_factory=list)
     reruns: Reruns = "forward"
-    """Operations of which part may run again. ``"all"`` is reserved: :meth:`check` refuses it."""
+    """Operations of which part may run again, or first run later than their place in the order."""
     collective_again: bool = False
     """Operations of the forward with the flag ``"collective"`` may run again. All processes must
     then follow the same plan."""

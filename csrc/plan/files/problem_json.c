@@ -469,7 +469,7 @@ static cb_status read_ends(const reader *r, const cb_json *root, const char *key
     return read_ids(r, list, key, *ids);
 }
 
-static cb_status read_network(const reader *r, const cb_json *root) {
+static cb_status read_again(const reader *r, const cb_json *root) {
     cb_problem *p = r->p;
     const cb_json *again;
     CB_TRY(read_name(r, root, "reruns", cb_reruns_names, CB_RERUNS_COUNT, &p->reruns));
@@ -488,7 +488,7 @@ static cb_status read_body(const reader *r, const cb_json *root, const cb_json *
     CB_TRY(read_u64(r, root, "align", MOST_WHOLE, &p->align));
     CB_TRY(read_u64(r, root, "static_bytes", MOST_WHOLE, &p->static_bytes));
     CB_TRY(read_double(r, root, "link_bytes_per_s", &p->link_bytes_per_s));
-    CB_TRY(read_network(r, root));
+    CB_TRY(read_again(r, root));
     CB_TRY(read_regions(r, root));
     CB_TRY(read_storages(r, storages));
     for (const cb_json *c = ops->as.child; c; c = c->next) CB_TRY(read_op(r, c, op++));

@@ -133,8 +133,13 @@ static uint64_t hash_ids(const uint32_t *ids, size_t n, uint64_t seed) {
     return hash;
 }
 
-/* Problems without members, without inlinings or whose collectives run once keep the fingerprint
- * that they had in earlier versions of the format. */
+/* What earlier versions of the format did not have is hashed only where a problem has it, so that
+ * all others keep their fingerprints: members, inlinings, and what else may run again. */
+static uint64_t hash_again(const cb_problem *p, uint64_t hash) {
+    if (p->collective_again) hash = hash_u64(p->collective_again, hash);
+    return p->reruns == CB_RERUNS_FORWARD ? hash : hash_u64(UINT64_C(2) + p->reruns, hash);
+}
+
 static uint64_t hash_members(const cb_problem *p, uint64_t hash) {
     hash = hash_ids(p->member_begin, (size_t)p->n_op + 1, hash);
     for (uint32_t i = 0; i < p->member_begin[p->n_op]; i++) {
@@ -173,7 +178,7 @@ uint64_t cb_problem_fingerprint(const cb_problem *p) {
         hash = hash_u64(p->storage_flags[s], hash_u64(p->storage_bytes[s], hash));
     if (p->member_begin) hash = hash_members(p, hash);
     if (p->inline_begin) hash = hash_inlinings(p, hash);
-    return p->collective_again ? hash_u64(p->collective_again, hash) : hash;
+    return hash_again(p, hash);
 }
 
 static uint64_t hash_structure_inside(const cb_problem *p, uint64_t hash) {
@@ -202,5 +207,6 @@ uint64_t cb_problem_structure(const cb_problem *p) {
         hash = cb_hash_bytes(p->op_kind[i], strlen(p->op_kind[i]), hash_u64(p->op_class[i], hash));
     for (uint32_t v = 0; v < p->n_value; v++) hash = hash_u64(p->value_constraint[v], hash);
     for (uint32_t s = 0; s < p->n_storage; s++) hash = hash_u64(p->storage_flags[s], hash);
+    if (p->reruns != CB_RERUNS_FORWARD) hash = hash_u64(p->reruns, hash);
     return hash_structure_inside(p, hash_structure_regions(p, hash));
 }

@@ -45,10 +45,10 @@ enum { /* storage flags */
            1 << 2 /* must be alive at the end (gradients kept for the optimizer, new states) */
 };
 
-/* Which ops may run after the step in which they are first made. */
+/* Which ops may run again, or run their first time later than the given order has them. */
 typedef enum cb_reruns {
     CB_RERUNS_FORWARD = 0, /* ops of the forward */
-    CB_RERUNS_ALL,         /* ops of the backward as well: reserved, no search supports it yet */
+    CB_RERUNS_ALL,         /* ops of the backward as well */
     CB_RERUNS_COUNT
 } cb_reruns;
 

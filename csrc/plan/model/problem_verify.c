@@ -37,12 +37,6 @@ static cb_status verify_counts(const cb_problem *p, cb_error *err) {
     }
     if (p->reruns >= CB_RERUNS_COUNT)
         return cb_fail(err, CB_INVALID, "problem: unknown reruns %u", p->reruns);
-    if (p->reruns != CB_RERUNS_FORWARD) {
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "problem: reruns \"%s\" is reserved: this version plans reruns of forward "
-                       "ops only; use \"%s\", or leave it out",
-                       cb_reruns_names[p->reruns], cb_reruns_names[CB_RERUNS_FORWARD]);
-    }
     if (p->in_begin[0] != 0 || p->out_begin[0] != 0 || p->out_begin[p->n_op] != p->n_value) {
         return cb_fail(err, CB_INVALID,
                        "problem: the outputs of the ops are not the %u values in order",

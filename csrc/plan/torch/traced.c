@@ -393,9 +393,15 @@ static cb_status mark_parameters(const reader *r, const cb_json *root) {
     return CB_OK;
 }
 
-static cb_status read_network(cb_problem *p, const cb_json *root, cb_error *err) {
+static cb_status read_again(cb_problem *p, const cb_json *root, cb_error *err) {
+    const cb_json *reruns = cb_json_get(root, "reruns");
     const cb_json *again = cb_json_get(root, "collective_again");
     const cb_json *rate = cb_json_get(root, "network_bytes_per_s");
+    if (reruns) {
+        uint32_t which;
+        CB_TRY(cb_name_index(reruns, "reruns", cb_reruns_names, CB_RERUNS_COUNT, &which, err));
+        p->reruns = (uint8_t)which;
+    }
     if (again) {
         CB_TRY(cb_json_want(root, "collective_again", CB_JSON_BOOL, &again, err));
         p->collective_again = again->as.boolean;
@@ -417,7 +423,7 @@ static cb_status second_pass(reader *r, const cb_json *root) {
     CB_TRY(fill_ends(r, root, "forward_outputs", &p->n_forward_output, &p->forward_output));
     CB_TRY(fill_ends(r, root, "backward_outputs", &p->n_backward_output, &p->backward_output));
     CB_TRY(mark_parameters(r, root));
-    CB_TRY(read_network(p, root, r->err));
+    CB_TRY(read_again(p, root, r->err));
     return cb_problem_verify(p, r->err);
 }
 
