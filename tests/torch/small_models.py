@@ -106,6 +106,54 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
+class Part(nn.Module):
+    """Layers. PyTorch compiles the ``forward`` of each class for itself."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        row = ((nn.Linear(width, width), nn.Tanh()) for _ in range(layers))
+        self.layers = nn.Sequential(*(module for pair in row for module in pair))
+
+
+class First(Part):
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+class Second(Part):
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+class Third(Part):
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+class Fourth(Part):
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+class Routed(nn.Module):
+    """Parts that a step chooses from: each is a graph, between which eager code runs."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.parts = nn.ModuleList(
+            [First(width, 4), Second(width, 2), Third(width, 3), Fourth(width, 5)]
+        )
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Any, chosen: str) -> Any:
+        x = x * self.scale  # else the first graph would have no gradient of its input
+        for k in chosen:
+            x = self.parts[int(k)](x)
+            torch._dynamo.graph_break()
+        return x.square().mean()
+
+
 def make(name: str) -> Case:
     """The model and its inputs, the same ones each time."""
     torch.manual_seed(0)

@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from small_models import Routed
 from torch import nn
 
 import cutback
@@ -325,6 +326,23 @@ def sizes_that_grow_within_a_call(path: Path) -> None:
     step(run, data(256), data(256))
 
 
+@walk((S.JOINED, E.PATH_OVER), (S.SHARED, E.PATH_OVER))
+def paths_through_known_graphs(path: Path) -> None:
+    budget = 22_000  # each of the first paths keeps to it, "03" does not with their plans
+    run = ct.compile(Routed(WIDTH), budget=budget, dynamic=False)
+    for parts in ("01", "23", "03"):
+        step(run, data(), parts)
+    assert partitioner_of(run).state is S.GRAPHS_DUE
+    step(run, data(), "03")
+    run = ct.compile(Routed(WIDTH), budget=budget, dynamic=False)
+    (run(data(), "12") + run(data(), "12")).backward()
+    for parts in ("0", "3", "03"):
+        step(run, data(), parts)
+    assert partitioner_of(run).state is S.GRAPHS_DUE
+    step(run, data(), "03")
+    assert partitioner_of(run).state is S.SHARED
+
+
 @walk((S.SINGLE, E.SCRATCH_OVER), (S.JOINED, E.SCRATCH_OVER))
 def scratch_that_is_counted(path: Path) -> None:
     takes = [0]  # bytes besides the results
@@ -357,7 +375,9 @@ def scratch_that_is_counted(path: Path) -> None:
     assert partitioner_of(run).state is S.GRAPHS_DUE
 
 
-SLOW = ("sizes_that_grow", "sizes_that_grow_within_a_call")  # symbolic shapes take seconds
+SLOW = (  # many graphs, symbolic shapes
+    "paths_through_known_graphs", "sizes_that_grow", "sizes_that_grow_within_a_call",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from ... import BudgetError, budgets
@@ -14,12 +15,23 @@ from ...problem import Problem
 from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule, moves_anything
 from ..graph.segment import Life, Placed, place
-from . import together
+from . import paths, together
 from .counted_scratch import Rows, with_scratch
 from .growing import RoundedUpError, Sizes
 from .joining import Common, join, part_of
-from .options import Made, everything, modest, smallest
-from .records import Ever, GivenPlans, Graphs, ModelPlans, Shown, Steps, Traces, Unmet, key_of
+from .options import Made, Target, everything, modest, smallest
+from .records import (
+    Ever,
+    GivenPlans,
+    Graphs,
+    ModelPlans,
+    PlannedPath,
+    Shown,
+    Steps,
+    Traces,
+    Unmet,
+    key_of,
+)
 from .repeating import RepeatingPartitioner
 from .saved_plans import Part, SavedPlans, check_part, check_total, plan_of
 from .scratch import excess_of_all_text
@@ -43,6 +55,8 @@ class Occasion:
     """Why no plan meets the budget."""
     calls: Together | None = None
     """Calls that were pending together."""
+    path: Shown | None = None
+    """Graphs that a step ran."""
     scratch: Mapping[str, Rows] | None = None
     """Measured scratch that plans are to count, by the key of a graph."""
     traces: Traces = field(default_factory=dict)
@@ -123,7 +137,7 @@ class ModelActions(RepeatingPartitioner):
 
     @property
     def _rounds_left(self) -> bool:
-        return self.graphs.rounds < MOST_ROUNDS
+        return self.graphs.rounds - self.graphs.path_rounds < MOST_ROUNDS
 
     # ---- a graph is compiled --------------------------------------------------------------------
 
@@ -212,31 +226,50 @@ class ModelActions(RepeatingPartitioner):
         """The graphs that one plan is to hold, in the order of their forwards, and what they have
         in common, if a step has shown it."""
         keys = [key_of(problem) for problem in self.graphs.problems.values()]
-        last = self.steps.last
+        last, known = self.steps.last, self.steps.paths
+        if known and {key for path in known for key in path.keys}.issuperset(keys):
+            return known[-1]
         return last if last is not None and sorted(last.keys) == sorted(keys) else Shown(keys, None)
 
     def _do_plan_graphs(self, occasion: Occasion) -> None:
-        """One plan over all graphs."""
-        keys, common = self._graphs_of_round()
+        """One plan over all graphs; where these lie on several paths, one for each path."""
+        shown = self._graphs_of_round()
+        near = paths.sharing(shown, self.steps.paths)[: paths.MOST_PATHS]
+        if len(near) > 1:
+            self._plan_paths(near)
+        else:
+            self._plan_path(*shown)
+
+    def _plan_path(self, keys: list[str], common: Common | None) -> None:
+        """One plan over the graphs of the only path."""
         problems = [self.graphs.by_key[key].problem for key in keys]
         joined, order = join(problems, common)
         own, counted = self._shared_budget().own_of(keys, common), self._counted(keys, common)
         try:
             made = self._make(joined, self.options.target, own, counted)
         except BudgetError as error:
-            if counted is not None:
-                made = self._smallest_with_scratch(counted, error)
-                return self._put_in_force(made, keys, common, order)
-            if self.sizes.rounded:
-                raise RoundedUpError from None
-            if common is None or not common.exact:
-                error = error.replace(floor_bytes=None, floor_op=None, is_upper_bound=True)
-            # the model is seen whole now; in vain for sizes that were rounded up
-            is_first = self.graphs.rounds == 0 and self.sizes.growths == (not self.sizes.rounds)
-            if self.options.on_infeasible is None and is_first:
-                raise error from None
-            made = self._fall_back(joined, error, tell=self.graphs.unmet is None)
+            made = self._over(joined, counted, Shown(keys, common), error)
         return self._put_in_force(made, keys, common, order)
+
+    def _over(
+        self, joined: Problem, counted: Problem | None, shown: Shown, error: BudgetError
+    ) -> Made:
+        """The plan of a path that no plan keeps to the budget.
+
+        Raises:
+            BudgetError: if that is what was asked for. RoundedUpError: sizes were rounded up.
+        """
+        if counted is not None:
+            return self._smallest_with_scratch(counted, error)
+        if self.sizes.rounded:
+            raise RoundedUpError from None
+        if shown.common is None or not shown.common.exact:
+            error = error.replace(floor_bytes=None, floor_op=None, is_upper_bound=True)
+        # the model is seen whole now; in vain for sizes that were rounded up
+        is_first = self.graphs.rounds == 0 and self.sizes.growths == (not self.sizes.rounds)
+        if self.options.on_infeasible is None and is_first:
+            raise error from None
+        return self._fall_back(joined, error, tell=self.graphs.unmet is None)
 
     def _put_in_force(
         self, made: Made, keys: list[str], common: Common | None, order: list[tuple[int, int]]
@@ -252,11 +285,100 @@ class ModelActions(RepeatingPartitioner):
             stats=self.in_force.allocator_stats,
             placed=self._place(made.plan) if len(keys) == 1 else None,
             parts=parts,
-            joint=made.plan,
-            common=common,
+            paths=[PlannedPath(made.plan, Shown(keys, common), parts)],
         )
-        self.steps.covered = [Counter(keys)]
+        if common is not None:
+            self.steps.add_path(Shown(keys, common))
+        self.steps.cover([Shown(keys, common)])
         self.graphs.next_round()
+
+    # ---- several paths --------------------------------------------------------------------------
+
+    def _plan_paths(self, near: list[Shown]) -> None:
+        """A plan for each of several paths that have graphs in common."""
+        shared = self._shared_budget(self.graphs.scratch)
+        told: set[int] = set()
+        made = [self._path_alone(k, shown, told) for k, shown in enumerate(near)]
+        choice = self._choose_for_paths(shared, near, made)
+        planned = []
+        for k, (shown, (plan, _)) in enumerate(zip(near, made, strict=True)):
+            held, limit = shared.held(Counter(shown.keys), choice)
+            if held > limit and k not in told:
+                self._tell_of_other_paths(shared, shown, held, limit)
+            counted, order = shared.counted(shown)
+            steps = together.steps_of([choice[key] for key in shown.keys], order, counted)
+            planned.append(
+                PlannedPath(
+                    paths.rewritten(plan, counted, steps), shown,
+                    [self._part(key, choice[key]) for key in shown.keys],
+                )
+            )  # fmt: skip
+        self.in_force = ModelPlans(
+            [path.plan for path in planned],
+            stats=self.in_force.allocator_stats,
+            parts=[self._part(key, schedule) for key, schedule in choice.items()],
+            paths=planned,
+        )
+        self.steps.cover(near)
+        self.graphs.next_round()
+
+    def _part(self, key: str, schedule: Schedule) -> Part:
+        scratch = self.graphs.scratch.get(key, ())
+        return Part(self.graphs.by_key[key].problem, *schedule, scratch)
+
+    def _path_alone(self, number: int, shown: Shown, told: set[int]) -> Made:
+        """The plan of a path, were there no other. If none keeps to the budget, that is said, and
+        its number is noted in ``told``."""
+        own = self._shared_budget().own_of(*shown)
+        try:
+            return self._plan_of_path(shown, self.options.target, own)
+        except BudgetError as error:
+            told.add(number)
+            joined, _ = join([self.graphs.by_key[k].problem for k in shown.keys], shown.common)
+            return self._over(joined, self._counted(*shown), shown, error)
+
+    def _plan_of_path(self, shown: Shown, target: Target, own: Problem | None = None) -> Made:
+        joined, _ = join([self.graphs.by_key[key].problem for key in shown.keys], shown.common)
+        return self._make(joined, target, own, self._counted(*shown))
+
+    def _choose_for_paths(
+        self, shared: SharedBudget, near: list[Shown], made: list[Made]
+    ) -> paths.Choice:
+        """One schedule for each graph, so that all paths keep to the budget, if there are such
+        schedules."""
+
+        def choices(plans: list[Made]) -> list[paths.Choice]:
+            return [
+                {
+                    key: part_of(plan.schedule, shared.counted(shown)[1], g)
+                    for g, key in enumerate(shown.keys)
+                }
+                for shown, plan in zip(near, plans, strict=True)
+            ]
+
+        patterns = [Counter(shown.keys) for shown in near]
+        asked = choices(made)
+        best = shared.best(paths.mixed(asked), patterns)
+        if shared.excess(best, patterns) <= 0:
+            return best
+        if self._infeasible(later=True) == "warn" and not self.options.target.is_position:
+            keys = dict.fromkeys(key for shown in near for key in shown.keys)
+            return {key: together.save_all(self.graphs.by_key[key].problem) for key in keys}
+        more, measure = [], self.options.target.measure
+        for target in (modest(measure), smallest(measure)):
+            small = choices([self._plan_of_path(shown, target) for shown in near])
+            more += [*paths.mixed(small), *paths.mixed([*small, *asked])]
+        return shared.best([best, *more], patterns)
+
+    def _tell_of_other_paths(
+        self, shared: SharedBudget, shown: Shown, held: int, limit: int
+    ) -> None:
+        """The schedules of graphs that other paths run, too, put a path over the budget."""
+        pattern = Counter(shown.keys)
+        if self.options.on_infeasible == "error":
+            error = together.refusal(held, limit, len(shown.keys))
+            raise error.replace(measure=self.options.target.measure, is_upper_bound=True)
+        together.tell_of_path(len(shown.keys), held, shared.named(pattern, limit), final=True)
 
     def _place(self, plan: Plan) -> Placed | None:
         """Places the memory of a plan of one graph. None: that is not asked for, nothing was
@@ -297,7 +419,7 @@ class ModelActions(RepeatingPartitioner):
 
     def _do_plan_calls(self, occasion: Occasion) -> None:
         """One schedule for each graph that was pending with others, so that all meet the budget."""
-        patterns, by_key = self.steps.patterns, self.graphs.by_key
+        patterns, by_key = self.steps.together, self.graphs.by_key
         keys = list(dict.fromkeys(key for pattern in patterns for key in pattern))
         problems = {key: by_key[key].problem for key in keys}
         shared = self._shared_budget()
@@ -332,9 +454,9 @@ class ModelActions(RepeatingPartitioner):
         self.steps.covered = [*patterns, *(Counter({key: 1}) for key in alone)]
         self.graphs.next_round()
 
-    def _shared_budget(self) -> SharedBudget:
+    def _shared_budget(self, scratch: Mapping[str, Rows] = MappingProxyType({})) -> SharedBudget:
         return SharedBudget(
-            self.options, self.at_hand.row, self._make, self.graphs.by_key, self.steps
+            self.options, self.at_hand.row, self._make, self.graphs.by_key, self.steps, scratch
         )
 
     # ---- a step shows something -----------------------------------------------------------------
@@ -355,6 +477,11 @@ class ModelActions(RepeatingPartitioner):
     def _do_share(self, occasion: Occasion) -> None:
         assert occasion.calls is not None
         self.steps.share(occasion.calls)
+
+    def _do_add_path(self, occasion: Occasion) -> None:
+        assert occasion.path is not None
+        self.steps.add_path(occasion.path)
+        self.graphs.path_rounds += 1
 
     # ---- no plan meets the budget ---------------------------------------------------------------
 
@@ -396,6 +523,7 @@ _ACTIONS: dict[Action, Callable[[ModelActions, Occasion], Schedule | None]] = {
     Action.PLAN_LATE: ModelActions._do_plan_late,
     Action.SAY_UNMET: ModelActions._do_say_unmet,
     Action.SHARE: ModelActions._do_share,
+    Action.ADD_PATH: ModelActions._do_add_path,
     Action.COUNT_SCRATCH: ModelActions._do_count_scratch,
     Action.PLAN_GRAPHS: ModelActions._do_plan_graphs,
     Action.PLAN_CALLS: ModelActions._do_plan_calls,

@@ -20,7 +20,7 @@ from .partition import InForce
 from .reference import PositionEnds
 from .replaceable import JointGraph
 from .saved_plans import Part, SavedPlans
-from .together import MOST_CALLS, Pending, Together
+from .together import MOST_CALLS, Pending, Together, covers
 
 Traces = Mapping[str, Mapping[str, Sequence[int]]]
 """What ops allocate (bytes) and free (negative), in order."""
@@ -59,21 +59,29 @@ class Shown(NamedTuple):
     """None: no step has shown it."""
 
 
+class PlannedPath(NamedTuple):
+    """The plan of the graphs that a step runs, each once."""
+
+    plan: Plan
+    shown: Shown
+    parts: list[Part]
+    """What it says of each graph."""
+
+
 @dataclass
 class ModelPlans(InForce):
     """The plans in force for a model: replaced as one when plans are made again."""
 
     parts: list[Part] = field(default_factory=list)
-    """What a plan made for several graphs or calls says of each graph."""
-    joint: Plan | None = None
-    """The one plan that ``parts`` are of."""
-    common: Common | None = None
-    """What its graphs have in common."""
+    """What plans made for several graphs or calls say of each graph."""
+    paths: list[PlannedPath] = field(default_factory=list)
+    """Where ``plans`` are those of whole steps: one for each path that has a graph in common with
+    another one."""
 
     @property
     def shared_by_calls(self) -> bool:
         """True if the plans have parts of the budget, for calls that are pending together."""
-        return bool(self.parts) and self.joint is None
+        return bool(self.parts) and not self.paths
 
     def part(self, problem: Problem) -> Schedule | None:
         """A graph's part of the plans; None: they do not cover it."""
@@ -96,6 +104,8 @@ class Graphs:
     """Joint graphs whose code may follow other plans, as long as it is in use."""
     rounds: int = 0
     """How often plans were made again over several graphs or calls."""
+    path_rounds: int = 0
+    """How often of these steps took a path that no plan knew, through known graphs."""
     waited: int = 0
     """Calls since a plan was due that could not make it, as a step was under way."""
     unmet: Unmet | None = None
@@ -150,6 +160,8 @@ class Steps:
     last: Shown | None = None
     """The last step that was looked at."""
     by_pattern: dict[frozenset[tuple[str, int]], Shown] = field(default_factory=dict)
+    paths: list[Shown] = field(default_factory=list)
+    """Of steps that ran several graphs, each once: the graphs, those seen last at the end."""
     seen: Together | None = None
     """Graphs that were pending together in this step, until they are looked at."""
     as_min: dict[str, Schedule] = field(default_factory=dict)
@@ -161,7 +173,7 @@ class Steps:
 
     def forget(self) -> None:
         """Other graphs will run."""
-        self.last, self.by_pattern, self.seen = None, {}, None
+        self.last, self.by_pattern, self.paths, self.seen = None, {}, [], None
         self.patterns, self.covered, self.as_min = [], [], {}
 
     def share(self, seen: Together) -> None:
@@ -185,6 +197,44 @@ class Steps:
     def note(self, shown: Shown) -> None:
         """Keeps what a step has shown for when its pattern is planned."""
         self.by_pattern[frozenset(Counter(shown.keys).items())] = shown
+
+    def add_path(self, shown: Shown) -> None:
+        """Keeps a path, in the place of what was known of it."""
+        self.note(shown)
+        keys = set(shown.keys)
+        self.paths = [*(path for path in self.paths if set(path.keys) != keys), shown]
+
+    def knows(self, shown: Shown) -> bool:
+        """True if the path was taken before."""
+        return any(set(path.keys) == set(shown.keys) for path in self.paths)
+
+    def cover(self, planned: list[Shown]) -> None:
+        """Plans for these paths are in force; those of others that have no graph of them stay."""
+        keys = {key for path in planned for key in path.keys}
+        others = [path for path in self.paths if keys.isdisjoint(path.keys)]
+        self.covered = [Counter(path.keys) for path in (*planned, *others)]
+
+    @property
+    def together(self) -> list[Together]:
+        """The calls that have to share the budget, and paths that those do not cover."""
+        paths = [Counter(path.keys) for path in self.paths]
+        return [*self.patterns, *(path for path in paths if not covers(self.patterns, path))]
+
+    def covers_path(self, step: Together, is_relative: bool) -> bool:
+        """True if plans keep the step of a path to its budget, or it was said that they do not.
+
+        Args:
+            is_relative: the budget is one of what a step takes, so that a path has its own, also if
+                it is a part of another one.
+        """
+        parts = [known for known in self.covered if not is_relative or max(known.values()) > 1]
+        return step in self.covered or covers(parts, step)
+
+    def is_new_path(self, graphs: dict[str, CompiledGraph], is_relative: bool) -> bool:
+        """True if the step ran graphs that no plan has together; see :meth:`covers_path`."""
+        keys = Counter(run.key for run in self.trail.runs if run.node() is not None)
+        known = all(key in graphs for key in keys)
+        return len(keys) > 1 and known and not self.covers_path(keys, is_relative)
 
     def shown_for(self, pattern: Together) -> Shown:
         """What is known of a pattern."""

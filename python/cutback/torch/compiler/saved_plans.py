@@ -132,22 +132,21 @@ class SavedPlans:
         self, plan: Plan, parts: list[Part], total: Total | None, common: Common | None = None
     ) -> None:
         """A plan, and its parts in the order of the forwards."""
-        first = len(self.graphs)
+        graphs = []
         for part in parts:
             ops = [_line(op) for op in part.problem.ops]
-            self.graphs.append(
-                _Graph(
-                    fingerprint(part.problem),
-                    ops,
-                    list(part.steps),
-                    part.backward_starts,
-                    part.scratch,
-                )
+            graph = _Graph(
+                fingerprint(part.problem), ops, list(part.steps), part.backward_starts, part.scratch
             )
+            if len(parts) > 1 and graph in self.graphs:  # it lies on another path too
+                graphs.append(self.graphs.index(graph))
+                continue
+            graphs.append(len(self.graphs))
+            self.graphs.append(graph)
         self.plans.append(
             _Saved(
                 plan.document,
-                list(range(first, len(self.graphs))),
+                graphs,
                 plan.parts.link_bytes_per_s or None,
                 None if total is None else list(total),
                 None if common is None else common.document(),

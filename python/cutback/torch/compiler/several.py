@@ -8,6 +8,10 @@ backward the step has shown which graphs it has and what goes from one to the ot
 compiled again (:mod:`compiler.replaceable`). From then on the budget holds for the whole step. A
 graph that turns up later, for other shapes, is planned as for ``"min"`` and joins the next round.
 
+Steps may take different paths through a model, so that graphs which lie on several paths run with
+other graphs in each. A path that no plan knows is looked at in its first backward; if it exceeds
+the budget, the next call plans all paths that have graphs in common (:mod:`compiler.paths`).
+
 A graph that no other follows, as no break of the graph ends it, has a plan for the whole budget
 from the first step on.
 
@@ -33,7 +37,7 @@ from .. import amounts, hooks
 from ..graph.importer import Imported
 from ..graph.moving import Schedule
 from ..graph.sizes import hint, sizes_as
-from . import together
+from . import paths, together
 from .actions import ModelActions, Occasion
 from .counted_scratch import Rows, merged, rows_of, with_scratch
 from .crossing import Ends, Run
@@ -45,7 +49,7 @@ from .records import CompiledGraph, Shown, Traces, key_of
 from .replaceable import JointGraph
 from .saved_plans import SavedPlans
 from .sharing import bytes_in
-from .states import BEHIND, COUNTS_SCRATCH, DUE, FIRST_GRAPH, Event, State
+from .states import BEHIND, COUNTS_SCRATCH, DUE, FIRST_GRAPH, WHOLE, Event, State
 from .together import MOST_CALLS, Together
 
 if TYPE_CHECKING:
@@ -391,10 +395,12 @@ class ModelPartitioner(ModelActions):
         """What was pending together is complete when the first backward begins."""
         steps, by_key = self.steps, self.graphs.by_key
         seen, steps.seen = steps.seen, None
-        shown = steps.look(by_key, seen is not None or self.state in BEHIND)
+        is_relative = self.options.target.is_relative
+        is_new = self.state in WHOLE and steps.is_new_path(by_key, is_relative)
+        shown = steps.look(by_key, seen is not None or self.state in BEHIND or is_new)
         if seen is None:
             if shown is not None:
-                self._tell_of_first_step(shown)
+                self._look_at_path(shown)
             if self.state not in DUE:
                 self._end_min()
             return
@@ -435,17 +441,34 @@ class ModelPartitioner(ModelActions):
     def _step_number(self) -> tuple[int, int]:
         return self.graphs.rounds, self.sizes.growths
 
-    def _tell_of_first_step(self, shown: Shown) -> None:
-        """Are graphs that were planned one after another too large together? Said once a round."""
-        if self.ever.told_of_step == self._step_number():
+    def _look_at_path(self, shown: Shown) -> None:
+        """Are graphs that a step ran, and that no plan has together, over the budget? Said once for
+        each path; while plans are due, once a round."""
+        steps, shared, step = self.steps, self._shared_budget(), Counter(shown.keys)
+        is_due = self.state in DUE
+        told = self.ever.told_of_step == self._step_number() if is_due else False
+        is_relative = self.options.target.is_relative
+        if told or (not is_due and steps.covers_path(step, is_relative)):
             return
         self.ever.told_of_step = self._step_number()
-        self.steps.note(shown)
-        shared, step = self._shared_budget(), Counter(shown.keys)
+        steps.note(shown)
         held, limit = shared.held_now(step)
-        if held > limit:
-            budget = shared.named(step, limit)
-            together.tell_of_first_step(len(shown.keys), held, budget, not self._rounds_left)
+        may_plan = self._rounds_left
+        if not is_due and self.state is not State.GIVEN_UP:
+            few = len(paths.sharing(shown, steps.paths)) <= paths.MOST_PATHS
+            may_plan = few and shared.is_path(step) and not steps.knows(shown)
+        if shared.is_path(step):
+            steps.add_path(shown)
+        steps.covered.append(step)
+        if held <= limit:
+            return
+        budget = shared.named(step, limit)
+        if is_due or self.state is State.GIVEN_UP:
+            together.tell_of_first_step(len(shown.keys), held, budget, not may_plan)
+        else:
+            if may_plan:
+                self._fire(Event.PATH_OVER, Occasion(path=shown))
+            together.tell_of_path(len(shown.keys), held, budget, not may_plan)
 
     def _tell_of_too_many(self, seen: Together) -> None:
         """More calls than are planned together: said once, of any number."""
@@ -509,7 +532,8 @@ class ModelPartitioner(ModelActions):
     def _bytes_with(self, scratch: Mapping[str, Rows]) -> int:
         """What the plan in force takes with measured scratch."""
         (plan,) = self.plans
-        keys, common = self._graphs_of_round()
+        path = self.in_force.paths[0].shown if self.in_force.paths else self._graphs_of_round()
+        keys, common = path
         problems = [with_scratch(self.graphs.by_key[key].problem, scratch[key]) for key in keys]
         counted = self.completed(join(problems, common)[0])
         if len(counted.ops) != len(plan.parts.ops):  # a graph was not compiled again
@@ -533,13 +557,15 @@ class ModelPartitioner(ModelActions):
             return None
         if not target.is_bound:
             return runs * sum(int(plan.numbers["live_bytes"]) for plan in self.plans)
-        limit: int | None = self.plans[0].numbers["budget_bytes"]
-        return limit if len(self.plans) == 1 else None
+        if len(self.plans) > 1 and not self.in_force.paths:
+            return None
+        limits = [plan.numbers["budget_bytes"] for plan in self.plans]
+        return max((limit for limit in limits if limit is not None), default=None)
 
     def runs_other_graphs(self) -> bool:
         """True if this step runs graphs that the plan over several graphs does not contain: those
         of another mode, say, whose own plan is no longer in force."""
-        if self.in_force.joint is None:
+        if not self.in_force.paths:
             return False
         by_key = self.graphs.by_key
         keys = {run.key for run in self.steps.trail.runs}
@@ -562,10 +588,8 @@ class ModelPartitioner(ModelActions):
         if self.given is not None:
             return self.given.saved
         force = self.in_force
-        if force.joint is None:
-            saved = super().saved()
-        else:
-            saved = SavedPlans()
-            saved.add(force.joint, force.parts, self.options.total, force.common)
+        saved = SavedPlans() if force.paths else super().saved()
+        for path in force.paths:
+            saved.add(path.plan, path.parts, self.options.total, path.shown.common)
         saved.whole = self.one_graph
         return saved

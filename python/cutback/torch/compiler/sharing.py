@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ... import budgets
 from ...problem import Problem
 from .. import amounts
 from ..graph import moving
 from ..graph.moving import Schedule
-from . import reference, together
+from . import paths, reference, together
+from .counted_scratch import Rows, with_scratch
 from .joining import Common, join
 from .options import Options, Target
 from .records import CompiledGraph, Shown, Steps
@@ -29,6 +30,8 @@ class SharedBudget:
     make: Make
     graphs: dict[str, CompiledGraph]
     steps: Steps
+    scratch: Mapping[str, Rows] = field(default_factory=dict)
+    """By the key of a graph, measured scratch that counts in what graphs hold together."""
 
     def own_of(self, keys: list[str], common: Common | None = None) -> Problem | None:
         """The joint problem that a share counts from. None: that of the graphs as they are."""
@@ -50,7 +53,7 @@ class SharedBudget:
         """
         target = self.options.target
         shown = self.steps.shown_for(pattern)
-        joined, order = self._join(shown)
+        joined, order = self.counted(shown)
         assert target.budget is not None
         first = {key: run for run, key in reversed(list(enumerate(shown.keys)))}
         after = {**schedules, **(later or {})}
@@ -104,7 +107,7 @@ class SharedBudget:
         shown, measure = self.steps.shown_for(pattern), self.options.target.measure
         joined, order = self._join(shown)
         whole = self._whole(pattern)
-        if self._planned_as_one(pattern):
+        if self.is_path(pattern):
             own = self.own_of(shown.keys, shown.common)
             counted = "saved" if measure == "saved" else "live"
             checked = joined.check()
@@ -128,8 +131,8 @@ class SharedBudget:
     def _static_bytes(self) -> int:
         return 0 if self.options.total is None else self.options.total.static_bytes
 
-    def _planned_as_one(self, pattern: Together) -> bool:
-        """True if each piece of the model's code runs once."""
+    def is_path(self, pattern: Together) -> bool:
+        """True if each piece of the model's code runs once, so that one plan may be for all."""
         frames = Counter(self.graphs[key].frame for key in pattern.elements())
         return max(frames.values()) == 1
 
@@ -137,6 +140,15 @@ class SharedBudget:
         joined, order = join([self.graphs[key].problem for key in shown.keys], shown.common)
         if self.options.offload or joined.wants_moves:
             joined = moving.with_link(joined, self.row)
+        return joined, order
+
+    def counted(self, shown: Shown) -> tuple[Problem, list[tuple[int, int]]]:
+        """The joint problem of graphs with measured scratch, and what its ops are."""
+        joined, order = self._join(shown)
+        if any(self.scratch.get(key) for key in shown.keys):
+            rows = [(self.graphs[key].problem, self.scratch.get(key, ())) for key in shown.keys]
+            counted = join([with_scratch(*row) for row in rows], shown.common)[0]
+            joined = replace(counted, link_bytes_per_s=joined.link_bytes_per_s)
         return joined, order
 
     def _whole(self, pattern: Together) -> int:
@@ -165,15 +177,34 @@ class SharedBudget:
     def _without_budget(self) -> Target:
         return Target(None, self.options.target.measure, self.options.target.fastest)
 
+    def excess(self, schedules: dict[str, Schedule], patterns: Sequence[Together]) -> int:
+        """How far the pattern that exceeds its budget most does so."""
+        rows = [self.held(pattern, schedules) for pattern in patterns]
+        return max(held - limit for held, limit in rows)
+
+    def best(self, choices: list[paths.Choice], patterns: Sequence[Together]) -> paths.Choice:
+        """Of schedules for the graphs of paths the fastest that keep each to its budget."""
+
+        def time_of(choice: paths.Choice) -> int:
+            return sum(self._time_of_path(pattern, choice) for pattern in patterns)
+
+        return paths.best(choices, lambda choice: self.excess(choice, patterns), time_of)
+
+    def _time_of_path(self, pattern: Together, schedules: dict[str, Schedule]) -> int:
+        shown = self.steps.shown_for(pattern)
+        joined, order = self.counted(shown)
+        steps = together.steps_of([schedules[key] for key in shown.keys], order, joined)
+        return joined.check().evaluate(steps, self.row)["time_ps"]
+
     def over(self, choice: Choice) -> tuple[int, int, int, int]:
         """How far plans exceed the budget, what they hold and may hold, and in how many calls."""
         schedules = {key: made.schedule for key, made in choice.items()}
-        rows = [(*self.held(p, schedules), sum(p.values())) for p in self.steps.patterns]
+        rows = [(*self.held(p, schedules), sum(p.values())) for p in self.steps.together]
         return max((held - limit, held, limit, n) for held, limit, n in rows)
 
     def _time_of(self, choice: Choice) -> int:
         """The time of the calls that are pending together, in ps."""
-        runs = sum(self.steps.patterns, Counter[str]())
+        runs = sum(self.steps.together, Counter[str]())
         return sum(runs[key] * int(made.plan.numbers["time_ps"]) for key, made in choice.items())
 
     def choose(self, problems: dict[str, Problem]) -> Choice:
@@ -186,7 +217,7 @@ class SharedBudget:
 
     def smallest_exactly_known(self) -> bool:
         """True if a step has shown all that the graphs of each pattern share."""
-        shown = [self.steps.shown_for(p).common for p in self.steps.patterns]
+        shown = [self.steps.shown_for(p).common for p in self.steps.together]
         return all(common is not None and common.exact for common in shown)
 
 

@@ -60,6 +60,9 @@ class Event(Enum):
     """The same, and everything is to be saved (``on_infeasible="warn"``)."""
     CALLS_OVER = "calls over"
     """Calls were pending together that exceed the budget, and plans may be made again."""
+    PATH_OVER = "path over"
+    """A step ran graphs that no plan has together, which exceed the budget, and plans may be made
+    again."""
     REPLAN_GRAPHS = "replan graphs"
     """A call begins, for which one plan over the graphs is to be made."""
     REPLAN_CALLS = "replan calls"
@@ -84,6 +87,7 @@ class Action(Enum):
     PLAN_LATE = "plan_late"
     SAY_UNMET = "say_unmet"
     SHARE = "share"
+    ADD_PATH = "add_path"
     COUNT_SCRATCH = "count_scratch"
     PLAN_GRAPHS = "plan_graphs"
     PLAN_CALLS = "plan_calls"
@@ -128,6 +132,9 @@ TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
     (_S.CALLS_DUE, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
     (_S.JOINED, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
     (_S.SHARED, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
+    # steps that take other paths than the planned ones
+    (_S.JOINED, _E.PATH_OVER): (_S.GRAPHS_DUE, _A.ADD_PATH),
+    (_S.SHARED, _E.PATH_OVER): (_S.GRAPHS_DUE, _A.ADD_PATH),
     # scratch that no plan has counted
     (_S.SINGLE, _E.SCRATCH_OVER): (_S.GRAPHS_DUE, _A.COUNT_SCRATCH),
     (_S.JOINED, _E.SCRATCH_OVER): (_S.GRAPHS_DUE, _A.COUNT_SCRATCH),
@@ -163,6 +170,9 @@ NOT_SHARED = (State.SEPARATE, State.GIVEN)
 
 COUNTS_SCRATCH = (State.SINGLE, State.JOINED)
 """States in which one plan is in force, so that scratch can be counted in it."""
+
+WHOLE = (State.JOINED, State.SHARED)
+"""States in which plans are those of whole steps."""
 
 BEHIND = (*DUE, State.GIVEN_UP)
 """States in which graphs run that no plan in force covers."""

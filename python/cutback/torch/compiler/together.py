@@ -120,7 +120,7 @@ def covers(known: list[Together], wanted: Together) -> bool:
     return any(all(have[key] >= n for key, n in wanted.items()) for have in known)
 
 
-def _steps(
+def steps_of(
     schedules: list[Schedule], order: list[tuple[int, int]], joined: Problem
 ) -> schedule.Schedule:
     """Schedules of joined graphs as one; and where the backward starts. What the joined problem has
@@ -168,7 +168,7 @@ def bytes_of(
     joined: Problem, order: list[tuple[int, int]], schedules: list[Schedule], measure: str
 ) -> int:
     """What graphs hold together: the peak, or what is alive between forward and backward."""
-    found = joined.check().evaluate(_steps(schedules, order, joined), "cpu")
+    found = joined.check().evaluate(steps_of(schedules, order, joined), "cpu")
     return found["saved_bytes"] if measure == "saved" else found["peak_bytes"]
 
 
@@ -304,6 +304,18 @@ def tell_of_too_many(calls: int, planned: int, held: int, budget: str) -> None:
         f"{MOST_CALLS} of a graph are planned together: {planned} of them hold "
         f"{budgets.text(held)} ({held} bytes), and the budget of {budget} for all of them may not "
         "hold. Run the backward earlier, or give a smaller budget",
+        stacklevel=4,
+    )
+
+
+def tell_of_path(graphs: int, held: int, budget: str, final: bool) -> None:
+    """A step ran graphs that no plan has together, or that no plan meets the budget for."""
+    then = "From the next step on plans are made for all paths that steps have taken"
+    if final:
+        then = "Plans that keep every path to its budget were not found: give a smaller budget"
+    warnings.warn(
+        f"steps take different paths through the model: {graphs} graphs of one path together "
+        f"{_over(held, budget)}, as other paths need other plans for some of them. {then}",
         stacklevel=4,
     )
 
