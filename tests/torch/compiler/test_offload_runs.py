@@ -62,8 +62,8 @@ def plain(name: str) -> list[Any]:
 # name, budget, offload, link; None: the CPU's own row
 RUNS = [
     ("gpt", 0.65, "only", 5e7),
-    ("encoder", 0.95, "only", 3e8),
-    ("resnet", 0.65, "only", 5e7),
+    pytest.param("encoder", 0.95, "only", 3e8, marks=pytest.mark.very_slow),
+    pytest.param("resnet", 0.65, "only", 5e7, marks=pytest.mark.very_slow),
     ("resnet", 0.5, True, 1e9),
     ("unet", 0.65, "only", 3e8),
     ("unet", 0.65, True, None),

@@ -162,6 +162,7 @@ def contrastive(add: Add) -> Iterator[Any]:
 
 
 SCRIPTS = [small_cnn, mlp, rnn, transformer, gan, contrastive]
+QUICK = (mlp, transformer, contrastive)
 
 
 def outcome(script: Callable[[Add], Iterator[Any]], add: Add) -> tuple[list[Any], int]:
@@ -180,7 +181,13 @@ def outcome(script: Callable[[Add], Iterator[Any]], add: Add) -> tuple[list[Any]
         del value
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(f, id=f.__name__, marks=[pytest.mark.very_slow] * (f not in QUICK))
+        for f in SCRIPTS
+    ],
+)
 def test_a_script_with_one_line_more(script: Callable[[Add], Iterator[Any]]) -> None:
     plain, _ = outcome(script, lambda model: torch.compile(model, backend="aot_eager"))
     smallest = 0.5

@@ -43,6 +43,7 @@ def test_it_runs(
         assert len(seen) == 2
 
 
+@pytest.mark.very_slow  # `make lint` checks them where PyTorch is not installed
 def test_mypy_accepts_them() -> None:
     pytest.importorskip("mypy")
     done = doc_snippets.check("mypy")

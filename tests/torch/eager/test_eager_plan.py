@@ -468,7 +468,9 @@ def _hinge(x: Any) -> Any:
     return torch.nn.functional.hinge_embedding_loss(x, target)
 
 
-@pytest.mark.parametrize("name", ["hinge", "gpt", "resnet"])
+@pytest.mark.parametrize(
+    "name", ["hinge", "resnet", pytest.param("gpt", marks=pytest.mark.very_slow)]
+)
 def test_a_share_is_one_of_what_the_region_takes(name: str) -> None:
     """Autograd's order may take more than the problem's: 1.0 is met, and so is what is named."""
     torch.manual_seed(0)

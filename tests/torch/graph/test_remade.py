@@ -160,7 +160,11 @@ def check(
     return plans
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.very_slow)],
+    ids=str,
+)
 def test_noise_in_half_precision(dtype: Any, same_bits: Callable[..., bool]) -> None:
     *_, plan = check(mixed, dtype, 0.1, same_bits, (None, "min"))
     assert plan.numbers["recomputed"] > 0
