@@ -184,6 +184,11 @@ class _Emitter:
                 node.meta.pop(_UNCHECKED, None)
         self.primals = [n for n in gm.graph.find_nodes(op="placeholder") if not is_tangent(n)]
         self.tangents = [n for n in gm.graph.find_nodes(op="placeholder") if is_tangent(n)]
+        self.views = {
+            node
+            for node, op in zip(graph.order, graph.problem.ops, strict=True)
+            if "view" in op.flags
+        }
         steps, start = schedule
         self.forward = self._steps(steps[:start], again=False, begins=0)
         self.first_runs = {s.node for s in self.forward}
@@ -451,6 +456,22 @@ class _Emitter:
         elif isinstance(node.meta.get("val"), (int, float)):
             env[node] = node.meta["val"]
 
+    def _first_run(self, graph: fx.Graph, node: fx.Node) -> Argument:
+        """The first run of a node. Of a view that came late, after what it shows had run again, a
+        view of that one's first run, whose memory is the one that stays."""
+        made = self.first[node]
+        if node not in self.views or not isinstance(made, fx.Node):
+            return made
+        sources = [a for a in node.all_input_nodes if a in self.first]
+        shown = {a: self._first_run(graph, a) for a in sources}
+        if all(source in made.all_input_nodes for source in shown.values()):
+            return made
+        copied = graph.node_copy(made)
+        for now in made.all_input_nodes:
+            name = now.meta.get(RUN_OF, now.name)
+            copied.replace_input_with(now, next((shown[a] for a in sources if a.name == name), now))
+        return copied
+
     def _outputs(
         self,
         graph: fx.Graph,
@@ -468,7 +489,9 @@ class _Emitter:
             elif isinstance(node, _Moved) and node.what == "here":
                 env[node] = self._part(graph, env, node.node, node.position, node)
         values = tuple(
-            (self.first if i < len(results) and n in self.first else env)[n]
+            self._first_run(graph, n)
+            if i < len(results) and n in self.first
+            else env[n]
             if isinstance(n, (fx.Node, _Moved))
             else n
             for i, n in enumerate(outputs)

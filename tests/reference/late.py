@@ -1,0 +1,113 @@
+"""Schedules whose backward ops run late or again, made by hand from a schedule of any plan."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from evaluate import ONCE
+
+
+def op_of(step: Any) -> int:
+    """The op that a step is about."""
+    return step if isinstance(step, int) else int(step[1])
+
+
+def is_run(step: Any) -> bool:
+    """Runs the step an op, rather than move something?"""
+    return isinstance(step, int) or step[0] == "run"
+
+
+class Late:
+    """Moves of backward ops in schedules of one problem (``docs/problem.md``)."""
+
+    def __init__(self, problem: dict[str, Any]) -> None:
+        self.ops = problem["ops"]
+        self.maker: list[int] = []
+        self.storage: list[int] = []
+        for i, op in enumerate(self.ops):
+            self.maker += [i] * len(op["out"])
+            self.storage += [out["storage"] for out in op["out"]]
+        self.flags = [set(op.get("flags", ())) for op in self.ops]
+        self.tail = len(self.ops)  # effects at the very end, which come after everything else
+        while self.tail and "effect" in self.flags[self.tail - 1]:
+            self.tail -= 1
+
+    def reads(self, step: Any) -> set[int]:
+        """The ops whose values a step may read; of what it takes in as well."""
+        taken = step[3] if not isinstance(step, int) and len(step) > 3 else ()
+        ops = {op_of(step), *(self.maker[v] for v in taken)}
+        return {self.maker[v] for i in ops for v in self.ops[i]["in"]} | (ops - {op_of(step)})
+
+    def storages(self, step: Any) -> set[int]:
+        """The storages that a step may read."""
+        return {self.storage[v] for v in self.ops[op_of(step)]["in"]}
+
+    def writes(self, step: Any) -> set[int]:
+        """The storages that a step writes into, beside those that it makes."""
+        op = self.ops[op_of(step)]
+        if "mutates" not in self.flags[op_of(step)]:
+            return set()
+        return {out["storage"] for out in op["out"]} & self.storages(step)
+
+    def may_move(self, step: Any) -> bool:
+        """May a run of the step come later, or again?"""
+        flags = self.flags[op_of(step)]
+        return is_run(step) and "backward" in flags and not flags & ONCE
+
+    def last_place(self, steps: list[Any], t: int) -> int:
+        """The last place, counted before step ``t`` is taken out, that it may move in front of."""
+        op, storages = op_of(steps[t]), self.storages(steps[t])
+        for k in range(t + 1, len(steps)):
+            if op in self.reads(steps[k]) or storages & self.writes(steps[k]):
+                return k
+            if op_of(steps[k]) == op or op_of(steps[k]) >= self.tail:
+                return k
+        return len(steps)
+
+    def delays(self, steps: list[Any], starts: int, rng: random.Random, share: float) -> list[Any]:
+        """About a ``share`` of the backward's single runs, moved up to their first reader or to the
+        end."""
+        steps = list(steps)
+        runs = Counter(op_of(step) for step in steps)
+        wanted = [s for s in steps[starts:] if runs[op_of(s)] == 1 and rng.random() < share]
+        for step in reversed(wanted):
+            t = next(t for t, other in enumerate(steps) if op_of(other) == op_of(step))
+            last = self.last_place(steps, t)
+            if not self.may_move(step) or last == t + 1:
+                continue
+            steps.insert(last if rng.random() < 0.6 else rng.randint(t + 1, last), step)
+            del steps[t]
+        return steps
+
+    def reruns(self, steps: list[Any], starts: int, rng: random.Random, share: float) -> list[Any]:
+        """Runs about a ``share`` of the backward's ops again before one of their later readers. Of
+        ops with an inside those with one output: of several, some would be made in vain."""
+        added: list[tuple[int, Any]] = []
+        for t in range(starts, len(steps)):
+            op = self.ops[op_of(steps[t])]
+            in_vain = "inside" in op and len(op["out"]) > 1
+            if not self.may_move(steps[t]) or in_vain or rng.random() >= share:
+                continue
+            places = list(self._later_readers(steps, t))
+            if places:
+                added.append((rng.choice(places), steps[t]))
+        steps = list(steps)
+        for place, step in sorted(added, key=lambda x: -x[0]):
+            steps.insert(place, step)
+        return steps
+
+    def _later_readers(self, steps: list[Any], t: int) -> Iterator[int]:
+        """Places before which the step may run again and be read, beyond its first reader."""
+        op, storages, seen = op_of(steps[t]), self.storages(steps[t]), False
+        for k in range(t + 1, len(steps)):
+            if op_of(steps[k]) == op or op_of(steps[k]) >= self.tail:
+                return
+            if op in self.reads(steps[k]):
+                if seen:
+                    yield k
+                seen = True
+            if storages & self.writes(steps[k]):
+                return
