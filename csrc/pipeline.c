@@ -126,6 +126,7 @@ static void leave_groups(cb_step *step) {
 static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_error *err) {
     const cb_annotate_options options = {.keep_gradients = o->keep_gradients,
                                          .static_bytes = o->static_bytes,
+                                         .reruns = o->plan_json ? CB_RERUNS_ALL : CB_RERUNS_FORWARD,
                                          .alignment = step->backend->alignment,
                                          .workspace = step->backend->workspace};
     CB_TRY(cb_annotate(step->joint, &options, &step->ctx->alloc, &step->problem, err));

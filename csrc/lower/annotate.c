@@ -221,6 +221,7 @@ static cb_status annotate_all(job *j) {
     j->p->backward_starts = j->g->backward_starts;
     j->p->align = j->options->alignment;
     j->p->static_bytes = j->options->static_bytes;
+    j->p->reruns = (uint8_t)j->options->reruns;
     return CB_OK;
 }
 

@@ -13,6 +13,7 @@ typedef struct cb_annotate_options {
     bool keep_gradients;   /* gradients live in the arena to the end (an optimizer consumes them);
                               false: the caller's buffers */
     uint64_t static_bytes; /* parameters and optimizer states, for the `total` measure */
+    cb_reruns reruns;      /* of which ops plans may repeat or delay runs */
     /* What the backend answers that will run the program: */
     uint64_t alignment; /* of what lies in the arena: bytes, a power of two */
     cb_workspace_fn workspace;

@@ -336,6 +336,23 @@ class Walk:
             raise BrokenPlanError(f"step {t}: collective {i} first runs after {self.collective}")
         self.collective = i
 
+    def check_order(self, t: int, i: int) -> None:
+        """Ops of the backward run once, in the order of their ids, unless reruns is "all"; first
+        runs may then be late, but not of ops that run once."""
+        if "backward" not in self.flags[i]:
+            return
+        every = self.problem.get("reruns", "forward") == "all"
+        after = max((k for k in self.runs if "backward" in self.flags[k]), default=-1)
+        if not every and (i in self.runs or i < after):
+            raise BrokenPlanError(f"step {t}: backward op {i} is late or runs again")
+        if i not in self.runs and i < after and self.flags[i] & self.may_run_once:
+            raise BrokenPlanError(f"step {t}: op {i} may run only once and runs after {after}")
+        tail = len(self.ops)
+        while tail > self.problem.get("backward_starts", tail) and "effect" in self.flags[tail - 1]:
+            tail -= 1
+        if i < tail <= after:
+            raise BrokenPlanError(f"step {t}: op {i} runs after {after}, an effect at the end")
+
     def run(self, t: int, i: int, outputs: Any = None, values: Any = ()) -> None:
         """Op ``i`` runs, makes ``outputs`` (None: all) and takes in ``values``."""
         op = self.ops[i]
@@ -349,6 +366,7 @@ class Walk:
         if self.flags[i] & self.may_run_once and i in self.runs:
             raise BrokenPlanError(f"step {t}: op {i} may run only once")
         self.check_collective(t, i)
+        self.check_order(t, i)
         taken = self.check_taken(t, i, values) if values != () else set()
         reads, used = taken_reads(self.problem, i, sorted(inputs), taken)
         if used != taken:

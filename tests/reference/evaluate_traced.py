@@ -17,6 +17,8 @@ the memory of its node's first run. A later run makes a copy for itself, which l
 Rules checked: every input of a step is live; forward outputs exist when the backward starts; every gradient exists at
 the end; nodes that depend on a tangent run only in the backward; random and mutating nodes, and collectives, run exactly once. With
 "collective_again" in the graph collectives may run again, and their first runs keep their order and their phase.
+Nodes that depend on a tangent run once, in the order of their ids; with "reruns": "all" in the graph they may run later and again, but for those that
+run once. No step reads a storage that a later node has written.
 Memory: bytes per storage; a node whose output shares a storage with one of its live inputs (a view) allocates nothing;
 placeholders (parameters, inputs, tangents) are static and not counted. Peak is taken while a step runs, with its inputs and outputs live.
 Time: sum over runs of max(flops / F, bytes moved / B) + launch (of collectives at most "network_bytes_per_s", if the graph has that), views free; transfers overlap compute on two lanes (out, in) and
@@ -82,6 +84,7 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
     kind = [s[:2] if s[:1] == ("run",) else s for s in kind]
     # pass 1: last use of every instance. An instance is (node, step that made it); "in" makes a new instance.
     current, last, made, count = {}, {}, {}, {}
+    newest, written = -1, {}                                                   # of nodes that depend on a tangent; storage -> who wrote it
     latest, first_backward = -1, min((i for i in g["tangent"] if nodes[i]["kind"] != "placeholder"), default=len(nodes))   # of collectives
     for t, (k, i) in enumerate(kind):
         if not isinstance(i, int) or not 0 <= i < len(nodes) or nodes[i]["kind"] == "placeholder": raise ValueError(f"step {t}: {i!r} is not the id of an op")
@@ -104,6 +107,14 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
                     if i < first_backward <= len(nodes) and t >= backward_starts: raise ValueError(f"step {t}: {v['name']} first runs in the backward")
                     if i < latest: raise ValueError(f"step {t}: {v['name']} first runs after {nodes[latest]['name']}")
                     latest = i
+            if i in g["tangent"]:
+                late = count[i] == 1 and i < newest
+                if g.get("reruns", "forward") != "all" and (count[i] > 1 or late): raise ValueError(f"step {t}: {v['name']} depends on a tangent and is late or runs twice")
+                if late and (i in g["random"] or v.get("mutates") or v["op"].startswith(COLLECTIVE)): raise ValueError(f"step {t}: {v['name']} runs once and runs after {nodes[newest]['name']}")
+                newest = max(newest, i)
+            for s in {o["storage"] for a in v["inputs"] for o in nodes[a]["out"]}:
+                if written.get(s, -1) > i: raise ValueError(f"step {t}: {v['name']} reads storage {s} after {nodes[written[s]]['name']} wrote it")
+            if v.get("mutates"): written.update({o["storage"]: i for o in v["out"] if any(o["storage"] == b["storage"] for a in v["inputs"] for b in nodes[a]["out"])})
             if count[i] > 1 and (i in g["random"] and not redraw_allowed or v.get("mutates")): raise ValueError(f"step {t}: {v['name']} is random or mutates and runs twice")
             current[i] = (i, t)
         elif k == "out":

@@ -119,6 +119,12 @@ void cb_problem_free(cb_problem *p) {
     cb_arena_free(&arena);
 }
 
+uint32_t cb_problem_tail(const cb_problem *p) {
+    uint32_t tail = p->n_op;
+    while (tail > p->backward_starts && (p->op_flags[tail - 1] & CB_POP_EFFECT)) tail--;
+    return tail;
+}
+
 /* ---- fingerprint ----------------------------------------------------------------------------- */
 
 static uint64_t hash_u64(uint64_t word, uint64_t seed) {

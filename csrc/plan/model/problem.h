@@ -165,6 +165,10 @@ static inline uint32_t cb_once_flags(const cb_problem *p, uint32_t op) {
     uint32_t once = p->op_flags[op] & CB_POP_ONCE;
     return p->collective_again ? once & ~(uint32_t)CB_POP_COLLECTIVE : once;
 }
+/* The first of the effects at the end of the given order, n_op if the last op is not an effect.
+ * They stand for what happens after the backward (leaves copy gradients, an optimizer steps), so
+ * all other ops of the backward run before them. */
+uint32_t cb_problem_tail(const cb_problem *p);
 /* Everything the planner relies on; run on every problem from outside. */
 CB_MUST_CHECK cb_status cb_problem_verify(const cb_problem *p, cb_error *err);
 /* Hash of all but sizes and costs: equal for problems of graphs that differ in sizes only. */

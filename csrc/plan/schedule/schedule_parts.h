@@ -71,7 +71,10 @@ typedef struct walker {
     uint32_t *runs;      /* [n_op] */
     uint32_t *ever;      /* [n_op] outputs made so far */
     uint32_t collective; /* whose first run was the latest, CB_NONE: none has run */
-    bool *inlined; /* [n_value] taken in by some run so far, before its op made it; NULL: no run
+    uint32_t newest; /* the last op by id, of those that depend on a tangent and have run; CB_NONE:
+                        none has run */
+    uint32_t tail;   /* cb_problem_tail */
+    bool *inlined;   /* [n_value] taken in by some run so far, before its op made it; NULL: no run
                           takes in anything */
     int64_t clock;
     lanes *lanes; /* NULL: nothing moves */

@@ -1,4 +1,5 @@
 /* The walk itself: a check of every rule at each step, then what the step reads and makes. */
+#include "../model/names.h"
 #include "schedule_parts.h"
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -39,6 +40,40 @@ static cb_status check_collective(const walker *w, uint32_t step, uint32_t op) {
                    step, p->op_name[op], p->op_name[w->collective]);
 }
 
+/* Ops that depend on a tangent run once, in the order of their ids, unless the problem says that
+ * any op may run again. First runs may then be late as well, but not of ops that run once. */
+static cb_status check_order(const walker *w, uint32_t step, uint32_t op) {
+    const cb_problem *p = w->p;
+    const char *name = p->op_name[op];
+    const bool any = p->reruns == CB_RERUNS_ALL, again = w->runs[op] > 0,
+               late = !again && w->newest != CB_NONE && w->newest > op;
+    if (!(p->op_flags[op] & CB_POP_BACKWARD) || !(again || late)) return CB_OK;
+    const bool ended = w->newest != CB_NONE && w->newest >= w->tail && op < w->tail;
+    if (again && !any)
+        return cb_fail(w->err, CB_INVALID,
+                       "step %u: %s depends on a tangent and runs again, but reruns is \"%s\" in "
+                       "this problem, not \"%s\"",
+                       step, name, cb_reruns_names[p->reruns], cb_reruns_names[CB_RERUNS_ALL]);
+    if (late && !any)
+        return cb_fail(w->err, CB_INVALID,
+                       "step %u: %s depends on a tangent and first runs after %s, which follows it "
+                       "in the problem, but reruns is \"%s\" in this problem, not \"%s\"",
+                       step, name, p->op_name[w->newest], cb_reruns_names[p->reruns],
+                       cb_reruns_names[CB_RERUNS_ALL]);
+    if (late && cb_once_flags(p, op))
+        return cb_fail(w->err, CB_INVALID,
+                       "step %u: %s may run only once (random, effect, collective, mutation or "
+                       "unknown), so it may not be late, but it runs after %s, which follows it in "
+                       "the problem",
+                       step, name, p->op_name[w->newest]);
+    if (ended)
+        return cb_fail(w->err, CB_INVALID,
+                       "step %u: %s runs after %s, one of the effects at the end of the problem, "
+                       "which come after all other ops of the backward",
+                       step, name, p->op_name[w->newest]);
+    return CB_OK;
+}
+
 static cb_status check_step(const walker *w, uint32_t step, uint32_t op, cb_reading reading) {
     const cb_problem *p = w->p;
     uint32_t flags = p->op_flags[op];
@@ -54,6 +89,7 @@ static cb_status check_step(const walker *w, uint32_t step, uint32_t op, cb_read
                        step, p->op_name[op]);
     }
     CB_TRY(check_collective(w, step, op));
+    CB_TRY(check_order(w, step, op));
     for (uint32_t v; cb_read_next(&reading, &v);) {
         uint32_t from = reading.from;
         if (v == CB_NONE) continue;
@@ -176,6 +212,8 @@ static cb_status run_op(walker *w, uint32_t step, uint32_t op) {
         lives->scratch_instance[step] = cb_walk_add_instance(w, CB_NONE, step, workspace);
     bool first = w->runs[op] == 0;
     if (first && (p->op_flags[op] & CB_POP_COLLECTIVE)) w->collective = op;
+    if ((p->op_flags[op] & CB_POP_BACKWARD) && (w->newest == CB_NONE || w->newest < op))
+        w->newest = op;
     take_time(w, op, made);
     take_inlined_time(w, op, taken);
     return CB_OK;
@@ -423,8 +461,14 @@ cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule *s, const cb_d
     cb_arena scratch;
     cb_arena_init(&scratch, arena->alloc);
     cb_lives lives = {0};
-    walker w = {
-        .p = p, .s = s, .device = device, .lives = &lives, .collective = CB_NONE, .err = err};
+    walker w = {.p = p,
+                .s = s,
+                .device = device,
+                .lives = &lives,
+                .collective = CB_NONE,
+                .newest = CB_NONE,
+                .tail = cb_problem_tail(p),
+                .err = err};
     cb_status status = walk(&w, &scratch, arena);
     cb_arena_free(&scratch);
     if (status == CB_OK) *out = lives;

@@ -64,6 +64,14 @@ TEST(fingerprint_sees_structure_only) {
     p->storage_bytes[3]--;
     p->op_flags[4] ^= CB_POP_COMPUTE;
     CHECK(cb_problem_fingerprint(p) != before);
+    p->op_flags[4] ^= CB_POP_COMPUTE;
+    p->reruns = CB_RERUNS_ALL;
+    const uint64_t all = cb_problem_fingerprint(p);
+    CHECK(all != before);
+    p->collective_again = true;
+    CHECK(cb_problem_fingerprint(p) != all);
+    p->reruns = CB_RERUNS_FORWARD;
+    CHECK(cb_problem_fingerprint(p) != all && cb_problem_fingerprint(p) != before);
     cb_problem_free(p);
 }
 
@@ -163,9 +171,9 @@ TEST(reader_names_what_is_reserved) {
     static const struct {
         const char *text, *part;
     } cases[] = {
-        {"{\"format\":\"cutback.problem\",\"version\":3,\"reruns\":\"all\",\"storages\":[],"
-         "\"ops\":[],\"forward_outputs\":[],\"backward_outputs\":[]}",
-         "reruns \"all\" is reserved"},
+        {"{\"format\":\"cutback.problem\",\"version\":3,\"storages\":[],\"ops\":[{\"in\":[],"
+         "\"out\":[],\"flags\":[\"update\"]}],\"forward_outputs\":[],\"backward_outputs\":[]}",
+         "the flag \"update\" is reserved"},
         {"{\"format\":\"cutback.problem\",\"version\":3,\"storages\":[],\"ops\":[{\"in\":[],"
          "\"out\":[],\"over\":[0]}],\"forward_outputs\":[],\"backward_outputs\":[]}",
          "\"over\" is reserved"},

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
+from both import both, refused
+from late import Late
 
 import cutback
 from cutback import _native
@@ -65,3 +68,103 @@ def test_plans_of_the_narrower_class_are_read():
     of_every = json.loads(cutback.plan(every).to_json())
     with pytest.raises(ValueError, match="made for the problem with fingerprint"):
         _native.Problem.read(forward).read_plan(json.dumps(of_every))
+
+
+# ---- schedules by hand ---------------------------------------------------------------------------
+
+
+def tangled(seed):
+    """A random joint graph: views, ops that run once, and writes into memory that others read."""
+    rng, ops, storages = random.Random(seed), [], []
+
+    def add(reads, flags, storage=None):
+        if storage is None:
+            storages.append({"bytes": 64 * rng.randint(0, 9), "flags": []})
+            storage = len(storages) - 1
+        op = {"name": f"op_{len(ops)}", "in": sorted(set(reads)), "flags": flags}
+        ops.append({**op, "out": [{"storage": storage}]})
+        return len(ops) - 1
+
+    storages += [{"bytes": 64, "flags": ["static"]} for _ in range(3)]
+    values = [add([], ["placeholder"], s) for s in range(3)]
+    for _ in range(rng.randint(2, 6)):
+        values.append(add(rng.sample(values[-4:], 2), ["fusible"]))
+    starts, backward = len(ops), []
+    backward.append(add([values[-1]], ["backward", "effect"]))
+    for _ in range(rng.randint(4, 14)):
+        reads, kind = [rng.choice(backward[-5:]), rng.choice(values + backward)], rng.random()
+        if kind < 0.15:
+            backward.append(
+                add(reads[:1], ["backward", "view"], ops[reads[0]]["out"][0]["storage"])
+            )
+        elif kind < 0.25:
+            new = add(reads[:1], ["backward", "mutates"], ops[reads[0]]["out"][0]["storage"])
+            backward = [v for v in backward if ops[v]["out"] != ops[new]["out"]] + [new]
+        else:
+            once = ["random_stateful"] if kind < 0.35 else ["effect"] if kind < 0.4 else []
+            backward.append(add(reads, ["backward", *once]))
+    outputs = sorted(rng.sample(backward, min(3, len(backward))))
+    for value in outputs:
+        storages[ops[value]["out"][0]["storage"]]["flags"] = ["hold_end"]
+    if rng.random() < 0.5:
+        add([outputs[0]], ["backward", "effect"])
+    for op in ops[3:]:
+        op["bytes"] = 1000 * rng.randint(1, 9)
+    return {
+        "format": "cutback.problem", "version": 3, "backward_starts": starts, "ops": ops,
+        "storages": storages, "forward_outputs": [values[-1]], "backward_outputs": outputs,
+        "reruns": "all",
+    }  # fmt: skip
+
+
+def once_each(problem):
+    """Every op once, in the given order, and where the backward starts."""
+    steps = [i for i, op in enumerate(problem["ops"]) if "placeholder" not in op["flags"]]
+    return steps, steps.index(problem["backward_starts"])
+
+
+@pytest.mark.parametrize("start", range(0, 120, 40))
+def test_late_and_repeated_runs_are_judged_alike(start):
+    changed = 0
+    for seed in range(start, start + 40):
+        problem, rng = tangled(seed), random.Random(seed)
+        late, (steps, starts) = Late(problem), once_each(problem)
+        delayed = late.delays(steps, starts, rng, 0.7)
+        both(problem, delayed, starts)
+        both(problem, late.reruns(delayed, starts, rng, 0.5), starts)
+        if delayed != steps:
+            changed += 1
+            assert "first runs after" in refused({**problem, "reruns": "forward"}, delayed, starts)
+    assert changed > 20
+
+
+def test_what_may_not_be_late_is_refused():
+    """Any order that both evaluators take is one that the rules allow, and the other way round."""
+    refusals = set()
+    for seed in range(150):
+        problem, rng = tangled(seed), random.Random(seed)
+        steps, starts = once_each(problem)
+        late, t = Late(problem), rng.randrange(starts, len(steps))
+        k = rng.randint(t + 1, len(steps))
+        moved = [*steps[:t], *steps[t + 1 : k], steps[t], *steps[k:]]
+        if k <= late.last_place(steps, t) and (k == t + 1 or late.may_move(steps[t])):
+            both(problem, moved, starts)
+            continue
+        said = refused(problem, moved, starts)
+        refusals.add(next(word for word in REFUSALS if word in said))
+    assert refusals == set(REFUSALS)
+
+
+REFUSALS = (
+    "so it may not be late", "which has not been made", "has written into it",
+    "effects at the end",
+)  # fmt: skip
+
+
+def test_ops_of_the_backward_run_again_only_where_the_problem_says_so():
+    problem = chain(reruns="all")
+    steps, starts = once_each(problem)
+    again = [*steps, starts + len(problem["ops"]) - len(steps)]
+    assert both(problem, again, starts).recomputed == 1
+    said = refused({**problem, "reruns": "forward"}, again, starts)
+    assert 'depends on a tangent and runs again, but reruns is "forward"' in said

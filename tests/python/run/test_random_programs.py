@@ -3,8 +3,13 @@ that agree with finite differences."""
 
 from __future__ import annotations
 
+import json
+import random
+
 import numpy as np
 import pytest
+from evaluate import check_plan
+from late import Late
 
 import cutback
 import cutback.nn.functional as F
@@ -100,3 +105,58 @@ def test_random_programs(seed):
     for k, gradient in enumerate(gradients):
         at = tuple(rng.integers(n, size=2))
         assert gradient[at] == pytest.approx(slope(evaluate, params, x, k, at), rel=1e-4, abs=1e-6)
+
+
+LATE_PLANS = (
+    {"preset": "autograd"},
+    {"preset": "recompute_all"},
+    {"preset": "conservative"},
+    {"budget": "min"},
+    {"preset": "aggressive", "groups": False},
+    {"budget": "min", "groups": False},
+)
+LATE_BUILDS = ({"backend": "debug"}, {})
+
+
+def changed_plan(step, rng):
+    """The step's plan with some backward ops late and some again, or None if none could be."""
+    plan = json.loads(step.plan.to_json())
+    problem = json.loads(step.executable.text("problem"))
+    late, starts = Late(problem), plan["backward_starts"]
+    steps = late.delays(plan["steps"], starts, rng, rng.choice((0.1, 0.5, 1.0)))
+    if rng.random() < 0.5:
+        steps = late.reruns(steps, starts, rng, 0.3)
+    changed = {**plan, "steps": steps, "budget_bytes": None}
+    return changed if steps != plan["steps"] else None
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 4])
+def test_late_runs_give_the_same_bits(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 6))
+    params, x = [rng.standard_normal((n, n)) for _ in range(3)], rng.standard_normal((n, n))
+    loss, draw = program(seed), random.Random(seed)
+    options = LATE_PLANS[seed % len(LATE_PLANS)]
+    step = cutback.value_and_grad(loss, **options)
+    value, gradients = step(params, x)
+    expected = [np.asarray(a).tobytes() for a in (value, *gradients)]
+    changed = changed_plan(step, draw)
+    if changed is None:
+        return
+    groups = {"groups": options["groups"]} if "groups" in options else {}
+    for build in LATE_BUILDS:
+        late = cutback.value_and_grad(loss, plan=json.dumps(changed), **groups, **build)
+        value, gradients = late(params, x)
+        assert [np.asarray(a).tobytes() for a in (value, *gradients)] == expected
+        own = json.loads(late.plan.to_json())
+        assert own["steps"] == changed["steps"]
+        check_plan(json.loads(late.executable.text("problem")), own)
+        planned = late.planned.live_bytes if build else late.planned.arena_bytes
+        assert late.stats.peak_bytes == planned
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("start", range(0, 1000, 50))
+def test_late_runs_of_many_programs_give_the_same_bits(start):
+    for seed in range(start, start + 50):
+        test_late_runs_give_the_same_bits(seed)
