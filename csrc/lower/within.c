@@ -119,8 +119,9 @@ static cb_status try_smallest(within *w, uint64_t limit, both *out) {
 static cb_status choose_within(within *w, uint64_t limit, both *out) {
     const cb_status status = make(w, &w->asked, out);
     if (status != CB_OK && status != CB_INFEASIBLE) return status;
-    const bool is_slow = status == CB_OK && (double)out->plan->time_ps >
-                                                (double)out->plan->once_ps * (1 + CB_LITTLE_EXTRA);
+    const bool is_slow = status == CB_OK &&
+                         (double)out->plan->time_ps >
+                             (double)out->plan->once_ps * (1 + cb_planner_little_extra(w->planner));
     if (status == CB_INFEASIBLE || is_slow) CB_TRY(try_lowest(w, limit, out));
     return out->plan ? CB_OK : try_smallest(w, limit, out);
 }
@@ -242,16 +243,14 @@ cb_status cb_ends_within(const cb_lowered *groups, const cb_lowered *single,
     const cb_budget *asked = &options->budget, none = {.measure = asked->measure};
     const cb_budget lowest = {
         .kind = CB_BUDGET_POSITION, .measure = asked->measure, .pinned_bytes = asked->pinned_bytes};
-    uint64_t smallest = 0, other = 0;
+    uint64_t smallest;
     cb_status status = measure_program(groups, options, &none, alloc, &out->everything, err);
     if (has_none(status))
         status = measure_program(single, options, &none, alloc, &out->everything, err);
     CB_TRY(status);
-    const cb_status first = measure_program(groups, options, &lowest, alloc, &smallest, err);
-    if (first != CB_OK && !has_none(first)) return first;
-    const cb_status second = measure_program(single, options, &lowest, alloc, &other, err);
-    if (second != CB_OK && (!has_none(second) || first != CB_OK)) return second;
-    if (second == CB_OK && (first != CB_OK || other < smallest)) smallest = other;
+    status = measure_program(groups, options, &lowest, alloc, &smallest, err);
+    if (has_none(status)) status = measure_program(single, options, &lowest, alloc, &smallest, err);
+    CB_TRY(status);
     out->smallest = smallest < out->everything ? smallest : out->everything;
     return CB_OK;
 }

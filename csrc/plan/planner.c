@@ -520,6 +520,11 @@ cb_status cb_planner_ask(cb_planner *self, const cb_budget *budget, cb_plan **ou
     return CB_OK;
 }
 
+double cb_planner_little_extra(const cb_planner *self) {
+    const cb_searcher *searcher = self->core.searcher[false];
+    return searcher ? cb_searcher_little_extra(searcher) : 0;
+}
+
 cb_status cb_planner_smallest(cb_planner *self, const cb_budget *like, cb_plan **out,
                               cb_error *err) {
     planner *r = &self->core;

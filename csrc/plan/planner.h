@@ -45,6 +45,9 @@ void cb_planner_free(cb_planner *self); /* NULL is fine */
 /* What cb_plan_make answers to this budget. */
 CB_MUST_CHECK cb_status cb_planner_ask(cb_planner *self, const cb_budget *budget, cb_plan **out,
                                        cb_error *err);
+/* Once it was asked for a peak: an answer that costs no more than this share of time is no slower
+ * than the plan at position 0. */
+double cb_planner_little_extra(const cb_planner *self);
 /* The plan at position 0 of the measure of `like`, which is never ended by CB_POLL_FINISH. */
 CB_MUST_CHECK cb_status cb_planner_smallest(cb_planner *self, const cb_budget *like, cb_plan **out,
                                             cb_error *err);

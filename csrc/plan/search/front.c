@@ -48,8 +48,11 @@ static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_erro
         cb_candidate from = all->at[0];
         size = from.size;
         if (size == 0 || size <= w->floor) return CB_OK;
-        cb_deep_search s = {
-            .from = &from, .target = size - 1, .attempt = kind + attempt, .share = share_of(c)};
+        cb_deep_search s = {.from = &from,
+                            .target = size - 1,
+                            .attempt = kind + attempt,
+                            .descent = CB_DESCENT_SHARE,
+                            .share = share_of(c)};
         CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
         if (!deep || all->at[0].size < size) continue;
         from = all->at[0]; /* a faster one of this size may have taken its place */

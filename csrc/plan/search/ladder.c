@@ -169,6 +169,17 @@ void cb_ladder_free(cb_ladder *d) {
     cb_worker_free(&d->first);
 }
 
+bool cb_ladder_has_low(const cb_ladder *d) {
+    return !d->modest && !cb_is_tiny_search(&d->first.moves);
+}
+
+double cb_ladder_little_extra(const cb_ladder *d) {
+    const double once = (double)d->first.t->f->once_ps;
+    if (!cb_ladder_has_low(d)) return 0;
+    if (d->base->n == 0) return CB_LITTLE_EXTRA;
+    return fmin(CB_LITTLE_EXTRA, (double)d->base->at[0].time_ps / once - 1);
+}
+
 uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes) {
     uint32_t r = 0;
     while (r < d->n_rung && d->target[r + 1] >= bytes) r++;
@@ -265,7 +276,7 @@ static cb_status search_near(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *e
 typedef struct deep_search {
     const cb_candidate *from;     /* NULL: from what is there */
     uint64_t target[CB_ATTEMPTS]; /* of a rung, twice the same */
-    double share, least_ps;
+    double descent, share, least_ps;
     uint32_t r;                       /* CB_NONE: the target is no rung */
     bool last;                        /* with all the effort, as the usual found nothing */
     cb_candidate out[CB_ATTEMPTS];    /* the fastest; size 0: none that fits */
@@ -279,6 +290,7 @@ static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i,
     const cb_deep_search own = {.from = s->from,
                                 .target = s->target[i],
                                 .attempt = i + (s->last ? CB_LAST_ATTEMPTS : 0),
+                                .descent = s->descent,
                                 .share = s->share / CB_ATTEMPTS,
                                 .improves = s->r == CB_NONE && cb_ladder_pages(d),
                                 .least_ps = s->least_ps};
@@ -303,6 +315,7 @@ static deep_search plan_deep(const cb_ladder *d, uint32_t r) {
     double depth = 1.0 + r - d->n_near;
     return (deep_search){.from = r == d->n_near ? NULL : &d->last_deep,
                          .target = {d->target[r], d->target[r]},
+                         .descent = CB_DESCENT_SHARE,
                          .share = fmax(CB_LEAST_SHARE, CB_FIRST_SHARE / depth),
                          .least_ps = cb_ladder_least(d, r, true),
                          .r = r};
@@ -425,7 +438,8 @@ static cb_candidate lowest(const cb_ladder *d) {
 static cb_status dig_at(cb_ladder *d, const uint64_t target[CB_ATTEMPTS], cb_candidate *high,
                         cb_error *err) {
     searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
-    s.deep = (deep_search){.from = high, .share = CB_DIG_SHARE, .r = CB_NONE};
+    s.deep = (deep_search){
+        .from = high, .descent = CB_DESCENT_SHARE, .share = CB_DIG_SHARE, .r = CB_NONE};
     s.deep.least_ps = (double)(high->time_ps - d->first.t->f->once_ps);
     memcpy(s.deep.target, target, sizeof s.deep.target);
     CB_TRY(search_all(&s, err));
@@ -472,11 +486,12 @@ cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, double share,
+cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, cb_dig_effort effort,
                         const uint64_t target[CB_ATTEMPTS], cb_candidate out[CB_ATTEMPTS],
                         cb_error *err) {
     searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
-    s.deep = (deep_search){.from = from, .share = share, .r = CB_NONE};
+    s.deep =
+        (deep_search){.from = from, .descent = effort.descent, .share = effort.share, .r = CB_NONE};
     memcpy(s.deep.target, target, sizeof s.deep.target);
     CB_TRY(search_all(&s, err));
     memcpy(out, s.deep.out, sizeof s.deep.out);

@@ -61,6 +61,12 @@ typedef struct cb_ladder {
 CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
                                        cb_error *err);
 void cb_ladder_free(cb_ladder *d);
+/* Whether position 0 has an answer of its own. Of few ops the answer to `min` takes little time. */
+bool cb_ladder_has_low(const cb_ladder *d);
+/* The least extra time, as a share, of the answer to position 0, as far as it is no rung's plan:
+ * CB_LITTLE_EXTRA, or that of the smallest plan of the base if it costs less. 0 where the answer to
+ * `min` takes its place. */
+double cb_ladder_little_extra(const cb_ladder *d);
 /* A search by `c` starts from the plans of the base and the front, and from what the base proved.
  */
 void cb_ladder_begin(const cb_ladder *d, cb_worker *c);
@@ -92,9 +98,12 @@ bool cb_ladder_passes(const cb_ladder *d, uint32_t r);
 /* Climbs all deep rungs, then searches below the smallest plan found, down to the floor, for the
  * plans in `dug`: the same whatever is asked for. */
 CB_MUST_CHECK cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err);
-/* A plan under each target, which are no rungs, starting from `from`, with this share of the usual
- * effort once it is under the target; size 0: none found. */
-CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, double share,
+typedef struct cb_dig_effort { /* shares of the usual effort */
+    double descent;            /* to get under a target */
+    double share;              /* once under it */
+} cb_dig_effort;
+/* A plan under each target, which are no rungs, starting from `from`; size 0: none found. */
+CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, cb_dig_effort effort,
                                       const uint64_t target[CB_ATTEMPTS],
                                       cb_candidate out[CB_ATTEMPTS], cb_error *err);
 /* The fastest plan found at `target`, which is no rung, with `from` to start with; size 0: none

@@ -5,9 +5,8 @@
  * The answers to `min` (CB_MIN_SHARE) and to position 0, which is found with less effort, may lie
  * between two rungs, and still be the best for a budget. That of `min` is no faster than the
  * smallest plan of the rungs that `min` accepts, so a budget with an answer that `min` accepts has
- * one at least as fast, and all others consider it. That of position 0 costs CB_LITTLE_EXTRA or is
- * no faster than the plan that it was found from, so only budgets whose answer costs that much
- * consider it. */
+ * one at least as fast, and all others consider it. That of position 0 costs at least
+ * cb_ladder_little_extra, so only budgets whose answer costs more consider it. */
 #include "pick.h"
 
 #include <math.h>
@@ -120,7 +119,8 @@ static cb_status consider_between(cb_chooser *k, cb_ladder *d, uint64_t missed, 
     const int64_t least_ps = k->best.time_ps;
     cb_candidate found[CB_ATTEMPTS];
     for (uint32_t i = 0; i < CB_ATTEMPTS; i++) target[i] = missed + (i + 1) * part;
-    CB_TRY(cb_ladder_dig(d, &k->best, CB_DIG_SHARE, target, found, err));
+    const cb_dig_effort effort = {.descent = CB_DESCENT_SHARE, .share = CB_DIG_SHARE};
+    CB_TRY(cb_ladder_dig(d, &k->best, effort, target, found, err));
     for (uint32_t i = 0; i < CB_ATTEMPTS; i++) {
         bool counts = found[i].size > 0 && found[i].time_ps >= least_ps;
         if (counts && (double)found[i].time_ps <= most_ps)
@@ -208,33 +208,48 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
 
 /* ---- position 0 ------------------------------------------------------------------------------ */
 
-/* Whether the search for position 0 may end with a plan that was found from another. */
-static bool is_low(const cb_chooser *k, const cb_candidate *c, const cb_candidate *from) {
-    const double once = (double)k->t->f->once_ps, time = (double)c->time_ps;
-    const bool costs = time >= once * (1 + CB_LITTLE_EXTRA) || c->time_ps >= from->time_ps;
-    return c->size > 0 && costs && time <= cb_most_time(k->t->f, k->t->goal);
+/* The search for position 0 below the smallest plan. */
+typedef struct low_search {
+    cb_candidate from; /* the smallest plan so far, which may be too fast to be the answer */
+    uint64_t high;     /* its size, or that of a smaller plan of the base */
+    uint64_t low;      /* the largest target missed, or the floor */
+} low_search;
+
+/* Two targets, at thirds between `low` and `high`. A plan that costs less than
+ * cb_ladder_little_extra only helps to find smaller ones. */
+static cb_status dig_at_thirds(cb_chooser *k, cb_ladder *d, low_search *s, cb_error *err) {
+    const cb_dig_effort effort = {.descent = CB_LOW_DESCENT, .share = CB_LOW_SHARE};
+    const double most_ps = cb_most_time(k->t->f, k->t->goal);
+    const double least_ps = (double)k->t->f->once_ps * (1 + cb_ladder_little_extra(d));
+    const uint64_t part = (s->high - s->low) / (CB_ATTEMPTS + 1);
+    uint64_t target[CB_ATTEMPTS];
+    cb_candidate found[CB_ATTEMPTS];
+    for (uint32_t i = 0; i < CB_ATTEMPTS; i++) target[i] = s->low + (i + 1) * part;
+    CB_TRY(cb_ladder_dig(d, &s->from, effort, target, found, err));
+    for (uint32_t i = 0; i < CB_ATTEMPTS; i++) {
+        const double time_ps = (double)found[i].time_ps;
+        if (found[i].size > 0 && time_ps <= most_ps) {
+            s->from = found[i];
+            s->high = found[i].size;
+            return time_ps >= least_ps ? cb_consider_small(k, &found[i], err) : CB_OK;
+        }
+        s->low = target[i];
+    }
+    return CB_OK;
 }
 
-/* Below the smallest plan, also of the base, at thirds of what is left above the largest target
- * missed. */
+/* Below the smallest plan, also of the base, until little is left above the largest target missed.
+ */
 static cb_status dig_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    const uint64_t near = (uint64_t)(CB_LOW_GAP * (double)d->whole);
+    const uint64_t near = (uint64_t)(CB_LOW_GAP * (double)d->whole) + CB_ATTEMPTS;
+    const uint64_t base = d->base->at[0].size;
     cb_floor floor;
     CB_TRY(cb_find_floor(&d->first.ledger, d->first.t->scratch, &floor, err));
-    uint64_t low = floor.op == CB_NONE ? 0 : floor.bytes;
-    for (int round = 0; round < CB_LOW_ROUNDS; round++) {
-        const cb_candidate from = k->best;
-        const uint64_t least = d->base->at[0].size, high = from.size < least ? from.size : least;
-        if (high <= low + near + CB_ATTEMPTS) return CB_OK;
-        const uint64_t part = (high - low) / (CB_ATTEMPTS + 1);
-        uint64_t target[CB_ATTEMPTS];
-        cb_candidate found[CB_ATTEMPTS];
-        for (uint32_t i = 0; i < CB_ATTEMPTS; i++) target[i] = low + (i + 1) * part;
-        CB_TRY(cb_ladder_dig(d, &from, CB_LOW_SHARE, target, found, err));
-        uint32_t i = 0;
-        for (; i < CB_ATTEMPTS && !is_low(k, &found[i], &from); i++) low = target[i];
-        if (i < CB_ATTEMPTS) CB_TRY(cb_consider_small(k, &found[i], err));
-    }
+    low_search s = {.from = k->best,
+                    .high = k->best.size < base ? k->best.size : base,
+                    .low = floor.op == CB_NONE ? 0 : floor.bytes};
+    for (int round = 0; round < CB_LOW_ROUNDS && s.high > s.low + near; round++)
+        CB_TRY(dig_at_thirds(k, d, &s, err));
     return CB_OK;
 }
 
@@ -265,11 +280,6 @@ static cb_status climb_low(cb_chooser *k, cb_ladder *d, double most_ps, cb_error
         CB_TRY(cb_consider_small(k, c, err));
     }
     return CB_OK;
-}
-
-/* Of few ops the answer to `min` takes little time. */
-static bool has_low(const cb_ladder *d) {
-    return !d->modest && !cb_is_tiny_search(&d->first.moves);
 }
 
 /* Prices reach the smallest plans of the base. Smaller ones are looked for, and larger ones where
@@ -340,7 +350,7 @@ static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, c
         cb_chooser *min = new_chooser(k);
         if (!min) return cb_no_memory(err);
         CB_TRY(consider_as_min(min, d, CB_MIN_SHARE, err));
-        if (has_low(d)) {
+        if (cb_ladder_has_low(d)) {
             CB_TRY(find_low(k, d, &low, err));
             take_smaller(min, low);
         }
@@ -401,7 +411,7 @@ static cb_status consider_min(cb_chooser *k, cb_ladder *d, cb_error *err) {
         CB_TRY(find_min(k, d, &other, err));
         if (cb_has_best(other)) CB_TRY(cb_consider(k, &other->best, err));
     }
-    if (extra < CB_LITTLE_EXTRA || !has_low(d)) return CB_OK;
+    if (!cb_ladder_has_low(d) || extra <= cb_ladder_little_extra(d)) return CB_OK;
     CB_TRY(find_low(k, d, &other, err));
     return cb_has_best(other) ? cb_consider(k, &other->best, err) : CB_OK;
 }
@@ -412,7 +422,7 @@ static cb_status pick_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const double most_ps = cb_most_time(k->t->f, goal);
     const cb_chooser *min = NULL;
     const bool is_usual = goal->share == CB_MIN_SHARE, climbs = d && !d->few;
-    if (climbs && goal->quick && has_low(d)) {
+    if (climbs && goal->quick && cb_ladder_has_low(d)) {
         CB_TRY(find_low(k, d, &min, err));
         take_smaller(k, min);
         if (cb_has_best(k)) return CB_OK;

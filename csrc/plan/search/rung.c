@@ -162,7 +162,7 @@ static cb_status search_deep(cb_moves *m, const cb_deep_search *s, const cb_cand
                           : cb_ledger_load(m->l, NULL, 0, (double)s->target, err));
         CB_TRY(cb_walk_down(m, effort(m, last ? 1 : CB_WALK_SHARE), err));
         if (m->l->peak > m->l->target)
-            CB_TRY(cb_ruin_and_recreate(m, effort(m, last ? 1 : CB_DESCENT_SHARE), CB_DEEP_PATIENCE,
+            CB_TRY(cb_ruin_and_recreate(m, effort(m, last ? 1 : s->descent), CB_DEEP_PATIENCE,
                                         s->least_ps, err));
     }
     if (m->l->peak > m->l->target) return CB_OK;

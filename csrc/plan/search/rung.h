@@ -23,7 +23,8 @@ typedef struct cb_deep_search {
     uint32_t attempt; /* each has its own chance. CB_LAST_ATTEMPTS and later ones are the last at a
                          target: all the effort goes into the walk; from twice that on, where there
                          are few ops, several times */
-    double share;     /* of the usual effort, for ruin and recreate */
+    double descent;   /* of the usual effort, to get under the target where the walk ends above */
+    double share;     /* of it, for ruin and recreate */
     double least_ps;
     bool improves; /* a candidate that fits is improved; else it ends the search */
 } cb_deep_search;

@@ -261,6 +261,10 @@ cb_status cb_searcher_new(const cb_search_tools *tools, cb_arena *arena, cb_sear
     return CB_OK;
 }
 
+double cb_searcher_little_extra(const cb_searcher *s) {
+    return s->ready ? cb_ladder_little_extra(&s->d) : 0;
+}
+
 void cb_searcher_free(cb_searcher *s) {
     if (!s) return;
     cb_ladder_free(&s->d);

@@ -25,6 +25,9 @@ CB_MUST_CHECK cb_status cb_searcher_new(const cb_search_tools *tools, cb_arena *
 /* The goals that will be asked, in this order; they stay the caller's. The first to be asked does
  * the work for all of them at once. */
 void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n);
+/* Of a search for peaks that has answered: answers that cost no more than this share of time are
+ * no slower than position 0. */
+double cb_searcher_little_extra(const cb_searcher *s);
 void cb_searcher_free(cb_searcher *s); /* NULL is fine */
 /* The answer into `out`, whose arena is given. CB_INFEASIBLE: err->refusal has the smallest plan
  * found and the op at its peak. */

@@ -130,10 +130,11 @@
 #define CB_SAVED_TARGETS 19 /* 0.95, 0.90 ... 0.05 of save-everything's saved bytes, */
 #define CB_SAVED_STEPS 24   /* of prices for each */
 #define CB_REFINED 4        /* searches at a budget, if offsets take more than it leaves, */
-#define CB_LOW_ROUNDS 4     /* of digging for position 0, each at two targets, until what is left */
-#define CB_LOW_SHARE 0.1    /* of the usual effort, */
-#define CB_LOW_GAP 0.02     /* is such a share of the memory; */
-#define CB_LOW_PROBES 4     /* and rungs tried where the smallest plans of the base are too slow */
+#define CB_LOW_ROUNDS 6     /* of digging for position 0 at most, each at two targets, */
+#define CB_LOW_GAP 0.02     /* until what is left is this share of the memory; */
+#define CB_LOW_DESCENT 0.4  /* of the usual effort to get under a target, */
+#define CB_LOW_SHARE 0.1    /* and once under it; */
+#define CB_LOW_PROBES 4     /* rungs tried where the smallest plans of the base are too slow */
 #define CB_TIGHT_OPS 1600   /* and at a rung's target, of so many ops at most: it takes as long */
 #define CB_AHEAD 2          /* rungs of a budget that are searched at once */
 
