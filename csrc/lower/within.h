@@ -17,8 +17,9 @@ CB_MUST_CHECK cb_status cb_plan_within(const cb_lowered *of, const cb_plan_optio
 /* What a measure counts of a plan that runs as this program. */
 uint64_t cb_bytes_within(const cb_problem *p, cb_measure measure, const cb_plan *plan,
                          const cb_program *program);
-/* The ends of positions where groups or single ops may be planned, whichever is smaller. Without a
- * budget groups are, unless values move to the host. */
+/* The ends of positions where groups are planned, or single ops if groups have no plan. Both ends
+ * are programs of the same problem: a budget that single ops meet at little extra time may cost
+ * groups much more. */
 CB_MUST_CHECK cb_status cb_ends_within(const cb_lowered *groups, const cb_lowered *single,
                                        const cb_plan_options *options, cb_alloc *alloc,
                                        cb_ends *out, cb_error *err);

@@ -29,7 +29,9 @@ st = hypothesis.strategies
 
 DATA = Path(__file__).parents[2] / "data"
 GRAPHS = sorted(p.name.removesuffix(".json.gz") for p in (DATA / "graphs").glob("*.json.gz"))
+MOBILENET = "mobilenet_v2"
 NETS = sorted(p.name.removesuffix(".json.gz") for p in (DATA / "nets").glob("*.json.gz"))
+NETS.remove(MOBILENET)  # the referee takes seconds for each of its plans
 MEASURES = ("live", "arena", "saved", "total")
 FEW = (0, 0.25, 0.5, 0.75, 1)
 HUNDRED = [i / 100 for i in range(101)]
@@ -113,6 +115,36 @@ def test_chains(measure):
 def test_a_graph(name, positions):
     graph = cutback.files.read_text(DATA / "graphs" / f"{name}.json.gz")
     check(graph, "live", positions)
+
+
+def check_near_min(problem, device):
+    """Position 0 is at most 2 % of saving everything above the answer to ``"min"``."""
+    least = cutback.plan(problem, budget="min", device=device).numbers["live_bytes"]
+    ends = cutback.plan(problem, budget=0, device=device).position
+    assert least <= ends.smallest <= least + 0.02 * ends.everything
+
+
+def mobilenet():
+    return cutback.files.read_text(DATA / "nets" / f"{MOBILENET}.json.gz")
+
+
+def test_plans_that_cost_little_lead_to_smaller_ones():
+    """Prices alone reach 0.506 of saving everything, and no plan is below 0.417."""
+    smallest, everything = _native.Problem.read(mobilenet()).ends(budgets.MEASURES.index("live"))
+    assert 0.417 < smallest / everything < 0.437
+
+
+@pytest.mark.very_slow
+def test_a_net_whose_smallest_plan_costs_little():
+    check_near_min(mobilenet(), "cpu")
+    check(mobilenet(), "live", FEW, device="cpu")
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("device", ["a100", "cpu"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_position_zero_of_graphs_is_near_min(name, device):
+    check_near_min(cutback.files.read_text(DATA / "graphs" / f"{name}.json.gz"), device)
 
 
 @pytest.mark.very_slow
@@ -305,6 +337,22 @@ def test_a_step_at_any_position(measure, groups):
         assert str(step.plan).startswith(position.describe(taken) + "\n")
 
 
+def layers_with_norms(params, x):
+    for w in params:
+        x = F.gelu(F.layer_norm(x @ w, (16,)))
+    return (x * x).mean()
+
+
+@pytest.mark.parametrize(("f", "n"), [(layers, 8), (layers_with_norms, 2)])
+def test_position_zero_of_groups_costs_little(f, n):
+    """Its bytes are those of a plan in groups, not of one of single ops."""
+    params, x = [np.full((16, 16), 0.1, np.float32) for _ in range(n)], layers_arguments()[1]
+    step = cutback.value_and_grad(f, budget=0, groups=True)
+    step(params, x)
+    assert step.planned.time_ps <= 1.4 * step.planned.once_ps
+    assert step.planned.arena_bytes == step.plan.position.smallest
+
+
 def test_positions_at_the_ends_and_what_is_said_of_them():
     least, _, _ = step_at("min")
     zero, _, _ = step_at(0)
@@ -315,13 +363,13 @@ def test_positions_at_the_ends_and_what_is_said_of_them():
     assert "smallest" in str(all_saved.plan).splitlines()[0]
 
 
-@pytest.mark.parametrize("wish", ["min", "warn"])
+@pytest.mark.parametrize("wish", ["min", "smallest", "warn"])
 def test_a_step_that_no_plan_fits_falls_back(wish):
     with pytest.raises(cutback.BudgetError, match='budget="min"'):
         step_at(100)
     with pytest.warns(UserWarning, match=f"on_infeasible='{wish}'"):
         step, value, gradients = step_at(100, on_infeasible=wish)
-    other, *want = step_at("min" if wish == "min" else None)
+    other, *want = step_at(None if wish == "warn" else wish)
     assert [value, gradients] == want
     assert step.planned.arena_bytes == other.planned.arena_bytes
 
