@@ -271,14 +271,20 @@ def is_share(budget: NativeBudget | None) -> bool:
     return budget is not None and budget[0] == _SHARE
 
 
-INFEASIBLE = ("error", "min", "warn")
-"""What ``on_infeasible`` may be: what to do if no plan meets the budget."""
+INFEASIBLE = ("error", "min", "smallest", "warn")
+"""What ``on_infeasible`` may be: what to do if no plan meets the budget. ``"min"`` and
+``"smallest"`` are the plans of these budgets; ``"warn"`` saves everything."""
+
+_FALLBACKS = {
+    "min": "the smallest plan that costs at most 40 % more time is used",
+    "smallest": "the smallest plan is used, however slow",
+    "warn": "everything is saved, and no budget applies",
+}
 
 
 def fallen_back(error: object, wish: str) -> str:
-    """The warning where ``on_infeasible`` asks for another plan than the error."""
-    what = "the smallest plan is" if wish == "min" else "all is saved, and no budget is"
-    return f"{error}. Because of on_infeasible={wish!r}, {what} in force"
+    """The warning that ``on_infeasible`` asks for instead of the error."""
+    return f"{error}. Because of on_infeasible={wish!r}, {_FALLBACKS[wish]}"
 
 
 def position_of(budget: NativeBudget | None) -> float | None:

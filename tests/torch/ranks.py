@@ -296,7 +296,7 @@ def fsdp2(directory: Path) -> dict[str, Any]:
     for share in shares:
         torch._dynamo.reset()
         limit = int(share * results["blocks"]["plain_peak"])
-        whole = ct.compile(sharded(residuals(False, False)[0]), budget=limit, on_infeasible="min")
+        whole = ct.compile(sharded(residuals(False, False)[0]), budget=limit, on_infeasible="smallest")
         results[f"whole {share}"] = compare(plain, whole, lambda whole=whole: whole.plans, inputs)
         results[f"whole {share}"]["limit"] = limit
         results[f"whole {share}"]["block_bytes"] = block_bytes
@@ -428,7 +428,7 @@ def pipeline(directory: Path) -> dict[str, Any]:
         expected, plain = run(ways[name], lambda part: part, 2)
         limit = int(0.8 * plain[-1])
         torch._dynamo.reset()
-        wrap = functools.partial(ct.compile, budget=limit, on_infeasible="min")
+        wrap = functools.partial(ct.compile, budget=limit, on_infeasible="smallest")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found, peaks = run(ways[name], wrap, 4)
@@ -465,7 +465,7 @@ def grid(directory: Path) -> dict[str, Any]:
     if everything(directory):
         torch._dynamo.reset()
         limit = int(0.8 * results["blocks"]["plain_peak"])
-        whole = ct.compile(model(lambda block: block), budget=limit, on_infeasible="min")
+        whole = ct.compile(model(lambda block: block), budget=limit, on_infeasible="smallest")
         results["whole"] = compare(plain, whole, lambda: whole.plans, (x,))
         results["whole"]["limit"] = limit
     return results

@@ -136,9 +136,9 @@ def compile(
         optimizer: a :class:`cutback.optim.AdamW` or another of :mod:`cutback.optim`.
         argnums: positional arguments to differentiate by.
         backend, device, plan, groups: as for :class:`cutback.run.executable.Executable`.
-        on_infeasible: what to do if no plan meets the budget: ``"error"``; ``"min"``: warn, and run
-            the plan of the budget ``"min"``, which costs at most 40 % more time; ``"warn"``: warn,
-            and save everything.
+        on_infeasible: what to do if no plan meets the budget: ``"error"``; ``"min"`` or
+            ``"smallest"``: warn, and run the plan of that budget; ``"warn"``: warn, and save
+            everything.
         time_limit, progress: seconds after which the search for a plan ends with the best so far
             (0: no limit), and a function that is told the seconds so far, see :func:`cutback.plan`.
             They hold for each set of shapes. The range of a position is always searched in full.

@@ -204,9 +204,9 @@ def _compile(
 
         if not isinstance(error, BudgetError) or options.on_infeasible == "error":
             raise
-        smallest = options.on_infeasible == "min"
-        other = options._replace(budget="min" if smallest else None)
-        if not smallest:
+        saves = options.on_infeasible == "warn"
+        other = options._replace(budget=None if saves else options.on_infeasible)
+        if saves:
             other = other._replace(measure="arena")
         step = graph._native.compile(wrt, **other.native(), **other_than_plan)
         warn(budgets.fallen_back(error, options.on_infeasible), UserWarning)

@@ -465,7 +465,7 @@ def test_larger_sizes_than_a_plan_over_graphs_was_made_for() -> None:
     step(run, data(), "middle")
     with pytest.warns(UserWarning, match="together they hold"):
         step(run, data(1024), "middle")
-    with pytest.warns(UserWarning, match="no plan fits .*smallest plan is in force"):
+    with pytest.warns(UserWarning, match="no plan fits .*the smallest plan is used"):
         step(run, data(1024), "middle")
 
 

@@ -465,7 +465,7 @@ class ModelActions(RepeatingPartitioner):
         unmet = self.graphs.unmet
         assert unmet is not None
         self._say_infeasible(unmet.error, later=unmet.later)
-        if self._infeasible(unmet.later) == "min":  # else it is what the next plan is made for
+        if self._infeasible(unmet.later) != "warn":  # else it is what the next plan is made for
             self.graphs.unmet = None
 
     def _do_count_scratch(self, occasion: Occasion) -> None:

@@ -219,10 +219,10 @@ def compile(
         cse: see :class:`Partitioner`.
         plans: instead of budget and policy, a file that ``save_plans`` of the result wrote, in this
             process or another: its plans are followed, nothing is planned.
-        on_infeasible: where no plan meets the budget: ``"error"``; ``"min"``: a ``UserWarning``,
-            and the smallest plan, however slow; ``"warn"``: a ``UserWarning``, and everything is
-            saved. None: an error in the first step, ``"min"`` afterwards, as for a longer batch in
-            mid-epoch.
+        on_infeasible: where no plan meets the budget: ``"error"``; ``"min"`` (at most 40 % more
+            time) or ``"smallest"`` (however slow): a ``UserWarning``, and the plan of that budget;
+            ``"warn"``: a ``UserWarning``, and everything is saved. None: an error in the first
+            step, ``"smallest"`` afterwards, as for a longer batch in mid-epoch.
         pool: place the memory of the step in one segment of PyTorch's caching allocator, from the
             third step on (:mod:`graph.segment`). For ``codegen="eager"``, steps of one graph, and
             budgets that bound its peak.

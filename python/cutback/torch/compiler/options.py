@@ -69,6 +69,13 @@ def everything(measure: str) -> Target:
     return Target(None, measure, fastest=True)
 
 
+def fallback(wish: str, measure: str) -> Target:
+    """The target that ``on_infeasible`` asks for instead of an error."""
+    if wish == "warn":
+        return everything(measure)
+    return modest(measure) if wish == "min" else smallest(measure)
+
+
 class Made(NamedTuple):
     """A plan, and its schedule for the graph."""
 
@@ -109,7 +116,7 @@ class Options:
     """None: as :func:`graph.gathers.rate_of` says."""
     on_infeasible: str | None = None
     """One of :data:`budgets.INFEASIBLE`. None: an error for a :class:`Partitioner`; for a whole
-    model an error in the first step, ``"min"`` afterwards."""
+    model an error in the first step, ``"smallest"`` afterwards."""
     pool: bool = False
     """Place the memory of a step in one segment of the allocator (:mod:`graph.segment`)."""
 

@@ -47,8 +47,7 @@ from .options import (
     check_infeasible,
     check_measure,
     check_rate,
-    everything,
-    smallest,
+    fallback,
 )  # fmt: skip
 from .preparing import Preparation, device_row, prepare_for_sizes
 from .replaceable import JointGraph
@@ -179,9 +178,9 @@ class Partitioner(CustomPartitionerFn):
             are one graph of fixed sizes; not where Inductor compiles the graphs.
         network_bytes_per_s: what a process sends to its peers in one direction, for the time of
             collectives. None: 1e9 on a CPU, else that of the device's row (``docs/torch.md``).
-        on_infeasible: if no plan meets the budget: ``"error"`` (unless given); ``"min"``: a
-            ``UserWarning``, and the smallest plan, however slow; ``"warn"``: a ``UserWarning``, and
-            everything is saved.
+        on_infeasible: if no plan meets the budget: ``"error"`` (unless given); ``"min"`` or
+            ``"smallest"``: a ``UserWarning``, and the plan of that budget; ``"warn"``: a
+            ``UserWarning``, and everything is saved.
 
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
@@ -420,7 +419,7 @@ class Partitioner(CustomPartitionerFn):
 
     def _infeasible(self, later: bool) -> str:
         """What to do if no plan meets the budget."""
-        return self.options.on_infeasible or ("min" if later else "error")
+        return self.options.on_infeasible or ("smallest" if later else "error")
 
     def _fall_back(self, problem: Problem, error: BudgetError, tell: bool = True) -> Made:
         """The plan of a problem for which no plan meets the budget.
@@ -431,7 +430,7 @@ class Partitioner(CustomPartitionerFn):
         wish, measure = self._infeasible(self._has_run), self.options.target.measure
         if wish == "error":
             raise error
-        made = self._make(problem, smallest(measure) if wish == "min" else everything(measure))
+        made = self._make(problem, fallback(wish, measure))
         if tell and self._bytes_of(made) > self._most_bytes:
             self._say_infeasible(error, later=self._has_run)
         return made
