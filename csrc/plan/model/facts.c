@@ -495,7 +495,8 @@ cb_status cb_facts_hoist(cb_facts *f, const bool *hoist, cb_error *err) {
 
 cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *arena,
                         cb_facts *out, cb_error *err) {
-    cb_facts f = {.p = p, .device = device, .alloc = arena->alloc};
+    cb_facts f = {
+        .p = p, .device = device, .alloc = arena->alloc, .all = p->reruns == CB_RERUNS_ALL};
     if (!number_units(&f, arena)) return cb_no_memory(err);
     CB_TRY_NEW(f.time_ps, arena, f.n_unit, err);
     CB_TRY_NEW(f.cost_ps, arena, f.n_unit, err);
@@ -530,6 +531,15 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     return CB_OK;
 }
 
+/* Is the unit in a phase whose ops may run again? The first op of the backward stays in its place:
+ * what is held until the backward begins is held beside that op. */
+static bool is_in_reach(const cb_facts *f, uint32_t unit) {
+    uint32_t position = f->position[unit];
+    if (position < f->base_backward) return true;
+    return f->all && position != CB_NONE && position > f->base_backward &&
+           !(f->p->op_flags[cb_unit_op(f, unit)] & CB_POP_COLLECTIVE);
+}
+
 bool cb_may_rerun(const cb_facts *f, uint32_t unit) {
     if (cb_has_units(f, unit)) {
         bool may = false;
@@ -540,7 +550,14 @@ bool cb_may_rerun(const cb_facts *f, uint32_t unit) {
     if (unit >= f->p->n_op && !(f->useful[cb_unit_op(f, unit)] & cb_unit_made(f, unit)))
         return false;
     return !cb_is_view(f, unit) && !f->once[unit] && f->wish[unit] != CB_MUST_SAVE &&
-           f->position[unit] < f->base_backward;
+           is_in_reach(f, unit);
+}
+
+bool cb_makes_only_held(const cb_facts *f, uint32_t op) {
+    const uint32_t begin = f->p->out_begin[op], end = f->p->out_begin[op + 1];
+    for (uint32_t v = begin; v < end; v++)
+        if (!cb_stays_to_end(f, f->p->value_storage[v])) return false;
+    return begin < end;
 }
 
 bool cb_may_take_in(const cb_facts *f, uint32_t op, uint32_t storage) {

@@ -55,6 +55,8 @@ typedef struct cb_facts {
     uint32_t *base;         /* [n_base] ops */
     uint32_t *position;     /* [n_unit] CB_NONE: dropped or a placeholder */
     uint32_t base_backward; /* position of the first backward op */
+    bool all;               /* ops of the backward may run late, and again, like those of the
+                               forward (CB_RERUNS_ALL). Whoever copies facts may clear it */
     bool spared; /* before each op of the base order stands one that does nothing (spare.h) */
     uint32_t first_spare; /* if `spared`: ops with this id or a larger one are spare */
 } cb_facts;
@@ -76,13 +78,21 @@ bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
 
 #define CB_AGAINST_PREFERENCE 4 /* factor on the cost of going against a PREFER_* */
 
-/* May a plan run the op again? Those of the forward that are free to run twice, whatever they make:
- * what is held of it belongs to the first run (schedule.h). The search, the floor and explain all
- * ask here. */
+/* May a plan run the op again, or for the first time after its place in the base order? Ops of the
+ * forward that are free to run twice may, whatever they make: what is held of it belongs to the
+ * first run (schedule.h). With `all`, so may ops of the backward that do not communicate, but
+ * for its first. The search, the floor and explain all ask here. */
 bool cb_may_rerun(const cb_facts *f, uint32_t unit);
 /* The same of all units, into `out` [n_unit], but for those of which all stays to the end: a search
  * frees nothing by them. */
 void cb_facts_mark_free(const cb_facts *f, bool *out);
+/* May a plan run this op of the backward late? */
+static inline bool cb_may_delay(const cb_facts *f, uint32_t unit) {
+    return f->position[unit] != CB_NONE && f->position[unit] >= f->base_backward &&
+           cb_may_rerun(f, unit);
+}
+/* Do flags keep all that the op makes to the end? Then a rerun would free nothing. */
+bool cb_makes_only_held(const cb_facts *f, uint32_t op);
 /* May a plan let the op take in what lies in the storage, which then needs no bytes there? */
 bool cb_may_take_in(const cb_facts *f, uint32_t op, uint32_t storage);
 /* Bytes of what every plan has at its end: results and gradients. */

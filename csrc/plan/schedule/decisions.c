@@ -125,18 +125,11 @@ cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s, cb_arena *are
 
 /* ---- the class of the bound ------------------------------------------------------------------ */
 
-/* Is everything that the op makes held to the end? Then its first run is in the forward. */
-static bool makes_held(const cb_facts *f, uint32_t op) {
-    const uint32_t begin = f->p->out_begin[op], end = f->p->out_begin[op + 1];
-    for (uint32_t v = begin; v < end; v++)
-        if (!cb_stays_to_end(f, f->p->value_storage[v])) return false;
-    return begin < end;
-}
-
-/* May this run be one after the first, or a first one that is late? */
+/* May this run be one after the first, or a first one that is late? An op of which everything is
+ * held to the end runs first in its phase, and in the backward in its place. */
 static bool may_be_late(const cb_facts *f, const cb_schedule *s, uint32_t step, bool first) {
     uint32_t op = s->step[step], made = cb_made_at(f->p, s, step);
-    if (first && step >= s->backward_starts && makes_held(f, op)) return false;
+    if (first && step >= s->backward_starts && cb_makes_only_held(f, op)) return false;
     if (!cb_has_units(f, op)) return cb_may_rerun(f, op) && !(first && f->stays[op]);
     for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
         if ((made & cb_unit_made(f, u)) && !cb_may_rerun(f, u)) return false;

@@ -18,8 +18,8 @@ CB_MUST_CHECK cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s,
                                         cb_decisions *out, cb_error *err);
 
 /* Is the schedule in the class of the search and its lower bound (docs/planner.md, section 3)? Base
- * ops run in order. Ops of the forward that may run again (cb_may_rerun) may do so anywhere behind
- * their place in the order, and their first run may be there too; all others run at their place.
+ * ops run in order. Ops that may run again (cb_may_rerun) may do so anywhere behind their place in
+ * the order, and their first run may be there too; all others run at their place.
  * What must be recomputed is not kept from the forward to the backward. */
 CB_MUST_CHECK cb_status cb_in_bound_class(const cb_facts *f, const cb_schedule *s,
                                           const cb_lives *lives, bool *out, cb_error *err);

@@ -12,12 +12,16 @@
  * has to be made after t, so the one before it is read after t, and so on to the first, which
  * cannot be made any more. Every t gives a floor, so any choice of t does: those where most
  * is there for certain, and others evenly spread. Only ops that run exactly once count, as others
- * may run at other times as well.
+ * may run at other times as well, and ops of the backward of which all is held to the end: their
+ * first run stays in its place.
  *
  * What an op may take in (inlining.h) needs no bytes where it runs, but what that is made from is
  * read there, so the argument is the same; t is taken to need none for what it may take in.
  *
- * It holds for plans that keep the base order and run only forward ops again. */
+ * Where ops of the backward may be late, one before t may not have run yet: what it makes can still
+ * be made, just as what can be made again. The ops that read s after t run after t in any case.
+ *
+ * It holds for plans that keep the base order and run only ops late or again that may (facts.h). */
 #include "floor.h"
 
 #include "../../base/sort.h"
@@ -156,7 +160,8 @@ static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays
     for (uint32_t k = 0; k < l->n; k++) {
         uint32_t op = l->f->base[k];
         bool view = l->f->p->op_flags[op] & CB_POP_VIEW;
-        if (cb_may_rerun(l->f, op) || view) continue;
+        bool stays_there = k >= l->f->base_backward && cb_makes_only_held(l->f, op);
+        if ((cb_may_rerun(l->f, op) && !stays_there) || view) continue;
         uint64_t bytes = working_set(l, op) + stays[k] - stays_and_read(l, last, op);
         list[n++] = (cb_working_set){bytes, k};
     }

@@ -1,5 +1,6 @@
-/* Three passes over the base order. Backwards over the forward: which ops are pinned, and by when
- * each has run. Then over the forward, and over the backward: reads, and the gaps between them. */
+/* Three passes over the base order. Backwards: which ops are pinned, and by when each has run. Then
+ * over the forward, and over the backward: reads, and the gaps between them. Where ops of the
+ * backward may be late (facts.h: `all`), they are treated like those of the forward. */
 #include "gaps.h"
 
 #include <math.h>
@@ -15,6 +16,10 @@ typedef struct finder {
                           makes all of them, and must be paid for once. CB_NONE: none */
     uint32_t *read_at; /* [n_storage] position of the last read seen; CB_NONE: none */
     double *change;    /* [n_base + 1] differences of `least` */
+    bool *endless;     /* [n_unit] see find_siblings */
+    uint32_t *until;   /* [n_unit] likewise */
+    uint32_t *reach;   /* [n_unit] of the backward: its first run comes after all moments before
+                          this one */
 } finder;
 
 int64_t cb_again_alone_ps(const cb_facts *f, uint32_t unit) {
@@ -75,6 +80,23 @@ static void set_held_due(finder *z) {
     }
 }
 
+/* The end of the step needs what the backward returns. */
+static void set_end_due(finder *z) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        uint32_t unit = f->unit[s];
+        if (unit == CB_NONE || !cb_stays_to_end(f, s) || f->position[unit] < f->base_backward)
+            continue;
+        z->out->due[unit] = z->out->sure[unit] = f->n_base;
+    }
+    for (uint32_t i = 0; i < p->n_backward_output; i++) {
+        uint32_t unit = f->unit[p->value_storage[p->backward_output[i]]];
+        if (unit != CB_NONE && f->position[unit] >= f->base_backward)
+            z->out->due[unit] = z->out->sure[unit] = f->n_base;
+    }
+}
+
 /* `next` is the position of the next pinned op. */
 static void pin_unit(finder *z, uint32_t unit, uint32_t next) {
     const cb_facts *f = z->f;
@@ -82,9 +104,12 @@ static void pin_unit(finder *z, uint32_t unit, uint32_t next) {
     bool first_stays = f->once[unit] || (unit < f->p->n_op && f->stays[unit]) ||
                        (!cb_may_rerun(f, unit) && g->sure[unit] != CB_NONE);
     z->pinned[unit] = first_stays || (g->sure[unit] != CB_NONE && g->sure[unit] <= next);
+    if (f->position[unit] < f->base_backward) return;
+    z->pinned[unit] |= !cb_may_rerun(f, unit) || cb_makes_only_held(f, cb_unit_op(f, unit));
 }
 
-/* Hands on what the unit at position `k` demands of its inputs. */
+/* Hands on what the unit at position `k` demands of its inputs: ops of the backward ask for nothing
+ * in the forward, which has come to its end by then. */
 static void hand_on(finder *z, uint32_t unit, uint32_t k) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -95,16 +120,18 @@ static void hand_on(finder *z, uint32_t unit, uint32_t k) {
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         uint32_t s = read_storage(f, j);
         if (s == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
+        bool crosses = k >= f->base_backward && f->position[f->unit[s]] < f->base_backward;
+        if (crosses) continue;
         take_least(&g->due[f->unit[s]], due);
         if (!cb_may_take_in(f, op, s)) take_least(&g->sure[f->unit[s]], sure);
     }
 }
 
-static void find_due(finder *z) {
+/* Of ops at positions [begin, end); whatever is due at the end of these is known. */
+static void find_due(finder *z, uint32_t begin, uint32_t end) {
     const cb_facts *f = z->f;
-    uint32_t next = f->base_backward;
-    set_held_due(z);
-    for (uint32_t k = f->base_backward; k-- > 0;) {
+    uint32_t next = end;
+    for (uint32_t k = end; k-- > begin;) {
         uint32_t op = f->base[k], from, to;
         if (is_idle(f, op)) continue;
         units_of(f, op, &from, &to);
@@ -116,6 +143,131 @@ static void find_due(finder *z) {
         }
         if (z->pinned_op[op]) next = k;
     }
+}
+
+/* ---- where the main gaps end ----------------------------------------------------------------- */
+
+static uint32_t later(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+/* The first run of a unit of the backward that may be late follows the ops before it that may not,
+ * and the makers of what it reads. Not an op of several units: its moment is the last of its runs.
+ */
+static void find_reach(finder *z) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    uint32_t follows = f->base_backward;
+    for (uint32_t k = f->base_backward; k < f->n_base; k++) {
+        uint32_t op = f->base[k], from, to;
+        if (p->op_flags[op] & CB_POP_VIEW) continue;
+        units_of(f, op, &from, &to);
+        for (uint32_t u = from; u < to; u++) {
+            cb_slice slice = slice_of(f, u);
+            z->reach[u] = follows;
+            for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+                uint32_t s = read_storage(f, j), maker = s == CB_NONE ? CB_NONE : f->unit[s];
+                if (s == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
+                if (f->position[maker] < f->base_backward) continue;
+                bool pinned = maker < p->n_op && z->pinned[maker];
+                z->reach[u] = later(z->reach[u], pinned ? f->position[maker] + 1 : z->reach[maker]);
+            }
+        }
+        if (!cb_may_delay(f, op)) follows = k + 1;
+    }
+}
+
+static bool reads(const cb_facts *f, uint32_t unit, uint32_t storage) {
+    const cb_problem *p = f->p;
+    uint32_t op = cb_unit_op(f, unit);
+    cb_slice slice = slice_of(f, unit);
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        if (p->value_storage[p->in_value[j]] == storage &&
+            cb_slice_reads(slice, j - p->in_begin[op]))
+            return true;
+    }
+    return false;
+}
+
+/* Do all pinned units of the op read it? Where one run makes some of them and another run the
+ * others, the moment is the last of these runs, and which units that makes is the plan's choice. */
+static bool all_read(const finder *z, uint32_t op, uint32_t storage) {
+    uint32_t from, to;
+    units_of(z->f, op, &from, &to);
+    for (uint32_t u = from; u < to; u++)
+        if (z->pinned[u] && !reads(z->f, u, storage)) return false;
+    return true;
+}
+
+/* Does this unit of the backward read the storage at the moment of its position? */
+static bool reads_at_moment(const finder *z, uint32_t unit, uint32_t storage) {
+    uint32_t op = cb_unit_op(z->f, unit);
+    if (!cb_may_delay(z->f, op)) return true;
+    return z->pinned[unit] && (unit < z->f->p->n_op || all_read(z, op, storage));
+}
+
+/* A read of the backward, from the last to the first: the gap ends at the first read that has a
+ * moment. Where none has one, any read will do, so the one that comes after most moments. */
+static void note_end(finder *z, uint32_t unit, uint32_t k, bool *sure) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    uint32_t op = cb_unit_op(f, unit), *end = z->out->end;
+    cb_slice slice = slice_of(f, unit);
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t s = read_storage(f, j);
+        if (s == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
+        bool at_moment = reads_at_moment(z, unit, s);
+        if (at_moment) end[s] = k;
+        else if (!sure[s] && (end[s] == CB_NONE || end[s] < z->reach[unit]))
+            end[s] = z->reach[unit];
+        sure[s] |= at_moment;
+    }
+}
+
+/* What only reruns read is needed when the first of their outputs is. `need` [n_storage] */
+static void hand_end_on(const finder *z, uint32_t unit, uint32_t *need) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    uint32_t op = cb_unit_op(f, unit), made = cb_unit_made(f, unit), when = CB_NONE;
+    cb_slice slice = slice_of(f, unit);
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
+        if (cb_makes(made, v - p->out_begin[op])) take_least(&when, need[p->value_storage[v]]);
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        if (cb_slice_reads(slice, j - p->in_begin[op]))
+            take_least(&need[p->value_storage[p->in_value[j]]], when);
+    }
+}
+
+/* Where ops of the backward may be late. */
+static bool find_late_ends(finder *z) {
+    const cb_facts *f = z->f;
+    uint32_t n = f->p->n_storage, from, to;
+    bool *sure = CB_NEW(z->arena, bool, n);
+    uint32_t *need = CB_NEW(z->arena, uint32_t, n);
+    z->reach = CB_NEW(z->arena, uint32_t, f->n_unit);
+    if (!sure || !need || !z->reach) return false;
+    for (uint32_t s = 0; s < n; s++) z->out->end[s] = CB_NONE;
+    find_reach(z);
+    for (uint32_t k = f->n_base; k-- > f->base_backward;) {
+        if (f->p->op_flags[f->base[k]] & CB_POP_VIEW) continue;
+        units_of(f, f->base[k], &from, &to);
+        for (uint32_t u = from; u < to; u++)
+            if (is_useful(f, u)) note_end(z, u, k, sure);
+    }
+    if (n > 0) memcpy(need, z->out->end, n * sizeof *need);
+    for (uint32_t k = f->base_backward; k-- > 0;) {
+        units_of(f, f->base[k], &from, &to);
+        for (uint32_t u = from; u < to; u++)
+            if (is_useful(f, u)) hand_end_on(z, u, need);
+    }
+    for (uint32_t s = 0; s < n; s++)
+        if (z->direct[s] == CB_NONE) z->out->end[s] = need[s];
+    return true;
+}
+
+static bool find_ends(finder *z) {
+    if (z->f->all) return find_late_ends(z);
+    for (uint32_t s = 0; s < z->f->p->n_storage; s++)
+        z->out->end[s] = z->direct[s] == CB_NONE ? z->earliest[s] : z->direct[s];
+    return true;
 }
 
 /* ---- charges --------------------------------------------------------------------------------- */
@@ -155,28 +307,6 @@ static void choose_leads(finder *z) {
                       f->p->storage_bytes[s] > f->p->storage_bytes[*lead];
         if (better || larger) *lead = s;
     }
-}
-
-static bool reads(const cb_facts *f, uint32_t unit, uint32_t storage) {
-    const cb_problem *p = f->p;
-    uint32_t op = cb_unit_op(f, unit);
-    cb_slice slice = slice_of(f, unit);
-    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-        if (p->value_storage[p->in_value[j]] == storage &&
-            cb_slice_reads(slice, j - p->in_begin[op]))
-            return true;
-    }
-    return false;
-}
-
-/* Do all pinned units of the op read it? Where one run makes some of them and another run the
- * others, the moment is the last of these runs, and which units that makes is the plan's choice. */
-static bool all_read(const finder *z, uint32_t op, uint32_t storage) {
-    uint32_t from, to;
-    units_of(z->f, op, &from, &to);
-    for (uint32_t u = from; u < to; u++)
-        if (z->pinned[u] && !reads(z->f, u, storage)) return false;
-    return true;
 }
 
 static bool note_forward_reads(finder *z, uint32_t unit, uint32_t k) {
@@ -232,12 +362,15 @@ static bool walk_forward(finder *z) {
     return true;
 }
 
-/* What is held is there from its op's first run on. */
+/* What is held is there from its op's first run on. In the backward, of ops that may be late: all
+ * others are counted when they run. */
 static void charge_held(finder *z) {
     const cb_facts *f = z->f;
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
         uint32_t unit = f->unit[s];
-        if (unit == CB_NONE || !f->held[s] || f->position[unit] >= f->base_backward) continue;
+        if (unit == CB_NONE || !f->held[s]) continue;
+        bool backward = f->position[unit] >= f->base_backward;
+        if (backward && !cb_may_delay(f, cb_unit_op(f, unit))) continue;
         uint32_t from = z->pinned[unit] ? f->position[unit] : z->out->sure[unit];
         uint32_t to = cb_stays_to_end(f, s) ? f->n_base : f->base_backward;
         charge(z, from, to, (double)f->p->storage_bytes[s]);
@@ -262,8 +395,6 @@ static uint32_t after_last_read(const finder *z, uint32_t storage) {
     if (f->held[storage] && f->base_backward > at) at = f->base_backward;
     return read != CB_NONE && read + 1 > at ? read + 1 : at;
 }
-
-static uint32_t later(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 /* One moment for all that an op makes. */
 static void set_start(finder *z, uint32_t op) {
@@ -305,58 +436,101 @@ static bool *find_siblings(const finder *z, uint32_t *until) {
         uint32_t unit = f->unit[s];
         if (unit == CB_NONE || z->lead[unit] == s || !is_needed_later(z, s)) continue;
         endless[unit] |= z->direct[s] == CB_NONE;
-        if (z->direct[s] != CB_NONE) until[unit] = later(until[unit], z->direct[s]);
+        if (z->direct[s] != CB_NONE) until[unit] = later(until[unit], z->out->end[s]);
     }
     return endless;
 }
 
-static bool note_backward_read(finder *z, uint32_t s, uint32_t k, const bool *endless,
-                               const uint32_t *until) {
+/* A read at moment `k`. Of what an op makes that may be late the first read has no gap before it:
+ * the op may have run just then. */
+static bool note_backward_read(finder *z, uint32_t s, uint32_t k) {
     const cb_facts *f = z->f;
     uint32_t unit = f->unit[s], before = z->read_at[s];
-    double bytes = (double)f->p->storage_bytes[s];
+    bool forward = f->position[unit] < f->base_backward;
     if (before == k) return true;
     z->read_at[s] = k;
-    if (f->position[unit] >= f->base_backward) {
-        charge(z, before + 1, k < f->n_base ? k + 1 : k, bytes);
-        return true;
-    }
-    if (cb_stays_to_end(f, s)) return true;
-    charge(z, k, k < f->n_base ? k + 1 : k, bytes);
-    if (before == CB_NONE) return true; /* the main gap */
-    bool paid = cb_may_rerun(f, unit) && (endless[unit] || before < until[unit]);
+    if (forward && cb_stays_to_end(f, s)) return true;
+    charge(z, k, k < f->n_base ? k + 1 : k, (double)f->p->storage_bytes[s]);
+    if (before == CB_NONE) return true; /* the main gap, or a late first run */
+    bool paid = forward && cb_may_rerun(f, unit) && (z->endless[unit] || before < z->until[unit]);
     return paid || add_gap(z, s, before + 1, k);
+}
+
+/* A read without a moment, after all moments before `k`: until then what cannot be made again is
+ * there. */
+static void note_late_read(finder *z, uint32_t s, uint32_t k) {
+    const cb_facts *f = z->f;
+    uint32_t before = z->read_at[s];
+    if (cb_may_rerun(f, f->unit[s]) || k == 0) return;
+    if (before != CB_NONE && before >= k - 1) return;
+    if (before != CB_NONE) charge(z, before + 1, k, (double)f->p->storage_bytes[s]);
+    z->read_at[s] = k - 1; /* else its main gap ends here */
+}
+
+/* Of a unit of an op that may be late. */
+static bool note_delayed_reads(finder *z, uint32_t unit, uint32_t k) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    uint32_t op = cb_unit_op(f, unit);
+    cb_slice slice = slice_of(f, unit);
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t s = read_storage(f, j);
+        if (s == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
+        if (cb_stays_to_end(f, s) || cb_may_take_in(f, op, s)) continue;
+        if (!reads_at_moment(z, unit, s)) note_late_read(z, s, z->reach[unit]);
+        else if (!note_backward_read(z, s, k)) return false;
+    }
+    return true;
+}
+
+/* An op that may be late. */
+static bool walk_delayed(finder *z, uint32_t op, uint32_t k) {
+    uint32_t from, to;
+    units_of(z->f, op, &from, &to);
+    for (uint32_t u = from; u < to; u++)
+        if (is_useful(z->f, u) && !note_delayed_reads(z, u, k)) return false;
+    if (z->pinned_op[op]) charge_run(z, op, k);
+    return true;
+}
+
+/* An op that runs once, in its place. */
+static bool walk_fixed(finder *z, uint32_t op, uint32_t k) {
+    const cb_facts *f = z->f;
+    const cb_problem *p = f->p;
+    uint32_t made = cb_unit_made(f, op);
+    cb_slice slice = cb_slice_of(p, op, made);
+    charge(z, k, k + 1, (double)cb_run_workspace(p, op, made));
+    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
+        uint32_t s = p->value_storage[v];
+        if (f->root[s] != op || z->read_at[s] == k) continue;
+        z->read_at[s] = k;
+        charge(z, k, cb_stays_to_end(f, s) ? f->n_base : k + 1, (double)p->storage_bytes[s]);
+    }
+    for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+        uint32_t s = read_storage(f, j);
+        if (s == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
+        if (cb_stays_to_end(f, s) || cb_may_take_in(f, op, s)) continue;
+        if (!note_backward_read(z, s, k)) return false;
+    }
+    return true;
 }
 
 static bool walk_backward(finder *z) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
-    uint32_t *until = CB_NEW(z->arena, uint32_t, f->n_unit);
-    bool *endless = until ? find_siblings(z, until) : NULL;
-    if (!endless) return false;
+    z->until = CB_NEW(z->arena, uint32_t, f->n_unit);
+    z->endless = z->until ? find_siblings(z, z->until) : NULL;
+    if (!z->endless) return false;
     for (uint32_t s = 0; s < p->n_storage; s++) z->read_at[s] = CB_NONE;
     for (uint32_t k = f->base_backward; k < f->n_base; k++) {
-        uint32_t op = f->base[k], made = cb_unit_made(f, op);
+        uint32_t op = f->base[k];
         if (p->op_flags[op] & CB_POP_VIEW) continue;
-        cb_slice slice = cb_slice_of(p, op, made);
-        charge(z, k, k + 1, (double)cb_run_workspace(p, op, made));
-        for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
-            uint32_t s = p->value_storage[v];
-            if (f->root[s] != op || z->read_at[s] == k) continue;
-            z->read_at[s] = k;
-            charge(z, k, cb_stays_to_end(f, s) ? f->n_base : k + 1, (double)p->storage_bytes[s]);
-        }
-        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
-            uint32_t s = read_storage(f, j);
-            if (s == CB_NONE || !cb_slice_reads(slice, j - p->in_begin[op])) continue;
-            if (cb_stays_to_end(f, s) || cb_may_take_in(f, op, s)) continue;
-            if (!note_backward_read(z, s, k, endless, until)) return false;
-        }
+        if (!(cb_may_delay(f, op) ? walk_delayed(z, op, k) : walk_fixed(z, op, k))) return false;
     }
     for (uint32_t i = 0; i < p->n_backward_output; i++) {
         uint32_t s = p->value_storage[p->backward_output[i]];
         bool ends = f->root[s] != CB_NONE && !cb_stays_to_end(f, s);
-        if (ends && !note_backward_read(z, s, f->n_base, endless, until)) return false;
+        if (ends && !note_backward_read(z, s, f->n_base)) return false;
     }
     return true;
 }
@@ -370,6 +544,7 @@ static bool allocate(finder *z, cb_arena *kept) {
     *g = (cb_gaps){.least = CB_NEW(kept, double, f->n_base),
                    .early = CB_NEW(kept, uint32_t, n_storage),
                    .start = CB_NEW(kept, uint32_t, n_storage),
+                   .end = CB_NEW(kept, uint32_t, n_storage),
                    .again_ps = CB_NEW(kept, double, n_storage),
                    .due = CB_NEW(kept, uint32_t, f->n_unit),
                    .sure = CB_NEW(kept, uint32_t, f->n_unit)};
@@ -378,8 +553,8 @@ static bool allocate(finder *z, cb_arena *kept) {
     z->lead = CB_NEW(kept, uint32_t, f->n_unit);
     z->read_at = CB_NEW(kept, uint32_t, n_storage);
     z->change = CB_NEW(kept, double, (size_t)f->n_base + 1);
-    return g->least && g->early && g->start && g->again_ps && g->due && g->sure && z->pinned &&
-           z->pinned_op && z->lead && z->read_at && z->change;
+    return g->least && g->early && g->start && g->end && g->again_ps && g->due && g->sure &&
+           z->pinned && z->pinned_op && z->lead && z->read_at && z->change;
 }
 
 cb_status cb_gaps_find(const cb_facts *f, const uint32_t *earliest, const uint32_t *direct,
@@ -387,8 +562,12 @@ cb_status cb_gaps_find(const cb_facts *f, const uint32_t *earliest, const uint32
     finder z = {.f = f, .earliest = earliest, .direct = direct, .out = out, .arena = arena};
     if (!allocate(&z, arena)) return cb_no_memory(err);
     for (uint32_t s = 0; s < f->p->n_storage; s++) z.read_at[s] = CB_NONE;
-    find_due(&z);
+    set_held_due(&z);
+    set_end_due(&z);
+    if (f->all) find_due(&z, f->base_backward, f->n_base);
+    find_due(&z, 0, f->base_backward);
     choose_leads(&z);
+    if (!find_ends(&z)) return cb_no_memory(err);
     if (!walk_forward(&z)) return cb_no_memory(err);
     charge_held(&z);
     for (uint32_t k = 0; k < f->base_backward; k++) set_start(&z, f->base[k]);

@@ -148,6 +148,7 @@ static void find_gap(const cb_prices *z, uint32_t storage, uint32_t *from, uint3
     *from = z->rule == CB_PRICE_BOUND ? z->gaps.start[storage] : z->last_forward[storage] + 1;
     if (z->rule == CB_PRICE_GUESS && z->trial->f->held[storage]) --*from;
     *to = end == CB_NONE ? z->earliest[storage] : end;
+    if (z->rule == CB_PRICE_BOUND) *to = z->gaps.end[storage];
     if (*to == CB_NONE || *to < *from) *to = *from;
 }
 

@@ -38,6 +38,11 @@ typedef struct sweep {
     states grown;    /* of the stage at hand */
 } sweep;
 
+/* Ops of the backward run in their place. */
+static bool may_rerun(const sweep *z, uint32_t op) {
+    return z->l->may_rerun[op] && z->f->position[op] < z->f->base_backward;
+}
+
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 static uint32_t position_of(const sweep *z, uint32_t stage) {
@@ -93,11 +98,11 @@ static void set_stages(sweep *z) {
     const cb_facts *f = z->f;
     uint64_t once = 0, useful = z->ends, needed = z->ends;
     for (uint32_t k = 0; k < f->n_base; k++)
-        if (!z->l->may_rerun[f->base[k]]) once |= z->makes[f->base[k]];
+        if (!may_rerun(z, f->base[k])) once |= z->makes[f->base[k]];
     for (uint32_t stage = z->n_stage + 1; stage-- > 0;) {
         uint32_t k = position_of(z, stage), op = k < f->n_base ? f->base[k] : CB_NONE;
         if (op != CB_NONE) useful |= z->reads[op];
-        if (op != CB_NONE && !z->l->may_rerun[op]) needed |= z->reads[op];
+        if (op != CB_NONE && !may_rerun(z, op)) needed |= z->reads[op];
         if (stage <= f->base_backward) useful |= z->held;
         for (uint32_t i = f->base_backward; i-- > 0;)
             if (z->l->may_rerun[f->base[i]] && (z->makes[f->base[i]] & useful))
@@ -219,12 +224,12 @@ static bool grow(sweep *z, uint32_t id) {
     if (opens && (z->at.at[id].set & z->held) != z->held) return true;
     for (uint32_t i = 0; i < k && i < f->base_backward; i++) {
         uint32_t again = f->base[i];
-        bool may = z->l->may_rerun[again] || (opens && cb_is_view(f, again) && !f->once[again]);
+        bool may = may_rerun(z, again) || (opens && cb_is_view(f, again) && !f->once[again]);
         if (may && !run(z, id, again, stage + opens, true)) return false;
     }
     uint32_t next = stage + 1 + opens;
     if (!run(z, id, op, next, false)) return false;
-    if (!z->l->may_rerun[op]) return true;
+    if (!may_rerun(z, op)) return true;
     state without = z->at.at[id];
     without.from = id;
     without.stage = next;

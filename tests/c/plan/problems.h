@@ -24,6 +24,7 @@ typedef struct maker {
     uint32_t region[MAKER_MOST]; /* 0: none, else region id + 1 */
     uint64_t limit[4];           /* of region id; all regions are siblings */
     uint32_t n_region;
+    cb_reruns reruns;
     uint32_t n_member, member_begin[MAKER_MOST + 1]; /* of ops with an inside */
     cb_member member[2 * MAKER_MOST];
     uint8_t value_member[MAKER_MOST];
@@ -137,6 +138,7 @@ static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
         }
     }
     p->backward_starts = m->backward_starts;
+    p->reruns = (uint8_t)m->reruns;
     p->n_forward_output = m->n_result;
     p->n_backward_output = m->n_grad;
     ok &= copy_ids(&p->arena, m->result, m->n_result, &p->forward_output) &&

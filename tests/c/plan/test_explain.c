@@ -25,6 +25,7 @@ typedef struct bench {
 static void open_bench(bench *b, uint64_t seed, uint32_t n_forward) {
     static maker m;
     make_random(&m, seed, n_forward);
+    m.reruns = seed % 3 == 1 ? CB_RERUNS_ALL : CB_RERUNS_FORWARD;
     b->p = make_problem(&m, &alloc);
     cb_arena_init(&b->arena, &alloc);
     CHECK_OK(cb_facts_make(b->p, cb_device_find("cpu"), &b->arena, &b->f, &err));
@@ -42,9 +43,9 @@ static void run_random(bench *b, uint64_t *state, uint32_t one_in) {
     cb_pair pair[2 * MAKER_MOST];
     size_t n = 0;
     for (uint32_t k = 1; k < b->f.n_base; k++) {
-        for (uint32_t i = 0; i < k && i < b->f.base_backward; i++) {
+        for (uint32_t i = 0; i < k; i++) {
             uint32_t op = b->f.base[i];
-            bool may = !b->f.once[op] && !(b->p->op_flags[op] & CB_POP_VIEW);
+            bool may = cb_may_rerun(&b->f, op);
             for (uint32_t s = 0; s < b->p->n_storage; s++)
                 may &= b->f.root[s] != op || !b->f.held[s];
             if (may && n < 2 * MAKER_MOST && maker_draw(state, one_in) == 0)

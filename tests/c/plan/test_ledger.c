@@ -26,6 +26,7 @@ static bool start_as(bench *b, uint64_t seed, uint32_t n_forward, bool spared) {
     else make_random(&m, seed, n_forward);
     if (seed % 2) hold_parts(&m, seed);
     if (inlinings) give_inlinings(&m, seed);
+    m.reruns = seed / 2 % 3 == 1 ? CB_RERUNS_ALL : CB_RERUNS_FORWARD;
     *b = (bench){.p = make_problem(&m, &alloc), .early = seed % 4 == 3 || spared};
     cb_arena_init(&b->arena, &alloc);
     CHECK_OK(cb_problem_verify(b->p, &err));
