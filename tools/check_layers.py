@@ -42,8 +42,9 @@ LEFT: dict[str, tuple[str, ...]] = {
     "plan/search/exact": ("plan/schedule", "plan/search/tuning"),
     "plan/search": ("plan/search/local", "plan/search/exact"),
     "plan/offload": ("plan/search",),
+    "plan/late": ("plan/search",),
     "plan/explain": ("plan/search",),
-    "plan": ("plan/offload", "plan/explain"),  # the planner
+    "plan": ("plan/offload", "plan/late", "plan/explain"),  # the planner
     "plan/files": ("plan",),
     "ir": ("base",),
     "ad": ("ir",),

@@ -5,6 +5,7 @@
 #include "cut/mincut.h"
 #include "cut/search_saved.h"
 #include "explain/decide.h"
+#include "late/late.h"
 #include "model/device.h"
 #include "offload/offload.h"
 #include "requests.h"
@@ -12,7 +13,6 @@
 #include "schedule/goal.h"
 #include "schedule/offload_sim.h"
 #include "schedule/sim.h"
-#include "search/search.h"
 #include "search/weigh.h"
 
 /* A budget that is asked, in bytes if it is a position. */
@@ -28,6 +28,16 @@ typedef struct known_ends {
     cb_ends ends;
     cb_schedule lowest; /* the plan at position 0 */
 } known_ends;
+
+/* The search for peaks where ops of the backward may be late. All else knows only reruns of the
+ * forward: `facts.all` of the planner is false. */
+typedef struct late_search {
+    bool wanted; /* the problem allows it, and has such ops */
+    cb_facts facts;
+    cb_sim sim;
+    cb_cut cut;
+    cb_late *both; /* NULL: not asked so far */
+} late_search;
 
 /* What all budgets share. */
 typedef struct planner {
@@ -45,6 +55,7 @@ typedef struct planner {
     uint32_t n_question;
     known_ends ends[CB_MEASURE_COUNT];
     cb_searcher *searcher[2]; /* for peaks, for saved bytes; NULL: not asked so far */
+    late_search late;
 } planner;
 
 static int ask_caller(void *user) {
@@ -96,19 +107,35 @@ static cb_status tell_goals(planner *r, cb_error *err) {
         const cb_budget *budget = &r->question[i].budget;
         if (budget->kind != CB_BUDGET_NONE) goal[n++] = make_goal(r, budget);
     }
-    cb_searcher_expect(searcher, goal, n);
+    if (r->late.both) cb_late_expect(r->late.both, goal, n);
+    else cb_searcher_expect(searcher, goal, n);
     return CB_OK;
+}
+
+static cb_status new_late_searcher(planner *r, cb_error *err) {
+    late_search *l = &r->late;
+    const cb_search_tools tools = {
+        .f = &l->facts, .cut = &l->cut, .sim = &l->sim, .threads = r->o->threads};
+    CB_TRY(cb_facts_make(r->p, r->facts.device, r->scratch, &l->facts, err));
+    CB_TRY(cb_sim_init(&l->sim, &l->facts, r->scratch->alloc, err));
+    CB_TRY(cb_cut_init(&l->cut, &l->facts, r->scratch, err));
+    l->cut.poll = r->cut.poll;
+    return cb_late_new(&tools, r->searcher[false], r->scratch, &l->both, err);
 }
 
 static cb_status new_searcher(planner *r, bool saved, cb_error *err) {
     const cb_search_tools tools = tools_of(r);
     CB_TRY(cb_searcher_new(&tools, r->scratch, &r->searcher[saved], err));
-    return saved ? CB_OK : tell_goals(r, err);
+    if (saved) return CB_OK;
+    if (r->late.wanted) CB_TRY(new_late_searcher(r, err));
+    return tell_goals(r, err);
 }
 
 static cb_status ask_searcher(planner *r, const cb_goal *goal, cb_found *found, cb_error *err) {
     cb_searcher **searcher = &r->searcher[goal->measure == CB_MEASURE_SAVED];
     if (!*searcher) CB_TRY(new_searcher(r, goal->measure == CB_MEASURE_SAVED, err));
+    if (goal->measure != CB_MEASURE_SAVED && r->late.wanted)
+        return cb_late_ask(r->late.both, goal, found, err);
     return cb_searcher_ask(*searcher, goal, found, err);
 }
 
@@ -172,7 +199,7 @@ static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb
     if (!*searcher) CB_TRY(new_searcher(r, false, err));
     const cb_search_tools tools = tools_of(r);
     CB_TRY(cb_search_offload(&tools, *searcher, goal, r->scratch, &found, err));
-    if (found.least_extra_ps >= 0 && !r->facts.bent)
+    if (found.least_extra_ps >= 0 && !r->facts.bent && !r->late.wanted)
         plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
     return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);
 }
@@ -247,6 +274,8 @@ static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *p
 static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     const cb_problem *p = r->p;
     const cb_facts *f = &r->facts;
+    cb_facts all = *f; /* a schedule may run what the problem allows */
+    all.all = r->late.wanted;
     CB_TRY(cb_schedule_walk(p, &plan->schedule, f->device, &plan->arena, &plan->lives, err));
     CB_TRY(cb_place(p, &plan->lives, r->scratch, r->poll, &plan->arena_bytes, err));
     CB_TRY(cb_device_copy(f->device, &plan->arena, &plan->device, err));
@@ -260,7 +289,7 @@ static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     plan->time_ps = plan->lives.time_ps;
     plan->once_ps = plan->lives.once_ps;
     plan->trivial_ps = f->once_ps;
-    CB_TRY(cb_in_bound_class(f, &plan->schedule, &plan->lives, &plan->in_order, err));
+    CB_TRY(cb_in_bound_class(&all, &plan->schedule, &plan->lives, &plan->in_order, err));
     cb_plan_set_bound(plan, plan->lower_bound_ps);
     return cb_decide(f, &r->save_all, plan, err);
 }
@@ -343,12 +372,17 @@ static cb_status start(planner *r, const cb_problem *p, const cb_device *device,
     r->scratch = scratch;
     if (r->o->poll.ask) r->poll = (cb_poll){ask_caller, r};
     r->ignores_finish = r->o->ignores_finish;
-    CB_TRY(cb_facts_make(p, device ? device : cb_device_find("cpu"), scratch, &r->facts, err));
+    if (!device) device = cb_device_find("cpu");
+    CB_TRY(cb_facts_make(p, device, scratch, &r->facts, err));
+    r->late.wanted = cb_has_late(&r->facts);
+    r->facts.all = false;
     CB_TRY(cb_sim_init(&r->sim, &r->facts, scratch->alloc, err));
     return set_reference(r, err);
 }
 
 static void stop(planner *r) {
+    cb_late_free(r->late.both);
+    cb_sim_free(&r->late.sim);
     cb_searcher_free(r->searcher[0]);
     cb_searcher_free(r->searcher[1]);
     cb_sim_free(&r->sim);

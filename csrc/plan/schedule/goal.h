@@ -27,6 +27,8 @@ typedef struct cb_found {
     cb_schedule schedule;  /* the answer itself, where `n_step` is not 0: it is no set of pairs */
     double least_extra_ps; /* no plan of the bound's class (prices.h) that fits takes less; < 0:
                               not known */
+    int64_t cost_ps;       /* of the answer, preferences counted */
+    uint64_t bytes;        /* of the answer, by the goal's measure */
     uint64_t smallest;     /* bytes of the smallest plan measured, where nothing fits */
 } cb_found;
 

@@ -179,21 +179,22 @@ static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved
     CB_TRY(cb_schedule_walk(f->p, &best, f->device, arena, &lives, err));
     *solved = goal->smallest || lives.peak_bytes + beside <= goal->bytes;
     out->schedule = best;
+    out->cost_ps = lives.time_ps;
+    out->bytes = lives.peak_bytes + beside;
     out->least_extra_ps = (double)(lives.time_ps - f->once_ps);
     return CB_OK;
 }
 
 /* When the caller ends the search here, the plan stands, without a bound. */
-static cb_status bound_answer(cb_searcher *s, const cb_chooser *k, double *least_ps,
-                              cb_error *err) {
-    const cb_goal *goal = &s->goal;
-    uint64_t most = goal->smallest ? k->best_bytes : goal->bytes;
+cb_status cb_searcher_prove(cb_searcher *s, const cb_goal *goal, cb_found *found, cb_error *err) {
+    uint64_t most = goal->smallest ? found->bytes : goal->bytes;
     uint64_t bytes = most - cb_beside_bytes(s->f, goal);
-    double known = (double)(k->best.time_ps - s->f->once_ps), proved;
+    double known = (double)(found->cost_ps - s->f->once_ps), proved;
+    s->goal = *goal;
     cb_status status = cb_ladder_prove(&s->d, bytes, known, &proved, err);
     if (status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH) return CB_OK;
     if (status != CB_OK) return status;
-    *least_ps = proved;
+    found->least_extra_ps = proved;
     return CB_OK;
 }
 
@@ -202,6 +203,8 @@ static cb_status answer(const cb_chooser *k, cb_found *out, cb_error *err) {
     out->pairs.list.at = k->best.pair;
     out->pairs.list.len = out->pairs.list.cap = k->best.n_pair;
     out->least_extra_ps = -1;
+    out->cost_ps = k->best.time_ps;
+    out->bytes = k->best_bytes;
     if (k->swept) return cb_schedule_copy(&k->swept->schedule, k->arena, &out->schedule, err);
     if (k->t->f == k->f) return CB_OK;
     CB_TRY(cb_sim_run(k->t->sim, k->best.pair, k->best.n_pair, err));
@@ -233,7 +236,7 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     if (status != CB_OK) return status;
     CB_TRY(answer(&k, out, err));
     if (early || goal->measure == CB_MEASURE_SAVED || goal->skips_bound) return CB_OK;
-    return bound_answer(s, &k, &out->least_extra_ps, err);
+    return cb_searcher_prove(s, goal, out, err);
 }
 
 /* ---- the searcher ---------------------------------------------------------------------------- */

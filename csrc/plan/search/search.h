@@ -33,5 +33,10 @@ void cb_searcher_free(cb_searcher *s); /* NULL is fine */
  * found and the op at its peak. */
 CB_MUST_CHECK cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out,
                                         cb_error *err);
+/* A bound on the time of the plans of this search that meet the goal, into `found`, which is the
+ * best answer known, by whatever search. After cb_searcher_ask. There is none if the caller ends
+ * it. */
+CB_MUST_CHECK cb_status cb_searcher_prove(cb_searcher *s, const cb_goal *goal, cb_found *found,
+                                          cb_error *err);
 
 #endif

@@ -1,0 +1,93 @@
+#include "late.h"
+
+struct cb_late {
+    cb_search_tools tools; /* of `all` */
+    cb_searcher *forward, *all;
+};
+
+bool cb_has_late(const cb_facts *f) {
+    for (uint32_t k = f->base_backward; k < f->n_base; k++)
+        if (cb_may_delay(f, f->base[k])) return true;
+    return false;
+}
+
+cb_status cb_late_new(const cb_search_tools *tools, cb_searcher *forward, cb_arena *arena,
+                      cb_late **out, cb_error *err) {
+    cb_late *s = CB_NEW(arena, cb_late, 1);
+    if (!s) return cb_no_memory(err);
+    *s = (cb_late){.tools = *tools, .forward = forward};
+    CB_TRY(cb_searcher_new(tools, arena, &s->all, err));
+    *out = s;
+    return CB_OK;
+}
+
+void cb_late_free(cb_late *s) {
+    if (s) cb_searcher_free(s->all);
+}
+
+void cb_late_expect(cb_late *s, const cb_goal *goal, uint32_t n) {
+    cb_searcher_expect(s->forward, goal, n);
+    cb_searcher_expect(s->all, goal, n);
+}
+
+/* Is nothing faster, or smaller? Then the other search is not worth its time. */
+static bool is_best(const cb_late *s, const cb_goal *goal, const cb_found *found) {
+    return !goal->smallest && found->cost_ps <= s->tools.f->once_ps;
+}
+
+static bool is_better(const cb_goal *goal, const cb_found *a, const cb_found *b) {
+    if (goal->smallest && a->bytes != b->bytes) return a->bytes < b->bytes;
+    if (a->cost_ps != b->cost_ps) return a->cost_ps < b->cost_ps;
+    return a->bytes < b->bytes;
+}
+
+/* As a schedule: only the searcher itself knows what its pairs mean. */
+static cb_status write_schedule(const cb_late *s, cb_found *found, cb_error *err) {
+    if (found->schedule.n_step > 0) return CB_OK;
+    CB_TRY(cb_sim_run(s->tools.sim, found->pairs.list.at, found->pairs.list.len, err));
+    return cb_sim_schedule(s->tools.sim, found->pairs.arena, &found->schedule, err);
+}
+
+/* Nothing fits either way. `why` is what the search without the backward says. */
+static void take_smaller(cb_error *err, const cb_refusal *why) {
+    if (!err || why->smallest_bytes == 0 || why->smallest_bytes >= err->refusal.smallest_bytes)
+        return;
+    err->refusal.smallest_bytes = why->smallest_bytes;
+    memcpy(err->refusal.op, why->op, sizeof why->op);
+    memcpy(err->refusal.location, why->location, sizeof why->location);
+}
+
+static cb_status ask_both(cb_late *s, const cb_goal *goal, cb_found *out, cb_error *err) {
+    cb_goal own = *goal;
+    cb_error why = {0};
+    cb_found other = {.pairs = {.arena = out->pairs.arena}};
+    own.skips_bound = true;
+    const cb_status first = cb_searcher_ask(s->forward, &own, out, &why);
+    if (first == CB_OK && is_best(s, goal, out)) {
+        out->least_extra_ps = 0;
+        return CB_OK;
+    }
+    if (first != CB_OK && first != CB_INFEASIBLE) {
+        if (err) *err = why;
+        return first;
+    }
+    out->least_extra_ps = -1;
+    if (first == CB_OK && cb_poll_answer(goal->poll) == CB_POLL_FINISH) return CB_OK;
+    const cb_status second = cb_searcher_ask(s->all, &own, &other, err);
+    if (second == CB_INFEASIBLE && first == CB_INFEASIBLE) take_smaller(err, &why.refusal);
+    if (second == CB_INFEASIBLE && first == CB_OK) return CB_OK;
+    const bool ended = second == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH;
+    if (ended && first == CB_OK) return CB_OK;
+    CB_TRY(second);
+    if (first == CB_OK && !is_better(goal, &other, out)) return CB_OK;
+    CB_TRY(write_schedule(s, &other, err));
+    *out = other;
+    out->least_extra_ps = -1;
+    return CB_OK;
+}
+
+cb_status cb_late_ask(cb_late *s, const cb_goal *goal, cb_found *out, cb_error *err) {
+    CB_TRY(ask_both(s, goal, out, err));
+    if (goal->skips_bound || out->least_extra_ps >= 0) return CB_OK;
+    return cb_searcher_prove(s->all, goal, out, err);
+}

@@ -1,0 +1,28 @@
+/* late.h: the search for a budget where ops of the backward may run late, and again. Internal.
+ *
+ * Two searchers answer: one runs only ops of the forward again, the other also those of the
+ * backward (facts.h: `all`), and the better plan is the answer. More choices make a search of fixed
+ * effort worse where they do not help, so neither is enough alone. Each chooses from a set of plans
+ * that does not depend on the budget, and so do both together: a larger budget never gives a slower
+ * plan, a smaller one never a larger plan (ladder.h). */
+#ifndef CB_PLAN_LATE_H
+#define CB_PLAN_LATE_H
+
+#include "../search/search.h"
+
+typedef struct cb_late cb_late; /* lies in an arena */
+
+/* Can any op of the backward of these facts be late? */
+bool cb_has_late(const cb_facts *f);
+
+/* `forward` runs only ops of the forward again, and stays the caller's. `tools` are those of the
+ * searcher for all ops. */
+CB_MUST_CHECK cb_status cb_late_new(const cb_search_tools *tools, cb_searcher *forward,
+                                    cb_arena *arena, cb_late **out, cb_error *err);
+void cb_late_free(cb_late *s); /* NULL is fine */
+/* As cb_searcher_expect, for both. */
+void cb_late_expect(cb_late *s, const cb_goal *goal, uint32_t n);
+/* As cb_searcher_ask. The bound holds for plans of either searcher. */
+CB_MUST_CHECK cb_status cb_late_ask(cb_late *s, const cb_goal *goal, cb_found *out, cb_error *err);
+
+#endif
