@@ -125,6 +125,43 @@ static cb_status list_readers(const cb_facts *f, cb_arena *arena, cb_explanation
     return CB_OK;
 }
 
+/* ---- what is late ---------------------------------------------------------------------------- */
+
+static int compare_delayed(const void *a, const void *b) {
+    const cb_delayed *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+static uint64_t bytes_made(const cb_facts *f, uint32_t op) {
+    uint64_t bytes = 0;
+    for (uint32_t s = 0; s < f->p->n_storage; s++)
+        if (f->root[s] == op) bytes += f->p->storage_bytes[s];
+    return bytes;
+}
+
+/* First runs of the backward that stand behind their place in the order. Views do not count. */
+static cb_status list_delayed(const cb_facts *f, cb_arena *arena, cb_explanation *e,
+                              cb_error *err) {
+    const cb_schedule *s = &e->plan->schedule;
+    cb_decisions found;
+    if (!f->all || s->action) return CB_OK;
+    CB_TRY(cb_decisions_of(f, s, arena, &found, err));
+    CB_TRY_NEW(e->delayed, arena, f->n_base, err);
+    bool *ran = CB_NEW(arena, bool, f->p->n_op);
+    if (!ran) return cb_no_memory(err);
+    for (uint32_t t = 0; t < s->n_step; t++) {
+        uint32_t op = s->step[t], anchor = found.anchor[t];
+        bool late = !ran[op] && !found.base[t] && f->position[op] >= f->base_backward;
+        ran[op] = true;
+        if (!late || cb_is_view(f, op)) continue;
+        e->delayed[e->n_delayed++] =
+            (cb_delayed){op, anchor == CB_NONE ? CB_NONE : f->base[anchor], bytes_made(f, op)};
+    }
+    if (e->n_delayed > 0) cb_sort(e->delayed, e->n_delayed, sizeof *e->delayed, compare_delayed);
+    return CB_OK;
+}
+
 /* ---- the floor ------------------------------------------------------------------------------- */
 
 static cb_status find_floor(const cb_facts *f, cb_arena *arena, cb_explanation *e, cb_error *err) {
@@ -167,6 +204,7 @@ cb_status cb_explanation_make(const cb_problem *p, const cb_plan *plan, cb_arena
     for (uint32_t i = 0; i < e.n_line; i++) e.line[i].at_peak = alive[e.line[i].storage];
     CB_TRY(list_readers(&facts, arena, &e, err));
     CB_TRY(try_others(&facts, arena, &e, err));
+    CB_TRY(list_delayed(&facts, arena, &e, err));
     CB_TRY(find_floor(&facts, arena, &e, err));
     *out = e;
     return CB_OK;

@@ -19,6 +19,12 @@ typedef struct cb_explained { /* one storage that the backward needs */
     cb_change otherwise;
 } cb_explained;
 
+typedef struct cb_delayed { /* an op of the backward that runs later than its place */
+    uint32_t op;
+    uint32_t before; /* the op that it runs for, right before it; CB_NONE: the end of the step */
+    uint64_t bytes;  /* of what it makes */
+} cb_delayed;
+
 typedef struct cb_explanation {
     const cb_problem *p;
     const cb_plan *plan;
@@ -32,6 +38,8 @@ typedef struct cb_explanation {
     uint32_t n_set;
     cb_working_set set[CB_EXPLAIN_SETS];
     const uint32_t *base; /* op at a position */
+    uint32_t n_delayed;
+    cb_delayed *delayed; /* largest first */
 } cb_explanation;
 
 CB_MUST_CHECK cb_status cb_explanation_make(const cb_problem *p, const cb_plan *plan,

@@ -11,6 +11,7 @@
 #define MOST_LINES 400 /* the rest is summed up; the JSON has all of it */
 #define MOST_SETS 4
 #define MOST_KINDS 8
+#define MOST_DELAYED 12
 
 static const char *bytes_text(uint64_t bytes, char buffer[32]) {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -198,6 +199,22 @@ static void put_once(cb_str *out, const cb_explanation *e) {
     if (left > 0) cb_str_addf(out, "  and %u smaller ones of other kinds\n", left);
 }
 
+/* They cost no time: each runs once, but later. */
+static void put_delayed(cb_str *out, const cb_explanation *e) {
+    char bytes[32], op[CB_OP_TEXT], before[CB_OP_TEXT];
+    if (e->n_delayed == 0) return;
+    cb_str_addf(out, "\n  Ops of the backward that run later than their place, at no cost:\n");
+    for (uint32_t i = 0; i < e->n_delayed && i < MOST_DELAYED; i++) {
+        const cb_delayed *d = &e->delayed[i];
+        bool ends = d->before == CB_NONE;
+        cb_str_addf(out, "  %11s  %s, delayed to %s%s\n", bytes_text(d->bytes, bytes),
+                    cb_op_text(e->p, d->op, op), ends ? "" : "right before ",
+                    ends ? "the end of the step" : cb_op_text(e->p, d->before, before));
+    }
+    if (e->n_delayed > MOST_DELAYED)
+        cb_str_addf(out, "  and %u smaller ones\n", e->n_delayed - MOST_DELAYED);
+}
+
 cb_status cb_plan_explanation_to_text(const cb_problem *p, const cb_plan *plan, cb_str *out,
                                       cb_error *err) {
     cb_arena scratch;
@@ -210,6 +227,7 @@ cb_status cb_plan_explanation_to_text(const cb_problem *p, const cb_plan *plan, 
         put_floor(out, &e);
         put_lines(out, &e);
         put_once(out, &e);
+        put_delayed(out, &e);
         if (out->failed) status = cb_no_memory(err);
     }
     cb_arena_free(&scratch);
