@@ -1,0 +1,99 @@
+"""Problems with `reruns: "all"`: ops of the backward may run late, and again."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cutback
+from bounds import Problem, random_net, recurrence
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
+
+import evaluate
+
+SHARES = (0.95, 0.8, 0.65, 0.5)
+BIG, SMALL = 1 << 20, 1 << 14
+
+
+def both(problem: Problem, budgets: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Plans with reruns of the forward only, and of all ops."""
+    fields = {key: value for key, value in problem.items() if key != "fingerprint"}
+    every = {**fields, "version": 3, "reruns": "all"}
+    forward = cutback.plans({**every, "reruns": "forward"}, budgets, device="cpu")
+    found = cutback.plans(every, budgets, device="cpu")
+    for plan in found:
+        if isinstance(plan, cutback.Plan):
+            evaluate.check_plan(every, plan.document)
+    return list(forward), list(found)
+
+
+def sums(n: int) -> Problem:
+    """The gradient of one large value is a sum of `n` large parts, each made of a small one that
+    the step has early and the sum needs late."""
+    ops: list[dict[str, Any]] = []
+    storages: list[dict[str, Any]] = []
+
+    def add(name: str, reads: list[int], size: int, *flags: str) -> int:
+        static = ["static"] if "placeholder" in flags else []
+        storages.append({"bytes": size, "flags": static})
+        op = {"name": name, "in": reads, "flags": list(flags), "out": [{"storage": len(ops)}]}
+        ops.append(op if static else {**op, "time_ps": 1_000_000})
+        return len(ops) - 1
+
+    h = [add("x", [], SMALL, "placeholder")]
+    for t in range(n):
+        h.append(add(f"h_{t}", [h[-1]], SMALL))
+    starts, d, parts = len(ops), add(f"d_{n}", [h[-1]], SMALL, "backward"), []
+    for t in reversed(range(n)):
+        parts.append(add(f"part_{t}", [d], BIG, "backward"))
+        d = add(f"d_{t}", [d, h[t + 1]], SMALL, "backward")
+    total = parts[0]
+    for t, part in enumerate(parts[1:]):
+        total = add(f"sum_{t}", [total, part], BIG, "backward")
+    return {
+        "format": "cutback.problem", "version": 3, "backward_starts": starts, "ops": ops,
+        "storages": storages, "forward_outputs": [h[-1]], "backward_outputs": [d, total],
+    }  # fmt: skip
+
+
+def test_delays_cost_nothing() -> None:
+    """All parts at once or three: the order of ops asks for the first, and delays for the other."""
+    n = 6
+    budget = 3 * BIG + 4 * n * SMALL
+    (forward,), (plan,) = both(sums(n), [budget])
+    assert isinstance(forward, cutback.BudgetError)
+    numbers = plan.numbers
+    assert numbers["live_bytes"] <= budget and numbers["recomputed"] == 0
+    assert numbers["time_ps"] == numbers["once_ps"] == numbers["lower_bound_ps"]
+    text = str(plan.explain())
+    assert (
+        "part_0, delayed to right before sum_" in text
+        and "recompute" not in text.split("value")[-1]
+    )
+
+
+@pytest.mark.parametrize("problem", [recurrence(6), *(random_net(seed) for seed in range(3))])
+def test_no_plan_is_worse(problem: Problem) -> None:
+    whole = cutback.plan(problem, device="cpu").numbers["save_all_live_bytes"]
+    budgets = [*(int(share * whole) for share in SHARES), "min"]
+    forward, found = both(problem, budgets)
+    fits = [p.numbers for p in [*forward, *found] if isinstance(p, cutback.Plan)]
+    for old, new in zip(forward, found, strict=True):
+        if isinstance(old, cutback.Plan):
+            assert isinstance(new, cutback.Plan)
+        if not isinstance(new, cutback.Plan):
+            continue
+        mine = new.numbers
+        asked = mine["budget_bytes"] or 0
+        known = [n["time_ps"] for n in fits if n["live_bytes"] <= asked]
+        assert mine["lower_bound_ps"] <= min(known)
+        if isinstance(old, cutback.Plan) and asked in budgets:
+            assert mine["time_ps"] <= old.numbers["time_ps"]
+    assert found[-1].numbers["live_bytes"] <= forward[-1].numbers["live_bytes"]
+    times = [p.numbers["time_ps"] for p in found[:-1] if isinstance(p, cutback.Plan)]
+    assert all(a <= b for a, b in pairwise(times))
