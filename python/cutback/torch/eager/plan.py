@@ -316,8 +316,7 @@ def search(seen: Described, budget: Budget) -> tuple[Plan, Schedule]:
         least, least_schedule = _smallest(seen)
         smallest = min(whole, least_schedule.live_bytes(least.core.device))
         limit = budgets.limit(share, smallest, whole)
-        if limit < whole:
-            plan, schedule = _search(seen, budgets.in_bytes(wanted, limit), False)
+        plan, schedule = _search(seen, budgets.in_bytes(wanted, limit), False)
         return _under(plan, limit, budgets.Position(share, smallest, whole)), schedule
     limit = int(share * whole)
     if limit == whole:
