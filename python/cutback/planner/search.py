@@ -32,13 +32,13 @@ def seconds_of(time_limit: float) -> float:
     """A limit of time as the core takes it; 0: none.
 
     Raises:
-        TypeError, ValueError: no number of seconds.
+        TypeError, ValueError: not a number of seconds.
     """
     if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float, np.number)):
         raise TypeError(f"time_limit is a number of seconds, not {time_limit!r}")
     if not time_limit >= 0:
         raise ValueError(
-            f"time_limit={budgets.short(time_limit)} is no number of seconds; 0 is no limit"
+            f"time_limit={budgets.short(time_limit)} is not a number of seconds; 0 is no limit"
         )
     return float(min(time_limit, 1e9))  # the core's own "no limit" begins below that
 
@@ -102,8 +102,11 @@ class Request:
         parsed = budgets.parse(self.budget, self.measure, self.max_extra)
         return budgets.with_options(parsed, self.offload, self.pinned, self.exact)
 
-    def plan(self, problem: _native.Problem) -> Plan:
+    def plan(self, problem: _native.Problem, bound: budgets.NativeBudget | None = None) -> Plan:
         """The plan of a problem.
+
+        Args:
+            bound: a budget to use instead of the request's.
 
         Raises:
             BudgetError: no plan meets the budget; its attributes say what would do.
@@ -111,7 +114,7 @@ class Request:
         """
         if self.pinned is not None and not self.offload and not problem.wants_moves:
             raise budgets.pinned_alone(self.pinned)
-        bound = self._bound()
+        bound = bound or self._bound()
         try:
             answer = problem.plan(
                 preset=budgets.parse_preset(self.preset),

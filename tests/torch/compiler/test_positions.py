@@ -23,6 +23,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 
 import cutback
 import cutback.torch as ct
+from cutback.torch.compiler import reference
 
 pytestmark = pytest.mark.torch
 
@@ -486,3 +487,13 @@ def test_inductor_keeps_to_a_position() -> None:
     assert note.position is not None and note.limit_bytes == note.position.limit
     assert note.measured_bytes is not None and note.measured_bytes <= note.limit_bytes
     assert "budget 0.5: " in str(note)
+
+
+def test_a_traced_step_searches_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One search finds both ends of a position and its plan."""
+    model, (x,) = make("perceptron")
+    step = ct.trace(model, x)
+    monkeypatch.setattr(reference.Question, "ends", None)
+    at = step.plan(0.3, progress=lambda seconds: False)
+    assert at.position is not None
+    assert at.to_json() == step.plan(f"{at.position.limit}B").to_json()

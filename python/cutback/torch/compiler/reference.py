@@ -70,7 +70,7 @@ class PositionEnds(NamedTuple):
 
 
 Search = Callable[[budgets.NativeBudget], Plan]
-"""Finds the plan of a budget in bytes."""
+"""Finds the plan of a budget in bytes, or of a position."""
 
 
 class Question:
@@ -154,8 +154,9 @@ class Question:
     def _plan_at(self, budget: budgets.NativeBudget, search: Search | None) -> Plan:
         """The plan for a position. One search of the core's finds the ends and the plan."""
         found = None
-        if search is None and self.counted is self.problem:
-            found = self._search((budget[0], self.whole, *budget[2:]))
+        search = search or self._search
+        if self.counted is self.problem:
+            found = search((budget[0], self.whole, *budget[2:]))
             assert found.position is not None
             ends = self._ends(found.position.smallest)
         else:
@@ -165,7 +166,7 @@ class Question:
         if found is not None and found.numbers["budget_bytes"] == position.limit:
             plan = self._faster(found, within)
         else:
-            plan = self._fastest(within, search or self._search)
+            plan = self._fastest(within, search)
         return Plan.of(plan.core.asked(self._number, position.limit), position=position)
 
     @property

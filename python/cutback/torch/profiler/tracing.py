@@ -13,6 +13,7 @@ from ... import budgets, files
 from ...frontend.planning import plan
 from ...planner.plan import Plan
 from ...planner.problems import ready_problem
+from ...planner.search import Request
 from ...problem import Problem
 from .. import hooks
 from ..compiler import reference
@@ -80,11 +81,9 @@ class TracedStep:
         if spec is None or not budgets.is_bound(spec):
             return plan(checked, budget=budget, **options)
 
-        def search(within: budgets.NativeBudget) -> Plan:
-            return plan(checked, budget=f"{within[1]}B", **options)
-
+        request = Request(**{**options, "measure": measure}, budget=budget)
         question = reference.Question(checked, own, device, measure, options.get("preset"))
-        return question.plan(spec, search)
+        return question.plan(spec, lambda bound: request.plan(checked, bound))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the problem as a file that ``cutback plan`` reads; gzipped if its name ends in
