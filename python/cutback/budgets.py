@@ -215,7 +215,7 @@ def choice(name: str, value: object, options: tuple[str, ...]) -> int:
     """The place of a word among ``options``.
 
     Raises:
-        ValueError: it is none of them; the text says of what argument.
+        ValueError: not one of them; the text names the argument.
     """
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"{name}={short(value)} is not one of {', '.join(options)}")

@@ -2,7 +2,7 @@
 ``evaluate``, ``doctor``, ``ops``, ``cache``.
 
 Files are problems or traced graphs, gzipped or not. A mistake is one line on standard error and
-exit code 2. Each command imports what it needs by itself, so that the others start without."""
+exit code 2. Each command imports what it needs when it runs, so that the others start faster."""
 
 from __future__ import annotations
 

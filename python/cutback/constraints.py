@@ -79,7 +79,7 @@ def word(text: object, where: str) -> Constraint:
     """A constraint as people write it.
 
     Raises:
-        ValueError: it is none; ``where`` says what it was for.
+        ValueError: not a constraint; ``where`` says what it was for.
     """
     lower = text.lower() if isinstance(text, str) else ""
     lower = PYTORCH.get(lower, lower)

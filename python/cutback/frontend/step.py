@@ -245,7 +245,7 @@ class _Specialisation(Signature):
         if self.run.keeps_gradients:
             raise ValueError("out= has no use here: gradients stay inside, for the optimizer")
         if not self.argnums:
-            raise ValueError("out= is for gradients, and with argnums=None there are none")
+            raise ValueError("out= is for gradients, and argnums=None asks for none")
         if self._out_tree is None:
             zeros = [0] * sum(self.n_arrays)
             self._out_tree = tree.flatten(self.gradient_tree(zeros, single))[1]
@@ -316,7 +316,9 @@ class Step(Generic[Result]):
         if isinstance(optimizer, type):
             raise TypeError(f"optimizer={optimizer.__name__} is a class; pass one of its instances")
         if optimizer is not None and not hasattr(optimizer, "prepare"):
-            raise TypeError(f"optimizer={budgets.short(optimizer)} is none of cutback.optim")
+            raise TypeError(
+                f"optimizer={budgets.short(optimizer)}: expected an optimizer of cutback.optim"
+            )
         if optimizer is not None:
             optimizer.check_steps()
         self.function = function
@@ -463,7 +465,9 @@ class Step(Generic[Result]):
     def _update(self, extras: Any, spec: _Specialisation, single: bool) -> Update | None:
         if self.optimizer is None:
             if extras is not None:
-                raise ValueError("extras= are done beside an optimizer's update, and there is none")
+                raise ValueError(
+                    "extras= go with an optimizer's update: give the step an optimizer"
+                )
             return None
         if extras is None:
             if self._alone is None or self._alone.optimizer is not self.optimizer:
@@ -596,7 +600,7 @@ class Step(Generic[Result]):
 
     def profile(self, *args: Any, rng_step: int = 0, **kwargs: Any) -> StepProfile:
         """Runs the step on copies of the arguments and measures each kernel: its time, and the
-        bytes that are allocated while it runs when each storage is allocated by itself. Nothing
+        bytes that are allocated while it runs when each storage is allocated separately. Nothing
         is updated. ``print(step.profile(params, x, y))`` sums up by kind; from then on
         ``step.plan.report`` shows the measured bytes beside the planned ones."""
         from ..run.profiling import profile  # writes JSON; import stays fast

@@ -90,7 +90,7 @@ def whole(value: Any, what: str) -> int:
     """An integer argument.
 
     Raises:
-        TypeError: it is none; ``what`` names it.
+        TypeError: the value is invalid; ``what`` names it.
     """
     try:
         return index(value)

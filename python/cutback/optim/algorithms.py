@@ -225,8 +225,8 @@ class AdEMAMix(Moments, Optimizer):
     Args:
         betas: decays of the fast mean, of the mean of squares and of the slow mean, in [0, 1).
         alpha: share of the slow mean.
-        alpha_warmup: in so many steps alpha grows from 0, evenly.
-        beta3_warmup: in so many steps beta3 grows from beta1, its half-life evenly.
+        alpha_warmup: number of steps in which alpha grows linearly from 0.
+        beta3_warmup: number of steps in which beta3 grows from beta1, its half-life linearly.
         lr, eps, weight_decay, groups, maximize: as for :class:`AdamW`.
 
     Raises:

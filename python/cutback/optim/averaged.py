@@ -63,7 +63,7 @@ class ScheduleFreeAdamW(Adaptive):
         lr: step size; it stays as it is.
         betas: share of x in y, and decay of the second moment, in [0, 1); not beta1 = 0 with
             :meth:`eval`.
-        warmup_steps: in so many steps the rate grows from 0 to lr.
+        warmup_steps: number of steps in which the rate grows from 0 to lr.
         r, weight_lr_power: weights of the points in the mean.
         eps, weight_decay, groups, maximize: as for :class:`AdamW`.
 

@@ -96,7 +96,7 @@ class Optimizer(_InTheCore):
         """Checks what the constructor was given, and makes an empty state."""
         if half is not None and (not isinstance(half, str) or half not in _RESTS):
             raise ValueError(
-                f"{type(self).__name__}: half={half!r} is none of 'master', 'remainder' and "
+                f"{type(self).__name__}: half={half!r} is not one of 'master', 'remainder' and "
                 "'stochastic'"
             )
         self._halves = half, integer("seed", seed, 0, 2**64 - 1)
@@ -118,7 +118,7 @@ class Optimizer(_InTheCore):
         patterns_of(type(self).__name__, self.groups)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles, whose parameters are others: the table is made anew."""
+        """For copies and pickles, which have other parameters: the table is made again."""
         return {**self.__dict__, "_table": None, "_asked": False, "_whole": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -154,7 +154,7 @@ class Optimizer(_InTheCore):
         """The options of a group as the core's row: in the same order, ``betas`` as two.
 
         Raises:
-            TypeError, ValueError: one of them is none or outside its range.
+            TypeError, ValueError: a value is not a number or outside its range.
         """
         return self._numbers_of(self._options, options)
 
@@ -199,7 +199,7 @@ class Optimizer(_InTheCore):
         """The hyper-parameters now: those of the optimizer, then those of each group.
 
         Raises:
-            TypeError, ValueError: one of them is none or outside its range.
+            TypeError, ValueError: a value is not a number or outside its range.
         """
         base, t, rows = self._given(), self.t, []
         for group in ({}, *self.groups):
@@ -370,7 +370,7 @@ class Optimizer(_InTheCore):
             )
 
     def prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:
-        """The state for these parameters, made anew until a step was taken with it, and the
+        """The state for these parameters, made again until a step was taken with it, and the
         hyper-parameters.
 
         Raises:

@@ -60,7 +60,7 @@ class Extras(NamedTuple):
         """With ``arrays`` there are averages or copies.
 
         Raises:
-            TypeError, ValueError: a number is none, or outside its range.
+            TypeError, ValueError: a value is not a number or outside its range.
         """
         if grad_scale is not None:
             grad_scale = number(owner, "grad_scale", grad_scale)

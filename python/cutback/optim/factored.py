@@ -15,7 +15,7 @@ def adafactor_row(owner: str, options: Mapping[str, Any]) -> Row:
     """The options of Adafactor in the core's order.
 
     Raises:
-        TypeError, ValueError: one of them is none or outside its range.
+        TypeError, ValueError: a value is not a number or outside its range.
     """
     decay, d = (number(owner, name, options[name]) for name in ("beta2_decay", "d"))
     if not -1e30 <= decay <= 0:
@@ -60,7 +60,7 @@ class Adafactor(Optimizer):
         beta2_decay: how fast means forget less, at most 0.
         eps: the least mean of a row's, whose square is the least mean of squares (None: the spacing
             of the type's numbers at 1), and the least size of a parameter.
-        d: steps longer than so many units, by their root of the mean square, are shortened.
+        d: steps whose root mean square exceeds this are shortened to it.
         weight_decay: decay of the parameters, for each step times lr.
         groups, maximize, half, seed: as for :class:`Adam`.
 

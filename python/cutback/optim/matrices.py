@@ -20,11 +20,11 @@ def match_rms(owner: str, adjust_lr_fn: Any) -> float:
     """Whether ``adjust_lr_fn`` is ``"match_rms_adamw"``, as a number.
 
     Raises:
-        ValueError: it is none of the names that it may be.
+        ValueError: the name is unknown.
     """
     if adjust_lr_fn is not None and adjust_lr_fn not in ("original", "match_rms_adamw"):
         raise ValueError(
-            f"{owner}: adjust_lr_fn={adjust_lr_fn!r} is none of None, 'original' and "
+            f"{owner}: adjust_lr_fn={adjust_lr_fn!r} is not one of None, 'original' and "
             "'match_rms_adamw'"
         )
     return _ADJUST[adjust_lr_fn]

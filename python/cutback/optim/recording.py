@@ -26,11 +26,11 @@ def _refuse(what: str, instead: str) -> NoReturn:
 
 
 def _float(x: Any, op: str) -> float:
-    """A number that stands in a formula.
+    """A number in a formula.
 
     Raises:
-        RecordingError: it is none.
-        OverflowError: an integer that no float holds.
+        RecordingError: not a number.
+        OverflowError: an integer that is too large for a float.
     """
     try:
         return float(x)

@@ -17,7 +17,7 @@ def soap_row(owner: str, given: Row, options: Mapping[str, Any], most_side: int)
     """lr, betas, eps and weight_decay, and the other options of SOAP, in the core's order.
 
     Raises:
-        TypeError, ValueError: one of them is none or outside its range.
+        TypeError, ValueError: a value is not a number or outside its range.
     """
     beta = number(owner, "shampoo_beta", options["shampoo_beta"])
     if not (beta == -1 or 0 <= beta < 1):

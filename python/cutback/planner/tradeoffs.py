@@ -120,7 +120,7 @@ class Frontier:
         return [(time - self.once_ps) / once for time in self.time_ps]
 
     def at(self, saved_bytes: int | str) -> int:
-        """The fastest point that saves at most so many bytes (``"3GiB"`` is fine too).
+        """The fastest point that saves at most this many bytes (``"3GiB"`` is fine too).
 
         Raises:
             BudgetError: even the first point saves more.

@@ -128,7 +128,7 @@ def _baselines(frontier: Mapping[str, Any], scale: _Scale, key: str) -> list[str
 def _references(
     frontier: Mapping[str, Any], references: Sequence[Point], scale: _Scale, key: str
 ) -> list[str]:
-    """PyTorch's points: discs, and crosses where masks are drawn anew, so gradients are wrong."""
+    """PyTorch's points: discs, and crosses where masks are drawn again, so gradients are wrong."""
     body = []
     for point in references:
         extra = _extra(frontier, point["time_ps"])

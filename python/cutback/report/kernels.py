@@ -26,7 +26,7 @@ REASONS = {
     "limit": "as it has as many ops as a group may",
 }
 # Of a group of one, when the reason lies in its op.
-ALONE = {"op": "fuses with nothing", "room": "is by itself: the plan's bytes would not do"}
+ALONE = {"op": "fuses with nothing", "room": "in a group it would exceed the plan's bytes"}
 
 
 def _plural(n: int, one: str) -> str:
@@ -39,7 +39,7 @@ def why(group: Group) -> str:
     if reason == "program":
         return "nothing is left to join"
     if reason == "backend":
-        return "this backend runs each op by itself"
+        return "this backend runs each op separately"
     if reason == "plan":
         return "is planned so"
     if before == group["ops"][0]["name"] and reason in ALONE:
@@ -82,7 +82,7 @@ def totals(kernels: Kernels) -> str:
     apart = sum(group["apart_bytes"] for group in groups)
     everything = [row for group in groups for row in group["locals"]]
     if not fused:
-        return f"{_plural(ops, 'op')}, each by itself. They move {human_bytes(moved)}."
+        return f"{_plural(ops, 'op')}, each in a kernel of its own. They move {human_bytes(moved)}."
     return (
         f"{_plural(ops, 'op')} in {_plural(len(groups), 'group')}, {inside} of them in "
         f"{len(fused)} of several. They move {human_bytes(moved)}, one by one the ops "
@@ -183,7 +183,7 @@ def _legend(y: float) -> list[str]:
     body, x = [], MARGIN
     for css, label in (
         ("fused", "group of several ops"),
-        ("single", "op by itself"),
+        ("single", "single op"),
         ("recomputed", "ops that run again"),
     ):
         square = tag("rect", css="area", x=x, y=y - 9, width=11, height=11)

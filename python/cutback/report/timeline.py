@@ -162,7 +162,7 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
     body += _legend(picture, height - 12)
     if measured:
         peak_bytes = human_bytes(max(measured))
-        note = f"dotted: measured, peak {peak_bytes}, every storage allocated by itself"
+        note = f"dotted: measured, peak {peak_bytes}, every storage allocated separately"
         body.append(text(WIDTH - RIGHT, height - 12, note, "end", "note"))
     return document(WIDTH, height, body, "memory timeline")
 

@@ -309,7 +309,7 @@ class Executable:
         budget, measure: how much memory a step may take, see :func:`cutback.compile`.
         preset: what is saved where there is no budget: ``"autograd"`` (what the backward reads),
             ``"conservative"``, ``"aggressive"``, ``"shape-aware"`` or ``"recompute_all"``.
-        backend: ``"cpu"``, ``"debug"`` (each storage allocated by itself), ``"ref"`` (slow, f64),
+        backend: ``"cpu"``, ``"debug"`` (each storage allocated separately), ``"ref"`` (slow, f64),
             ``"null"`` (nothing runs) or ``"cuda"`` (docs/cuda.md).
         device: row of the cost model, ``"cpu"`` unless given; see :func:`cutback.devices.resolve`.
             ``"cuda"`` or ``"cuda:1"``: the backend, and the row nearest to that GPU.

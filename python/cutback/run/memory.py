@@ -41,7 +41,7 @@ class Held(NamedTuple):
     """Bytes that a memory holds, by who holds them."""
 
     limit: int | None
-    """The bound; None: there is none."""
+    """The bound, or None."""
     arenas: dict[str, int]
     """Blocks that steps run in, by the names of the steps."""
     results: int
@@ -89,7 +89,7 @@ class MemoryLimitError(MemoryError):
         bound = budgets.text(held.limit)
         asked = f"{what} would take {budgets.text(wanted)} more" if wanted else what
         super().__init__(
-            f"{asked}, and the bound on memory is {bound}; held are {held.describe()}. Lower the "
+            f"{asked}, and the bound on memory is {bound}; held now: {held.describe()}. Lower the "
             "budget of a step, drop results that are not needed, clear() a step, or raise the bound"
         )
         self._arguments = what, wanted, held
@@ -254,7 +254,7 @@ class Memory:
 
     @property
     def limit(self) -> int | None:
-        """The bound in bytes; None: there is none."""
+        """The bound in bytes, or None."""
         return self._limit
 
     def bound(self, limit: int | str | None) -> Bound:
@@ -300,7 +300,7 @@ class Memory:
         return self._excess() <= 0
 
     def _check(self, what: str, more: int, but: _native.RunMemory | None = None) -> None:
-        """Whether there is room, or can be made, for ``more`` bytes, which are pending already."""
+        """Raises an error unless there is room, or can be made, for ``more`` pending bytes."""
         if not self._make_room(but):
             raise MemoryLimitError(what, more, self.held())
 
@@ -315,7 +315,7 @@ class Memory:
 
     @contextmanager
     def _making(self, what: str, more: int, but: _native.RunMemory | None = None) -> Iterator[None]:
-        """Around what makes ``more`` bytes. ``but``: a block that stays."""
+        """A context in which ``more`` bytes are made. ``but``: a block that is not released."""
         key = object()
         self._pending[key] = more
         try:

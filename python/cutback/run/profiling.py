@@ -35,7 +35,7 @@ class Kernel(NamedTuple):
     location: str  # "model.py:12", "" when not known; likewise
     recomputed: bool  # it had run before: all of it
     seconds: float
-    bytes: int  # allocated while it ran, each storage by itself
+    bytes: int  # allocated while it ran, each storage separately
     parts: tuple[Part, ...] = ()  # of a kernel of several
 
     def operations(self) -> tuple[Part, ...]:

@@ -118,7 +118,7 @@ def test_a_backend_that_fuses_nothing():
     assert {(len(g["ops"]), g["end"]["reason"], g["end"]["before"]) for g in groups} == {
         (1, "backend", None)
     }
-    assert "this backend runs each op by itself" in plan.explain(kernels=True)
+    assert "this backend runs each op separately" in plan.explain(kernels=True)
 
 
 def test_reasons_have_words(kernels):
@@ -178,7 +178,7 @@ def test_a_step_of_single_ops_says_so():
     step = cutback.compile(lambda a: a @ a, argnums=None)
     step(x)
     first = step.plan.explain(kernels=True).splitlines()[0]
-    assert first == "1 op, each by itself. They move 128 B."
+    assert first == "1 op, each in a kernel of its own. They move 128 B."
 
 
 def test_out_is_for_gradients():

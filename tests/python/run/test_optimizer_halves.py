@@ -172,7 +172,7 @@ def test_what_is_written_between_steps_counts():
 
 
 def test_what_cannot_be_is_said():
-    with pytest.raises(ValueError, match="half='float' is none of 'master', 'remainder' and"):
+    with pytest.raises(ValueError, match="half='float' is not one of 'master', 'remainder' and"):
         optim.AdamW(half="float")
     with pytest.raises(ValueError, match="seed"):
         optim.AdamW(half="stochastic", seed=-1)

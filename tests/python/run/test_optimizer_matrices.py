@@ -128,7 +128,7 @@ def test_extras_are_there():
 def test_what_cannot_be_is_said():
     with pytest.raises(ValueError, match=r"params\[0\] has 1 axes; muon steps matrices alone"):
         optim.Muon().step([np.ones(3, "f4")], [np.ones(3, "f4")])
-    with pytest.raises(ValueError, match=r"adjust_lr_fn='none' is none of"):
+    with pytest.raises(ValueError, match=r"adjust_lr_fn='none' is not one of"):
         optim.Muon(adjust_lr_fn="none")
     with pytest.raises(ValueError, match=r"ns_coefficients=\(1,\) are not three"):
         optim.NorMuon(ns_coefficients=(1,))

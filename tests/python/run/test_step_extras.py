@@ -226,7 +226,7 @@ def test_memory_that_is_shared_is_an_error():
     with pytest.raises(ValueError, match="overlap in memory"):
         step(params, x, extras={"copies": {"w": params["w"].view("f2")[:3]}})
     assert (params["w"] == 1).all()
-    with pytest.raises(ValueError, match="beside an optimizer's update, and there is none"):
+    with pytest.raises(ValueError, match="go with an optimizer's update"):
         cutback.grad(lambda p, x: (p["w"] * x).sum())(params, x, extras={"max_norm": 1.0})
 
 
