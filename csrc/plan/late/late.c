@@ -17,6 +17,7 @@ cb_status cb_late_new(const cb_search_tools *tools, cb_searcher *forward, cb_are
     if (!s) return cb_no_memory(err);
     *s = (cb_late){.tools = *tools, .forward = forward};
     CB_TRY(cb_searcher_new(tools, arena, &s->all, err));
+    cb_searcher_set_rival(s->all, forward);
     *out = s;
     return CB_OK;
 }
@@ -73,6 +74,7 @@ static cb_status ask_both(cb_late *s, const cb_goal *goal, cb_found *out, cb_err
     }
     out->least_extra_ps = -1;
     if (first == CB_OK && cb_poll_answer(goal->poll) == CB_POLL_FINISH) return CB_OK;
+    if (first == CB_OK && !goal->smallest) own.known_ps = out->cost_ps;
     const cb_status second = cb_searcher_ask(s->all, &own, &other, err);
     if (second == CB_INFEASIBLE && first == CB_INFEASIBLE) take_smaller(err, &why.refusal);
     if (second == CB_INFEASIBLE && first == CB_OK) return CB_OK;

@@ -18,6 +18,7 @@ typedef struct cb_goal {
     uint64_t pinned_bytes; /* most that the host may hold */
     bool exact;            /* see cb_budget */
     bool skips_bound;      /* the answer needs no lower bound on its time */
+    int64_t known_ps; /* of a plan that meets it: only faster ones are of use; 0: none is known */
     cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
 } cb_goal;
@@ -27,7 +28,8 @@ typedef struct cb_found {
     cb_schedule schedule;  /* the answer itself, where `n_step` is not 0: it is no set of pairs */
     double least_extra_ps; /* no plan of the bound's class (prices.h) that fits takes less; < 0:
                               not known */
-    int64_t cost_ps;       /* of the answer, preferences counted */
+    int64_t cost_ps;       /* of the answer, preferences counted; INT64_MAX: none is as fast as
+                              the one known */
     uint64_t bytes;        /* of the answer, by the goal's measure */
     uint64_t smallest;     /* bytes of the smallest plan measured, where nothing fits */
 } cb_found;

@@ -47,6 +47,12 @@ done:
     return status;
 }
 
+double cb_time_to_beat(const cb_chooser *k) {
+    const int64_t known = k->t->goal->smallest ? 0 : k->t->goal->known_ps;
+    double time = cb_has_best(k) ? (double)k->best.time_ps : INFINITY;
+    return known > 0 ? fmin(time, (double)known) : time;
+}
+
 cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, cb_weight *out, cb_error *err) {
     if (!k->settles) CB_TRY(cb_trial_poll(k->t, err)); /* placing a long plan takes a while */
     if (k->t->goal->measure != CB_MEASURE_ARENA) return weigh_pairs(k, c, out, err);

@@ -40,6 +40,8 @@ typedef struct cb_chooser {
 } cb_chooser;
 
 static inline bool cb_has_best(const cb_chooser *k) { return k->best.pair != NULL; }
+/* Of the best so far or of a plan known from elsewhere; infinite: there is none. */
+double cb_time_to_beat(const cb_chooser *k);
 
 CB_MUST_CHECK cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, cb_weight *out,
                                  cb_error *err);

@@ -525,3 +525,22 @@ cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double 
     c->t->candidates = d->base;
     return status;
 }
+
+cb_status cb_ladder_spares(cb_ladder *d, uint32_t r, bool *out, cb_error *err) {
+    cb_ladder *rival = d->rival;
+    *out = false;
+    if (!rival || r >= d->n_near || r >= rival->n_near || d->target[r] != rival->target[r])
+        return CB_OK;
+    if (!d->judged[r]) {
+        const cb_candidate *c;
+        CB_TRY(cb_ladder_climb(rival, r, &c, err));
+        if (c) {
+            double once = (double)d->first.t->f->once_ps, time = (double)c->time_ps, bound;
+            CB_TRY(cb_ladder_prove(d, d->target[r], time - once, &bound, err));
+            d->spared[r] = time <= CB_ENOUGH * (once + bound);
+        }
+        d->judged[r] = true;
+    }
+    *out = d->spared[r];
+    return CB_OK;
+}

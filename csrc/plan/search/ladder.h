@@ -48,7 +48,10 @@ typedef struct cb_ladder {
     cb_candidates *front; /* NULL: not walked so far */
     bool has_front;       /* it is done */
     cb_swept swept;       /* below all of the front */
-    bool modest;          /* the caller's to set: peaks are solved exactly, so no effort is added */
+    struct cb_ladder *rival; /* the caller's to set: of a smaller class of plans, whose answers are
+                               considered as well; or NULL */
+    bool judged[CB_RUNGS_MOST], spared[CB_RUNGS_MOST]; /* see cb_ladder_spares */
+    bool modest; /* the caller's to set: peaks are solved exactly, so no effort is added */
     bool has_dug;
     cb_candidate dug[CB_DUG_MOST]; /* see cb_ladder_dig_down */
     uint32_t n_dug;
@@ -82,6 +85,9 @@ uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
 double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep);
 /* Whether a plan of rung `r`, which has been searched, may take so long and count. */
 bool cb_ladder_may_take(const cb_ladder *d, uint32_t r, int64_t time_ps);
+/* Is the rival's plan of near rung `r` so close to the bound that budgets need no search of this
+ * rung? Depends on the rung alone, so the set of plans does not depend on the budget. */
+CB_MUST_CHECK cb_status cb_ladder_spares(cb_ladder *d, uint32_t r, bool *out, cb_error *err);
 /* `least_ps` gets the least extra time of the plan of near rung `r`, from a guess at its target: no
  * less than cb_ladder_least says, and worth asking for before a search. */
 CB_MUST_CHECK cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err);

@@ -77,9 +77,13 @@ static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
     for (uint32_t r = first; r < d->n_rung; r++) {
         const cb_candidate *c;
         double least = cb_ladder_least(d, r, r > first && r > d->n_near);
-        if (cb_has_best(k) && once + least >= (double)k->best.time_ps) return CB_OK;
-        if (cb_has_best(k) && r < d->n_near) CB_TRY(cb_ladder_screen(d, r, &least, err));
-        if (cb_has_best(k) && once + least >= (double)k->best.time_ps) continue;
+        if (once + least >= cb_time_to_beat(k)) return CB_OK;
+        if (cb_time_to_beat(k) < INFINITY && r < d->n_near)
+            CB_TRY(cb_ladder_screen(d, r, &least, err));
+        if (once + least >= cb_time_to_beat(k)) continue;
+        bool spared;
+        CB_TRY(cb_ladder_spares(d, r, &spared, err));
+        if (spared) continue;
         CB_TRY(cb_ladder_climb(d, r, &c, err));
         k->climbed[r] = true;
         if (c) CB_TRY(cb_consider(k, c, err));
@@ -397,14 +401,22 @@ static cb_status consider_found(cb_chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(d->few ? consider_front(k, d, err) : consider_rungs(k, d, err));
     CB_TRY(cb_consider_all_of(k, d->drops, err));
     if (d->few) return CB_OK;
-    bool digs = !cb_has_best(k) && cb_is_tiny_search(&d->first.moves);
+    bool digs = cb_time_to_beat(k) == INFINITY && cb_is_tiny_search(&d->first.moves);
     return digs ? consider_dug(k, d, err) : CB_OK;
+}
+
+/* Is the answer to position 0, which is smaller than all plans of the base, known to take longer
+ * than a plan known from elsewhere? */
+static bool is_low_slower(const cb_chooser *k, const cb_ladder *d) {
+    if (k->t->goal->known_ps == 0 || d->base->n == 0) return false;
+    const double bytes = (double)d->base->at[0].size;
+    const double least = cb_tangents_bound(&d->first.prices.tangent, d->n_tangent, bytes);
+    return (double)k->t->f->once_ps + least >= cb_time_to_beat(k);
 }
 
 /* The answers to `min` and to position 0, where they may be faster than the best so far. */
 static cb_status consider_min(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    const double extra =
-        cb_has_best(k) ? (double)k->best.time_ps / (double)k->t->f->once_ps - 1 : INFINITY;
+    const double extra = cb_time_to_beat(k) / (double)k->t->f->once_ps - 1;
     const cb_chooser *other;
     if (d->few) return CB_OK;
     if (extra > CB_MIN_SHARE) {
@@ -412,6 +424,7 @@ static cb_status consider_min(cb_chooser *k, cb_ladder *d, cb_error *err) {
         if (cb_has_best(other)) CB_TRY(cb_consider(k, &other->best, err));
     }
     if (!cb_ladder_has_low(d) || extra <= cb_ladder_little_extra(d)) return CB_OK;
+    if (is_low_slower(k, d)) return CB_OK;
     CB_TRY(find_low(k, d, &other, err));
     return cb_has_best(other) ? cb_consider(k, &other->best, err) : CB_OK;
 }
@@ -449,6 +462,7 @@ cb_status cb_pick(cb_chooser *k, cb_ladder *d, cb_error *err) {
     }
     bool again = t->goal->exact && !t->goal->smallest && d && !k->swept;
     if (cb_has_best(k)) return again ? refine(k, d, err) : CB_OK;
+    if (t->goal->known_ps > 0) return CB_OK;
     CB_TRY(find_smallest(k, d, err));
     return cb_has_best(k) ? CB_OK : cb_fail_budget(k, d, err);
 }

@@ -26,7 +26,8 @@ struct cb_searcher {
     cb_goal goal; /* the one at hand */
     cb_ladder d;
     cb_memo memo;
-    bool ready; /* what all goals share has been searched */
+    bool ready;         /* what all goals share has been searched */
+    cb_searcher *rival; /* of a smaller class; or NULL */
     cb_threads *threads;
     const cb_goal *expected; /* goals to come, this one included; none once they were climbed for */
     uint32_t n_expected;
@@ -36,17 +37,23 @@ struct cb_searcher {
 
 /* Rungs that a goal will most likely have searched: the first that may hold its answer, and one
  * more, unless a plan of the base is as fast as theirs can be. */
-static void want_rungs(const cb_searcher *s, const cb_goal *goal, bool *wanted) {
-    const cb_ladder *d = &s->d;
+static cb_status want_rungs(cb_searcher *s, const cb_goal *goal, bool *wanted, cb_error *err) {
+    cb_ladder *d = &s->d;
+    bool spared;
     uint64_t beside = cb_beside_bytes(s->f, goal);
     uint64_t bytes = goal->bytes > beside ? goal->bytes - beside : 0;
     uint32_t at = cb_candidates_fitting(d->base, bytes), first = cb_ladder_first(d, bytes);
     double once = (double)s->f->once_ps,
            known = at == CB_NONE ? INFINITY : (double)d->base->at[at].time_ps;
+    if (goal->known_ps > 0) known = fmin(known, (double)goal->known_ps);
     for (uint32_t r = first; r < d->n_rung && r < first + CB_AHEAD; r++) {
-        if (once + cb_ladder_least(d, r, false) >= known || (r > first && r >= d->n_near)) return;
-        wanted[r] = true;
+        if (once + cb_ladder_least(d, r, false) >= known ||
+            (r > first && (r >= d->n_near || d->rival)))
+            break;
+        CB_TRY(cb_ladder_spares(d, r, &spared, err));
+        wanted[r] |= !spared;
     }
+    return CB_OK;
 }
 
 static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
@@ -56,7 +63,7 @@ static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
     s->n_expected = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (goal[i].measure != CB_MEASURE_SAVED && !goal[i].smallest)
-            want_rungs(s, &goal[i], wanted);
+            CB_TRY(want_rungs(s, &goal[i], wanted, err));
     }
     return cb_ladder_climb_many(&s->d, wanted, err);
 }
@@ -99,6 +106,7 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     if (saved) CB_TRY(cb_try_for_saved(t, s->cut, err));
     else CB_TRY(cb_ladder_init(&s->d, t, s->cut, s->threads, err));
     s->d.modest = modest;
+    s->d.rival = s->rival ? &s->rival->d : NULL;
     s->d.few = few ? s->f : NULL;
     CB_TRY(cb_try_presets(t, s->cut, err));
     s->ready = true;
@@ -234,10 +242,16 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     t->candidates = &s->candidates;
     out->smallest = k.smallest;
     if (status != CB_OK) return status;
+    if (!cb_has_best(&k)) {
+        out->cost_ps = INT64_MAX;
+        return CB_OK;
+    }
     CB_TRY(answer(&k, out, err));
     if (early || goal->measure == CB_MEASURE_SAVED || goal->skips_bound) return CB_OK;
     return cb_searcher_prove(s, goal, out, err);
 }
+
+void cb_searcher_set_rival(cb_searcher *s, cb_searcher *rival) { s->rival = rival; }
 
 /* ---- the searcher ---------------------------------------------------------------------------- */
 

@@ -28,6 +28,9 @@ void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n);
 /* Of a search for peaks that has answered: answers that cost no more than this share of time are
  * no slower than position 0. */
 double cb_searcher_little_extra(const cb_searcher *s);
+/* The answers of `rival`, of a smaller class of plans, are considered as well, and asked for first:
+ * targets at which it comes close to the bound need no search. */
+void cb_searcher_set_rival(cb_searcher *s, cb_searcher *rival);
 void cb_searcher_free(cb_searcher *s); /* NULL is fine */
 /* The answer into `out`, whose arena is given. CB_INFEASIBLE: err->refusal has the smallest plan
  * found and the op at its peak. */

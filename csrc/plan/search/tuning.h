@@ -88,6 +88,7 @@
 #define CB_NEXT_STEPS 30  /* at the others */
 #define CB_BOUND_STEPS 15 /* of the bound at each of them */
 #define CB_START_EFFORT 250000.0 /* steps times base ops: large graphs take fewer */
+#define CB_ENOUGH 1.02           /* of the bound: no need to search a larger class of plans */
 #define CB_SLACK 0.97            /* of the guess, which a plan that counts is held to */
 #define CB_GROWTH 1.03           /* of the least time, a rung, where the guess knows of no plan */
 #define CB_ATTEMPTS 2            /* at a deep rung, sharing the effort */
