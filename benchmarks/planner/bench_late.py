@@ -1,0 +1,121 @@
+"""Claim: where ops of the backward may run late, unrolled loops fit a budget at less extra time.
+
+python benchmarks/planner/bench_late.py
+
+Steps of recurrent networks under shares of what saving everything takes, planned with reruns of
+the forward only and with `reruns: "all"`. Seconds are the processor's, from problem to plan.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from common import save  # noqa: E402
+
+import cutback  # noqa: E402
+from cutback.nn import functional as F  # noqa: E402
+
+COMMAND = "python benchmarks/planner/bench_late.py"
+BATCH, WIDTH, CLASSES = 16, 128, 64
+SHARES = (0.9, 0.8, 0.75)
+
+
+def rnn_turn(x: Any, h: Any, c: Any, weight: Any) -> tuple[Any, Any]:
+    """One step of a plain recurrence."""
+    return cutback.tanh(x + h @ weight), c
+
+
+def lstm_turn(x: Any, h: Any, c: Any, weight: Any) -> tuple[Any, Any]:
+    """One step of an LSTM."""
+    i, f, g, o = cutback.split(x + h @ weight, 4, axis=-1)
+    c = cutback.sigmoid(f) * c + cutback.sigmoid(i) * cutback.tanh(g)
+    return cutback.sigmoid(o) * cutback.tanh(c), c
+
+
+def problem_of(turn: Callable[..., tuple[Any, Any]], gates: int, turns: int) -> dict[str, Any]:
+    """The step of a recurrent classifier, as a problem."""
+    random = np.random.default_rng(0)
+
+    def loss(p: dict[str, Any], tokens: Any, labels: Any) -> Any:
+        x = F.embedding(tokens, p["embedding"]) @ p["in"]
+        h = c = cutback.zeros((BATCH, WIDTH), np.float32)
+        hidden = []
+        for t in range(turns):
+            h, c = turn(x[:, t], h, c, p["weight"])
+            hidden.append(h)
+        return F.cross_entropy(cutback.stack(hidden, 1) @ p["out"], labels)
+
+    shapes = {
+        "embedding": (CLASSES, 32),
+        "in": (32, gates * WIDTH),
+        "weight": (WIDTH, gates * WIDTH),
+        "out": (WIDTH, CLASSES),
+    }
+    parameters = {name: random.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
+    tokens = random.integers(0, CLASSES, (BATCH, turns))
+    step = cutback.compile(loss, optimizer=cutback.optim.AdamW())
+    step.prepare(parameters, tokens, np.roll(tokens, -1, 1))
+    fields = dict(step.plan.problem)
+    fields.pop("fingerprint", None)
+    return fields
+
+
+def planned(problem: dict[str, Any], share: float, reruns: str) -> tuple[dict[str, Any], float]:
+    """The numbers of a plan, and seconds; no numbers: none fits."""
+    text = json.dumps({**problem, "version": 3, "reruns": reruns})
+    begin = time.process_time()
+    try:
+        numbers = dict(cutback.plan(text, budget=f"{share}x", device="cpu").numbers)
+    except cutback.BudgetError:
+        numbers = {}
+    return numbers, time.process_time() - begin
+
+
+def extra(numbers: dict[str, Any], key: str = "time_ps") -> float | None:
+    """Percent over the time of running everything once."""
+    if not numbers or numbers[key] is None:
+        return None
+    return float(round(100 * (numbers[key] / numbers["once_ps"] - 1), 2))
+
+
+def rows_of(name: str, problem: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row a share."""
+    rows = []
+    for share in SHARES:
+        forward, seconds = planned(problem, share, "forward")
+        every, both = planned(problem, share, "all")
+        rows.append(
+            {
+                "step": name,
+                "ops": len(problem["ops"]),
+                "budget": f"{share}x",
+                "forward extra %": extra(forward),
+                "extra %": extra(every),
+                "bound %": extra(every, "lower_bound_ps"),
+                "forward s": round(seconds, 2),
+                "s": round(both, 2),
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Command line."""
+    rows = rows_of("RNN of 6 turns", problem_of(rnn_turn, 1, 6))
+    for turns in (16, 32):
+        rows += rows_of(f"LSTM of {turns} turns", problem_of(lstm_turn, 4, turns))
+    save("planner_late", COMMAND, rows)
+
+
+if __name__ == "__main__":
+    main()
