@@ -54,6 +54,7 @@ def references_of(graph: str, problem: _native.Problem, device: str | None) -> l
     random = {i for i, op in enumerate(parts.ops) if "random_stateful" in op.flags}
     for i in random:
         parts.ops[i].flags -= {"random_stateful"}  # or a redraw would be refused
+    parts.reruns = "all"  # PyTorch may order ops of the backward otherwise
     lenient = parts.check()
     rows = []
     for point in sweep:

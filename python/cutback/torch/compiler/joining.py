@@ -253,6 +253,7 @@ class _Joined:
             ops=self.ops,
             storages=storages,
             backward_starts=self.starts,
+            reruns="forward",  # an op of one graph cannot run late, in the backward of another
             static_bytes=sum(p.static_bytes for p in ps),
             network_bytes_per_s=max(p.network_bytes_per_s for p in ps),
             forward_outputs=self._outputs([p.forward_outputs for p in ps], number, gone),
@@ -291,6 +292,12 @@ def join(
     if len(problems) == 1 and common in (None, NOTHING):
         return problems[0], [(0, i) for i in range(len(problems[0].ops))]
     return _Joined(problems, common or NOTHING).write()
+
+
+def lenient(problem: Problem) -> Problem:
+    """The problem as one whose ops of the backward may run late and again: to judge schedules that
+    were planned for its graphs one by one, each of which may do that."""
+    return replace(problem, reruns="all")
 
 
 def part_of(schedule: Schedule, order: list[tuple[int, int]], graph: int) -> Schedule:

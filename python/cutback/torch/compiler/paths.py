@@ -17,6 +17,7 @@ from ...problem import Problem
 from ...schedule import Schedule as Steps
 from ...schedule import bytes_of
 from ..graph.moving import Schedule
+from .joining import lenient
 from .records import Shown
 
 MOST_PATHS = 8
@@ -80,8 +81,9 @@ def rewritten(plan: Plan, counted: Problem, steps: Steps) -> Plan:
         "steps": rows,
         "backward_starts": steps.backward_starts,
     }
-    read = plan.core.problem.read_plan(json.dumps(document))
+    problem = lenient(plan.parts).check()
+    read = problem.read_plan(json.dumps(document))
     budget = read.budget_bytes
     if budget is not None and bytes_of(read.numbers, read.measure) > budget:
-        return Plan.of(plan.core.problem.read_plan(json.dumps({**document, "budget_bytes": None})))
+        return Plan.of(problem.read_plan(json.dumps({**document, "budget_bytes": None})))
     return Plan.of(read, position=plan.position)

@@ -13,7 +13,7 @@ from ..graph import moving
 from ..graph.moving import Schedule
 from . import paths, reference, together
 from .counted_scratch import Rows, with_scratch
-from .joining import Common, join
+from .joining import Common, join, lenient
 from .options import Options, Target
 from .records import CompiledGraph, Shown, Steps
 from .reference import PositionEnds
@@ -194,7 +194,7 @@ class SharedBudget:
         shown = self.steps.shown_for(pattern)
         joined, order = self.counted(shown)
         steps = together.steps_of([schedules[key] for key in shown.keys], order, joined)
-        return joined.check().evaluate(steps, self.row)["time_ps"]
+        return lenient(joined).check().evaluate(steps, self.row)["time_ps"]
 
     def over(self, choice: Choice) -> tuple[int, int, int, int]:
         """How far plans exceed the budget, what they hold and may hold, and in how many calls."""
