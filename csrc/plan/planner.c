@@ -117,6 +117,7 @@ static cb_status new_late_searcher(planner *r, cb_error *err) {
     const cb_search_tools tools = {
         .f = &l->facts, .cut = &l->cut, .sim = &l->sim, .threads = r->o->threads};
     CB_TRY(cb_facts_make(r->p, r->facts.device, r->scratch, &l->facts, err));
+    cb_late_keep_ends(&l->facts);
     CB_TRY(cb_sim_init(&l->sim, &l->facts, r->scratch->alloc, err));
     CB_TRY(cb_cut_init(&l->cut, &l->facts, r->scratch, err));
     l->cut.poll = r->cut.poll;

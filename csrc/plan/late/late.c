@@ -11,6 +11,14 @@ bool cb_has_late(const cb_facts *f) {
     return false;
 }
 
+void cb_late_keep_ends(cb_facts *f) {
+    const cb_problem *p = f->p;
+    for (uint32_t j = p->in_begin[cb_problem_tail(p)]; j < p->in_begin[p->n_op]; j++) {
+        const uint32_t unit = f->unit[p->value_storage[p->in_value[j]]];
+        if (unit != CB_NONE && f->position[unit] >= f->base_backward) f->once[unit] = true;
+    }
+}
+
 cb_status cb_late_new(const cb_search_tools *tools, cb_searcher *forward, cb_arena *arena,
                       cb_late **out, cb_error *err) {
     cb_late *s = CB_NEW(arena, cb_late, 1);
