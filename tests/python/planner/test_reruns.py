@@ -7,6 +7,7 @@ import random
 
 import pytest
 from both import both, refused
+from evaluate import check_plan
 from late import Late
 
 import cutback
@@ -168,3 +169,15 @@ def test_ops_of_the_backward_run_again_only_where_the_problem_says_so():
     assert both(problem, again, starts).recomputed == 1
     said = refused({**problem, "reruns": "forward"}, again, starts)
     assert 'depends on a tangent and runs again, but reruns is "forward"' in said
+
+
+def test_plans_of_the_wider_class_keep_its_rules_and_are_no_larger():
+    for seed in range(4, 12):
+        problem = tangled(seed)
+        live = {}
+        for reruns in ("forward", "all"):
+            document = {**problem, "reruns": reruns}
+            plan = cutback.plan(json.dumps(document), budget="min", measure="live")
+            check_plan(document, plan.document)
+            live[reruns] = plan.numbers["live_bytes"]
+        assert live["all"] <= live["forward"]

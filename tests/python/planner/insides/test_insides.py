@@ -42,7 +42,7 @@ def test_a_slice_asks_for_its_own_inputs_alone():
 
 
 def test_the_other_outputs_keep_their_lives():
-    problem = two_branches()
+    problem = {**two_branches(), "version": 3, "reruns": "all"}
     # b is made again; a, which the first run made, is what is read.
     steps = [2, 4, ["run", 2, [1]], 4, 5]
     found = both(problem, steps, 1)
