@@ -339,6 +339,39 @@ TEST(bounds_are_below_late_sets) {
     CHECK(b.known > 2 && b.total > 100);
 }
 
+/* `wide` needs much scratch and may run after `reader`, which stands behind it and reads the large
+ * `kept`: so no plan has to hold `kept` beside that scratch. */
+TEST(a_late_op_may_pass_a_reader) {
+    static maker m;
+    memset(&m, 0, sizeof m);
+    uint32_t x = make_input(&m, 64), kept = make_op(&m, CB_POP_COMPUTE, 1, &x, 10000);
+    uint32_t loss = make_op(&m, CB_POP_FUSIBLE, 1, &kept, 64);
+    m.backward_starts = m.n_op;
+    m.result[m.n_result++] = loss;
+    uint32_t first = make_op(&m, CB_POP_BACKWARD, 1, &loss, 64);
+    m.workspace[m.n_op] = 10000;
+    uint32_t wide = make_op(&m, CB_POP_BACKWARD, 1, &first, 64);
+    uint32_t both[] = {first, kept};
+    uint32_t reader = make_op(&m, CB_POP_BACKWARD, 2, both, 64);
+    uint32_t next = make_op(&m, CB_POP_BACKWARD, 1, &wide, 64);
+    uint32_t ends[] = {next, reader};
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 2, ends, 64);
+    m.reruns = CB_RERUNS_ALL;
+    cb_problem *p = make_problem(&m, &alloc);
+    cb_arena arena;
+    bounder b = {0};
+    cb_arena_init(&arena, &alloc);
+    start_bounds(&b, p, &arena);
+    const uint64_t bytes = 15000;
+    const cb_pair late = cb_pair_make(b.f.position[p->value_op[next]], p->value_op[wide]);
+    CHECK_OK(cb_sim_run(&b.sim, &late, 1, &err));
+    CHECK(b.whole > bytes && b.sim.peak <= bytes && b.sim.time_ps == b.f.once_ps);
+    judge_bound(&b, bytes, b.sim.time_ps);
+    stop_bounds(&b);
+    cb_arena_free(&arena);
+    cb_problem_free(p);
+}
+
 /* The same of larger problems, against the exact solver, at the sizes of the fastest plans. */
 static void judge_optima(bounder *b, const cb_problem *p, cb_arena *arena) {
     bool suits;
@@ -479,6 +512,7 @@ int main(void) {
     RUN(no_set_of_inlinings_is_faster);
     RUN(bounds_are_below_all_sets);
     RUN(bounds_are_below_late_sets);
+    RUN(a_late_op_may_pass_a_reader);
     RUN(bounds_are_below_the_optimum);
     RUN(several_budgets_are_single_ones);
     RUN(budgets_are_monotone);
