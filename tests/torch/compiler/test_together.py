@@ -325,6 +325,26 @@ class Growing(nn.Module):
         return x.square().mean()
 
 
+def test_results_that_are_kept_are_no_calls_of_later_steps() -> None:
+    """They hold what their calls saved, which is said once; plans stay as they are."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    run, kept, plans = ct.compile(model, budget=0.5), [], []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss, other = run(torch.randn(512, 16)).sum(), run(torch.randn(512, 16))
+            loss.backward()
+            optimizer.step()
+            kept.append(other)
+            plans.append(run.plans)
+    assert plans[1] == plans[-1]
+    texts = [str(w.message) for w in told if "kept from earlier steps" in str(w.message)]
+    assert len(texts) == 1 and "of 1 call so far" in texts[0]
+    assert sum("pending together" in str(w.message) for w in told) <= 1
+
+
 def test_graphs_that_turn_up_too_late_are_said() -> None:
     torch.manual_seed(0)
     step = ct.compile(Growing(), budget="1MiB", dynamic=False)

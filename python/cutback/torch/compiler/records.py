@@ -251,6 +251,7 @@ class Ever:
     most_bytes: int = 0
     """The largest budget in bytes that was planned for."""
     told_of_scratch: bool = False
+    told_of_kept: bool = False
     told_of_rounds: bool = False
     told_of_step: tuple[int, int] = (-1, 0)
     """The round, and growth of sizes, in which it was said what a step takes."""

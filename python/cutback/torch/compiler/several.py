@@ -48,7 +48,7 @@ from .partition import AtHand
 from .records import CompiledGraph, Shown, Traces, key_of
 from .replaceable import JointGraph
 from .saved_plans import SavedPlans
-from .sharing import bytes_in
+from .sharing import bytes_in, saved_by
 from .states import BEHIND, COUNTS_SCRATCH, DUE, FIRST_GRAPH, WHOLE, Event, State
 from .together import MOST_CALLS, Together
 
@@ -372,6 +372,7 @@ class ModelPartitioner(ModelActions):
         node = together.compiled_node(result)
         if node is None:
             return
+        self._forget_earlier_steps(key, args)
         self.steps.trail.add(Run(key, node, args, result), args)
         now = self.steps.pending.began(key, node, self._on_backward)
         if now is None or together.covers(self.steps.covered, now):
@@ -379,6 +380,19 @@ class ModelPartitioner(ModelActions):
         frames = Counter(by_key[k].frame for k in now.elements() if k in by_key)
         if max(frames.values(), default=0) > 1:  # several graphs of one call have their own round
             self.steps.seen = now
+
+    def _forget_earlier_steps(self, key: str, args: Sequence[GraphInput]) -> None:
+        """Pending calls of steps that have ended are not planned for; that they hold something is
+        said once."""
+        kept = self.steps.pending.forget_earlier_steps(key, args)
+        if not kept:
+            return
+        self.steps.trail.take()
+        if not self.ever.told_of_kept:
+            self.ever.told_of_kept = True
+            known = self.graphs.by_key
+            held = sum(n * saved_by(known[k]) for k, n in kept.items() if k in known)
+            together.tell_of_kept(sum(kept.values()), held)
 
     def _on_backward(self) -> None:
         """The first backward of a step begins, or another one.

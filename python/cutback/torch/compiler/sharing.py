@@ -227,6 +227,12 @@ def size_of(problem: Problem) -> int:
     return together.bytes_of(problem, order, [together.save_all(problem)], "live")
 
 
+def saved_by(graph: CompiledGraph) -> int:
+    """The bytes that a graph holds between its forward and its backward."""
+    order = [(0, i) for i in range(len(graph.problem.ops))]
+    return together.bytes_of(graph.problem, order, [graph.schedule], "saved")
+
+
 def bytes_in(budget: budgets.NativeBudget | None) -> int | None:
     """The budget, if it is one in bytes."""
     return budget[1] if budget is not None and budget[0] == budgets.BOUNDS[0] else None

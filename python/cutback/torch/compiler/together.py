@@ -3,7 +3,8 @@
 A model that is called twice before ``backward()`` (contrastive losses, discriminators, layers with
 a graph break inside) holds what each call saved. No graph shows that, so runs are counted: a run is
 pending from its forward until its node of autograd's graph begins to run, or is gone. What was seen
-pending together in one step is planned together for the next ones.
+pending together in one step is planned together for the next ones. Once parameters have been
+written, which ends a step, earlier runs count no longer: somebody keeps their results.
 
 All runs of a graph share its code, so they have one schedule. It is found by bisection over budgets
 of the single graphs; what counts is the evaluator's figure for all of them together, forwards in
@@ -76,6 +77,7 @@ class Pending:
         self._lock = threading.Lock()
         self._numbers = count()
         self._runs: dict[int, str] = {}
+        self._seen: dict[str, tuple[weakref.ref[torch.Tensor], int]] = {}  # a parameter's version
         self.counts: Together = Counter()
 
     def __reduce__(self) -> tuple[type[Pending], tuple[()]]:
@@ -105,6 +107,25 @@ class Pending:
         node.register_prehook(begins)
         weakref.finalize(node, self._ended, number).atexit = False
         return now
+
+    def forget_earlier_steps(self, key: str, args: Sequence[object]) -> Together:
+        """A graph is about to be noted: forgets pending runs if a parameter of it was written since
+        it ran last. Returns those runs."""
+        is_parameter = (t for t in args if isinstance(t, torch.Tensor) and t.requires_grad)
+        leaf = next((t for t in is_parameter if t.is_leaf), None)
+        if leaf is None:
+            return Counter()
+        with self._lock:
+            ref, version = self._seen.get(key, (None, 0))
+            self._seen[key] = weakref.ref(leaf), leaf._version
+            if ref is None or ref() is not leaf or version == leaf._version:
+                return Counter()
+            for other, (known, _) in self._seen.items():
+                parameter = known()
+                if parameter is not None:
+                    self._seen[other] = known, parameter._version
+            earlier, self.counts, self._runs = self.counts, Counter(), {}
+        return earlier
 
     def _ended(self, number: int) -> None:
         with self._lock:
@@ -293,6 +314,16 @@ def tell_of_pending(calls: int, held: int, budget: str, final: bool) -> None:
     warnings.warn(
         f"{calls} calls of the model were pending together, before a backward, and each was "
         f"planned alone: together they {_over(held, budget)} for all of them. {then}",
+        stacklevel=4,
+    )
+
+
+def tell_of_kept(calls: int, held: int) -> None:
+    """Results of earlier steps are kept, which hold what those saved."""
+    warnings.warn(
+        "results of the model are kept from earlier steps, without a backward, and with them what "
+        f"their calls saved: about {budgets.text(held)} ({held} bytes) on top of the budget, of "
+        f"{calls} call{'s' * (calls > 1)} so far. Keep result.detach() instead",
         stacklevel=4,
     )
 
