@@ -203,6 +203,7 @@ def test_gathers_again(tmp_path: Path) -> None:
         assert results["given"]["steps"] == results["agreed"]["steps"]
         assert results["off"]["live"] > results["agreed"]["live"]
     assert "PlansDifferError" in first["alone"] and "collective_again=False" in first["alone"]
+    assert "After 0.25 s there is no answer from rank 1 of 2" in first["alone"]
     assert second["alone"] == ""
 
 

@@ -16,6 +16,7 @@ not answer it is an error: the step would wait for ever.
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ from torch import distributed
 
 WAIT_S = float(os.environ.get("CUTBACK_AGREEMENT_S", "300"))
 """How long a process waits for the plans of the others."""
+
+NOTICE_S = {False: 60.0, True: 10.0}
+"""After how long it says for whom it waits, by whether a plan that repeats collectives is in force:
+then the others have probably compiled nothing, and wait for this process in a collective."""
 
 _SAME, _DIFFERENT, _LATE = "same", "different", "late"
 
@@ -115,7 +120,7 @@ def _exchange(
         state.round += 1
         store.set(f"{_key(state)}/{group.rank()}", word)
     for group, store, state in groups:
-        found = _compare(store, _key(state), group.size())
+        found = _compare(store, _key(state), group.size(), NOTICE_S[state.repeats])
         verdict = max(verdict, found, key=(_SAME, _DIFFERENT, _LATE).index)
     return verdict
 
@@ -124,11 +129,36 @@ def _key(state: _Group) -> str:
     return f"cutback/plan/{state.round}"
 
 
-def _compare(store: distributed.Store, key: str, size: int) -> str:
+def _wait(store: distributed.Store, keys: list[str], notice_s: float) -> None:
+    """Waits until all processes have written their words, and says after a while for whom.
+
+    Raises:
+        RuntimeError: they did not in time.
+    """
+    if notice_s < WAIT_S:
+        try:
+            return store.wait(keys, timedelta(seconds=notice_s))
+        except RuntimeError:
+            missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
+            if missing:
+                warnings.warn(
+                    "this process has compiled a graph with collectives, and compares its plan "
+                    f"with those of the other processes of the group. After {notice_s:g} s there "
+                    f"is no answer from rank {', '.join(missing)} of {len(keys)}; it waits for "
+                    f"{WAIT_S - notice_s:g} s more (CUTBACK_AGREEMENT_S). If this process alone "
+                    "has inputs of another size, the others wait for it in a collective: say "
+                    "collective_again=False, or mark sizes that change with "
+                    "torch._dynamo.mark_dynamic",
+                    stacklevel=2,
+                )
+    store.wait(keys, timedelta(seconds=max(WAIT_S - notice_s, 0.01)))
+
+
+def _compare(store: distributed.Store, key: str, size: int, notice_s: float) -> str:
     """The verdict on one round of one group."""
     keys = [f"{key}/{rank}" for rank in range(size)]
     try:
-        store.wait(keys, timedelta(seconds=WAIT_S))
+        _wait(store, keys, notice_s)
         words = {store.get(k) for k in keys}
         mine = _SAME if len(words) == 1 else _DIFFERENT
     except RuntimeError:

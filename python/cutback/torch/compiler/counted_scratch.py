@@ -6,13 +6,14 @@ It stays beside the problem: the problem of a graph, its fingerprint and its key
 it, so that a graph is recognized whatever was measured, and positions and shares are turned into
 bytes without it.
 
-Ranks may measure different scratch, and then have different plans. A plan may only repeat a
-collective if all ranks repeat it, so such a decision has to compare :func:`digest` as well.
+Ranks may measure different scratch, and one may exceed its budget by it where another does not. So
+whether a step is planned again is each rank's own decision, which none of them can wait for. A plan
+that repeats collectives needs the same decision of all ranks: it counts no measured scratch, and if
+the step exceeds its budget by that, a warning says so.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -78,10 +79,3 @@ def check_rows(rows: Rows, ops: int) -> None:
     for op, size in rows:
         if type(op) is not int or type(size) is not int or not 0 <= op < ops or size < 0:
             raise ValueError(f"scratch of {size!r} bytes for op {op!r}, of {ops} ops")
-
-
-def digest(rows: Sequence[Rows]) -> str:
-    """A digest of the scratch of several graphs, for ranks to compare."""
-    return hashlib.blake2b(
-        repr([[list(row) for row in part] for part in rows]).encode()
-    ).hexdigest()
