@@ -137,7 +137,8 @@ def _wait(store: distributed.Store, keys: list[str], notice_s: float) -> None:
     """
     if notice_s < WAIT_S:
         try:
-            return store.wait(keys, timedelta(seconds=notice_s))
+            store.wait(keys, timedelta(seconds=notice_s))
+            return
         except RuntimeError:
             missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
             if missing:

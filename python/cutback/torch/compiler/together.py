@@ -111,17 +111,18 @@ class Pending:
     def forget_earlier_steps(self, key: str, args: Sequence[object]) -> Together:
         """A graph is about to be noted: forgets pending runs if a parameter of it was written since
         it ran last. Returns those runs."""
-        is_parameter = (t for t in args if isinstance(t, torch.Tensor) and t.requires_grad)
-        leaf = next((t for t in is_parameter if t.is_leaf), None)
+        tensors = (t for t in args if isinstance(t, torch.Tensor))
+        leaf = next((t for t in tensors if t.is_leaf and t.requires_grad), None)
         if leaf is None:
             return Counter()
+        version = leaf._version
         with self._lock:
-            ref, version = self._seen.get(key, (None, 0))
-            self._seen[key] = weakref.ref(leaf), leaf._version
-            if ref is None or ref() is not leaf or version == leaf._version:
+            ref, before = self._seen.get(key, (None, version))
+            self._seen[key] = weakref.ref(leaf), version
+            if before == version or ref is None or ref() is not leaf:
                 return Counter()
             for other, (known, _) in self._seen.items():
-                parameter = known()
+                parameter: torch.Tensor | None = known()
                 if parameter is not None:
                     self._seen[other] = known, parameter._version
             earlier, self.counts, self._runs = self.counts, Counter(), {}

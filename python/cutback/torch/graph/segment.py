@@ -7,10 +7,12 @@ that a step whose tensors have many sizes reserves up to 1.8 times what is alive
 Here the step gets one large segment, allocated and freed before it, which the allocator then splits
 and merges. It places a block at the low end of the smallest hole that is large enough. That
 alone leaves holes between values that live long and values that live short, so the code of the step
-steers it: before some ops it allocates a *plug*, which fills the low end of the largest hole up to
-where the results of the op are to begin, and frees it behind them. Values at both ends of a hole
-then leave it in one piece. Which ops have a plug is chosen by simulating the allocator on the lives
-of the plan, under several rules, of which the one with the smallest segment is taken.
+steers it: before some ops it allocates a *plug*, which fills the low end of a hole up to where the
+results of the op are to begin, and frees it behind them. Values at both ends of a hole then leave
+it in one piece. Which ops have a plug is chosen by simulating the allocator on the lives of the
+plan: first under several rules, then by a search for a smaller segment. It changes the choice for
+some of the ops whose results are alive where a segment first turns out too small, and keeps the
+change if the step gets as far as before or further.
 
 What an op computes, and with which kernel, is not changed by this; if the allocator's state differs
 from the simulated one (other tensors of the program lie in the segment), only bytes differ.
@@ -20,7 +22,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
 from itertools import accumulate
+from random import Random
 from typing import NamedTuple
 
 GRAIN = 512
@@ -153,6 +157,27 @@ class Placed(NamedTuple):
     """The most bytes that are alive at one moment, each block rounded."""
 
 
+class _Where(IntEnum):
+    """Where the results of an op are to go."""
+
+    LOW = 0
+    """Where the allocator puts them: the low end of the smallest hole that holds them."""
+    HIGH = 1
+    """The high end of the largest hole."""
+    HIGH_OF_SMALLEST = 2
+    """The high end of the smallest hole that holds them."""
+
+
+class _Simulated(NamedTuple):
+    """What the allocator has done."""
+
+    placed: Placed
+    failed: int | None
+    """Where the simulation was ended, because the segment was too small: by how many moments."""
+    alive: list[int]
+    """Lives that were there then."""
+
+
 def _moments(lives: Sequence[Life]) -> list[tuple[list[int], list[int]]]:
     """By moment, the lives that begin and those that end."""
     count = max((max(life.made, life.last) for life in lives), default=-1) + 1
@@ -185,23 +210,26 @@ class _Steps:
             now -= sum(rounded(self.lives[k].bytes) for k in end)
         return most
 
-    def simulate(self, segment: int, high: Sequence[bool], largest: bool) -> Placed:
+    def simulate(
+        self, segment: int, where: Sequence[_Where], must_hold: bool = False
+    ) -> _Simulated:
         """The allocator's decisions in two steps.
 
         Args:
             segment: bytes that are allocated and freed before the first step. 0: none are.
-            high: by moment, whether results go to the high end of a hole.
-            largest: of the largest hole; otherwise of the smallest that holds them.
+            where: by moment, where results go.
+            must_hold: end when something does not fit into the segment.
         """
         allocator = CachingAllocator()
         if segment:
             allocator.release(allocator.malloc(segment))
-        plugs: dict[int, int] = {}
+        first, plugs = allocator.reserved, dict[int, int]()
         for step in range(2):
             there: dict[int, _Block] = {}
             for t, (begin, end) in enumerate(self.moments):
                 need = self.needs[t]
-                if step == 0 and need and high[t] and self.steerable[t]:
+                if step == 0 and need and where[t] and self.steerable[t]:
+                    largest = where[t] is _Where.HIGH
                     hole = allocator.largest_hole() if largest else allocator.best_hole(need)
                     if hole - need > SMALL:
                         plugs[t] = hole - need
@@ -215,9 +243,13 @@ class _Steps:
                 for blocks in made.values():
                     for block in blocks:
                         allocator.release(block)
+                if must_hold and allocator.reserved > first:
+                    failed = step * len(self.moments) + t
+                    placed = Placed(segment, plugs, allocator.reserved, 0)
+                    return _Simulated(placed, failed, list(there))
                 for k in end:
                     allocator.release(there.pop(k))
-        return Placed(segment, plugs, allocator.peak_reserved, 0)
+        return _Simulated(Placed(segment, plugs, allocator.peak_reserved, 0), None, [])
 
     def _run(self, allocator: CachingAllocator, t: int) -> dict[int, list[_Block]]:
         """Runs the op of a moment. Returns what it has not freed, by size."""
@@ -229,9 +261,14 @@ class _Steps:
                 allocator.release(made[-size].pop(0))
         return made
 
-    def rules(self, border: int) -> Iterator[list[bool]]:
-        """Which moments to place high: by how long their results live, or by whether they live
-        from before a moment (the begin of the backward) to after it."""
+    def rules(self, border: int) -> Iterator[list[_Where]]:
+        """Where results go: by how long they live, or by whether they live from before a moment
+        (the begin of the backward) to after it."""
+        for high in self._high(border):
+            for end in (_Where.HIGH, _Where.HIGH_OF_SMALLEST):
+                yield [end if is_high else _Where.LOW for is_high in high]
+
+    def _high(self, border: int) -> Iterator[list[bool]]:
         longest = [
             max((self.lives[k].last - t for k in begin), default=0)
             for t, (begin, _) in enumerate(self.moments)
@@ -256,7 +293,75 @@ _ROOM = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.045, 1.06, 1.08, 1.1, 1.125, 1.1
 def reserved_without(lives: Sequence[Life]) -> int:
     """The bytes that the allocator reserves for a step that is not placed."""
     steps = _Steps(lives, {})
-    return steps.simulate(0, [False] * len(steps.moments), False).reserved
+    return steps.simulate(0, [_Where.LOW] * len(steps.moments)).placed.reserved
+
+
+_SEEDS = 8
+"""Searches for one size of the segment."""
+_CHANGES = 2500
+"""Changes that one search tries; and how many in vain before it ends."""
+_IN_VAIN = 400
+_EFFORT = 6_000_000
+"""Moments that are simulated by all searches together."""
+
+
+class _Search:
+    """The search for a choice with which a step runs in a given segment."""
+
+    def __init__(self, steps: _Steps, border: int) -> None:
+        self.steps = steps
+        self.rules = list(steps.rules(border))
+        self.known = list(self.rules)
+        """The same, and choices that were found for larger segments."""
+        self.effort = 0
+
+    def run(self, segment: int) -> Placed | None:
+        """A placement in a segment of this size. None: none was found."""
+        begin = max((self._try(segment, where), k) for k, where in enumerate(self.known))
+        for seed in range(_SEEDS):
+            found = self._improve(segment, self.known[begin[1]], Random(seed))
+            if found is not None or self.effort > _EFFORT:
+                return found
+        return None
+
+    def _try(self, segment: int, where: Sequence[_Where]) -> int:
+        found = self._simulate(segment, where)
+        return 2 * len(where) if found.failed is None else found.failed
+
+    def _simulate(self, segment: int, where: Sequence[_Where]) -> _Simulated:
+        found = self.steps.simulate(segment, where, must_hold=True)
+        self.effort += 2 * len(where) if found.failed is None else found.failed
+        return found
+
+    def _improve(self, segment: int, where: list[_Where], random: Random) -> Placed | None:
+        """Changes a choice until the step fits."""
+        now, in_vain = self._simulate(segment, where), 0
+        for _ in range(_CHANGES):
+            if now.failed is None:
+                self.known.append(where)
+                return now.placed
+            changed = self._changed(where, now, random)
+            then = self._simulate(segment, changed)
+            in_vain += 1
+            if then.failed is None or then.failed >= now.failed:
+                in_vain = in_vain if then.failed == now.failed else 0
+                where, now = changed, then
+            if in_vain > _IN_VAIN or self.effort > _EFFORT:
+                return None
+        return None
+
+    def _changed(self, where: Sequence[_Where], failed: _Simulated, random: Random) -> list[_Where]:
+        """A choice that differs in one to three moments: mostly in those that made what is there
+        when the segment is too small, otherwise in those shortly before."""
+        assert failed.failed is not None
+        changed, end = list(where), failed.failed % len(where)
+        made = [self.steps.lives[k].made for k in failed.alive]
+        made = [t for t in made if self.steps.steerable[t]]
+        for _ in range(random.choice((1, 1, 2, 3))):
+            near = random.random() > 0.7 or not made
+            t = random.randrange(max(0, end - 40), end + 1) if near else random.choice(made)
+            changed[t] = random.choice([other for other in _Where if other is not changed[t]])
+        return changed
 
 
 def place(
@@ -274,15 +379,21 @@ def place(
     small = reserved_without([life for life in lives if life.bytes <= SMALL])
     steps = _Steps(large, {t: [n for n in trace if abs(n) > SMALL] for t, trace in traces.items()})
     least, best = steps.live(), Placed(0, {}, reserved_without(large), 0)
-    rules = list(steps.rules(backward_starts))
-    for room in _ROOM:
-        segment = -(-int(least * room) // _SEGMENT_GRAIN) * _SEGMENT_GRAIN
+    search = _Search(steps, backward_starts)
+    segments = [-(-int(least * room) // _SEGMENT_GRAIN) * _SEGMENT_GRAIN for room in _ROOM]
+    for segment in segments:
         if segment >= best.reserved:
             break
-        for high in rules:
-            for largest in (True, False):
-                found = steps.simulate(segment, high, largest)
-                if found.reserved < best.reserved:
-                    best = found
+        for where in search.rules:
+            found = steps.simulate(segment, where).placed
+            if found.reserved < best.reserved:
+                best = found
+    for segment in reversed(segments):
+        if segment >= best.reserved:
+            continue
+        smaller = search.run(segment)
+        if smaller is None:
+            break
+        best = smaller
     live = _Steps(lives, {}).live()
     return best._replace(reserved=best.reserved + small, live=live)
