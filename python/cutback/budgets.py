@@ -184,7 +184,8 @@ class Shared(NamedTuple):
             said = self.position.describe(self.taken)
         else:
             said = f"{short_text(self.taken)} of {short_text(self.limit)}"
-        return f"{said}, for {self.calls} calls before one backward"
+        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        return f"{said}, for {calls} before one backward"
 
 
 def limit(position: float, smallest: int, everything: int) -> int:

@@ -119,6 +119,7 @@ class Run:
         self, key: str, node: Node, args: Sequence[GraphInput], result: Sequence[GraphValue]
     ) -> None:
         self.key = key
+        self.in_pipeline = False
         self.node = weakref.ref(node)
         # by argument: the run and the position of the result that it is; is its history the same?
         self.handed: dict[int, tuple[Run, int, bool]] = {}
@@ -130,6 +131,20 @@ class Run:
         for k, t in enumerate(args):
             if isinstance(t, torch.Tensor) and t.is_leaf and t.requires_grad:
                 self.leaves[k] = weakref.ref(t)
+
+    def lasting(self) -> dict[int, int]:
+        """Bytes of what outlives its backward, by the id of a tensor: results that somebody keeps,
+        and gradients of leaves."""
+        found = {}
+        for ref in self.leaves.values():
+            leaf = ref()
+            if leaf is not None and leaf.grad is not None:
+                found[id(leaf)] = leaf.grad.nbytes
+        for ref in self.results.values():
+            result = ref()
+            if result is not None:
+                found[id(result)] = result.nbytes
+        return found
 
     def held(self, k: int) -> bool:
         """Does Python hold a result?"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -148,6 +148,16 @@ class Graphs:
 
 
 @dataclass
+class Left:
+    """What earlier calls of a step leave while others are pending."""
+
+    ended: deque[Run] = field(default_factory=lambda: deque(maxlen=2 * MOST_CALLS))
+    """Runs whose backward has begun."""
+    bytes: dict[frozenset[tuple[str, int]], int] = field(default_factory=dict)
+    """By the pattern of what is pending, bytes of gradients and of results that are kept."""
+
+
+@dataclass
 class Steps:
     """What running the graphs has shown."""
 
@@ -171,17 +181,42 @@ class Steps:
     covered: list[Together] = field(default_factory=list)
     """What does, or was said not to."""
 
+    left: Left = field(default_factory=Left)
+
     def forget(self) -> None:
         """Other graphs will run."""
+        self.left = Left()
         self.last, self.by_pattern, self.paths, self.seen = None, {}, [], None
         self.patterns, self.covered, self.as_min = [], [], {}
 
     def share(self, seen: Together) -> None:
         """From now on these calls have to share the budget."""
         self.patterns = [
-            p for p in self.patterns if not all(seen[key] >= n for key, n in p.items())
-        ]
+            p for p in self.patterns
+            if not all(seen[key] >= n for key, n in p.items())
+            or self.beside_of(p) > self.beside_of(seen)
+        ]  # fmt: skip
         self.patterns.append(seen)
+
+    def beside_of(self, pattern: Together) -> int:
+        """What earlier calls of the step have left while these were pending."""
+        return self.left.bytes.get(frozenset(pattern.items()), 0)
+
+    def is_in_pipeline(self) -> bool:
+        """True if more microbatches of a step may follow: there are gradients of earlier ones."""
+        leaves = [
+            ref() for run in self.left.ended if run.in_pipeline for ref in run.leaves.values()
+        ]
+        return any(leaf is not None and leaf.grad is not None for leaf in leaves)
+
+    def backward_of(self, run: Run) -> tuple[Together, int]:
+        """The backward of a run begins: what is pending, and bytes that earlier calls left."""
+        pending, left = Counter(self.pending.counts), dict[int, int]()
+        for earlier in self.left.ended:
+            left.update(earlier.lasting())
+        if sum(pending.values()) > 1 or self.left.ended or run.in_pipeline:
+            self.left.ended.append(run)
+        return pending, sum(left.values())
 
     def look(self, graphs: dict[str, CompiledGraph], wanted: bool) -> Shown | None:
         """Ends a step, and notes what its graphs have in common where that is wanted."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,20 +36,20 @@ from .. import amounts, hooks
 from ..graph.importer import Imported
 from ..graph.moving import Schedule
 from ..graph.sizes import hint, sizes_as
-from . import paths, together
-from .actions import ModelActions, Occasion
+from . import together
+from .actions import Occasion
 from .counted_scratch import Rows, merged, rows_of, with_scratch
 from .crossing import Ends, Run
 from .growing import LargerError, RoundedUpError
 from .joining import join, lenient
+from .looking import ModelSteps
 from .options import modest
 from .partition import AtHand
-from .records import CompiledGraph, Shown, Traces, key_of
+from .records import CompiledGraph, Traces, key_of
 from .replaceable import JointGraph
 from .saved_plans import SavedPlans
-from .sharing import bytes_in, saved_by
-from .states import BEHIND, COUNTS_SCRATCH, DUE, FIRST_GRAPH, WHOLE, Event, State
-from .together import MOST_CALLS, Together
+from .sharing import bytes_in
+from .states import COUNTS_SCRATCH, DUE, FIRST_GRAPH, Event, State
 
 if TYPE_CHECKING:
     from torch import fx
@@ -67,7 +66,7 @@ _PLANNING = threading.RLock()
 """Held while graphs are planned within a call: threads may call one model."""
 
 
-class ModelPartitioner(ModelActions):
+class ModelPartitioner(ModelSteps):
     """The partitioner of one model: a budget in bytes or a share is one budget for all graphs. It
     observes what happens to the model."""
 
@@ -247,6 +246,8 @@ class ModelPartitioner(ModelActions):
             is_due = self.state in DUE
             if steps.seen is not None or (is_due and (steps.patterns or self.graphs.may_wait())):
                 return False  # a step is under way
+        elif self.state in DUE and steps.is_in_pipeline() and self.graphs.may_wait():
+            return False  # the rest of the step may leave more
         elif self.state is not State.UNMET:  # which its step is to settle first
             self._look_at_pending()
         if self.state not in DUE or not (steps.patterns or self.graphs.problems):
@@ -311,14 +312,6 @@ class ModelPartitioner(ModelActions):
             if graph.kept.follow(made.schedule):
                 steps.as_min[key] = made.schedule
 
-    def _end_min(self) -> None:
-        """Has graphs follow the plans in force again."""
-        as_min, self.steps.as_min = self.steps.as_min, {}
-        for kept in self.graphs.in_use() if as_min else ():
-            key = key_of(kept.graph.problem)
-            if key in as_min:
-                kept.follow(self.graphs.by_key[key].schedule)
-
     @staticmethod
     def limits_of(at_hand: AtHand) -> list[tuple[int, int]]:
         """Places of a graph's arguments that are sizes, and what they were planned as."""
@@ -373,125 +366,17 @@ class ModelPartitioner(ModelActions):
         if node is None:
             return
         self._forget_earlier_steps(key, args)
-        self.steps.trail.add(Run(key, node, args, result), args)
-        now = self.steps.pending.began(key, node, self._on_backward)
+        run = Run(key, node, args, result)
+        run.in_pipeline = hooks.in_pipeline()
+        self.steps.trail.add(run, args)
+        if not self.steps.pending and not run.in_pipeline:
+            self.steps.left.ended.clear()
+        now = self.steps.pending.began(key, node, functools.partial(self._on_backward, run))
         if now is None or together.covers(self.steps.covered, now):
             return
         frames = Counter(by_key[k].frame for k in now.elements() if k in by_key)
         if max(frames.values(), default=0) > 1:  # several graphs of one call have their own round
             self.steps.seen = now
-
-    def _forget_earlier_steps(self, key: str, args: Sequence[GraphInput]) -> None:
-        """Pending calls of steps that have ended are not planned for; that they hold something is
-        said once."""
-        kept = self.steps.pending.forget_earlier_steps(key, args)
-        if not kept:
-            return
-        self.steps.trail.take()
-        if not self.ever.told_of_kept:
-            self.ever.told_of_kept = True
-            known = self.graphs.by_key
-            held = sum(n * saved_by(known[k]) for k, n in kept.items() if k in known)
-            together.tell_of_kept(sum(kept.values()), held)
-
-    def _on_backward(self) -> None:
-        """The first backward of a step begins, or another one.
-
-        Raises:
-            BudgetError: the step runs one graph once, which cannot meet its share.
-        """
-        if self.state is State.UNMET and self.steps.seen is None:
-            saves = self.options.on_infeasible == "warn"
-            self._fire(Event.STEP_SAVES if saves else Event.STEP_KEEPS)
-        self._look_at_pending()
-
-    def _look_at_pending(self) -> None:
-        """What was pending together is complete when the first backward begins."""
-        steps, by_key = self.steps, self.graphs.by_key
-        seen, steps.seen = steps.seen, None
-        is_relative = self.options.target.is_relative
-        is_new = self.state in WHOLE and steps.is_new_path(by_key, is_relative)
-        shown = steps.look(by_key, seen is not None or self.state in BEHIND or is_new)
-        if seen is None:
-            if shown is not None:
-                self._look_at_path(shown)
-            if self.state not in DUE:
-                self._end_min()
-            return
-        if shown is not None and Counter(shown.keys) == seen:
-            steps.note(shown)
-        self.ever.told_of_step = self._step_number()  # what follows says more
-        if any(key not in by_key for key in seen):
-            return
-        if max(seen.values()) > MOST_CALLS:
-            self._tell_of_too_many(seen)
-            return
-        shared = self._shared_budget()
-        held, limit = shared.held_now(seen)
-        steps.covered.append(seen)  # said once
-        if held <= limit and self.state is not State.UNMET:
-            steps.share(seen)  # where there is another round, that must not undo it
-            self._note_shared(shared.shared(seen, held, limit))
-            self._end_min()
-            return
-        if steps.as_min:
-            held, limit = shared.held_now(seen, steps.as_min)
-        may_plan = self._rounds_left
-        if may_plan:
-            self._fire(Event.CALLS_OVER, Occasion(calls=seen))
-        if held <= limit:
-            return
-        budget = shared.named(seen, limit)
-        together.tell_of_pending(sum(seen.values()), held, budget, not may_plan)
-
-    def _note_shared(self, shared: budgets.Shared) -> None:
-        """Lets each plan say what the calls that share the budget take together."""
-        for plan in self.plans:
-            if plan.shared is None or plan.shared.calls <= shared.calls:
-                plan.shared = shared
-
-    # ---- what is said ---------------------------------------------------------------------------
-
-    def _step_number(self) -> tuple[int, int]:
-        return self.graphs.rounds, self.sizes.growths
-
-    def _look_at_path(self, shown: Shown) -> None:
-        """Are graphs that a step ran, and that no plan has together, over the budget? Said once for
-        each path; while plans are due, once a round."""
-        steps, shared, step = self.steps, self._shared_budget(), Counter(shown.keys)
-        is_due = self.state in DUE
-        told = self.ever.told_of_step == self._step_number() if is_due else False
-        is_relative = self.options.target.is_relative
-        if told or (not is_due and steps.covers_path(step, is_relative)):
-            return
-        self.ever.told_of_step = self._step_number()
-        steps.note(shown)
-        held, limit = shared.held_now(step)
-        may_plan = self._rounds_left
-        if not is_due and self.state is not State.GIVEN_UP:
-            few = len(paths.sharing(shown, steps.paths)) <= paths.MOST_PATHS
-            may_plan = few and shared.is_path(step) and not steps.knows(shown)
-        if shared.is_path(step):
-            steps.add_path(shown)
-        steps.covered.append(step)
-        if held <= limit:
-            return
-        budget = shared.named(step, limit)
-        if is_due or self.state is State.GIVEN_UP:
-            together.tell_of_first_step(len(shown.keys), held, budget, not may_plan)
-        else:
-            if may_plan:
-                self._fire(Event.PATH_OVER, Occasion(path=shown))
-            together.tell_of_path(len(shown.keys), held, budget, not may_plan)
-
-    def _tell_of_too_many(self, seen: Together) -> None:
-        """More calls than are planned together: said once, of any number."""
-        some = Counter({key: min(n, MOST_CALLS) for key, n in seen.items()})
-        shared = self._shared_budget()
-        held, limit = shared.held_now(some)
-        budget = shared.named(some, limit)
-        self.steps.covered.append(Counter(dict.fromkeys(seen, sys.maxsize)))
-        together.tell_of_too_many(sum(seen.values()), sum(some.values()), held, budget)
 
     # ---- scratch --------------------------------------------------------------------------------
 

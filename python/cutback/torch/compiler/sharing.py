@@ -61,7 +61,7 @@ class SharedBudget:
         held = together.bytes_of(joined, order, runs, target.measure)
         held += self._static_bytes
         if not target.is_relative:
-            return held, target.budget[1]
+            return held + self.steps.beside_of(pattern), target.budget[1]
         part = target.budget[2]
         if target.is_share:
             return held, int(part * self._whole(pattern))

@@ -90,7 +90,8 @@ class Pending:
         """A graph has run: what is pending now, if more than this run is.
 
         Args:
-            node: what it left in autograd's graph."""
+            node: what it left in autograd's graph.
+            on_backward: called before its backward."""
         number = next(self._numbers)
         with self._lock:
             self._runs[number] = key
@@ -108,19 +109,19 @@ class Pending:
         weakref.finalize(node, self._ended, number).atexit = False
         return now
 
-    def forget_earlier_steps(self, key: str, args: Sequence[object]) -> Together:
+    def forget_earlier_steps(self, key: str, args: Sequence[object]) -> Together | None:
         """A graph is about to be noted: forgets pending runs if a parameter of it was written since
-        it ran last. Returns those runs."""
+        it ran last. Returns those runs; None: it was not."""
         tensors = (t for t in args if isinstance(t, torch.Tensor))
         leaf = next((t for t in tensors if t.is_leaf and t.requires_grad), None)
         if leaf is None:
-            return Counter()
+            return None
         version = leaf._version
         with self._lock:
             ref, before = self._seen.get(key, (None, version))
             self._seen[key] = weakref.ref(leaf), version
             if before == version or ref is None or ref() is not leaf:
-                return Counter()
+                return None
             for other, (known, _) in self._seen.items():
                 parameter: torch.Tensor | None = known()
                 if parameter is not None:
@@ -304,7 +305,8 @@ def _over(held: int, budget: str) -> str:
 
 def refusal(held: int, limit: int, calls: int) -> BudgetError:
     """The error where no plans fit together."""
-    return BudgetError(reason="budget", budget_bytes=limit, smallest_bytes=held, calls=calls)
+    several = calls if calls > 1 else None
+    return BudgetError(reason="budget", budget_bytes=limit, smallest_bytes=held, calls=several)
 
 
 def tell_of_pending(calls: int, held: int, budget: str, final: bool) -> None:
@@ -315,6 +317,16 @@ def tell_of_pending(calls: int, held: int, budget: str, final: bool) -> None:
     warnings.warn(
         f"{calls} calls of the model were pending together, before a backward, and each was "
         f"planned alone: together they {_over(held, budget)} for all of them. {then}",
+        stacklevel=4,
+    )
+
+
+def tell_of_left(left: int, held: int, budget: str) -> None:
+    """Earlier calls of a step left something, which counts beside what is pending."""
+    warnings.warn(
+        f"earlier calls of the step left {budgets.text(left)} ({left} bytes) of gradients and of "
+        f"results that are kept: with those, the calls that are pending {_over(held, budget)}. "
+        "From the next step on that is counted",
         stacklevel=4,
     )
 

@@ -1,0 +1,172 @@
+"""What running the graphs of a model shows, and what follows from it.
+
+When the backward of a graph begins, the calls that are pending are complete. This looks at what was
+pending together, at the path that a step has taken, and at what earlier calls of a step have left:
+where those exceed the budget, it is said, and plans are to be made again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ... import budgets
+from . import paths, together
+from .actions import ModelActions, Occasion
+from .crossing import Run
+from .records import Shown, key_of
+from .sharing import bytes_in, saved_by
+from .states import BEHIND, DUE, WHOLE, Event, State
+from .together import MOST_CALLS, Together
+
+if TYPE_CHECKING:
+    from ..types import GraphInput
+
+
+class ModelSteps(ModelActions):
+    """Looks at the steps of a model."""
+
+    def _end_min(self) -> None:
+        """Has graphs follow the plans in force again."""
+        as_min, self.steps.as_min = self.steps.as_min, {}
+        for kept in self.graphs.in_use() if as_min else ():
+            key = key_of(kept.graph.problem)
+            if key in as_min:
+                kept.follow(self.graphs.by_key[key].schedule)
+
+    def _forget_earlier_steps(self, key: str, args: Sequence[GraphInput]) -> None:
+        """Pending calls of steps that have ended are not planned for; that they hold something is
+        said once."""
+        kept = self.steps.pending.forget_earlier_steps(key, args)
+        if kept is not None:
+            self.steps.left.ended.clear()
+        if not kept:
+            return
+        self.steps.trail.take()
+        if not self.ever.told_of_kept:
+            self.ever.told_of_kept = True
+            known = self.graphs.by_key
+            held = sum(n * saved_by(known[k]) for k, n in kept.items() if k in known)
+            together.tell_of_kept(sum(kept.values()), held)
+
+    def _on_backward(self, run: Run) -> None:
+        """The first backward of a step begins, or another one; ``run``: of which graph.
+
+        Raises:
+            BudgetError: the step runs one graph once, which cannot meet its share.
+        """
+        if self.state is State.UNMET and self.steps.seen is None:
+            saves = self.options.on_infeasible == "warn"
+            self._fire(Event.STEP_SAVES if saves else Event.STEP_KEEPS)
+        self._look_at_pending()
+        pending, beside = self.steps.backward_of(run)
+        if beside > self.steps.beside_of(pending):
+            known = frozenset(pending.items()) in self.steps.by_pattern
+            again = max(pending.values(), default=0) > 1
+            if (again and known) or (run.in_pipeline and sum(pending.values()) == 1):
+                self._count_what_is_left(pending, beside)
+
+    def _count_what_is_left(self, pending: Together, beside: int) -> None:
+        """While calls are pending, earlier calls of their step have left gradients, and results
+        that are kept, as the schedules of pipelines do. Under a budget in bytes they count."""
+        steps, target = self.steps, self.options.target
+        if bytes_in(target.budget) is None or target.measure == "saved":
+            return
+        steps.left.bytes[frozenset(pending.items())] = beside
+        shared, is_due = self._shared_budget(), self.state is State.CALLS_DUE
+        held, limit = shared.held_now(pending)
+        if held <= limit or not self._rounds_left:
+            steps.share(pending)
+            return
+        self._fire(Event.CALLS_OVER, Occasion(calls=pending))
+        held, _ = shared.held_now(pending, steps.as_min)
+        if held > limit and not is_due:
+            together.tell_of_left(beside, held, shared.named(pending, limit))
+
+    def _look_at_pending(self) -> None:
+        """What was pending together is complete when the first backward begins."""
+        steps, by_key = self.steps, self.graphs.by_key
+        seen, steps.seen = steps.seen, None
+        is_relative = self.options.target.is_relative
+        is_new = self.state in WHOLE and steps.is_new_path(by_key, is_relative)
+        shown = steps.look(by_key, seen is not None or self.state in BEHIND or is_new)
+        if seen is None:
+            if shown is not None:
+                self._look_at_path(shown)
+            if self.state not in DUE:
+                self._end_min()
+            return
+        if shown is not None and Counter(shown.keys) == seen:
+            steps.note(shown)
+        self.ever.told_of_step = self._step_number()  # what follows says more
+        if any(key not in by_key for key in seen):
+            return
+        if max(seen.values()) > MOST_CALLS:
+            self._tell_of_too_many(seen)
+            return
+        shared = self._shared_budget()
+        held, limit = shared.held_now(seen)
+        steps.covered.append(seen)  # said once
+        if held <= limit and self.state is not State.UNMET:
+            steps.share(seen)  # where there is another round, that must not undo it
+            self._note_shared(shared.shared(seen, held, limit))
+            self._end_min()
+            return
+        if steps.as_min:
+            held, limit = shared.held_now(seen, steps.as_min)
+        may_plan = self._rounds_left
+        if may_plan:
+            self._fire(Event.CALLS_OVER, Occasion(calls=seen))
+        if held <= limit:
+            return
+        budget = shared.named(seen, limit)
+        together.tell_of_pending(sum(seen.values()), held, budget, not may_plan)
+
+    def _note_shared(self, shared: budgets.Shared) -> None:
+        """Lets each plan say what the calls that share the budget take together."""
+        for plan in self.plans:
+            if plan.shared is None or plan.shared.calls <= shared.calls:
+                plan.shared = shared
+
+    def _step_number(self) -> tuple[int, int]:
+        return self.graphs.rounds, self.sizes.growths
+
+    def _look_at_path(self, shown: Shown) -> None:
+        """Are graphs that a step ran, and that no plan has together, over the budget? Said once for
+        each path; while plans are due, once a round."""
+        steps, shared, step = self.steps, self._shared_budget(), Counter(shown.keys)
+        is_due = self.state in DUE
+        told = self.ever.told_of_step == self._step_number() if is_due else False
+        is_relative = self.options.target.is_relative
+        if told or (not is_due and steps.covers_path(step, is_relative)):
+            return
+        self.ever.told_of_step = self._step_number()
+        steps.note(shown)
+        held, limit = shared.held_now(step)
+        may_plan = self._rounds_left
+        if not is_due and self.state is not State.GIVEN_UP:
+            few = len(paths.sharing(shown, steps.paths)) <= paths.MOST_PATHS
+            may_plan = few and shared.is_path(step) and not steps.knows(shown)
+        if shared.is_path(step):
+            steps.add_path(shown)
+        steps.covered.append(step)
+        if held <= limit:
+            return
+        budget = shared.named(step, limit)
+        if is_due or self.state is State.GIVEN_UP:
+            together.tell_of_first_step(len(shown.keys), held, budget, not may_plan)
+        else:
+            if may_plan:
+                self._fire(Event.PATH_OVER, Occasion(path=shown))
+            together.tell_of_path(len(shown.keys), held, budget, not may_plan)
+
+    def _tell_of_too_many(self, seen: Together) -> None:
+        """More calls than are planned together: said once, of any number."""
+        some = Counter({key: min(n, MOST_CALLS) for key, n in seen.items()})
+        shared = self._shared_budget()
+        held, limit = shared.held_now(some)
+        budget = shared.named(some, limit)
+        self.steps.covered.append(Counter(dict.fromkeys(seen, sys.maxsize)))
+        together.tell_of_too_many(sum(seen.values()), sum(some.values()), held, budget)
