@@ -7,7 +7,7 @@
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
 #   make bench-optim     optimizers beside PyTorch's                               (ten minutes; installs PyTorch)
-#   make bench-cpu       kernels on a CPU beside PyTorch's, eager and by Inductor     (half an hour; installs PyTorch)
+#   make bench-cpu       kernels on a CPU beside PyTorch's, eager and by Inductor     (an hour; installs PyTorch)
 #   make test-slow       the planner's limits on every traced graph, PyTorch's operators, models of libraries, fuzzing (an hour; installs them)
 #   make test-versions   Python tests and the bridge's with other versions of Python and PyTorch   (part of test-slow)
 #   make gpu LIMIT=330   on an NVIDIA GPU: whether it works, is correct, how fast it is   (ten minutes; installs nothing)
@@ -119,6 +119,7 @@ bench-optim: $(VENV)/.bench
 # Forward and backward beside PyTorch's. ROWS=3,4 measures some, and writes nothing; JAX=PYTHON lets JAX take part.
 bench-cpu: $(VENV)/.bench
 	$(BIN)/python benchmarks/cpu/bench_fused.py $(if $(ROWS),--only $(ROWS)) $(if $(JAX),--jax $(JAX))
+	$(if $(ROWS),,$(BIN)/python benchmarks/cpu/bench_products.py)
 	$(BIN)/python benchmarks/run.py --report
 
 # Needs no virtual environment: takes the Python that has PyTorch. LIMIT=seconds; ONLY=stage,... (tests/gpu/README.md).

@@ -1,0 +1,31 @@
+/* What a core can do at most: independent fused multiply-adds on registers. Built by
+ * bench_products.py:  cc -O2 -march=native -shared -fPIC peak.c */
+#include <stdint.h>
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+#define CHAINS 12 /* more than latency times throughput, and what 16 registers hold */
+
+typedef float vector __attribute__((vector_size(4 * LANES)));
+
+/* Runs `turns` turns; the number of floating-point operations. */
+double run_peak(int64_t turns) {
+    vector sum[CHAINS] = {{0}}, x = {0}, y = {0};
+    for (int64_t i = 0; i < turns; i++) {
+        __asm__ volatile("" : "+m"(x), "+m"(y)); /* not to be foreseen, so not left out */
+        vector a = x, b = y;
+#pragma GCC unroll 12
+        for (int j = 0; j < CHAINS; j++) sum[j] = sum[j] * a + b;
+#pragma GCC unroll 12
+        for (int j = 0; j < CHAINS; j++) sum[j] = sum[j] * b + a;
+    }
+    for (int j = 1; j < CHAINS; j++) sum[0] += sum[j];
+    volatile float sink = sum[0][0];
+    (void)sink;
+    return 4.0 * CHAINS * LANES * (double)turns;
+}
