@@ -37,7 +37,7 @@ COMMAND = "python benchmarks/cpu/bench_products.py"
 REST = 0.1  # seconds until the workers of other pools sleep
 BURSTS, CALLS, PAUSE = 25, 4, 0.03
 TURN = 0.15  # seconds of a turn on one thread
-LEAST_FLOPS = 4e6  # of a call: smaller products are repeated within one
+LEAST_FLOPS = 4e7  # of a call: smaller products are repeated within one
 
 
 class Product(NamedTuple):
@@ -50,7 +50,12 @@ class Product(NamedTuple):
 
     @property
     def repeats(self) -> int:
-        return max(1, min(32, round(LEAST_FLOPS / self.flops)))
+        return max(1, min(64, round(LEAST_FLOPS / self.flops))) if self.flops > 0 else 1
+
+    @property
+    def is_square(self) -> bool:
+        """Repeated as a chain: each product is the next one's left side."""
+        return self.m == self.k == self.n
 
     @property
     def flops(self) -> float:
@@ -92,18 +97,33 @@ PRODUCTS = [
 
 
 def arrays_of(product: Product) -> list[tuple[Any, Any]]:
-    """Operands as NumPy sees them, one pair for each repeat."""
+    """Operands as NumPy sees them: one pair for each repeat, or one for a chain."""
     rng = np.random.default_rng(product.m + product.n)
     pairs = []
-    for _ in range(product.repeats):
+    for _ in range(1 if product.is_square else product.repeats):
         m, k, n, layout = product
         x = rng.standard_normal((k, m) if layout[0] == "T" else (m, k), np.float32)
-        y = rng.standard_normal((n, k) if layout[1] == "T" else (k, n), np.float32)
+        y = rng.standard_normal((n, k) if layout[1] == "T" else (k, n), np.float32) / np.sqrt(
+            np.float32(k)
+        )
         pairs.append((x.T if layout[0] == "T" else x, y.T if layout[1] == "T" else y))
     return pairs
 
 
-def ours(threads: int, pairs: list[tuple[Any, Any]]) -> Callable[[], list[Any]]:
+def products(pairs: Any, length: int, flip: bool) -> Any:
+    """Of each pair `length` products in a row, in any of the libraries; the first one and the
+    last one of each."""
+    found = []
+    for x, y in pairs:
+        first = x @ y
+        last = first
+        for _ in range(length - 1):
+            last = (last.T if flip else last) @ y
+        found += [first, last] if length > 1 else [first]
+    return found
+
+
+def ours(threads: int, pairs: list[tuple[Any, Any]], length: int) -> Callable[[], list[Any]]:
     """One program of all products. Transposing is part of it, as programs take rows."""
     import cutback as cb
 
@@ -113,25 +133,25 @@ def ours(threads: int, pairs: list[tuple[Any, Any]]) -> Callable[[], list[Any]]:
         tuple(a.T if flip else a for a, flip in zip(pair, flips, strict=True)) for pair in pairs
     ]
 
-    def products(pairs: Any) -> Any:
+    def program(pairs: Any) -> Any:
         laid = [[a.T if flip else a for a, flip in zip(pair, flips, strict=True)] for pair in pairs]
-        return [x @ y for x, y in laid]
+        return products(laid, length, flips[0])
 
-    step = cb.compile(products, argnums=None)
+    step = cb.compile(program, argnums=None)
     return lambda: step(stored)
 
 
-def in_torch(threads: int, pairs: list[tuple[Any, Any]]) -> Callable[[], list[Any]]:
+def in_torch(threads: int, pairs: list[tuple[Any, Any]], length: int) -> Callable[[], list[Any]]:
     import torch
 
     torch.set_num_threads(threads)
     tensors = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in pairs]
-    return lambda: [torch.mm(x, y) for x, y in tensors]
+    return lambda: products(tensors, length, not pairs[0][0].flags.c_contiguous)
 
 
-def in_numpy(threads: int, pairs: list[tuple[Any, Any]]) -> Callable[[], list[Any]]:
+def in_numpy(threads: int, pairs: list[tuple[Any, Any]], length: int) -> Callable[[], list[Any]]:
     """OpenBLAS has its number of threads from the environment."""
-    return lambda: [x @ y for x, y in pairs]
+    return lambda: products(pairs, length, not pairs[0][0].flags.c_contiguous)
 
 
 def peak(path: str, threads: int) -> Callable[[], float]:
@@ -153,17 +173,17 @@ def seconds(call: Callable[[], Any], threads: int, quick: bool) -> float:
     if quick:
         return timed(call, time.perf_counter)
     if threads == 1:
-        times = []
+        times: list[float] = []
         end = time.perf_counter() + TURN
         while time.perf_counter() < end or len(times) < 3:
             times.append(timed(call, time.thread_time))
         return statistics.median(times)
-    times = []
+    bursts: list[float] = []
     for _ in range(BURSTS):
         time.sleep(PAUSE)
         call()
-        times += [timed(call, time.perf_counter) for _ in range(CALLS)]
-    return sorted(times)[len(times) // 50]
+        bursts += [timed(call, time.perf_counter) for _ in range(CALLS)]
+    return sorted(bursts)[len(bursts) // 50]
 
 
 def timed(call: Callable[[], Any], clock: Callable[[], float]) -> float:
@@ -177,13 +197,15 @@ def timed(call: Callable[[], Any], clock: Callable[[], float]) -> float:
 def work(name: str, threads: int, quick: bool, number: int, path: str) -> dict[str, float]:
     """What a contestant has to say of a product, or the peak of the machine in flops a second."""
     if name == "peak":
-        call = peak(path, threads)
-        return {"peak": call() / min(seconds(call, threads, quick) for _ in range(3))}
+        spin = peak(path, threads)
+        return {"peak": spin() / min(seconds(spin, threads, quick) for _ in range(3))}
     product = PRODUCTS[number]
     if quick:
         product = product._replace(m=min(product.m, 40), k=min(product.k, 40))
     pairs = arrays_of(product)
-    call = {"ours": ours, "torch": in_torch, "numpy": in_numpy}[name](threads, pairs)
+    call = {"ours": ours, "torch": in_torch, "numpy": in_numpy}[name](
+        threads, pairs, product.repeats if product.is_square else 1
+    )
     x, y = (array.astype(np.float64) for array in pairs[0])
     size = np.abs(x) @ np.abs(y)
     apart = float(np.max(np.abs(np.asarray(call()[0]) - x @ y) / size))
@@ -267,7 +289,7 @@ def main() -> int:
     if options.work is not None:
         print(json.dumps(work(*json.loads(options.work))))
         return 0
-    numbers = range(len(PRODUCTS))
+    numbers = list(range(len(PRODUCTS)))
     if options.only is not None:
         numbers = [int(number) for number in options.only.split(",")]
     results = []

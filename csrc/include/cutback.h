@@ -126,9 +126,9 @@ typedef struct cb_shape {
 
 typedef struct cb_context cb_context;
 
-/* Matrix products are done by a BLAS that the caller hands in (the Python module passes the one
- * that NumPy has loaded). Fortran-free CBLAS signatures; `int_bits` says which integer it was built
- * with. */
+/* A BLAS that the caller hands in (the Python module passes the one that NumPy has loaded) does the
+ * matrix products that it is faster for than our own kernel. Fortran-free CBLAS signatures;
+ * `int_bits` says which integer it was built with. */
 typedef struct cb_blas {
     const char
         *name;    /* for reports, e.g. "scipy-openblas 0.3.31"; NULL: none, use our own kernel */

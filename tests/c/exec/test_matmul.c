@@ -2,6 +2,8 @@
  * setting. */
 #include <pthread.h>
 
+#include "base/ints.h"
+#include "exec/cpu/gemm/gemm.h"
 #include "kernel_test.h"
 
 /* A matrix [batch, rows, columns]: in memory column-major, with a gap after each line, or with one
@@ -74,6 +76,93 @@ static void check_sizes(const cb_blas *blas) {
 }
 
 TEST(own) { check_sizes(test_blas(false)); }
+
+/* Every remainder of rows and columns in a register block, both orders of the sides, and the inner
+ * axis around its blocks. */
+TEST(odd_sizes) {
+    static const int64_t inner[] = {1, 31, 40, 255, 256, 257, 513};
+    for (int64_t n = 1; n <= 70; n += 1 + n / 17) {
+        for (int64_t m = 1; m <= 70; m += 1 + m / 17) {
+            cb_dtype dtype = (n + m) % 3 == 0 ? CB_F64 : CB_F32;
+            int how = (int)(n * 3 + m) & 7;
+            test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
+            int64_t k = inner[(n * 5 + m) % 7];
+            op.in[0] = make_matrix(dtype, 1, n, k, (layout){how & 1, how & 4, false});
+            op.in[1] = make_matrix(dtype, 1, k, m, (layout){how & 2, how & 4, false});
+            cb_blas none = {0};
+            CHECK_OK(run_op(&op, 3, &none));
+            check_product(&op);
+            free_tensors();
+        }
+    }
+}
+
+/* Bits of an element depend on its row, its column and k: those of a part of a product, computed
+ * alone, are those of the whole. */
+TEST(parts) {
+    static const int64_t parts[][4] = {{0, 0, 1, 1},   {3, 5, 1, 90},  {7, 2, 60, 1},
+                                       {0, 9, 70, 6},  {11, 0, 5, 96}, {1, 1, 13, 33},
+                                       {0, 17, 77, 16}};
+    for (int how = 0; how < 4 * 7; how++) {
+        const int64_t *part = parts[how / 4], n = 80, k = 530, m = 101;
+        test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
+        op.in[0] = make_matrix(CB_F32, 1, n, k, (layout){.is_transposed = how & 1});
+        op.in[1] = make_matrix(CB_F32, 1, k, m, (layout){.is_transposed = how & 2});
+        cb_blas none = {0};
+        CHECK_OK(run_op(&op, 1, &none));
+        const cb_tensor whole = op.out[0];
+        op.in[0].data = (float *)op.in[0].data + part[0] * op.in[0].stride[1];
+        op.in[1].data = (float *)op.in[1].data + part[1] * op.in[1].stride[2];
+        op.in[0].shape.dim[1] = part[2], op.in[1].shape.dim[2] = part[3];
+        CHECK_OK(run_op(&op, 2, &none));
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < part[2]; i++) {
+            const float *row = (const float *)whole.data + (part[0] + i) * m + part[1];
+            wrong += memcmp(row, (const float *)op.out[0].data + i * part[3],
+                            (size_t)part[3] * sizeof(float)) != 0;
+        }
+        CHECK(wrong == 0);
+        free_tensors();
+    }
+}
+
+/* -(1 + 2^-11) + (1 + 2^-12)^2 is 2^-24; with a product that is rounded it would be 0. */
+TEST(products_are_fused) {
+    for (int isa = 0; isa <= (int)cb_cpu_isa(); isa++) {
+        setenv("CUTBACK_ISA", cb_isa_name((cb_isa)isa), 1);
+        test_op op = {
+            .code = CB_OP_MATMUL, .n_in = 2, .in = {TENSOR(CB_F32, 1, 2), TENSOR(CB_F32, 2, 1)}};
+        set(&op.in[0], 0, -1), set(&op.in[1], 0, 1 + 0x1p-11);
+        set(&op.in[0], 1, 1 + 0x1p-12), set(&op.in[1], 1, 1 + 0x1p-12);
+        cb_blas none = {0};
+        CHECK_OK(run_op(&op, 1, &none));
+        CHECK(get(&op.out[0], 0) == 0x1p-24);
+        free_tensors();
+    }
+    unsetenv("CUTBACK_ISA");
+}
+
+static int64_t n_tasks(int64_t batch, int64_t m, int64_t n, int64_t k, int threads) {
+    cb_gemm_cut t = cb_gemm_cut_of(batch, m, n, k, threads);
+    CHECK(t.rows >= 1 && t.columns >= 1 && t.batches >= 1);
+    return div_up(batch, t.batches) * div_up(m, t.rows) * div_up(n, t.columns);
+}
+
+/* Enough tasks that threads end together, and none that is not worth handing out. */
+TEST(tasks) {
+    CHECK(n_tasks(1, 512, 512, 512, 1) == 1);
+    CHECK(n_tasks(1, 64, 64, 64, 16) == 1);
+    CHECK(n_tasks(1, 128, 128, 128, 2) == 8);
+    for (int threads = 2; threads <= 16; threads *= 2) {
+        CHECK(n_tasks(1, 512, 512, 512, threads) >= 4 * threads);
+        CHECK(n_tasks(1, 1024, 1024, 1024, threads) >= 4 * threads);
+        CHECK(n_tasks(1, 128, 128, 4096, threads) >= 2 * threads);
+        CHECK(n_tasks(1, 8160, 10, 784, threads) >= 4 * threads);
+        CHECK(n_tasks(1, 16, 4096, 1024, threads) >= 4 * threads);
+        CHECK(n_tasks(64, 64, 64, 64, threads) >= 2 * threads);
+    }
+    CHECK(n_tasks(0, 5, 5, 5, 4) == 0 && n_tasks(1, 5, 5, 0, 4) == 1);
+}
 
 TEST(with_blas) {
     if (have_blas("with_blas")) check_sizes(test_blas(true));
@@ -173,9 +262,9 @@ static void *multiply_often(void *arg) {
     cb_threads *pool = NULL;
     cb_alloc_init(&alloc);
     if (cb_threads_new(&alloc, 2, &pool, NULL) != CB_OK) return NULL;
-    float x[64 * 64] = {0}, out[64 * 64];
+    double x[64 * 64] = {0}, out[64 * 64]; /* products of doubles are the BLAS's */
     cb_tensor t = {.data = x,
-                   .dtype = CB_F32,
+                   .dtype = CB_F64,
                    .shape = {.rank = 2, .dim = {64, 64}},
                    .stride = {64, 1}},
               o = t;
@@ -190,7 +279,7 @@ static void *multiply_often(void *arg) {
                                  .code = CB_OP_MATMUL,
                                  .pool = pool,
                                  .blas = test_blas(true)};
-    cb_kernel_fn kernel = cb_cpu_kernel(CB_OP_MATMUL, CB_F32);
+    cb_kernel_fn kernel = cb_cpu_kernel(CB_OP_MATMUL, CB_F64);
     bool failed = false;
     for (int i = 0; i < 200; i++) failed |= kernel(&args, NULL) != CB_OK;
     cb_threads_free(pool);
@@ -214,6 +303,10 @@ TEST(blas_setting_is_kept) {
 
 int main(void) {
     RUN(own);
+    RUN(odd_sizes);
+    RUN(parts);
+    RUN(products_are_fused);
+    RUN(tasks);
     RUN(with_blas);
     RUN(large);
     RUN(special_values);

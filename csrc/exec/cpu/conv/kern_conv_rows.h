@@ -104,16 +104,16 @@ static void CB_TYPED(multiply_block)(const conv *c, const tile *t, const frame *
                                      const CB_TYPED(weights) * w, int64_t n_channels,
                                      const CB_TYPED(target) * to) {
     _Alignas(GEMM_VECTOR) CB_REAL panel[GEMM_INNER * GEMM_WIDTH + FRAME_PIECE];
-    int64_t place[GEMM_INNER], row[GEMM_ROWS];
+    int64_t place[GEMM_INNER], row[GEMM_TABLE_ROWS];
     CB_TYPED(pieces) pieces;
     tap_places(c, f, k, inner, place);
-    for (int64_t i = 0; i < GEMM_ROWS; i++) row[i] = i * w->ld;
+    for (int64_t i = 0; i < GEMM_TABLE_ROWS; i++) row[i] = i * w->ld;
     for (int64_t j = 0; j < t->columns; j += GEMM_WIDTH) {
         int64_t columns = min_i64(GEMM_WIDTH, t->columns - j), image = j / t->n_pixels;
         CB_REAL *out = to->at + image * to->image_step + (j - image * t->n_pixels);
         CB_TYPED(cut_pieces)(c, t, f, j, columns, &pieces);
         CB_TYPED(pack_frame)(at, place, inner, &pieces, columns, panel);
-        for (int64_t i = 0; i < n_channels; i += GEMM_ROWS) {
+        for (int64_t i = 0; i < n_channels; i += GEMM_TABLE_ROWS) {
             CB_TYPED(gemm_add_rows)
             ((CB_TYPED(gemm_table)){w->at + i * w->ld, row, w->column}, n_channels - i, inner,
              panel, out + i * to->ld, to->ld, columns, k > 0);
@@ -200,7 +200,7 @@ static void CB_TYPED(add_tile)(const CB_TYPED(gradient) * g, bool add) {
         }
         for (int64_t j = 0; j < g->m; j += GEMM_WIDTH) {
             CB_TYPED(pack_gradient)(g, first, inner, j, min_i64(GEMM_WIDTH, g->m - j), panel);
-            for (int64_t i = 0; i < g->n; i += GEMM_ROWS) {
+            for (int64_t i = 0; i < g->n; i += GEMM_TABLE_ROWS) {
                 CB_TYPED(gemm_add_rows)
                 ((CB_TYPED(gemm_table)){g->frame, place + i, column}, g->n - i, inner, panel,
                  g->sums + i * g->ld + j, g->ld, GEMM_WIDTH, add || first > 0);

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "../../../base/cpu.h"
+#include "../../../base/ints.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -25,6 +26,7 @@ static struct {
     bool is_orphaned;   /* forked while a region was open: the setting is still that region's */
     pthread_once_t once;
     int vector_bits; /* of this processor */
+    bool has_fma;    /* this processor, and so our own kernel, has fused multiply-adds */
 } guard = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 static void before_fork(void) { pthread_mutex_lock(&guard.lock); }
@@ -37,6 +39,11 @@ static void after_fork_in_child(void) {
 static void set_up(void) {
     static const int bits[CB_ISA_COUNT] = {128, 256, 512};
     guard.vector_bits = bits[cb_cpu_isa()];
+#if defined(__aarch64__)
+    guard.has_fma = true;
+#else
+    guard.has_fma = cb_cpu_isa() != CB_ISA_BASELINE;
+#endif
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
@@ -99,6 +106,41 @@ void cb_gemm_end(cb_gemm_region *region) {
 /* Only a per-thread setting needs this; where the setting is the process's, it is 1 already. */
 void cb_gemm_enter_task(const cb_gemm_region *region) {
     if (region->blas && region->blas->set_threads_local) exchange_threads(region->blas, 1);
+}
+
+/* ---- our own kernel -------------------------------------------------------------------------- */
+
+#define SMALLEST_INNER 32  /* below, a product is mostly reading and writing */
+#define LARGEST_FLOPS 3e8  /* above, what counts is how blocks are packed for the caches */
+#define TASK_FLOPS 5e5     /* ten times what it takes to hand out a task, on one core */
+#define TASKS_PER_THREAD 4 /* so that threads end together */
+#define GRAIN_ROWS 12      /* sums in registers: gemm_fma.h */
+#define GRAIN_COLUMNS 32
+
+/* Measured on a Zen 4 beside OpenBLAS 0.3.31 (benchmarks/cpu/bench_products.py). */
+bool cb_gemm_own_is_faster(cb_dtype dtype, int64_t m, int64_t n, int64_t k) {
+    pthread_once(&guard.once, set_up);
+    double flops = 2.0 * (double)m * (double)n * (double)k;
+    return guard.has_fma && dtype != CB_F64 && m > 1 && n > 1 && k >= SMALLEST_INNER &&
+           flops <= LARGEST_FLOPS;
+}
+
+/* Columns are divided first: pieces of columns have no panel in common, which each would pack. */
+cb_gemm_cut cb_gemm_cut_of(int64_t batch, int64_t m, int64_t n, int64_t k, int threads) {
+    if (batch <= 0 || m <= 0 || n <= 0) return (cb_gemm_cut){1, 1, 1};
+    double worth = 2.0 * (double)batch * (double)m * (double)n * (double)k / TASK_FLOPS;
+    int64_t most = threads > 1 ? (int64_t)threads * TASKS_PER_THREAD : 1;
+    int64_t tasks = worth < (double)most ? max_i64((int64_t)worth, 1) : most;
+    cb_gemm_cut cut = {.rows = m, .columns = n, .batches = 1};
+    if (batch >= tasks) {
+        cut.batches = batch / tasks;
+        return cut;
+    }
+    int64_t parts = div_up(tasks, batch), across = min_i64(parts, div_up(n, GRAIN_COLUMNS));
+    if (across > 1) cut.columns = max_i64(n / across / GRAIN_COLUMNS, 1) * GRAIN_COLUMNS;
+    int64_t down = min_i64(div_up(parts, div_up(n, cut.columns)), div_up(m, GRAIN_ROWS));
+    cut.rows = div_up(m, down);
+    return cut;
 }
 
 /* ---- one product ----------------------------------------------------------------------------- */

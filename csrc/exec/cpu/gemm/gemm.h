@@ -1,5 +1,6 @@
 /* gemm.h: one single-threaded matrix product, by the BLAS that was handed in or by our own kernel.
- * Bits depend on sizes, strides and transposes alone: not on threads (there is one), nor alignment.
+ * Bits depend on sizes, strides and transposes alone: not on threads (there is one), nor alignment;
+ * those of our own kernel on k alone.
  *
  *     cb_gemm_region region;
  *     cb_gemm_begin(&region, args->blas, &gemm_own);  on the thread that opens the parallel region
@@ -44,6 +45,19 @@ void cb_gemm_begin(cb_gemm_region *region, const cb_blas *blas, const cb_gemm_ke
 void cb_gemm_enter_task(const cb_gemm_region *region);
 void cb_gemm_run(const cb_gemm_region *region, const cb_gemm *g);
 void cb_gemm_end(cb_gemm_region *region);
+
+/* True if our own kernel is the faster one for c[m,n] = a[m,k] b[k,n], whichever BLAS there is. A
+ * matter of sizes and of the processor: instruction sets that are held back change no bit. */
+bool cb_gemm_own_is_faster(cb_dtype dtype, int64_t m, int64_t n, int64_t k);
+
+/* How our own kernel's products of a batch are divided into tasks. */
+typedef struct cb_gemm_cut {
+    int64_t rows, columns; /* of a task */
+    int64_t batches;       /* items of the batch in one task */
+} cb_gemm_cut;
+
+/* c[batch,m,n] = a[batch,m,k] b[batch,k,n] for this many threads. Bits do not depend on it. */
+cb_gemm_cut cb_gemm_cut_of(int64_t batch, int64_t m, int64_t n, int64_t k, int threads);
 bool cb_gemm_is_own(const cb_gemm_region *region, cb_dtype dtype); /* products are by `own` */
 
 #endif

@@ -1,28 +1,29 @@
-/* gemm_own.h: the product without a BLAS, for kernel files (kern.h).
+/* gemm_own.h: our own product, for kernel files (kern.h).
  *
- * A panel of b, GEMM_INNER rows by two vectors, is packed on the stack and stays in the first-level
- * cache while GEMM_BLOCK rows of a, from the second, pass it, GEMM_ROWS at a time, with their sums
- * in registers. The inner axis is cut into blocks of GEMM_INNER from its start, so an element's
- * order of additions is fixed by k alone: the bits are the same for any instruction set, and for
- * any part of a product. */
+ * A panel of b, GEMM_INNER rows by two vectors, is packed on the stack and stays in the first- or
+ * second-level cache while GEMM_BLOCK rows of a pass it, GEMM_ROWS at a time, with their sums in
+ * registers. The inner axis is cut into blocks of GEMM_INNER from its start; each is summed from
+ * zero by fused multiply-adds (gemm_fma.h) and then added to the result. So an element's bits
+ * depend on its row, its column and k alone: they are the same for any instruction set, any way to
+ * lay out the operands and any part of a product that is computed at a time. */
 #ifndef CB_EXEC_CPU_GEMM_GEMM_OWN_H
 #define CB_EXEC_CPU_GEMM_GEMM_OWN_H
 
 #include <string.h>
 
 #include "gemm.h"
+#include "gemm_fma.h"
 
-#if defined(__AVX512F__)
-#define GEMM_VECTOR 64 /* bytes */
-#elif defined(__AVX__)
-#define GEMM_VECTOR 32
-#else
-#define GEMM_VECTOR 16
-#endif
 #define GEMM_INNER 256
 #define GEMM_BLOCK 384
-#define GEMM_ROWS 6 /* 12 sums, two vectors of b, one of a: what 16 registers hold */
-#define GEMM_UNROLL _Pragma("GCC unroll 6") /* else -O2 leaves the sums in memory */
+#define GEMM_TABLE_ROWS 6  /* of left sides of any order: a pointer for each, of 16 */
+#define GEMM_DIRECT 16     /* rows up to which b is read where it lies */
+#define GEMM_AHEAD 16      /* rows of b that are fetched ahead */
+#define GEMM_NARROW 16     /* columns of a product that is faster with its sides changed */
+#define GEMM_NARROW_ROWS 8 /* the same where rows of a then have to be transposed */
+#define GEMM_SUMS (2 * GEMM_ROWS)
+#define GEMM_WIDEST 8                        /* vectors of columns */
+#define GEMM_UNROLL _Pragma("GCC unroll 24") /* else -O2 leaves the sums in memory */
 
 typedef struct gemm_view { /* element (i, j) at at[i * row + j * column] */
     const void *at;
@@ -42,11 +43,15 @@ static inline int64_t gemm_least(int64_t a, int64_t b) { return a < b ? a : b; }
 #include "gemm_rows.h"
 #undef REAL_BITS
 
+static bool gemm_is_narrow(const cb_gemm *g) {
+    return g->n < g->m && g->n <= (g->a_transposed ? GEMM_NARROW : GEMM_NARROW_ROWS);
+}
+
 static void gemm_multiply(const cb_gemm *g) {
     if (g->dtype == CB_F64) {
-        gemm_multiply_f64(g);
+        gemm_is_narrow(g) ? gemm_multiply_narrow_f64(g) : gemm_multiply_f64(g);
     } else {
-        gemm_multiply_f32(g);
+        gemm_is_narrow(g) ? gemm_multiply_narrow_f32(g) : gemm_multiply_f32(g);
     }
 }
 

@@ -1,9 +1,11 @@
 /* gemm_rows.h: the product of gemm_own.h for one compute type. A template: included with REAL_BITS
  * 32 and 64. It defines CB_REAL (float, double), CB_TYPED(name) (name_f32, name_f64) and
  *
- *     CB_TYPED(gemm_transpose)   columns of a matrix to lines
- *     CB_TYPED(gemm_add_rows)    c[rows, columns] (+)= a[rows, inner] panel
- *     CB_TYPED(gemm_multiply)    the loops around them */
+ *     CB_TYPED(gemm_transpose)         columns of a matrix to lines
+ *     CB_TYPED(gemm_add_rows)          c[rows, columns] (+)= a[rows, inner] panel, for convolutions
+ *     CB_TYPED(gemm_add_panel)         the same for a matrix a
+ *     CB_TYPED(gemm_multiply)          the loops around it
+ *     CB_TYPED(gemm_multiply_narrow)   the same with both sides changed */
 #undef CB_REAL
 #undef CB_TYPED
 #if REAL_BITS == 32
@@ -15,7 +17,6 @@
 #endif
 #define GEMM_WIDTH ((int64_t)(2 * GEMM_VECTOR / sizeof(CB_REAL))) /* of a panel */
 
-typedef CB_REAL CB_TYPED(gemm_vector) __attribute__((vector_size(GEMM_VECTOR)));
 typedef CB_REAL CB_TYPED(gemm_four) __attribute__((vector_size(4 * sizeof(CB_REAL))));
 
 /* to[p * ld_to + j] = from[j * ld + p] for j < columns and p < inner, four by four. */
@@ -68,28 +69,129 @@ static void CB_TYPED(gemm_pack)(gemm_view b, int64_t k0, int64_t inner, int64_t 
     CB_TYPED(gemm_clear_right)(inner, columns, panel);
 }
 
-static inline void CB_TYPED(gemm_store)(CB_REAL *c, CB_TYPED(gemm_vector) left,
-                                        CB_TYPED(gemm_vector) right, bool add) {
-    CB_TYPED(gemm_vector)
-    old; /* one, not an array, which gcc would copy through memory in pieces */
-    if (add) {
-        memcpy(&old, c, sizeof old);
-        left = old + left;
-        memcpy(&old, c + GEMM_WIDTH / 2, sizeof old);
-        right = old + right;
+/* Columns j .. j+columns of a row of sums, a vector at a time. */
+GEMM_INLINE void CB_TYPED(gemm_store)(CB_REAL *c, CB_TYPED(gemm_vector) sum, int64_t columns,
+                                      bool is_whole, bool add) {
+    if (is_whole) {
+        CB_TYPED(gemm_vector) old;
+        if (add) {
+            memcpy(&old, c, sizeof old);
+            sum = old + sum;
+        }
+        memcpy(c, &sum, sizeof sum);
+        return;
     }
-    memcpy(c, &left, sizeof left);
-    memcpy(c + GEMM_WIDTH / 2, &right, sizeof right);
-}
-
-/* Of fewer columns than a panel has. */
-static void CB_TYPED(gemm_store_some)(CB_REAL *c, CB_TYPED(gemm_vector) left,
-                                      CB_TYPED(gemm_vector) right, int64_t columns, bool add) {
-    CB_REAL line[GEMM_WIDTH];
-    memcpy(line, &left, sizeof left);
-    memcpy(line + GEMM_WIDTH / 2, &right, sizeof right);
+    CB_REAL line[GEMM_VECTOR / sizeof(CB_REAL)];
+    memcpy(line, &sum, sizeof sum);
+    columns = gemm_least(columns, GEMM_VECTOR / sizeof(CB_REAL));
     for (int64_t j = 0; j < columns; j++) c[j] = add ? c[j] + line[j] : line[j];
 }
+
+/* ---- sums in registers ----------------------------------------------------------------------- */
+
+/* What lies left in a product: element (i, p) at at[i * row + p * column]. */
+typedef struct CB_TYPED(gemm_left) {
+    const CB_REAL *at;
+    int64_t row, column;
+} CB_TYPED(gemm_left);
+
+/* And right: row p, in vectors, at at[p * row]. */
+typedef struct CB_TYPED(gemm_right) {
+    const CB_REAL *at;
+    int64_t row;
+} CB_TYPED(gemm_right);
+
+/* Where sums go: c[i * ld], `columns` of each row, are written or, with `add`, added to. */
+typedef struct CB_TYPED(gemm_out) {
+    CB_REAL *c;
+    int64_t ld, columns;
+    bool add;
+} CB_TYPED(gemm_out);
+
+/* `rows` and `width`, in vectors, are constants, and rows * width is at most GEMM_SUMS. */
+GEMM_INLINE void CB_TYPED(gemm_sum)(const int rows, const int width, CB_TYPED(gemm_left) a,
+                                    CB_TYPED(gemm_right) b, int64_t inner,
+                                    const CB_TYPED(gemm_out) * out) {
+    const int64_t lanes = GEMM_VECTOR / sizeof(CB_REAL);
+    CB_TYPED(gemm_vector) sum[GEMM_SUMS], right[GEMM_WIDEST];
+    GEMM_UNROLL
+    for (int i = 0; i < rows * width; i++) sum[i] = (CB_TYPED(gemm_vector)){0};
+    for (int64_t p = 0; p < inner; p++, a.at += a.column, b.at += b.row) {
+        GEMM_UNROLL
+        for (int j = 0; j < width; j++) memcpy(&right[j], b.at + j * lanes, GEMM_VECTOR);
+        if (rows < GEMM_ROWS) { /* b may be read where it lies, on a page for each row */
+            GEMM_UNROLL
+            for (int j = 0; j < width; j++)
+                __builtin_prefetch(b.at + GEMM_AHEAD * b.row + j * lanes);
+        }
+        GEMM_UNROLL
+        for (int i = 0; i < rows; i++) {
+            GEMM_UNROLL
+            for (int j = 0; j < width; j++) {
+                sum[i * width + j] =
+                    CB_TYPED(gemm_fma)(a.at[i * a.row], right[j], sum[i * width + j]);
+            }
+        }
+    }
+    const bool is_whole = out->columns >= width * lanes;
+    GEMM_UNROLL
+    for (int i = 0; i < rows; i++) {
+        GEMM_UNROLL
+        for (int j = 0; j < width; j++) {
+            CB_TYPED(gemm_store)
+            (out->c + i * out->ld + j * lanes, sum[i * width + j], out->columns - j * lanes,
+             is_whole, out->add);
+        }
+    }
+}
+
+#define GEMM_DEFINE_SUM(rows, width)                                                               \
+    static void CB_TYPED(gemm_sum_##rows##_##width)(CB_TYPED(gemm_left) a, CB_TYPED(gemm_right) b, \
+                                                    int64_t inner,                                 \
+                                                    const CB_TYPED(gemm_out) * out) {              \
+        CB_TYPED(gemm_sum)(rows, width, a, b, inner, out);                                         \
+    }
+#if GEMM_ROWS == 12
+GEMM_DEFINE_SUM(12, 1)
+GEMM_DEFINE_SUM(12, 2)
+GEMM_DEFINE_SUM(8, 1)
+GEMM_DEFINE_SUM(8, 2)
+#else
+GEMM_DEFINE_SUM(6, 1)
+GEMM_DEFINE_SUM(6, 2)
+#endif
+GEMM_DEFINE_SUM(4, 1)
+GEMM_DEFINE_SUM(4, 2)
+GEMM_DEFINE_SUM(2, 1)
+GEMM_DEFINE_SUM(2, 2)
+GEMM_DEFINE_SUM(2, 4)
+GEMM_DEFINE_SUM(1, 1)
+GEMM_DEFINE_SUM(1, 2)
+GEMM_DEFINE_SUM(1, 8)
+#undef GEMM_DEFINE_SUM
+
+/* c[rows, columns] (+)= a[rows, inner] b[inner, columns], of up to two vectors of columns. */
+static void CB_TYPED(gemm_add_panel)(CB_TYPED(gemm_left) a, int64_t rows, CB_TYPED(gemm_right) b,
+                                     int64_t inner, CB_TYPED(gemm_out) out) {
+    const bool is_narrow = out.columns <= GEMM_WIDTH / 2;
+#define GEMM_TAKE(n)                                                               \
+    for (; rows >= (n); rows -= (n), a.at += (n) * a.row, out.c += (n) * out.ld) { \
+        if (is_narrow) CB_TYPED(gemm_sum_##n##_1)(a, b, inner, &out);              \
+        else CB_TYPED(gemm_sum_##n##_2)(a, b, inner, &out);                        \
+    }
+#if GEMM_ROWS == 12
+    if (rows != 16) GEMM_TAKE(12)
+    GEMM_TAKE(8)
+#else
+    if (rows != 8) GEMM_TAKE(6)
+#endif
+    GEMM_TAKE(4)
+    GEMM_TAKE(2)
+    GEMM_TAKE(1)
+#undef GEMM_TAKE
+}
+
+/* ---- left sides of any order ----------------------------------------------------------------- */
 
 /* Element (i, p) of a is at[row[i] + column[p]]. */
 typedef struct CB_TYPED(gemm_table) {
@@ -98,11 +200,12 @@ typedef struct CB_TYPED(gemm_table) {
 } CB_TYPED(gemm_table);
 
 /* `n`, a constant, is rows or more: rows past the last are computed again and not stored. */
-static inline __attribute__((always_inline)) void
-CB_TYPED(gemm_add_some)(const int n, CB_TYPED(gemm_table) a, int64_t rows, int64_t inner,
-                        const CB_REAL *panel, CB_REAL *c, int64_t ldc, int64_t columns, bool add) {
-    CB_TYPED(gemm_vector) left[GEMM_ROWS], right[GEMM_ROWS];
-    const CB_REAL *row[GEMM_ROWS];
+GEMM_INLINE void CB_TYPED(gemm_add_some)(const int n, CB_TYPED(gemm_table) a, int64_t rows,
+                                         int64_t inner, const CB_REAL *panel, CB_REAL *c,
+                                         int64_t ldc, int64_t columns, bool add) {
+    const int64_t lanes = GEMM_VECTOR / sizeof(CB_REAL);
+    CB_TYPED(gemm_vector) left[GEMM_TABLE_ROWS], right[GEMM_TABLE_ROWS];
+    const CB_REAL *row[GEMM_TABLE_ROWS];
     GEMM_UNROLL
     for (int i = 0; i < n; i++) {
         row[i] = a.at + a.row[gemm_least(i, rows - 1)];
@@ -112,57 +215,110 @@ CB_TYPED(gemm_add_some)(const int n, CB_TYPED(gemm_table) a, int64_t rows, int64
         CB_TYPED(gemm_vector) b0, b1;
         int64_t at = a.column[p];
         memcpy(&b0, panel, GEMM_VECTOR);
-        memcpy(&b1, panel + GEMM_WIDTH / 2, GEMM_VECTOR);
+        memcpy(&b1, panel + lanes, GEMM_VECTOR);
         GEMM_UNROLL
         for (int i = 0; i < n; i++) {
-            CB_REAL x = row[i][at];
-            left[i] += x * b0;
-            right[i] += x * b1;
+            left[i] = CB_TYPED(gemm_fma)(row[i][at], b0, left[i]);
+            right[i] = CB_TYPED(gemm_fma)(row[i][at], b1, right[i]);
         }
     }
     GEMM_UNROLL
     for (int i = 0; i < n; i++) {
         if (i >= rows) break;
-        if (columns == GEMM_WIDTH) CB_TYPED(gemm_store)(c + i * ldc, left[i], right[i], add);
-        else CB_TYPED(gemm_store_some)(c + i * ldc, left[i], right[i], columns, add);
+        const bool is_whole = columns == GEMM_WIDTH;
+        CB_TYPED(gemm_store)(c + i * ldc, left[i], columns, is_whole, add);
+        CB_TYPED(gemm_store)(c + i * ldc + lanes, right[i], columns - lanes, is_whole, add);
     }
 }
 
-/* c[rows, columns] (+)= a[rows, inner] panel, of up to GEMM_ROWS rows; ldc elements between rows of
- * c. */
+/* c[rows, columns] (+)= a[rows, inner] panel, of up to GEMM_TABLE_ROWS rows; ldc elements between
+ * rows of c. */
 static void CB_TYPED(gemm_add_rows)(CB_TYPED(gemm_table) a, int64_t rows, int64_t inner,
                                     const CB_REAL *panel, CB_REAL *c, int64_t ldc, int64_t columns,
                                     bool add) {
-    if (rows >= GEMM_ROWS)
-        CB_TYPED(gemm_add_some)(GEMM_ROWS, a, GEMM_ROWS, inner, panel, c, ldc, columns, add);
-    else if (rows > 4)
-        CB_TYPED(gemm_add_some)(GEMM_ROWS, a, rows, inner, panel, c, ldc, columns, add);
+    const int most = GEMM_TABLE_ROWS;
+    if (rows >= most) CB_TYPED(gemm_add_some)(most, a, most, inner, panel, c, ldc, columns, add);
+    else if (rows > 4) CB_TYPED(gemm_add_some)(most, a, rows, inner, panel, c, ldc, columns, add);
     else if (rows > 2) CB_TYPED(gemm_add_some)(4, a, rows, inner, panel, c, ldc, columns, add);
     else if (rows > 1) CB_TYPED(gemm_add_some)(2, a, rows, inner, panel, c, ldc, columns, add);
     else CB_TYPED(gemm_add_some)(1, a, rows, inner, panel, c, ldc, columns, add);
 }
 
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* The next columns of b, at most two vectors of them: where they lie if their rows can be read
+ * there, else a copy. */
+static CB_TYPED(gemm_right) CB_TYPED(gemm_panel)(gemm_view b, int64_t k0, int64_t inner, int64_t j,
+                                                 int64_t columns, bool is_direct, CB_REAL *panel) {
+    if (is_direct && columns == GEMM_WIDTH)
+        return (CB_TYPED(gemm_right)){(const CB_REAL *)b.at + k0 * b.row + j, b.row};
+    CB_TYPED(gemm_pack)(b, k0, inner, j, columns, panel);
+    return (CB_TYPED(gemm_right)){panel, GEMM_WIDTH};
+}
+
+/* One or two rows of a, wide pieces of b where they lie; the columns done. */
+static int64_t CB_TYPED(gemm_add_wide)(CB_TYPED(gemm_left) a, int64_t rows, gemm_view b, int64_t k0,
+                                       int64_t inner, int64_t n, CB_TYPED(gemm_out) out) {
+    int64_t j = 0, width = GEMM_WIDTH * (rows == 1 ? 4 : 2);
+    CB_TYPED(gemm_right) right = {(const CB_REAL *)b.at + k0 * b.row, b.row};
+    for (out.columns = width; j + width <= n; j += width, right.at += width, out.c += width) {
+        if (rows == 1) CB_TYPED(gemm_sum_1_8)(a, right, inner, &out);
+        else CB_TYPED(gemm_sum_2_4)(a, right, inner, &out);
+    }
+    return j;
+}
+
+/* A block of rows of a at a time, along the whole inner axis: then a is read once, in order, and
+ * sums are still in a cache when the next part of the inner axis is added. */
 static void CB_TYPED(gemm_multiply)(const cb_gemm *g) {
     gemm_view a = gemm_view_of(g->a, g->lda, g->a_transposed);
     gemm_view b = gemm_view_of(g->b, g->ldb, g->b_transposed);
     _Alignas(GEMM_VECTOR) CB_REAL panel[GEMM_INNER * GEMM_WIDTH];
-    int64_t row[GEMM_ROWS], column[GEMM_INNER];
-    for (int64_t i = 0; i < GEMM_ROWS; i++) row[i] = i * a.row;
-    for (int64_t p = 0; p < GEMM_INNER; p++) column[p] = p * a.column;
-    for (int64_t k0 = 0; k0 < g->k; k0 += GEMM_INNER) {
-        int64_t inner = gemm_least(GEMM_INNER, g->k - k0);
-        for (int64_t i0 = 0; i0 < g->m; i0 += GEMM_BLOCK) {
-            int64_t end = gemm_least(i0 + GEMM_BLOCK, g->m);
-            for (int64_t j = 0; j < g->n; j += GEMM_WIDTH) {
-                int64_t columns = gemm_least(GEMM_WIDTH, g->n - j);
-                CB_TYPED(gemm_pack)(b, k0, inner, j, columns, panel);
-                for (int64_t i = i0; i < end; i += GEMM_ROWS) {
-                    const CB_REAL *first = (const CB_REAL *)a.at + i * a.row + k0 * a.column;
-                    CB_TYPED(gemm_add_rows)
-                    ((CB_TYPED(gemm_table)){first, row, column}, end - i, inner, panel,
-                     (CB_REAL *)g->c + i * g->ldc + j, g->ldc, columns, g->add || k0 > 0);
-                }
+    const bool is_direct = b.column == 1 && g->m <= GEMM_DIRECT;
+    for (int64_t i = 0; i < g->m; i += GEMM_BLOCK) {
+        int64_t rows = gemm_least(GEMM_BLOCK, g->m - i);
+        for (int64_t k0 = 0; k0 < g->k; k0 += GEMM_INNER) {
+            int64_t inner = gemm_least(GEMM_INNER, g->k - k0), j = 0;
+            CB_TYPED(gemm_left)
+            left = {(const CB_REAL *)a.at + i * a.row + k0 * a.column, a.row, a.column};
+            CB_TYPED(gemm_out)
+            out = {(CB_REAL *)g->c + i * g->ldc, g->ldc, 0, g->add || k0 > 0};
+            if (is_direct && rows <= 2)
+                j = CB_TYPED(gemm_add_wide)(left, rows, b, k0, inner, g->n, out);
+            for (; j < g->n; j += GEMM_WIDTH) {
+                out.columns = gemm_least(GEMM_WIDTH, g->n - j);
+                out.c = (CB_REAL *)g->c + i * g->ldc + j;
+                CB_TYPED(gemm_right)
+                right = CB_TYPED(gemm_panel)(b, k0, inner, j, out.columns, is_direct, panel);
+                CB_TYPED(gemm_add_panel)(left, rows, right, inner, out);
             }
         }
+    }
+}
+
+/* Of few columns, which would fill a part of a vector: as c^T = b^T a^T, in blocks. Each number is
+ * the same sum. */
+static void CB_TYPED(gemm_multiply_narrow)(const cb_gemm *g) {
+    _Alignas(GEMM_VECTOR) CB_REAL block[GEMM_NARROW * GEMM_BLOCK];
+    gemm_view a = gemm_view_of(g->a, g->lda, g->a_transposed);
+    for (int64_t i = 0; i < g->m; i += GEMM_BLOCK) {
+        int64_t rows = gemm_least(GEMM_BLOCK, g->m - i);
+        CB_REAL *c = (CB_REAL *)g->c + i * g->ldc;
+        if (g->add) CB_TYPED(gemm_transpose)(c, g->ldc, rows, g->n, block, GEMM_BLOCK);
+        CB_TYPED(gemm_multiply)
+        (&(cb_gemm){.dtype = g->dtype,
+                    .m = g->n,
+                    .n = rows,
+                    .k = g->k,
+                    .a = g->b,
+                    .b = (const CB_REAL *)a.at + i * a.row,
+                    .lda = g->ldb,
+                    .ldb = g->lda,
+                    .ldc = GEMM_BLOCK,
+                    .a_transposed = !g->b_transposed,
+                    .b_transposed = !g->a_transposed,
+                    .add = g->add,
+                    .c = block});
+        CB_TYPED(gemm_transpose)(block, GEMM_BLOCK, g->n, rows, c, g->ldc);
     }
 }

@@ -1,7 +1,8 @@
-/* Matrix products. The output is cut into tiles by its shape alone (tiles.h), never along the
- * inner axis, and each tile is one single-threaded call: the same bits for any number of threads.
- * (A multi-threaded BLAS gives other bits for another thread count, and a row of a product has
- * other bits than the same row computed alone.)
+/* Matrix products. The output is cut into tiles, never along the inner axis, and each tile is one
+ * single-threaded call: the same bits for any number of threads. For a BLAS its shape alone decides
+ * about the tiles (tiles.h): a multi-threaded BLAS gives other bits for another thread count, and a
+ * row of a product has other bits than the same row computed alone. With our own kernel it has the
+ * same, so tiles follow the number of threads (cb_gemm_cut_of).
  *
  * 16-bit operands are widened to f32 block by block and summed in f32 over the whole inner axis;
  * the sum is rounded once. */
@@ -154,6 +155,13 @@ static void run_half_slot(void *user, int64_t slot, int thread) {
         multiply_half_tile(p, place_of(p, unit / n_tiles, unit % n_tiles), scratch);
 }
 
+static void cut_by_threads(product *p) {
+    cb_gemm_cut cut = cb_gemm_cut_of(p->batch, p->n, p->m, p->k, cb_threads_count(p->args->pool));
+    p->tiles.rows = cut.rows;
+    p->tiles.columns = cut.columns;
+    p->tiles.batches = cut.batches;
+}
+
 /* ---- entry ----------------------------------------------------------------------------------- */
 
 static cb_status want_matrix(const cb_tensor *t, const char *side, matrix *out, cb_error *err) {
@@ -177,9 +185,13 @@ static cb_status matmul(const cb_kernel_args *args, cb_error *err) {
     CB_TRY(want_matrix(&args->in[0], "left", &p.a, err));
     CB_TRY(want_matrix(&args->in[1], "right", &p.b, err));
     p.tiles = cb_matmul_tiles_of(p.batch, p.n, p.k, p.m, p.dtype);
+    bool is_faster = is_half(p.dtype) ? cb_gemm_own_is_faster(CB_F32, p.tiles.rows, p.tiles.columns,
+                                                              p.tiles.inner)
+                                      : cb_gemm_own_is_faster(p.dtype, p.n, p.m, p.k);
+    cb_gemm_begin(&p.region, is_faster ? NULL : args->blas, &gemm_own);
+    if (!is_half(p.dtype) && cb_gemm_is_own(&p.region, p.dtype)) cut_by_threads(&p);
     p.n_row = div_up(p.n, p.tiles.rows);
     p.n_column = div_up(p.m, p.tiles.columns);
-    cb_gemm_begin(&p.region, args->blas, &gemm_own);
     if (is_half(p.dtype)) {
         cb_parallel(args->pool, p.tiles.slots, run_half_slot, &p);
     } else {
