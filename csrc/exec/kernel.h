@@ -6,9 +6,8 @@
  * (-ffp-contract=off) and multiply-adds are fused where gemm_fma.h says so. Compute type: f32 for
  * f32, f16, bf16; f64 for f64; each op rounds its result to its dtype once. Memory: no allocation.
  * Scratch is what cb_op_workspace says for this op (workspace.h), without the copy of the indices:
- * these are in memory that nobody else
- * writes, so a kernel may check them in one pass and use them in the next. Inputs and outputs never
- * overlap. */
+ * these are in memory that nobody else writes, so a kernel may check them in one pass and use them
+ * in the next. Inputs and outputs never overlap. */
 #ifndef CB_EXEC_KERNEL_H
 #define CB_EXEC_KERNEL_H
 
