@@ -233,9 +233,9 @@ GEMM_INLINE void CB_TYPED(gemm_add_some)(const int n, CB_TYPED(gemm_table) a, in
 
 /* c[rows, columns] (+)= a[rows, inner] panel, of up to GEMM_TABLE_ROWS rows; ldc elements between
  * rows of c. */
-static void CB_TYPED(gemm_add_rows)(CB_TYPED(gemm_table) a, int64_t rows, int64_t inner,
-                                    const CB_REAL *panel, CB_REAL *c, int64_t ldc, int64_t columns,
-                                    bool add) {
+static inline void CB_TYPED(gemm_add_rows)(CB_TYPED(gemm_table) a, int64_t rows, int64_t inner,
+                                           const CB_REAL *panel, CB_REAL *c, int64_t ldc,
+                                           int64_t columns, bool add) {
     const int most = GEMM_TABLE_ROWS;
     if (rows >= most) CB_TYPED(gemm_add_some)(most, a, most, inner, panel, c, ldc, columns, add);
     else if (rows > 4) CB_TYPED(gemm_add_some)(most, a, rows, inner, panel, c, ldc, columns, add);
