@@ -13,6 +13,7 @@
 #include "schedule/goal.h"
 #include "schedule/offload_sim.h"
 #include "schedule/sim.h"
+#include "search/tuning.h"
 #include "search/weigh.h"
 
 /* A budget that is asked, in bytes if it is a position. */
@@ -140,15 +141,18 @@ static cb_status ask_searcher(planner *r, const cb_goal *goal, cb_found *found, 
     return cb_searcher_ask(*searcher, goal, found, err);
 }
 
-/* Where ops have insides, or may be taken in, the frontier finds one plan, and the search, which
- * knows what outputs share and takes values in, another: the better one. */
-static cb_status find_saved_inside(planner *r, const cb_goal *goal, cb_found *found,
-                                   cb_error *err) {
+/* The frontier finds one plan and the search another: the better one. Where ops have insides, or
+ * may be taken in, the search knows what outputs share and takes values in. Of few ops each value
+ * is a large share of all, and the frontier has nothing between two points. Its bound holds for
+ * both. */
+static cb_status find_saved_by_both(planner *r, const cb_goal *goal, cb_found *found,
+                                    cb_error *err) {
     cb_found other = {.pairs = {.arena = r->scratch}};
     cb_error why = {0};
     const cb_status known = cb_search_saved(&r->facts, &r->cut, r->o->preset, goal, &other, &why);
     const cb_status status = ask_searcher(r, goal, found, err);
     if (known != CB_OK || (status != CB_OK && status != CB_INFEASIBLE)) return status;
+    found->least_extra_ps = other.least_extra_ps;
     if (status == CB_OK) {
         if (found->schedule.n_step > 0) return CB_OK;
         CB_TRY(cb_sim_run(&r->sim, found->pairs.list.at, found->pairs.list.len, err));
@@ -157,8 +161,6 @@ static cb_status find_saved_inside(planner *r, const cb_goal *goal, cb_found *fo
         CB_TRY(cb_sim_run(&r->sim, other.pairs.list.at, other.pairs.list.len, err));
         const bool smaller = goal->smallest && r->sim.saved != saved;
         if (smaller ? r->sim.saved > saved : r->sim.time_ps >= time_ps) return CB_OK;
-    } else {
-        found->least_extra_ps = -1;
     }
     found->pairs = other.pairs;
     return CB_OK;
@@ -168,9 +170,11 @@ static cb_status find_saved_inside(planner *r, const cb_goal *goal, cb_found *fo
 static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb_error *err) {
     const cb_facts *f = &r->facts;
     if (goal->measure != CB_MEASURE_SAVED) return ask_searcher(r, goal, found, err);
-    if (f->unit_begin || f->inlines) return find_saved_inside(r, goal, found, err);
-    cb_status status = cb_search_saved(f, &r->cut, r->o->preset, goal, found, err);
-    return status == CB_UNSUPPORTED ? ask_searcher(r, goal, found, err) : status;
+    if (f->unit_begin || f->inlines) return find_saved_by_both(r, goal, found, err);
+    const bool is_small = f->n_base < CB_SMALL_OPS && r->o->preset == CB_PRESET_AUTOGRAD;
+    const cb_status status = cb_search_saved(f, &r->cut, r->o->preset, goal, found, err);
+    if (status == CB_UNSUPPORTED) return ask_searcher(r, goal, found, err);
+    return status == CB_OK && is_small ? find_saved_by_both(r, goal, found, err) : status;
 }
 
 /* A preset's schedule, with what is to be offloaded on the host. */

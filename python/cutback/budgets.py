@@ -37,8 +37,10 @@ def parse_bytes(spec: int | str) -> int:
     """
     spec = _plain(spec)
     if isinstance(spec, int) and not isinstance(spec, bool):
-        if not 0 <= spec < 2**63:
-            raise ValueError(f"{short(spec)} is not a number of bytes")
+        if spec < 0:
+            raise ValueError(f"{short(spec)} is negative; write a number of bytes")
+        if spec >= 2**63:
+            raise ValueError(f"{short(spec)} is more bytes than any memory has")
         return spec
     if not isinstance(spec, str):
         raise TypeError(f"a size is an int (bytes) or a string such as '6GiB', not {short(spec)}")
@@ -100,8 +102,8 @@ def parse(
         )
     if not isinstance(budget, (int, str)):
         raise TypeError(
-            f"budget={short(budget)} is a {type(budget).__name__}; write a position from 0 to 1 as "
-            "a float, bytes as an int, or a text such as '6GiB', '0.4x' or 'min'"
+            f"budget={short(budget)} has type {type(budget).__name__}; write a position from 0 to "
+            "1 as a float, bytes as an int, or a text such as '6GiB', '0.4x' or 'min'"
         )
     return _BYTES, named_bytes("budget", budget), 0.0, number
 

@@ -291,6 +291,24 @@ def test_the_range_of_saved_bytes_is_the_frontiers():
     assert plans[0].position.everything == plans[1].numbers["save_all_saved_bytes"]
 
 
+def test_saved_bytes_between_two_points_of_the_frontier():
+    """The frontier's plan saves 16928 bytes and takes 6 % longer."""
+
+    def layers_of_several_kinds(params, x):
+        kinds = F.relu, F.relu, lambda t: F.layer_norm(t, (8,)), F.gelu
+        for w, f in zip(params, kinds, strict=True):
+            x = f(x @ w)
+        return (x * x).mean()
+
+    params = [np.full(shape, 0.1, np.float32) for shape in pairwise([48, 56, 8, 8, 40])]
+    arguments = layers_of_several_kinds, params, np.ones((64, 48), np.float32)
+    plan = cutback.plan(*arguments, budget=0.5, measure="saved")
+    frontier = cutback.frontier(*arguments)
+    point = frontier.at(plan.position.limit)
+    assert plan.numbers["saved_bytes"] <= plan.position.limit
+    assert plan.numbers["time_ps"] < 0.95 * frontier.time_ps[point]
+
+
 @hypothesis.given(st.floats(0, 1), st.integers(0, 2**62), st.integers(0, 2**62))
 def test_the_limit_is_exact(k, low, more):
     assert budgets.limit(k, low, low + more) == low + math.ceil(Fraction(k) * more)
@@ -428,6 +446,21 @@ def test_no_plan_is_smaller_than_the_smallest():
 def test_other_numbers_are_refused_with_the_way_out(number):
     with pytest.raises(TypeError, match="write a position from 0 to 1 as a float"):
         budgets.parse(number)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(-5, "budget=-5: -5 is negative"), (2**63, "more bytes than any memory")]
+)
+def test_ints_that_are_no_bytes(number, said):
+    with pytest.raises(ValueError, match=said):
+        budgets.parse(number)
+
+
+def test_numpy_numbers_are_what_they_say():
+    for number, plain in ((np.int64(1), 1), (np.float32(0.5), 0.5), (np.int32(30000), 30000)):
+        assert budgets.parse(number) == budgets.parse(plain)
+    with pytest.raises(TypeError, match="budget=True is neither"):
+        budgets.parse(np.bool_(True))
 
 
 def test_minus_zero_is_zero():
