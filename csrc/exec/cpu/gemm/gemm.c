@@ -111,7 +111,9 @@ void cb_gemm_enter_task(const cb_gemm_region *region) {
 /* ---- our own kernel -------------------------------------------------------------------------- */
 
 #define SMALLEST_INNER 32  /* below, a product is mostly reading and writing */
-#define LARGEST_FLOPS 3e8  /* above, what counts is how blocks are packed for the caches */
+#define LARGEST_FLOPS 1e8  /* above, what counts is how blocks are packed for the caches */
+#define NARROW 16          /* rows or columns that a BLAS pads to whole blocks */
+#define NARROW_INNER 1024  /* beyond, lines of a transposed side are too many */
 #define TASK_FLOPS 5e5     /* ten times what it takes to hand out a task, on one core */
 #define TASKS_PER_THREAD 4 /* so that threads end together */
 #define GRAIN_ROWS 12      /* sums in registers: gemm_fma.h */
@@ -121,8 +123,9 @@ void cb_gemm_enter_task(const cb_gemm_region *region) {
 bool cb_gemm_own_is_faster(cb_dtype dtype, int64_t m, int64_t n, int64_t k) {
     pthread_once(&guard.once, set_up);
     double flops = 2.0 * (double)m * (double)n * (double)k;
+    bool is_narrow = min_i64(m, n) <= NARROW && k <= NARROW_INNER;
     return guard.has_fma && dtype != CB_F64 && m > 1 && n > 1 && k >= SMALLEST_INNER &&
-           flops <= LARGEST_FLOPS;
+           (flops <= LARGEST_FLOPS || is_narrow);
 }
 
 /* Columns are divided first: pieces of columns have no panel in common, which each would pack. */
