@@ -171,7 +171,8 @@ static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb
     const cb_facts *f = &r->facts;
     if (goal->measure != CB_MEASURE_SAVED) return ask_searcher(r, goal, found, err);
     if (f->unit_begin || f->inlines) return find_saved_by_both(r, goal, found, err);
-    const bool is_small = f->n_base < CB_SMALL_OPS && r->o->preset == CB_PRESET_AUTOGRAD;
+    const bool is_small = f->n_base < CB_SMALL_OPS && r->o->preset == CB_PRESET_AUTOGRAD &&
+                          !goal->smallest; /* the frontier's end is that of positions */
     const cb_status status = cb_search_saved(f, &r->cut, r->o->preset, goal, found, err);
     if (status == CB_UNSUPPORTED) return ask_searcher(r, goal, found, err);
     return status == CB_OK && is_small ? find_saved_by_both(r, goal, found, err) : status;
