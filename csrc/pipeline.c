@@ -126,7 +126,6 @@ static void leave_groups(cb_step *step) {
 static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_error *err) {
     const cb_annotate_options options = {.keep_gradients = o->keep_gradients,
                                          .static_bytes = o->static_bytes,
-                                         .reruns = o->plan_json ? CB_RERUNS_ALL : CB_RERUNS_FORWARD,
                                          .alignment = step->backend->alignment,
                                          .workspace = step->backend->workspace};
     CB_TRY(cb_annotate(step->joint, &options, &step->ctx->alloc, &step->problem, err));
@@ -161,21 +160,39 @@ static bool is_auto(const cb_compile_options *o) {
     return o->groups && strcmp(o->groups, CB_GROUPS_AUTO) == 0;
 }
 
+static void set_reruns(cb_step *step, cb_reruns reruns) {
+    step->problem->reruns = (uint8_t)reruns;
+    if (step->single) step->single->reruns = (uint8_t)reruns;
+}
+
+/* Ops of the backward may run late or again in the caller's plan. The problem allows that only for
+ * a plan that does it, so that all other plans keep their fingerprint. */
+static cb_status read_either(cb_step *step, const cb_compile_options *o, const cb_device *device,
+                             cb_error *err) {
+    const size_t length = strlen(o->plan_json);
+    cb_alloc *alloc = &step->ctx->alloc;
+    if (cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err) ==
+        CB_OK)
+        return CB_OK;
+    set_reruns(step, CB_RERUNS_ALL);
+    const cb_status status =
+        cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err);
+    if (status == CB_OK) return dump(step, o, "problem", err);
+    set_reruns(step, CB_RERUNS_FORWARD);
+    return status;
+}
+
 /* The caller's plan may be for single ops or for groups; both are tried where both are allowed. */
 static cb_status read_plan(cb_step *step, const cb_compile_options *o, const cb_device *device,
                            cb_error *err) {
-    const size_t length = strlen(o->plan_json);
-    cb_alloc *alloc = &step->ctx->alloc;
     const bool of_single = step->single; /* where that is tried second */
     const bool may = step->merges || is_auto(o);
-    const cb_status status =
-        cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err);
+    const cb_status status = read_either(step, o, device, err);
     if (status == CB_OK || !step->backend->fuses) return status;
     const cb_error why = *err;
     if (of_single) leave_groups(step);
     else CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
-    if (cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err) !=
-        CB_OK) {
+    if (read_either(step, o, device, err) != CB_OK) {
         *err = why;
         return status;
     }
