@@ -204,7 +204,7 @@ def test_mistakes_in_a_call_name_the_line_of_the_call():
         ("1.5x", ValueError, r"\(0, 1\]"),
         ("x", ValueError, "not a share"),
         ("6 gigs", ValueError, "not a size"),
-        (-1, ValueError, "not a number of bytes"),
+        (-1, ValueError, "-1 is negative; write a number of bytes"),
         ([1], TypeError, "write a position from 0 to 1 as"),
         (True, TypeError, "neither a position from 0 to 1 nor"),
         (np.True_, TypeError, "neither a position from 0 to 1 nor"),
