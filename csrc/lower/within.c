@@ -172,7 +172,10 @@ static cb_status improve(within *w, both *fast) {
         w->err->refusal.floor_bytes = 0;
         w->err->refusal.floor_op[0] = 0;
     }
-    CB_TRY(status);
+    if (status != CB_OK) {
+        drop(&other);
+        return status;
+    }
     if (other.plan && bytes_of(&other, w->asked.measure) < taken) {
         drop(fast);
         *fast = other;

@@ -150,6 +150,7 @@ static cb_status find_saved_by_both(planner *r, const cb_goal *goal, cb_found *f
     cb_found other = {.pairs = {.arena = r->scratch}};
     cb_error why = {0};
     const cb_status known = cb_search_saved(&r->facts, &r->cut, r->o->preset, goal, &other, &why);
+    if (known == CB_NOMEM) return cb_no_memory(err);
     const cb_status status = ask_searcher(r, goal, found, err);
     if (known != CB_OK || (status != CB_OK && status != CB_INFEASIBLE)) return status;
     found->least_extra_ps = other.least_extra_ps;
