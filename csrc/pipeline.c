@@ -171,11 +171,11 @@ static cb_status read_either(cb_step *step, const cb_compile_options *o, const c
                              cb_error *err) {
     const size_t length = strlen(o->plan_json);
     cb_alloc *alloc = &step->ctx->alloc;
-    if (cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err) ==
-        CB_OK)
-        return CB_OK;
+    cb_status status =
+        cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err);
+    if (status == CB_OK || status == CB_NOMEM) return status;
     set_reruns(step, CB_RERUNS_ALL);
-    const cb_status status =
+    status =
         cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err);
     if (status == CB_OK) return dump(step, o, "problem", err);
     set_reruns(step, CB_RERUNS_FORWARD);
@@ -188,7 +188,7 @@ static cb_status read_plan(cb_step *step, const cb_compile_options *o, const cb_
     const bool of_single = step->single; /* where that is tried second */
     const bool may = step->merges || is_auto(o);
     const cb_status status = read_either(step, o, device, err);
-    if (status == CB_OK || !step->backend->fuses) return status;
+    if (status == CB_OK || status == CB_NOMEM || !step->backend->fuses) return status;
     const cb_error why = *err;
     if (of_single) leave_groups(step);
     else CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
