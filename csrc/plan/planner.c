@@ -141,10 +141,9 @@ static cb_status ask_searcher(planner *r, const cb_goal *goal, cb_found *found, 
     return cb_searcher_ask(*searcher, goal, found, err);
 }
 
-/* The frontier finds one plan and the search another: the better one. Where ops have insides, or
- * may be taken in, the search knows what outputs share and takes values in. Of few ops each value
- * is a large share of all, and the frontier has nothing between two points. Its bound holds for
- * both. */
+/* The better of the frontier's plan and the search's. Where ops have insides, or may be taken in,
+ * the search knows what outputs share. In small problems each value is a large share of all, and
+ * the frontier has nothing between two points. The frontier's bound holds for both. */
 static cb_status find_saved_by_both(planner *r, const cb_goal *goal, cb_found *found,
                                     cb_error *err) {
     cb_found other = {.pairs = {.arena = r->scratch}};
