@@ -19,7 +19,7 @@ from cutback import cuda
 
 # rows, inner, columns: one element; less than a tile; whole tiles; edges of one and of seven
 SIZES = [(1, 1, 1), (5, 3, 7), (64, 32, 64), (70, 40, 72), (129, 65, 31), (16, 200, 8), (40, 0, 9)]
-HALVES = ["float16", "bfloat16"]
+HALVES = [pytest.param("float16", marks=pytest.mark.very_slow), "bfloat16"]
 
 
 def whole(*shape: int, seed: int = 1) -> np.ndarray[Any, Any]:

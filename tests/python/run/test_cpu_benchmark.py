@@ -100,6 +100,7 @@ def test_a_worker_that_ends_says_why(bench: Any, tmp_path: Path) -> None:
             worker.ask("nonsense")
 
 
+@pytest.mark.very_slow
 def test_the_benchmark_of_groups_runs() -> None:
     """And finds the same bits under every plan."""
     command = [sys.executable, str(FOLDER / "bench_groups.py"), "--quick", "--rounds", "1"]
