@@ -139,6 +139,7 @@ class Page(HTMLParser):
             self.rows[-1][-1] += data
 
 
+@pytest.mark.very_slow
 def test_budgets_at_targets_of_the_search_are_spent():
     """Offsets take more than what lives at once: a plan that lives within a target and is laid out
     above it has a twin that fits (without them a target of a fifth leaves 6 %). The rest of a

@@ -177,7 +177,7 @@ def _some(names: Any, now: tuple[str, ...]) -> list[Any]:
     return [n if n in now else pytest.param(n, marks=pytest.mark.very_slow) for n in names]
 
 
-@pytest.mark.parametrize("name", _some(MODELS, ("mlp", "unet", "lstm alone")))
+@pytest.mark.parametrize("name", _some(MODELS, ("mlp", "lstm alone")))
 def test_models(name: str) -> None:
     torch.manual_seed(0)
     model, x = MODELS[name]()
