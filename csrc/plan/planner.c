@@ -380,7 +380,7 @@ static cb_status start(planner *r, const cb_problem *p, const cb_device *device,
     r->ignores_finish = r->o->ignores_finish;
     if (!device) device = cb_device_find("cpu");
     CB_TRY(cb_facts_make(p, device, scratch, &r->facts, err));
-    r->late.wanted = cb_has_late(&r->facts);
+    r->late.wanted = cb_may_delay_any(&r->facts);
     r->facts.all = false;
     CB_TRY(cb_sim_init(&r->sim, &r->facts, scratch->alloc, err));
     return set_reference(r, err);

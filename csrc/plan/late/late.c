@@ -5,12 +5,6 @@ struct cb_late {
     cb_searcher *forward, *all;
 };
 
-bool cb_has_late(const cb_facts *f) {
-    for (uint32_t k = f->base_backward; k < f->n_base; k++)
-        if (cb_may_delay(f, f->base[k])) return true;
-    return false;
-}
-
 void cb_late_keep_ends(cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t j = p->in_begin[cb_problem_tail(p)]; j < p->in_begin[p->n_op]; j++) {

@@ -12,9 +12,6 @@
 
 typedef struct cb_late cb_late; /* lies in an arena */
 
-/* Can any op of the backward of these facts be late? */
-bool cb_has_late(const cb_facts *f);
-
 /* Keeps in their places the ops of the backward whose values the effects at the end read
  * (cb_problem_tail): late, one could run after such an effect. */
 void cb_late_keep_ends(cb_facts *f);

@@ -91,6 +91,12 @@ static inline bool cb_may_delay(const cb_facts *f, uint32_t unit) {
     return f->position[unit] != CB_NONE && f->position[unit] >= f->base_backward &&
            cb_may_rerun(f, unit);
 }
+/* True if any op of the backward may run late. */
+static inline bool cb_may_delay_any(const cb_facts *f) {
+    for (uint32_t k = f->base_backward; k < f->n_base; k++)
+        if (cb_may_delay(f, f->base[k])) return true;
+    return false;
+}
 /* Do flags keep all that the op makes to the end? Then a rerun would free nothing. */
 bool cb_makes_only_held(const cb_facts *f, uint32_t op);
 /* May a plan let the op take in what lies in the storage, which then needs no bytes there? */

@@ -17,16 +17,11 @@ static bool is_plain(const cb_facts *f) {
     return true;
 }
 
-/* States know of reruns of the forward only. */
-static bool may_delay_any(const cb_facts *f) {
-    for (uint32_t k = f->base_backward; k < f->n_base; k++)
-        if (cb_may_delay(f, f->base[k])) return true;
-    return false;
-}
-
 cb_status cb_exact_suits(const cb_facts *f, bool *suits, cb_error *err) {
     uint32_t n;
-    *suits = f->n_base > 0 && f->n_base <= CB_EXACT_STATES >> 1 && is_plain(f) && !may_delay_any(f);
+    /* states know of reruns of the forward only */
+    *suits =
+        f->n_base > 0 && f->n_base <= CB_EXACT_STATES >> 1 && is_plain(f) && !cb_may_delay_any(f);
     if (!*suits) return CB_OK;
     *suits = false;
     CB_TRY(cb_exact_count_bits(f, &n, err));
