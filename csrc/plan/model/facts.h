@@ -80,8 +80,8 @@ bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
 
 /* May a plan run the op again, or for the first time after its place in the base order? Ops of the
  * forward that are free to run twice may, whatever they make: what is held of it belongs to the
- * first run (schedule.h). With `all`, so may ops of the backward that do not communicate, but
- * for its first. The search, the floor and explain all ask here. */
+ * first run (schedule.h). With `all`, ops of the backward may as well, except collectives and the
+ * first op. The search, the floor and explain all ask here. */
 bool cb_may_rerun(const cb_facts *f, uint32_t unit);
 /* The same of all units, into `out` [n_unit], but for those of which all stays to the end: a search
  * frees nothing by them. */
