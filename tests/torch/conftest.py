@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,13 +94,15 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     from cutback.torch.graph import codegen
 
     counts: Counter[str] = Counter()
+    lock = threading.Lock()  # threads may run one compiled model
     compile_boxed = codegen.compile_boxed
 
     def counted(gm: Any, name: str = "step", watch: Any = None) -> Any:
         run = compile_boxed(gm, name, watch)
 
         def call(args: list[Any]) -> Any:
-            counts[name] += 1
+            with lock:
+                counts[name] += 1
             return run(args)
 
         call._boxed_call = True  # type: ignore[attr-defined]
