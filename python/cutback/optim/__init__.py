@@ -1,12 +1,12 @@
-"""Optimizers, for compiled steps and for arrays. Their state is NumPy arrays, their
-hyper-parameters plain numbers: changing ``lr`` between steps recompiles nothing.
+"""Optimizers for compiled steps and for arrays. States are NumPy arrays and hyper-parameters are
+plain numbers, so changing ``lr`` between steps does not recompile anything.
 
     step = cutback.compile(loss, optimizer=cutback.optim.AdamW(lr=1e-3))  # inside a compiled step
 
-    optimizer = cutback.optim.AdamW(lr=1e-3)  # on arrays, wherever their gradients come from
+    optimizer = cutback.optim.AdamW(lr=1e-3)  # on arrays, with gradients from any source
     optimizer.step(params, grads)
 
-    @cutback.optim.foreach  # one of your own, from its formula
+    @cutback.optim.foreach  # a custom optimizer, from its formula
     def sgd(p, g, *, lr=0.1):
         return p - lr * g
 """

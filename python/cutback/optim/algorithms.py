@@ -1,4 +1,4 @@
-"""The optimizers that there are."""
+"""First-order optimizers with elementwise updates."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .base import Optimizer, optimizer
 from .numbers import Row, Scalar, least_zero, pair
 from .state import Array
 
-_ASSIGNED = "{}.{} is not assigned: write into its arrays, or use load_state_dict"
+_ASSIGNED = "{}.{} cannot be assigned: write into its arrays, or use load_state_dict"
 
 
 @optimizer
 class Adaptive(Optimizer):
-    """Options that many have."""
+    """Options shared by Adam and its variants."""
 
     lr: Scalar = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -32,7 +32,7 @@ class Moments:
 
     @property
     def m(self) -> tuple[Array | None, ...]:
-        """First moments, beside ``names``."""
+        """First moments, in the order of ``names``."""
         return self.states["m"]
 
     @m.setter
@@ -41,7 +41,7 @@ class Moments:
 
     @property
     def v(self) -> tuple[Array | None, ...]:
-        """Second moments, likewise."""
+        """Second moments, in the order of ``names``."""
         return self.states["v"]
 
     @v.setter
@@ -59,24 +59,24 @@ class Adam(Moments, Adaptive):
         v <- beta2 * v + (1 - beta2) * g**2
         p <- p - lr * (m / (1 - beta1**t)) / (sqrt(v / (1 - beta2**t)) + eps)
 
-    With ``amsgrad`` (Reddi, Kale, Kumar 2018) the largest v so far, ``v_max``, takes the place of v
-    in the last line.
+    With ``amsgrad`` (Reddi, Kale, Kumar 2018) the last line uses the elementwise maximum of v so
+    far, ``v_max``, instead of v.
 
     Args:
         lr: step size.
         betas: decay of the first and second moment, in [0, 1).
         eps: added to the root of the second moment.
-        weight_decay: added to the gradient, times the parameter.
-        amsgrad: keep the largest second moment.
-        maximize: go up instead of down.
+        weight_decay: adds ``weight_decay * p`` to the gradient.
+        amsgrad: divide by the largest second moment so far.
+        maximize: maximize the objective instead of minimizing it.
         groups, half, seed: as for :class:`Optimizer`.
 
-    One optimizer belongs to one set of parameters from its first step on. Options and ``groups``
+    From its first step on, an optimizer is bound to one set of parameters. Options and ``groups``
     may be changed between steps; an option may be a function of the number of steps taken
     (``lr=lambda t: ...``).
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "adam"
@@ -89,8 +89,7 @@ class Adam(Moments, Adaptive):
 
 @optimizer
 class AdamW(Adam):
-    """AdamW (Loshchilov, Hutter 2019): Adam with weight decay that does not pass through the
-    moments.
+    """AdamW (Loshchilov, Hutter 2019): Adam with decoupled weight decay.
 
         p <- p * (1 - lr * weight_decay)
         m <- beta1 * m + (1 - beta1) * g
@@ -98,11 +97,11 @@ class AdamW(Adam):
         p <- p - lr * (m / (1 - beta1**t)) / (sqrt(v / (1 - beta2**t)) + eps)
 
     Args:
-        weight_decay: decay of the parameters, for each step times lr.
+        weight_decay: each step multiplies the parameters by ``1 - lr * weight_decay``.
         lr, betas, eps, groups, amsgrad, maximize: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "adamw"
@@ -120,20 +119,20 @@ class SGD(Optimizer):
         g <- g + momentum * b              with nesterov, else b
         p <- p - lr * g
 
-    Without momentum there is no b and no state. A group that gets a momentum later begins with
-    b = 0, not with b = g.
+    Without momentum there is no b and no state. If a group's momentum is enabled after the first
+    step, b starts at 0 instead of g.
 
     Args:
         lr: step size.
         momentum: decay of the sum of gradients, at least 0.
-        dampening: how much less than whole gradients are added to it.
-        weight_decay: added to the gradient, times the parameter.
-        nesterov: look ahead by the momentum, which must not be 0 then, and dampening must.
-        maximize: go up instead of down.
+        dampening: gradients are multiplied by ``1 - dampening`` before they are added to b.
+        weight_decay: adds ``weight_decay * p`` to the gradient.
+        nesterov: use Nesterov momentum; needs momentum != 0 and dampening == 0.
+        maximize: maximize the objective instead of minimizing it.
         groups: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "sgd"
@@ -154,7 +153,7 @@ class SGD(Optimizer):
             raise ValueError(f"SGD: dampening={dampening} is not finite")
         if options["nesterov"] and (momentum == 0 or dampening != 0):
             raise ValueError(
-                f"SGD: nesterov needs a momentum and no dampening, not momentum={momentum} and "
+                f"SGD: nesterov needs a momentum and no dampening, got momentum={momentum} and "
                 f"dampening={dampening}"
             )
         return *row[:2], dampening, *row[3:]
@@ -162,15 +161,16 @@ class SGD(Optimizer):
 
 @optimizer
 class RAdam(Moments, Adaptive):
-    """RAdam (Liu et al. 2020): Adam that does not divide by the root of v until v is known well
-    enough, and from then on takes steps that are shortened by how well it is known.
+    """RAdam (Liu et al. 2020), as PyTorch defines it: Adam with a rectified step size. As long as
+    the estimate of v has too few samples, it takes momentum steps that are not divided by the root
+    of v.
 
     Args:
-        decoupled_weight_decay: the decay does not pass through the moments.
+        decoupled_weight_decay: decay the parameters as AdamW does, not through the gradient.
         lr, betas, eps, weight_decay, groups, maximize: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "radam"
@@ -183,7 +183,7 @@ class RAdam(Moments, Adaptive):
 
 @optimizer
 class NAdam(Moments, Adaptive):
-    """NAdam (Dozat 2016), as PyTorch defines it: Adam with Nesterov's momentum, whose share grows.
+    """NAdam (Dozat 2016), as PyTorch defines it: Adam with Nesterov momentum that grows over time.
 
         mu(t) = beta1 * (1 - 0.96 ** (t * momentum_decay) / 2)
         mu_product <- mu_product * mu(t)   beginning with 1
@@ -194,12 +194,12 @@ class NAdam(Moments, Adaptive):
         p <- p - lr * d / (sqrt(v / (1 - beta2**t)) + eps)
 
     Args:
-        momentum_decay: how fast the share of the momentum grows.
-        decoupled_weight_decay: the decay does not pass through the moments.
+        momentum_decay: rate at which mu(t) grows towards beta1.
+        decoupled_weight_decay: decay the parameters as AdamW does, not through the gradient.
         lr, betas, eps, weight_decay, groups, maximize: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "nadam"
@@ -214,7 +214,8 @@ class NAdam(Moments, Adaptive):
 
 @optimizer
 class AdEMAMix(Moments, Optimizer):
-    """AdEMAMix (Pagliardini, Ablin, Grangier 2024): Adam with a second, slow mean of gradients.
+    """AdEMAMix (Pagliardini, Ablin, Grangier 2024): Adam with a second, slower average of the
+    gradients.
 
         m <- beta1 * m + (1 - beta1) * g
         l <- beta3 * l + (1 - beta3) * g
@@ -223,14 +224,14 @@ class AdEMAMix(Moments, Optimizer):
         p <- p - lr * (m / (1 - beta1**t) + alpha * l) / (sqrt(v / (1 - beta2**t)) + eps)
 
     Args:
-        betas: decays of the fast mean, of the mean of squares and of the slow mean, in [0, 1).
-        alpha: share of the slow mean.
+        betas: decays of the fast average, of the second moment and of the slow average, in [0, 1).
+        alpha: weight of the slow average.
         alpha_warmup: number of steps in which alpha grows linearly from 0.
-        beta3_warmup: number of steps in which beta3 grows from beta1, its half-life linearly.
+        beta3_warmup: number of steps in which beta3 grows from beta1; its half-life grows linearly.
         lr, eps, weight_decay, groups, maximize: as for :class:`AdamW`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "ademamix"
@@ -250,21 +251,21 @@ class AdEMAMix(Moments, Optimizer):
 
 @optimizer
 class ADOPT(Moments, Adaptive):
-    """ADOPT (Taniguchi et al. 2024): Adam that divides by the root of v before it takes the mean,
-    and by a v that has not seen the gradient. The first step only begins v with ``g**2``.
+    """ADOPT (Taniguchi et al. 2024): Adam that normalizes each gradient by the previous v, before
+    the gradient enters m. The first step only sets v to ``g**2``.
 
-        u = g / max(sqrt(v), eps)          with clip within (t - 1) ** 0.25 of 0
+        u = g / max(sqrt(v), eps)          clipped to [-c, c] with clip, c = (t - 1) ** 0.25
         m <- beta1 * m + (1 - beta1) * u
         p <- p - lr * m
         v <- beta2 * v + (1 - beta2) * g**2
 
     Args:
-        decoupled_weight_decay: the decay does not pass through the moments.
-        clip: limit u, as the second version of the paper does.
+        decoupled_weight_decay: decay the parameters as AdamW does, not through the gradient.
+        clip: clip u, as the second version of the paper does.
         lr, betas, eps, weight_decay, groups, maximize: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "adopt"
@@ -280,7 +281,7 @@ class ADOPT(Moments, Adaptive):
 
 @optimizer
 class Adamax(Adaptive):
-    """Adamax (Kingma, Ba 2015): Adam by the largest gradient, which fades, in place of a root.
+    """Adamax (Kingma, Ba 2015): Adam that divides by a decaying maximum of ``abs(g)``.
 
         g <- g + weight_decay * p
         m <- beta1 * m + (1 - beta1) * g
@@ -291,7 +292,7 @@ class Adamax(Adaptive):
         lr, betas, eps, weight_decay, groups, maximize: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "adamax"
@@ -312,11 +313,11 @@ class Adagrad(Optimizer):
 
     Args:
         lr, eps, weight_decay, groups, maximize: as for :class:`Adam`.
-        lr_decay: how fast steps become smaller.
-        initial_accumulator_value: what the sum of squares begins with.
+        lr_decay: the step size is ``lr / (1 + (t - 1) * lr_decay)``.
+        initial_accumulator_value: initial value of the sum of squares.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "adagrad"
@@ -343,10 +344,10 @@ class Adadelta(Optimizer):
 
     Args:
         lr, eps, weight_decay, groups, maximize: as for :class:`Adam`.
-        rho: decay of both means of squares, in [0, 1].
+        rho: decay of both averages of squares, in [0, 1].
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "adadelta"
@@ -375,16 +376,17 @@ class RMSprop(Optimizer):
         momentum_buffer <- momentum * momentum_buffer + q
         p <- p - lr * momentum_buffer      without momentum p - lr * q
 
-    With ``centered`` the square of a mean of g, ``grad_avg``, is taken off under the root.
+    With ``centered``, ``grad_avg**2`` is subtracted under the root, where ``grad_avg`` is a moving
+    average of g.
 
     Args:
         lr, eps, weight_decay, groups, maximize: as for :class:`Adam`.
-        alpha: decay of the means.
+        alpha: decay of the averages.
         momentum: decay of the sum of steps.
-        centered: divide by the spread of gradients about their mean; the same for all groups.
+        centered: divide by the standard deviation of the gradients; the same for all groups.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "rmsprop"
@@ -408,20 +410,20 @@ class RMSprop(Optimizer):
 
 @optimizer
 class Lion(Optimizer):
-    """Lion (Chen et al. 2023): steps of one size, in the direction of a momentum's sign.
+    """Lion (Chen et al. 2023): every element moves by lr, in the direction of a momentum's sign.
 
         p <- p * (1 - lr * weight_decay)
         p <- p - lr * sign(beta1 * m + (1 - beta1) * g)
         m <- beta2 * m + (1 - beta2) * g
 
     Args:
-        lr: step size; a third to a tenth of AdamW's.
+        lr: step size; typically a third to a tenth of AdamW's.
         betas: share of m in the direction, and decay of m, in [0, 1).
-        weight_decay: decay of the parameters, for each step times lr.
+        weight_decay: each step multiplies the parameters by ``1 - lr * weight_decay``.
         groups, maximize: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "lion"
@@ -435,8 +437,8 @@ class Lion(Optimizer):
 
 @optimizer
 class Rprop(Optimizer):
-    """Rprop (Riedmiller, Braun 1993), as PyTorch defines it: each element has a step size of its
-    own, which grows while its gradient keeps its sign.
+    """Rprop (Riedmiller, Braun 1993), as PyTorch defines it: each element has its own step size,
+    which grows while the gradient keeps its sign and shrinks when the sign changes.
 
         step_size <- step_size * etas[1] where g * prev > 0, * etas[0] where g * prev < 0
         step_size <- clip(step_size, *step_sizes)         beginning with lr
@@ -445,13 +447,14 @@ class Rprop(Optimizer):
         prev <- g
 
     Args:
-        lr: what step sizes begin with.
-        etas: what they are multiplied by after a turn, in [0, 1), and otherwise, at least 1.
-        step_sizes: the smallest and the largest.
+        lr: initial step size.
+        etas: the factors of the step size after a sign change, in [0, 1), and otherwise, at least
+            1.
+        step_sizes: the smallest and the largest step size.
         groups, maximize: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "rprop"
@@ -468,7 +471,12 @@ class Rprop(Optimizer):
         down, up = pair("Rprop", "etas", options["etas"])
         least, most = pair("Rprop", "step_sizes", options["step_sizes"])
         if not down < 1 <= up:
-            raise ValueError(f"Rprop: etas={options['etas']} are not in [0, 1) and at least 1")
+            raise ValueError(
+                f"Rprop: etas={options['etas']} must be (eta_minus, eta_plus) with "
+                "0 <= eta_minus < 1 <= eta_plus"
+            )
         if least > most:
-            raise ValueError(f"Rprop: step_sizes={options['step_sizes']} are in falling order")
+            raise ValueError(
+                f"Rprop: step_sizes={options['step_sizes']} must be (smallest, largest)"
+            )
         return lr, down, up, least, most, float(flag("Rprop", "maximize", options["maximize"]))

@@ -1,4 +1,4 @@
-"""Optimizers that keep a mean of parameters beside them."""
+"""Optimizers that maintain an average of the parameters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .numbers import Scalar
 
 @optimizer
 class ASGD(Optimizer):
-    """Averaged stochastic gradient descent (Polyak, Juditsky 1992), as PyTorch defines it. The mean
-    is the state ``ax``.
+    """Averaged stochastic gradient descent (Polyak, Juditsky 1992), as PyTorch defines it. The
+    average is the state ``ax``.
 
         g <- g + weight_decay * p
         p <- p * (1 - lambd * eta) - eta * g
@@ -25,12 +25,12 @@ class ASGD(Optimizer):
 
     Args:
         lr, weight_decay, groups, maximize: as for :class:`SGD`.
-        lambd: decay of the parameters, for each step times eta.
-        alpha: how fast eta falls.
-        t0: the step after which the mean is taken.
+        lambd: decay of the parameters; each step multiplies them by ``1 - lambd * eta``.
+        alpha: exponent of the decay of eta.
+        t0: the step at which averaging starts.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "asgd"
@@ -46,8 +46,8 @@ class ASGD(Optimizer):
 
 @optimizer
 class ScheduleFreeAdamW(Adaptive):
-    """Schedule-free AdamW (Defazio et al. 2024): no schedule of the learning rate, but a mean x of
-    the points z that plain steps reach.
+    """Schedule-free AdamW (Defazio et al. 2024): averages the iterates z into x instead of
+    decaying the learning rate.
 
         c = weight / (sum of weights so far), weight = t**r * (largest rate so far)**weight_lr_power
         v <- beta2 * v + (1 - beta2) * g**2
@@ -55,20 +55,20 @@ class ScheduleFreeAdamW(Adaptive):
         p <- (1 - c) * p + c * z + rate * (beta1 * (1 - c) - 1) * u
         z <- z - rate * u                  beginning with p
 
-    While it is trained a parameter is ``y = (1 - beta1) * z + beta1 * x``, where gradients are
-    taken.
-    :meth:`eval` makes it x, to be validated or kept; :meth:`train` makes it y again.
+    During training a parameter holds ``y = (1 - beta1) * z + beta1 * x``, where the gradients are
+    evaluated. :meth:`eval` changes it to x, for validation or saving; :meth:`train` changes it back
+    to y.
 
     Args:
-        lr: step size; it stays as it is.
-        betas: share of x in y, and decay of the second moment, in [0, 1); not beta1 = 0 with
-            :meth:`eval`.
-        warmup_steps: number of steps in which the rate grows from 0 to lr.
-        r, weight_lr_power: weights of the points in the mean.
+        lr: step size; it needs no decay schedule.
+        betas: share of x in y, and decay of the second moment, in [0, 1). :meth:`eval` needs
+            beta1 > 0.
+        warmup_steps: number of steps in which the rate grows linearly from 0 to lr.
+        r, weight_lr_power: exponents of the weight of an iterate in the average.
         eps, weight_decay, groups, maximize: as for :class:`AdamW`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "schedule_free"
@@ -82,17 +82,17 @@ class ScheduleFreeAdamW(Adaptive):
     maximize: bool = False
 
     def eval(self, params: Any) -> None:
-        """Makes parameters the mean, in place."""
+        """Changes the parameters from y to the average x, in place."""
         self.stepping().hold(self._move, params, lambda beta1: 1 - 1 / beta1)
 
     def train(self, params: Any) -> None:
-        """Makes the mean parameters again, in place."""
+        """Changes the parameters from the average x back to y, in place."""
         self.stepping().hold(self._move, params, lambda beta1: 1 - beta1)
 
     def _move(self, params: Any, share: Callable[[float], float]) -> None:
         leaves, structure = tree.flatten(params)
         if self.names != tree.names(structure, "params"):
-            raise ValueError("these are not the parameters that the optimizer has stepped")
+            raise ValueError("these are not the parameters that this optimizer has stepped")
         rows, held = self.rows(), self._state
         for p, z, group in zip(leaves, self.states["z"], held.group_of, strict=True):
             if z is not None:

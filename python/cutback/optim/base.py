@@ -1,4 +1,4 @@
-"""What optimizers have in common: hyper-parameters by group, states by name, and a step."""
+"""Base class of the optimizers: hyper-parameters by group, states by name, and the step."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _STATES = {name: states for name, states, _, _, _ in _native.optimizer_table()}
 _NUMBERS = {name: numbers for name, _, _, numbers, _ in _native.optimizer_table()}
 _FORMS = {name: dict(zip(row[0], row[3], strict=True)) for name, *row in _native.optimizer_table()}
 _FLAGS = {"amsgrad", "clip", "decoupled_weight_decay", "maximize", "nesterov"}
-MISSED = "missed"  # stands beside the states in a state_dict
+MISSED = "missed"  # key in a state_dict: steps in which the parameter had no gradient
 Half = Literal["master", "remainder", "stochastic"]
 _RESTS = {"master": "master", "remainder": "remainder", "stochastic": None, None: None}
 Kept = TypeVar("Kept", bound="Optimizer")
 
 
 class _Table(NamedTuple):
-    """Parameters as they were nested at the last step."""
+    """The structure of the parameters at the last step, with its native table."""
 
     structure: tree.Tree
     names: list[str]
@@ -48,41 +48,41 @@ class _Table(NamedTuple):
 
 
 def _nothing(counter: Array, held: dict[str, dict[str, Array]] | None = None) -> State:
-    """The state of no parameters, or one that was loaded and waits for them."""
+    """A state without parameters; ``held`` is a loaded state to apply at the first step."""
     return State([], [], [], {}, counter, np.zeros(0, np.int64), np.zeros((0, 0)), held)
 
 
 class _InTheCore:
     native: str | _native.Expression
-    """What the core calls it, or what it was given."""
+    """The optimizer's name in the core, or its recorded formula."""
 
 
 @dataclass(eq=False, repr=False)
 class Optimizer(_InTheCore):
-    """What the optimizers here have in common.
+    """Base class of all optimizers in this module.
 
-    One optimizer belongs to one set of parameters from its first step on. Its hyper-parameters and
+    From its first step on, an optimizer is bound to one set of parameters. Its hyper-parameters and
     ``groups`` may be changed between steps. A hyper-parameter may be a function of the number of
     steps taken: ``lr=lambda t: 1e-3 / (1 + t)``.
 
     Args:
-        groups: parameters treated differently, as dicts with ``"names"`` (shell patterns such as
-            ``"*bias*"``, matched against leaf names such as ``params['layers'][0]['bias']``) and
-            the options that differ: ``{"names": ["*norm*", "*bias*"], "weight_decay": 0.0}``. The
-            first match counts.
-        half: how parameters in half precision are kept, whose steps would be too small for them.
-            ``"master"``: with a copy in f32 beside them, which is stepped. ``"remainder"``, of
-            bfloat16: with the 16 bits that this copy has more. ``"stochastic"``, of bfloat16: they
-            alone, rounded up or down by noise, right in the mean. Their states are f32.
-        seed: of the noise, which is a function of it, the parameter's place, its step and the
-            element.
+        groups: parameter groups, as dicts with ``"names"`` (shell patterns such as ``"*bias*"``,
+            matched against leaf names such as ``params['layers'][0]['bias']``) and the options
+            that differ: ``{"names": ["*norm*", "*bias*"], "weight_decay": 0.0}``. A parameter
+            belongs to the first group that matches it.
+        half: how to update parameters in half precision, where most updates would be rounded away.
+            ``"master"`` updates an f32 copy. ``"remainder"`` (bfloat16 only) stores the low 16
+            bits of that copy. ``"stochastic"`` (bfloat16 only) stores nothing and rounds
+            stochastically, without bias. The other states are f32.
+        seed: seed of the stochastic rounding, in 0 .. 2**64 - 1. The noise is a function of the
+            seed, the parameter's position, its step and the element.
     """
 
-    _options: ClassVar[tuple[str, ...]]  # what a group may have besides names
+    _options: ClassVar[tuple[str, ...]]  # options that a group may set
     _for_all: ClassVar[tuple[str, ...]] = ()  # fields that are the same for all groups
     _squares: ClassVar[tuple[str, ...]] = ()  # states that are never negative
     _n_betas: ClassVar[int] = 2
-    _most_side = 0  # of a matrix, which has a state of its own up to this
+    _most_side = 0  # longest matrix side that has a "left" or "right" state
 
     _: KW_ONLY
     groups: Sequence[dict[str, Any]] = ()
@@ -93,40 +93,40 @@ class Optimizer(_InTheCore):
         self._begin(self.half, self.seed)
 
     def _begin(self, half: Half | None, seed: int) -> None:
-        """Checks what the constructor was given, and makes an empty state."""
+        """Checks the constructor's arguments and makes an empty state."""
         if half is not None and (not isinstance(half, str) or half not in _RESTS):
             raise ValueError(
                 f"{type(self).__name__}: half={half!r} is not one of 'master', 'remainder' and "
-                "'stochastic'"
+                "'stochastic' (or None)"
             )
         self._halves = half, integer("seed", seed, 0, 2**64 - 1)
-        self._rest = _RESTS[half]  # what parameters in half precision keep
+        self._rest = _RESTS[half]  # extra state of parameters in half precision
         self.groups = checked_groups(type(self).__name__, self.groups)
         for group in self.groups:
             unknown = set(group) - {"names", *self._options}
             if unknown or "names" not in group:
                 raise ValueError(
-                    f"a group has 'names' and any of {', '.join(self._options)}; "
+                    f"a group needs 'names' and may set {', '.join(self._options)}; "
                     f"got {sorted(group)}"
                 )
         self._state = _nothing(np.zeros((), np.int64))
         self._table: _Table | None = None
-        self._busy = _native.BusyWord()  # shallow copies share it, as they do the state
-        self._asked = False  # whether the table was asked for extras
-        self._whole: Any = None  # state, states in use and patterns that were last brought together
+        self._busy = _native.BusyWord()  # shared by shallow copies, which share the state too
+        self._asked = False  # whether the native table is set to compute extras
+        self._whole: Any = None  # the state, states in use and patterns of the last preparation
         self.rows()
         patterns_of(type(self).__name__, self.groups)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles, which have other parameters: the table is made again."""
+        """Drops the native table, because a copy or pickle steps other parameters."""
         return {**self.__dict__, "_table": None, "_asked": False, "_whole": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({"_busy": _native.BusyWord(), **state})
 
     def stepping(self) -> _native.BusyWord:
-        """Held from before the state is looked at until the step is done, so that threads do not
-        step it at once."""
+        """The lock that excludes concurrent steps. A step holds it from its first read of the state
+        to its end."""
         return self._busy
 
     def _state_names(self) -> tuple[str, ...]:
@@ -142,19 +142,19 @@ class Optimizer(_InTheCore):
         return _FORMS[self.native][state] if isinstance(self.native, str) else "alike"
 
     def _kept_names(self) -> tuple[str, ...]:
-        """The states, and what parameters in half precision keep."""
+        """Names of the states, including the extra state of half-precision parameters."""
         return (*self._state_names(), *((self._rest,) if self._rest else ()))
 
     def _wanted(self, kind: Kind, states: Sequence[str]) -> Sequence[str]:
-        """What a parameter has in a group with these states."""
+        """The states that a parameter of this kind has, in a group that uses ``states``."""
         wanted = [state for state in states if has_form(kind, self._form(state), self._most_side)]
         return [*wanted, self._rest] if self._rest and kind[1].name in HALVES else wanted
 
     def _row(self, options: Mapping[str, Any]) -> Row:
-        """The options of a group as the core's row: in the same order, ``betas`` as two.
+        """The options of a group as a row for the core, in the core's order; ``betas`` is expanded.
 
         Raises:
-            TypeError, ValueError: a value is not a number or outside its range.
+            TypeError, ValueError: if a value is not a number or is outside its range.
         """
         return self._numbers_of(self._options, options)
 
@@ -176,30 +176,31 @@ class Optimizer(_InTheCore):
 
     @property
     def names(self) -> list[str]:
-        """Leaf names of the parameters; none before the first step."""
+        """Leaf names of the parameters; empty before the first step."""
         return self._state.names if self._state.bound else []
 
     @property
     def counter(self) -> Array:
-        """``t`` as an array of one i64, which a step updates."""
+        """``t`` as an i64 array of shape (), which each step updates in place."""
         return self._state.counter
 
     @property
     def states(self) -> dict[str, tuple[Array | None, ...]]:
-        """The arrays of each state, beside ``names``; None where a parameter's group does not have
-        it. What is in them may be changed; they are exchanged by :meth:`load_state_dict`."""
+        """The arrays of each state, in the order of ``names``; None where a parameter does not have
+        the state. Write into the arrays to change them, or replace them all with
+        :meth:`load_state_dict`."""
         held = self._state.arrays if self._state.bound else {}
         return {state: tuple(held.get(state, ())) for state in self._kept_names()}
 
     def _given(self) -> dict[str, Any]:
-        """The options of the optimizer itself."""
+        """The options of the optimizer, without those of its groups."""
         return {name: getattr(self, name) for name in self._options}
 
     def rows(self) -> list[Row]:
-        """The hyper-parameters now: those of the optimizer, then those of each group.
+        """The current hyper-parameters: the optimizer's row, then one row per group.
 
         Raises:
-            TypeError, ValueError: a value is not a number or outside its range.
+            TypeError, ValueError: if a value is not a number or is outside its range.
         """
         base, t, rows = self._given(), self.t, []
         for group in ({}, *self.groups):
@@ -211,7 +212,7 @@ class Optimizer(_InTheCore):
         return rows
 
     def state_bytes(self, names: Sequence[str], params: Sequence[Array]) -> int:
-        """Bytes of the states that these parameters have or will have."""
+        """Total bytes of the states of these parameters, allocated or not."""
         used = [_native.optimizer_states(self.native, row) for row in self.rows()]
         patterns = patterns_of(type(self).__name__, self.groups)
         kinds = [(p.shape, p.dtype) for p in params]
@@ -233,32 +234,33 @@ class Optimizer(_InTheCore):
         copies: Any = None,
         zero_grads: bool = False,
     ) -> Outcome:
-        """One step on arrays, **in place** and in one parallel region: ``grads`` is nested like
-        ``params``, with None where a parameter has no gradient and stays as it is.
+        """Updates arrays **in place**, in one parallel region.
 
-        Nothing compiles, whatever the sizes and however many arrays. The step is whole or, after an
-        error or Ctrl-C, not begun.
+        Nothing is compiled, for any sizes and any number of arrays. After an error or Ctrl-C,
+        either the whole step was done or none of it.
 
         Args:
-            params: parameters.
-            grads: their gradients.
-            grad_scale: what the loss was multiplied by: gradients are divided by it, and where one
-                is not finite nothing is stepped or counted. All gradients are read once before.
-            max_norm: gradients are shortened to this norm of all of them together; where one is not
-                finite, which has no norm, nothing is stepped or counted. All are read once before.
-            averages: nested like ``params``, None for those without: moving averages, ``a <-
-                average_decay * a + (1 - average_decay) * p`` after the step, of parameters that
-                have a gradient.
-            average_decay: in [0, 1].
-            copies: nested like ``params``: the new parameters, rounded to float16 or bfloat16
-                (``ml_dtypes``, or uint16 for its bits).
-            zero_grads: gradients are zeros after the step, also where it was skipped.
+            params: the parameters, nested in any way.
+            grads: their gradients, nested like ``params``. A parameter whose gradient is None is
+                not updated.
+            grad_scale: the factor that the loss was multiplied by. Gradients are divided by it. If
+                a gradient is not finite, the step is skipped and not counted. Needs an extra pass
+                over the gradients.
+            max_norm: clips the gradients to this global norm. If a gradient is not finite, the step
+                is skipped and not counted. Needs an extra pass over the gradients.
+            averages: moving averages of the parameters, nested like ``params``, with None for
+                parameters without one: after the step, ``a <- average_decay * a + (1 -
+                average_decay) * p`` where the parameter has a gradient.
+            average_decay: decay of the averages, in [0, 1].
+            copies: arrays that receive the new parameters, nested like ``params``, rounded to
+                float16 or bfloat16 (``ml_dtypes``, or uint16 for its bits).
+            zero_grads: set the gradients to zero after the step, even if it was skipped.
 
         Raises:
-            ValueError, TypeError: the trees differ, an array is not one that can be stepped, two
-                that are written share memory, or the optimizer holds the state of other parameters.
-            RuntimeError: it is stepping already, in another thread or further up the stack, or so
-                is another optimizer with a parameter or state of this one. Nothing is written.
+            ValueError, TypeError: if the trees differ, an array cannot be updated, two written
+                arrays share memory, or the optimizer holds the state of other parameters.
+            RuntimeError: if this optimizer, or another one that shares a parameter or state with
+                it, is stepping in another thread or further up the stack. Nothing is written.
         """
         extras = Extras.checked(
             type(self).__name__, grad_scale, max_norm, average_decay, zero_grads,
@@ -274,7 +276,7 @@ class Optimizer(_InTheCore):
         averages: Any,
         copies: Any,
     ) -> Outcome:
-        """As :meth:`step`, by the one who may."""
+        """The body of :meth:`step`; the caller holds the lock."""
         leaves, structure = tree.flatten(params)
         given, other = tree.flatten(grads)
         if other != structure:
@@ -310,7 +312,7 @@ class Optimizer(_InTheCore):
         return outcome(table.native.outcome()) if extras.any else Outcome(None, False)
 
     def _take_up(self, table: _Table, leaves: Sequence[Any]) -> tuple[State, list[Row]]:
-        """As :meth:`prepare`, without looking at what the core looks at anyway."""
+        """Like :meth:`prepare`, without the checks that the core repeats."""
         again = self._unchanged(table.names)
         if again is not None and self._fits_codes(again[0], leaves):
             return again
@@ -320,8 +322,8 @@ class Optimizer(_InTheCore):
         return self._prepare(table.names, leaves)
 
     def _fits_codes(self, state: State, leaves: Sequence[Any]) -> bool:
-        """Whether the parameters have the shapes and types that the state was made for, where
-        codes do not show it. Arrays of the parameter's own type do, and the core compares them."""
+        """True if the parameters have the shapes and types that the state was made for. Only states
+        of codes need this check: the core compares all other states with their parameters."""
         if all(self._form(name) != "codes" for name in self._state_names()):
             return True
         return all(
@@ -330,8 +332,8 @@ class Optimizer(_InTheCore):
         )
 
     def _unchanged(self, names: list[str]) -> tuple[State, list[Row]] | None:
-        """The state and the hyper-parameters, if the state is that which was made for these
-        parameters last, and groups and states in use are still the same."""
+        """The state and the hyper-parameters, if the last preparation is still valid: same
+        parameters, same state, same groups and same states in use. Otherwise None."""
         if self._whole is None or not self._state.bound or self._state.names != names:
             return None
         state, *whole = self._whole
@@ -344,8 +346,8 @@ class Optimizer(_InTheCore):
         return (self._state, rows) if same else None
 
     def prepared(self, names: list[str]) -> tuple[State, list[Row]] | None:
-        """What :meth:`prepare` would give for parameters of these names that it was called with
-        before; None if it has to look at them again."""
+        """The result of :meth:`prepare` for the parameters of its last call; None if it has to run
+        again."""
         again = self._unchanged(names)
         if again is None or again[0].missed.any():
             return None
@@ -353,44 +355,44 @@ class Optimizer(_InTheCore):
         return again
 
     def check_steps(self) -> None:
-        """Whether it is one for compiled steps.
+        """Checks that compiled steps support this optimizer.
 
         Raises:
-            TypeError: it steps arrays alone.
+            TypeError: if the optimizer only steps arrays.
         """
         if self._halves[0] is not None:
             raise TypeError(
-                f"{type(self).__name__}: half={self._halves[0]!r} is for arrays, "
-                "optimizer.step(params, grads); compiled steps update f32 and f64 alone"
+                f"{type(self).__name__}: half={self._halves[0]!r} needs arrays, "
+                "optimizer.step(params, grads); compiled steps update only f32 and f64"
             )
         if any(self._form(state) != "alike" for state in self._state_names()):
             raise TypeError(
-                f"{type(self).__name__} keeps states in a form of its own: it steps arrays, "
-                "optimizer.step(params, grads), and no compiled step"
+                f"{type(self).__name__} does not support compiled steps, because its states do not "
+                "have the shapes and types of the parameters; use optimizer.step(params, grads)"
             )
 
     def prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:
-        """The state for these parameters, made again until a step was taken with it, and the
-        hyper-parameters.
+        """The state for these parameters, and the hyper-parameters. The state is made on each call
+        until a step was taken with it.
 
         Raises:
-            TypeError, ValueError: a hyper-parameter is wrong, or the optimizer holds the state of
-                other parameters, or one that had no gradient in some steps.
-            NotImplementedError: a parameter is in half precision.
+            TypeError, ValueError: if a hyper-parameter is invalid, the optimizer holds the state of
+                other parameters, or a parameter had no gradient in some steps.
+            NotImplementedError: if a parameter is in half precision.
         """
         self.check_steps()
         for name, p in zip(names, params, strict=True):
             if p.dtype.name in HALVES:
                 raise NotImplementedError(
-                    f"{name} is {p.dtype}; a compiled step updates f32 and f64 alone, so keep it "
+                    f"{name} is {p.dtype}; a compiled step updates only f32 and f64, so keep it "
                     "in f32 and cast it in the model"
                 )
         state, rows = self._prepare(names, params)
         if state.missed.any():
             late = [name for name, n in zip(state.names, state.missed, strict=True) if n]
             raise ValueError(
-                f"{late[0]} has taken fewer steps than the optimizer; a compiled step counts them "
-                "for all parameters together"
+                f"{late[0]} has taken fewer steps than the optimizer, but a compiled step has one "
+                "step count for all parameters; use optimizer.step(params, grads)"
             )
         return state, rows
 
@@ -406,13 +408,13 @@ class Optimizer(_InTheCore):
             self._state = self._state._replace(group_of=groups, patterns=patterns, loaded=None)
         if names != self._state.names:
             raise ValueError(
-                "this optimizer holds the state of other parameters; make one for each model"
+                "this optimizer holds the state of other parameters; make one optimizer per model"
             )
         for name, p, (shape, dtype) in zip(names, params, self._state.kinds, strict=True):
             if p.shape != shape or p.dtype != dtype:
                 raise ValueError(
-                    f"{name} is {p.dtype}{list(p.shape)}, "
-                    f"the optimizer's state {dtype}{list(shape)}"
+                    f"{name} is {p.dtype}{list(p.shape)}, but "
+                    f"the optimizer's state is for {dtype}{list(shape)}"
                 )
         self._make_missing(used)
         self._put_beside(params)
@@ -444,7 +446,7 @@ class Optimizer(_InTheCore):
         )  # fmt: skip
 
     def _put_beside(self, params: Sequence[Array]) -> None:
-        """States lie where their parameters do."""
+        """Moves each state to the device of its parameter."""
         held = self._state
         moved = {
             state: tuple(
@@ -456,7 +458,7 @@ class Optimizer(_InTheCore):
             self._state = held._replace(arrays=moved)
 
     def _make_missing(self, used: Sequence[Sequence[str]]) -> None:
-        """Zeros for what the groups have by now and did not have before."""
+        """Allocates (as zeros) states that a group needs now and did not need before."""
         held = self._state
         missing = [
             (state, i)
@@ -478,11 +480,11 @@ class Optimizer(_InTheCore):
         kinds: Sequence[Kind],
         wanted: Iterable[Sequence[str]],
     ) -> tuple[dict[str, tuple[Array | None, ...]], Array, Array]:
-        """Loaded arrays beside the names, how many steps each parameter has missed, and the numbers
-        that it keeps.
+        """The loaded arrays in the order of ``names``, the number of steps that each parameter
+        missed, and its numbers.
 
         Raises:
-            ValueError: they are those of other parameters, or some are missing.
+            ValueError: if they belong to other parameters, or some are missing.
         """
         places = {name: i for i, name in enumerate(names)}
         arrays: dict[str, list[Array | None]] = {}
@@ -490,7 +492,7 @@ class Optimizer(_InTheCore):
         for state, by_name in loaded.items():
             others = sorted(set(by_name) - set(names))
             if others:
-                raise ValueError(f"the state holds {state} of other parameters: {others}")
+                raise ValueError(f"the state has {state} of unknown parameters: {others}")
             arrays[state] = [None] * len(names)
             for name, array in by_name.items():
                 place = places[name]
@@ -504,7 +506,7 @@ class Optimizer(_InTheCore):
             for state in (*states, *kept):
                 if arrays[state][i] is None:
                     raise ValueError(
-                        f"the state is that of other parameters: it has no {state} of {name}"
+                        f"the state belongs to other parameters: it has no {state} of {name}"
                     )
         missed = [0 if array is None else int(array) for array in arrays.pop(MISSED)]
         numbers = np.zeros((len(names), len(kept)))
@@ -514,10 +516,10 @@ class Optimizer(_InTheCore):
         return rows, np.array(missed, np.int64), numbers
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the state: ``t``, the number of steps, and for each parameter and state an
-        array under ``"<leaf name>.<state>"``; ``"<leaf name>.missed"`` where one had no gradient in
-        some steps. It is flat, so that ``np.savez(file, **state)`` keeps
-        it and ``load_state_dict(np.load(file))`` takes it up."""
+        """A copy of the state as a flat dict: ``t``, the number of steps, and an array under
+        ``"<leaf name>.<state>"`` for each parameter and state. ``"<leaf name>.missed"`` counts the
+        steps in which a parameter had no gradient, if there were any. Save it with
+        ``np.savez(file, **state)`` and restore it with ``load_state_dict(np.load(file))``."""
         state = self._state
         if state.bound or state.loaded is None:
             rows = [(name, key, a) for key in self.states for name, a in
@@ -532,17 +534,19 @@ class Optimizer(_InTheCore):
         return {"t": int(state.counter), **{f"{n}.{key}": copied(a) for n, key, a in rows}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over (copies) what :meth:`state_dict` gave. After an error all is as before.
+        """Copies a state that :meth:`state_dict` returned. After an error nothing has changed.
 
         Raises:
-            TypeError: an entry of another type: no integer, no mapping, arrays without numbers.
-            ValueError: not such a state, or its names or shapes are those of other parameters.
+            TypeError: if ``state`` is not a mapping, ``t`` is not an integer, or an array does not
+                hold real numbers.
+            ValueError: if an entry is missing, unknown or out of range, or names or shapes belong
+                to other parameters.
         """
         owner, known = type(self).__name__, self._entries()
         if not isinstance(state, Mapping):
-            raise TypeError(f"the state of {owner} is a mapping, not {type(state).__name__}")
+            raise TypeError(f"the state of {owner} must be a mapping, not {type(state).__name__}")
         if "t" not in state:
-            raise ValueError(f"the state of {owner} has 't', the number of steps; it is missing")
+            raise ValueError(f"the state of {owner} needs 't', the number of steps; it is missing")
         counter = count(state["t"])
         arrays = {key: dict[str, Array]() for key in known}
         for entry in state:
@@ -551,13 +555,15 @@ class Optimizer(_InTheCore):
                 continue
             if not dot or key not in known:
                 raise ValueError(
-                    f"the state of {owner} has no {entry!r}; besides 't' it has "
+                    f"the state of {owner} cannot have {entry!r}; besides 't' it has "
                     f"{' and '.join(f'<parameter>.{key}' for key in known[:-1])}"
                 )
             arrays[key][name] = loaded(entry, state[entry])
             if key in self._squares and (arrays[key][name] < 0).any():
                 least = arrays[key][name].min()
-                raise ValueError(f"{key} of {name}, a mean of squares, has an element {least}")
+                raise ValueError(
+                    f"{key} of {name} must not be negative; its least element is {least}"
+                )
             if key == MISSED:
                 integer(entry, state[entry], 0, int(counter))
         held = self._state
@@ -574,7 +580,7 @@ class Optimizer(_InTheCore):
         )
 
     def _entries(self) -> tuple[str, ...]:
-        """What a state may have for each parameter."""
+        """Names of the entries that a state may have for each parameter."""
         return (*self._kept_names(), *self._number_names(), MISSED)
 
     def __repr__(self) -> str:
@@ -584,8 +590,8 @@ class Optimizer(_InTheCore):
 
 @dataclass_transform(field_specifiers=())
 def optimizer(kind: type[Kept]) -> type[Kept]:
-    """A class whose fields are its options, in the core's order; what its constructor takes
-    besides is said by :class:`Optimizer`."""
+    """Class decorator: makes the fields of an optimizer its options, in the core's order.
+    The other arguments of the constructor are those of :class:`Optimizer`."""
     made = dataclass(eq=False, repr=False)(kind)
     common = {field.name for field in fields(Optimizer)} | set(kind._for_all)
     made._options = tuple(field.name for field in fields(made) if field.name not in common)

@@ -1,4 +1,4 @@
-"""Versions of the 8-bit codes of moments, and how states in an older version are converted."""
+"""Versions of the 8-bit codes of moments, and the conversion of older states."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from .state import BLOCK, Array
 
 VERSION = 2
-"""Of the codes that the core reads and writes (``csrc/optim/algorithms/adamw_8bit.c``)."""
+"""Version of the codes that the core reads and writes (``csrc/optim/algorithms/adamw_8bit.c``)."""
 STATES = ("m", "v", "m_scale", "v_scale")
-_CHUNK = 1 << 12  # blocks that are converted at a time, so that large states need little memory
+_CHUNK = 1 << 12  # blocks converted at a time, which bounds the memory of a conversion
 
 
 def check_version(what: str, version: Any) -> int:
-    """The version of a state's codes.
+    """Checks the version of a state's codes.
 
     Raises:
-        ValueError: there is no such version, or this release does not know it.
+        ValueError: if this release cannot read the version.
     """
     try:
         is_flag = isinstance(version, bool | np.bool_)
@@ -28,26 +28,27 @@ def check_version(what: str, version: Any) -> int:
         known = False
     if not known:
         raise ValueError(
-            f"{what} has 8-bit codes of version {version}, and this release of cutback reads "
+            f"{what} has 8-bit codes of version {version}, but this release of cutback reads "
             f"versions 1 to {VERSION}; load it with the release that wrote it, or a newer one"
         )
     return int(version)
 
 
 def check_scales(what: str, key: str, scales: Array) -> None:
-    """Checks the scales of 8-bit codes. A NaN would spoil all parameters of its block.
+    """Checks the scales of 8-bit codes. A NaN would make all parameters of its block NaN.
 
     Raises:
-        ValueError: one is negative or not finite, or a block's least is above its largest.
+        ValueError: if a scale is negative or not finite, or a block's least scale is above its
+            largest.
     """
     wrong = ~((scales >= 0) & (scales < np.inf))
     if wrong.any():
         raise ValueError(
-            f"{what} has a scale of {scales[wrong].flat[0]}; scales of 8-bit codes are finite and "
-            "at least 0, so the state is damaged"
+            f"{what} has a scale of {scales[wrong].flat[0]}; scales of 8-bit codes must be finite "
+            "and at least 0, so the state is damaged"
         )
     if key != "v_scale" or scales.shape[1:] != (2,):
-        return  # of version 1, or of another shape, which is refused elsewhere
+        return  # version 1, or a wrong shape, which is checked elsewhere
     wrong = scales[:, 0] > scales[:, 1]
     if wrong.any():
         least, largest = scales[wrong][0]
@@ -58,7 +59,7 @@ def check_scales(what: str, key: str, scales: Array) -> None:
 
 
 def is_version_1(arrays: Mapping[str, Any]) -> bool:
-    """Whether these arrays are a complete state of version 1, which had one scale for a block."""
+    """True if these arrays are a complete state of version 1, which had one scale per block."""
     if any(getattr(arrays.get(key), "dtype", None) is None for key in STATES):
         return False
     m, v, m_scale, v_scale = (arrays[key] for key in STATES)
@@ -72,7 +73,7 @@ def is_version_1(arrays: Mapping[str, Any]) -> bool:
 
 
 def converted(arrays: Mapping[str, Any]) -> dict[str, Array]:
-    """A state of version 1 in today's codes, each number rounded to the nearest."""
+    """Converts a state of version 1 to the current codes, with rounding to nearest."""
     m, v = (np.ascontiguousarray(arrays[key]).reshape(-1) for key in STATES[:2])
     old_scales = [arrays[key].astype(np.float64) for key in STATES[2:]]
     codes = {key: np.zeros(m.size, np.uint8) for key in STATES[:2]}
@@ -91,7 +92,7 @@ def converted(arrays: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _blocks(codes: Array) -> Array:
-    """Codes in rows of a block, zeros at the end of the last one."""
+    """The codes as an array [blocks, BLOCK], padded with zeros."""
     flat = np.ascontiguousarray(codes).reshape(-1)
     rows = np.zeros((-(-flat.size // BLOCK), BLOCK), np.uint8)
     rows.reshape(-1)[: flat.size] = flat
@@ -99,7 +100,8 @@ def _blocks(codes: Array) -> Array:
 
 
 def _version_1(m: Array, v: Array, m_scale: Array, v_scale: Array) -> tuple[Array, Array]:
-    """Moments from codes with eight steps an octave below the scale of their block."""
+    """Decodes the moments of version 1: logarithmic codes, eight per octave, below the scale of
+    their block."""
     signed = _blocks(m).view(np.int8).astype(np.int64)
 
     def share(code: Array, most: int) -> Array:
@@ -114,7 +116,7 @@ def _version_1(m: Array, v: Array, m_scale: Array, v_scale: Array) -> tuple[Arra
 
 
 def _steps(v_scale: Array) -> tuple[Array, Array]:
-    """The bits of code 1 in each block, and what they grow by from code to code."""
+    """The f32 bits of code 1 in each block, and their increment from code to code."""
     bits = np.ascontiguousarray(v_scale, np.float32).view(np.uint32).astype(np.int64)
     return bits[:, :1], (bits[:, 1:] - bits[:, :1]) // 253 + 1
 
@@ -126,7 +128,7 @@ def _roots(codes: Array, v_scale: Array) -> Array:
 
 
 def _encoded(m: Array, v: Array) -> tuple[Array, Array, Array, Array]:
-    """Codes and scales of rows of moments, rounded to the nearest."""
+    """Encodes moments [blocks, BLOCK] as codes and scales, with rounding to nearest."""
     with np.errstate(all="ignore"):
         root = np.sqrt(v).astype(np.float32)
     whole: Array = np.all(np.isfinite(root) & np.isfinite(m), axis=1)

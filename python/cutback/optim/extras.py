@@ -1,4 +1,5 @@
-"""What a step does beside the update, in the same pass over memory."""
+"""Extra work of a step, in the same pass over memory: scaling and clipping of gradients, averages,
+copies and zeroing."""
 
 from __future__ import annotations
 
@@ -12,40 +13,40 @@ from .state import HALVES, kind_of
 
 
 class Outcome(NamedTuple):
-    """What a step has found."""
+    """The result of a step."""
 
     grad_norm: float | None
-    """The norm of all gradients together, unscaled and before they were shortened; NaN where one is
-    not finite, None where neither ``max_norm`` nor ``grad_scale`` asked for it."""
+    """The global norm of the gradients, unscaled and before clipping. NaN if a gradient is not
+    finite, None if neither ``max_norm`` nor ``grad_scale`` was given."""
     skipped: bool
-    """Whether a gradient was not finite, so that nothing was stepped."""
+    """True if a gradient was not finite and the step was skipped."""
 
 
 class Asked(NamedTuple):
-    """What a step does beside its update, as the core reads it, by the names of these fields."""
+    """The extras of a step as the core reads them, by the names of these fields."""
 
     grad_factor: float
-    """Gradients are multiplied by it."""
+    """Factor of the gradients."""
     max_norm: float
-    """The norm that gradients are shortened to; 0: they are not."""
+    """Global norm that gradients are clipped to; 0: no clipping."""
     average_keep: float
     skips: bool
-    """Step nothing if a gradient is not finite."""
+    """Skip the step if a gradient is not finite."""
     zeroes: bool
-    """Gradients are zeros afterwards."""
+    """Set the gradients to zero after the step."""
     averages: tuple[Any, ...]
-    """An array for each parameter, or None; so are ``copies``."""
+    """An array or None for each parameter, as in ``copies``."""
     copies: tuple[Any, ...]
 
 
 class Extras(NamedTuple):
-    """The numbers of a step's extras; see :meth:`Optimizer.step`."""
+    """The scalar arguments of a step's extras; see :meth:`Optimizer.step`."""
 
     grad_scale: float | None
     max_norm: float | None
     average_decay: float
     zero_grads: bool
-    any: bool  # something differs from a plain step
+    any: bool  # whether the step needs any extras
 
     @classmethod
     def checked(
@@ -57,22 +58,20 @@ class Extras(NamedTuple):
         zero_grads: Any,
         arrays: bool,
     ) -> Extras:
-        """With ``arrays`` there are averages or copies.
+        """Checks the arguments; ``arrays`` says whether there are averages or copies.
 
         Raises:
-            TypeError, ValueError: a value is not a number or outside its range.
+            TypeError, ValueError: if a value is not a number or is outside its range.
         """
         if grad_scale is not None:
             grad_scale = number(owner, "grad_scale", grad_scale)
             if not 1e-30 < grad_scale < 1e30:
-                raise ValueError(
-                    f"{owner}: grad_scale={grad_scale} is not a number between 1e-30 and 1e30"
-                )
+                raise ValueError(f"{owner}: grad_scale={grad_scale} must be between 1e-30 and 1e30")
         if max_norm is not None:
             max_norm = number(owner, "max_norm", max_norm)
             if not max_norm > 0:
                 raise ValueError(
-                    f"{owner}: max_norm={max_norm} is not a number above 0; float('inf') only "
+                    f"{owner}: max_norm={max_norm} must be above 0; float('inf') only "
                     "measures the norm"
                 )
         decay = number(owner, "average_decay", average_decay)
@@ -89,8 +88,8 @@ class Extras(NamedTuple):
         n: int,
         scale: float = 1.0,
     ) -> Asked:
-        """As the core takes them, for so many parameters. Gradients are divided by ``scale``,
-        too."""
+        """The extras for the core, for ``n`` parameters. Gradients are also divided by
+        ``scale``."""
         none = (None,) * n
         return Asked(
             1 / (scale * (self.grad_scale or 1.0)),
@@ -104,19 +103,19 @@ class Extras(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What one call of a compiled step does beside its update, and what it found."""
+    """The extras of one call of a compiled step."""
 
     extras: Extras
-    averages: Sequence[Any] | None  # beside the parameters
+    averages: Sequence[Any] | None  # in the order of the parameters
     copies: Sequence[Any] | None
 
     @classmethod
     def of(cls, owner: str, given: Any, leaves: Callable[[Any, str], list[Any]]) -> Beside | None:
-        """Of the ``extras`` of a call, arguments of :meth:`Optimizer.step` by name; ``leaves``
-        finds arrays beside parameters.
+        """Checks the ``extras`` of a call, a dict of arguments of :meth:`Optimizer.step`;
+        ``leaves`` flattens a tree in the order of the parameters. None if there is nothing to do.
 
         Raises:
-            TypeError, ValueError: one is not known, or outside its range.
+            TypeError, ValueError: if an argument is unknown or outside its range.
         """
         if given is None:
             return None
@@ -124,7 +123,7 @@ class Beside(NamedTuple):
         unknown = sorted(set(given) - set(known)) if isinstance(given, Mapping) else [given]
         if unknown:
             raise TypeError(
-                f"{owner}: extras={unknown[0]!r} of a step; they are a dict of {', '.join(known)}"
+                f"{owner}: unknown extras={unknown[0]!r}; pass a dict of {', '.join(known)}"
             )
         numbers = {"grad_scale": None, "max_norm": None, "average_decay": 0.999, **given}
         rows = [None if given.get(name) is None else leaves(given[name], name)
@@ -136,17 +135,17 @@ class Beside(NamedTuple):
         return cls(extras, *rows) if extras.any else None
 
     def arguments(self, names: Sequence[str], params: Sequence[Any]) -> Asked:
-        """As the core takes them.
+        """The extras for the core.
 
         Raises:
-            TypeError, ValueError: an array does not fit its parameter.
+            TypeError, ValueError: if an array does not fit its parameter.
         """
         check_arrays(names, params, self.averages, self.copies, None)
         return self.extras.arguments(self.averages, self.copies, len(params))
 
 
 def outcome(found: tuple[float, bool]) -> Outcome:
-    """Of the norm and whether the step was skipped, as the core says them."""
+    """Converts the norm (-1: not measured) and the skip flag that the core returns."""
     norm, skipped = found
     return Outcome(None if norm == -1 else norm, skipped)
 
@@ -158,11 +157,11 @@ def check_arrays(
     copies: Sequence[Any] | None,
     grads: Sequence[Any] | None,
 ) -> None:
-    """Arrays beside the parameters, which the core takes as they are; ``grads`` where zeros are
-    written into them.
+    """Checks the extra arrays of each parameter, which the core does not check. ``grads`` is given
+    if they are to be zeroed.
 
     Raises:
-        TypeError, ValueError: one does not fit its parameter, or is read-only.
+        TypeError, ValueError: if an array does not fit its parameter or is read-only.
     """
     halves = any(dtype.name in HALVES for dtype in {p.dtype for p in params})
     for what, arrays in (("average", averages), ("copy", copies), ("gradient", grads)):
@@ -178,7 +177,7 @@ def check_arrays(
             if not fits or x.shape != p.shape:
                 kind = "float16, bfloat16 or uint16" if what == "copy" else wanted
                 raise ValueError(
-                    f"{name}: the {what} is {x.dtype}{list(x.shape)}, and has to be "
+                    f"{name}: the {what} is {x.dtype}{list(x.shape)}, expected "
                     f"{kind}{list(p.shape)}"
                 )
             if not x.flags.writeable:

@@ -1,4 +1,4 @@
-"""Optimizers whose means of squares take less memory than the parameters."""
+"""Optimizers whose second moments take less memory than the parameters."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .numbers import Row, Scalar, least_zero
 
 
 def adafactor_row(owner: str, options: Mapping[str, Any]) -> Row:
-    """The options of Adafactor in the core's order.
+    """The options of Adafactor as a row in the core's order.
 
     Raises:
-        TypeError, ValueError: a value is not a number or outside its range.
+        TypeError, ValueError: if a value is not a number or is outside its range.
     """
     decay, d = (number(owner, name, options[name]) for name in ("beta2_decay", "d"))
     if not -1e30 <= decay <= 0:
-        raise ValueError(f"{owner}: beta2_decay={decay} is not finite and at most 0")
+        raise ValueError(f"{owner}: beta2_decay={decay} must be finite and at most 0")
     if not 1 <= d <= 1e30:
-        raise ValueError(f"{owner}: d={d} is not finite and at least 1")
+        raise ValueError(f"{owner}: d={d} must be finite and at least 1")
     try:
         first, second = options["eps"]
     except (TypeError, ValueError):
-        raise ValueError(f"{owner}: eps={options['eps']!r} are not two numbers") from None
+        raise ValueError(f"{owner}: eps={options['eps']!r} must be two numbers") from None
     return (
         least_zero(owner, "lr", options["lr"]),
         decay,
@@ -39,8 +39,8 @@ def adafactor_row(owner: str, options: Mapping[str, Any]) -> Row:
 
 @optimizer
 class Adafactor(Optimizer):
-    """Adafactor (Shazeer, Stern 2018), as PyTorch defines it: of the mean of squares of a matrix
-    only the means of its rows and columns are kept.
+    """Adafactor (Shazeer, Stern 2018), as PyTorch defines it: stores only the row and column means
+    of a matrix's second moment.
 
         b = t ** beta2_decay
         alpha = max(eps[1], rms(p)) * min(lr, 1 / sqrt(t))
@@ -51,21 +51,22 @@ class Adafactor(Optimizer):
         u = g / sqrt(max(v, eps[0]**2))
         p <- p - alpha * u / max(1, rms(u) / d)
 
-    Where a parameter has fewer than two axes, v is kept itself: ``variance <- variance + b *
-    (g**2 - variance)``. With more than two, the last two are matrices and the others count them. It
-    steps arrays, and no compiled step.
+    Parameters with fewer than two axes store v in full: ``variance <- variance + b *
+    (g**2 - variance)``. Parameters with more than two are stacks of matrices over the last two. It
+    steps arrays; compiled steps do not support it.
 
     Args:
-        lr: the largest share of a parameter's size that a step is long.
-        beta2_decay: how fast means forget less, at most 0.
-        eps: the least mean of a row's, whose square is the least mean of squares (None: the spacing
-            of the type's numbers at 1), and the least size of a parameter.
-        d: steps whose root mean square exceeds this are shortened to it.
-        weight_decay: decay of the parameters, for each step times lr.
+        lr: the largest step, relative to the rms of the parameter.
+        beta2_decay: exponent of the decay of the second moment, at most 0.
+        eps: a floor for the second moment (its mean is at least eps[0], each element at least
+            eps[0]**2; None: machine epsilon of the type), and a floor for the rms of a parameter.
+        d: updates whose rms exceeds this are scaled down to it.
+        weight_decay: decoupled weight decay: each step multiplies the parameters by
+            ``1 - lr * weight_decay``.
         groups, maximize, half, seed: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "adafactor"

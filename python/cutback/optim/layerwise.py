@@ -1,4 +1,4 @@
-"""Optimizers whose steps depend on norms of whole tensors, written as formulas."""
+"""Optimizers whose steps depend on the norms of whole tensors, written as formulas."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def LAMB(  # noqa: N802
     eps: float = 1e-6,
     weight_decay: float = 0.0,
 ) -> Any:
-    """LAMB (You et al. 2020): AdamW whose step of each tensor is lr times as long as the tensor.
+    """LAMB (You et al. 2020): AdamW whose step for each tensor has lr times the tensor's norm.
 
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g**2
         u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps) + weight_decay * p
         p <- p - lr * norm(p) / norm(u) * u            u itself where a norm is 0
 
-    It steps f32 parameters.
+    It only steps f32 parameters.
 
     Args:
-        lr: length of a step, as a share of the parameter's.
+        lr: norm of a step, relative to the norm of the parameter.
         beta1, beta2: decay of the first and second moment.
         eps: added to the root of the second moment.
-        weight_decay: added to the step, times the parameter.
+        weight_decay: adds ``weight_decay * p`` to the step.
         groups: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: an option is no number, not finite, or a beta that is not in [0, 1).
+        ValueError, TypeError: if an option is not a finite number, or a beta is not in [0, 1).
     """
     beta1_correction, beta2_correction = 1 - beta1**t, 1 - beta2**t
     m = beta1 * m + (1 - beta1) * g

@@ -1,4 +1,4 @@
-"""Optimizers of matrices, whose steps are made of products."""
+"""Optimizers for matrices, whose steps use matrix products."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ADJUST = {None: 0.0, "original": 0.0, "match_rms_adamw": 1.0}
 
 
 def match_rms(owner: str, adjust_lr_fn: Any) -> float:
-    """Whether ``adjust_lr_fn`` is ``"match_rms_adamw"``, as a number.
+    """1.0 if ``adjust_lr_fn`` is ``"match_rms_adamw"``, 0.0 if it is ``"original"`` or None.
 
     Raises:
-        ValueError: the name is unknown.
+        ValueError: if the name is unknown.
     """
     if adjust_lr_fn is not None and adjust_lr_fn not in ("original", "match_rms_adamw"):
         raise ValueError(
@@ -31,22 +31,23 @@ def match_rms(owner: str, adjust_lr_fn: Any) -> float:
 
 
 class _Orthogonal(Optimizer):
-    """What both share: their options in the core's order."""
+    """Base class of Muon and NorMuon: brings their options into the core's order."""
 
     def _row(self, options: Mapping[str, Any]) -> Row:
         owner = type(self).__name__
         coefficients = tuple(options["ns_coefficients"])
         if len(coefficients) != 3:
-            raise ValueError(f"{owner}: ns_coefficients={coefficients!r} are not three numbers")
+            raise ValueError(f"{owner}: ns_coefficients={coefficients!r} must be three numbers")
         numbers = tuple([number(owner, "ns_coefficients", x) for x in coefficients])
         if not all(map(math.isfinite, numbers)):
-            raise ValueError(f"{owner}: ns_coefficients={coefficients!r} are not finite")
+            raise ValueError(f"{owner}: ns_coefficients={coefficients!r} must be finite")
         turns = integer("ns_steps", options["ns_steps"], 0, 99)
         given = self._plain_row(options)
         return *given[:4], *numbers, given[4], float(turns), *given[5:]
 
     def _plain_row(self, options: Mapping[str, Any]) -> Row:
-        """lr, weight_decay, momentum, nesterov, eps, and those that follow."""
+        """The row without the Newton-Schulz options: lr, weight_decay, momentum, nesterov, eps and
+        the options after them."""
         names = [name for name in self._options if name not in _OTHERS]
         return self._numbers_of(names, options)
 
@@ -56,9 +57,8 @@ _OTHERS = ("ns_coefficients", "ns_steps", "adjust_lr_fn")
 
 @optimizer
 class Muon(_Orthogonal):
-    """Muon (Jordan et al. 2024), as PyTorch defines it: steps of matrices along a momentum that is
-    made orthogonal, by Newton and Schulz's iteration. Matrices of one shape are multiplied at
-    once.
+    """Muon (Jordan et al. 2024), as PyTorch defines it: steps matrices along their momentum,
+    orthogonalized by Newton-Schulz iterations. Matrices of equal shape share batched products.
 
         m <- momentum * m + (1 - momentum) * g
         u = momentum * m + (1 - momentum) * g             with nesterov, else m
@@ -67,22 +67,23 @@ class Muon(_Orthogonal):
         p <- p * (1 - lr * weight_decay) - lr * s * x
         s = sqrt(max(1, height / width)), or 0.2 * sqrt(max(height, width)) to match AdamW's steps
 
-    PyTorch computes x in bf16, here it is in the type of the parameters, which have two axes: give
-    biases, embeddings and the like to another optimizer. It steps arrays, and no compiled step.
+    PyTorch computes x in bf16; here it has the type of the parameters. Parameters must have two
+    axes: give biases, embeddings and the like to another optimizer. It steps arrays; compiled steps
+    do not support it.
 
     Args:
         lr: step size.
-        weight_decay: decay of the parameters, for each step times lr.
-        momentum: decay of the mean of gradients, at least 0.
-        nesterov: look ahead by the momentum.
+        weight_decay: each step multiplies the parameters by ``1 - lr * weight_decay``.
+        momentum: decay of the average of gradients, at least 0.
+        nesterov: use Nesterov momentum.
         ns_coefficients: a, b and c.
-        eps: the least that u is divided by.
-        ns_steps: turns of the iteration, at most 99.
-        adjust_lr_fn: ``"original"`` (None) or ``"match_rms_adamw"``.
-        groups: as for :class:`Optimizer`; f32 and f64 are stepped.
+        eps: lower bound of the norm that u is divided by.
+        ns_steps: number of Newton-Schulz iterations, at most 99.
+        adjust_lr_fn: the scale s: ``"original"`` (None) or ``"match_rms_adamw"``.
+        groups: as for :class:`Optimizer`; parameters are f32 or f64.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "muon"
@@ -102,8 +103,8 @@ class Muon(_Orthogonal):
 
 @optimizer
 class NorMuon(_Orthogonal):
-    """NorMuon (Li et al. 2025): Muon whose rows, the neurons of a layer, get steps of one size, by
-    the roots of their mean squares.
+    """NorMuon (Li et al. 2025): Muon that normalizes each row of x (a neuron of the layer) by the
+    root of a moving average of its mean square.
 
         m, u and x as for Muon
         v <- beta2 * v + (1 - beta2) * mean(x**2, axis=1)
@@ -112,12 +113,12 @@ class NorMuon(_Orthogonal):
 
     Args:
         beta2: decay of v, in [0, 1).
-        row_eps: added to its root.
+        row_eps: added to the root of v.
         lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, groups: as for
             :class:`Muon`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "normuon"

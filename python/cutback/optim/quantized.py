@@ -1,4 +1,4 @@
-"""Optimizers with states of few bits."""
+"""Optimizers with quantized states."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .state import Array, State
 
 @optimizer
 class AdamW8bit(Adaptive):
-    """AdamW whose moments take a byte each (after Dettmers et al. 2022): 0.258 of the bytes of f32.
+    """AdamW with 8-bit moments (after Dettmers et al. 2022), in 0.258 of the bytes of f32 moments.
 
-    Blocks of 256 elements have scales of their own. ``v`` is ``w ** 2``, where the codes of ``w``,
-    1 to 255, are nearly evenly spaced in its logarithm from the block's least ``w`` that is not 0,
-    ``v_scale[:, 0]``, to its largest, ``v_scale[:, 1]``; code 0 is 0. ``m`` is
+    Each block of 256 elements has its own scales. ``v`` is ``w ** 2``, where code 0 of ``w`` is 0
+    and codes 1 to 255 are nearly evenly spaced in the logarithm of ``w``, from the block's least
+    nonzero ``w``, ``v_scale[:, 0]``, to its largest, ``v_scale[:, 1]``. ``m`` is
     ``s * (m_scale[:, 0] * w + m_scale[:, 1])`` with s in -127 .. 127 (a byte in two's complement).
-    Codes are rounded up or down by noise, the same in each run, and right in the mean. It steps
-    arrays, and no compiled step.
+    Codes are rounded stochastically, without bias, with the same noise in each run. It steps
+    arrays; compiled steps do not support it.
 
-    A state has ``"codes"``, the version of its codes. States of version 1, which had one scale for
-    each block and no ``"codes"``, are converted when they are loaded.
+    ``state_dict`` has an entry ``"codes"``, the version of the codes. States of version 1, which
+    had one scale per block and no ``"codes"``, are converted when they are loaded.
 
     Args:
         lr, betas, eps, weight_decay, groups, maximize, half: as for :class:`AdamW`.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "adamw_8bit"
@@ -44,7 +44,7 @@ class AdamW8bit(Adaptive):
     maximize: bool = False
 
     def state_dict(self) -> dict[str, Any]:
-        """As :meth:`Optimizer.state_dict`, with ``codes``, the version of the codes of 8 bits."""
+        """As :meth:`Optimizer.state_dict`, plus ``codes``, the version of the 8-bit codes."""
         state = super().state_dict()
         return {"t": state.pop("t"), "codes": VERSION, **state}
 
@@ -52,16 +52,17 @@ class AdamW8bit(Adaptive):
         """As :meth:`Optimizer.load_state_dict`; codes of version 1 are converted.
 
         Raises:
-            TypeError, ValueError: as there, the codes have a version that is not known here, or a
-                scale is negative, not finite or above the one that bounds it.
+            TypeError, ValueError: as there, or if the version of the codes is unknown, a scale is
+                negative or not finite, or a block's least scale is above its largest.
         """
         super().load_state_dict(_in_todays(state) if isinstance(state, Mapping) else state)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes up a pickle; codes of version 1 are converted.
+        """Restores a pickle; codes of version 1 are converted.
 
         Raises:
-            ValueError: a scale is negative, not finite or above the one that bounds it.
+            ValueError: if a scale is negative or not finite, or a block's least scale is above its
+                largest.
         """
         held: State = state["_state"]
         for name, key, scales in _scales_of(held):
@@ -71,7 +72,7 @@ class AdamW8bit(Adaptive):
 
 
 def _scales_of(held: State) -> Iterator[tuple[str, str, Array]]:
-    """Names of parameters, names of states and scales, before and after a first step."""
+    """Yields parameter name, state name and scales, both of a bound and of a loaded state."""
     for key in STATES[2:]:
         pairs = list(zip(held.names, held.arrays.get(key, ()), strict=False))
         pairs += ((held.loaded or {}).get(key) or {}).items()
@@ -81,7 +82,7 @@ def _scales_of(held: State) -> Iterator[tuple[str, str, Array]]:
 
 
 def _in_todays(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A ``state_dict`` in today's codes, and without their version."""
+    """Converts a ``state_dict`` to the current codes and drops their version."""
     found = {key: state[key] for key in state if key != "codes"}
     for key in found:
         kind = str(key).rpartition(".")[2]
@@ -97,7 +98,7 @@ def _in_todays(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _converted_state(held: State) -> State:
-    """The state of an optimizer from a pickle, whose codes may be those of version 1."""
+    """Converts the state of a pickled optimizer if its codes are of version 1."""
     loaded = held.loaded
     if loaded is not None:
         by_name = {name: {key: loaded[key].get(name) for key in STATES} for name in loaded["m"]}

@@ -1,4 +1,4 @@
-"""Optimizers that are written as one formula."""
+"""Optimizers that are defined by a formula."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .recording import RecordingError, record
 
 Fixed = tuple[tuple[str, Any], ...]
 Maker = Callable[[Any], type[Any]]
-_known: dict[Maker, WeakValueDictionary[Any, type[Any]]] = {}  # what was made of what, by whom
+_known: dict[Maker, WeakValueDictionary[Any, type[Any]]] = {}  # maker -> source -> class
 
 
 def made_of(maker: Maker, source: Any, made: type[Any]) -> None:
-    """Remembers a class, so that pickles and copies find it."""
+    """Registers the class that ``maker`` made from ``source``, so that unpickling finds it."""
     _known.setdefault(maker, WeakValueDictionary())[source] = made
 
 
@@ -33,8 +33,9 @@ def _again(maker: Maker, source: Any) -> Any:
 
 
 def reduced(optimizer: Any, protocol: int, maker: Maker, sources: Sequence[Any]) -> Any:
-    """How an optimizer is pickled whose class was made of one of ``sources``: by the name under
-    which its module knows the class, or what it was made of. A local name is no name."""
+    """``__reduce_ex__`` of an optimizer whose class was made from one of ``sources``. If the
+    class's module holds the source under the class's name (as after a decorator), pickles by the
+    source; otherwise pickles as usual. Local functions have no importable name."""
     kind = type(optimizer)
     try:
         found = attrgetter(kind.__qualname__)(sys.modules[kind.__module__])
@@ -46,29 +47,29 @@ def reduced(optimizer: Any, protocol: int, maker: Maker, sources: Sequence[Any])
 
 
 def copied(optimizer: Any, memo: dict[int, Any]) -> Any:
-    """A deep copy, of the same class: by the formula, as a pickle goes, it would be of that made
-    last."""
+    """A deep copy of the same class. Copying through ``__reduce_ex__`` would use the class that was
+    last made from the formula, which may be another one."""
     other = memo[id(optimizer)] = object.__new__(type(optimizer))
     other.__setstate__(copy.deepcopy(optimizer.__getstate__(), memo))
     return other
 
 
 class Recorded(Optimizer):
-    """What :func:`foreach` makes of a formula: a subclass that takes its options as keywords, with
-    ``groups`` as the other optimizers do."""
+    """Base class of the optimizers that :func:`foreach` makes. They take their options as keywords,
+    and ``groups`` like all optimizers."""
 
     definition: ClassVar[Callable[..., Any]]
-    """The formula itself, on arrays of any library."""
+    """The formula, callable on arrays of any library."""
     state_names: ClassVar[tuple[str, ...]]
     _defaults: ClassVar[dict[str, Any]]
-    _numbers: ClassVar[tuple[str, ...]]  # options that may change from step to step
-    _counts: ClassVar[bool]
+    _numbers: ClassVar[tuple[str, ...]]  # options that may change between steps
+    _counts: ClassVar[bool]  # whether the formula takes the step number t
     _below_one: ClassVar[tuple[str, ...]] = ()  # options in [0, 1)
     _made: ClassVar[dict[Fixed, _native.Expression]]
 
     options: dict[str, Any]
-    """The options by name, as they are now. Each is an attribute of the optimizer as well, unless
-    optimizers have another use for its name (``step``, ``states``, ...)."""
+    """The current options by name. Each is also an attribute of the optimizer, unless optimizers
+    already use the name (``step``, ``states``, ...)."""
 
     def __init__(self, /, *, groups: Sequence[dict[str, Any]] = (), **options: Any) -> None:
         name = type(self).__name__
@@ -97,7 +98,7 @@ class Recorded(Optimizer):
         return copied(self, memo)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "options" not in state:  # of an earlier version
+        if "options" not in state:  # pickled by an earlier version
             old = {key: state[key] for key in self._options}
             state = {key: x for key, x in state.items() if key not in old} | {"options": old}
         super().__setstate__(state)
@@ -109,7 +110,7 @@ class Recorded(Optimizer):
 
     @classmethod
     def expression(cls, fixed: Fixed) -> _native.Expression:
-        """The formula with these options, recorded once."""
+        """The formula with these fixed options, recorded once and cached."""
         if fixed not in cls._made:
             cls._made[fixed] = record(
                 cls.definition, cls.__name__, cls.state_names, cls._numbers, dict(fixed),
@@ -119,10 +120,10 @@ class Recorded(Optimizer):
 
     @classmethod
     def row(cls, options: Mapping[str, Any]) -> Row:
-        """The numbers of a group.
+        """The numeric options of a group as a row.
 
         Raises:
-            TypeError, ValueError: one is no number, or not finite.
+            TypeError, ValueError: if an option is not a finite number, or not in its range.
         """
         row = tuple([number(cls.__name__, key, options[key]) for key in cls._numbers])
         for key, x in zip(cls._numbers, row, strict=True):
@@ -137,7 +138,8 @@ class Recorded(Optimizer):
             if options[key] != value:
                 raise ValueError(
                     f"{type(self).__name__}: {key} was {value!r} when the optimizer was made, and "
-                    f"is {options[key]!r} now; options that are no numbers stay, for all groups"
+                    f"is {options[key]!r} now; options that are not numbers cannot change, nor "
+                    "differ between groups"
                 )
         return self.row(options)
 
@@ -156,14 +158,14 @@ def _option(name: str) -> property:
 
 
 def _attributes(options: Sequence[str], made: Mapping[str, Any]) -> dict[str, property]:
-    """Options as attributes, where their names are not taken. ``half`` and ``seed`` are of no use
-    to a formula's optimizer, so these names are free."""
+    """Properties for the options whose names are free. ``half`` and ``seed`` are free as well,
+    because recorded optimizers do not have these options."""
     taken = {*dir(Recorded), *Recorded.__annotations__, *made, "native"} - {"half", "seed"}
     return {name: _option(name) for name in options if name not in taken and name[0] != "_"}
 
 
 def foreach(formula: Callable[..., Any]) -> type[Recorded]:
-    """An optimizer from its formula for one tensor, as a decorator.
+    """Decorator: makes an optimizer class from the update formula of one tensor.
 
         @cutback.optim.foreach
         def lion(p, g, m, *, lr=1e-4, beta1=0.9, beta2=0.99, weight_decay=0.0):
@@ -174,43 +176,44 @@ def foreach(formula: Callable[..., Any]) -> type[Recorded]:
         optimizer.step(params, grads)
 
     The formula takes the parameter, its gradient and its states (zeros before the first step), and
-    returns the new parameter and the new states, in this order. Arguments with a default, and those
-    after ``*``, are options; ``t``, if it is there, is the number of the step, from 1. Options that
-    are numbers may be changed between steps (``optimizer.lr = 0.1``, or
-    ``optimizer.options["step"] = 0.1`` whatever the name), be functions of the number of steps
-    taken and differ between groups; others (True, False, None, text) are given to the formula as
-    they are and belong to the optimizer.
+    returns the new parameter and the new states, in this order. Arguments with a default and
+    keyword-only arguments are options. An argument ``t`` receives the step number, from 1. Numeric
+    options may be changed between steps (``optimizer.lr = 0.1``, or
+    ``optimizer.options["step"] = 0.1`` for any name), be functions of the number of steps taken,
+    and differ between groups. Other options (True, False, None, text) are passed to the formula
+    unchanged and are fixed when the optimizer is made.
 
-    It is called once, with stand-ins (:class:`~cutback.optim.recording.Value`), and made into the
-    executor's records in well under a millisecond: nothing compiles, and any number of f32 tensors
-    are stepped in one parallel region. Each operation on arrays is one of f32, rounded as NumPy
-    rounds it, so that ``lion.definition`` on NumPy arrays is its twin; what depends on numbers
-    alone (``1 - beta1**t``) is computed in double. ``x.sum()``, ``x.mean()`` and ``x.norm()``
-    are over the elements of one tensor.
+    The formula is called once, with proxies (:class:`~cutback.optim.recording.Value`), and
+    translated to the executor's instructions in well under a millisecond. Nothing is compiled, and
+    any number of f32 tensors are stepped in one parallel region. Operations on arrays are in f32
+    and round as NumPy does, so ``lion.definition`` on NumPy arrays gives the same result.
+    Expressions of numbers only (``1 - beta1**t``) are computed in double. ``x.sum()``,
+    ``x.mean()`` and ``x.norm()`` reduce over all elements of one tensor.
 
     Raises:
-        RecordingError: the formula does something else: a branch on values, an index, a shape.
-        TypeError: its signature is not as above.
+        RecordingError: if the formula cannot be recorded, for example because it branches on
+            values, indexes an array or asks for a shape.
+        TypeError: if its signature is not as described above.
     """
     name = formula.__name__
     parameters = inspect.signature(formula).parameters.values()
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
-        raise TypeError(f"{name}: a formula has no *args or **options")
+        raise TypeError(f"{name}: a formula must not have *args or **options")
     options = [p for p in parameters if p.kind is p.KEYWORD_ONLY or p.default is not p.empty]
     arrays = [p.name for p in parameters if p not in options and p.name != "t"]
     counts = any(p.name == "t" for p in parameters)
     options = [p for p in options if p.name != "t"]
     if len(arrays) < 2:
-        raise TypeError(f"{name}: a formula takes the parameter, its gradient and its states")
+        raise TypeError(f"{name}: a formula must take the parameter, its gradient and its states")
     if "groups" in [p.name for p in options]:
-        raise TypeError(f"{name}: groups is an option of every optimizer")
+        raise TypeError(f"{name}: every optimizer has an option 'groups'; rename the formula's")
     defaults = {p.name: p.default for p in options if p.default is not p.empty}
     numbers = tuple(
         p.name for p in options
         if p.default is p.empty or not isinstance(p.default, bool | str | None)
     )  # fmt: skip
     if MISSED in arrays[2:]:
-        raise TypeError(f"{name}: states are kept beside a count called {MISSED}; rename the state")
+        raise TypeError(f"{name}: a state cannot have the reserved name {MISSED}; rename the state")
     attributes = {
         "__doc__": formula.__doc__,
         "__module__": formula.__module__,

@@ -1,5 +1,5 @@
-"""An optimizer's formula as a list of operations: it is called once, with stand-ins for arrays and
-numbers, which note what is done with them."""
+"""Records an optimizer's formula as a list of operations. The formula is called once with proxies
+of its arrays and numbers, and the proxies record the operations."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ _BINARY = ("maximum", "minimum", "logical_and", "logical_or")
 
 
 class RecordingError(TypeError):
-    """Something in a formula that cannot be recorded."""
+    """Raised when a formula does something that cannot be recorded."""
 
 
 def _refuse(what: str, instead: str) -> NoReturn:
     raise RecordingError(
-        f"{what}: an optimizer is recorded once, for tensors of any shape and all steps; {instead}"
+        f"{what}: a formula is recorded once, for tensors of any shape and all steps; {instead}"
     )
 
 
 def _float(x: Any, op: str) -> float:
-    """A number in a formula.
+    """Converts a number in a formula to float.
 
     Raises:
-        RecordingError: not a number.
-        OverflowError: an integer that is too large for a float.
+        RecordingError: if ``x`` is not a number.
+        OverflowError: if ``x`` is an integer that is too large for a float.
     """
     try:
         return float(x)
     except (TypeError, ValueError):
         _refuse(
             f"{op} with {type(x).__name__}",
-            "it computes with its parameter, gradient, states and numbers alone",
+            "it may only compute with its parameter, gradient, states and numbers",
         )
     except OverflowError:
         raise OverflowError(
-            f"{op} with an integer of {x.bit_length()} bits, which no float holds"
+            f"{op} with an integer of {x.bit_length()} bits, which is too large for a float"
         ) from None
 
 
 class Recording:
-    """The nodes of one formula, each once."""
+    """The nodes of one formula, without duplicates."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self._known: dict[tuple[Node, float], int] = {}
 
     def node(self, op: str, operands: tuple[int, ...] = (), value: float = 0.0) -> int:
-        """The number of a node, which is made where there is none yet."""
-        # 0.0 and -0.0 are equal and not the same
+        """The index of a node, which is appended if it is new."""
+        # 0.0 == -0.0, but they are different constants
         node = (op, operands, value)
         key = (node, math.copysign(1, value))
         if key not in self._known:
@@ -63,32 +63,34 @@ class Recording:
         return self._known[key]
 
     def value(self, op: str, *operands: Any) -> Value:
-        """What an operation on values and numbers gives."""
+        """Records an operation on values and numbers, and returns its result."""
         values = [self.take(x, op) for x in operands]
         is_array = any(x.is_array for x in values) and op != "sum"
         return Value(self, self.node(op, tuple(x.node for x in values)), is_array)
 
     def take(self, x: Any, op: str) -> Value:
-        """An operand: a value of this recording, or a number.
+        """Converts an operand to a value; numbers become constants.
 
         Raises:
-            RecordingError: it is neither.
-            OverflowError: an integer that no float holds.
+            RecordingError: if it is neither a value of this recording nor a number.
+            OverflowError: if it is an integer that is too large for a float.
         """
         if isinstance(x, Value):
             if x.recording is not self:
-                _refuse(f"{op} with a value of another optimizer", "use what the formula is given")
+                _refuse(
+                    f"{op} with a value of another optimizer", "use the formula's own arguments"
+                )
             return x
         return Value(self, self.node("constant", (), _float(x, op)), False)
 
 
 class Value:
-    """An array of the formula, or a number that is the same for all its elements.
+    """A proxy of an array in a formula, or of a number that is the same for all elements.
 
-    Operators, NumPy's functions of these names and PyTorch's methods and functions are recorded:
+    These operators and functions are recorded, the functions from NumPy or PyTorch or as methods:
     ``+ - * / **``, comparisons, ``& | ~``, ``abs``, ``sqrt``, ``exp``, ``log``, ``log1p``,
     ``tanh``, ``sign``, ``floor``, ``maximum``, ``minimum``, ``clip``, ``where``, ``square``, and
-    over all elements of a tensor ``sum``, ``mean`` and ``norm``.
+    the reductions over all elements of a tensor, ``sum``, ``mean`` and ``norm``.
     """
 
     __slots__ = ("is_array", "node", "recording")
@@ -194,30 +196,30 @@ class Value:
     # ---- functions
 
     def square(self) -> Value:
-        """Its square."""
+        """``self * self``."""
         return self * self
 
     def sqrt(self) -> Value:
-        """Its root."""
+        """The square root."""
         return self.recording.value("sqrt", self)
 
     def rsqrt(self) -> Value:
-        """One over its root."""
+        """``1 / sqrt(self)``."""
         return 1 / self.sqrt()
 
     def reciprocal(self) -> Value:
-        """One over it."""
+        """``1 / self``."""
         return 1 / self
 
     def clip(self, min: Any = None, max: Any = None) -> Value:
-        """Not below ``min``, not above ``max``."""
+        """Limits the elements to [``min``, ``max``]; None means no limit."""
         x = self if min is None else self.recording.value("maximum", self, min)
         return x if max is None else self.recording.value("minimum", x, max)
 
     clamp = clip
 
     def sum(self, *axes: Any, **options: Any) -> Value:
-        """Over all elements of the tensor."""
+        """The sum of all elements of the tensor."""
         if axes or options:
             _refuse("a sum along axes", "sums, means and norms are over all elements of a tensor")
         if not self.is_array:
@@ -225,11 +227,11 @@ class Value:
         return self.recording.value("sum", self)
 
     def mean(self, *axes: Any, **options: Any) -> Value:
-        """Over all elements of the tensor."""
+        """The mean of all elements of the tensor."""
         return self.sum(*axes, **options) / self.size
 
     def norm(self, *axes: Any, **options: Any) -> Value:
-        """The root of the sum of squares."""
+        """The Euclidean norm of all elements of the tensor."""
         return (self * self).sum(*axes, **options).sqrt()
 
     @property
@@ -241,11 +243,11 @@ class Value:
         """Number of elements of the tensor."""
         return self.size
 
-    # ---- what other libraries' functions do
+    # ---- functions of NumPy and PyTorch
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Value:
         if method != "__call__" or options:
-            _refuse(f"numpy.{ufunc.__name__}.{method}", "call it with arrays alone")
+            _refuse(f"numpy.{ufunc.__name__}.{method}", "call it with arrays only, without options")
         return _call(ufunc.__name__, inputs, {})
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Value:
@@ -255,11 +257,11 @@ class Value:
     def __torch_function__(cls, function: Any, types: Any, args: Any, options: Any = None) -> Value:
         return _call(function.__name__, args, options or {})
 
-    # ---- what cannot be recorded
+    # ---- operations that cannot be recorded
 
     def __bool__(self) -> bool:
         _refuse(
-            "if, while, and, or, not, min and max of values that are not known",
+            "if, while, and, or, not, min and max need values that are not known yet",
             "write where(condition, a, b), maximum and minimum, & | and ~",
         )
 
@@ -275,16 +277,16 @@ class Value:
         _refuse("len() of an array", "x.size is the number of its elements")
 
     def __iter__(self) -> Any:
-        _refuse("a loop over an array", "what is written for one tensor is done for all")
+        _refuse("a loop over an array", "write the formula for whole tensors")
 
     def __getitem__(self, key: Any) -> Any:
-        _refuse("a part of an array", "formulas are of elements, and of sums over all of them")
+        _refuse("an index into an array", "use elementwise operations and sums over all elements")
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _refuse("writing into an array", "return what is new: (p, state, ...)")
+        _refuse("writing into an array", "return the new values: (p, state, ...)")
 
     def __matmul__(self, other: Any) -> Any:
-        _refuse("a matrix product", "formulas are of elements, and of sums over all of them")
+        _refuse("a matrix product", "use elementwise operations and sums over all elements")
 
     __rmatmul__ = __matmul__
 
@@ -297,7 +299,7 @@ class Value:
             raise AttributeError(name)
         _refuse(
             f".{name} of {'an array' if self.is_array else 'a number'}",
-            "shapes and types are not known, and nothing is written in place",
+            "shapes and types are not known, and in-place operations are not supported",
         )
 
 
@@ -306,11 +308,11 @@ def _recording_of(args: Sequence[Any]) -> Recording:
 
 
 def _call(name: str, args: Sequence[Any], options: dict[str, Any]) -> Value:
-    """A function of NumPy or PyTorch, by its name."""
+    """Records a call of a NumPy or PyTorch function, by its name."""
     recording, name = _recording_of([*args, *options.values()]), _NAMES.get(name, name)
     operators = {"add": "__add__", "sub": "__sub__", "mul": "__mul__", "div": "__truediv__"}
     if options and name not in ("clip", "where", "sum", "mean", "norm"):
-        _refuse(f"{name} with {', '.join(options)}", "call it with arrays and numbers alone")
+        _refuse(f"{name} with {', '.join(options)}", "call it with arrays and numbers only")
     if name in operators and len(args) == 2:
         return recording.value(name, *args)
     if name == "where" and len(args) == 3:
@@ -326,7 +328,7 @@ def _call(name: str, args: Sequence[Any], options: dict[str, Any]) -> Value:
     if name in methods and isinstance(args[0], Value):
         result: Value = getattr(args[0], name)(*args[1:], **options)
         return result
-    _refuse(f"{name}()", "that is not among what is recorded (docs/optim.md)")
+    _refuse(f"{name}()", "this function cannot be recorded (docs/optim.md lists those that can)")
 
 
 _NAMES = {
@@ -346,13 +348,13 @@ def record(
     fixed: dict[str, Any],
     counts: bool,
 ) -> _native.Expression:
-    """The formula as the core runs it. ``numbers`` are given to it as values, ``fixed`` as they
-    are, and the number of the step as ``t`` if it ``counts``.
+    """Records a formula for the core. It is called with proxies for ``numbers``, with the values of
+    ``fixed``, and with a proxy of the step number ``t`` if it ``counts``.
 
     Raises:
-        RecordingError: it does something that cannot be recorded, or gives back something else than
-            one array for the parameter and for each state.
-        NotImplementedError: it is too long.
+        RecordingError: if the formula does something that cannot be recorded, or does not return
+            one array for the parameter and one for each state.
+        NotImplementedError: if the formula is too long.
     """
     recording = Recording()
 
@@ -370,6 +372,6 @@ def record(
         what = type(result).__name__
         if isinstance(results, tuple | list):
             what = f"{len(results)} result{'s' * (len(results) != 1)}"
-        raise RecordingError(f"{name} gives back {what}; it returns {wanted}, each as it is next")
+        raise RecordingError(f"{name} returned {what}; it must return new values of {wanted}")
     out = tuple(recording.take(x, "return").node for x in results)
     return _native.Expression(name, tuple(states), tuple(numbers), tuple(recording.nodes), out)

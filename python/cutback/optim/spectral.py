@@ -14,14 +14,15 @@ from .numbers import Row, Scalar
 
 
 def soap_row(owner: str, given: Row, options: Mapping[str, Any], most_side: int) -> Row:
-    """lr, betas, eps and weight_decay, and the other options of SOAP, in the core's order.
+    """The options of SOAP as a row in the core's order; ``given`` holds lr, betas, eps and
+    weight_decay.
 
     Raises:
-        TypeError, ValueError: a value is not a number or outside its range.
+        TypeError, ValueError: if a value is not a number or is outside its range.
     """
     beta = number(owner, "shampoo_beta", options["shampoo_beta"])
     if not (beta == -1 or 0 <= beta < 1):
-        raise ValueError(f"{owner}: shampoo_beta={beta} is not in [0, 1), nor -1")
+        raise ValueError(f"{owner}: shampoo_beta={beta} must be in [0, 1), or -1 for betas[1]")
     often = integer("precondition_frequency", options["precondition_frequency"], 1, 10**9)
     lr, beta1, beta2, eps, decay = given
     beta = beta2 if beta == -1 else beta
@@ -30,7 +31,8 @@ def soap_row(owner: str, given: Row, options: Mapping[str, Any], most_side: int)
 
 @optimizer
 class SOAP(Moments, Optimizer):
-    """SOAP (Vyas et al. 2024): Adam in the eigenbases of the means of ``g @ g.T`` and ``g.T @ g``.
+    """SOAP (Vyas et al. 2024): Adam in the eigenbases of moving averages of ``g @ g.T`` and
+    ``g.T @ g``.
 
         gl, ml = ql @ g @ qr.T, ql @ m @ qr.T                  rows of ql, qr: eigenvectors
         m <- betas[0] * m + (1 - betas[0]) * g
@@ -40,27 +42,27 @@ class SOAP(Moments, Optimizer):
         l <- shampoo_beta * l + (1 - shampoo_beta) * g @ g.T   r likewise, of g.T @ g
         ql.T, _ <- qr_decomposition(l @ ql.T)                  every precondition_frequency steps
 
-    The first step only begins l, r and their eigenvectors. Arrays of more than two axes are
-    matrices of the first axis by all others. Sides that are longer than ``max_precond_dim`` have no
-    basis, nor have parameters with fewer than two axes: without any, this is Adam. Eigenvectors of
-    a side of n numbers take about ``9 n**3`` operations once, in the first step, on one thread. It
-    steps f32 and f64 arrays, and no compiled step.
+    The first step only initializes l, r and their eigenvectors. Arrays with more than two axes are
+    treated as matrices of the first axis by all others. Sides longer than ``max_precond_dim`` and
+    parameters with fewer than two axes have no basis; without any basis, this is Adam. The
+    eigenvectors of a side of length n take about ``9 n**3`` operations, once, in the first step, on
+    one thread. It steps f32 and f64 arrays; compiled steps do not support it.
 
     Args:
         lr: step size.
         betas: decay of the first and second moment, in [0, 1).
-        shampoo_beta: decay of l and r; -1: that of the second moment.
+        shampoo_beta: decay of l and r; -1: the decay of the second moment.
         eps: added to the root of the second moment.
-        weight_decay: decay of the parameters, for each step times lr.
-        precondition_frequency: steps between two changes of the bases.
+        weight_decay: each step multiplies the parameters by ``1 - lr * weight_decay``.
+        precondition_frequency: number of steps between updates of the bases.
         max_precond_dim: the longest side that has a basis, at most a million; the same for all
-            groups, and kept from the beginning.
+            groups, and fixed when the optimizer is made.
         groups: as for :class:`Optimizer`.
 
-    The states ``left`` and ``right`` are l and ql, r and qr, in one array.
+    The state ``left`` holds l and ql in one array, the state ``right`` holds r and qr.
 
     Raises:
-        ValueError, TypeError: a hyper-parameter outside its range.
+        ValueError, TypeError: if a hyper-parameter is outside its range.
     """
 
     native = "soap"

@@ -1,4 +1,4 @@
-"""The state of an optimizer, and what is read of one that was kept."""
+"""The state of an optimizer, and checks of loaded states."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ Array = np.ndarray[Any, Any]
 Kind = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and type of a parameter."""
 HALVES = ("float16", "bfloat16", "uint16")
-"""Types of 16 bits that hold numbers; the last one the bits of bfloat16."""
+"""Names of the 16-bit types of parameters; uint16 holds the bits of bfloat16."""
 BLOCK = 256  # CB_STATE_BLOCK of cutback.h
 _LINE = 64
 _LARGE = 1 << 16
 
 
 class State(NamedTuple):
-    """The state of an optimizer. It is exchanged as a whole, so that no interrupt comes between its
-    parts; a step updates ``arrays`` and ``counter`` in place, in one call of the core."""
+    """The state of an optimizer. It is only replaced as a whole, so that an interrupt cannot leave
+    it inconsistent. A step updates ``arrays`` and ``counter`` in place, in one call of the core."""
 
-    names: list[str]  # of the parameters; none before a step was tried
-    kinds: list[Kind]  # their shapes and types
-    group_of: list[int]
+    names: list[str]  # of the parameters; empty before the first attempt to step
+    kinds: list[Kind]  # shapes and types of the parameters
+    group_of: list[int]  # row of hyper-parameters of each parameter
     arrays: dict[
         str, tuple[Array | None, ...]
-    ]  # by state; None: the parameter's group does not have it
+    ]  # by state; None where a parameter does not have the state
     counter: Array  # i64: steps taken
-    missed: Array  # i64, one a parameter: how many of them it had no gradient for
-    numbers: Array  # f64, a row a parameter: what it keeps beside its arrays
-    loaded: dict[str, dict[str, Array]] | None = None  # before the first step: state, name -> array
-    patterns: tuple[tuple[str, ...], ...] = ()  # of the groups that group_of was found with
-    first: int = -1  # the counter when this was made; while it is still that, no step was taken
+    missed: Array  # i64 [parameters]: steps in which the parameter had no gradient
+    numbers: Array  # f64 [parameters, numbers]: scalar states
+    loaded: dict[str, dict[str, Array]] | None = (
+        None  # until the first step: state -> name -> array
+    )
+    patterns: tuple[tuple[str, ...], ...] = ()  # the name patterns that group_of was computed from
+    first: int = -1  # counter when this state was made; equal to it until a step is taken
 
     @property
     def bound(self) -> bool:
-        """Whether a step was taken, or a state loaded after one. A first step that was refused
-        leaves what was made for it, which belongs to no parameters yet."""
+        """True once a step was taken with these parameters. A first step that raised an error
+        leaves a state that is not bound, so the next step may use other parameters."""
         return bool(self.names) and int(self.counter) != self.first
 
 
 def kind_of(param: Kind, form: str) -> Kind:
-    """Shape and type of a state in this form (``cb_state_kind``, or what halves keep) beside a
-    parameter."""
+    """Shape and type of a parameter's state in this form: a ``cb_state_kind`` of the core, or
+    "master" or "remainder"."""
     shape, dtype = param
     whole = np.dtype(np.float32) if dtype.name in HALVES else dtype
     if form == "codes":
@@ -69,7 +71,8 @@ def _side(shape: tuple[int, ...], form: str) -> int:
 
 
 def has_form(param: Kind, form: str, most_side: int) -> bool:
-    """Whether such a parameter has a state in this form; sides are at most so long."""
+    """True if such a parameter has a state in this form. Only sides up to ``most_side`` have a
+    "left" or "right" state."""
     is_matrix = len(param[0]) > 1
     if form in ("left", "right"):
         return is_matrix and 0 < _side(param[0], form) <= most_side and 0 not in param[0]
@@ -77,14 +80,14 @@ def has_form(param: Kind, form: str, most_side: int) -> bool:
 
 
 def bytes_of(kind: Kind) -> int:
-    """Bytes of such an array."""
+    """Bytes of an array of this shape and type."""
     shape, dtype = kind
     return math.prod(shape) * dtype.itemsize
 
 
 def zeros(kind: Kind) -> Array:
-    """A new state. Large ones begin at a cache line, where NumPy's own begin 16 bytes after one and
-    every wide load takes two."""
+    """A new state of zeros. Large states are aligned to a cache line: NumPy's large arrays start 16
+    bytes after one, so that every vector load would touch two lines."""
     shape, dtype = kind
     size = bytes_of(kind)
     if size < _LARGE:
@@ -95,19 +98,19 @@ def zeros(kind: Kind) -> Array:
 
 
 def count(t: Any) -> Array:
-    """A number of steps as the counter of one.
+    """A step counter (i64 of shape ()) with the value ``t``.
 
     Raises:
-        TypeError, ValueError: no integer, or not in 0 .. 2**63 - 1.
+        TypeError, ValueError: if ``t`` is not an integer in 0 .. 2**63 - 1.
     """
     return np.array(integer("t", t, 0, 2**63 - 1), np.int64)
 
 
 def loaded(key: str, value: Any) -> Array:
-    """A copy of an array of a state.
+    """A copy of a state array that the user passed.
 
     Raises:
-        TypeError: it holds no real numbers.
+        TypeError: if the array does not hold real numbers.
     """
     array = np.array(value)
     if array.dtype == bool or not np.can_cast(array.dtype, np.float64, "same_kind"):
@@ -116,11 +119,11 @@ def loaded(key: str, value: Any) -> Array:
 
 
 def fitting(array: Array, what: str, kind: Kind) -> Array:
-    """The array in the shape and type of its parameter: floating types become each other, codes
-    and remainders nothing else.
+    """The array converted to the type of ``kind``. Floating types are converted to each other;
+    codes and remainders must already have their integer type.
 
     Raises:
-        ValueError: it has another shape, a type of another kind, or elements that are too large.
+        ValueError: if the shape differs, the type cannot be converted, or an element overflows.
     """
     shape, dtype = kind
     if array.shape != shape:
@@ -128,7 +131,7 @@ def fitting(array: Array, what: str, kind: Kind) -> Array:
     if (array.dtype if array.dtype.kind in "iu" else None) != (
         dtype if dtype.kind in "iu" else None
     ):
-        raise ValueError(f"{what} is {array.dtype}, and has to be {dtype}")
+        raise ValueError(f"{what} is {array.dtype}, expected {dtype}")
     with np.errstate(over="ignore"):
         fitting = np.ascontiguousarray(array.astype(dtype)).reshape(shape)
     if (np.isinf(fitting) & np.isfinite(array)).any():

@@ -142,9 +142,9 @@ FROZEN.flags.writeable = False
 
 
 @pytest.mark.parametrize("grads, options, error, text", [
-    ([G], {"max_norm": 0.0}, ValueError, "max_norm=0.0 is not a number above 0"),
+    ([G], {"max_norm": 0.0}, ValueError, "max_norm=0.0 must be above 0"),
     ([G], {"max_norm": np.nan}, ValueError, "max_norm=nan"),
-    ([G], {"grad_scale": -1.0}, ValueError, "grad_scale=-1.0 is not a number between"),
+    ([G], {"grad_scale": -1.0}, ValueError, "grad_scale=-1.0 must be between"),
     ([G], {"grad_scale": "x"}, TypeError, "grad_scale='x'"),
     ([G], {"average_decay": 1.5}, ValueError, "average_decay=1.5"),
     ([G], {"zero_grads": 1}, TypeError, "zero_grads=1"),

@@ -272,7 +272,7 @@ def test_options_of_others_are_refused_by_name(kind):
                "RAdam": {"decoupled_weight_decay": 1}}[kind.__name__]  # fmt: skip
     with pytest.raises((ValueError, TypeError), match=f"{kind.__name__}: "):
         kind(**options)
-    with pytest.raises(ValueError, match="lr=nan is not finite"):
+    with pytest.raises(ValueError, match="lr=nan must be finite"):
         kind(lr=float("nan"))
 
 

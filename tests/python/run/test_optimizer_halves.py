@@ -181,7 +181,7 @@ def test_what_cannot_be_is_said():
     optimizer = optim.AdamW(half="master")
     with pytest.raises(ValueError, match=r"the parameter is bf16 .*, the gradient f32"):
         optimizer.step([np.ones(3, BF16)], [np.ones(3, "f4")])
-    with pytest.raises(TypeError, match="half='master' is for arrays"):
+    with pytest.raises(TypeError, match="half='master' needs arrays"):
         cutback.compile(lambda p: (p * p).sum(), optimizer=optim.SGD(half="master"))
     same = np.ones(3, BF16)
     with pytest.raises(ValueError, match="share memory"):

@@ -130,11 +130,11 @@ def test_what_cannot_be_is_said():
         optim.Muon().step([np.ones(3, "f4")], [np.ones(3, "f4")])
     with pytest.raises(ValueError, match=r"adjust_lr_fn='none' is not one of"):
         optim.Muon(adjust_lr_fn="none")
-    with pytest.raises(ValueError, match=r"ns_coefficients=\(1,\) are not three"):
+    with pytest.raises(ValueError, match=r"ns_coefficients=\(1,\) must be three"):
         optim.NorMuon(ns_coefficients=(1,))
     with pytest.raises(ValueError, match="ns_steps"):
         optim.Muon(ns_steps=100)
-    with pytest.raises(ValueError, match="lr=nan is not finite"):
+    with pytest.raises(ValueError, match="lr=nan must be finite"):
         optim.Muon(lr=float("nan"))
     step = cutback.compile(lambda p: (p * p).sum(), optimizer=optim.Muon())
     with pytest.raises(NotImplementedError, match="outside of compiled steps"):

@@ -81,9 +81,9 @@ def test_an_option_called_names_is_the_same_for_all_groups():
 
 
 def test_names_that_cannot_be_are_errors():
-    with pytest.raises(TypeError, match="groups is an option of every optimizer"):
+    with pytest.raises(TypeError, match="every optimizer has an option 'groups'"):
         optim.foreach(formula_of("groups"))
-    with pytest.raises(TypeError, match="a count called missed; rename the state"):
+    with pytest.raises(TypeError, match="reserved name missed; rename the state"):
         optim.foreach(lambda p, g, missed, *, lr=1.0: (p - lr * g, missed))
 
 

@@ -162,14 +162,17 @@ def test_the_state_of_another_optimizer_is_refused():
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"lr": -1}, "SGD: lr=-1.0 is not finite and at least 0"),
+        ({"lr": -1}, "SGD: lr=-1.0 must be finite and at least 0"),
         ({"momentum": -0.1}, "SGD: momentum=-0.1 is not"),
         ({"dampening": float("nan")}, "SGD: dampening=nan is not finite"),
         ({"nesterov": True}, "nesterov needs a momentum and no dampening"),
         ({"nesterov": True, "momentum": 0.9, "dampening": 0.1}, "nesterov needs a momentum"),
         ({"nesterov": 1}, "SGD: nesterov=1 is neither True nor False"),
         ({"weight_decay": float("inf")}, "SGD: weight_decay=inf"),
-        ({"groups": [{"names": "*", "betas": (0, 0)}]}, "a group has 'names' and any of lr, mom"),
+        (
+            {"groups": [{"names": "*", "betas": (0, 0)}]},
+            "a group needs 'names' and may set lr, mom",
+        ),
     ],
 )
 def test_hyper_parameters_of_sgd_are_refused_by_name(options, error):
@@ -482,14 +485,14 @@ def test_large_states_begin_at_a_cache_line():
 def test_groups_that_are_none_or_match_nothing():
     """The text names the pattern and what there is; nothing is begun."""
     for groups in ({"names": "*"}, "*", 3, [3], [None]):
-        with pytest.raises(TypeError, match=r"AdamW: groups=.* is no list of dicts"):
+        with pytest.raises(TypeError, match=r"AdamW: groups=.* must be a list of dicts"):
             optim.AdamW(groups=groups)
     params, optimizer = {"w": np.ones(3), "b": np.ones(2)}, optim.AdamW(groups=[{"names": "zzz"}])
     with pytest.raises(ValueError, match=r"names='zzz' of a group; .* 2 parameters are params\['b"):
         optimizer.step(params, {"w": np.ones(3), "b": np.ones(2)})
     assert optimizer.t == 0 and (params["w"] == 1).all()
     step = cutback.compile(lambda p: (p["w"] * p["w"]).sum() + p["b"].sum(), optimizer=optimizer)
-    with pytest.raises(ValueError, match="no parameter is named like names='zzz'"):
+    with pytest.raises(ValueError, match="names='zzz' of a group do not match any parameter"):
         step(params)
     optimizer.groups = [{"names": ["zzz", "*b*"], "lr": 0.0}]
     optimizer.step(params, {"w": np.ones(3), "b": np.ones(2)})

@@ -244,5 +244,5 @@ def test_a_norm_that_is_only_measured(kind, most):
     assert torch.equal(ends[0][0], ends[1][0])
     assert ends[0][1] == (60.0, False) and ends[1][1] == (None, False)
     for wrong in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match=f"max_norm={wrong} is not a number above 0"):
+        with pytest.raises(ValueError, match=f"max_norm={wrong} must be above 0"):
             optimizer.step(max_norm=wrong)
