@@ -1,9 +1,9 @@
 /* A block is preceded by one cache line that holds its size:
  *
- *     raw            raw + CB_ALIGN = what the caller gets
+ *     raw            raw + CB_ALIGN = the pointer that the caller gets
  *     | size | pad   | bytes, rounded up to CB_ALIGN |
  *
- * so that cb_free can keep the books without being told, and every block starts on a cache line. */
+ * so cb_free needs no size argument, and every block starts on a cache line. */
 #include "alloc.h"
 
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 
 #include "sanitize.h"
 
-/* More than any machine has. The sanitizers abort on a size they cannot serve, so they get a
- * smaller bound and hostile sizes stay ordinary errors there too. */
+/* Larger than the memory of any machine. The sanitizers abort on sizes they cannot serve, so their
+ * builds use a smaller bound, which keeps hostile sizes ordinary errors there too. */
 #define LARGEST_BLOCK ((size_t)1 << (CB_ASAN || CB_TSAN ? 36 : 46))
 
 void cb_alloc_init(cb_alloc *a) {
@@ -22,7 +22,7 @@ void cb_alloc_init(cb_alloc *a) {
     atomic_init(&a->fail_in, 0);
 }
 
-/* Counts one allocation towards the one that is to fail; true when this is it. */
+/* Counts down to the allocation that should fail; returns true for that one. */
 static bool must_fail(cb_alloc *a) {
     uint_fast64_t left = atomic_load_explicit(&a->fail_in, memory_order_relaxed);
     while (left != 0) {

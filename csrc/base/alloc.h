@@ -1,5 +1,6 @@
-/* alloc.h: the only caller of malloc. Counts, and can fail the n-th call so that tests can walk
- * every out-of-memory path. Thread-safe. Blocks are aligned to CB_ALIGN and carry their size. */
+/* alloc.h: the allocator behind all memory of the core. It counts bytes, and it can fail the n-th
+ * call so that tests can walk every out-of-memory path. Thread-safe. Blocks are aligned to CB_ALIGN
+ * and carry their size. */
 #ifndef CB_BASE_ALLOC_H
 #define CB_BASE_ALLOC_H
 
@@ -13,17 +14,18 @@ typedef struct cb_alloc {
     atomic_uint_fast64_t n_alloc;    /* successful allocations so far */
     atomic_uint_fast64_t live_bytes; /* requested bytes held now */
     atomic_uint_fast64_t peak_bytes;
-    atomic_uint_fast64_t fail_in; /* fail when this reaches 1; 0: off */
+    atomic_uint_fast64_t fail_in; /* number of the allocation that fails, from now; 0: off */
 } cb_alloc;
 
 void cb_alloc_init(cb_alloc *a);
 /* NULL: out of memory. bytes == 0 gives a valid block. */
 void *cb_malloc(cb_alloc *a, size_t bytes);
 void cb_free(cb_alloc *a, void *block);   /* NULL is fine */
-size_t cb_block_bytes(const void *block); /* as it was asked for */
+size_t cb_block_bytes(const void *block); /* the size that was requested */
 cb_memory_stats cb_alloc_stats(const cb_alloc *a);
+/* Makes the nth allocation from now fail (1: the next); 0 turns this off. */
 void cb_alloc_fail(cb_alloc *a, uint64_t nth);
-/* How many allocations until the one that fails; 0: it has failed, or none is to. */
+/* How many allocations remain until the one that fails; 0: it has failed, or none was requested. */
 uint64_t cb_alloc_left(const cb_alloc *a);
 
 /* Checked size arithmetic: false on overflow, `out` untouched. */

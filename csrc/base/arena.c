@@ -1,11 +1,11 @@
-/* Chunks form a list, newest first; only the head has room. Sizes double from 4 KiB to 1 MiB, and a
- * request that would not fit a fresh chunk gets one of its own, put behind the head so that the
- * head's room stays in use.
+/* Chunks form a list, newest first; items are allocated from the head. Chunk sizes double from
+ * 4 KiB to 1 MiB. A request that does not fit a new chunk gets a separate chunk, linked behind the
+ * head so that the head's free space stays in use.
  *
  *     | header (one cache line) | item | item | room ... |
  *
- * Under AddressSanitizer the room is poisoned and items stand apart, so that an overrun inside an
- * arena is found as one of malloc's would be. */
+ * Under AddressSanitizer free space is poisoned and items are separated by red zones, so overruns
+ * inside an arena are found like those of malloc'ed blocks. */
 #include "arena.h"
 
 #include "sanitize.h"
@@ -17,7 +17,7 @@
 
 struct cb_arena_chunk {
     cb_arena_chunk *next;
-    size_t room; /* bytes behind the header */
+    size_t room; /* bytes after the header */
     size_t used;
 };
 _Static_assert(sizeof(cb_arena_chunk) <= CB_ALIGN, "the header takes one cache line");
@@ -41,7 +41,7 @@ uint64_t cb_arena_bytes(const cb_arena *a) {
     return bytes;
 }
 
-/* Room behind the header of the next ordinary chunk. */
+/* Bytes after the header of the next ordinary chunk. */
 static size_t next_room(const cb_arena *a) {
     size_t whole = a->head ? 2 * (a->head->room + CB_ALIGN) : FIRST_CHUNK;
     if (whole < FIRST_CHUNK) whole = FIRST_CHUNK;
@@ -49,7 +49,7 @@ static size_t next_room(const cb_arena *a) {
     return whole - CB_ALIGN;
 }
 
-/* A chunk with room for `need` bytes, linked into the list. */
+/* Allocates a chunk with room for `need` bytes and links it into the list. */
 static cb_arena_chunk *add_chunk(cb_arena *a, size_t need) {
     size_t room = next_room(a);
     bool own = need > room;

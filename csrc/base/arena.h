@@ -1,5 +1,5 @@
-/* arena.h: bump allocation with one bulk free. Every stage puts its result in an arena of its own
- * and its scratch in a local one, so that an error path is one cb_arena_free.
+/* arena.h: bump allocation with one bulk free. Every stage puts its result in its own arena and its
+ * scratch data in a local one, so an error path is one cb_arena_free.
  *
  *     cb_arena a;  cb_arena_init(&a, alloc);
  *     uint32_t *order = CB_NEW(&a, uint32_t, n);   // NULL: out of memory
@@ -19,16 +19,16 @@ typedef struct cb_arena {
 } cb_arena;
 
 void cb_arena_init(cb_arena *a, cb_alloc *alloc);
-void cb_arena_free(cb_arena *a); /* twice is fine */
+void cb_arena_free(cb_arena *a); /* may be called twice */
 /* `count` items of `size` bytes, 16-byte aligned, zeroed. NULL on overflow or out of memory. */
 void *cb_arena_get(cb_arena *a, size_t count, size_t size);
-uint64_t cb_arena_bytes(const cb_arena *a); /* held, as the allocator counts them */
+uint64_t cb_arena_bytes(const cb_arena *a);                          /* size of all chunks */
 char *cb_arena_strdup(cb_arena *a, const char *text, size_t length); /* adds the final 0 */
 
 #define CB_NEW(arena, type, count) ((type *)cb_arena_get((arena), (size_t)(count), sizeof(type)))
 
-/* The same for the pointer `to`, whose type it takes; returns CB_NOMEM from the calling function if
- * there is no memory. */
+/* Allocates `count` items of the type that `to` points to and sets `to`. If there is no memory, the
+ * calling function returns CB_NOMEM. */
 #define CB_TRY_NEW(to, arena, count, err)                            \
     do {                                                             \
         (to) = cb_arena_get((arena), (size_t)(count), sizeof *(to)); \

@@ -1,4 +1,4 @@
-/* bits.h: the bits of an f32, for kernels. */
+/* bits.h: converts between an f32 and its bit pattern, for kernels. */
 #ifndef CB_BASE_BITS_H
 #define CB_BASE_BITS_H
 

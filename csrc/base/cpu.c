@@ -8,9 +8,9 @@
 #include <cpuid.h>
 #endif
 
-/* The operating system's part (saving the wide registers) is covered by the check for avx2. f16c
- * has no name in clang 14's __builtin_cpu_supports, which reads what was asked once; asking the
- * processor itself takes tens of microseconds on a virtual machine. */
+/* The check for avx2 also covers the operating system's part, saving the wide registers. clang 14's
+ * __builtin_cpu_supports, which caches the processor's answers, does not know f16c. Asking the
+ * processor with cpuid takes tens of microseconds on a virtual machine. */
 #if defined(__clang__)
 static bool has_f16c(void) {
     unsigned a, b, c, d;
@@ -34,8 +34,8 @@ cb_isa cb_cpu_isa(void) {
 cb_isa cb_cpu_isa(void) { return CB_ISA_BASELINE; }
 #endif
 
-/* The variable can only lower: asking for what the processor lacks must not end in an illegal
- * instruction. */
+/* CUTBACK_ISA can only lower the instruction set: requesting one that the processor lacks must not
+ * end in an illegal instruction. */
 cb_isa cb_cpu_kernel_isa(void) {
     const cb_isa best = cb_cpu_isa();
     const char *wish = getenv("CUTBACK_ISA");

@@ -8,8 +8,8 @@
 typedef enum cb_isa { CB_ISA_BASELINE = 0, CB_ISA_AVX2, CB_ISA_AVX512, CB_ISA_COUNT } cb_isa;
 
 cb_isa cb_cpu_isa(void); /* the best this processor and operating system support */
-/* The one that kernels are chosen for: CUTBACK_ISA=baseline|avx2|avx512 in the environment lowers
- * it. It is asked anew at each call. */
+/* The instruction set that kernels are selected for. The environment variable
+ * CUTBACK_ISA=baseline|avx2|avx512 lowers it; it is read again at each call. */
 cb_isa cb_cpu_kernel_isa(void);
 const char *cb_isa_name(cb_isa isa); /* "baseline", "avx2", "avx512" */
 

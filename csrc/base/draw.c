@@ -1,7 +1,7 @@
-/* A block of the generator is four words of 32 bits. Single precision takes one word an element,
- * double precision two. Normal numbers come in pairs by the Box-Muller transform, computed in
- * double precision; the radius is never infinite, as its uniform number lies between the multiples.
- */
+/* A block of the generator is four 32-bit words. Single precision uses one word per element, double
+ * precision two. Normal numbers come in pairs from the Box-Muller transform, computed in double
+ * precision. Half a unit is added to the uniform number under the logarithm, so it is never 0 and
+ * the radius is never infinite. */
 #include "draw.h"
 
 #include <math.h>

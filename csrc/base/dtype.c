@@ -1,5 +1,5 @@
-/* Both 16-bit formats are cut from an f64 by one routine: an f32 is an f64 without loss, so this is
- * a single rounding whichever type the value comes from. */
+/* One routine narrows an f64 to either 16-bit format. An f32 converts to f64 without loss, so there
+ * is a single rounding whichever type the value comes from. */
 #include "dtype.h"
 
 #include <string.h>

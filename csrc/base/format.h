@@ -1,5 +1,5 @@
-/* format.h: snprintf and vsnprintf in the C locale, whatever the program's: for what people or
- * programs read. */
+/* format.h: snprintf and vsnprintf that always use the C locale, so that text does not depend on
+ * the program's locale. */
 #ifndef CB_BASE_FORMAT_H
 #define CB_BASE_FORMAT_H
 

@@ -1,4 +1,4 @@
-/* ints.h: of two integers, and how many parts of one size cover another. */
+/* ints.h: minimum, maximum and rounded-up division of integers. */
 #ifndef CB_BASE_INTS_H
 #define CB_BASE_INTS_H
 

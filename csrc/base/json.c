@@ -2,9 +2,8 @@
  *
  *     read a value -> close what ends here, step over a comma, read a key -> read a value -> ...
  *
- * so depth costs no C stack, and every error knows where it stands. Duplicate keys are looked for
- * when an object closes, by sorting: the time is bounded whatever the keys are, where a hash
- * table's is not. */
+ * so nesting uses no C stack, and every error knows its position. Duplicate keys are found by
+ * sorting when an object closes: unlike a hash table's, the time is bounded for any keys. */
 #include "json.h"
 
 #include <inttypes.h>
@@ -19,7 +18,7 @@
 #define MOST_NUMBER 1000 /* characters */
 #define A_VALUE "a value (null, true, false, a number, a string, '[' or '{')"
 #define FEW_KEYS 8          /* compared pair by pair */
-#define EXACT_DOUBLE 0x1p53 /* whole numbers up to here are exact */
+#define EXACT_DOUBLE 0x1p53 /* doubles represent all whole numbers up to this exactly */
 
 typedef struct reader {
     cb_arena *arena;
@@ -49,7 +48,7 @@ static cb_status fail_at(const reader *r, const char *at, const char *problem) {
                    problem);
 }
 
-/* "expected X, found what stands at r->at". */
+/* Fails with "expected X, found Y", where Y is the text at r->at. */
 static cb_status fail_expected(const reader *r, const char *expected) {
     char found[16] = "end of text";
     if (r->at < r->end) {
@@ -79,7 +78,7 @@ static bool is_digit(const reader *r) { return r->at < r->end && *r->at >= '0' &
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* The four digits after "\u" at `at`; -1 when they are not there. */
+/* The value of the four hexadecimal digits at `at`; -1 if there are not four. */
 static int32_t hex_of(const reader *r, const char *at) {
     int32_t code = 0;
     if (r->end - at < 4) return -1;
@@ -95,7 +94,7 @@ static int32_t hex_of(const reader *r, const char *at) {
     return code;
 }
 
-/* "\uXXXX", or the two of a surrogate pair; r->at stands on the backslash. */
+/* Reads "\uXXXX", or a surrogate pair of two of them; r->at is at the backslash. */
 static cb_status read_unicode(reader *r, char **out) {
     int32_t code = hex_of(r, r->at + 2);
     size_t length = 6;
@@ -105,7 +104,7 @@ static cb_status read_unicode(reader *r, char **out) {
         bool pair = r->end - r->at >= 12 && r->at[6] == '\\' && r->at[7] == 'u';
         int32_t low = pair ? hex_of(r, r->at + 8) : -1;
         if (code >= 0xDC00 || low < 0xDC00 || low > 0xDFFF)
-            return fail_at(r, r->at, "half of a surrogate pair stands alone");
+            return fail_at(r, r->at, "one half of a surrogate pair is missing");
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
         length = 12;
     }
@@ -127,8 +126,8 @@ static cb_status read_escape(reader *r, char **out) {
     return CB_OK;
 }
 
-/* The string that starts at r->at. No escape is shorter than what it stands for, so the raw length
- * is room enough. */
+/* Reads the string that starts at r->at. No escape is shorter than the character it represents, so
+ * the raw length is enough room. */
 static cb_status read_text(reader *r, const char **text, uint32_t *length) {
     const char *start = r->at++, *close = r->at;
     while (close < r->end && *close != '"') close += *close == '\\' && close + 1 < r->end ? 2 : 1;
@@ -167,7 +166,7 @@ static cb_status skip_digits(reader *r) {
     return CB_OK;
 }
 
-/* Steps over a number; `whole` tells whether it has neither fraction nor exponent. */
+/* Skips a number; sets `whole` if it has neither fraction nor exponent. */
 static cb_status skip_number(reader *r, bool *whole) {
     const char *start = r->at;
     *whole = true;
@@ -192,7 +191,8 @@ static cb_status skip_number(reader *r, bool *whole) {
     return CB_OK;
 }
 
-/* False when it does not fit. Counts downwards: the smallest integer has no positive twin. */
+/* Returns false if the integer does not fit. Accumulates a negative value, because the smallest
+ * integer has no positive counterpart. */
 static bool parse_integer(const char *text, int64_t *out) {
     bool negative = *text == '-';
     int64_t value = 0;
@@ -292,7 +292,7 @@ static cb_status fail_duplicate(const reader *r, const cb_json *a, const cb_json
                    second, a->key, first);
 }
 
-/* Moves item[at] down to its place in a max-heap of n items. */
+/* Sifts item[at] down to its place in a max-heap of n items. */
 static void sift(const cb_json **item, size_t at, size_t n) {
     const cb_json *moved = item[at];
     for (size_t child; (child = 2 * at + 1) < n; at = child) {
@@ -309,7 +309,7 @@ static cb_status sort_and_compare(reader *r, const cb_json *object) {
     size_t n = 0;
     for (const cb_json *c = object->as.child; c; c = c->next) item[n++] = c;
     for (size_t i = n / 2; i-- > 0;) sift(item, i, n);
-    /* The largest leaves the heap first, so equal keys leave it one after the other. */
+    /* Keys leave the heap in descending order, so equal keys are adjacent. */
     for (const cb_json *larger = NULL; n > 0; sift(item, 0, n)) {
         if (larger && strcmp(item[0]->key, larger->key) == 0)
             return fail_duplicate(r, item[0], larger);
@@ -341,8 +341,8 @@ static cb_status read_key(reader *r) {
     return CB_OK;
 }
 
-/* After a value or an opening bracket: closes the containers that end here and goes to the next
- * value. */
+/* Called after a value or an opening bracket: closes the containers that end here and advances to
+ * the next value. */
 static cb_status next_value(reader *r, bool *more) {
     for (;;) {
         skip_space(r);
@@ -389,7 +389,7 @@ cb_status cb_json_parse(cb_arena *arena, const char *text, size_t length, const 
                 .line_start = text,
                 .line = 1,
                 .err = err};
-    /* strtod must not see the user's decimal comma. */
+    /* In the user's locale strtod may expect a decimal comma. */
     r.plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     cb_status status = r.plain ? read_document(&r) : cb_no_memory(err);
     if (r.plain) freelocale(r.plain);
@@ -427,7 +427,7 @@ cb_status cb_json_want(const cb_json *object, const char *key, cb_json_kind kind
         return cb_fail(err, CB_INVALID, "line %u: the %s has no \"%s\"", object->line,
                        cb_json_kind_name(object->kind), key);
     }
-    /* A double that is whole is written without a point, so an integer will do for it. */
+    /* The writer omits the decimal point of whole doubles, so an integer is accepted here. */
     if (found->kind != kind && !(kind == CB_JSON_DOUBLE && found->kind == CB_JSON_INT)) {
         return cb_fail(err, CB_INVALID, "line %u: \"%s\" must be of kind %s, not %s", found->line,
                        key, cb_json_kind_name(kind), cb_json_kind_name(found->kind));
@@ -442,7 +442,7 @@ static cb_status fail_kind(const cb_json *node, const char *what, const char *wa
                    wanted, cb_json_kind_name(node->kind));
 }
 
-/* Whole numbers, however they are written: 1000000000 and 1e9 are the same number. */
+/* Accepts whole numbers in any notation: 1000000000 and 1e9 are the same number. */
 cb_status cb_json_as_i64(const cb_json *node, const char *what, int64_t *out, cb_error *err) {
     if (node->kind == CB_JSON_INT) {
         *out = node->as.integer;

@@ -15,15 +15,15 @@ typedef enum cb_json_kind {
     CB_JSON_OBJECT
 } cb_json_kind;
 
-/* A node of the document; children of one parent form a list. It lives in the arena it was parsed
- * into. */
+/* A node of the document. Children of one parent form a list. Nodes live in the arena that was
+ * passed to cb_json_parse. */
 typedef struct cb_json {
     cb_json_kind kind;
     uint32_t n;      /* children, or bytes of the string */
     const char *key; /* name inside an object, NULL otherwise; 0-terminated */
     union {
         bool boolean;
-        int64_t integer; /* a number without '.', 'e' that fits; larger ones become doubles */
+        int64_t integer; /* number without '.' or 'e' that fits; larger ones become doubles */
         double number;
         const char *string; /* UTF-8, 0-terminated; an embedded 0 is refused */
         const struct cb_json *child;
@@ -38,8 +38,9 @@ CB_MUST_CHECK cb_status cb_json_parse(cb_arena *arena, const char *text, size_t 
 const cb_json *cb_json_get(const cb_json *object, const char *key);
 const char *cb_json_kind_name(cb_json_kind kind);
 
-/* Typed access with an error that names the key, what was found and where. Where a number is wanted
- * (CB_JSON_DOUBLE, cb_json_as_double) an integer will do; where an integer is, so will 1e9. */
+/* Typed access. Errors name the key, what was found and the line. If a number is expected
+ * (CB_JSON_DOUBLE, cb_json_as_double), an integer is accepted; if an integer is expected, so is
+ * 1e9. */
 CB_MUST_CHECK cb_status cb_json_want(const cb_json *object, const char *key, cb_json_kind kind,
                                      const cb_json **out, cb_error *err);
 CB_MUST_CHECK cb_status cb_json_as_u64(const cb_json *node, const char *what, uint64_t max,
@@ -49,12 +50,12 @@ CB_MUST_CHECK cb_status cb_json_as_i64(const cb_json *node, const char *what, in
 CB_MUST_CHECK cb_status cb_json_as_double(const cb_json *node, const char *what, double *out,
                                           cb_error *err);
 
-/* Writer: commas and quotes are its own business. Errors are the string's (`failed`). */
+/* Writer; it adds commas and quotes. Errors are recorded in the string (`failed`). */
 typedef struct cb_json_writer {
     cb_str *out;
     bool need_comma;
 } cb_json_writer;
-/* The bracket is '{' or '[', at the end '}' or ']'; `key` is NULL inside arrays. */
+/* `bracket` is '{' or '[' at the beginning, '}' or ']' at the end. `key` is NULL inside arrays. */
 void cb_json_begin(cb_json_writer *w, const char *key, char bracket);
 void cb_json_end(cb_json_writer *w, char bracket);
 void cb_json_put_int(cb_json_writer *w, const char *key, int64_t v);

@@ -1,5 +1,5 @@
-/* The writer. What it writes, cb_json_parse reads back: strings that are not UTF-8 have their bad
- * bytes replaced, doubles take the fewest digits that give the same double. */
+/* The writer. cb_json_parse reads its output back: bytes that are not valid UTF-8 are replaced, and
+ * doubles are written with enough digits to give the same double. */
 #include <inttypes.h>
 #include <locale.h>
 #include <math.h>
@@ -62,7 +62,7 @@ void cb_json_put_u64(cb_json_writer *w, const char *key, uint64_t v) {
     cb_str_addf(w->out, "%" PRIu64, v);
 }
 
-/* Fifteen digits suffice for what people write, seventeen for every double. */
+/* Fifteen digits suffice for most numbers that people write, seventeen for every double. */
 static void put_shortest(cb_str *s, double v) {
     char text[32];
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);

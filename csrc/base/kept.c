@@ -1,9 +1,9 @@
-/* A block that is kept holds its own links: in the list of its size's bucket, and in the list of
- * all by age. When a fresh block takes the sum of what is in use and what is kept over the limit,
- * the oldest go.
+/* A kept block stores its own links: one list per size bucket, and one list of all blocks by age.
+ * When the bytes in use and kept exceed the limit, the oldest blocks are freed.
  *
- * The limit is the most that was in use at once in this period and the one before. A period is a
- * number of takes: a program whose arrays become smaller gets the difference back. */
+ * The limit is the most bytes that were in use at once in this period and the previous one. A
+ * period is a fixed number of takes, so a program whose arrays become smaller gets the difference
+ * back. */
 #include "kept.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@
 
 typedef struct block {
     struct block *next, *before;   /* in the bucket */
-    struct block *younger, *older; /* of all */
+    struct block *younger, *older; /* in the list of all blocks */
 } block;
 
 struct cb_kept {
@@ -24,8 +24,8 @@ struct cb_kept {
     block *bucket[CB_KEPT_BUCKETS];
     block *youngest, *oldest;
     cb_kept_stats stats;
-    uint64_t most, most_before; /* in use at once, in this period and the last */
-    uint64_t limit;             /* the caller's, UINT64_MAX: none */
+    uint64_t most, most_before; /* most bytes in use at once, in this period and the previous one */
+    uint64_t limit;             /* the caller's; UINT64_MAX: none */
     uint32_t n_take;            /* in this period */
 };
 
@@ -76,7 +76,7 @@ static void unlink_block(cb_kept *k, block *b, size_t bytes) {
     CB_UNPOISON((char *)b + CB_ALIGN, bytes - CB_ALIGN);
 }
 
-/* The youngest of the size: what was given back last may still be in a cache. */
+/* Finds the youngest block of this size, which may still be in the processor's cache. */
 static block *find(cb_kept *k, size_t bytes) {
     block *b = *bucket_of(k, bytes);
     while (b && cb_block_bytes(b) != bytes) b = b->next;
@@ -91,8 +91,8 @@ static void let_go_above(cb_kept *k, uint64_t limit) {
     }
 }
 
-/* Blocks that are not kept count as well, as no bytes: a program that makes no large arrays any
- * more is to get their memory back. */
+/* Counts a take and frees blocks above the limit. Takes of small blocks count too, with 0 bytes, so
+ * that a program which no longer makes large arrays gets their memory back. */
 static void count(cb_kept *k, size_t bytes) {
     k->stats.in_use += bytes;
     if (++k->n_take > CB_KEPT_PERIOD) {
@@ -104,8 +104,8 @@ static void count(cb_kept *k, size_t bytes) {
     let_go_above(k, k->most > k->most_before ? k->most : k->most_before);
 }
 
-/* Makes room for a fresh block below the caller's limit, and counts it as in use until it is there.
- * False: there is no room. */
+/* Makes room for a new block below the caller's limit and counts it as in use while it is being
+ * allocated. Returns false if there is no room. */
 static bool reserve(cb_kept *k, size_t bytes) {
     if (bytes > k->limit || k->stats.in_use > k->limit - bytes) return false;
     k->stats.in_use += bytes;

@@ -1,5 +1,5 @@
-/* kern_half.h: 16-bit floats to and from f32, for kernel files: as dtype.c, bit for
- * bit, but without branches, so that the runs vectorise. */
+/* kern_half.h: converts 16-bit floats to and from f32 in kernels. Results are bitwise equal to
+ * those of dtype.c, but there are no branches, so loops vectorise. */
 #ifndef CB_BASE_KERN_HALF_H
 #define CB_BASE_KERN_HALF_H
 
@@ -16,16 +16,16 @@ static inline uint16_t half_store_bf16(float x) {
     return (uint16_t)((bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded);
 }
 
-/* The fraction and exponent move into place; multiplying by 2^112 sets the bias right and turns
- * subnormals into normal numbers. Infinity and NaN get their exponent by force. */
+/* Fraction and exponent move into place; multiplying by 2^112 corrects the bias and normalizes
+ * subnormals. The exponent of infinity and NaN is set separately. */
 static inline float half_load_f16(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = (uint32_t)(h & 0x7FFFu) << 13;
     uint32_t finite = cb_bits_of_f32(cb_f32_of_bits(rest) * 0x1p112f);
     return cb_f32_of_bits(sign | (rest >= 0x0F800000u ? rest | 0x7F800000u : finite));
 }
 
-/* Normal results: round on the 13 bits that fall off. Subnormal results: adding 1/2 leaves the sum
- * with an ulp of 2^-24, the spacing of f16's subnormals, so the addition does the rounding. */
+/* Normal results are rounded on the 13 bits that are dropped. For subnormal results, the sum with
+ * 1/2 has an ulp of 2^-24, the spacing of f16's subnormals, so the addition does the rounding. */
 static inline uint16_t half_store_f16(float x) {
     uint32_t bits = cb_bits_of_f32(x), sign = bits >> 16 & 0x8000u, rest = bits & 0x7FFFFFFFu;
     uint32_t normal = (rest - (112u << 23) + 0xFFFu + (rest >> 13 & 1u)) >> 13;

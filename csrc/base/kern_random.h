@@ -1,7 +1,7 @@
-/* kern_random.h: random numbers for kernels, many at a time: Philox (philox.h) for
- * CB_DRAW_LANES blocks at once, a vector for each of the four words of CB_VW blocks, so that the
- * rounds are vector code. Bits 16.. of word j/2 of block b are element 8b + j: written out in this
- * order the words are the draws. */
+/* kern_random.h: random numbers for kernels. Philox (philox.h) computes CB_DRAW_LANES blocks at
+ * once; each of the four words of CB_VW blocks is a vector, so the rounds are vector code. Element
+ * 8b + j is 16 bits of word j/2 of block b, from bit 16 (j % 2) on: written out in block order, the
+ * words are the draws. */
 #ifndef CB_BASE_KERN_RANDOM_H
 #define CB_BASE_KERN_RANDOM_H
 
@@ -25,7 +25,7 @@ typedef CB_VECTOR(uint64_t, 4 * CB_VW) VQ;
 #define CB_OF_VECTORS(name, a, b) ((VU)_mm_##name((__m128i)(a), (__m128i)(b)))
 #endif
 
-/* The two halves of the products of 32-bit numbers. */
+/* The high and low halves of 32-bit by 32-bit products. */
 VFN void philox_multiply(VU a, uint32_t by, VU *high, VU *low) {
     const VQ factor = (uint64_t)by - (VQ){0}, lower = 0xFFFFFFFFu - (VQ){0};
     VQ even = (VQ)CB_OF_VECTORS(mul_epu32, a, factor);
@@ -34,8 +34,8 @@ VFN void philox_multiply(VU a, uint32_t by, VU *high, VU *low) {
     *high = (VU)((even >> 32) | (odd & ~lower));
 }
 
-/* CB_VW blocks from `block` on. The words of four blocks that lie in one 128-bit lane are
- * transposed there, so a lane starts with the blocks that end in order. */
+/* Computes CB_VW blocks from `block` on. The words of four blocks are transposed within each
+ * 128-bit lane; block numbers are assigned to lanes (`first`) such that the output is in order. */
 VFN void philox_vector(const cb_philox *p, uint64_t block, VU out[4]) {
     VU first = (VU){0}, base = (uint32_t)block - (VU){0};
     for (uint32_t j = 0; j < CB_VW; j++) first[j] = j % 4 * (CB_VW / 4) + j / 4;

@@ -1,5 +1,5 @@
-/* kern_vector.h: vectors of the instruction set that a kernel file is compiled for, gcc's and
- * clang's extension: arithmetic is written as on numbers. */
+/* kern_vector.h: vector types for the instruction set that a kernel file is compiled for. They use
+ * the vector extension of gcc and clang, so arithmetic is written as for scalars. */
 #ifndef CB_BASE_KERN_VECTOR_H
 #define CB_BASE_KERN_VECTOR_H
 

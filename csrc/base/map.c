@@ -63,7 +63,7 @@ bool cb_names_intern(cb_names *s, const char *text, size_t length, uint32_t *id)
     length = strnlen(text, length);
     uint64_t hash = cb_hash_bytes(text, length, 0);
     uint32_t found;
-    /* Two texts with one hash: the later one stands under the next free hash. */
+    /* If two texts have the same hash, the later one is stored under the next free hash. */
     for (; cb_map_get(&s->index, hash, &found); hash++) {
         if (strncmp(s->text[found], text, length) != 0 || s->text[found][length] != '\0') continue;
         *id = found;
@@ -84,8 +84,8 @@ bool cb_names_intern(cb_names *s, const char *text, size_t length, uint32_t *id)
     return true;
 }
 
-/* Eight bytes a round, read as little-endian on every machine; the tail is padded with zeros and
- * the length is mixed in, so that texts that differ in trailing zeros differ. */
+/* Each round mixes eight bytes, read as little-endian on every machine. The tail is padded with
+ * zeros; the length is mixed in so that texts which differ only in trailing zeros differ. */
 uint64_t cb_hash_bytes(const void *data, size_t n, uint64_t seed) {
     const uint8_t *at = data;
     uint64_t hash = mix(seed ^ UINT64_C(0x9E3779B97F4A7C15)) ^ mix(n);

@@ -1,4 +1,5 @@
-/* map.h: hash maps into ids. Both live in an arena and never shrink. */
+/* map.h: hash maps to ids, from integers (cb_map) and from strings (cb_names). They live in an
+ * arena and never shrink. */
 #ifndef CB_BASE_MAP_H
 #define CB_BASE_MAP_H
 

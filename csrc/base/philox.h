@@ -1,8 +1,8 @@
 /* philox.h: the counter-based random generator (Salmon et al., "Parallel random numbers: as easy as
- * 1, 2, 3", SC 2011): Philox4x32 with 7 rounds, 16 bits for each drawn element.
+ * 1, 2, 3", SC 2011). Philox4x32 with 7 rounds; each element uses 16 bits.
  *
  * Key = the 64-bit seed. Counter = (element block, stream, step): block b covers elements 8b..8b+7.
- * The same (seed, stream, step, element) is the same number on every backend, for any tiling. */
+ * The same (seed, stream, step, element) gives the same number on every backend, for any tiling. */
 #ifndef CB_BASE_PHILOX_H
 #define CB_BASE_PHILOX_H
 
@@ -17,7 +17,8 @@ typedef struct cb_philox {
     uint32_t step;   /* advances each call */
 } cb_philox;
 
-/* The words of element block `block`: element 8*block + j draws bits 16*(j%2).. of word j/2. */
+/* The words of element block `block`: element 8*block + j uses 16 bits of word j/2, from bit
+ * 16*(j%2) on. */
 static inline void cb_philox_block(const cb_philox *p, uint64_t block, uint32_t out[4]) {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = p->stream, c3 = p->step;
     uint32_t k0 = (uint32_t)p->seed, k1 = (uint32_t)(p->seed >> 32);
@@ -45,10 +46,9 @@ static inline uint32_t cb_philox_u16(const cb_philox *p, uint64_t element) {
     return (words[(element % 8) / 2] >> (16 * (element % 2))) & 0xFFFFu;
 }
 
-/* Dropout keeps an element when its 16 bits are >= this: p rounded to a multiple of 2^-16. */
+/* Dropout keeps an element if its 16 bits are >= this; it is p rounded to a multiple of 2^-16. */
 static inline uint32_t cb_dropout_threshold(double p) { return (uint32_t)(p * 65536.0 + 0.5); }
-/* What a kept element is multiplied by: 1 / (1 - p) with the rounded p, so that the expectation is
- * exact. */
+/* The factor of kept elements: 1 / (1 - p) with the rounded p, so that the expectation is exact. */
 static inline double cb_dropout_scale(double p) {
     return 65536.0 / (65536.0 - (double)cb_dropout_threshold(p));
 }

@@ -1,15 +1,15 @@
 #include "base/ranges.h"
 
-/* Gaps of a Shell sort, each about 2.25 times the one before (Tokuda 1992). Halving gaps instead
- * would leave even and odd places apart until the last pass, which then takes quadratic time where
- * parameters and their states alternate. */
+/* Gaps of a Shell sort, each about 2.25 times the previous one (Tokuda 1992). With halved gaps,
+ * even and odd positions would mix only in the last pass, which is then quadratic if parameters and
+ * their states alternate. */
 static const uint32_t gaps[] = {1,       4,       9,        20,       46,       103,
                                 233,     525,     1182,     2660,     5985,     13467,
                                 30301,   68178,   153401,   345152,   776591,   1747331,
                                 3931496, 8845866, 19903198, 44782196, 100759940};
 enum { N_GAPS = sizeof gaps / sizeof *gaps };
 
-/* In place, because neither a run nor an update allocates. */
+/* Sorts in place, because neither a run nor an update may allocate. */
 static void sort(cb_range *at, uint32_t n) {
     for (int g = N_GAPS - 1; g >= 0; g--) {
         const uint32_t gap = gaps[g];
@@ -39,14 +39,14 @@ static void remember(cb_known_ranges *known, const cb_range *at, uint32_t n) {
 }
 
 static cb_status check(cb_range *at, uint32_t n, cb_error *err) {
-    const cb_range *any = NULL, *written = NULL; /* those that reach furthest so far */
+    const cb_range *any = NULL, *written = NULL; /* the ranges that extend furthest so far */
     sort(at, n);
     for (uint32_t i = 0; i < n; i++) {
         const cb_range *before = at[i].written ? any : written;
         if (before && before->end > at[i].begin) {
             return cb_fail(err, CB_INVALID,
-                           "%s \"%s\" and %s \"%s\" overlap in memory; what is written needs "
-                           "memory of its own",
+                           "%s \"%s\" and %s \"%s\" overlap in memory; an array that is written "
+                           "must not share memory with another",
                            before->kind, before->name, at[i].kind, at[i].name);
         }
         if (!any || at[i].end > any->end) any = &at[i];
@@ -59,7 +59,7 @@ cb_status cb_ranges_check(cb_range *at, uint32_t n, cb_known_ranges *known, cb_e
     if (!known) return check(at, n, err);
     if (is_known(known, at, n)) return CB_OK;
     known->n = 0;
-    remember(known, at, n); /* before they are sorted */
+    remember(known, at, n); /* in the caller's order: check() sorts `at` */
     CB_TRY(check(at, n, err));
     known->n = n;
     return CB_OK;

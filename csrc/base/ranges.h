@@ -1,4 +1,4 @@
-/* ranges.h: memory that a call was given, and whether parts of it overlap. */
+/* ranges.h: checks that the arguments of a call do not overlap in memory. */
 #ifndef CB_RANGES_H
 #define CB_RANGES_H
 
@@ -9,24 +9,24 @@
 
 typedef struct cb_range {
     uintptr_t begin, end;
-    const char *kind, *name; /* "output", "loss" */
+    const char *kind, *name; /* for errors, e.g. "output", "loss" */
     bool written;
 } cb_range;
 
-/* Ranges that were found good, so that the same ones need not be looked at again. */
+/* Ranges that passed the check, so that the same ranges need not be sorted again. */
 typedef struct cb_known_range {
     uintptr_t begin, end;
     bool written;
 } cb_known_range;
 
 typedef struct cb_known_ranges {
-    cb_known_range *at; /* room for as many as are ever checked */
+    cb_known_range *at; /* room for the largest number of ranges that is ever checked */
     uint32_t n;
 } cb_known_ranges;
 
 /* CB_INVALID if a range that is written overlaps another; ranges that are only read may overlap.
- * Takes n log n time, or n if they are `known`, in the same order; NULL: nothing is remembered.
- * May reorder `at`. */
+ * Takes n log n time, or n if the ranges are `known` in the same order. `known` may be NULL: then
+ * nothing is remembered. May reorder `at`. */
 CB_MUST_CHECK cb_status cb_ranges_check(cb_range *at, uint32_t n, cb_known_ranges *known,
                                         cb_error *err);
 

@@ -1,4 +1,4 @@
-/* sanitize.h: what a build under AddressSanitizer or ThreadSanitizer needs to know. Nothing in a
+/* sanitize.h: detects AddressSanitizer and ThreadSanitizer. The poisoning macros do nothing in a
  * plain build. */
 #ifndef CB_BASE_SANITIZE_H
 #define CB_BASE_SANITIZE_H

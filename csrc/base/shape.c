@@ -21,8 +21,8 @@ bool cb_shape_equal(const cb_shape *a, const cb_shape *b) {
     return true;
 }
 
-/* An empty dim counts as 1 against the limit: the strides of its neighbours must not overflow
- * either. */
+/* A dimension of 0 counts as 1 towards the limit, because the strides of the other dimensions must
+ * not overflow either. */
 cb_status cb_shape_numel(const cb_shape *s, int64_t *out, cb_error *err) {
     char text[CB_SHAPE_TEXT];
     if (s->rank < 0 || s->rank > CB_MAX_RANK) {
@@ -48,8 +48,7 @@ cb_status cb_shape_numel(const cb_shape *s, int64_t *out, cb_error *err) {
 
 cb_status cb_shape_bytes(const cb_shape *s, cb_dtype dtype, uint64_t *out, cb_error *err) {
     int64_t numel, bytes, size = (int64_t)cb_dtype_size(dtype);
-    if (size == 0)
-        return cb_fail(err, CB_TYPE, "shape: no element type has the number %d", (int)dtype);
+    if (size == 0) return cb_fail(err, CB_TYPE, "shape: unknown element type %d", (int)dtype);
     CB_TRY(cb_shape_numel(s, &numel, err));
     if (!cb_mul_i64(numel, size, &bytes) || bytes > CB_SHAPE_LARGEST) {
         char text[CB_SHAPE_TEXT];
@@ -104,9 +103,9 @@ bool cb_is_contiguous(const cb_shape *s, const int64_t *strides) {
     return true;
 }
 
-/* Both shapes are cut into the shortest runs of dimensions with equal products, from the left. A
- * run can be regrouped without a copy when the old one is walked with one step: each of its strides
- * is the next one times the next dimension. Dims of size 1 are walked by nobody and are dropped
+/* Both shapes are cut, from the left, into the shortest runs of dimensions with equal products. A
+ * run can be regrouped without a copy if the old dimensions have one common step: each stride is
+ * the next stride times the next dimension. Dimensions of size 1 have no effect and are dropped
  * first.
  *
  *     (4, 6, 5) -> (4, 2, 15):  runs 4|4 and 6,5|2,15 */

@@ -1,4 +1,4 @@
-/* Heapsort: n log n whatever the input, which may be hostile, and no recursion. */
+/* Heapsort: n log n time for any input, which may be hostile, and no recursion. */
 #include "sort.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static void swap(uint8_t *a, uint8_t *b, size_t size) {
     }
 }
 
-/* Moves items[at] down to its place in a heap of n items with the largest at the top. */
+/* Sifts items[at] down to its place in a max-heap of n items. */
 static void sift(uint8_t *items, size_t at, size_t n, size_t size,
                  int (*compare)(const void *, const void *)) {
     for (size_t child; (child = 2 * at + 1) < n; at = child) {

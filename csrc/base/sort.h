@@ -1,5 +1,5 @@
-/* sort.h: sorting in place, without memory of its own. Equal items end up in any order, so
- * `compare` should order all items totally: results must not hang on a tie. */
+/* sort.h: in-place sorting that allocates nothing. It is not stable, so `compare` should be a total
+ * order: results must not depend on how ties are broken. */
 #ifndef CB_BASE_SORT_H
 #define CB_BASE_SORT_H
 
@@ -8,7 +8,7 @@
 
 /* `compare` as for qsort: negative, zero or positive. */
 void cb_sort(void *items, size_t n, size_t size, int (*compare)(const void *a, const void *b));
-/* Rising. */
+/* Sorts in ascending order. */
 void cb_sort_ids(uint32_t *ids, size_t n);
 
 #endif

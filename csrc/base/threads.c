@@ -5,24 +5,25 @@
  *
  * The caller takes the pool (`busy`), writes the job, opens the region and works as thread 0. A
  * worker that sees an open region it has not been in enters by adding one to the word. Tasks are
- * claimed from one counter. Out of tasks, the caller closes the region, so that nobody can enter
- * any more, and waits until those inside have left. A worker that wakes too late just finds the
- * region closed: the caller never waits for a thread that has done nothing, which is what keeps
- * short regions short on a busy machine.
+ * claimed from one counter. When the tasks are used up, the caller closes the region, so that no
+ * worker can enter any more, and waits until the workers inside have left. A worker that wakes too
+ * late finds the region closed. So the caller never waits for a thread that has done nothing, which
+ * keeps short regions short on a busy machine.
  *
- * Who waits spins for a fifth of a millisecond and then sleeps, as waking up takes as long as what
- * Python does between two regions; with more threads than processors it sleeps at once. Some
- * kernels wake a worker on its caller's processor, to wait there for milliseconds beside an idle
- * one; once that was seen, workers are kept off it. A caller that finds the pool taken (a region
- * inside a region, or another user thread) runs its tasks itself.
+ * A waiting thread spins for a fifth of a millisecond and then sleeps, because waking up takes as
+ * long as Python's work between two regions. With more threads than processors it sleeps at once.
+ * Some operating-system kernels wake a worker on its caller's processor, where it waits for
+ * milliseconds although another processor is idle. Once that has been seen, workers are kept off
+ * the caller's processor. A caller that finds the pool taken (a region inside a region, or another
+ * user thread) runs its tasks itself.
  *
  * Rounding and the flushing of subnormal numbers are settings of a thread, and programs change them
- * (PyTorch has set_flush_denormal). A region's workers take over those of its caller, or else its
- * results would depend on who ran which task.
+ * (PyTorch has set_flush_denormal). Workers use the settings of their region's caller; otherwise
+ * results would depend on which thread ran which task.
  *
- * The one global of this file is the registry of live pools below. fork() copies a pool but not
- * its threads: the child's handler walks the registry and puts every pool back to the state before
- * its first region, and workers start again when a region needs them. A task must not fork. */
+ * The registry of live pools below is the only global of this file. fork() copies a pool but not
+ * its threads, so the child's handler resets every pool in the registry to the state before its
+ * first region. Workers start again when a region needs them. A task must not fork. */
 #include "threads.h"
 
 #include <fenv.h>
@@ -32,12 +33,12 @@
 #include <unistd.h>
 
 #define MOST_THREADS 1024
-#define SPIN_ROUNDS 8000 /* of some 25 ns */
+#define SPIN_ROUNDS 8000 /* about 25 ns each */
 
 #define CB_THREADS_INSIDE UINT64_C(0xFFFF)
 #define CB_THREADS_OPEN (UINT64_C(1) << 16)
 #define CB_THREADS_STOP (UINT64_C(1) << 17)
-#define CB_THREADS_REGION (UINT64_C(1) << 18) /* one step of the number */
+#define CB_THREADS_REGION (UINT64_C(1) << 18) /* unit of the region number */
 
 typedef struct worker {
     cb_threads *pool;
@@ -51,7 +52,7 @@ struct cb_threads {
     int n_threads;
     int spin_rounds;
     worker *workers; /* [n_threads - 1] */
-    int n_started;   /* written under `lock` by who holds `busy` */
+    int n_started;   /* written under `lock` by the thread that holds `busy` */
     pthread_mutex_t lock;
     pthread_cond_t opened, left;
     int n_sleeping; /* under `lock`, like the next three */
@@ -60,7 +61,7 @@ struct cb_threads {
     int kept_off;   /* processor that workers do not run on; -1: none */
     atomic_bool busy;
 
-    cb_task_fn fn; /* the job: written by who holds `busy` while the region is closed */
+    cb_task_fn fn; /* the job: written by the holder of `busy` while the region is closed */
     void *user;
     int64_t n_tasks;
     uint64_t float_mode; /* the caller's */
@@ -84,8 +85,8 @@ static void relax(void) { __asm__ volatile("yield"); }
 static void relax(void) {}
 #endif
 
-/* How this thread computes with floats: rounding, flushing, what traps; not which exceptions were
- * seen. */
+/* The floating-point mode of this thread: rounding, flushing and traps, without the sticky
+ * exception flags. */
 #if defined(__x86_64__)
 #define CB_THREADS_SEEN UINT64_C(0x3F)
 static uint64_t float_mode(void) { return __builtin_ia32_stmxcsr() & ~CB_THREADS_SEEN; }
@@ -112,7 +113,7 @@ int cb_cpu_count(void) {
 
 static int here(void) { return sched_getcpu(); }
 
-/* Workers get the processors of the caller, without the one that it is on. */
+/* Restricts workers to the caller's affinity mask without processor `cpu`. */
 static void keep_off(cb_threads *p, int cpu) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) < p->n_threads) return;
@@ -195,7 +196,7 @@ static void run_tasks(cb_threads *p, int thread) {
     }
 }
 
-/* An open region other than `last`, or the end of the pool. */
+/* True if a region other than `last` is open or the pool is stopping. */
 static bool is_news(uint64_t state, uint64_t last) {
     return (state & CB_THREADS_STOP) ||
            ((state & CB_THREADS_OPEN) && state / CB_THREADS_REGION != last);
@@ -224,7 +225,7 @@ static void leave(cb_threads *p) {
     uint64_t before = atomic_fetch_sub(&p->state, 1);
     if ((before & CB_THREADS_OPEN) || (before & CB_THREADS_INSIDE) != 1) return;
     pthread_mutex_lock(
-        &p->lock); /* the last one out of a closed region: its caller may be asleep */
+        &p->lock); /* the last worker leaves a closed region; its caller may be asleep */
     pthread_cond_signal(&p->left);
     pthread_mutex_unlock(&p->lock);
 }
@@ -244,8 +245,8 @@ static void *run_worker(void *argument) {
     }
 }
 
-/* Workers take no signals: those are for the program's own threads. A thread that cannot be had is
- * done without; the region runs on those there are. */
+/* Workers block all signals, which are for the program's own threads. If a worker cannot be
+ * created, the region runs with fewer threads. */
 static void start_workers(cb_threads *p) {
     sigset_t all, before;
     sigfillset(&all);
@@ -324,8 +325,8 @@ static void close_region(cb_threads *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* The number under which the calling thread may run tasks of its own while the pool is taken:
- * inside a task that of the task's thread, so that it stays the only one with this number. */
+/* The thread number with which the caller may run tasks itself while the pool is taken. A worker
+ * inside a task keeps its own number, so that no two threads share one. */
 static int own_number(cb_threads *p) {
     int number = 0;
     pthread_t self = pthread_self();

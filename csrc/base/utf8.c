@@ -1,7 +1,7 @@
 #include "utf8.h"
 
-/* The second byte's range is what rules out overlong forms, surrogates and codes past U+10FFFF
- * (The Unicode Standard, table 3-7). */
+/* The range of the second byte excludes overlong forms, surrogates and codes past U+10FFFF (The
+ * Unicode Standard, table 3-7). */
 size_t cb_utf8_length(const char *text, size_t room) {
     const uint8_t *at = (const uint8_t *)text;
     uint8_t first = at[0], low = 0x80, high = 0xBF;

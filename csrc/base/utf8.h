@@ -1,12 +1,12 @@
-/* utf8.h: one character at a time. */
+/* utf8.h: decodes and encodes UTF-8 one character at a time. */
 #ifndef CB_BASE_UTF8_H
 #define CB_BASE_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Length in bytes (1..4) of the well-formed character at `text`, 0 when there is none: a stray or
- * missing continuation byte, an overlong form, a surrogate, or past U+10FFFF. `room` > 0 bytes may
+/* Length in bytes (1..4) of the character at `text`, or 0 if it is malformed: a stray or missing
+ * continuation byte, an overlong form, a surrogate, or a code past U+10FFFF. `room` > 0 bytes may
  * be read. */
 size_t cb_utf8_length(const char *text, size_t room);
 /* Writes `code` (a valid scalar value) and returns its length; `out` has room for 4 bytes. */

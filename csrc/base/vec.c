@@ -15,7 +15,8 @@ bool cb_vec_reserve(cb_arena *arena, void **data, size_t len, size_t *cap, size_
     if (grown < need) grown = need;
     void *fresh = cb_arena_get(arena, grown, size), *old;
     if (!fresh) return false;
-    /* `data` really points at a T *, which only a copy of bytes may read and write as a void *. */
+    /* `data` points to a T *. Accessing it as a void * would break strict aliasing, so its bytes
+     * are copied. */
     memcpy(&old, (const void *)data, sizeof old);
     if (len) memcpy(fresh, old, len * size);
     memcpy((void *)data, &fresh, sizeof fresh);
@@ -42,8 +43,8 @@ void cb_str_add(cb_str *s, const char *text, size_t length) {
     s->at[s->len] = '\0';
 }
 
-/* Formats in the C locale, so that text is the same wherever the program runs: a decimal point is a
- * point. glibc, musl and macOS answer newlocale("C") with a constant, at no cost. */
+/* Formats in the C locale, so that text does not depend on the user's locale. In glibc, musl and
+ * macOS newlocale("C") returns a constant, at no cost. */
 void cb_str_addf(cb_str *s, const char *format, ...) {
     char small[256];
     va_list args, again;

@@ -1,5 +1,5 @@
-/* vec.h: growable arrays that live in an arena (growth leaves the old block behind; at most twice
- * the final size is spent).
+/* vec.h: growable arrays in an arena. Growth leaves the old block behind, so an array uses at most
+ * twice its final size.
  *
  *     CB_VEC(uint32_t) ids = {0};
  *     if (!CB_PUSH(&arena, ids, 7)) return cb_no_memory(err);
@@ -17,7 +17,7 @@
         size_t cap;  \
     }
 
-/* True when there is room for `extra` more items. */
+/* Makes room for `extra` more items; false: out of memory. */
 #define CB_RESERVE(arena, vec, extra)                                                    \
     ((vec).cap - (vec).len >= (size_t)(extra) ||                                         \
      cb_vec_reserve((arena), (void **)&(vec).at, (vec).len, &(vec).cap, (size_t)(extra), \
@@ -29,19 +29,19 @@
 bool cb_vec_reserve(cb_arena *arena, void **data, size_t len, size_t *cap, size_t extra,
                     size_t size);
 
-/* Text that grows; always 0-terminated once something was added. */
+/* A growable string; 0-terminated once something was added. */
 typedef struct cb_str {
     cb_arena *arena;
     char *at;
     size_t len;
     size_t cap;
-    bool failed; /* an addition ran out of memory; later additions do nothing. Check once, at the
+    bool failed; /* set when memory runs out; later additions do nothing. Check it once, at the
                     end */
 } cb_str;
 void cb_str_init(cb_str *s, cb_arena *arena);
 void cb_str_add(cb_str *s, const char *text, size_t length);
 void cb_str_addf(cb_str *s, const char *format, ...) CB_PRINTF(2, 3);
-/* A copy for the caller, a block of `alloc`. */
+/* Copies the text into a block of `alloc` for the caller. */
 CB_MUST_CHECK cb_status cb_text_give(cb_alloc *alloc, const cb_str *text, char **out,
                                      cb_error *err);
 
