@@ -1,6 +1,6 @@
 /* Tarjan's algorithm (1972) with its two stacks in arrays. A component is complete when the search
- * leaves the first node it saw of it; all it leads to is complete by then and has smaller numbers.
- */
+ * leaves the first of its nodes that it reached. The components that it leads to are complete by
+ * then and have smaller numbers. */
 #include "components.h"
 
 bool cb_components_init(cb_components *c, cb_arena *arena, size_t n_node) {

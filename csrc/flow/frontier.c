@@ -1,25 +1,26 @@
 /* The parametric cut of Gallo, Grigoriadis and Tarjan (1989) by divide and conquer.
  *
- * Two solves on the whole network settle the ends: at lambda = 0, and at infinity, where every node
- * that takes time is banned from T. What changes sides in between is cut into pieces, connected by
- * residual arcs, and each piece is on its own from then on: it is all in T at some price and all
- * out of it at some other. Both costs are linear in the price, they meet at
+ * Two solves on the whole network determine the ends: lambda = 0, and lambda = infinity, where
+ * every node that takes time is banned from T. The nodes that change sides in between are divided
+ * into pieces connected by residual arcs. From then on each piece is solved separately: it is all
+ * in T at some price and all out of T at some higher price. Both costs are linear in the price, and
+ * they meet at
  *
  *     lambda = (bytes that leaving T adds) / (time that leaving T saves)
  *
- * and there the piece is cut again. If the sink-minimal cut has all of it out, the piece leaves at
- * lambda as a whole: no proper part of it has a better price of its own. Otherwise some nodes leave
- * before and some after; arcs from the former to the latter become excess at both, and the two
- * parts fall into smaller pieces. The nodes left undecided are thus partitioned, not copied, and
- * pieces of training graphs are small. A network made to split off one node at a time takes
- * quadratic time.
+ * where the piece is cut again. If the sink-minimal cut has all of the piece outside T, the piece
+ * leaves as a whole at lambda: no proper part of it has a better price. Otherwise some nodes leave
+ * before lambda and some after it. Arcs from the former to the latter become excess at both ends,
+ * and the two parts are divided into smaller pieces. So the undecided nodes are partitioned, never
+ * copied, and the pieces of training graphs are small. A network constructed to split off one node
+ * at a time takes quadratic time.
  *
- * At the price at which it leaves, a piece has a maximum flow that meets every demand, and the
- * strongly connected components of its residual graph can leave one after the other: the steps
+ * At the price at which it leaves, a piece has a maximum flow that meets every demand. The strongly
+ * connected components of its residual graph can leave one after another; these are the steps
  * within a price.
  *
- * All pieces are written against one residual form of the network (see maxflow_impl.h), with
- * capacities below 2^62; at lambda = p/q they are multiplied by q < 2^62, hence the 128 bits. */
+ * All pieces share one residual form of the network (see maxflow_impl.h) with capacities below
+ * 2^62. At lambda = p/q they are multiplied by q < 2^62, which needs 128 bits. */
 #include "frontier.h"
 
 #include "../base/vec.h"
@@ -32,33 +33,34 @@ typedef struct piece {
 /* A piece that leaves as a whole, at lambda = p / q. */
 typedef struct leaver {
     int64_t p, q;
-    uint32_t begin, end; /* in `order`, which is final there */
-    uint32_t n_part;     /* components, which leave in order */
+    uint32_t begin, end; /* in `order`, where this part no longer changes */
+    uint32_t n_part;     /* number of components, which leave in order */
 } leaver;
 
 typedef struct maker {
     const cb_priced_network *net;
     cb_arena *scratch;
-    cb_flow flow;     /* the residual form of all that is undecided */
-    cb_flow128 small; /* the piece at hand, at its price */
+    cb_flow flow;     /* residual form of the network */
+    cb_flow128 small; /* the current piece, at its price */
     cb_components components;
-    bool *is_arc;      /* [2 n_arc] of `small` */
+    bool *is_arc;      /* [2 n_arc of small] half-arcs with a residual */
     uint32_t *part;    /* [n_node of small] component */
-    uint32_t *part_of; /* [n_node] component in the piece that it leaves with */
-    /* [n_node] begin of the node's piece; CB_DECIDED, or for a moment CB_LEAVES_EARLY or _LATE */
+    uint32_t *part_of; /* [n_node] component within the piece that the node leaves with */
+    /* [n_node] begin of the node's piece, or CB_DECIDED; while a piece is divided, also
+     * CB_LEAVES_EARLY or CB_LEAVES_LATE */
     uint32_t *in_piece;
-    uint32_t *number; /* [n_node] in `small` */
-    uint32_t *slot;   /* [2 n_arc] of a half-arc in `small` */
-    uint32_t *order;  /* [n_node] the nodes of each piece side by side */
-    uint32_t *found;  /* [n_node] */
+    uint32_t *number; /* [n_node] the node's number in `small` */
+    uint32_t *slot;   /* [2 n_arc] the half-arc's index in `small` */
+    uint32_t *order;  /* [n_node] undecided nodes, grouped by piece */
+    uint32_t *found;  /* [n_node] scratch of add_pieces */
     cb_frontier_step start;
     CB_VEC(piece) todo;
     CB_VEC(leaver) leavers;
 } maker;
 
 #define CB_DECIDED CB_NONE
-#define CB_LEAVES_EARLY (CB_NONE - 1) /* leaves T before the price at hand, or at it */
-#define CB_LEAVES_LATE (CB_NONE - 2)
+#define CB_LEAVES_EARLY (CB_NONE - 1) /* leaves T at or before the current price */
+#define CB_LEAVES_LATE (CB_NONE - 2)  /* leaves T after the current price */
 
 static bool allocate(maker *m) {
     size_t n = m->net->n_node, n_half = 2 * (size_t)m->net->n_arc;
@@ -77,8 +79,7 @@ static bool is_joined(const cb_flow *f, uint32_t e) {
     return f->residual[e] > 0 || f->residual[f->arc[e].pair] > 0;
 }
 
-/* Cuts the nodes of `order` from begin to end into pieces: what is connected and of the same mark.
- */
+/* Divides the nodes of order[begin..end) into pieces: connected nodes with the same mark. */
 static cb_status add_pieces(maker *m, uint32_t begin, uint32_t end, cb_error *err) {
     const cb_flow *f = &m->flow;
     uint32_t tail = 0, head = 0;
@@ -103,7 +104,7 @@ static cb_status add_pieces(maker *m, uint32_t begin, uint32_t end, cb_error *er
     return CB_OK;
 }
 
-/* The price at which all of the piece in T costs as much as all of it out of T. */
+/* The price at which the piece costs the same inside T and outside it. */
 static cb_status meeting_price(const maker *m, piece s, int64_t *p, int64_t *q, cb_error *err) {
     cb_int128 bytes = 0, time = 0;
     for (uint32_t i = s.begin; i < s.end; i++) {
@@ -111,7 +112,7 @@ static cb_status meeting_price(const maker *m, piece s, int64_t *p, int64_t *q, 
         time += m->net->time[m->order[i]];
     }
     if (bytes <= 0 || time <= 0) {
-        return cb_fail(err, CB_INTERNAL, "frontier: %u nodes that leave at no price",
+        return cb_fail(err, CB_INTERNAL, "frontier: no price for a piece of %u nodes",
                        s.end - s.begin);
     }
     int64_t a = (int64_t)bytes, b = (int64_t)time;
@@ -125,7 +126,7 @@ static cb_status meeting_price(const maker *m, piece s, int64_t *p, int64_t *q, 
     return CB_OK;
 }
 
-/* Writes the piece at lambda = p / q as a network of its own. */
+/* Writes the piece at lambda = p / q as a separate network, `small`. */
 static void write_small(maker *m, piece s, int64_t p, int64_t q) {
     const cb_flow *f = &m->flow;
     cb_flow128 *g = &m->small;
@@ -155,7 +156,8 @@ static void write_small(maker *m, piece s, int64_t p, int64_t q) {
     g->n_arc = n_half / 2;
 }
 
-/* The piece leaves here; its components come one after the other. */
+/* Records that the piece leaves at p / q, and numbers its components in the order in which they
+ * leave. */
 static cb_status add_leaver(maker *m, piece s, int64_t p, int64_t q, cb_error *err) {
     cb_flow128 *g = &m->small;
     uint32_t n_part = 1;
@@ -172,8 +174,8 @@ static cb_status add_leaver(maker *m, piece s, int64_t p, int64_t q, cb_error *e
     return CB_PUSH(m->scratch, m->leavers, fresh) ? CB_OK : cb_no_memory(err);
 }
 
-/* Arcs from nodes that leave early to nodes that leave late: for the early ones the late are in T,
- * for the late ones the early are out of it. */
+/* Marks nodes as early or late, and turns arcs from early to late nodes into excess: an early node
+ * sees late nodes in T, a late node sees early nodes outside T. */
 static void part_early_from_late(maker *m, piece s) {
     cb_flow *f = &m->flow;
     for (uint32_t i = s.begin; i < s.end; i++) {
@@ -214,19 +216,19 @@ static cb_status check_times(const cb_priced_network *net, cb_error *err) {
         int64_t t = net->time[v];
         if (t < 0) return cb_fail(err, CB_INVALID, "network: node %u has a negative time", v);
         if (t >= CB_FLOW_MOST - sum)
-            return cb_fail(err, CB_INVALID, "network: the times together pass 2^62");
+            return cb_fail(err, CB_INVALID, "network: the sum of the times exceeds 2^62");
         sum += t;
     }
     return CB_OK;
 }
 
-/* Bans every node that takes time, or ends the bans. */
+/* Bans every node that takes time from T by adding `excess`; a negative one lifts the ban. */
 static void ban_slow(maker *m, int64_t excess) {
     for (uint32_t v = 0; v < m->net->n_node; v++)
         if (m->net->time[v] > 0 && m->flow.fixed[v] == 0) m->flow.excess[v] += excess;
 }
 
-/* Which nodes are in T at price 0 (`before`) but not at infinity; step 0 of the frontier. */
+/* Finds the nodes that are in T at price 0 but not at infinity, and step 0 of the frontier. */
 static cb_status find_undecided(maker *m, cb_frontier *f, uint32_t *n_order, cb_error *err) {
     const cb_priced_network *net = m->net;
     const bool *in_cut = m->flow.sink_side;
@@ -256,7 +258,7 @@ static cb_status find_undecided(maker *m, cb_frontier *f, uint32_t *n_order, cb_
     return CB_OK;
 }
 
-/* Room for the largest piece. */
+/* Allocates `small` and its scratch for the largest piece. */
 static cb_status allocate_small(maker *m, cb_error *err) {
     const uint32_t *first = m->flow.first;
     uint32_t n_node = 0, n_half = 0;
@@ -283,8 +285,8 @@ static int compare_prices(const leaver *a, const leaver *b) {
     return (left > right) - (left < right);
 }
 
-/* Merges runs of 1, 2, 4, ... and so keeps the order of equal prices. Returns where the result
- * lies. */
+/* Merge sort, which keeps the order of equal prices. Returns the array with the result: `at` or
+ * `spare`. */
 static leaver *sort_by_price(leaver *at, leaver *spare, size_t n) {
     for (size_t width = 1; width < n; width *= 2) {
         for (size_t begin = 0; begin < n; begin += 2 * width) {
@@ -303,7 +305,8 @@ static leaver *sort_by_price(leaver *at, leaver *spare, size_t n) {
     return at;
 }
 
-/* Times of the steps, from the nodes that leave at each; bytes follow, at the price of the step. */
+/* Fills in steps and points. A step's time is reduced by the nodes that leave at it; the bytes it
+ * adds follow from its price. */
 static void write_steps(const maker *m, cb_frontier *f, leaver *leavers) {
     uint32_t k = 1;
     *f->point = (cb_frontier_point){.bytes = f->step->bytes, .time = f->step->time, .q = 1};
@@ -377,7 +380,7 @@ cb_status cb_frontier_make(cb_frontier *f, const cb_priced_network *net, cb_aren
 }
 
 static cb_status fail_budget(const cb_frontier *f, int64_t budget, cb_error *err) {
-    return cb_fail(err, CB_INFEASIBLE, "a budget of %lld bytes is out of reach: the least is %lld",
+    return cb_fail(err, CB_INFEASIBLE, "no cut fits %lld bytes; the smallest takes %lld",
                    (long long)budget, (long long)f->step[0].bytes);
 }
 

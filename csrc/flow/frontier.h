@@ -1,9 +1,9 @@
-/* frontier.h: the minimum cuts of a network for every price of one kind of cost at once.
+/* frontier.h: the minimum cuts of a network for every price of time at once.
  *
  * A cut with sink side T costs bytes(T), the capacities of the arcs that enter T, and time(T), the
- * sum of `time` over T. For a price lambda >= 0 the cut wanted is the one with the least bytes +
- * lambda * time. As lambda grows T shrinks, node by node, so the whole family is one number for
- * each node and a list of steps:
+ * sum of `time` over T. For each price lambda >= 0 we look for the cut with the least bytes +
+ * lambda * time. As lambda grows, T shrinks node by node, so the whole family is represented by one
+ * number for each node and a list of steps:
  *
  *     bytes |*  step 0: lambda = 0, fewest bytes (and least time for them)
  *           |  '.  <- steps between two points: on the hull, at the same price
@@ -16,9 +16,9 @@
  *     uint32_t k;  CB_TRY(cb_frontier_at(&f, budget, &k, err));
  *     f.step[k].time;  cb_frontier_has(&f, v, k);      // is v in T at step k?
  *
- * Everything is exact. Points are the corners of the lower hull of all (time, bytes), which for
- * this kind of problem is also the bound of its linear relaxation: no cut of at most B bytes takes
- * less time than cb_frontier_bound(B), whether it lies on the hull or not. */
+ * All results are exact. Points are the corners of the lower hull of all (time, bytes). For this
+ * kind of problem the hull is also the bound of the linear relaxation: no cut of at most B bytes
+ * takes less time than cb_frontier_bound(B), whether it is on the hull or not. */
 #ifndef CB_FLOW_FRONTIER_H
 #define CB_FLOW_FRONTIER_H
 
@@ -32,21 +32,22 @@ typedef struct cb_priced_network {
 } cb_priced_network;
 
 typedef struct cb_frontier_step {
-    int64_t bytes, time; /* once the step is taken */
+    int64_t bytes, time; /* of the cut after the step */
     uint32_t point;      /* the first point at or after the step */
 } cb_frontier_step;
 
 typedef struct cb_frontier_point {
     int64_t bytes, time;
     int64_t p,
-        q; /* lambda = p / q in lowest terms: from here on this point is best; 0/1 at first */
-    uint32_t step; /* the step that ends here */
+        q; /* lambda = p / q in lowest terms, from which on this point is best; 0/1 at first */
+    uint32_t step; /* the step that ends at this point */
 } cb_frontier_point;
 
 typedef struct cb_frontier {
     uint32_t n_node, n_step, n_point;
     uint32_t
-        *leaves; /* [n_node] the step at which a node leaves T; 0: never in it; CB_NONE: always */
+        *leaves; /* [n_node] the step at which a node leaves T; 0: it is never in T; CB_NONE: it is
+                    always in T */
     cb_frontier_step *step;   /* [n_step], bytes rise and time falls */
     cb_frontier_point *point; /* [n_point] */
 } cb_frontier;
@@ -57,11 +58,11 @@ CB_MUST_CHECK cb_status cb_frontier_make(cb_frontier *f, const cb_priced_network
 static inline bool cb_frontier_has(const cb_frontier *f, uint32_t node, uint32_t step) {
     return f->leaves[node] > step;
 }
-/* The last step within the budget. CB_INFEASIBLE: even step 0 takes more. */
+/* Finds the last step within the budget (bytes). CB_INFEASIBLE: even step 0 takes more. */
 CB_MUST_CHECK cb_status cb_frontier_at(const cb_frontier *f, int64_t budget, uint32_t *step,
                                        cb_error *err);
-/* The least time that any cut within the budget could have, rounded up. CB_INFEASIBLE: there is
- * none. */
+/* A lower bound on the time of any cut within the budget, rounded up. CB_INFEASIBLE: no cut fits
+ * the budget. */
 CB_MUST_CHECK cb_status cb_frontier_bound(const cb_frontier *f, int64_t budget, int64_t *time,
                                           cb_error *err);
 

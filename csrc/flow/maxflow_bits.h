@@ -1,5 +1,5 @@
-/* maxflow_bits.h: the names that one source for two widths is written in. Included once it defines
- * them for CB_FLOW_BITS, included again it takes them back. */
+/* maxflow_bits.h: macros that let one source serve both capacity widths. The first inclusion
+ * defines them for CB_FLOW_BITS, the second one undefines them. */
 #ifdef CB_NETWORK
 #undef CB_FLOW_BITS
 #undef CB_NETWORK

@@ -1,24 +1,25 @@
 /* maxflow_impl.h: the source of maxflow.c and maxflow128.c.
  *
- * Networks of training graphs are shallow and have their source and sink nearly everywhere, so
- * these two are not nodes of the search. Their arcs become one number for each node, its excess:
- * what the source could still bring less what the sink could still take. The smaller of the two
- * passes straight through. The cost of a cut with sink side T is then, whatever flow has been sent,
+ * Networks of training graphs are shallow, and almost every node has an arc from the source or to
+ * the sink. So these two are not nodes of the search. Their arcs become one number for each node,
+ * its excess: what the source could still supply minus what the sink could still take. The smaller
+ * of the two passes straight through. For any flow, the cost of a cut with sink side T is
  *
  *     constant + sum of excess over T + sum of residuals of arcs that enter T
  *
- * and when no supply can reach a demand any more, the nodes that can reach one are T.
+ * When no supply can reach a demand any more, T is the set of nodes that can reach a demand.
  *
- * Infinite arcs are taken out first: what hangs on the source by them is on its side in every
- * finite cut, likewise for the sink, and a node that hangs on both is the contradiction to report.
- * Arcs between the nodes left keep a residual of CB_CAPACITY_INF for good.
+ * Infinite arcs are removed first. Nodes reached from the source by infinite arcs are on the source
+ * side of every finite cut, and likewise for the sink; a path of them from source to sink is
+ * reported as a contradiction. Infinite arcs between the remaining nodes always keep a residual of
+ * CB_CAPACITY_INF.
  *
- * The flow is found by Dinic's algorithm (1970) with distances measured from the demands. In a
- * phase every supply is sent along falling distances, not only the nearest: afterwards each that is
- * left is further away than before, so there are no more phases than in the original, and on
- * training graphs few. Where they are many, push-relabel takes over from the flow found so far.
- * Each node remembers the half-arc it tries next; a path that fills an arc is cut back to that arc,
- * not to its beginning. */
+ * The flow is found by Dinic's algorithm (1970) with distances measured from the demands. A phase
+ * sends every supply along falling distances, not only the nearest one. Afterwards every remaining
+ * supply is further away than before, so there are no more phases than in the original algorithm,
+ * and few on training graphs. If there are many, push-relabel continues from the flow found so far.
+ * Each node remembers the half-arc that it tries next. After a path has filled an arc, the search
+ * continues from that arc, not from the beginning of the path. */
 #include "maxflow_bits.h"
 #include "push_relabel.h"
 
@@ -85,7 +86,7 @@ static cb_status set_residuals(CB_NETWORK *f, const CB_CAPACITY *capacity, cb_er
         f->residual[f->half[i]] = capacity[i];
         if (capacity[i] == CB_CAPACITY_INF) continue;
         if (capacity[i] >= CB_CAPACITY_MOST - sum) {
-            return cb_fail(err, CB_INVALID, "network: the capacities together pass 2^%d",
+            return cb_fail(err, CB_INVALID, "network: the sum of the capacities exceeds 2^%d",
                            CB_FLOW_BITS - 2);
         }
         sum += capacity[i];
@@ -93,8 +94,9 @@ static cb_status set_residuals(CB_NETWORK *f, const CB_CAPACITY *capacity, cb_er
     return CB_OK;
 }
 
-/* Fixes what hangs on `root` by infinite arcs, `side` saying which way they are followed. `level`
- * holds the node that each was found from. Ends early at `other`, the opposite terminal. */
+/* Fixes the nodes connected to `root` by infinite arcs, followed forward on the source side and
+ * backward on the sink side. `level` stores the node that each was found from. Stops early at
+ * `other`, the opposite terminal. */
 static void fix(CB_NETWORK *f, uint32_t root, uint32_t other, cb_fixed side) {
     uint32_t head = 0, tail = 0;
     f->queue[tail++] = root;
@@ -121,7 +123,8 @@ static cb_status fail_contradiction(CB_NETWORK *f, uint32_t source, uint32_t sin
                    f->n_path - 1);
 }
 
-/* Arcs at fixed nodes become excess, or constant, or nothing; they carry no flow later. */
+/* Arcs at fixed nodes become excess or part of the constant, or are dropped. They carry no flow
+ * later. */
 static void absorb_fixed_nodes(CB_NETWORK *f) {
     for (uint32_t v = 0; v < f->n_node; v++) {
         for (uint32_t e = f->first[v]; e < f->first[v + 1]; e++) {
@@ -160,7 +163,7 @@ static cb_status load(CB_NETWORK *f, uint32_t source, uint32_t sink, const CB_CA
 
 /* ---- flow ------------------------------------------------------------------------------------ */
 
-/* Lists the nodes that have supply or demand; they only get fewer while the flow grows. */
+/* Lists the nodes that have supply or demand. While the flow grows, no others appear. */
 static void list_terminals(const CB_NETWORK *f, uint32_t *n_supply, uint32_t *n_demand) {
     *n_supply = *n_demand = 0;
     for (uint32_t v = 0; v < f->n_node; v++) {
@@ -169,8 +172,8 @@ static void list_terminals(const CB_NETWORK *f, uint32_t *n_supply, uint32_t *n_
     }
 }
 
-/* Distances to the nearest demand (itself: 1) over residual arcs. False: no supply is left that can
- * reach a demand. */
+/* Sets `level` to the distance to the nearest demand over residual arcs, counted from 1. Returns
+ * false if no remaining supply can reach a demand. */
 static bool label(CB_NETWORK *f, uint32_t *n_demand) {
     uint32_t head = 0, tail = 0, *demand = f->list[1];
     bool reached = false;
@@ -198,8 +201,8 @@ static bool label(CB_NETWORK *f, uint32_t *n_demand) {
     return reached;
 }
 
-/* Sends what the path of `depth` half-arcs from s to v can take; returns how much of the path is
- * left before the first arc that is now full. */
+/* Sends as much as the path of `depth` half-arcs from s to v can take. Returns the length of the
+ * path up to the first arc that is now full. */
 static uint32_t augment(CB_NETWORK *f, uint32_t s, uint32_t v, uint32_t depth) {
     CB_CAPACITY amount = f->excess[s] < -f->excess[v] ? f->excess[s] : -f->excess[v];
     uint32_t left = depth;
@@ -217,7 +220,7 @@ static uint32_t augment(CB_NETWORK *f, uint32_t s, uint32_t v, uint32_t depth) {
     return left;
 }
 
-/* Paths from s along falling levels, until its supply is spent or cut off. */
+/* Sends the supply of s along falling levels until it is spent or cannot reach a demand. */
 static void drain(CB_NETWORK *f, uint32_t s) {
     uint32_t depth = 0, v = s;
     for (;;) {
@@ -248,7 +251,7 @@ static void read_cut(CB_NETWORK *f) {
         f->sink_side[v] = f->level[v] != CB_NONE || f->fixed[v] == ON_SINK_SIDE;
 }
 
-/* Phases until nothing more can be delivered, or until n_phase is `most`. */
+/* Runs phases until nothing more can be delivered, or until n_phase is `most` (returns false). */
 static bool run_phases(CB_NETWORK *f, uint32_t most) {
     uint32_t n_supply, n_demand;
     list_terminals(f, &n_supply, &n_demand);
@@ -296,7 +299,7 @@ cb_status CB_FLOW_FN(solve_by_push)(CB_NETWORK *f, uint32_t source, uint32_t sin
     f->n_phase = 0;
     if (!CB_FLOW_FN(push)(f)) {
         return cb_fail(err, CB_UNSUPPORTED,
-                       "network: push-relabel cannot hold a supply this large in %d bits",
+                       "network: push-relabel cannot represent a supply this large in %d bits",
                        CB_FLOW_BITS);
     }
     settle(f);

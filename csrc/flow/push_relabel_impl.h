@@ -1,22 +1,22 @@
 /* push_relabel_impl.h: the source of push_relabel.c and push_relabel128.c.
  *
  * Goldberg and Tarjan (1988), highest label first (Cheriyan and Maheshwari 1989: O(n^2 sqrt m)),
- * with the two habits that make it fast (Cherkassky and Goldberg 1997): labels are set to true
- * distances once every n relabels, and when a label has no node left, all nodes above it are given
- * up, for they cannot reach a demand. Excess that cannot be delivered is not sent back: the cut
- * does not need it.
+ * with two heuristics (Cherkassky and Goldberg 1997). Global relabeling sets labels to true
+ * distances once every n relabels. The gap heuristic removes all nodes above a label that has no
+ * nodes left, because they cannot reach a demand. Excess that cannot be delivered is not sent back,
+ * since the cut does not need it.
  *
- * A node with excess and a label is active. Each label has two lists: its active nodes, a stack,
- * and all its nodes, linked both ways for the moment when they are given up. */
+ * A node with excess and a label is active. Each label has two lists: a stack of its active nodes,
+ * and a doubly linked list of all its nodes, which the gap heuristic walks. */
 #include "maxflow_bits.h"
 
 typedef struct pusher {
     CB_NETWORK *f;
-    uint32_t *active, *below;       /* [n] by label: top of the stack; by node: next one down */
-    uint32_t *member, *next, *prev; /* [n] by label: a node; by node: its neighbours */
+    uint32_t *active, *below;       /* [n] top of each label's stack; by node: the next one down */
+    uint32_t *member, *next, *prev; /* [n] first node of each label; by node: its neighbours */
     uint32_t highest;               /* no active node has a larger label */
-    uint32_t n_relabel;             /* since labels were distances */
-    bool overflows;                 /* or would, with the next push */
+    uint32_t n_relabel;             /* relabels since labels were last set to distances */
+    bool overflows;                 /* the next push would overflow */
 } pusher;
 
 static void activate(pusher *p, uint32_t v) {
@@ -41,8 +41,8 @@ static void unlink_node(pusher *p, uint32_t v) {
     else p->member[p->f->level[v]] = next;
 }
 
-/* Labels become distances to the nearest demand. Labels never fall by this, so the nodes without
- * one keep none. */
+/* Sets labels to distances to the nearest demand. No label falls, so nodes without a label stay
+ * without one. */
 static void measure(pusher *p) {
     CB_NETWORK *f = p->f;
     uint32_t head = 0, tail = 0, *queue = p->below; /* free until nodes are activated */
@@ -73,8 +73,8 @@ static void measure(pusher *p) {
     }
 }
 
-/* An infinite arc keeps in its other half what it carries. A unit may come round again and again
- * over a circle of such arcs, so this is where sums could overflow. */
+/* Pushes excess from v along half-arc e. The other half of an infinite arc records its flow. A unit
+ * may circulate on a cycle of such arcs, so this sum could overflow. */
 static void push_along(pusher *p, uint32_t v, uint32_t e) {
     CB_NETWORK *f = p->f;
     uint32_t u = f->arc[e].to, back = f->arc[e].pair;
@@ -93,8 +93,8 @@ static void push_along(pusher *p, uint32_t v, uint32_t e) {
     if (before <= 0 && f->excess[u] > 0) activate(p, u);
 }
 
-/* No node is left at `label`: those above it cannot reach a demand. Only members are listed, and
- * none of those above is active, as the highest are served first. */
+/* Called when no node is left at `label`: removes the labels of all nodes above it, which cannot
+ * reach a demand. None of them is active, because the highest labels are served first. */
 static void give_up_above(pusher *p, uint32_t label) {
     for (uint32_t k = label + 1; k < p->f->n_node && p->member[k] != CB_NONE; k++) {
         for (uint32_t v = p->member[k]; v != CB_NONE; v = p->next[v]) p->f->level[v] = CB_NONE;
@@ -120,7 +120,7 @@ static void relabel(pusher *p, uint32_t v) {
     if (f->level[v] != CB_NONE) link_node(p, v);
 }
 
-/* Sends the excess of v downhill until none is left or v must rise. */
+/* Pushes the excess of v to nodes one label below, until none is left or v is relabeled. */
 static void discharge(pusher *p, uint32_t v) {
     CB_NETWORK *f = p->f;
     uint32_t label = f->level[v], *e = &f->current[v];
@@ -133,7 +133,7 @@ static void discharge(pusher *p, uint32_t v) {
     if (f->level[v] != CB_NONE) activate(p, v);
 }
 
-/* No node ever holds more than the total supply, which must stay below CB_CAPACITY_MOST. */
+/* True if the total supply, which no node's excess ever exceeds, is below CB_CAPACITY_MOST. */
 static bool fits(const CB_NETWORK *f) {
     CB_CAPACITY left = CB_CAPACITY_MOST;
     for (uint32_t v = 0; v < f->n_node; v++) {

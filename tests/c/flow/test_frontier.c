@@ -183,7 +183,7 @@ TEST(steps_fill_the_hull) {
     CHECK(time == 71); /* 80 - 29 / 3, rounded up */
     CHECK_OK(cb_frontier_bound(&f, INT64_MAX, &time, &err));
     CHECK(time == 0);
-    CHECK_FAIL(cb_frontier_at(&f, 39, &step, &err), CB_INFEASIBLE, "the least is 40");
+    CHECK_FAIL(cb_frontier_at(&f, 39, &step, &err), CB_INFEASIBLE, "the smallest takes 40");
     CHECK_FAIL(cb_frontier_bound(&f, -1, &time, &err), CB_INFEASIBLE, "-1 bytes");
     cb_arena_free(&arena);
 }
