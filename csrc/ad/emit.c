@@ -1,10 +1,10 @@
-/* emit.c: the builder's functions behind one sticky status.
+/* emit.c: wraps the functions of ir/builder.h with one sticky status.
  *
- * `status` is both the guard (nothing is appended after a failure) and the result, so a formula of
- * ten ops has one check instead of ten; the cost of a failure is a few skipped calls. */
+ * After a failure `status` keeps the error and later calls append nothing. So a formula of ten ops
+ * needs one check instead of ten. */
 #include "emit.h"
 
-/* Runs a builder call unless the formula has failed before; on failure the result stays CB_NONE. */
+/* Runs a builder call unless the formula has already failed; on failure the result is CB_NONE. */
 #define EMIT(call)                                  \
     do {                                            \
         cb_value_id out = CB_NONE;                  \

@@ -4,9 +4,9 @@
  *     cb_value_id dx = cb_emit2(&e, CB_OP_MUL, dy, cb_emit1(&e, CB_OP_COS, x));
  *     if (e.status != CB_OK) return e.status;
  *
- * The first failure sticks: later calls do nothing and give CB_NONE, so a formula is checked once,
- * at its end. Every call appends ordinary ops through ir/builder.h. Operands have equal shapes and
- * dtypes. */
+ * After the first failure, later calls do nothing and return CB_NONE, so a formula is checked once,
+ * at its end. Every call appends ordinary ops through ir/builder.h. The operands of a call must
+ * have equal shapes and dtypes. */
 #ifndef CB_AD_EMIT_H
 #define CB_AD_EMIT_H
 
@@ -18,7 +18,7 @@ typedef struct cb_emit {
     cb_status status;
 } cb_emit;
 
-/* Any op; `outs` has room for its outputs, which are all CB_NONE after a failure. */
+/* Emits any op. `outs` receives its outputs, which are all CB_NONE after a failure. */
 void cb_emit_op(cb_emit *e, cb_opcode code, uint32_t n_ins, const cb_value_id *ins,
                 const cb_attrs *attrs, cb_value_id *outs);
 cb_value_id cb_emit1(cb_emit *e, cb_opcode code, cb_value_id x);
@@ -28,7 +28,7 @@ cb_value_id cb_emit2_with(cb_emit *e, cb_opcode code, cb_value_id x, cb_value_id
                           const cb_attrs *attrs);
 cb_value_id cb_emit_where(cb_emit *e, cb_value_id condition, cb_value_id x, cb_value_id y);
 
-/* A view of one scalar; and a tensor of its own. */
+/* A constant: full_like is a view of one scalar, full allocates the whole tensor. */
 cb_value_id cb_emit_full_like(cb_emit *e, cb_value_id like, double value);
 cb_value_id cb_emit_full(cb_emit *e, const cb_shape *shape, cb_dtype dtype, double value);
 cb_value_id cb_emit_scale(cb_emit *e, cb_value_id x, double factor); /* x * factor */
@@ -40,7 +40,7 @@ cb_value_id cb_emit_expand(cb_emit *e, cb_value_id x, const cb_shape *shape);
 cb_value_id cb_emit_transpose(cb_emit *e, cb_value_id x, const int64_t *axes);
 cb_value_id cb_emit_swap_last(cb_emit *e, cb_value_id x);
 cb_value_id cb_emit_sum_to(cb_emit *e, cb_value_id x, const cb_shape *shape);
-/* x[..] as [.., 1] repeated to `shape`: what a row statistic looks like beside its rows. */
+/* Broadcasts a row statistic x[..] over its rows: reshaped to [.., 1], expanded to `shape`. */
 cb_value_id cb_emit_spread_last(cb_emit *e, cb_value_id x, const cb_shape *shape);
 
 #endif

@@ -1,7 +1,6 @@
-/* expand.c: ops as primitives, for when their fused gradient does not exist: second derivatives
- * (the *_bwd ops) and norms whose statistics carry gradients. Each function states the formula of
- * its row in ops.def; what it computes is never run unless its gradient needs it (the joint graph
- * is pruned).
+/* expand.c: rewrites ops as primitives when there is no fused gradient: for second derivatives (of
+ * the *_bwd ops) and for norms whose statistics have gradients. Each function implements the
+ * formula of its row in ops.def. Primitives that no gradient needs are pruned from the joint graph.
  *
  * Norms and the loss compute in the dtype of their statistics (f32 for f16 and bf16), as their
  * kernels do. */
@@ -12,7 +11,7 @@
 #define SQRT_2_OVER_PI 0.79788456080286536
 #define GELU_CUBIC 0.044715
 
-/* ---- pointwise: every input is (g, x) or (g, y) ------------------------------------------------
+/* ---- pointwise: the inputs are (g, x) or (g, y) ------------------------------------------------
  */
 
 static cb_value_id one_minus(cb_emit *e, cb_value_id x) {
@@ -66,8 +65,8 @@ static cb_value_id silu_bwd(cb_emit *e, cb_value_id g, cb_value_id x) {
 /* ---- statistics: one number for several elements ----------------------------------------------
  */
 
-/* Numbers of shape `stat` that each stand for the elements of `full` along the axes where `kept`
- * is 1. */
+/* The shapes of a statistic: `stat` has one number for all elements of `full` along the axes where
+ * `kept` is 1. */
 typedef struct spread {
     cb_shape full, kept, stat;
 } spread;
@@ -117,7 +116,8 @@ static cb_value_id log_softmax_bwd(cb_emit *e, const cb_shape *shape, cb_value_i
 /* ---- norms ------------------------------------------------------------------------------------
  */
 
-/* What a norm averages over and where its parameters apply. For batch norm both are the channel. */
+/* The axes that a norm averages over and those of its parameters. For batch norm the statistics and
+ * the parameters both have one number per channel. */
 typedef struct norm {
     spread stats, params;
     cb_dtype dtype, wide; /* of x, of the statistics */
@@ -134,7 +134,7 @@ static norm norm_of(const cb_vjp *x, uint32_t input, cb_dtype wide) {
 }
 
 typedef struct normed {
-    cb_value_id x, mean, var, rstd; /* x less its mean; rms norm has none */
+    cb_value_id x, mean, var, rstd; /* x - mean, except for rms norm, which has no mean */
 } normed;
 
 static normed statistics(cb_vjp *x, const norm *n) {
@@ -149,8 +149,8 @@ static normed statistics(cb_vjp *x, const norm *n) {
     return s;
 }
 
-/* (y, mean, rstd) or, for batch norm, (y, mean, var, rstd); rms norm has (y, rstd) and neither mean
- * nor bias. */
+/* Outputs are (y, mean, rstd), for batch norm (y, mean, var, rstd), for rms norm (y, rstd). Rms
+ * norm has neither a mean nor a bias. */
 static void norm_forward(cb_vjp *x, cb_value_id *outs) {
     cb_emit *e = &x->e;
     const norm n = norm_of(x, 0, cb_vjp_out(x, 1).dtype);
@@ -174,7 +174,7 @@ static void batch_norm_stats(cb_vjp *x, cb_value_id *outs) {
     outs[2] = s.rstd;
 }
 
-/* Inputs x, mean, rstd, weight, bias, of one shape. */
+/* The inputs x, mean, rstd, weight and bias have the same shape. */
 static cb_value_id batch_norm_apply(cb_vjp *x) {
     cb_emit *e = &x->e;
     const cb_dtype dtype = cb_vjp_in(x, 0).dtype, wide = cb_vjp_in(x, 1).dtype;
@@ -186,8 +186,8 @@ static cb_value_id batch_norm_apply(cb_vjp *x) {
 }
 
 /* With h = (x - mean) rstd and k = g weight:  dx = rstd (k - average(k) - h average(k h)),
- * dweight = total(g h), dbias = total(g). Rms norm has no mean, hence neither average(k) nor dbias.
- */
+ * dweight = total(g h), dbias = total(g). Rms norm has no mean and no bias, hence no average(k) and
+ * no dbias. */
 static void norm_backward(cb_vjp *x, cb_value_id *outs) {
     cb_emit *e = &x->e;
     const bool centred = x->code != CB_OP_RMS_NORM_BWD;
@@ -207,8 +207,8 @@ static void norm_backward(cb_vjp *x, cb_value_id *outs) {
     if (centred) outs[2] = cb_emit_cast(e, total(e, &n.params, g), n.dtype);
 }
 
-/* g * (softmax(logits) - onehot(label)), with g zero in the rows to ignore. Inputs g, logits,
- * label. */
+/* g * (softmax(logits) - onehot(label)), where g is zero in ignored rows. The inputs are g, logits
+ * and label. */
 static cb_value_id cross_entropy_bwd(cb_vjp *x) {
     cb_emit *e = &x->e;
     const cb_value logits = cb_vjp_in(x, 1), label = cb_vjp_in(x, 2), g = cb_vjp_in(x, 0);

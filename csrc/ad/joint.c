@@ -3,16 +3,16 @@
  *   forward ops (copied) | copies for results | seeds | gradient ops | copies for gradients
  *                                             ^ backward_starts
  *
- * Ops are visited in reverse order of their ids. An op is differentiated when one of its outputs
- * has a gradient and one of its inputs is active: depends on an input of `wrt` through floating
- * values and ops with a gradient. So the ops that are appended lie on paths from `wrt` to the loss.
- * A value that several ops read gets its gradient by `add`, in the order of the visit. Ops of rule
- * `expand` are rewritten into primitives, which stand behind everything so far; these are visited
- * in reverse right away and leave their gradients on the op's inputs.
+ * Ops are visited in reverse order of their ids. An op is differentiated if one of its outputs has
+ * a gradient and one of its inputs is active. A value is active if it depends on an input of `wrt`
+ * through floating values and ops with a gradient. So appended ops are on paths from `wrt` to the
+ * loss. If several ops read a value, its gradients are added in the order of the visit. Ops with
+ * the rule `expand` are rewritten into primitives, appended at the end. These are visited in
+ * reverse immediately and add their gradients to the op's inputs.
  *
- * A gradient op runs in the backward exactly when it depends on a tangent: phases are set at the
- * end, by one walk over what was appended. A mask or another helper that depends on forward values
- * alone stays FORWARD. */
+ * A gradient op runs in the backward if it depends on a tangent. One pass over the appended ops
+ * sets the phases at the end. A mask, or another helper that depends only on forward values, stays
+ * FORWARD. */
 #include "joint.h"
 
 #include <inttypes.h>
@@ -23,13 +23,13 @@
 #include "split_norms.h"
 #include "vjp.h"
 
-#define NAME_MAX 256 /* bytes of a tangent's name; longer names are cut */
+#define NAME_MAX 256 /* bytes of a tangent's name; longer names are truncated */
 
 typedef struct joint {
     cb_graph *g;
     cb_arena scratch;
-    CB_VEC(cb_value_id) grad; /* [value] its gradient so far, CB_NONE: none */
-    CB_VEC(uint8_t) active;   /* [value] does the gradient with respect to it matter? */
+    CB_VEC(cb_value_id) grad; /* [value] its gradient so far; CB_NONE: none */
+    CB_VEC(uint8_t) active;   /* [value] 1 if its gradient may be needed */
     cb_op_id starts;          /* first op after the forward */
 } joint;
 
@@ -39,7 +39,7 @@ static cb_value_id input_value(const cb_graph *g, uint32_t position) {
 
 /* ---- what matters ---------------------------------------------------------------------------- */
 
-/* Room in both tables for every value there is. */
+/* Extends both tables to all values of the graph. */
 static cb_status cover_values(joint *j, cb_error *err) {
     const size_t have = j->grad.len, want = j->g->values.len;
     if (!CB_RESERVE(&j->scratch, j->grad, want - have) ||
@@ -87,7 +87,8 @@ static cb_status add_gradient(joint *j, cb_value_id value, cb_value_id gradient,
     return cb_build2(j->g, CB_OP_ADD, *sum, gradient, sum, err);
 }
 
-/* The op as its rule sees it. Everything is copied: the graph's arrays move when it grows. */
+/* Fills in the op's description for its rule. Everything is copied, because the graph's arrays move
+ * when it grows. */
 static cb_status describe(joint *j, cb_op_id id, cb_vjp *x, cb_error *err) {
     const cb_op op = j->g->ops.at[id];
     cb_value_id *ids = CB_NEW(&j->scratch, cb_value_id, 2 * (size_t)op.n_in + 2 * (size_t)op.n_out);
@@ -125,7 +126,8 @@ static bool is_on_path(const joint *j, cb_op_id id) {
     return reached && wanted;
 }
 
-/* Runs the op's rule and hands its results on. With x->expand set nothing has been handed on. */
+/* Runs the op's rule and adds the results to the gradients of its inputs, unless the rule has set
+ * x->expand. */
 static cb_status apply_rule(joint *j, cb_op_id id, cb_vjp *x, cb_error *err) {
     CB_TRY(describe(j, id, x, err));
     cb_vjp_of(x->code)(x);
@@ -135,8 +137,8 @@ static cb_status apply_rule(joint *j, cb_op_id id, cb_vjp *x, cb_error *err) {
     return CB_OK;
 }
 
-/* Differentiates primitives that compute the same as the op. They have direct rules: this does not
- * nest. */
+/* Differentiates primitives that compute the same values as the op. Their rules are never `expand`,
+ * so this does not nest. */
 static cb_status apply_expansion(joint *j, cb_vjp *x, cb_error *err) {
     const cb_op_id begin = (cb_op_id)j->g->ops.len;
     cb_value_id *outs = CB_NEW(&j->scratch, cb_value_id, x->n_out);
@@ -153,7 +155,7 @@ static cb_status apply_expansion(joint *j, cb_vjp *x, cb_error *err) {
         if (!is_on_path(j, i)) continue;
         CB_TRY(apply_rule(j, i, &primitive, err));
         if (!primitive.expand) continue;
-        return cb_fail(err, CB_INTERNAL, "expansion of %s holds %s, which is no primitive",
+        return cb_fail(err, CB_INTERNAL, "expansion of %s contains %s, which is not a primitive",
                        cb_op_def_of(x->code)->name, cb_op_def_of(primitive.code)->name);
     }
     return CB_OK;
@@ -199,7 +201,7 @@ static cb_status seed_loss(joint *j, cb_error *err) {
     return add_gradient(j, loss->value, g->ops.at[op].out_begin, err);
 }
 
-/* A tangent input for each floating result, in their order. */
+/* Adds a tangent input for each floating result, in order. */
 static cb_status seed_tangents(joint *j, cb_error *err) {
     cb_graph *g = j->g;
     for (size_t i = 0; i < g->outputs.len; i++) {
@@ -219,8 +221,8 @@ static cb_status seed_tangents(joint *j, cb_error *err) {
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-/* A value that fills a storage which no input and no other output has: the value itself if it is
- * one, else a copy. */
+/* Sets `out` to a value that owns its storage: it fills it, and neither an input nor another output
+ * uses it. That is `value` itself if it owns its storage, else a copy. */
 static cb_status own(joint *j, cb_bitset *taken, cb_value_id value, cb_value_id *out,
                      cb_error *err) {
     cb_graph *g = j->g;
@@ -241,8 +243,8 @@ static cb_status own(joint *j, cb_bitset *taken, cb_value_id value, cb_value_id 
     return CB_OK;
 }
 
-/* Copies stand before the seeds, so that a result never keeps its source alive through the
- * backward. */
+/* Makes every output own its storage. The copies come before the seeds, so that a result never
+ * keeps its source alive during the backward. */
 static cb_status own_results(joint *j, cb_error *err) {
     cb_graph *g = j->g;
     cb_bitset taken;
@@ -278,7 +280,8 @@ static cb_status append_gradients(joint *j, const cb_joint_options *options, cb_
     return CB_OK;
 }
 
-/* An appended op runs in the backward when something it reads does; seeds have been marked. */
+/* An appended op runs in the backward if the producer of one of its inputs does. Seeds are already
+ * marked. */
 static void set_phases(joint *j) {
     cb_graph *g = j->g;
     for (cb_op_id i = j->starts; i < g->ops.len; i++) {
@@ -290,7 +293,7 @@ static void set_phases(joint *j) {
     }
 }
 
-/* ---- the whole way --------------------------------------------------------------------------- */
+/* ---- the joint graph ------------------------------------------------------------------------- */
 
 static cb_status check_wrt(const cb_graph *g, const cb_joint_options *options, cb_error *err) {
     for (uint32_t i = 0; i < options->n_wrt; i++) {

@@ -1,5 +1,5 @@
-/* joint.h: from a forward graph to the joint graph. Gradients are ordinary ops, appended after the
- * forward's and computed only for what is asked. */
+/* joint.h: builds the joint graph from a forward graph. Gradients are ordinary ops, appended after
+ * the forward ops, and only requested gradients are computed. */
 #ifndef CB_AD_JOINT_H
 #define CB_AD_JOINT_H
 
@@ -7,17 +7,18 @@
 
 typedef struct cb_joint_options {
     const uint32_t *wrt; /* positions among the graph's inputs whose gradients are wanted */
-    uint32_t n_wrt;      /* 0: no backward; the result is the forward graph, verified and with owned
-                            outputs */
-    bool tangent_inputs; /* true: every floating result gets a tangent input, after the others;
+    uint32_t n_wrt;      /* 0: no backward; the result is the verified forward graph, whose outputs
+                            own their storages */
+    bool
+        tangent_inputs; /* true: every floating result gets a tangent input, after the other inputs;
                             false: result 0 is a scalar loss, seeded with 1 */
 } cb_joint_options;
 
-/* Outputs of the joint graph: the forward's results and states in their order, then one gradient
- * (kind GRAD) for each of `wrt`, in that order, of the input's dtype and shape (zeros where nothing
- * depends on it). Every output owns its storage: copies are added where two outputs, or an output
- * and an input, would share. Ops in the tangent closure have phase BACKWARD. Dead ops are gone.
- * Inputs keep their positions. */
+/* The outputs of the joint graph are the forward's results and states in their order, then one
+ * gradient (kind GRAD) for each of `wrt`, in that order, with the input's dtype and shape. The
+ * gradient is zeros if no result depends on the input. Every output owns its storage: if two
+ * outputs, or an output and an input, would share one, a copy is added. Ops that depend on a
+ * tangent have phase BACKWARD. Dead ops are removed. Inputs keep their positions. */
 CB_MUST_CHECK cb_status cb_joint_build(const cb_graph *forward, const cb_joint_options *options,
                                        cb_alloc *alloc, cb_graph **out, cb_error *err);
 

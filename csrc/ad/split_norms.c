@@ -1,22 +1,22 @@
-/* split_norms.c: batch_norm is one op for the user and for its gradient rule. In a joint graph it
- * would be too much at once: whoever needs y again would pay for the statistics again, and y would
- * have to be written and read where the next op could compute it on its way. So
+/* split_norms.c: batch_norm is one op for the user and for its gradient rule. In a joint graph one
+ * op would be too coarse: recomputing y would recompute the statistics, and y would have to be
+ * written and read although the next op could compute it on the fly. So
  *
  *     y, mean, var, rstd = batch_norm(x, weight, bias)
  *
  * becomes
  *
  *     mean, var, rstd = batch_norm_stats(x)
- *     y = batch_norm_apply(x, mean, rstd, weight, bias)      each but x expanded along its channel
+ *     y = batch_norm_apply(x, mean, rstd, weight, bias)      all but x are expanded per channel
  *
- * where something fuses with y. Elsewhere the one kernel stays: it reads a channel from memory once
- * for both. */
+ * if an op can fuse with y. Otherwise the single kernel stays: it reads each channel from memory
+ * once for both. */
 #include "split_norms.h"
 
 #include "../base/bitset.h"
 #include "../ir/builder.h"
 
-/* Values that a pointwise op reads, directly or through views. */
+/* Marks the values that a pointwise op reads, directly or through views. */
 static void mark_fused(const cb_graph *g, cb_bitset *fused) {
     for (size_t i = g->ops.len; i-- > 0;) {
         const cb_op *op = &g->ops.at[i];
@@ -32,7 +32,7 @@ static bool wants(void *user, const cb_graph *g, cb_op_id id) {
     return op->code == CB_OP_BATCH_NORM && cb_bitset_has(user, op->out_begin);
 }
 
-/* [c] -> [1, c, 1, ..], expanded. */
+/* Reshapes [c] to [1, c, 1, ..] and expands it to `full`. */
 static cb_status along_channels(cb_graph *g, cb_value_id of, const cb_shape *full, cb_value_id *out,
                                 cb_error *err) {
     cb_shape column = *full;

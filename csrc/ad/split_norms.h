@@ -1,11 +1,12 @@
-/* split_norms.h: a norm over channels as statistics and what is pointwise. */
+/* split_norms.h: splits batch norms into statistics and a pointwise op. */
 #ifndef CB_AD_SPLIT_NORMS_H
 #define CB_AD_SPLIT_NORMS_H
 
 #include "../ir/graph.h"
 
-/* A new graph in which each batch_norm whose y a pointwise op reads is batch_norm_stats and
- * batch_norm_apply, with the same bits; NULL where there is none. Every op of `g` is needed. */
+/* Makes a new graph in which each batch_norm whose y is read by a pointwise op is replaced by
+ * batch_norm_stats and batch_norm_apply, with bitwise equal results. `out` is NULL if there is no
+ * such batch_norm. `g` must have no dead ops. */
 CB_MUST_CHECK cb_status cb_split_norms(const cb_graph *g, cb_alloc *alloc, cb_graph **out,
                                        cb_error *err);
 

@@ -1,15 +1,15 @@
-/* vjp_matrix.c: gradients of what is bilinear: matrix products and convolutions. The three
- * convolution ops are each other's gradients: with the form <conv2d(x, w), g>, dgrad is its
- * derivative in x and wgrad in w. */
+/* vjp_matrix.c: gradients of bilinear ops, matrix products and convolutions. The three convolution
+ * ops are each other's gradients: dgrad is the derivative of <conv2d(x, w), g> with respect to x,
+ * wgrad with respect to w. */
 #include "vjp.h"
 
 static bool is_column_major(const cb_value *v) {
     return v->stride[v->shape.rank - 2] == 1 && v->stride[v->shape.rank - 1] > 1;
 }
 
-/* a b, laid out as `like`, whose gradient it is: for the transposed weight of a linear layer it is
- * (b^T a^T)^T, so that the weight's gradient comes out in row-major order. All transposes are
- * views. */
+/* Computes a b in the layout of `like`, whose gradient it is. For the transposed weight of a linear
+ * layer this is (b^T a^T)^T, so that the weight's gradient is in row-major order. All transposes
+ * are views. */
 static cb_value_id product(cb_vjp *x, const cb_value *like, cb_value_id a, cb_value_id b) {
     cb_emit *e = &x->e;
     if (!is_column_major(like)) return cb_emit2(e, CB_OP_MATMUL, a, b);
@@ -24,7 +24,7 @@ void cb_vjp_matmul(cb_vjp *x) {
     if (x->needs[1]) x->din[1] = product(x, &b, cb_emit_swap_last(&x->e, x->in[0]), x->dout[0]);
 }
 
-/* A convolution op with the window of `x`; `shape` is what the gradient ops are told to make, NULL
+/* Emits a convolution op with the window of `x`. `shape` is the result shape of a gradient op; NULL
  * for conv2d. */
 static cb_value_id convolve(cb_vjp *x, cb_opcode code, cb_value_id a, cb_value_id b,
                             const cb_shape *shape) {

@@ -1,9 +1,9 @@
-/* vjp_norm.c: gradients of softmax, norms and the loss: one fused op each, from the statistics the
- * forward made.
+/* vjp_norm.c: gradients of softmax, norms and the loss. Each is one fused op that uses the
+ * statistics of the forward.
  *
- * The fused ops take the gradient of y alone. Where a statistic (mean, rstd, ...) has a gradient of
- * its own, which only happens when a program uses it, the op is differentiated through its
- * primitives instead: slower, exact. */
+ * The fused ops take only the gradient of y. If a statistic (mean, rstd, ...) has a gradient,
+ * because the program uses it, the op is differentiated through its primitives instead, which is
+ * slower but exact. */
 #include "vjp.h"
 
 void cb_vjp_softmax(cb_vjp *x) {
@@ -19,7 +19,7 @@ static bool statistics_have_gradients(const cb_vjp *x) {
     return false;
 }
 
-/* code(g, x, weight, statistics...) -> a gradient for each input of the norm. */
+/* Emits code(g, x, weight, statistics...), which gives a gradient for each input of the norm. */
 static void norm(cb_vjp *x, cb_opcode code, uint32_t n_stats, const cb_value_id *stats) {
     if (statistics_have_gradients(x)) {
         x->expand = true;
@@ -38,8 +38,8 @@ void cb_vjp_batch_norm(cb_vjp *x) {
     norm(x, CB_OP_BATCH_NORM_BWD, 2, stats);
 }
 
-/* From nll: g (softmax - onehot), fused. From logsumexp, whose slope is softmax: g exp(logits -
- * logsumexp). */
+/* The gradient through nll is g (softmax - onehot), a fused op. The gradient through logsumexp,
+ * whose derivative is softmax, is g exp(logits - logsumexp). */
 void cb_vjp_cross_entropy(cb_vjp *x) {
     const cb_value logits = cb_vjp_in(x, 0);
     if (x->dout[0] != CB_NONE) {

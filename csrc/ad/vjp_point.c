@@ -1,5 +1,5 @@
-/* vjp_point.c: gradients of pointwise ops: dx = dy * f'(x), from y instead of x where that is
- * cheaper. */
+/* vjp_point.c: gradients of pointwise ops: dx = dy * f'(x), computed from y instead of x where that
+ * is cheaper. */
 #include "vjp.h"
 
 #define TWO_OVER_SQRT_PI 1.1283791670955126
@@ -69,15 +69,15 @@ void cb_vjp_cast(cb_vjp *x) { x->din[0] = cb_emit_cast(&x->e, x->dout[0], cb_vjp
 
 void cb_vjp_contiguous(cb_vjp *x) { x->din[0] = x->dout[0]; }
 
-/* Linear for a given mask, and the mask is a function of (seed, stream, step, element): the same op
- * again. */
+/* Dropout is linear for a given mask, and the mask is a function of (seed, stream, step, element).
+ * So the gradient is the same op. */
 void cb_vjp_dropout(cb_vjp *x) {
     x->din[0] = cb_emit1_with(&x->e, CB_OP_DROPOUT, x->dout[0], &x->attrs);
 }
 
 void cb_vjp_tril(cb_vjp *x) {
     cb_attrs attrs = x->attrs;
-    attrs.f[0] = 0.0; /* what was filled in depends on nothing */
+    attrs.f[0] = 0.0; /* the filled-in constant has no gradient */
     x->din[0] = cb_emit1_with(&x->e, CB_OP_TRIL, x->dout[0], &attrs);
 }
 
@@ -95,8 +95,8 @@ void cb_vjp_mul(cb_vjp *x) {
     if (x->needs[1]) x->din[1] = cb_emit2(&x->e, CB_OP_MUL, x->dout[0], x->in[0]);
 }
 
-/* y = a/b: da = dy/b, db = -dy (y/b). The latter is not -da y: where a is 0 and dy/b overflows,
- * that is 0 * inf. */
+/* y = a/b: da = dy/b, db = -dy (y/b). db is not computed as -da y, because that is inf * 0 where a
+ * is 0 and dy/b overflows. */
 void cb_vjp_div(cb_vjp *x) {
     if (x->needs[0]) x->din[0] = cb_emit2(&x->e, CB_OP_DIV, x->dout[0], x->in[1]);
     if (!x->needs[1]) return;
@@ -104,7 +104,7 @@ void cb_vjp_div(cb_vjp *x) {
     x->din[1] = cb_emit1(&x->e, CB_OP_NEG, cb_emit2(&x->e, CB_OP_MUL, x->dout[0], slope));
 }
 
-/* The number that every element of `id` is, when it is a view of a `full`. */
+/* If `id` is a view of a `full`, sets `out` to the value of its elements and returns true. */
 static bool constant_of(const cb_graph *g, cb_value_id id, double *out) {
     const cb_storage *storage = &g->storages.at[g->values.at[id].storage];
     const cb_op_id root = g->values.at[storage->root].producer;
@@ -113,7 +113,8 @@ static bool constant_of(const cb_graph *g, cb_value_id id, double *out) {
     return true;
 }
 
-/* y = a^b: da = dy b a^(b-1), and 0 where b is 0, also at a = 0 where the formula says 0 * inf. */
+/* y = a^b: da = dy b a^(b-1), and 0 where b is 0, even at a = 0, where the formula gives 0 * inf.
+ */
 static cb_value_id pow_base(cb_vjp *x) {
     const cb_value_id a = x->in[0], b = x->in[1];
     double power;
@@ -132,7 +133,7 @@ static cb_value_id pow_base(cb_vjp *x) {
     return cb_emit_where(&x->e, cb_emit2(&x->e, CB_OP_EQ, b, zero), zero, slope);
 }
 
-/* db = dy y ln a, and 0 where a is 0 and b is not negative (0 * -inf in the formula). */
+/* db = dy y ln a, and 0 where a is 0 and b >= 0, where the formula gives 0 * -inf. */
 static cb_value_id pow_exponent(cb_vjp *x) {
     const cb_value_id a = x->in[0], b = x->in[1];
     cb_value_id zero = cb_emit_full_like(&x->e, b, 0.0);
@@ -148,8 +149,9 @@ void cb_vjp_pow(cb_vjp *x) {
     if (x->needs[1]) x->din[1] = pow_exponent(x);
 }
 
-/* The loser has no gradient; equals take half each. Where one of them is NaN neither loses, and
- * both take all, as in PyTorch. `wins` is the comparison that makes input 0 the winner. */
+/* The gradient goes to the input that was chosen. If both are equal, each gets half. If one is NaN,
+ * both get the full gradient, as in PyTorch. `wins` is the comparison that is true if input 0 is
+ * chosen. */
 static void choose(cb_vjp *x, cb_opcode wins, cb_opcode loses) {
     const cb_value_id a = x->in[0], b = x->in[1], g = x->dout[0];
     cb_value_id zero = cb_emit_full_like(&x->e, g, 0.0);

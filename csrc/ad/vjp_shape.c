@@ -3,7 +3,7 @@
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 
-/* The shape of the input with every reduced axis of size 1, and how many elements one sum takes. */
+/* The input's shape with every reduced axis set to 1; `count` is the number of elements per sum. */
 static cb_shape kept_shape(const cb_vjp *x, int64_t *count) {
     cb_shape kept = cb_vjp_in(x, 0).shape;
     *count = 1;
@@ -20,15 +20,16 @@ void cb_vjp_sum(cb_vjp *x) {
     x->din[0] = cb_emit_expand(&x->e, cb_emit_reshape(&x->e, x->dout[0], &kept), &full);
 }
 
-void cb_vjp_mean(cb_vjp *x) { /* divided while it is small */
+void cb_vjp_mean(cb_vjp *x) { /* divides before the expansion, while the tensor is small */
     int64_t count;
     const cb_shape kept = kept_shape(x, &count), full = cb_vjp_in(x, 0).shape;
     cb_value_id share = cb_emit_scale(&x->e, x->dout[0], 1.0 / (double)count);
     x->din[0] = cb_emit_expand(&x->e, cb_emit_reshape(&x->e, share, &kept), &full);
 }
 
-/* amax and amin: the elements equal to the extreme share its gradient evenly. A NaN equals nothing:
- * then 0 hits make both the share and 0 / hits NaN, for every element, as in PyTorch. */
+/* amax and amin: the elements equal to the extreme share its gradient evenly. If the extreme is
+ * NaN, no element is equal to it, so dividing by 0 hits makes the gradient of every element NaN, as
+ * in PyTorch. */
 void cb_vjp_amax(cb_vjp *x) {
     int64_t count;
     const cb_shape kept = kept_shape(x, &count), full = cb_vjp_in(x, 0).shape;
@@ -55,9 +56,9 @@ void cb_vjp_transpose(cb_vjp *x) {
     x->din[0] = cb_emit_transpose(&x->e, x->dout[0], inverse);
 }
 
-/* The shape between two sums: `whole` with its last axes summed, where axes before a kept one are
- * summed as well. Then the last axes are rows, which fuse with what made them. Rank 0: one sum
- * does. */
+/* If both the last axes and axes before a kept one are summed, returns the shape between two sums:
+ * `whole` with its last axes summed. The first sum then reduces rows, so it fuses with the op that
+ * made them. Returns rank 0 if a single sum is enough. */
 static cb_shape summed_last(const cb_shape *whole, const cb_shape *to) {
     cb_shape between = *whole;
     const int32_t missing = whole->rank - to->rank;
@@ -74,16 +75,16 @@ static cb_shape summed_last(const cb_shape *whole, const cb_shape *to) {
     return last && before ? between : (cb_shape){0};
 }
 
-void cb_vjp_sum_to(cb_vjp *x) { /* of the op expand: what was repeated is summed */
+void cb_vjp_sum_to(cb_vjp *x) { /* rule of the op expand: sums the repeated elements */
     const cb_shape shape = cb_vjp_in(x, 0).shape, whole = cb_vjp_out(x, 0).shape;
     const cb_shape between = summed_last(&whole, &shape);
-    const bool is_half = cb_dtype_size(cb_vjp_in(x, 0).dtype) < 4; /* would be rounded twice */
+    const bool is_half = cb_dtype_size(cb_vjp_in(x, 0).dtype) < 4; /* two sums would round twice */
     cb_value_id sum = x->dout[0];
     if (between.rank && !is_half) sum = cb_emit_sum_to(&x->e, sum, &between);
     x->din[0] = cb_emit_sum_to(&x->e, sum, &shape);
 }
 
-/* dx[start : stop : step] = dy, zeros elsewhere: a pad. */
+/* dx[start : stop : step] = dy, zeros elsewhere, which is a pad. */
 void cb_vjp_slice(cb_vjp *x) {
     const int64_t axis = x->attrs.i[0];
     const int64_t whole = cb_vjp_in(x, 0).shape.dim[axis], taken = cb_vjp_out(x, 0).shape.dim[axis];
@@ -149,7 +150,8 @@ void cb_vjp_embedding_bwd(cb_vjp *x) {
     x->din[0] = cb_emit2(&x->e, CB_OP_EMBEDDING, x->dout[0], x->in[1]);
 }
 
-/* y[n,c,i] = x[n,c,index[n,c,i]] over the flat plane: a gather, so its gradient is a scatter. */
+/* y[n,c,i] = x[n,c,index[n,c,i]] over the flattened plane is a gather, so its gradient is a
+ * scatter. */
 void cb_vjp_max_pool2d(cb_vjp *x) {
     const cb_shape in = cb_vjp_in(x, 0).shape, out = cb_vjp_out(x, 0).shape;
     if (x->dout[0] == CB_NONE) return; /* the index has no gradient */
