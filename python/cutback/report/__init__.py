@@ -2,14 +2,14 @@
 
 >>> plan.report("plan.html")  # the whole report
 >>> picture = cutback.report.read(plan)
->>> svg = cutback.report.timeline_svg(picture)  # one picture of it
+>>> svg = cutback.report.timeline_svg(picture)  # a single picture
 
-A plan that was made elsewhere can be shown as well: ``cutback.Plan(problem, document)`` reads it
-from its documents (``docs/problem.md``). Nothing but NumPy is needed.
+Plans from other processes can be shown too: ``cutback.Plan(problem, document)`` reads a plan from
+its documents (``docs/problem.md``). Only NumPy is needed.
 """
 
-# Imports only the modules next to the folders; planner asks for pages. Start at page.py, then
-# model.py.
+# Imports only top-level modules of the package. The planner folder calls it to make pages. Start
+# at page.py, then model.py.
 
 from __future__ import annotations
 

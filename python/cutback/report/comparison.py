@@ -1,4 +1,4 @@
-"""Two plans of one problem over each other."""
+"""Compares two plans of one problem: their numbers, memory timelines and decisions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .svg import document, escape, human_bytes, nice_ticks, tag, text
 from .timeline import columns, staircase
 
 Difference = Mapping[str, Any]
-"""What two plans do differently: ``totals`` and ``changes``, as ``Difference.to_json`` has them."""
+"""The JSON document of ``planner.Difference``, with ``totals`` and ``changes``."""
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 320.0, 84.0, 18.0, 34.0, 34.0
 MOST_ROWS = 400
@@ -24,8 +24,8 @@ NAMES = {
 
 
 def moments(picture: Picture) -> tuple[list[int], list[int]]:
-    """Operations in the order of the program, and most bytes alive while each runs, with what is
-    recomputed for it: so that different schedules of one program can be laid over each other."""
+    """The operations in program order, and the peak of live bytes for each: over its first run and
+    the reruns right before it. This common axis makes different schedules comparable."""
     order: list[int] = []
     most: list[int] = []
     seen: set[int] = set()
@@ -45,7 +45,7 @@ def _line(
 ) -> str:
     at = {op: size for op, size in zip(order, most, strict=True)}
     values: list[int] = []
-    for op in ops:  # an operation whose first run falls away holds what was held before
+    for op in ops:  # a plan without this operation keeps the value of the one before
         values.append(at.get(op, values[-1] if values else 0))
     scale = (WIDTH - LEFT - RIGHT) / max(1, len(ops))
     base = HEIGHT - BOTTOM
@@ -65,7 +65,7 @@ def _line(
 
 
 def timelines_svg(before: Picture, after: Picture) -> str:
-    """Live bytes of both plans along the operations of the program."""
+    """Draws the live bytes of both plans over the operations of the program."""
     sides = [moments(before), moments(after)]
     ops = sorted({op for order, _ in sides for op in order})
     top = 1.08 * max([1, *sides[0][1], *sides[1][1]])
@@ -121,7 +121,7 @@ def _changes(difference: Difference) -> str:
 
 
 def difference_fragment(difference: Difference, before: Picture, after: Picture) -> str:
-    """Totals, both timelines, and what differs."""
+    """HTML with the totals, both timelines and the values that are treated differently."""
     found = f"{len(difference['changes'])} values are treated differently"
     return (
         f'<div class="cb">{_totals(difference)}{timelines_svg(before, after)}'
@@ -130,5 +130,5 @@ def difference_fragment(difference: Difference, before: Picture, after: Picture)
 
 
 def render_difference(fragment: str, title: str) -> str:
-    """A page of its own."""
+    """A whole HTML page around the fragment."""
     return page(title, fragment)

@@ -1,4 +1,4 @@
-"""Find repeated blocks in an op list, so that twelve equal layers are drawn once, marked "x12"."""
+"""Finds repeated blocks in an op list, so that twelve equal layers are drawn once, marked "x12"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Fold:
-    """`count` copies of items start .. start + period - 1 follow each other."""
+    """`count` consecutive copies of the items start .. start + period - 1."""
 
     start: int
     period: int
@@ -18,15 +18,15 @@ class Fold:
 
     @property
     def stop(self) -> int:
-        """First item after the last copy."""
+        """The index after the last copy."""
         return self.start + self.period * self.count
 
 
 def best_fold(signatures: Sequence[Hashable], min_period: int = 3) -> Fold | None:
-    """The tandem repeat that hides the most items, or None.
+    """The tandem repeat whose folding hides the most items, or None.
 
-    For every period p the longest run of i with s[i] == s[i + p] gives a repeat of
-    run // p + 1 copies. O(n^2 / 2) comparisons, vectorised: milliseconds for a thousand items.
+    For a period p, a run of consecutive i with s[i] == s[i + p] is a repeat of run // p + 1 copies.
+    Takes about n**2 / 2 vectorised comparisons: milliseconds for a thousand items.
     """
     index: dict[Hashable, int] = {}
     codes = np.array([index.setdefault(s, len(index)) for s in signatures], dtype=np.int64)
@@ -49,7 +49,8 @@ def best_fold(signatures: Sequence[Hashable], min_period: int = 3) -> Fold | Non
 
 
 def folds(signatures: Sequence[Hashable], min_period: int = 3, limit: int = 4) -> list[Fold]:
-    """Up to `limit` repeats that do not overlap, in order; the largest are found first."""
+    """Up to `limit` repeats that do not overlap, in order. Greedy: takes the largest repeat, then
+    searches both sides of it."""
     found: list[Fold] = []
 
     def search(start: int, stop: int) -> None:

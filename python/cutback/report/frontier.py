@@ -1,4 +1,4 @@
-"""The picture of a frontier: saved bytes across, extra time upwards; lower and left is better."""
+"""Draws a frontier: saved bytes on the x axis, extra time on the y axis. Lower left is better."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .page import page, table
 from .svg import document, human_bytes, nice_ticks, tag, text
 
 Point = Mapping[str, Any]
-"""A plan of PyTorch's partitioner (budget, saved_bytes, peak_bytes, time_ps, redraws), or one of
-ours for a budget on the peak (budget, peak_bytes, time_ps)."""
+"""A plan of PyTorch's partitioner (budget, saved_bytes, peak_bytes, time_ps, redraws), or a plan
+of Cutback for a peak budget (budget, peak_bytes, time_ps)."""
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 460.0, 74.0, 150.0, 40.0, 46.0
 LABELS = {
@@ -26,12 +26,12 @@ LABELS = {
 MEANING = {
     "hull": "a corner of the hull: no plan is better",
     "step": "between two corners",
-    "fill": "greedily, between two steps",
+    "fill": "found greedily between two steps",
 }
 
 
 class _Scale:
-    """Bytes and shares of extra time to picture coordinates."""
+    """Maps bytes and shares of extra time to picture coordinates."""
 
     def __init__(self, bytes_top: float, extra_top: float) -> None:
         self.bytes_top, self.extra_top = max(1.0, bytes_top), max(1e-4, extra_top)
@@ -78,12 +78,12 @@ def _extra(frontier: Mapping[str, Any], time: float) -> float:
 
 
 def _points(frontier: Mapping[str, Any], scale: _Scale) -> list[str]:
-    """The bound as an area, the points as a staircase with a dot each."""
+    """Draws the lower bound as an area, and the points as dots on a staircase."""
     columns = (frontier[key] for key in ("saved_bytes", "time_ps", "bound_ps", "kind"))
     rows = list(zip(*columns, strict=True))
     bound = [(scale.x(saved), scale.y(_extra(frontier, low))) for saved, _, low, _ in rows]
     floor = [(bound[-1][0], scale.y(0)), (bound[0][0], scale.y(0))]
-    title = "no plan lies in here: the bound of the linear relaxation"
+    title = "no plan can be in this area: bound of the linear relaxation"
     area = tag("polygon", title, css="area", points=_line(bound + floor), opacity=0.3)
     body = [f'<g class="temporary">{area}</g>']
     stairs: list[tuple[float, float]] = []
@@ -106,7 +106,7 @@ def _points(frontier: Mapping[str, Any], scale: _Scale) -> list[str]:
 
 
 def _baselines(frontier: Mapping[str, Any], scale: _Scale, key: str) -> list[str]:
-    """Presets as diamonds; labels that would collide move up."""
+    """Draws the presets as diamonds. Labels that would overlap are moved up."""
     body: list[str] = []
     placed: list[tuple[float, float]] = []
     rows = sorted(frontier["baselines"].items(), key=lambda item: item[1]["time_ps"])
@@ -128,7 +128,8 @@ def _baselines(frontier: Mapping[str, Any], scale: _Scale, key: str) -> list[str
 def _references(
     frontier: Mapping[str, Any], references: Sequence[Point], scale: _Scale, key: str
 ) -> list[str]:
-    """PyTorch's points: discs, and crosses where masks are drawn again, so gradients are wrong."""
+    """Draws PyTorch's points as discs, or as crosses if random masks are drawn again, which makes
+    the gradients wrong."""
     body = []
     for point in references:
         extra = _extra(frontier, point["time_ps"])
@@ -174,13 +175,14 @@ def _torch_legend(references: Sequence[Point]) -> list[tuple[str, float, str]]:
 def _scale(
     frontier: Mapping[str, Any], rows: Sequence[tuple[float, float]], most_extra: float = 4.0
 ) -> _Scale:
-    """Room for all (bytes, time); what takes more than `most_extra` lies outside."""
+    """A scale that shows all (bytes, time) rows whose extra time is at most `most_extra`."""
     extra = max(_extra(frontier, time) for _, time in rows)
     return _Scale(1.02 * max(size for size, _ in rows), 1.08 * min(extra, most_extra))
 
 
 def frontier_svg(frontier: Mapping[str, Any], references: Sequence[Point] = ()) -> str:
-    """Points, bound, presets and PyTorch's points of a frontier document (``docs/planner.md``)."""
+    """Draws a frontier document (``docs/planner.md``): points, bound, presets and PyTorch's
+    points."""
     rows = list(zip(frontier["saved_bytes"], frontier["time_ps"], strict=True))
     rows += [(row["saved_bytes"], row["time_ps"]) for row in frontier["baselines"].values()]
     rows += [(point["saved_bytes"], point["time_ps"]) for point in references]
@@ -196,7 +198,7 @@ def frontier_svg(frontier: Mapping[str, Any], references: Sequence[Point] = ()) 
             ("recomputed", 2.2, "greedy"),
             ("gradient", 5.0, "presets"),
             *_torch_legend(references),
-            ("temporary", 6.0, "no plan can lie below"),
+            ("temporary", 6.0, "no plan below this"),
         ]
     )
     return document(WIDTH, HEIGHT, body, "frontier of saved bytes and time")
@@ -205,7 +207,7 @@ def frontier_svg(frontier: Mapping[str, Any], references: Sequence[Point] = ()) 
 def peaks_svg(
     frontier: Mapping[str, Any], peaks: Sequence[Point], references: Sequence[Point] = ()
 ) -> str:
-    """Plans for budgets on the peak, with presets and PyTorch's points."""
+    """Draws plans for peak budgets, with presets and PyTorch's points."""
     rows = [(point["peak_bytes"], point["time_ps"]) for point in peaks]
     rows += [(point["peak_bytes"], point["time_ps"]) for point in references]
     rows += [(row["peak_bytes"], row["time_ps"]) for row in frontier["baselines"].values()]
@@ -241,7 +243,7 @@ def render_frontier(
     references: Sequence[Point] = (),
     peaks: Sequence[Point] | None = None,
 ) -> str:
-    """A page of its own: the pictures, the presets, PyTorch's points, and every exact point."""
+    """A whole HTML page: the pictures, and tables of presets, PyTorch's points and exact points."""
 
     def row(name: str, saved: int, peak: int | None, time: int, note: str = "") -> tuple[str, ...]:
         shown = "" if peak is None else human_bytes(peak)
@@ -273,7 +275,7 @@ def render_frontier(
     name = device if isinstance(device, str) else device["name"]
     parts = [
         frontier_svg(frontier, references),
-        f"<p>{len(frontier['kind'])} points; times by the cost model of {name}.</p>",
+        f"<p>{len(frontier['kind'])} points; times are from the cost model of {name}.</p>",
     ]
     if peaks is not None:
         parts += ["<h2>Peak and time</h2>", peaks_svg(frontier, peaks, references)]

@@ -1,4 +1,4 @@
-"""What the groups of a compiled step are (`docs/fusion.md`): as text, as a picture, as tables."""
+"""Shows the groups of a compiled step (`docs/fusion.md`) as text, as a picture and as tables."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ..files import one_line
 from .svg import document, human_bytes, tag, text
 
 WIDTH, MARGIN, ROW, BLOCK, TOP = 960.0, 10.0, 40.0, 26.0, 26.0
-AGAIN = 4.0  # height of the strip under a group that runs operations again
-BLOCKS_A_ROW, MOST_ROWS = 30, 8  # of the picture
-MOST_KINDS = 6  # named in one line
+AGAIN = 4.0  # height of the strip under a group that contains recomputed ops
+BLOCKS_A_ROW, MOST_ROWS = 30, 8  # size of the picture
+MOST_KINDS = 6  # op kinds listed in a line
 
-# What follows "ends before X, ".
+# Completes the sentence "ends before X, ".
 REASONS = {
-    "op": "which fuses with nothing",
-    "domain": "which runs over other elements",
-    "cut": "with which rows would cut what is summed or drawn at a time",
+    "op": "which cannot be fused",
+    "domain": "which iterates over other elements",
+    "cut": "with which rows would split a block of a sum or of random numbers",
     "dtype": "which computes in another precision",
-    "read": "which reads what is made here in another order, or before it is complete",
-    "wait": "which reads what an op makes that was passed over",
-    "room": "with which the plan's bytes would not do",
-    "limit": "as it has as many ops as a group may",
+    "read": "which reads a value of the group in another order, or before it is complete",
+    "wait": "which reads the result of a skipped op",
+    "room": "which would exceed the plan's bytes",
+    "limit": "because the group has the maximum number of ops",
 }
-# Of a group of one, when the reason lies in its op.
-ALONE = {"op": "fuses with nothing", "room": "in a group it would exceed the plan's bytes"}
+# Reasons of a group of one op that did not join any other.
+ALONE = {"op": "cannot be fused", "room": "in a group it would exceed the plan's bytes"}
 
 
 def _plural(n: int, one: str) -> str:
@@ -34,14 +34,14 @@ def _plural(n: int, one: str) -> str:
 
 
 def why(group: Group) -> str:
-    """Why a group ends where it ends."""
+    """The reason why a group ends where it does, as text."""
     reason, before = group["end"]["reason"], group["end"]["before"]
     if reason == "program":
         return "nothing is left to join"
     if reason == "backend":
         return "this backend runs each op separately"
     if reason == "plan":
-        return "is planned so"
+        return "ends as planned"
     if before == group["ops"][0]["name"] and reason in ALONE:
         return ALONE[reason]
     if reason == "wait":
@@ -51,13 +51,14 @@ def why(group: Group) -> str:
 
 
 def over(group: Group) -> str:
-    """What a group runs over: ``"8192 x 1024"``, rows and their length, or a number of elements."""
+    """The iteration domain of a group: ``"8192 x 1024"`` (rows x columns) or ``"4096"``
+    (elements)."""
     elements, columns = group["elements"], group["columns"]
     return f"{elements // columns} x {columns}" if columns else str(elements)
 
 
 def kinds(group: Group, most: int = MOST_KINDS) -> str:
-    """``"add + gelu + layer_norm"``; of a group of one its op's name."""
+    """The op kinds of a group, ``"add + gelu + layer_norm"``; for a single op, its name."""
     ops = group["ops"]
     if len(ops) == 1:
         return one_line(ops[0]["name"])
@@ -66,14 +67,14 @@ def kinds(group: Group, most: int = MOST_KINDS) -> str:
 
 
 def unmade(values: Sequence[Local]) -> str:
-    """What never exists: ``"5 values of 160.00 MiB never exist"``."""
+    """A clause about values without memory: ``"5 values of 160.00 MiB never exist"``."""
     n, size = len(values), sum(row["bytes"] for row in values)
     verb = "exists" if n == 1 else "exist"
     return f"{_plural(n, 'value')} of {human_bytes(size)} never {verb}"
 
 
 def totals(kernels: Kernels) -> str:
-    """All groups in one sentence."""
+    """One sentence about all groups."""
     groups: Sequence[Group] = kernels["groups"]
     ops = sum(len(group["ops"]) for group in groups)
     fused = [group for group in groups if len(group["ops"]) > 1]
@@ -82,10 +83,10 @@ def totals(kernels: Kernels) -> str:
     apart = sum(group["apart_bytes"] for group in groups)
     everything = [row for group in groups for row in group["locals"]]
     if not fused:
-        return f"{_plural(ops, 'op')}, each in a kernel of its own. They move {human_bytes(moved)}."
+        return f"{_plural(ops, 'op')}, each in its own kernel. They move {human_bytes(moved)}."
     return (
         f"{_plural(ops, 'op')} in {_plural(len(groups), 'group')}, {inside} of them in "
-        f"{len(fused)} of several. They move {human_bytes(moved)}, one by one the ops "
+        f"{len(fused)} of several. They move {human_bytes(moved)}; as separate kernels the ops "
         f"would move {human_bytes(apart)}; {unmade(everything)}."
     )
 
@@ -100,7 +101,7 @@ def _traffic(group: Group) -> str:
 
 
 def _op_lines(group: Group) -> list[str]:
-    """The ops of a group of several, a line each: name, what of it never exists, source line."""
+    """One line for each op of a fused group: name, bytes that never exist, source line."""
     local = Counter({op["name"]: 0 for op in group["ops"]})
     for row in group["locals"]:
         local[row["name"]] += row["bytes"]
@@ -115,8 +116,8 @@ def _op_lines(group: Group) -> list[str]:
 
 
 def kernels_text(kernels: Kernels) -> str:
-    """What a compiled step runs together, as text: a line with the totals, then a line for each
-    group, followed by its operations if it has several.
+    """The groups of a compiled step as text: a line with the totals, then a line for each group,
+    followed by its operations if it has several.
 
     Args:
         kernels: the JSON of ``Plan.explain(kernels=True, as_json=True)``.
@@ -139,7 +140,8 @@ def kernels_text(kernels: Kernels) -> str:
 
 
 def _rows(kernels: Kernels) -> list[list[tuple[int, float, float]]]:
-    """Groups as rows of blocks (group, x, width), as wide as what their ops move one by one."""
+    """Lays out the groups as rows of blocks (group, x, width). The width is proportional to the
+    bytes that the ops of a group would move as separate kernels."""
     sizes = [max(1, group["apart_bytes"]) for group in kernels["groups"]]
     space = WIDTH - 2 * MARGIN
     n_row = min(MOST_ROWS, 1 + len(sizes) // BLOCKS_A_ROW)
@@ -190,13 +192,13 @@ def _legend(y: float) -> list[str]:
         body.append(f'<g class="{css}">{square}</g>')
         body.append(text(x + 16, y, label))
         x += 40 + 6.2 * len(label)
-    note = "width: bytes that the ops would move one by one; filled: what the group moves"
+    note = "width: bytes that the ops would move as separate kernels; filled: what the group moves"
     return [*body, text(WIDTH - MARGIN, y, note, "end", "note")]
 
 
 def kernels_svg(kernels: Kernels) -> str:
-    """What a compiled step runs together, as an ``<svg>``: the groups in the order in which they
-    run, from left to right and row by row.
+    """The groups of a compiled step as an ``<svg>``, in execution order, from left to right and row
+    by row.
 
     Args:
         kernels: the JSON of ``Plan.explain(kernels=True, as_json=True)``.
@@ -231,8 +233,8 @@ def _cells(group: Group) -> tuple[str, ...]:
 
 
 def group_rows(kernels: Kernels) -> list[tuple[str, ...]]:
-    """The groups of several ops; those that are alike are one row, with the first one's end and
-    source. What moves most comes first."""
+    """Table rows of the fused groups. Equal groups share a row, with the end and source of the
+    first one. Rows that move the most bytes come first."""
     alike: dict[tuple[str, ...], list[int]] = {}
     groups = kernels["groups"]
     for i, group in enumerate(groups):
@@ -251,7 +253,8 @@ def group_rows(kernels: Kernels) -> list[tuple[str, ...]]:
 
 
 def single_rows(kernels: Kernels) -> list[tuple[str, ...]]:
-    """Groups of one op, summed up by kind and reason: kind, how many, bytes, why."""
+    """Table rows of the groups of one op, by kind and reason: kind, number of groups, bytes read
+    and written, reason."""
     sums: dict[tuple[str, str], list[int]] = {}
     for group in kernels["groups"]:
         if len(group["ops"]) == 1:

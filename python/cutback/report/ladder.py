@@ -15,7 +15,7 @@ LEFT_X, RIGHT_X, BOX = 40.0, 610.0, 310.0
 
 @dataclass
 class Row:
-    """One line of the ladder: an op of a side, or a mark for folded copies."""
+    """One row of the ladder: an op on one side. It stands for the folded copies of that op, too."""
 
     label: str
     css: str
@@ -27,13 +27,14 @@ class Row:
 
 
 def _signature(picture: Picture, step: int, css: str) -> tuple[object, ...]:
-    """What makes two steps alike: the op, its types, and what the plan does with its outputs."""
+    """Steps with equal signatures may be folded: op kind, output types and colour class."""
     op = picture.ops[picture.steps[step]]
     return op.kind, tuple(picture.values[v].type for v in op.outputs), css
 
 
 def _colours(picture: Picture, steps: list[int]) -> dict[int, str]:
-    """Class of each step: it makes bytes that the backward finds, it runs again, or neither."""
+    """The CSS class of each step: "recomputed" for a rerun, "saved" if its result is kept for the
+    backward, else "temporary"."""
     saved = {life.made for life in picture.lives if life.category == "saved"}
     return {
         step: "recomputed"
@@ -46,7 +47,8 @@ def _colours(picture: Picture, steps: list[int]) -> dict[int, str]:
 
 
 def _side(picture: Picture, steps: list[int]) -> list[Row]:
-    """Rows of one side in execution order, repeats folded; views, which cost nothing, left out."""
+    """Rows of one side in execution order, with repeats folded. Views cost nothing and are left
+    out."""
     runs = [s for s in steps if picture.actions[s] == "run"]
     shown = [s for s in runs if not picture.ops[picture.steps[s]].view]
     css = _colours(picture, shown)
@@ -81,14 +83,14 @@ def _row(picture: Picture, step: int, css: str) -> Row:
 
 
 def _rungs(picture: Picture, left: list[Row], right: list[Row]) -> list[str]:
-    """A line from the forward op that made a storage to each backward op that reads that life."""
+    """Draws a line from the forward op that made a storage to each backward op that reads it."""
     row_of = {step: row for row in left + right for step in [row.step, *row.aliases]}
-    maker: dict[int, int] = {}  # storage -> the step that made its present life
+    maker: dict[int, int] = {}  # storage -> the step that made its current life
     body: list[str] = []
     drawn: set[tuple[int, int]] = set()
     for step, op_id in enumerate(picture.steps):
         op = picture.ops[op_id]
-        if picture.actions[step] == "in":  # not kept: no line from here on
+        if picture.actions[step] == "in":  # copied back from the host, so it was not saved
             for value in op.outputs:
                 maker.pop(picture.values[value].storage, None)
         if op.view or picture.actions[step] != "run":
@@ -125,7 +127,7 @@ def _draw(row: Row, x: float) -> str:
 
 
 def _fold_mark(row: Row, x: float, upwards: bool) -> list[str]:
-    """A bracket beside the block that stands for several."""
+    """Draws a bracket next to a folded block, with the number of copies."""
     assert row.fold is not None
     span = row.fold.period * ROW - 4
     top = row.y - span + ROW - 4 if upwards else row.y
@@ -142,7 +144,7 @@ def graph_svg(picture: Picture) -> str:
     right. Blue rungs between them are saved values, orange boxes are recomputed operations.
 
     Args:
-        picture: what :func:`read` made of a problem and its plan.
+        picture: the result of :func:`read`.
     """
     left = _side(picture, list(range(picture.backward_starts)))
     right = _side(picture, list(range(picture.backward_starts, picture.n_step)))

@@ -1,4 +1,4 @@
-"""What the pictures are drawn from: a plan joined with its problem."""
+"""The data that pictures are drawn from: a plan joined with its problem."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Plan(Protocol):
-    """A :class:`cutback.Plan`, as far as pictures ask it."""
+    """The part of :class:`cutback.Plan` that pictures need."""
 
     @property
     def core(self) -> _native.Plan:
-        """Its steps, lives and decisions."""
+        """The native plan, with steps, lives and decisions."""
         ...
 
     @property
     def parts(self) -> Problem:
-        """What was planned."""
+        """The problem that was planned."""
         ...
 
     @property
@@ -34,13 +34,13 @@ class Plan(Protocol):
         ...
 
     def headline(self) -> str:
-        """What a budget that is a position came to, or nothing."""
+        """A line about the outcome of a budget given as a position (0 to 1), or ""."""
         ...
 
 
 @dataclass
 class Op:
-    """An op of the joint graph; `backward` when it depends on a tangent."""
+    """An op of the joint graph; `backward` is true if it depends on a tangent."""
 
     id: int
     kind: str
@@ -55,7 +55,7 @@ class Op:
 
 @dataclass
 class Value:
-    """One output of an op and what the plan does with it."""
+    """One output of an op, and the plan's decision about it."""
 
     id: int
     op: int
@@ -67,7 +67,8 @@ class Value:
 
 @dataclass
 class Life:
-    """One life of a storage (or the scratch of a step): alive while steps made..last run."""
+    """One life of a storage, or the scratch of a step (storage None). It is alive during the steps
+    made .. last; `bytes` and `offset` are its place in the arena."""
 
     storage: int | None
     made: int
@@ -87,18 +88,18 @@ class Picture:
     values: list[Value]
     storage_bytes: list[int]
     steps: list[int]
-    actions: list[str]  # of each step: "run", "out", "wait" or "in"
+    actions: list[str]  # action of each step: "run", "out", "wait" or "in"
     backward_starts: int
     lives: list[Life]
     numbers: schedule.Numbers
     budget_bytes: int | None
     measure: str
-    position: str = ""  # what a budget that is a position came to, in one line
-    live: list[int] = field(default_factory=list)  # [n_step] while each step runs
+    position: str = ""  # one line about the outcome of a budget given as a position
+    live: list[int] = field(default_factory=list)  # [n_step] live bytes during each step
 
     @property
     def n_step(self) -> int:
-        """Steps of the schedule."""
+        """Number of steps of the schedule."""
         return len(self.steps)
 
 
@@ -106,7 +107,7 @@ CATEGORIES = ("saved", "recomputed", "offloaded", "gradient", "temporary", "scra
 
 
 def _categorise(picture: Picture) -> None:
-    """Name each life by its role: what people ask of a peak is "what is it made of"."""
+    """Assigns each life a category and a label, so that a reader sees what a peak consists of."""
     seen: set[int] = set()
     for life in sorted(picture.lives, key=lambda one: one.made):
         op = picture.ops[picture.steps[life.made]]
@@ -126,7 +127,7 @@ def _categorise(picture: Picture) -> None:
 
 
 def live_bytes(lives: Iterable[Life | schedule.Life], n_step: int) -> list[int]:
-    """Bytes that are alive during each step."""
+    """The live bytes during each step."""
     change = [0] * (n_step + 1)
     for life in lives:
         change[life.made] += life.bytes
@@ -165,7 +166,7 @@ def read(plan: Plan) -> Picture:
 
 
 def read_problem(problem: Problem) -> tuple[list[Op], list[Value]]:
-    """Ops and values of a problem."""
+    """The ops and values of a problem, with ids in order."""
     ops: list[Op] = []
     values: list[Value] = []
     for i, op in enumerate(problem.ops):

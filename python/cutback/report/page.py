@@ -1,4 +1,4 @@
-"""The report as one HTML file: no network, no script needed to read it."""
+"""The report as one HTML file, without scripts or network access."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Measured(TypedDict, total=False):
-    """What runs of the step measured; what is missing is not shown."""
+    """Measurements of a run of the step. Missing entries are not shown."""
 
     peak_bytes: int
     ms: float
     timeline: Sequence[int] | None
-    """Bytes in use while each step ran."""
+    """Bytes in use during each step."""
 
 
 PAGE_STYLE = """
@@ -47,20 +47,21 @@ MOST_ROWS, MOST_GROUPS, MOST_KERNELS = 400, 18, 40
 NO_GAP = "n/a: the bound is 0"
 BOUND = {
     "trivial": "trivial bound: extra time of running everything once",
-    "any": "least extra time of any plan within the budget",
-    "ordered": "least extra time of plans within the budget that keep the order of operations",
+    "any": "lower bound on the extra time of any plan within the budget",
+    "ordered": "lower bound on the extra time of plans within the budget that keep the order of "
+    "operations",
 }
 AT_PEAK = "; alive at the peak"
 OTHERWISE = (
-    "Otherwise: the change if only this decision were the other one (of a group: its first value)."
+    "Otherwise: the change if only this decision were the other one (for a group: its first value)."
 )
 WHY = {
     "cut": "on the minimum cut: the cheapest place to save",
     "forbidden": "may not be recomputed under this preset",
     "policy": "the policy says so",
-    "held": "an output, alive anyway",
-    "cheap": "cheaper to run again than to keep",
-    "peak": "was alive at the peak; the budget needed the room",
+    "held": "an output, alive in any case",
+    "cheap": "cheaper to recompute than to keep",
+    "peak": "was alive at the peak; the budget required its bytes",
     "preset": "the preset treats all such values alike",
     "none": "",
 }
@@ -72,9 +73,9 @@ def table(
     """An HTML table.
 
     Args:
-        headers: one text for each column.
-        rows: the cells of each row, which are escaped.
-        numeric: columns that are right-aligned.
+        headers: the title of each column.
+        rows: the cells of each row; their text is escaped.
+        numeric: indices of right-aligned columns.
     """
 
     def cells(row: Sequence[Any], name: str) -> str:
@@ -125,7 +126,8 @@ def _signed(change: int) -> str:
 
 
 def _otherwise(row: ExplainedValue, measure: str) -> tuple[str, str]:
-    """How the peak (or the saved bytes) and the time change with the other decision."""
+    """The change of the peak (or of the saved bytes) and of the time if only this decision were the
+    other one."""
     other = row["otherwise"]
     if not other:
         return "", ""
@@ -144,11 +146,11 @@ def _readers(row: ExplainedValue) -> str:
 
 
 def values_table(explanation: Explanation, most: int = MOST_ROWS) -> str:
-    """An HTML table of the values that the backward needs, largest first, each storage once.
+    """An HTML table of the values that the backward needs, one row per storage, largest first.
 
     Args:
         explanation: ``Plan.explanation``.
-        most: rows shown; a line says how many smaller values there are.
+        most: number of rows shown; a line below gives the number of values left out.
     """
     rows = explanation["values"]
     measure = explanation["measure"]
@@ -174,7 +176,8 @@ def values_table(explanation: Explanation, most: int = MOST_ROWS) -> str:
 
 
 def groups_table(explanation: Explanation, most: int = MOST_GROUPS) -> str:
-    """Values that are alike in kind, type, decision and reason as one row, largest sums first."""
+    """An HTML table with one row for all values of equal kind, type, decision and reason, largest
+    total first."""
     groups: dict[tuple[str, ...], list[ExplainedValue]] = {}
     for row in explanation["values"]:
         key = row["kind"], row["type"], row["decision"], row["reason"]
@@ -214,13 +217,14 @@ def _download(name: str, text: str) -> str:
 
 
 def _compiled(picture: Picture, kernels: Kernels | None) -> str:
-    """The arena that groups of operations leave of the plan's; nothing where that is the same."""
+    """The size of the compiled arena as text; "" if grouping did not change it."""
     arena: int | None = None if kernels is None else kernels["arena_bytes"]
     return "" if arena in (None, picture.numbers["arena_bytes"]) else human_bytes(arena or 0)
 
 
 def _headline(picture: Picture, kernels: Kernels | None = None) -> str:
-    """The plan in one sentence; its peak is the arena's where that is what a budget bounds."""
+    """One sentence about the plan. The peak is that of the arena if the budget bounds the arena,
+    else that of live bytes."""
     n = picture.numbers
     once = max(1, n["once_ps"])
     peak, whole = n["live_bytes"], n["save_all_live_bytes"]
@@ -240,7 +244,7 @@ def _headline(picture: Picture, kernels: Kernels | None = None) -> str:
 
 
 def _floor(explanation: Explanation) -> str:
-    """What no plan of this order can be below, and the ops that come closest."""
+    """The smallest peak of any plan with this order of ops, and the largest working sets."""
     floor = explanation["floor"]
     if floor is None:
         return ""
@@ -251,14 +255,14 @@ def _floor(explanation: Explanation) -> str:
     place = f" ({floor['at']})" if floor["at"] else ""
     return (
         f"<p>No plan that keeps the order of operations is below {human_bytes(floor['bytes'])}: "
-        f"{escape(floor['name'])}{escape(place)} needs that much, with what later operations read."
-        "</p><p>Largest working sets, inputs, outputs and scratch of one operation:</p>"
+        f"{escape(floor['name'])}{escape(place)} needs that much, including the inputs of later "
+        "operations.</p><p>Largest working sets (inputs, outputs and scratch of one operation):</p>"
         + table(("bytes", "operation", "kind", "source"), rows, numeric=(0,))
     )
 
 
 def kernels_section(kernels: Kernels | None, most: int = MOST_KERNELS) -> str:
-    """What runs together, and why no more; nothing where there is no compiled step."""
+    """HTML about the fused groups of a compiled step; "" without a compiled step."""
     if not kernels or not kernels["groups"]:
         return ""
     rows = group_rows(kernels)
@@ -270,7 +274,7 @@ def kernels_section(kernels: Kernels | None, most: int = MOST_KERNELS) -> str:
         f"<h2>Kernels: what runs together</h2><p>{escape(totals(kernels))}</p>"
         + kernels_svg(kernels)
         + (table(HEADERS, rows[:most], numeric=(3, 4, 5)) + rest if rows else "")
-        + _details("ops by themselves", single)
+        + _details("ops that run separately", single)
     )
 
 
@@ -283,10 +287,10 @@ def section(
     """Everything about one plan, as an HTML fragment.
 
     Args:
-        title: its heading.
+        title: the heading.
         plan: a :class:`cutback.Plan`.
-        measured: what a run measured: any of ``peak_bytes``, ``ms`` and ``timeline``, the bytes in
-            use during each step.
+        measured: measurements of a run: any of ``peak_bytes``, ``ms`` and ``timeline`` (the bytes
+            in use during each step).
         kernels: for a compiled step, the JSON of ``Plan.explain(kernels=True, as_json=True)``.
     """
     picture, explanation = read(plan), plan.explanation
@@ -313,8 +317,8 @@ def page(title: str, body: str) -> str:
     """A whole HTML document.
 
     Args:
-        title: title and first heading.
-        body: HTML that follows the heading.
+        title: title of the page, also its first heading.
+        body: the HTML below the heading.
     """
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -334,13 +338,13 @@ def render_html(
 
     Args:
         plan, measured, kernels: as for :func:`section`.
-        title: title and first heading.
+        title: title of the page, also its first heading.
     """
     return page(title, section("Plan", plan, measured, kernels))
 
 
 def render_fragment(plan: Plan) -> str:
-    """What a notebook shows: numbers, timeline, and the tables folded away.
+    """The HTML that a notebook shows: numbers, timeline and collapsed tables.
 
     Args:
         plan: a :class:`cutback.Plan`.

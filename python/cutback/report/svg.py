@@ -1,4 +1,4 @@
-"""Small helpers for drawing SVG by hand: no dependency, selectable text, dark mode by CSS."""
+"""Helpers that write SVG without dependencies, with selectable text and dark mode through CSS."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STYLE = """
 
 
 def escape(text: str) -> str:
-    """A text for HTML; what would turn its direction, or not be seen, is written out."""
+    """Escapes a text for HTML. Invisible and direction-changing characters are spelled out."""
     return html.escape(shown(text))
 
 
@@ -44,7 +44,8 @@ def text(x: float, y: float, label: str, anchor: str = "start", css: str = "") -
 
 
 def tag(name: str, title: str = "", **attributes: object) -> str:
-    """An element with a tooltip; underscores in names become dashes, `css` becomes class."""
+    """An SVG element, with `title` as its tooltip. Underscores in attribute names become dashes,
+    and `css` becomes class."""
     parts = []
     for key, value in attributes.items():
         shown = f"{value:.1f}" if isinstance(value, float) else escape(str(value))
@@ -54,12 +55,12 @@ def tag(name: str, title: str = "", **attributes: object) -> str:
 
 
 def document(width: float, height: float, body: list[str], label: str) -> str:
-    """An ``<svg>`` with its own style, so that it can be shown or saved separately.
+    """A standalone ``<svg>`` that includes its style sheet.
 
     Args:
-        width, height: its size in pixels.
-        body: its elements.
-        label: what it shows, for screen readers.
+        width, height: size in pixels.
+        body: the elements.
+        label: description of the picture for screen readers.
     """
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" class="cb" '
@@ -70,7 +71,7 @@ def document(width: float, height: float, body: list[str], label: str) -> str:
 
 
 def human_bytes(n: float) -> str:
-    """Formats ``n`` bytes for people, in the largest unit of which there is at least one.
+    """Formats ``n`` bytes in the largest unit that gives at least 1.
 
     Example:
         >>> human_bytes(1536)
@@ -84,7 +85,7 @@ def human_bytes(n: float) -> str:
 
 
 def nice_ticks(top: float, about: int = 5) -> list[float]:
-    """Round numbers (of a power-of-two unit) from 0 to at most `top`."""
+    """Ticks from 0 to at most `top`, at about `about` round multiples of a power-of-1024 unit."""
     if top <= 0:
         return [0.0]
     unit = 1.0

@@ -1,4 +1,4 @@
-"""The memory timeline: live bytes over the steps by category, and the arena as rectangles."""
+"""Draws the memory timeline: live bytes by category over the steps, and the layout of the arena."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .svg import document, human_bytes, nice_ticks, tag, text
 
 WIDTH, LEFT, RIGHT, TOP = 960.0, 84.0, 18.0, 34.0
 AREA, GAP, ARENA = 240.0, 54.0, 220.0
-MOST_COLUMNS = 900  # about one a pixel; longer schedules show the fullest step of each column
-MOST_BOXES = 4000  # lives drawn in the arena: the largest
+MOST_COLUMNS = 900  # about one per pixel; in longer schedules a column shows its fullest step
+MOST_BOXES = 4000  # number of lives drawn in the arena; the largest are drawn
 
 
 def _stack(picture: Picture) -> dict[str, list[int]]:
-    """Bytes of each category at each step."""
+    """Live bytes during each step, by category."""
     return {
         category: live_bytes(
             (life for life in picture.lives if life.category == category), picture.n_step
@@ -29,7 +29,7 @@ def _x(picture: Picture, step: float) -> float:
 
 
 def columns(live: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Steps as columns of a picture: (first step, step behind the last, the fullest of them)."""
+    """Groups steps into columns of a picture: (first step, step after the last, fullest step)."""
     n = len(live)
     wide = min(n, MOST_COLUMNS)
     edges = [n * i // wide for i in range(wide + 1)] if wide else [0]
@@ -39,7 +39,7 @@ def columns(live: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def staircase(points: Sequence[tuple[float, float, float]]) -> str:
-    """A line through (left, right, y); equal neighbours are one stair."""
+    """SVG points of a step line through (left, right, y) segments; neighbours of equal y merge."""
     out: list[str] = []
     for i, (left, right, y) in enumerate(points):
         if i == 0 or y != points[i - 1][2]:
@@ -52,7 +52,7 @@ def staircase(points: Sequence[tuple[float, float, float]]) -> str:
 def _stairs(
     picture: Picture, values: Sequence[float], top: float, base: float, height: float
 ) -> str:
-    """A staircase through one value a step."""
+    """SVG points of a step line through one value per step."""
     live = [int(value) for value in values]
     return staircase(
         [
@@ -115,12 +115,12 @@ def _legend(picture: Picture, y: float) -> list[str]:
 
 
 def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str:
-    """The memory timeline of a plan as an ``<svg>``: bytes by category over the steps, the peak,
-    the budget, and below it the arena.
+    """The memory timeline of a plan as an ``<svg>``: live bytes by category over the steps, with
+    the peak and the budget, and the arena below.
 
     Args:
-        picture: what :func:`read` made of a problem and its plan.
-        measured: bytes that a run used during each step; drawn as a dotted line.
+        picture: the result of :func:`read`.
+        measured: bytes that a run used during each step, drawn as a dotted line.
     """
     top = 1.08 * max([1, *picture.live, *(measured or ())])
     base = TOP + AREA
@@ -144,7 +144,7 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
         )
         anchor = "end" if x > WIDTH * 0.6 else "start"
         shift = -8 if anchor == "end" else 8
-        if line is not None and anchor == "start":  # the words stand on the line, not in it
+        if line is not None and anchor == "start":  # keep the label above the budget line
             y = min(y, line + 2)
         body.append(
             text(x + shift, y - 6, f"peak {human_bytes(picture.live[peak])} at {op.name}", anchor)
@@ -168,7 +168,7 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
 
 
 def _arena(picture: Picture, top_edge: float) -> list[str]:
-    """Every life as a rectangle: steps across, addresses upwards."""
+    """Draws each life as a rectangle: steps on the x axis, addresses on the y axis."""
     arena = max([1, *(life.offset + life.bytes for life in picture.lives)])
     base = top_edge + ARENA
     body = _axes(picture, arena, base, ARENA, f"addresses in the arena ({human_bytes(arena)})")
@@ -186,7 +186,7 @@ def _arena(picture: Picture, top_edge: float) -> list[str]:
             f"{life.label}: {human_bytes(life.bytes)} at {life.offset}, "
             f"steps {life.made}-{last - 1} ({life.category})"
         )
-        shown = "box" if min(width, height) > 3 else "area"  # outlines would drown small ones
+        shown = "box" if min(width, height) > 3 else "area"  # outlines would hide small boxes
         box = tag(
             "rect",
             title,
