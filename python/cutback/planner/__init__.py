@@ -1,6 +1,6 @@
-"""Plans: problems read and made ready, searched for a budget, and what came of it: one plan, its
-decisions and reasons, two compared, and the frontier of all.
+"""Planning: reads and prepares problems, searches plans for a budget, explains and compares plans,
+and computes frontiers.
 
-Knows problems and plans as objects (``problem.py`` and ``schedule.py`` beside this folder), no
-functions and no graphs; the core plans. Imports the modules beside these folders, and ``report``.
-Start at ``plan.py``."""
+This folder handles problems and plans (``problem.py`` and ``schedule.py`` in the parent folder),
+but not functions or graphs; the core does the planning. It imports top-level modules of the package
+and ``report``. Start at ``plan.py``."""

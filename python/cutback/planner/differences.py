@@ -1,4 +1,4 @@
-"""What two plans of one problem do differently."""
+"""The differences between two plans of one problem."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 
 class Changed(NamedTuple):
-    """One value that the two plans treat differently."""
+    """A value that the two plans treat differently."""
 
     value: int  # id in the problem
     name: str  # of the operation that makes it
     kind: str
     type: str  # "f32[8,32]"
-    location: str  # "model.py:12", "" when not known
+    location: str  # "model.py:12", "" if unknown
     bytes: int  # of its storage
-    before: str  # "save", "recompute", "offload"; "none": the backward has no use for it
+    before: str  # "save", "recompute", "offload", or "none" if the backward does not need it
     after: str
-    saved_bytes: int  # more that is saved, for this value
-    time_ps: int  # more that its operation takes, all runs together
-    runs: tuple[int, int]  # of its operation that make it, before and after
+    saved_bytes: int  # change of the saved bytes
+    time_ps: int  # change of the total time of its operation
+    runs: tuple[int, int]  # number of runs that make the value, before and after
 
 
 def _rows(plan: Plan) -> dict[int, ExplainedValue]:
-    """Explained values by storage."""
+    """The explained values of a plan, by storage."""
     return {row["storage"]: row for row in plan.explanation["values"]}
 
 
 def _runs(plan: Plan) -> Counter[tuple[int, int]]:
-    """How often each operation runs and makes each storage: one with an inside may make a part of
-    its outputs; a copy to or from the host makes nothing."""
+    """How often each (operation, storage) is computed. A run of an operation with an inside may
+    make only some of its outputs. Copies to and from the host do not count."""
     ops = plan.parts.ops
     counts: Counter[tuple[int, int]] = Counter()
     for step in plan.core.steps:
@@ -50,15 +50,15 @@ def _runs(plan: Plan) -> Counter[tuple[int, int]]:
 
 
 class Difference:
-    """The way from one plan to another: ``changes``, one a value, and ``totals``.
+    """The difference between two plans: ``changes``, one per value, and ``totals``.
 
-    ``print(difference)`` sums it up; :meth:`report` writes a page with both memory timelines over
-    each other."""
+    ``print(difference)`` summarises it; :meth:`report` writes a page that overlays both memory
+    timelines."""
 
     def __init__(self, before: Plan, after: Plan) -> None:
         for plan in (before, after):
             if not hasattr(plan, "explanation"):
-                raise TypeError(f"a plan is compared with a cutback.Plan, not {plan!r}")
+                raise TypeError(f"a plan can only be compared with a cutback.Plan, not {plan!r}")
         ours, theirs = (plan.core.fingerprint for plan in (before, after))
         if ours != theirs:
             raise ValueError(
@@ -72,7 +72,7 @@ class Difference:
         rows = [_rows(plan) for plan in (self.before, self.after)]
         counts = [_runs(plan) for plan in (self.before, self.after)]
         changes: list[Changed] = []
-        timed: set[int] = set()  # an operation with several outputs counts its time once
+        timed: set[int] = set()  # counts the time of an operation with several outputs once
         for storage in sorted(rows[0].keys() | rows[1].keys()):
             row = rows[0].get(storage) or rows[1][storage]
             before, after = (
@@ -126,14 +126,14 @@ class Difference:
         )
 
     def _fragment(self) -> str:
-        from ..report import read  # for those who ask; so below
+        from ..report import read  # imported on demand, as below
         from ..report.comparison import difference_fragment
 
         pictures = (read(plan) for plan in (self.before, self.after))
         return difference_fragment(json.loads(self.to_json()), *pictures)
 
     def report(self, path: str | os.PathLike[str], title: str = "Cutback plans compared") -> None:
-        """Writes a self-contained HTML page: totals, both timelines, and what differs."""
+        """Writes a self-contained HTML page: totals, both timelines, and the changes."""
         from ..report.comparison import render_difference
 
         files.write_text(path, render_difference(self._fragment(), title))
@@ -152,7 +152,7 @@ class Difference:
         for change in self.changes:
             sizes[change.before, change.after] += change.bytes
         for (old, new), n in kinds.most_common():
-            what = f"{old} -> {new}" if old != new else f"{old}, another number of times"
+            what = f"{old} -> {new}" if old != new else f"{old}, a different number of times"
             rows.append(f"{n} values, {budgets.text(sizes[old, new])}: {what}")
         for change in self.changes[:20]:
             place = f" {change.location}" if change.location else ""

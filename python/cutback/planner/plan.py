@@ -1,4 +1,4 @@
-"""A plan beside its problem: what a step saves and recomputes, why, and what it takes."""
+"""A plan with its problem: the values that a step saves and recomputes, why, and at what cost."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ if TYPE_CHECKING:
 
 
 class Compiled(Protocol):
-    """A compiled graph, as far as its plan asks it."""
+    """The part of a compiled graph that its plan needs."""
 
     timeline: list[int] | None
 
     @property
     def stats(self) -> Any:
-        """What the last run measured; None before one."""
+        """Measurements of the last run; None before the first."""
         ...
 
     @property
     def planned(self) -> Any:
-        """Bytes and times that the program takes."""
+        """Planned bytes and times of the program."""
         ...
 
     def text(self, what: str) -> str:
-        """Its ``"problem"``, its ``"plan"`` or its ``"kernels"``."""
+        """The JSON of its ``"problem"``, ``"plan"`` or ``"kernels"``."""
         ...
 
 
 class AllNumbers(Numbers):
-    """The numbers of a plan, and its budget."""
+    """The numbers of a plan and its budget."""
 
     budget_bytes: int | None
 
 
 class Entry(NamedTuple):
-    """One value that the backward needs, and what is done about it."""
+    """A value that the backward needs, and the decision about it."""
 
     value: int  # id in problem and plan
     name: str  # of the operation that makes it: "matmul_12"
     kind: str  # "matmul"
     type: str  # "f32[8,32]"
     bytes: int  # of its storage
-    location: str  # "model.py:12", "" when not known
+    location: str  # "model.py:12", "" if unknown
     decision: str  # "save", "recompute" or "offload"
     reason: str  # "cut", "policy", "peak", ...
 
 
 class Plan:
-    """A plan with the problem it answers.
+    """A plan with its problem.
 
-    ``print(plan)`` summarises it, ``plan.explain()`` lists every decision with its reason, and in a
-    notebook it shows as a picture.
+    ``print(plan)`` summarises it, ``plan.explain()`` lists every decision with its reason, and a
+    notebook displays it as a picture.
     """
 
     shared: budgets.Shared | None = None
-    """Of a PyTorch model that is called several times before a backward: what these calls share.
-    The numbers of the plan are those of one call."""
+    """Set for a PyTorch model that is called several times before a backward: the budget that
+    these calls share. The plan's numbers are those of one call."""
 
     def __init__(self, problem: str, plan: str) -> None:
         self._core = _native.Problem.read(problem).read_plan(plan)
@@ -81,8 +81,8 @@ class Plan:
         step: Compiled | None = None,
         position: budgets.Position | None = None,
     ) -> Plan:
-        """A plan that the core made. ``step``: the compiled graph that runs it. ``position``: what
-        it was asked for, unless the core knows."""
+        """Wraps a plan of the core. ``step``: the compiled graph that runs it. ``position``: the
+        requested position, if the core does not know it."""
         plan = cls.__new__(cls)
         plan._core = core
         plan._step = step
@@ -121,18 +121,18 @@ class Plan:
 
     @property
     def lives(self) -> list[Life]:
-        """When each storage is alive, and where it lies in the arena."""
+        """The lives of the storages: their steps, and their offsets in the arena."""
         return self._core.lives
 
     @property
     def decisions(self) -> list[Decision]:
-        """What is done with each value that the backward needs."""
+        """The decision about each value that the backward needs."""
         return self._core.decisions
 
     @cached_property
     def problem(self) -> dict[str, Any]:
         """The planner's input as a document of ``docs/problem.md``."""
-        from ..problem import document_of  # for those who ask; so below
+        from ..problem import document_of  # imported on demand, as below
 
         return document_of(self._core.problem)
 
@@ -145,31 +145,33 @@ class Plan:
     @property
     def numbers(self) -> AllNumbers:
         """Planned bytes and modelled picoseconds; ``save_all_*`` are those of saving everything.
-        The budget of a compiled step's plan is that of the step, whose operations run in groups."""
+        For a compiled step, ``budget_bytes`` is the budget of the step, whose operations run in
+        groups."""
         core, step = self._core, self._step
         budget = core.budget_bytes if step is None else step.planned.budget_bytes
         return {**core.numbers, "budget_bytes": budget}
 
     @property
     def position(self) -> budgets.Position | None:
-        """If the budget was a position from 0 to 1: that, and the bytes of both ends of its range;
-        else None. Plans that were read from a file know only the budget in bytes."""
+        """If the budget was a position from 0 to 1: the position, and the bytes at both ends of its
+        range. Otherwise None, also for plans read from a file, which only have bytes."""
         known = self._core.position
         return self._position or (None if known is None else budgets.Position(*known))
 
     @property
     def measure(self) -> str:
-        """What its budget bounds: ``"arena"``, ``"live"``, ``"saved"`` or ``"total"``."""
+        """The quantity that the budget bounds: ``"arena"``, ``"live"``, ``"saved"`` or
+        ``"total"``."""
         return self._core.measure
 
     @property
     def in_groups(self) -> bool:
-        """Whether ops of its problem are groups (``groups=True``), not single operations."""
+        """True if ops of the problem are groups of operations (``groups=True``)."""
         return any(op.inside for op in self.parts.ops)
 
     @property
     def entries(self) -> list[Entry]:
-        """Every value that the backward needs, in the order of the program."""
+        """The values that the backward needs, in program order."""
         made, storages = list(self.parts.made()), self.parts.storages
         return [
             Entry(
@@ -193,7 +195,7 @@ class Plan:
 
     @property
     def offloaded(self) -> list[Entry]:
-        """Values that leave for the host and come back."""
+        """Values that are copied to the host and back."""
         return [e for e in self.entries if e.decision == "offload"]
 
     @property
@@ -202,18 +204,18 @@ class Plan:
         return [e for e in self.entries if e.decision == "recompute"]
 
     def explain(self, as_json: bool = False, *, kernels: bool = False) -> str:
-        """Totals, then one line for each value: shape, bytes, maker, source line, readers,
-        decision, reason, and what the peak and the time would gain or lose if only this decision
-        were the other one.
+        """The totals, then one line for each value: type, bytes, the op that makes it, source line,
+        readers, decision, reason, and the change of peak and time if only this decision were the
+        other one.
 
-        ``as_json`` gives the same as JSON (``docs/problem.md``), with all values and readers.
-
-        ``kernels`` explains instead what runs together: the groups of a compiled step, what they
-        read and write, which values never exist in memory, and why a group ends where it ends
-        (``docs/fusion.md``). ``step.plan`` knows them, of a step that has run once.
+        Args:
+            as_json: return JSON (``docs/problem.md``) with all values and readers.
+            kernels: describe the groups of a compiled step instead: what they read and write, which
+                values never exist in memory, and why each group ends where it does
+                (``docs/fusion.md``). Needs ``step.plan`` of a step that has run once.
 
         Raises:
-            ValueError: ``kernels`` of a plan that is not a compiled step's.
+            ValueError: if ``kernels`` is set and the plan does not belong to a compiled step.
         """
         if kernels:
             return self._explain_kernels(as_json)
@@ -224,8 +226,8 @@ class Plan:
     def _explain_kernels(self, as_json: bool) -> str:
         if self._step is None:
             raise ValueError(
-                "kernels are known of compiled steps alone, and this plan was made, copied or read "
-                "without one: run step = cutback.compile(...) once and ask step.plan"
+                "kernels=True needs the plan of a compiled step, and this plan was made, copied or "
+                "read without one: run step = cutback.compile(...) once and ask step.plan"
             )
         document = self._step.text("kernels")
         if as_json:
@@ -236,28 +238,28 @@ class Plan:
 
     @property
     def explanation(self) -> Explanation:
-        """What :meth:`explain` says, as a document."""
+        """The content of :meth:`explain` as a document."""
         if self._explanation is None:
             self._explanation = json.loads(self._core.explain_json())
         return self._explanation
 
     def diff(self, other: Plan) -> Difference:
-        """What ``other`` does differently, value by value, and what that comes to.
+        """The differences of ``other`` to this plan, value by value and in total.
 
         Raises:
-            ValueError: the plans are for different problems.
+            ValueError: if the plans are for different problems.
         """
-        from .differences import Difference  # which few programs need
+        from .differences import Difference  # imported on demand
 
         return Difference(self, other)
 
     def to_json(self) -> str:
-        """The plan as JSON; ``compile(plan=...)`` takes it."""
+        """The plan as JSON, which ``compile(plan=...)`` accepts."""
         return self._core.to_json()
 
     def timeline(self) -> list[int]:
-        """Bytes that are live during each step of the schedule."""
-        from ..report.model import live_bytes  # for those who ask; so below
+        """The live bytes during each step of the schedule."""
+        from ..report.model import live_bytes  # imported on demand, as below
 
         core = self._core
         return live_bytes(core.lives, len(core.steps))
@@ -273,31 +275,32 @@ class Plan:
         return measured
 
     def report(self, path: str | os.PathLike[str], title: str = "Cutback plan") -> None:
-        """Writes a self-contained HTML page: graph, memory timeline, what is saved and why, and of
-        a compiled step what runs together.
+        """Writes a self-contained HTML page: graph, memory timeline, the decisions with their
+        reasons, and the groups of a compiled step.
 
-        After ``step.profile(...)`` the timeline shows what was measured beside what was planned."""
+        After ``step.profile(...)`` the timeline also shows the measured bytes."""
         from ..report import render_html
 
         kernels = json.loads(self._step.text("kernels")) if self._step is not None else None
         page = render_html(self, self._measured(), title, kernels)
         files.write_text(path, page)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles leave the compiled step behind
+    def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles do not keep the compiled step
         core = self._core
         return Plan._again, (core.problem.to_json(), core.to_json(), self.position, self.shared)
 
     @property
     def bound_ps(self) -> int:
-        """Lower bound on the time of every plan for this budget, in picoseconds; at most this
-        plan's own time. ``numbers["bound_class"]`` says which plans it holds for: ``"any"``,
-        ``"ordered"`` (those that keep the order of operations, as all plans of a search do), or
-        ``"trivial"`` where only the time of running every operation once is known."""
+        """Lower bound on the time of all plans for this budget, in picoseconds. It is at most the
+        time of this plan. ``numbers["bound_class"]`` says which plans it holds for: ``"any"``,
+        ``"ordered"`` (plans that keep the order of operations, as all searched plans do), or
+        ``"trivial"`` (the bound is only the time of running every operation once)."""
         return self._core.numbers["lower_bound_ps"]
 
     def headline(self) -> str:
-        """The line that says what a position came to, such as ``0.5: 812 MiB, 63 % of 1.26 GiB;
-        smallest 340 MiB``, and what several calls that share the budget take; or nothing."""
+        """A line about the outcome of a budget given as a position, such as ``0.5: 812 MiB, 63 % of
+        1.26 GiB; smallest 340 MiB``, or about several calls that share the budget. "" for other
+        budgets."""
         position, measure = self.position, self._core.measure
         if self.shared is not None:
             return self.shared.describe() + "\n"
@@ -309,7 +312,8 @@ class Plan:
         return position.describe(taken) + "\n"
 
     def _bounded(self) -> str:
-        """The budget, and what it bounds where that is not the arena before it."""
+        """The budget as text, with the bounded bytes if they are not the arena's, which the caller
+        prints anyway."""
         n, measure = self.numbers, self._core.measure
         if n["budget_bytes"] is None:
             return "no budget"
@@ -337,7 +341,7 @@ class Plan:
         )
 
     def _compiled(self) -> str:
-        """What operations that run together leave of the plan's arena."""
+        """A line about the arena of the compiled step; "" if grouping did not change it."""
         if self._step is None:
             return ""
         arena = json.loads(self._step.text("kernels"))["arena_bytes"]

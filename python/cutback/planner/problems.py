@@ -1,5 +1,4 @@
-"""Problems as the planner takes them: read from documents and files, with measured times and a
-policy laid over them."""
+"""Reads problems from documents and files, and adds measured times and a policy to them."""
 
 from __future__ import annotations
 
@@ -12,47 +11,50 @@ from ..constraints import lay_policy
 from ..policies import Policy, WholeGraph, constrain_whole
 
 AnyProblem = problem.Problem | _native.Problem | Mapping[str, Any] | str | os.PathLike[str]
-"""What users call a problem: :class:`cutback.problem.Problem`, a document (dict), its JSON, or the
-path of a file with it."""
-Times = Mapping[Any, float]  # seconds by operation, its name or id
+"""Everything that users may pass as a problem: a :class:`cutback.problem.Problem`, a document
+(dict), its JSON, or the path of a file with the JSON."""
+Times = Mapping[Any, float]  # operation (name or id) -> seconds
 
 
 class Timed(Protocol):
-    """What ``profile=`` takes besides plain times: a profile of a step, from either front door."""
+    """A profile of a step, native or from PyTorch, which ``profile=`` takes as well as times."""
 
     def times(self) -> dict[str, float]:
-        """Seconds by operation."""
+        """Seconds of each operation, by name or id."""
         ...
 
 
 def read_graph(what: AnyProblem) -> str:
-    """The text of a problem or a traced graph.
+    """The JSON of a problem or a traced graph.
 
     Raises:
-        OSError: the file cannot be read. ValueError: it is no text. TypeError: none of these.
+        OSError: if the file cannot be read.
+        ValueError: if the file does not contain text.
+        TypeError: if ``what`` has an unsupported type.
     """
     if isinstance(what, (problem.Problem, _native.Problem)):
         return what.to_json()
     if isinstance(what, Mapping):
         return files.to_json(dict(what), "problem")
     if isinstance(what, str):
-        text = what.removeprefix("\ufeff")  # some editors' mark of UTF-8
+        text = what.removeprefix("\ufeff")  # byte order mark
         if text.lstrip().startswith("{"):
             return text
     if isinstance(what, (str, os.PathLike)):
         return files.read_text(what)
     raise TypeError(
-        "a problem is a document (dict), its JSON or the path of a file, not "
-        f"{type(what).__name__}; for a cutback.Graph there is "
+        "a problem must be a document (dict), its JSON or the path of a file, not "
+        f"{type(what).__name__}; for a cutback.Graph use "
         'graph.compile(wrt=..., backend="null").plan'
     )
 
 
 def read_problem(what: AnyProblem) -> _native.Problem:
-    """The same in the core, checked; a traced graph becomes a problem.
+    """Reads and checks a problem; a traced graph is converted to one.
 
     Raises:
-        OSError: the file cannot be read. ValueError: it holds neither.
+        OSError: if the file cannot be read.
+        ValueError: if it is neither a problem nor a traced graph.
     """
     if isinstance(what, _native.Problem):
         return what
@@ -62,15 +64,15 @@ def read_problem(what: AnyProblem) -> _native.Problem:
 
 
 def times_of(profile: Timed | Times | str | os.PathLike[str]) -> Times:
-    """Seconds by operation."""
+    """The seconds of each operation, from any form of ``profile``."""
     if isinstance(profile, (str, os.PathLike)):
         return files.read_times(profile)
     if isinstance(profile, Mapping):
         return profile
     if not callable(getattr(profile, "times", None)):
         raise TypeError(
-            "profile is seconds by operation, the path of a file with them, or what step.profile "
-            f"returned, not {type(profile).__name__}"
+            "profile must be a dict of seconds by operation, the path of such a file, or the "
+            f"result of step.profile, not {type(profile).__name__}"
         )
     return profile.times()
 
@@ -80,10 +82,10 @@ def under_policy(
     policy: Policy | WholeGraph | str | None,
     device: devices.Device | None,
 ) -> _native.Problem:
-    """A problem with a policy laid over it.
+    """The problem with the constraints of a policy.
 
     Raises:
-        TypeError: the policy is one for functions.
+        TypeError: if the policy only works on functions.
     """
     if isinstance(policy, WholeGraph):
         return constrain_whole(policy, checked, devices.resolve(device))
@@ -91,7 +93,7 @@ def under_policy(
         return lay_policy(checked, policy, devices.resolve(device))
     if policy is not None:
         raise TypeError(
-            f"policy={policy!r}: a problem takes a policy by name; see cutback.constraints"
+            f"policy={policy!r}: for a problem, give a policy by name; see cutback.constraints"
         )
     return checked
 
@@ -103,10 +105,10 @@ def ready_problem(
     device: devices.Device | None = None,
     profile: Timed | Times | str | os.PathLike[str] | None = None,
 ) -> _native.Problem:
-    """The problem of what :func:`read_problem` takes, with times and policy laid over it.
+    """Reads a problem like :func:`read_problem` and applies ``profile`` and ``policy``.
 
     Raises:
-        ValueError, TypeError: a mistake in it.
+        ValueError, TypeError: if an argument is invalid.
     """
     checked = read_problem(what)
     if profile is not None:

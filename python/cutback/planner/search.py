@@ -1,4 +1,4 @@
-"""Searches: a plan for one budget, or for several at once."""
+"""Searches for a plan: for one budget, or for several at once."""
 
 from __future__ import annotations
 
@@ -16,45 +16,47 @@ from .problems import AnyProblem, ready_problem
 
 
 class Best(NamedTuple):
-    """The best plan that a search has so far."""
+    """The best plan of a search so far."""
 
-    bytes: int  # under the budget's measure, before offsets
-    extra: float  # time beside running everything once, as a share of that
-    gap: float  # time above the lower bound that is known so far, as a share of the bound
+    bytes: int  # in the budget's measure, before offsets are assigned
+    extra: float  # extra time, relative to running everything once
+    gap: float  # time above the current lower bound, relative to the bound
 
 
 Progress = Callable[[float], object] | Callable[[float, Best | None], object]
-"""Is told the seconds so far and, if it takes two arguments, the best plan so far; True ends the
-search."""
+"""Callback that receives the elapsed seconds and, if it takes two arguments, the best plan so far.
+Returning True ends the search."""
 
 
 def seconds_of(time_limit: float) -> float:
-    """A limit of time as the core takes it; 0: none.
+    """Checks a time limit in seconds; 0 means no limit.
 
     Raises:
-        TypeError, ValueError: not a number of seconds.
+        TypeError, ValueError: if it is not a number of at least 0.
     """
     if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float, np.number)):
-        raise TypeError(f"time_limit is a number of seconds, not {time_limit!r}")
+        raise TypeError(f"time_limit must be a number of seconds, not {time_limit!r}")
     if not time_limit >= 0:
         raise ValueError(
-            f"time_limit={budgets.short(time_limit)} is not a number of seconds; 0 is no limit"
+            f"time_limit={budgets.short(time_limit)} must be at least 0 seconds; 0 means no limit"
         )
-    return float(min(time_limit, 1e9))  # the core's own "no limit" begins below that
+    return float(min(time_limit, 1e9))  # the core treats this much as no limit
 
 
 def teller_of(
     progress: Progress | None,
 ) -> Callable[[float, tuple[int, float, float] | None], object] | None:
-    """``progress`` as the core calls it.
+    """Adapts ``progress`` to the signature with which the core calls it.
 
     Raises:
-        TypeError: not a function.
+        TypeError: if it is not callable.
     """
     if progress is None:
         return None
     if not callable(progress):
-        raise TypeError(f"progress is a function of seconds (and the best plan), not {progress!r}")
+        raise TypeError(
+            f"progress must be a function of seconds (and the best plan), not {progress!r}"
+        )
     tell: Any = progress
     try:
         inspect.signature(tell).bind(0.0, None)
@@ -74,11 +76,12 @@ def teller_of(
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is asked for; the fields are the arguments of :func:`cutback.plan`. Budget and
-    preset are checked here, so that a mistake shows before a function is traced.
+    """A request for a plan; its fields are the arguments of :func:`cutback.plan`. Budget and preset
+    are checked on construction, so that mistakes are reported before a function is traced.
 
     Raises:
-        ValueError, TypeError: an invalid budget or preset, or arguments that exclude each other.
+        ValueError, TypeError: if the budget or preset is invalid, or arguments contradict each
+            other.
     """
 
     measure: str
@@ -103,14 +106,14 @@ class Request:
         return budgets.with_options(parsed, self.offload, self.pinned, self.exact)
 
     def plan(self, problem: _native.Problem, bound: budgets.NativeBudget | None = None) -> Plan:
-        """The plan of a problem.
+        """Plans a problem.
 
         Args:
             bound: a budget to use instead of the request's.
 
         Raises:
-            BudgetError: no plan meets the budget; its attributes say what would do.
-            ValueError, TypeError: a mistake in the problem.
+            BudgetError: if no plan meets the budget; its attributes give the smallest that works.
+            ValueError, TypeError: if the problem is invalid.
         """
         if self.pinned is not None and not self.offload and not problem.wants_moves:
             raise budgets.pinned_alone(self.pinned)
@@ -142,22 +145,24 @@ def plans(
     time_limit: float = 0.0,
     progress: Progress | None = None,
 ) -> list[Plan | BudgetError]:
-    """A plan for each of ``several`` budgets, in one search: each is what :func:`cutback.plan`
-    gives for that budget alone, bit for bit, in a fraction of the time.
+    """Plans a problem for ``several`` budgets in one search. Each plan is bitwise equal to that of
+    :func:`cutback.plan` for the budget, in a fraction of the time.
 
-    The other arguments are as for :func:`cutback.plan`; ``time_limit`` and ``progress`` are about
-    all of it together. A budget that is out of reach has the error in its place.
+    The other arguments are as for :func:`cutback.plan`; ``time_limit`` and ``progress`` apply to
+    the whole search. A budget that cannot be met has a :class:`BudgetError` in its place.
 
     Raises:
-        ValueError, TypeError: a mistake in the problem or a budget.
+        ValueError, TypeError: if the problem or a budget is invalid.
     """
     if callable(problem):
-        raise TypeError("plans takes a problem: for a function, cutback.plan(f, *args).problem")
+        raise TypeError(
+            "plans needs a problem; for a function, pass cutback.plan(f, *args).problem"
+        )
     if isinstance(several, (str, bytes)) or not isinstance(several, Iterable):
-        raise TypeError(f"several is a list of budgets, not {several!r}")
+        raise TypeError(f"several must be a list of budgets, not {several!r}")
     several = list(several)
     specs = [budgets.parse(budget, measure) for budget in several]
-    without = not specs or None in specs  # a preset is about those
+    without = not specs or None in specs  # a preset only applies without a budget
     number = budgets.parse_preset(preset, None if without else measure)
     checked = ready_problem(problem, policy=policy, device=device)
     answers = checked.plans(

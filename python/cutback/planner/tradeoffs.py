@@ -1,4 +1,4 @@
-"""The frontier: every trade-off between saved bytes and time of one step, at once."""
+"""The frontier: all trade-offs between saved bytes and time of one step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .plan import Plan
 
 
 class Baseline(NamedTuple):
-    """What a preset saves and takes; ``"regions"`` is plain checkpointing of each region."""
+    """Bytes and time of a preset; ``"regions"`` is plain checkpointing of each region."""
 
     saved_bytes: int
     peak_bytes: int
@@ -23,17 +23,17 @@ class Baseline(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A point of PyTorch's partitioner, as a traced graph carries it."""
+    """A point of PyTorch's partitioner, stored in a traced graph."""
 
-    budget: float  # its activation_memory_budget
+    budget: float  # activation_memory_budget
     saved_bytes: int
     peak_bytes: int
     time_ps: int
-    redraws: int  # random operations that run again: masks that differ, so wrong gradients
+    redraws: int  # random ops that run again: their masks differ, so gradients are wrong
 
 
 class Peak(NamedTuple):
-    """A plan for a budget on the peak."""
+    """A plan for a peak budget."""
 
     budget: str  # "0.4x", "min"
     peak_bytes: int
@@ -41,20 +41,20 @@ class Peak(NamedTuple):
 
 
 SHARES = ("0.9x", "0.8x", "0.7x", "0.6x", "0.5x", "0.4x", "0.3x", "min")
-"""Budgets on the peak that :attr:`Frontier.peaks` plans for."""
+"""The peak budgets of :attr:`Frontier.peaks`."""
 
 
 def references_of(graph: str, problem: _native.Problem, device: str | None) -> list[Reference]:
-    """PyTorch's points in a traced graph (``reference.sweep``), evaluated as ours are; [] where
-    there are none."""
+    """PyTorch's points in a traced graph (``reference.sweep``), evaluated with the same cost model;
+    [] if the graph has none."""
     if not files.is_traced(graph):
         return []
     sweep = json.loads(graph).get("reference", {}).get("sweep", [])
     parts = problem.parts()
     random = {i for i, op in enumerate(parts.ops) if "random_stateful" in op.flags}
     for i in random:
-        parts.ops[i].flags -= {"random_stateful"}  # or a redraw would be refused
-    parts.reruns = "all"  # PyTorch may order ops of the backward otherwise
+        parts.ops[i].flags -= {"random_stateful"}  # otherwise a rerun would be an error
+    parts.reruns = "all"  # PyTorch may order the ops of the backward differently
     lenient = parts.check()
     rows = []
     for point in sweep:
@@ -76,15 +76,18 @@ def references_of(graph: str, problem: _native.Problem, device: str | None) -> l
 
 
 class Frontier:
-    """Points of falling time and rising saved bytes, each with its plan.
+    """Points with increasing saved bytes and decreasing time, each with its plan.
 
-    ``saved_bytes``, ``time_ps``, ``bound_ps`` and ``kind`` are lists with one entry a point, ready
-    for NumPy: bytes alive between forward and backward, modelled picoseconds of the step, the time
-    below which no plan with as few bytes can come, and ``"hull"`` (a corner of the lower hull:
-    exact, no plan is better), ``"step"`` (on the way from one corner to the next, where equal parts
-    leave one by one) or ``"fill"`` (between those, greedily).
+    These lists have one entry per point:
 
-    In a notebook it shows as a picture.
+    - ``saved_bytes``: bytes alive between forward and backward;
+    - ``time_ps``: modelled picoseconds of the step;
+    - ``bound_ps``: lower bound on the time of plans that save at most as many bytes;
+    - ``kind``: ``"hull"`` (a corner of the lower hull: exact, no plan is better), ``"step"``
+      (between two corners that differ by equal parts, which are dropped one by one) or ``"fill"``
+      (between those, found greedily).
+
+    A notebook displays it as a picture.
     """
 
     def __init__(self, problem: _native.Problem, answer: str, graph: str = "") -> None:
@@ -108,7 +111,7 @@ class Frontier:
 
     @property
     def problem(self) -> str:
-        """What was planned, as JSON."""
+        """The problem that was planned, as JSON."""
         return self._problem.to_json()
 
     def __len__(self) -> int:
@@ -116,15 +119,15 @@ class Frontier:
 
     @property
     def extra(self) -> list[float]:
-        """Time beyond running everything once, as a share of it."""
+        """Extra time of each point, relative to running everything once."""
         once = max(1, self.once_ps)
         return [(time - self.once_ps) / once for time in self.time_ps]
 
     def at(self, saved_bytes: int | str) -> int:
-        """The fastest point that saves at most this many bytes (``"3GiB"`` is fine too).
+        """The index of the fastest point that saves at most ``saved_bytes`` (bytes or ``"3GiB"``).
 
         Raises:
-            BudgetError: even the first point saves more.
+            BudgetError: if even the first point saves more.
         """
         limit = budgets.parse_bytes(saved_bytes)
         i = bisect_right(self.saved_bytes, limit) - 1
@@ -138,10 +141,10 @@ class Frontier:
         return i
 
     def plan(self, point: int) -> Plan:
-        """The plan of a point, made when it is first asked for.
+        """The plan of a point, computed on first use.
 
         Raises:
-            IndexError: no such point.
+            IndexError: if there is no such point.
         """
         n, at = len(self), index(point)
         if not -n <= at < n:
@@ -162,7 +165,7 @@ class Frontier:
 
     @property
     def references(self) -> list[Reference]:
-        """What PyTorch's partitioner does at its budgets, where the traced graph says."""
+        """The points of PyTorch's partitioner, if the traced graph contains them."""
         if self._references is None:
             self._references = references_of(
                 self._graph, self._problem, devices.resolve(self.device)
@@ -171,8 +174,8 @@ class Frontier:
 
     @property
     def peaks(self) -> list[Peak]:
-        """Plans for budgets on the peak, the largest first: each is a search, so this takes
-        seconds on large graphs. Budgets that cannot be met are left out."""
+        """Plans for the peak budgets of ``SHARES``, largest first. They are searched on first use,
+        which takes seconds on large graphs. Budgets that cannot be met are left out."""
         if self._peaks is None:
             answers = self._problem.plans(
                 [budgets.parse(budget, "live") for budget in SHARES],
@@ -188,7 +191,7 @@ class Frontier:
 
     def svg(self) -> str:
         """The picture: points, hull, baselines and PyTorch's points, with a tooltip on each."""
-        from ..report.frontier import frontier_svg  # for those who ask; so below
+        from ..report.frontier import frontier_svg  # imported on demand, as below
 
         return frontier_svg(json.loads(self._text), [r._asdict() for r in self.references])
 
@@ -198,8 +201,8 @@ class Frontier:
         title: str = "Cutback frontier",
         peaks: bool = False,
     ) -> None:
-        """Writes a self-contained HTML page: the picture, and the points as a table; with
-        ``peaks`` also peak against time, see :attr:`peaks`."""
+        """Writes a self-contained HTML page with the picture and a table of the points. With
+        ``peaks``, it also shows peak against time (see :attr:`peaks`)."""
         from ..report.frontier import render_frontier
 
         page = render_frontier(

@@ -191,7 +191,7 @@ PLANS = {
 def test_plans(given, keyword):
     several = [None, "0.9x", 0.7] if keyword != "measure" else ["0.9x"]
     if kind_of(given) == "function":
-        with pytest.raises(TypeError, match=r"plans takes a problem.*cutback.plan"):
+        with pytest.raises(TypeError, match=r"plans needs a problem.*cutback.plan"):
             cutback.plans(loss, several, **PLANS[keyword])
         return
     found = [one.numbers for one in cutback.plans(*given, several, **PLANS[keyword])]
@@ -204,7 +204,7 @@ def test_plans(given, keyword):
 
 @pytest.mark.parametrize("several", ["0.5x", b"0.5x", 3, None])
 def test_several_budgets_are_a_list(several):
-    with pytest.raises(TypeError, match="several is a list of budgets"):
+    with pytest.raises(TypeError, match="several must be a list of budgets"):
         cutback.plans(PROBLEM, several)
 
 
