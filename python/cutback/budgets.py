@@ -153,14 +153,18 @@ class Position(NamedTuple):
 
     def describe(self, taken: int) -> str:
         """One line for people. ``taken``: bytes of the plan, which may be smaller than the one that
-        a quick search finds for position 0.
+        a quick search finds for position 0; larger than the position's with scratch of kernels,
+        which both ends are counted without, and where several calls share it.
 
         >>> Position(0.5, 340 << 20, 1290 << 20).describe(812 << 20)
         '0.5: 812 MiB, 63 % of 1.26 GiB; smallest 340 MiB'
+        >>> Position(0.5, 340 << 20, 1290 << 20).describe(1032 << 20)
+        '0.5: 1.01 GiB, over its 815 MiB; 80 % of 1.26 GiB; smallest 340 MiB'
         """
         share = 100 * taken / self.everything if self.everything else 100.0
+        over = f" over its {short_text(self.limit)};" if taken > self.limit else ""
         return (
-            f"{self.position:g}: {short_text(taken)}, {share:.0f} % of "
+            f"{self.position:g}: {short_text(taken)},{over} {share:.0f} % of "
             f"{short_text(self.everything)}; smallest {short_text(min(taken, self.smallest))}"
         )
 
