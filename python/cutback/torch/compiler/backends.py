@@ -256,7 +256,9 @@ def _in_words(
     if position is not None:
         part, smallest, everything = position
         span = everything - smallest
-        part -= (limit - lower) / span if span else 1
+        if span <= 0:  # all positions are the same bytes
+            return None
+        part -= (limit - lower) / span
         return None if part < 0 else f"{math.floor(100 * part) / 100:g}"
     if target.budget is not None and target.is_share:
         return f"{target.budget[2] * lower / limit:.2f}x"

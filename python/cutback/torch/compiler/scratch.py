@@ -29,6 +29,7 @@ from ... import budgets
 from .. import hooks
 from ..graph.codegen import Boxed
 from ..memory import StepTracker
+from .counted_scratch import LEAST
 from .together import MOST_CALLS
 
 if TYPE_CHECKING:
@@ -386,8 +387,8 @@ def excess_of_all_text(smallest: int, limit: int | None) -> str | None:
 
 
 def excess_text(stats: AllocatorStats, limit: int, budget: str, lower: str | None) -> str | None:
-    """What is said where scratch takes the step over its budget. Where tensors alone are over it,
-    the reason is another one.
+    """What is said where scratch takes the step over its budget by more than plans would leave out.
+    Where tensors alone are over it, the reason is another one.
 
     Args:
         limit: of what the planned graphs make.
@@ -395,6 +396,8 @@ def excess_text(stats: AllocatorStats, limit: int, budget: str, lower: str | Non
         lower: a budget that is lower by as much; None: there is none.
     """
     if not stats.tensor_bytes <= limit < stats.peak_bytes / (1 + MARGIN):
+        return None
+    if stats.peak_bytes - limit < LEAST:
         return None
     advice = "No lower budget leaves so much room: have it beside the budget"
     if lower is not None:
