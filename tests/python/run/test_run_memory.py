@@ -558,7 +558,8 @@ def test_a_report():
 
 @pytest.mark.very_slow
 def test_two_hundred_shapes_for_three_epochs():
-    """In random order: memory is flat from the second epoch on, and the third compiles nothing."""
+    """In random order: memory is flat from the second epoch on, and the third compiles nothing. The
+    first shape had an exact plan; when it comes again it follows the decisions of all others."""
     out = python(
         """
         import numpy as np, cutback
@@ -578,7 +579,7 @@ def test_two_hundred_shapes_for_three_epochs():
             found.append((rss(), step.n_compiled))
         print(found)
         (_, one), (second, two), (third, three) = found
-        assert one == two == three == 200 and third < second + 2, found
+        assert (one, two, three) == (200, 201, 201) and third < second + 2, found
         """,
         timeout=600,
     )
