@@ -19,7 +19,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, schedule
 
 import cutback.torch as ct
-from cutback.torch.compiler import scratch
+from cutback.torch.compiler import backends, counted_scratch, scratch
 
 pytestmark = pytest.mark.filterwarnings("error:kernels take scratch")
 
@@ -145,6 +145,20 @@ def test_products_of_matrices_take_none() -> None:
     model.zero_grad(set_to_none=True)
     by_profiler = peak_by_profiler(lambda: compiled(x).backward())
     assert stats.peak_bytes == pytest.approx(by_profiler, rel=0.01)
+
+
+def test_a_few_bytes_are_not_worth_a_warning() -> None:
+    model = nn.Linear(5, 2)
+    compiled = ct.compile(lambda x: model(x).square().mean(), budget=1.0)
+    for _ in range(2):
+        compiled(torch.randn(11, 5)).backward()  # a warning would be an error
+    stats = compiled.allocator_stats
+    (plan,) = compiled.plans
+    limit = plan.numbers["budget_bytes"]
+    assert plan.position.smallest == plan.position.everything == limit == stats.tensor_bytes
+    much = stats._replace(peak_bytes=limit + 2 * counted_scratch.LEAST)
+    text = scratch.excess_text(much, limit, "1", backends._in_words(None, plan.position, limit, 1))
+    assert "No lower budget leaves so much room" in text  # all positions are the same bytes
 
 
 def test_what_it_takes_at_first_is_over_then() -> None:
