@@ -135,7 +135,9 @@ def _wait(store: distributed.Store, keys: list[str], notice_s: float) -> None:
     Raises:
         RuntimeError: they did not in time.
     """
-    if notice_s < WAIT_S:
+    left = WAIT_S
+    if notice_s < left:
+        left -= notice_s
         try:
             store.wait(keys, timedelta(seconds=notice_s))
             return
@@ -146,13 +148,13 @@ def _wait(store: distributed.Store, keys: list[str], notice_s: float) -> None:
                     "this process has compiled a graph with collectives, and compares its plan "
                     f"with those of the other processes of the group. After {notice_s:g} s there "
                     f"is no answer from rank {', '.join(missing)} of {len(keys)}; it waits for "
-                    f"{WAIT_S - notice_s:g} s more (CUTBACK_AGREEMENT_S). If this process alone "
+                    f"{left:g} s more (CUTBACK_AGREEMENT_S). If this process alone "
                     "has inputs of another size, the others wait for it in a collective: say "
                     "collective_again=False, or mark sizes that change with "
                     "torch._dynamo.mark_dynamic",
                     stacklevel=2,
                 )
-    store.wait(keys, timedelta(seconds=max(WAIT_S - notice_s, 0.01)))
+    store.wait(keys, timedelta(seconds=left))
 
 
 def _compare(store: distributed.Store, key: str, size: int, notice_s: float) -> str:
