@@ -56,6 +56,36 @@ def swiglu_norm(p: Any) -> Any:
     return _squares(F.rms_norm(F.silu(x) * y, x.shape[-1:], weight, EPS))
 
 
+def softmax_across(p: Any) -> Any:
+    return _squares(F.softmax(p[0], 1))
+
+
+def norm_across(p: Any) -> Any:
+    x, weight = p
+    scale = cb.rsqrt((x * x).mean(1, keepdims=True) + EPS)
+    return _squares(x * scale * weight.reshape(1, -1, 1))
+
+
+def mean_across(p: Any) -> Any:
+    return _squares(F.gelu(p[0]).mean(1))
+
+
+def depthwise(p: Any) -> Any:
+    x, weight = p
+    return _squares(F.conv2d(x, weight, padding=1, groups=x.shape[1]))
+
+
+def _conv_norm(p: Any, x: Any) -> Any:
+    y = F.conv2d(x, p["conv"], padding=1)
+    return F.batch_norm(y, None, None, p["weight"], p["bias"], training=True, eps=EPS)
+
+
+def basic_block(p: Any) -> Any:
+    x, (first, second) = p["x"], p["layers"]
+    y = _conv_norm(second, F.relu(_conv_norm(first, x)))
+    return _squares(F.relu(y + x))
+
+
 def _dense(p: Any, x: Any) -> Any:
     return x @ p["weight"] + p["bias"]
 
@@ -104,7 +134,8 @@ def demo_convnet(p: Any, states: Any, images: Any, labels: Any) -> Any:
 LOSSES: dict[int, Callable[..., Any]] = {
     1: evonorm, 2: evonorm, 3: cosines, 4: residual_norm, 5: attention_weights, 6: cross_entropy,
     7: gelu_tanh, 8: batch_norm_relu, 9: swiglu_norm, 10: encoder_layer, 11: gpt2_block,
-    12: demo_gpt, 13: demo_convnet,
+    12: demo_gpt, 13: demo_convnet, 14: softmax_across, 15: norm_across, 16: mean_across,
+    17: depthwise, 18: basic_block, 19: basic_block, 20: basic_block,
 }  # fmt: skip
 
 

@@ -124,6 +124,28 @@ def _gated(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
     return [_normal(rng, *sizes), _normal(rng, *sizes), _near_one(rng, sizes[-1])], []
 
 
+def _depthwise(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    return [_normal(rng, *sizes), _normal(rng, sizes[1], 1, 3, 3) / np.float32(3)], []
+
+
+def _scaled_channels(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    return [_normal(rng, *sizes), _near_one(rng, sizes[1])], []
+
+
+def _basic_block(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    """x[n, c, h, w], and two convolutions with their norms."""
+    c = sizes[1]
+    layers = [
+        {
+            "conv": (_normal(rng, c, c, 3, 3) / np.sqrt(9 * c)).astype(np.float32),
+            "weight": _near_one(rng, c),
+            "bias": _normal(rng, c),
+        }
+        for _ in range(2)
+    ]
+    return {"x": _normal(rng, *sizes), "layers": layers}, []
+
+
 def _block(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
     """x[batch, time, width], and the parameters of attention, MLP and two norms."""
     width = sizes[-1]
@@ -238,4 +260,11 @@ ROWS = {
     ),
     12: Row("GPT of make demo", None, _gpt, (6, 16), (1, 2), draws=True),
     13: Row("ConvNet of make demo", None, _convnet, (128,), (4,), draws=True),
+    14: Row("softmax over axis 1 (64,256,128)", 3.0, _one, (64, 256, 128), (2, 8, 64)),
+    15: Row("RMS norm over axis 1 (32,192,784)", 1.5, _scaled_channels, (32, 192, 784), (2, 8, 64)),
+    16: Row("mean of GELU over axis 1 (64,256,128)", 1.5, _one, (64, 256, 128), (2, 8, 64)),
+    17: Row("depthwise 3x3 (16,128,28,28)", 2.5, _depthwise, (16, 128, 28, 28), (2, 4, 6, 6)),
+    18: Row("basic block (16,256,14,14)", 0.95, _basic_block, (16, 256, 14, 14), (2, 8, 4, 4)),
+    19: Row("basic block (16,64,56,56)", 1.05, _basic_block, (16, 64, 56, 56), (2, 4, 6, 6)),
+    20: Row("basic block (64,32,32,32)", 1.1, _basic_block, (64, 32, 32, 32), (2, 4, 6, 6)),
 }  # fmt: skip
