@@ -173,10 +173,28 @@ static void cut_weight_gradient(cb_conv_tiles *t, const conv_size *s, cb_dtype d
     set_slots(t, s, dtype, units * splits);
 }
 
+/* Frames of any of the three directions have at most these rows and columns. */
+bool cb_conv2d_is_depthwise(const cb_shape *x, const cb_shape *w, const cb_shape *y,
+                            const cb_attrs *attrs, cb_dtype dtype) {
+    const int64_t *a = attrs->i, stride_h = a[0], stride_w = a[1], kh = w->dim[2], kw = w->dim[3];
+    /* A gradient by weights is a task for each group. */
+    if (w->dim[1] != 1 || a[6] < MIN_TASKS || w->dim[0] > CB_DEPTHWISE_OUTPUTS * a[6]) return false;
+    if (kh > CB_DEPTHWISE_TAPS || kw > CB_DEPTHWISE_TAPS || kh * kw > CB_DEPTHWISE_TAPS)
+        return false;
+    if (stride_h > CB_DEPTHWISE_ROW || stride_w > CB_DEPTHWISE_ROW) return false;
+    if (a[4] > CB_DEPTHWISE_ROW || a[5] > CB_DEPTHWISE_ROW) return false;
+    if (x->dim[3] > CB_DEPTHWISE_ROW || y->dim[3] > CB_DEPTHWISE_ROW) return false;
+    const int64_t row = max_i64(x->dim[3], y->dim[3] * stride_w) + (kw - 1) * a[5] + stride_w,
+                  rows = 3 * ((kh - 1) * a[4] + stride_h) + 1,
+                  room = (int64_t)(CB_DEPTHWISE_BYTES / compute_size(dtype));
+    return rows * row + CB_DEPTHWISE_SLACK <= room;
+}
+
 cb_conv_tiles cb_conv2d_tiles(cb_opcode code, const cb_shape *x, const cb_shape *w,
                               const cb_shape *y, const cb_attrs *attrs, cb_dtype dtype) {
     cb_conv_tiles t = {.pixels = 1, .images = 1, .window = 1, .channels = 1, .splits = 1};
     if (cb_numel(x) == 0 || cb_numel(w) == 0 || cb_numel(y) == 0) return t;
+    if (cb_conv2d_is_depthwise(x, w, y, attrs, dtype)) return t;
     conv_size s = conv_size_of(x, w, y, attrs, dtype);
     t.is_pointwise = s.is_pointwise;
     if (code == CB_OP_CONV2D) cut_forward(&t, &s, dtype);
@@ -192,6 +210,7 @@ cb_conv_tiles cb_conv2d_flipped_tiles(const cb_shape *x, const cb_shape *w, cons
                                       const cb_attrs *attrs, cb_dtype dtype) {
     cb_conv_tiles t = {.pixels = 1, .images = 1, .window = 1, .channels = 1, .splits = 1};
     if (cb_numel(x) == 0 || cb_numel(w) == 0 || cb_numel(y) == 0) return t;
+    if (cb_conv2d_is_depthwise(x, w, y, attrs, dtype)) return t;
     conv_size s = conv_size_of(x, w, y, attrs, dtype);
     if (s.is_pointwise || attrs->i[0] != 1 || attrs->i[1] != 1) return t;
     s.window = s.channels * s.area;

@@ -49,6 +49,16 @@ cb_conv_tiles cb_conv2d_tiles(cb_opcode code, const cb_shape *x, const cb_shape 
 cb_conv_tiles cb_conv2d_flipped_tiles(const cb_shape *x, const cb_shape *w, const cb_shape *y,
                                       const cb_attrs *attrs, cb_dtype dtype);
 
+/* A convolution of one input channel in each group and few outputs, small enough for the kernels of
+ * kern_depthwise.h, which keep frames on the stack: it has no tiles and needs no scratch. */
+#define CB_DEPTHWISE_BYTES ((size_t)64 << 10)
+#define CB_DEPTHWISE_SLACK 16 /* elements that may be read beyond a frame or a row */
+#define CB_DEPTHWISE_ROW 1024 /* elements of a row, at most */
+#define CB_DEPTHWISE_TAPS 128
+#define CB_DEPTHWISE_OUTPUTS 4
+bool cb_conv2d_is_depthwise(const cb_shape *x, const cb_shape *w, const cb_shape *y,
+                            const cb_attrs *attrs, cb_dtype dtype);
+
 /* scatter_add and embedding_bwd add into [outer,rows,inner]; a task owns a block of the
  * destination. */
 typedef struct cb_scatter_tiles {

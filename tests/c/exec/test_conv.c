@@ -95,10 +95,16 @@ static const problem problems[] = {
     {2, 3, 5, 7, 4, 3, 3, {1, 1, 1, 1, 1, 1, 1}},
     {9, 4, 8, 8, 6, 3, 3, {1, 1, 1, 1, 1, 1, 1}}, /* several images in a tile */
     {3, 2, 9, 6, 5, 3, 2, {2, 3, 0, 1, 1, 1, 1}},
-    {2, 4, 11, 10, 6, 3, 3, {1, 2, 2, 3, 2, 3, 2}}, /* dilated, two groups */
-    {2, 6, 7, 7, 6, 3, 3, {1, 1, 1, 1, 1, 1, 6}},   /* depthwise */
-    {2, 5, 9, 9, 7, 1, 1, {1, 1, 0, 0, 1, 1, 1}},   /* pointwise on x itself */
-    {3, 5, 4, 4, 7, 1, 1, {1, 1, 0, 0, 1, 1, 1}},   /* pointwise, small images */
+    {2, 4, 11, 10, 6, 3, 3, {1, 2, 2, 3, 2, 3, 2}},   /* dilated, two groups */
+    {2, 6, 7, 7, 6, 3, 3, {1, 1, 1, 1, 1, 1, 6}},     /* depthwise */
+    {3, 5, 19, 37, 5, 3, 3, {1, 1, 1, 1, 1, 1, 5}},   /* rows of several vectors */
+    {2, 4, 18, 35, 8, 5, 3, {2, 2, 2, 1, 1, 1, 4}},   /* strides, two outputs a group */
+    {2, 4, 13, 21, 4, 3, 2, {1, 3, 0, 2, 3, 2, 4}},   /* dilated */
+    {1, 4, 3, 4, 12, 2, 2, {3, 4, 3, 2, 1, 1, 4}},    /* padding wider than windows */
+    {1, 4, 200, 130, 4, 3, 3, {1, 1, 1, 1, 1, 1, 4}}, /* in bands of rows */
+    {1, 4, 201, 131, 4, 3, 3, {2, 2, 1, 1, 1, 1, 4}},
+    {2, 5, 9, 9, 7, 1, 1, {1, 1, 0, 0, 1, 1, 1}}, /* pointwise on x itself */
+    {3, 5, 4, 4, 7, 1, 1, {1, 1, 0, 0, 1, 1, 1}}, /* pointwise, small images */
     {2, 4, 9, 9, 4, 1, 1, {2, 2, 1, 1, 1, 1, 2}},
     {1, 2, 40, 40, 3, 5, 5, {1, 1, 2, 2, 1, 1, 1}}, /* several tiles in an image */
     {2, 3, 4, 4, 2, 4, 4, {4, 4, 0, 0, 1, 1, 1}},   /* patches */
@@ -131,6 +137,25 @@ TEST(blocks) {
     check_conv(CB_F32, (problem){2, 2, 3, 3, 600, 2, 2, {1, 1, 0, 0, 1, 1, 1}}, test_blas(true));
     check_conv(CB_BF16, (problem){2, 40, 5, 5, 150, 3, 3, {1, 1, 1, 1, 1, 1, 1}}, test_blas(true));
     check_conv(CB_F64, (problem){40, 16, 8, 8, 32, 3, 3, {1, 1, 1, 1, 1, 1, 1}}, test_blas(true));
+}
+
+TEST(random_depthwise) {
+    for (int i = 0; i < 40; i++) {
+        int64_t groups = random_int(4, 7);
+        problem p = {random_int(1, 4),
+                     groups,
+                     random_int(1, 20),
+                     random_int(1, 40),
+                     groups * random_int(1, 4),
+                     random_int(1, 5),
+                     random_int(1, 5),
+                     {random_int(1, 3), random_int(1, 3), random_int(0, 4), random_int(0, 4),
+                      random_int(1, 3), random_int(1, 3), groups}};
+        bool fits = p.h + 2 * p.a[PAD_H] > (p.kh - 1) * p.a[DILATION_H] &&
+                    p.w + 2 * p.a[PAD_W] > (p.kw - 1) * p.a[DILATION_W];
+        static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_F16, CB_BF16};
+        if (fits) check_conv(dtypes[i % 4], p, test_blas(false));
+    }
 }
 
 TEST(random_shapes) {
@@ -246,6 +271,7 @@ int main(void) {
     RUN(own);
     RUN(with_blas);
     RUN(blocks);
+    RUN(random_depthwise);
     RUN(random_shapes);
     RUN(pools);
     return check_report();

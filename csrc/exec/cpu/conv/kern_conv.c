@@ -16,6 +16,8 @@
  * a convolution of g with the weights flipped, whose sums are over [o, kh, kw]: nothing is added
  * back, and 16-bit types run so with a BLAS too.
  *
+ * Groups of one input channel and few outputs have loops of their own (kern_depthwise.h).
+ *
  * 16-bit tensors are widened to f32 on the way into scratch and rounded once on the way out. */
 #include "../gemm/gemm_own.h"
 #include "../kern.h"
@@ -23,9 +25,11 @@
 
 #define REAL_BITS 32
 #include "kern_conv_rows.h"
+#include "kern_depthwise.h"
 #undef REAL_BITS
 #define REAL_BITS 64
 #include "kern_conv_rows.h"
+#include "kern_depthwise.h"
 #undef REAL_BITS
 
 /* ---- work by units --------------------------------------------------------------------------- */
@@ -270,7 +274,34 @@ static bool describe(conv *c, const cb_kernel_args *args, const cb_tensor *x, co
     c->pixels = c->oh * c->ow;
     c->n_sets = div_up(c->n, tiles.images);
     c->n_pixel_tiles = div_up(c->pixels, tiles.pixels);
+    c->is_depthwise =
+        cb_conv2d_is_depthwise(&x->shape, &w->shape, &y->shape, args->attrs, c->dtype);
     return true;
+}
+
+/* ---- depthwise ------------------------------------------------------------------------------- */
+
+typedef struct planes {
+    const conv *c;
+    void (*fn)(const conv *c, int64_t unit);
+    int64_t n_units, units_in_task;
+} planes;
+
+static void planes_task(void *user, int64_t task, int thread) {
+    (void)thread;
+    const planes *p = user;
+    const int64_t end = min_i64((task + 1) * p->units_in_task, p->n_units);
+    for (int64_t i = task * p->units_in_task; i < end; i++) p->fn(p->c, i);
+}
+
+#define PLANES_TASK 65536 /* multiply-adds that are worth a task */
+
+static void run_planes(const conv *c, int64_t n_units, int64_t images,
+                       void (*fn)(const conv *c, int64_t unit)) {
+    planes p = {.c = c, .fn = fn, .n_units = n_units};
+    const double flops = (double)(images * c->cout * c->area) * (double)c->pixels;
+    p.units_in_task = flops >= PLANES_TASK ? 1 : div_up(PLANES_TASK, max_i64((int64_t)flops, 1));
+    cb_parallel(c->args->pool, div_up(n_units, p.units_in_task), planes_task, &p);
 }
 
 static void run_frames(const conv *c) {
@@ -282,6 +313,11 @@ static cb_status conv2d(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     conv c;
     if (!describe(&c, args, &args->in[0], &args->in[1], &args->out[0])) return CB_OK;
+    if (c.is_depthwise) {
+        run_planes(&c, c.n * c.groups, 1,
+                   c.compute == CB_F64 ? depthwise_forward_f64 : depthwise_forward_f32);
+        return CB_OK;
+    }
     cb_gemm_begin(&c.region, args->blas, &gemm_own);
     if (cb_gemm_is_own(&c.region, c.compute) && !c.tiles.is_pointwise && frames_fit(&c)) {
         run_frames(&c);
@@ -293,13 +329,9 @@ static cb_status conv2d(const cb_kernel_args *args, cb_error *err) {
 }
 
 /* The data gradient of a convolution of stride 1 as a convolution of its own: dx is the sum, over
- * output channels and taps, of g where the tap meets it. False: it is not to be had so. */
-static bool flip(const conv *c, conv *out) {
-    const cb_kernel_args *args = c->args;
-    const cb_tensor *x = &args->out[0], *w = &args->in[1], *y = &args->in[0];
+ * output channels and taps, of g where the tap meets it. */
+static void flip_shape(const conv *c, conv *out) {
     *out = *c;
-    out->tiles = cb_conv2d_flipped_tiles(&x->shape, &w->shape, &y->shape, args->attrs, c->dtype);
-    if (out->tiles.slots == 0) return false;
     out->is_flipped = true;
     out->cin = c->cout, out->cout = c->cin;
     out->h = c->oh, out->w = c->ow, out->oh = c->h, out->ow = c->w;
@@ -308,15 +340,40 @@ static bool flip(const conv *c, conv *out) {
     out->x = c->y;
     out->window = out->cin * c->area;
     out->pixels = out->oh * out->ow;
+}
+
+/* The same with its tiles. False: it is not to be had so. */
+static bool flip(const conv *c, conv *out) {
+    const cb_kernel_args *args = c->args;
+    const cb_tensor *x = &args->out[0], *w = &args->in[1], *y = &args->in[0];
+    flip_shape(c, out);
+    out->tiles = cb_conv2d_flipped_tiles(&x->shape, &w->shape, &y->shape, args->attrs, c->dtype);
+    if (out->tiles.slots == 0) return false;
     out->n_sets = div_up(c->n, out->tiles.images);
     out->n_pixel_tiles = div_up(out->pixels, out->tiles.pixels);
     return frames_fit(out);
+}
+
+static void depthwise_dgrad(const conv *c) {
+    const bool is_wide = c->compute == CB_F64;
+    conv flipped;
+    if (c->stride_h == 1 && c->stride_w == 1 && c->cout == 1) {
+        flip_shape(c, &flipped);
+        run_planes(&flipped, c->n * c->groups, 1,
+                   is_wide ? depthwise_forward_f64 : depthwise_forward_f32);
+    } else {
+        run_planes(c, c->n * c->groups, 1, is_wide ? depthwise_scatter_f64 : depthwise_scatter_f32);
+    }
 }
 
 static cb_status conv2d_dgrad(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     conv c, flipped;
     if (!describe(&c, args, &args->out[0], &args->in[1], &args->in[0])) return CB_OK;
+    if (c.is_depthwise) {
+        depthwise_dgrad(&c);
+        return CB_OK;
+    }
     cb_gemm_begin(&c.region, args->blas, &gemm_own);
     if ((is_half(c.dtype) || cb_gemm_is_own(&c.region, c.compute)) && flip(&c, &flipped)) {
         run_frames(&flipped);
@@ -333,6 +390,11 @@ static cb_status conv2d_wgrad(const cb_kernel_args *args, cb_error *err) {
     (void)err;
     conv c;
     if (!describe(&c, args, &args->in[1], &args->out[0], &args->in[0])) return CB_OK;
+    if (c.is_depthwise) {
+        run_planes(&c, c.groups, c.n,
+                   c.compute == CB_F64 ? depthwise_weights_f64 : depthwise_weights_f32);
+        return CB_OK;
+    }
     int64_t n_blocks = div_up(c.window, c.tiles.window) * div_up(c.cout, c.tiles.channels);
     cb_gemm_begin(&c.region, args->blas, &gemm_own);
     c.is_framed = cb_gemm_is_own(&c.region, c.compute) && !c.tiles.is_pointwise &&

@@ -28,6 +28,7 @@ typedef struct conv {
     int64_t area, window, pixels;  /* kh * kw, K, oh * ow */
     int64_t n_sets, n_pixel_tiles; /* tiles along images and along pixels */
     const char *x, *weight, *y;    /* what is read; in a gradient op y is g */
+    bool is_depthwise;             /* has kernels of its own (kern_depthwise.h) */
     bool is_framed;                /* products are on frames (kern_frame.h) */
     bool is_flipped;               /* a gradient by data as a convolution of g: x is g, y is dx,
                                       weights are flipped */

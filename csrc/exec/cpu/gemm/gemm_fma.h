@@ -1,7 +1,8 @@
 /* gemm_fma.h: sum + x * b with one rounding, on the vectors of the instruction set that a kernel
- * file is compiled for. Contraction is off in the whole library (-ffp-contract=off), so a fused
- * multiply-add is only where it is written. Its bits are the same everywhere: the baseline of
- * x86-64 has no such instruction and calls fma() of the C library for each number. */
+ * file is compiled for; x is a number or, in functions named `each`, a vector. Contraction is off
+ * in the whole library (-ffp-contract=off), so a fused multiply-add is only where it is written.
+ * Its bits are the same everywhere: the baseline of x86-64 has no such instruction and calls fma()
+ * of the C library for each number. */
 #ifndef CB_EXEC_CPU_GEMM_GEMM_FMA_H
 #define CB_EXEC_CPU_GEMM_GEMM_FMA_H
 
@@ -35,12 +36,28 @@ GEMM_INLINE gemm_vector_f32 gemm_fma_f32(float x, gemm_vector_f32 b, gemm_vector
 GEMM_INLINE gemm_vector_f64 gemm_fma_f64(double x, gemm_vector_f64 b, gemm_vector_f64 sum) {
     return _mm512_fmadd_pd(_mm512_set1_pd(x), b, sum);
 }
+GEMM_INLINE gemm_vector_f32 gemm_fma_each_f32(gemm_vector_f32 a, gemm_vector_f32 b,
+                                              gemm_vector_f32 sum) {
+    return _mm512_fmadd_ps(a, b, sum);
+}
+GEMM_INLINE gemm_vector_f64 gemm_fma_each_f64(gemm_vector_f64 a, gemm_vector_f64 b,
+                                              gemm_vector_f64 sum) {
+    return _mm512_fmadd_pd(a, b, sum);
+}
 #elif defined(__FMA__)
 GEMM_INLINE gemm_vector_f32 gemm_fma_f32(float x, gemm_vector_f32 b, gemm_vector_f32 sum) {
     return _mm256_fmadd_ps(_mm256_set1_ps(x), b, sum);
 }
 GEMM_INLINE gemm_vector_f64 gemm_fma_f64(double x, gemm_vector_f64 b, gemm_vector_f64 sum) {
     return _mm256_fmadd_pd(_mm256_set1_pd(x), b, sum);
+}
+GEMM_INLINE gemm_vector_f32 gemm_fma_each_f32(gemm_vector_f32 a, gemm_vector_f32 b,
+                                              gemm_vector_f32 sum) {
+    return _mm256_fmadd_ps(a, b, sum);
+}
+GEMM_INLINE gemm_vector_f64 gemm_fma_each_f64(gemm_vector_f64 a, gemm_vector_f64 b,
+                                              gemm_vector_f64 sum) {
+    return _mm256_fmadd_pd(a, b, sum);
 }
 #elif defined(__aarch64__)
 GEMM_INLINE gemm_vector_f32 gemm_fma_f32(float x, gemm_vector_f32 b, gemm_vector_f32 sum) {
@@ -49,6 +66,14 @@ GEMM_INLINE gemm_vector_f32 gemm_fma_f32(float x, gemm_vector_f32 b, gemm_vector
 GEMM_INLINE gemm_vector_f64 gemm_fma_f64(double x, gemm_vector_f64 b, gemm_vector_f64 sum) {
     return (gemm_vector_f64)vfmaq_f64((float64x2_t)sum, vdupq_n_f64(x), (float64x2_t)b);
 }
+GEMM_INLINE gemm_vector_f32 gemm_fma_each_f32(gemm_vector_f32 a, gemm_vector_f32 b,
+                                              gemm_vector_f32 sum) {
+    return (gemm_vector_f32)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
+}
+GEMM_INLINE gemm_vector_f64 gemm_fma_each_f64(gemm_vector_f64 a, gemm_vector_f64 b,
+                                              gemm_vector_f64 sum) {
+    return (gemm_vector_f64)vfmaq_f64((float64x2_t)sum, (float64x2_t)a, (float64x2_t)b);
+}
 #else
 GEMM_INLINE gemm_vector_f32 gemm_fma_f32(float x, gemm_vector_f32 b, gemm_vector_f32 sum) {
     for (int i = 0; i < 4; i++) sum[i] = fmaf(x, b[i], sum[i]);
@@ -56,6 +81,16 @@ GEMM_INLINE gemm_vector_f32 gemm_fma_f32(float x, gemm_vector_f32 b, gemm_vector
 }
 GEMM_INLINE gemm_vector_f64 gemm_fma_f64(double x, gemm_vector_f64 b, gemm_vector_f64 sum) {
     for (int i = 0; i < 2; i++) sum[i] = fma(x, b[i], sum[i]);
+    return sum;
+}
+GEMM_INLINE gemm_vector_f32 gemm_fma_each_f32(gemm_vector_f32 a, gemm_vector_f32 b,
+                                              gemm_vector_f32 sum) {
+    for (int i = 0; i < 4; i++) sum[i] = fmaf(a[i], b[i], sum[i]);
+    return sum;
+}
+GEMM_INLINE gemm_vector_f64 gemm_fma_each_f64(gemm_vector_f64 a, gemm_vector_f64 b,
+                                              gemm_vector_f64 sum) {
+    for (int i = 0; i < 2; i++) sum[i] = fma(a[i], b[i], sum[i]);
     return sum;
 }
 #endif

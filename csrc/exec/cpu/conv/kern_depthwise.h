@@ -1,0 +1,317 @@
+/* kern_depthwise.h: convolutions whose groups have one input channel and few outputs, for
+ * kern_conv.c. A product of one row would use a fraction of a vector, so these are loops over the
+ * rows of a plane, on frames (kern_frame.h) that fit the stack and need no scratch. A template:
+ * included with REAL_BITS 32 and 64.
+ *
+ *     forward           y[row][x]  = sum over taps of w[tap] frame[row][x + tap], from tap 0 on
+ *     data gradient     stride 1 and one output: the same with g as x and the taps flipped;
+ *                       else w[tap] g[row][x] is added to a frame of dx, output row by output row
+ *     weight gradient   dw[tap] = sum of g x in CB_DEPTHWISE_LANES lanes, folded for each band of
+ *                       rows and added up in the order of bands and images
+ *
+ * Multiply-adds are fused. The order of sums follows from shapes alone. */
+#undef CB_REAL
+#undef CB_TYPED
+#if REAL_BITS == 32
+#define CB_REAL float
+#define CB_TYPED(name) name##_f32
+#else
+#define CB_REAL double
+#define CB_TYPED(name) name##_f64
+#endif
+
+#ifndef CB_DEPTHWISE_LANES
+#define CB_DEPTHWISE_LANES 16 /* of the weight gradient, on every machine */
+#define DEPTHWISE_ROWS 4      /* of the output at a time */
+#if GEMM_VECTOR == 64
+#define DEPTHWISE_TAPS 9 /* of the weight gradient at a time: their lanes stay in registers */
+#else
+#define DEPTHWISE_TAPS 3
+#endif
+#define DEPTHWISE_VECTOR_MOST (GEMM_VECTOR / (int)sizeof(float))
+
+static tile plane_tile(const conv *c, int64_t image, int64_t row, int64_t rows) {
+    return (tile){.image = image,
+                  .n_images = 1,
+                  .pixel = row * c->ow,
+                  .n_pixels = rows * c->ow,
+                  .columns = rows * c->ow};
+}
+#endif
+
+#undef DEPTHWISE_VECTOR
+#define DEPTHWISE_VECTOR ((int64_t)(GEMM_VECTOR / sizeof(CB_REAL)))
+#define DEPTHWISE_VECTORS ((int)(CB_DEPTHWISE_LANES * sizeof(CB_REAL) / GEMM_VECTOR))
+
+#if REAL_BITS == 32
+typedef int32_t depthwise_bits_f32 __attribute__((vector_size(GEMM_VECTOR)));
+#else
+typedef int64_t depthwise_bits_f64 __attribute__((vector_size(GEMM_VECTOR)));
+#endif
+
+/* What a task keeps on its stack. */
+typedef struct CB_TYPED(plane) {
+    _Alignas(GEMM_VECTOR) CB_REAL frame[CB_DEPTHWISE_BYTES / sizeof(CB_REAL)];
+    CB_REAL weight[CB_DEPTHWISE_TAPS];
+    int64_t place[CB_DEPTHWISE_TAPS];
+    frame f;
+    int64_t step; /* elements of the frame between output rows */
+} CB_TYPED(plane);
+
+/* Output rows whose frame fits. */
+static int64_t CB_TYPED(band_rows)(const conv *c) {
+    const tile one = {.n_images = 1, .n_pixels = c->ow};
+    const frame f = frame_of(c, &one, 0, c->area);
+    const int64_t room =
+        (int64_t)(CB_DEPTHWISE_BYTES / sizeof(CB_REAL)) - CB_DEPTHWISE_SLACK - f.rows * f.row;
+    return 1 + room / (c->stride_h * f.row);
+}
+
+/* The first n elements of a vector, in few stores of fixed sizes. */
+static inline void CB_TYPED(store_some)(CB_REAL *to, const CB_REAL *from, int64_t n) {
+    for (int64_t size = CB_DEPTHWISE_LANES; size > 0; size /= 2) {
+        if (!(n & size)) continue;
+        for (int64_t i = 0; i < size; i++) to[i] = from[i];
+        to += size, from += size;
+    }
+}
+
+static void CB_TYPED(describe_plane)(const conv *c, const tile *t, CB_TYPED(plane) * p) {
+    p->f = frame_of(c, t, 0, c->area);
+    p->step = c->stride_h * p->f.row;
+    tap_places(c, &p->f, 0, c->area, p->place);
+}
+
+static void CB_TYPED(read_taps)(const conv *c, int64_t group, int64_t o, CB_REAL *to) {
+    load_run(c, (char *)to, weight_at(c, group, o, 0), c->area, 1);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* One vector of each of `rows` output rows, a constant: `n` elements of it are stored. */
+static inline __attribute__((always_inline)) void
+CB_TYPED(depthwise_rows)(const conv *c, int rows, const CB_TYPED(plane) * p, int64_t at, char *out,
+                         int64_t n) {
+    CB_TYPED(gemm_vector) sum[DEPTHWISE_ROWS];
+    const int64_t row_bytes = c->ow * (int64_t)c->element;
+    GEMM_UNROLL for (int r = 0; r < rows; r++) sum[r] = (CB_TYPED(gemm_vector)){0};
+    for (int64_t k = 0; k < c->area; k++) {
+        const CB_REAL *from = p->frame + at + p->place[k];
+        GEMM_UNROLL for (int r = 0; r < rows; r++) {
+            CB_TYPED(gemm_vector) x;
+            memcpy(&x, from + r * p->step, sizeof x);
+            sum[r] = CB_TYPED(gemm_fma)(p->weight[k], x, sum[r]);
+        }
+    }
+    GEMM_UNROLL for (int r = 0; r < rows; r++) {
+        CB_REAL element[DEPTHWISE_VECTOR_MOST];
+        memcpy(element, &sum[r], sizeof sum[r]);
+        char *to = out + r * row_bytes;
+        if (is_half(c->dtype)) store_run(c, to, (const char *)element, n);
+        else if (n == DEPTHWISE_VECTOR) memcpy(to, &sum[r], sizeof sum[r]);
+        else CB_TYPED(store_some)((CB_REAL *)to, element, n);
+    }
+}
+
+/* Output rows row .. row+rows of an image and a group. */
+static void CB_TYPED(depthwise_band)(const conv *c, int64_t image, int64_t group, int64_t row,
+                                     int64_t rows, CB_TYPED(plane) * p) {
+    const tile t = plane_tile(c, image, row, rows);
+    CB_TYPED(describe_plane)(c, &t, p);
+    fill_frame(c, &t, group, &p->f, (char *)p->frame);
+    for (int64_t o = 0; o < c->cout; o++) {
+        char *out = (char *)c->args->out[0].data + y_offset(c, &t, group, o);
+        CB_TYPED(read_taps)(c, group, o, p->weight);
+        for (int64_t r = 0; r < rows;) {
+            const bool is_block = rows - r >= DEPTHWISE_ROWS;
+            for (int64_t next = 0; next < c->ow; next += DEPTHWISE_VECTOR) {
+                /* The last vector overlaps the one before it. */
+                const int64_t x = max_i64(min_i64(next, c->ow - DEPTHWISE_VECTOR), 0),
+                              n = min_i64(DEPTHWISE_VECTOR, c->ow - x), at = r * p->step + x;
+                char *to = out + (r * c->ow + x) * (int64_t)c->element;
+                if (is_block) CB_TYPED(depthwise_rows)(c, DEPTHWISE_ROWS, p, at, to, n);
+                else CB_TYPED(depthwise_rows)(c, 1, p, at, to, n);
+            }
+            r += is_block ? DEPTHWISE_ROWS : 1;
+        }
+    }
+}
+
+static void CB_TYPED(depthwise_forward)(const conv *c, int64_t unit) {
+    CB_TYPED(plane) p;
+    const int64_t band = min_i64(CB_TYPED(band_rows)(c), c->oh);
+    for (int64_t row = 0; row < c->oh; row += band) CB_TYPED(depthwise_band)
+    (c, unit / c->groups, unit % c->groups, row, min_i64(band, c->oh - row), &p);
+}
+
+/* ---- data gradient --------------------------------------------------------------------------- */
+
+/* Adds w[tap] g, n elements of a row, to the frame. */
+static void CB_TYPED(scatter_row)(const CB_TYPED(plane) * p, CB_REAL *sums, int64_t area,
+                                  const CB_REAL *g, int64_t n) {
+    for (int64_t k = 0; k < area; k++) {
+        CB_REAL *to = sums + p->place[k];
+        for (int64_t x = 0; x < n; x += DEPTHWISE_VECTOR) {
+            CB_TYPED(gemm_vector) sum, add;
+            memcpy(&sum, to + x, sizeof sum);
+            memcpy(&add, g + x, sizeof add);
+            sum = CB_TYPED(gemm_fma)(p->weight[k], add, sum);
+            if (n - x >= DEPTHWISE_VECTOR) {
+                memcpy(to + x, &sum, sizeof sum);
+            } else {
+                CB_REAL element[DEPTHWISE_VECTOR_MOST];
+                memcpy(element, &sum, sizeof sum);
+                CB_TYPED(store_some)(to + x, element, n - x);
+            }
+        }
+    }
+}
+
+/* Row iy of dx, from the frame; where no output row meets it, zeros. */
+static void CB_TYPED(gather_row)(const conv *c, const CB_TYPED(plane) * p, int64_t iy,
+                                 CB_REAL *row) {
+    const int64_t at = iy - p->f.top;
+    memset(row, 0, (size_t)c->w * sizeof *row);
+    if (at < 0 || at >= p->f.rows) return;
+    for (int64_t rest = 0; rest < c->stride_w; rest++) {
+        const phase ph = phase_of(c, &p->f, rest);
+        const CB_REAL *from = p->frame + at * p->f.row + rest * p->f.phase;
+        for (int64_t i = ph.first; i < ph.last; i++)
+            row[ph.from + (i - ph.first) * c->stride_w] = from[i];
+    }
+}
+
+/* Rows first .. last of dx: all output rows that meet one of them are added to one frame. */
+static void CB_TYPED(scatter_band)(const conv *c, int64_t image, int64_t group, int64_t first,
+                                   int64_t last, CB_TYPED(plane) * p, CB_REAL *row) {
+    const int64_t reach = (c->kh - 1) * c->dilation_h;
+    const int64_t low = max_i64(first + c->pad_h - reach, 0),
+                  begin = min_i64(div_up(low, c->stride_h), c->oh),
+                  end = clamp((last - 1 + c->pad_h) / c->stride_h + 1, begin, c->oh);
+    const tile t = plane_tile(c, image, begin, end - begin);
+    p->f.rows = 0;
+    if (end > begin) {
+        CB_TYPED(describe_plane)(c, &t, p);
+        memset(p->frame, 0, (size_t)(p->f.plane + CB_DEPTHWISE_SLACK) * sizeof *p->frame);
+    }
+    for (int64_t o = 0; o < c->cout && end > begin; o++) {
+        const char *g = c->y + y_offset(c, &t, group, o);
+        CB_TYPED(read_taps)(c, group, o, p->weight);
+        for (int64_t r = 0; r < end - begin; r++) {
+            load_run(c, (char *)row, g + r * c->ow * (int64_t)c->element, c->ow, 1);
+            CB_TYPED(scatter_row)(p, p->frame + r * p->step, c->area, row, c->ow);
+        }
+    }
+    for (int64_t iy = first; iy < last; iy++) {
+        const int64_t at = iy * c->w * (int64_t)c->element;
+        CB_TYPED(gather_row)(c, p, iy, row);
+        store_run(c, (char *)c->args->out[0].data + x_offset(c, image, group, 0) + at,
+                  (const char *)row, c->w);
+    }
+}
+
+static void CB_TYPED(depthwise_scatter)(const conv *c, int64_t unit) {
+    CB_TYPED(plane) p;
+    CB_REAL row[CB_DEPTHWISE_ROW + CB_DEPTHWISE_SLACK] = {0};
+    const int64_t reach = (c->kh - 1) * c->dilation_h + c->stride_h, rows = CB_TYPED(band_rows)(c),
+                  band = rows >= c->oh ? c->h : max_i64(rows * c->stride_h - 2 * reach, 1);
+    for (int64_t first = 0; first < c->h; first += band) CB_TYPED(scatter_band)
+    (c, unit / c->groups, unit % c->groups, first, min_i64(first + band, c->h), &p, row);
+}
+
+/* ---- weight gradient ------------------------------------------------------------------------- */
+
+typedef struct CB_TYPED(sums) {
+    CB_TYPED(gemm_vector) lane[DEPTHWISE_VECTORS];
+} CB_TYPED(sums);
+
+/* g of a band, each row filled up with zeros to whole lanes, and a mask of the last lanes: what the
+ * frame has beyond a row may be infinite, and so must not be multiplied by those zeros. */
+typedef struct CB_TYPED(gradients) {
+    CB_REAL at[CB_DEPTHWISE_BYTES / 2 / sizeof(CB_REAL)];
+    int64_t step;
+    CB_TYPED(depthwise_bits) mask[DEPTHWISE_VECTORS];
+} CB_TYPED(gradients);
+
+static void CB_TYPED(read_gradients)(const conv *c, const char *from, int64_t rows,
+                                     CB_TYPED(gradients) * g) {
+    for (int64_t r = 0; r < rows; r++) {
+        CB_REAL *to = g->at + r * g->step;
+        for (int64_t i = c->ow; i < g->step; i++) to[i] = 0;
+        load_run(c, (char *)to, from + r * c->ow * (int64_t)c->element, c->ow, 1);
+    }
+}
+
+/* One vector of lanes at x of `taps`, a constant, taps from k on. */
+static inline __attribute__((always_inline)) void
+CB_TYPED(correlate_lanes)(int taps, bool is_last, const CB_REAL *x, const int64_t *place,
+                          const CB_REAL *g, const CB_TYPED(depthwise_bits) * mask,
+                          CB_TYPED(sums) * sum) {
+    GEMM_UNROLL for (int v = 0; v < DEPTHWISE_VECTORS; v++) {
+        CB_TYPED(gemm_vector) a, b;
+        memcpy(&a, g + v * DEPTHWISE_VECTOR, sizeof a);
+        GEMM_UNROLL for (int i = 0; i < taps; i++) {
+            memcpy(&b, x + place[i] + v * DEPTHWISE_VECTOR, sizeof b);
+            if (is_last) b = (CB_TYPED(gemm_vector))((CB_TYPED(depthwise_bits))b & mask[v]);
+            sum[i].lane[v] = CB_TYPED(gemm_fma_each)(a, b, sum[i].lane[v]);
+        }
+    }
+}
+
+/* Adds the sums of g x over `rows` rows for `taps`, a constant, taps from k on. */
+static inline __attribute__((always_inline)) void
+CB_TYPED(correlate)(int taps, const CB_TYPED(plane) * p, int64_t k, const CB_TYPED(gradients) * g,
+                    int64_t rows, CB_REAL *out) {
+    CB_TYPED(sums) sum[DEPTHWISE_TAPS] = {0};
+    const int64_t last = g->step - CB_DEPTHWISE_LANES;
+    for (int64_t r = 0; r < rows; r++) {
+        const CB_REAL *b = p->frame + r * p->step, *a = g->at + r * g->step;
+        for (int64_t x = 0; x < last; x += CB_DEPTHWISE_LANES)
+            CB_TYPED(correlate_lanes)(taps, false, b + x, p->place + k, a + x, g->mask, sum);
+        CB_TYPED(correlate_lanes)
+        (taps, true, b + last, p->place + k, a + last, g->mask, sum);
+    }
+    GEMM_UNROLL for (int i = 0; i < taps; i++) {
+        CB_REAL lane[CB_DEPTHWISE_LANES];
+        memcpy(lane, &sum[i], sizeof lane);
+        for (int n = CB_DEPTHWISE_LANES / 2; n > 0; n /= 2)
+            for (int j = 0; j < n; j++) lane[j] += lane[j + n];
+        out[i] += lane[0];
+    }
+}
+
+/* One band of an image is added to the sums [cout, area]. */
+static void CB_TYPED(correlate_band)(const conv *c, int64_t group, const tile *t,
+                                     CB_TYPED(plane) * p, CB_TYPED(gradients) * g, CB_REAL *sums) {
+    const int64_t rows = t->n_pixels / c->ow;
+    CB_TYPED(describe_plane)(c, t, p);
+    fill_frame(c, t, group, &p->f, (char *)p->frame);
+    for (int64_t o = 0; o < c->cout; o++) {
+        CB_REAL *to = sums + o * c->area;
+        int64_t k = 0;
+        CB_TYPED(read_gradients)(c, c->y + y_offset(c, t, group, o), rows, g);
+        for (; k + DEPTHWISE_TAPS <= c->area; k += DEPTHWISE_TAPS)
+            CB_TYPED(correlate)(DEPTHWISE_TAPS, p, k, g, rows, to + k);
+        for (; k < c->area; k++) CB_TYPED(correlate)(1, p, k, g, rows, to + k);
+    }
+}
+
+static void CB_TYPED(depthwise_weights)(const conv *c, int64_t group) {
+    CB_TYPED(plane) p;
+    CB_TYPED(gradients) g = {.step = div_up(c->ow, CB_DEPTHWISE_LANES) * CB_DEPTHWISE_LANES};
+    CB_REAL sums[CB_DEPTHWISE_OUTPUTS * CB_DEPTHWISE_TAPS] = {0};
+    const int64_t room = (int64_t)(sizeof g.at / sizeof *g.at) / g.step,
+                  band = min_i64(CB_TYPED(band_rows)(c), min_i64(room, c->oh)),
+                  n = c->ow - (g.step - CB_DEPTHWISE_LANES);
+    memset(g.mask, 0, sizeof g.mask);
+    memset(g.mask, 0xFF, (size_t)n * sizeof(CB_REAL));
+    for (int64_t image = 0; image < c->n; image++) {
+        for (int64_t row = 0; row < c->oh; row += band) {
+            const tile t = plane_tile(c, image, row, min_i64(band, c->oh - row));
+            CB_TYPED(correlate_band)(c, group, &t, &p, &g, sums);
+        }
+    }
+    char *out = (char *)c->args->out[0].data;
+    store_run(c, out + group * c->cout * c->area * (int64_t)c->element, (const char *)sums,
+              c->cout * c->area);
+}
