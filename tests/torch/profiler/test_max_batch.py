@@ -133,5 +133,5 @@ def test_wrong_use() -> None:
         ct.max_batch(made_inside, 1000, start=0)
     with pytest.raises(TypeError, match="it returned Small"):
         ct.max_batch(lambda n: Small(), 1000)
-    with pytest.raises(ValueError, match="measure='total': make_step returns an optimizer"):
+    with pytest.raises(ValueError, match="measure='total': make_step must return an optimizer"):
         ct.max_batch(made_inside, 1000, measure="total")

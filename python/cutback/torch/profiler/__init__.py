@@ -1,5 +1,5 @@
-"""What a step takes: its problem without running it (``tracing.py``), times and bytes of its ops
-measured (``profiling.py``), the largest batch, and mu-TWO.
+"""Traces a step to a planner problem without running it (``tracing.py``), measures the time and
+bytes of its ops (``profiling.py``), finds the largest batch, and implements mu-TWO.
 
 Uses ``graph``, ``compiler``, and ``cutback.frontend`` for plans. Start at ``profiling.py``, then
 ``stepping.py``.

@@ -1,4 +1,4 @@
-"""The largest batch for a budget, found without running or allocating anything."""
+"""Finds the largest batch for a budget without running or allocating anything."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..compiler.wishes import Policy
 from .tracing import trace
 
 BEYOND = 3
-"""Batches tried beyond the first that does not fit."""
+"""Number of larger batches tried after the first that does not fit."""
 
 
 class MaxBatch:
-    """What :func:`max_batch` found."""
+    """The result of :func:`max_batch`."""
 
     def __init__(
         self, batch: int, plan: Plan, budget_bytes: int, measure: str, tried: dict[int, int]
@@ -31,10 +31,9 @@ class MaxBatch:
         self.budget_bytes = budget_bytes
         self.measure = measure
         self.tried = dict(sorted(tried.items()))
-        """For each batch that was looked at: bytes of its plan, or the smallest peak found."""
+        """Batch -> bytes of its plan, or the smallest peak found if it does not fit."""
         self.next_bytes: int | None = tried.get(batch + 1)
-        """The smallest peak found for one more; None: that was not tried, as the search ended
-        before."""
+        """The smallest peak found for a batch of one more; None if that batch was not tried."""
 
     def __str__(self) -> str:
         n = self.plan.numbers
@@ -75,7 +74,7 @@ class _Search:
         self.stopped = False
 
     def fits(self, batch: int) -> bool:
-        """Does a plan for the batch meet the budget?"""
+        """True if a plan for the batch meets the budget."""
         if batch not in self.tried:
             self.tried[batch], plan = self._try(batch)
             if plan is not None:
@@ -89,15 +88,15 @@ class _Search:
             made = self.make_step(batch)
         if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
             raise TypeError(
-                "make_step(batch) returns a module or function and a tuple of its inputs, and for "
+                "make_step(batch) must return a module or function, a tuple of its inputs, and for "
                 f"measure='total' the optimizer; it returned {type(made).__name__}"
             )
         step, inputs, *optimizer = made
         inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
         if (self.measure == "total") != bool(optimizer):
             raise ValueError(
-                f"measure={self.measure!r}: make_step returns an optimizer for 'total', and for "
-                "nothing else"
+                f"measure={self.measure!r}: make_step must return an optimizer for 'total', and "
+                "only for 'total'"
             )
         return trace(
             step, *inputs, policy=self.policy, dynamic=False, optimizer=next(iter(optimizer), None)
@@ -137,15 +136,15 @@ class _Search:
             larger = [n for n in further if not self.stopped and self.fits(n)]
             if not larger:
                 break
-            low, high = larger[-1], larger[-1] + 1  # less memory than for a smaller batch
+            low, high = larger[-1], larger[-1] + 1  # a larger batch needs less memory: go on
         return max(self.plans)
 
 
 def _checked(budget: int | str) -> int | str:
-    """A budget that means something for batches of any size.
+    """Checks that the budget can rule out a batch: a bound in bytes or a share.
 
     Raises:
-        ValueError, TypeError: it does not.
+        ValueError, TypeError: if it cannot, or is invalid.
     """
     spec = budgets.parse(budget, "live")
     if budgets.is_position(spec):
@@ -171,29 +170,32 @@ def max_batch(
     most: int = 1 << 20,
     progress: Callable[[int, int, bool], object] | None = None,
 ) -> MaxBatch:
-    """The largest batch whose training step fits a budget, by the planner's word.
+    """Finds the largest batch whose training step fits a budget, according to the planner.
 
-    Steps are traced with fake tensors and planned; nothing runs and no memory is taken, so the
-    model may be larger than this machine. The batch is doubled until it does not fit, then
-    bisected. That more needs more is not taken for granted: some batches beyond the first that does
-    not fit are tried as well, and if one of them fits the search goes on from there.
+    Steps are traced with fake tensors and planned. Nothing runs and no memory is allocated, so the
+    model may be larger than this machine's memory. The batch is doubled until it does not fit, then
+    bisected. A larger batch may need less memory, so a few batches beyond the first that does not
+    fit are tried as well; if one of them fits, the search continues from there.
 
     Args:
-        make_step: ``make_step(batch)`` returns a module, or function, and a tuple of its inputs,
+        make_step: ``make_step(batch)`` returns a module or function and a tuple of its inputs,
             ``(model, (x, y))``, and for ``measure="total"`` the optimizer as third. It is called
-            under fake tensors: what ``torch.randn`` and modules make there takes no memory. A model
-            made outside is used as it is.
-        budget: bytes, or ``"6GiB"``; or a share such as ``"0.4x"`` of what each batch takes without
-            a budget. A position from 0 to 1 is an error, as every batch meets it.
+            under a fake tensor mode, so tensors and modules made there take no memory. A model made
+            outside is used unchanged.
+        budget: bytes, or ``"6GiB"``; or a share such as ``"0.4x"`` of the bytes that each batch
+            needs without a budget. A position from 0 to 1 is an error, because every batch meets
+            it.
         measure, policy, device, offload, pinned: as for :func:`compile`.
-        start: the first batch to try. most: the largest to try.
-        progress: told ``(batch, bytes, fits)`` after each try, the bytes those of the plan, or the
-            smallest peak found; True ends the search with the best so far.
+        start: the first batch to try.
+        most: the largest batch to try.
+        progress: called with ``(batch, bytes, fits)`` after each try, where the bytes are those of
+            the plan, or the smallest peak found. Returning True ends the search with the best batch
+            so far.
 
     Raises:
-        BudgetError: ``start`` does not fit; its attributes say what would do.
-        ValueError, TypeError: a mistake in the arguments, or in what make_step returns.
-        UnsupportedGraphError: the step cannot be planned.
+        BudgetError: if ``start`` does not fit; its attributes give the smallest budget that works.
+        ValueError, TypeError: if an argument or the result of make_step is invalid.
+        UnsupportedGraphError: if the step cannot be planned.
 
     >>> found = max_batch(lambda n: (model, (torch.randn(n, 3, 224, 224),)), "6GiB")
     >>> print(found)  # found.batch, found.plan, found.next_bytes
@@ -202,7 +204,7 @@ def max_batch(
         raise ValueError(f"measure={measure!r} is not one of {', '.join(MEASURES)}")
     budget = _checked(budget)
     if not 1 <= start <= most:
-        raise ValueError(f"start={start} and most={most}: 1 <= start <= most")
+        raise ValueError(f"start={start} and most={most}: need 1 <= start <= most")
     options = {"device": device, "offload": offload, "pinned": pinned}
     search = _Search(make_step, budget, measure, policy, options, progress)
     batch = search.run(start, most)

@@ -1,9 +1,9 @@
-"""The joint graphs of a step together with the tensors that they would run on.
+"""Captures the joint graphs of a step, with the tensors that they would run on.
 
-A step that traces as one graph is not run: the compiled graph and its inputs are caught where
-Dynamo would call it. The second graph of a step with graph breaks is only seen when the first has
-run. So such a step runs forward once, what its graphs and its inputs' memory held is put back, and
-the graphs are joined to one, as :mod:`compiler.joining` does for a budget over all of them.
+A step that traces as one graph is not run: the compiled graph and its inputs are intercepted where
+Dynamo would call it. In a step with graph breaks, the second graph is only traced after the first
+has run. So such a step runs forward once, the memory that it wrote is restored, and the graphs are
+joined into one, as :mod:`compiler.joining` does for a budget over all of them.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Piece(NamedTuple):
 
     gm: fx.GraphModule  # the joint graph of forward and backward
     graph: Imported
-    primals: list[GraphInput]  # what its placeholders but the tangents stand for, in order
+    primals: list[GraphInput]  # arguments of the placeholders, in order, without tangents
 
     def given(self) -> dict[fx.Node, GraphInput]:
-        """Placeholder -> what it stands for."""
+        """Placeholder -> argument, without tangents."""
         nodes = (n for n in self.gm.graph.find_nodes(op="placeholder") if not is_tangent(n))
         return dict(zip(nodes, self.primals, strict=True))
 
@@ -55,22 +55,22 @@ class Captured(NamedTuple):
     """A step that can be run op by op."""
 
     pieces: list[Piece]
-    graph: Imported  # of all pieces together
-    places: list[tuple[int, int]]  # by op id: number of its piece, id there
-    row: str  # of the device table
-    plan: Plan  # every op once, nothing recomputed
-    handed: dict[fx.Node, fx.Node]  # placeholder of a piece -> output of an earlier one
+    graph: Imported  # all pieces joined into one
+    places: list[tuple[int, int]]  # op id -> (index of its piece, id in the piece)
+    row: str  # name of the row in the device table
+    plan: Plan  # runs every op once, without recomputation
+    handed: dict[fx.Node, fx.Node]  # placeholder of a piece -> output of an earlier piece
 
     @property
     def device(self) -> torch.device:
-        """Where the step runs: the first device of its inputs that is not the CPU, or the CPU."""
+        """The device of the step: that of the first input that is not on the CPU, else the CPU."""
         primals = [piece.primals for piece in self.pieces]
         devices = [t.device for t in tree_iter(primals) if isinstance(t, torch.Tensor)]
         return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
 
 
 class _TracedError(Exception):
-    """Carries the compiled graph and its inputs out of Dynamo, which then keeps nothing of it."""
+    """Carries the compiled graph and its inputs out of Dynamo, which then does not cache it."""
 
     def __init__(self, run: Callable[..., Any], inputs: list[GraphInput]) -> None:
         super().__init__("traced")
@@ -87,7 +87,7 @@ class _CalledError(Exception):
 
 
 def save_everything(problem: Problem, device: str) -> Plan:
-    """The plan that runs each op once, whatever policies and checkpoints in the model say."""
+    """The plan that runs each op once; it ignores policies and checkpoints in the model."""
     ops = [
         replace(op, outputs=[replace(value, constraint="free") for value in op.outputs])
         for op in problem.ops
@@ -102,8 +102,8 @@ def _check_real(step: Any, inputs: Any) -> None:
     for tensor in tensors:
         if isinstance(tensor, FakeTensor) or getattr(tensor, "is_meta", False):
             raise ValueError(
-                "profile: the step is run, so it takes real tensors, and one of "
-                f"{list(tensor.shape)} is fake or on the device 'meta'; trace() takes those"
+                "profile: the step is run, so it needs real tensors, but a tensor of shape "
+                f"{list(tensor.shape)} is fake or on the device 'meta'; use trace() for those"
             )
 
 
@@ -122,13 +122,14 @@ def _no_gradient(gm: fx.GraphModule | None, inputs: Sequence[GraphInput] | None)
 
 
 def _alone(piece: Piece, row: str, whole: Plan) -> Captured:
-    """The only graph of a step."""
+    """The capture of a step that is one graph."""
     places = [(0, i) for i in range(len(piece.graph.order))]
     return Captured([piece], piece.graph, places, row, whole, {})
 
 
 def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Captured:
-    """Several graphs as one, in the order of :func:`compiler.joining.join`."""
+    """The capture of a step of several graphs, joined in the order of
+    :func:`compiler.joining.join`."""
     problem, places = join([piece.graph.problem for piece in pieces])
     graphs = [piece.graph for piece in pieces]
     graph = Imported(
@@ -147,8 +148,8 @@ def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Ca
 
 
 def _copies(graphs: list[Imported], places: list[tuple[int, int]]) -> dict[int, Copied]:
-    """The gradients that leaves copy, by op id and output of several graphs as one."""
-    first = sum(graph.num_fwd_outputs for graph in graphs)  # output of each graph's backward
+    """The gradients that leaves copy, by op id, with op ids and outputs of the joined graph."""
+    first = sum(graph.num_fwd_outputs for graph in graphs)  # first output of a graph's backward
     shifts = []
     for graph in graphs:
         shifts.append(first - graph.num_fwd_outputs)
@@ -162,12 +163,13 @@ def _copies(graphs: list[Imported], places: list[tuple[int, int]]) -> dict[int, 
 
 
 def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
-    """Traces a step and takes the tensors that its graphs would get. PyTorch keeps no compiled code
-    of it. A step that is one graph does not run; one with graph breaks runs forward, once.
+    """Traces a step and captures the tensors that its graphs would get. PyTorch does not keep any
+    compiled code for it. A step that is one graph does not run; a step with graph breaks runs
+    forward once.
 
     Raises:
-        UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
-        ValueError: an input or a parameter is a fake tensor.
+        UnsupportedGraphError: if nothing needs a gradient, or a graph cannot be planned.
+        ValueError: if an input or a parameter is a fake tensor.
     """
     step = uncompiled(step)
     _check_real(step, (inputs, kwargs))
@@ -227,14 +229,14 @@ def _trace(step: Callable[..., Any], inputs: Any, kwargs: Any) -> _TracedError:
 
 
 class _Memory:
-    """What memory held, to be put back."""
+    """Copies of tensors' memory, to be restored later."""
 
     def __init__(self, tensors: Iterable[Argument]) -> None:
         self._copies: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self.note(tensors)
 
     def note(self, tensors: Iterable[Argument]) -> None:
-        """Copies the memory of tensors, if it is not noted yet."""
+        """Copies the memory of the tensors, unless it was copied before."""
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                 storage = tensor.untyped_storage()
@@ -242,30 +244,30 @@ class _Memory:
                     self._copies[storage._cdata] = storage, storage.clone()
 
     def put_back(self) -> None:
-        """All of it."""
+        """Restores all copied memory."""
         for storage, copy in self._copies.values():
             storage.copy_(copy)
         self._copies.clear()
 
 
 class _Run:
-    """The forward of a step in pieces, as they come."""
+    """Collects the pieces of a step with graph breaks while its forward runs."""
 
     def __init__(self, before: _Memory) -> None:
         self.before = before
         self.pieces: list[Piece] = []
         self.handed: dict[fx.Node, fx.Node] = {}
-        self._outputs: dict[int, tuple[fx.Node, torch.Tensor]] = {}  # by storage, which they hold
+        self._outputs: dict[int, tuple[fx.Node, torch.Tensor]] = {}  # by storage, kept alive
 
     def compiled(self, gm: fx.GraphModule, graph: Imported, run: codegen.Boxed) -> codegen.Boxed:
-        """A forward graph that is noted when it runs."""
+        """Wraps a forward graph so that its run records a piece."""
 
         def call(args: list[GraphInput]) -> Sequence[GraphValue]:
             if any(piece.gm is gm for piece in self.pieces):
                 raise UnsupportedGraphError(
                     "profile: one graph of the step runs several times (a graph break inside a "
-                    "part that is used several times), and such a step is not profiled in this "
-                    "version: remove the break (fullgraph=True says where it is)"
+                    "part that is used several times), which this version cannot profile: "
+                    "remove the break (fullgraph=True says where it is)"
                 )
             piece = Piece(gm, graph, [_without_history(value) for value in args])
             self.pieces.append(piece)
@@ -281,7 +283,7 @@ class _Run:
         return call
 
     def end(self) -> list[Piece]:
-        """The pieces. Compiled code that PyTorch keeps, if it does, holds nothing of them."""
+        """Returns the pieces and drops all references, in case PyTorch keeps the compiled code."""
         self._outputs.clear()
         pieces, self.pieces = self.pieces, []
         return pieces
@@ -295,14 +297,15 @@ class _Run:
 
 
 def _without_history(value: GraphValue) -> GraphValue:
-    """What one graph hands to the next must not hold what the first saved."""
+    """Detaches a value that one graph passes to the next, so that it does not keep the tensors
+    alive that the first graph saved."""
     if isinstance(value, torch.Tensor) and value.grad_fn is not None:
         return value.detach()
     return value
 
 
 def _overwritten(piece: Piece) -> list[GraphInput]:
-    """Inputs that a graph writes into, or that its caller does."""
+    """The inputs that a graph, or the caller on its behalf, writes into."""
     ops, given = piece.graph.problem.ops, piece.given()
     written = {value.storage for op in ops if "mutates" in op.flags for value in op.outputs}
     return [
@@ -319,7 +322,7 @@ def _in_pieces(
     partition: Callable[..., Modules],
     found: list[Any],
 ) -> Captured:
-    """Captures a step with graph breaks. ``partition`` leaves its graph and plan in ``found``."""
+    """Captures a step with graph breaks. ``partition`` stores each graph and plan in ``found``."""
     tensors = list(tree_iter((inputs, kwargs)))
     if isinstance(step, torch.nn.Module):
         tensors += step.buffers()

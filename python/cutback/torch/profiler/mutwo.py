@@ -1,8 +1,8 @@
 """The mu-TWO pipeline on a PyTorch step: profile, select, rewrite, run.
 
 Source: S. Purandare, A. Wasay, S. Idreos, mu-TWO: 3x faster multi-model training with orchestration
-and memory optimization, MLSys 2023. The rule ``"threshold"`` is that of course projects built on it
-(Harvard CS265), which standardise once and compare.
+and memory optimization, MLSys 2023. The rule ``"threshold"`` comes from course projects based on it
+(Harvard CS265), which standardise the scores once and compare them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _NAMES = {_RECOMPUTE: "recompute", _MOVE: "swap", _SAVE: "save"}
 
 
 class Candidate(NamedTuple):
-    """An op of the forward whose values the backward reads and that may run again."""
+    """A forward op that may be recomputed and whose values the backward reads."""
 
     name: str
     kind: str  # "aten.gelu.default"
     location: str
-    bytes: int  # of what it makes and the backward reads
-    recompute_seconds: float  # of the op itself
-    inactive_seconds: float  # the shortest of its values
-    swap_seconds: float  # out and in
+    bytes: int  # of its outputs that the backward reads
+    recompute_seconds: float  # measured time of the op
+    inactive_seconds: float  # the shortest inactive time of its values
+    swap_seconds: float  # to copy them out and in
     ratio: float  # bytes / recompute_seconds
     standard_ratio: float  # (ratio - mean) / deviation over all candidates
     standard_inactive: float
@@ -48,8 +48,8 @@ class Candidate(NamedTuple):
 
 
 class Selection:
-    """What mu-TWO chose: a policy for :func:`cutback.torch.compile`, :func:`cutback.plan` and
-    :meth:`TracedStep.plan`, made by :func:`select`."""
+    """The decisions of mu-TWO, made by :func:`select`: a policy for :func:`cutback.torch.compile`,
+    :func:`cutback.plan` and :meth:`TracedStep.plan`."""
 
     def __init__(
         self,
@@ -61,34 +61,35 @@ class Selection:
     ) -> None:
         self.candidates = candidates
         self.link_bytes_per_s = link_bytes_per_s
-        """Of a selection that swaps: the profile's link, over which plans under it move values."""
-        self._choices = choices  # op -> constraint of docs/problem.md
+        """The bandwidth of the profile's link to the host, if the selection swaps values."""
+        self._choices = choices  # op name -> constraint (docs/problem.md)
         self._signature = signature
-        self._graphs = graphs  # signature of each
+        self._graphs = graphs  # signature of each graph
 
     def chosen(self, decision: str) -> list[Candidate]:
-        """The candidates that are to be ``"recompute"``, ``"swap"`` or ``"save"``."""
+        """The candidates with the decision ``"recompute"``, ``"swap"`` or ``"save"``."""
         return [c for c in self.candidates if c.decision == decision]
 
     def constrain(self, problem: str, device: str | None = None) -> str:
-        """:meth:`lay` on the JSON of a problem.
+        """Like :meth:`lay`, on the JSON of a problem.
 
         Raises:
-            ValueError: as there, or the text is no problem.
+            ValueError: as there, or if the text is not a problem.
         """
         return self.lay(_native.Problem.read(problem), device).to_json()
 
     def lay(self, problem: _native.Problem, device: str | None = None) -> _native.Problem:
-        """The problem with the choices as preferences, and the link of one that swaps; what
-        it has of both stays. The problem is the whole step's, or that of one of its graphs.
+        """The problem with the decisions as preferences, and with the link if values are swapped.
+        Constraints and a link that the problem already has are kept. The problem may be that of the
+        whole step or of one of its graphs.
 
         Raises:
-            ValueError: the problem is of another step.
+            ValueError: if the problem belongs to another step.
         """
         parts = problem.parts()
         own, suffix = signature(parts), ""
         if own != self._signature and own in self._graphs:
-            suffix = f"@{self._graphs.index(own)}"  # of equal graphs, as the first
+            suffix = f"@{self._graphs.index(own)}"  # equal graphs get the decisions of the first
         else:
             check_same(self._signature, parts, "the problem under this selection")
         for op in parts.ops:
@@ -121,7 +122,7 @@ class Selection:
 def _core_choice(
     problem: _native.Problem, spec: budgets.NativeBudget, device: str
 ) -> dict[str, Constraint]:
-    """What the core's mu-TWO says of each op, under a bound on saved bytes."""
+    """The decisions of the core's mu-TWO for each op, under a bound on saved bytes."""
     found: dict[str, Constraint] = {}
     for op in problem.mutwo(spec, device).parts().ops:
         words = {value.constraint for value in op.outputs} - {"free"}
@@ -162,34 +163,38 @@ def _candidates(measured: Profile, names: list[str]) -> list[Candidate]:
 def _saved(saved: int | float | str) -> budgets.NativeBudget:
     spec = budgets.parse(budgets.as_share(saved), "saved")
     if spec is None or spec[0] not in budgets.BOUNDS:
-        raise ValueError(f"saved={saved!r}: name a number of bytes, '2GiB' or a share such as 0.5")
+        raise ValueError(f"saved={saved!r}: give a number of bytes, '2GiB' or a share such as 0.5")
     return spec
 
 
 def select(
     measured: Profile, saved: int | float | str = 0.5, rule: str = "greedy", swap: bool = False
 ) -> Selection:
-    """Which activations to recompute, or to move to the host, by measured figures.
+    """Chooses activations to recompute or to move to the host, based on measurements.
 
     Args:
-        measured: what :func:`cutback.torch.profile` returned.
-        saved: for ``"greedy"``, how much is to be saved between forward and backward: bytes,
-            ``"2GiB"``, or a share of what saving everything saves (``0.5``).
-        rule: ``"greedy"``: values go one by one, by the larger of two standardised scores: bytes x
-            inactive time / time to make it again from what is still saved, and, with ``swap``,
-            inactive time (``docs/planner.md``). ``"threshold"``: recompute whatever has a
-            standardised inactive time above its standardised bytes / op time; ``saved`` does not
-            count.
-        swap: for ``"greedy"``, may values move to the host over the profile's link?
+        measured: the result of :func:`cutback.torch.profile`.
+        saved: for ``"greedy"``, how much to save between forward and backward: bytes, ``"2GiB"``,
+            or a share of the bytes that saving everything saves (``0.5``).
+        rule: ``"greedy"`` evicts values one by one, by the larger of two standardised scores:
+            bytes x inactive time / time to recompute the value from those still saved, and, with
+            ``swap``, inactive time (``docs/planner.md``). ``"threshold"`` recomputes each value
+            whose standardised inactive time exceeds its standardised bytes / op time, and ignores
+            ``saved``.
+        swap: whether ``"greedy"`` may move values to the host over the profile's link.
 
     Raises:
-        ValueError: no such rule, not a number of bytes, or swap with ``"threshold"``.
+        ValueError: if the rule is unknown, ``saved`` is invalid, or ``swap`` is used with
+            ``"threshold"``.
     """
     if rule not in RULES:
         raise ValueError(f"rule={rule!r} is not one of {', '.join(RULES)}")
     check_flags(swap=swap)
     if swap and rule == "threshold":
-        raise ValueError("rule='threshold' chooses between saving and recomputing: no swap")
+        raise ValueError(
+            "rule='threshold' only chooses between saving and recomputing: use swap=False or "
+            "rule='greedy'"
+        )
     spec = _saved(saved)
     problem = measured.measured_problem(swap).check()
     nothing = _core_choice(problem, _saved(1.0), measured.device)
@@ -209,14 +214,14 @@ def select(
 
 
 class Pipeline(NamedTuple):
-    """Every stage of :func:`mu_two`."""
+    """The results of all stages of :func:`mu_two`."""
 
-    profile: Profile  # statistics with swapping
+    profile: Profile  # statistics, with swap times
     selection: Selection
     plan: Plan
-    forward: fx.GraphModule  # the rewritten graphs; those of the first, where there are breaks
+    forward: fx.GraphModule  # the rewritten graphs; with graph breaks, those of the first graph
     backward: fx.GraphModule
-    step: Any  # runs like the module or function that came in
+    step: Any  # the compiled step; it is called like the original
 
 
 def mu_two(
@@ -230,12 +235,12 @@ def mu_two(
     link: float | str | None = None,
     **kwargs: Any,
 ) -> Pipeline:
-    """The whole pipeline on one step: profiles it, selects what to recompute or, with ``swap``, to
-    move to the host, rewrites the graph, and compiles the step to run so. Gradients are those of
-    the step as it was, bit for bit.
+    """Runs the whole pipeline on one step: profiles it, selects values to recompute or, with
+    ``swap``, to move to the host, rewrites the graph, and compiles the step accordingly. Gradients
+    are bitwise equal to those of the original step.
 
     Arguments and errors are those of :func:`cutback.torch.profile` and
-    :func:`cutback.torch.mutwo.select`. A selection takes no account of the peak;
+    :func:`cutback.torch.mutwo.select`. A selection does not consider the peak;
     ``compile(..., budget=..., profile=...)`` does.
     """
     measured = profile(step, *inputs, runs=runs, warmup=warmup, link=link, **kwargs)

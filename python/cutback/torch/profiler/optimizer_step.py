@@ -1,4 +1,4 @@
-"""An optimizer's step, op by op, on a copy."""
+"""Measures an optimizer's step op by op, on a copy of the optimizer."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class OptimizerStep(NamedTuple):
-    """What one step of an optimizer takes."""
+    """Measurements of one step of an optimizer."""
 
     rows: list[Row]
-    states: list[tuple[str, str, int]]  # name ("exp_avg"), type, bytes
-    temporaries: list[tuple[int, int, str, int]]  # first and last row, type, bytes
+    states: list[tuple[str, str, int]]  # (name such as "exp_avg", type, bytes)
+    temporaries: list[tuple[int, int, str, int]]  # (first row, last row, type, bytes)
 
 
 class _Follower(TorchDispatchMode):
-    """Times each op, and follows what it makes."""
+    """Times each op and tracks the lifetime of the storages that it makes."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def _copied(
         twin = copy.deepcopy(optimizer, memo)
     except Exception as error:
         raise TypeError(
-            f"profile: no copy can be made of {type(optimizer).__name__} ({error}); leave "
+            f"profile: cannot copy the optimizer {type(optimizer).__name__} ({error}); leave "
             "optimizer= out"
         ) from error
     originals = [p for group in optimizer.param_groups for p in group["params"]]
@@ -96,8 +96,8 @@ def _step(twin: torch.optim.Optimizer, name: str) -> None:
         twin.step()
     except TypeError as error:
         raise TypeError(
-            f"profile: a step of {name} without arguments fails ({error}); optimizers that take a "
-            "closure cannot be profiled"
+            f"profile: a step of {name} without arguments failed ({error}); optimizers that need "
+            "a closure cannot be profiled"
         ) from error
 
 
@@ -107,8 +107,8 @@ def measure_optimizer(
     runs: int,
     warmup: int,
 ) -> OptimizerStep:
-    """Steps a copy of an optimizer on copies of its parameters, with these gradients. States that
-    do not exist yet are made by a first step that is not measured."""
+    """Measures steps of a copy of an optimizer on copies of its parameters, with these
+    (parameter, gradient) pairs. A first step, which is not measured, makes missing states."""
     twin, twins = _copied(optimizer)
     name = type(optimizer).__name__
     found = 0
@@ -118,7 +118,7 @@ def measure_optimizer(
             found += 1
     if found == 0:
         raise ValueError(
-            f"profile: {name} has none of the parameters that the step gives a gradient"
+            f"profile: {name} does not have any parameter that gets a gradient in the step"
         )
     device = gradients[0][1].device
     followers: list[_Follower] = []

@@ -1,4 +1,4 @@
-"""``cutback.torch.profile``: a training step measured op by op."""
+"""``cutback.torch.profile``: measures a training step op by op."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from ..types import GraphInput
 
-_LINK_BYTES = 1 << 25  # of the copies that measure the link
+_LINK_BYTES = 1 << 25  # size of the copies that measure the link
 _LINK_COPIES = 5
 
 
 class Profile(Statistics):
-    """The figures of a step (:class:`graph.statistics.Statistics`), and the step itself: it
-    can be planned, rewritten and run again. It holds the step's inputs as long as it lives."""
+    """The measurements of a step (:class:`graph.statistics.Statistics`) and the step itself, which
+    can be planned, rewritten and run again. It keeps the step's inputs alive."""
 
     def __init__(self, captured: Captured, figures: Statistics) -> None:
         measured = Measured(figures.link_bytes_per_s, figures.runs, figures.device)
@@ -45,22 +45,22 @@ class Profile(Statistics):
 
     @property
     def step(self) -> TracedStep:
-        """The step as the planner sees it; its times are the device table's."""
+        """The step as the planner sees it, with times from the device table."""
         return TracedStep(self.captured.graph.problem, self.device)
 
     @property
     def graph(self) -> fx.GraphModule:
-        """The joint graph of forward and backward, as PyTorch traced it; of a step with graph
-        breaks the first one."""
+        """The joint graph of forward and backward, as PyTorch traced it; the first one if the step
+        has graph breaks."""
         return self.captured.pieces[0].gm
 
     def problem(self, swap: bool = False) -> str:
-        """The planner's problem with the measured times, as JSON. ``swap``: and with the link, so
-        that values may move to the host."""
+        """The planner's problem with the measured times, as JSON. With ``swap`` it includes the
+        link, so that plans may move values to the host."""
         return self.measured_problem(swap).to_json()
 
     def measured_problem(self, swap: bool = False) -> Problem:
-        """The same as an object."""
+        """Like :meth:`problem`, as an object."""
         problem = self.captured.graph.problem
         link = self.link_bytes_per_s if swap else problem.link_bytes_per_s
         problem = replace(problem, link_bytes_per_s=link, ops=[replace(op) for op in problem.ops])
@@ -68,13 +68,16 @@ class Profile(Statistics):
         return problem
 
     def rewrite(self, plan: Plan, graph: int = 0) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Forward and backward graph of a plan of this step: what is recomputed is a node of its
-        own in the backward, in front of its first reader, and what moves to the host is copied by
-        nodes that call :mod:`cutback.torch.transfers`. ``graph``: the number of the one that is
-        asked for, where the step has graph breaks.
+        """The forward and backward graph under a plan of this step. Recomputed values have separate
+        nodes in the backward, right before their first reader. Values that move to the host are
+        copied by nodes that call :mod:`cutback.torch.transfers`.
+
+        Args:
+            plan: a plan of this step.
+            graph: the number of the graph, if the step has graph breaks.
 
         Raises:
-            ValueError: the plan is for another step, or no such graph.
+            ValueError: if the plan is for another step, or the graph does not exist.
         """
         schedule = self._schedule(plan)
         if graph not in range(len(self.captured.pieces)):
@@ -87,12 +90,12 @@ class Profile(Statistics):
         return schedule_of(plan.core)
 
     def rerun(self, plan: Plan, runs: int = 5, warmup: int = 1) -> Profile:
-        """The profile of the same step under a plan: what the rewritten graphs take, op by op. A
-        copy to the host or back is a row of its own (:data:`graph.statistics.MOVES`), with
-        the time that it takes by itself: nothing runs beside it here.
+        """Profiles the step under a plan, op by op. A copy to or from the host has its own row
+        (:data:`graph.statistics.MOVES`) with the time of the copy; it does not overlap with other
+        ops here.
 
         Raises:
-            ValueError: the plan is for another step.
+            ValueError: if the plan is for another step.
         """
         _check_runs(runs, warmup)
         program = Program(self.captured, self._schedule(plan))
@@ -105,12 +108,12 @@ class Profile(Statistics):
 def _check_runs(runs: int, warmup: int) -> None:
     for name, n, least in (("runs", runs, 1), ("warmup", warmup, 0)):
         if not isinstance(n, int) or isinstance(n, bool) or n < least:
-            raise ValueError(f"profile: {name}={n!r}: a number of runs is an int from {least}")
+            raise ValueError(f"profile: {name}={n!r} must be an int of at least {least}")
 
 
 def measure_link(device: torch.device) -> float:
-    """Bytes a second of one direction between a device and pinned host memory, the slower one; for
-    a CPU, of plain copies."""
+    """Measures the bandwidth between a device and pinned host memory, in bytes per second of the
+    slower direction; for a CPU, that of plain copies."""
     host = torch.empty(_LINK_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
     there = torch.ones(_LINK_BYTES, dtype=torch.uint8, device=device)
     seconds: dict[str, list[float]] = {"out": [], "in": []}
@@ -127,16 +130,19 @@ def measure_link(device: torch.device) -> float:
 
 
 def _rate(link: float | str) -> float:
-    """Bytes a second as users write them."""
+    """Parses a bandwidth in bytes per second."""
     rate = budgets.parse_bytes(link.removesuffix("/s")) if isinstance(link, str) else link
     number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
     if not number or not math.isfinite(rate) or rate <= 0:
-        raise ValueError(f"profile: link={link!r}: bytes a second, such as 25e9 or '25GB/s'")
+        raise ValueError(
+            f"profile: link={link!r} must be bytes per second, such as 25e9 or '25GB/s'"
+        )
     return float(rate)
 
 
 def _times(program: Program, runs: int, warmup: int) -> list[float]:
-    """Median seconds of each step; a dropout's result counts by itself, not with its dropout."""
+    """The median seconds of each step. The dropout kernel also makes the masked result, which is a
+    step of the problem; its time is measured separately and subtracted from the dropout's."""
     device = program.captured.device
     rows = []
     for i in range(warmup + runs):
@@ -179,18 +185,18 @@ def _rows(program: Program, seconds: Sequence[float], watch: Watch) -> list[Row]
 
 
 class _Namer:
-    """Categories of lives, and their rows of the table of values."""
+    """Assigns categories to lives, and makes their rows in the table of values."""
 
     def __init__(self, program: Program, seconds: Sequence[float], link: float) -> None:
         captured = program.captured
         self.program = program
         self.link = link
         self.ops = captured.graph.problem.ops
-        self.until = [0.0]  # seconds when each step begins
+        self.until = [0.0]  # start time of each step in seconds
         for one in seconds:
             self.until.append(self.until[-1] + one)
         graph = captured.graph
-        self.gradients = set()  # storages of what the backward returns
+        self.gradients = set()  # storages of the backward's outputs
         values = [value.storage for value in graph.problem.values]
         for v in graph.problem.backward_outputs:
             self.gradients.add(values[v])
@@ -199,7 +205,7 @@ class _Namer:
         }
 
     def _given(self) -> list[GraphInput | None]:
-        """What the placeholders stand for, by op id; None elsewhere."""
+        """The arguments of the placeholders, by op id; None for other ops."""
         by_node: dict[fx.Node | None, GraphInput] = {}
         for piece in self.program.captured.pieces:
             by_node.update(piece.given())
@@ -237,7 +243,7 @@ def _measure(
     with program.quiet():
         outputs = program.run(watch=watch)
         if optimizer is None:
-            outputs = []  # gradients are not kept through the timed runs
+            outputs = []  # do not keep the gradients during the timed runs
         seconds = _times(program, runs, warmup)
     rows = _rows(program, seconds, watch)
     namer = _Namer(program, seconds, link)
@@ -255,7 +261,7 @@ def _measure(
 def _gradients(
     program: Program, outputs: list[Argument]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Input -> its gradient, the sum of those of all graphs."""
+    """The (input, gradient) pairs; gradients from several graphs are added."""
     captured = program.captured
     late = iter(outputs[captured.graph.num_fwd_outputs :])
     found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -272,7 +278,8 @@ def _gradients(
 def _with_optimizer(
     rows: list[Row], values: list[Value], step: OptimizerStep
 ) -> tuple[list[Row], list[Value]]:
-    """The optimizer's ops behind the backward. What the backward left is there throughout."""
+    """Appends the optimizer's ops after the backward. Values alive at the end of the backward stay
+    alive during the optimizer's step."""
     n = len(rows)
     end = n + len(step.rows)
     stays = [v._replace(last=end) if v.last >= n else v for v in values]
@@ -301,38 +308,38 @@ def profile(
 ) -> Profile:
     """Runs one training step op by op, forward and backward, and measures it.
 
-    The graph is the one that :func:`cutback.torch.trace` shows to the planner; every op of it runs
-    once, in its order, with PyTorch's kernels and the tensors of ``step``. The gradient that comes
-    in is 1. Nothing of the caller's changes: inputs and buffers that the step writes into are
-    copied first, random states are put back, and an optimizer steps as a copy on copies of its
-    parameters.
+    The graph is the one that :func:`cutback.torch.trace` gives to the planner. Each of its ops runs
+    once, in order, with PyTorch's kernels and the tensors of ``step``. The incoming gradient is 1.
+    The caller's data does not change: inputs and buffers that the step writes into are copied
+    first, random states are restored, and a copy of the optimizer steps copies of its parameters.
 
-    A step with graph breaks is profiled as one problem of all its graphs: their forwards in order,
-    their backwards in reverse, names of ops with ``@`` and the number of the graph. To see the
-    graphs its forward is run once, and what that writes into inputs, buffers and what graphs
-    overwrite is put back; what else Python code between the graphs does, it does. That code is not
-    timed.
+    A step with graph breaks is profiled as one problem with all its graphs: their forwards in
+    order, their backwards in reverse, and op names with ``@`` and the number of the graph. To find
+    the graphs, the forward runs once; then all inputs, buffers and overwritten tensors are
+    restored. Other side effects of Python code between the graphs remain. That code is not timed.
 
-    Times are those of the kernels with PyTorch's dispatch; on a GPU they are taken by events.
+    Times include the kernels and PyTorch's dispatch; on a GPU they are measured with events.
 
     Args:
-        step, inputs, kwargs: a module or function, and what it is called with. Tensors are real.
-        runs: how many runs the medians are over.
-        warmup: runs before those.
-        optimizer: its step is measured as well, with its states in place. It takes no closure.
-        link: bytes a second of one direction to the host, or ``"25GB/s"``; None: measured with
-            copies of 32 MiB, through pinned memory on a GPU, by plain copies on a CPU.
+        step: a module or function.
+        inputs, kwargs: its arguments; tensors must be real.
+        runs: number of runs; times are their medians.
+        warmup: number of runs before those.
+        optimizer: its step is measured as well, after its states exist. It must not need a closure.
+        link: bandwidth to the host in bytes per second of one direction, or ``"25GB/s"``; None:
+            measured with copies of 32 MiB, through pinned memory on a GPU, by plain copies on a
+            CPU.
 
     Raises:
-        UnsupportedGraphError: nothing needs a gradient, a graph that cannot be planned, or one that
+        UnsupportedGraphError: if nothing needs a gradient, a graph cannot be planned, or a graph
             runs several times in the step.
-        ValueError, TypeError: a mistake in the arguments.
+        ValueError, TypeError: if an argument is invalid.
 
     Source: the profiler of S. Purandare et al., mu-TWO, MLSys 2023.
     """
     _check_runs(runs, warmup)
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"profile: optimizer={optimizer!r} is no torch.optim.Optimizer")
+        raise TypeError(f"profile: optimizer={optimizer!r} must be a torch.optim.Optimizer")
     rate = None if link is None else _rate(link)
     captured = capture(step, inputs, kwargs)
     program = Program(captured, schedule_of(captured.plan.core))

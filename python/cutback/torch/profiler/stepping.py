@@ -1,11 +1,11 @@
-"""Runs a planned step op by op with real tensors: what each op takes in time and in memory.
+"""Runs a planned step op by op with real tensors, to measure the time and memory of each op.
 
-The planner's schedule is what is run, one entry at a time, as the generated code of
-:mod:`graph.codegen` would: parts of a tuple are let go of one by one, and every value after
-its last use. A value that moves to the host is copied when the plan says so, and its memory goes
-when the plan says that the copy has ended; but each copy is waited for at once, so that its row
-shows its own time. Inputs that the step writes into are copied first, random states are put back,
-so nothing of the caller's changes.
+Runs the planner's schedule one entry at a time, like the generated code of :mod:`graph.codegen`:
+the parts of a tuple are freed one by one, and every value after its last use. A value that moves to
+the host is copied when the plan says so, and its memory is freed when the plan says that the copy
+has ended. But the program waits for each copy at once, so that its row shows its time. Inputs that
+the step writes into are copied first and random states are restored, so the caller's data does not
+change.
 """
 
 from __future__ import annotations
@@ -36,46 +36,54 @@ if TYPE_CHECKING:
 
 
 class Life:
-    """One storage while it is there."""
+    """The life of one storage."""
 
     __slots__ = ("bytes", "last", "made", "op", "type", "uses")
 
     def __init__(self, op: int, type: str, bytes: int, made: int) -> None:
-        self.op = op  # id of the op, or the placeholder, that it came with
+        self.op = op  # id of the op or placeholder that made it
         self.type = type
         self.bytes = bytes
-        self.made = made  # step; -1: it was there before
-        self.last = -1  # last step while it was alive; the number of steps: to the end
-        self.uses: list[int] = []  # steps whose op reads it, views not counted
+        self.made = made  # step that made it; -1: an input
+        self.last = -1  # last step during which it is alive; number of steps: alive at the end
+        self.uses: list[int] = []  # steps whose op reads it, without views
 
 
 class Kept(NamedTuple):
-    """Tensors of an op that no node stands for: a ``"part"`` of its tuple that is to move, its copy
-    on the ``"host"``, the memory that it ``"left"``, or the ``"copy"`` that a leaf takes."""
+    """A key for tensors of an op that have no node: a ``"part"`` of its tuple that moves to the
+    host, its copy on the ``"host"``, the device memory that it ``"left"`` there, or the ``"copy"``
+    of a gradient that a leaf takes."""
 
     what: str
     op: int
-    at: int = 0  # of a part, its place in the tuple; of what it left, the number of the move
+    at: int = 0  # for a "part", the index in the tuple; for "left", the number of the move
 
 
 Key: TypeAlias = fx.Node | Kept
 Environment: TypeAlias = "dict[Key, Argument]"
-"""What nodes and other results stand for while a program runs."""
+"""The values of nodes and other keys while a program runs."""
 
 
 class Instruction(NamedTuple):
-    """One step of a schedule."""
+    """One step of a schedule. The actions are:
 
-    op: int  # id
+    - "run": runs the node;
+    - "part": a part of a tuple that ran before;
+    - "tangent": makes the incoming gradient;
+    - "copy": copies a gradient for a leaf;
+    - "first": the masked result of a dropout, which the dropout itself has made;
+    - "masked": the same result, recomputed from the mask;
+    - "out", "wait", "in": moves to the host and back;
+    - "none": runs nothing.
+    """
+
+    op: int  # op id
     node: fx.Node | None  # None: no node runs (a copy by the caller)
-    action: str  # "run", "part" of a tuple that ran before, "tangent", "none", "copy" of a gradient
-    # that a leaf takes; of the result of a
-    # dropout "first", which the dropout has made, or "masked", made again from its mask; of moves
-    # "out", "wait", "in"
+    action: str
     reads: list[Key]
-    parts: list[Key]  # taken from the result at once: getitems, and what moves as a part
-    drops: list[Key]  # values that nothing reads afterwards
-    number: int = 0  # of a move
+    parts: list[Key]  # parts taken from the result: getitems, and parts that move to the host
+    drops: list[Key]  # values freed after this step
+    number: int = 0  # number of the move
 
 
 class Program:
@@ -84,8 +92,8 @@ class Program:
     def __init__(self, captured: Captured, schedule: Schedule) -> None:
         self.captured = captured
         self.steps: list[Step] = []
-        """One a row of the profile; where memory that left may go is not a row."""
-        self._ends: dict[int, list[Kept]] = {}  # row -> what goes after it
+        """One step per row of the profile. The end of a move only frees memory and is no row."""
+        self._ends: dict[int, list[Kept]] = {}  # row -> memory freed after it
         self.backward_starts = 0
         for t, step in enumerate(schedule.steps):
             if t == schedule.backward_starts:
@@ -103,14 +111,14 @@ class Program:
         self.instructions = self._instructions()
         self._written = _written_storages(captured.graph)
 
-    # ---- what to do ---------------------------------------------------------------------------
+    # ---- instructions -------------------------------------------------------------------------
 
     def _instructions(self) -> list[Instruction]:
         graph = self.captured.graph
         rows: list[Instruction] = []
         ran: set[fx.Node] = set()
-        tuples: dict[fx.Node | None, int] = {}  # node of a tuple -> row that made its parts last
-        runs: dict[fx.Node | None, int] = {}  # and row of its latest run
+        tuples: dict[fx.Node | None, int] = {}  # tuple node -> latest row that made its parts
+        runs: dict[fx.Node | None, int] = {}  # tuple node -> row of its latest run
         for step in self.steps:
             if isinstance(step, Move):
                 rows.append(self._moved(step, rows, tuples))
@@ -143,7 +151,7 @@ class Program:
     def _moved(
         self, move: Move, rows: list[Instruction], tuples: dict[fx.Node | None, int]
     ) -> Instruction:
-        """A move of what an op made; of a tuple, of all its parts."""
+        """The instruction for a move of an op's result, or of all parts of a tuple."""
         node = self.captured.graph.order[move.op]
         host = Kept("host", move.op)
         places = self.captured.graph.positions[move.op]
@@ -167,7 +175,8 @@ class Program:
         return list(row.parts) or ([row.node] if alone and row.node is not None else [])
 
     def _find_last_uses(self, rows: list[Instruction]) -> None:
-        """From the back: a value may go after its last use before it is made again."""
+        """Fills in ``drops``. Scans backwards: a value that is recomputed later is freed after the
+        last use of each of its lives."""
         held = self._held()
         needed: set[Key] = {node for node, until in held.items() if until is None}
         until_backward = [node for node, until in held.items() if until is not None]
@@ -185,9 +194,9 @@ class Program:
             needed.difference_update(made)
 
     def _held(self) -> dict[Key, int | None]:
-        """Outputs -> step until which they are held; None: to the end. Of an input that the caller
-        overwrites the new value is held to the start of the backward (``docs/problem.md``); of a
-        gradient that a leaf takes a copy of, the copy."""
+        """Outputs -> the step until which they are held; None: to the end. The new value of an
+        input that the caller overwrites is held until the backward starts (``docs/problem.md``).
+        If a leaf copies its gradient, the copy is held instead of the gradient."""
         found: dict[Key, int | None] = {}
         for piece in self.captured.pieces:
             copied = {copy.output for copy in piece.graph.copies.values() if not copy.stays}
@@ -206,16 +215,16 @@ class Program:
                     found[node] = None
         for id in self.captured.graph.copies:
             found[Kept("copy", id)] = None
-        for node in self.captured.graph.order:  # backward() holds the gradient of a scalar
+        for node in self.captured.graph.order:  # backward() keeps the tangent of a scalar
             if node is not None and is_tangent(node) and _is_scalar(node.meta["val"]):
                 found[node] = None
         return found
 
-    # ---- doing it -----------------------------------------------------------------------------
+    # ---- execution ----------------------------------------------------------------------------
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """No gradients, no autocast, and random states as they were afterwards."""
+        """Disables gradients and autocast, and restores the random states at the end."""
         primals = [piece.primals for piece in self.captured.pieces]
         devices = {t.device for t in tree_iter(primals) if torch.is_tensor(t)}
         cuda = [d for d in devices if d.type == "cuda"]
@@ -228,7 +237,7 @@ class Program:
             yield
 
     def arguments(self) -> Environment:
-        """The inputs by node; those that the step writes into are copies."""
+        """The arguments by node; inputs that the step writes into are replaced by copies."""
         copies: dict[int, UntypedStorage] = {}
         env: Environment = {}
         for piece in self.captured.pieces:
@@ -248,8 +257,8 @@ class Program:
         return env
 
     def run(self, clock: Clock | None = None, watch: Watch | None = None) -> list[Argument]:
-        """Runs all steps, times them with ``clock`` or follows memory with ``watch``. Returns the
-        outputs of the joint graph; None for what the caller copies into its inputs."""
+        """Runs all steps; measures time with ``clock`` or memory with ``watch``. Returns the
+        outputs of the joint graph, with None for outputs that the caller copies into its inputs."""
         env = self.arguments()
         if watch is not None:
             watch.begin(self, env)
@@ -268,7 +277,7 @@ class Program:
         return [env.get(n) if isinstance(n, (fx.Node, Kept)) else n for n in outputs]
 
     def _do(self, env: Environment, row: Instruction, clock: Clock | None) -> list[Argument]:
-        """Runs one step. Returns the parts of a tuple that nobody takes."""
+        """Runs one step. Returns the parts of a tuple that are not used."""
         node = row.node
         if row.action == "tangent" and node is not None:
             env[node] = _ones_like(node.meta["val"])
@@ -303,7 +312,7 @@ class Program:
         return [item for i, item in enumerate(result) if i not in taken]
 
     def _move(self, env: Environment, row: Instruction, clock: Clock | None) -> None:
-        """Copies to the host or back. The copy has ended when the next step begins."""
+        """Copies to the host or back, and waits for the copy."""
         host = Kept("host", row.op)
         if clock is not None:
             clock.start()
@@ -328,8 +337,8 @@ def _is_scalar(val: Argument) -> bool:
 
 
 def _ones_like(val: Argument) -> Argument:
-    """A gradient for a tangent with this fake value. Parts of a tensor subclass that are no tensors
-    are the objects that were there when the step was traced."""
+    """A gradient of ones for a tangent with this fake value. For parts of a tensor subclass that
+    are not tensors, returns the object seen during tracing."""
     if not isinstance(val, torch.Tensor):
         return getattr(val, "real_obj", val)
     ones = torch.empty_strided(val.size(), val.stride(), dtype=val.dtype, device=val.device)
@@ -337,7 +346,7 @@ def _ones_like(val: Argument) -> Argument:
 
 
 def _place(part: Key) -> int:
-    """Where a part lies in its tuple."""
+    """The index of a part in its tuple."""
     return part.at if isinstance(part, Kept) else part.args[1]
 
 
@@ -353,14 +362,14 @@ def _timed(
 
 
 def _is_taken_apart(node: fx.Node) -> bool:
-    """Does it return a tuple of which nothing but parts is read?"""
+    """True if the node returns a tuple that is only read through getitem."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
         return False
     return all(u.target is operator.getitem and type(u.args[1]) is int for u in node.users)
 
 
 def _nodes_of_values(graph: Imported) -> list[fx.Node | None]:
-    """Value id -> node of the op that makes it."""
+    """The node of the op that makes each value, by value id."""
     found: list[fx.Node | None] = []
     for op, node in zip(graph.problem.ops, graph.order, strict=True):
         found += [node] * len(op.outputs)
@@ -368,7 +377,7 @@ def _nodes_of_values(graph: Imported) -> list[fx.Node | None]:
 
 
 def _written_storages(graph: Imported) -> dict[fx.Node, int]:
-    """Placeholders whose memory the graph itself writes into, and their storage."""
+    """Placeholder -> storage, for the placeholders whose memory the graph itself writes into."""
     written, ops = set(), graph.problem.ops
     for op, node in zip(ops, graph.order, strict=True):
         if node is not None and "mutates" in op.flags:
@@ -386,7 +395,7 @@ def _written_storages(graph: Imported) -> dict[fx.Node, int]:
 
 
 class Clock:
-    """Seconds of each step of one run, by the processor's clock."""
+    """Measures the seconds of each step of one run, with the CPU's clock."""
 
     def __init__(self) -> None:
         self._seconds: list[float] = []
@@ -405,12 +414,12 @@ class Clock:
         self._seconds.append(0.0)
 
     def seconds(self) -> list[float]:
-        """One figure a step."""
+        """The seconds of each step."""
         return self._seconds
 
 
 class CudaClock(Clock):
-    """The same by events on the current stream: kernels are not waited for until the end."""
+    """A clock that records events on the current stream, and only waits for them at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -435,18 +444,18 @@ class CudaClock(Clock):
         self._events.append(None)
 
     def seconds(self) -> list[float]:
-        """One figure a step; waits for the device."""
+        """The seconds of each step; waits for the device."""
         torch.cuda.synchronize()
         return [0.0 if e is None else e[0].elapsed_time(e[1]) * 1e-3 for e in self._events]
 
 
 def make_clock(device: torch.device) -> Clock:
-    """The clock for what runs on a device."""
+    """The clock for ops on a device."""
     return CudaClock() if device.type == "cuda" else Clock()
 
 
 def on(device: torch.device) -> AbstractContextManager[None]:
-    """A GPU as the current one, so that events are those of its stream."""
+    """Makes a GPU the current device, so that events are recorded on its stream."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -454,23 +463,23 @@ def on(device: torch.device) -> AbstractContextManager[None]:
 
 
 class Watch:
-    """Follows every storage of one run: when it appears, who reads it, when it goes."""
+    """Tracks each storage of one run: when it is allocated, read and freed."""
 
     def __init__(self) -> None:
         self.lives: list[Life] = []
-        self.live: list[int] = []  # bytes that the step holds while each step runs
+        self.live: list[int] = []  # live bytes during each step, without inputs
         self._now = 0
         self._k = -1
         self._ended = False
-        self._results: set[fx.Node] = set()  # of dropouts, which come at a step of their own
-        self._known: dict[int, Life] = {}  # by the identity of a storage that is alive
+        self._results: set[fx.Node] = set()  # masked results of dropouts, which have their own step
+        self._known: dict[int, Life] = {}  # id of a live storage -> its life
         self._handed: dict[
             Key, list[UntypedStorage]
-        ] = {}  # output of a graph -> storages of inputs of others
-        self._same: dict[int, int] = {}  # by the identity of such an input, that of the output
+        ] = {}  # output of a graph -> storages of later graphs' inputs
+        self._same: dict[int, int] = {}  # id of such an input's storage -> id of the output's
 
     def begin(self, program: Program, env: Environment) -> None:
-        """The inputs are there."""
+        """Registers the inputs."""
         graph = program.captured.graph
         self._results = set(graph.masked)
         handed = program.captured.handed
@@ -483,7 +492,7 @@ class Watch:
     def step(
         self, k: int, row: Instruction, env: Environment, view: bool, rest: Sequence[Argument]
     ) -> None:
-        """A step has run, and nothing of it is gone."""
+        """Records a step that has run, before its values are freed."""
         self._k = k
         if not view and row.action not in MOVES:
             self._use(row, env)
@@ -494,7 +503,7 @@ class Watch:
             if isinstance(value, torch.Tensor):
                 self._appear(row.op, value)
         for key in (row.node, *row.parts):
-            for storage in self._handed.get(key, ()):  # later graphs read it under another name
+            for storage in self._handed.get(key, ()):  # later graphs read it from another storage
                 self._same[id(storage)] = id(env[key].untyped_storage())
         self.live.append(self._now)
 
@@ -527,7 +536,7 @@ class Watch:
             self._now -= life.bytes
 
     def end(self, n_step: int) -> None:
-        """What is alive now stays."""
+        """Ends the run: storages that are alive now live to the end."""
         self._ended = True
         for life in self._known.values():
             life.last = n_step

@@ -1,4 +1,4 @@
-"""The planner's problem of a PyTorch step, without running it."""
+"""Traces a PyTorch step to a planner problem, without running it."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class TracedStep:
     def __init__(self, problem: Problem, device: str, own: Problem | None = None) -> None:
         self.problem = problem
         self.device = device
-        """Row of the device table that fits the step's tensors."""
-        self._own = own  # the problem without the policy it was traced with, if there was one
+        """The row of the device table for the devices of the step's tensors."""
+        self._own = own  # the problem without the policy, if it was traced with one
 
     @property
     def document(self) -> dict[str, Any]:
-        """The problem as a document."""
+        """The problem as a document (``docs/problem.md``)."""
         return self.problem.document()
 
     def plan(self, budget: int | float | str | None = None, **options: Any) -> Plan:
-        """The plan under a budget, which says the same as for :func:`compile`; options as for
-        :func:`cutback.plan`.
+        """Plans the step for a budget, which has the same meaning as for :func:`compile`. Options
+        are those of :func:`cutback.plan`.
 
         Raises:
-            BudgetError: no plan meets the budget.
-            ValueError: ``profile`` is of another step.
+            BudgetError: if no plan meets the budget.
+            ValueError: if ``profile`` belongs to another step.
         """
         profile = options.pop("profile", None)
         if isinstance(profile, Statistics):
@@ -86,7 +86,7 @@ class TracedStep:
         return question.plan(spec, lambda bound: request.plan(checked, bound))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the problem as a file that ``cutback plan`` reads; gzipped if its name ends in
+        """Writes the problem to a file that ``cutback plan`` reads; compressed if its name ends in
         ``.gz``."""
         files.write_text(path, self.problem.to_json())
 
@@ -95,7 +95,7 @@ class TracedStep:
 
 
 class _SeenError(Exception):
-    """Carries the problem out of PyTorch's compiler, which then has nothing left to do."""
+    """Carries the problem out of PyTorch's compiler and ends the compilation."""
 
     def __init__(self, step: TracedStep) -> None:
         super().__init__("traced")
@@ -112,20 +112,22 @@ def trace(
     cse: bool = True,
     **kwargs: Any,
 ) -> TracedStep:
-    """The problem of one training step: the forward of ``step`` on inputs like these, and its
-    backward.
+    """Traces one training step (the forward of ``step`` on such inputs, and its backward) to a
+    planner problem.
 
-    Nothing is computed: PyTorch traces with fake tensors, and no memory is taken but for ``step``
-    and inputs as they are; those may be fake too (``torch._subclasses.FakeTensorMode``).
+    Nothing is computed: PyTorch traces with fake tensors and allocates no memory. ``step`` and the
+    inputs may be fake, too (``torch._subclasses.FakeTensorMode``).
 
     Args:
         step: a module, or a function that returns a loss or outputs; it must trace as one graph.
-        inputs, kwargs: what it is called with.
+        inputs, kwargs: its arguments.
         policy, random, cse: see :class:`Partitioner`.
-        optimizer: whose states and step are part of the problem, for ``plan(measure="total")``.
+        dynamic: as for :func:`torch.compile`.
+        optimizer: an optimizer whose states and step become part of the problem, for
+            ``plan(measure="total")``.
 
     Raises:
-        UnsupportedGraphError: nothing needs a gradient, or a graph that cannot be planned.
+        UnsupportedGraphError: if nothing needs a gradient, or the graph cannot be planned.
     """
     check_random(random)
     check_flags(cse=cse)
