@@ -104,6 +104,9 @@ class Op:
     group: int | None = None
     region: int | None = None
     inside: Sequence[Member] = ()
+    over: Sequence[int] = ()
+    """Inputs whose memory the output may take over, by their places in :attr:`inputs`, the first
+    choice first."""
 
 
 @dataclass(slots=True)

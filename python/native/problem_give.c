@@ -2,6 +2,7 @@
 #include "columns.h"
 
 #include "plan/model/inside.h"
+#include "plan/model/over.h"
 
 /* A frozenset of the words whose bits are set. `seen`: those made so far, by their bits. */
 static PyObject *set_of_words(PyObject *seen, const cb_py_column *c, uint32_t bits) {
@@ -108,6 +109,13 @@ static PyObject *give_inside(giver *g, uint32_t op) {
     return members;
 }
 
+static PyObject *give_over(const cb_problem *p, uint32_t op) {
+    PyObject *list = cb_py_give_ids(p->over_begin ? cb_over_of(p, op) : NULL, cb_count_over(p, op));
+    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return tuple;
+}
+
 static PyObject *give_value(giver *g, uint32_t v) {
     bool inside = cb_has_inside(g->p, g->p->value_op[v]);
     PyObject *member = inside ? PyLong_FromUnsignedLong(g->p->value_member[v]) : Py_NewRef(Py_None);
@@ -131,8 +139,8 @@ static PyObject *give_ops(giver *g) {
     for (uint32_t op = 0; list && op < p->n_op; op++) {
         uint32_t n_in = p->in_begin[op + 1] - p->in_begin[op];
         PyObject *extra[] = {cb_py_give_ids(p->in_value + p->in_begin[op], n_in),
-                             give_outputs(g, op), give_inside(g, op)};
-        PyObject *item = give_item(&g->op, g->seen, op, g->op_names, extra, 3);
+                             give_outputs(g, op), give_inside(g, op), give_over(p, op)};
+        PyObject *item = give_item(&g->op, g->seen, op, g->op_names, extra, 4);
         if (!item) Py_CLEAR(list);
         else PyList_SET_ITEM(list, (Py_ssize_t)op, item);
     }
@@ -181,7 +189,7 @@ static PyObject *give_problem(giver *g) {
 }
 
 PyObject *cb_py_give_problem(const cb_problem *p) {
-    static const char *const op_extra[] = {"inputs", "outputs", "inside"};
+    static const char *const op_extra[] = {"inputs", "outputs", "inside", "over"};
     static const char *const value_extra[] = {"member"};
     static const char *const member_extra[] = {"reads", "uses"};
     giver g = {.p = p,
@@ -195,7 +203,7 @@ PyObject *cb_py_give_problem(const cb_problem *p) {
         cb_py_columns_open(&g.value, g.module, "Value") < 0 ||
         cb_py_columns_open(&g.member, g.module, "Member") < 0)
         goto done;
-    g.op_names = names_of(&g.op, op_extra, 3);
+    g.op_names = names_of(&g.op, op_extra, 4);
     g.value_names = names_of(&g.value, value_extra, 1);
     g.member_names = names_of(&g.member, member_extra, 2);
     if (g.op_names && g.value_names && g.member_names) problem = give_problem(&g);

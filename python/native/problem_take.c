@@ -190,33 +190,37 @@ static int take_bits(const cb_py_columns *t, size_t i, PyObject *member, const c
 typedef struct taker {
     PyObject *source; /* a cutback.problem.Problem */
     PyObject *ops, *storages, *forward, *backward, *regions, *inlinings; /* its lists */
-    PyObject *parts; /* tuple: inputs, outputs and inside of each op */
+    PyObject *parts; /* tuple: inputs, outputs, inside and over of each op */
     cb_problem *p;
     cb_py_columns op, value, member;
 } taker;
 
+enum { INPUTS, OUTPUTS, INSIDE, OVER, N_PART };
+static const char *const part_names[N_PART] = {"inputs", "outputs", "inside", "over"};
+
 static PyObject *part_of(const taker *k, uint32_t op, uint32_t part) {
-    return PyTuple_GET_ITEM(k->parts, (Py_ssize_t)op * 3 + part);
+    return PyTuple_GET_ITEM(k->parts, (Py_ssize_t)op * N_PART + part);
 }
 
 /* All lists of lists, before anything is allocated for them. */
 static int count_parts(taker *k, cb_problem_sizes *n) {
-    static const char *const names[] = {"inputs", "outputs", "inside"};
-    Py_ssize_t n_op = PySequence_Fast_GET_SIZE(k->ops), count[3] = {0};
+    Py_ssize_t n_op = PySequence_Fast_GET_SIZE(k->ops), count[N_PART] = {0};
     if (n_op > UINT32_MAX / 4) return no_memory();
-    k->parts = PyTuple_New(n_op * 3);
-    for (Py_ssize_t i = 0; k->parts && i < n_op * 3; i++) {
-        PyObject *list = take_list(PySequence_Fast_GET_ITEM(k->ops, i / 3), names[i % 3]);
+    k->parts = PyTuple_New(n_op * N_PART);
+    for (Py_ssize_t i = 0; k->parts && i < n_op * N_PART; i++) {
+        const Py_ssize_t op = i / N_PART, part = i % N_PART;
+        PyObject *list = take_list(PySequence_Fast_GET_ITEM(k->ops, op), part_names[part]);
         if (!list) return -1;
         PyTuple_SET_ITEM(k->parts, i, list);
-        count[i % 3] += PySequence_Fast_GET_SIZE(list);
+        count[part] += PySequence_Fast_GET_SIZE(list);
     }
-    for (int part = 0; part < 3; part++)
+    for (int part = 0; part < N_PART; part++)
         if (count[part] > UINT32_MAX / 4) return no_memory();
     *n = (cb_problem_sizes){.n_op = (uint32_t)n_op,
-                            .n_in = (uint32_t)count[0],
-                            .n_value = (uint32_t)count[1],
-                            .n_member = (uint32_t)count[2],
+                            .n_in = (uint32_t)count[INPUTS],
+                            .n_value = (uint32_t)count[OUTPUTS],
+                            .n_member = (uint32_t)count[INSIDE],
+                            .n_over = (uint32_t)count[OVER],
                             .n_storage = (uint32_t)PySequence_Fast_GET_SIZE(k->storages),
                             .n_inlining = (uint32_t)PySequence_Fast_GET_SIZE(k->inlinings)};
     return k->parts ? 0 : -1;
@@ -224,7 +228,7 @@ static int count_parts(taker *k, cb_problem_sizes *n) {
 
 static int take_inside(taker *k, uint32_t op) {
     cb_problem *p = k->p;
-    PyObject *list = part_of(k, op, 2);
+    PyObject *list = part_of(k, op, INSIDE);
     Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
     if (!p->member_begin) return 0;
     uint32_t m = p->member_begin[op];
@@ -253,14 +257,22 @@ static int take_member_of(taker *k, uint32_t v, PyObject *value, bool inside) {
     return status;
 }
 
+static int take_over(taker *k, uint32_t op) {
+    cb_problem *p = k->p;
+    PyObject *list = part_of(k, op, OVER);
+    if (!p->over_begin) return 0;
+    p->over_begin[op + 1] = p->over_begin[op] + (uint32_t)PySequence_Fast_GET_SIZE(list);
+    return take_ids(&k->op, op, "over", list, p->over + p->over_begin[op]);
+}
+
 static int take_op(taker *k, uint32_t op) {
     cb_problem *p = k->p;
-    PyObject *inputs = part_of(k, op, 0), *outputs = part_of(k, op, 1);
+    PyObject *inputs = part_of(k, op, INPUTS), *outputs = part_of(k, op, OUTPUTS);
     if (take_item(p, &k->op, op, PySequence_Fast_GET_ITEM(k->ops, (Py_ssize_t)op)) < 0) return -1;
     p->in_begin[op + 1] = p->in_begin[op] + (uint32_t)PySequence_Fast_GET_SIZE(inputs);
     p->out_begin[op + 1] = p->out_begin[op] + (uint32_t)PySequence_Fast_GET_SIZE(outputs);
     if (take_ids(&k->op, op, "an input", inputs, p->in_value + p->in_begin[op]) < 0) return -1;
-    if (take_inside(k, op) < 0) return -1;
+    if (take_inside(k, op) < 0 || take_over(k, op) < 0) return -1;
     for (uint32_t v = p->out_begin[op], i = 0; v < p->out_begin[op + 1]; v++, i++) {
         PyObject *value = PySequence_Fast_GET_ITEM(outputs, (Py_ssize_t)i);
         p->value_op[v] = op;

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,8 @@ class Evaluation:
     stall_ps: int = 0
     out_bytes: int = 0
     in_bytes: int = 0
+    over: dict[int, int] = field(default_factory=dict)
+    """Places in ``lives``: of a life, and of the one whose memory it takes over."""
 
     @property
     def seconds(self) -> float:
@@ -147,6 +149,7 @@ class Walk:
         self.inlinings = {(x["op"], x["value"]): x for x in problem.get("inlinings", [])}
         self.inlined: set[int] = set()  # values that a run took in before their op made them
         self.again = 0  # runs of what was there before
+        self.offers: list[tuple[int, Life, list[Life | None]]] = []  # step, output, inputs listed
         self.once_ps = 0
         self.work = fused_work(problem) if is_fused(device) else None
         self.lanes = Lanes(problem.get("link_bytes_per_s", 0.0) or link_of(device))
@@ -390,12 +393,28 @@ class Walk:
                 if op.get("inside"):
                     self.unread[id(seen[s])] = t, k
             self.value_life[self.first[i] + k] = seen[s]
+        if op.get("over") and not taken:
+            listed = [self.storage_of[op["in"][k]] for k in op["over"]]
+            output = seen[op["out"][0]["storage"]]
+            assert output is not None
+            self.offers.append((t, output, [seen[s] for s in listed]))
         self.once(i, made)
         more_time, scratch = self.take_in(i, taken)
         if workspace + scratch:
             self.lives.append(Life(None, t, t, workspace + scratch))
         self.lanes.clock += self.took(i, made) + more_time
         self.lanes.made[i], self.lanes.ready[i] = t, 0
+
+    def over(self) -> dict[int, int]:
+        """Lives that take over the memory of others, both by their places: where the life of a
+        listed input ends with the step, of several that of the first."""
+        place = {id(life): i for i, life in enumerate(self.lives)}
+        taken: dict[int, int] = {}
+        for t, output, inputs in self.offers:
+            ends = [life for life in inputs if life is not None and life.last == t]
+            if ends:
+                taken[place[id(output)]] = place[id(ends[0])]
+        return taken
 
     def take(self, t: int, step: Any) -> None:
         """One step: an op id, an action and an id, or a run with the outputs that it makes."""
@@ -465,6 +484,10 @@ def evaluate(
     for life in lives:
         change[life.made] += life.bytes
         change[life.last + 1] -= life.bytes
+    over = walk.over()
+    for to in over:  # while that step runs, both lives have one memory
+        change[lives[to].made] -= lives[to].bytes
+        change[lives[to].made + 1] += lives[to].bytes
     live = peak = 0
     for t in range(end):
         live += change[t]
@@ -473,14 +496,21 @@ def evaluate(
     moved = lanes.bytes
     return Evaluation(
         peak, saved, time_ps, walk.once_ps, walk.again, lives, lanes.stall, moved["out"],
-        moved["in"],
+        moved["in"], over,
     )  # fmt: skip
 
 
-def check_arena(lives: list[Life], rows: list[list[Any]], align: int, arena_bytes: int) -> None:
-    """Rows (storage, made, last, bytes, offset) are these lives, in the arena, without overlap."""
+def check_arena(
+    lives: list[Life], rows: list[list[Any]], align: int, arena_bytes: int, over: dict[int, int]
+) -> None:
+    """Rows (storage, made, last, bytes, offset) are these lives, in the arena, without overlap, but
+    for lives that take over the memory of others: ``over``, both by their places."""
     if [[x.storage, x.made, x.last, x.bytes] for x in lives] != [row[:4] for row in rows]:
         raise BrokenPlanError("the lives in the plan are not those of its steps")
+    for to, taken in over.items():
+        if rows[to][4] != rows[taken][4] or rows[to][3] != rows[taken][3]:
+            raise BrokenPlanError(f"life {rows[to]} is not where {rows[taken]} was")
+    shared = {(id(rows[taken]), id(rows[to])) for to, taken in over.items()}
     alive: list[list[Any]] = []
     for row in sorted(rows, key=lambda r: int(r[1])):
         _, made, _, size, offset = row
@@ -490,6 +520,8 @@ def check_arena(lives: list[Life], rows: list[list[Any]], align: int, arena_byte
             )
         alive = [other for other in alive if other[2] >= made]
         for other in alive:
+            if (id(other), id(row)) in shared:
+                continue
             if size and other[3] and offset < other[4] + other[3] and other[4] < offset + size:
                 raise BrokenPlanError(f"lives {other} and {row} overlap")
         alive.append(row)
@@ -513,7 +545,8 @@ def check_plan(
     ):
         if numbers.get(key, 0) != own:
             raise BrokenPlanError(f"the plan says {key} {numbers.get(key)}, its steps give {own}")
-    check_arena(result.lives, plan["lives"], problem.get("align", 64), numbers["arena_bytes"])
+    align, arena = problem.get("align", 64), numbers["arena_bytes"]
+    check_arena(result.lives, plan["lives"], align, arena, result.over)
     budget = plan.get("budget_bytes")
     if budget is not None and numbers[f"{plan['measure']}_bytes"] > budget:
         raise BrokenPlanError(

@@ -1,7 +1,7 @@
 /* Problems as JSON; docs/problem.md states the schema. What is at its default is left out. The
  * reader trusts nothing: it builds what the text says and cb_problem_verify judges it. Version 1
- * has no ops with an inside and no inlinings, version 2 no collectives that run again; all else is
- * the same. */
+ * has no ops with an inside and no inlinings, version 2 no collectives that run again and no memory
+ * taken over; all else is the same. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -9,6 +9,7 @@
 #include "../../base/sort.h"
 #include "../model/inlining.h"
 #include "../model/names.h"
+#include "../model/over.h"
 
 #define PROBLEM_FORMAT "cutback.problem"
 #define PROBLEM_VERSION 3
@@ -70,6 +71,16 @@ static void put_bits(cb_json_writer *w, const char *key, uint64_t set) {
     cb_json_end(w, ']');
 }
 
+/* Of an op, a member or an inlining. */
+static void put_work(cb_json_writer *w, double flops, uint64_t bytes, uint8_t work_class,
+                     int64_t time_ps, uint64_t workspace) {
+    if (flops != 0) cb_json_put_double(w, "flops", flops);
+    if (bytes != 0) cb_json_put_u64(w, "bytes", bytes);
+    if (work_class != CB_WORK_F32) cb_json_put_string(w, "class", cb_work_class_names[work_class]);
+    if (time_ps != -1) cb_json_put_int(w, "time_ps", time_ps);
+    if (workspace != 0) cb_json_put_u64(w, "workspace", workspace);
+}
+
 static void put_inside(cb_json_writer *w, const cb_problem *p, uint32_t op) {
     if (!cb_has_inside(p, op)) return;
     cb_json_begin(w, "inside", '[');
@@ -80,12 +91,7 @@ static void put_inside(cb_json_writer *w, const cb_problem *p, uint32_t op) {
         put_bits(w, "reads", m->reads);
         put_bits(w, "uses", m->uses);
         if (m->size != 0) cb_json_put_u64(w, "size", m->size);
-        if (m->flops != 0) cb_json_put_double(w, "flops", m->flops);
-        if (m->bytes != 0) cb_json_put_u64(w, "bytes", m->bytes);
-        if (m->work_class != CB_WORK_F32)
-            cb_json_put_string(w, "class", cb_work_class_names[m->work_class]);
-        if (m->time_ps != -1) cb_json_put_int(w, "time_ps", m->time_ps);
-        if (m->workspace != 0) cb_json_put_u64(w, "workspace", m->workspace);
+        put_work(w, m->flops, m->bytes, m->work_class, m->time_ps, m->workspace);
         cb_json_end(w, '}');
     }
     cb_json_end(w, ']');
@@ -99,15 +105,12 @@ static void put_op(cb_json_writer *w, const cb_problem *p, uint32_t op) {
     put_flags(w, p->op_flags[op], cb_op_flag_names, CB_OP_FLAG_COUNT);
     put_ids(w, "in", p->in_value + p->in_begin[op], p->in_begin[op + 1] - p->in_begin[op]);
     put_outputs(w, p, op);
-    if (p->op_flops[op] != 0) cb_json_put_double(w, "flops", p->op_flops[op]);
-    if (p->op_bytes[op] != 0) cb_json_put_u64(w, "bytes", p->op_bytes[op]);
-    if (p->op_class[op] != CB_WORK_F32)
-        cb_json_put_string(w, "class", cb_work_class_names[p->op_class[op]]);
-    if (p->op_time_ps[op] != -1) cb_json_put_int(w, "time_ps", p->op_time_ps[op]);
-    if (p->op_workspace[op] != 0) cb_json_put_u64(w, "workspace", p->op_workspace[op]);
+    put_work(w, p->op_flops[op], p->op_bytes[op], p->op_class[op], p->op_time_ps[op],
+             p->op_workspace[op]);
     if (p->op_group[op] != CB_NONE) cb_json_put_u64(w, "group", p->op_group[op]);
     if (p->op_region[op] != CB_NONE) cb_json_put_u64(w, "region", p->op_region[op]);
     put_inside(w, p, op);
+    if (cb_count_over(p, op) > 0) put_ids(w, "over", cb_over_of(p, op), cb_count_over(p, op));
     cb_json_end(w, '}');
 }
 
@@ -132,12 +135,7 @@ static void put_inlinings(cb_json_writer *w, const cb_problem *p) {
         cb_json_begin(w, NULL, '{');
         cb_json_put_u64(w, "value", x->value);
         cb_json_put_u64(w, "op", x->op);
-        if (x->flops != 0) cb_json_put_double(w, "flops", x->flops);
-        if (x->bytes != 0) cb_json_put_u64(w, "bytes", x->bytes);
-        if (x->work_class != CB_WORK_F32)
-            cb_json_put_string(w, "class", cb_work_class_names[x->work_class]);
-        if (x->time_ps != -1) cb_json_put_int(w, "time_ps", x->time_ps);
-        if (x->workspace != 0) cb_json_put_u64(w, "workspace", x->workspace);
+        put_work(w, x->flops, x->bytes, x->work_class, x->time_ps, x->workspace);
         cb_json_end(w, '}');
     }
     cb_json_end(w, ']');
@@ -346,19 +344,14 @@ static cb_status read_outputs(const reader *r, const cb_json *list, uint32_t op)
     return CB_OK;
 }
 
-/* Keys and a flag of an op that a later version will give a meaning. Lists may be there if they are
- * empty. */
+/* Reserved for later versions: a list of an op, which may be there if it is empty, and a flag. */
 static cb_status check_reserved(const reader *r, const cb_json *node) {
-    static const char *const reserved[] = {"over", "variants"};
-    const cb_json *flags = cb_json_get(node, "flags");
-    for (uint32_t i = 0; i < sizeof reserved / sizeof *reserved; i++) {
-        const cb_json *list = cb_json_get(node, reserved[i]);
-        if (!list || (list->kind == CB_JSON_ARRAY && list->n == 0)) continue;
-        return cb_fail(
-            r->err, CB_UNSUPPORTED,
-            "line %u: \"%s\" is reserved and not supported in this version; leave it out",
-            list->line, reserved[i]);
-    }
+    const cb_json *flags = cb_json_get(node, "flags"), *list = cb_json_get(node, "variants");
+    if (list && !(list->kind == CB_JSON_ARRAY && list->n == 0))
+        return cb_fail(r->err, CB_UNSUPPORTED,
+                       "line %u: \"variants\" is reserved and not supported in this version; leave "
+                       "it out",
+                       list->line);
     if (!flags || flags->kind != CB_JSON_ARRAY) return CB_OK;
     for (const cb_json *c = flags->as.child; c; c = c->next)
         if (c->kind == CB_JSON_STRING && strcmp(c->as.string, "update") == 0)
@@ -379,6 +372,18 @@ static cb_status check_op_keys(const reader *r, const cb_json *node) {
     if (r->version < FIRST_WITH_INSIDES) n_known--;
     CB_TRY(cb_known_keys(node, "op", known, n_known, r->err));
     return r->version < FIRST_WITH_NETWORKS ? CB_OK : check_reserved(r, node);
+}
+
+/* The places were counted before, so there is room. */
+static cb_status read_over(const reader *r, const cb_json *node, uint32_t op) {
+    cb_problem *p = r->p;
+    const cb_json *list;
+    if (p->over_begin) p->over_begin[op + 1] = p->over_begin[op];
+    if (!cb_json_get(node, "over")) return CB_OK;
+    CB_TRY(cb_json_want(node, "over", CB_JSON_ARRAY, &list, r->err));
+    if (!p->over_begin) return CB_OK;
+    p->over_begin[op + 1] += list->n;
+    return read_ids(r, list, "over", p->over + p->over_begin[op]);
 }
 
 static cb_status read_op(const reader *r, const cb_json *node, uint32_t op) {
@@ -403,6 +408,7 @@ static cb_status read_op(const reader *r, const cb_json *node, uint32_t op) {
         CB_TRY(cb_json_as_i64(cb_json_get(node, "time_ps"), "time_ps", &p->op_time_ps[op], r->err));
     CB_TRY(read_u64(r, node, "workspace", MOST_WHOLE, &p->op_workspace[op]));
     CB_TRY(read_u32(r, node, "group", &p->op_group[op]));
+    CB_TRY(read_over(r, node, op));
     return read_u32(r, node, "region", &p->op_region[op]);
 }
 
@@ -513,7 +519,7 @@ static cb_status check_fingerprint(const reader *r, const cb_json *root) {
 
 /* Sizes of all lists, before anything is allocated for them. */
 static cb_status count_items(const cb_json *ops, cb_problem_sizes *n, cb_error *err) {
-    uint64_t in = 0, out = 0, members = 0;
+    uint64_t in = 0, out = 0, members = 0, over = 0;
     for (const cb_json *c = ops->as.child; c; c = c->next) {
         const cb_json *list;
         if (c->kind != CB_JSON_OBJECT) {
@@ -524,15 +530,17 @@ static cb_status count_items(const cb_json *ops, cb_problem_sizes *n, cb_error *
         in += list->n;
         CB_TRY(cb_json_want(c, "out", CB_JSON_ARRAY, &list, err));
         out += list->n;
-        const cb_json *inside = cb_json_get(c, "inside");
+        const cb_json *inside = cb_json_get(c, "inside"), *listed = cb_json_get(c, "over");
         if (inside && inside->kind == CB_JSON_ARRAY) members += inside->n;
+        if (listed && listed->kind == CB_JSON_ARRAY) over += listed->n;
     }
-    if (in >= CB_NONE || out >= CB_NONE || members >= CB_NONE)
+    if (in >= CB_NONE || out >= CB_NONE || members >= CB_NONE || over >= CB_NONE)
         return cb_fail(err, CB_INVALID, "problem: too many values");
     n->n_op = ops->n;
     n->n_in = (uint32_t)in;
     n->n_value = (uint32_t)out;
     n->n_member = (uint32_t)members;
+    n->n_over = (uint32_t)over;
     return CB_OK;
 }
 

@@ -77,6 +77,13 @@ static bool create_members(cb_problem *p, uint32_t n_member) {
     return true;
 }
 
+static bool create_over(cb_problem *p, uint32_t n_over) {
+    if (n_over == 0) return true;
+    p->over_begin = CB_NEW(&p->arena, uint32_t, (size_t)p->n_op + 1);
+    p->over = CB_NEW(&p->arena, uint32_t, n_over);
+    return p->over_begin && p->over;
+}
+
 static bool create_inlinings(cb_problem *p, uint32_t n_inlining) {
     if (n_inlining == 0) return true;
     p->inline_begin = CB_NEW(&p->arena, uint32_t, (size_t)p->n_op + 1);
@@ -88,11 +95,12 @@ static bool create_inlinings(cb_problem *p, uint32_t n_inlining) {
 
 cb_status cb_problem_create(cb_alloc *alloc, cb_problem_sizes n, cb_problem **out, cb_error *err) {
     if (n.n_op > MOST_ITEMS || n.n_in > MOST_ITEMS || n.n_value > MOST_ITEMS ||
-        n.n_storage > MOST_ITEMS || n.n_member > MOST_ITEMS || n.n_inlining > MOST_ITEMS) {
+        n.n_storage > MOST_ITEMS || n.n_member > MOST_ITEMS || n.n_inlining > MOST_ITEMS ||
+        n.n_over > MOST_ITEMS) {
         return cb_fail(err, CB_INVALID,
                        "problem: %u ops, %u inputs, %u values, %u storages, %u members, %u "
-                       "inlinings; the limit is %u each",
-                       n.n_op, n.n_in, n.n_value, n.n_storage, n.n_member, n.n_inlining,
+                       "inlinings, %u inputs whose memory may be taken over; the limit is %u each",
+                       n.n_op, n.n_in, n.n_value, n.n_storage, n.n_member, n.n_inlining, n.n_over,
                        MOST_ITEMS);
     }
     cb_arena arena;
@@ -105,7 +113,8 @@ cb_status cb_problem_create(cb_alloc *alloc, cb_problem_sizes n, cb_problem **ou
     p->arena = arena;
     p->align = CB_ALIGN;
     if (!create_ops(p, n.n_op, n.n_in) || !create_values(p, n.n_value, n.n_storage) ||
-        !create_members(p, n.n_member) || !create_inlinings(p, n.n_inlining)) {
+        !create_members(p, n.n_member) || !create_inlinings(p, n.n_inlining) ||
+        !create_over(p, n.n_over)) {
         cb_problem_free(p);
         return cb_no_memory(err);
     }
@@ -140,7 +149,14 @@ static uint64_t hash_ids(const uint32_t *ids, size_t n, uint64_t seed) {
 }
 
 /* What earlier versions of the format did not have is hashed only where a problem has it, so that
- * all others keep their fingerprints: members, inlinings, and what else may run again. */
+ * all others keep their fingerprints: members, inlinings, memory taken over, and what else may run
+ * again. */
+static uint64_t hash_over(const cb_problem *p, uint64_t hash) {
+    if (!p->over_begin || p->over_begin[p->n_op] == 0) return hash;
+    hash = hash_ids(p->over_begin, (size_t)p->n_op + 1, hash);
+    return hash_ids(p->over, p->over_begin[p->n_op], hash);
+}
+
 static uint64_t hash_again(const cb_problem *p, uint64_t hash) {
     if (p->collective_again) hash = hash_u64(p->collective_again, hash);
     return p->reruns == CB_RERUNS_FORWARD ? hash : hash_u64(UINT64_C(2) + p->reruns, hash);
@@ -184,7 +200,7 @@ uint64_t cb_problem_fingerprint(const cb_problem *p) {
         hash = hash_u64(p->storage_flags[s], hash_u64(p->storage_bytes[s], hash));
     if (p->member_begin) hash = hash_members(p, hash);
     if (p->inline_begin) hash = hash_inlinings(p, hash);
-    return hash_again(p, hash);
+    return hash_again(p, hash_over(p, hash));
 }
 
 static uint64_t hash_structure_inside(const cb_problem *p, uint64_t hash) {
@@ -214,5 +230,6 @@ uint64_t cb_problem_structure(const cb_problem *p) {
     for (uint32_t v = 0; v < p->n_value; v++) hash = hash_u64(p->value_constraint[v], hash);
     for (uint32_t s = 0; s < p->n_storage; s++) hash = hash_u64(p->storage_flags[s], hash);
     if (p->reruns != CB_RERUNS_FORWARD) hash = hash_u64(p->reruns, hash);
+    hash = hash_over(p, hash);
     return hash_structure_inside(p, hash_structure_regions(p, hash));
 }

@@ -142,6 +142,10 @@ typedef struct cb_problem {
         *inline_begin; /* [n_op + 1] into inlining: what runs of an op may take in. NULL: none */
     cb_inlining *inlining; /* by op, then by value */
 
+    uint32_t *over_begin; /* [n_op + 1] into `over`; NULL: no op lists anything */
+    uint32_t *over;       /* places in an op's list of inputs whose memory its output may take
+                             (over.h) */
+
     /* What a device that fuses counts (cost.h), by whoever knows which ops run as one kernel
      * (plan/torch/inductor_fusion.h); NULL: every op is by itself. */
     uint32_t *fused_group; /* [n_op] last op of its group */
@@ -150,9 +154,10 @@ typedef struct cb_problem {
 } cb_problem;
 
 typedef struct cb_problem_sizes {
-    uint32_t n_op, n_in, n_value, n_storage, n_member, n_inlining;
+    uint32_t n_op, n_in, n_value, n_storage, n_member, n_inlining, n_over;
 } cb_problem_sizes;
-/* Zeroed arrays; constraints FREE, times -1, ids CB_NONE. No members: no arrays for them. */
+/* Zeroed arrays; constraints FREE, times -1, ids CB_NONE. No members: no arrays for them, and
+ * likewise of inlinings and memory taken over. */
 CB_MUST_CHECK cb_status cb_problem_create(cb_alloc *alloc, cb_problem_sizes n, cb_problem **out,
                                           cb_error *err);
 void cb_problem_free(cb_problem *p);

@@ -4,6 +4,7 @@
 
 #include "inlining.h"
 #include "names.h"
+#include "over.h"
 
 #define MOST_ITEMS ((uint32_t)1 << 26) /* as in problem.c */
 #define MOST_BYTES (UINT64_C(1) << 60) /* of all storages and scratch together */
@@ -57,6 +58,12 @@ static cb_status verify_counts(const cb_problem *p, cb_error *err) {
         if (p->inline_begin && (p->inline_begin[0] != 0 || p->inline_begin[i + 1] > MOST_ITEMS ||
                                 p->inline_begin[i + 1] < p->inline_begin[i])) {
             return cb_fail(err, CB_INVALID, "op %u (%s): the list of inlinings is out of order", i,
+                           p->op_name[i]);
+        }
+        if (p->over_begin && (p->over_begin[0] != 0 || p->over_begin[i + 1] > MOST_ITEMS ||
+                              p->over_begin[i + 1] < p->over_begin[i])) {
+            return cb_fail(err, CB_INVALID,
+                           "op %u (%s): the list of memory taken over is out of order", i,
                            p->op_name[i]);
         }
     }
@@ -256,7 +263,8 @@ static cb_status verify_ops(const cb_problem *p, storage_facts *f, cb_error *err
         if (cb_has_inside(p, op)) CB_TRY(cb_verify_inside(p, op, f->root, err));
     }
     if (p->inline_begin) CB_TRY(cb_verify_inlinings(p, f->root, err));
-    return verify_ends(p, f->root, err);
+    CB_TRY(verify_ends(p, f->root, err));
+    return cb_verify_over(p, err);
 }
 
 cb_status cb_problem_verify(const cb_problem *p, cb_error *err) {

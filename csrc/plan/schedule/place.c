@@ -397,16 +397,35 @@ static uint64_t floor_bytes(const item *items, uint32_t n, uint64_t *change, uin
     return most;
 }
 
-/* The lives that take bytes; returns how many. */
-static uint32_t list_items(const cb_problem *p, const cb_lives *lives, item *items) {
+static uint32_t over_of(const cb_lives *lives, uint32_t i) {
+    return lives->over ? lives->over[i] : CB_NONE;
+}
+
+/* The lives that take bytes; returns how many. A life that takes over the memory of another goes on
+ * with that one's item, which has the id of the first of them. `at` [n_instance] is scratch. */
+static uint32_t list_items(const cb_problem *p, const cb_lives *lives, item *items, uint32_t *at) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         const cb_instance *life = &lives->instance[i];
         uint64_t bytes = (life->bytes + p->align - 1) & ~(p->align - 1);
-        if (bytes > 0)
-            items[n++] = (item){.bytes = bytes, .made = life->made, .last = life->last, .id = i};
+        if (bytes == 0) continue;
+        if (over_of(lives, i) != CB_NONE) {
+            at[i] = at[over_of(lives, i)];
+            items[at[i]].last = life->last;
+            continue;
+        }
+        items[n] = (item){.bytes = bytes, .made = life->made, .last = life->last, .id = i};
+        at[i] = n++;
     }
     return n;
+}
+
+/* What takes over memory comes behind what it takes it from. */
+static void set_offsets(cb_lives *lives, const uint64_t *offset) {
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        uint32_t from = over_of(lives, i);
+        lives->instance[i].offset = from == CB_NONE ? offset[i] : lives->instance[from].offset;
+    }
 }
 
 cb_status cb_place_near(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_poll poll,
@@ -414,13 +433,14 @@ cb_status cb_place_near(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
     item *items = CB_NEW(scratch, item, lives->n_instance);
     placed *at = CB_NEW(scratch, placed, lives->n_instance);
     uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
-    if (!items || !at || !offset) return cb_no_memory(err);
+    uint32_t *item_of = CB_NEW(scratch, uint32_t, lives->n_instance);
+    if (!items || !at || !offset || !item_of) return cb_no_memory(err);
     for (uint32_t i = 0; i < lives->n_instance; i++)
         if (lives->instance[i].bytes > 0) offset[i] = lives->instance[i].offset;
     placement z = {.items = items, .offset = offset, .poll = poll};
-    z.n = list_items(p, lives, items);
+    z.n = list_items(p, lives, items, item_of);
     CB_TRY(place_near(&z, at, err));
-    for (uint32_t i = 0; i < lives->n_instance; i++) lives->instance[i].offset = offset[i];
+    set_offsets(lives, offset);
     *arena_bytes = z.top;
     return CB_OK;
 }
@@ -432,10 +452,11 @@ cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_p
     placed *at = CB_NEW(scratch, placed, lives->n_instance);
     uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
     uint64_t *best = CB_NEW(scratch, uint64_t, lives->n_instance);
-    if (!items || !at || !offset || !best) return cb_no_memory(err);
+    uint32_t *item_of = CB_NEW(scratch, uint32_t, lives->n_instance);
+    if (!items || !at || !offset || !best || !item_of) return cb_no_memory(err);
     for (uint32_t i = 0; i < lives->n_instance; i++)
         if (lives->instance[i].last + 2 > n_moment) n_moment = lives->instance[i].last + 2;
-    const uint32_t n = list_items(p, lives, items);
+    const uint32_t n = list_items(p, lives, items, item_of);
     uint64_t *change = CB_NEW(scratch, uint64_t, n_moment);
     if (!change) return cb_no_memory(err);
     uint64_t floor = floor_bytes(items, n, change, n_moment), smallest = UINT64_MAX;
@@ -460,7 +481,7 @@ cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_p
     z.offset = offset;
     if (smallest > floor && n <= PATIENT_LIVES)
         CB_TRY(improve(&z, winner, floor, at, best, lives->n_instance, scratch, &smallest, err));
-    for (uint32_t i = 0; i < lives->n_instance; i++) lives->instance[i].offset = best[i];
+    set_offsets(lives, best);
     *arena_bytes = smallest;
     return CB_OK;
 }

@@ -57,8 +57,12 @@ typedef struct cb_lives {
     uint32_t *value_instance_out; /* per step output likewise; CB_NONE also: not made */
     uint32_t *out_begin;          /* [n_step + 1] */
     uint32_t *scratch_instance;   /* [n_step] CB_NONE: no scratch */
+    uint32_t *over; /* [n_instance] the instance whose memory it takes over (model/over.h), which
+                       ends with the step that makes it; CB_NONE: none. NULL: nothing is taken
+                       over */
     uint64_t
-        peak_bytes; /* liveness peak: inputs, outputs and scratch of a running step live together */
+        peak_bytes; /* liveness peak: inputs, outputs and scratch of a running step live together,
+                       memory that is taken over counts once */
     uint32_t peak_step;
     uint64_t saved_bytes; /* alive between forward and backward */
     int64_t time_ps;

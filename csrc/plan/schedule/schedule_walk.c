@@ -1,5 +1,6 @@
 /* The walk itself: a check of every rule at each step, then what the step reads and makes. */
 #include "../model/names.h"
+#include "../model/over.h"
 #include "schedule_parts.h"
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -322,6 +323,37 @@ static cb_status check_use(const walker *w) {
     return CB_OK;
 }
 
+/* The instance whose memory the output of a run takes over: of the inputs that its op lists the
+ * first whose life ends with the step. CB_NONE: none does. */
+static uint32_t find_over(const walker *w, uint32_t step) {
+    const cb_lives *lives = w->lives;
+    uint32_t op = w->s->step[step], n = cb_count_over(w->p, op);
+    if (n == 0 || cb_action_at(w->s, step) != CB_ACTION_RUN || cb_taken_at(w->s, step))
+        return CB_NONE;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t from = lives->value_instance_in[lives->in_begin[step] + cb_over_of(w->p, op)[i]];
+        if (from != CB_NONE && lives->instance[from].last == step) return from;
+    }
+    return CB_NONE;
+}
+
+/* What is taken over counts once while the step runs: from live_bytes, as differences. */
+static cb_status take_over(walker *w, cb_arena *arena) {
+    cb_lives *lives = w->lives;
+    if (!w->p->over_begin) return CB_OK;
+    CB_TRY_NEW(lives->over, arena, lives->n_instance, w->err);
+    cb_fill_none(lives->over, lives->n_instance);
+    for (uint32_t t = 0; t < w->s->n_step; t++) {
+        uint32_t from = find_over(w, t);
+        if (from == CB_NONE) continue;
+        uint32_t to = lives->value_instance_out[lives->out_begin[t]];
+        lives->over[to] = from;
+        lives->live_bytes[t] -= lives->instance[to].bytes;
+        lives->live_bytes[t + 1] += lives->instance[to].bytes;
+    }
+    return CB_OK;
+}
+
 /* live_bytes first holds what begins and ends at each step (as differences modulo 2^64), then their
  * sum. */
 static void measure(walker *w) {
@@ -452,6 +484,7 @@ static cb_status walk(walker *w, cb_arena *scratch, cb_arena *arena) {
         cb_walk_free_gone(w, w->s->n_step, INT64_MAX);
         CB_TRY(cb_walk_measure_host(w, scratch));
     }
+    CB_TRY(take_over(w, arena));
     measure(w);
     return CB_OK;
 }

@@ -1,5 +1,6 @@
 /* Three passes, each linear: build the steps with what each reads (sim_build.c); mark from the ends
  * what anybody needs; sum up lives over the steps that are kept. */
+#include "../model/over.h"
 #include "sim_parts.h"
 
 static uint32_t *list_held(cb_arena *a, const cb_problem *p, uint32_t flag, uint32_t *n) {
@@ -213,6 +214,19 @@ static uint64_t bytes_again(cb_sim *sim, uint32_t op) {
     return first ? 0 : sim->f->again_bytes[op];
 }
 
+/* Bytes that a step saves as its output takes over an input's memory. */
+static uint64_t bytes_over(const cb_sim *sim, size_t t) {
+    const cb_problem *p = sim->f->p;
+    const cb_sim_step *step = &sim->step.at[t];
+    uint32_t n = cb_count_over(p, step->op);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t life = sim->read.at[step->reads + cb_over_of(p, step->op)[i]].life;
+        if (life != CB_NONE && sim->life.at[life].last == sim->new_index.at[t])
+            return cb_over_bytes(p, step->op);
+    }
+    return 0;
+}
+
 CB_SIM_INLINE void measure(cb_sim *sim, bool plain) {
     const cb_facts *f = sim->f;
     if (f->has_again) cb_sim_fill_none(sim->marked, f->n_unit);
@@ -238,6 +252,7 @@ CB_SIM_INLINE void measure(cb_sim *sim, bool plain) {
         uint64_t taken = plain ? 0 : taken_at(sim, t);
         if (taken) bytes += cb_taken_workspace(f->p, step->op, taken);
         if (f->has_again) bytes += bytes_again(sim, step->op);
+        if (f->p->over_begin && !taken) bytes -= bytes_over(sim, t);
         if (bytes > sim->moment[step->anchor]) sim->moment[step->anchor] = bytes;
         if (bytes > sim->peak) sim->peak = bytes;
         sim->time_ps += plain ? f->time_ps[step->op] : run_time(sim, step);

@@ -18,6 +18,9 @@
  * What an op may take in (inlining.h) needs no bytes where it runs, but what that is made from is
  * read there, so the argument is the same; t is taken to need none for what it may take in.
  *
+ * Where t may take over the memory of what it reads (over.h), that counts once. It is not there
+ * after t then, so the rest of the argument is the same.
+ *
  * Where ops of the backward may be late, one before t may not have run yet: what it makes can still
  * be made, just as what can be made again. The ops that read s after t run after t in any case.
  *
@@ -26,6 +29,7 @@
 
 #include "../../base/sort.h"
 #include "../../flow/maxflow.h"
+#include "../model/over.h"
 #include "tuning.h"
 
 enum { SOURCE = 0, SINK = 1, FIRST = 2 };
@@ -65,8 +69,13 @@ static void find_last(const cb_ledger *l, uint32_t *last) {
         last[p->value_storage[p->backward_output[i]]] = l->n;
 }
 
+/* Bytes that `op` may take over from an input. */
+static uint64_t taken_over(const cb_ledger *l, uint32_t op) {
+    return cb_count_over(l->f->p, op) > 0 ? cb_over_bytes(l->f->p, op) : 0;
+}
+
 static uint64_t working_set(const cb_ledger *l, uint32_t op) {
-    uint64_t bytes = cb_ledger_bytes(l, op) + l->f->p->op_workspace[op];
+    uint64_t bytes = cb_ledger_bytes(l, op) + l->f->p->op_workspace[op] - taken_over(l, op);
     for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++) {
         if (!cb_may_take_in(l->f, op, l->read[j])) bytes += l->f->p->storage_bytes[l->read[j]];
     }

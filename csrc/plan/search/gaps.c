@@ -3,6 +3,8 @@
  * backward may be late (facts.h: `all`), they are treated like those of the forward. */
 #include "gaps.h"
 
+#include "../model/over.h"
+
 #include <math.h>
 
 typedef struct finder {
@@ -293,6 +295,14 @@ static bool add_gap(finder *z, uint32_t s, uint32_t from, uint32_t to) {
     return CB_PUSH(z->arena, z->out->list, gap);
 }
 
+/* At its moment an op may take over the memory of an input, which then counts once (over.h). */
+static void forgive_over(finder *z) {
+    const cb_facts *f = z->f;
+    for (uint32_t k = 0; f->p->over_begin && k < f->n_base; k++)
+        if (cb_count_over(f->p, f->base[k]) > 0)
+            charge(z, k, k + 1, -(double)cb_over_bytes(f->p, f->base[k]));
+}
+
 /* ---- the forward ----------------------------------------------------------------------------- */
 
 static void choose_leads(finder *z) {
@@ -572,6 +582,7 @@ cb_status cb_gaps_find(const cb_facts *f, const uint32_t *earliest, const uint32
     charge_held(&z);
     for (uint32_t k = 0; k < f->base_backward; k++) set_start(&z, f->base[k]);
     if (!walk_backward(&z)) return cb_no_memory(err);
+    forgive_over(&z);
     double now = 0;
     for (uint32_t k = 0; k < f->n_base; k++) {
         now += z.change[k];

@@ -38,6 +38,10 @@ static cb_status extend_problem(cb_problem *p, uint32_t more, cb_arena *arena, c
         EXTEND_ARRAY(p->inline_begin, n + 1, more);
         for (uint32_t op = n; op < n + more; op++) p->inline_begin[op + 1] = p->inline_begin[n];
     }
+    if (p->over_begin) {
+        EXTEND_ARRAY(p->over_begin, n + 1, more);
+        for (uint32_t op = n; op < n + more; op++) p->over_begin[op + 1] = p->over_begin[n];
+    }
     if (p->fused_group) {
         EXTEND_ARRAY(p->fused_group, n, more);
         EXTEND_ARRAY(p->fused_bytes, n, more);

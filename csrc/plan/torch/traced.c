@@ -434,8 +434,9 @@ static cb_status read_traced(cb_alloc *alloc, cb_arena *scratch, const cb_json *
     CB_TRY(cb_json_want(root, "nodes", CB_JSON_ARRAY, &nodes, err));
     CB_TRY(cb_json_want(root, "storage_bytes", CB_JSON_ARRAY, &storages, err));
     CB_TRY(first_pass(&r, nodes, storages));
-    CB_TRY(cb_problem_create(
-        alloc, (cb_problem_sizes){r.n_node, r.n_read, r.n_tensor, r.n_storage, 0, 0}, &r.p, err));
+    const cb_problem_sizes sizes = {
+        .n_op = r.n_node, .n_in = r.n_read, .n_value = r.n_tensor, .n_storage = r.n_storage};
+    CB_TRY(cb_problem_create(alloc, sizes, &r.p, err));
     cb_status status = second_pass(&r, root);
     if (status == CB_OK) *out = r.p;
     else cb_problem_free(r.p);

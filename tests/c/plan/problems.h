@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include "plan/model/over.h"
 #include "plan/model/problem.h"
 
 #define MAKER_MOST 512
@@ -25,6 +26,7 @@ typedef struct maker {
     uint64_t limit[4];           /* of region id; all regions are siblings */
     uint32_t n_region;
     cb_reruns reruns;
+    uint32_t over; /* draws inputs whose memory outputs may take over; 0: none */
     uint32_t n_member, member_begin[MAKER_MOST + 1]; /* of ops with an inside */
     cb_member member[2 * MAKER_MOST];
     uint8_t value_member[MAKER_MOST];
@@ -96,9 +98,31 @@ static inline bool fill_regions(const maker *m, cb_problem *p) {
     return true;
 }
 
+static inline uint32_t maker_draw(uint64_t *state, uint32_t n) {
+    uint64_t x = *state += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return (uint32_t)((x ^ x >> 31) % n);
+}
+
+static inline bool is_drawn(const void *context, const cb_problem *p, uint32_t op, uint32_t at) {
+    uint64_t state = *(const uint32_t *)context + p->in_begin[op] + at;
+    return maker_draw(&state, 4) != 0;
+}
+
+/* Outputs take over the memory of inputs. Few sizes, so that many fit. */
+static inline bool make_over(cb_problem *p, uint32_t seed) {
+    uint64_t state = seed;
+    for (uint32_t s = 0; s < p->n_storage; s++)
+        if (!(p->storage_flags[s] & CB_STORE_STATIC))
+            p->storage_bytes[s] = 640 * (1 + maker_draw(&state, 3));
+    return cb_list_over(p, is_drawn, &seed, NULL) == CB_OK;
+}
+
 static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
     cb_problem *p;
-    cb_problem_sizes n = {m->n_op, m->n_in, m->n_value, m->n_storage, m->n_member, m->n_inlining};
+    cb_problem_sizes n = {m->n_op,     m->n_in,       m->n_value, m->n_storage,
+                          m->n_member, m->n_inlining, 0};
     if (cb_problem_create(alloc, n, &p, NULL) != CB_OK) return NULL;
     bool ok = fill_regions(m, p);
     memcpy(p->in_begin, m->in_begin, (m->n_op + 1) * sizeof *p->in_begin);
@@ -143,19 +167,13 @@ static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
     p->n_backward_output = m->n_grad;
     ok &= copy_ids(&p->arena, m->result, m->n_result, &p->forward_output) &&
           copy_ids(&p->arena, m->grad, m->n_grad, &p->backward_output);
+    if (ok && m->over) ok = make_over(p, m->over);
     if (ok) return p;
     cb_problem_free(p);
     return NULL;
 }
 
 /* ---- at random ------------------------------------------------------------------------------- */
-
-static inline uint32_t maker_draw(uint64_t *state, uint32_t n) {
-    uint64_t x = *state += UINT64_C(0x9E3779B97F4A7C15);
-    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    return (uint32_t)((x ^ x >> 31) % n);
-}
 
 /* A forward value, more likely a recent one. */
 static inline uint32_t recent_value(uint64_t *state, uint32_t n) {

@@ -18,7 +18,7 @@ typedef struct bench {
     bool *may_rerun, early;
 } bench;
 
-static bool insides, inlinings; /* of the benches to come */
+static bool insides, inlinings, over; /* of the benches to come */
 
 static bool start_as(bench *b, uint64_t seed, uint32_t n_forward, bool spared) {
     static maker m;
@@ -26,6 +26,7 @@ static bool start_as(bench *b, uint64_t seed, uint32_t n_forward, bool spared) {
     else make_random(&m, seed, n_forward);
     if (seed % 2) hold_parts(&m, seed);
     if (inlinings) give_inlinings(&m, seed);
+    if (over) m.over = 1 + (uint32_t)seed;
     m.reruns = seed / 2 % 3 == 1 ? CB_RERUNS_ALL : CB_RERUNS_FORWARD;
     *b = (bench){.p = make_problem(&m, &alloc), .early = seed % 4 == 3 || spared};
     cb_arena_init(&b->arena, &alloc);
@@ -149,6 +150,14 @@ TEST(books_agree_about_inlinings) {
     insides = inlinings = false;
 }
 
+TEST(books_agree_about_memory_taken_over) {
+    over = true;
+    check_books();
+    insides = inlinings = true;
+    check_books();
+    over = insides = inlinings = false;
+}
+
 static bool same_schedules(const cb_schedule *a, const cb_schedule *b) {
     return a->n_step == b->n_step && a->backward_starts == b->backward_starts &&
            (a->n_step == 0 || memcmp(a->step, b->step, a->n_step * sizeof *a->step) == 0);
@@ -242,6 +251,9 @@ static void check_trials(void) {
 
 TEST(trials_are_taken_back) {
     check_trials();
+    over = true;
+    check_trials();
+    over = false;
     insides = true;
     check_trials();
     insides = false;
@@ -354,6 +366,9 @@ static void check_peaks_without(void) {
 
 TEST(peak_without_is_no_more) {
     check_peaks_without();
+    over = true;
+    check_peaks_without();
+    over = false;
     insides = true;
     check_peaks_without();
     insides = false;
@@ -423,6 +438,7 @@ int main(void) {
     RUN(books_agree);
     RUN(books_agree_about_insides);
     RUN(books_agree_about_inlinings);
+    RUN(books_agree_about_memory_taken_over);
     RUN(spare_ops_leave_no_steps);
     RUN(trials_are_taken_back);
     RUN(twins_are_as_one);

@@ -175,8 +175,8 @@ TEST(reader_names_what_is_reserved) {
          "\"out\":[],\"flags\":[\"update\"]}],\"forward_outputs\":[],\"backward_outputs\":[]}",
          "the flag \"update\" is reserved"},
         {"{\"format\":\"cutback.problem\",\"version\":3,\"storages\":[],\"ops\":[{\"in\":[],"
-         "\"out\":[],\"over\":[0]}],\"forward_outputs\":[],\"backward_outputs\":[]}",
-         "\"over\" is reserved"},
+         "\"out\":[],\"variants\":[0]}],\"forward_outputs\":[],\"backward_outputs\":[]}",
+         "\"variants\" is reserved"},
     };
     cb_problem *p;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

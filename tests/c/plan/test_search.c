@@ -294,9 +294,10 @@ static void judge_bounds(bounder *b, const cb_problem *p, cb_arena *arena) {
     stop_bounds(b);
 }
 
-/* One of twelve kinds of problems, and these once more, where the backward runs late and again. */
+/* One of twelve kinds of problems, and these once more, where the backward runs late and again, and
+ * both where memory is taken over. */
 static void make_kind(maker *m, int kind, uint64_t seed, uint32_t n_forward) {
-    bool all = kind >= 12;
+    bool over = kind >= 24, all = kind / 12 % 2;
     kind %= 12;
     if (kind % 2) make_random_insides(m, seed, n_forward);
     else make_random(m, seed, n_forward + 1);
@@ -304,6 +305,7 @@ static void make_kind(maker *m, int kind, uint64_t seed, uint32_t n_forward) {
     if (kind / 2 % 3 == 2) hold_parts(m, seed);
     if (kind >= 6) give_inlinings(m, seed);
     if (all) m->reruns = CB_RERUNS_ALL;
+    if (over) m->over = 1 + (uint32_t)seed;
 }
 
 /* Members that outputs share are paid for once, and those that the forward may leave out not at
@@ -337,6 +339,13 @@ TEST(bounds_are_below_late_sets) {
     bounder b = {0};
     for (int kind = 12; kind < 24; kind++) judge_kind(&b, kind, check_rounds(100, 3000));
     CHECK(b.known > 2 && b.total > 100);
+}
+
+TEST(bounds_are_below_sets_with_memory_taken_over) {
+    bounder b = {0};
+    for (int kind = 24; kind < 48; kind++)
+        judge_kind(&b, kind, kind < 36 ? check_rounds(100, 3000) : check_rounds(50, 3000));
+    CHECK(b.known > 20 && b.total > 100);
 }
 
 /* `wide` needs much scratch and may run after `reader`, which stands behind it and reads the large
@@ -512,6 +521,7 @@ int main(void) {
     RUN(no_set_of_inlinings_is_faster);
     RUN(bounds_are_below_all_sets);
     RUN(bounds_are_below_late_sets);
+    RUN(bounds_are_below_sets_with_memory_taken_over);
     RUN(a_late_op_may_pass_a_reader);
     RUN(bounds_are_below_the_optimum);
     RUN(several_budgets_are_single_ones);

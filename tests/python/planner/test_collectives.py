@@ -264,7 +264,7 @@ def test_reserved_fields_say_that_they_are_reserved():
     problem = sharded(6)
     with pytest.raises(ValueError, match="not one of forward, all"):
         _native.Problem.read(json.dumps({**problem, "reruns": "backward"}))
-    for key in ("over", "variants"):
+    for key in ("variants",):
         named = copy.deepcopy(problem)
         named["ops"][-1][key] = []
         _native.Problem.read(json.dumps(named))

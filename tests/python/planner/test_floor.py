@@ -7,13 +7,17 @@ import random
 from pathlib import Path
 
 import pytest
+from over import list_over
 
 import cutback
 
 GRAPHS = Path(__file__).parents[2] / "data" / "graphs"
 
 
-def small_problem(seed):
+SIZES = [0, 1, 2, 3, 5, 8, 13, 21, 34]
+
+
+def small_problem(seed, sizes=SIZES):
     """A forward of a few ops of all kinds, a backward that reads it; held and returned values."""
     rng = random.Random(seed)
     ops = [{"name": "x", "flags": ["placeholder"], "in": [], "out": [{"storage": 0}]}]
@@ -25,7 +29,7 @@ def small_problem(seed):
             if "view" in flags:
                 outs.append(values[reads[0]])
             else:
-                storages.append({"bytes": rng.choice([0, 1, 2, 3, 5, 8, 13, 21, 34])})
+                storages.append({"bytes": rng.choice(sizes)})
                 outs.append(len(storages) - 1)
         ops.append(
             {
@@ -86,17 +90,18 @@ def least_peak(problem):
         i < starts and not flags[i] & {"placeholder", "view", "random_stateful"}
         for i in range(len(ops))
     ]
-    # state: next op of the order, 0 forward, 1 just crossed, 2 backward, what is alive
-    first = (1, 0, frozenset())
+    first = (1, 0, frozenset())  # next op; 0 forward, 1 just crossed, 2 backward; what is alive
     best, queue, count = {first: 0}, [(0, 0, first)], 0
 
-    def step(op, peak, at, phase, alive):
-        """Bytes and state after running an op; None: something is missing."""
+    over = [[storage_of[op["in"][k]] for k in op.get("over", ())] for op in ops]
+
+    def step(op, peak, at, phase, alive, gone=None):
+        """Bytes and state after an op that takes over `gone`; None: something is missing."""
         if not reads[op] <= alive:
             return None
         during = alive | makes[op]
-        bytes_ = sum(size[s] for s in during) + ops[op].get("workspace", 0)
-        return max(peak, bytes_), (at, min(2, phase * 2), during)
+        bytes_ = sum(size[s] for s in during - {gone}) + ops[op].get("workspace", 0)
+        return max(peak, bytes_), (at, min(2, phase * 2), during - {gone})
 
     while queue:
         peak, _, state = heapq.heappop(queue)
@@ -113,8 +118,9 @@ def least_peak(problem):
             if again[at] or "view" in flags[at]:  # it may run later, or not at all
                 moves.append((peak, (at + 1, phase, alive)))
             if "view" not in flags[at]:
-                moves.append(step(at, peak, at + 1, phase, alive))
-        moves += [step(op, peak, at, phase, alive) for op in range(1, at) if again[op]]
+                moves += [step(at, peak, at + 1, phase, alive, s) for s in [None, *over[at]]]
+        reruns = ((op, s) for op in range(1, at) if again[op] for s in [None, *over[op]])
+        moves += [step(op, peak, at, phase, alive, s) for op, s in reruns]
         for s in alive:
             if not (phase == 1 and s in crossing):
                 moves.append((peak, (at, phase, alive - {s})))
@@ -144,6 +150,21 @@ def test_floor_against_all_schedules():
         assert floor is not None and floor <= least <= smallest, (seed, floor, least, smallest)
         tight += floor == least
     assert tight >= 15
+
+
+def test_floor_where_memory_is_taken_over():
+    tight = taken = 0
+    for seed in range(16):
+        problem = list_over(small_problem(seed, [5, 8]), random.Random(seed))
+        least = least_peak(problem)
+        without = least_peak({**problem, "ops": [{**op, "over": []} for op in problem["ops"]]})
+        if least <= 1:
+            continue
+        floor, smallest = floor_and_smallest(problem)
+        assert floor is not None and floor <= least <= smallest, (seed, floor, least, smallest)
+        tight += floor == least
+        taken += least < without
+    assert tight >= 4 and taken >= 4, (tight, taken)
 
 
 @pytest.mark.parametrize("name", ["evonorm_s0", pytest.param("unet", marks=pytest.mark.very_slow)])

@@ -14,6 +14,7 @@
 #ifndef CB_PLAN_LEDGER_PARTS_H
 #define CB_PLAN_LEDGER_PARTS_H
 
+#include "../../model/over.h"
 #include "ledger.h"
 
 #define CB_LEDGER_BLOCK_SIZE (1u << CB_LEDGER_BLOCK)
@@ -31,9 +32,12 @@ static inline void cb_ledger_mark(cb_ledger *l, uint32_t anchor) {
     l->marked.at[l->marked.len++] = anchor;
 }
 
-/* Where nothing runs again, ends of lives change nothing inside the anchor. */
+/* Where nothing runs again, ends of lives change nothing inside the anchor, unless its op may take
+ * over what ends there. */
 static inline void cb_ledger_mark_end(cb_ledger *l, uint32_t anchor) {
-    if (anchor < l->n && l->chain[anchor].len > 0) cb_ledger_mark(l, anchor);
+    if (anchor >= l->n) return;
+    if (l->chain[anchor].len > 0 || cb_count_over(l->f->p, l->f->base[anchor]) > 0)
+        cb_ledger_mark(l, anchor);
 }
 
 /* ---- ledger_chains --------------------------------------------------------------------------- */

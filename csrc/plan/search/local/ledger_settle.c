@@ -151,12 +151,27 @@ CB_LEDGER_INLINE void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, doubl
     end_reads(l, op, anchor, now);
 }
 
-/* One step of a chain: what it makes comes. */
-CB_LEDGER_INLINE void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, uint64_t more,
-                               double *now, double *most) {
+/* Bytes that a step saves as its output takes over an input's memory: an input that no other step
+ * reads from then on. `left` is that number of reads to come, the step's own included; 0: the step
+ * is the last of its anchor. */
+static double bytes_over(const cb_ledger *l, uint32_t op, uint32_t anchor, uint32_t left) {
+    const cb_problem *p = l->f->p;
+    uint32_t n = op < p->n_op ? cb_count_over(p, op) : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t s = l->twin[cb_over_storage(p, op, i)];
+        if ((left == 0 || l->left[s] == left) && cb_spans_last(&l->span[s], anchor) == anchor)
+            return (double)cb_over_bytes(p, op);
+    }
+    return 0;
+}
+
+/* One step of a chain: what it makes comes. `takes`: it takes something in, with `more` scratch. */
+CB_LEDGER_INLINE void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, bool takes,
+                               uint64_t more, double *now, double *most) {
     const cb_facts *f = l->f;
     *now += l->made_bytes[op];
     double during = *now + (double)(f->p->op_workspace[op] + f->again_bytes[op] + more);
+    if (f->p->over_begin && !takes) during -= bytes_over(l, op, anchor, 1);
     if (during > *most) *most = during;
     end_step(l, op, anchor, now);
 }
@@ -204,7 +219,7 @@ static uint64_t run_chain(cb_ledger *l, uint32_t anchor, double *now, double *mo
         if (i == chain->len) return more;
         uint32_t id = cb_chain_op(chain->at[i]);
         while (i + n < chain->len && chain->at[i + n] & CB_JOINED) n++;
-        if (id < l->f->p->n_op) run_step(l, id, anchor, more, now, most);
+        if (id < l->f->p->n_op) run_step(l, id, anchor, i > first, more, now, most);
         else run_joined(l, chain->at + i, n, anchor, more, now, most);
         for (size_t t = first; t < i; t++) end_reads(l, cb_chain_op(chain->at[t]), anchor, now);
     }
@@ -254,11 +269,12 @@ static double rise_plain(cb_ledger *l, uint32_t anchor) {
         for (size_t i = 0; i < chain->len; i++) count_reads(l, cb_chain_op(chain->at[i]));
         if (!idle) count_reads(l, base);
         for (size_t i = 0; i < chain->len; i++)
-            run_step(l, cb_chain_op(chain->at[i]), anchor, 0, &now, &most);
+            run_step(l, cb_chain_op(chain->at[i]), anchor, false, 0, &now, &most);
         if (!idle) forget_reads(l, base);
     }
     if (idle) return most;
     double during = now + l->made_bytes[base] + (double)l->f->p->op_workspace[base];
+    if (l->f->p->over_begin) during -= bytes_over(l, base, anchor, 0);
     return during > most ? during : most;
 }
 
@@ -280,6 +296,8 @@ static double rise_inside(cb_ledger *l, uint32_t anchor) {
     }
     if (idle) return most;
     double during = now + l->made_bytes[base] + (double)(l->f->p->op_workspace[base] + more);
+    bool takes = chain->len > 0 && chain->at[chain->len - 1] & CB_TAKEN;
+    if (l->f->p->over_begin && !takes) during -= bytes_over(l, base, anchor, 0);
     return during > most ? during : most;
 }
 
