@@ -1,5 +1,5 @@
-/* How a group is taken apart: the length of a row is chosen, instructions are translated in
- * order (translate.c), and what they are made of is put into phases (phases.c). */
+/* Decomposes a group: chooses the length of a row, translates the instructions in order
+ * (translate.c) and assigns their operations to phases (phases.c). */
 #include "decompose.h"
 
 #include <string.h>
@@ -9,11 +9,13 @@
 #include "phases.h"
 #include "translate.h"
 
-/* Shorter runs are gathered: to begin a row costs as much as a few hundred elements. */
+/* Operands with shorter runs are gathered, because starting a row costs as much as a few hundred
+ * elements. */
 #define SHORTEST_ROW 256
-/* A row of short repetitions grows to this. */
+/* Short repetitions are combined into a row of at least this length, if possible. */
 #define REPEATED_ROW 2048
 
+/* Greatest common divisor. */
 static int64_t common(int64_t a, int64_t b) {
     while (b) {
         int64_t rest = a % b;
@@ -23,32 +25,34 @@ static int64_t common(int64_t a, int64_t b) {
     return a;
 }
 
-/* An instruction that is a group of its own has no part in the program. */
+/* The program stores no part for an instruction that is alone in its group; it is in `alone`. */
 static cb_part part_of(const cb_instr *instr, const cb_alone *alone) {
     return instr->part != CB_PART_NONE ? instr->part : alone->part;
 }
 
-/* Whether its rows lie across memory: they are gathered together. */
+/* True if the last axis is strided and the axis before it is contiguous. Such rows are gathered
+ * together. */
 static bool lies_across(const cb_walk *w) {
     const int last = w->rank - 1;
     return last > 0 && w->stride[0][last] > 1 && w->stride[0][last - 1] == 1;
 }
 
-/* Rows cut neither the lanes of sums nor the blocks of random numbers; where a row is longer than a
- * task, its pieces have to begin with leaves. */
+/* True if rows of this length split neither the lanes of sums nor the blocks of random numbers. If
+ * a row is longer than a task, its pieces must begin at leaves. */
 static bool may_cut(int64_t columns, bool has_total, bool draws) {
     const int64_t grain = columns > CB_X_CHUNK ? CB_X_LEAF : CB_X_LANES;
     return !(has_total && columns % grain) && !(draws && columns % CB_PHILOX_BLOCK);
 }
 
-/* Elements after which an operand begins again; 0: it never does, -1: it is one element. */
+/* The number of elements after which an operand repeats; 0: it does not repeat, -1: it is a single
+ * element. */
 static int64_t period_of(const cb_walk *w, int64_t count) {
     if (w->rank == 1 && w->stride[0][0] == 0) return -1;
     return w->stride[0][0] == 0 ? count / w->dim[0] : 0;
 }
 
-/* A row after which what repeats begins again: it is gathered once for many rows. 0: there is none
- * of whole vectors. `period`: of all that repeats. */
+/* The length of a row that is a multiple of `period`, the common period of all repeating operands,
+ * so that these are gathered once for many rows. 0 if no such row consists of whole vectors. */
 static int64_t repeating_columns(int64_t period, int64_t count) {
     int64_t columns = period;
     while ((columns < REPEATED_ROW || columns % CB_X_LANES) && columns <= CB_X_CHUNK / 2 &&
@@ -59,8 +63,8 @@ static int64_t repeating_columns(int64_t period, int64_t count) {
 }
 _Static_assert(CB_X_LANES % CB_PHILOX_BLOCK == 0, "rows of whole vectors cut no block of draws");
 
-/* The longest row over which every operand runs evenly; where that is too short, one after which
- * they repeat, or the whole. */
+/* The longest row in which every operand has a constant stride. If that is too short, a row after
+ * which operands repeat, else the whole domain. */
 static int64_t flat_columns(const cb_program *p, const cb_group *g, const cb_alone *alone,
                             int64_t count) {
     int64_t columns = count, period = -1;

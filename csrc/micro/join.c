@@ -1,4 +1,5 @@
-/* A part is an operation of the same phase whose value nothing else reads. */
+/* An operation can be a part of another if both are in the same phase and nothing else reads its
+ * value. */
 #include "join.h"
 
 #include <string.h>
@@ -8,8 +9,8 @@ enum { NOWHERE = -1, SHARED = -2 };
 typedef struct joining {
     const cb_microcode *m;
     int phase;
-    int16_t reader[CB_X_VALUES]; /* the only operation that reads a value; NOWHERE, SHARED */
-    int16_t maker[CB_X_VALUES];
+    int16_t reader[CB_X_VALUES]; /* the only operation that reads a value, or NOWHERE or SHARED */
+    int16_t maker[CB_X_VALUES];  /* the operation of the phase that makes it, or NOWHERE */
 } joining;
 
 typedef struct product { /* x s, or (x s) z */
@@ -38,7 +39,7 @@ static void list_readers(joining *j) {
     }
 }
 
-/* The operation that makes a value for operation `by` alone; NOWHERE: there is none. */
+/* The operation that makes value r, if only operation `by` reads it; else NOWHERE. */
 static int16_t part_of(const joining *j, cb_x_ref r, int16_t by) {
     if (r.kind != CB_X_VALUE || j->reader[r.id] != by) return NOWHERE;
     return j->maker[r.id];
@@ -48,7 +49,7 @@ static bool is_plain_stream(const joining *j, cb_x_ref r) {
     return r.kind == CB_X_IN_STREAM && j->m->stream[r.id].format == CB_X_REAL;
 }
 
-/* Which operand of a product with two operands is of this kind, if the other is not; NOWHERE. */
+/* The index of the operand that has this kind, if exactly one of the two has it; else NOWHERE. */
 static int side_of(const cb_micro *micro, cb_x_kind kind) {
     const bool first = micro->in[0].kind == kind, second = micro->in[1].kind == kind;
     return first == second ? NOWHERE : second;
@@ -87,7 +88,7 @@ static bool join_products(const joining *j, int16_t at, cb_x_joint *out) {
     if (!find_product(j, micro->in[0], at, &a) || !find_product(j, micro->in[1], at, &b))
         return false;
     if (a.z >= 0 && b.z >= 0) return false;
-    if (a.z >= 0) { /* a sum's operands may be swapped */
+    if (a.z >= 0) { /* addition is commutative */
         const product swapped = a;
         a = b;
         b = swapped;

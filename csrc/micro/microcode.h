@@ -1,5 +1,5 @@
-/* microcode.h: a group of a program, taken apart into what a backend runs on a row: vector
- * operations in phases, with numbers of the row between them.
+/* microcode.h: a group of a program, decomposed into what a backend runs on each row: vector
+ * operations in phases, and scalars ("numbers") that are computed between phases.
  *
  *     phase 0   sum += x
  *     then      mean = sum / columns
@@ -7,8 +7,8 @@
  *     then      rstd = 1 / sqrt(sum / columns + eps)
  *     phase 2   y = (x - mean) rstd weight + bias
  *
- * A phase walks the row once. What a later phase reads again is a stream: an array of the program,
- * or a tile of the thread. */
+ * A phase walks the row once. Elements that a later phase reads are in a stream: an array of the
+ * program or a tile, which is scratch of the thread. */
 #ifndef CB_MICRO_MICROCODE_H
 #define CB_MICRO_MICROCODE_H
 
@@ -18,7 +18,7 @@
 
 typedef enum cb_x_kind { CB_X_NONE = 0, CB_X_VALUE, CB_X_IN_STREAM, CB_X_NUMBER } cb_x_kind;
 
-typedef struct cb_x_ref { /* an operand: a vector value, a stream or a number (s[]) */
+typedef struct cb_x_ref { /* an operand: a vector value, a stream or a number */
     cb_x_kind kind;
     int16_t id;
 } cb_x_ref;
@@ -26,71 +26,72 @@ typedef struct cb_x_ref { /* an operand: a vector value, a stream or a number (s
 typedef struct cb_micro {
     cb_x_op op;
     cb_x_ref in[3];
-    int16_t value, second; /* that it defines, -1: none */
-    int16_t dst;           /* accumulator, stream or number that it writes */
+    int16_t value, second; /* the values that it defines; -1: none */
+    int16_t dst;           /* the accumulator, stream or number that it writes; -1: none */
     int16_t phase;
     bool is_dead;
 } cb_micro;
 
-/* A number from numbers, or from the accumulator `a` (op CB_X_ACC: a sum, CB_X_AMAX, CB_X_AMIN). */
+/* A number computed from the numbers a, b, c, or read from accumulator `a` if op is CB_X_ACC (a
+ * sum), CB_X_AMAX or CB_X_AMIN. */
 typedef struct cb_x_number {
     cb_x_op op;
     int16_t dst, a, b, c;
-    int16_t after; /* phase; -1: before the first */
+    int16_t after; /* it is computed after this phase; -1: before the first */
     enum { CB_X_OF_ROW, CB_X_BEFORE_ALL, CB_X_AFTER_ALL } when;
 } cb_x_number;
 
-/* Of the elements of a stream. */
+/* The element format of a stream. */
 typedef enum cb_x_format {
-    CB_X_REAL = 0, /* what is computed with */
+    CB_X_REAL = 0, /* the type of the arithmetic: f32, or f64 if is_wide */
     CB_X_BF16,
     CB_X_F16,
-    CB_X_BYTE, /* bools: 0 or 1 */
+    CB_X_BYTE, /* bool: 0 or 1 */
     CB_X_FORMAT_COUNT
 } cb_x_format;
 
 typedef enum cb_x_source {
-    CB_X_ARRAY,    /* rows of a tensor, one element after another */
-    CB_X_TILE,     /* of the thread, written by the code itself */
-    CB_X_GATHERED, /* likewise, filled from a tensor of any strides before a row */
-    CB_X_KEPT,     /* 1 where dropout keeps, else 0 */
-    CB_X_TRIANGLE, /* 1 where tril keeps, else 0 */
-    CB_X_SUMS,     /* of columns, for the running block of rows */
+    CB_X_ARRAY,    /* contiguous rows of a tensor */
+    CB_X_TILE,     /* a tile of the thread, written by the microcode */
+    CB_X_GATHERED, /* a tile, filled from a tensor of any strides before each row */
+    CB_X_KEPT,     /* a tile: 1 where dropout keeps an element, else 0 */
+    CB_X_TRIANGLE, /* a tile: 1 where tril keeps an element, else 0 */
+    CB_X_SUMS,     /* column sums of the current block of rows */
     CB_X_PIECES    /* one element for each piece of a row */
 } cb_x_source;
 
 typedef struct cb_x_stream {
     cb_x_source source;
     uint32_t tensor; /* position in cb_program.operand_id */
-    uint32_t instr;  /* KEPT, TRIANGLE, SUMS: whose attributes; SUMS: whose scratch */
+    uint32_t instr;  /* KEPT, TRIANGLE, SUMS: the instruction with the attributes and scratch */
     int16_t part;    /* SUMS: which of the instruction's sums */
     cb_x_format format;
     uint8_t size; /* bytes of an element */
     bool is_read, is_written;
-    bool is_read_later;  /* after the phase that writes it: keep it near */
-    int16_t first_phase; /* that reads it */
-    int32_t tile;        /* which tile of the thread, -1: none */
-    int16_t over;        /* the stream whose array it writes anew in the same phase, -1: none */
+    bool is_read_later;  /* a phase after the one that writes it reads it: keep it in cache */
+    int16_t first_phase; /* the first phase that reads it */
+    int32_t tile;        /* index of the thread's tile; -1: none */
+    int16_t over;        /* the stream whose array it overwrites in the same phase; -1: none */
 } cb_x_stream;
 
-typedef struct cb_x_row_value { /* a number for each row, or one for all, in a tensor */
+typedef struct cb_x_row_value { /* a tensor with one number per row, or one number in all */
     uint32_t tensor;
     int16_t number;
-    bool is_index;   /* a position in the row, -1 where it is `ignored` */
-    int64_t ignored; /* -1: none is */
-    uint32_t instr;  /* is_index: whose */
+    bool is_index;   /* the number is a position in the row; -1 if the tensor has `ignored` there */
+    int64_t ignored; /* -1: no index is ignored */
+    uint32_t instr;  /* is_index: the instruction that reads the index */
 } cb_x_row_value;
 
-typedef struct cb_x_total { /* a sum over everything */
-    uint32_t tensor;        /* of the result */
-    bool is_local;          /* which then has no memory */
+typedef struct cb_x_total { /* a sum over all elements */
+    uint32_t tensor;        /* the result */
+    bool is_local;          /* the result is local: it has no memory */
     int16_t acc, number;
     bool is_mean;
 } cb_x_total;
 
 typedef struct cb_x_columns { /* sums of columns over blocks of rows */
     int16_t stream;
-    uint32_t tensor; /* of the result */
+    uint32_t tensor; /* the result */
     bool is_mean;
 } cb_x_columns;
 
@@ -108,7 +109,7 @@ typedef enum cb_x_acc_kind {
     CB_X_ACC_KIND_COUNT
 } cb_x_acc_kind;
 
-/* Sizes of the tables. */
+/* Largest sizes of the tables. */
 enum {
     CB_X_STREAMS = 64,
     CB_X_SCALARS = 128,
@@ -121,13 +122,13 @@ enum {
     CB_X_VALUES = 512
 };
 
-/* What the backend that runs a group has room for: at most the sizes of the tables. */
+/* How many streams, numbers and accumulators a backend supports: at most the sizes above. */
 typedef struct cb_x_limits {
     int streams, scalars, accs;
 } cb_x_limits;
 
-/* The tables of a group: type, name, how many are in it, and how many there may be. The first holds
- * nothing once records are made of it. */
+/* The tables of a group: type, name, field with the length, largest length. The first is empty once
+ * records have been made of it. */
 /* clang-format off */
 #define CB_X_TABLES(X)                                                                    \
     X(cb_micro, micro, n_micro, CB_X_MICROS)                                              \
@@ -144,7 +145,7 @@ typedef struct cb_x_limits {
     X(cb_x_acc_kind, acc_kind, n_acc, CB_X_ACCS)
 /* clang-format on */
 
-/* The tables of one group while it is taken apart. */
+/* The tables of one group while it is decomposed. */
 #define CB_X_SPACE(type, name, n, most) type name[most];
 typedef struct cb_x_room {
     CB_X_TABLES(CB_X_SPACE)
@@ -152,8 +153,8 @@ typedef struct cb_x_room {
 
 #define CB_X_POINTER(type, name, n, most) type *name;
 typedef struct cb_microcode {
-    int64_t rows, columns; /* columns: of a row; a flat domain chooses them */
-    bool has_rows;         /* rows must not be cut */
+    int64_t rows, columns; /* columns: length of a row, chosen freely if !has_rows */
+    bool has_rows;         /* the domain has rows, which must not be split */
     bool is_wide;          /* computes in f64 */
     int n_micro, n_number, n_stream, n_value, n_phase, n_scalar;
     int n_load, n_store, n_once, n_give, n_total, n_columns, n_pieces, n_tile, n_acc;

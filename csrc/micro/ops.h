@@ -1,13 +1,13 @@
-/* ops.h: what each operation of the microcode computes, once for all forms, for f32 and for f64:
- * expressions in x and y, and in the names CB_SELECT(condition, a, b), ONE_WHERE(condition),
- * CB_ZERO, CB_ONE and CB_MATH(exp), which are defined for vectors (kern_executor.c) and for numbers
- * (scalar.c, cuda/text/prelude.cuh). Truth is 1 or 0. */
+/* ops.h: the formula of each microcode operation, shared by all backends, for f32 and f64. Formulas
+ * are expressions in x and y that use CB_SELECT(condition, a, b), ONE_WHERE(condition), CB_ZERO,
+ * CB_ONE and CB_MATH(exp). These are defined for vectors (kern_executor.c) and for scalars
+ * (scalar.c, cuda/text/prelude.cuh). True is 1, false is 0. */
 #ifndef CB_MICRO_OPS_H
 #define CB_MICRO_OPS_H
 
 /* clang-format off */
-/* An op whose operands cannot be swapped has a reversed twin (R): the first operand of an
- * instruction is the register it overwrites. */
+/* An instruction overwrites the register of its first operand, so an op that is not commutative has
+ * a reversed variant (R). */
 #define CB_X_SUMS(X)                                         \
     X(ADD, x + y)                                            \
     X(SUB, x - y)                                            \
@@ -63,19 +63,19 @@
     X(ERF, CB_MATH(erf)(x))                                  \
     X(GELU_TANH_PART, CB_MATH(gelu_tanh_part)(x))
 
-/* Of f32 alone: a 16-bit float as an f32. */
+/* f32 only: rounds to a 16-bit float, returned as an f32. */
 #define CB_X_HALF(X)                                         \
     X(ROUND_BF16, CB_MATH(round_bf16)(x))                    \
     X(ROUND_F16, CB_MATH(round_f16)(x))
 
-/* In f32 the vectors take arguments up to CB_SIN_MAX_F32. */
+/* The f32 vector forms handle arguments up to CB_SIN_MAX_F32. */
 #define CB_X_ROUND(X)                                        \
     X(SIN, sin)                                              \
     X(COS, cos)
 /* clang-format on */
 
-/* Two results of one operand: a in the register of the operand, b in the other one. NORMAL: the
- * probability below x and e^(-x^2 / 2). */
+/* Operations with one operand and two results: the first overwrites the operand's register, the
+ * second goes to another register. NORMAL: the probability below x, and e^(-x^2 / 2). */
 #define CB_X_PAIR(X) \
     X(NORMAL)        \
     X(SIN_COS)
@@ -88,12 +88,12 @@ typedef enum cb_x_op {
     CB_X_PAIR_BEGIN = CB_X_UNARY_END - 1,
     CB_X_PAIR(CB_X_ID) CB_X_PAIR_END,
     CB_X_SELECT = CB_X_PAIR_END, /* x where the condition is not 0, else y */
-    CB_X_ACC,                    /* += into an accumulator: a sum over the row */
+    CB_X_ACC,                    /* adds to an accumulator */
     CB_X_AMAX,
     CB_X_AMIN,
-    CB_X_COLUMN, /* += into a row of column sums */
-    CB_X_TAKE,   /* the element at a position of the row, to a number */
-    CB_X_ADD_AT, /* a number more in the element at a position of the row */
+    CB_X_COLUMN, /* adds to the column sums */
+    CB_X_TAKE,   /* copies the element at a position of the row to a number */
+    CB_X_ADD_AT, /* adds a number to the element at a position of the row */
     CB_X_STORE,
     CB_X_OP_COUNT
 } cb_x_op;

@@ -1,9 +1,10 @@
-/* When what runs. A vector operation belongs to the first phase in which all that it reads is
- * there, or, where only later phases read it and its operands are in memory, to the first of those.
- * What crosses phases gets a tile, unless it is stored anyway. */
+/* Assigns operations to phases. A vector operation runs in the first phase in which all its
+ * operands are available. If only later phases read its value and its operands are in memory, it
+ * runs in the first of those instead. A value that crosses phases gets a tile, unless it is stored
+ * anyway. */
 #include "phases.h"
 
-/* What nobody reads is not computed. */
+/* Marks operations as dead if nothing reads their values. */
 static void drop_dead(cb_translation *x) {
     bool used[CB_X_VALUES] = {0};
     for (int k = x->m->n_micro - 1; k >= 0; k--) {
@@ -15,7 +16,7 @@ static void drop_dead(cb_translation *x) {
     }
 }
 
-/* Sine and cosine of one operand are one operation. */
+/* Combines the sine and the cosine of the same operand into one operation. */
 static void pair_sines(cb_translation *x) {
     for (int k = 0; k < x->m->n_micro; k++) {
         cb_micro *a = &x->m->micro[k];
@@ -33,8 +34,8 @@ static void pair_sines(cb_translation *x) {
     }
 }
 
-/* Moves what only later phases read to the first of them, where that costs no tile: all that it
- * reads is in memory there, or is read there as well. */
+/* Moves an operation that only later phases read to the first of them if that needs no tile: each
+ * of its operands is in memory, or is also read in that phase or later. */
 static void sink(cb_translation *x) {
     int16_t first[CB_X_VALUES], last[CB_X_VALUES];
     for (int k = 0; k < x->m->n_value; k++) first[k] = INT16_MAX, last[k] = -1;
@@ -58,15 +59,15 @@ static void sink(cb_translation *x) {
     }
 }
 
-/* Whether a store of `from` to this format keeps all that value v is, which operation `maker` has
- * made: bools are 0 or 1, and a store rounds as the rounding does. */
+/* True if storing `from` in this format preserves value v, which operation `maker` computes. Bools
+ * are 0 or 1, and a store rounds like the rounding operation. */
 static bool keeps(cb_x_format format, cb_x_ref from, int16_t v, const cb_micro *maker) {
     if (format == CB_X_REAL || format == CB_X_BYTE) return from.kind == CB_X_VALUE && from.id == v;
     const cb_x_op rounds = format == CB_X_BF16 ? CB_X_ROUND_BF16 : CB_X_ROUND_F16;
     return maker->op == rounds && cb_t_same_ref(maker->in[0], from);
 }
 
-/* The stream in which later phases find value v: where it is stored anyway, else a tile. */
+/* The stream from which later phases read value v: one that it is stored to anyway, else a tile. */
 static int16_t home_of(cb_translation *x, int16_t v, int maker) {
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
@@ -83,7 +84,7 @@ static int16_t home_of(cb_translation *x, int16_t v, int maker) {
     return id;
 }
 
-/* Later phases read value v, which operation `maker` makes, from memory. */
+/* Makes later phases read value v, which operation `maker` computes, from memory. */
 static void cross(cb_translation *x, int maker, int16_t v, int n) {
     int16_t home = -1;
     for (int j = 0; j < n; j++) {
@@ -133,7 +134,7 @@ static cb_x_acc_kind kind_of(const cb_microcode *m, const cb_micro *micro) {
 
 static bool accumulates(cb_x_op op) { return op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN; }
 
-/* Accumulators get numbers by phase and kind, so that those of a kind in a phase are a range. */
+/* Numbers accumulators by phase and kind, so that those of one kind in a phase are a range. */
 static void number_accumulators(cb_translation *x) {
     cb_microcode *m = x->m;
     int16_t new_id[CB_X_ACCS] = {0}, next = 0;
@@ -159,7 +160,7 @@ void cb_t_arrange(cb_translation *x) {
     pair_sines(x);
     sink(x);
     cross_phases(x);
-    drop_dead(x); /* roundings whose results are read from memory */
+    drop_dead(x); /* roundings whose results are now read from memory */
     note_phases(x);
     if (!x->is_full) number_accumulators(x);
 }

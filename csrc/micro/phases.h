@@ -1,4 +1,4 @@
-/* phases.h: puts what was translated into phases, and drops what nobody reads. */
+/* phases.h: assigns translated operations to phases and drops dead ones. */
 #ifndef CB_MICRO_PHASES_H
 #define CB_MICRO_PHASES_H
 

@@ -1,7 +1,7 @@
-/* point_ops.h: what pointwise ops compute, once for all types and machines: expressions of the
- * elements `x` and `y` and of the name `real` of their type; CB_MATH(exp) is the exp of that type.
- * Integers wrap. plain_unary.c and plain_binary.c make loops of them, exec/cuda functions of
- * kernels; so nothing is included here. */
+/* point_ops.h: the formulas of pointwise ops, shared by all types and backends. They are
+ * expressions in the elements `x` and `y` and their type `real`; CB_MATH(exp) is the exp of that
+ * type. Integers wrap. plain_unary.c and plain_binary.c turn them into loops, exec/cuda into kernel
+ * functions, so this file includes nothing. */
 #ifndef CB_MICRO_POINT_OPS_H
 #define CB_MICRO_POINT_OPS_H
 
@@ -33,8 +33,8 @@
     X(SQUARE, (real)((uint64_t)x * (uint64_t)x))                           \
     X(RELU, x > 0 ? x : (real)0)
 
-/* Gradients have g = x and, as y, the output (tanh, sigmoid, relu) or the input of the forward
- * op. */
+/* In gradients x is g, and y is the output (tanh, sigmoid, relu) or the input (the others) of the
+ * forward op. */
 #define CB_BINARY_FLOAT(X)                                                 \
     X(ADD, x + y)                                                          \
     X(SUB, x - y)                                                          \

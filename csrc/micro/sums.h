@@ -1,6 +1,6 @@
-/* sums.h: the order in which elements are added up. It is part of how results are defined, on every
- * machine: never a setting. Element i of a sum is in lane i mod CB_X_LANES; lanes are folded at
- * each leaf of CB_X_LEAF elements; leaves, and then segments, are put together in pairs. */
+/* sums.h: the order of summation. It is part of the definition of results on every machine, so it
+ * must not become a setting. Element i of a sum is added in lane i mod CB_X_LANES. Lanes are folded
+ * after each leaf of CB_X_LEAF elements. Leaves, and then segments, are combined in pairs. */
 #ifndef CB_MICRO_SUMS_H
 #define CB_MICRO_SUMS_H
 
@@ -9,16 +9,17 @@
 enum {
     CB_X_LANES = 64,
     CB_X_LEAF = 1024,
-    CB_X_CHUNK = 16384, /* elements of a task; of a row that is longer, one piece */
+    CB_X_CHUNK = 16384, /* elements of a task; a longer row is split into pieces of this length */
 };
 
-/* Rows that are added up before they join the sums of their block (the shorter the chain, the
- * smaller the error); and elements of a segment of a long row, a power of two so that there are at
- * most CB_SEGMENTS. */
+/* Number of rows that are summed before they are added to the column sums of their block; shorter
+ * chains have smaller errors. */
 #define CB_RUN_ROWS 128
+/* Smallest length of a segment of a long row, and the largest number of segments. */
 #define CB_SEGMENT ((int64_t)1 << 16)
 #define CB_SEGMENTS 64
 
+/* The segment length of a row: a power of two, so large that there are at most CB_SEGMENTS. */
 static inline int64_t cb_segment_of(int64_t count) {
     int64_t segment = CB_SEGMENT;
     while (div_up(count, segment) > CB_SEGMENTS) segment *= 2;

@@ -1,12 +1,12 @@
-/* What each op is in microcode. An op gives the bits of its kernel (kern_*.c, plain_*.c): the
- * same operations, in the same order. */
+/* Translates ops to microcode. Results are bitwise equal to those of the op's kernel (kern_*.c,
+ * plain_*.c): the same operations in the same order. */
 #include "translate.h"
 
 #include "../base/philox.h"
 
 /* ---- pointwise ops --------------------------------------------------------------------------- */
 
-/* Ops that are one operation of their inputs. */
+/* Ops that are a single operation on their inputs. */
 /* clang-format off */
 #define SAME(id) {CB_OP_##id, CB_X_##id}
 static const struct simple {
@@ -34,7 +34,7 @@ static bool all_numbers(const cb_x_ref *in, int n) {
     return true;
 }
 
-/* Vector or number, as its operands are. */
+/* Applies an operation. The result is a number if all operands are numbers, else a vector value. */
 static cb_x_ref apply(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x_ref c) {
     const cb_x_ref in[3] = {a, b, c};
     int n = c.kind ? 3 : (b.kind ? 2 : 1);
@@ -48,7 +48,8 @@ static cb_x_ref apply_two(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b)
     return apply(x, op, a, b, CB_T_NOTHING);
 }
 
-/* The same numbers are drawn once: dropout and its gradient have one stream of them. */
+/* Finds the stream of an equal dropout mask; -1: none. Dropout and its gradient share one stream.
+ */
 static int16_t find_draw(const cb_translation *x, uint32_t instr) {
     const cb_attrs *wanted = &x->p->instr[instr].attrs;
     for (int16_t k = 0; k < x->m->n_stream; k++) {
@@ -76,7 +77,8 @@ static cb_x_ref dropout(cb_translation *x, uint32_t at, cb_x_ref in) {
     return cb_t_value(x, CB_X_KEEP, pattern(x, CB_X_KEPT, at), scaled, CB_T_NOTHING);
 }
 
-/* x P(x), and its slope P(x) + x p(x) (vecmath.h). The two share what is dear. */
+/* x P(x), or its derivative P(x) + x p(x) (vecmath.h). Both use the same NORMAL operation, the
+ * expensive part, so it is computed once. */
 static cb_x_ref gelu(cb_translation *x, cb_x_ref in, bool slope) {
     cb_x_ref density = CB_T_NOTHING, below = cb_t_of_pair(x, CB_X_NORMAL, in, &density);
     if (!slope) return cb_t_of_two(x, CB_X_MUL, in, below);
@@ -89,7 +91,7 @@ static cb_x_ref gelu_tanh(cb_translation *x, cb_x_ref in, bool slope) {
     return apply_two(x, slope ? CB_X_GELU_TANH_SLOPE : CB_X_MUL, s, in);
 }
 
-/* x s, and its slope s (1 + x (1 - s)), with s = sigmoid(x) */
+/* x s, or its derivative s (1 + x (1 - s)), with s = sigmoid(x) */
 static cb_x_ref silu(cb_translation *x, cb_x_ref in, bool slope) {
     cb_x_ref s = apply_one(x, CB_X_SIGMOID, in), one = cb_t_constant(x, 1);
     if (!slope) return apply_two(x, CB_X_MUL, in, s);
@@ -111,7 +113,7 @@ static cb_x_ref batch_norm_apply(cb_translation *x, const cb_x_ref *in) {
     return apply_two(x, CB_X_ADD, y, in[4]);
 }
 
-/* A number from the attributes, as an element of the result. */
+/* The constant in the attributes, converted to the dtype of the result. */
 static cb_x_ref filled_with(cb_translation *x, const cb_instr *instr) {
     const double v = instr->attrs.f[0];
     switch (cb_t_operand(x, instr->out_begin)->dtype) {
@@ -152,7 +154,7 @@ static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
     return apply_two(x, CB_X_MUL, in[0], slope);
 }
 
-#define POINT_INPUTS 5 /* of a pointwise op, at most */
+#define POINT_INPUTS 5 /* most inputs of a pointwise op */
 
 static void translate_pointwise(cb_translation *x, uint32_t at, cb_part part) {
     const cb_instr *instr = &x->p->instr[at];
@@ -200,7 +202,7 @@ static void translate_total(cb_translation *x, const cb_instr *instr) {
 
 static void column_sum(cb_translation *x, uint32_t at, int16_t part, uint32_t tensor, bool is_mean,
                        bool has_runs, cb_x_ref of) {
-    if (cb_t_operand(x, tensor)->space == CB_SPACE_LOCAL) return; /* nobody reads it */
+    if (cb_t_operand(x, tensor)->space == CB_SPACE_LOCAL) return; /* the sum is never read */
     int16_t id = cb_t_new_stream(x, CB_X_SUMS, tensor, cb_t_real(x)),
             entry = cb_t_add(x, &x->m->n_columns, CB_X_ROW_VALUES);
     x->m->stream[id].instr = at;
@@ -219,7 +221,7 @@ static void translate_columns(cb_translation *x, uint32_t at) {
 
 static void translate_pieces(cb_translation *x, const cb_instr *instr) {
     const cb_operand *out = cb_t_operand(x, instr->out_begin);
-    if (out->space == CB_SPACE_LOCAL) return; /* nobody reads it */
+    if (out->space == CB_SPACE_LOCAL) return; /* the sum is never read */
     cb_x_ref in = cb_t_read_full(x, instr->in_begin);
     int16_t at = cb_t_add(x, &x->m->n_pieces, CB_X_ACCS),
             acc = cb_t_add(x, &x->m->n_acc, x->limits->accs),
@@ -238,7 +240,7 @@ static cb_x_ref below_largest(cb_translation *x, cb_x_ref in) {
     return cb_t_of_two(x, CB_X_SUB, in, cb_t_over_row(x, CB_X_AMAX, in));
 }
 
-/* e^(in - largest of the row), and their sum */
+/* Returns e^(in - largest of the row); `sum` is their sum over the row. */
 static cb_x_ref exponentials(cb_translation *x, cb_x_ref in, cb_x_ref *sum) {
     cb_x_ref e = cb_t_of_one(x, CB_X_EXP, below_largest(x, in));
     *sum = cb_t_over_row(x, CB_X_ACC, e);
@@ -294,7 +296,7 @@ static void translate_norm(cb_translation *x, const cb_instr *instr) {
     cb_t_give_number(x, instr->out_begin + (is_centred ? 2 : 1), rstd, false, false);
 }
 
-/* kern_norm_rows.h has the formula. */
+/* See kern_norm_rows.h for the formula. */
 static void translate_norm_bwd(cb_translation *x, uint32_t at) {
     const cb_instr *instr = &x->p->instr[at];
     bool is_centred = instr->code == CB_OP_LAYER_NORM_BWD;
@@ -334,12 +336,12 @@ static void translate_scatter_add(cb_translation *x, uint32_t at) {
     cb_t_give_full(x, instr->out_begin, cb_t_value(x, CB_X_ADD_AT, base, index, add), false);
 }
 
-/* Whether a row counts: whether it has a label. */
+/* 1 if the row has a label, 0 if it is ignored. */
 static cb_x_ref counts_where(cb_translation *x, cb_x_ref label) {
     return cb_t_number(x, CB_X_GE, label, cb_t_constant(x, 0), CB_T_NOTHING);
 }
 
-/* nll = log(sum(e^(x - largest))) + largest - x[label], 0 in rows that are ignored. */
+/* nll = log(sum(e^(x - largest))) + largest - x[label], 0 in ignored rows. */
 static void translate_cross_entropy(cb_translation *x, uint32_t at) {
     const cb_instr *instr = &x->p->instr[at];
     cb_x_ref in = cb_t_read_full(x, instr->in_begin),
@@ -354,8 +356,8 @@ static void translate_cross_entropy(cb_translation *x, uint32_t at) {
     cb_t_give_number(x, instr->out_begin + 1, logsumexp, false, false);
 }
 
-/* g (softmax(x) - onehot(label)), 0 in rows that are ignored: the exponentials, their sum and what
- * else there is are those of cross_entropy where both are in the group. */
+/* g (softmax(x) - onehot(label)), 0 in ignored rows. If cross_entropy is in the same group, its
+ * exponentials and their sum are reused. */
 static void translate_cross_entropy_bwd(cb_translation *x, uint32_t at) {
     const cb_instr *instr = &x->p->instr[at];
     cb_x_ref g = cb_t_read_number(x, instr->in_begin, false),

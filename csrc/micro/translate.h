@@ -1,4 +1,4 @@
-/* translate.h: what an instruction adds to the tables. */
+/* translate.h: translates an instruction and adds it to the tables. */
 #ifndef CB_MICRO_TRANSLATE_H
 #define CB_MICRO_TRANSLATE_H
 

@@ -58,8 +58,8 @@ cb_micro *cb_t_emit(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x_
 
 bool cb_t_same_ref(cb_x_ref a, cb_x_ref b) { return a.kind == b.kind && a.id == b.id; }
 
-/* The same operation on the same operands, if there is one: a gradient often needs what the forward
- * has computed. */
+/* Finds the same operation on the same operands; NULL: none. A gradient often needs a value that
+ * the forward has computed. */
 static cb_micro *find_micro(const cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b,
                             cb_x_ref c) {
     for (int k = 0; k < x->m->n_micro; k++) {
@@ -85,7 +85,7 @@ cb_x_ref cb_t_value(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x_
     return (cb_x_ref){CB_X_VALUE, micro->value};
 }
 
-/* Two results; the second goes to *second. */
+/* Emits an operation with two results; returns the first and sets *second. */
 cb_x_ref cb_t_of_pair(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref *second) {
     cb_x_ref first = cb_t_value(x, op, a, CB_T_NOTHING, CB_T_NOTHING);
     cb_micro *micro = find_micro(x, op, a, CB_T_NOTHING, CB_T_NOTHING);
@@ -102,7 +102,8 @@ cb_x_ref cb_t_of_one(cb_translation *x, cb_x_op op, cb_x_ref a) {
     return cb_t_value(x, op, a, CB_T_NOTHING, CB_T_NOTHING);
 }
 
-/* The same operation on the same numbers: what a plan runs again in the kernel that has it. */
+/* Finds the same operation on the same numbers; NULL: none. It exists, for instance, if a plan
+ * recomputes an op in the kernel that already computes it. */
 static const cb_x_number *find_number(const cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b,
                                       cb_x_ref c) {
     for (int k = 0; k < x->m->n_number; k++) {
@@ -113,8 +114,8 @@ static const cb_x_number *find_number(const cb_translation *x, cb_x_op op, cb_x_
     return NULL;
 }
 
-/* A number computed from numbers: where they are there, and as often as the most frequent of
- * them. */
+/* Computes a number from numbers, in the first place where all of them are available, and as often
+ * as the most frequently computed of them. */
 cb_x_ref cb_t_number(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x_ref c) {
     const cb_x_number *known = find_number(x, op, a, b, c);
     if (known) return cb_t_number_ref(known->dst);
@@ -139,7 +140,7 @@ cb_x_ref cb_t_number(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x
     return cb_t_number_ref(dst);
 }
 
-/* The accumulator of the same operation on the same values. */
+/* Finds the same reduction of the same operand; NULL: none. */
 static const cb_x_number *find_over_row(const cb_translation *x, cb_x_op op, cb_x_ref of) {
     for (int k = 0; k < x->m->n_number; k++) {
         const cb_x_number *number = &x->m->number[k];
@@ -153,7 +154,7 @@ static const cb_x_number *find_over_row(const cb_translation *x, cb_x_op op, cb_
     return NULL;
 }
 
-/* The sum, or the largest or smallest, of a vector value over the row. */
+/* The sum, maximum or minimum of a vector value over the row. */
 cb_x_ref cb_t_over_row(cb_translation *x, cb_x_op op, cb_x_ref of) {
     const cb_x_number *known = find_over_row(x, op, of);
     if (known) return cb_t_number_ref(known->dst);
@@ -167,7 +168,7 @@ cb_x_ref cb_t_over_row(cb_translation *x, cb_x_op op, cb_x_ref of) {
     return cb_t_number_ref(dst);
 }
 
-/* The element of a vector value at a position of the row; anything where that is -1. */
+/* The element of a vector value at a position of the row; undefined if the position is -1. */
 cb_x_ref cb_t_take(cb_translation *x, cb_x_ref of, cb_x_ref at) {
     cb_micro *micro = cb_t_emit(x, CB_X_TAKE, of, at, CB_T_NOTHING);
     micro->dst = cb_t_new_scalar(x, (int16_t)(micro->phase + 1), CB_X_OF_ROW);
@@ -214,7 +215,7 @@ cb_walk cb_t_walk_of(const cb_operand *o) {
 
 bool cb_t_is_whole(const cb_operand *o) { return cb_is_contiguous(&o->shape, o->stride); }
 
-/* How the rows of an operand from outside lie: with this stride between neighbours, or anyhow. */
+/* The stride within rows of an operand from outside the group: 0, 1, or -1 for anything else. */
 static int64_t row_stride(const cb_operand *o, int64_t columns) {
     if (cb_t_is_whole(o)) return 1;
     cb_walk w = cb_t_walk_of(o);
@@ -264,7 +265,7 @@ static cb_x_ref read_stream(cb_translation *x, uint32_t tensor, int64_t stride) 
     return (cb_x_ref){CB_X_IN_STREAM, id};
 }
 
-/* Input `tensor` as a vector operand (or a number that stands for a whole row). */
+/* Reads input `tensor` as a vector operand, or as a number if it is constant within a row. */
 cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor) {
     const cb_operand *o = cb_t_operand(x, tensor);
     const cb_t_name *known = find_name(x, o);
@@ -275,13 +276,13 @@ cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor) {
     return stride == 0 ? load_number(x, tensor, false) : read_stream(x, tensor, stride);
 }
 
-/* Input `tensor` as a number: one of each row, or one of all. */
+/* Reads input `tensor` as a number: one per row, or one in all if `is_once`. */
 cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once) {
     const cb_t_name *known = find_name(x, cb_t_operand(x, tensor));
     return known ? known->ref : load_number(x, tensor, is_once);
 }
 
-/* Input `input` of an instruction as a position in each row. */
+/* Reads input `input` of an instruction as a position in each row. */
 cb_x_ref cb_t_read_index(cb_translation *x, uint32_t instr, uint32_t input, int64_t ignored) {
     const uint32_t tensor = x->p->instr[instr].in_begin + input;
     for (int k = 0; k < x->m->n_load; k++) {
@@ -296,12 +297,12 @@ cb_x_ref cb_t_read_index(cb_translation *x, uint32_t instr, uint32_t input, int6
     return cb_t_number_ref(id);
 }
 
-/* A vector of one element a column, the same in each row: the weight of a norm, which gets
- * contiguous inputs. */
+/* Reads a vector with one element per column, the same for each row, such as the weight of a norm.
+ * Norms have contiguous inputs. */
 cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor) { return read_stream(x, tensor, 1); }
 
-/* A value is rounded to its dtype whether or not it is stored: what is read in the group is as if
- * it came from memory. */
+/* Rounds a value to its dtype, whether or not it is stored, so that readers in the group get the
+ * same value as from memory. */
 static cb_x_ref rounded(cb_translation *x, uint32_t tensor, cb_x_ref ref) {
     const cb_x_format format = format_of(cb_t_operand(x, tensor)->dtype);
     if (format != CB_X_BF16 && format != CB_X_F16) return ref;
@@ -311,7 +312,7 @@ static cb_x_ref rounded(cb_translation *x, uint32_t tensor, cb_x_ref ref) {
     return cb_t_of_one(x, op, ref);
 }
 
-/* Stores round by themselves. */
+/* The store uses the unrounded `ref`, because stores round. */
 void cb_t_give_full(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_exact) {
     const cb_operand *o = cb_t_operand(x, tensor);
     cb_t_give_name(x, tensor, is_exact ? ref : rounded(x, tensor, ref));

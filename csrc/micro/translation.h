@@ -1,16 +1,16 @@
-/* translation.h: the tables of one group's microcode while they are filled: by
- * decompose.c, translate.c and phases.c, and by whoever compiles expressions.
+/* translation.h: builds the microcode tables of one group. Used by decompose.c, translate.c and
+ * phases.c, and by the compiler of expressions.
  *
- * What an instruction names is a reference: to a vector value, a stream or a number. A function
- * that computes gives the reference of its result, and adds to the tables only what is not there
- * yet. A table that is full sets `is_full`; what is added then is thrown away with the rest. */
+ * An operand is a reference to a vector value, a stream or a number. A function that emits an
+ * operation returns a reference to its result, and reuses an equal operation if there is one. If a
+ * table is full, `is_full` is set, and the whole translation must be discarded. */
 #ifndef CB_MICRO_TRANSLATION_H
 #define CB_MICRO_TRANSLATION_H
 
 #include "microcode.h"
 #include "walk.h"
 
-typedef struct cb_t_name { /* of something made in the group */
+typedef struct cb_t_name { /* maps a buffer made in the group to its reference */
     cb_space space;
     uint32_t buffer;
     cb_x_ref ref;
@@ -32,9 +32,9 @@ typedef struct cb_translation {
 
 #define CB_T_NOTHING ((cb_x_ref){CB_X_NONE, 0})
 
-void cb_t_lay_out(cb_microcode *m, cb_x_room *room); /* m, zeroed, has its tables there */
+void cb_t_lay_out(cb_microcode *m, cb_x_room *room); /* points the tables of `m` to `room` */
 cb_x_ref cb_t_number_ref(int16_t id);
-cb_dtype cb_t_real(const cb_translation *x); /* that it computes with */
+cb_dtype cb_t_real(const cb_translation *x); /* the dtype of the arithmetic: f32 or f64 */
 int16_t cb_t_add(cb_translation *x, int *n, int limit);
 int16_t cb_t_new_scalar(cb_translation *x, int16_t available, uint8_t when);
 cb_x_ref cb_t_constant(cb_translation *x, double value);
@@ -56,7 +56,7 @@ cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once);
 cb_x_ref cb_t_read_index(cb_translation *x, uint32_t instr, uint32_t input, int64_t ignored);
 cb_x_ref cb_t_take(cb_translation *x, cb_x_ref of, cb_x_ref at);
 cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor);
-/* Output `tensor` is `ref`, rounded to its dtype. `is_exact`: it is already. */
+/* Defines output `tensor` as `ref`, rounded to its dtype. `is_exact`: `ref` needs no rounding. */
 void cb_t_give_full(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_exact);
 void cb_t_give_number(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_once,
                       bool is_exact);

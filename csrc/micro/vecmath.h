@@ -1,6 +1,6 @@
-/* vecmath.h: elementary functions that vectorise. Each is straight-line code, so a plain loop
- * `for (i...) out[i] = cb_exp_f32(in[i]);` becomes vector code on every instruction set, with the
- * same bits: there is no fused multiply-add, no reciprocal estimate and no table.
+/* vecmath.h: elementary functions that vectorise. Each is straight-line code, so a plain loop `for
+ * (i...) out[i] = cb_exp_f32(in[i]);` becomes vector code on every instruction set. Results are
+ * bitwise equal: no fused multiply-add, reciprocal estimate or table is used.
  *
  * Largest error in units of the last place of the result, over the whole range
  * (tests/c/micro/test_vecmath.c):
@@ -8,12 +8,12 @@
  *     exp 1.5   log 1.5   log1p 2.5   tanh 2.0   sigmoid 2.5   erf 1.5   sin, cos 1.5
  *     gelu 6 (x > -13)   silu 3 (x > -87)   gelu_tanh 5 (x > -1)
  *
- * The last three are x times a probability. Below the stated x that is subnormal, or, for
- * gelu_tanh, as uncertain as its cubic argument: up to 200 units where the result is 1e-20.
+ * The last three are x times a probability. Below the stated x the probability is subnormal, or,
+ * for gelu_tanh, as inaccurate as its cubic argument: up to 200 units where the result is 1e-20.
  *
  * Special values follow C's math library: NaN in, NaN out; exp(-inf) = 0, log(0) = -inf, log(-1) =
- * NaN, and subnormal inputs and results are exact to the same bounds. The f64 forms are the math
- * library's.
+ * NaN. Subnormal inputs and results have the same error bounds. The f64 forms call the math
+ * library.
  *
  * Polynomials are minimax fits (weighted least squares with Lawson's reweighting) unless said
  * otherwise. */
@@ -36,17 +36,18 @@ static inline double cb_f64_of_bits(uint64_t bits) {
     return x;
 }
 
-/* ---- exp and what is made of it -------------------------------------------------------------- */
+/* ---- exp, sigmoid, tanh ---------------------------------------------------------------------- */
 
-/* Added to a float of magnitude below 2^22, this leaves its nearest integer in the low bits:
- * rounding and conversion in one addition, and defined for NaN, which a conversion is not. */
+/* Adding this to a float of magnitude below 2^22 leaves the nearest integer in the low bits, which
+ * rounds and converts in one addition. Unlike a conversion, it is defined for NaN. */
 #define CB_ROUND_F32 0x1.8p23f
 #define CB_ROUND_F64 0x1.8p52
 
-#ifndef CB_GPU /* which has these in one or two instructions (../cuda/prelude.cuh) */
-/* x with its magnitude cut to `most`; a NaN becomes +-most. By integers: gcc turns a comparison of
- * floats here into a branch and gives each side a copy of all that follows, with the subnormals of
- * the clamped copy (slow on most processors) computed in every lane. */
+#ifndef CB_GPU /* a GPU needs one or two instructions for these: exec/cuda/text/prelude.cuh */
+/* x with its magnitude limited to `most`; a NaN becomes +-most. Compares integers, because gcc
+ * turns a float comparison here into a branch and duplicates all code that follows. The copy for
+ * clamped values would then compute subnormals, which are slow on most processors, in every lane.
+ */
 static inline float cb_clamp_f32(float x, float most) {
     uint32_t bits = cb_bits_of_f32(x), sign = bits & 0x80000000u, limit = cb_bits_of_f32(most);
     uint32_t magnitude = bits ^ sign;
@@ -54,19 +55,19 @@ static inline float cb_clamp_f32(float x, float most) {
     return cb_f32_of_bits(sign | magnitude);
 }
 
-/* The magnitude of x, cut likewise. */
+/* The magnitude of x, limited to `most`. */
 static inline float cb_magnitude_f32(float x, float most) { return cb_clamp_f32(fabsf(x), most); }
 
-/* 1 / x, where both are normal. */
+/* 1 / x; both must be normal. */
 static inline float cb_inverse_f32(float x) { return 1.0f / x; }
 #endif
 
 /* e^(x + low), |low| < 1; x must not be NaN. With n the nearest integer to x / ln 2 and r = x - n
- * ln 2, e^x = 2^n e^r. ln 2 is subtracted in two parts, the first short enough that n times it is
- * exact. 2^n is applied in two factors: it may lie outside the range of f32 where the product does
- * not. */
+ * ln 2, e^x = 2^n e^r. ln 2 is subtracted in two parts; the first is so short that n times it is
+ * exact. 2^n is applied in two factors, because it may be outside the range of f32 although the
+ * product is not. */
 static inline float cb_exp_sum_f32(float x, float low) {
-    x = cb_clamp_f32(x, 104.0f); /* beyond: 0 or infinity */
+    x = cb_clamp_f32(x, 104.0f); /* beyond it the result is 0 or infinity */
     float shifted = x * 0x1.715476p+0f + CB_ROUND_F32;
     float n = shifted - CB_ROUND_F32;
     float r = x - n * 0x1.63p-1f;
@@ -89,7 +90,7 @@ static inline float cb_exp_f32(float x) {
     return x == x ? y : x;
 }
 
-/* From e^-|x|, which cannot overflow: small results keep their relative accuracy. */
+/* Computed from e^-|x|, which cannot overflow. Small results keep their relative accuracy. */
 static inline float cb_sigmoid_f32(float x) {
     float e = cb_exp_f32(-fabsf(x));
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
@@ -132,7 +133,7 @@ static inline float cb_log_f32(float x) {
     return x < INFINITY ? r : x; /* infinity, NaN */
 }
 
-/* log(1 + x) = log(u) + (what rounding 1 + x to u lost) / u. */
+/* log(1 + x) = log(u) + lost / u, where u is 1 + x rounded and `lost` is the rounding error. */
 static inline float cb_log1p_f32(float x) {
     float u = 1.0f + x;
     float lost = x - (u - 1.0f);
@@ -143,7 +144,7 @@ static inline float cb_log1p_f32(float x) {
 
 /* ---- error function and GELU ----------------------------------------------------------------- */
 
-/* erfc(t) e^(t^2), t >= 0: a rational substitution makes it nearly polynomial (Shepherd,
+/* erfc(t) e^(t^2), t >= 0. A rational substitution makes it nearly polynomial (Shepherd,
  * Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc(x)", Math. Comp. 36, 1981). One
  * division serves both y = (t - 2) / (t + 2) and the factor 1 / (1 + 2t). */
 static inline float cb_erfcx_f32(float t) {
@@ -163,8 +164,8 @@ static inline float cb_erfcx_f32(float t) {
     return p * (a * inverse);
 }
 
-/* e^(-a^2 scale), scale a power of two: a^2 is split into an exact square and a small rest, because
- * one rounding of a large exponent costs as many units of the result as the exponent is large. */
+/* e^(-a^2 scale); scale must be a power of two. a^2 is split into an exact square and a small rest,
+ * because rounding a large exponent causes a relative error in the result proportional to it. */
 static inline float cb_exp_minus_square_f32(float a, float scale) {
     float high = cb_f32_of_bits(cb_bits_of_f32(a) & 0xFFFFF000u);
     return cb_exp_sum_f32(-(high * high) * scale, -((a - high) * (a + high)) * scale);
@@ -185,8 +186,8 @@ static inline float cb_erf_f32(float x) {
     return a >= 1.0f ? large : small;
 }
 
-/* The normal distribution: *density gets e^(-x^2 / 2), the return value is the probability below x,
- * which must not be NaN. */
+/* The normal distribution: returns the probability below x and sets *density to e^(-x^2 / 2), which
+ * is not normalized. x must not be NaN. */
 static inline float cb_normal_f32(float x, float *density) {
     float a = cb_magnitude_f32(x, 14.5f); /* there the tail is 0 */
     float e = cb_exp_minus_square_f32(a, 0.5f);
@@ -212,8 +213,8 @@ static inline float cb_gelu_tanh_part_f32(float x) {
 }
 static inline float cb_gelu_tanh_f32(float x) { return x * cb_gelu_tanh_part_f32(x); }
 
-/* From s = sigmoid(2u). The slope is constant (0 or 1) well before |x| = 32, where the cubic is far
- * from overflow. */
+/* The derivative, from s = sigmoid(2u). It is constant (0 or 1) well before |x| = 32, where the
+ * cubic is far from overflow. */
 static inline float cb_gelu_tanh_slope_of_f32(float s, float x) {
     float c = cb_clamp_f32(x, 32.0f);
     float y = s + c * (s * (1.0f - s)) * (1.5957691216f * (1.0f + 0.134145f * (c * c)));
@@ -233,9 +234,9 @@ static inline float cb_silu_slope_f32(float x) {
 
 /* ---- sine and cosine ------------------------------------------------------------------------- */
 
-/* x = n pi/2 + r, in f64 with pi/2 in two parts, the first of 33 bits: exact up to |n| = 2^20. The
- * polynomials take r rounded to f32, up to |r| = 0.86, as a rounded n may be one off where x lies
- * between two. The sign of a zero is that of r. */
+/* x = n pi/2 + r is computed in f64, with pi/2 in two parts. The first has 33 bits, so n times it
+ * is exact up to |n| = 2^20. The polynomials cover r, rounded to f32, up to |r| = 0.86, because the
+ * rounded n may be off by one between two multiples. A zero has the sign of r. */
 #define CB_SIN_MAX_F32 0x1p20f
 #define CB_TURNS_F32 0x1.45f306p-1f /* 2 / pi */
 #define CB_TURN_HIGH 0x1.921fb544p+0
@@ -254,8 +255,7 @@ static inline float cb_sin_quadrant_f32(float x, uint32_t quarter_turns) {
     return cb_f32_of_bits(bits ^ ((quadrant & 2u) << 30));
 }
 
-/* For |x| <= CB_SIN_MAX_F32 and NaN; what is beyond goes to the math library (cb_sin_f32,
- * cb_cos_f32). */
+/* For |x| <= CB_SIN_MAX_F32 and NaN. cb_sin_f32 and cb_cos_f32 use the math library beyond. */
 static inline float cb_sin_near_f32(float x) { return cb_sin_quadrant_f32(x, 0); }
 static inline float cb_cos_near_f32(float x) { return cb_sin_quadrant_f32(x, 1); }
 static inline float cb_sin_f32(float x) {

@@ -5,9 +5,9 @@
 #include "../base/ints.h"
 #include "../ir/op.h"
 
-/* Axes of a tensor in row-major order, with the strides of up to CB_WALKERS tensors that share
- * them. Axes of size 1 are gone and neighbours that every tensor steps through evenly are one. rank
- * >= 1. */
+/* Axes in row-major order, with the strides of up to CB_WALKERS tensors that share them. Axes of
+ * size 1 are removed, and adjacent axes that are contiguous with each other in every tensor are
+ * merged. rank >= 1 after cb_walk_finish. */
 #define CB_WALKERS 5
 typedef struct cb_walk {
     int rank, n_tensors;
@@ -31,7 +31,7 @@ static inline void cb_walk_add(cb_walk *w, int64_t dim, const int64_t *stride) {
     for (int t = 0; t < w->n_tensors; t++) w->stride[t][k] = stride[t];
 }
 
-/* A walk without axes gets one of size 1, so that "the last axis" exists. */
+/* Gives a walk without axes one axis, so that there is always a last axis. */
 static inline void cb_walk_finish(cb_walk *w) {
     if (w->rank > 0) return;
     w->rank = 1;
@@ -39,7 +39,7 @@ static inline void cb_walk_finish(cb_walk *w) {
     for (int t = 0; t < w->n_tensors; t++) w->stride[t][0] = 1;
 }
 
-/* A place in a walk. */
+/* A position in a walk: the index on each axis, and the offset in each tensor, in elements. */
 typedef struct cb_position {
     int64_t index[CB_MAX_RANK];
     int64_t offset[CB_WALKERS];
@@ -55,7 +55,7 @@ static inline cb_position cb_walk_to(const cb_walk *w, int64_t position) {
     return p;
 }
 
-/* n elements on; the step must not leave the row (the last axis) by more than its end. */
+/* Advances by n elements, at most to the end of the current row (the last axis). */
 static inline void cb_walk_step(const cb_walk *w, cb_position *p, int64_t n) {
     int k = w->rank - 1;
     p->index[k] += n;
