@@ -1,12 +1,12 @@
-/* both_reals.h: code of two types, written once. Where it is included it includes CB_IMPL for float
- * and, but with CB_F32_ALONE, for double, in which
+/* both_reals.h: compiles code for float and double from one source. Including it includes CB_IMPL
+ * for float and, unless CB_F32_ALONE is defined, for double. In CB_IMPL
  *
- *     real              is the type,
- *     CB_TYPED(x)           is x_f32 or x_f64,
- *     square_root(x), magnitude(x)   are those of the type;
+ *     real                           is the type,
+ *     CB_TYPED(x)                    is x_f32 or x_f64,
+ *     square_root(x), magnitude(x)   are sqrt and fabs of the type.
  *
- * CB_OF_TYPE(dtype, x, ...) then calls the one of `dtype`. It is text for a device, too.
- */
+ * CB_OF_TYPE(dtype, x, ...) then calls the function for `dtype`. Device code includes this file
+ * too. */
 #define real float
 #define square_root sqrtf
 #define magnitude fabsf

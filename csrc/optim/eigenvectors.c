@@ -1,11 +1,11 @@
-/* Householder's reduction to three diagonals, then the QL algorithm with implicit shifts, in
- * double, cut over threads by size alone.
+/* Householder's reduction to tridiagonal form, then the QL algorithm with implicit shifts, in
+ * double. Work is divided over threads by size only.
  *
- * What a reflection takes off the matrix is taken off when the next one is multiplied by it, so
- * each reads the matrix once. Eigenvectors are rows, so that each loop runs along memory; those of
- * the reduction are turned a few at a time by all reflections. Their rotations, which nothing waits
- * for, are noted, and many sweeps of them done at once to CB_ROTATED columns of all vectors: these
- * stay in a near cache, where a sweep over whole vectors would read all of them from memory. */
+ * The update of the matrix by a reflection is delayed until the matrix is multiplied by the next
+ * reflection, so each reflection reads the matrix once. Eigenvectors are rows, so every loop is
+ * contiguous. A task applies all reflections to a few of them. QL rotations of the eigenvectors are
+ * recorded, and those of many sweeps are applied at once to CB_ROTATED columns of all vectors,
+ * which stay in a close cache. Each sweep over whole vectors would read them from memory. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -16,9 +16,9 @@
 #include "eigen_loops.h"
 #include "spectral.h"
 
-enum { MOST_TURNS = 60 }; /* for one eigenvalue; two or three are usual */
-enum { SWEEPS = 16, VECTORS = 8 };
-#define CB_SHARE ((int64_t)1 << 15) /* elements of the matrix for one thread, at least */
+enum { MOST_TURNS = 60 };           /* most sweeps for one eigenvalue; two or three are usual */
+enum { SWEEPS = 16, VECTORS = 8 };  /* sweeps that are recorded; vectors of a task */
+#define CB_SHARE ((int64_t)1 << 15) /* fewest elements of the matrix in one task */
 
 extern const cb_eigen_fns cb_eigen_fns_baseline;
 #if defined(__x86_64__)
@@ -33,17 +33,19 @@ typedef struct work {
     const cb_eigen_fns *f;
     cb_threads *pool;
     int64_t n, stride;
-    int64_t k;              /* whose reflection it is */
-    double *a;              /* [n][stride] the matrix, then vectors right of its diagonal */
-    double *z;              /* [n][stride] rows: eigenvectors */
-    double *d, *e;          /* [n] the diagonal, and the one beside it */
-    double *tau, *w, *left; /* [n] w: what v w^T + w v^T, which is left from before, is made of */
-    cb_rotation *noted;     /* [SWEEPS n] */
+    int64_t k;     /* the row of the current reflection */
+    double *a;     /* [n][stride] the matrix; later reflections, right of its diagonal */
+    double *z;     /* [n][stride] the eigenvectors are its rows */
+    double *d, *e; /* [n] the diagonal and the off-diagonal */
+    double *tau, *w,
+        *left;          /* [n] left: w of the previous reflection, whose v w^T + w v^T has not yet
+                               been subtracted */
+    cb_rotation *noted; /* [SWEEPS n] recorded rotations */
     int64_t n_noted;
 } work;
 
-/* An odd number of cache lines: with a power of two, columns of all rows would share few places of
- * a cache. */
+/* An odd number of cache lines. With a power of two, the elements of a column would map to few
+ * cache sets. */
 static int64_t stride_of(int64_t n) { return ((n + 7) / 8 | 1) * 8; }
 
 size_t cb_eigenvectors_scratch(int64_t n) {
@@ -53,7 +55,8 @@ size_t cb_eigenvectors_scratch(int64_t n) {
 
 static int64_t rows_of_task(int64_t width) { return width < CB_SHARE ? CB_SHARE / width : 1; }
 
-/* Takes what is left from before off row i from column `at` on; its product with row k there. */
+/* Subtracts the previous reflection's update from row i, from column `at` on. Returns the dot
+ * product with row k there. */
 static double take_off(const work *x, int64_t i, int64_t at) {
     const double *old = x->k ? x->a + (x->k - 1) * x->stride : x->left; /* zeros at first */
     return x->f->reduce(x->a + i * x->stride + at, old[i], x->left + at, x->left[i], old + at,
@@ -68,7 +71,7 @@ static void reduce_task(void *user, int64_t task, int thread) {
         x->w[i] = x->tau[x->k] * take_off(x, i, at);
 }
 
-/* Makes row k end right of its diagonal, from both sides. */
+/* Applies the reflection of row k from both sides, which zeroes the row beyond its off-diagonal. */
 static void reduce(work *x, int64_t k) {
     const int64_t n = x->n, width = n - k - 1;
     double *row = x->a + k * x->stride, *v = row + k + 1;
@@ -88,7 +91,7 @@ static void reduce(work *x, int64_t k) {
     x->left = w;
 }
 
-/* The reflections, last one first, of some rows of the identity. */
+/* Applies the reflections, last one first, to VECTORS rows of the identity. */
 static void turn_task(void *user, int64_t task, int thread) {
     const work *x = user;
     const int64_t n = x->n, from = task * VECTORS, to = min_i64(from + VECTORS, n);
@@ -124,14 +127,14 @@ static void rotate_noted(work *x) {
     x->n_noted = 0;
 }
 
-/* Where the block that begins at l ends: the number beside the diagonal is nothing there. */
+/* The last row of the block that begins at row l: its off-diagonal is negligible. */
 static int64_t end_of_block(const work *x, int64_t l) {
     int64_t m = l;
     while (m < x->n - 1 && fabs(x->e[m]) > DBL_EPSILON * (fabs(x->d[m]) + fabs(x->d[m + 1]))) m++;
     return m;
 }
 
-/* One sweep from m up to l. */
+/* One QL sweep, from row m up to row l. */
 static void sweep(work *x, int64_t l, int64_t m) {
     double *d = x->d, *e = x->e, s = 1, c = 1, p = 0;
     const double half = (d[l + 1] - d[l]) / (2 * e[l]), root = sqrt(half * half + 1);
@@ -170,7 +173,7 @@ static void diagonal(work *x) {
     rotate_noted(x);
 }
 
-/* The matrix over its largest element, or 0 where one is not finite. */
+/* Copies the matrix, divided by its largest magnitude; zeros if an element is not finite. */
 static void take(work *x, cb_dtype dtype, const void *matrix) {
     const int64_t n = x->n;
     double most = 0, all = 0;
@@ -179,7 +182,7 @@ static void take(work *x, cb_dtype dtype, const void *matrix) {
             dtype == CB_F32 ? (double)((const float *)matrix)[i] : ((const double *)matrix)[i];
         x->a[i / n * x->stride + i % n] = v;
         most = fmax(most, fabs(v));
-        all += v - v; /* NaN where one is not finite */
+        all += v - v; /* NaN if an element is not finite */
     }
     const bool fits = most > 0 && !isnan(all);
     for (int64_t i = 0; i < n; i++) {
@@ -213,7 +216,7 @@ void cb_eigenvectors(cb_threads *pool, cb_dtype dtype, int64_t n, const void *ma
     take(&x, dtype, matrix);
     tridiagonal(&x);
     diagonal(&x);
-    for (int64_t i = 0; i < n; i++) { /* the largest of those that are left; d counts them off */
+    for (int64_t i = 0; i < n; i++) { /* selects the largest remaining eigenvalue */
         int64_t best = 0;
         for (int64_t k = 1; k < n; k++) best = x.d[k] > x.d[best] ? k : best;
         give(&x, dtype, best, i, vectors);

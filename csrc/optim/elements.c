@@ -1,4 +1,4 @@
-/* Every element is updated on its own, so any way of cutting the work gives the same bits. */
+/* Elements are updated independently, so any division of the work gives bitwise equal results. */
 #include "elements.h"
 
 #include "extras.h"

@@ -1,6 +1,7 @@
-/* Gradients are read before the step in pieces that are cut by shape alone, each a sum of squares;
- * their sum, in the order of pieces, is NaN where an element is not finite, so that one pass
- * answers both questions. What follows an update is done to elements that are in the cache. */
+/* Before the step, one pass computes a sum of squares for each piece of the gradients. Pieces
+ * depend only on shapes, and their sums are added in order. The total is NaN if an element is not
+ * finite, so one pass gives both the norm and that check. Extras that follow an update are done
+ * while its elements are in the cache. */
 #include "extras.h"
 
 #include <math.h>
@@ -9,7 +10,7 @@
 #include "../base/cpu.h"
 #include "split.h"
 
-#define CB_PIECE ((int64_t)1 << 14) /* elements that are summed by themselves */
+#define CB_PIECE ((int64_t)1 << 14) /* elements of a piece */
 
 extern const cb_extra_fns cb_extra_fns_baseline;
 #if defined(__x86_64__)
@@ -27,9 +28,8 @@ static bool is_number(double x, double most) { return x >= 0 && x <= most; }
 cb_status cb_extras_check(const cb_optimizer *o, const cb_optim_extras *extras, uint32_t n,
                           cb_error *err) {
     if (!is_number(extras->grad_factor, CB_HYPER_MOST)) {
-        return cb_fail(err, CB_INVALID,
-                       "%s: the factor of gradients is %g; it must be between 0 and %g", o->name,
-                       extras->grad_factor, CB_HYPER_MOST);
+        return cb_fail(err, CB_INVALID, "%s: grad_factor is %g; it must be between 0 and %g",
+                       o->name, extras->grad_factor, CB_HYPER_MOST);
     }
     if (!(extras->max_norm >= 0)) {
         return cb_fail(err, CB_INVALID, "%s: max_norm is %g; it must be 0 or above", o->name,
@@ -103,7 +103,7 @@ static void square_task(void *user, int64_t task, int thread) {
     }
 }
 
-/* The sum of squares of all gradients; NaN: one of them is not finite. */
+/* The sum of squares of all gradients; NaN if an element is not finite. */
 static double square_of(const cb_optim_table *table, cb_threads *pool, void *scratch) {
     region r = {.split = cb_split_of(table, pool, CB_PIECE), .f = cb_extras_functions()};
     int64_t pieces = 0;

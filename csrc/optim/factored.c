@@ -1,16 +1,18 @@
-/* Three passes over the gradients, each a parallel region over all rows, since what an element
- * needs depends on all others of its tensor: first the squares' sums by rows and columns, and the
- * size of the weights; then the size of the update; then the update itself, which is computed anew,
- * as keeping it would take an array as large as the parameter.
+/* An element's update depends on all elements of its tensor, so there are three passes over the
+ * gradients, each a parallel region over all rows of the table. The first pass computes the sums of
+ * squares by rows and columns, and the norm of the weights. The second computes the norm of the
+ * update. The third applies the update, which is computed again, because storing it would take an
+ * array as large as the parameter.
  *
- * The first pass goes by bands of whole lines of a matrix, or of many matrices, each with sums of
- * its columns of its own; the others by pieces of elements. Both are cut by shape alone, and what
- * they sum is added in their order.
+ * The first pass works on bands: whole lines of a matrix, or several matrices. Each band has its
+ * own column sums. The other passes work on pieces of elements. Bands and pieces depend only on
+ * shapes, and their sums are added in order.
  *
- * Matrices of a few elements (those of a convolution, one for each pair of channels) come in
- * millions. What is summed of one is known as soon as it was read, so the first pass measures its
- * update as well, and nothing is kept for it in scratch; bands and pieces are the same. Many short
- * lines of a matrix go through a kernel at once, so pieces and runs end where a few of them do. */
+ * A convolution has millions of matrices of a few elements, one for each pair of channels. The sums
+ * of such a matrix are known as soon as it has been read, so the first pass also computes the norm
+ * of its update, and no scratch is needed for it. Bands and pieces are then the same. Kernels
+ * process several short lines of a matrix at once, so pieces and runs end at a multiple of such
+ * lines. */
 #include "factored.h"
 
 #include <math.h>
@@ -21,9 +23,9 @@
 #include "extras.h"
 #include "halves.h"
 
-#define CB_BAND ((int64_t)1 << 16)  /* elements of a band, at least ... */
-#define LEAST_LINES ((int64_t)64)   /* ... and lines, so that sums of columns are few */
-#define CB_PIECE ((int64_t)1 << 14) /* elements, a multiple of CB_EXTRAS_BLOCK */
+#define CB_BAND ((int64_t)1 << 16)  /* fewest elements of a band */
+#define LEAST_LINES ((int64_t)64)   /* fewest lines of a band, which limits the column sums */
+#define CB_PIECE ((int64_t)1 << 14) /* elements of a piece, a multiple of CB_EXTRAS_BLOCK */
 enum { LANES = CB_OPTIM_LANES };
 enum { ROWS, COLUMNS, WHOLE }; /* states */
 
@@ -36,15 +38,15 @@ static const cb_factored_fns *const tables[CB_ISA_COUNT] = {
 static const cb_factored_fns *const tables[CB_ISA_COUNT] = {&cb_factored_fns_baseline};
 #endif
 
-typedef struct shape {            /* of a row, and how it is cut */
-    int64_t small;                /* elements of a matrix where these are few, else 0 */
-    int64_t lines, height, width; /* lines is 0 where it has no matrices, or small ones */
-    int64_t matrices, bands;      /* of a band: matrices where several fit, else 1; of a matrix */
-    int64_t piece, run; /* elements of a piece, and at most of what goes through a kernel */
+typedef struct shape {            /* the shape of a row, and how it is divided */
+    int64_t small;                /* elements of a matrix if it is small, else 0 */
+    int64_t lines, height, width; /* lines: of all matrices; 0 if there are none or small ones */
+    int64_t matrices, bands;      /* matrices of a band; bands of a matrix */
+    int64_t piece, run;           /* elements of a piece; most elements in one call of a kernel */
     int64_t n_bands, n_pieces;
 } shape;
 
-typedef struct place { /* of a row in scratch, counted in doubles */
+typedef struct place { /* offsets of a row's parts in the arrays of `region` */
     int64_t band, piece, line, column;
 } place;
 
@@ -55,10 +57,10 @@ typedef struct region {
     const cb_extra_fns *extras;
     cb_factored *of; /* [n_rows] */
     place *at;       /* [n_rows + 1] */
-    double *weights; /* [bands] sums of squares */
-    double *size;    /* [pieces] of updates */
-    double *line;    /* [lines] sums of squares, then what columns are multiplied by */
-    double *column;  /* [bands, or matrices in them][width] sums of squares */
+    double *weights; /* [bands] sums of squares of the weights */
+    double *size;    /* [pieces] sums of squares of the updates */
+    double *line;    /* [lines] sums of squares, later the factors of the column means */
+    double *column;  /* [bands, or matrices if a band has several][width] sums of squares */
 } region;
 
 static shape shape_of(const cb_optim_row *row) {
@@ -82,7 +84,7 @@ static shape shape_of(const cb_optim_row *row) {
     return s;
 }
 
-/* Where the next row's part of scratch begins. */
+/* The offsets of the row after `row`. */
 static place after(place at, const cb_optim_row *row) {
     const shape s = shape_of(row);
     const int64_t matrices = s.lines ? s.lines / s.height : 0;
@@ -100,12 +102,12 @@ size_t cb_factored_scratch(const cb_optimizer *o, const double *hyper, const cb_
            (size_t)(end.band + end.piece + end.line + end.column) * sizeof(double);
 }
 
-/* ---- elements, whatever type they are of ----------------------------------------------------- */
+/* ---- elements of any dtype ------------------------------------------------------------------- */
 
 typedef void (*run_fn)(const region *r, uint32_t at_row, const cb_optim_row *row, int64_t at,
                        int64_t n, double *sum);
 
-/* Elements of a row's piece as f32 or f64, in runs. */
+/* Calls `run` for the elements of a piece of row i in runs, as f32 or f64. */
 static void in_runs(const region *r, uint32_t i, int64_t piece, run_fn run, double *sum) {
     const cb_optim_row *row = &r->table->rows[i];
     const shape s = shape_of(row);
@@ -119,7 +121,7 @@ static void in_runs(const region *r, uint32_t i, int64_t piece, run_fn run, doub
     }
 }
 
-/* The row whose part of all bands, or pieces, the task is. */
+/* The row that a band, or a piece, belongs to. */
 static uint32_t row_at(const region *r, int64_t task, bool is_band) {
     uint32_t low = 0, high = r->table->n_rows;
     while (high - low > 1) {
@@ -143,7 +145,7 @@ static void small_run(const region *r, uint32_t i, const cb_optim_row *row, int6
     r->f->begin_small(&r->of[i], row, at / each, n / each, sums, sums + LANES);
 }
 
-/* Lines of a matrix, to its sums of columns. */
+/* Sums the squares of lines from .. to of a matrix into `line` and `column`. */
 static void add_lines(const region *r, uint32_t i, int64_t from, int64_t to, double *column,
                       double *weights) {
     const cb_optim_row *row = &r->table->rows[i];
@@ -199,7 +201,7 @@ static double move_mean(cb_dtype dtype, void *data, int64_t i, double mean, doub
     return read_as(dtype, data, i);
 }
 
-/* The means of one matrix, and what the columns' are multiplied by in each line. */
+/* Moves the means of one matrix, and computes the factor of the column means for each line. */
 static void finish_matrix(const region *r, uint32_t i, const shape *s, int64_t matrix) {
     const cb_optim_row *row = &r->table->rows[i];
     const cb_factored *f = &r->of[i];
@@ -236,7 +238,7 @@ static void finish_task(void *user, int64_t task, int thread) {
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-typedef struct stretch { /* elements of one line, of narrow lines, or without matrices */
+typedef struct stretch { /* elements of one line, of several narrow lines, or without matrices */
     int64_t n;
     const double *line;
     const char *column;
@@ -267,12 +269,12 @@ static void measure_task(void *user, int64_t task, int thread) {
     const uint32_t i = row_at(r, task, false);
     double sum[LANES] = {0};
     (void)thread;
-    if (shape_of(&r->table->rows[i]).small) return; /* its band has */
+    if (shape_of(&r->table->rows[i]).small) return; /* band_task has measured it */
     in_runs(r, i, task - r->at[i].piece, measure_run, sum);
     r->size[task] = cb_fold_lanes(sum);
 }
 
-/* The last pass writes what it was given, so halves are put back and extras follow. */
+/* The last pass writes parameters, so halves are converted back, and extras follow. */
 static void apply_run(const region *r, uint32_t i, const cb_optim_row *row, int64_t at, int64_t n,
                       double *none) {
     const cb_optim_row *given = &r->table->rows[i];

@@ -1,5 +1,5 @@
-/* factored_impl.h: the loops of factored.h for one type, `real`; included by kern_factored.c once
- * for each. */
+/* factored_impl.h: the loops of factored.h for one type, `real`. kern_factored.c includes it once
+ * per type. */
 
 static double CB_TYPED(squares)(const cb_factored *f, const cb_optim_row *row, int64_t at,
                                 int64_t n, double *restrict column, double *restrict weights) {
@@ -25,7 +25,7 @@ static double CB_TYPED(squares)(const cb_factored *f, const cb_optim_row *row, i
     return cb_fold_lanes(sum);
 }
 
-/* Both ways are exact where they end: a share of 1 gives the square itself. */
+/* Starts from the nearer end, so that a share of 1 gives exactly the square. */
 static void CB_TYPED(move)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                            double *restrict weights) {
     const real *restrict p = (const real *)row->param + at;

@@ -1,12 +1,12 @@
 /* factored_small_impl.h: the loops of factored.h over matrices and lines of a few elements, for one
- * type, `real`; included by kern_factored.c once for each. WIDE of them go at once, an element of
- * all in a vector, so what each asks for is divided among them. `lanes` is WIDE, or less for the
- * last ones; it and the usual sizes are constants where these are inlined. */
+ * type, `real`. kern_factored.c includes it once per type. A loop processes WIDE matrices or lines
+ * at once: a vector holds one element of each, which spreads the overhead. `lanes` is WIDE, or less
+ * for the last ones. `lanes` and the usual sizes are constants in the inlined copies. */
 
 typedef real CB_TYPED(lanes)[WIDE];
 
-/* [lanes][n] in memory as vectors: in `room`, or where they are if they are vectors there. Copies
- * of what is one are not made because loads of it would wait for narrower stores. */
+/* Transposes [lanes][n] in memory to vectors in `room`. With n = 1 the data are already a vector
+ * and are not copied, because loads from the copy would wait for narrower stores. */
 CB_INLINE CB_TYPED(lanes) *
     CB_TYPED(turn)(real *data, int64_t n, int lanes, CB_TYPED(lanes) *restrict room) {
     if (n == 1) return (CB_TYPED(lanes) *)data;
@@ -16,7 +16,7 @@ CB_INLINE CB_TYPED(lanes) *
     return room;
 }
 
-/* The other way. */
+/* Transposes vectors back to [lanes][n] in `to`. */
 CB_INLINE real *CB_TYPED(turn_back)(CB_TYPED(lanes) * x, int64_t n, int lanes, real *restrict to) {
     if (n == 1) return x[0];
     for (int64_t j = 0; j < n; j++) {
@@ -25,7 +25,7 @@ CB_INLINE real *CB_TYPED(turn_back)(CB_TYPED(lanes) * x, int64_t n, int lanes, r
     return to;
 }
 
-/* Means of `of` squares each move as the sums say, and are in `state` and, as vectors, returned. */
+/* Moves means towards sum / of, writes them to `state`, and returns them as vectors. */
 CB_INLINE CB_TYPED(lanes) *
     CB_TYPED(move_means)(const cb_factored *f, real *state, int64_t n, int64_t of, int lanes,
                          double (*restrict sum)[WIDE], CB_TYPED(lanes) *restrict room) {
@@ -40,7 +40,7 @@ CB_INLINE CB_TYPED(lanes) *
     return mean;
 }
 
-/* What means of columns are multiplied by in each row. */
+/* Computes the factor of the column means for each row. */
 CB_INLINE void CB_TYPED(shares)(const cb_factored *f, int64_t height, int lanes,
                                 CB_TYPED(lanes) * mean, CB_TYPED(lanes) *restrict by) {
     double all[WIDE] = {0};
@@ -135,7 +135,7 @@ static void CB_TYPED(apply_small)(const cb_factored *f, const cb_optim_row *row,
     if (rest) CB_TYPED(apply_few)(f, row, end, h, w, (int)rest);
 }
 
-/* ---- lines of a few elements, of one matrix of many ------------------------------------------ */
+/* ---- short lines of one matrix --------------------------------------------------------------- */
 
 CB_INLINE void CB_TYPED(sum_few)(const cb_factored *f, const cb_optim_row *row, int64_t at,
                                  int lanes, double *restrict line, double (*restrict column)[WIDE],

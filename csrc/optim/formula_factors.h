@@ -29,7 +29,7 @@ enum {
 
 /* momentum_buffer = momentum momentum_buffer + one_minus_dampening grad, or grad at the first step;
  * grad = grad + momentum momentum_buffer with nesterov, else momentum_buffer;
- * param = param + negative_learning_rate grad. There is no buffer where momentum is 0. */
+ * param = param + negative_learning_rate grad. There is no buffer if momentum is 0. */
 enum {
     CB_SGD_NEGATIVE_LEARNING_RATE = CB_FIRST,
     CB_SGD_MOMENTUM,
@@ -183,13 +183,11 @@ enum {
     CB_SCHEDULE_FREE_IS_FIRST
 };
 
-/* Adam's factors where the moments are kept in 8 bits, and the seed of the noise that rounds
- * them. */
+/* For Adam with 8-bit moments: Adam's factors, and the seed of the rounding noise. */
 enum { CB_ADAMW_8BIT_NOISE_SEED = CB_ADAM_AMSGRAD + 1 };
 
 /* clang-format off */
-/* First the formulas that step each element separately, then those that step blocks of
- * CB_STATE_BLOCK. */
+/* Formulas that step each element separately, then those that step blocks of CB_STATE_BLOCK. */
 #define CB_ELEMENT_FORMULAS(X)                            \
     X(ADAM, adam)                                         \
     X(SGD, sgd)                                           \
@@ -211,7 +209,7 @@ enum { CB_ADAMW_8BIT_NOISE_SEED = CB_ADAM_AMSGRAD + 1 };
     X(ADAMW_8BIT, adamw_8bit)
 /* clang-format on */
 
-/* x^n for n >= 0, by the same products on every machine. */
+/* x^n for n >= 0, computed by the same products on every machine. */
 static inline double cb_power(double x, int64_t n) {
     double power = 1.0;
     for (; n > 0; n >>= 1, x *= x)
@@ -219,15 +217,15 @@ static inline double cb_power(double x, int64_t n) {
     return power;
 }
 
-/* Sets the weight decay that is added to the gradient: none if the decay is decoupled. Returns what
- * the parameter is multiplied by. */
+/* Sets the weight decay that is added to the gradient, which is 0 if the decay is decoupled.
+ * Returns the factor of the parameter. */
 static inline double cb_set_weight_decay(double *factor, double learning_rate, double weight_decay,
                                          int decoupled) {
     factor[CB_WEIGHT_DECAY] = decoupled ? 0.0 : weight_decay;
     return decoupled ? 1.0 - learning_rate * weight_decay : 1.0;
 }
 
-/* Sets the decay of a moving average and, in the factor behind it, one minus that. */
+/* Sets factor[0] to the decay of a moving average and factor[1] to one minus the decay. */
 static inline void cb_set_decay(double *factor, double decay) {
     factor[0] = decay;
     factor[1] = 1.0 - decay;

@@ -1,4 +1,4 @@
-/* One table of formulas for each instruction set. All of them give the same bits. */
+/* One table of formulas for each instruction set. All of them give bitwise equal results. */
 #include "formulas.h"
 
 #include "../base/cpu.h"

@@ -1,4 +1,4 @@
-/* formulas.h: what optimizers do to one element, compiled once for each instruction set. */
+/* formulas.h: the element-wise formulas of optimizers, compiled for each instruction set. */
 #ifndef CB_OPTIM_FORMULAS_H
 #define CB_OPTIM_FORMULAS_H
 
@@ -8,7 +8,8 @@
 #define CB_FORMULA_ENTRY(NAME, name) CB_FORMULA_##NAME,
 typedef enum cb_formula { CB_FORMULAS(CB_FORMULA_ENTRY) CB_FORMULA_COUNT } cb_formula;
 
-/* Updates `n` elements of the row from `at` on, which is a multiple of CB_STATE_BLOCK. */
+/* Updates `n` elements of the row from `at` on. For a formula that steps blocks, `at` must be a
+ * multiple of CB_STATE_BLOCK. */
 typedef void (*cb_formula_fn)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n);
 
 /* The build for this processor. */

@@ -1,18 +1,17 @@
-/* formulas_impl.h: the formulas for one type, `real`; included by kern_formulas.c once for each.
+/* formulas_impl.h: the formulas for one type, `real`. kern_formulas.c includes it once per type.
  *
- * A formula is one loop that covers everything it can do. What differs between groups is a constant
- * of an inlined copy, so that the compiler drops what a group does not ask for and vectorises the
- * rest.
+ * A formula is one loop that covers all of its options. Options are constants of inlined copies, so
+ * the compiler removes the code of unused options and vectorises the rest.
  */
 
-/* Shorthands of the formulas, which all name their arguments alike. */
+/* Shorthands of the formulas, which all use the same argument names. */
 #define CB_FORMULA_INPUTS                                      \
     real *restrict param = (real *)row->param + at;            \
     const real *restrict input = (const real *)row->grad + at; \
     const real grad_scale = CB_FACTOR(CB_GRAD_SCALE), weight_decay = CB_FACTOR(CB_WEIGHT_DECAY)
 #define CB_STATE(k) CB_TYPED(array)(row->state[k], at)
 #define CB_FACTOR(k) (real) factor[k]
-/* The decay of a moving average, and the factor behind it, which is one minus that. */
+/* The decay of a moving average, and the next factor, which is one minus the decay. */
 #define CB_DECAY(name, k) const real name = CB_FACTOR(k), one_minus_##name = CB_FACTOR((k) + 1)
 /* The gradient of element i, scaled and decayed. */
 #define CB_GRADIENT \
@@ -29,8 +28,8 @@ CB_INLINE real *CB_TYPED(array)(void *data, int64_t at) { return data ? (real *)
 
 /* ---- Adam ------------------------------------------------------------------------------------ */
 
-/* The formula of Adam and AdamW, one step of one element, for every loop over elements on a CPU and
- * on a GPU. `factor` is in the type of the row; `max_exp_avg_sq` is used only with amsgrad. */
+/* One step of Adam or AdamW for one element, used by all element loops on CPU and GPU. `factor` has
+ * the type of the row; `max_exp_avg_sq` is used only with amsgrad. */
 CB_INLINE void CB_TYPED(adam_element)(const real *factor, real *param, real input, real *exp_avg,
                                       real *exp_avg_sq, real *max_exp_avg_sq, bool decays,
                                       bool amsgrad) {
@@ -43,7 +42,7 @@ CB_INLINE void CB_TYPED(adam_element)(const real *factor, real *param, real inpu
         factor[CB_ADAM_BETA2] * *exp_avg_sq + factor[CB_ADAM_ONE_MINUS_BETA2] * grad * grad;
     *exp_avg = average;
     *exp_avg_sq = square;
-    if (amsgrad) { /* a NaN stays, whichever of the two it is in */
+    if (amsgrad) { /* the result is NaN if either is */
         const real *most = max_exp_avg_sq;
         square = *most > square || *most != *most ? *most : square;
         *max_exp_avg_sq = square;
@@ -126,7 +125,7 @@ static void CB_TYPED(sgd)(const double *factor, const cb_optim_row *row, int64_t
     }
 }
 
-/* ---- others: conditions on factors are the same for all elements, so they leave the loops ---- */
+/* ---- others: the compiler hoists conditions on factors out of the loops ---------------------- */
 
 static void CB_TYPED(radam)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
     CB_FORMULA_INPUTS;
@@ -157,7 +156,7 @@ static void CB_TYPED(adamax)(const double *factor, const cb_optim_row *row, int6
         const real grad = CB_GRADIENT;
         const real faded = beta2 * exp_inf[i], size = magnitude(grad) + eps;
         exp_avg[i] = CB_LERP(exp_avg[i], grad, one_minus_beta1, beta1);
-        exp_inf[i] = faded > size || faded != faded ? faded : size; /* NaN stays, from either */
+        exp_inf[i] = faded > size || faded != faded ? faded : size; /* NaN if either is */
         param[i] -= step_size * exp_avg[i] / exp_inf[i];
     }
 }
@@ -241,7 +240,7 @@ static void CB_TYPED(lion)(const double *factor, const cb_optim_row *row, int64_
     const real learning_rate = CB_FACTOR(CB_LION_LEARNING_RATE);
     for (int64_t i = 0; i < n; i++) {
         const real grad = CB_GRADIENT, update = beta1 * exp_avg[i] + one_minus_beta1 * grad;
-        /* zeros and NaN as they are */
+        /* zeros and NaN are kept */
         const real sign = update > 0 ? (real)1 : (update < 0 ? (real)-1 : update);
         exp_avg[i] = beta2 * exp_avg[i] + one_minus_beta2 * grad;
         param[i] = param[i] * param_scale - learning_rate * sign;
@@ -304,7 +303,7 @@ static void CB_TYPED(adopt)(const double *factor, const cb_optim_row *row, int64
         for (int64_t i = 0; i < n; i++) exp_avg_sq[i] = CB_GRADIENT * CB_GRADIENT;
         return;
     }
-    for (int64_t i = 0; i < n; i++) { /* NaN passes both comparisons */
+    for (int64_t i = 0; i < n; i++) { /* a NaN stays, since comparisons with it are false */
         const real grad = CB_GRADIENT, root = square_root(exp_avg_sq[i]);
         real update = grad / (root < eps ? eps : root);
         update = update > clip_value ? clip_value : (update < -clip_value ? -clip_value : update);
@@ -374,13 +373,13 @@ static void CB_TYPED(schedule_free)(const double *factor, const cb_optim_row *ro
 
 /* ---- Adam in 8 bits: a block is updated, then encoded with scales computed from its new values */
 
-/* This is not adam_element with a decoder around it: what a code stands for is the update and the
- * root, not the moments, so the quotient is rounded before it is multiplied by the step size, and
- * the results differ in the last place. */
+/* This is not adam_element with a decoder around it. Codes represent the update and the root, not
+ * the moments, so the quotient is rounded before it is multiplied by the step size, and the results
+ * differ in the last place. */
 
-/* A block of decoded values. Codes are widened to the width of the numbers before they are decoded
- * and narrowed after they are encoded, because the vectoriser wants loops of one width. Magnitudes
- * are compared by their bits, which have the same order, with NaN above everything else. */
+/* A block of decoded values. Codes are widened to the width of the numbers before decoding and
+ * narrowed after encoding, because loops of one width vectorise best. Magnitudes are compared by
+ * their bits, which have the same order, with NaN above all other values. */
 typedef struct CB_TYPED(cb_block) {
     int32_t m_code[CB_STATE_BLOCK], v_code[CB_STATE_BLOCK];
     real update[CB_STATE_BLOCK]; /* exp_avg / (sqrt(exp_avg_sq) root_correction + eps) */
@@ -441,8 +440,8 @@ CB_INLINE void CB_TYPED(encode_8bit)(const double *factor, const cb_optim_row *r
     }
 }
 
-/* Computes the ranges of a block without its outliers, and clamps the roots of these to the largest
- * of the others. */
+/* Computes the ranges of a block without its outliers, and clamps their roots to the largest root
+ * of the other elements. */
 CB_INLINE void CB_TYPED(leave_out_8bit)(int32_t n, CB_TYPED(cb_block) * block) {
     uint32_t update_most = 0, root_most = 0, root_least = UINT32_MAX;
     for (int32_t i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
-/* The loops of eigen_loops.h, compiled once for each instruction set (cmake/kernels.cmake). Sums
- * have 16 lanes on all of them. */
+/* The loops of eigen_loops.h, compiled for each instruction set (cmake/kernels.cmake). Sums have 16
+ * lanes on all of them. */
 #include "eigen_loops.h"
 #include "optimizer.h"
 
@@ -45,7 +45,7 @@ static inline void turn(double *restrict low, double *restrict high, const cb_ro
     }
 }
 
-/* Two of a sweep, behind each other, which share the row in the middle. */
+/* Applies two consecutive rotations of a sweep, which share the middle row. */
 static inline void turn_two(double *restrict low, double *restrict middle, double *restrict high,
                             const cb_rotation *r, int64_t n) {
     const double c = r[0].c, s = r[0].s, c1 = r[1].c, s1 = r[1].s;

@@ -1,5 +1,5 @@
-/* The loops of extras.h, compiled once for each instruction set (cmake/kernels.cmake). Sums have 16
- * lanes in double on all of them. */
+/* The loops of extras.h, compiled for each instruction set (cmake/kernels.cmake). Sums have 16
+ * lanes, in double, on all of them. */
 #include <math.h>
 
 #include "../base/kern_half.h"
@@ -7,7 +7,7 @@
 
 enum { LANES = CB_OPTIM_LANES, SOME = 512 };
 
-/* Adds squares to the lanes, of which the first element's is the first. */
+/* Adds squares to the lanes; element i goes to lane i mod LANES. */
 static void add_squares(const float *g, int64_t n, double *sum) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -16,8 +16,8 @@ static void add_squares(const float *g, int64_t n, double *sum) {
     for (int k = 0; i < n; i++, k++) sum[k] += (double)g[i] * (double)g[i];
 }
 
-/* Squares of f32 do not overflow in double, so a sum that is not finite has an element that is
- * not. */
+/* Folds the lanes. Squares of f32 do not overflow in double, so if the sum is not finite, an
+ * element is not finite; then it returns NaN. */
 static double whole_sum(double *sum) {
     const double total = cb_fold_lanes(sum);
     return isfinite(total) ? total : NAN;
@@ -40,7 +40,7 @@ static double square_halves(cb_dtype dtype, const uint16_t *g, int64_t n) {
     return whole_sum(sum);
 }
 
-/* x - x is NaN where x is not finite, and 0 elsewhere. */
+/* x - x is NaN if x is not finite, else 0. */
 static double square_f64(const double *g, int64_t n) {
     double sum[LANES] = {0}, is_nan[LANES] = {0};
     int64_t i = 0;

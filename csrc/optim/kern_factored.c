@@ -1,5 +1,5 @@
-/* The loops of factored.h, compiled once for each instruction set (cmake/kernels.cmake). Sums have
- * as many lanes, in double, on all of them, so all give the same bits. */
+/* The loops of factored.h, compiled for each instruction set (cmake/kernels.cmake). Sums have the
+ * same number of lanes, in double, on all of them, so results are bitwise equal. */
 #include "factored.h"
 
 #include <math.h>

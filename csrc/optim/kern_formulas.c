@@ -1,7 +1,7 @@
-/* The formulas of formulas.h as loops, in f32 and f64, compiled once for each instruction set
+/* The formulas of formulas.h as loops, in f32 and f64, compiled for each instruction set
  * (cmake/kernels.cmake). Everything but the table is static: a function shared between builds would
- * carry one build's instructions into another. Products and sums round by themselves, roots and
- * quotients are exact, so every build gives the same bits. */
+ * carry the instructions of one build into another. Each product and sum is rounded separately, and
+ * roots and quotients are correctly rounded, so all builds give bitwise equal results. */
 #include "formulas.h"
 
 #include <math.h>
@@ -19,8 +19,8 @@ CB_INLINE uint32_t noise_of(uint32_t x) {
     return x ^ x >> 16;
 }
 
-/* Noise of element i of a block whose noise starts at `first`. Its upper and its lower half both
- * advance by an irrational share of their range (0.618 and 0.414), so both fill it evenly. */
+/* Noise of element i of a block whose noise starts at `first`. The upper and the lower half both
+ * advance by an irrational fraction of their range (0.618 and 0.414), so both cover it evenly. */
 CB_INLINE uint32_t noise_at(uint32_t first, int32_t i) {
     return first + (uint32_t)i * UINT32_C(0x9E373505);
 }
@@ -37,15 +37,15 @@ CB_INLINE int32_t rounded_signed(float x, uint32_t noise) {
     return (int32_t)((cb_bits_of_f32(x + 768.0f) + (noise >> 18)) >> 14);
 }
 
-/* The codes of the square roots of a block: 0 is 0, and codes from 1 on are evenly spaced bit
- * patterns of f32, which are nearly evenly spaced logarithms. */
+/* The codes for the square roots of a block. Code 0 is 0; codes from 1 on are evenly spaced f32 bit
+ * patterns, which are nearly evenly spaced logarithms. */
 typedef struct cb_root_codes {
     uint32_t first; /* the bits of code 1 */
     uint32_t step;
 } cb_root_codes;
 
-/* Codes for roots from `least` to `most`, which is below code 254 before it is rounded, so that
- * noise and rounding errors never carry a code past 255. */
+/* Codes for roots from `least` to `most`. Before rounding, `most` is below code 254, so noise and
+ * rounding errors never carry a code past 255. */
 CB_INLINE cb_root_codes root_codes_of(float least, float most) {
     const uint32_t first = cb_bits_of_f32(least);
     return (cb_root_codes){first, (cb_bits_of_f32(most) - first) / 253 + 1};
@@ -56,8 +56,8 @@ CB_INLINE float root_of(cb_root_codes codes, int32_t code) {
     return cb_f32_of_bits(code == 0 ? 0 : bits);
 }
 
-/* Returns the code, modulo 256, of a root; `inverse` is 1 / step. Without `low` the root must not
- * be below code 1; with it such roots get code 1, and 0 gets code 0. */
+/* Returns the code of a root, modulo 256; `inverse` is 1 / step. Without `low`, the root must not
+ * be below code 1. With `low`, such roots get code 1, and 0 gets code 0. */
 CB_INLINE int32_t code_of_root(cb_root_codes codes, float inverse, float root, bool low,
                                uint32_t noise) {
     const uint32_t bits = cb_bits_of_f32(root);
@@ -67,7 +67,7 @@ CB_INLINE int32_t code_of_root(cb_root_codes codes, float inverse, float root, b
     return low && bits == 0 ? 0 : code;
 }
 
-/* Returns the bits of the least root of a block that is not 0, or 0 if all are. */
+/* Returns the bits of the smallest nonzero root of a block, or 0 if all are 0. */
 CB_INLINE uint32_t least_but_0(const float *root, int32_t n) {
     uint32_t least_less_1 = UINT32_MAX;
     for (int32_t i = 0; i < n; i++) {
@@ -78,20 +78,20 @@ CB_INLINE uint32_t least_but_0(const float *root, int32_t n) {
 }
 
 /* Bits of magnitudes. Elements whose root is not finite, or whose update is not below 2^60, are
- * outliers: they are left out of the ranges of their block, whose other elements keep their codes.
- * Products of roots, scales and updates below these limits do not overflow. */
+ * outliers. They are excluded from the ranges of their block, so that its other elements keep their
+ * precision. Products of roots, scales and updates below these limits do not overflow. */
 #define CB_INFINITE_BITS UINT32_C(0x7F800000)
 #define CB_UPDATE_LIMIT_BITS UINT32_C(0x5D800000)
 
 typedef struct cb_block_scales {
-    float unit;      /* of codes of updates */
-    float m_inverse; /* 1 / unit; 0 where that is too small to be divided by */
-    float v[2];      /* the least root that is not 0, and the largest */
+    float unit;      /* the update that one unit of a code represents */
+    float m_inverse; /* 1 / unit; 0 if `unit` is too small to divide by */
+    float v[2];      /* the smallest nonzero root, and the largest root */
 } cb_block_scales;
 
-/* Returns the scales of a block, from the bits of its largest update and of its least and largest
- * root. Smaller roots than 15.8 octaves below the largest are raised to that limit when they are
- * encoded, so that two codes are never further apart than a 16th of an octave. */
+/* Returns the scales of a block, from the bits of its largest update and of its smallest and
+ * largest root. Roots more than 15.8 octaves below the largest are raised to that limit when they
+ * are encoded, so that two codes are never more than a 16th of an octave apart. */
 CB_INLINE cb_block_scales scales_of(uint32_t update_most, uint32_t least, uint32_t most) {
     const uint32_t range = UINT32_C(253) << 19;
     const float update = cb_f32_of_bits(update_most);

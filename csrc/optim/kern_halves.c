@@ -1,22 +1,23 @@
-/* The loops of halves.h, compiled once for each instruction set (cmake/kernels.cmake).
+/* The loops of halves.h, compiled for each instruction set (cmake/kernels.cmake).
  *
- * A remainder is the lower half of the f32 as a number of -32768 .. 32767, and the weight is that
- * f32 less its remainder, so halves are rounded away from 0: both together are all bits of it, and
- * the weight alone the nearest bf16. What begins as zeros stands for the weights as they are. */
+ * A remainder is the lower half of the f32 weight as a number in -32768 .. 32767. The stored weight
+ * is the f32 minus its remainder, so ties are rounded away from 0. Together they hold all bits of
+ * the f32, and the stored weight is the nearest bf16. A remainder of zeros represents the stored
+ * weights themselves. */
 #include "halves.h"
 
 #include "../base/kern_half.h"
 #include "../base/kern_random.h"
 
-/* The bits of x; those of a NaN in the upper half alone, so that whatever is done with the lower
- * one leaves it a NaN. */
+/* The bits of x. A NaN is encoded in the upper half only, so that it stays a NaN whatever happens
+ * to the lower half. */
 static inline uint32_t bits_with_nan(float x) {
     const uint32_t bits = cb_bits_of_f32(x), nan = (bits & 0xFFFF0000u) | 0x400000u;
     return (bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : bits;
 }
 
-/* ---- a copy in f32: one that is not the weight any more, since somebody has written that, is
- * made anew */
+/* ---- a master copy in f32. If it no longer rounds to the weight, because the weight was written
+ * from outside, it is made from the weight again */
 
 static void open_master(const cb_optim_row *row, int64_t at, int64_t n, float *weight) {
     const uint16_t *restrict p = (const uint16_t *)row->param + at;
@@ -34,13 +35,13 @@ static void close_master(const cb_optim_row *row, int64_t at, int64_t n, const f
     half_narrow(row->dtype, weight, (uint16_t *)row->param + at, n);
 }
 
-/* ---- the rest of its bits */
+/* ---- remainders: the other 16 bits of the f32 weight */
 
 static void open_remainder(const cb_optim_row *row, int64_t at, int64_t n, float *weight) {
     const uint16_t *restrict p = (const uint16_t *)row->param + at;
     const int16_t *restrict rest = (const int16_t *)row->rest + at;
     for (int64_t i = 0; i < n; i++) {
-        /* an infinity that somebody has written has no lower bits */
+        /* an infinity that was written from outside has no lower bits */
         const bool ends = (p[i] & 0x7F80u) == 0x7F80u && rest[i] > 0;
         const uint32_t low = ends ? 0 : (uint32_t)(int32_t)rest[i];
         weight[i] = cb_f32_of_bits(((uint32_t)p[i] << 16) + low);
@@ -56,7 +57,7 @@ static void close_remainder(const cb_optim_row *row, int64_t at, int64_t n, cons
     }
 }
 
-/* ---- noise: what is cut off counts as its share of a unit, up or down */
+/* ---- stochastic rounding: up with a probability equal to the fraction that is cut off */
 
 static void open_stochastic(const cb_optim_row *row, int64_t at, int64_t n, float *weight) {
     half_widen(row->dtype, (const uint16_t *)row->param + at, weight, n);

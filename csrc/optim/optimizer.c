@@ -1,5 +1,5 @@
-/* The checks that all optimizers share: what one adds of its own is a few relations between
- * hyper-parameters. After them a step cannot fail, so nothing is ever half stepped. */
+/* The checks that all optimizers share. An optimizer adds only a few relations between
+ * hyper-parameters. After the checks a step cannot fail, so no step is ever left half done. */
 #include "optimizer.h"
 
 uint32_t cb_optimizer_n_used(const cb_optimizer *o, const double *hyper) {
@@ -10,7 +10,7 @@ void cb_optimizer_count_on(const cb_optimizer *o, const double *hyper, int64_t t
     if (o->count_on) o->count_on(hyper, t, number);
 }
 
-/* Also false for NaN. */
+/* False for NaN. */
 static bool is_within(double x, const cb_hyper *h) {
     return x >= h->low && (h->below ? x < h->high : x <= h->high);
 }
@@ -48,7 +48,7 @@ size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_ro
                                      : cb_dtype_size(cb_optim_dtype(row));
 }
 
-/* Elements of a state in two squares of a side, unless that is too long. */
+/* Elements of a state of two square matrices with this side; 0 if the side is too long. */
 static int64_t squares_of(const cb_optimizer *o, const double *hyper, int64_t side) {
     return (double)side <= hyper[o->most_side] ? 2 * side * side : 0;
 }
@@ -109,7 +109,7 @@ static uint32_t list_parts(const cb_optimizer *o, const double *hyper, const cb_
     return n;
 }
 
-/* The arrays of a row of elements: there, aligned, and none in the memory of another. */
+/* Checks that the arrays of a row are not NULL, are aligned and do not overlap. */
 static cb_status check_arrays(const cb_optimizer *o, const double *hyper, const cb_optim_row *row,
                               uint32_t i, cb_error *err) {
     part all[3 + CB_MAX_STATES];
@@ -142,30 +142,29 @@ static cb_status check_dtype(const cb_optimizer *o, const cb_optim_row *row, uin
                        o->name, i, name);
     }
     if (o->is_f32 && row->dtype != CB_F32) {
-        return cb_fail(
-            err, CB_UNSUPPORTED,
-            "%s: row %u is %s; an optimizer that was recorded steps f32 parameters alone", o->name,
-            i, name);
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s: row %u is %s; an optimizer that was recorded steps only f32 parameters",
+                       o->name, i, name);
     }
     if (is_half && !o->factors && !o->has_halves) {
         return cb_fail(err, CB_UNSUPPORTED,
-                       "%s: row %u is %s; it steps f32 and f64 parameters alone", o->name, i, name);
+                       "%s: row %u is %s; it steps only f32 and f64 parameters", o->name, i, name);
     }
     if (!is_half) return CB_OK;
     if (row->half >= CB_HALF_FORM_COUNT) {
-        return cb_fail(err, CB_INVALID, "%s: row %u keeps its weights in form %d, of %d", o->name,
-                       i, (int)row->half, (int)CB_HALF_FORM_COUNT);
+        return cb_fail(err, CB_INVALID, "%s: row %u has half=%d; it must be below %d", o->name, i,
+                       (int)row->half, (int)CB_HALF_FORM_COUNT);
     }
     if (row->dtype == CB_F16 && row->half != CB_HALF_MASTER) {
         return cb_fail(err, CB_UNSUPPORTED,
-                       "%s: row %u is f16, whose weights have a master copy or none; remainders "
+                       "%s: row %u is f16, which needs a master copy (CB_HALF_MASTER); remainders "
                        "and noise are for bf16",
                        o->name, i);
     }
     return CB_OK;
 }
 
-/* Whether the elements of a row are matrices that the optimizer takes. */
+/* True if the elements of the row form matrices that the optimizer accepts. */
 static bool is_seen(const cb_optimizer *o, const cb_optim_row *row) {
     const int64_t height = row->height, width = row->width;
     if (o->axes == CB_AXES_NONE) return true;
@@ -188,9 +187,10 @@ cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_table *x, uin
     }
     if (row->n == 0) return CB_OK;
     if (!is_seen(o, row)) {
-        return cb_fail(
-            err, CB_INVALID, "%s: row %u has %lld elements and is no matrix of %lld rows of %lld",
-            o->name, i, (long long)row->n, (long long)row->height, (long long)row->width);
+        return cb_fail(err, CB_INVALID,
+                       "%s: row %u has %lld elements, which do not form matrices of %lld x %lld",
+                       o->name, i, (long long)row->n, (long long)row->height,
+                       (long long)row->width);
     }
     const double *hyper = x->hyper + (size_t)row->group * x->n_hyper;
     return check_arrays(o, hyper, row, i, err);
@@ -212,8 +212,7 @@ cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_table *x, c
 cb_status cb_optim_check_scratch(const cb_optim_table *x, cb_error *err) {
     if (!cb_optim_scratch(x->optimizer, x->hyper, x->rows, x->n_rows)) return CB_OK;
     return cb_fail(err, CB_UNSUPPORTED,
-                   "%s needs memory beside the arrays of its step; it steps arrays outside of "
-                   "compiled steps",
+                   "%s needs scratch memory, so it steps arrays only outside of compiled steps",
                    x->optimizer->name);
 }
 

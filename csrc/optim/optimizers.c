@@ -1,4 +1,4 @@
-/* The public questions about optimizers. */
+/* The public functions that look up and describe optimizers. */
 #include "optimizers.h"
 
 #include <string.h>

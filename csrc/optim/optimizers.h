@@ -1,5 +1,5 @@
-/* optimizers.h: the optimizers that there are. A new one is a constant here and a row in
- * optimizers.c. */
+/* optimizers.h: the built-in optimizers, with their states and numbers. To add one, declare its
+ * constant here and list it in optimizers.c. */
 #ifndef CB_OPTIM_OPTIMIZERS_H
 #define CB_OPTIM_OPTIMIZERS_H
 
@@ -20,10 +20,10 @@ extern const cb_optimizer cb_optimizer_adopt;                      /* m, v */
 extern const cb_optimizer cb_optimizer_asgd;                       /* ax; eta, mu */
 extern const cb_optimizer cb_optimizer_rprop;                      /* prev, step_size */
 extern const cb_optimizer cb_optimizer_schedule_free;              /* z, v; weight_sum, lr_max */
-extern const cb_optimizer cb_optimizer_muon, cb_optimizer_normuon; /* m; v, one for each row */
+extern const cb_optimizer cb_optimizer_muon, cb_optimizer_normuon; /* m, and normuon v by rows */
 extern const cb_optimizer cb_optimizer_sgd; /* momentum_buffer with momentum */
-/* row_var and col_var, or variance */
+/* row_var and col_var, or variance for parameters without matrices */
 extern const cb_optimizer cb_optimizer_adafactor;
-extern const cb_optimizer cb_optimizer_soap; /* m, v; left and right, two squares each */
+extern const cb_optimizer cb_optimizer_soap; /* m, v; left and right, two square matrices each */
 
 #endif

@@ -1,10 +1,11 @@
-/* Newton and Schulz's iteration with polynomials of fifth degree: x becomes U V^T of its singular
- * value decomposition, nearly, by products alone. Matrices of one shape lie behind each other in
- * scratch, as many as MOST_BYTES hold, and each product is one of the whole batch. With b (x x^T) +
- * c (x x^T)^2 the iteration's a goes on the diagonal, so that a turn is three products. Of a tall
- * matrix the smaller x^T x is taken, from the other side.
+/* Newton-Schulz iteration with polynomials of degree five: using only matrix products, x converges
+ * approximately to U V^T of its singular value decomposition. Matrices of one shape are batched in
+ * scratch, up to MOST_BYTES, and each product covers the whole batch. The coefficient a is added to
+ * the diagonal of b (x x^T) + c (x x^T)^2, so an iteration is three products. For a tall matrix the
+ * smaller x^T x is used, multiplied from the other side.
  *
- * Everything else is cut into pieces by shape alone, and what they sum is added in their order. */
+ * All other work is divided into pieces that depend only on shapes, and their sums are added in
+ * order. */
 #include "orthogonal.h"
 
 #include <math.h>
@@ -20,18 +21,18 @@
 #define CB_IMPL "orthogonal_impl.h"
 #include "both_reals.h"
 
-typedef struct batch { /* rows of one shape and group */
+typedef struct batch { /* rows with the same shape, dtype and group */
     const cb_optim_table *table;
     cb_threads *pool;
     cb_orthogonal o;
     const uint32_t *row; /* [n] */
     int64_t n;
     cb_dtype dtype;
-    int64_t height, width, side; /* side: the shorter one */
-    int64_t pieces, lines;       /* of a matrix: CB_PIECE elements, and lines of them */
+    int64_t height, width, side; /* side: the smaller of the two */
+    int64_t pieces, lines;       /* per matrix: most partial sums, and tasks of rows_task */
     char *x, *y;                 /* [n][height][width] */
     char *gram, *square;         /* [n][side][side] */
-    double *sum;                 /* [n][pieces], each of lines of a matrix, if they are so many */
+    double *sum;                 /* [n][pieces] partial sums of squares */
     double *factor;              /* [n] */
 } batch;
 
@@ -43,10 +44,10 @@ static size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 static int64_t pieces_of(const cb_optim_row *row) {
     const int64_t blocks = div_up(row->n, CB_PIECE);
-    return blocks < row->height ? row->height : blocks; /* rows are summed one by one */
+    return blocks < row->height ? row->height : blocks; /* rows_task has at most `height` tasks */
 }
 
-/* A batch of n matrices, after a list of n_rows rows. */
+/* The layout of a batch of n matrices, which follows a list of n_rows rows. */
 static layout layout_of(const cb_optim_row *row, size_t n, uint32_t n_rows) {
     const size_t size = cb_dtype_size(row->dtype);
     const size_t side = (size_t)min_i64(row->height, row->width);
@@ -92,7 +93,7 @@ static char *matrix_of(const batch *b, char *data, int64_t matrix) {
     return data + (size_t)(matrix * b->height * b->width) * cb_dtype_size(b->dtype);
 }
 
-typedef struct span { /* of elements of a matrix */
+typedef struct span { /* elements at .. at + n of a matrix */
     int64_t matrix, at, n;
 } span;
 

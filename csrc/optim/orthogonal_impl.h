@@ -1,7 +1,7 @@
-/* orthogonal_impl.h: the loops of orthogonal.c for one type, `real`; included once for each. */
+/* orthogonal_impl.h: the loops of orthogonal.c for one type, `real`; included once per type. */
 
-/* The momentum of elements at .. at + n, and x, what the step begins with; the sum of x's squares,
- * too. */
+/* Updates the momentum of elements at .. at + n and sets x, where the iteration starts. Returns the
+ * sum of squares of x. */
 static double CB_TYPED(begin)(const cb_orthogonal *o, const cb_optim_row *row, double scale,
                               int64_t at, int64_t n, void *to) {
     const real *restrict grad = (const real *)row->grad + at;
@@ -23,7 +23,7 @@ static void CB_TYPED(scale)(void *data, int64_t at, int64_t n, double by) {
     for (int64_t i = 0; i < n; i++) x[i] *= factor;
 }
 
-/* s = a + b g + c s on rows from .. to of matrices [side, side]. */
+/* s = a I + b g + c s for rows from .. to of matrices [side, side]. */
 static void CB_TYPED(mix)(const cb_orthogonal *o, const void *gram, void *square, int64_t side,
                           int64_t from, int64_t to) {
     const real *restrict g = gram;
@@ -35,7 +35,7 @@ static void CB_TYPED(mix)(const cb_orthogonal *o, const void *gram, void *square
     }
 }
 
-/* Divides rows from .. to by their roots; the sum of squares afterwards. */
+/* Divides rows from .. to by sqrt(v) + eps. Returns the sum of squares of the result. */
 static double CB_TYPED(rows)(const cb_orthogonal *o, const cb_optim_row *row, void *data,
                              int64_t from, int64_t to) {
     real *restrict v = row->state[1];

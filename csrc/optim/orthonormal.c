@@ -1,8 +1,8 @@
-/* Householder's QR decomposition by panels of PANEL rows: the reflections of a panel, V of them,
- * are I - V^T T V together, so that all but the panels themselves is products. They are rows of
- * whole length, zeros before their diagonals, in the place of the rows that they end. Reflections
- * are orthonormal whatever they are made of, so rows that depend on each other, as those of the
- * first gradients do, are no exception. */
+/* Householder QR decomposition by panels of PANEL rows. The reflections of a panel, the rows of V,
+ * are together I - V^T T V, so all work outside of the panels is matrix products. A reflection is
+ * stored in place of the row that it reduces, at full length, with zeros before the diagonal.
+ * Reflections are orthonormal for any input, so linearly dependent rows, such as those of the first
+ * gradients, need no special case. */
 #include <math.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ typedef struct work {
     int64_t n;
     char *along, *turned; /* [n][PANEL] */
     char *change;         /* [n][n] */
-    char *t;              /* [n][PANEL], a panel's behind each other */
+    char *t;              /* [n][PANEL] the T of all panels */
 } work;
 
 typedef struct difference {
@@ -42,7 +42,7 @@ static void difference_task(void *user, int64_t task, int thread) {
     CB_OF_TYPE(d->w->dtype, take_off, d->x, d->w->change, at, n);
 }
 
-/* Rows x [m, n] <- x - x V^T T V, or with T^T. */
+/* x <- x - x V^T T V for rows x [m, n]; uses T^T if `transposed`. */
 static void reflect(const work *w, void *x, int64_t m, const void *v, int64_t b, const void *t,
                     bool transposed) {
     const cb_optim_product all[] = {

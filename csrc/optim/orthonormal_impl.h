@@ -1,4 +1,4 @@
-/* orthonormal_impl.h: the loops of orthonormal.c for one type, `real`; included once for each. */
+/* orthonormal_impl.h: the loops of orthonormal.c for one type, `real`; included once per type. */
 
 static double CB_TYPED(dot)(const real *x, const real *y, int64_t n) {
     double sum[8] = {0};
@@ -15,8 +15,8 @@ static void CB_TYPED(add)(real *restrict x, double by, const real *restrict y, i
     for (int64_t i = 0; i < n; i++) x[i] += factor * y[i];
 }
 
-/* To length one, so that its factor is a number of the type however small or large the row was: of
- * a row of 1e-20 it would be 1e40. Returns 2 / |x|^2, 0 of a row of zeros. */
+/* Normalizes a row to length one, so that its factor 2 / |x|^2 is in the range of the type for any
+ * row; for a row of 1e-20 it would be 1e40. Returns the factor, 0 for a row of zeros. */
 static double CB_TYPED(normalize)(real *x, int64_t n) {
     const double square = CB_TYPED(dot)(x, x, n);
     if (square <= 0) return 0;
@@ -24,8 +24,8 @@ static double CB_TYPED(normalize)(real *x, int64_t n) {
     return 2 / CB_TYPED(dot)(x, x, n);
 }
 
-/* Rows from .. to of x become Householder's vectors, which end what is right of their diagonals;
- * T of these, I - V^T T V, in t [PANEL][PANEL] without gaps. */
+/* Replaces rows from .. to of x by Householder vectors that zero the rows right of the diagonal.
+ * Computes T of I - V^T T V into `t`, a contiguous square matrix of to - from rows. */
 static void CB_TYPED(panel)(real *x, int64_t n, int64_t from, int64_t to, real *t) {
     const int64_t b = to - from;
     for (int64_t j = from; j < to; j++) {

@@ -1,12 +1,12 @@
-/* products.h: matrix products, as the layer above computes them, for optimizers that need some. */
+/* products.h: matrix products for optimizers. The layer above provides the implementation. */
 #ifndef CB_OPTIM_PRODUCTS_H
 #define CB_OPTIM_PRODUCTS_H
 
 #include "../base/dtype.h"
 #include "../base/threads.h"
 
-/* out[batch,n,m] = x[batch,n,k] y[batch,k,m], row-major, without gaps; a transposed operand lies as
- * [batch,k,n] or [batch,m,k]. Bits depend on sizes alone. */
+/* out[batch,n,m] = x[batch,n,k] y[batch,k,m], contiguous and row-major. A transposed operand is
+ * stored as [batch,k,n] or [batch,m,k]. Rounding depends only on the sizes. */
 typedef struct cb_optim_product {
     const void *x, *y;
     void *out;

@@ -1,9 +1,9 @@
-/* A matrix at a time, each pass and each product cut over all threads by shape alone. m is kept as
- * the gradient is, so that it needs no turning where a basis changes; v is kept in the basis, and
- * when the basis's vectors change their order, so do its rows and columns.
+/* Matrices are stepped one at a time. Each pass and each product is divided over all threads by
+ * shape only. m is stored in the original basis, so it need not be rotated when a basis changes. v
+ * is stored in the rotated basis, so its rows and columns are reordered when the basis vectors are.
  *
- * In scratch there are four arrays of the matrix's size, for the gradient, what is turned and what
- * lies between two products, and what the bases need. */
+ * Scratch holds four arrays of the size of the matrix (the gradient, two rotated arrays, and the
+ * result between two products), and the scratch of the bases. */
 #include "soap.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ enum { M, V, LEFT, RIGHT };
 #define CB_IMPL "soap_impl.h"
 #include "both_reals.h"
 
-typedef struct side { /* of the matrix; n is 0 where it has no basis */
+typedef struct side { /* a side of the matrix; n is 0 if the side has no basis */
     int64_t n;
     char *mean, *basis; /* [n][n] */
     bool is_right;
@@ -36,11 +36,11 @@ typedef struct job {
     side side[2];
     char *gradient, *a, *b, *between; /* [height][width] */
     char *product, *moved;            /* [n][n] of the longer side */
-    char *work;                       /* of the bases */
-    const void *first;                /* of divide's and apply's operands */
+    char *work;                       /* scratch of the bases */
+    const void *first;                /* operands of divide_task and apply_task */
     const void *second;
     void *to;
-    const side *of; /* whose mean is moved */
+    const side *of; /* the side whose mean mix_task moves */
 } job;
 
 typedef struct layout { /* bytes */
@@ -60,7 +60,7 @@ static layout layout_of(const cb_optim_row *row, int64_t left, int64_t right) {
                                                    n * (sizeof(double) + sizeof(int64_t))))};
 }
 
-/* The length of a side that has a basis, else 0. */
+/* The length of a side if it has a basis, else 0. */
 static int64_t side_of(const cb_optimizer *o, uint32_t state, const double *hyper,
                        const cb_optim_row *row) {
     if (cb_optimizer_state_size(o, state, hyper, row) == 0) return 0;
@@ -101,7 +101,7 @@ static void divide_task(void *user, int64_t task, int thread) {
     CB_OF_TYPE(j->dtype, divide, &j->o, j->row, at, n, j->first, j->second, j->to);
 }
 
-/* The first step has nothing to apply, and extras to do. */
+/* The first step applies no update, but does the extras. */
 static void apply_task(void *user, int64_t task, int thread) {
     const job *j = user;
     int64_t at, n = piece_at(task, j->row->n, &at);
@@ -127,7 +127,8 @@ static void multiply(const job *j, const cb_optim_product *product) {
     j->table->products->multiply(j->table->products, j->pool, product);
 }
 
-/* x in the bases, or back; it is in `to` then, or nothing is done: false. */
+/* Rotates x into the bases, or back, and writes the result to `to`. Returns false and does nothing
+ * if neither side has a basis. */
 static bool turn(const job *j, const void *x, void *to, bool back) {
     const int64_t h = j->height, w = j->width;
     const side *left = &j->side[0], *right = &j->side[1];
@@ -157,7 +158,7 @@ static void begin_basis(const job *j, const side *s) {
     if (s->n) cb_eigenvectors(j->pool, j->dtype, s->n, s->mean, s->basis, work);
 }
 
-/* Rows, or columns, of v in the order of the basis. */
+/* Reorders the rows, or columns, of v like the basis. */
 static void reorder(const job *j, const side *s, const int64_t *order) {
     const char *v = memcpy(j->a, j->row->state[V], (size_t)j->row->n * j->size);
     char *to = j->row->state[V];
@@ -173,8 +174,8 @@ static void reorder(const job *j, const side *s, const int64_t *order) {
     }
 }
 
-/* A step of power iteration, the vectors in the order of what they are multiplied by, which is all
- * that eigenvalues are here. Values that are no number stay where they are. */
+/* One step of power iteration. Vectors are sorted by their Rayleigh quotients, which serve as
+ * estimates of the eigenvalues. A NaN estimate does not move. */
 static void refresh(const job *j, const side *s) {
     const size_t line = (size_t)s->n * j->size;
     const cb_optim_product power = {s->basis, s->mean, j->product, 1,     s->n,

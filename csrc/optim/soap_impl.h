@@ -1,4 +1,4 @@
-/* soap_impl.h: the loops of soap.c for one type, `real`; included once for each. */
+/* soap_impl.h: the loops of soap.c for one type, `real`; included once per type. */
 
 static void CB_TYPED(begin)(const cb_soap *o, const cb_optim_row *row, double scale, int64_t at,
                             int64_t n, void *to) {
@@ -12,7 +12,7 @@ static void CB_TYPED(begin)(const cb_soap *o, const cb_optim_row *row, double sc
     }
 }
 
-/* m in the basis becomes what is to be stepped along there. */
+/* Updates v, and computes Adam's update m / (sqrt(v) + eps), all in the rotated basis. */
 static void CB_TYPED(divide)(const cb_soap *o, const cb_optim_row *row, int64_t at, int64_t n,
                              const void *gradient, const void *momentum, void *to) {
     const real *g = (const real *)gradient + at, *m = (const real *)momentum + at;

@@ -1,18 +1,17 @@
-/* The rows are seen as one long run of work, an element one unit and the beginning of a row
- * ROW_UNITS more, cut into tasks of one size: a thousand biases share one and a large matrix is
- * spread over many.
+/* All rows form one sequence of work. An element is one unit, and each row adds ROW_UNITS at its
+ * beginning. The sequence is cut into tasks of equal size, so a thousand biases share one task and
+ * a large matrix is spread over many.
  *
  *     rows    |---- w0 ----|b0|---- w1 ----|b1|
- *     tasks   |......|......|......|......|...
- */
+ *     tasks   |......|......|......|......|... */
 #include "split.h"
 
-/* Long tasks: each array of a row is a stream of its own for the processor's prefetchers, and 16 M
- * elements of AdamW on two threads took 4.6 ms in tasks of 16 K, 3.7 of 1 M, 3.4 of 8 M. Two for a
- * thread let one that is held up be helped. */
+/* Tasks are long, because each array of a row is a separate stream for the hardware prefetchers: 16
+ * M elements of AdamW on two threads took 4.6 ms in tasks of 16 K, 3.7 ms of 1 M and 3.4 ms of 8 M.
+ * Two tasks per thread allow others to help a thread that is delayed. */
 #define TASKS_PER_THREAD 2
-#define LEAST_UNITS ((int64_t)1 << 13) /* of a task: 230 KB of AdamW, some ten microseconds */
-#define ROW_UNITS 64 /* of a call of a formula, beside its elements: about 10 ns */
+#define LEAST_UNITS ((int64_t)1 << 13) /* smallest task: 230 KB of AdamW, about ten microseconds */
+#define ROW_UNITS 64                   /* overhead of calling a formula for a row: about 10 ns */
 
 static int64_t units_of(const cb_optim_row *row) { return row->n ? row->n + ROW_UNITS : 0; }
 
@@ -42,8 +41,8 @@ cb_stretches cb_stretches_of(const cb_split *split, int64_t task) {
                           .row = a * split->stride};
 }
 
-/* The element of a row that comes first at or after a unit of it, where rows may be cut. The first
- * ROW_UNITS stand for no element. */
+/* The first element at or after a unit of a row at which the row may be cut. The first ROW_UNITS of
+ * a row are overhead, not elements. */
 static int64_t element_at(const cb_split *split, const cb_optim_row *row, int64_t unit) {
     int64_t at = unit - ROW_UNITS, over = at % split->grain;
     if (at <= 0) return 0;

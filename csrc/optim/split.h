@@ -1,4 +1,4 @@
-/* split.h: the elements of all rows of a table, cut into tasks of one size.
+/* split.h: divides the elements of all rows of a table into tasks of equal size.
  *
  *     cb_split split = cb_split_of(table, pool, grain);
  *     cb_parallel(pool, split.n_tasks, run_task, user);
@@ -11,14 +11,14 @@
 
 #include "optimizer.h"
 
-#define CB_SPLIT_ANCHORS 256u /* where tasks begin to look for their first row */
+#define CB_SPLIT_ANCHORS 256u /* rows at which the search for a task's first row may start */
 
 typedef struct cb_split {
     const cb_optim_table *table;
     int64_t grain;
     int64_t total, task, n_tasks;     /* units of all rows, and of a task */
-    uint32_t n_anchor, stride;        /* anchor a is row a * stride ... */
-    int64_t anchor[CB_SPLIT_ANCHORS]; /* ... and so many units come before it */
+    uint32_t n_anchor, stride;        /* anchor a is row a * stride */
+    int64_t anchor[CB_SPLIT_ANCHORS]; /* units before each anchor */
 } cb_split;
 
 typedef struct cb_stretch { /* elements from .. from + n of a row; n > 0 */
@@ -26,15 +26,15 @@ typedef struct cb_stretch { /* elements from .. from + n of a row; n > 0 */
     int64_t from, n;
 } cb_stretch;
 
-typedef struct cb_stretches { /* of one task */
+typedef struct cb_stretches { /* iterator over the stretches of one task */
     const cb_split *split;
-    int64_t begin, end, before; /* units; those before `row` */
+    int64_t begin, end, before; /* units of the task; units before `row` */
     uint32_t row;
 } cb_stretches;
 
-/* Rows are cut only where a multiple of `grain` elements lies before. */
+/* Rows are cut only at multiples of `grain` elements. */
 cb_split cb_split_of(const cb_optim_table *table, const cb_threads *pool, int64_t grain);
 cb_stretches cb_stretches_of(const cb_split *split, int64_t task);
-bool cb_next_stretch(cb_stretches *parts, cb_stretch *out); /* false: that was all */
+bool cb_next_stretch(cb_stretches *parts, cb_stretch *out); /* false: no more stretches */
 
 #endif

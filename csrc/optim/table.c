@@ -1,7 +1,7 @@
-/* What a table remembers between steps: that its rows are whole, and the memory that a step writes,
- * sorted by address. A parameter or a state that moves makes all of it stale; a gradient that moves
- * is looked up among what is written, by bisection, since gradients are only read and may share
- * memory with each other. */
+/* Between steps a table remembers that its rows passed the checks, and which memory a step writes,
+ * sorted by address. If a parameter or a state moves, everything is checked again. If only a
+ * gradient moves, a bisection checks that it does not overlap written memory. Gradients are only
+ * read, so they may overlap each other. */
 #include "table.h"
 
 #include <math.h>
@@ -9,34 +9,35 @@
 #include "../base/sort.h"
 #include "extras.h"
 
-/* array 0: the parameter, 1 + k: state k, and then one of those below */
+/* `array` is 0 for the parameter, 1 + k for state k, 1 + n_state + one of those below for others.
+ */
 typedef cb_written span;
 
-enum { AVERAGE, COPY, GRAD, REST, N_MORE }; /* what extras write, and what halves keep */
+enum { AVERAGE, COPY, GRAD, REST, N_MORE }; /* written by extras; REST: of f16 and bf16 rows */
 
 struct cb_tensor_table {
-    cb_arena arena; /* the table lies in it */
+    cb_arena arena; /* holds the table itself */
     cb_alloc *alloc;
     cb_threads *const *pool;
     const cb_optimizer *optimizer;
     const cb_optim_products *products;
     uint32_t n_rows;
     uint32_t n_written;
-    const double *checked; /* numbers that the next step was checked with; NULL: not checked */
-    uint32_t n_checked;    /* groups of these numbers */
-    bool stale;            /* spans and row checks are not those of the rows as they are */
-    bool moved;            /* some gradient is to be looked at */
+    const double *checked; /* the `hyper` that the next step was checked with; NULL: not checked */
+    uint32_t n_checked;    /* number of groups in `checked` */
+    bool stale;            /* rows have changed since they were checked */
+    bool moved;            /* some gradient must be checked */
     cb_optim_row *row;     /* [n_rows] */
-    uint8_t *states;       /* [n_rows] that a row had when it was checked: states_of */
-    bool *row_moved;       /* [n_rows] its gradient is to be looked at */
+    uint8_t *states;       /* [n_rows] states_of each row when it was checked */
+    bool *row_moved;       /* [n_rows] the row's gradient must be checked */
     span *written;         /* [n_rows * (1 + n_state + N_MORE)] */
     void *scratch;         /* of a step */
     size_t n_scratch;
-    bool asked;             /* extras are there */
-    cb_optim_extras extras; /* whose rows are: */
+    bool asked;             /* there are extras */
+    cb_optim_extras extras; /* `rows` points to `extra` */
     cb_extra_row *extra;    /* [n_rows] */
     cb_optim_outcome outcome;
-    void *gradients; /* scratch of what is known of all of them */
+    void *gradients; /* scratch of cb_gradients_measure */
     size_t n_gradients;
 };
 
@@ -142,7 +143,7 @@ static cb_status add_extras(cb_tensor_table *x, uint32_t i, cb_error *err) {
     return add_extra(x, i, GRAD, x->extras.zeroes ? row->grad : NULL, row->dtype, err);
 }
 
-/* Room for `wanted` bytes at *block, which holds *n. */
+/* Makes *block, which has *n bytes, at least `wanted` bytes large. Its contents are lost. */
 static cb_status make_room(cb_tensor_table *x, void **block, size_t *n, size_t wanted,
                            cb_error *err) {
     if (wanted <= *n) return CB_OK;
@@ -154,7 +155,7 @@ static cb_status make_room(cb_tensor_table *x, void **block, size_t *n, size_t w
     return CB_OK;
 }
 
-/* Which states a row has, as bits where they are of several forms, else how many. */
+/* Identifies the states that a row has: a bit mask if states have kinds, else their number. */
 static uint8_t states_of(const cb_optimizer *o, const double *hyper, const cb_optim_row *row) {
     const uint32_t n_used = cb_optimizer_n_used(o, hyper);
     uint32_t bits = 0;
@@ -164,7 +165,7 @@ static uint8_t states_of(const cb_optimizer *o, const double *hyper, const cb_op
     return (uint8_t)bits;
 }
 
-/* Checks every row, and that no two share memory that is written. */
+/* Checks every row, and that no two written arrays overlap. */
 static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_error *err) {
     const cb_optimizer *o = x->optimizer;
     x->stale = true;
@@ -193,8 +194,8 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
         if (a->end <= b->begin) continue;
         const uint32_t grad = 1 + o->n_state + GRAD;
         return cb_fail(err, CB_INVALID,
-                       "%s: %s of row %u and %s of row %u share memory; what is written%s needs "
-                       "memory of its own",
+                       "%s: %s of row %u and %s of row %u share memory; arrays that are written%s "
+                       "must not overlap",
                        o->name, name_of(x, a), a->row, name_of(x, b), b->row,
                        a->array == grad || b->array == grad ? ", as are gradients that get zeros,"
                                                             : "");
@@ -206,8 +207,8 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
     return CB_OK;
 }
 
-/* The last span that begins before `end`, which is the one that reaches furthest of those: spans do
- * not overlap. NULL: there is none. */
+/* The last span that begins before `end`; NULL: none. Spans do not overlap, so no other span that
+ * begins before `end` extends further. */
 static const span *last_before(const cb_tensor_table *x, uintptr_t end) {
     uint32_t low = 0, high = x->n_written;
     while (low < high) {
@@ -218,7 +219,7 @@ static const span *last_before(const cb_tensor_table *x, uintptr_t end) {
     return low ? &x->written[low - 1] : NULL;
 }
 
-/* Gradients that have moved: there, aligned, and in no memory that is written. */
+/* Checks the gradients that have moved, including that they do not overlap written memory. */
 static cb_status check_gradients(cb_tensor_table *x, const cb_optim_table *view, cb_error *err) {
     for (uint32_t i = 0; i < x->n_rows; i++) {
         const cb_optim_row *row = &x->row[i];
@@ -229,8 +230,7 @@ static cb_status check_gradients(cb_tensor_table *x, const cb_optim_table *view,
             uintptr_t end = begin + (size_t)row->n * cb_dtype_size(row->dtype);
             const span *s = last_before(x, end);
             if (s && s->end > begin) {
-                return cb_fail(err, CB_INVALID,
-                               "%s: grad of row %u lies in the memory of %s of row %u",
+                return cb_fail(err, CB_INVALID, "%s: grad of row %u overlaps %s of row %u",
                                x->optimizer->name, i, name_of(x, s), s->row);
             }
         }
@@ -240,13 +240,13 @@ static cb_status check_gradients(cb_tensor_table *x, const cb_optim_table *view,
     return CB_OK;
 }
 
-/* What changes without a pointer: the number of a step, and a group that has other states now. */
+/* Checks what can change while pointers stay: step numbers, and the states that a group uses. */
 static cb_status check_numbers(cb_tensor_table *x, const cb_optim_table *view, cb_error *err) {
     const cb_optimizer *o = x->optimizer;
     for (uint32_t i = 0; i < x->n_rows && !x->stale; i++) {
         const cb_optim_row *row = &x->row[i];
         if (row->group >= view->n_groups || row->t < 1) {
-            x->stale = true; /* which says what is wrong */
+            x->stale = true; /* refresh() reports the error */
         } else {
             const double *hyper = view->hyper + (size_t)row->group * o->n_hyper;
             x->stale = x->states[i] != states_of(o, hyper, row);
@@ -276,7 +276,7 @@ cb_status cb_tensor_table_ask(cb_tensor_table *x, const cb_optim_extras *extras,
 
 cb_optim_outcome cb_tensor_table_outcome(const cb_tensor_table *x) { return x->outcome; }
 
-/* What is known of all gradients before the step. */
+/* Computes the norm of all gradients before the step, if the extras need it. */
 static cb_status measure(cb_tensor_table *x, cb_optim_table *view, cb_error *err) {
     const size_t wanted = cb_gradients_scratch(view, &x->extras);
     CB_TRY(make_room(x, &x->gradients, &x->n_gradients, wanted, err));
@@ -298,7 +298,7 @@ static cb_status check(cb_tensor_table *x, const double *hyper, uint32_t n_group
     const cb_optim_table view = view_of(x, hyper, n_groups);
     CB_TRY(cb_optimizer_check(x->optimizer, hyper, n_groups, err));
     CB_TRY(check_numbers(x, &view, err));
-    const bool zeroes = x->asked && x->extras.zeroes; /* gradients were checked with the others */
+    const bool zeroes = x->asked && x->extras.zeroes; /* then refresh() has checked gradients */
     if (x->moved && !zeroes) CB_TRY(check_gradients(x, &view, err));
     if (x->optimizer->multiplies && !x->products)
         return cb_fail(err, CB_INTERNAL, "%s: nothing multiplies matrices", x->optimizer->name);

@@ -240,7 +240,7 @@ TEST(what_does_not_fit_is_refused) {
     row.state[1] = c;
     row.height = 4;
     cb_tensor_table_set(t, 0, &row);
-    CHECK_FAIL(cb_tensor_table_step(t, adafactor, 1, &err), CB_INVALID, "no matrix of 4 rows of 3");
+    CHECK_FAIL(cb_tensor_table_step(t, adafactor, 1, &err), CB_INVALID, "matrices of 4 x 3");
     row.height = row.width = 0;
     cb_tensor_table_set(t, 0, &row);
     CHECK_FAIL(cb_tensor_table_step(t, adafactor, 1, &err), CB_INVALID, "row 0 has no variance");

@@ -210,10 +210,10 @@ TEST(what_is_no_matrix_is_refused) {
     CHECK_OK(cb_tensor_table_step(t, muon[0], 1, &err));
     row.height = 4;
     cb_tensor_table_set(t, 0, &row);
-    CHECK_FAIL(cb_tensor_table_step(t, muon[0], 1, &err), CB_INVALID, "no matrix of 4 rows of 3");
+    CHECK_FAIL(cb_tensor_table_step(t, muon[0], 1, &err), CB_INVALID, "matrices of 4 x 3");
     row.width = 0;
     cb_tensor_table_set(t, 0, &row);
-    CHECK_FAIL(cb_tensor_table_step(t, muon[0], 1, &err), CB_INVALID, "no matrix of 4 rows of 0");
+    CHECK_FAIL(cb_tensor_table_step(t, muon[0], 1, &err), CB_INVALID, "matrices of 4 x 0");
     row.dtype = CB_BF16;
     cb_tensor_table_set(t, 0, &row);
     CHECK_FAIL(cb_tensor_table_step(t, muon[0], 1, &err), CB_UNSUPPORTED, "f32 and f64 parameters");

@@ -130,7 +130,7 @@ TEST(shared_memory_is_found_after_every_move) {
         else moved.state[array % 2] = target;
         cb_tensor_table_set(t, r, &moved);
         CHECK_FAIL(cb_tensor_table_step(t, adamw[0], 2, &err), CB_INVALID,
-                   array == 0 ? "lies in the memory of" : "share memory");
+                   array == 0 ? "overlaps" : "share memory");
         cb_tensor_table_set(t, r, &x.row[r]);
     }
     CHECK(memcmp(before, x.memory, x.bytes) == 0);

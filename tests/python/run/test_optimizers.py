@@ -340,7 +340,7 @@ def bad_calls():
     yield "twice", ValueError, [shared, shared], [f4(8), f4(8)], "share memory"
     yield "overlap", ValueError, [shared[:5], shared[4:]], [f4(5), f4(4)], "share memory"
     yield "alias", ValueError, [shared], [shared], "param and grad share memory"
-    yield "aliases", ValueError, [shared, f4(8)], [f4(8), shared], "lies in the memory of param"
+    yield "aliases", ValueError, [shared, f4(8)], [f4(8), shared], "overlaps param of row 0"
     yield "names", ValueError, {"a": f4(3)}, {"b": f4(3)}, "not nested like the parameters"
 
 

@@ -454,7 +454,7 @@ def test_mistakes_touch_nothing(name):
     optimizer.step()
     kept = copy.deepcopy(optimizer.state_dict()), p.clone(), q.clone()
     q.grad = p.data
-    with pytest.raises(ValueError, match="grad of row 1 lies in the memory of param of row 0"):
+    with pytest.raises(ValueError, match="grad of row 1 overlaps param of row 0"):
         optimizer.step()
     q.grad = torch.ones(4)
     optimizer.param_groups[0]["lr"] = None
