@@ -1,5 +1,6 @@
-/* adadelta_factors.h: hyper-parameters of Adadelta, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* adadelta_factors.h: the hyper-parameters of Adadelta and the factors of its formula, for the CPU
+ * and for the kernel that computes them on a GPU. Includes nothing, because device code includes
+ * it. */
 #ifndef CB_OPTIM_ADADELTA_FACTORS_H
 #define CB_OPTIM_ADADELTA_FACTORS_H
 

@@ -1,16 +1,16 @@
-/* Adafactor (Shazeer, Stern 2018), as PyTorch defines it: the mean of squares of a matrix is kept
- * by its rows and columns. b = t^beta2_decay; of arrays with more than two axes the last two are
- * matrices behind each other.
+/* Adafactor (Shazeer, Stern 2018), as PyTorch defines it. For a matrix, only the mean squares of
+ * its rows and columns are stored. An array with more than two axes is a batch of matrices, its
+ * last two axes. b = t^beta2_decay.
  *
  *     rho = min(lr, 1 / sqrt(t))           alpha = max(eps2, RMS(p)) rho
  *     p <- p (1 - lr weight_decay)
  *     r <- r + b (mean of g^2 in each row - r)
  *     c <- c + b (mean of g^2 in each column - c)          v = r c / max(mean of r, eps1)
- *     v <- v + b (g^2 - v)                                 without matrices
+ *     v <- v + b (g^2 - v)                                 instead, for arrays without matrices
  *     u = g / sqrt(max(v, eps1^2))
  *     p <- p - alpha u / max(1, RMS(u) / d)
  *
- * eps1 = -1 stands for the type's spacing of numbers at 1. */
+ * eps1 = -1 means the machine epsilon of the dtype. */
 #include "../elements.h"
 #include "../factored.h"
 #include "../optimizers.h"

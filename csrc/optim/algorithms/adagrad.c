@@ -1,7 +1,7 @@
 /* Adagrad (Duchi, Hazan, Singer 2011).
  *
  *     g <- -g with maximize;  g <- g + weight_decay p
- *     s <- s + g^2, where s begins with initial_accumulator_value
+ *     s <- s + g^2, where s starts at initial_accumulator_value
  *     p <- p - lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) */
 #include "../elements.h"
 #include "../optimizers.h"

@@ -1,5 +1,6 @@
-/* adagrad_factors.h: hyper-parameters of Adagrad, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* adagrad_factors.h: the hyper-parameters of Adagrad and the factors of its formula, for the CPU
+ * and for the kernel that computes them on a GPU. Includes nothing, because device code includes
+ * it. */
 #ifndef CB_OPTIM_ADAGRAD_FACTORS_H
 #define CB_OPTIM_ADAGRAD_FACTORS_H
 

@@ -1,12 +1,12 @@
-/* Adam (Kingma, Ba 2015) with the weight decay of L2 regularisation, and AdamW (Loshchilov, Hutter
- * 2019), whose decay does not pass through the moments. With amsgrad (Reddi, Kale, Kumar 2018) the
- * largest v so far takes the place of v.
+/* Adam (Kingma, Ba 2015) with L2 regularisation, and AdamW (Loshchilov, Hutter 2019), whose weight
+ * decay does not enter the moments. With amsgrad (Reddi, Kale, Kumar 2018) the largest v so far
+ * replaces v.
  *
  *     g <- -g with maximize;  Adam: g <- g + weight_decay p;  AdamW: p <- p (1 - lr weight_decay)
  *     m <- beta1 m + (1 - beta1) g         v <- beta2 v + (1 - beta2) g^2
  *     p <- p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  *
- * `formula_factors.h` has it as it is computed. */
+ * `formula_factors.h` gives the formula in the form in which it is computed. */
 #include "../elements.h"
 #include "../optimizers.h"
 

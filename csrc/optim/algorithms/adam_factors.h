@@ -1,5 +1,6 @@
-/* adam_factors.h: hyper-parameters of Adam and AdamW, and the factors of their formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* adam_factors.h: the hyper-parameters of Adam and AdamW and the factors of their formula, for the
+ * CPU and for the kernel that computes them on a GPU. Includes nothing, because device code
+ * includes it. */
 #ifndef CB_OPTIM_ADAM_FACTORS_H
 #define CB_OPTIM_ADAM_FACTORS_H
 

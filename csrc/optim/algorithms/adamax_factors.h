@@ -1,5 +1,5 @@
-/* adamax_factors.h: hyper-parameters of Adamax, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* adamax_factors.h: the hyper-parameters of Adamax and the factors of its formula, for the CPU and
+ * for the kernel that computes them on a GPU. Includes nothing, because device code includes it. */
 #ifndef CB_OPTIM_ADAMAX_FACTORS_H
 #define CB_OPTIM_ADAMAX_FACTORS_H
 

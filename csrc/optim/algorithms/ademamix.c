@@ -1,5 +1,5 @@
-/* AdEMAMix (Pagliardini, Ablin, Grangier 2024): Adam with a second, slow mean of gradients, whose
- * share and slowness grow over warm-ups of T_a and T_b steps (0: they are there at once).
+/* AdEMAMix (Pagliardini, Ablin, Grangier 2024): Adam with a second, slow average of gradients. Its
+ * weight alpha and its decay beta3 grow during warm-ups of T_a and T_b steps (0: no warm-up).
  *
  *     g <- -g with maximize
  *     alpha_t = alpha min(1, t / T_a)

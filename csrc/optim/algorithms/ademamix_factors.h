@@ -1,5 +1,6 @@
-/* ademamix_factors.h: hyper-parameters of AdEMAMix, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* ademamix_factors.h: the hyper-parameters of AdEMAMix and the factors of its formula, for the CPU
+ * and for the kernel that computes them on a GPU. Includes nothing, because device code includes
+ * it. */
 #ifndef CB_OPTIM_ADEMAMIX_FACTORS_H
 #define CB_OPTIM_ADEMAMIX_FACTORS_H
 
@@ -17,7 +18,7 @@ enum {
     N_HYPER
 };
 
-/* From beta1 on, so that the half-life of the mean grows evenly. */
+/* beta3 grows from beta1 such that the half-life of the average grows linearly. */
 static inline double cb_ademamix_beta3_of(const double *hyper, int64_t t) {
     const double part = (double)t / hyper[BETA3_WARMUP];
     if (hyper[BETA3_WARMUP] == 0.0 || part >= 1.0 || hyper[BETA1] == 0.0 || hyper[BETA3] == 0.0)

@@ -1,9 +1,9 @@
-/* ADOPT (Taniguchi et al. 2024), with the clipping of its second version: Adam that divides by the
- * root of v before it takes the mean, and by a v that has not seen the gradient.
+/* ADOPT (Taniguchi et al. 2024), with the clipping of its second version. Unlike Adam, it divides
+ * by the root of v before averaging, and v does not yet include the current gradient.
  *
  *     g <- -g with maximize;  g <- g + weight_decay p, or decoupled: p <- p (1 - lr weight_decay)
- *     t = 1: v <- g^2, and nothing else; from then on
- *     u = g / max(sqrt(v), eps), with clip within (t - 1)^(1/4) of 0
+ *     t = 1: only v <- g^2;  t > 1:
+ *     u = g / max(sqrt(v), eps), with clip clamped to +-(t - 1)^(1/4)
  *     m <- beta1 m + (1 - beta1) u         p <- p - lr m
  *     v <- beta2 v + (1 - beta2) g^2 */
 #include "../elements.h"

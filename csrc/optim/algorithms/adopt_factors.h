@@ -1,5 +1,5 @@
-/* adopt_factors.h: hyper-parameters of ADOPT, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* adopt_factors.h: the hyper-parameters of ADOPT and the factors of its formula, for the CPU and
+ * for the kernel that computes them on a GPU. Includes nothing, because device code includes it. */
 #ifndef CB_OPTIM_ADOPT_FACTORS_H
 #define CB_OPTIM_ADOPT_FACTORS_H
 

@@ -1,11 +1,11 @@
-/* Averaged stochastic gradient descent (Polyak, Juditsky 1992), as PyTorch defines it: eta and mu
- * of a step are made at the end of the one before.
+/* Averaged stochastic gradient descent (Polyak, Juditsky 1992), as PyTorch defines it. eta and mu
+ * of a step are computed at the end of the previous step.
  *
  *     g <- -g with maximize;  g <- g + weight_decay p
  *     p <- p (1 - lambd eta) - eta g
- *     ax <- p where mu is 1, else ax + (p - ax) mu
- *     eta <- lr / (1 + lambd lr t)^alpha, at first lr
- *     mu <- 1 / max(1, t - t0), at first 1 */
+ *     ax <- p if mu is 1, else ax + (p - ax) mu
+ *     eta <- lr / (1 + lambd lr t)^alpha, initially lr
+ *     mu <- 1 / max(1, t - t0), initially 1 */
 #include "../elements.h"
 #include "../optimizers.h"
 

@@ -1,5 +1,5 @@
-/* asgd_factors.h: hyper-parameters of ASGD, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* asgd_factors.h: the hyper-parameters of ASGD and the factors of its formula, for the CPU and for
+ * the kernel that computes them on a GPU. Includes nothing, because device code includes it. */
 #ifndef CB_OPTIM_ASGD_FACTORS_H
 #define CB_OPTIM_ASGD_FACTORS_H
 

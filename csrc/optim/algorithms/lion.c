@@ -1,4 +1,4 @@
-/* Lion (Chen et al. 2023): steps of one size, in the direction of a momentum's sign.
+/* Lion (Chen et al. 2023): steps of constant size in the direction of the momentum's sign.
  *
  *     g <- -g with maximize;  p <- p (1 - lr weight_decay)
  *     p <- p - lr sign(beta1 m + (1 - beta1) g)

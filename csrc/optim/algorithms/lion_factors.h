@@ -1,5 +1,5 @@
-/* lion_factors.h: hyper-parameters of Lion, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* lion_factors.h: the hyper-parameters of Lion and the factors of its formula, for the CPU and for
+ * the kernel that computes them on a GPU. Includes nothing, because device code includes it. */
 #ifndef CB_OPTIM_LION_FACTORS_H
 #define CB_OPTIM_LION_FACTORS_H
 

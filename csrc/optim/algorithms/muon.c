@@ -1,8 +1,8 @@
-/* Muon (Jordan et al. 2024), as PyTorch defines it, and NorMuon (Li et al. 2025): a momentum that
- * is made orthogonal; NorMuon divides its rows by the roots of their mean squares.
+/* Muon (Jordan et al. 2024), as PyTorch defines it, and NorMuon (Li et al. 2025). Both
+ * orthogonalize the momentum; NorMuon also divides its rows by the roots of their mean squares.
  *
  *     m <- momentum m + (1 - momentum) g       u = momentum m + (1 - momentum) g, nesterov; else m
- *     x = orthogonal u, ns_steps turns of orthogonal.h with the coefficients a, b, c
+ *     x = u after ns_steps iterations of orthogonal.h with the coefficients a, b, c
  *     Muon:     p <- p (1 - lr weight_decay) - lr s x,
  *               s = sqrt(max(1, height / width)), or 0.2 sqrt(max(height, width)) with match_rms
  *     NorMuon:  v <- beta2 v + (1 - beta2) mean of x^2 in each row;   y = x / (sqrt(v) + eps)
@@ -75,7 +75,7 @@ static cb_orthogonal normuon_of(const double *hyper, const cb_optim_row *row) {
 
 static cb_status check_turns(const char *name, const double *hyper, uint32_t group, cb_error *err) {
     if (hyper[NS_STEPS] == floor(hyper[NS_STEPS])) return CB_OK;
-    return cb_fail(err, CB_INVALID, "%s: group %u has ns_steps=%g, which is no whole number", name,
+    return cb_fail(err, CB_INVALID, "%s: group %u has ns_steps=%g; it must be a whole number", name,
                    group, hyper[NS_STEPS]);
 }
 

@@ -1,4 +1,4 @@
-/* NAdam (Dozat 2016): Adam with Nesterov's momentum, whose share grows with t.
+/* NAdam (Dozat 2016): Adam with Nesterov momentum; the momentum mu grows with t.
  *
  *     g <- -g with maximize;  g <- g + weight_decay p, or decoupled: p <- p (1 - lr weight_decay)
  *     mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2)         mu_product_t = mu_1 mu_2 ... mu_t

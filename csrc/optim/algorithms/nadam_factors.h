@@ -1,5 +1,5 @@
-/* nadam_factors.h: hyper-parameters of NAdam, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* nadam_factors.h: the hyper-parameters of NAdam and the factors of its formula, for the CPU and
+ * for the kernel that computes them on a GPU. Includes nothing, because device code includes it. */
 #ifndef CB_OPTIM_NADAM_FACTORS_H
 #define CB_OPTIM_NADAM_FACTORS_H
 

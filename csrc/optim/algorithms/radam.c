@@ -1,5 +1,5 @@
-/* RAdam (Liu et al. 2020): Adam whose step is not divided by the root of v until v is known well
- * enough, and from then on is shortened by how well.
+/* RAdam (Liu et al. 2020): Adam that does not divide by the root of v while the estimate of v has a
+ * large variance (rho <= 5), and later scales the step by a rectification term r.
  *
  *     g <- -g with maximize;  g <- g + weight_decay p, or decoupled: p <- p (1 - lr weight_decay)
  *     m <- beta1 m + (1 - beta1) g         v <- beta2 v + (1 - beta2) g^2

@@ -1,5 +1,5 @@
-/* radam_factors.h: hyper-parameters of RAdam, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* radam_factors.h: the hyper-parameters of RAdam and the factors of its formula, for the CPU and
+ * for the kernel that computes them on a GPU. Includes nothing, because device code includes it. */
 #ifndef CB_OPTIM_RADAM_FACTORS_H
 #define CB_OPTIM_RADAM_FACTORS_H
 

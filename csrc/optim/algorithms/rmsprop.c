@@ -1,5 +1,5 @@
-/* RMSprop (Hinton 2012), as PyTorch defines it. The centered one divides by the spread of gradients
- * about their mean h.
+/* RMSprop (Hinton 2012), as PyTorch defines it. The centered variant divides by the standard
+ * deviation of gradients around their mean h.
  *
  *     g <- -g with maximize;  g <- g + weight_decay p
  *     s <- alpha s + (1 - alpha) g^2       h <- alpha h + (1 - alpha) g, centered

@@ -1,5 +1,6 @@
-/* rmsprop_factors.h: hyper-parameters of RMSprop, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* rmsprop_factors.h: the hyper-parameters of RMSprop and the factors of its formula, for the CPU
+ * and for the kernel that computes them on a GPU. Includes nothing, because device code includes
+ * it. */
 #ifndef CB_OPTIM_RMSPROP_FACTORS_H
 #define CB_OPTIM_RMSPROP_FACTORS_H
 

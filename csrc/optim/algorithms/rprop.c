@@ -1,9 +1,9 @@
-/* Rprop (Riedmiller, Braun 1993), as PyTorch defines it: each element has a step size of its own,
- * which grows while its gradient keeps its sign.
+/* Rprop (Riedmiller, Braun 1993), as PyTorch defines it. Each element has its own step size, which
+ * grows while its gradient keeps its sign.
  *
- *     g <- -g with maximize;  step_size begins with lr
+ *     g <- -g with maximize;  step_size starts at lr
  *     step_size <- step_size times etaplus where g prev > 0, etaminus where g prev < 0,
- *                  then within step_size_min .. step_size_max
+ *                  then clamped to step_size_min .. step_size_max
  *     g <- 0 where g prev < 0
  *     p <- p - sign(g) step_size           prev <- g */
 #include "../elements.h"

@@ -1,5 +1,5 @@
-/* rprop_factors.h: hyper-parameters of Rprop, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* rprop_factors.h: the hyper-parameters of Rprop and the factors of its formula, for the CPU and
+ * for the kernel that computes them on a GPU. Includes nothing, because device code includes it. */
 #ifndef CB_OPTIM_RPROP_FACTORS_H
 #define CB_OPTIM_RPROP_FACTORS_H
 

@@ -1,8 +1,8 @@
-/* Schedule-free AdamW (Defazio et al. 2024): no schedule of the learning rate, but a mean x of the
- * points z that plain steps reach; gradients are taken at y = (1 - beta1) z + beta1 x, which is
- * what the parameter is while it is trained.
+/* Schedule-free AdamW (Defazio et al. 2024) replaces the learning-rate schedule by an average x of
+ * the points z that plain steps reach. Gradients are taken at y = (1 - beta1) z + beta1 x, which is
+ * the value of the parameter during training.
  *
- *     g <- -g with maximize;  z begins with y
+ *     g <- -g with maximize;  z starts at y
  *     gamma = lr min(1, t / warmup_steps)
  *     weight = t^r max(gamma so far)^weight_lr_power         c = weight / (sum of weights)
  *     v <- beta2 v + (1 - beta2) g^2

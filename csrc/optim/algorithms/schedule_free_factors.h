@@ -1,5 +1,6 @@
-/* schedule_free_factors.h: hyper-parameters of schedule-free AdamW, and the factors of its formula:
- * for the CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* schedule_free_factors.h: the hyper-parameters of schedule-free AdamW and the factors of its
+ * formula, for the CPU and for the kernel that computes them on a GPU. Includes nothing, because
+ * device code includes it. */
 #ifndef CB_OPTIM_SCHEDULE_FREE_FACTORS_H
 #define CB_OPTIM_SCHEDULE_FREE_FACTORS_H
 

@@ -1,4 +1,4 @@
-/* Stochastic gradient descent, with momentum and Nesterov's as PyTorch defines them.
+/* Stochastic gradient descent with momentum and Nesterov momentum, as PyTorch defines them.
  *
  *     g <- -g with maximize
  *     g <- g + weight_decay p
@@ -6,7 +6,8 @@
  *     g <- g + momentum b with nesterov, else b
  *     p <- p - lr g
  *
- * Without momentum there is no b. A weight decay of 0 adds nothing: 0 times infinity is NaN. */
+ * Without momentum there is no b. With a weight decay of 0 the term is skipped, because 0 times
+ * infinity is NaN. */
 #include "../elements.h"
 #include "../optimizers.h"
 

@@ -1,5 +1,5 @@
-/* sgd_factors.h: hyper-parameters of SGD, and the factors of its formula: for the
- * CPU, and for the kernel that computes them on a GPU. Includes nothing. */
+/* sgd_factors.h: the hyper-parameters of SGD and the factors of its formula, for the CPU and for
+ * the kernel that computes them on a GPU. Includes nothing, because device code includes it. */
 #ifndef CB_OPTIM_SGD_FACTORS_H
 #define CB_OPTIM_SGD_FACTORS_H
 

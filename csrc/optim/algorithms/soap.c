@@ -1,15 +1,16 @@
-/* SOAP (Vyas et al. 2024): Adam in the eigenbasis of Shampoo's factors. Of a matrix G, which is
- * Q G' R^T in the bases Q, R of its sides:
+/* SOAP (Vyas et al. 2024): Adam in the eigenbasis of Shampoo's factors. A gradient matrix G is
+ * written as Q G' R^T in the bases Q and R of its sides; m' is m in these bases:
  *
  *     m <- beta1 m + (1 - beta1) G         v <- beta2 v + (1 - beta2) G'^2
  *     p <- p - lr sqrt(1 - beta2^k) / (1 - beta1^k) Q (m' / (sqrt(v) + eps)) R^T, k = t - 1
  *     p <- p (1 - lr weight_decay)
  *     left <- beta left + (1 - beta) G G^T,          right <- beta right + (1 - beta) G^T G
- *     every so many steps: Q <- orthonormal (left Q), columns of large eigenvalues first, v with
- *     them; R likewise
+ *     every precondition_frequency steps: Q <- orthonormal basis of left Q, columns sorted by
+ *     decreasing eigenvalue, and v reordered with them; R likewise
  *
- * The first step makes the bases, of eigenvectors, and steps nothing. A side that is longer than
- * max_precond_dim has none, and stays as it is; without both, this is Adam one step later. */
+ * The first step computes the bases, which are eigenvectors, and does not change p. A side longer
+ * than max_precond_dim has no basis and is not rotated. If neither side has one, this is Adam
+ * delayed by one step. */
 #include "../soap.h"
 #include "../elements.h"
 #include "../optimizers.h"
