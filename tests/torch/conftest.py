@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:kernels take scratch")
     config.addinivalue_line("filterwarnings", "ignore:the first run of a region")
     config.addinivalue_line("filterwarnings", "ignore:the model falls into")
-    config.addinivalue_line("filterwarnings", "ignore:a region did something else")
+    config.addinivalue_line("filterwarnings", "ignore:a region deviated from its planned runs")
     config.addinivalue_line("filterwarnings", "ignore:The .grad attribute of a Tensor")
     config.addinivalue_line("filterwarnings", "ignore:.* should not be instantiated")
     config.addinivalue_line("filterwarnings", "ignore:`torch.jit:DeprecationWarning")

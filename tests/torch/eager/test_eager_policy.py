@@ -196,13 +196,13 @@ def test_offloaded_values_are_held_on_the_host_alone(inputs: list[Any], by: str)
 
 
 def test_offload_in_the_wrong_place(inputs: list[Any]) -> None:
-    with pytest.raises(ValueError, match="offload goes with policy_fn"):
+    with pytest.raises(ValueError, match="offload needs policy_fn"):
         checkpoint(model, *inputs, budget="0.5x", offload=True)
 
     def outer(*args: Any) -> Any:
         return checkpoint(model, *args, policy_fn=no_products, offload=True)
 
-    with pytest.raises(ValueError, match="offload belongs to the outermost region"):
+    with pytest.raises(ValueError, match="offload is only for the outermost region"):
         checkpoint(outer, *inputs)
 
 

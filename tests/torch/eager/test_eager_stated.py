@@ -181,6 +181,6 @@ def test_a_region_that_does_something_else_says_so() -> None:
     for _ in range(2):
         gradient(lambda x: checkpoint(f, x, budget="min"))
     layers[0] = 5
-    with pytest.warns(UserWarning, match="went on without a plan"):
+    with pytest.warns(UserWarning, match="continued without a plan"):
         found = gradient(lambda x: checkpoint(f, x, budget="min"))
     assert torch.equal(found, gradient(f))

@@ -1,6 +1,6 @@
-"""A budget for a region that runs in eager mode: it is watched once, planned, and then rerun
-value by value in the backward.
+"""Budgets for regions that run in eager mode. A region is recorded once and planned; its backward
+then recomputes single values.
 
-Uses ``graph`` for what is known of PyTorch's ops, nothing of the compiler. Start at ``regions.py``,
-then ``log.py`` (what a region did) and ``plan.py`` (what it will do).
+Uses ``graph`` for facts about PyTorch's ops, but not the compiler. Start at ``regions.py``, then
+``log.py`` (records what a region did) and ``plan.py`` (decides what it will do).
 """

@@ -1,4 +1,4 @@
-"""Type aliases for what dispatched ops take and return, and for how a region is asked for."""
+"""Type aliases for the arguments and results of dispatched ops, and for budgets of regions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Op: TypeAlias = OpOverload | HigherOrderOperator
-"""What a dispatch mode is called with."""
+"""The op type that a dispatch mode receives."""
 Packet: TypeAlias = OpOverloadPacket
 
 Plain: TypeAlias = (
@@ -53,12 +53,12 @@ Argument: TypeAlias = (
 Arguments: TypeAlias = tuple[Argument, ...]
 Keywords: TypeAlias = dict[str, Argument]
 Result: TypeAlias = "Tensor | int | float | complex | Sequence[Result] | None"
-"""What an op returns."""
+"""The result of an op."""
 
 Edge: TypeAlias = tuple[GraphNode | None, int]
 """A node of autograd's graph and one of its inputs, as in ``next_functions``."""
 Place: TypeAlias = tuple[int, torch.Size, tuple[int, ...], torch.dtype, bool, bool]
-"""Where a tensor is in its storage: offset, shape, strides, dtype, conjugate and negative bits."""
+"""A tensor's place in its storage: offset, shape, strides, dtype, conjugate and negative bits."""
 Shapes: TypeAlias = "tuple[tuple[int, ...], torch.dtype] | tuple[Shapes, ...] | None"
 """The shapes and dtypes of an op's results."""
 

@@ -15,20 +15,24 @@ from .policy import Policy, resolve
 
 
 def checkpoint_contexts(policy_fn_or_list: Policy) -> Contexts:
-    """The two contexts of PyTorch's selective checkpoint, from a policy that is read with care.
+    """The two contexts of PyTorch's selective checkpoint for a policy, with stricter checks.
 
-    Stands where ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` would::
+    Replaces ``torch.utils.checkpoint.create_selective_checkpoint_contexts``::
 
         checkpoint(f, x, use_reentrant=False,
                    context_fn=functools.partial(cutback.torch.checkpoint_contexts, policy))
 
-    It differs in three points: packets (``torch.ops.aten.mm``) stand for all their overloads, in
-    a list as well as in a function; ``MUST_SAVE`` for an op that writes into its argument is an
-    error, as PyTorch would go on with the overwritten value; ``PREFER_SAVE`` for one is dropped.
+    It differs in three ways. Packets (``torch.ops.aten.mm``) stand for all their overloads, in
+    lists and in functions. ``MUST_SAVE`` for an op that writes into its argument is an error, where
+    PyTorch would silently use the overwritten value. ``PREFER_SAVE`` for such an op is ignored.
+
+    Args:
+        policy_fn_or_list: a function ``(ctx, op, *args, **kwargs) -> CheckpointPolicy``, or a list
+            of ops to save.
 
     Raises:
-        TypeError: neither a function nor a collection of ops.
-        ValueError: while the region runs, for ``MUST_SAVE`` on a mutating op.
+        TypeError: if the policy is neither a function nor a collection of ops.
+        ValueError: if the policy returns ``MUST_SAVE`` for a mutating op, while the region runs.
     """
     policy = resolve(policy_fn_or_list)
 

@@ -1,4 +1,4 @@
-"""An eager region as a problem (docs/problem.md), and how that maps to the region."""
+"""An eager region as a problem (docs/problem.md), and the mapping between the two."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ONCE: frozenset[Flag] = frozenset(
 
 @dataclass
 class Described:
-    """A problem, and how it maps to the region."""
+    """A region's problem, and its mapping to the region."""
 
     problem: Problem
     values: list[int]
     """The storage of each value."""
     keys: dict[tuple[int, int], int]
-    """(number of the node, result) -> value."""
+    """(node number, result index) -> value."""
     funcs: list[tuple[TorchOp, Shapes]]
     """The op of each node, and the shapes of its results."""
     slots_of: dict[int, list[int]]
@@ -44,10 +44,11 @@ class Described:
     slots: list[int]
     """The value of each slot."""
     made: list[tuple[int, weakref.ref[torch.UntypedStorage], weakref.ref[Tensor]]]
+    """Storages made in the region: storage id, storage, tensor."""
 
     def keeps(self) -> bool:
-        """Has the program kept what the region made? To be asked when its results are gone. Then
-        it has filled a cache, or made its parameters, and may do something else the next time."""
+        """True if memory made in the region is still alive; call it after the results are freed.
+        Then the region has filled a cache or made parameters, and its next run may differ."""
         return any(storage() is not None for _, storage, _ in self.made)
 
     @property
@@ -57,26 +58,26 @@ class Described:
 
     @cached_property
     def first(self) -> list[int]:
-        """By op, the first value that it makes."""
+        """The id of the first value of each op."""
         sizes = (len(op.outputs) for op in self.ops)
         return [0, *accumulate(sizes)][:-1]
 
     @cached_property
     def checked(self) -> _native.Problem:
-        """The problem in the core."""
+        """The problem as a checked object of the core."""
         return self.problem.check()
 
     def all_again(self) -> tuple[Problem, set[int]]:
-        """The problem of this region when it saves nothing that can run again, and which values
-        that is: not what is written in place, nor what a policy inside it saves.
+        """The problem of this region if everything that can be recomputed is, and the set of those
+        values. Values written in place and values saved by a policy inside are not among them.
 
-        What a write leaves is memory of its own there: what was in it before can be made again, or
-        is copied, for the ops that read it and run again.
+        Each in-place write gets separate memory in this problem, because the old contents are
+        recomputed or copied for the ops that read them and run again.
         """
         problem = deepcopy(self.problem)
         ops, storages = problem.ops, problem.storages
         set_apart(ops, storages)
-        last_write = _last_writes(ops)  # those into memory that was not set apart matter
+        last_write = _last_writes(ops)  # remaining writes into shared memory
         again = set()
         storage_of = [value.storage for value in problem.values]
         id = 0
@@ -93,7 +94,7 @@ class Described:
         return problem, again
 
     def before_writes(self) -> set[int]:
-        """The ops that read what is overwritten later."""
+        """The ops that read memory that is overwritten later."""
         last_write = _last_writes(self.ops)
         return {
             now
@@ -102,7 +103,7 @@ class Described:
         }
 
     def identity(self) -> bytes:
-        """What has to be equal for two regions to have one plan: their problem, op for op."""
+        """A hash of the problem. Regions with equal identities share a plan."""
         return hashlib.blake2b(self.checked.to_json().encode()).digest()
 
 
@@ -122,13 +123,13 @@ def set_apart(
     is_wanted: Callable[[int, int], bool] = lambda value, now: True,
     copies_inputs: bool = False,
 ) -> None:
-    """Gives what writes leave memory of its own, where ``is_wanted(value, op)`` says that a value
-    which the op overwrites is wanted later. Memory from outside is left as it is, unless
-    ``copies_inputs``: then there are two from the write on, as the region copies the old value.
-    Both are counted to the end."""
+    """Gives the result of an in-place write separate memory if ``is_wanted(value, op)`` is true for
+    a value that the op overwrites. Memory from outside is not changed unless ``copies_inputs``:
+    then it counts twice from the write on, because the region copies the old value. Both count to
+    the end."""
     if any(op.kind.startswith("aten.set_") for op in ops):
-        return  # what lies where is not known
-    now_in = list(range(len(storages)))  # storage -> where what it holds lies now
+        return  # set_ hides which storage a tensor is in
+    now_in = list(range(len(storages)))  # storage -> the storage that holds its contents now
     holds: dict[int, list[int]] = {}  # storage -> values in it since the last write
     id = 0
     for now, op in enumerate(ops):

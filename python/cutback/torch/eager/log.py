@@ -1,16 +1,16 @@
-"""The log of a region: which op made which value out of which values.
+"""The log of a region: which op made which value from which inputs.
 
-Values and ops form a graph of Python objects that point backwards: a value at the op that makes it,
-an op at the values it reads. Whoever may still need a value points at it: the storage it lies in
-(through an entry of the storage object's ``__dict__``, which dies with the storage, so no address
-is ever mistaken), the saved-tensor slots of autograd, the ops that read it. What nobody needs is
-freed by Python's reference counts, held results included.
+Values and ops form a graph of Python objects with backward references: a value references the op
+that makes it, an op the values it reads. A value is referenced by everything that may need it: its
+storage (through an entry of the storage object's ``__dict__``, which dies with the storage, so
+addresses are never confused), the saved-tensor slots of autograd, and the ops that read it.
+Reference counting frees all other values, including held results.
 
 A value is a place in a storage at one time: (storage, offset, shape, strides, dtype, and the lazy
 conjugate and negative bits). An op that writes into a storage ends all values in it.
 
-Held tensors are aliases made below autograd. The tensor that an op returned would point at its
-``grad_fn``, which points at the slots, which point here: a cycle.
+Held tensors are aliases made below autograd. The tensor that an op returned would reference its
+``grad_fn``, which references the slots, which reference the log: a cycle.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from .values import (
 )
 
 _PLAIN = {int, float, bool, type(None), str, torch.dtype, torch.device, complex}
-_MASK_BYTES = 1024  # noise of fewer bytes is not worth two more ops
+_MASK_BYTES = 1024  # smaller noise is held as it is, which saves two ops
 _BERNOULLI = torch.ops.aten.bernoulli_.float
 _DETACH = torch.ops.aten.detach.default
 _SET = torch.ops.aten.set_
@@ -73,7 +73,7 @@ def _to_noise(dtype: torch.dtype, divisor: float) -> Callable[[Tensor], Tensor]:
 
 
 def _record_of(t: Tensor, key: str) -> Record | None:
-    """What is written down about the storage of a tensor."""
+    """The record of a tensor's storage, if it has one."""
     try:
         return t.untyped_storage().__dict__.get(key)  # type: ignore[no-any-return]
     except (NotImplementedError, RuntimeError):
@@ -81,8 +81,8 @@ def _record_of(t: Tensor, key: str) -> Record | None:
 
 
 def _leaf(t: Tensor) -> bool:
-    """Is it a leaf? Views are not asked: where the base was written, the answer moves a view in the
-    order of the backward, and so the order in which gradients are added up."""
+    """True if the tensor is a leaf. Views are not queried: if the base was written, the query would
+    change a view's place in the backward, and so the order in which gradients are added."""
     return not t._is_view() and bool(t.is_leaf)
 
 
@@ -93,27 +93,27 @@ class Region(TorchDispatchMode):
 
     def __init__(self, policy: SaveList | Function | None = None, offload: bool = False) -> None:
         super().__init__()
-        self.offload = offload  # what is to be saved is held on the host
-        self.policies = [policy]  # of the region and of the regions inside it
+        self.offload = offload  # hold saved values on the host
+        self.policies = [policy]  # stack: the region's policy, then those of inner regions
         self.key = f"_cutback_{next(_numbers)}"
         self.paused = False
         self.records: list[weakref.ref[Record]] = []
-        self.outside: list[weakref.ref[torch.UntypedStorage]] = []  # with an entry
+        self.outside: list[weakref.ref[torch.UntypedStorage]] = []  # outside storages with records
         self.number = 0
-        # the last storage filled with zeros and ones at random, as what, and what divided it
+        # the last storage filled by bernoulli_: its record, dtype, and divisor (0.0 if none yet)
         self.noise = _NO_NOISE
-        self.factory: weakref.ref[Tensor] | None = None  # what the last op made, if from nothing
-        self.recent: list[Value] = []  # held results of the last op that has any, for their readers
-        self.seen: list[Value] = []  # whose memory was written
-        self.shares = False  # is there a storage with several version counters?
-        # leaves from outside, held as the object itself: value and object, weak; storage and place
+        self.factory: weakref.ref[Tensor] | None = None  # result of the last op, if a factory op
+        self.recent: list[Value] = []  # latest held results; keeps them alive until they are read
+        self.seen: list[Value] = []  # values whose memory was overwritten
+        self.shares = False  # whether any storage has several version counters
+        # leaves from outside that are held as objects: value, leaf, storage, place
         self.leaves: list[
             tuple[weakref.ref[Value], weakref.ref[Tensor], torch.UntypedStorage, Place]
         ] = []
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """The mode looks at what compiled code calls, not into it."""
+        """True: the mode sees calls of compiled code, but not the ops inside."""
         return True
 
     def __enter__(self) -> Region:
@@ -139,10 +139,10 @@ class Region(TorchDispatchMode):
         self.policies = [None]
         self.noise = _NO_NOISE
 
-    # values
+    # ---- values
 
     def alias(self, t: Tensor) -> Tensor:
-        """`alias_of`, also from outside a dispatch."""
+        """Like `alias_of`, but also callable outside a dispatch."""
         before, self.paused = self.paused, True
         try:
             return alias_of(t)
@@ -150,7 +150,8 @@ class Region(TorchDispatchMode):
             self.paused = before
 
     def _source(self, t: Tensor, record: Record | None) -> Value:
-        """A value that no logged op can make."""
+        """A new value for a tensor that no logged op can make. It is held: as a mask if it is
+        dropout noise, as the object if it is a leaf from outside, else as an alias."""
         weak, dtype, divisor = self.noise
         known = record is not None and divisor != 0.0 and weak() is record and t.dtype is dtype
         if known and t.nbytes >= _MASK_BYTES:
@@ -166,7 +167,7 @@ class Region(TorchDispatchMode):
             value = held_value(self.alias(t), t._version)
             value.source = "alias"
             return value
-        value = held_value(t, t._version)  # as autograd keeps the object itself
+        value = held_value(t, t._version)  # autograd keeps the object itself, too
         value.source = "object"
         if t.layout is torch.strided:
             place = place_of(t)
@@ -174,7 +175,7 @@ class Region(TorchDispatchMode):
         return value
 
     def value_of(self, t: Tensor) -> Value:
-        """The value that a tensor stands for."""
+        """The value of a tensor; a new one if the tensor is unknown."""
         try:
             storage = t.untyped_storage()
         except (NotImplementedError, RuntimeError):  # sparse and other tensors without storage
@@ -202,7 +203,7 @@ class Region(TorchDispatchMode):
         return known
 
     def _register(self, t: Tensor, node: Node, index: int, held: str) -> None:
-        """A result of an op; `held` as `_decide` says."""
+        """Registers a result of an op; `held` is as returned by `_decide`."""
         try:
             entries = t.untyped_storage().__dict__
         except (NotImplementedError, RuntimeError):
@@ -266,10 +267,10 @@ class Region(TorchDispatchMode):
         return out
 
     def _higher_order(self, info: OpInfo, args: Arguments, kwargs: Keywords) -> Result:
-        """A higher-order operator, such as torch.cond: one op, whose schema says nothing.
+        """Logs a higher-order operator, such as torch.cond, as one op. It has no schema.
 
         Raises:
-            NotImplementedError: it wrote into an argument.
+            NotImplementedError: if it wrote into an argument.
         """
         given = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)]
         given = [t for t in given if not t.is_inference()]
@@ -278,16 +279,16 @@ class Region(TorchDispatchMode):
         out = info.call(*args, **kwargs)
         if [t._version for t in given] != before:
             raise NotImplementedError(
-                f"{info.func.name()} writes into one of its arguments, which a region cannot "
-                "follow: clone the argument in the function that it is given, or call it outside "
+                f"{info.func.name()} writes into one of its arguments, which a region does not "
+                "support: clone the argument in the function passed to it, or call it outside "
                 "of cutback.torch.checkpoint"
             )
         self._log(info, node, out, args, kwargs)
         return out
 
     def _renewed(self, made: Tensor) -> Tensor:
-        """The functions that make tensors hand out another tensor object for the same memory where
-        theirs is held: that is no op of the region."""
+        """A factory function detaches its result if the result is held, and returns the new object.
+        This is not an op of the region; the record now refers to the new object."""
         out = made.detach()
         record = made.untyped_storage().__dict__.get(self.key)
         if record is not None:
@@ -302,7 +303,7 @@ class Region(TorchDispatchMode):
         key = self.key
         for a in args:
             kind = type(a)
-            if kind is Tensor:  # the short way to most values
+            if kind is Tensor:  # fast path for most values
                 try:
                     record = a.untyped_storage().__dict__.get(key)  # type: ignore[union-attr]
                 except (NotImplementedError, RuntimeError):
@@ -340,7 +341,7 @@ class Region(TorchDispatchMode):
 
     @staticmethod
     def _pin_options(node: Node, out: Result) -> None:
-        # the defaults may be others by the time it runs again
+        # the default dtype and device may have changed when the op runs again
         if isinstance(out, Tensor):
             options = {"dtype": out.dtype, "device": out.device}
             given = node.kwargs or {}
@@ -349,8 +350,8 @@ class Region(TorchDispatchMode):
     def _decide(
         self, info: OpInfo, node: Node, args: Arguments, kwargs: Keywords, out: Result
     ) -> str | Collection[int]:
-        """Which results to hold: "" (none), "once" (all, as the op must not run again), "here"
-        (all), "host" (all, in the host's memory), or some by index."""
+        """Which results to hold: "" (none), "once" (all, because the op must not run again), "here"
+        (all), "host" (all, in host memory), or a collection of indices."""
         if info.pinned and info.runs_once(args, kwargs):
             return "once"
         policy = self.policies[-1]
@@ -377,11 +378,11 @@ class Region(TorchDispatchMode):
                     how = held if isinstance(held, str) else "here" if index in held else ""
                     self._register(t, node, index, how)
 
-    # writes
+    # ---- writes
 
     def _keep_readable(self, record: Record, t: Tensor) -> None:
-        """Before a storage is overwritten through `t`: copy those held values in it that a logged
-        op reads, and keep for the slots what autograd would find in them."""
+        """Called before a storage is overwritten through `t`: copies the held values in it that a
+        logged op reads, and keeps for slots the memory as autograd would read it."""
         record.drop_views()
         for value in record.all():
             if value.tensor is None or value.version < 0 or not value.read:
@@ -389,7 +390,7 @@ class Region(TorchDispatchMode):
             if value.tensor.untyped_storage() is not t.untyped_storage():
                 self._follow_leaves()
             tensor = value.tensor
-            # not counted: the list of the loop, `value`, the argument of the count, the record
+            # do not count the loop's list, `value`, the argument of getrefcount, and the record
             others = sys.getrefcount(value) - 3 - (record.first is value)
             if record.values:
                 others -= sum(v is value for v in record.values.values())
@@ -416,21 +417,22 @@ class Region(TorchDispatchMode):
         self.seen.append(value)
 
     def _detached(self, t: Tensor) -> None:
-        """`t` is detached. Unless autograd does it, the result has a version counter of its own."""
+        """Called if `t` is detached. Unless autograd does it, the result gets a separate version
+        counter."""
         exclude = torch._C._dispatch_tls_local_exclude_set()
         if not exclude.has(torch._C.DispatchKey.ADInplaceOrView):
             self._share(t)
 
     def _share(self, t: Tensor) -> None:
-        """The memory of `t` gets a tensor with another version counter than that of `t`."""
+        """Notes that the memory of `t` gets a second version counter."""
         record = _record_of(t, self.key)
         if record is not None and record.counter is None:
-            record.named()  # while `t` is there to tell the places
+            record.named()  # needs `t` to find the places
             record.counter = counter_of(t)
             self.shares = True
 
     def _share_source(self, source: Argument) -> None:
-        """A tensor is set to the memory of another, or to a storage."""
+        """Called if a tensor is set to the memory of `source`, a tensor or a storage."""
         if isinstance(source, torch.UntypedStorage):
             record = source.__dict__.get(self.key)
             source = None if record is None else record.tensor()
@@ -438,9 +440,9 @@ class Region(TorchDispatchMode):
             self._share(source)
 
     def _slot(self, value: Value, t: Tensor) -> Value:
-        """What a slot for `t` points at: the value, or one of this slot alone where what autograd
-        would find in it may become another thing than what others find: `t` has another version
-        counter, or is a leaf that may be given other memory, or what is held is such a leaf."""
+        """The value that a slot for `t` references: `value`, or a separate one if autograd may read
+        something else from this slot than from others. That is so if `t` has another version
+        counter, or if `t` or the held tensor is a leaf that may get other memory (``.data =``)."""
         held = value.tensor
         if held is t:
             return value
@@ -472,9 +474,9 @@ class Region(TorchDispatchMode):
         return slot
 
     def _follow_leaves(self) -> None:
-        """Leaves that were given other memory (``x.data = y``, which nothing dispatches): ops that
-        read the old one run again from that, and slots find the new one, as autograd does. One
-        that has another shape now was put away until the backward, as sharded training does."""
+        """Handles leaves that got other memory (``x.data = y``, which is not dispatched): ops are
+        rerun from the old memory, and slots read the new one, as in autograd. A leaf that changed
+        its shape is skipped: sharded training frees parameters this way until the backward."""
         for weak, weak_leaf, storage, place in self.leaves:
             value, leaf = weak(), weak_leaf()
             if value is None or leaf is None:
@@ -493,7 +495,7 @@ class Region(TorchDispatchMode):
             value.tensor, value.version = old, old._version
 
     def _settle(self) -> None:
-        """The region has ended: which writes has autograd seen?"""
+        """Decides at the end of the region which writes autograd has seen."""
         self._follow_leaves()
         self.leaves.clear()
         for value in self.seen:
@@ -501,7 +503,7 @@ class Region(TorchDispatchMode):
             if seen is not None and seen.unseen():
                 seen.settled = True
             else:
-                value.seen = None  # autograd would refuse; here the old value can be had
+                value.seen = None  # autograd would raise, but here the old value is available
         self.seen.clear()
 
     def _written(self, t: Tensor) -> Record | None:
@@ -536,10 +538,10 @@ class Region(TorchDispatchMode):
         for record in records:
             record.clear()
         if records:
-            self.recent = []  # what waited for readers is not held for this one
+            self.recent = []  # a write does not need them
         if func is _BERNOULLI or self.noise is not _NO_NOISE:
             self._note_noise(func, args, records)
-        if info.packet is _SET:  # memory from elsewhere, in which nothing was written
+        if info.packet is _SET:  # the memory was replaced, not written
             return out
         node = Node(info, 0)
         for index, t in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
@@ -548,21 +550,21 @@ class Region(TorchDispatchMode):
         return out
 
     def _note_noise(self, func: Op, args: Arguments, records: list[Record]) -> None:
-        """Dropout fills a storage with zeros and ones, then divides it by what it keeps."""
+        """Detects dropout noise: bernoulli_ fills a storage, div_ divides it by the keep rate."""
         weak, dtype, divisor = self.noise
         if func is not _BERNOULLI and not any(weak() is record for record in records):
             return
         self.noise = _NO_NOISE
         t: Tensor = args[0]
         if len(records) != 1 or t.nbytes != t.untyped_storage().nbytes():
-            return  # a part of it
+            return  # only a part of the storage was written
         if func is _BERNOULLI:
             self.noise = weakref.ref(records[0]), t.dtype, 0.0
         elif func is _DIV and divisor == 0.0 and t.dtype is dtype and type(args[1]) is float:
             self.noise = weak, dtype, args[1]
 
     def _norm(self, info: OpInfo, func: Op, args: Arguments, kwargs: Keywords) -> Result:
-        """Batch norm: it also advances its running statistics, when it has any."""
+        """Logs a batch norm, which also updates its running statistics, if it has any."""
         at = info.norm
         if len(args) < at + 3 or args[at] is None or not args[at + 2]:
             node = self._node(info, args, kwargs)
@@ -577,10 +579,10 @@ class Region(TorchDispatchMode):
         self._log(info, node, out, args, kwargs)
         return out
 
-    # autograd's slots
+    # ---- autograd's slots
 
     def pack(self, t: Tensor) -> Any:
-        """What autograd keeps instead of a tensor."""
+        """The pack hook: what autograd keeps instead of the tensor."""
         value = self.value_of(t)
         value.packs += 1
         origin = value

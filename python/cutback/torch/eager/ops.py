@@ -1,5 +1,5 @@
-"""What a dispatched op does, as far as running it again is concerned: facts from its schema and
-tags, worked out once for each overload."""
+"""Facts about dispatched ops that matter for rerunning them, derived from schemas and tags, once
+per overload."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _EMPTY = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
     "empty_quantized", "_empty_affine_quantized", "_empty_per_channel_affine_quantized",
 }  # fmt: skip
-# They update running statistics in place, and their schema does not say so. Given none, they
-# compute the same results.
+# These ops update running statistics in place, although their schemas do not say so. Without
+# running statistics they compute the same results.
 _NORMS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
 
 
@@ -30,15 +30,15 @@ class OpInfo:
     def __init__(self, func: Op) -> None:
         schema = getattr(func, "_schema", None)
         self.func = func
-        self.call = getattr(func, "_op", func)  # without a Python function in between
+        self.call = getattr(func, "_op", func)  # skips a Python wrapper
         self.packet = getattr(func, "overloadpacket", None)
         self.view = bool(getattr(func, "is_view", False))
         name = "" if schema is None else schema.name.split("::")[1]
         arguments = [] if schema is None else schema.arguments
-        # an op of another library: whether a call may run again says rerunnable.held_because
+        # an op of another library: rerunnable.held_because decides whether a call may run again
         self.foreign = schema is None or func.namespace not in _OURS
         random = schema is not None and _RANDOM in func.tags
-        self.dropout = -1  # argument without which a random op draws nothing
+        self.dropout = -1  # position of the argument dropout_p; if it is 0 nothing is random
         self.pinned = random or name in _EMPTY  # must not run again
         self.written: tuple[int | str, ...] = tuple(
             a.name if a.kwarg_only else i
@@ -64,7 +64,7 @@ class OpInfo:
         self.special = special or self.higher_order
 
     def runs_once(self, args: Arguments, kwargs: Keywords) -> bool:
-        """Must this call never run again?"""
+        """True if this call must never run again."""
         if not self.pinned:
             return False
         if self.dropout < 0:
@@ -77,7 +77,7 @@ infos: dict[Op, OpInfo] = {}
 
 
 def info_of(func: Op) -> OpInfo:
-    """The facts about an op, from a table."""
+    """The facts about an op, cached."""
     info = infos.get(func)
     if info is None:
         info = infos[func] = OpInfo(func)

@@ -1,9 +1,9 @@
 """Budgets and plans of eager regions.
 
-The first run of a region is watched (watch.py) and planned. What a plan decides and an eager
-region can follow is which forward values are held, and how long the result of a rerun is; the
-forward runs as it is written, and autograd orders the backward. So a plan is turned into the
-schedule that the region will really run, and that schedule is what counts against the budget.
+The first run of a region is recorded (watch.py) and planned. An eager region can only follow a
+plan's decisions about which forward values are held and how long results of reruns are held: the
+forward runs as written, and autograd orders the backward. So a plan is converted to the schedule
+that the region will actually run, and the bytes of that schedule are compared with the budget.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ Out = TypeVar("Out")
 Entry = TypeVar("Entry")
 GivenPlan: TypeAlias = Plan | Mapping[str, Json] | str | None
 Wish: TypeAlias = tuple[str, Budget]
-"""A budget, or a plan as JSON, in a form that can be compared."""
+"""A budget, or a plan as JSON, in comparable form."""
 
-_MOST_PLANS = 1024  # remembered, of a step and of all that a program does: more in turn find none
-_MOST_WAYS = 8  # that one region may take (data-dependent branches), each with its plan
-_MOST_WATCHED = 8  # runs of a region in a row that are watched for a way that was not
-_STEPS = 8  # smaller targets tried for the smallest plan that a region can follow
-_MOST_SLOWER = 32  # slower plans tried when a region cannot follow the fastest in its budget
+_MOST_PLANS = 1024  # entries per cache; a program that cycles through more never finds its plans
+_MOST_WAYS = 8  # planned variants per region (data-dependent branches)
+_MOST_WATCHED = 8  # consecutive runs recorded to plan a new variant of a region
+_STEPS = 8  # smaller targets tried to find the smallest plan that a region can follow
+_MOST_SLOWER = 32  # slower plans tried if a region cannot follow the fastest within the budget
 _SMALLEST = ("min", "smallest")
 
 
 class Script:
-    """A schedule in the terms of a run: nodes by number, slots by number."""
+    """A schedule in terms of a run: node numbers and slot numbers."""
 
     def __init__(self, schedule: Schedule) -> None:
         seen = schedule.seen
@@ -73,7 +73,7 @@ class Script:
 
 
 class Run:
-    """One run of a region: its script, and what it holds from rerun to rerun."""
+    """One run of a region: its script, and the values held between reruns."""
 
     __slots__ = ("here", "kept", "last", "left", "lock", "now", "script", "ties")
 
@@ -82,15 +82,15 @@ class Run:
         self.lock = threading.RLock()
         self.kept: list[tuple[int, int, Value]] = []
         self.ties = count()
-        self.now = -1  # the backward op that reads
-        self.left = 0  # slots that it has yet to read
-        self.here: set[int] = set()
-        self.last: dict[Value, int] = {}  # time of the last read of what is held
+        self.now = -1  # the backward op that is reading its slots
+        self.left = 0  # number of slots that it has not read yet
+        self.here: set[int] = set()  # the values that it reads
+        self.last: dict[Value, int] = {}  # held value -> time of its last read
 
     def at(self, now: int) -> None:
-        """A slot of backward op `now` is read."""
+        """Called before a slot of backward op `now` is read."""
         if self.script is None:
-            return  # the region went on without a plan
+            return  # the region continued without a plan
         if now != self.now:
             self.now = now
             self.left = len(self.script.schedule.seen.slots_of[now])
@@ -99,21 +99,21 @@ class Run:
         self.left -= 1
 
     def done(self) -> None:
-        """It was; if it was the op's last, what the plan wants until here may go."""
+        """Called after a slot was read; after the op's last one, drops values not needed later."""
         if self.left == 0:
             self.expire(self.now + 1)
 
     def expire(self, now: int) -> None:
-        """Let go of what the plan no longer wants."""
+        """Drops held values whose last read was before `now`."""
         while self.kept and self.kept[0][0] < now:
             last, _, value = heapq.heappop(self.kept)
-            if self.last.get(value) == last:  # not held anew since
+            if self.last.get(value) == last:  # not held again since
                 value.tensor = None
                 del self.last[value]
 
     def keep(self, node: Node, value: Value, tensor: Tensor, now: int) -> None:
-        """Hold the result of a rerun if the plan wants it again. There is none any more where the
-        backward runs inside the region, and what it runs was not planned."""
+        """Holds the result of a rerun if the plan needs it again. Without a script (if a backward
+        runs inside the region, without being planned) nothing is held."""
         if self.script is None:
             return
         label = self.script.keys.get((node.number, value.index))
@@ -125,7 +125,8 @@ class Run:
             heapq.heappush(self.kept, (last, next(self.ties), value))
 
     def last_reads(self, nodes: list[Node], now: int) -> dict[Value, Tensor]:
-        """What is held for these ops only; from here on they hold it, each until its last read."""
+        """Takes over the held values whose last readers are these ops; they are dropped after
+        their last read in the rerun."""
         taken: dict[Value, Tensor] = {}
         script = self.script
         if script is None:
@@ -142,8 +143,8 @@ class Run:
 
 
 class Following(Region):
-    """Runs a region by a script. Where the region turns out to be another one, it goes on by the
-    script of that one, or as one without."""
+    """Runs a region by a script. If the region deviates from it, switches to the script of another
+    variant, or continues without one."""
 
     def __init__(self, scripts: tuple[Script, ...]) -> None:
         super().__init__()
@@ -167,18 +168,18 @@ class Following(Region):
         return self.script.holds.get(node.number, "")
 
     def _turn_to(self, at: int, fits: Callable[[Script], bool]) -> bool:
-        """Goes on by a script that fits and is the same so far; without one if there is none, or a
-        backward has begun."""
+        """Switches to a script that fits and is equal so far. Continues without a script if there
+        is none, or a backward has begun."""
         for other in self.scripts:
             if self.run.now < 0 and fits(other) and other.funcs[:at] == self.script.funcs[:at]:
                 self.script = self.run.script = other
                 return True
         self.same = False
-        self.run.script = None  # also of slots that exist: all are made again as needed
+        self.run.script = None  # existing slots also lose it and recompute on demand
         return False
 
     def pack(self, t: Tensor) -> Slot:
-        """A numbered slot."""
+        """The pack hook: returns a numbered slot."""
         value = super().pack(t)
         self.slots += 1
         if self.same and self.slots > len(self.script.times):
@@ -186,7 +187,7 @@ class Following(Region):
         return Slot(value, self.slots - 1, self.run)
 
     def complete(self) -> bool:
-        """Did the region do all that a script expects?"""
+        """True if the region did everything that a script expects."""
         size = self.number, self.slots
         if self.same and size != self.script.size:
             self._turn_to(self.number, lambda s: s.size == size)
@@ -198,7 +199,7 @@ def _has(script: Script, at: int, op: tuple[Op, Shapes]) -> bool:
 
 
 def unpack_slot(slot: Slot) -> Tensor:
-    """The tensor behind a slot of a region with a plan."""
+    """The unpack hook: returns the tensor of a slot, in a region with a plan."""
     answer = probed(slot)
     if answer is not None:
         return answer
@@ -209,7 +210,7 @@ def unpack_slot(slot: Slot) -> Tensor:
 def _unpack_planned(run: Run, value: Value, number: int) -> Tensor:
     script = run.script
     now = -1 if script is None else script.times[number]
-    if now < 0:  # no plan, or not one of the slots that a node showed
+    if now < 0:  # no plan, or a slot whose reader is unknown
         return unpack(value)
     run.at(now)
     tensor = own_memory(value)
@@ -225,26 +226,26 @@ def _unpack_planned(run: Run, value: Value, number: int) -> Tensor:
     return tensor
 
 
-# Regions that were planned, newest last. The first table is asked before a region runs, by what can
-# be known then; the second knows regions by what they did.
+# Caches of regions, newest last. _candidates is keyed by what is known before a region runs,
+# _planned by what the region did.
 _lock = threading.Lock()
 _candidates: OrderedDict[Hashable, tuple[Script, ...]] = OrderedDict()
 _strayed: OrderedDict[Hashable, int] = OrderedDict()
-"""Regions that did something else than planned -> runs that are still watched for that."""
+"""Regions that deviated from their plans -> number of runs that are still recorded for that."""
 _planned: OrderedDict[Hashable, Planned] = OrderedDict()
 _unplanned: OrderedDict[Hashable, None] = OrderedDict()
-"""Regions that ran under a transform, with what was around them."""
+"""Regions that ran under a transform, with the transform; used to warn once."""
 
 
 def forget_plans() -> None:
-    """All regions are new again: watched, planned, and warned of at their first run."""
+    """Forgets all plans and warnings: each region is recorded and planned at its next run."""
     with _lock:
         for table in (_candidates, _strayed, _planned, _unplanned):
             table.clear()
 
 
 def count_plans() -> int:
-    """Ways of regions that are planned."""
+    """The number of planned variants of regions."""
     return len(_planned)
 
 
@@ -261,17 +262,17 @@ _next_number = count()
 
 
 def _number(thing: Any) -> Hashable:
-    """Tells objects apart, also from those that have gone, whose id a new one may get."""
+    """A number that identifies an object. Unlike ``id``, it is never used again."""
     try:
         number: int = _numbers.setdefault(thing, next(_next_number))
         return number
-    except TypeError:  # it cannot be referred to weakly
+    except TypeError:  # not weakly referenceable
         return "id", id(thing)
 
 
 def _identity(fn: Callable[..., Any]) -> Hashable:
-    """What tells two functions apart, as far as it shows: layers of a model are told apart, and a
-    lambda over a layer is that of the same layer in the next step."""
+    """A key that identifies a function across steps. Layers of a model have different keys, and a
+    lambda over a layer has the same key in each step."""
     if isinstance(fn, torch.nn.Module):
         return _number(fn), fn.training
     if isinstance(fn, functools.partial):
@@ -298,13 +299,13 @@ def _key(
 
 
 def search(seen: Described, budget: Budget) -> tuple[Plan, Schedule]:
-    """A plan whose schedule, as the region will run it, fits the budget.
+    """Finds a plan whose schedule, as the region will run it, fits the budget.
 
-    A share counts from what the region takes that saves everything. A position lies between that
-    and the smallest that the region can follow at little extra time.
+    A share is relative to the bytes of saving everything. A position is between those and the
+    smallest bytes that the region can follow at little extra time.
 
     Raises:
-        cutback.BudgetError: no plan fits the budget; its attributes say what was reached.
+        cutback.BudgetError: if no plan fits the budget; its attributes give the smallest found.
     """
     wanted = budgets.parse(budget, "live")
     if wanted is None or not (budgets.is_share(wanted) or budgets.is_position(wanted)):
@@ -338,7 +339,7 @@ def _everything(seen: Described) -> tuple[Plan, Schedule]:
 def _search(
     seen: Described, wanted: budgets.NativeBudget | None, smallest: bool
 ) -> tuple[Plan, Schedule]:
-    """For a budget in bytes, or for the smallest peak."""
+    """Like :func:`search`, for a budget in bytes or for the smallest peak."""
     try:
         first = _plan_for(seen, wanted)
     except BudgetError as error:
@@ -353,7 +354,7 @@ def _search(
     if smallest:
         return _least(seen, first, schedule)
     plan = first
-    for _ in range(_MOST_SLOWER):  # each is the next slower one, so that times fall with budgets
+    for _ in range(_MOST_SLOWER):  # the next slower plan each time, so larger budgets are faster
         try:
             plan = _plan_for(seen, budgets.of_bytes(plan.numbers["live_bytes"] - 1, "live"))
         except BudgetError:
@@ -369,11 +370,11 @@ def _plan_for(seen: Described, budget: budgets.NativeBudget | None) -> Plan:
 
 
 def _at_last(seen: Described, limit: int) -> tuple[Plan, Schedule]:
-    """What ``"min"`` finds, else the smallest at any price, else what saves everything, if that
-    fits: so who asks for what a refusal names gets it.
+    """The first that fits of: the plan for ``"min"``, the smallest at any time, and saving
+    everything. So the smallest bytes that an error reports are always a valid budget.
 
     Raises:
-        cutback.BudgetError: it does not; its ``smallest_bytes`` are what the region can follow.
+        cutback.BudgetError: if none fits; its ``smallest_bytes`` can be followed by the region.
     """
     found = []
     for find in (_smallest, functools.partial(_smallest, max_extra=100.0), _everything):
@@ -391,7 +392,7 @@ def _at_last(seen: Described, limit: int) -> tuple[Plan, Schedule]:
 
 
 def _smallest(seen: Described, max_extra: float | None = None) -> tuple[Plan, Schedule]:
-    """The smallest that the region can follow."""
+    """The smallest plan that the region can follow."""
     plan = _plan_for(seen, budgets.parse("min", "live", max_extra))
     schedule = Schedule(seen, plan.core)
     if schedule.live_bytes(plan.core.device) <= plan.numbers["live_bytes"]:
@@ -400,8 +401,8 @@ def _smallest(seen: Described, max_extra: float | None = None) -> tuple[Plan, Sc
 
 
 def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Schedule]:
-    """The smallest that the region can follow, from a smallest plan that it cannot. Its budget is
-    what the region will take."""
+    """The smallest plan that the region can follow, given a smallest plan that it cannot. The
+    result's budget is the bytes that the region will use."""
     device = plan.core.device
     best = schedule.live_bytes(device), plan, schedule
     least, target = plan.numbers["live_bytes"], best[0]
@@ -412,7 +413,7 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
         try:
             other = _plan_for(seen, budgets.of_bytes(target, "live"))
         except BudgetError:
-            break  # a search at a budget need not find what the one for the smallest did
+            break  # a search for a budget may miss plans that the one for the smallest finds
         schedule = Schedule(seen, other.core)
         best = min(best, (schedule.live_bytes(device), other, schedule), key=lambda row: row[0])
     live, plan, schedule = best
@@ -420,27 +421,27 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
 
 
 def _under(plan: Plan, limit: int, position: budgets.Position | None = None) -> Plan:
-    """A plan that was found for a smaller target, with the budget that it is for."""
+    """The plan with the requested budget instead of the smaller target it was found for."""
     asked = plan.core.asked(budgets.MEASURES.index("live"), limit)
     return Plan.of(asked, position=position)
 
 
 class Planned(NamedTuple):
-    """What the runs of a region follow."""
+    """The scripts of a region."""
 
     script: Script
     first: Script | None
-    """Of the first run, from its backward on."""
+    """The script for the backward of the first run."""
     over: str
-    """What is to be said of the first run, if it is over the budget."""
+    """A warning if the first run may exceed the budget, else ""."""
 
 
 def _with_first(
     script: Script, limit: int | None, position: budgets.Position | None, says: bool
 ) -> Planned:
-    """And what the backward of the first run does, whose forward was watched and has held nothing
-    that can run again: the schedule of a plan that saves none of it, under the limit if one is
-    found, else of the smallest."""
+    """Adds the script for the backward of the first run. Its forward held nothing that can be
+    recomputed, so it follows a plan that saves none of that: one within the limit if possible, else
+    the smallest."""
     if limit is None:
         return Planned(script, None, "")
     seen = script.schedule.seen
@@ -453,8 +454,8 @@ def _with_first(
     schedule = Schedule(seen, plan, gone)
     live = schedule.live_bytes(plan.device)
     over = (
-        "the first run of a region under a budget is watched, and saves nothing that can run "
-        f"again: it may take {budgets.text(live)} ({live} bytes), over the budget of "
+        "the first run of a region under a budget is recorded, and recomputes everything it can: "
+        f"it may take {budgets.text(live)} ({live} bytes), over the budget of "
         f"{amounts.name_of(limit, position)} ({limit} bytes). The plan holds from the next run on"
     )
     return Planned(script, Script(schedule), over if live > limit and says else "")
@@ -463,7 +464,7 @@ def _with_first(
 def watched(
     fn: Callable[..., Out], args: tuple[Any, ...], kwargs: dict[str, Any], run: Run
 ) -> tuple[Out, Described]:
-    """What a region returns, and what it did."""
+    """Runs and records a region; returns its result and its description."""
     region = Watching(run)
     with torch.autograd.graph.saved_tensors_hooks(region.pack, unpack_slot), region:
         out = fn(*args, **kwargs)
@@ -478,7 +479,7 @@ def _given(plan: GivenPlan) -> Document:
         try:
             document = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"plan={text!r:.60} is no JSON: {error}") from None
+            raise ValueError(f"plan={text!r:.60} is not valid JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != "cutback.plan":
         raise TypeError(f"plan={plan!r:.60} is neither a cutback.Plan nor its JSON")
     return document
@@ -493,12 +494,11 @@ def _planned_for(seen: Described, budget: Budget, plan: GivenPlan) -> Planned:
     ours = seen.checked.fingerprint
     if document.get("fingerprint") != ours:
         raise ValueError(
-            f"plan: it was made for the region {document.get('fingerprint')}, this one is {ours}; "
-            "make a new one with cutback.torch.checkpoint_plan on arguments like these. (A first "
-            "run that fills caches or makes parameters is another region: run the function once "
-            "before)"
+            f"plan: it was made for region {document.get('fingerprint')}, but this is {ours}; "
+            "make a new one with cutback.torch.checkpoint_plan on arguments like these. (If the "
+            "first run fills caches or makes parameters, run the function once before.)"
         )
-    try:  # its steps are a schedule of this region
+    try:  # checks that its steps are a schedule of this region
         given = seen.checked.read_plan(json.dumps(document))
     except ValueError as error:
         raise ValueError(f"plan: {error}") from None
@@ -506,7 +506,7 @@ def _planned_for(seen: Described, budget: Budget, plan: GivenPlan) -> Planned:
 
 
 def check_wish(budget: Budget, plan: GivenPlan) -> Wish:
-    """What a region is to follow, in comparable form; mistakes surface before anything runs."""
+    """Checks a budget or plan before anything runs, and returns it in comparable form."""
     if plan is None:
         budgets.parse(budget, "live")
         return "budget", budget
@@ -520,8 +520,7 @@ def is_unplanned(
     budget: Budget,
     plan: GivenPlan,
 ) -> bool:
-    """Whether a transform or forward AD keeps the region from being planned. Warns once for each
-    region."""
+    """True if a transform or forward AD prevents planning. Warns once per region."""
     around = transform_around()
     if around is None:
         return False
@@ -550,8 +549,8 @@ def run_planned(
         if not region.complete():
             _remember(_strayed, key, _MOST_WATCHED)
             warnings.warn(
-                "a region did something else than in the runs that were planned, and went on "
-                "without a plan: in this run the budget may not hold. The next runs are watched",
+                "a region deviated from its planned runs and continued without a plan: this run "
+                "may exceed the budget. The next runs are recorded and planned",
                 stacklevel=4,
             )
         return out
@@ -575,7 +574,7 @@ def run_planned(
 
 
 def _watch_on(key: Hashable, found: bool) -> None:
-    """Counts the runs that are watched, until the way is found that had no plan."""
+    """Counts the recorded runs of a region that deviated, until its new variant is planned."""
     with _lock:
         left = _strayed.pop(key, 0) - 1
         if left > 0 and not found:
@@ -586,8 +585,8 @@ def plan_region(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], budget: Budget
 ) -> Plan:
     """`checkpoint_plan`."""
-    budgets.parse(budget, "live")  # mistakes surface before anything runs
-    # as a step finds it: autocast's casts of weights are made anew in each
+    budgets.parse(budget, "live")  # reports mistakes before anything runs
+    # as at the start of a step, in which autocast casts weights again
     torch.clear_autocast_cache()
     seen = watched(fn, args, kwargs, Run(None))[1]
     torch.clear_autocast_cache()

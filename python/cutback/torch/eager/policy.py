@@ -1,4 +1,4 @@
-"""Policies in PyTorch's words, asked for one op at a time."""
+"""Checkpoint policies in PyTorch's form, queried for one op at a time."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _SAVE = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
 
 
 class SaveList:
-    """The policy of a list: what is in it is saved, all else runs again."""
+    """A policy from a list: saves the results of the listed ops and recomputes all others."""
 
     def __init__(self, ops: Iterable[Op | Packet]) -> None:
         self.ops = frozenset(ops)
         for op in self.ops:
             if not isinstance(op, (OpOverload, OpOverloadPacket, HigherOrderOperator)):
                 raise TypeError(
-                    f"policy: {op!r} is no op; list overloads (torch.ops.aten.mm.default) or "
+                    f"policy: {op!r} is not an op; list overloads (torch.ops.aten.mm.default) or "
                     "packets (torch.ops.aten.mm)"
                 )
         self.known: dict[OpInfo, CheckpointPolicy] = {}
 
     def ask(self, info: OpInfo, args: Arguments, kwargs: Keywords, out: Result) -> CheckpointPolicy:
-        """What the list says about an op.
+        """The decision for an op.
 
         Raises:
-            ValueError: the op mutates and is to be saved.
+            ValueError: if the list contains the op and it mutates an argument.
         """
         decision = self.known.get(info)
         if decision is None:
@@ -46,10 +46,11 @@ class SaveList:
 
 
 class Function:
-    """The policy of a function.
+    """A policy from a function.
 
-    PyTorch hands overloads (``aten.mm.default``) to policies, many of which name packets
-    (``aten.mm``). So a policy that has nothing to say about the overload is asked with the packet.
+    PyTorch passes overloads (``aten.mm.default``) to policies, but many policies compare with
+    packets (``aten.mm``). So a policy that does not save the overload is called again with the
+    packet.
     """
 
     def __init__(self, function: Callable[..., Answer]) -> None:
@@ -57,10 +58,11 @@ class Function:
         self.ctx = SelectiveCheckpointContext(is_recompute=False)
 
     def ask(self, info: OpInfo, args: Arguments, kwargs: Keywords, out: Result) -> CheckpointPolicy:
-        """What the function says about one call.
+        """The function's decision for one call.
 
         Raises:
-            ValueError: the op mutates and is to be saved. TypeError: that is no answer.
+            ValueError: if the answer is ``MUST_SAVE`` for an op that mutates an argument.
+            TypeError: if the answer is not a policy.
         """
         ctx = self.ctx
         ctx.op_output = out
@@ -68,17 +70,17 @@ class Function:
         packet = info.packet
         if packet is not None and (answer is AGAIN or answer is False or answer is None):
             answer = self.function(ctx, packet, *args, **kwargs)
-        ctx.op_output = None  # which a policy must not keep alive
+        ctx.op_output = None  # the context must not keep the output alive
         if answer is AGAIN:
             return AGAIN
         return _checked(_word(answer, info.func), info)
 
 
 def resolve(policy: Policy) -> SaveList | Function:
-    """Any form of a policy as something to ask.
+    """Converts a policy to an object with ``ask``.
 
     Raises:
-        TypeError: neither a function nor a collection of ops.
+        TypeError: if it is neither a function nor a collection of ops.
     """
     if callable(policy):
         return Function(policy)
@@ -104,18 +106,18 @@ def _word(answer: Answer, op: Op) -> CheckpointPolicy:
 def _checked(decision: CheckpointPolicy, info: OpInfo) -> CheckpointPolicy:
     if decision is CheckpointPolicy.MUST_SAVE and info.mutates:
         raise ValueError(
-            f"policy: MUST_SAVE for {info.func}, which writes into its argument; what it wrote may "
-            "be overwritten before the backward reads it. Leave the op out, or save the result of "
-            "one that reads it"
+            f"policy: MUST_SAVE for {info.func}, which writes into its argument; the result may be "
+            "overwritten before the backward reads it. Leave the op out, or save the result of an "
+            "op that reads it"
         )
     return decision
 
 
 def saves(decision: CheckpointPolicy) -> bool:
-    """Is the result to be there in the backward without running the op again?"""
+    """True if the decision saves the result for the backward."""
     return decision in _SAVE
 
 
 def offloads(decision: CheckpointPolicy) -> bool:
-    """Is the result to wait in the host's memory?"""
+    """True if the decision keeps the result in host memory."""
     return "OFFLOAD" in decision.name

@@ -1,8 +1,8 @@
 """Checkpointing for eager PyTorch, value by value.
 
-PyTorch's checkpoint runs a region again as a whole when the first of its values is needed. Here the
-region's ops are logged while it runs, and what autograd wants to save is replaced by a place in
-that log; when the backward reads it, just the ops that lead to it run again. No compiler is
+PyTorch's checkpoint reruns the whole region when the first of its values is needed. Here the
+region's ops are logged while it runs, and autograd saves references into that log instead of
+tensors. When the backward reads one, only the ops that lead to it run again. No compiler is
 involved, and the code of the region runs once.
 """
 
@@ -28,8 +28,8 @@ from .transforms import disables_hooks, refuse_plan, transform_around, warn_of_h
 
 @_disable_dynamo
 def _outside_of_graphs(given: dict[str, Any]) -> Any:
-    """A region in what is compiled: Dynamo, which would trace our own code, ends its graph here,
-    and the region runs as in eager mode."""
+    """A region inside compiled code. Dynamo breaks the graph here instead of tracing this module,
+    and the region runs in eager mode."""
     options = {k: v for k, v in given.items() if k not in ("fn", "args", "kwargs")}
     return checkpoint(given["fn"], *given["args"], **options, **given["kwargs"])
 
@@ -50,53 +50,54 @@ def checkpoint(
     respect_saved_tensors_hooks: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Runs ``fn(*args, **kwargs)`` so that its backward holds less memory. It stands where
-    ``torch.utils.checkpoint.checkpoint`` does, and takes its arguments.
+    """Runs ``fn(*args, **kwargs)`` so that its backward needs less memory. It replaces
+    ``torch.utils.checkpoint.checkpoint`` and takes its arguments.
 
     Args:
         fn: a function of tensors, or a module. Without it the result is a decorator.
-        policy_fn: what to save, in PyTorch's words: a function ``(ctx, op, *args, **kwargs) ->
-            torch.utils.checkpoint.CheckpointPolicy``, or a list of ops to save. Ops may be named
+        policy_fn: the values to save, in PyTorch's form: a function ``(ctx, op, *args, **kwargs)
+            -> torch.utils.checkpoint.CheckpointPolicy``, or a list of ops to save. Ops may be named
             by overload (``torch.ops.aten.mm.default``) or packet (``torch.ops.aten.mm``). Without
-            it everything runs again that can.
-        budget: instead, the bytes that the region's forward and backward may have alive, as for
-            :func:`cutback.plan`: ``3_000_000``, ``"6GiB"``; a position, ``0.5``; ``"min"``, the
-            smallest at no more than 40 % more time; ``"smallest"``. The region's inputs and the
-            parameters do not count, the gradients do. The first run of a region with new shapes
-            is watched and planned, with everything running again that can; later ones follow the
+            a policy, all values that can be recomputed are.
+        budget: instead of a policy, the bytes that the region's forward and backward may have
+            alive, as for :func:`cutback.plan`: ``3_000_000``, ``"6GiB"``; a position, ``0.5``;
+            ``"min"``, the smallest at no more than 40 % extra time; ``"smallest"``. Gradients
+            count, the region's inputs and parameters do not. The first run of a region with new
+            shapes recomputes everything it can, and is recorded and planned; later runs follow the
             plan.
-        plan: instead, a plan from :func:`checkpoint_plan`, or its JSON.
-        offload: with ``policy_fn``, what it says to save waits in the host's memory (pinned, on
-            CUDA) and comes back when the backward reads it.
-        use_reentrant: either way is the same here: nothing runs the engine inside itself, and what
-            the reentrant form cannot do (keywords, detached values, ``autograd.grad``) works.
-        preserve_rng_state: either way random ops run once, so there is no state to put back.
-        context_fn: PyTorch's selective checkpointing (``create_selective_checkpoint_contexts``, or
-            :func:`checkpoint_contexts`) is taken as its ``policy_fn``. Of other pairs the first
-            context is around ``fn``, the second must do nothing: ``fn`` does not run again.
-        determinism_check: ``"default"`` or ``"none"``; there is no second run to be compared.
-        debug, early_stop: as they are by default.
-        respect_saved_tensors_hooks: True is an error inside hooks for saved tensors.
+        plan: instead of a policy, a plan from :func:`checkpoint_plan`, or its JSON.
+        offload: with ``policy_fn``, keep the saved values in host memory (pinned for CUDA) until
+            the backward reads them.
+        use_reentrant: accepted and ignored. Features that PyTorch's reentrant form does not support
+            (keywords, detached values, ``autograd.grad``) work.
+        preserve_rng_state: accepted and ignored: random ops never run again.
+        context_fn: contexts of PyTorch's selective checkpointing
+            (``create_selective_checkpoint_contexts``, or :func:`checkpoint_contexts`) are used as
+            ``policy_fn``. For other pairs, ``fn`` runs in the first context, and the second must do
+            nothing, because ``fn`` does not run again.
+        determinism_check: ``"default"`` or ``"none"``; there is no second run to compare.
+        debug, early_stop: must have their defaults.
+        respect_saved_tensors_hooks: True is an error inside saved-tensor hooks.
 
     Returns:
-        what ``fn`` returns. Gradients have the bits that they have without checkpointing.
+        The result of ``fn``. Gradients are bitwise equal to those without checkpointing.
 
-    Random ops never run again; their results are held, a dropout mask as one byte an element.
-    Ops of other libraries run again where they are registered as functions of their arguments, with
-    a fake kernel, or a policy says ``MUST_RECOMPUTE``. What was written in place is held. A region
-    inside a region joins it, under its own policy. Under ``torch.func`` transforms and forward-mode
-    AD a budget or plan is not followed (the region runs as without one) and a warning says so;
-    inside ``torch.func.grad``, ``vjp``, ``jacrev`` and ``hessian`` nothing runs again.
+    Random ops never run again. Their results are held, a dropout mask as one byte per element. Ops
+    of other libraries run again if they are registered as functions of their arguments, with a fake
+    kernel, or if a policy says ``MUST_RECOMPUTE``. Tensors written in place are held. A region
+    inside another region is part of it, under its own policy. Under ``torch.func`` transforms and
+    forward-mode AD, budgets and plans are ignored with a warning; inside ``torch.func.grad``,
+    ``vjp``, ``jacrev`` and ``hessian`` nothing is recomputed.
 
     Raises:
-        ValueError: a policy wants the result of a mutating op saved. ``offload`` without a
-            policy, with a budget or plan, or in a region inside a region.
-            The ``plan`` is one of another region. ``debug=True``, ``early_stop=False``,
-            ``respect_saved_tensors_hooks=True`` inside such hooks, a ``context_fn`` whose second
-            context does something, or beside another policy.
-        TypeError: a policy, budget or plan that is none.
-        cutback.BudgetError: the budget cannot be reached; the text states the smallest peak found.
-        RuntimeError: in the backward, if a tensor that is needed was modified after the region.
+        ValueError: if a policy saves the result of a mutating op; if ``offload`` is used without a
+            policy, with a budget or plan, or in an inner region; if ``plan`` belongs to another
+            region; for ``debug=True`` or ``early_stop=False``; for
+            ``respect_saved_tensors_hooks=True`` inside such hooks; if the second context of
+            ``context_fn`` does something, or it is used with another policy.
+        TypeError: if a policy, budget or plan has the wrong type.
+        cutback.BudgetError: if the budget cannot be met; the message gives the smallest peak found.
+        RuntimeError: in the backward, if a needed tensor was modified after the region.
     """
     given = dict(locals())
     if torch.compiler.is_dynamo_compiling():
@@ -111,12 +112,13 @@ def checkpoint(
         if said is not None:
             if policy_fn is not None or budget is not None or plan is not None:
                 raise ValueError(
-                    "context_fn brings a policy of its own: give it, or policy_fn, budget or plan"
+                    "context_fn already has a policy: give only one of context_fn, policy_fn, "
+                    "budget and plan"
                 )
             policy_fn = said
         fn = around_fn(fn)
     if sum(x is not None for x in (policy_fn, budget, plan)) > 1:
-        raise TypeError("give one of policy_fn, budget and plan")
+        raise TypeError("give only one of policy_fn, budget and plan")
     policy = None if policy_fn is None else resolve(policy_fn)
     refuse_offload(offload, policy_fn)
     if not torch.is_grad_enabled():
@@ -125,12 +127,12 @@ def checkpoint(
     if around is not None:
         if budget is not None or plan is not None:
             raise ValueError(
-                "budget and plan belong to the outermost region; a region inside it takes policy_fn"
+                "budget and plan are only for the outermost region; give the inner one policy_fn"
             )
         if offload:
             raise ValueError(
-                "offload belongs to the outermost region; inside it, a policy_fn that answers "
-                "MUST_CPU_OFFLOAD moves what it is asked about"
+                "offload is only for the outermost region; in an inner region, use a policy_fn "
+                "that answers MUST_CPU_OFFLOAD for the ops to offload"
             )
         around.policies.append(policy)
         try:
@@ -149,7 +151,7 @@ def _outermost_planned(
     budget: Budget,
     plan: GivenPlan,
 ) -> Out:
-    """A region that is in no other, under a budget or plan; its arguments are checked."""
+    """Runs an outermost region under a budget or plan; its arguments are checked."""
     if disables_hooks():
         check_wish(budget, plan)
         warn_of_hooks(stacklevel=3)
@@ -163,7 +165,7 @@ def _outermost(
     fn: Callable[..., Out], args: tuple[Any, ...], kwargs: dict[str, Any],
     policy: SaveList | Function | None, offload: bool,
 ) -> Out:  # fmt: skip
-    """A region that is in no other, without a budget; its arguments are checked."""
+    """Runs an outermost region without a budget; its arguments are checked."""
     if disables_hooks():
         warn_of_hooks(stacklevel=3)
         return fn(*args, **kwargs)
@@ -182,22 +184,28 @@ def checkpoint_sequential(
     policy_fn: Policy | None = None,
     offload: bool = False,
 ) -> Any:
-    """Runs functions one after another, in segments that are each a :func:`checkpoint`; the last
-    is not, as its backward comes first. It stands where PyTorch's ``checkpoint_sequential`` does.
+    """Runs functions in sequence, with a :func:`checkpoint` around each segment but the last, whose
+    backward comes first anyway. It replaces PyTorch's ``checkpoint_sequential``.
 
-    A budget goes with ``checkpoint(sequential, input, budget=...)``, which needs no segments.
+    For a budget use ``checkpoint(sequential, input, budget=...)``, which does not need segments.
+
+    Args:
+        functions: a ``torch.nn.Sequential``, or functions of one argument.
+        segments: number of segments, from 1 to the number of functions.
+        input: the argument of the first function.
+        use_reentrant, preserve_rng_state, policy_fn, offload: as for :func:`checkpoint`.
 
     Raises:
-        TypeError, ValueError: ``segments`` is not between 1 and the number of functions.
+        TypeError, ValueError: if ``segments`` is not an int from 1 to the number of functions.
     """
     row = list(functions)
     try:
         segments = operator.index(segments)
     except TypeError:
-        raise TypeError(f"segments={segments!r} is no number of segments: an int") from None
+        raise TypeError(f"segments={segments!r} must be an int, the number of segments") from None
     if not 1 <= segments <= max(1, len(row)):
         raise ValueError(
-            f"segments={segments}: there are {len(row)} functions, so from 1 to {max(1, len(row))}"
+            f"segments={segments}: for {len(row)} functions, give 1 to {max(1, len(row))}"
         )
 
     def run(part: list[Callable[[Any], Any]], value: Any) -> Any:
@@ -218,14 +226,14 @@ def checkpoint_sequential(
 def checkpoint_plan(
     fn: Callable[..., Any], *args: Any, budget: int | float | str | None = None, **kwargs: Any
 ) -> Plan:
-    """The plan that ``checkpoint(fn, *args, budget=budget, **kwargs)`` makes; runs ``fn`` once,
-    or twice where the first run left something behind that it made (a cache, lazy parameters).
+    """The plan that ``checkpoint(fn, *args, budget=budget, **kwargs)`` makes. Runs ``fn`` once, or
+    twice if the first run created persistent state (a cache, lazy parameters).
 
-    ``checkpoint(fn, ..., plan=...)`` takes it back, also as JSON and in another process, for
+    ``checkpoint(fn, ..., plan=...)`` accepts the plan, also as JSON and in another process, for
     arguments of the same shapes.
 
     Raises:
-        cutback.BudgetError: the budget cannot be reached.
+        cutback.BudgetError: if the budget cannot be met.
         NotImplementedError: inside a ``torch.func`` transform or forward-mode AD.
     """
     around = transform_around()

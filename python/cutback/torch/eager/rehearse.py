@@ -1,9 +1,9 @@
-"""What a node of autograd's graph allocates, found by running it on fake tensors.
+"""Finds the memory that a node of autograd's graph allocates, by running it on fake tensors.
 
-A formula of autograd may make several tensors on its way, hand on what reached it, or hand on parts
-of one storage, which then lives as long as the last of them. None of that shows from outside, so
-the node is called with gradients and saved values that have shapes and no memory, and every storage
-that appears is followed to its end. A function of the user's own is not called: it may act.
+A formula of autograd may allocate temporaries, pass its gradient on, or return several parts of one
+storage, which then lives as long as the last of them. This is not visible from outside. So the node
+is called with fake gradients and fake saved values, and the lifetime of each new storage is
+tracked. User-defined functions are not called, because they may have side effects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .arguments import Arguments, GraphNode, Keywords, Op, Result
 
 
 class Layout(NamedTuple):
-    """What a tensor looks like."""
+    """Shape, strides, dtype and device of a tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -32,21 +32,21 @@ class Layout(NamedTuple):
 
 
 def layout_of(t: Tensor) -> Layout | None:
-    """None: not a tensor with strides."""
+    """The layout of a tensor; None if it is not strided."""
     if t.layout is not torch.strided:
         return None
     return Layout(tuple(t.shape), tuple(t.stride()), t.dtype, t.device)
 
 
 class Made(NamedTuple):
-    """What a node does with memory."""
+    """The outputs and memory use of a node."""
 
-    outputs: Sequence[Tensor | None]  # fake tensors, None where there is none
-    peak: int  # bytes of the storages that it makes, when they are most
+    outputs: Sequence[Tensor | None]  # fake tensors; None for missing outputs
+    peak: int  # peak bytes of the storages that the node allocates
 
 
 def contiguous(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Layout:
-    """The layout of a new tensor."""
+    """The layout of a new contiguous tensor."""
     strides: list[int] = []
     step = 1
     for n in reversed(shape):
@@ -56,19 +56,19 @@ def contiguous(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device)
 
 
 def nbytes(t: Tensor) -> int:
-    """Of all memory that a tensor lies in."""
+    """The bytes of a tensor's storage."""
     return int(t.untyped_storage().nbytes())
 
 
 def storage_of(t: Tensor) -> int:
-    """What tells storages apart while they live."""
+    """An id of a tensor's storage, unique while the storage is alive."""
     address: int = t.untyped_storage()._cdata
     return address
 
 
 def _apart(func: Op, out: Result) -> Result:
-    """Results of an op that makes all of them, each in memory of its own: a shape function may
-    return one tensor for two results of one shape (mkldnn's recurrences), which kernels do not."""
+    """Gives each result of an op without aliases separate memory. A shape function may return one
+    tensor for two results of equal shape (mkldnn's recurrent ops), but kernels do not."""
     if not isinstance(out, tuple) or any(r.alias_info is not None for r in func._schema.returns):
         return out
     found: set[int] = set()
@@ -85,7 +85,7 @@ def _apart(func: Op, out: Result) -> Result:
 
 
 class _Followed(TorchDispatchMode):
-    """Counts the bytes of storages that appear, and are not ``known``."""
+    """Tracks the bytes of new storages that are not ``known``."""
 
     def __init__(self, known: set[int]) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class _Followed(TorchDispatchMode):
 
 
 def _fitted(t: Tensor | None, layout: Layout) -> Tensor | None:
-    """As autograd's engine makes results fit: summed over what was broadcast, of the dtype."""
+    """Converts a result as autograd's engine does: sums broadcast axes and converts the dtype."""
     if t is None or (tuple(t.shape) == layout.shape and t.dtype == layout.dtype):
         return t
     if tuple(t.shape) != layout.shape:
@@ -122,24 +122,24 @@ class Rehearsal:
 
     def __init__(self) -> None:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        # from the cache of shapes two results in one memory come back as two of their own
+        # cached results would lose the information that two outputs share memory
         self.mode.cache_enabled = False
 
     def like(self, layout: Layout) -> Tensor:
-        """A fake tensor."""
+        """A new fake tensor with this layout."""
         with _disable_current_modes(), self.mode:
             return torch.empty_strided(
                 layout.shape, layout.stride, dtype=layout.dtype, device=layout.device
             )
 
     def copy_of(self, fake: Tensor) -> Tensor:
-        """Another one like it, in memory of its own."""
+        """A new fake tensor like ``fake``, in separate memory."""
         with _disable_current_modes(), self.mode:
             return torch.empty_like(fake)
 
     def copied_for(self, a: Tensor, leaf: Tensor | None) -> Made:
-        """Of a gradient, the copy that autograd makes for a leaf, as that lies; a lazily conjugated
-        one is resolved into another copy first. ``leaf`` None: not known."""
+        """The copy of a gradient that autograd makes for a leaf, in the leaf's layout. A lazily
+        conjugated gradient is first resolved into another copy. ``leaf``: None if unknown."""
         if leaf is None or leaf.layout is not torch.strided:
             return Made([self.copy_of(a)], 0)
         followed = _Followed({storage_of(a)})
@@ -151,7 +151,7 @@ class Rehearsal:
         return Made([out], followed.peak)
 
     def sum_of(self, a: Tensor, b: Tensor) -> Made:
-        """Of two gradients. One that is conjugated lazily is resolved into a copy for it."""
+        """The sum of two gradients. A lazily conjugated gradient is first resolved into a copy."""
         followed = _Followed({storage_of(a), storage_of(b)})
         with _disable_current_modes(), torch.no_grad(), self.mode, followed:
             out = a + b
@@ -165,13 +165,15 @@ class Rehearsal:
         wanted: Sequence[Layout | None],
         during: Callable[[], AbstractContextManager[None]],
     ) -> Made | None:
-        """None: it is no node of PyTorch's own, or does not run on fake tensors.
+        """Runs a node on fake tensors. Returns None if it is not one of PyTorch's own nodes, or
+        cannot run on fake tensors.
 
         Args:
-            gradients: fake tensors that reach it, None where none does.
-            saved: fake tensors that stand for what it saved.
-            wanted: what its results go to takes, None where a result goes nowhere.
-            during: entered while it runs; unpacks what it saved.
+            node: the node of autograd's graph.
+            gradients: its fake gradients, None where no gradient arrives.
+            saved: fake tensors for its saved values.
+            wanted: the layout that the receiver of each result expects; None for unused results.
+            during: a context for the call, in which saved values are unpacked to ``saved``.
         """
         if hasattr(type(node), "saved_tensors") or "CppNode" in node.name():
             return None
@@ -185,7 +187,7 @@ class Rehearsal:
                 for i, (t, layout) in enumerate(zip(outputs, wanted, strict=True)):
                     outputs[i] = None if layout is None else _fitted(t, layout)
                     del t
-        except Exception:  # whatever it is that such tensors do not do
+        except Exception:  # fake tensors may fail in any way
             return None
         if any(t is not None and layout_of(t) is None for t in outputs):
             return None

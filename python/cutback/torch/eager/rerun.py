@@ -1,7 +1,7 @@
-"""Making a value again: run what leads to it, and no more.
+"""Recomputes a value by running only the ops that lead to it.
 
-Inside a backward every op runs below autograd and with autocast off, as it did when it was logged:
-the log holds the ops that autograd and autocast chose.
+The ops run below autograd and without autocast, because the log contains the ops that autograd and
+autocast dispatched.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .values import Logged, Memory, Node, Seen, Value
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 _OURS = "cutback.torch.eager"
-_NEAR = 8  # ops that a chain may be long and have all that is wanted of it held
+_NEAR = 8  # in chains of at most this many ops, all results that slots need are held
 
 
 def held(value: Value, tensor: Tensor) -> Tensor:
-    """A held tensor, unless it was overwritten.
+    """The tensor of a held value.
 
     Raises:
-        RuntimeError: it was.
+        RuntimeError: if it was overwritten.
     """
     version = value.version
     if version < 0:
@@ -43,16 +43,16 @@ def _modified(tensor: Tensor, version: int, expected: int) -> RuntimeError:
         "one of the variables needed for gradient computation has been modified by an inplace "
         f"operation: [{kind} {list(tensor.shape)}] is at version {version}; expected "
         f"version {expected} instead. cutback.torch.checkpoint needs it to run an op "
-        "again; clone it before it is modified, or have what is made of it saved (policy_fn)"
+        "again; clone it before it is modified, or save the results of its readers (policy_fn)"
     )
 
 
 def _found(seen: Seen) -> Tensor | None:
-    """What autograd would find in a slot whose memory was written; None if it would refuse, and
-    the region that wrote has not ended.
+    """The contents that autograd would read from a slot whose memory was written; None if autograd
+    would raise an error, but the region has not ended and can still recompute the value.
 
     Raises:
-        RuntimeError: it would refuse.
+        RuntimeError: if autograd would raise one.
     """
     if seen.unseen():
         return seen.tensor
@@ -62,7 +62,7 @@ def _found(seen: Seen) -> Tensor | None:
 
 
 class _Restored:
-    """Puts the grad mode back."""
+    """Restores the grad mode."""
 
     __slots__ = ("grad",)
 
@@ -104,8 +104,8 @@ def _run(node: Node, made: dict[Value, Tensor]) -> Tensor | Sequence[Tensor]:
 
 
 def chain(target: Value) -> tuple[list[Node], dict[Node, list[Value]]]:
-    """The ops that lead from held values to `target`, in the order they ran, and which of their
-    results are wanted."""
+    """The ops that lead from held values to `target`, in the order in which they ran, and the
+    results needed from each of them."""
     wanted: dict[Node, list[Value]] = {}
     stack = [target]
     seen = {target}
@@ -113,7 +113,7 @@ def chain(target: Value) -> tuple[list[Node], dict[Node, list[Value]]]:
         value = stack.pop()
         node = value.node
         if node is None:
-            continue  # another thread has made it and holds it
+            continue  # another thread has recomputed and held it
         known = wanted.get(node)
         if known is not None:
             known.append(value)
@@ -127,18 +127,18 @@ def chain(target: Value) -> tuple[list[Node], dict[Node, list[Value]]]:
 
 
 class _Spacing:
-    """Of a long chain, some results are held for the slots that come later: what a slot wants among
-    the last `stride` ops, and one in every `stride` before them. Of n values that are wanted one by
-    one, backwards, about two times the root of n are then held at a time, and each is made about
-    two times. Views are neither counted nor chosen."""
+    """Chooses results of a long chain to hold for later slots: those needed by slots among the last
+    `stride` ops, and one of every `stride` ops before. If n values are needed one by one,
+    backwards, about 2 * sqrt(n) are held at a time, and each is computed about twice. Views are
+    neither counted nor chosen."""
 
     __slots__ = ("due", "near", "node", "stride", "target")
 
     def __init__(self, nodes: list[Node], target: Value) -> None:
         n = sum(not node.info.view for node in nodes)
         self.stride = max(_NEAR, math.isqrt(n))
-        self.near = n - self.stride  # ops until only `stride` are left
-        self.due = 0  # ops since the last one that was chosen
+        self.near = n - self.stride  # ops to run until only `stride` are left
+        self.due = 0  # ops since the last choice
         self.node: Node | None = None
         self.target = target
 
@@ -164,8 +164,9 @@ def rerun(
     keep: Callable[[Node, Value, Tensor], None],
     made: dict[Value, Tensor] | None = None,
 ) -> Tensor:
-    """Runs a chain; `keep` sees every result that is wanted and may hold it. `made` holds inputs of
-    the chain that nobody else holds; each is dropped after its last read."""
+    """Runs a chain and returns the tensor of `value`. `keep` is called with each needed result and
+    may hold it. `made` holds inputs of the chain that are not held elsewhere; each is dropped after
+    its last read."""
     reads: dict[Value, int] = {value: 1}
     for node in nodes:
         for other in node.inputs:
@@ -182,7 +183,7 @@ def rerun(
             for result in wanted[node]:
                 t = made[result] = out if result.index < 0 else out[result.index]
                 keep(node, result, t)
-            for weak in node.results:  # what nobody asks for now may be asked for next
+            for weak in node.results:  # results not needed now may be needed next
                 result = weak()
                 if result is not None and result not in wanted[node] and result.tensor is None:
                     keep(node, result, out[result.index])
@@ -197,8 +198,8 @@ def rerun(
 
 
 def _reads_a_function() -> bool:
-    """Whether an ``autograd.Function`` asks for what it saved. Formulas of autograd, which never
-    write into what they saved, are called by the engine itself."""
+    """True if an ``autograd.Function`` reads a saved tensor. Autograd's formulas, which never write
+    into saved tensors, are called directly by the engine."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         frame = frame.f_back  # type: ignore[assignment]
@@ -206,8 +207,8 @@ def _reads_a_function() -> bool:
 
 
 def _outside(value: Value) -> Value | None:
-    """The value that ops read of the memory from outside that a saved tensor is in. None: it is not
-    from outside, no op reads it, or it requires a gradient, so that no backward writes into it."""
+    """The value that ops read, if a saved tensor is in memory from outside. None if it is not from
+    outside, no op reads it, or it requires a gradient, so that no backward writes into it."""
     source = value.outside or value
     while source.node is not None and source.node.info.view:
         source = source.node.inputs[0]
@@ -218,9 +219,9 @@ def _outside(value: Value) -> Value | None:
 
 
 def _copy_for_reruns(source: Value) -> None:
-    """Has reruns read a copy of a tensor from outside that an ``autograd.Function`` is about to
-    get, and whose slots have the memory itself. PyTorch's checkpoint runs everything again before
-    the Function can write."""
+    """Makes reruns read a copy of a tensor from outside, because an ``autograd.Function`` is about
+    to get the memory itself and may write into it. (PyTorch's checkpoint reruns everything before
+    the Function can write.)"""
     tensor: Tensor = source.tensor
     if source.memory is None and source.seen is None and tensor._version == source.version:
         source.memory = Memory(lambda: tensor, None, source.version)
@@ -230,11 +231,11 @@ def _copy_for_reruns(source: Value) -> None:
 
 
 def own_memory(value: Value) -> Tensor | None:
-    """What an ``autograd.Function`` gets where the saved tensor still lies in memory that somebody
-    holds: the very memory, so that what its backward writes is seen. None: make it again.
+    """The saved tensor in its original memory, if an ``autograd.Function`` reads it and the memory
+    is still alive, so that writes in its backward are visible. None: recompute the value.
 
     Raises:
-        RuntimeError: an earlier backward has written there.
+        RuntimeError: if an earlier backward has written into the memory.
     """
     source = _outside(value)
     if (value.memory is None and source is None) or not _reads_a_function():
@@ -261,7 +262,7 @@ def own_memory(value: Value) -> Tensor | None:
 
 
 def unpack(value: Value) -> Tensor:
-    """The tensor behind a slot of autograd."""
+    """The unpack hook: returns the tensor of a slot."""
     own = own_memory(value)
     if own is not None:
         return own
@@ -277,7 +278,7 @@ def unpack(value: Value) -> Tensor:
 
 
 def _keep(value: Value, tensor: Tensor) -> None:
-    """From now on it is held; its reads end with the slots and ops that point at it."""
+    """Holds a value until the slots and ops that reference it are gone."""
     value.version = tensor._version
     value.tensor = tensor
     value.node = None

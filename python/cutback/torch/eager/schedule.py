@@ -1,6 +1,6 @@
-"""What an eager region will do under a plan: the forward runs as it is written, autograd orders the
-backward, and what is left of the plan is which forward values are held and how long the result of a
-rerun is. That is a schedule of its own, whose bytes are what counts against a budget.
+"""The schedule that an eager region follows under a plan. The forward runs as written and autograd
+orders the backward, so the plan only decides which forward values are held, and how long the result
+of a rerun is held. The bytes of the resulting schedule are compared with the budget.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .described import ONCE, Described, set_apart
 
 
 class Schedule:
-    """What a region holds and reruns, as it will happen: the steps of a plan, cut down to what an
+    """The values that a region will hold and recompute: a plan, reduced to the decisions that an
     eager region can follow."""
 
     def __init__(
         self, seen: Described, plan: _native.Plan, gone: Collection[int] | None = None
     ) -> None:
-        """``gone``: values that the forward did not hold, which has run without a plan. A forward
-        under a plan holds what ops make that read what is overwritten later."""
+        """``gone``: for a forward that already ran without a plan, the values it did not hold. A
+        forward under a plan holds the results of ops whose inputs are overwritten later."""
         self.seen = seen
         self._gone = gone or ()
         self.steps: list[int] = []
@@ -38,7 +38,7 @@ class Schedule:
         self._follow(starts)
 
     def origin(self, value: int) -> int:
-        """The value whose storage a view lies in."""
+        """The value that owns the storage of a view."""
         maker = self._makers[value]
         while maker in self._views and self.seen.ops[maker].inputs:
             value = self.seen.ops[maker].inputs[0]
@@ -46,12 +46,12 @@ class Schedule:
         return value
 
     def makes_once(self, value: int) -> bool:
-        """Is it held because what it is made from is overwritten?"""
+        """True if the value is held because its inputs are overwritten later."""
         return self._makers[value] in self._made_once
 
     def _wishes(self, plan: _native.Plan, starts: int) -> None:
-        """From the plan's steps: which values the forward holds, and for each run of an op in the
-        backward, until where its results are read. Times are ids of backward ops."""
+        """Extracts from the plan's steps the values that the forward holds, and for each rerun in
+        the backward, the last read of its results. Times are ids of backward ops."""
         runs: dict[int, int] = {}  # op -> its run: -1 in the forward, else a number
         number = count()
         reads: dict[tuple[int, int], int] = {}  # (value, run) -> last reader
@@ -79,14 +79,14 @@ class Schedule:
             for k in range(len(ops[op_id].outputs)):
                 made[first[op_id] + k, runs[op_id]] = now
         self.held.difference_update(self._gone)
-        # value -> (time it is made, time of the last read), in order
+        # value -> (time of the rerun, time of the last read), in order
         self.lives: dict[int, list[tuple[int, int]]] = {}
         for (value, run), last in sorted(reads.items(), key=lambda item: item[0]):
             if run >= 0:
                 self.lives.setdefault(value, []).append((made[value, run], last))
 
     def read_by(self, now: int) -> set[int]:
-        """What a backward op saved, or that saved values are views of."""
+        """The values that a backward op reads from its slots; for views, the viewed values."""
         known = self._read_by.get(now)
         if known is None:
             slots = self.seen.slots_of.get(now, ())
@@ -94,7 +94,7 @@ class Schedule:
         return known
 
     def until(self, value: int, now: int) -> int:
-        """The last time at which the plan wants a value that was made at time `now`."""
+        """The time until which the plan needs a value that was made at time `now`."""
         last = -1
         for begin, end in self.lives.get(value, ()):
             if begin <= now:
@@ -102,7 +102,7 @@ class Schedule:
         return last
 
     def _follow(self, starts: int) -> None:
-        """The steps that rerun.py will take."""
+        """Simulates rerun.py and records its steps."""
         ops = self.seen.ops
         self.steps = [i for i in range(starts) if "placeholder" not in ops[i].flags]
         self._forward_steps = len(self.steps)
@@ -138,7 +138,7 @@ class Schedule:
             self.steps.append(now)
 
     def _behind(self, values: Iterable[int]) -> set[int]:
-        """What is held as long as these values are: they point at the ops that lead to them,
+        """The held values that these values keep alive: they reference the ops that lead to them,
         whether or not those run again."""
         ops = self.seen.ops
         found: set[int] = set()
@@ -157,9 +157,10 @@ class Schedule:
         return found
 
     def _as_held(self) -> Problem:
-        """The problem, where ops also read what is held until they have run: that of the slots of
-        backward ops, and that of the tensors which forward ops read. What is overwritten and wanted
-        later by ops that have read it is there in a copy; a slot has what is in its memory."""
+        """The problem with extra reads that model references: each op also reads the values that
+        are held until it has run (for its slots in the backward, for its inputs in the forward). A
+        value that is overwritten but needed later exists as a copy, while a slot has the current
+        contents of its memory."""
         problem = deepcopy(self.seen.problem)
         slots, slots_of = self.seen.slots, self.seen.slots_of
         read = {slot for row in slots_of.values() for slot in row}
@@ -167,7 +168,7 @@ class Schedule:
         wanted = self._wanted_by_reruns()
         for now, op in enumerate(problem.ops):
             if now < self.starts:
-                # nodes that no gradient reaches may be there as long as the region's variables
+                # nodes that no gradient reaches may live as long as the region's variables
                 held_for = op.inputs if now < self.starts - 1 else [*op.inputs, *idle]
             elif now in slots_of:
                 held_for = [slots[slot] for slot in slots_of[now]]
@@ -182,8 +183,7 @@ class Schedule:
         return problem
 
     def _wanted_by_reruns(self) -> dict[int, int]:
-        """What is made or read again, all of it behind the forward: value -> the backward's first
-        op."""
+        """The values that reruns make or read, all mapped to the first op of the backward."""
         wanted: dict[int, int] = {}
         for op_id in self.steps[self._forward_steps :]:
             op = self.seen.ops[op_id]
@@ -194,17 +194,17 @@ class Schedule:
         return wanted
 
     def live_bytes(self, device: str | None) -> int:
-        """Peak of the schedule; ``device``: as :attr:`_native.Plan.device` has it.
+        """The peak of live bytes of the schedule; ``device``: as in :attr:`_native.Plan.device`.
 
         Raises:
-            NotImplementedError: a rerun reads what was overwritten, in a way that the problem does
-                not show (``set_``).
+            NotImplementedError: if a rerun reads memory that was overwritten in a way that the
+                problem does not show (``set_``).
         """
         try:
             found = self._as_held().check().evaluate((self.steps, self._forward_steps), device)
         except ValueError as error:
             raise NotImplementedError(
-                f"budget: a plan cannot count what the region overwrites ({error}). Leave the "
-                "budget out, then the region works as always, or move the write out of it"
+                f"budget: a plan cannot account for memory that the region overwrites ({error}). "
+                "Leave the budget out, or move the write out of the region"
             ) from error
         return found["peak_bytes"]

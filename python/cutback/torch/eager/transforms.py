@@ -1,9 +1,8 @@
 """Regions that run under a function transform (``torch.func``) or forward-mode AD.
 
-Under these a region's function sees wrapped tensors, which have no storage of their own, or
-tensors with tangents, so it can be run with recomputation but not watched and planned. Inside
-``torch.func.grad`` and what is built on it, PyTorch also disables saved-tensor hooks, so nothing
-can be recomputed.
+Under these, a region's function sees wrapped tensors without storage, or tensors with tangents. So
+it can be run with recomputation, but it cannot be recorded and planned. Inside ``torch.func.grad``
+and functions built on it, PyTorch also disables saved-tensor hooks, so nothing can be recomputed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ def _active() -> list[str]:
 
 
 def transform_around() -> str | None:
-    """What keeps a region from being planned here: the innermost transform, or forward AD."""
+    """The innermost transform, or forward AD, that prevents planning here; None if there is
+    none."""
     active = _active()
     if active:
         return _NAMES.get(active[-1], "a torch.func transform")
@@ -43,7 +43,7 @@ def disables_hooks() -> bool:
 
 
 def warn_of_hooks(stacklevel: int) -> None:
-    """Says that the region saves what autograd saves."""
+    """Warns that the region runs without recomputation."""
     warnings.warn(
         "checkpoint: PyTorch does not allow saved-tensor hooks inside torch.func.grad, vjp, jacrev "
         "and hessian, so this region runs without recomputation and saves what autograd saves",
@@ -52,17 +52,17 @@ def warn_of_hooks(stacklevel: int) -> None:
 
 
 def warn_of_no_plan(around: str, stacklevel: int) -> None:
-    """Says that the region runs as one without a budget."""
+    """Warns that the region runs without a budget."""
     warnings.warn(
         f"checkpoint: a region cannot be planned inside {around}: it runs as without a budget, "
-        "and the budget may not hold",
+        "which it may exceed",
         stacklevel=stacklevel + 1,
     )
 
 
 def refuse_plan(around: str) -> NoReturn:
-    """Raises: NotImplementedError: `checkpoint_plan` was called under a transform."""
+    """Raises NotImplementedError: `checkpoint_plan` was called under a transform."""
     raise NotImplementedError(
         f"checkpoint_plan: a region cannot be planned inside {around}. Call it outside, with plain "
-        "tensors; checkpoint(..., budget=...) runs here as without a budget"
+        "tensors; checkpoint(..., budget=...) works here, but ignores the budget"
     )

@@ -1,13 +1,13 @@
-"""What the log of a region is made of: values, the ops that make them, and what lies in a storage.
+"""The data structures of a region's log: values, the ops that make them, and records of storages.
 
-What autograd itself would find in a slot is what lies in the saved tensor's memory when the
-backward reads it. A write that moves the tensor's version counter makes it refuse; one that does
-not (`.data` is the same memory with a counter of its own) it does not see, and the backward reads
-what was written. So a slot has two faces: the value, from which ops run again as they ran first,
-and, once memory was written through another counter, the memory as autograd would read it
-(`Seen`). Whether two tensors share a counter cannot be asked; it shows when one has moved and the
-other has not. A storage with one counter, as nearly all have, costs nothing: a second one shows as
-a dispatched `detach` that does not come from autograd, or as `set_`.
+Without checkpointing, a slot (a saved tensor) has the contents of its memory at the time of the
+backward. If a write increments the tensor's version counter, autograd raises an error. A write
+through `.data` (the same memory with a separate counter) is invisible to it, and the backward reads
+the new contents. So a slot has two sides: the value, from which ops are rerun as they first ran,
+and, once memory was written through another counter, the memory as autograd would read it (`Seen`).
+PyTorch cannot tell whether two tensors share a counter; only a write shows the difference. Nearly
+all storages have one counter, at no cost here. A second counter appears through a dispatched
+`detach` that does not come from autograd, or through `set_`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ADINPLACE = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 @final
 class Value:
-    """A tensor that an op made, or one that came from outside."""
+    """A tensor that an op of the region made, or one from outside."""
 
     __slots__ = (
         "__weakref__",
@@ -48,55 +48,55 @@ class Value:
 
     restore: Callable[
         [Tensor], Tensor
-    ]  # from the form in which it is held; set where version is -1
-    label: int  # in the problem of a region that is watched (watch.py)
-    version: int  # of `tensor` when it was taken; set where there is one
+    ]  # converts the held form back to the value; only set if version is -1
+    label: int  # value id in the problem, if the region is recorded for planning (watch.py)
+    version: int  # version counter of `tensor` when it was held; only set if there is a tensor
 
     def __init__(self, node: Node | None, index: int) -> None:
-        self.node = node  # what makes it; None: held, or it can never be made again
-        self.index = index  # which of the node's results; -1: the only one
-        self.tensor: Tensor | None = None  # held, or None
-        self.read = False  # by a logged op
-        self.packs = 0  # saved-tensor slots that have held it or a view of it
-        self.source = ""  # "alias" or "object": no op made it, and such a one is held
-        self.seen: Seen | None = None  # what its slots have, if the memory was written unseen
-        self.outside: Value | None = None  # what ops read of a tensor that this slot has for itself
-        self.memory: Memory | None = None  # that a slot was filled from, as far as it is known
+        self.node = node  # the op that makes it; None: held, or it cannot be recomputed
+        self.index = index  # index among the node's results; -1: the only one
+        self.tensor: Tensor | None = None  # the held tensor
+        self.read = False  # whether a logged op reads it
+        self.packs = 0  # number of slots that were filled with it or a view of it
+        self.source = ""  # if no op made it, what is held: an "alias" or the "object"
+        self.seen: Seen | None = None  # contents of its slots after a write unseen by autograd
+        self.outside: Value | None = None  # for a separate slot value: the value that ops read
+        self.memory: Memory | None = None  # the memory of the tensor that filled a slot, if known
 
 
 class Seen:
-    """The memory of a saved tensor that was written to in the region after it was saved."""
+    """The memory of a saved tensor that the region wrote to after it was saved."""
 
     __slots__ = ("counter", "settled", "tensor", "version")
 
     def __init__(self, tensor: Tensor, counter: Tensor, version: int) -> None:
-        self.tensor = tensor  # in the memory, where the saved one lay
-        self.counter = counter  # a tensor that has the version counter of the saved one
-        self.version = version  # of it when it was saved
-        self.settled = False  # the region has ended, and autograd has not seen the write
+        self.tensor = tensor  # a tensor at the place of the saved one
+        self.counter = counter  # a tensor that shares the saved tensor's version counter
+        self.version = version  # the counter when the tensor was saved
+        self.settled = False  # the region has ended and autograd has not seen the write
 
     def unseen(self) -> bool:
-        """Has autograd not seen a write?"""
+        """True if autograd has not seen the write."""
         return bool(self.counter._version == self.version)
 
 
 class Memory:
-    """Where a saved tensor lies, for as long as somebody holds the tensor. An ``autograd.Function``
-    may write there in its backward."""
+    """The memory of a saved tensor, while somebody else keeps the tensor alive. An
+    ``autograd.Function`` may write into it in its backward."""
 
     __slots__ = ("base", "itself", "place", "read", "version")
 
     def __init__(
         self, base: Callable[[], Tensor | None], place: Place | None, version: int
     ) -> None:
-        self.base = base  # weak reference to the tensor that has the memory
-        self.place = place  # None: all of that tensor
-        self.version = version  # of it when it was saved
-        self.itself = False  # the slot was filled with that very tensor
-        self.read = False  # a backward has had it, and may have written
+        self.base = base  # weak reference to the tensor that owns the memory
+        self.place = place  # place of the saved tensor in it; None: all of the base
+        self.version = version  # version counter of the base when it was saved
+        self.itself = False  # the slot was filled with the base object itself
+        self.read = False  # a backward has read it and may have written into it
 
     def tensor(self) -> Tensor | None:
-        """The saved tensor in its own memory; None if that is gone, or was written since."""
+        """The saved tensor in its memory; None if the memory is gone or was written since."""
         base = self.base()
         if base is None or base.layout is not torch.strided:
             return None
@@ -113,7 +113,7 @@ class Memory:
 
 
 def held_value(tensor: Tensor, version: int, index: int = -1) -> Value:
-    """A value that is there: what a tensor holds while its version counter stands at `version`."""
+    """A value held as a tensor, valid while its version counter equals `version`."""
     value = Value(None, index)
     value.tensor = tensor
     value.version = version
@@ -127,54 +127,54 @@ Logged: TypeAlias = (
 
 
 class Node:
-    """One run of an op."""
+    """A logged run of an op."""
 
     __slots__ = ("args", "grad", "info", "inputs", "kwargs", "nested", "number", "results")
 
-    nested: bool  # kwargs hold values
-    number: int  # in the order of the region
+    nested: bool  # whether kwargs contain values
+    number: int  # position in the region
 
     def __init__(self, info: OpInfo, number: int) -> None:
         self.info = info
         self.number = number
-        self.grad = torch.is_grad_enabled()  # some kernels ask for it
-        self.args: list[Logged] = []  # with values where tensors were
+        self.grad = torch.is_grad_enabled()  # some kernels depend on it
+        self.args: list[Logged] = []  # tensors are replaced by values
         self.kwargs: dict[str, Logged] | None = None
         self.nested = False
         self.inputs: list[Value] = []
         self.results: list[
             weakref.ref[Value]
-        ] = []  # of an op with several, weak: a rerun makes all of them
+        ] = []  # for an op with several results, all of which a rerun makes
 
 
 def for_record(value: Value) -> Value | weakref.ref[Value]:
-    """A reference for a storage's record. A held value points at the storage itself: what nobody
-    else holds must not keep it alive."""
+    """The reference that a storage's record keeps. It is weak for a held value, because that value
+    references the storage and must not be kept alive by the record."""
     return weakref.ref(value) if value.tensor is not None and value.version >= 0 else value
 
 
 class Record:
-    """What lies in one storage."""
+    """The values in one storage."""
 
     __slots__ = ("__weakref__", "counter", "first", "held", "outside", "slots", "tensor", "values")
 
     def __init__(self, first: Value | None, tensor: Callable[[], Tensor | None]) -> None:
         self.first = first
-        self.held: Callable[[], Value | None] = nothing  # instead of `first`
+        self.held: Callable[[], Value | None] = nothing  # replaces `first` if that must be weak
         if first is not None and first.tensor is not None and first.version >= 0:
-            self.first, self.held = None, weakref.ref(first)  # as `for_record` says
-        self.tensor = tensor  # weak reference to the tensor that those stand for
+            self.first, self.held = None, weakref.ref(first)  # see `for_record`
+        self.tensor = tensor  # weak reference to the tensor of `first` or `held`
         self.values: dict[Place, Value | weakref.ref[Value]] | None = (
-            None  # by place; none while there is only `first`
+            None  # by place; None while there is only `first` or `held`
         )
-        self.outside = False  # the region did not make the storage
-        self.counter: Tensor | None = None  # of the values that were there when a second one showed
+        self.outside = False  # whether the storage is from outside of the region
+        self.counter: Tensor | None = None  # the first version counter, once there is a second one
         self.slots: list[
             tuple[weakref.ref[Value], Place, Tensor, int]
-        ] = []  # since then: each slot's own value, weak; place; counter
+        ] = []  # slots filled since then: separate value, place, counter, version
 
     def named(self) -> dict[Place, Value | weakref.ref[Value]]:
-        """All values by their places, or weak references to them."""
+        """All values by place, or weak references to them."""
         values = self.values
         if values is None:
             values = self.values = {}
@@ -186,16 +186,17 @@ class Record:
         return values
 
     def drop_views(self) -> None:
-        """Forget views that nobody else points at, the latest first: they point at each other."""
+        """Forgets views without other references, latest first, as later views reference earlier
+        ones."""
         values = self.values or {}
         for place in reversed(list(values)):
             value = values[place]
-            alone = sys.getrefcount(value) == 3  # the dictionary, `value`, the argument
+            alone = sys.getrefcount(value) == 3  # the dict, `value`, and the argument
             if type(value) is Value and value.tensor is None and alone:
                 del values[place]
 
     def clear(self) -> None:
-        """Forget all values: the storage was written to, or the region has ended."""
+        """Forgets all values, because the storage was overwritten or the region has ended."""
         self.first = None
         self.held = nothing
         self.tensor = nothing
@@ -214,16 +215,17 @@ class Record:
 
 
 def nothing() -> None:
-    """What a weak reference says whose object is gone."""
+    """Returns None, like a dead weak reference."""
 
 
 def place_of(t: Tensor) -> Place:
-    """Where in its storage a tensor lies."""
+    """The place of a tensor in its storage."""
     return t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg()
 
 
 def alias_of(t: Tensor) -> Tensor:
-    """The same data and version counter without autograd's history, from inside a dispatch."""
+    """An alias with the same data and version counter but without autograd history. Only call it
+    inside a dispatch."""
     include = torch._C._dispatch_tls_local_include_set()
     exclude = torch._C._dispatch_tls_local_exclude_set()
     with torch._C._ForceDispatchKeyGuard(include, exclude - _ADINPLACE):
@@ -231,14 +233,14 @@ def alias_of(t: Tensor) -> Tensor:
 
 
 def counter_of(t: Tensor) -> Tensor:
-    """A tensor without memory that has the version counter of `t`, from inside a dispatch."""
+    """An empty tensor that shares the version counter of `t`. Only call it inside a dispatch."""
     counter = alias_of(t)
     counter.data = torch.empty(0, dtype=t.dtype, device=t.device)
     return counter
 
 
 def tensor_at(storage: torch.UntypedStorage, place: Place, device: torch.device) -> Tensor:
-    """What lies at a place of a storage, with a version counter of its own; from inside a dispatch
+    """A tensor at a place of a storage, with a new version counter. Only call it inside a dispatch
     or outside of all regions."""
     offset, shape, strides, dtype, conj, neg = place
     t = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, shape, strides)

@@ -1,12 +1,12 @@
-"""Watches a region run once and writes down what the planner needs: a problem (docs/problem.md).
+"""Records one run of a region as a problem for the planner (docs/problem.md).
 
-The forward ops are those of the log. Where the program holds a tensor beyond its last read, an op
-"release" reads it once more: that memory is not the planner's to free. The backward has one op for
-each node of autograd's graph, in the order of autograd's engine (ready nodes by falling sequence
-number), reading the gradients that reach the node and the values it saved. Which values those are
-is asked of the node itself: its `_saved_*` attributes call the unpack hook, which here writes down
-the slot instead of making the tensor.
-Then the node is called with fake tensors (rehearse.py), to see what it makes and hands on.
+The forward ops are those of the log. If the program holds a tensor beyond its last read, an op
+"release" reads it once more, because the planner cannot free that memory. The backward has one op
+for each node of autograd's graph, in the order of autograd's engine (ready nodes by decreasing
+sequence number). It reads the gradients that reach the node and the values that the node saved. To
+find those, the node's `_saved_*` attributes are read: they call the unpack hook, which records the
+slot here instead of making the tensor. Then the node is run on fake tensors (rehearse.py), to find
+the memory that it allocates and passes on.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _OURS = "cutback.torch"
 
-# Nodes whose gradient is the one that reaches them, in another shape or not even that.
+# Nodes that pass on the gradient that reaches them, possibly reshaped.
 _PASS_ON = {
     "AddBackward0", "AliasBackward0", "ViewBackward0", "UnsafeViewBackward0", "TBackward0",
     "TransposeBackward0", "PermuteBackward0", "UnsqueezeBackward0", "SqueezeBackward0",
@@ -59,25 +59,25 @@ _PASS_ON = {
 }  # fmt: skip
 
 probing = threading.local()
-"""``slots``: numbers of the slots that a node asked for; ``make``: what to answer it."""
+"""``slots``: numbers of the slots that a node has read; ``make``: makes the tensor to return."""
 _dummy = torch.empty(0)
 _LEAF = "torch::autograd::AccumulateGrad"
 _INTO_A_VIEW = "torch::autograd::CopySlices"
 
 
 class Slot:
-    """What autograd keeps instead of a tensor, in a region that has, or gets, a plan."""
+    """What autograd keeps instead of a tensor, in a region with a budget or plan."""
 
     __slots__ = ("number", "run", "value")
 
     def __init__(self, value: Value, number: int, run: Any) -> None:
         self.value = value
-        self.number = number  # in the order in which the region saved
-        self.run = run  # plan.Run: what this run of the region holds from rerun to rerun
+        self.number = number  # in the order in which the region saves
+        self.run = run  # plan.Run: state of this run of the region
 
 
 def probed(slot: Slot) -> Tensor | None:
-    """The answer to a node that is asked what it saved; None if none is asked."""
+    """The answer to a node whose saved tensors are probed; None outside of a probe."""
     slots = getattr(probing, "slots", None)
     if slots is None:
         return None
@@ -88,7 +88,7 @@ def probed(slot: Slot) -> Tensor | None:
 
 @contextlib.contextmanager
 def _answering(make: Callable[[int], Tensor]) -> Iterator[None]:
-    """Nodes get what ``make`` says for the slots that they ask for."""
+    """Answers reads of slots with ``make(slot)``."""
     probing.slots, probing.make = [], make
     try:
         yield
@@ -97,14 +97,14 @@ def _answering(make: Callable[[int], Tensor]) -> Iterator[None]:
 
 
 class Gradient(NamedTuple):
-    """A gradient on its way to a node."""
+    """A gradient that waits at a node: its value id and a fake tensor."""
 
     value: int
     fake: Tensor
 
 
 class Watching(Region):
-    """Records a region and describes it."""
+    """Records a region and describes it as a problem."""
 
     def __init__(self, run: Any) -> None:
         super().__init__()
@@ -112,32 +112,32 @@ class Watching(Region):
         self.ops: list[Op] = []
         self.storages: list[Storage] = []
         self.values: list[int] = []  # storage of each value
-        self.keys: dict[tuple[int, int], int] = {}  # (number of the node, result) -> value
-        self.funcs: list[tuple[TorchOp, Shapes]] = []  # of each node
+        self.keys: dict[tuple[int, int], int] = {}  # (node number, result index) -> value
+        self.funcs: list[tuple[TorchOp, Shapes]] = []  # op and result shapes of each node
         self.slots: list[int] = []  # value of each slot
-        self.layouts: list[Layout | None] = []  # of each slot
+        self.layouts: list[Layout | None] = []  # layout of each slot
         self.latest: list[int] = []  # newest value in each storage
-        self._packed: list[weakref.ref[Value]] = []  # value of each slot
-        self._packed_at: list[int] = []  # autograd's next number when a slot was filled
+        self._packed: list[weakref.ref[Value]] = []  # log value of each slot
+        self._packed_at: list[int] = []  # next sequence number when a slot was filled
         self._storage_ids: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = (
             weakref.WeakKeyDictionary()
         )
-        self._last_read: dict[int, int] = {}
-        self._restored: dict[int, int] = {}  # mask -> bytes of what it stands for
+        self._last_read: dict[int, int] = {}  # storage -> op
+        self._restored: dict[int, int] = {}  # mask -> bytes of the noise that it encodes
         self._ends: list[weakref.finalize[[int], Tensor | torch.UntypedStorage]] = []
-        # the number of a storage, the storage, its tensor
+        # (storage id, storage, tensor) of storages made in the region
         self.made: list[tuple[int, weakref.ref[torch.UntypedStorage], weakref.ref[Tensor]]] = []
         self._logged: set[int] = set()  # storages that the log holds
-        self._dead: list[int] = []  # storages
+        self._dead: list[int] = []  # storages that died since the last op
         self._op = Op()
         self._insists = False
         self._first_node = torch.autograd._get_sequence_nr()
-        self._heads: list[tuple[GraphNode, int, int]] = []  # graph node, its output, value
-        self._waiting: dict[Edge, Gradient] = {}  # at nodes, by input
-        # leaves of autograd's graph: the number of gradients that each has yet to receive
+        self._heads: list[tuple[GraphNode, int, int]] = []  # (graph node, output number, value)
+        self._waiting: dict[Edge, Gradient] = {}  # gradients that wait at the inputs of nodes
+        # number of gradients that each leaf of autograd's graph still has to receive
         self._leaves: Counter[Edge] = Counter()
 
-    # the forward
+    # ---- the forward
 
     def _new_op(self, kind: str, flags: Iterable[Flag], reads: Iterable[int]) -> Op:
         if self._dead:
@@ -155,7 +155,7 @@ class Watching(Region):
         return len(self.storages) - 1
 
     def _new_value(self, op: Op, storage: int, t: Tensor | None = None) -> int:
-        # values are numbered in the order of the ops, so only the last op may get one
+        # values are numbered in the order of ops, so only the last op may get a value
         if op is not self.ops[-1]:
             raise _no_plain_tensor(op.kind, t)
         kind = "" if t is None else f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
@@ -184,9 +184,9 @@ class Watching(Region):
         else:
             self._logged.add(storage)
         value.label = self.latest[storage]
-        if value.version < 0:  # noise, held as a mask and made again for each reader
+        if value.version < 0:  # noise, which is held as a mask and restored for each reader
             op = self._new_op("mask", ["unknown"], [value.label])
-            self._last_read[storage] = sys.maxsize  # its readers have it as workspace
+            self._last_read[storage] = sys.maxsize  # restored noise is workspace of its readers
             mask: Tensor = value.tensor
             value.label = self._new_value(op, self._new_storage(mask.nbytes), mask)
             self._restored[value.label] = t.nbytes
@@ -197,7 +197,7 @@ class Watching(Region):
         if packet in flop_registry:
             op.flops = int(flop_registry[packet](*args, **kwargs, out_val=out))
             op.flags |= {"compute"}
-        elif "_scaled_dot_product" in op.kind:  # those that the registry lacks
+        elif "_scaled_dot_product" in op.kind:  # variants missing in the registry
             query: Tensor = args[0]
             key: Tensor = args[1]
             (*batch, m, k), n = query.shape, key.shape[-2]
@@ -227,7 +227,7 @@ class Watching(Region):
         elif info.foreign and held_because(info.func, args, kwargs):
             op.flags |= {"unknown"}
         super()._log(info, node, out, args, kwargs)
-        if self._insists:  # the policy of a region inside
+        if self._insists:  # an inner region's policy saves the results
             for made in op.outputs:
                 made.constraint = "must_save"
         if not op.outputs:
@@ -248,7 +248,7 @@ class Watching(Region):
         if storage is None and t.layout is torch.strided:
             storage = self._new_storage(t.untyped_storage().nbytes())
             self._storage_ids[t.untyped_storage()] = storage
-            for end in (t.untyped_storage(), t):  # the log may hold memory longer than the program
+            for end in (t.untyped_storage(), t):  # the log may outlive the program's reference
                 self._ends.append(weakref.finalize(end, self._died, storage))
             self.made.append((storage, weakref.ref(t.untyped_storage()), weakref.ref(t)))
         elif storage is not None and not self._op.outputs and "mutates" not in self._op.flags:
@@ -256,7 +256,7 @@ class Watching(Region):
         if storage is None:
             return
         if "mutates" in self._op.flags and storage in [v.storage for v in self._op.outputs]:
-            return  # it returned what it wrote to
+            return  # the op returned its mutated argument
         if held:
             self._logged.add(storage)
         label = self._new_value(self._op, storage, t)
@@ -289,10 +289,10 @@ class Watching(Region):
         return super()._mutate(info, func, args, kwargs)
 
     def _died(self, storage: int) -> None:
-        self._dead.append(storage)  # it may be any time, also in the middle of an op
+        self._dead.append(storage)  # may be called at any time, even during an op
 
     def _release(self) -> None:
-        """Write down what died after the last op, if an op has run since it was last read."""
+        """Adds a "release" op for storages that died after other ops than their last reader."""
         dead, self._dead = self._dead, []
         last = len(self.ops) - 1
         late = [s for s in dead if self._last_read.get(s, last) < last]
@@ -300,7 +300,7 @@ class Watching(Region):
             self._new_op("release", ["effect"], [self.latest[s] for s in late])
 
     def pack(self, t: Tensor) -> Slot:
-        """A numbered slot."""
+        """The pack hook: returns a numbered slot."""
         value: Value = super().pack(t)
         self.slots.append(value.label)
         self.layouts.append(layout_of(t))
@@ -309,11 +309,11 @@ class Watching(Region):
         return Slot(value, len(self.slots) - 1, self.run)
 
     def outputs(self, tensors: list[Tensor]) -> None:
-        """To be called with what the region returns, before it ends."""
+        """Records the tensors that the region returns; call it before the region ends."""
         self._results = [self.value_of(t).label for t in tensors]
-        self.recent.clear()  # what nobody has read was held until here, and dies now
+        self.recent.clear()  # results that were not read die here
         for storage, weak, t in self.made:
-            # the program holds it, or PyTorch does, as autocast its casts of weights
+            # still held by the program, or by PyTorch (autocast caches casts of weights)
             if weak() is not None and (storage not in self._logged or t() is not None):
                 self.storages[storage].flags = HELD
         for end in self._ends:
@@ -323,25 +323,25 @@ class Watching(Region):
             if t.requires_grad and t.grad_fn is not None:
                 self._heads.append((t.grad_fn, t.output_nr, value))
 
-    # the backward
+    # ---- the backward
 
     def problem(self) -> Described:
         """The whole region as a problem."""
         for number, weak in enumerate(self._packed):
             value = weak()
-            if value is not None and value.seen is not None:  # the slot has what was written
+            if value is not None and value.seen is not None:  # the slot reads overwritten memory
                 self.slots[number] = self.latest[self.values[value.label]]
         self._packed = []
         self._slots_of: dict[int, list[int]] = {}
         starts = len(self.ops)
         for storage in {self.values[value] for value in self._results}:
-            if not self.storages[storage].flags:  # the caller's, who may hold it to the end
+            if not self.storages[storage].flags:  # the caller may hold results to the end
                 self.storages[storage].flags = HELD
         try:
             ends = self._backward()
         finally:
-            # a saved tensor holds the hook that packed it, so this region: with the ends of
-            # autograd's graph in it, a graph whose backward never runs would hold itself
+            # Saved tensors reference their pack hook and so this region. It must not reference
+            # autograd's graph, or a graph whose backward never runs would keep itself alive.
             self._heads = []
             self._waiting, self._leaves = {}, Counter()
         problem = Problem(self.ops, self.storages, sorted(set(self._results)), ends, starts)
@@ -350,8 +350,8 @@ class Watching(Region):
         )
 
     def _saved(self, node: GraphNode) -> tuple[list[int], bool]:
-        """Numbers of the slots that a node of autograd's graph reads, and whether that is all that
-        it saved: not where hooks inside the region hold something."""
+        """The numbers of the slots that a node of autograd's graph reads, and whether that is all
+        that it saved. It is not if hooks inside the region hold some of the tensors."""
         if node.name() == "CheckpointFunctionBackward":  # use_reentrant=True
             raise _torchs_checkpoint(node)
         probing.slots = []
@@ -367,7 +367,7 @@ class Watching(Region):
                 else:
                     getattr(node, name)
             slots = [*probing.slots]
-            if node.name() == _INTO_A_VIEW:  # the node inside is not shown; both are made at once
+            if node.name() == _INTO_A_VIEW:  # wraps a hidden node with the same sequence number
                 number = node._sequence_nr()
                 slots += [k for k, at in enumerate(self._packed_at) if at == number]
             return list(dict.fromkeys(slots)), ours
@@ -375,7 +375,7 @@ class Watching(Region):
             probing.slots = None
 
     def _order(self) -> list[GraphNode]:
-        """Nodes of the region, as autograd's engine will run them."""
+        """The nodes of the region in the order in which autograd's engine will run them."""
         waiting: dict[GraphNode, int] = {}
         stack = [node for node, _, _ in self._heads]
         seen = set(stack)
@@ -410,11 +410,11 @@ class Watching(Region):
 
     def _backward(self) -> list[int]:
         self._rehearsal = Rehearsal()
-        self._fakes: dict[int, Tensor] = {}  # of slots
+        self._fakes: dict[int, Tensor] = {}  # slot -> fake tensor
         for node, at, _ in self._heads:
             if self._inside(node):
                 op = self._new_op("tangent", ["backward"], ())
-                # backward() holds the gradient of a scalar, which it makes, to its end
+                # backward() makes the gradient of a scalar and holds it to the end
                 scalar = not len(node._input_metadata[at].shape)
                 flags = HELD if scalar else ()
                 fake = self._rehearsal.like(_taken_by(node, at))
@@ -432,10 +432,10 @@ class Watching(Region):
             reach = [self._waiting.pop((node, at), None) for at in range(len(node._input_metadata))]
             if any(reach):
                 self._one_backward(node, slots, ours, reach)
-        return [gradient.value for gradient in self._waiting.values()]  # what leaves the region
+        return [gradient.value for gradient in self._waiting.values()]  # gradients of the inputs
 
     def _fake_of(self, slot: int) -> Tensor:
-        """What stands for a slot's value."""
+        """The fake tensor for a slot's value."""
         fake = self._fakes.get(slot)
         if fake is None:
             layout = self.layouts[slot]
@@ -445,7 +445,7 @@ class Watching(Region):
     def _one_backward(
         self, node: GraphNode, slots: list[int], ours: bool, reach: list[Gradient | None]
     ) -> None:
-        """The ops of one node of autograd's graph, and where its results go."""
+        """Adds the ops of one node of autograd's graph and passes its results on."""
         given = [gradient for gradient in reach if gradient is not None]
         reads = [*(g.value for g in given), *(self.slots[k] for k in slots)]
         made = None
@@ -458,7 +458,7 @@ class Watching(Region):
             made = self._rehearsal.run(node, fakes, saved, takes, during)
         if made is None:
             made = self._assume(node, given, takes)
-        # storage of a fake tensor -> a value that lies in it
+        # storage of a fake tensor -> a value in that storage
         values = {storage_of(g.fake): g.value for g in given}
         values |= {storage_of(self._fakes[k]): self.slots[k] for k in slots if k in self._fakes}
         results = [(p, t) for p, t in zip(places, made.outputs, strict=True) if p[0] is not None]
@@ -480,7 +480,7 @@ class Watching(Region):
                 continue
             key = storage_of(t)
             value = values[key]
-            if fresh.pop(key, None) is None:  # handed on, or a part of what is handed on
+            if fresh.pop(key, None) is None:  # passed on, or another part of a fresh storage
                 op = self._new_op(node.name(), ["backward", "view"], [value])
                 value = self._new_value(op, self.values[value])
             self._arrive(place, Gradient(value, t))
@@ -490,8 +490,8 @@ class Watching(Region):
     def _assume(
         self, node: GraphNode, given: list[Gradient], takes: Sequence[Layout | None]
     ) -> Made:
-        """What a node is taken to do that cannot be rehearsed: each result is fresh, unless it is
-        known to be the gradient that reached the node."""
+        """Assumptions about a node that cannot run on fake tensors: each result is fresh, unless
+        the node is known to pass on its gradient."""
         outputs: list[Tensor | None] = []
         size = 0
         for layout in takes:
@@ -507,9 +507,9 @@ class Watching(Region):
         return Made(outputs, size)
 
     def _arrive(self, place: Edge, new: Gradient) -> None:
-        """A gradient reaches a node. A second one is added to the first, in memory of its own:
-        autograd writes into the first's only where nobody else has that and no dispatch mode is
-        active, as a tracker's is."""
+        """A gradient reaches a node. A second one is added to the first in fresh memory: autograd
+        only reuses the first one's memory if nothing else references it and no dispatch mode (such
+        as a memory tracker's) is active."""
         old = self._waiting.get(place)
         if old is None:
             self._waiting[place] = new
@@ -518,8 +518,8 @@ class Watching(Region):
         self._waiting[place] = self._copy("accumulate", made, [old.value, new.value])
 
     def _take(self, place: Edge) -> None:
-        """A leaf has all of its gradient: it takes the tensor as it is, if nobody else has that and
-        it lies as the leaf does; otherwise a copy."""
+        """Called for each gradient of a leaf. When it is complete, the leaf takes the tensor if
+        nothing else references it and its layout matches the leaf's; otherwise it takes a copy."""
         if place not in self._leaves:
             return
         self._leaves[place] -= 1
@@ -535,7 +535,7 @@ class Watching(Region):
         self._waiting[place] = self._copy("clone", made, [got.value])
 
     def _copy(self, kind: str, made: Made, reads: list[int]) -> Gradient:
-        """The op behind a copy or a sum of gradients."""
+        """Adds the op for a copy or a sum of gradients."""
         (fake,) = made.outputs
         op = self._new_op(kind, ["backward"], reads)
         op.bytes = (1 + len(reads)) * nbytes(fake)
@@ -545,13 +545,13 @@ class Watching(Region):
 
 
 def _others(raw: SavedTensor | tuple[SavedTensor, ...] | None, node: GraphNode) -> bool:
-    """Is it hooks inside the region that hold what a node saved? They are not ours to call.
+    """True if foreign hooks inside the region hold saved tensors of a node; do not call those.
 
     Raises:
-        NotImplementedError: they are those of PyTorch's checkpoint.
+        NotImplementedError: if they are those of PyTorch's checkpoint.
     """
     for saved in raw if isinstance(raw, tuple) else (raw,):
-        hook = getattr(saved, "unpack_hook", None)  # torch 2.11 does not show it
+        hook = getattr(saved, "unpack_hook", None)  # not available in torch 2.11
         module = getattr(hook, "__module__", _OURS)
         if module == "torch.utils.checkpoint":
             raise _torchs_checkpoint(node)
@@ -564,20 +564,20 @@ def _no_plain_tensor(op: str, t: Tensor | None) -> NotImplementedError:
     kind = "a tensor" if t is None else f"a {type(t).__name__} of layout {t.layout}"
     return NotImplementedError(
         f"budget: {op} reads or makes {kind}, whose memory a plan cannot count. Leave the budget "
-        "out, then the region works as always, or keep such tensors out of it"
+        "out, or keep such tensors out of the region"
     )
 
 
 def _torchs_checkpoint(node: GraphNode) -> NotImplementedError:
     return NotImplementedError(
-        f"budget: torch.utils.checkpoint inside the region ({node.name()}) runs its part again as "
-        "a whole, whatever a plan says. Take it out: under a budget values run again without it; "
-        "or leave the budget out, then it works as always"
+        f"budget: torch.utils.checkpoint inside the region ({node.name()}) reruns its part as a "
+        "whole, which a plan cannot control. Take it out, because a budget recomputes values "
+        "without it; or leave the budget out"
     )
 
 
 def shapes_of(out: Result) -> Shapes:
-    """Shapes and dtypes of an op's results: what must repeat for a plan to hold."""
+    """Shapes and dtypes of an op's results. A plan only holds if they repeat."""
     if isinstance(out, Tensor):
         return tuple(out.shape), out.dtype
     if isinstance(out, (tuple, list)):
@@ -586,7 +586,7 @@ def shapes_of(out: Result) -> Shapes:
 
 
 def _taken_by(node: GraphNode, at: int) -> Layout:
-    """The gradient that a node takes."""
+    """The layout of the gradient that a node expects at an input."""
     try:
         taken = node._input_metadata[at]
         shape = tuple(int(n) for n in taken.shape)
