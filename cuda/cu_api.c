@@ -1,7 +1,7 @@
-/* cu_api.c: the driver is asked for its functions through cuGetProcAddress, by the version whose
- * signature is meant, as a name alone is the oldest one's. What may go wrong on a user's machine
- * has words of its own: no such file, a file of another kind, the stub that a toolkit has to link
- * with, a driver that is too old, no device. */
+/* cu_api.c: looks up the driver's functions with cuGetProcAddress and the version whose signature
+ * is declared, because a plain name gives the oldest version. Everything that commonly goes wrong
+ * on a user's machine has its own error: a missing file, a file of another kind, the stub that a
+ * toolkit links with, a driver that is too old, no device. */
 #include "cu_api.h"
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    OLDEST = 12000, /* driver and NVRTC: since then signatures are what they are */
+    OLDEST = 12000, /* of driver and NVRTC: the first version with the declared signatures */
     STUB_LIBRARY = 34,
     NO_DEVICE = 100,
     OUT_OF_MEMORY = 2,
@@ -21,7 +21,7 @@ enum {
 typedef int (*get_entry_fn)(const char *name, void **entry, int version, uint64_t flags,
                             int *found);
 
-/* A library that is open, or an error with the loader's own words, which name the file. */
+/* Opens a library. The error is the loader's message, which names the file. */
 static cb_status open_library(void **out, const char *path, int flags, cb_error *err) {
     *out = dlopen(path, flags | RTLD_LOCAL);
     if (*out) return CB_OK;
@@ -29,7 +29,8 @@ static cb_status open_library(void **out, const char *path, int flags, cb_error 
     return cb_fail(err, CB_UNSUPPORTED, "%s", reason ? reason : path);
 }
 
-/* A pointer to a function out of one to data, as POSIX has it and ISO C does not. */
+/* Looks up a function. dlsym returns a data pointer, which POSIX, but not ISO C, allows to convert
+ * to a function pointer; so its bytes are copied. */
 static cb_status look_up(void *out, size_t n, void *library, const char *name, const char *path,
                          cb_error *err) {
     void *entry = dlsym(library, name);
@@ -70,8 +71,8 @@ static cb_status initialise(const cb_cu_driver *driver, const char *path, cb_err
     if (code == STUB_LIBRARY)
         return cb_fail(
             err, CB_UNSUPPORTED,
-            "%s is the stub that a CUDA toolkit has to link with, and no driver: install "
-            "the NVIDIA driver",
+            "%s is the stub that a CUDA toolkit has to link with, not a driver: install the "
+            "NVIDIA driver",
             path);
     if (code == NO_DEVICE)
         return cb_fail(err, CB_UNSUPPORTED,
@@ -85,7 +86,8 @@ cb_status cb_cu_open_driver(cb_cu_driver *driver, const char *path, cb_error *er
     cb_cu_driver made;
     CB_TRY(open_library(&library, path, RTLD_NOW, err));
     CB_TRY(find_get_entry(&get, library, path, err));
-    /* First the version: an old driver lacks entries, and the version is what to say about it. */
+    /* The version is checked first: an old driver lacks functions, and the error should say that it
+     * is old. */
     CB_TRY(look_up(&made.cuDriverGetVersion, sizeof made.cuDriverGetVersion, library,
                    "cuDriverGetVersion", path, err));
     if (made.cuDriverGetVersion(&made.version) != 0) made.version = 0;
@@ -99,8 +101,8 @@ cb_status cb_cu_open_driver(cb_cu_driver *driver, const char *path, cb_error *er
     return CB_OK;
 }
 
-/* After these every call of the context fails: what an earlier kernel has done comes out with any
- * of them. */
+/* True for errors after which every call of the context fails. An error of a kernel may be reported
+ * by any later call. */
 static bool is_lost(int code) {
     enum { ECC = 214, ILLEGAL_ADDRESS = 700, LAUNCH_TIMEOUT = 702, DESTROYED = 709, ASSERT = 710 };
     enum { STACK = 714, LAUNCH_FAILED = 719 };
@@ -114,8 +116,8 @@ cb_status cb_cu_failed(const cb_cu_driver *driver, const char *call, int code, c
     if (driver->cuGetErrorString(code, &text) != 0 || !text) text = "no text";
     const char *more =
         is_lost(code)
-            ? ": the device's context is lost with all that lies there; start the process "
-              "again and go on from a checkpoint"
+            ? ": the device's context is lost with all data on the device; start the process "
+              "again and continue from a checkpoint"
             : "";
     return cb_fail(err, code == OUT_OF_MEMORY ? CB_NOMEM : CB_INTERNAL, "%s: %s (%d, %s)%s", call,
                    name, code, text, more);
@@ -142,9 +144,10 @@ cb_status cb_cu_describe_device(const cb_cu_driver *driver, int ordinal, cb_cu_d
     return CB_OK;
 }
 
-/* NVRTC loads its builtins by name in its first compilation. The wheel of CUDA 13.0 has no RPATH,
- * so the loader does not look in NVRTC's own folder: the library is loaded from there in advance,
- * in the exact version that NVRTC asks for. Elsewhere it is left to the loader. */
+/* NVRTC loads its builtins library by name in its first compilation. The wheel of CUDA 13.0 has no
+ * RPATH, so the loader does not search NVRTC's own folder. Therefore the library is loaded from
+ * there in advance, in the exact version that NVRTC requests. If it is not there, the loader
+ * searches for it. */
 static cb_status open_builtins(const cb_cu_nvrtc *nvrtc, int major, int minor, cb_error *err) {
     char name[64], beside[4096];
     Dl_info where;
@@ -186,7 +189,7 @@ cb_status cb_cu_open_nvrtc(cb_cu_nvrtc *nvrtc, const char *path, cb_error *err) 
     return CB_OK;
 }
 
-/* Half a gigabyte, most of it kernels: functions are bound when they are first called. */
+/* The library has half a gigabyte, mostly kernels, so functions are bound lazily. */
 cb_status cb_cu_open_blaslt(cb_cu_blaslt *blaslt, const char *path, cb_error *err) {
     void *library;
     cb_cu_blaslt made;

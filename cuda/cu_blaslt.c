@@ -1,7 +1,8 @@
-/* The library counts by columns. A matrix by rows is its transpose by columns, so what it is asked
- * for is the transposed result, y' x'. Declarations are our own; numbers are those of cublasLt.h.
- * Sums are in f32 (f64 for f64): neither TF32 nor sums in 16 bits are asked for. Of the ways to sum
- * parts of the inner axis only that is allowed which keeps them in the type of the sum. */
+/* The library is column-major. A row-major matrix is the transpose of a column-major one, so the
+ * library computes the transposed result, y' x'. Declarations are our own; constants are those of
+ * cublasLt.h. Sums are in f32 (f64 for f64), without TF32 or 16-bit accumulation. If parts of the
+ * inner axis are summed separately, only the reduction scheme that keeps partial sums in the type
+ * of the sum is allowed. */
 #include "cu_blaslt.h"
 
 #include <string.h>
@@ -46,7 +47,7 @@ void cb_cu_blaslt_close(const cb_cu_blaslt *lt, void *handle) {
     if (handle) (void)lt->cublasLtDestroy(handle);
 }
 
-/* A matrix of lines: `length` elements each, `count` of them. */
+/* Creates the layout of a matrix of `count` lines of `length` elements. */
 static cb_status make_layout(const cb_cu_blaslt *lt, const cb_cu_form *form, int64_t length,
                              int64_t count, int64_t step, int64_t batch_step, void **out,
                              cb_error *err) {
@@ -77,7 +78,7 @@ static cb_status make_parts(const cb_cu_blaslt *lt, const cb_cu_form *f, cb_cu_p
     return make_layout(lt, f, f->m, f->n, f->m, f->n * f->m, &p->out, err);
 }
 
-/* `bytes`: what all addresses are multiples of. */
+/* Chooses algorithm `which`: 0 if all addresses are multiples of 16 bytes, 1 otherwise. */
 static cb_status choose(const cb_cu_blaslt *lt, void *handle, const cb_cu_form *form,
                         cb_cu_product *p, void *preference, int which, bool *found, cb_error *err) {
     const uint32_t scheme = REDUCTION_IN_COMPUTE_TYPE,

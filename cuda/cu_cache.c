@@ -1,12 +1,12 @@
 /* Names and files of compiled kernels:
  *
  *     FOLDER/ab/cdef....bin     "cutback kernel 2\n", SHA-256 of name and code, the code
- *     FOLDER/sources/abcdef....cu, where sources are kept
+ *     FOLDER/sources/abcdef....cu            if sources are kept
  *     FOLDER/failed/abcdef....cu, .log
  *
- * The digest covers the name, so a file that was renamed or copied is not run as another kernel.
- * Subfolders are opened without following links, and files relative to them: a link named `ab`
- * cannot lead reads, writes or deletions out of the folder. A process that dies while it writes
+ * The digest covers the name, so a renamed or copied file is not run as another kernel. Subfolders
+ * are opened without following links, and files are opened relative to them, so a link named `ab`
+ * cannot lead reads, writes or deletions out of the folder. A process that dies while writing
  * leaves a file named writing-..., which is never read. */
 #include "cu_jit.h"
 
@@ -53,7 +53,7 @@ static void hash(const char *name, const void *code, size_t bytes, uint8_t diges
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-/* Makes the folder and those above it, for the user alone. */
+/* Makes the folder and its parents, accessible only to the user. */
 static void make_folders(const char *folder) {
     char path[PATH];
     const size_t n = strlen(folder);
@@ -62,7 +62,7 @@ static void make_folders(const char *folder) {
         if (folder[i] != '/' && folder[i] != 0) continue;
         memcpy(path, folder, i);
         path[i] = 0;
-        (void)mkdir(path, 0700); /* what cannot be made is found missing below */
+        (void)mkdir(path, 0700); /* the caller's stat() reports failures */
     }
 }
 
@@ -71,7 +71,7 @@ cb_status cb_cu_check_folder(const char *folder, cb_error *err) {
     make_folders(folder);
     if (stat(folder, &is) != 0)
         return cb_fail(err, CB_UNSUPPORTED, "%s: %s", folder, strerror(errno));
-    if (!S_ISDIR(is.st_mode)) return cb_fail(err, CB_UNSUPPORTED, "%s is no folder", folder);
+    if (!S_ISDIR(is.st_mode)) return cb_fail(err, CB_UNSUPPORTED, "%s is not a folder", folder);
     if (is.st_uid != geteuid())
         return cb_fail(err, CB_UNSUPPORTED, "%s belongs to another user: code from there would run",
                        folder);
@@ -84,13 +84,13 @@ cb_status cb_cu_check_folder(const char *folder, cb_error *err) {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Where a file is: an open subfolder and the name in it. */
+/* The location of a file: an open subfolder and a name in it. */
 typedef struct location {
-    int folder; /* descriptor; -1: there is no such subfolder */
+    int folder; /* descriptor; -1: no such subfolder */
     char name[96];
 } location;
 
-/* The descriptor of a subfolder of ours that nobody else may write, or -1. */
+/* The descriptor of a subfolder that the user owns and nobody else may write, or -1. */
 static int open_subfolder(const char *folder, const char *sub, bool make) {
     struct stat is;
     const int outer = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -105,7 +105,8 @@ static int open_subfolder(const char *folder, const char *sub, bool make) {
     return -1;
 }
 
-/* `sub` NULL: compiled code, in the subfolder that the first two letters of its name say. */
+/* Finds the location of a file. `sub` NULL: compiled code, in a subfolder named after the first two
+ * letters of its name. */
 static bool locate(const char *folder, const char *sub, const char *name, const char *suffix,
                    bool make, location *out) {
     const char first[3] = {name[0], name[0] ? name[1] : '\0', '\0'};
@@ -174,8 +175,8 @@ bool cb_cu_read(const char *folder, const char *name, cb_alloc *alloc, cb_cu_ima
     return whole;
 }
 
-/* Writes aside and renames, so that readers see the whole file or none. `kernel`: the name that
- * goes into the digest of compiled code; NULL: a text. */
+/* Writes a temporary file and renames it, so that readers see the whole file or none. `kernel`: the
+ * name that goes into the digest of compiled code; NULL: a text. */
 static void write_file(const char *folder, const location *at, const char *kernel, const void *data,
                        size_t bytes) {
     char aside[PATH];

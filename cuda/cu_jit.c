@@ -1,14 +1,14 @@
-/* A source has many kernels: one by one they would take six times as long. No option of NVRTC is
- * needed that has come after CUDA 12.0; --minimal spares it some milliseconds a source, by leaving
- * out textures and what kernels launch. */
+/* A source has many kernels; compiling them one by one would take six times as long. No option
+ * newer than CUDA 12.0 is required. --minimal saves a few milliseconds per source by leaving out
+ * textures and dynamic parallelism. */
 #include "cu_jit.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { HAS_MINIMAL = 12040 }; /* the version of NVRTC that the option has come with */
+enum { HAS_MINIMAL = 12040 }; /* the first version of NVRTC with --minimal */
 
-/* A device that is newer than the compiler gets the newest PTX, which its driver compiles. */
+/* For a device newer than the compiler, the newest PTX is made, which the driver compiles. */
 static int target_of(const cb_cu_nvrtc *nvrtc, const cb_cu_source *source, bool *as_ptx) {
     *as_ptx = source->as_ptx || source->capability > nvrtc->most;
     return source->capability < nvrtc->most ? source->capability : nvrtc->most;
@@ -24,7 +24,7 @@ static int compile(const cb_cu_nvrtc *nvrtc, void *program, int target, bool as_
     return nvrtc->nvrtcCompileProgram(program, nvrtc->version >= HAS_MINIMAL ? n : n - 1, options);
 }
 
-/* A text of the program, or its code; NULL: none, or no memory. */
+/* Fetches a text or the code of the program; NULL: there is none, or no memory. */
 static char *fetch(int (*size_of)(void *program, size_t *bytes),
                    int (*get)(void *program, char *to), void *program, cb_alloc *alloc,
                    size_t *bytes) {
@@ -37,7 +37,7 @@ static char *fetch(int (*size_of)(void *program, size_t *bytes),
     return NULL;
 }
 
-/* From the first line that says "error" on. */
+/* The log from the first line that contains "error" on. */
 static const char *first_error(const char *log) {
     const char *at = strstr(log, "error");
     while (at && at > log && at[-1] != '\n') at--;

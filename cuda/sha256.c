@@ -1,4 +1,4 @@
-/* The standard's formulas, a block of 64 bytes at a time. */
+/* The formulas of the standard, applied to blocks of 64 bytes. */
 #include "sha256.h"
 
 #include <string.h>

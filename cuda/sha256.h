@@ -7,7 +7,7 @@
 
 typedef struct cb_sha256 {
     uint32_t state[8];
-    uint64_t bytes; /* so far */
+    uint64_t bytes; /* number of bytes added so far */
     uint8_t block[64];
 } cb_sha256;
 

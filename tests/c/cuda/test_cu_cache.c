@@ -203,7 +203,7 @@ TEST(folders_of_others_are_not_used) {
     CHECK_FAIL(cb_cu_check_folder(below, &err), CB_UNSUPPORTED, "may be written by others");
     CHECK(chmod(below, 0757) == 0);
     CHECK_FAIL(cb_cu_check_folder(below, &err), CB_UNSUPPORTED, "may be written by others");
-    CHECK_FAIL(cb_cu_check_folder("/dev/null", &err), CB_UNSUPPORTED, "is no folder");
+    CHECK_FAIL(cb_cu_check_folder("/dev/null", &err), CB_UNSUPPORTED, "is not a folder");
     CHECK_FAIL(cb_cu_check_folder("/proc/nowhere", &err), CB_UNSUPPORTED, "/proc/nowhere");
     if (geteuid() != 0 || chown(below, 12345, 12345) != 0) return;
     CHECK(chmod(below, 0700) == 0);
