@@ -392,7 +392,7 @@ def test_memory_and_streams_of_another_device(gpu: Driver) -> None:
         there = Tensor(gpu, np.ones(8, np.float32), device=1)
         with pytest.raises(ValueError, match="stream belongs to another device"):
             step(x, stream=stream.value)
-        with pytest.raises(ValueError, match=r'"x"\) lies on device 1.*runs on device 0'):
+        with pytest.raises(ValueError, match=r'"x"\) is on device 1.*runs on device 0'):
             step(there)
         assert np.array_equal(step(x), np.full(8, 2))  # all is as before
         with pytest.raises(NotImplementedError, match=r"device 1 was asked for.*device 0 already"):

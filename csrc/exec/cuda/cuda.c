@@ -1,8 +1,8 @@
-/* Programs on a GPU: the kernels of all groups are compiled once; a run fills in
- * where its arguments lie and launches them one after another. It neither allocates nor waits,
- * so it can be captured. Everything lies in three blocks of device memory: the arena of the
- * plan, which the caller gives, what kernels need beside it, and the word for errors, which the
- * last kernels of a run look at before they replace states. */
+/* The cuda backend. The kernels of all groups are compiled once. A run fills in the addresses of
+ * its arguments and launches the kernels one after another. It neither allocates nor waits, so it
+ * can be captured. A program uses three blocks of device memory: the arena of the plan, which the
+ * caller provides; extra memory of the kernels; and the failure word, which the last kernels of a
+ * run check before they replace states. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,8 +15,8 @@
 #include "parts.h"
 #include "update.h"
 
-#define ALIGNMENT 256 /* what cuMemAlloc gives, and what widest accesses want */
-#define CAPABILITY 80 /* of kernels that are written without a device, for people to read */
+#define ALIGNMENT 256 /* cuMemAlloc guarantees it; enough for the widest accesses */
+#define CAPABILITY 80 /* compute capability for code that is printed without a device */
 
 typedef struct failure { /* as in prelude.cuh */
     uint32_t instr, unused;
@@ -28,24 +28,26 @@ typedef struct executable {
     const cb_program *program;
     cb_arena memory;
     cb_cu_code code;
-    cb_cu_blaslt blaslt; /* where code.products is not NULL */
+    cb_cu_blaslt blaslt; /* set if code.products is not NULL */
     cb_cu_parts parts;
     void **function;               /* [n_kernel] */
     uint64_t arena, extra, failed; /* addresses; arena: of the latest run, 0 before the first */
-    uint64_t *value;               /* [n_param] of all launches */
+    uint64_t *value;               /* [n_param] parameters of all launches */
     void **parameter;              /* [n_param] each points to its value */
-    const void **known;            /* [n_input + n_output] arguments that were looked at */
-    void **event;                  /* [n_group + 1] around groups */
+    const void **known;            /* [n_input + n_output] last arguments that passed the check */
+    void **event;                  /* [n_group + 1] before, between and after groups */
     cb_cu_update update;
-    uint64_t step_wanted, step_there; /* of the random generator: of this run, and on the device */
-    bool knows_step;
-    bool was_captured;     /* a replay may count the step on at any time */
-    double *group_seconds; /* of the last run, which `finish` fills; NULL: nobody asked */
+    uint64_t step_wanted,
+        step_there;        /* step of the random generator: for this run; on the device */
+    bool knows_step;       /* step_there is valid */
+    bool was_captured;     /* a replay may advance the step at any time */
+    double *group_seconds; /* of the last run; `finish` fills it; NULL: not requested */
 } executable;
 
-/* ---- questions ------------------------------------------------------------------------------- */
+/* ---- workspace ------------------------------------------------------------------------------- */
 
-/* Partial sums of columns, and what cuBLASLt may use; no more of the cpu's scratch is needed. */
+/* Scratch of an op: partial sums of columns, and cuBLASLt's workspace. Other ops need none,
+ * although they may on the CPU. */
 static uint64_t workspace(const cb_graph *g, cb_op_id op) {
     switch (g->ops.at[op].code) {
         case CB_OP_SUM:
@@ -57,10 +59,10 @@ static uint64_t workspace(const cb_graph *g, cb_op_id op) {
     }
 }
 
-/* ---- making ready ---------------------------------------------------------------------------- */
+/* ---- compiling ------------------------------------------------------------------------------- */
 
-/* As its last action a run copies new states over those of the caller; one that has failed does
- * not. */
+/* Adds the last kernels of a run, which copy new states over the caller's unless the run has
+ * failed. */
 static void add_states(cb_cu_code *c) {
     const cb_program *p = c->program;
     for (uint32_t i = 0; i < p->n_output; i++) {
@@ -85,8 +87,8 @@ static void add_states(cb_cu_code *c) {
     }
 }
 
-/* Also the step of the random generator is counted on there, for a run that is captured and
- * replayed. */
+/* Adds a kernel that advances the step of the random generator on the device, so that replays of a
+ * captured run draw new numbers. */
 static void add_count(cb_cu_code *c) {
     if (!c->reads_step) return;
     cb_cu_begin(c);
@@ -102,7 +104,7 @@ static bool has_products(const cb_program *p) {
     return false;
 }
 
-/* cuBLASLt, where it was named and there is something to multiply: it takes its time to load. */
+/* Opens cuBLASLt, which loads slowly, only if it is configured and the program has products. */
 static cb_status open_products(executable *x, cb_error *err) {
     const char *path = x->d->runtime->cuda.blaslt;
     if (!path || !has_products(x->program)) return CB_OK;
@@ -170,8 +172,8 @@ static uint32_t kept_gradients(const cb_program *p, bool *has_f64) {
     return n;
 }
 
-/* Memory beside the arena, events, and what an update of the gradients needs that stay inside: what
- * later calls must not make. */
+/* Makes everything that later calls must not allocate: extra memory, events, and the table for
+ * updates of gradients that stay in the arena. */
 static cb_status make_rest(executable *x, cb_error *err) {
     const cb_cu_gpu *d = x->d;
     bool has_f64;
@@ -227,8 +229,8 @@ static cb_status make(executable *x, cb_error *err) {
     const int asked = x->d->runtime->cuda.device;
     if (asked != x->d->ordinal)
         return cb_fail(err, CB_UNSUPPORTED,
-                       "cuda: device %d was asked for, and this process runs on device %d already: "
-                       "one process has one (CUDA_VISIBLE_DEVICES chooses it, too)",
+                       "cuda: device %d was asked for, but this process uses device %d already; a "
+                       "process can use only one (CUDA_VISIBLE_DEVICES also selects it)",
                        asked, x->d->ordinal);
     const int mode = cb_cu_begin_aside(x->d);
     const cb_status status = make_parts(x, err);
@@ -256,15 +258,15 @@ static cb_status compile(const cb_program *program, void *device, void **handle,
 
 static uint64_t step_at(const executable *x) { return x->failed + sizeof(failure); }
 
-/* The device has counted on since the last run; where the caller wants another step, it is copied.
- * What is captured takes what it finds. */
+/* Each run advances the step on the device. If the caller wants another step, it is copied. A
+ * captured run uses the step that it finds there. */
 static cb_status bring_step(executable *x, void *stream, uint32_t step, bool *captured,
                             cb_error *err) {
     *captured = false;
     if (!x->code.reads_step) return CB_OK;
     CB_TRY(cb_cu_is_captured(x->d, stream, captured, err));
     const bool is_there = *captured || (x->knows_step && x->step_there == step);
-    x->knows_step = false; /* until all is put */
+    x->knows_step = false; /* until the whole run has been launched */
     x->step_wanted = step;
     if (!is_there)
         CB_CU(&x->d->driver,
@@ -273,7 +275,7 @@ static cb_status bring_step(executable *x, void *stream, uint32_t step, bool *ca
     return CB_OK;
 }
 
-/* All addresses that stay the same as long as the arena does. */
+/* Sets the parameters that change only with the arena. */
 static void use_arena(executable *x, uint64_t arena) {
     if (x->arena == arena) return;
     x->arena = arena;
@@ -291,7 +293,8 @@ static void use_arena(executable *x, uint64_t arena) {
     }
 }
 
-/* Whether an argument is memory of a device; one that comes again was looked at before. */
+/* Checks that an argument is in this device's memory. The address that passed last time is not
+ * checked again. */
 static cb_status check_argument(executable *x, const cb_argument *a, const char *kind, uint32_t i,
                                 const void *at, const void **known, cb_error *err) {
     enum { DEVICE_ORDINAL = 9, UNKNOWN = 1 };
@@ -304,13 +307,13 @@ static cb_status check_argument(executable *x, const cb_argument *a, const char 
     const int code =
         x->d->driver.cuPointerGetAttribute(&ordinal, DEVICE_ORDINAL, (uint64_t)(uintptr_t)at);
     if (code == UNKNOWN)
-        return cb_fail(err, CB_INVALID, "run: %s %u (\"%s\") does not lie in a device's memory",
-                       kind, i, name);
+        return cb_fail(err, CB_INVALID, "run: %s %u (\"%s\") is not in a device's memory", kind, i,
+                       name);
     if (code) return cb_cu_failed(&x->d->driver, "cuPointerGetAttribute", code, err);
     if (ordinal != x->d->ordinal)
         return cb_fail(err, CB_INVALID,
-                       "run: %s %u (\"%s\") lies on device %d, and the step runs on device %d",
-                       kind, i, name, ordinal, x->d->ordinal);
+                       "run: %s %u (\"%s\") is on device %d, but the step runs on device %d", kind,
+                       i, name, ordinal, x->d->ordinal);
     *known = at;
     return CB_OK;
 }
@@ -341,7 +344,7 @@ static cb_status bind(executable *x, const cb_bindings *b, cb_error *err) {
     return CB_OK;
 }
 
-/* Events stand where groups end, when somebody asks for their times. */
+/* Records events between groups, if times of groups are requested. */
 static cb_status mark(executable *x, void *stream, uint32_t *at, uint32_t group, cb_error *err) {
     for (; x->group_seconds && *at <= group; (*at)++)
         CB_CU(&x->d->driver, cuEventRecord(x->event[*at], stream));
@@ -412,7 +415,7 @@ static cb_status take_seconds(executable *x, cb_error *err) {
     return CB_OK;
 }
 
-/* An index that led out of what it reads, in the words of the cpu's kernels. */
+/* Reports an index out of range, with the same message as the CPU's kernels. */
 static cb_status tell(const executable *x, const failure *f, cb_error *err) {
     const cb_program *p = x->program;
     const cb_instr *instr = &p->instr[f->instr - 1];
@@ -481,8 +484,8 @@ static cb_status print_code(const executable *x, cb_cu_code *code, cb_alloc *all
     return status;
 }
 
-/* Writes the kernels once more: their text is not kept. Without a device every product is a kernel
- * of our own. */
+/* Writes the kernels again, because their text is not kept. Without a device, all products use our
+ * own kernels. */
 static cb_status code_text(const cb_program *program, const cb_runtime *runtime, void *handle,
                            cb_str *out, cb_error *err) {
     executable *x = handle;

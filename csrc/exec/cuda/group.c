@@ -1,6 +1,6 @@
-/* A group of several is fused. So is an op by itself that would have a part in a group, as a
- * group of one: its bits are the same wherever it stands. What does not fit the tables of the
- * microcode runs op by op, with locals in memory. */
+/* A group of several ops is fused. A single op that could be part of a group is fused as a group of
+ * one, so its results are bitwise the same in any group. A group that does not fit the tables of
+ * the microcode runs op by op, with its locals in memory. */
 #include "group.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in
            cb_kernels_fuse(code, part, in, n_in, out, n_out);
 }
 
-/* An instruction as a group of one, in a program that has nothing else. */
+/* Writes an instruction as a group of one, in a program with only this group. */
 static cb_status fuse_one(cb_cu_code *code, const cb_instr *instr, cb_arena *scratch,
                           cb_error *err) {
     const cb_program *whole = code->program;
@@ -51,7 +51,8 @@ static cb_status add_instr(cb_cu_code *code, uint32_t i, cb_arena *scratch, cb_e
     return status == CB_UNSUPPORTED ? cb_cu_plain(code, i, err) : status;
 }
 
-/* The same program with locals as memory: results behind the last, which cb_cu_operand knows. */
+/* Copies the program with the group's locals in memory. They become outputs with numbers from
+ * n_output on, which cb_cu_operand recognizes. */
 static cb_status without_locals(cb_cu_code *code, const cb_group *g, cb_program *out,
                                 cb_arena *scratch, cb_error *err) {
     const cb_program *p = code->program;

@@ -1,4 +1,4 @@
-/* group.h: a group of a program becomes kernels. */
+/* group.h: writes the kernels of a group. */
 #ifndef CB_EXEC_CUDA_GROUP_H
 #define CB_EXEC_CUDA_GROUP_H
 
@@ -8,11 +8,12 @@
 CB_MUST_CHECK cb_status cb_cu_group(cb_cu_code *code, uint32_t group, cb_alloc *alloc,
                                     cb_error *err);
 
-/* Whether each op of a group has a kernel: CB_UNSUPPORTED names the first that has none. */
+/* Checks that each op of a group has a kernel. CB_UNSUPPORTED: the error names the first that has
+ * none. */
 CB_MUST_CHECK cb_status cb_cu_supports(const cb_program *program, uint32_t group, cb_error *err);
 
-/* Which ops groups take: the cpu's but those in f64, those that read an index, which check it in
- * kernels of their own, and bools of one number a row. */
+/* True if the op may be part of a group: what the CPU fuses, except ops with f64, and except bools
+ * that are one number per row or one in all. */
 bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
                  const cb_dtype *out, uint32_t n_out);
 

@@ -10,7 +10,8 @@ typedef struct writing {
     cb_error *err;
 } writing;
 
-/* Registers and memory of a kernel, and how many of its blocks a multiprocessor holds. */
+/* Writes the registers and memory that a kernel uses, and how many of its blocks fit on a
+ * multiprocessor. */
 static cb_status put_resources(writing *x, void *function, uint32_t threads) {
     static const struct {
         const char *name;

@@ -1,4 +1,4 @@
-/* launches.h: the launches of a program, and what the driver says about each kernel. */
+/* launches.h: describes the launches of a program and the resources of each kernel. */
 #ifndef CB_EXEC_CUDA_LAUNCHES_H
 #define CB_EXEC_CUDA_LAUNCHES_H
 
@@ -6,7 +6,8 @@
 #include "text/code.h"
 #include "update.h"
 
-/* In the context. Writes JSON (docs/problem.md, "Launches"). `function`: [kernels of the code]. */
+/* Must be called in the context. Writes JSON (docs/problem.md, "Launches"). `function`: [kernels of
+ * the code]. */
 CB_MUST_CHECK cb_status cb_cu_launches(const cb_cu_gpu *d, const cb_cu_code *code,
                                        void *const *function, const cb_cu_update *update,
                                        cb_str *out, cb_error *err);

@@ -1,14 +1,14 @@
-/* NVRTC compiles a source in one thread, and most of its time goes into what is done for each
- * kernel; so several sources take a share of the time where there are processors for them. A source
- * costs some milliseconds for itself, therefore few kernels stay together. Which kernel goes where
- * depends on the texts alone, and so do the names in the cache. */
+/* NVRTC compiles a source in one thread, and most of its time is spent per kernel, so several
+ * sources compile faster if there are processors for them. Each source costs a few extra
+ * milliseconds, so a small number of kernels stays in one source. The distribution depends only on
+ * the texts, and so do the names in the cache. */
 #include "parts.h"
 
 #include <stdio.h>
 
 #include "text/text.h"
 
-enum { KERNELS_AT_LEAST = 10 }; /* in a source, where there are several */
+enum { KERNELS_AT_LEAST = 10 }; /* average kernels per source, if there are several sources */
 
 typedef struct job {
     const cb_cu_gpu *d;
@@ -20,7 +20,8 @@ typedef struct job {
     uint32_t *part; /* [kernels] */
 } job;
 
-/* Each kernel goes to the shortest source so far: the time goes with the length. */
+/* Adds each kernel to the source that is shortest so far, because compile time is proportional to
+ * length. */
 static cb_status share_out(job *j, const cb_cu_code *code, cb_arena *texts, cb_error *err) {
     const size_t n = code->kernels.len, wanted = n / KERNELS_AT_LEAST;
     j->n = wanted > CB_CU_PARTS ? CB_CU_PARTS : wanted > 1 ? (uint32_t)wanted : 1;

@@ -1,10 +1,10 @@
-/* The table lies on the device: rows with pointers, hyper-parameters of groups, and sets, one for
- * all rows of a group that have stepped as often. A first kernel counts the sets on and works out
- * their factors, in double as on the CPU; a second one steps, a block for each 4,096 elements. So
- * learning rates, counts of steps and whether a gradient was infinite are data of the device, which
- * a step that is captured once finds anew in each replay. The host knows what they will be, and
- * copies only what it wants to be different: rows when an array is another one, hyper-parameters
- * when one is changed, and counts when it has set them itself, or no longer knows them. */
+/* The table is in device memory: rows with pointers, hyper-parameters of groups, and sets. A set
+ * covers all rows of a group with the same number of steps. The first kernel advances the sets and
+ * computes their factors, in double as on the CPU. The second kernel steps the rows, with a block
+ * for each 4,096 elements. So learning rates, step counts and found_inf are data on the device, and
+ * every replay of a captured step reads them. The host tracks their values and copies only what
+ * must change: rows if an array has moved, hyper-parameters if one has changed, and counts if the
+ * caller has set them or the host no longer knows them. */
 #include "update.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@
 
 enum { CHUNK = 4096, HYPERS_MOST = 16 }; /* as in optim.cuh */
 
-typedef struct device_row { /* likewise */
+typedef struct device_row { /* this struct and the next two: as in optim.cuh */
     uint64_t param, grad, state[CB_MAX_STATES];
     int64_t n, first;
     uint32_t dtype, set;
@@ -43,11 +43,11 @@ struct cb_cu_rows {
     device_row *row;
     device_set *set;
     device_hyper *hyper;
-    uint32_t *group; /* that a row of `hyper` is of */
+    uint32_t *group; /* [n_group] the caller's group of each row of `hyper` */
     double grad_factor;
 };
 
-/* Parts of the table, one behind another: each has a row's number of them at most. */
+/* Addresses of the parts of the table, which follow each other; each has at most `room` entries. */
 static uint64_t sets_at(const cb_cu_update *u) {
     return u->table + (uint64_t)u->room * sizeof(device_row);
 }
@@ -64,7 +64,7 @@ static uint64_t table_bytes(const cb_cu_update *u) {
     return words_at(u) - u->table + sizeof(device_words);
 }
 
-/* ---- making ready ---------------------------------------------------------------------------- */
+/* ---- setup ----------------------------------------------------------------------------------- */
 
 #define ID_OF(ID, name) #ID,
 #define NAME_OF(ID, name) #name,
@@ -175,7 +175,7 @@ static uint32_t group_of(struct cb_cu_rows *r, const cb_optim_table *table, uint
     return r->n_group++;
 }
 
-/* The set of a row, of which there are few: it is one of the last, or a new one. */
+/* Finds or adds the set of a row. There are few sets, so only the last ones are compared. */
 static uint32_t set_of(struct cb_cu_rows *r, const cb_optim_table *table, const cb_optim_row *row) {
     enum { LAST = 8 };
     device_set set = {.t = row->t - 1, .group = group_of(r, table, row->group)};
@@ -186,7 +186,7 @@ static uint32_t set_of(struct cb_cu_rows *r, const cb_optim_table *table, const 
     return r->n_set++;
 }
 
-/* Rows without elements take no part. The number of chunks of all. */
+/* Fills in the wanted table, without rows that have no elements. Returns the number of chunks. */
 static int64_t fill(struct cb_cu_rows *r, const cb_optimizer *o, const cb_optim_table *table) {
     int64_t chunks = 0;
     r->n = r->n_set = r->n_group = 0;
@@ -213,7 +213,8 @@ static bool same(const void *a, uint32_t n, const void *b, uint32_t m, size_t si
     return n == m && memcmp(a, b, n * size) == 0;
 }
 
-/* Copies what differs. What was there counts for nothing until the copies are put. */
+/* Copies to the device what differs. Until all copies are queued, the device's table counts as
+ * unknown. */
 static cb_status bring(cb_cu_update *u, const cb_cu_gpu *d, void *stream, cb_error *err) {
     struct cb_cu_rows *const to = u->there, *const from = u->wanted;
     const size_t rows = from->n * sizeof *from->row, sets = from->n_set * sizeof *from->set,
@@ -241,7 +242,7 @@ static cb_status bring(cb_cu_update *u, const cb_cu_gpu *d, void *stream, cb_err
     return CB_OK;
 }
 
-/* What the device has when the step is done. */
+/* Advances the host's copy of the sets to the device's state after the step. */
 static void count_on(struct cb_cu_rows *r, const cb_optimizer *o) {
     for (uint32_t i = 0; i < r->n_set; i++) {
         device_set *set = &r->set[i];
@@ -250,7 +251,8 @@ static void count_on(struct cb_cu_rows *r, const cb_optimizer *o) {
     }
 }
 
-/* Replays count on, and schedulers write rates between them: the next step copies all numbers. */
+/* Replays advance the sets, and schedulers write rates between them, so the next step must copy all
+ * numbers. */
 static void forget_numbers(cb_cu_update *u) {
     u->there->n_set = u->there->n_group = 0;
     u->there->grad_factor = NAN; /* equals no factor */
@@ -288,8 +290,8 @@ cb_status cb_cu_update_put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, ui
         same(u->there->row, u->there->n, u->wanted->row, u->wanted->n, sizeof *u->wanted->row);
     if (captured && !is_there)
         return cb_fail(err, CB_UNSUPPORTED,
-                       "%s: the first update of these arrays brings a table to the device, and the "
-                       "stream is captured: update once before the capture begins",
+                       "%s: the first update of these arrays copies a table to the device, which a "
+                       "captured stream does not allow; update once before the capture begins",
                        optimizer->name);
     if (!captured) CB_TRY(bring(u, d, stream, err));
     CB_TRY(put(u, d, stream, failed, chunks, err));
@@ -305,7 +307,7 @@ void cb_cu_update_forget(cb_cu_update *u) {
 
 bool cb_cu_update_resident(const cb_cu_update *u, uint32_t group, cb_resident *out) {
     uint32_t row = 0, set = 0;
-    const struct cb_cu_rows *r = u->wanted; /* of the last step, replayed or not */
+    const struct cb_cu_rows *r = u->wanted; /* the table of the last step, captured or not */
     while (r && row < r->n_group && r->group[row] != group) row++;
     if (!r || row == r->n_group) return false;
     while (r->set[set].group != row) set++;

@@ -4,35 +4,36 @@
 
 #include "device/device.h"
 
-enum { CB_CU_COUNT_THREADS = 32, CB_CU_STEP_THREADS = 256 }; /* of a block; as in optim.cuh */
+enum { CB_CU_COUNT_THREADS = 32, CB_CU_STEP_THREADS = 256 }; /* per block; as in optim.cuh */
 
 typedef struct cb_cu_update {
-    const cb_optimizer *optimizer; /* whose kernels are loaded; NULL: nobody's */
+    const cb_optimizer *optimizer; /* whose kernels are loaded; NULL: none */
     void *library, *count, *step;
-    struct cb_cu_rows *wanted, *there; /* the table as a step needs it, and as the device has it */
-    uint64_t table;                    /* where it is there; 0: nothing is ever updated */
-    uint32_t room;                     /* rows */
+    struct cb_cu_rows *wanted, *there; /* the table that a step needs; the table on the device */
+    uint64_t table;                    /* its device address; 0: there are no updates */
+    uint32_t room;                     /* most rows */
     bool has_f64;
     bool was_captured; /* a replay may change the device's numbers at any time */
 } cb_cu_update;
 
-/* In the context. Room for so many rows; `has_f64`: some rows are of f64. */
+/* The functions below must be called in the context. Makes room for `rows` rows; `has_f64`: some
+ * rows are f64. */
 CB_MUST_CHECK cb_status cb_cu_update_init(cb_cu_update *u, const cb_cu_gpu *d, uint32_t rows,
                                           bool has_f64, cb_arena *memory, cb_error *err);
 void cb_cu_update_release(cb_cu_update *u, const cb_cu_gpu *d);
-/* Kernels of the optimizer, in place of another's. */
+/* Loads the kernels of the optimizer, replacing those of another one. */
 CB_MUST_CHECK cb_status cb_cu_update_ready(cb_cu_update *u, const cb_cu_gpu *d,
                                            const cb_optimizer *optimizer, cb_error *err);
-/* The table stays on the device, which counts its steps: what is not as it would have it is copied
- * there, so that a step neither allocates nor waits. While the stream is captured nothing is
- * copied: the table has to be that of the last step, whose numbers stay the device's. Does nothing
- * where the word at `failed` says that a run before has failed. */
+/* Launches a step. The table stays on the device, which counts steps; only differences are copied,
+ * so a step neither allocates nor waits. If the stream is being captured, nothing is copied: the
+ * rows must be those of the last step, and the device's numbers are used. The step does nothing if
+ * the failure word at `failed` says that an earlier run has failed. */
 CB_MUST_CHECK cb_status cb_cu_update_put(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
                                          uint64_t failed, const cb_optimizer *optimizer,
                                          const cb_optim_table *table, cb_error *err);
-/* A run has failed, and what came behind it did not count. */
+/* Call this after a failed run: the device did not count the steps queued after it. */
 void cb_cu_update_forget(cb_cu_update *u);
-/* Where the numbers of a group of the last table are; false: it had no rows. */
+/* Addresses of the numbers of a group in the last table; false: it had no rows of this group. */
 bool cb_cu_update_resident(const cb_cu_update *u, uint32_t group, cb_resident *out);
 
 #endif

@@ -1,6 +1,6 @@
-/* Handles of the driver are handed out as they are: a stream is a CUstream, an event a CUevent,
- * memory an address. Every call puts the primary context on the calling thread and takes it off
- * again, so that nothing of the caller's changes. */
+/* Handles of the driver are passed through unchanged: a stream is a CUstream, an event a CUevent,
+ * and memory is an address. Every call pushes the primary context on the calling thread and pops it
+ * again, so the caller's current context does not change. */
 #include "context.h"
 
 cb_status cb_cu_enter(const cb_cu_gpu *d, cb_error *err) {
@@ -20,7 +20,7 @@ void *cb_cu_stream_of(const cb_cu_gpu *d, cb_stream *stream) {
 
 int cb_cu_begin_aside(const cb_cu_gpu *d) {
     enum { RELAXED = 2 };
-    int mode = RELAXED; /* and then what it was */
+    int mode = RELAXED; /* the call replaces it by the old mode */
     return d->driver.cuThreadExchangeStreamCaptureMode(&mode) == 0 ? mode : RELAXED;
 }
 
@@ -29,7 +29,7 @@ void cb_cu_end_aside(const cb_cu_gpu *d, int mode) {
 }
 
 cb_status cb_cu_check_stream(const cb_cu_gpu *d, void *stream, cb_error *err) {
-    enum { LAST_STANDING = 2 }; /* the legacy stream, and the thread's own: of every context */
+    enum { LAST_STANDING = 2 }; /* special handles: the legacy and the per-thread stream */
     void *context = NULL;
     if (stream == d->stream || (uintptr_t)stream <= LAST_STANDING) return CB_OK;
     CB_CU(&d->driver, cuStreamGetCtx(stream, &context));
@@ -52,8 +52,8 @@ cb_status cb_cu_refuse_capture(const cb_cu_gpu *d, void *stream, cb_error *err) 
     CB_TRY(cb_cu_is_captured(d, stream, &captured, err));
     return captured
                ? cb_fail(err, CB_UNSUPPORTED,
-                         "cuda: the stream is being captured, and steps cannot be yet: end the "
-                         "capture, or run the step on another stream")
+                         "cuda: the stream is being captured, which does not work for this call: "
+                         "end the capture, or run the step on another stream")
                : CB_OK;
 }
 

@@ -13,28 +13,31 @@ typedef struct cb_cu_gpu {
     int device;
     int ordinal; /* among those that the process sees */
     int capability;
-    void *context; /* the primary one, as PyTorch and others have it */
-    void *stream;  /* for callers that name none */
+    void *context; /* the primary context, which PyTorch and others use too */
+    void *stream;  /* for callers that pass NULL */
     struct cb_cu_pool *pool;
 } cb_cu_gpu;
 
-/* Between these the calling thread has the device's context; it gets back the one it had. */
+/* cb_cu_enter makes the device's context current on the calling thread; cb_cu_leave restores the
+ * previous one and returns `status`. Functions marked "in the context" must be called in between.
+ */
 CB_MUST_CHECK cb_status cb_cu_enter(const cb_cu_gpu *d, cb_error *err);
 cb_status cb_cu_leave(const cb_cu_gpu *d, cb_status status);
 
-/* Around what a capture of the caller's forbids (it takes memory, loads code, or waits for the
- * device's own stream), and which nevertheless is no part of it: `mode` is for the second. */
+/* These enclose work that is not part of a capture but that a capture in this thread would forbid:
+ * allocating memory, loading code, or waiting for the device's own stream. Pass the result of the
+ * first to the second. */
 int cb_cu_begin_aside(const cb_cu_gpu *d);
 void cb_cu_end_aside(const cb_cu_gpu *d, int mode);
 
-/* In the context: CB_INVALID: the stream belongs to another device. */
+/* In the context. CB_INVALID: the stream belongs to another device or context. */
 CB_MUST_CHECK cb_status cb_cu_check_stream(const cb_cu_gpu *d, void *stream, cb_error *err);
-/* In the context. A stream that is captured cannot wait, and must not be waited for. */
+/* In the context. Sets `out` if the stream is being captured; then it must not be waited for. */
 CB_MUST_CHECK cb_status cb_cu_is_captured(const cb_cu_gpu *d, void *stream, bool *out,
                                           cb_error *err);
 void *cb_cu_stream_of(const cb_cu_gpu *d, cb_stream *stream);
-/* In the context. CB_UNSUPPORTED: the stream is captured. Events of a step and waiting are no part
- * of a graph, and would end the capture. */
+/* In the context. CB_UNSUPPORTED: the stream is being captured. A step's events and waits cannot be
+ * part of a graph and would invalidate the capture. */
 CB_MUST_CHECK cb_status cb_cu_refuse_capture(const cb_cu_gpu *d, void *stream, cb_error *err);
 cb_status cb_cu_record(void *device, cb_stream *stream, cb_event *event, cb_error *err);
 

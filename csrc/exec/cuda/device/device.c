@@ -42,7 +42,8 @@ static cb_status open_device(cb_cu_gpu *d, cb_error *err) {
     return status;
 }
 
-/* A device is booked nowhere: it stays when all that was made with it has gone. */
+/* A device is allocated outside of the context's allocator, which would count it as a leak: it
+ * stays open when everything made with it has been freed. */
 cb_status cb_cu_open(const cb_runtime *runtime, void **device, cb_error *err) {
     cb_alloc outside;
     cb_alloc_init(&outside);
@@ -94,7 +95,7 @@ void cb_cu_free(void *device, void *block) {
     DEVICE(d);
     if (!block || cb_cu_enter(d, NULL) != CB_OK) return;
     const int mode = cb_cu_begin_aside(d);
-    (void)d->driver.cuCtxSynchronize(); /* streams that have used it may be gone */
+    (void)d->driver.cuCtxSynchronize(); /* streams that used the block may no longer exist */
     (void)d->driver.cuMemFree((uint64_t)(uintptr_t)block);
     cb_cu_end_aside(d, mode);
     (void)cb_cu_leave(d, CB_OK);

@@ -1,35 +1,36 @@
-/* A caching allocator for the arrays that steps hand out. The driver is asked for memory only when
- * no kept block fits, so a steady step neither allocates nor synchronises.
+/* A caching allocator for the arrays that steps return. The driver allocates memory only if no kept
+ * block fits, so steps in a steady state neither allocate nor synchronise.
  *
- * Order. A block comes with the marks of work that may still use it, and the next user comes after
- * them. A block goes back to the stream that it was last used on without a question, as its next
- * user has to be ordered behind the marks anyway; on another stream it would make independent work
- * wait, so there it is only taken when its marks are reached. The handle of a stream is compared,
- * never used: another stream may have got it since, and the marks hold for that one, too.
+ * Order. A block comes with the marks of work that may still use it, and its next user must be
+ * ordered after them. The stream on which a block was last used may take it at any time, because
+ * that ordering costs nothing there. On another stream it would make independent work wait, so a
+ * block is taken there only if its marks have been reached. Stream handles are only compared, never
+ * used. A new stream may have the handle of an old one, but the marks order it, too.
  *
- * Blocks with unknown users are set aside until the whole device was waited for.
+ * Blocks with unknown users are set aside until the whole device has been waited for.
  *
- * Locks. The lock is held for changes of lists and for queries, never while the device is waited
- * for: another thread may hold the GIL and want the lock, and work on the device may want the GIL.
- * A forked child has none of the memory; it starts with an empty pool and a new lock. */
+ * Locks. The lock is held while lists are changed and marks are queried, never while waiting for
+ * the device: another thread may hold the GIL and want the lock, and work on the device may need
+ * the GIL. A forked child has no access to the memory, so it starts with an empty pool and a new
+ * lock. */
 #include "pool.h"
 
 #include <pthread.h>
 #include <string.h>
 
 enum {
-    PARTS = 8, /* of an octave: sizes in a bucket differ by less than an eighth */
+    PARTS = 8, /* buckets per octave: sizes in a bucket differ by at most an eighth */
     BUCKETS = 64 * PARTS,
-    MOST_QUERIES = 8, /* of the driver, in a search */
-    NO_TIMING = 2     /* of events */
+    MOST_QUERIES = 8, /* event queries in one search */
+    NO_TIMING = 2     /* CU_EVENT_DISABLE_TIMING */
 };
 
 struct cb_cu_pool {
     pthread_mutex_t lock;
     atomic_uint_fast64_t n_forks; /* cb_fork_count when the lock was made */
     cb_alloc alloc;
-    cb_block *bucket[BUCKETS]; /* the last given first */
-    cb_mark *spare;            /* with events, for the next marks */
+    cb_block *bucket[BUCKETS]; /* most recently given first */
+    cb_mark *spare;            /* unused marks, with their events, for reuse */
     cb_block_stats stats;
 };
 
@@ -135,10 +136,10 @@ typedef struct search {
     const cb_cu_gpu *d;
     const void *stream;
     int n_query;
-    const cb_mark *pending; /* the last one that was not reached */
+    const cb_mark *pending; /* the last mark that was found not reached */
 } search;
 
-/* In the context. A mark that is reached stays so while it is referred to. */
+/* In the context. A mark that has been reached stays so while there are references to it. */
 static bool is_reached(search *s, cb_mark *mark) {
     if (atomic_load(&mark->is_reached)) return true;
     if (mark == s->pending || s->n_query == MOST_QUERIES) return false;
@@ -160,7 +161,8 @@ static bool may_take(search *s, const cb_block *b) {
     return b->uses.home == s->stream || is_done(s, &b->uses);
 }
 
-/* Of exactly this size, or else a larger one of the bucket. Under the lock, in the context. */
+/* Takes a kept block of exactly this size, or else a larger one of the same bucket. Under the lock,
+ * in the context. */
 static cb_block *take_kept(cb_cu_pool *p, search *s, size_t bytes) {
     cb_block **at = &p->bucket[bucket_of(bytes)], **larger = NULL;
     for (; *at; at = &(*at)->next) {
@@ -186,7 +188,8 @@ static bool has_unknown(const cb_cu_pool *p, size_t bytes) {
     return false;
 }
 
-/* NULL: there is none; `settles`: there would be, if the device were waited for. In the context. */
+/* Finds a kept block; NULL: none. `settles` is set if waiting for the device would make one
+ * available. In the context. */
 static cb_block *find(const cb_cu_gpu *d, size_t bytes, const void *stream, bool *settles) {
     search s = {.d = d, .stream = stream};
     cb_cu_pool *p = lock(d);
@@ -224,7 +227,7 @@ static void keep(cb_cu_pool *p, cb_block *b) {
     *bucket = b;
 }
 
-/* Waits for the device; then nothing uses the blocks that were set aside. In the context. */
+/* Waits for the device, after which nothing uses the blocks that were set aside. In the context. */
 static void settle(const cb_cu_gpu *d) {
     cb_block *all = detach_unknown(d);
     const bool settled = d->driver.cuCtxSynchronize() == 0;
@@ -292,7 +295,7 @@ static cb_status take(void *device, size_t bytes, cb_stream *stream, cb_block **
     const cb_status status = find_or_take(d, bytes, stream, out, err);
     cb_cu_end_aside(d, mode);
     CB_TRY(cb_cu_leave(d, status));
-    if ((*out)->uses.home != stream) drop_marks(&(*out)->uses); /* all of them are reached */
+    if ((*out)->uses.home != stream) drop_marks(&(*out)->uses); /* all have been reached */
     *after = (*out)->uses;
     (*out)->uses = (cb_uses){0};
     return CB_OK;

@@ -1,4 +1,4 @@
-/* pool.h: device memory that is kept between uses (include/cutback.h: cb_block), and marks. */
+/* pool.h: a caching allocator of device memory (include/cutback.h: cb_block), and marks. */
 #ifndef CB_EXEC_CUDA_DEVICE_POOL_H
 #define CB_EXEC_CUDA_DEVICE_POOL_H
 
@@ -7,11 +7,11 @@
 typedef struct cb_cu_pool cb_cu_pool;
 
 CB_MUST_CHECK cb_status cb_cu_pool_new(cb_alloc *alloc, cb_cu_pool **out, cb_error *err);
-void cb_cu_pool_free(cb_alloc *alloc, cb_cu_pool *pool); /* released before; NULL is fine */
-/* Waits for the device and frees what is kept; returns how many bytes. */
+void cb_cu_pool_free(cb_alloc *alloc, cb_cu_pool *pool); /* after a release; NULL is fine */
+/* Waits for the device and frees the kept blocks; returns their bytes. */
 uint64_t cb_cu_pool_release(const cb_cu_gpu *d);
 
-/* In the context. Where memory has run out, what the pool keeps is given back first. */
+/* In the context. Allocates device memory. If it runs out, the kept blocks are freed first. */
 CB_MUST_CHECK cb_status cb_cu_take(const cb_cu_gpu *d, uint64_t bytes, uint64_t *out,
                                    cb_error *err);
 
