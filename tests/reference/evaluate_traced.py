@@ -20,7 +20,9 @@ the end; nodes that depend on a tangent run only in the backward; random and mut
 Nodes that depend on a tangent run once, in the order of their ids; with "reruns": "all" in the graph they may run later and again, but for those that
 run once. No step reads a storage that a later node has written.
 Memory: bytes per storage; a node whose output shares a storage with one of its live inputs (a view) allocates nothing;
-placeholders (parameters, inputs, tangents) are static and not counted. Peak is taken while a step runs, with its inputs and outputs live.
+placeholders (parameters, inputs, tangents) are static and not counted. With "over": true in the graph the only output of a node that works element by
+element takes over the memory of an input of its shape and bytes whose memory nobody needs after the step, that is neither static nor of an output and
+that the node reads through one tensor, both all of their storages: the two count once. Peak is taken while a step runs, with its inputs and outputs live.
 Time: sum over runs of max(flops / F, bytes moved / B) + launch (of collectives at most "network_bytes_per_s", if the graph has that), views free; transfers overlap compute on two lanes (out, in) and
 a step that needs a value still on its way waits for it. Runs and copies take whole picoseconds each, rounded once: what ends
 at one moment ends at one moment, whatever was added up on the way.
@@ -29,6 +31,7 @@ import gzip, json, sys
 
 DEVICE = {"a100": dict(F=156e12, B=1.555e12, launch=2e-6, link=25e9)}   # TF32 peak, HBM2e, one host link direction; decimal units
 COLLECTIVE = "_c10d_functional."
+OVER = frozenset("""abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min copysign cos cosh div elu elu_backward eq erf erfc exp exp2 expm1 floor fmod frac ge gelu gelu_backward gt hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward le leaky_relu leaky_relu_backward lerp lgamma log log10 log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill maximum minimum mish mul ne neg pow reciprocal relu remainder round rsqrt rsub sigmoid sigmoid_backward sign silu silu_backward sin sinh softplus softplus_backward sqrt square sub tan tanh tanh_backward threshold threshold_backward trunc where xlogy""".split())   # work element by element
 RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "philox", "uniform")
 
 
@@ -72,6 +75,22 @@ def cost(g, i, dev):
 
 def copy(b, dev):
     return int(b / dev["link"] * 1e12 + 0.5)
+
+
+def over(g, i, t, have, current, users, owner, dead):
+    """Bytes that node i's output takes over from an input at step t."""
+    v, nodes, sb = g["nodes"][i], g["nodes"], g["storage_bytes"]
+    space, name = v["op"].split(".")[:2]
+    if not g.get("over") or len(v["out"]) != 1 or not (space == "aten" and name in OVER or (space, name) in (("prims", "div"), ("prims", "fma"))): return 0
+    to, reads = v["out"][0], [(a, o) for a in v["inputs"] for o in nodes[a]["out"]]
+    if v.get("mutates") or to["storage"] in have or to["storage"] in g["static"] or any(o["storage"] == to["storage"] for _, o in reads): return 0
+    for a, o in reads:
+        s = o["storage"]
+        if s in g["static"] or any((r, s) in g["held"] for r in [g["root"][a][s]]) or sum(p["storage"] == s for _, p in reads) > 1: continue
+        if o["shape"] != to["shape"] or not o["bytes"] == to["bytes"] == sb[s] == sb[to["storage"]]: continue
+        sid = have[s]
+        if sum(sid in set(owner[x].values()) for x in dead.get(t, [])) == users[sid]: return sb[s]
+    return 0
 
 
 def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
@@ -157,7 +176,7 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
         if k == "run":
             v, have = nodes[i], {}
             for a in v["inputs"]: have.update(owner[current[a]]); clock_ready = ready.get(current[a], 0); stall += max(0, clock_ready - clock); clock = max(clock, clock_ready)
-            own = {}
+            own, spared = {}, over(g, i, t, have, current, users, owner, dead)
             for o in v["out"]:
                 s = o["storage"]
                 if s in g["static"]: continue
@@ -182,7 +201,7 @@ def evaluate(g, steps, backward_starts, device="a100", redraw_allowed=False):
             own, b = {}, 0
             for s in store[i]: own[s] = nsid; users[nsid] = 1; size[nsid] = sb[s]; live += sb[s]; b += sb[s]; keep(g["root"][i][s], s, nsid); nsid += 1
             lane["in"] = max(lane["in"], ended[i], clock) + copy(b, dev); ready[inst] = lane["in"]; owner[inst] = own; current[i] = inst
-        peak = max(peak, live - (b if k == "out" else 0))
+        peak = max(peak, live - (b if k == "out" else spared if k == "run" else 0))
         if inst not in last and k != "out": dead.setdefault(t, []).append(inst)    # never used: dies at once
         for x in dead.get(t, []):
             for sid in set(owner[x].values()):

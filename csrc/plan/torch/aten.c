@@ -151,6 +151,31 @@ static const aten_row table[] = {
     {"prims.var", S},
 };
 
+/* Each element of the output is a function of the elements at its place in the inputs, and is
+ * written after these are read. */
+/* clang-format off */
+static const char *const over_names[] = { /* sorted */
+    "aten.abs", "aten.acos", "aten.acosh", "aten.add", "aten.addcdiv", "aten.addcmul",
+    "aten.asin", "aten.asinh", "aten.atan", "aten.atan2", "aten.atanh", "aten.bitwise_and",
+    "aten.bitwise_not", "aten.bitwise_or", "aten.bitwise_xor", "aten.ceil", "aten.clamp",
+    "aten.clamp_max", "aten.clamp_min", "aten.copysign", "aten.cos", "aten.cosh", "aten.div",
+    "aten.elu", "aten.elu_backward", "aten.eq", "aten.erf", "aten.erfc", "aten.exp",
+    "aten.exp2", "aten.expm1", "aten.floor", "aten.fmod", "aten.frac", "aten.ge", "aten.gelu",
+    "aten.gelu_backward", "aten.gt", "aten.hardsigmoid", "aten.hardsigmoid_backward",
+    "aten.hardswish", "aten.hardswish_backward", "aten.hardtanh", "aten.hardtanh_backward",
+    "aten.le", "aten.leaky_relu", "aten.leaky_relu_backward", "aten.lerp", "aten.lgamma",
+    "aten.log", "aten.log10", "aten.log1p", "aten.log2", "aten.logical_and", "aten.logical_not",
+    "aten.logical_or", "aten.logical_xor", "aten.lt", "aten.masked_fill", "aten.maximum",
+    "aten.minimum", "aten.mish", "aten.mul", "aten.ne", "aten.neg", "aten.pow",
+    "aten.reciprocal", "aten.relu", "aten.remainder", "aten.round", "aten.rsqrt", "aten.rsub",
+    "aten.sigmoid", "aten.sigmoid_backward", "aten.sign", "aten.silu", "aten.silu_backward",
+    "aten.sin", "aten.sinh", "aten.softplus", "aten.softplus_backward", "aten.sqrt",
+    "aten.square", "aten.sub", "aten.tan", "aten.tanh", "aten.tanh_backward", "aten.threshold",
+    "aten.threshold_backward", "aten.trunc", "aten.where", "aten.xlogy", "prims.div",
+    "prims.fma",
+};
+/* clang-format on */
+
 static const char *const random_words[] = {"rand",   "dropout", "bernoulli", "multinomial",
                                            "normal", "philox",  "uniform"};
 static const char *const compute_words[] = {"mm.", "addmm", "bmm", "convolution", "attention"};
@@ -210,6 +235,18 @@ uint32_t cb_aten_flags(const char *op) {
     if (strncmp(op, "_c10d_functional.", 17) == 0) flags |= CB_POP_COLLECTIVE;
     else if (!is_pytorch(op)) flags |= CB_POP_UNKNOWN;
     return flags;
+}
+
+static int compare_name(const void *key, const void *item) {
+    const char *op = key, *name = *(const char *const *)item;
+    size_t length = packet_length(op);
+    int order = strncmp(op, name, length);
+    return order != 0 ? order : name[length] ? -1 : 0;
+}
+
+bool cb_aten_may_be_over(const char *op) {
+    return bsearch(op, over_names, sizeof over_names / sizeof *over_names, sizeof *over_names,
+                   compare_name) != NULL;
 }
 
 uint32_t cb_aten_class(const cb_problem *p, uint32_t op) {

@@ -21,6 +21,9 @@ uint32_t cb_aten_row(const char *op);
 /* Flags of the op by its name and row (FUSIBLE, REDUCTION, COMPUTE, RANDOM_STATEFUL, COLLECTIVE,
  * UNKNOWN). */
 uint32_t cb_aten_flags(const char *op);
+/* True if the op works element by element, so that its output may take over the memory of an input
+ * with the same shape, strides and width. */
+bool cb_aten_may_be_over(const char *op);
 /* What PyTorch's partitioner sees in an op of a problem: CB_ATEN_*. Ops that are none of PyTorch's
  * count by their flags. */
 uint32_t cb_aten_class(const cb_problem *p, uint32_t op);

@@ -5,11 +5,16 @@
  * makes a new allocation of that size, whoever else has it. Problems know no such reuse of ids, so
  * the second allocation gets a storage of its own here.
  *
+ * With `over` outputs may take over the memory of inputs. Files hold no strides: tensors are taken
+ * as contiguous, so that an op that works element by element may write over an input with the same
+ * shape and as many bytes.
+ *
  * Times are those of the graphs' reference evaluator: bytes moved count each storage read once, and
  * all arithmetic is f32 whatever the tensors' type. */
 #include "traced.h"
 
 #include "../model/names.h"
+#include "../model/over.h"
 #include "aten.h"
 
 #define MOST_BYTES (UINT64_C(1) << 60)
@@ -410,6 +415,24 @@ static cb_status read_again(cb_problem *p, const cb_json *root, cb_error *err) {
     return cb_json_as_double(rate, "network_bytes_per_s", &p->network_bytes_per_s, err);
 }
 
+static bool has_same_shape(const cb_problem *p, uint32_t a, uint32_t b) {
+    const char *x = strchr(p->value_type[a], '['), *y = strchr(p->value_type[b], '[');
+    return x && y && strcmp(x, y) == 0;
+}
+
+static bool may_be_over(const void *context, const cb_problem *p, uint32_t op, uint32_t at) {
+    (void)context;
+    return cb_aten_may_be_over(p->op_kind[op]) &&
+           has_same_shape(p, p->in_value[p->in_begin[op] + at], p->out_begin[op]);
+}
+
+static cb_status read_over(cb_problem *p, const cb_json *root, cb_error *err) {
+    const cb_json *over = cb_json_get(root, "over");
+    if (!over) return CB_OK;
+    CB_TRY(cb_json_want(root, "over", CB_JSON_BOOL, &over, err));
+    return over->as.boolean ? cb_list_over(p, may_be_over, NULL, err) : CB_OK;
+}
+
 static cb_status second_pass(reader *r, const cb_json *root) {
     cb_problem *p = r->p;
     uint64_t *read = CB_NEW(r->scratch, uint64_t, r->n_file_storage);
@@ -424,6 +447,7 @@ static cb_status second_pass(reader *r, const cb_json *root) {
     CB_TRY(fill_ends(r, root, "backward_outputs", &p->n_backward_output, &p->backward_output));
     CB_TRY(mark_parameters(r, root));
     CB_TRY(read_again(p, root, r->err));
+    CB_TRY(read_over(p, root, r->err));
     return cb_problem_verify(p, r->err);
 }
 
