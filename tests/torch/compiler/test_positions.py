@@ -99,8 +99,9 @@ NETS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
     "gpt": small_models.CASES["gpt"],
 }
 
-ABOVE_MIN = {"long lstm": 0.05, "checkpointed": 0.07}
-"""How far position 0 may be above ``"min"``, as a share of what the step takes without a budget."""
+ABOVE_MIN = {"lstm": 0.051, "long lstm": 0.07}
+"""How far position 0 may be above ``"min"``, as a share of what the step takes without a budget; of
+all others 2 %. To find the plans of ``"min"`` takes 0.6 s and 8 s more there."""
 
 QUICK = ("perceptron", "convolutions")
 
