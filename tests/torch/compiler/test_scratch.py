@@ -134,6 +134,42 @@ def test_scratch_that_no_plan_makes_room_for(door: str, ran: Counter[str]) -> No
     assert f"{BATCH_NORM} takes 1.60 MiB of scratch at the peak" in repr(stats)
 
 
+class Narrow(nn.Module):
+    """Convolutions that are so narrow that their scratch is most of the peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2 = nn.Conv1d(2, 11, 3, padding=1), nn.Conv1d(11, 22, 3, 2, padding=1)
+        self.up, self.last = nn.ConvTranspose1d(22, 11, 2, stride=2), nn.Conv1d(22, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = self.down1(x).relu()
+        b = self.up(self.down2(a).relu()).relu()
+        return self.last(torch.cat([a, b], 1)).square().mean()
+
+
+def test_a_plan_stays_if_no_other_takes_less_with_scratch() -> None:
+    """Under it tensors alone keep to the budget; the smallest plan with scratch may save all."""
+    torch.manual_seed(0)
+    model, x = Narrow(), torch.randn(5, 2, 38)
+    compiled = ct.compile(model, budget=0.0)
+    steps(compiled, x, 2)
+    (before,) = compiled.plans
+    limit = before.numbers["budget_bytes"]
+    with pytest.warns(
+        UserWarning, match=f"budget of .* \\({limit} bytes\\): .*, and stays, as none"
+    ):
+        steps(compiled, x)
+    (after,) = compiled.plans
+    assert after.core.steps == before.core.steps and after.position == before.position
+    assert after.numbers["live_bytes"] > 1.2 * before.position.everything
+    assert str(after).startswith("0: ") and ", over its " in str(after).splitlines()[0]
+    model.zero_grad(set_to_none=True)
+    with ct.MemoryTracker() as memory:
+        compiled(x).backward()
+    assert memory.peak_bytes <= limit
+
+
 def test_products_of_matrices_take_none() -> None:
     model, x = mlp()
     compiled = ct.compile(model, budget="0.8x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 from ... import BudgetError, budgets
 from ...planner.plan import Plan
 from ...problem import Problem
+from ...schedule import bytes_of
 from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule, moves_anything
 from ..graph.segment import Life, Placed, place
@@ -34,7 +36,7 @@ from .records import (
 )
 from .repeating import RepeatingPartitioner
 from .saved_plans import Part, SavedPlans, check_part, check_total, plan_of
-from .scratch import excess_of_all_text
+from .scratch import MARGIN, excess_of_all_text
 from .sharing import SharedBudget
 from .states import DUE, NOT_SHARED, Action, Event, State, transition
 from .together import Together
@@ -260,7 +262,7 @@ class ModelActions(RepeatingPartitioner):
             BudgetError: if that is what was asked for. RoundedUpError: sizes were rounded up.
         """
         if counted is not None:
-            return self._smallest_with_scratch(counted, error)
+            return self._least_with_scratch(counted, shown, error)
         if self.sizes.rounded:
             raise RoundedUpError from None
         if shown.common is None or not shown.common.exact:
@@ -403,19 +405,41 @@ class ModelActions(RepeatingPartitioner):
         graphs = self.graphs.by_key
         return join([with_scratch(graphs[k].problem, scratch.get(k, ())) for k in keys], common)[0]
 
-    def _smallest_with_scratch(self, counted: Problem, error: BudgetError) -> Made:
-        """The smallest plan, for a step that exceeds its budget by scratch under every plan."""
-        measure = self.options.target.measure
+    def _least_with_scratch(self, counted: Problem, shown: Shown, error: BudgetError) -> Made:
+        """For a step that exceeds its budget by scratch under every plan: the smallest plan. If the
+        one in force takes little more, it stays, as its tensors keep to the budget."""
         try:
-            made = self._make(counted, smallest(measure))
+            made = self._make(counted, smallest(self.options.target.measure))
         except BudgetError:  # of constraints, not of bytes
             raise error from None
+        now = self._in_force_with(counted, shown)
+        stays = now is not None and self._bytes_of(now) <= (1 + MARGIN) * self._bytes_of(made)
+        if now is not None and stays:
+            made = now
         made = made._replace(plan=Plan.of(made.plan.core, position=self.position))
-        text = excess_of_all_text(self._bytes_of(made), error.budget_bytes)
+        text = excess_of_all_text(self._bytes_of(made), error.budget_bytes, stays)
         if text is not None:
             self.ever.told_of_scratch = True
             warnings.warn(text, stacklevel=2)
         return made
+
+    def _in_force_with(self, counted: Problem, shown: Shown) -> Made | None:
+        """The plan in force, of the problem with measured scratch. None: it is of other graphs."""
+        then = [path.shown for path in self.in_force.paths]
+        if len(self.plans) != 1 or then not in ([], [shown]) or (not then and len(shown.keys) > 1):
+            return None
+        (plan,) = self.plans
+        problem, measure = self.completed(counted), self.options.target.measure
+        if len(problem.ops) != len(plan.parts.ops):
+            return None
+        checked = problem.check()
+        document = {**plan.document, "fingerprint": checked.fingerprint}
+        try:
+            core = checked.read_plan(json.dumps(document))
+        except ValueError:  # judged by rules for several graphs
+            return None
+        core = core.asked(budgets.MEASURES.index(measure), bytes_of(core.numbers, measure))
+        return Made(Plan.of(core), self._schedule(plan))
 
     def _do_plan_calls(self, occasion: Occasion) -> None:
         """One schedule for each graph that was pending with others, so that all meet the budget."""

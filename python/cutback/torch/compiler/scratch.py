@@ -368,21 +368,25 @@ class _Block:
             graph.ended()
 
 
-def excess_of_all_text(smallest: int, limit: int | None) -> str | None:
-    """The warning if no plan keeps to the budget once scratch is counted. None: the smallest plan
-    exceeds the budget by little.
+def excess_of_all_text(taken: int, limit: int | None, stays: bool) -> str | None:
+    """The warning if no plan keeps to the budget once scratch is counted. None: the plan that is
+    used exceeds the budget by little.
 
     Args:
-        smallest: bytes of the smallest plan.
+        taken: bytes of the plan that is used.
         limit: the budget in bytes.
+        stays: it is the plan that was in force, as the smallest takes hardly less.
     """
-    if limit is not None and smallest <= limit * (1 + MARGIN):
+    if limit is not None and taken <= limit * (1 + MARGIN):
         return None
     asked = "" if limit is None else f" of {budgets.text(limit)} ({limit} bytes)"
+    size = f"{budgets.text(taken)} ({taken} bytes)"
+    said = f"the smallest takes {size}, and is used from now on"
+    if stays:
+        said = f"the one in force takes {size}, and stays, as none takes {MARGIN:.0%} less"
     return (
         "kernels take scratch, which was measured in the first steps, and no plan that counts it "
-        f"keeps to the budget{asked}: the smallest takes {budgets.text(smallest)} ({smallest} "
-        "bytes), and is used from now on. Leave that much memory"
+        f"keeps to the budget{asked}: {said}. Leave that much memory"
     )
 
 
