@@ -252,7 +252,7 @@ TEST(what_a_text_cannot_hold_is_an_error) {
     c = begun();
     cb_cu_add(&c, "%01100d", 1);
     cb_cu_template(&c, "$first", CB_CU_HOLES(CB_CU_HOLE(second, 1)));
-    CHECK_FAIL(cb_cu_finish(&c, &err), CB_INTERNAL, "has 1100 characters, of 1023 at most");
+    CHECK_FAIL(cb_cu_finish(&c, &err), CB_INTERNAL, "has 1100 characters; at most 1023 fit");
     c = begun();
     for (int k = 0; k < CB_CU_PARAMS; k++) CHECK(cb_cu_count(&c, k) == k);
     CHECK_OK(cb_cu_finish(&c, &err));

@@ -1,4 +1,4 @@
-/* families.h: writes the kernels of an op, by family: plain_<family>.c. */
+/* families.h: functions that write the kernels of an op, one per family of ops (plain_*.c). */
 #ifndef CB_EXEC_CUDA_OPS_FAMILIES_H
 #define CB_EXEC_CUDA_OPS_FAMILIES_H
 

@@ -1,11 +1,11 @@
-/* Which family has an op. */
+/* Maps ops to families. */
 #include "plain.h"
 
 #include "families.h"
 
 typedef void (*family_fn)(const cb_cu_op *x);
 
-/* The ops that are not here run on the cpu alone: docs/cuda.md. */
+/* Ops without a family run only on the CPU (docs/cuda.md). */
 static family_fn family_of(cb_opcode code) {
     switch (code) {
         case CB_OP_SUM:

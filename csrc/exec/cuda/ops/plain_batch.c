@@ -1,11 +1,11 @@
-/* Norms over a batch, and their gradients. There are few channels, so each is cut into pieces, with
- * a block for each; what the pieces give is put together by a block for each channel. Pieces depend
- * on the shape alone, and so does the order of every sum. */
+/* Batch norms and their gradients. There are few channels, so each is cut into pieces, with a block
+ * for each piece. A block for each channel combines the results of its pieces. Pieces depend only
+ * on the shape, and so does the order of every sum. */
 #include "families.h"
 
 enum {
-    PIECE = 2048,       /* elements, so that a second look finds them in a cache */
-    PIECES_MOST = 32768 /* of a channel */
+    PIECE = 2048, /* least elements of a piece; so few that a second pass finds them in cache */
+    PIECES_MOST = 32768 /* most pieces of a channel */
 };
 
 typedef struct batch {
@@ -34,7 +34,8 @@ static batch batch_of(const cb_cu_op *x, const cb_operand *in) {
     "= place(k);\n"
 #define EACH_PIECE "for (I piece = threadIdx.x; piece < (I)p%d; piece += blockDim.x) "
 
-/* Begins a kernel with a block for each piece: elements begin..end of `channel`, at place(k). */
+/* Begins a kernel with a block for each piece: elements k = begin..end of `channel` are at
+ * place(k). */
 static void begin_pieces(const cb_cu_op *x, const batch *b) {
     cb_cu_code *c = x->code;
     cb_cu_begin_op(x);
@@ -60,8 +61,8 @@ static void end_pieces(const cb_cu_op *x, const batch *b, const char *first, con
     cb_cu_end(c, (cb_cu_grid){(uint32_t)b->channels, (uint32_t)b->pieces, 1}, CB_CU_ROW_THREADS);
 }
 
-/* Begins a kernel with a block for each channel; the partial results of its piece `piece` are at
- * p<it>[from + 2 * piece]. */
+/* Begins a kernel with a block for each channel. Returns parameter p; the results of its piece
+ * `piece` are at p[from + 2 * piece]. */
 static int begin_channels(const cb_cu_op *x, const batch *b) {
     cb_cu_code *c = x->code;
     cb_cu_begin_op(x);
@@ -76,8 +77,9 @@ static void end_channels(const cb_cu_op *x, const batch *b) {
     cb_cu_end(x->code, (cb_cu_grid){(uint32_t)b->channels, 1, 1}, CB_CU_ROW_THREADS);
 }
 
-/* Mean and spread of pieces, each about its own mean; then those of channels (Chan, Golub and
- * LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances"). */
+/* Computes mean and sum of squared deviations for each piece, about its own mean, then combines
+ * them for each channel (Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm
+ * for computing sample variances"). */
 static void statistics(const cb_cu_op *x, const batch *b, uint32_t first_out) {
     cb_cu_code *c = x->code;
     begin_pieces(x, b);
@@ -132,7 +134,7 @@ static void normed(const cb_cu_op *x, const batch *b) {
     cb_cu_end_each(x, b->size * b->channels);
 }
 
-/* Text: g, and h = (x - mean) rstd, of element `at`. */
+/* Writes g and h = (x - mean) rstd of element `at`. */
 static void add_normed(const cb_cu_op *x, const char *at) {
     cb_cu_add(x->code, "const T g = widen(p%d[%s]);\n", cb_cu_in_param(x, 0), at);
     cb_cu_add(x->code,
@@ -141,7 +143,7 @@ static void add_normed(const cb_cu_op *x, const char *at) {
               cb_cu_in_param(x, 1), at, cb_cu_in_param(x, 3), cb_cu_in_param(x, 4));
 }
 
-/* The sums of g and g h are the gradients of bias and weight; dx takes their means off. */
+/* The sums of g and g h are the gradients of bias and weight; dx subtracts their means. */
 static void gradients(const cb_cu_op *x, const batch *b) {
     cb_cu_code *c = x->code;
     begin_pieces(x, b);

@@ -1,9 +1,9 @@
-/* Reading and adding by index. Indices are checked by a kernel before (a run with a wrong one
- * fails, and changes none of its inputs), and once more where they are used, so that none leads
- * out of an array. Sums are in the order of the index. */
+/* Gather, scatter and embedding. A separate kernel checks indices first: a run with an index out of
+ * range fails and changes none of its inputs. Indices are checked again where they are used, so
+ * that no access is out of bounds. Sums are in the order of the index. */
 #include "families.h"
 
-typedef struct lines { /* [outer, rows, inner], and [outer, n, inner] of the index */
+typedef struct lines { /* the operand is [outer, rows, inner], the index [outer, n, inner] */
     int64_t rows, n, inner;
 } lines;
 
@@ -12,7 +12,7 @@ static lines lines_of(const cb_shape *x, const cb_shape *index, int64_t axis) {
         .rows = x->dim[axis], .n = index->dim[axis], .inner = cb_numel_of(x, axis + 1, x->rank)};
 }
 
-/* An index is checked once more where it is used. */
+/* Reads one element; the index is checked again. */
 static const char read_text[] = "const bool is_there = r >= 0 && r < (int64_t)$(there);\n"
                                 "const I from = is_there ? $(where) : 0;\n"
                                 "$out[i] = $in[from];\n";
@@ -72,8 +72,8 @@ static void scatter_add(const cb_cu_op *x) {
     cb_cu_end_each(x, n);
 }
 
-/* A block for each row of the result and 128 of its columns: its threads look for the row in 128
- * indices at a time, and add what they have found in order. */
+/* A block for each row of the result and 128 of its columns. Its threads search 128 indices at a
+ * time for the row, and add the matching elements in order. */
 static void embedding_bwd(const cb_cu_op *x) {
     static const char text[] =
         "__shared__ bool is_row[$threads];\n"

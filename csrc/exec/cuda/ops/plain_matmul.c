@@ -1,8 +1,8 @@
-/* Products of matrices without the library (product.h). Those of 16-bit floats are on tensor cores
- * (matmul.cuh). The others, and on devices that have none for both types, are tiles of 64 x 64 in
- * registers, four by four a thread, over slices of 16 of the inner axis in two buffers of shared
- * memory. Each element is one sum in the order of the inner axis, in f32 (f64 for f64), so that its
- * bits depend on the two matrices alone: not on tiles, nor on which rows are asked for. */
+/* Matrix products without cuBLASLt (product.h). Products of 16-bit floats use tensor cores
+ * (matmul.cuh) if the device supports both types. All others compute tiles of 64 x 64 in registers,
+ * 4 x 4 per thread, over slices of 16 of the inner axis, double-buffered in shared memory. Each
+ * element is one sum in the order of the inner axis, in f32 (f64 for f64), so its bits depend only
+ * on the two matrices, not on the tiles. */
 #include "../../../micro/walk.h"
 #include "families.h"
 #include "product.h"
@@ -10,8 +10,9 @@
 enum { TILE = 64, SLICE = 16, THREADS = 256 };
 enum { TENSOR_CORES = 80 }; /* the first capability with mma.sync for f16 and bf16, and cp.async */
 
-/* Where matrix `batch` of an operand begins. Products that differ in sizes alone are one kernel, as
- * nothing in it is worth more when it is known: so there are two axes of batches in all but few. */
+/* Writes the offset of matrix `batch` of an operand. Sizes are parameters, because constants would
+ * not make the kernel faster, so products that differ only in sizes share a kernel. For the same
+ * reason there are always at least two batch axes. */
 static void add_base(const cb_cu_op *x, const cb_operand *o, const char *name) {
     cb_walk w = cb_walk_start(1);
     for (int32_t k = 0; k < o->shape.rank - 2; k++) cb_walk_add(&w, o->shape.dim[k], &o->stride[k]);
@@ -30,15 +31,15 @@ static void add_base(const cb_cu_op *x, const cb_operand *o, const char *name) {
     cb_cu_add(x->code, "}\n");
 }
 
-/* `I name = ` a distance between neighbours: what is 1 for many is known when it is compiled. */
+/* Writes `const I name = ` a stride: a constant if it is 1, else a parameter. */
 static void add_step(const cb_cu_op *x, const char *name, int64_t step) {
     if (step == 1) cb_cu_add(x->code, "const I %s = 1;\n", name);
     else cb_cu_add(x->code, "const I %s = (I)p%d;\n", name, cb_cu_count(x->code, step));
 }
 
-/* One side of the product: `xs` hold what a thread reads of a slice, which neighbouring threads
- * read along whichever axis its elements are neighbours. That is found out when it runs, so that
- * transposed matrices need no kernels of their own. */
+/* Declares one side of the product: `xs` holds the elements of a slice that a thread reads.
+ * Adjacent threads read along the contiguous axis. The kernel determines that axis at run time, so
+ * transposed matrices do not need separate kernels. */
 static void add_fetched(const cb_cu_op *x, const char *name, int64_t outer, int64_t inner) {
     static const char text[] =
         "const I $(x)_outer = (I)$outer, $(x)_inner = (I)$inner;\n"
@@ -54,7 +55,8 @@ static void add_fetched(const cb_cu_op *x, const char *name, int64_t outer, int6
                                CB_CU_HOLE(slices, THREADS / TILE)));
 }
 
-/* The block's place: its matrix of the batch, and its first row and column. */
+/* Writes the block's matrix of the batch and its first row and column. Returns the number of
+ * blocks. */
 static uint32_t add_place(const cb_cu_op *x, const cb_cu_shapes *p, int rows, int columns) {
     cb_cu_code *c = x->code;
     const int64_t across = cb_cu_div_up(p->m, columns), down = cb_cu_div_up(p->n, rows);
@@ -71,8 +73,8 @@ static uint32_t add_place(const cb_cu_op *x, const cb_cu_shapes *p, int rows, in
     return (uint32_t)(p->batch * across * down);
 }
 
-/* `fetch(slice)` reads a slice into registers, `put(buffer)` writes it to shared memory. While a
- * slice is fetched, the one before is multiplied. */
+/* `fetch(slice)` reads a slice into registers, `put(buffer)` writes it to shared memory. While one
+ * slice is fetched, the previous one is multiplied. */
 static const char plain_text[] =
     "const auto fetch = [&](I slice) {\n"
     "#pragma unroll\n"
@@ -131,23 +133,24 @@ static void add_plain(const cb_cu_op *x, const cb_cu_shapes *p) {
 
 /* ---- tensor cores ---------------------------------------------------------------------------- */
 
-enum { EIGHT = 8, BYTES = 16 }; /* elements that are copied at once, and their bytes */
+enum { EIGHT = 8, BYTES = 16 }; /* elements of one copy, and their bytes */
 
-/* Whether every line of an operand begins at a multiple of 16 bytes, if the operand does. */
+/* True if every line of an operand begins at a multiple of 16 bytes when the operand does. */
 static bool is_even(const cb_operand *o, int64_t line_step, int64_t step) {
     bool even = step == 1 && line_step % EIGHT == 0;
     for (int32_t d = 0; d < o->shape.rank - 2; d++) even = even && o->stride[d] % EIGHT == 0;
     return even;
 }
 
-/* `const bool NAME`: what the program does not know of an address is looked at by the kernel. */
+/* Writes `const bool name`: whether 16-byte accesses are allowed. If the alignment of an address is
+ * not known, the kernel checks it. */
 static void add_even(cb_cu_code *c, const char *name, int param, bool even) {
     if (!even) cb_cu_add(c, "const bool %s = false;\n", name);
     else if (cb_cu_is_even(c, param, BYTES)) cb_cu_add(c, "const bool %s = true;\n", name);
     else cb_cu_add(c, "const bool %s = is_even(p%d, %d);\n", name, param, BYTES);
 }
 
-/* `x` or `y`, an object of matmul.cuh. */
+/* Declares `x` or `y`, a `side` of matmul.cuh. */
 static void add_side(const cb_cu_op *x, const cb_cu_shapes *p, int k, int size, int threads) {
     const char name = "xy"[k];
     const cb_operand *o = cb_cu_in(x, (uint32_t)k);
@@ -166,8 +169,8 @@ static void add_side(const cb_cu_op *x, const cb_cu_shapes *p, int k, int size, 
               name, k ? "first_column" : "first_row", even);
 }
 
-/* Large tiles read less. They are taken where there are enough of them to fill a device, and where
- * edges do not make them compute a quarter more. */
+/* Large tiles read less memory. They are used if there are enough of them to fill a device, and if
+ * padding at the edges adds at most about a quarter to the work. */
 static int tile_of(const cb_cu_shapes *p) {
     enum { SMALL = 64, LARGE = 128, ENOUGH = 128 };
     const int64_t large = p->batch * cb_cu_div_up(p->n, LARGE) * cb_cu_div_up(p->m, LARGE),

@@ -7,7 +7,7 @@
 #include "../text/turn.h"
 #include "families.h"
 
-/* ---- from nothing ---------------------------------------------------------------------------- */
+/* ---- ops without inputs ---------------------------------------------------------------------- */
 
 static void add_constant(const cb_cu_op *x, double value) {
     const cb_dtype dtype = cb_cu_out(x, 0)->dtype;
@@ -49,9 +49,9 @@ static void add_uniform(const cb_cu_op *x) {
               real);
 }
 
-/* ---- from inputs ----------------------------------------------------------------------------- */
+/* ---- ops with inputs ------------------------------------------------------------------------- */
 
-/* x<k> = element i of input k, in what it is computed in. */
+/* Writes x<k> = element i of input k, in the type of the arithmetic. */
 static void add_inputs(const cb_cu_op *x) {
     for (uint32_t k = 0; k < x->instr->n_in; k++) {
         char name[16];
@@ -70,7 +70,7 @@ static void add_dropout(const cb_cu_op *x) {
               cb_dropout_threshold(p), real);
 }
 
-/* Ops that move elements without looking at them. */
+/* Ops that copy elements unchanged. */
 static void add_moved(const cb_cu_op *x) {
     const cb_shape *s = &cb_cu_out(x, 0)->shape;
     const int out = cb_cu_out_param(x, 0);
@@ -141,7 +141,7 @@ void cb_cu_point(const cb_cu_op *x) {
 
 /* ---- concat and pad -------------------------------------------------------------------------- */
 
-/* A kernel for each input: its elements go to the result, from `begin` of the axis on. */
+/* A kernel for each input copies its elements to the result, from `begin` of the axis on. */
 static void concat(const cb_cu_op *x) {
     const cb_shape *s = &cb_cu_out(x, 0)->shape;
     const int64_t axis = x->instr->attrs.i[0], outer = cb_numel_of(s, 0, axis),

@@ -1,19 +1,19 @@
-/* Sums, means and extremes over any axes, and argmax. A result has a thread where little is
- * reduced, else a block, whose threads take every 128th element. Where few results leave a device
- * idle, blocks take pieces of what is reduced, and a block for each result puts these together. The
- * order depends on the shape alone. */
+/* Sums, means and extremes over any axes, and argmax. A result is computed by a thread if few
+ * elements are reduced, else by a block whose threads take every 128th element. If there are too
+ * few results to fill a device, the elements of a result are cut into pieces, with a block for
+ * each, and another block combines them. The order depends only on the shape. */
 #include "families.h"
 
 #include <stdio.h>
 
 enum {
-    FEW = 128,
-    PIECE = 4096,         /* elements, at least */
-    BLOCKS_ENOUGH = 1024, /* for any device */
-    PIECES_MOST = 32768   /* of a result */
+    FEW = 128,            /* with fewer elements, a result is computed by a thread */
+    PIECE = 4096,         /* least elements of a piece */
+    BLOCKS_ENOUGH = 1024, /* fills any device */
+    PIECES_MOST = 32768   /* most pieces of a result */
 };
 
-typedef struct axes { /* those that are kept, in order, and those that are reduced */
+typedef struct axes { /* the kept axes in order, and the reduced ones */
     int n_kept, n_reduced;
     int64_t kept[CB_MAX_RANK], kept_stride[CB_MAX_RANK];
     int64_t reduced[CB_MAX_RANK], reduced_stride[CB_MAX_RANK];
@@ -38,20 +38,20 @@ static axes axes_of(const cb_cu_op *x) {
     return a;
 }
 
-/* What a value is summed in. */
+/* The type in which a dtype is summed. */
 static const char *sum_type(cb_dtype dtype) {
     return cb_dtype_is_float(dtype) ? cb_cu_real(dtype) : "int64_t";
 }
 
 static bool is_extreme(cb_opcode code) { return code == CB_OP_AMAX || code == CB_OP_AMIN; }
 
-/* Text: `sum`, before there is any element. */
+/* Writes the initial `sum`. */
 static void declare_sum(const cb_cu_op *x) {
     cb_cu_add(x->code, "%s sum = 0;\n", sum_type(cb_cu_in(x, 0)->dtype));
     if (is_extreme(x->instr->code)) cb_cu_add(x->code, "bool is_there = false;\n");
 }
 
-/* Text: adds element x to `sum`. The first element of an extreme takes its place. */
+/* Writes code that adds element x to `sum`. The first element of an extreme replaces `sum`. */
 static void add_element(const cb_cu_op *x) {
     if (is_extreme(x->instr->code))
         cb_cu_add(x->code, "sum = is_there ? %s(sum, x) : x;\nis_there = true;\n",
@@ -59,7 +59,7 @@ static void add_element(const cb_cu_op *x) {
     else cb_cu_add(x->code, "sum += x;\n");
 }
 
-/* Text: `sum` of elements first, first + step, ... before `end` of result i. */
+/* Writes a loop that adds elements first, first + step, ... before `end` of result i to `sum`. */
 static void add_loop(const cb_cu_op *x, const axes *a, const char *first, const char *end,
                      int step) {
     cb_cu_code *c = x->code;
@@ -91,8 +91,9 @@ static void thread_each(const cb_cu_op *x, const axes *a) {
     cb_cu_end_each(x, a->results);
 }
 
-/* Text: `sum` of the block, in thread 0; the other threads return. An extreme leaves out threads
- * that had none of the `count` elements, whose `sum` is 0. */
+/* Writes code that folds the sums of the block into `sum` of thread 0; the other threads return.
+ * For an extreme, threads without any of the `count` elements are skipped, because their `sum` is
+ * 0. */
 static void fold_block(const cb_cu_op *x) {
     cb_cu_code *c = x->code;
     const cb_opcode code = x->instr->code;
@@ -108,8 +109,8 @@ static void fold_block(const cb_cu_op *x) {
     cb_cu_add(c, "}\nif (threadIdx.x) return;\nsum = part[0];\n");
 }
 
-/* Begins a kernel with a block for each result `i`, or, with pieces, for each of its pieces:
- * `count` elements from `first` on. */
+/* Begins a kernel with a block for each result `i`, or for each piece of it if `piece` is not 0. A
+ * block has `count` elements from `first` on. */
 static void begin_blocks(const cb_cu_op *x, int64_t count, int64_t piece) {
     cb_cu_code *c = x->code;
     const int all = cb_cu_count(c, count);
@@ -158,7 +159,7 @@ static void block_each(const cb_cu_op *x, const axes *a, int64_t piece) {
     end_blocks(x, a->results, 1);
 }
 
-/* Elements of a piece; 0: results are enough to keep a device busy. */
+/* Elements of a piece; 0: there are enough results to fill a device without pieces. */
 static int64_t piece_of(const axes *a) {
     int64_t pieces = cb_cu_div_up(BLOCKS_ENOUGH, a->results);
     if (pieces > a->count / PIECE) pieces = a->count / PIECE;
@@ -166,7 +167,7 @@ static int64_t piece_of(const axes *a) {
     return pieces > 1 ? cb_cu_div_up(a->count, pieces) : 0;
 }
 
-/* The first of the largest; a NaN is largest. */
+/* The index of the first largest element; NaN counts as largest. */
 static void argmax(const cb_cu_op *x, const axes *a) {
     cb_cu_code *c = x->code;
     cb_cu_each(x, a->results);

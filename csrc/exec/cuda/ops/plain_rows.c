@@ -1,5 +1,5 @@
-/* Softmax, cross-entropy, norms of rows and their gradients: a block for each row. The formulas are
- * those of cpu/rows/kern_softmax_rows.h and cpu/rows/kern_norm_rows.h. */
+/* Softmax, cross-entropy, norms of rows and their gradients, with a block for each row. The
+ * formulas are those of cpu/rows/kern_softmax_rows.h and cpu/rows/kern_norm_rows.h. */
 #include "families.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ static void begin_rows(const cb_cu_op *x, int64_t columns, cb_dtype dtype) {
 
 /* ---- softmax --------------------------------------------------------------------------------- */
 
-/* `largest`, and `sum` of e^(x - largest) */
+/* Computes `largest`, and `sum` of e^(x - largest). */
 static const char exp_sum_text[] =
     "T largest = -INFINITY, sum = 0;\n"
     "$(each_column)largest = larger(largest, (T)widen($in[at + c]));\n"
@@ -27,7 +27,7 @@ static const char exp_sum_text[] =
     "$(each_column)sum += p_EXP((T)widen($in[at + c]) - largest);\n"
     "sum = block_sum(sum, shared[1]);\n";
 
-/* A class outside of the range is an error that a kernel before has found. */
+/* Rows with a label out of range are ignored here: an earlier kernel has reported the error. */
 static const char label_text[] =
     "const int64_t label = $target[row];\n"
     "const bool counts = label != $(ignored)ll && label >= 0 && label < $(classes)ll;\n";
@@ -66,7 +66,7 @@ static const char cross_entropy_text[] =
     "narrow(&$lse[row], whole);\n"
     "narrow(&$out[row], counts ? whole - (T)widen($in[at + (counts ? label : 0)]) : (T)0);\n";
 
-/* e^(x - largest) g / sum, and g less at the label */
+/* e^(x - largest) g / sum, minus g at the label */
 static const char cross_entropy_bwd_text[] =
     "$(label)$(exp_sum)"
     "const T g = counts ? (T)widen($g[row]) : (T)0, scale = g / sum;\n"
@@ -140,7 +140,7 @@ static void norm(const cb_cu_op *x) {
     cb_cu_end_each_row(x, rows_of(in));
 }
 
-/* g, and h = (x - mean) rstd, of an element in row `stat` */
+/* Computes g and h = (x - mean) rstd of an element in row `stat`. */
 static const char normed_text[] = "const T g = widen($g[$element]);\n"
                                   "T d = widen($in[$element]);\n"
                                   "$(centre)"

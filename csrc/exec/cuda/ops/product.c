@@ -1,5 +1,5 @@
-/* What cuBLASLt can be asked for: matrices whose elements are neighbours along rows or along
- * columns, and batches at equal distances. The rest is left to kernels. */
+/* cuBLASLt computes products of matrices that are contiguous along rows or columns, in batches with
+ * a constant stride. All others are left to our own kernels. */
 #include "product.h"
 
 #include "../../../ir/graph.h"
@@ -18,8 +18,8 @@ cb_cu_shapes cb_cu_shapes_of(const cb_cu_op *x) {
     return s;
 }
 
-/* Where there are too few tiles to fill a device and the inner axis is long, parts of it may be
- * summed apart: room for four such sums. */
+/* If there are too few tiles to fill a device and the inner axis is long, parts of it may be summed
+ * separately. Returns room for four such sums. */
 uint64_t cb_cu_product_room(const cb_graph *g, cb_op_id op) {
     enum { PARTS = 4, LONG = 1024, FEW = 64 * 128 * 128, MOST = 4 << 20 };
     const cb_value *x = &g->values.at[cb_op_ins(g, op)[0]],
@@ -30,7 +30,7 @@ uint64_t cb_cu_product_room(const cb_graph *g, cb_op_id op) {
     return bytes < MOST ? bytes : MOST;
 }
 
-/* The distance from matrix to matrix; false: it is not the same everywhere. */
+/* Sets the stride from matrix to matrix; returns false if it is not constant. */
 static bool batch_step_of(const cb_operand *o, int64_t *step) {
     int64_t length = 1;
     *step = 0;
@@ -43,7 +43,8 @@ static bool batch_step_of(const cb_operand *o, int64_t *step) {
     return true;
 }
 
-/* A matrix of `rows` x `columns`, of which the axes with one element may lie anyhow. */
+/* Describes a matrix of `rows` x `columns`; the stride of an axis with one element is ignored.
+ * Returns false if it is contiguous along neither axis. */
 static bool matrix_of(const cb_operand *o, int64_t rows, int64_t columns, cb_cu_matrix *out) {
     const int32_t rank = o->shape.rank;
     const int64_t row = rows == 1 ? columns : o->stride[rank - 2],

@@ -1,5 +1,6 @@
-/* Text is written once into the body of a kernel, and joins the source when the kernel ends: its
- * parameters are known then. Kernels are compared by their text: there are a few dozen. */
+/* Text is written into the body of a kernel. When the kernel ends, its parameters are known, and
+ * the body is appended to the source. Kernels are deduplicated by comparing texts; there are a few
+ * dozen. */
 #include "code.h"
 
 #include <stdarg.h>
@@ -45,13 +46,13 @@ void cb_cu_add(cb_cu_code *c, const char *format, ...) {
     if (n >= 0 && (size_t)n < sizeof line) cb_str_add(&c->body, line, (size_t)n);
     else if (c->status == CB_OK)
         c->status = cb_fail(&c->error, CB_INTERNAL,
-                            "cuda: a piece of a kernel's text has %d characters, of %zu at most", n,
-                            sizeof line - 1);
+                            "cuda: a piece of a kernel's text has %d characters; at most %zu fit",
+                            n, sizeof line - 1);
 }
 
 static void fill_hole(cb_cu_code *c, const char *name, size_t length, const cb_cu_hole *hole) {
     const cb_cu_hole *h = hole;
-    /* Its name ends in a zero or, within a list of operands, in '='. */
+    /* A hole's name ends in a zero or, in a list of operands, in '='. */
     while (h->name && (strncmp(h->name, name, length) != 0 || !strchr("=", h->name[length]))) h++;
     if (h->write) h->write(h->with);
     else if (h->text) cb_cu_template(c, h->text, hole);
@@ -84,7 +85,7 @@ int cb_cu_param_of(cb_cu_code *c, cb_cu_param param, const char *type, bool writ
         if (known->place != param.place || known->index != param.index ||
             known->offset != param.offset || strcmp(c->type[k], type) != 0 ||
             (param.place == CB_CU_NUMBER && param.index == 0))
-            continue; /* numbers that are equal here may not be so in another batch */
+            continue; /* numbers that are equal here may differ for another batch size */
         c->writes[k] |= writes;
         return k;
     }
@@ -134,7 +135,7 @@ int cb_cu_operand(cb_cu_code *c, uint32_t operand, bool writes) {
     }
     if (param.place == CB_CU_OUTPUT && o->buffer >= c->program->n_output) {
         const uint64_t at = c->local_at[o->buffer - c->program->n_output];
-        param = (cb_cu_param){CB_CU_EXTRA, 0, at + offset}; /* a local, where ops run one by one */
+        param = (cb_cu_param){CB_CU_EXTRA, 0, at + offset}; /* a local of a group run op by op */
     }
     return cb_cu_param_of(c, param, cb_cu_type(o->dtype), writes);
 }
@@ -171,7 +172,7 @@ static void add_signature(const cb_cu_code *c, cb_str *out) {
     }
 }
 
-/* Addresses that must be multiples of the same are looked at together. */
+/* Writes `all_even`: addresses that need the same alignment are checked together. */
 static void add_looks(const cb_cu_code *c, cb_str *out) {
     const char *begin = "const bool all_even = (";
     for (int bytes = 16; bytes > 1; bytes /= 2) {
@@ -187,7 +188,7 @@ static void add_looks(const cb_cu_code *c, cb_str *out) {
     if (begin[0] == ' ') cb_str_addf(out, ") == 0;\n");
 }
 
-/* The kernel that has this text; there is a new one where none has. */
+/* Returns the kernel with this text; adds one if there is none. */
 static uint32_t kernel_of(cb_cu_code *c, uint32_t threads) {
     cb_str *s = &c->source;
     const size_t begin = s->len;
@@ -218,7 +219,7 @@ static uint32_t kernel_of(cb_cu_code *c, uint32_t threads) {
     return number;
 }
 
-/* With the parameters of what was begun last. */
+/* Adds a launch with the parameters of the current kernel or call. */
 static void add_launch(cb_cu_code *c, cb_cu_launch *launch) {
     launch->group = c->group;
     launch->param_begin = (uint32_t)c->params.len;
@@ -229,7 +230,7 @@ static void add_launch(cb_cu_code *c, cb_cu_launch *launch) {
 }
 
 void cb_cu_end(cb_cu_code *c, cb_cu_grid grid, uint32_t threads) {
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return; /* there is nothing to do */
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return; /* nothing to do */
     const uint32_t kernel = kernel_of(c, threads);
     add_launch(
         c, &(cb_cu_launch){.kernel = kernel, .call = CB_NONE, .grid = grid, .threads = threads});
@@ -264,7 +265,7 @@ void cb_cu_offset(cb_cu_code *c, int rank, const int64_t *dim, const int64_t *st
     cb_cu_add(c, "}\n");
 }
 
-/* ---- for people ------------------------------------------------------------------------------ */
+/* ---- printing -------------------------------------------------------------------------------- */
 
 static void print_param(const cb_cu_param *p, cb_str *out) {
     const unsigned long long offset = (unsigned long long)p->offset;

@@ -1,16 +1,16 @@
-/* code.h: the CUDA C of a program while it is written, and what launches it.
+/* code.h: builds the CUDA C of a program and the list of its launches.
  *
- *     cb_cu_begin(&code);                        a kernel
- *     int x = cb_cu_operand(&code, id, false);   an operand is a parameter p<x>, by its address
- *     cb_cu_add(&code, "p%d[i] = 0;\n", x);      its text
- *     cb_cu_end(&code, grid, 256);               it is launched once a run, here in the order
+ *     cb_cu_begin(&code);                        begins a kernel
+ *     int x = cb_cu_operand(&code, id, false);   the address of an operand is parameter p<x>
+ *     cb_cu_add(&code, "p%d[i] = 0;\n", x);      adds text
+ *     cb_cu_end(&code, grid, 256);               ends it and adds a launch, in this order
  *
- * Kernels of the same text are one. So that equal layers of a model are, and a batch of another
- * size, numbers which do not shape a kernel are parameters like addresses: how many rows there are,
- * constants, what tells one dropout from another. The text has the axes within a row, and what must
- * be known to make it: widths of accesses, whether offsets have 32 bits. A parameter has eight
- * bytes, and where they come from: a block, a number of the run, or one of the program. What is
- * added after memory ran out is thrown away; cb_cu_finish says so. */
+ * Kernels with the same text are merged. So that equal layers of a model share kernels, even with
+ * another batch size, numbers that do not change the structure of a kernel are parameters, like
+ * addresses: the number of rows, constants, the stream of a dropout. The text contains the axes
+ * within a row and what determines the code: the widths of accesses, and whether offsets have 32
+ * bits. A parameter has eight bytes, whose value comes from a block of memory, the run, or the
+ * program. After an out-of-memory error, additions are ignored; cb_cu_finish reports it. */
 #ifndef CB_EXEC_CUDA_TEXT_CODE_H
 #define CB_EXEC_CUDA_TEXT_CODE_H
 
@@ -24,61 +24,60 @@ typedef enum cb_cu_place {
     CB_CU_ARENA = 0,
     CB_CU_INPUT,
     CB_CU_OUTPUT,
-    CB_CU_EXTRA,   /* memory of the executable beside the arena */
-    CB_CU_FAILURE, /* the executable's word for errors */
+    CB_CU_EXTRA,   /* extra memory of the executable */
+    CB_CU_FAILURE, /* the executable's failure word */
     CB_CU_SEED,
-    CB_CU_STEP,  /* of the random generator: a number in memory, which a replay finds counted on */
-    CB_CU_COUNT, /* that memory */
-    CB_CU_NUMBER /* of the program */
+    CB_CU_STEP,  /* step of the random generator, read from memory, where replays advance it */
+    CB_CU_COUNT, /* the address of that memory */
+    CB_CU_NUMBER /* a number of the program */
 } cb_cu_place;
 
 typedef struct cb_cu_param {
     cb_cu_place place;
-    uint32_t index;  /* INPUT, OUTPUT: of the argument; NUMBER: which, 0: it has no name */
-    uint64_t offset; /* bytes; NUMBER: its bits */
+    uint32_t index;  /* INPUT, OUTPUT: index of the argument; NUMBER: its name, 0: it has none */
+    uint64_t offset; /* bytes; NUMBER: the bits of its value */
 } cb_cu_param;
 
 typedef struct cb_cu_grid {
     uint32_t x, y, z;
 } cb_cu_grid;
 
-typedef struct cb_cu_call { /* of cuBLASLt, in place of a kernel; the rest are parameters */
+typedef struct cb_cu_call { /* a call of cuBLASLt in place of a kernel */
     cb_cu_product product;
-    int x, y, out, room; /* room -1: none */
+    int x, y, out, room; /* indices of parameters; room -1: none */
 } cb_cu_call;
 
 typedef struct cb_cu_launch {
-    uint32_t kernel; /* its name is cb_k<kernel> */
-    uint32_t call;   /* CB_NONE: it is a kernel */
+    uint32_t kernel; /* named cb_k<kernel> */
+    uint32_t call;   /* index of the call; CB_NONE: this launches a kernel */
     uint32_t group;
     cb_cu_grid grid;
     uint32_t threads;
     uint32_t param_begin, n_param;
 } cb_cu_launch;
 
-typedef struct cb_cu_kernel { /* its text in `source`, and what of it is behind the name */
+typedef struct cb_cu_kernel { /* its text in `source`, and the part of it after the name */
     size_t begin, size, at, length;
 } cb_cu_kernel;
 
 typedef struct cb_cu_code {
     const cb_program *program;
     cb_arena *arena; /* results */
-    cb_str includes; /* what stands in front of any kernels */
+    cb_str includes; /* text before the kernels */
     cb_str source;   /* all kernels */
     CB_VEC(cb_cu_kernel) kernels;
     CB_VEC(cb_cu_launch) launches;
     CB_VEC(cb_cu_call) calls;
     CB_VEC(cb_cu_param) params;
     uint64_t extra_bytes;
-    bool reads_step;    /* some kernel has CB_CU_STEP */
-    uint64_t *local_at; /* [n_local] where locals lie in EXTRA, of groups that run op by op */
-    uint32_t group;     /* that is being written */
-    uint32_t
-        first_instr; /* number of the program's first instruction, where it is part of another */
-    int capability;  /* of the device */
+    bool reads_step;      /* some kernel has CB_CU_STEP */
+    uint64_t *local_at;   /* [n_local] offsets in EXTRA of the locals of groups run op by op */
+    uint32_t group;       /* the group that is being written */
+    uint32_t first_instr; /* index of program->instr[0] in the whole program */
+    int capability;       /* of the device */
     const cb_cu_blaslt *blaslt;
     void *products;   /* handle of cuBLASLt; NULL: every product is a kernel */
-    cb_status status; /* of a request for a product, or of the text; not CB_OK: `error` */
+    cb_status status; /* if not CB_OK, writing text or preparing a product failed; see `error` */
     cb_error error;
     bool failed; /* a kernel has too many parameters */
     /* the kernel that is being written */
@@ -86,23 +85,23 @@ typedef struct cb_cu_code {
     cb_cu_param param[CB_CU_PARAMS];
     const char *type[CB_CU_PARAMS];
     bool writes[CB_CU_PARAMS];
-    uint8_t looked_at[CB_CU_PARAMS]; /* the kernel looks whether it lies at a multiple of this */
+    uint8_t looked_at[CB_CU_PARAMS]; /* alignment in bytes that the kernel checks; 0: none */
     int n_param;
 } cb_cu_code;
 
-/* Texts lie in an arena of their own, as nobody needs them once they are compiled. */
+/* `texts` holds the text, which is not needed after compiling. */
 void cb_cu_init(cb_cu_code *c, const cb_program *program, cb_arena *arena, cb_arena *texts);
 /* CB_NOMEM, or CB_UNSUPPORTED: more parameters than a kernel may have. */
 CB_MUST_CHECK cb_status cb_cu_finish(const cb_cu_code *c, cb_error *err);
 
-/* A file of text.h that not every program needs; included once. */
+/* Includes a file of text.h, unless it is already included. */
 void cb_cu_include(cb_cu_code *c, const char *file);
 void cb_cu_begin(cb_cu_code *c);
 void cb_cu_add(cb_cu_code *c, const char *format, ...) CB_PRINTF(2, 3);
 
-/* A template shows a kernel as it will be. It has a hole, `$name` or `$(name)` in lower case, for
- * each number or text that differs, and for what other functions write. A text may have holes, too;
- * a count becomes a parameter (cb_cu_count) where its hole is. */
+/* A template is the text of a kernel with holes, `$name` or `$(name)` in lower case. A hole is
+ * filled with a number, a parameter, a text, which may have holes too, or what a function writes. A
+ * count becomes a new parameter (cb_cu_count) at its hole. */
 typedef struct cb_cu_hole {
     const char *name, *text;
     long long number;
@@ -118,32 +117,33 @@ typedef struct cb_cu_hole {
 #define CB_CU_HOLES(...) ((const cb_cu_hole[]){__VA_ARGS__, {.name = NULL}})
 void cb_cu_template(cb_cu_code *c, const char *text, const cb_cu_hole *hole);
 
-/* The number of the parameter; the same place is the same parameter. */
+/* These return the index of a parameter. Equal places of the same type share a parameter. */
 int cb_cu_param_of(cb_cu_code *c, cb_cu_param param, const char *type, bool writes);
 int cb_cu_operand(cb_cu_code *c, uint32_t operand, bool writes);
-/* Numbers: one that counts (uint64_t), one of the named ones, which are a parameter each. */
+/* A uint64_t, always a new parameter; a float constant, one parameter for each name. */
 int cb_cu_count(cb_cu_code *c, int64_t n);
 int cb_cu_constant(cb_cu_code *c, uint32_t name, float value);
 void cb_cu_end(cb_cu_code *c, cb_cu_grid grid, uint32_t threads);
-/* Ends what was begun as a call in place of a kernel; false: there was no memory to keep it. */
+/* Ends the current kernel as a call of cuBLASLt instead; false: out of memory. */
 bool cb_cu_end_call(cb_cu_code *c, const cb_cu_call *call);
 
-/* Writes the kernels, and in front of them the launches with the place of each parameter. */
+/* Prints the launches, with the place of each parameter, and then the kernels. */
 void cb_cu_print(const cb_cu_code *c, cb_str *out);
 
-/* Memory beside the arena, 256-byte aligned: its offset. */
+/* Reserves extra memory, aligned to 256 bytes; returns its offset. */
 uint64_t cb_cu_extra(cb_cu_code *c, uint64_t bytes);
 
-const char *cb_cu_type(cb_dtype dtype); /* of an element in memory */
-/* Whether element 0 of a parameter is known to be aligned to so many bytes: if not, it is looked at
- * when the kernel runs. */
+const char *cb_cu_type(cb_dtype dtype); /* C type of an element in memory */
+/* True if element 0 of a parameter is known to be aligned to `bytes` bytes. If not, the kernel must
+ * check it. */
 bool cb_cu_is_even(const cb_cu_code *c, int param, uint64_t bytes);
-/* The name of what is true where this parameter does, and all others that the kernel asks for: one
- * question, so that there are two ways through a kernel and not one for each of its arrays. */
+/* Makes the kernel check this alignment. Returns the name of a bool that is true if all alignments
+ * that the kernel checks hold. There is one bool for all arrays, so a kernel has two code paths
+ * instead of one for each combination. */
 const char *cb_cu_looked_at(cb_cu_code *c, int param, uint64_t bytes);
 int64_t cb_cu_div_up(int64_t a, int64_t b);
-/* `I name = ` the offset of element number `at` of a tensor of these axes, in row-major order.
- * Divides by numbers that are known: multiplications, once they are compiled. */
+/* Writes `I name = ` the offset of element `at`, in row-major order, of a tensor with these axes.
+ * Divisors are constants, so the compiler turns divisions into multiplications. */
 void cb_cu_offset(cb_cu_code *c, int rank, const int64_t *dim, const int64_t *stride,
                   const char *name, const char *at);
 

@@ -1,4 +1,5 @@
-/* device_types.cuh: what the core's headers take from C's, for NVRTC, which has none of them. */
+/* device_types.cuh: the types and macros that the core's headers need from C headers, which NVRTC
+ * does not have. */
 #ifndef CB_EXEC_CUDA_DEVICE_TYPES
 #define CB_EXEC_CUDA_DEVICE_TYPES
 

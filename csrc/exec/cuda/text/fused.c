@@ -1,7 +1,7 @@
-/* A group is one kernel that walks rows, or elements where nothing sums up rows, and then a
- * kernel or two for each kind of sum that ends outside of a row. Those compute what they add up
- * again: it comes from arrays, and from numbers of rows that the first kernel leaves in memory.
- * So each kernel has the parallelism that its sums allow, and each sum the order of the CPU. */
+/* A group becomes one kernel that walks rows (or elements, if nothing is reduced over rows), and
+ * one or two further kernels for each kind of sum that is not over one row. These recompute their
+ * operands from arrays and from row statistics, which the first kernel leaves in memory. So each
+ * kernel has the parallelism that its sums allow, and each sum has the same order as on the CPU. */
 #include "fused.h"
 
 #include "../../../micro/decompose.h"
@@ -10,12 +10,13 @@
 #include "rows.h"
 #include "sums.h"
 
-/* The kernels of totals and of sums of pieces need rows that are whole vectors. */
+/* True if rows consist of whole vectors, which totals and sums of pieces need. */
 static bool can_sum(const cb_microcode *m) {
     return !(m->n_total || m->n_pieces) || m->rows == 1 || m->columns % 4 == 0;
 }
 
-/* Kernels that look at indices before the group reads them, one for each that it has. */
+/* Adds a kernel for each index operand of the group that checks its indices before they are used.
+ */
 static void check_indices(cb_cu_code *code, const cb_microcode *m) {
     for (int k = 0; k < m->n_load; k++) {
         const cb_x_row_value *v = &m->load[k];
@@ -29,7 +30,7 @@ static void check_indices(cb_cu_code *code, const cb_microcode *m) {
     }
 }
 
-/* Emitted text is limited by the tables only. */
+/* Kernels have no limits below the sizes of the tables. */
 static const cb_x_limits limits = {CB_X_STREAMS, CB_X_SCALARS, CB_X_ACCS};
 
 cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t group,
@@ -39,7 +40,7 @@ cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t grou
     cb_cu_micro *x = CB_NEW(scratch, cb_cu_micro, 1);
     if (!m || !room || !x) return cb_no_memory(err);
     CB_TRY(cb_microcode_of(program, group, &limits, room, m, err));
-    if (!can_sum(m)) return CB_UNSUPPORTED; /* op by op it can */
+    if (!can_sum(m)) return CB_UNSUPPORTED; /* the group then runs op by op */
     check_indices(code, m);
     cb_cu_micro_init(x, code, m);
     cb_cu_place_leaves(x);

@@ -4,9 +4,9 @@
 
 #include "micro.h"
 
-/* Adds the group's kernels to the code, in the order in which they run. `scratch`: memory may be
- * had for a moment. CB_UNSUPPORTED: the group does not fit the tables of the microcode; it can run
- * op by op. */
+/* Adds the group's kernels to the code, in the order in which they run. `scratch` provides
+ * temporary memory. CB_UNSUPPORTED: the group does not fit the tables of the microcode, or its rows
+ * are not whole vectors; it can run op by op. */
 CB_MUST_CHECK cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t group,
                                     cb_arena *scratch, cb_error *err);
 

@@ -1,16 +1,16 @@
-/* matmul.cuh: products of 16-bit matrices on tensor cores (mma.sync, sm_80 and newer). A block of
- * 2 x COLUMNS/32 warps makes ROWS x COLUMNS elements of the result, a warp ROWS/2 x 32 of them, in
- * slices of 32 of the inner axis, which lie in two buffers of shared memory: while one is
- * multiplied, the next comes by cp.async. Slices lie as the matrix does, along whichever axis its
- * elements are neighbours, and ldmatrix turns them; so a transposed matrix costs nothing. An element
- * of the result is one f32 sum in the order of the inner axis, sixteen at a time, rounded once:
- * neither the size of tiles nor the layout of a matrix changes its bits. */
+/* matmul.cuh: products of 16-bit matrices on tensor cores (mma.sync, sm_80 and newer). A block of 2
+ * x COLUMNS/32 warps computes ROWS x COLUMNS elements of the result, each warp ROWS/2 x 32 of them.
+ * It works on slices of 32 of the inner axis, double-buffered in shared memory: while one slice is
+ * multiplied, cp.async loads the next. Slices have the layout of the matrix, and ldmatrix
+ * transposes them where needed, so transposed matrices cost nothing. An element of the result is
+ * one f32 sum in the order of the inner axis, sixteen at a time, rounded once. So neither the tile
+ * size nor the layout of a matrix changes its bits. */
 
-enum { SLICE = 32, PAD = 8 }; /* elements; a pad keeps rows of ldmatrix in different banks */
+enum { SLICE = 32, PAD = 8 }; /* elements; padding puts the rows of ldmatrix in different banks */
 
 inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-/* 16 bytes to shared memory, the last of them zeros where fewer are given. */
+/* Copies `given` bytes to shared memory and fills up to 16 bytes with zeros. */
 inline void copy16(void *to, const void *from, int given) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                  "l"(from), "r"(given)
@@ -32,7 +32,7 @@ template <bool TURNED> inline void load_matrices(uint32_t (&to)[4], const void *
                      : "memory");
 }
 
-/* sum += a b, of 16 x 16 and 16 x 8. */
+/* sum += a b, where a is 16 x 16 and b is 16 x 8. */
 #define MULTIPLY(T, name)                                                                   \
     inline void multiply(float (&sum)[4], const uint32_t (&a)[4], const uint32_t *b, T) {   \
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                 \
@@ -43,17 +43,17 @@ template <bool TURNED> inline void load_matrices(uint32_t (&to)[4], const void *
 MULTIPLY(half_t, "f16")
 MULTIPLY(bhalf_t, "bf16")
 
-/* One of the two matrices: `outer` axis of rows or columns of the result, and the inner axis.
- * ALONG: elements are neighbours along the inner axis; a line is what lies together, SIZE of the
- * outer axis or SLICE of the inner one. */
+/* One of the two matrices. Its axes are the outer one (rows or columns of the result) and the inner
+ * one. ALONG: the inner axis is contiguous. A line of a tile is contiguous: SLICE elements of the
+ * inner axis if ALONG, else SIZE elements of the outer axis. */
 template <class T, class I, int SIZE, bool ALONG, int THREADS> struct side {
     enum { LINES = ALONG ? SIZE : SLICE, LINE = ALONG ? SLICE : SIZE, STEP = LINE + PAD };
     enum { ELEMENTS = LINES * STEP };
     const T *from;      /* element 0 of the matrix */
-    I outer, inner;     /* how many there are */
-    I line_step, step;  /* from line to line, from element to element of a line: 1, if `even` */
-    I first;            /* of the outer axis, in this block */
-    bool even;          /* accesses of 16 bytes are allowed */
+    I outer, inner;     /* sizes of the axes */
+    I line_step, step;  /* strides between lines, and within a line: 1 if `even` */
+    I first;            /* this block's first element of the outer axis */
+    bool even;          /* 16-byte accesses are allowed */
 
     inline void fetch(T *tile, I slice) const {
 #pragma unroll
@@ -76,8 +76,8 @@ template <class T, class I, int SIZE, bool ALONG, int THREADS> struct side {
             }
         }
     }
-    /* The four 8 x 8 matrices that a lane holds of 16 of the outer axis, from `at` on, and 16 of the
-     * inner axis, from `k` on: of the left matrix by rows first, of the right one by k first. */
+    /* Loads four 8 x 8 matrices: 16 elements of the outer axis from `at` on by 16 of the inner axis
+     * from `k` on. Their order is rows first for the left matrix, k first for the right one. */
     template <bool LEFT> inline void load(uint32_t (&to)[4], const T *tile, int at, int k) const {
         const int lane = threadIdx.x % 32, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
         const int o = at + (LEFT ? low : high), i = k + (LEFT ? high : low);
@@ -86,8 +86,8 @@ template <class T, class I, int SIZE, bool ALONG, int THREADS> struct side {
     }
 };
 
-/* Elements first_row.., first_column.. of the product of x and y to `out`, whose rows have y.outer
- * elements. */
+/* Computes the block's elements of the product of x and y, from (x.first, y.first) on, into `out`,
+ * whose rows have y.outer elements. */
 template <int ROWS, int COLUMNS, class T, class I, class X, class Y>
 inline void product(T *out, const X &x, const Y &y, bool out_even) {
     enum { ACROSS = COLUMNS / 32, THREADS = 64 * ACROSS, TALL = ROWS / 32, OUT = COLUMNS + PAD };
@@ -107,7 +107,7 @@ inline void product(T *out, const X &x, const Y &y, bool out_even) {
     for (I slice = 0, turn = 0; slice < x.inner; slice += SLICE, turn ^= 1) {
         const T *const mine = memory + turn * BUFFER;
         if (copies) await_copies();
-        __syncthreads(); /* this slice is there, and nobody reads the other buffer any more */
+        __syncthreads(); /* the slice has arrived, and no thread reads the other buffer any more */
         if (slice + SLICE < x.inner) fetch(turn ^ 1, slice + SLICE);
 #pragma unroll
         for (int k = 0; k < SLICE; k += 16) {

@@ -1,6 +1,5 @@
-/* What is needed is found backward, from the last micro-operation to the first, as each reads only
- * what stands before it; then text is written forward. Values are v<i>[V], streams t<i>[V], numbers
- * s<i>. */
+/* The operations that a kernel needs are found backward, because each reads only earlier ones; then
+ * their text is written forward. In the text, values are v<i>[V], streams t<i>[V], numbers s<i>. */
 #include "micro.h"
 
 #include <math.h>
@@ -16,7 +15,7 @@ static const char *const op_names[CB_X_OP_COUNT] = {
         CB_X_HALF(CB_X_NAME)[CB_X_NORMAL] = "NORMAL",
     [CB_X_SELECT] = "SELECT"};
 
-typedef struct text { /* of an operand: "v12[j]" */
+typedef struct text { /* the text of an operand, e.g. "v12[j]" */
     char at[40];
 } text;
 
@@ -70,7 +69,8 @@ void cb_cu_forget(cb_cu_micro *x) {
     memset(x->is_loaded, 0, sizeof x->is_loaded);
 }
 
-/* The value that stands for an operand: itself, or what lies in a tile that is not there. */
+/* The value that an operand refers to: a value itself, or the value of a tile that this kernel
+ * recomputes; -1: the operand is not a value. */
 static int16_t value_of(const cb_cu_micro *x, cb_x_ref ref) {
     if (ref.kind == CB_X_VALUE) return ref.id;
     if (ref.kind == CB_X_IN_STREAM && (!x->has_tiles || x->is_cheap[ref.id]))
@@ -103,15 +103,15 @@ void cb_cu_keep_numbers(cb_cu_micro *x) {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-enum { PRICE_MOST = 24 }; /* operations that take less time than a word of shared memory is worth */
+enum { PRICE_MOST = 24 }; /* most operations that are cheaper than a word of shared memory */
 
-/* Whether an operation takes as long as a dozen others. */
+/* True if an operation takes as long as a dozen simple ones. */
 static bool is_dear(cb_x_op op) {
     return (op >= CB_X_EXP && op <= CB_X_COS) || op == CB_X_NORMAL || op == CB_X_SIN_COS;
 }
 
-/* Operations that make a value from tiles that are kept and what is the same in each row; more than
- * PRICE_MOST: it is to be kept. */
+/* The number of operations that compute a value from kept tiles and from arrays that are the same
+ * for each row. More than PRICE_MOST means that the value should be kept. */
 static int price_of(const cb_cu_micro *x, int16_t value) {
     const cb_micro *micro = &x->m->micro[x->maker[value]];
     int price = is_dear(micro->op) ? PRICE_MOST + 1 : 1;
@@ -132,7 +132,7 @@ static int price_of(const cb_cu_micro *x, int16_t value) {
 }
 
 void cb_cu_find_cheap(cb_cu_micro *x) {
-    for (int k = 0; k < x->m->n_micro; k++) { /* in order: a tile is made from tiles before it */
+    for (int k = 0; k < x->m->n_micro; k++) { /* in order: tiles depend on earlier tiles */
         const cb_micro *micro = &x->m->micro[k];
         const bool is_tile = micro->op == CB_X_STORE && !micro->is_dead &&
                              x->m->stream[micro->dst].source == CB_X_TILE;
@@ -148,7 +148,7 @@ bool cb_cu_is_store(const cb_cu_micro *x, const cb_micro *micro) {
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Constants are parameters but for those that a compiler makes something of. */
+/* Constants are parameters, except 0 and 1, with which the compiler can simplify the code. */
 static text number_text(const cb_cu_micro *x, int16_t id) {
     text t;
     const float value = (float)x->m->constant[id]; /* of a group that computes in f32 */
@@ -193,13 +193,13 @@ void cb_cu_once(void *with) {
 
 /* ---- places in tensors ----------------------------------------------------------------------- */
 
-/* `I name = ` the offset of element `at` of a tensor that is walked along these axes. */
+/* Writes `I name = ` the offset of element `at` of a tensor that is walked along these axes. */
 static void add_offset(cb_cu_code *c, const cb_walk *w, const char *name, const char *at) {
     cb_cu_offset(c, w->rank, w->dim, w->stride[0], name, at);
 }
 
-/* A position i<number> of the row, -1 where it is ignored, and the same as a number. What is out of
- * range was found by a kernel before, and is no position of any element. */
+/* Writes i<number>, a position in the row or -1 if it is ignored, and the same as a number
+ * s<number>. An earlier kernel has reported indices out of range; here they match no element. */
 static void add_index(cb_cu_micro *x, const cb_x_row_value *v, int param, const char *at) {
     const int ignored = cb_cu_count(x->code, v->ignored);
     cb_cu_add(x->code, "const int64_t x%d = p%d[%s], i%d = x%d == (int64_t)p%d ? -1 : x%d;\n",
@@ -241,14 +241,14 @@ void cb_cu_kept_numbers(void *with) {
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Whether V elements lie one after another wherever V of them begin. */
+/* True if every aligned vector of V elements is contiguous and aligned in memory. */
 static bool is_even_walk(const cb_walk *w, int vector) {
     bool even = w->stride[0][w->rank - 1] == 1 && w->dim[w->rank - 1] % vector == 0;
     for (int k = 0; k < w->rank - 1; k++) even = even && w->stride[0][k] % vector == 0;
     return even;
 }
 
-/* "true", or what has to be looked at when the kernel runs. */
+/* Whether vector accesses are allowed: "true", "false", or the name of a run-time check. */
 static text even_text(cb_cu_micro *x, int param, int size) {
     text t;
     const int all = size * x->vector, bytes = all < 16 ? all : 16;
@@ -312,7 +312,7 @@ static void add_triangle(cb_cu_micro *x, int k) {
               (long long)shape->dim[shape->rank - 2], (long long)instr->attrs.i[0]);
 }
 
-/* t<k>, if it is not there yet. */
+/* Loads stream k into t<k>, unless it is already loaded. */
 static void load_stream(cb_cu_micro *x, int k) {
     const cb_x_stream *s = &x->m->stream[k];
     if (x->is_loaded[k]) return;
@@ -416,8 +416,8 @@ void cb_cu_body(void *with) {
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* Eight where 16 bytes hold as many, or one block of random numbers: half of it would be thrown
- * away. */
+/* Eight if 16 bytes hold eight elements, or if random numbers are drawn: with four, half of each
+ * block of them would be discarded. Otherwise four, or one if rows are not whole vectors. */
 int cb_cu_vector(const cb_microcode *m) {
     bool has_eights = false;
     for (int k = 0; k < m->n_stream; k++) {
@@ -435,7 +435,7 @@ static int64_t last_of(const cb_operand *o) {
     return last;
 }
 
-/* Whether 32-bit offsets reach every element of the group and of all that it reads. */
+/* True if 32-bit offsets reach every element of the group and of the arrays that it reads. */
 static bool is_small(const cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     bool small = m->rows * m->columns < INT32_MAX;

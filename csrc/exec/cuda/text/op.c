@@ -30,7 +30,7 @@ int cb_cu_out_param(const cb_cu_op *x, uint32_t k) {
     return cb_cu_operand(x->code, out_id(x, k), true);
 }
 
-/* Whether 32-bit offsets reach every element of all operands. */
+/* True if 32-bit offsets reach every element of all operands. */
 static bool is_small(const cb_cu_op *x) {
     bool small = true;
     for (uint32_t k = 0; k < x->instr->n_in + x->instr->n_out; k++) {
@@ -71,7 +71,7 @@ void cb_cu_end_each_row(const cb_cu_op *x, int64_t rows) {
 void cb_cu_op_template(const cb_cu_op *x, const char *operands, const char *text,
                        const cb_cu_hole *more) {
     enum { MOST = 32 };
-    cb_cu_hole hole[MOST + 1] = {{.name = NULL}}; /* too many: the template misses one */
+    cb_cu_hole hole[MOST + 1] = {{.name = NULL}}; /* if there are more, the template fails */
     int n = 0;
     for (const char *at = operands; *at && n < MOST; at += *at == ' ') {
         const char *is = strchr(at, '=');
@@ -90,9 +90,9 @@ void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char
     else cb_cu_offset(x->code, o->shape.rank, o->shape.dim, o->stride, name, at);
 }
 
-/* One block: indices are few beside what they move. The first one that is wrong is the same in
- * every run. Where nothing is ignored, 0 stands for it: it is never wrong, but where nothing is
- * right. */
+/* Uses one block, because there are few indices compared to the elements they select. The first
+ * wrong index is reported, so the error is the same in every run. If nothing is ignored, 0 is used
+ * as the ignored index: it is always in range, except if the range is empty. */
 void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64_t *ignore) {
     static const char text[] =
         "__shared__ uint64_t wrong[$threads];\n"

@@ -1,5 +1,5 @@
-/* op.h: what all kernels of single ops are written with: operands, and the beginnings and ends of
- * kernels with a thread for each element or a block for each row. */
+/* op.h: helpers for writing kernels of single ops: operands, and the beginnings and ends of kernels
+ * with a thread for each element or a block for each row. */
 #ifndef CB_EXEC_CUDA_TEXT_OP_H
 #define CB_EXEC_CUDA_TEXT_OP_H
 
@@ -8,7 +8,7 @@
 typedef struct cb_cu_op { /* the instruction that is written */
     cb_cu_code *code;
     const cb_instr *instr;
-    uint32_t at; /* its number */
+    uint32_t at; /* its index in the program */
 } cb_cu_op;
 
 enum { CB_CU_THREADS = 256, CB_CU_ROW_THREADS = 128 };
@@ -17,7 +17,7 @@ const cb_operand *cb_cu_in(const cb_cu_op *x, uint32_t k);
 const cb_operand *cb_cu_out(const cb_cu_op *x, uint32_t k);
 int cb_cu_in_param(const cb_cu_op *x, uint32_t k);
 int cb_cu_out_param(const cb_cu_op *x, uint32_t k);
-/* Begins a kernel, with a type I for offsets that reaches all elements of the op's operands. */
+/* Begins a kernel; the offset type I is wide enough for all elements of the op's operands. */
 void cb_cu_begin_op(const cb_cu_op *x);
 /* Begins a kernel with a thread `i` for each of n elements, or a block `row` for each row of
  * COLUMNS. */
@@ -25,15 +25,16 @@ void cb_cu_each(const cb_cu_op *x, int64_t n);
 void cb_cu_end_each(const cb_cu_op *x, int64_t n);
 void cb_cu_each_row(const cb_cu_op *x, int64_t columns);
 void cb_cu_end_each_row(const cb_cu_op *x, int64_t rows);
-/* A template with operands among its holes. `operands` names them, in the order of the kernel's
- * parameters: "g=x0 rstd=x4 dx=y0" are inputs 0 and 4, and result 0. */
+/* Writes a template with operands among its holes. `operands` names them, in the order of the
+ * kernel's parameters: in "g=x0 rstd=x4 dx=y0" they are inputs 0 and 4, and result 0. */
 void cb_cu_op_template(const cb_cu_op *x, const char *operands, const char *text,
                        const cb_cu_hole *more);
-/* `I name = ` where element `at` of input k is. */
+/* Writes `I name = ` the offset of element `at` of input k. */
 void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char *at);
-/* A kernel that looks for the first index outside of 0..limit, `ignore` aside. */
+/* Adds a kernel that reports the first index of input k outside of 0..limit-1. *ignore, if not
+ * NULL, is allowed. */
 void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64_t *ignore);
-/* "float", or "double" for f64: what is computed in. */
+/* The type of the arithmetic: "double" for f64, else "float". */
 const char *cb_cu_real(cb_dtype dtype);
 const char *cb_cu_op_name(cb_opcode code); /* "LAYER_NORM" */
 

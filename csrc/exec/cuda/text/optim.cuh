@@ -1,12 +1,13 @@
-/* optim.cuh: a step is two launches: one counts on and works out the factors of each set of rows,
- * one steps all tensors of a table. A block of that takes a chunk of elements; it finds its row
- * among the rows by halves. The formulas are those of the CPU (optim/formulas_impl.h), with the
- * same bits; Adam has its own loop, over 16 bytes at a time. What includes this has one optimizer:
+/* optim.cuh: the kernels of an optimizer step. The first kernel advances each set of rows and
+ * computes its factors; the second steps all tensors of the table. A block of the second kernel
+ * processes one chunk of elements, and finds its row by binary search. The formulas are those of
+ * the CPU (optim/formulas_impl.h), with bitwise equal results; Adam has a separate loop with
+ * 16-byte accesses. A source that includes this file has one optimizer:
  *
  *     #include "adamw_factors.h"
  *     OPTIMIZER(ADAM, adam, cb_adamw_factors, cb_counts_nothing)
  *
- * and defines CB_F32_ALONE before where no row is of f64. */
+ * It defines CB_F32_ALONE before the include if no row is f64. */
 #include "device_types.cuh"
 
 #include "../../../optim/formula_factors.h"
@@ -16,7 +17,7 @@ enum { CHUNK = 4096, THREADS = 256 };    /* elements of a block */
 enum { STATES = 4 };      /* CB_MAX_STATES */
 enum { FACTORS_MOST = 16, HYPERS_MOST = 16 }; /* CB_MAX_FACTORS, and as in update.c */
 
-struct cb_optim_row { /* what the formulas read of one */
+struct cb_optim_row { /* the fields that the formulas read */
     void *param;
     const void *grad;
     void *state[STATES];
@@ -25,20 +26,20 @@ struct cb_optim_row { /* what the formulas read of one */
 struct device_row {
     cb_optim_row arrays;
     int64_t n;
-    int64_t first; /* chunk */
+    int64_t first; /* its first chunk */
     uint32_t dtype;
-    uint32_t set; /* of its factors */
+    uint32_t set; /* the set with its factors */
 };
 
-struct device_set { /* of rows of one group that have stepped as often */
+struct device_set { /* rows of one group with the same number of steps */
     int64_t t;            /* steps so far */
     double number[2];     /* CB_MAX_NUMBERS */
     uint64_t group;       /* row of the hyper-parameters */
 };
 
-struct device_words { /* for all rows; whoever scales a loss writes them */
+struct device_words { /* for all rows; a loss scaler may write them */
     double grad_factor;
-    uint32_t found_inf, unused; /* not 0: nothing is stepped, and nothing counts on */
+    uint32_t found_inf, unused; /* found_inf not 0: no row is stepped, and no set advances */
 };
 
 struct failure { /* as in prelude.cuh */
@@ -64,7 +65,7 @@ static __forceinline__ const device_row *row_of(const device_row *rows, uint32_t
     return &rows[low];
 }
 
-struct stretch { /* elements of a row that a block steps */
+struct stretch { /* the elements of a row that a block steps */
     int64_t begin, end;
 };
 static __forceinline__ stretch stretch_of(const device_row *row, int64_t chunk) {
@@ -97,7 +98,7 @@ static __forceinline__ void step_chunk(const device_row *row, const double *fact
 
 static __forceinline__ void cb_counts_nothing(const double *, int64_t, double *) {}
 
-/* A thread for each set. The word for errors is that of the runs before. */
+/* A thread for each set. `failed` is the failure word of earlier runs. */
 #define COUNTER(factors_of, count_on)                                                           \
     extern "C" __global__ void __launch_bounds__(32)                                            \
         cb_optim_count(device_set *sets, const double *hyper, double *factors, uint64_t n,      \
@@ -120,10 +121,10 @@ static __forceinline__ void cb_counts_nothing(const double *, int64_t, double *)
     COUNTER(factors_of, count_on)               \
     STEPPER(ID, it)
 
-/* ---- Adam: most of what is stepped ----------------------------------------------------------- */
+/* ---- Adam, the most common optimizer --------------------------------------------------------- */
 
-/* The loop over adam_element of formulas_impl.h: four elements a thread, in 16 bytes, where all
- * arrays of a row allow it, then one by one. */
+/* The loop over adam_element of formulas_impl.h. If all arrays of a row are aligned to 16 bytes, a
+ * thread steps four elements at a time; the remaining elements are stepped one by one. */
 template <bool AMSGRAD>
 static __forceinline__ void adam_stretch(const cb_optim_row &a, const float *adam,
                                          const stretch &s, bool decays) {
@@ -155,7 +156,7 @@ static __forceinline__ void adam_stretch(const cb_optim_row &a, const float *ada
     }
 }
 
-/* false: it is a row of f64. */
+/* Returns false for an f64 row, which it does not step. */
 static __forceinline__ bool steps_quads_ADAM(const device_row *row, const double *factor,
                                              int64_t chunk) {
 #ifndef CB_F32_ALONE
@@ -171,7 +172,7 @@ static __forceinline__ bool steps_quads_ADAM(const device_row *row, const double
     return true;
 }
 
-/* The others go element by element. */
+/* The other formulas have no such loop and are stepped element by element. */
 #define NO_QUADS(ID) \
     static __forceinline__ bool steps_quads_##ID(const device_row *, const double *, int64_t) { \
         return false;                                                                           \

@@ -1,15 +1,15 @@
-/* prelude.cuh: what every emitted kernel may use. The text is compiled by NVRTC in front of the
- * kernels of a program, with the core's own headers (vecmath.h, ops.h, point_ops.h, philox.h),
- * so that an operation is defined once for both machines. Contraction is off: a product and a
- * sum round twice, as on the CPU. */
+/* prelude.cuh: functions that every generated kernel may use. NVRTC compiles it before the kernels
+ * of a program, together with the core's own headers (vecmath.h, ops.h, point_ops.h, philox.h), so
+ * each operation is defined once for CPU and GPU. Contraction is off: a product and a sum are
+ * rounded separately, as on the CPU. */
 #include "../../../base/philox.h"
 
 #define CB_GPU
 static inline float cb_clamp_f32(float x, float most) { return fminf(fmaxf(x, -most), most); }
 static inline float cb_magnitude_f32(float x, float most) { return fminf(fabsf(x), most); }
 
-/* The quotient rounded once, as IEEE's division without its way for subnormals: the step of Newton
- * ends at it, from an approximation within one unit. */
+/* The correctly rounded 1 / x, for normal x and result. One Newton step suffices, because the
+ * approximation is within one unit in the last place. */
 static inline float cb_inverse_f32(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -47,8 +47,8 @@ inline void narrow(bhalf_t *to, float x) {
     const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
     to->bits = (uint16_t)(x != x ? bits >> 16 | 0x40u : rounded);
 }
-/* A double becomes a float whose last bit says whether anything fell off, so that the second
- * rounding is the only one. */
+/* Rounds a double to odd: the last bit of the float is set if any bits were lost. So the next
+ * rounding gives the same result as rounding the double directly. */
 inline float sticky(double x) {
     const float y = __double2float_rz(x);
     return x == x && (double)y != x ? cb_f32_of_bits(cb_bits_of_f32(y) | 1u) : y;
@@ -99,7 +99,7 @@ inline float x_NORMAL(float x) {
     return cb_normal_f32(x, &density);
 }
 
-/* ---- operations by themselves (point_ops.h): p_ADD(real, real), ... -------------------------- */
+/* ---- operations of single ops (point_ops.h): p_ADD(real, real), ... -------------------------- */
 
 #include "../../../micro/point_ops.h"
 #define UNARY_OF(name, type, expression) \
@@ -180,10 +180,11 @@ inline void cast(int64_t *to, int64_t x) { *to = x; }
 
 #define EACH _Pragma("unroll") for (int j = 0; j < V; j++)
 
-/* Whether an address given to a run allows 16-byte accesses. */
+/* True if an address is a multiple of `bytes`, a power of two. */
 inline bool is_even(const void *p, unsigned bytes) { return ((size_t)p & (bytes - 1)) == 0; }
 
-/* Elements p[0..n); `even`: accesses of 16 bytes (of V bytes for bools) may take all of them. */
+/* Loads or stores elements p[0], ..., p[n - 1]. `even`: p is aligned for 16-byte accesses (V-byte
+ * ones for bools). */
 template <int V> inline void load(float (&to)[V], const float *p, bool even, int n) {
     if constexpr (V % 4 == 0) {
         if (even && n == V) {
@@ -209,7 +210,7 @@ template <int V> inline void store(float *p, const float (&from)[V], bool even, 
     EACH if (j < n) p[j] = from[j];
 }
 
-/* Elements of less than four bytes, in one access of V of them. */
+/* Elements of less than four bytes are accessed V at a time. */
 template <int BYTES> struct word_of;
 template <> struct word_of<1> {
     typedef uint8_t type;
@@ -260,14 +261,14 @@ SMALL(uint8_t)
 SMALL(half_t)
 SMALL(bhalf_t)
 
-/* 1 where dropout keeps elements e..e+V of the drawn value, else 0. */
+/* 1 where dropout keeps an element, else 0, for V elements from e on. */
 template <int V>
 inline void keep(float (&to)[V], uint64_t seed, uint64_t step, uint32_t stream, uint32_t threshold,
                  uint64_t e) {
     const cb_philox philox = {seed, stream, (uint32_t)step};
     EACH to[j] = cb_philox_u16(&philox, e + j) >= threshold ? 1.0f : 0.0f;
 }
-/* The same where e is a multiple of V, which divides a block: its numbers are drawn at once. */
+/* The same if e is a multiple of V: then the V numbers are in one block, which is drawn once. */
 template <int V>
 inline void keep_even(float (&to)[V], uint64_t seed, uint64_t step, uint32_t stream,
                       uint32_t threshold, uint64_t e) {
@@ -285,7 +286,7 @@ inline void keep_even(float (&to)[V], uint64_t seed, uint64_t step, uint32_t str
 
 inline unsigned half_warp() { return 0xFFFFu << (threadIdx.x & 16); }
 
-/* Lane i and lane i + 32, then i and i + 16, ...: all 16 threads get the sum. */
+/* Adds lanes i and i + 32, then i and i + 16, and so on. All 16 threads get the sum. */
 inline float fold(float (&a)[4]) {
 #pragma unroll 1
     for (int d = 8; d > 0; d /= 2) {
@@ -300,8 +301,7 @@ inline int fold_largest(int key) {
     return key;
 }
 
-/* Leaves in pairs: the largest power of two of them as a tree, then the rest, which is added to
- * it. */
+/* Adds leaves in pairs: the largest power of two of them as a tree, plus the sum of the rest. */
 template <int N> inline float tree_of(const float *leaf) {
     if constexpr (N == 1) return leaf[0];
     else return tree_of<N / 2>(leaf) + tree_of<N / 2>(leaf + N / 2);
@@ -319,8 +319,8 @@ template <int N> inline int largest_of(const int *key) {
     return best;
 }
 
-/* The same for numbers of leaves that are known when it runs: digit k of a binary counter holds the
- * sum of 2^k leaves. */
+/* The same for a number of leaves that is known only at run time: digit k of a binary counter holds
+ * the sum of 2^k leaves. */
 struct counter {
     uint32_t count;
     float level[16];
@@ -343,8 +343,8 @@ struct counter {
     }
 };
 
-/* The same for leaves begin..end, by all threads of a warp, eight neighbours each. Leaves that are
- * missing from the last power of two are -0.0, which changes no sum. */
+/* The same for leaves begin..end, computed by all threads of a warp, eight adjacent leaves each.
+ * Missing leaves are replaced by -0.0, which changes no sum. */
 inline float pairs_of_warp(const float *leaf, uint64_t begin, uint64_t end) {
     counter all = {};
 #pragma unroll 1
@@ -361,15 +361,15 @@ inline float pairs_of_warp(const float *leaf, uint64_t begin, uint64_t end) {
     return all.sum();
 }
 
-/* Floats in order as integers, every NaN the largest. */
+/* Maps floats to integers in the same order; every NaN is the largest. of_key is the inverse. */
 inline int key_of(float x) {
     const int bits = (int)cb_bits_of_f32(x);
     return x == x ? bits ^ ((bits >> 31) & INT32_MAX) : INT32_MAX;
 }
 inline float of_key(int key) { return cb_f32_of_bits((uint32_t)(key ^ ((key >> 31) & INT32_MAX))); }
 
-/* ---- reductions of a block, for ops by themselves: its order depends on its size alone. Each has
- * shared memory of its own. -------------------------------------------------------------------- */
+/* ---- reductions of a block, for single ops. The order depends only on the block's size. Each
+ * reduction needs separate shared memory. ------------------------------------------------------ */
 
 template <class T> inline T block_sum(T x, T *shared) {
     shared[threadIdx.x] = x;
@@ -383,8 +383,8 @@ template <class T> inline T block_sum(T x, T *shared) {
 template <class T> inline bool has_sign(T) { return false; }
 inline bool has_sign(float x) { return (int)cb_bits_of_f32(x) < 0; }
 inline bool has_sign(double x) { return __double_as_longlong(x) < 0; }
-/* NaN if either is; 0.0 is larger than -0.0, as on the CPU and in key_of. So the order in which
- * elements are compared does not matter. */
+/* The result is NaN if either is; 0.0 is larger than -0.0, as on the CPU and in key_of. So the
+ * order of comparisons does not matter. */
 template <class T> inline T larger(T x, T y) {
     return x > y || x != x || (x == y && has_sign(y)) ? x : y;
 }
@@ -404,8 +404,8 @@ template <class T> inline T block_larger(T x, T *shared) {
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-struct failure { /* the first of the runs since the host has asked */
-    uint32_t instr; /* that has met it, from 1 on; 0: none */
+struct failure { /* the first failure since the host last checked */
+    uint32_t instr; /* 1 + the index of the instruction that failed; 0: none */
     uint32_t unused;
     int64_t index;
 };

@@ -1,8 +1,9 @@
-/* Two skeletons. Without sums over rows a thread takes V elements, wherever they are. With them,
- * rows are cut as on the CPU: leaves of 1,024 elements, 64 lanes in each. Sixteen threads hold the
- * lanes of a leaf, four each, so that they read 16 bytes at a time; a row of several leaves has
- * several such teams, and leaves are put together in pairs. What a later phase needs again of the
- * row stays in shared memory where there is room, and is computed again where there is none. */
+/* There are two kinds of kernels. Without reductions of rows, a thread processes V elements
+ * anywhere. With them, rows are divided as on the CPU, into leaves of 1,024 elements with 64 lanes.
+ * A team of sixteen threads holds the lanes of a leaf, four each, so each thread reads 16 bytes at
+ * a time. A row of several leaves has several teams, and leaves are combined in pairs. Values of
+ * the row that a later phase needs stay in shared memory if they fit, and are recomputed otherwise.
+ */
 #include "rows.h"
 
 #include <stdio.h>
@@ -15,19 +16,19 @@
 enum {
     THREADS = 256,
     TEAM = 16,       /* threads that share a leaf */
-    TEAMS_MOST = 16, /* for one row */
+    TEAMS_MOST = 16, /* most teams of a row */
     SHARED_MOST = 40 << 10,
-    TURNED_MOST = 4,                   /* arrays */
-    TURNED_ROWS = 4,                   /* fewer would read 8 bytes of a line at a time */
-    TWICE_FROM = 132 * 8 * 2 * THREADS /* vectors: then half the threads are still enough */
+    TURNED_MOST = 4,                   /* most arrays that are read through tiles */
+    TURNED_ROWS = 4,                   /* with fewer rows, 8 bytes of a line are read at a time */
+    TWICE_FROM = 132 * 8 * 2 * THREADS /* from this many vectors on, a thread processes two */
 };
 
-typedef struct layout { /* of a block that walks rows */
+typedef struct layout { /* how a block walks rows */
     int64_t leaves;
-    int teams, rows; /* teams of a row, rows of a block */
+    int teams, rows; /* teams per row, rows per block */
     int64_t pitch;   /* elements of a row in a tile */
     int n_tile;
-    int n_turned; /* arrays that lie across, which come through tiles (turn.h) */
+    int n_turned; /* arrays with strided rows, which are read through tiles (turn.h) */
     struct {
         int stream;
         cb_walk walk;
@@ -35,7 +36,7 @@ typedef struct layout { /* of a block that walks rows */
     } turned[TURNED_MOST];
 } layout;
 
-typedef struct row_writer { /* of one kernel */
+typedef struct row_writer { /* writes one kernel */
     cb_cu_micro *x;
     layout l;
     int threads;
@@ -57,8 +58,9 @@ static void flat_kernel(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     const int vector = cb_cu_vector(m);
     const int64_t per_row = cb_cu_div_up(m->columns, vector), count = per_row * m->rows;
-    const int turns = count >= TWICE_FROM ? 2 : 1; /* what they have in common is done once */
-    /* Most large arrays divide evenly; a check for each vector is an instruction in eighty. */
+    const int turns = count >= TWICE_FROM ? 2 : 1; /* two vectors share the common work */
+    /* Most large arrays divide evenly; then the check, about one instruction in eighty, is omitted.
+     */
     const bool is_whole = turns > 1 && count % (turns * THREADS) == 0, is_one = m->rows == 1;
     cb_cu_begin(x->code);
     cb_cu_head(x, vector);
@@ -76,8 +78,8 @@ static void flat_kernel(cb_cu_micro *x) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Of a block. Threads of a row that is not there leave at once: so nobody may wait for them, and
- * rows of more than a warp, which meet at barriers, have a block each. */
+/* Rows per block. Threads without a row return immediately, so no other thread may wait for them.
+ * Therefore a row that needs more than a warp, and thus barriers, has a block alone. */
 static int rows_of(int teams) { return TEAM * teams > 32 ? 1 : THREADS / (TEAM * teams); }
 
 static bool is_read(const cb_microcode *m, int stream) {
@@ -89,7 +91,7 @@ static bool is_read(const cb_microcode *m, int stream) {
     return any;
 }
 
-/* Arrays in which rows of the group lie across, next to each other. */
+/* Finds arrays in which rows are strided and adjacent rows are adjacent in memory. */
 static void find_turned(const cb_cu_micro *x, layout *l) {
     const cb_microcode *m = x->m;
     const cb_program *p = x->code->program;
@@ -99,14 +101,14 @@ static void find_turned(const cb_cu_micro *x, layout *l) {
         const cb_operand *o = &p->operand[p->operand_id[m->stream[k].tensor]];
         const cb_walk w = cb_t_walk_of(o);
         if (!cb_cu_turn_of(&w, &turn) || turn.columns != m->columns || turn.between > 1) continue;
-        if (turn.outer > 1 && turn.rows % rows_of(1)) continue; /* a block has rows of one matrix */
+        if (turn.outer > 1 && turn.rows % rows_of(1)) continue; /* a block would span matrices */
         l->turned[l->n_turned].stream = k;
         l->turned[l->n_turned].walk = w;
         l->turned[l->n_turned++].tile = cb_cu_tile_of(o->dtype, l->rows, l->pitch, TURNED_ROWS);
     }
 }
 
-/* Bytes of a row. */
+/* Bytes of shared memory that a row needs. */
 static int64_t shared_of(const layout *l, bool turns) {
     int64_t bytes = l->pitch * (int64_t)sizeof(float) * l->n_tile;
     for (int k = 0; turns && k < l->n_turned; k++)
@@ -114,7 +116,8 @@ static int64_t shared_of(const layout *l, bool turns) {
     return bytes;
 }
 
-/* Fewer rows a block while shared memory does not hold what they need; 0: none do. */
+/* The number of rows per block whose data fit in shared memory, at least `fewest`; 0: not even
+ * these fit. */
 static int rows_that_fit(const layout *l, int64_t row_bytes, int fewest) {
     int rows = l->rows;
     while (rows > fewest && rows * row_bytes > SHARED_MOST) rows /= 2;
@@ -143,7 +146,7 @@ static layout layout_of(cb_cu_micro *x) {
 
 static bool is_acc(cb_x_op op) { return op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN; }
 
-/* Sums and extremes over the row alone. */
+/* True for sums and extremes over the row. */
 static bool is_row_acc(const cb_microcode *m, const cb_micro *micro) {
     if (!is_acc(micro->op) || micro->is_dead) return false;
     const cb_x_acc_kind kind = m->acc_kind[micro->dst];
@@ -152,12 +155,14 @@ static bool is_row_acc(const cb_microcode *m, const cb_micro *micro) {
 
 static bool is_take(const cb_micro *micro) { return micro->op == CB_X_TAKE && !micro->is_dead; }
 
-/* Leaves of rows are those of the total where no row cuts one. */
+/* True if the operation is a total whose leaves this kernel computes, because no row ends within a
+ * leaf. */
 static bool is_leaf(const cb_cu_micro *x, const cb_micro *micro) {
     return x->has_leaves && cb_cu_is_total(x->m, micro);
 }
 
-/* Of a row of one leaf in a register of the thread that has met it, else in shared memory. */
+/* Declares a taken element. If rows have one leaf, it is in a register of the thread that found it,
+ * else in shared memory. */
 static void declare_taken(cb_cu_code *c, const layout *l, int id) {
     if (l->leaves == 1) {
         cb_cu_add(c, "float taken%d = 0;\n", id);
@@ -177,7 +182,7 @@ static void add_taken(cb_cu_code *c, const layout *l, const cb_micro *take) {
                   id);
 }
 
-/* Text: shared memory for leaves of rows. */
+/* Writes the declarations of shared memory for leaves of rows. */
 static void declare_parts(const cb_cu_micro *x, const layout *l) {
     const cb_microcode *m = x->m;
     for (int k = 0; k < m->n_micro; k++) {
@@ -215,7 +220,7 @@ static void for_accs(cb_cu_micro *x, int phase, const char *sum, const char *lar
     }
 }
 
-/* Text: lanes of a leaf of totals, and where a leaf is done, its sum. */
+/* Writes the lanes of a leaf of totals or, if `ends`, the sum of a finished leaf. */
 static void for_leaves(cb_cu_micro *x, int phase, bool ends) {
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
@@ -230,8 +235,8 @@ static void for_leaves(cb_cu_micro *x, int phase, bool ends) {
     }
 }
 
-/* Leaves of a row become a sum r<a>, or the largest key r<a>; what a thread has taken of it is
- * everybody's. */
+/* Combines the leaves of a row into a sum r<a> or the largest key r<a>, and makes taken elements
+ * available to all threads of the row. */
 static void close_accs(cb_cu_micro *x, const layout *l, int phase) {
     cb_cu_code *c = x->code;
     bool any = false;
@@ -251,7 +256,7 @@ static void close_accs(cb_cu_micro *x, const layout *l, int phase) {
     }
 }
 
-/* Numbers that are there when a phase is done. */
+/* Writes the numbers that are available after a phase. */
 static void numbers_after(cb_cu_micro *x, int phase) {
     for (int k = 0; k < x->m->n_number; k++) {
         const cb_x_number *number = &x->m->number[k];
@@ -266,8 +271,8 @@ static void numbers_after(cb_cu_micro *x, int phase) {
     }
 }
 
-/* Of a leaf: V elements a turn. Where their number is known, the compiler has no ends to look for,
- * and takes about a quarter less time. */
+/* Writes the loop over one leaf, V elements per iteration. A compile-time trip count removes the
+ * bounds checks and cuts compile time by about 25 %. */
 static void add_turns(cb_cu_code *c, const cb_microcode *m, const layout *l) {
     const char *unrolled = "#pragma unroll 2\n";
     if (l->leaves == 1 && m->columns % CB_X_LANES == 0) {
@@ -281,7 +286,7 @@ static void add_turns(cb_cu_code *c, const cb_microcode *m, const layout *l) {
               CB_X_LANES);
 }
 
-/* Text: all that ends in a phase, with the numbers of the row that are there then. */
+/* Writes a phase: its reductions, stores and takes, and the numbers that are available after it. */
 static void row_phase(cb_cu_micro *x, const layout *l, int phase) {
     cb_cu_code *c = x->code;
     const cb_microcode *m = x->m;
@@ -317,7 +322,7 @@ static void row_phase(cb_cu_micro *x, const layout *l, int phase) {
     numbers_after(x, phase);
 }
 
-/* Text: numbers of the row that are results, or that later kernels read. */
+/* Writes code that stores the row's numbers that are results or that later kernels read. */
 static void store_numbers(void *with) {
     cb_cu_micro *x = with;
     cb_cu_code *c = x->code;
@@ -338,7 +343,8 @@ static void store_numbers(void *with) {
     cb_cu_add(c, "}\n");
 }
 
-/* What lies across, of the rows of the block. Nobody leaves before all have come here. */
+/* Writes code that fills the tiles for the rows of the block. No thread may return before it, as it
+ * has a barrier. */
 static void fill_turned(void *with) {
     row_writer *w = with;
     cb_cu_micro *x = w->x;

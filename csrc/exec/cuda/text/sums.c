@@ -1,11 +1,11 @@
-/* Sums that end outside of a row, in the order of the CPU:
+/* Sums that are not over one row, in the same order as on the CPU:
  *
- *     columns   blocks of rows (cb_row_blocks), in each the rows one after another, in runs of 128
- *               where the op is a sum; then the blocks in order
+ *     columns   blocks of rows (cb_row_blocks); within a block the rows in order, in runs of 128
+ *               if the op is a sum; then the blocks in order
  *     total     leaves of 1,024 elements, segments of leaves in pairs, then the segments
- *     pieces    a power of two of elements of a row: lanes of 64, folded once
+ *     pieces    a power of two of elements of a row: 64 lanes, folded once
  *
- * Partial sums of columns lie in the op's scratch, leaves in memory of the executable. */
+ * Partial sums of columns are in the op's scratch, leaves in extra memory of the executable. */
 #include "sums.h"
 
 #include "../../../ir/work.h"
@@ -16,10 +16,10 @@ enum {
     TEAM = 16,
     TEAM_THREADS = 128,
     TOTAL_WARPS = 32,
-    ACROSS_MOST = 16,    /* 256 bytes of a row in f32 */
-    SLOT_THREADS = 256,  /* of blocks of slots, ... */
-    BLOCKS_ENOUGH = 528, /* ... four for each multiprocessor; of fewer ... */
-    SLOT_THREADS_MOST = 1024,
+    ACROSS_MOST = 16,         /* 256 bytes of a row in f32 */
+    SLOT_THREADS = 256,       /* threads of a column block */
+    BLOCKS_ENOUGH = 528,      /* four for each multiprocessor */
+    SLOT_THREADS_MOST = 1024, /* threads of a column block if there are fewer blocks */
     SHARED_MOST = 40 << 10
 };
 
@@ -60,7 +60,7 @@ static int operand_param(cb_cu_micro *x, uint32_t tensor) {
 
 /* ---- columns --------------------------------------------------------------------------------- */
 
-/* Sums over columns are those of blocks of rows, put together in order. */
+/* Column sums are computed for blocks of rows, which are then added in order. */
 typedef struct row_blocks {
     int64_t n, rows;
 } row_blocks;
@@ -70,7 +70,7 @@ static row_blocks blocks_of(const cb_microcode *m) {
     return (row_blocks){.n = cb_cu_div_up(m->rows, rows), .rows = rows};
 }
 
-/* Where the sums of one op lie: [part][block][columns] of its scratch. */
+/* The parameter of an op's partial sums: [part][block][columns] of its scratch. */
 static int partial_param(cb_cu_micro *x, const cb_x_stream *s, int64_t n_block, bool writes) {
     const cb_program *p = x->code->program;
     const cb_buffer *scratch = &p->buffer[p->instr[s->instr].scratch];
@@ -79,9 +79,9 @@ static int partial_param(cb_cu_micro *x, const cb_x_stream *s, int64_t n_block, 
                           writes);
 }
 
-/* A block takes `across` times four columns of a block of rows, `slots` rows at a time: a thread
- * computes four elements of a row and puts them into shared memory, where one thread for each
- * column adds them up in the order of rows, while the others are at the next rows. */
+/* A thread block processes 4 * `across` columns of a block of rows, `slots` rows at a time. A
+ * thread computes four elements of a row and stores them in shared memory. Then one thread for each
+ * column adds them in the order of rows, while the others compute the next rows. */
 typedef struct slots {
     int across, slots, width; /* width: columns */
 } slots;
@@ -100,7 +100,7 @@ static slots slots_of(const cb_microcode *m, const row_blocks *b) {
     return s;
 }
 
-typedef struct column_writer { /* of one kernel */
+typedef struct column_writer { /* writes one kernel */
     cb_cu_micro *x;
     const row_blocks *b;
     slots s;
@@ -130,7 +130,7 @@ static void end_runs(void *with) {
     }
 }
 
-/* Sums of the block go where they belong. */
+/* Writes code that stores the block's sums, as partial sums or as results. */
 static void give_columns(void *with) {
     const column_writer *w = with;
     cb_cu_micro *x = w->x;
@@ -159,7 +159,7 @@ static void block_bounds(void *with) {
                    CB_CU_HOLES(CB_CU_HOLE(rows, rows)));
 }
 
-/* In turns, so that one barrier is enough for each: a thread adds up what is in shared memory of
+/* Shared memory is double-buffered, so one barrier per iteration is enough. A thread adds up
  * columns threadIdx.x, threadIdx.x + threads, ... of all sums. */
 static const char column_text[] =
     "__shared__ __align__(16) float slots[2][$sums][$area];\n"
@@ -210,7 +210,7 @@ static void column_kernel(cb_cu_micro *x, const row_blocks *b) {
     const char *check = all % threads ? "if (at >= $all) continue;\n" : "",
                *check_column = "if (blockIdx.x * (I)$width + at % $width >= COLUMNS) continue;\n";
     cb_cu_begin(x->code);
-    cb_cu_head(x, 4); /* which says whether rows end within a vector */
+    cb_cu_head(x, 4); /* sets is_guarded */
     const char *there = x->is_guarded ? "COLUMNS < col + V ? (int)(COLUMNS - col) : V" : "V";
     cb_cu_template(
         x->code, column_text,
@@ -230,7 +230,7 @@ static void column_kernel(cb_cu_micro *x, const row_blocks *b) {
               (uint32_t)threads);
 }
 
-/* Blocks of one sum, in order. */
+/* Writes code that adds the blocks of one sum in order. */
 static void finish_column(cb_cu_micro *x, const cb_x_columns *column, const row_blocks *b) {
     cb_cu_code *c = x->code;
     const int from = partial_param(x, &x->m->stream[column->stream], b->n, false),
@@ -245,7 +245,7 @@ static void finish_column(cb_cu_micro *x, const cb_x_columns *column, const row_
     cb_cu_add(c, ");\n");
 }
 
-/* The kernel that puts blocks together, if there are several. */
+/* Adds the kernel that combines blocks, if there are several. */
 static void finish_columns(cb_cu_micro *x, const row_blocks *b) {
     cb_cu_code *c = x->code;
     const int n = x->m->n_columns;
@@ -287,7 +287,7 @@ static void declare_lanes(void *with) {
     }
 }
 
-/* The loop of a team over `length` elements from `first` on; a%d are its lanes. */
+/* Begins a kernel in which each team loops over a run of `length` elements; a%d are its lanes. */
 static void team_kernel(cb_cu_micro *x, kind_fn is_kind, int64_t runs, int64_t length) {
     static const char text[] =
         "const unsigned t = threadIdx.x % $team;\n"
@@ -337,7 +337,7 @@ static void sum_pieces(cb_cu_micro *x) {
     }
 }
 
-/* What rounds a total to its dtype for those that read it; NULL: nothing does. */
+/* The function that rounds a total to its dtype for its readers; NULL: no rounding. */
 static const char *rounding_of(const cb_cu_micro *x, uint32_t tensor) {
     const cb_program *p = x->code->program;
     const cb_dtype dtype = p->operand[p->operand_id[tensor]].dtype;
@@ -346,7 +346,7 @@ static const char *rounding_of(const cb_cu_micro *x, uint32_t tensor) {
 
 /* ---- totals ---------------------------------------------------------------------------------- */
 
-/* Text: s<number>, from leaves in memory. A warp takes each segment. */
+/* Writes s<number>, the sum of leaves in memory. A warp sums each segment. */
 static void finish_total(cb_cu_micro *x, const cb_x_total *total, uint64_t leaves_at) {
     static const char one_segment[] = "float s$total;\n"
                                       "s$total = pairs_of_warp(p$from, 0, p$leaves)$mean;\n";
@@ -376,7 +376,7 @@ static void finish_total(cb_cu_micro *x, const cb_x_total *total, uint64_t leave
                                CB_CU_HOLE_TEXT(mean, total->is_mean ? " / (float)$count" : "")));
 }
 
-/* One block: totals, and what is computed from them. */
+/* Adds a kernel of one block that computes totals and the numbers that depend on them. */
 static void finish_totals(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
@@ -386,7 +386,7 @@ static void finish_totals(cb_cu_micro *x) {
     if (has_parts) cb_cu_add(c, "__shared__ float part[%d];\n", CB_SEGMENTS);
     cb_cu_once(x);
     for (int k = 0; k < m->n_total; k++) {
-        if (has_parts && k > 0) cb_cu_add(c, "__syncthreads();\n"); /* the last was read */
+        if (has_parts && k > 0) cb_cu_add(c, "__syncthreads();\n"); /* `part` is reused */
         finish_total(x, &m->total[k], x->leaves_at[k]);
     }
     cb_cu_add(c, "if (threadIdx.x) return;\n");

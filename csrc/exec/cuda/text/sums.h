@@ -1,18 +1,18 @@
-/* sums.h: sums over columns, pieces of rows and all elements, in kernels that come after the one
- * that walks rows. */
+/* sums.h: writes the kernels of sums over columns, pieces of rows and all elements, which run after
+ * the kernel that walks rows. */
 #ifndef CB_EXEC_CUDA_TEXT_SUMS_H
 #define CB_EXEC_CUDA_TEXT_SUMS_H
 
 #include "micro.h"
 
-/* Marks what the sums read, so that numbers of rows among it are kept. */
+/* Marks what the sums need, so that the row statistics among it are kept. */
 void cb_cu_need_sums(cb_cu_micro *x);
 void cb_cu_sums(cb_cu_micro *x);
 
-/* Memory for the leaves of totals. */
+/* Reserves memory for the leaves of totals. */
 void cb_cu_place_leaves(cb_cu_micro *x);
 bool cb_cu_is_total(const cb_microcode *m, const cb_micro *micro);
-/* The parameter of the leaves that accumulator `acc` makes. */
+/* The parameter of the leaves of accumulator `acc`. */
 int cb_cu_leaves_param(cb_cu_micro *x, int acc);
 
 #endif

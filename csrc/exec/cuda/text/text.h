@@ -1,4 +1,4 @@
-/* text.h: what emitted kernels include, as text, which cmake/text.cmake makes of the files. */
+/* text.h: the files that generated kernels include, as strings made by cmake/text.cmake. */
 #ifndef CB_EXEC_CUDA_TEXT_TEXT_H
 #define CB_EXEC_CUDA_TEXT_TEXT_H
 

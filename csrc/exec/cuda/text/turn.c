@@ -1,6 +1,6 @@
-/* A tile is a square of whatever 128 bytes of memory hold of the narrowest type, and belongs to 64
- * threads, each of which turns one word of elements in both directions and then takes vectors of
- * the result. A block has a few tiles, as the smallest that a multiprocessor keeps busy with. */
+/* A tile is a square of up to 64 x 64 elements, processed by 64 threads. Each thread transposes
+ * small squares of words, and then computes vectors of the result. A block has several tiles,
+ * because a block of 64 threads would be too small to keep a multiprocessor busy. */
 #include "turn.h"
 
 #include <stdio.h>
@@ -9,10 +9,10 @@
 #include "../../../micro/translation.h"
 
 enum {
-    THREADS = 64, /* of a tile */
-    SLOTS = 4,    /* tiles of a block */
+    THREADS = 64, /* per tile */
+    SLOTS = 4,    /* tiles per block */
     SHARED_MOST = 40 << 10,
-    WORTH = 16 /* rows and columns */
+    WORTH = 16 /* fewest rows and columns for which a tile is worthwhile */
 };
 
 bool cb_cu_turn_of(const cb_walk *w, cb_cu_turn *turn) {
@@ -48,7 +48,7 @@ void cb_cu_tile_declare(cb_cu_code *c, const cb_cu_tile *tile, int name, int slo
               (long long)tile->pitch, name, slots);
 }
 
-/* Whether a word begins wherever the first element of one lies. */
+/* True if all words of the array are aligned when element 0 is. */
 static bool is_even_walk(const cb_walk *w, int width) {
     bool even = width > 1;
     for (int k = 0; k < w->rank; k++)
@@ -73,7 +73,7 @@ void cb_cu_tile_fill(cb_cu_code *c, const cb_cu_tile *tile, const cb_walk *w,
 
 static int side_of(int vector) { return vector == 1 ? 32 : 8 * vector; }
 
-/* Text: the tile of a thread, and where in the result it begins. */
+/* Writes the declarations of a thread's tile and of its first element in the result. */
 static void begin_tile(cb_cu_code *c, const cb_cu_turn *turn, int side, int slots) {
     static const char text[] =
         "const int t = threadIdx.x % $threads, slot = threadIdx.x / $threads;\n"
@@ -95,7 +95,8 @@ static void begin_tile(cb_cu_code *c, const cb_cu_turn *turn, int side, int slot
                                CB_CU_HOLE_COUNT(outer, turn->outer * turn->between)));
 }
 
-/* Text: a loop over a tile, V elements `e` of the result at a time, which are at (j, l) of it. */
+/* Begins a loop over a tile, V elements of the result from `e` on at a time, at (tj, tl) of the
+ * tile. */
 static void begin_vectors(cb_cu_code *c, const cb_cu_turn *turn, int side, int vector,
                           const char *unroll) {
     static const char text[] = "__syncthreads();\n"
@@ -130,9 +131,9 @@ static void fill(cb_cu_code *c, const cb_cu_tile *tile, const cb_walk *w, int na
     cb_cu_tile_fill(c, tile, w, &how);
 }
 
-/* ---- of a group ------------------------------------------------------------------------------ */
+/* ---- kernels of groups ----------------------------------------------------------------------- */
 
-typedef struct turning { /* arrays that are read through tiles of the same two axes */
+typedef struct turning { /* arrays that are read through tiles over the same axes */
     cb_cu_turn turn;
     int n, stream[CB_X_STREAMS];
     cb_walk walk[CB_X_STREAMS];
@@ -149,7 +150,7 @@ static const cb_operand *operand_of(const cb_cu_micro *x, int stream) {
     return &p->operand[p->operand_id[x->m->stream[stream].tensor]];
 }
 
-/* As wide as a flat kernel, where no vector leaves the last axis. */
+/* The vector width of a flat kernel, reduced until no vector crosses the end of the last axis. */
 static int vector_of(const cb_cu_micro *x, const turning *all) {
     const cb_microcode *m = x->m;
     int vector = cb_cu_vector(m);
@@ -225,7 +226,7 @@ bool cb_cu_turned_elements(cb_cu_micro *x) {
     return true;
 }
 
-/* ---- of an op -------------------------------------------------------------------------------- */
+/* ---- kernels of single ops ------------------------------------------------------------------- */
 
 bool cb_cu_turned_copy(const cb_cu_op *x) {
     cb_cu_code *c = x->code;

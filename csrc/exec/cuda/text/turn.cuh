@@ -1,17 +1,17 @@
-/* turn.cuh: arrays whose rows lie across memory: neighbours in memory are neighbours of a column.
- * A tile of them is read along memory, turned in registers, W x W elements at a time, and lies in
- * shared memory by rows, in words of W elements:
+/* turn.cuh: reads arrays with strided rows, whose columns are contiguous in memory. A tile is read
+ * along memory, transposed in registers, W x W elements at a time, and stored in shared memory by
+ * rows, in words of W elements:
  *
  *     memory      j ->          tile        l ->
  *              l  . . . .                j  . . . .
  *              |  . . . .                |  . . . .
  *
- * Words are the widest accesses that the types allow, 16 bytes at most. Words of a row are put in
- * another order in every W rows, so that those that threads of a warp write at a time, below each
- * other, lie in different banks, as those do that they read, beside each other. */
+ * Words are as wide as the types allow, at most 16 bytes. Every W rows, the words of a row are
+ * permuted differently. So the words that the threads of a warp write at a time, in one column, are
+ * in different banks, and so are those that they read, in one row. */
 
-/* W x W elements, from p on and further `across`, of which there are rows x columns. `even`: whole
- * words may be read. */
+/* Reads W x W elements from p on, with stride `across`, of which rows x columns exist. `even`:
+ * whole words may be read. */
 template <int W, class T, class I>
 inline void take(T (&x)[W][W], const T *p, I across, int rows, int columns, bool even) {
 #pragma unroll
@@ -28,7 +28,7 @@ inline void take(T (&x)[W][W], const T *p, I across, int rows, int columns, bool
     }
 }
 
-/* Of ROWS x COLUMNS elements; a row has PITCH, a multiple of 128 bytes. */
+/* A tile of ROWS x COLUMNS elements; a row takes PITCH elements, a multiple of 128 bytes. */
 template <class T, int W, int ROWS, int COLUMNS, int PITCH> struct turned {
     typedef typename word_of<W * sizeof(T)>::type word;
     enum {
@@ -39,13 +39,13 @@ template <class T, int W, int ROWS, int COLUMNS, int PITCH> struct turned {
     };
     T at[ROWS * PITCH];
 
-    /* Where the word is that begins with element (row, column). */
+    /* The index in `at` of the word that begins with element (row, column). */
     static inline int place(int row, int column) {
         return row * PITCH + (column / W ^ (row / W * STEP & (BANKS - 1))) * W;
     }
 
-    /* Element (j, l) is p[j + l * across], for rows x columns of them. By `threads` threads, of
-     * which this is number t. */
+    /* Fills the tile: element (j, l) is p[j + l * across], for rows x columns elements. It is
+     * called by `threads` threads, of which this is number t. */
     template <class I>
     inline void fill(const T *p, I across, int rows, int columns, bool even, int t, int threads) {
         for (int b = t; b < HEIGHT * WIDTH; b += threads) {
@@ -65,7 +65,7 @@ template <class T, int W, int ROWS, int COLUMNS, int PITCH> struct turned {
         }
     }
 
-    /* V elements of a row, a multiple of W, from `column` on, which is one, too. */
+    /* Reads V elements of a row from `column` on; both are multiples of W. */
     template <int V> inline void read(T (&to)[V], int row, int column) const {
 #pragma unroll
         for (int q = 0; q < V; q += W) {
@@ -80,7 +80,7 @@ template <class T, int W, int ROWS, int COLUMNS, int PITCH> struct turned {
     }
 };
 
-/* V elements as they are; `even`: in one access. */
+/* Stores V elements unchanged; `even`: in one access. */
 template <int V, class T> inline void put(T *p, const T (&from)[V], bool even) {
     if (even) {
         typename word_of<V * sizeof(T)>::type all;

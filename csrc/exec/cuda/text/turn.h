@@ -1,5 +1,5 @@
-/* turn.h: arrays whose rows lie across memory, as those of a transposed array do, are read through
- * tiles of shared memory (turn.cuh), so that memory is read and written along its lines. */
+/* turn.h: reads arrays with strided rows, such as transposed arrays, through tiles in shared memory
+ * (turn.cuh), so that memory accesses are coalesced. */
 #ifndef CB_EXEC_CUDA_TEXT_TURN_H
 #define CB_EXEC_CUDA_TEXT_TURN_H
 
@@ -7,27 +7,27 @@
 #include "micro.h"
 #include "op.h"
 
-/* Elements of a result in row-major order as [outer][rows][between][columns], of which `columns`
- * lie across in an array, while neighbours of `rows` are neighbours there. */
+/* The axes of a result in row-major order: [outer][rows][between][columns]. In the array, `columns`
+ * is strided and `rows` is contiguous. */
 typedef struct cb_cu_turn {
     int64_t outer, rows, between, columns;
 } cb_cu_turn;
 
-/* False: the array does not lie so, or is not worth a tile. */
+/* False: the array does not have this layout, or is too small for a tile to be worthwhile. */
 bool cb_cu_turn_of(const cb_walk *w, cb_cu_turn *turn);
 
-typedef struct cb_cu_tile { /* of one array; sizes in elements */
-    int param, size, width; /* bytes of an element; elements of a word */
+typedef struct cb_cu_tile { /* a tile of one array */
+    int param, size, width; /* parameter; bytes per element; elements per word */
     int64_t rows, columns, pitch;
 } cb_cu_tile;
 
-/* Of so many rows and columns, in words of `most` elements at most. */
+/* A tile of `rows` x `columns` elements, in words of at most `most` elements. */
 cb_cu_tile cb_cu_tile_of(cb_dtype dtype, int64_t rows, int64_t columns, int most);
 int64_t cb_cu_tile_bytes(const cb_cu_tile *tile);
-/* Text: `turned<name>[slots]` in shared memory. */
+/* Declares `turned<name>[slots]` in shared memory. */
 void cb_cu_tile_declare(cb_cu_code *c, const cb_cu_tile *tile, int name, int slots);
-/* Text: element number `first` of the result and what follows in so many rows and columns goes to
- * tile `to`, by so many threads, of which each is number `thread`. All but their count are text. */
+/* How cb_cu_tile_fill fills tile `to`: with `rows` x `columns` elements from element `first` of the
+ * result on, by `threads` threads, each with number `thread`. Strings are texts of expressions. */
 typedef struct cb_cu_fill {
     const char *to, *first, *rows, *columns, *thread;
     int threads;
@@ -35,10 +35,10 @@ typedef struct cb_cu_fill {
 void cb_cu_tile_fill(cb_cu_code *c, const cb_cu_tile *tile, const cb_walk *w,
                      const cb_cu_fill *fill);
 
-/* The kernel of a group without rows, some of whose arrays lie across: what it stores (cb_cu_need)
- * is made tile by tile. False: there is none. */
+/* Adds the kernel of a group without rows that reads such arrays; it computes what the group stores
+ * (cb_cu_need) tile by tile. False: the group reads no such array. */
 bool cb_cu_turned_elements(cb_cu_micro *x);
-/* The kernel of an op that copies such an array as it is. False: it is not one. */
+/* Adds the kernel of an op that copies such an array. False: the op does not. */
 bool cb_cu_turned_copy(const cb_cu_op *x);
 
 #endif
