@@ -41,7 +41,7 @@ static cb_status look_up(void *out, size_t n, void *library, const char *name, c
 
 static cb_status too_old(int version, const char *path, cb_error *err) {
     return cb_fail(err, CB_UNSUPPORTED,
-                   "%s is of CUDA %d.%d; CUDA 12.0 or newer is needed: update the NVIDIA driver",
+                   "%s is from CUDA %d.%d; CUDA 12.0 or newer is needed: update the NVIDIA driver",
                    path, version / 1000, version % 1000 / 10);
 }
 
@@ -180,7 +180,7 @@ cb_status cb_cu_open_nvrtc(cb_cu_nvrtc *nvrtc, const char *path, cb_error *err) 
         return cb_fail(err, CB_UNSUPPORTED, "%s does not say its version and architectures", path);
     made.version = 1000 * major + 10 * minor;
     if (made.version < OLDEST)
-        return cb_fail(err, CB_UNSUPPORTED, "%s is of CUDA %d.%d; CUDA 12.0 or newer is needed",
+        return cb_fail(err, CB_UNSUPPORTED, "%s is from CUDA %d.%d; CUDA 12.0 or newer is needed",
                        path, major, minor);
     CB_TRY(open_builtins(&made, major, minor, err));
     made.least = all[0]; /* in ascending order */

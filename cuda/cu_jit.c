@@ -104,8 +104,8 @@ cb_status cb_cu_compile(const cb_cu_nvrtc *nvrtc, const cb_cu_source *source, co
     if (source->capability < nvrtc->least)
         return cb_fail(
             err, CB_UNSUPPORTED,
-            "cuda: NVRTC of CUDA %d.%d compiles for devices of %d.%d and newer, this one "
-            "is of %d.%d: install NVRTC of CUDA 12 (pip install cutback[cuda12])",
+            "cuda: NVRTC of CUDA %d.%d compiles for compute capability %d.%d and newer, but this "
+            "device has %d.%d: install NVRTC of CUDA 12 (pip install cutback[cuda12])",
             nvrtc->version / 1000, nvrtc->version % 1000 / 10, nvrtc->least / 10, nvrtc->least % 10,
             source->capability / 10, source->capability % 10);
     cb_cu_name_of(nvrtc, source, name);

@@ -250,7 +250,7 @@ void cb_expand_op(cb_vjp *x, cb_value_id *outs) {
         case CB_OP_RMS_NORM_BWD:
         case CB_OP_BATCH_NORM_BWD: norm_backward(x, outs); break;
         default:
-            e->status = cb_fail(e->err, CB_UNSUPPORTED, "%s: has no gradient yet",
+            e->status = cb_fail(e->err, CB_UNSUPPORTED, "%s: its gradient is not supported",
                                 cb_op_def_of(x->code)->name);
     }
 }

@@ -51,10 +51,12 @@ bool CB_FLOW_FN(reserve)(CB_NETWORK *f, cb_arena *arena, uint32_t n_node, uint32
 cb_status CB_FLOW_FN(build)(CB_NETWORK *f, cb_arena *arena, uint32_t n_node, uint32_t n_arc,
                             const uint32_t *from, const uint32_t *to, cb_error *err) {
     if (n_arc >= CB_NONE / 2)
-        return cb_fail(err, CB_INVALID, "network: %u arcs are too many", n_arc);
+        return cb_fail(err, CB_INVALID, "network: %u arcs; there must be fewer than 2^31 - 1",
+                       n_arc);
     for (uint32_t i = 0; i < n_arc; i++) {
         if (from[i] >= n_node || to[i] >= n_node) {
-            return cb_fail(err, CB_INVALID, "network: arc %u joins %u and %u of %u nodes", i,
+            return cb_fail(err, CB_INVALID,
+                           "network: arc %u joins nodes %u and %u, but there are only %u nodes", i,
                            from[i], to[i], n_node);
         }
     }
@@ -148,8 +150,9 @@ static cb_status load(CB_NETWORK *f, uint32_t source, uint32_t sink, const CB_CA
     f->value = 0;
     f->n_path = 0;
     if (source >= f->n_node || sink >= f->n_node || source == sink) {
-        return cb_fail(err, CB_INVALID, "network: source %u and sink %u of %u nodes", source, sink,
-                       f->n_node);
+        return cb_fail(err, CB_INVALID,
+                       "network: source %u and sink %u must be different nodes below %u", source,
+                       sink, f->n_node);
     }
     CB_TRY(set_residuals(f, capacity, err));
     memset(f->excess, 0, f->n_node * sizeof *f->excess);

@@ -260,8 +260,9 @@ typedef enum cb_preset {
     CB_PRESET_AUTOGRAD = 0,  /* save what the backward reads */
     CB_PRESET_RECOMPUTE_ALL, /* save only inputs: plain checkpointing */
     CB_PRESET_CONSERVATIVE,  /* recompute only ops that fuse */
-    CB_PRESET_AGGRESSIVE,    /* recompute anything but random ops and matrix products with more than
-                                64 operations (16 if one factor is a weight) per output byte */
+    CB_PRESET_AGGRESSIVE,    /* recompute anything but random ops, and products, convolutions and
+                                attention with more than 64 operations per output byte (16 if an
+                                input is a weight) */
     CB_PRESET_TORCH_COMPAT,  /* save what PyTorch's default partitioner saves */
     CB_PRESET_SHAPE_AWARE,   /* like aggressive, but decided by the amount of work: memory-bound
                                 products may run again, long chains of arithmetic may not */

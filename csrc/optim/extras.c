@@ -36,9 +36,8 @@ cb_status cb_extras_check(const cb_optimizer *o, const cb_optim_extras *extras, 
                        extras->max_norm);
     }
     if (!is_number(extras->average_keep, 1)) {
-        return cb_fail(err, CB_INVALID,
-                       "%s: averages keep %g of themselves; it must be between 0 and 1", o->name,
-                       extras->average_keep);
+        return cb_fail(err, CB_INVALID, "%s: average_keep is %g; it must be between 0 and 1",
+                       o->name, extras->average_keep);
     }
     for (uint32_t i = 0; extras->rows && i < n; i++) {
         const cb_extra_row *row = &extras->rows[i];

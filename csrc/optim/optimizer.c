@@ -178,7 +178,7 @@ cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim_table *x, uin
     const cb_optim_row *row = &x->rows[i];
     CB_TRY(check_dtype(o, row, i, err));
     if (row->group >= x->n_groups) {
-        return cb_fail(err, CB_INVALID, "%s: row %u is in group %u, and there are %u groups",
+        return cb_fail(err, CB_INVALID, "%s: row %u is in group %u, but there are only %u groups",
                        o->name, i, row->group, x->n_groups);
     }
     if (row->t < 1) {

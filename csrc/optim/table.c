@@ -301,7 +301,8 @@ static cb_status check(cb_tensor_table *x, const double *hyper, uint32_t n_group
     const bool zeroes = x->asked && x->extras.zeroes; /* then refresh() has checked gradients */
     if (x->moved && !zeroes) CB_TRY(check_gradients(x, &view, err));
     if (x->optimizer->multiplies && !x->products)
-        return cb_fail(err, CB_INTERNAL, "%s: nothing multiplies matrices", x->optimizer->name);
+        return cb_fail(err, CB_INTERNAL, "%s: the table has no matrix products",
+                       x->optimizer->name);
     return CB_OK;
 }
 

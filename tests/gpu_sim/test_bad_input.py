@@ -191,7 +191,7 @@ except Exception as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "NotImplementedError" in done.stdout, done.stdout + done.stderr
-    assert "this one is of 7.0: install NVRTC of CUDA 12" in done.stdout
+    assert "this device has 7.0: install NVRTC of CUDA 12" in done.stdout
 
 
 def test_a_capture_in_progress(gpu: Driver) -> None:

@@ -280,9 +280,10 @@ TEST(a_gpu_needs_its_libraries_named) {
     cb_alloc_init(&alloc);
     cb_runtime runtime = {.alloc = &alloc};
     CHECK_FAIL(cb_backend_cuda.open(&runtime, &device, &err), CB_UNSUPPORTED,
-               "no driver was named");
+               "has no path to the driver");
     runtime.cuda.driver = "/nowhere/libcuda.so.1";
-    CHECK_FAIL(cb_backend_cuda.open(&runtime, &device, &err), CB_UNSUPPORTED, "no NVRTC was named");
+    CHECK_FAIL(cb_backend_cuda.open(&runtime, &device, &err), CB_UNSUPPORTED,
+               "has no path to the library NVRTC");
     runtime.cuda.nvrtc = "/nowhere/libnvrtc.so";
     CHECK_FAIL(cb_backend_cuda.open(&runtime, &device, &err), CB_UNSUPPORTED,
                "/nowhere/libcuda.so.1");

@@ -205,7 +205,7 @@ TEST(what_is_no_matrix_is_refused) {
     row.height = 2;
     row.width = 3;
     cb_tensor_table_set(t, 0, &row);
-    CHECK_FAIL(cb_tensor_table_step(t, muon[0], 1, &err), CB_INTERNAL, "nothing multiplies");
+    CHECK_FAIL(cb_tensor_table_step(t, muon[0], 1, &err), CB_INTERNAL, "has no matrix products");
     cb_table_use(t, &products);
     CHECK_OK(cb_tensor_table_step(t, muon[0], 1, &err));
     row.height = 4;

@@ -115,7 +115,7 @@ TEST(refuses_what_cannot_be) {
     uint32_t from[] = {0, 1}, to[] = {1, 2}, beyond[] = {1, 3};
     cb_arena_init(&arena, &alloc);
     CHECK_FAIL(cb_flow_build(&f, &arena, 3, 2, from, beyond, &err), CB_INVALID,
-               "arc 1 joins 1 and 3 of 3");
+               "arc 1 joins nodes 1 and 3, but there are only 3 nodes");
     CHECK_FAIL(cb_flow_build(&f, &arena, 3, UINT32_MAX / 2, from, to, &err), CB_INVALID,
                "too many");
     CHECK_OK(cb_flow_build(&f, &arena, 3, 2, from, to, &err));

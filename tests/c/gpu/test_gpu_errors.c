@@ -134,16 +134,16 @@ TEST(each_entry_that_fails_is_a_clean_error) {
 TEST(an_old_device_names_the_way_out) {
     memory m;
     hooks.set("capability", 70);
-    CHECK_FAIL(whole(&m), CB_UNSUPPORTED, "this one is of 7.0: install NVRTC of CUDA 12");
+    CHECK_FAIL(whole(&m), CB_UNSUPPORTED, "this device has 7.0: install NVRTC of CUDA 12");
     hooks.set("capability", 90);
 }
 
 TEST(a_device_that_does_not_exist) {
     memory m;
-    CHECK_FAIL(whole_on(1, &m), CB_INVALID, "device 1 was asked for, there is 1");
-    CHECK_FAIL(whole_on(-1, &m), CB_INVALID, "device -1 was asked for, there is 1");
+    CHECK_FAIL(whole_on(1, &m), CB_INVALID, "device 1 was asked for, but there is 1");
+    CHECK_FAIL(whole_on(-1, &m), CB_INVALID, "device -1 was asked for, but there is 1");
     hooks.set("devices", 2);
-    CHECK_FAIL(whole_on(2, &m), CB_INVALID, "device 2 was asked for, there are 2");
+    CHECK_FAIL(whole_on(2, &m), CB_INVALID, "device 2 was asked for, but there are 2");
     hooks.set("devices", 1);
 }
 

@@ -107,7 +107,7 @@ TEST(numbers_outside_their_ranges_are_refused) {
     CHECK_FAIL(step(&second, &wrong, &err), CB_INVALID, "max_norm is nan");
     table_free(&second.t);
     wrong = all, wrong.average_keep = 1.5;
-    CHECK_FAIL(step(&second, &wrong, &err), CB_INVALID, "averages keep 1.5");
+    CHECK_FAIL(step(&second, &wrong, &err), CB_INVALID, "average_keep is 1.5");
     table_free(&second.t);
 }
 

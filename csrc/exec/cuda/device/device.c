@@ -11,8 +11,8 @@ static cb_status open_libraries(cb_cu_gpu *d, cb_error *err) {
     const cb_cuda_options *o = &d->runtime->cuda;
     if (!o->driver || !o->nvrtc)
         return cb_fail(err, CB_UNSUPPORTED,
-                       "cuda: no %s was named to this context (cb_context_set_cuda)",
-                       o->driver ? "NVRTC" : "driver");
+                       "cuda: this context has no path to the %s (cb_context_set_cuda)",
+                       o->driver ? "library NVRTC" : "driver");
     CB_TRY(cb_cu_open_driver(&d->driver, o->driver, err));
     return cb_cu_open_nvrtc(&d->nvrtc, o->nvrtc, err);
 }
@@ -30,7 +30,7 @@ static cb_status open_device(cb_cu_gpu *d, cb_error *err) {
     int n;
     CB_TRY(cb_cu_count_devices(&d->driver, &n, err));
     if (ordinal < 0 || ordinal >= n)
-        return cb_fail(err, CB_INVALID, "cuda: device %d was asked for, there %s %d", ordinal,
+        return cb_fail(err, CB_INVALID, "cuda: device %d was asked for, but there %s %d", ordinal,
                        n == 1 ? "is" : "are", n);
     CB_TRY(cb_cu_describe_device(&d->driver, ordinal, &is, err));
     d->ordinal = ordinal;
