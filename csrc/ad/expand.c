@@ -120,7 +120,7 @@ static cb_value_id log_softmax_bwd(cb_emit *e, const cb_shape *shape, cb_value_i
  * the parameters both have one number per channel. */
 typedef struct norm {
     spread stats, params;
-    cb_dtype dtype, wide; /* of x, of the statistics */
+    cb_dtype dtype, wide; /* dtype of x, dtype of the statistics */
 } norm;
 
 static norm norm_of(const cb_vjp *x, uint32_t input, cb_dtype wide) {

@@ -29,7 +29,7 @@ typedef struct reader {
     locale_t plain;
     cb_error *err;
     cb_json *root;
-    const char *key; /* of the value about to be read */
+    const char *key; /* key of the value about to be read */
     int depth;
     struct {
         cb_json *node, *last; /* container, its newest child */

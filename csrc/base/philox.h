@@ -1,5 +1,6 @@
 /* philox.h: the counter-based random generator (Salmon et al., "Parallel random numbers: as easy as
- * 1, 2, 3", SC 2011). Philox4x32 with 7 rounds; each element uses 16 bits.
+ * 1, 2, 3", SC 2011). Philox4x32 with 7 rounds, the fewest that pass BigCrush; each element uses 16
+ * bits.
  *
  * Key = the 64-bit seed. Counter = (element block, stream, step): block b covers elements 8b..8b+7.
  * The same (seed, stream, step, element) gives the same number on every backend, for any tiling. */

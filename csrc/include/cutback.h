@@ -360,7 +360,7 @@ typedef struct cb_compile_options {
     cb_budget budget;
     const char *backend;   /* NULL: the first of cb_backend_name, "cpu" */
     const char *device;    /* cost model: a device name, or JSON (plan/device.h); NULL: "cpu" */
-    cb_run_memory *memory; /* of the same context; the step keeps a reference. NULL: a new one */
+    cb_run_memory *memory; /* must be of `ctx`; the step keeps a reference. NULL: a new one */
     bool keep_gradients;   /* true: gradients stay in the arena for cb_step_update; false: they are
                             written to the caller's buffers */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
@@ -596,7 +596,7 @@ struct cb_optim_row {
     cb_dtype dtype;
     uint32_t group;
     cb_half_form half;
-    uint32_t stream; /* of the rounding noise; different for each row */
+    uint32_t stream; /* stream of the rounding noise; must be different for each row */
     uint64_t seed;   /* the noise is a function of seed, stream, t and the element's index */
 };
 

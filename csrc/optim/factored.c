@@ -40,7 +40,7 @@ static const cb_factored_fns *const tables[CB_ISA_COUNT] = {&cb_factored_fns_bas
 
 typedef struct shape {            /* the shape of a row, and how it is divided */
     int64_t small;                /* elements of a matrix if it is small, else 0 */
-    int64_t lines, height, width; /* lines: of all matrices; 0 if there are none or small ones */
+    int64_t lines, height, width; /* lines: of all matrices; 0 if there are no or small matrices */
     int64_t matrices, bands;      /* matrices of a band; bands of a matrix */
     int64_t piece, run;           /* elements of a piece; most elements in one call of a kernel */
     int64_t n_bands, n_pieces;

@@ -15,7 +15,7 @@
 #include "extras.h"
 #include "products.h"
 
-#define MOST_BYTES ((size_t)64 << 20) /* of a batch of more than one matrix */
+#define MOST_BYTES ((size_t)64 << 20) /* limit for batches of more than one matrix */
 #define CB_PIECE ((int64_t)1 << 14)   /* elements of a task */
 
 #define CB_IMPL "orthogonal_impl.h"

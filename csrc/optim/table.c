@@ -31,7 +31,7 @@ struct cb_tensor_table {
     uint8_t *states;       /* [n_rows] states_of each row when it was checked */
     bool *row_moved;       /* [n_rows] the row's gradient must be checked */
     span *written;         /* [n_rows * (1 + n_state + N_MORE)] */
-    void *scratch;         /* of a step */
+    void *scratch;         /* scratch of a step */
     size_t n_scratch;
     bool asked;             /* there are extras */
     cb_optim_extras extras; /* `rows` points to `extra` */

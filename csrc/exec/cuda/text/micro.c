@@ -27,7 +27,7 @@ static int param_of(cb_cu_micro *x, uint32_t tensor, bool writes) {
     return cb_cu_operand(x->code, x->code->program->operand_id[tensor], writes);
 }
 
-/* ---- what is needed -------------------------------------------------------------------------- */
+/* ---- needed operations ----------------------------------------------------------------------- */
 
 static void note_constants(cb_cu_micro *x) {
     const cb_microcode *m = x->m;

@@ -48,7 +48,7 @@ struct failure { /* as in prelude.cuh */
 };
 
 #define CB_INLINE static __forceinline__
-#define CB_ELEMENTS_ALONE /* of formulas_impl.h */
+#define CB_ELEMENTS_ALONE /* leaves out the 8-bit formulas of formulas_impl.h */
 
 #define restrict __restrict__
 #define CB_IMPL "../../../optim/formulas_impl.h"

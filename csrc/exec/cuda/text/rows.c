@@ -79,7 +79,7 @@ static void flat_kernel(cb_cu_micro *x) {
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* Rows per block. Threads without a row return immediately, so no other thread may wait for them.
- * Therefore a row that needs more than a warp, and thus barriers, has a block alone. */
+ * Therefore a row that needs more than a warp, and thus barriers, gets a separate block. */
 static int rows_of(int teams) { return TEAM * teams > 32 ? 1 : THREADS / (TEAM * teams); }
 
 static bool is_read(const cb_microcode *m, int stream) {

@@ -1,6 +1,6 @@
 /* A tile is a square of up to 64 x 64 elements, processed by 64 threads. Each thread transposes
- * small squares of words, and then computes vectors of the result. A block has several tiles,
- * because a block of 64 threads would be too small to keep a multiprocessor busy. */
+ * squares with the width of one word, and then computes vectors of the result. A block has several
+ * tiles, because a block of 64 threads would be too small to keep a multiprocessor busy. */
 #include "turn.h"
 
 #include <stdio.h>

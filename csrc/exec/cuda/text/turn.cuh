@@ -34,7 +34,7 @@ template <class T, int W, int ROWS, int COLUMNS, int PITCH> struct turned {
     enum {
         HEIGHT = ROWS / W,
         WIDTH = (COLUMNS + W - 1) / W,
-        BANKS = 128 / (W * (int)sizeof(T)), /* words that lie in different banks */
+        BANKS = 128 / (W * (int)sizeof(T)), /* words in different banks */
         STEP = HEIGHT < BANKS ? BANKS / HEIGHT : 1
     };
     T at[ROWS * PITCH];
