@@ -1,16 +1,15 @@
 /* blas.c: finds the matrix product that NumPy has loaded.
  *
  * NumPy's wheels carry an OpenBLAS whose symbols have a prefix and, for 64-bit integers, a suffix
- * (scipy_cblas_sgemm64_); distributions use the plain names; MKL adds _64. The loaded objects are
- * walked for a library by its file name, preferring NumPy's own copy over SciPy's, and asked for
- * each spelling in turn. */
+ * (scipy_cblas_sgemm64_); distributions use the plain names; MKL adds _64. Searches the loaded
+ * objects for a BLAS by file name, preferring NumPy's copy to SciPy's, and tries each spelling. */
 #include "state.h"
 
 #include <dlfcn.h>
 #include <link.h>
 
-typedef struct search { /* over the objects mapped into the process */
-    char *path;         /* best so far, "" none */
+typedef struct search { /* a search of the loaded objects */
+    char *path;         /* path of the best file so far; "": none */
     size_t size;
     int rank;
 } search;
@@ -53,7 +52,7 @@ static void *symbol(void *library, const spelling *s, const char *name) {
     return dlsym(library, full);
 }
 
-/* The name with this spelling, or as it is: OpenBLAS leaves some names alone. */
+/* Looks up the spelled name, then the plain name, because OpenBLAS does not rename all symbols. */
 static void *symbol_or_plain(void *library, const spelling *s, const char *name) {
     void *found = symbol(library, s, name);
     return found ? found : dlsym(library, name);
@@ -72,8 +71,8 @@ static void describe(void *library, const spelling *s, const char *path, char *n
     if (second_space) *second_space = 0;
 }
 
-/* The widest vectors of the kernels that an OpenBLAS has chosen for this processor; 0: unknown. It
- * falls back to older ones on processors that it does not know yet. */
+/* The vector width of the kernels that OpenBLAS has chosen for this processor; 0: unknown. OpenBLAS
+ * falls back to older kernels on processors that it does not know. */
 static int vector_bits_of(void *library, const spelling *s) {
     static const struct {
         const char *core;
@@ -104,7 +103,8 @@ void cb_py_find_blas(cb_blas *out, char *name, size_t name_size, char *path, siz
     search best = {path, path_size, 0};
     dl_iterate_phdr(look_at, &best);
     if (!best.rank) return;
-    void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD); /* kept: the pointers stay valid */
+    void *library =
+        dlopen(path, RTLD_NOW | RTLD_NOLOAD); /* never closed: the pointers stay valid */
     for (size_t i = 0; library && i < sizeof spellings / sizeof *spellings; i++) {
         const spelling *s = &spellings[i];
         void *sgemm = symbol(library, s, "cblas_sgemm"), *dgemm = symbol(library, s, "cblas_dgemm");

@@ -1,9 +1,9 @@
-/* claims.c: who may write: one step at a time on an optimizer's state, and on any memory.
+/* claims.c: ensures that one step at a time writes an optimizer's state or any other memory.
  *
- * A word belongs to the state of an optimizer; whoever steps it holds the word from before the
- * state is first looked at until the step is done. What is written is claimed as well while the
- * core works, since two optimizers may share a parameter or a state. Neither waits: the second one
- * is refused before it has written anything. */
+ * Each optimizer state has a busy word. A step holds it from before its first read of the state to
+ * its end. During the core's work, a step also claims the memory that it writes, because two
+ * optimizers may share a parameter or a state. Neither waits: the second user gets an error before
+ * it has written anything. */
 #include "state.h"
 
 #include <unistd.h>
@@ -23,7 +23,7 @@ static cb_py_holder me(void) {
     return (cb_py_holder){.process = 1 + cb_fork_count(), .thread = PyThread_get_thread_ident()};
 }
 
-/* Whether this thread is the one that the process began with, as is the one that forked. */
+/* True on the first thread of the process; in a forked child, that is the thread that forked. */
 static bool is_first_thread(void) {
 #if defined(__linux__)
     return (pid_t)syscall(SYS_gettid) == getpid();
@@ -32,14 +32,14 @@ static bool is_first_thread(void) {
 #endif
 }
 
-/* Whether the holder was a thread of a parent process that does not exist in this one. The thread
- * that forked does, for example in a signal handler that interrupted a step. */
+/* True if the holder was a thread of a parent process that does not exist in this process. The
+ * thread that forked does exist, for example in a signal handler that interrupted a step. */
 static bool is_left(cb_py_holder holder, cb_py_holder now) {
     if (holder.process == now.process) return false;
     return holder.thread != now.thread || !is_first_thread();
 }
 
-/* ---- the word -------------------------------------------------------------------------------- */
+/* ---- busy words ------------------------------------------------------------------------------ */
 
 bool cb_py_word_take(cb_py_word *word) {
     const cb_py_holder now = me();
@@ -61,14 +61,14 @@ void cb_py_word_drop(cb_py_word *word) { atomic_store(&word->process, 0); }
 
 typedef struct busy_word {
     PyObject_HEAD cb_py_word word;
-    bool is_ready; /* the context exists, with which forks are counted */
+    bool is_ready; /* the context exists, which enables the fork count */
 } busy_word;
 
-/* hold(function, *arguments): calls it with the word held. Taken and dropped here, since Ctrl-C may
- * come between any two bytecodes of a `with`. */
+/* hold(function, *arguments): calls the function while holding the word. This is not a context
+ * manager, because Ctrl-C may interrupt a `with` statement between any two bytecodes. */
 static PyObject *word_hold(busy_word *self, PyObject *const *args, Py_ssize_t n) {
     if (n < 1) {
-        PyErr_SetString(PyExc_TypeError, "hold() takes a function");
+        PyErr_SetString(PyExc_TypeError, "hold() needs a function");
         return NULL;
     }
     if (!self->is_ready && !cb_py_context_get(PyType_GetModuleState(Py_TYPE(self)))) return NULL;
@@ -79,7 +79,7 @@ static PyObject *word_hold(busy_word *self, PyObject *const *args, Py_ssize_t n)
     return result;
 }
 
-/* Copies and pickles belong to other optimizers. */
+/* Copies and pickles get a new word, because they belong to other optimizers. */
 static PyObject *word_reduce(PyObject *self, PyObject *Py_UNUSED(none)) {
     return Py_BuildValue("(O())", Py_TYPE(self));
 }
@@ -92,13 +92,13 @@ static void word_dealloc(PyObject *self) {
 
 static PyMethodDef word_methods[] = {
     {"hold", (PyCFunction)(void (*)(void))word_hold, METH_FASTCALL,
-     "hold(function, /, *arguments): its result; RuntimeError where the word is taken"},
+     "hold(function, /, *arguments) -> its result; RuntimeError if the word is taken"},
     {"__reduce__", word_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot word_slots[] = {
-    {Py_tp_doc, "BusyWord(): held while an optimizer steps; a second holder is refused."},
+    {Py_tp_doc, "BusyWord(): held while an optimizer steps; a second holder gets an error."},
     {Py_tp_dealloc, word_dealloc},
     {Py_tp_methods, word_methods},
     {0, NULL},
@@ -123,7 +123,7 @@ static void sort(cb_py_claim *claim) {
     claim->is_sorted = true;
 }
 
-/* The first memory of `a` that `b` has, too; NULL: there is none. */
+/* The first range of `a` that overlaps one of `b`; NULL: there is none. */
 static const cb_written *shared(const cb_py_claim *a, const cb_py_claim *b) {
     for (uint32_t i = 0, j = 0; i < a->n && j < b->n;) {
         if (a->written[i].end <= b->written[j].begin) i++;
@@ -133,7 +133,7 @@ static const cb_written *shared(const cb_py_claim *a, const cb_py_claim *b) {
     return NULL;
 }
 
-/* Under the context's lock. */
+/* The caller holds the context's lock. */
 static void unlink_claim(cb_py_context *context, const cb_py_claim *claim) {
     cb_py_claim **at = &context->claims;
     while (*at && *at != claim) at = &(*at)->next;
@@ -177,7 +177,7 @@ void cb_py_claim_drop(cb_py_context *context, const cb_py_claim *claim) {
     PyThread_release_lock(context->lock);
 }
 
-/* ---- what a compiled step writes ------------------------------------------------------------- */
+/* ---- the memory that a compiled step writes -------------------------------------------------- */
 
 static void add(cb_py_claim *claim, uint32_t row, uint32_t array, const void *data,
                 uint64_t bytes) {

@@ -43,7 +43,7 @@ cb_py_columns cb_py_columns_of_storages(const cb_problem *p) {
 }
 
 cb_py_columns cb_py_columns_of_members(const cb_problem *p) {
-    static cb_member none; /* where there are none, nobody reads or writes it */
+    static cb_member none; /* never read or written: there are no members */
     cb_member *member = p->member ? p->member : &none;
     return (cb_py_columns){.what = "member",
                            .n = 7,
@@ -57,7 +57,7 @@ cb_py_columns cb_py_columns_of_members(const cb_problem *p) {
 }
 
 cb_py_columns cb_py_columns_of_inlinings(const cb_problem *p) {
-    static cb_inlining none; /* likewise */
+    static cb_inlining none; /* never read or written: there are no inlinings */
     cb_inlining *inlining = p->inlining ? p->inlining : &none;
     return (cb_py_columns){
         .what = "inlining",
@@ -80,7 +80,7 @@ cb_py_columns cb_py_columns_of_regions(const cb_problem *p) {
                    {"saved_limit", CB_PY_OPTION, ARRAY(p->region_limit), NULL, 0}}};
 }
 
-/* Of the problem itself, which is item 0. */
+/* The columns of the problem itself, which is item 0. */
 cb_py_columns cb_py_columns_of_problem(cb_problem *p) {
     return (cb_py_columns){
         .what = "problem",

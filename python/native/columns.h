@@ -1,5 +1,5 @@
-/* columns.h: which attribute of the dataclasses of cutback.problem belongs to which array of a
- * problem. A table per class, read in both directions (problem_give.c, problem_take.c). */
+/* columns.h: maps attributes of the dataclasses of cutback.problem to arrays of a problem. There is
+ * one table per class, used in both directions (problem_give.c, problem_take.c). */
 #ifndef CB_PY_COLUMNS_H
 #define CB_PY_COLUMNS_H
 
@@ -16,13 +16,13 @@ typedef enum cb_py_kind {
     CB_PY_ID_OPTION, /* uint32_t, CB_NONE: None */
     CB_PY_WORD,      /* uint8_t: index of a word */
     CB_PY_WORDS,     /* uint32_t: a bit for each word */
-    CB_PY_WORDS8     /* uint8_t: likewise */
+    CB_PY_WORDS8     /* uint8_t: a bit for each word */
 } cb_py_kind;
 
 typedef struct cb_py_column {
-    const char *name; /* of the attribute */
+    const char *name; /* name of the attribute */
     cb_py_kind kind;
-    void *base; /* of the first item */
+    void *base; /* address of the first item's field */
     size_t stride;
     const char *const *words;
     uint32_t n_words;
@@ -30,12 +30,12 @@ typedef struct cb_py_column {
 
 #define CB_PY_MOST_COLUMNS 16
 
-typedef struct cb_py_columns { /* of one class */
-    const char *what;          /* "op": what errors call an item */
+typedef struct cb_py_columns { /* the columns of one class */
+    const char *what;          /* name of an item in errors, such as "op" */
     cb_py_column column[CB_PY_MOST_COLUMNS];
     uint32_t n;
     PyObject *class;
-    PyObject *key[CB_PY_MOST_COLUMNS]; /* attributes' names, interned */
+    PyObject *key[CB_PY_MOST_COLUMNS]; /* interned attribute names */
 } cb_py_columns;
 
 static inline void *cb_py_item_at(const cb_py_column *c, size_t i) {
@@ -49,8 +49,8 @@ cb_py_columns cb_py_columns_of_members(const cb_problem *p);
 cb_py_columns cb_py_columns_of_inlinings(const cb_problem *p);
 cb_py_columns cb_py_columns_of_regions(const cb_problem *p);
 cb_py_columns cb_py_columns_of_problem(cb_problem *p);
-/* Looks up the names, and the class of that module unless it is NULL; -1: an exception is set.
- * Close it after a failure, too. */
+/* Interns the names and looks up the class in `module`, unless that is NULL. Returns -1 with an
+ * exception set on failure; close it after a failure, too. */
 int cb_py_columns_open(cb_py_columns *t, PyObject *module, const char *class_name);
 void cb_py_columns_close(cb_py_columns *t);
 

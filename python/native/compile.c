@@ -1,9 +1,10 @@
-/* compile.c: Graph.compile and compile_text: from keyword arguments to cb_compile_options. */
+/* compile.c: Graph.compile, decide and compile_text: parses keyword arguments to
+ * cb_compile_options. */
 #include "planned.h"
 
 #include "ir/graph.h"
 
-/* A dump function of Python, called from inside the core. */
+/* A Python dump function that the core calls. */
 typedef struct dump {
     cb_py_work *work;
     PyObject *function;
@@ -14,7 +15,7 @@ static void call_dump(void *user, const char *stage, const char *text) {
     PyEval_RestoreThread(d->work->thread);
     if (!PyErr_Occurred()) {
         PyObject *result = PyObject_CallFunction(d->function, "ss", stage, text);
-        Py_XDECREF(result); /* an exception stays set and is raised when the core returns */
+        Py_XDECREF(result); /* an exception stays set until the core returns */
     }
     d->work->thread = PyEval_SaveThread();
 }
@@ -28,7 +29,7 @@ static void free_decisions(PyObject *capsule) {
     cb_py_context_release(PyCapsule_GetContext(capsule));
 }
 
-/* Decisions for Python: an opaque object, and its bytes. */
+/* Converts decisions to (opaque capsule, bytes). */
 static PyObject *give_decisions(cb_py_context *context, cb_decisions *core) {
     const unsigned long long bytes = cb_decisions_bytes(core);
     PyObject *capsule = PyCapsule_New(core, DECISIONS, NULL);
@@ -36,7 +37,7 @@ static PyObject *give_decisions(cb_py_context *context, cb_decisions *core) {
         cb_decisions_free(core);
         return NULL;
     }
-    /* The context first: a capsule with a destructor needs it. */
+    /* Set the context first, because the destructor needs it. */
     if (PyCapsule_SetContext(capsule, cb_py_context_retain(context)) < 0 ||
         PyCapsule_SetDestructor(capsule, free_decisions) < 0) {
         Py_DECREF(capsule);
@@ -51,7 +52,7 @@ static int parse_decisions(PyObject *object, const cb_decisions **out) {
     return *out ? 0 : -1;
 }
 
-/* What the methods are called with: `wrt`, which the caller frees, and the rest as options. */
+/* The parsed arguments of the methods; the caller frees `wrt`. */
 typedef struct request {
     cb_compile_options options;
     uint32_t *wrt;
@@ -59,16 +60,16 @@ typedef struct request {
     double time_limit;
 } request;
 
-/* A new reference to the memory that the step will run in: the caller's, or one of its own. */
+/* A new reference to the memory that the step will run in: the given one, or a new one. */
 static cb_py_run_memory *memory_of(cb_py_state *state, PyObject *given) {
     if (given == Py_None) return cb_py_run_memory_new(state, state->keeper);
     if (PyObject_TypeCheck(given, state->run_memory_type))
         return (cb_py_run_memory *)Py_NewRef(given);
-    PyErr_SetString(PyExc_TypeError, "compile: memory is no RunMemory");
+    PyErr_SetString(PyExc_TypeError, "compile: memory must be a RunMemory");
     return NULL;
 }
 
-/* What a request makes: one of them. */
+/* The result of a request: one of the two. */
 typedef struct made {
     cb_step *step;
     cb_decisions *decisions;
@@ -79,7 +80,7 @@ static void drop_made(const made *m) {
     cb_decisions_free(m->decisions);
 }
 
-/* `memory` NULL: decisions; else a step that runs in it. */
+/* Makes decisions if `memory` is NULL, else a step that runs in it. */
 static PyObject *make(cb_py_graph *graph, request *r, cb_py_run_memory *memory) {
     cb_py_state *state = cb_py_state_of_object((PyObject *)graph);
     cb_compile_options *options = &r->options;
@@ -119,7 +120,7 @@ static PyObject *compile_graph(cb_py_graph *graph, request *r) {
     return step;
 }
 
-/* A forward graph has no backward; one that was read from text may have. */
+/* True if the graph has a backward, which graphs read from text may have. */
 static bool is_joint(const cb_graph *graph) {
     for (size_t i = 0; i < graph->ops.len; i++)
         if (graph->ops.at[i].phase == CB_BACKWARD) return true;
@@ -154,9 +155,9 @@ static int read_request(PyObject *args, PyObject *kwargs, request *r) {
 static int check_forward(const cb_py_graph *graph) {
     if (!is_joint(graph->core)) return 0;
     PyErr_SetString(PyExc_ValueError,
-                    "this is a joint graph: it holds its backward already, and compiling "
-                    "adds one; compile the forward graph with wrt=... instead, which "
-                    "Traced.text() and Graph.text() give");
+                    "this joint graph already has a backward, but compiling adds one; "
+                    "compile the forward graph with wrt=... instead (see Traced.text() and "
+                    "Graph.text())");
     return -1;
 }
 

@@ -1,4 +1,5 @@
-/* context.c: one core context a module, made at first use so that importing starts no thread. */
+/* context.c: one core context per module, created on first use, so that importing the module does
+ * not start threads. */
 #include "state.h"
 
 #include "base/threads.h"

@@ -1,10 +1,10 @@
-/* cuda.c: what NVIDIA's libraries say of themselves. Opening one may take a second, so the GIL is
- * released. */
+/* cuda.c: opens NVIDIA's libraries and queries their versions. Opening one may take a second, so it
+ * is done without the GIL. */
 #include "state.h"
 
 #include "cu_api.h"
 
-/* A path as the system has it: str, bytes or a path object. */
+/* Converts a path (str, bytes or a path object) to the file system's encoding. */
 static PyObject *path_bytes(PyObject *path) {
     PyObject *bytes = NULL;
     return PyUnicode_FSConverter(path, &bytes) ? bytes : NULL;

@@ -1,11 +1,11 @@
-/* device_memory.c: the type _native.DeviceMemory: contiguous elements in a GPU's memory, of ours or
- * of another library, as steps take them and give them out. What Python adds to it is in
- * cutback/device_arrays.py.
+/* device_memory.c: the type _native.DeviceMemory: contiguous elements in a GPU's memory, ours or
+ * another library's, for the inputs and outputs of steps. cutback/device_arrays.py has its Python
+ * methods.
  *
- * Memory of ours is a block of the device's pool (include/cutback.h: cb_block) and goes back there
- * when its array dies. The next user comes after the marks of our own work on it, and after what
- * other libraries have put on the streams that they named until then. Where a library named none,
- * the users are unknown: the block is used again when the whole device was waited for.
+ * Our memory is a block of the device's pool (include/cutback.h: cb_block), and is returned to the
+ * pool when the array dies. The next user waits for the marks of our work on it, and for the work
+ * of other libraries on the streams that they have named. If a library did not name a stream, the
+ * users are unknown, and the block is only reused after the whole device was synchronized.
  */
 #include "state.h"
 
@@ -34,7 +34,7 @@ static bool was_seen(const cb_py_ordering *ordering, const cb_mark *mark) {
     return false;
 }
 
-/* The first ones stay: the last step's mark is that of nearly all arrays. */
+/* Keeps the first marks, because nearly all arrays have the last step's mark. */
 static void note_seen(cb_py_ordering *ordering, const cb_mark *mark) {
     if (ordering->n < CB_MOST_MARKS) ordering->n++;
     ordering->seen[ordering->n - 1] = mark;
@@ -50,8 +50,8 @@ cb_status cb_py_device_order(cb_py_device_memory *self, cb_py_ordering *ordering
     return CB_OK;
 }
 
-/* The end of each consumer's work so far becomes a mark. The handle 2 is another stream on each
- * thread, and whoever releases an array may be on another one. */
+/* Marks the current end of each consumer's work. The handle 2 (the per-thread default stream) is a
+ * different stream on each thread, and the array may be released on another thread. */
 static void mark_consumers(cb_py_device_memory *self) {
     void *const per_thread = (void *)2;
     cb_uses *uses = &self->uses;
@@ -80,7 +80,8 @@ static cb_py_device_memory *memory_new(PyTypeObject *type, cb_py_context *contex
     for (int32_t i = 0; i < shape->rank; i++)
         fits &= shape->dim[i] >= 0 && !__builtin_mul_overflow(n, shape->dim[i], &n);
     if (!fits || n > INT64_MAX / 8)
-        return (cb_py_device_memory *)PyErr_Format(PyExc_ValueError, "a shape that is no shape");
+        return (cb_py_device_memory *)PyErr_Format(PyExc_ValueError,
+                                                   "invalid shape: negative or too large");
     cb_py_device_memory *self = (cb_py_device_memory *)type->tp_alloc(type, 0);
     if (!self) return NULL;
     self->context = cb_py_context_retain(context);
@@ -91,12 +92,12 @@ static cb_py_device_memory *memory_new(PyTypeObject *type, cb_py_context *contex
     return self;
 }
 
-/* Types that DeviceMemory.__new__ makes: our own. */
+/* Parses shape and dtype. */
 static int parse_kind(PyObject *shape, PyObject *dtype, cb_shape *out, cb_dtype *type) {
     return cb_py_parse_shape(shape, "shape", out) < 0 ? -1 : cb_py_parse_dtype(dtype, type);
 }
 
-/* Its context: of the module that the base type belongs to. */
+/* The state of the module that the type, or its base type, belongs to. */
 static cb_py_state *state_of_type(PyTypeObject *type) {
     PyObject *module = PyType_GetModuleByDef(type, &cb_py_module_def);
     return module ? cb_py_state_of(module) : NULL;
@@ -187,14 +188,14 @@ static void memory_dealloc(cb_py_device_memory *self) {
 
 /* ---- copies and other libraries -------------------------------------------------------------- */
 
-/* References to the marks of a memory, for while the GIL is released: other threads may use it. */
+/* References to the marks of a memory. While the GIL is released, other threads may drop them. */
 static cb_uses keep_marks(const cb_py_device_memory *self) {
     cb_uses kept = self->uses;
     for (uint32_t i = 0; i < kept.n; i++) (void)cb_mark_keep(kept.mark[i]);
     return kept;
 }
 
-/* Takes out what was waited for, and the references of keep_marks. */
+/* Removes the marks that were waited for, and drops the references of keep_marks. */
 static void forget_marks(cb_py_device_memory *self, cb_uses *waited) {
     cb_uses *uses = &self->uses;
     for (uint32_t k = 0; k < waited->n; k++) {
@@ -219,7 +220,7 @@ static PyObject *copy(cb_py_device_memory *self, PyObject *array, bool to_host) 
     cb_status status;
     if (cb_py_view_of(array, "copy", &view) < 0) return NULL;
     if (!view.contiguous || view.bytes != self->bytes || (to_host && !view.writable))
-        return PyErr_Format(PyExc_ValueError, "copy: a contiguous array of %zu bytes is needed",
+        return PyErr_Format(PyExc_ValueError, "copy: expected a contiguous array of %zu bytes",
                             self->bytes);
     if (self->bytes == 0) Py_RETURN_NONE;
     cb_context *core = self->context->core;
@@ -242,7 +243,7 @@ static PyObject *memory_write(cb_py_device_memory *self, PyObject *array) {
     return copy(self, array, false);
 }
 
-/* order(stream): what is put there from now on finds the array written. */
+/* order(stream): makes later work on the stream wait until the array is written. */
 static PyObject *memory_put_order(cb_py_device_memory *self, PyObject *stream_of) {
     cb_error error;
     void *stream;
@@ -252,7 +253,7 @@ static PyObject *memory_put_order(cb_py_device_memory *self, PyObject *stream_of
     Py_RETURN_NONE;
 }
 
-/* lend(stream): another library uses the memory there; None: it does not say where. */
+/* lend(stream): another library uses the memory on this stream; None: on an unknown stream. */
 static PyObject *memory_lend(cb_py_device_memory *self, PyObject *stream_of) {
     void *stream;
     if (parse_stream(stream_of, &stream) < 0) return NULL;
@@ -267,7 +268,7 @@ static PyObject *memory_to_dlpack(cb_py_device_memory *self, PyObject *versioned
     return is_versioned < 0 ? NULL : cb_py_export_device(self, is_versioned);
 }
 
-/* ---- looking at it --------------------------------------------------------------------------- */
+/* ---- attributes ------------------------------------------------------------------------------ */
 
 static PyObject *memory_shape(cb_py_device_memory *self, void *Py_UNUSED(closure)) {
     return cb_py_shape_tuple(&self->shape);
@@ -300,9 +301,9 @@ static PyMethodDef memory_methods[] = {
     {"read", (PyCFunction)memory_read, METH_O, "read(array, /): copies into it"},
     {"write", (PyCFunction)memory_write, METH_O, "write(array, /): copies out of it"},
     {"order", (PyCFunction)memory_put_order, METH_O,
-     "order(stream, /): what is put there from now on finds it written"},
+     "order(stream, /): makes later work on the stream wait until it is written"},
     {"lend", (PyCFunction)memory_lend, METH_O,
-     "lend(stream, /): another library uses it there; None: on streams that it does not name"},
+     "lend(stream, /): another library uses it on this stream; None: on an unknown stream"},
     {"to_dlpack", (PyCFunction)memory_to_dlpack, METH_O, "to_dlpack(versioned, /) -> capsule"},
     {NULL, NULL, 0, NULL},
 };
@@ -311,9 +312,9 @@ static PyGetSetDef memory_getset[] = {
     {"shape", (getter)memory_shape, NULL, "sizes of the axes", NULL},
     {"core_dtype", (getter)memory_core_dtype, NULL, "\"f32\"", NULL},
     {"nbytes", (getter)memory_nbytes, NULL, "bytes of all elements", NULL},
-    {"address", (getter)memory_address, NULL, "of element 0, as the device has it", NULL},
+    {"address", (getter)memory_address, NULL, "device address of element 0", NULL},
     {"device", (getter)memory_device, NULL, "ordinal", NULL},
-    {"writable", (getter)memory_writable, NULL, "may a step update it?", NULL},
+    {"writable", (getter)memory_writable, NULL, "whether a step may update it", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -1,8 +1,8 @@
-/* dlpack_bridge.c: arrays from and to other libraries without copies, by DLPack.
+/* dlpack_bridge.c: exchanges arrays with other libraries without copies, through DLPack.
  *
  * The structs below are DLPack's ABI (dlpack.h 1.0,
- * https://dmlc.github.io/dlpack/latest/c_api.html), declared here because they are all that is
- * needed. A capsule is consumed by renaming it; from then on we call its deleter. */
+ * https://dmlc.github.io/dlpack/latest/c_api.html). A capsule is consumed by renaming it; from then
+ * on we must call its deleter. */
 #include "state.h"
 
 #include "base/dtype.h"
@@ -40,8 +40,8 @@ typedef struct dl_managed_versioned {
     dl_tensor tensor;
 } dl_managed_versioned;
 
-/* What DLPack 1.3 lets a library hand out for all of its tensors at once: functions in place of
- * capsules. `dltensor_from_object` fills in a view that lasts while the tensor is left alone. */
+/* DLPack 1.3: a function table that a library provides for all of its tensors, instead of capsules.
+ * The view that `dltensor_from_object` fills in is valid until the tensor changes. */
 typedef struct dl_exchange {
     uint32_t major, minor;
     struct dl_exchange *older;
@@ -65,7 +65,7 @@ typedef struct dl_exchange {
 static void release_import(PyObject *capsule) {
     const char *name = PyCapsule_GetName(capsule);
     void *pointer = PyCapsule_GetPointer(capsule, name);
-    PyObject *type, *value, *trace; /* a deleter may run Python, which bears no error that is set */
+    PyObject *type, *value, *trace; /* a deleter may run Python, which needs a clear error state */
     PyErr_Fetch(&type, &value, &trace);
     if (strcmp(name, OWNED_NEW) == 0) {
         dl_managed_versioned *managed = pointer;
@@ -92,8 +92,8 @@ static bool dtype_of(dl_dtype type, cb_dtype *out) {
     return false;
 }
 
-/* Asks for a capsule that may say read-only; exporters from before 2024 do not know the argument.
- * `stream`: that of who will use the tensor; NULL: there are no streams. */
+/* Requests a versioned capsule, which has a read-only flag; exporters from before 2024 do not know
+ * the argument. `stream`: the consumer's stream; NULL: there are no streams. */
 static PyObject *request(PyObject *object, PyObject *stream) {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     if (!method) return NULL;
@@ -118,7 +118,7 @@ static const dl_tensor *consume(PyObject *capsule, bool *writable, PyObject **ow
     if (PyCapsule_IsValid(capsule, NEW_NAME)) {
         dl_managed_versioned *managed = PyCapsule_GetPointer(capsule, NEW_NAME);
         if (managed->major != 1) {
-            PyErr_Format(PyExc_BufferError, "DLPack version %u is not known, only 1",
+            PyErr_Format(PyExc_BufferError, "DLPack version %u is not supported, only 1",
                          managed->major);
             return NULL;
         }
@@ -140,8 +140,8 @@ static bool is_empty(const dl_tensor *t) {
     return false;
 }
 
-/* Whether all that the tensor points to may be read: its library may have filled in anything. -1:
- * an exception is set. */
+/* Checks that the tensor's type, shape, strides and memory are valid, since its library may have
+ * filled in anything. -1: an exception is set. */
 static int check_tensor(const dl_tensor *t, const char *name, cb_dtype *dtype) {
     if (!dtype_of(t->dtype, dtype)) {
         PyErr_Format(PyExc_TypeError,
@@ -155,7 +155,7 @@ static int check_tensor(const dl_tensor *t, const char *name, cb_dtype *dtype) {
         return -1;
     }
     if (t->ndim > 0 && !t->shape) {
-        PyErr_Format(PyExc_ValueError, "%s: its library gives %d dimensions, but no shape", name,
+        PyErr_Format(PyExc_ValueError, "%s: its library reports %d dimensions, but no shape", name,
                      t->ndim);
         return -1;
     }
@@ -185,7 +185,7 @@ static PyObject *view_tensor(const dl_tensor *t, const char *name, bool writable
     int ready = -1;
     if (t->device.type != 1 && t->device.type != 3)
         PyErr_Format(PyExc_ValueError,
-                     "%s: the tensor lives on device (%d, %d); move it to the CPU first", name,
+                     "%s: the tensor is on device (%d, %d); move it to the CPU first", name,
                      t->device.type, t->device.id);
     else ready = check_tensor(t, name, &dtype);
     if (ready < 0) {
@@ -226,7 +226,7 @@ static PyObject *lengths(const int64_t *at, int32_t n) {
     return tuple;
 }
 
-/* The table of functions that a type hands out; NULL: none that is known, and no error. */
+/* The function table of a type; NULL if it has none that we support (no exception is set). */
 static const dl_exchange *exchange_of(PyObject *object) {
     PyObject *capsule = PyObject_GetAttrString((PyObject *)Py_TYPE(object), EXCHANGE_ATTRIBUTE);
     const dl_exchange *api = NULL;
@@ -243,8 +243,8 @@ static void *refuse(const char *what) {
     return NULL;
 }
 
-/* As `consume` of a capsule. `theirs`: the stream that the library works on, which nobody was asked
- * to wait for; 0 is what others name 1, the legacy one. */
+/* Like `consume`, through the function table. `theirs`: the library's current stream, which the
+ * caller still has to wait for. Stream 0 is the legacy stream, which DLPack calls 1. */
 static const dl_tensor *exchange(const dl_exchange *api, PyObject *object, bool *writable,
                                  PyObject **owner, PyObject **theirs) {
     dl_managed_versioned *managed = NULL;
@@ -296,7 +296,7 @@ PyObject *cb_py_dlpack_parts(PyObject *Py_UNUSED(module), PyObject *args) {
 /* ---- export
  * ---------------------------------------------------------------------------------------------- */
 
-/* An exported tensor and what its pointers point to, in one block. */
+/* An exported tensor and the arrays that it points to, in one allocation. */
 typedef struct exported {
     dl_managed managed;
     dl_managed_versioned versioned;
@@ -322,13 +322,13 @@ static void release_unused(PyObject *capsule) {
         release(((dl_managed_versioned *)PyCapsule_GetPointer(capsule, name))->manager);
 }
 
-/* A capsule over memory that `array` keeps. Only a versioned one can say that it is read-only. */
+/* A capsule over memory that `array` keeps alive. Only versioned capsules have a read-only flag. */
 static PyObject *export(PyObject *array, dl_tensor tensor, const cb_shape *shape, bool versioned,
                         bool writable) {
     if (!versioned && !writable) {
         PyErr_SetString(PyExc_BufferError,
-                        "a read-only array is only handed out by DLPack 1.0 or newer "
-                        "(max_version=(1, 0)), as older versions cannot say that it is");
+                        "a read-only array can only be exported with DLPack 1.0 or newer "
+                        "(max_version=(1, 0)), because older versions have no read-only flag");
         return NULL;
     }
     exported *e = PyMem_Calloc(1, sizeof *e);
@@ -394,12 +394,12 @@ const void *cb_py_exchange_of(PyObject *capsule) {
     return NULL;
 }
 
-/* Whether the elements fill their memory without gaps, in whatever order. */
+/* True if the elements fill their memory without gaps, in any order of axes. */
 static bool is_dense(const dl_tensor *x) {
     int64_t reached = 1;
     uint64_t seen = 0;
     for (int32_t round = 0; round < x->ndim; round++) {
-        int32_t next = -1; /* the axis that goes on where those seen end */
+        int32_t next = -1; /* the axis whose stride is the extent so far */
         for (int32_t i = x->ndim - 1; i >= 0 && next < 0; i--) {
             bool fits = !(seen >> i & 1) && (x->shape[i] == 1 || x->strides[i] == reached);
             if (fits) next = i;
@@ -411,7 +411,7 @@ static bool is_dense(const dl_tensor *x) {
     return true;
 }
 
-/* The type of elements; false: none that is stepped. */
+/* Sets the element type; false if optimizers do not support it. */
 static bool element_of(dl_dtype type, cb_py_tensor *out) {
     out->is_complex = type.code == 5;
     out->is_bits = type.code == 0 && type.bits == 16;
@@ -426,7 +426,7 @@ static bool element_of(dl_dtype type, cb_py_tensor *out) {
 
 const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor *out) {
     const dl_exchange *api = exchange;
-    dl_tensor x; /* filled in whole */
+    dl_tensor x; /* the call fills in all fields */
     if (api->dltensor_from_object(object, &x) != 0) {
         PyErr_Clear();
         return "has no memory of its own";
@@ -451,7 +451,7 @@ const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor
     return in_rows || out->n == 0 || is_dense(&x) ? NULL : "has gaps in its memory";
 }
 
-/* What is unlike, of two that are. */
+/* The difference between two tensors that differ. */
 static const char *unlike(const cb_py_tensor *x, const cb_py_tensor *y, const cb_py_tensor *kind) {
     if (x->dtype != kind->dtype || x->is_complex != y->is_complex || x->is_bits != kind->is_bits)
         return "has another type than its parameter";

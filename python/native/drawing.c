@@ -1,9 +1,9 @@
-/* drawing.c: random numbers into an array that the caller has. */
+/* drawing.c: fills the caller's array with random numbers. */
 #include "state.h"
 
 #include "base/draw.h"
 
-/* The law by name, for the array's dtype; -1: there is none. */
+/* Draws from the distribution called `law`; -1 if the array's dtype does not support it. */
 static int draw_into(const cb_py_view *view, const char *law, const cb_philox *random, double p) {
     const bool uniform = strcmp(law, "uniform") == 0, normal = strcmp(law, "normal") == 0;
     void *out = view->data;
@@ -28,17 +28,18 @@ PyObject *cb_py_draw(PyObject *Py_UNUSED(module), PyObject *args) {
     if (cb_py_view_of(array, "draw", &view) < 0) return NULL;
     if (!view.known_dtype || !view.contiguous || !view.aligned || !view.writable) {
         PyErr_SetString(PyExc_ValueError,
-                        "draw: the array is to be contiguous and writable, of a dtype of the core");
+                        "draw: the array must be contiguous and writable, of a supported dtype");
         return NULL;
     }
     if (!(p >= 0 && p <= 1)) {
-        PyErr_SetString(PyExc_ValueError, "draw: the probability is not in 0..1");
+        PyErr_SetString(PyExc_ValueError, "draw: the probability must be in 0..1");
         return NULL;
     }
     const cb_philox random = {.seed = seed, .stream = stream};
     PyThreadState *thread = PyEval_SaveThread();
     int known = draw_into(&view, law, &random, p);
     PyEval_RestoreThread(thread);
-    if (known < 0) return PyErr_Format(PyExc_ValueError, "draw: no law \"%s\" for this dtype", law);
+    if (known < 0)
+        return PyErr_Format(PyExc_ValueError, "draw: no distribution \"%s\" for this dtype", law);
     Py_RETURN_NONE;
 }

@@ -1,4 +1,4 @@
-/* duplicates.c: nodes of a graph that compute the same. */
+/* duplicates.c: finds nodes of a graph that compute the same values. */
 #include "state.h"
 
 #include "plan/torch/duplicates.h"

@@ -1,4 +1,4 @@
-/* errors.c: from cb_status to a Python exception. */
+/* errors.c: converts cb_status and cb_error to Python exceptions. */
 #include "state.h"
 
 #include "plan/model/names.h"
@@ -17,8 +17,8 @@ static PyObject *exception_of(cb_status status) {
     return PyExc_ValueError;
 }
 
-/* Does a character steer a terminal, turn the direction of what follows, or stay unseen? Names in
- * an error come from files; the same set is in python/cutback/files.py. */
+/* True for characters that control a terminal, change the text direction or are invisible. Names in
+ * errors come from files. python/cutback/files.py has the same set. */
 static bool steers(Py_UCS4 c) {
     return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0xad || c == 0x61c || c == 0x180e ||
            (c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) ||
@@ -26,7 +26,7 @@ static bool steers(Py_UCS4 c) {
            (c >= 0xe0000 && c <= 0xe0fff);
 }
 
-#define MOST_ESCAPED 10 /* characters of \U000e0001 */
+#define MOST_ESCAPED 10 /* length of the longest escape, \U000e0001 */
 
 static Py_ssize_t escape(Py_UCS4 c, Py_UCS4 *out) {
     char text[MOST_ESCAPED + 1];
@@ -36,7 +36,7 @@ static Py_ssize_t escape(Py_UCS4 c, Py_UCS4 *out) {
     return length;
 }
 
-/* The text of an error as a str. It may have been cut within a character. */
+/* The text of an error as a str. It may have been truncated within a character. */
 static PyObject *shown(const char *text) {
     PyObject *whole = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
     if (!whole) return NULL;
@@ -54,7 +54,7 @@ static PyObject *shown(const char *text) {
     return result;
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- budget errors --------------------------------------------------------------------------- */
 
 static const char *const reasons[CB_REFUSED_COUNT] = {"other",  "budget", "time",   "constraints",
                                                       "region", "pinned", "stopped"};
@@ -101,7 +101,7 @@ static void set_all(facts *f, const cb_refusal *r) {
     set_name(f, "region", r->region);
 }
 
-/* The class, imported with the first error: most programs never need it. Borrowed. */
+/* The class BudgetError, imported on the first error. Borrowed. */
 static PyObject *budget_error_class(cb_py_state *state) {
     if (state->budget_error) return state->budget_error;
     PyObject *module = PyImport_ImportModule("cutback.errors");

@@ -1,4 +1,4 @@
-/* expression_type.c: the type _native.Expression, an optimizer that the caller wrote. */
+/* expression_type.c: the type _native.Expression, a user-defined optimizer. */
 #include "state.h"
 
 static int wrong(const char *what) {
@@ -6,7 +6,7 @@ static int wrong(const char *what) {
     return -1;
 }
 
-/* The texts of a tuple, which keeps them; `room` items fit. */
+/* The strings of a tuple of at most `room` items; they are borrowed from the tuple. */
 static int parse_names(PyObject *tuple, const char **out, uint32_t room, uint32_t *n) {
     if (PyTuple_GET_SIZE(tuple) > (Py_ssize_t)room) {
         PyErr_Format(PyExc_ValueError, "Expression: %zd names; at most %u fit",
@@ -16,7 +16,7 @@ static int parse_names(PyObject *tuple, const char **out, uint32_t room, uint32_
     *n = (uint32_t)PyTuple_GET_SIZE(tuple);
     for (uint32_t i = 0; i < *n; i++) {
         PyObject *item = PyTuple_GET_ITEM(tuple, (Py_ssize_t)i);
-        if (!PyUnicode_Check(item)) return wrong("a name is no str");
+        if (!PyUnicode_Check(item)) return wrong("names must be str");
         if (!(out[i] = PyUnicode_AsUTF8(item))) return -1;
     }
     return 0;
@@ -25,7 +25,7 @@ static int parse_names(PyObject *tuple, const char **out, uint32_t room, uint32_
 static int parse_id(PyObject *item, uint32_t *out) {
     unsigned long id = PyLong_AsUnsignedLong(item);
     if (PyErr_Occurred()) return -1;
-    if (id > UINT32_MAX) return wrong("a number of a node is too large");
+    if (id > UINT32_MAX) return wrong("a node number is too large");
     *out = (uint32_t)id;
     return 0;
 }
@@ -34,7 +34,7 @@ static int parse_id(PyObject *item, uint32_t *out) {
 static int parse_node(PyObject *item, cb_expression_node *out) {
     PyObject *operands;
     *out = (cb_expression_node){0};
-    if (!PyTuple_Check(item)) return wrong("a node is a tuple");
+    if (!PyTuple_Check(item)) return wrong("a node must be a tuple");
     if (!PyArg_ParseTuple(item, "sO!d:node", &out->op, &PyTuple_Type, &operands, &out->value))
         return -1;
     if (PyTuple_GET_SIZE(operands) > 3) return wrong("a node has at most three operands");
@@ -67,7 +67,7 @@ static PyObject *expression_new(PyTypeObject *type, PyObject *args, PyObject *kw
     uint32_t out_ids[1 + CB_MAX_STATES];
     cb_expression_spec spec = {.states = state_names, .hyper = hyper_names, .out = out_ids};
     if (kwargs && PyDict_GET_SIZE(kwargs)) {
-        wrong("it takes no keywords");
+        wrong("no keyword arguments are allowed");
         return NULL;
     }
     if (!PyArg_ParseTuple(args, "sO!O!O!O!:Expression", &spec.name, &PyTuple_Type, &states,

@@ -1,9 +1,9 @@
-/* extras.c: what steps do beside the update: of a table (OptimizerTable.ask) or a compiled step. */
+/* extras.c: parses the extras of a step, for tables (OptimizerTable.ask) and compiled steps. */
 #include "base/shape.h"
 #include "table.h"
 
-/* A writable array of one element for each of the parameter, or None. The core knows no parameters
- * yet: that counts fit, the caller sees to. */
+/* Takes a writable array, or None. The caller checks its size, because the parameters are not known
+ * here. */
 static int take(const char *name, PyObject *array, const char *what, void **data, cb_dtype *dtype) {
     cb_py_view view;
     if (array == Py_None) return 0;
@@ -14,7 +14,7 @@ static int take(const char *name, PyObject *array, const char *what, void **data
         *dtype = is_bits ? CB_BF16 : view.dtype;
         return 0;
     }
-    PyErr_Format(PyExc_ValueError, "%s: the %s is not contiguous, aligned and writable", name,
+    PyErr_Format(PyExc_ValueError, "%s: the %s must be contiguous, aligned and writable", name,
                  what);
     return -1;
 }

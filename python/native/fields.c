@@ -1,8 +1,8 @@
-/* fields.c: arguments that methods take by name, as fields of a struct of the method. */
+/* fields.c: parses keyword arguments of a method into fields of a struct. */
 #include "fields.h"
 
 static size_t find(PyObject *name, const cb_py_field *fields, size_t n, size_t guess) {
-    size_t at = guess < n ? guess : 0; /* callers write them in the order of the fields */
+    size_t at = guess < n ? guess : 0; /* callers usually pass them in this order */
     for (size_t k = 0; k < n; k++, at = at + 1 < n ? at + 1 : 0) {
         if (PyUnicode_CompareWithASCIIString(name, fields[at].name) == 0) return at;
     }

@@ -1,4 +1,4 @@
-/* graph_type.c: the type _native.Graph, a thin face of cb_graph. */
+/* graph_type.c: the type _native.Graph, a thin wrapper of cb_graph. */
 #include "state.h"
 
 #include "base/dtype.h"
@@ -60,7 +60,7 @@ static PyObject *graph_input(cb_py_graph *self, PyObject *args) {
         return NULL;
     cb_error error = {0};
     cb_value_id id;
-    cb_graph_set_constraint(self->core, CB_FREE); /* an argument has no place, region or policy */
+    cb_graph_set_constraint(self->core, CB_FREE); /* arguments have no location, region or policy */
     if (cb_graph_set_location(self->core, NULL, &error) != CB_OK) return raise(self, &error, NULL);
     if (cb_graph_set_region(self->core, CB_NONE, &error) != CB_OK) return raise(self, &error, NULL);
     if (cb_graph_add_input(self->core, name, (cb_role)role, dtype, shape, &id, &error) != CB_OK) {
@@ -232,7 +232,7 @@ static PyObject *graph_bytes(cb_py_graph *self, PyObject *Py_UNUSED(none)) {
     return PyLong_FromUnsignedLongLong(cb_graph_bytes(self->core));
 }
 
-/* Each method as it is called from Python: entered, run, left. */
+/* Wraps a method so that it holds the graph during the call. */
 #define GUARDED(method)                                                   \
     static PyObject *guarded_##method(PyObject *object, PyObject *args) { \
         cb_py_graph *self = (cb_py_graph *)object;                        \

@@ -1,9 +1,8 @@
-/* kept_arrays.c: arrays for what a step hands out, in memory that is kept (base/kept.h).
+/* kept_arrays.c: allocates the output arrays of steps in cached memory (base/kept.h).
  *
- * NumPy lets the memory of arrays come from a handler (its NEP 49), a capsule that each array made
- * under it holds on to. So an array owns its memory as any other does, the memory goes back to
- * where it came from when the array dies, and the keeper dies with the last of them, also after the
- * module. */
+ * NumPy can allocate arrays with a custom handler (NEP 49), a capsule that each such array keeps
+ * alive. So an array owns its memory as usual, the memory returns to the cache when the array dies,
+ * and the cache (the keeper) dies with its last array, possibly after the module. */
 #include "state.h"
 
 #include "numpy_table.h"
@@ -88,7 +87,7 @@ PyObject *cb_py_empty(PyObject *module, PyObject *args) {
     return array;
 }
 
-/* An array for one output; `descr` keeps the dtypes that were needed so far. */
+/* An array for one output; `descr` caches the dtypes used so far. */
 static PyObject *empty_output(const cb_argument_info *info, PyObject **descr) {
     npy_intp dim[CB_MAX_RANK];
     PyObject **dtype = &descr[info->dtype];
@@ -124,7 +123,7 @@ PyObject *cb_py_empty_outputs(cb_py_step *step, bool gradients) {
     return list;
 }
 
-/* ---- what is kept ---------------------------------------------------------------------------- */
+/* ---- cached memory --------------------------------------------------------------------------- */
 
 int cb_py_keeper_limit(PyObject *capsule, uint64_t bytes) {
     keeper *k = PyCapsule_GetPointer(capsule, "mem_handler");

@@ -1,16 +1,16 @@
-/* memory_type.c: the type _native.RunMemory, which steps run in one at a time, and where the memory
- * of their results comes from. */
+/* memory_type.c: the type _native.RunMemory: the memory that steps run in, one at a time, and the
+ * allocator of their results. */
 #include "state.h"
 
 #include "base/threads.h"
 
-/* In a forked child: a lock that another thread held or was about to take is nobody's, and a run of
- * another thread will never end. The arrays of that step are as the fork found them, some perhaps
- * half written. */
+/* In a forked child, replaces the lock, which a thread that does not exist here may hold. A run of
+ * such a thread never ends, and the arrays of its step may be partly written. */
 static int after_fork(cb_py_run_memory *self) {
     if (self->n_forks == cb_fork_count()) return 0;
     const unsigned long owner = atomic_load(&self->owner);
-    if (owner == PyThread_get_thread_ident()) return 0; /* forked by a signal handler, say */
+    if (owner == PyThread_get_thread_ident())
+        return 0; /* forked during a run, such as by a signal handler */
     PyThread_type_lock fresh = PyThread_allocate_lock();
     if (!fresh) {
         PyErr_NoMemory();
@@ -34,17 +34,17 @@ static void refuse_nested(const cb_py_run_memory *self, const cb_py_step *step) 
     PyErr_SetString(PyExc_RuntimeError,
                     self->running == step
                         ? "this step is running already, further up this thread's stack"
-                        : "a step is running already in the memory of this one, further up this "
+                        : "another step is already running in this step's memory, further up this "
                           "thread's stack; "
-                          "a step that is called inside another needs a memory of its own");
+                          "a step that is called inside another one needs a separate memory");
 }
 
 int cb_py_run_memory_lock(cb_py_run_memory *self, cb_py_step *step) {
     if (after_fork(self) < 0) return -1;
     if (step->is_left) {
         PyErr_SetString(PyExc_RuntimeError,
-                        "this process was forked while another thread ran this step; what that run "
-                        "updates may be half done here: load a checkpoint and compile the step "
+                        "this process was forked while another thread ran this step, so its "
+                        "updates may be incomplete: load a checkpoint and compile the step "
                         "again, or fork between steps");
         return -1;
     }
@@ -104,7 +104,7 @@ int cb_py_run_memory_refused(cb_py_run_memory *self, const cb_py_step *step, boo
 static int set_hook(PyObject **hook, PyObject *given, const char *name) {
     if (given == Py_None) return 0;
     if (!PyCallable_Check(given)) {
-        PyErr_Format(PyExc_TypeError, "%s has to be a function or None", name);
+        PyErr_Format(PyExc_TypeError, "%s must be a function or None", name);
         return -1;
     }
     *hook = Py_NewRef(given);
@@ -135,13 +135,13 @@ cb_py_run_memory *cb_py_run_memory_new(cb_py_state *state, PyObject *keeper) {
     return self;
 }
 
-/* Where results come from: memory of their own, that of another RunMemory, or the module's. */
+/* The allocator of results: a new one, that of another RunMemory, or the module's. */
 static PyObject *keeper_of(const cb_py_state *state, PyObject *like, int own) {
     if (own) return cb_py_keeper_new();
     if (like == Py_None) return Py_NewRef(state->keeper);
     if (PyObject_TypeCheck(like, state->run_memory_type))
         return Py_NewRef(((cb_py_run_memory *)like)->keeper);
-    return PyErr_Format(PyExc_TypeError, "like is no RunMemory");
+    return PyErr_Format(PyExc_TypeError, "like must be a RunMemory");
 }
 
 /* RunMemory(like=None, admit=None, refused=None, own=False) */
@@ -187,7 +187,7 @@ static void memory_dealloc(cb_py_run_memory *self) {
     Py_DECREF(type);
 }
 
-/* The block, unless a run is using it: bytes that were freed. */
+/* Frees the block, unless a run is using it, and returns its bytes. */
 static PyObject *memory_release(cb_py_run_memory *self, PyObject *Py_UNUSED(none)) {
     uint64_t bytes = 0;
     if (after_fork(self) < 0) return NULL;
@@ -229,27 +229,27 @@ static PyMethodDef memory_methods[] = {
     {"release", (PyCFunction)memory_release, METH_NOARGS,
      "release() -> bytes of the block that was freed; 0 while a step is running in it"},
     {"reserve", (PyCFunction)memory_reserve, METH_O,
-     "reserve(more, /): in admit, counts this many bytes more until the run ends"},
+     "reserve(more, /): called in admit; counts `more` additional bytes until the run ends"},
     {"limit_results", (PyCFunction)memory_limit_results, METH_O,
-     "limit_results(bytes, /): most that results may take with what is kept for others; or None"},
+     "limit_results(bytes, /): limits the bytes of results and cached memory; None: no limit"},
     {"results", (PyCFunction)memory_results, METH_NOARGS, "results() -> {in_use, kept, n_fresh}"},
     {"release_results", (PyCFunction)memory_release_results, METH_NOARGS,
-     "release_results() -> bytes kept for results that were freed"},
+     "release_results() -> bytes of cached result memory that were freed"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef memory_getset[] = {
-    {"bytes", (getter)memory_bytes, NULL, "of the block", NULL},
+    {"bytes", (getter)memory_bytes, NULL, "bytes of the block", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot memory_slots[] = {
     {Py_tp_doc,
      "RunMemory(like=None, admit=None, refused=None, own=False): a block that steps run in, one at "
-     "a time, as large as the largest needs. Results come from memory of their own, or that of "
-     "`like`, or of the module. "
-     "admit(self, more) may raise before the block grows, refused(self, sizes) if results get "
-     "none."},
+     "a time, as large as the largest step needs. Results are allocated by a new allocator (own), "
+     "that of `like`, or the module's. "
+     "admit(self, more) may raise before the block grows, refused(self, sizes) if results cannot "
+     "be allocated."},
     {Py_tp_new, memory_new},
     {Py_tp_dealloc, memory_dealloc},
     {Py_tp_traverse, memory_traverse},

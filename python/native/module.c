@@ -1,4 +1,4 @@
-/* module.c: the module cutback._native: its types and the functions about the process. */
+/* module.c: the module cutback._native, with its types and its process-wide functions. */
 #include <limits.h>
 
 #include "state.h"
@@ -18,12 +18,13 @@ static PyObject *set_num_threads(PyObject *module, PyObject *number) {
     cb_py_state *state = cb_py_state_of(module);
     int overflow = 0;
     if (PyBool_Check(number))
-        return PyErr_Format(PyExc_TypeError, "set_num_threads: a number is wanted, not %R", number);
+        return PyErr_Format(PyExc_TypeError, "set_num_threads: expected a number, got %R", number);
     long n = PyLong_AsLongAndOverflow(number, &overflow);
     if (PyErr_Occurred()) return NULL;
     if (overflow) n = overflow < 0 ? LONG_MIN : LONG_MAX;
     if (n < 0 || n > 4096)
-        return PyErr_Format(PyExc_ValueError, "set_num_threads: %ld is not in 0..4096", n);
+        return PyErr_Format(PyExc_ValueError,
+                            "set_num_threads: %ld is not in 0..4096 (0: one per processor)", n);
     cb_py_context *context = cb_py_context_get(state);
     if (!context) return NULL;
     if (cb_py_context_set_threads(state, context, (int)n) < 0) return NULL;
@@ -84,28 +85,26 @@ static PyObject *machine(PyObject *module, PyObject *Py_UNUSED(none)) {
 
 static PyMethodDef module_methods[] = {
     {"get_num_threads", get_num_threads, METH_NOARGS, "get_num_threads() -> int"},
-    {"set_num_threads", set_num_threads, METH_O,
-     "set_num_threads(n, /); 0: one for each processor"},
+    {"set_num_threads", set_num_threads, METH_O, "set_num_threads(n, /); 0: one per processor"},
     {"memory", memory_stats, METH_NOARGS,
      "memory() -> {n_alloc, live_bytes, peak_bytes} of the core's allocator"},
     {"fail_alloc", fail_alloc, METH_O,
-     "fail_alloc(n, /): for tests, the n-th allocation from now fails; 0: off. Returns how many of "
-     "an earlier n were still to come"},
-    {"empty", cb_py_empty, METH_VARARGS,
-     "empty(shape, dtype, /) -> ndarray in memory that is kept"},
+     "fail_alloc(n, /): for tests, makes the n-th allocation from now fail; 0: off. Returns what "
+     "was left of an earlier n"},
+    {"empty", cb_py_empty, METH_VARARGS, "empty(shape, dtype, /) -> ndarray in cached memory"},
     {"kept_memory", cb_py_kept_memory, METH_NOARGS,
      "kept_memory() -> {in_use, kept, n_fresh} of the memory of outputs"},
     {"op_table", op_table, METH_NOARGS,
      "op_table() -> ((name, min_ins, max_ins, n_outs, flags, attrs, doc, differentiable), ...)"},
-    {"backends", backends, METH_NOARGS, "backends() -> names of what steps run on"},
+    {"backends", backends, METH_NOARGS, "backends() -> names of the backends"},
     {"optimizer_table", cb_py_optimizer_table, METH_NOARGS,
      "optimizer_table() -> ((name, names of states, names of hyper-parameters), ...)"},
     {"optimizer_states", cb_py_optimizer_states, METH_VARARGS,
-     "optimizer_states(optimizer, row, /) -> names of the states that such a group has"},
+     "optimizer_states(optimizer, row, /) -> names of the states of a group with this row"},
     {"ask_for_large_pages", cb_py_ask_for_large_pages, METH_VARARGS,
-     "ask_for_large_pages(address, bytes, /): for memory that nobody has touched yet"},
+     "ask_for_large_pages(address, bytes, /): for memory that was not touched yet"},
     {"same_objects", cb_py_same_objects, METH_VARARGS,
-     "same_objects(objects, known, /) -> are the values of a dict, or the items of a list, these?"},
+     "same_objects(objects, known, /) -> True if a dict's values or a list's items are `known`"},
     {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, blas_bits, threads}"},
     {"find_duplicates", cb_py_find_duplicates, METH_VARARGS,
      "find_duplicates(keys, starts, inputs, /) -> [first node that computes the same]"},
@@ -117,21 +116,21 @@ static PyMethodDef module_methods[] = {
      "cuda_nvrtc(path, /) -> (version, least capability, most)"},
     {"cuda_blaslt", cb_py_cuda_blaslt, METH_O, "cuda_blaslt(path, /) -> version"},
     {"set_cuda", cb_py_set_cuda, METH_VARARGS,
-     "set_cuda(driver, nvrtc, cache, device, as_ptx, keep_sources, /): what backend=\"cuda\" opens "
-     "when it is first used"},
+     "set_cuda(driver, nvrtc, blaslt, cache, device, as_ptx, keep_sources, /): the libraries that "
+     "backend=\"cuda\" opens on first use"},
     {"from_dlpack", cb_py_from_dlpack, METH_VARARGS,
      "from_dlpack(tensor, name, /) -> (ndarray, dtype)"},
     {"device_order", cb_py_device_order_streams, METH_VARARGS,
-     "device_order(before, after, /): what is put on stream after waits for what is on before"},
+     "device_order(before, after, /): later work on stream after waits for work on stream before"},
     {"device_ordinal", cb_py_device_ordinal, METH_NOARGS,
-     "device_ordinal() -> of the GPU that backend=\"cuda\" runs on"},
+     "device_ordinal() -> ordinal of the GPU that backend=\"cuda\" uses"},
     {"on_device", cb_py_on_device, METH_O,
-     "on_device(arrays, /) -> bytes: 1 for each that is an array of ours on a device"},
+     "on_device(arrays, /) -> bytes: 1 for each DeviceMemory"},
     {"device_release", cb_py_device_release, METH_NOARGS,
-     "device_release() -> bytes of kept memory that went back to the driver"},
+     "device_release() -> bytes of cached memory that were returned to the driver"},
     {"device_stats", cb_py_device_stats, METH_O,
      "device_stats(resets_peak, /) -> {in_use, kept, peak, n_fresh}"},
-    {"has_cuda", cb_py_has_cuda, METH_NOARGS, "has_cuda() -> were libraries named by set_cuda?"},
+    {"has_cuda", cb_py_has_cuda, METH_NOARGS, "has_cuda() -> whether set_cuda has named libraries"},
     {"dlpack_parts", cb_py_dlpack_parts, METH_VARARGS,
      "dlpack_parts(tensor, name, stream, /) -> (dtype, shape, strides or None, address, kind of "
      "device, its number, writable, owner)"},

@@ -1,5 +1,5 @@
-/* module_state.c: the module's state, and how an object of ours finds it. The module's definition
- * is here, as types look it up; its functions are in module.c, which uses everything else. */
+/* module_state.c: the module's state, and its lookup from objects. The module's definition is here,
+ * because types look it up; its functions are in module.c, which uses all other files. */
 #include "state.h"
 
 cb_py_state *cb_py_state_of(PyObject *module) { return PyModule_GetState(module); }

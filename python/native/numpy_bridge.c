@@ -1,4 +1,4 @@
-/* numpy_bridge.c: arrays as the core sees them, and the core's memory as arrays. */
+/* numpy_bridge.c: views of NumPy arrays for the core, and arrays over the core's memory. */
 #include "state.h"
 
 #define CB_PY_NUMPY_TABLE
@@ -14,8 +14,8 @@ static int load_table(void) {
 
 int cb_py_numpy_init(void) { return load_table(); }
 
-/* ml_dtypes registers bfloat16 at run time, without a fixed number: its scalar type is known by
- * name. */
+/* ml_dtypes registers bfloat16 at run time, without a fixed type number, so it is recognized by the
+ * name of its scalar type. */
 static bool is_bfloat16(const PyArray_Descr *descr) {
     const char *name = descr->typeobj->tp_name;
     const char *dot = strrchr(name, '.');
@@ -53,7 +53,8 @@ int cb_py_view_of(PyObject *object, const char *name, cb_py_view *out) {
         return -1;
     }
     if (!PyArray_CheckExact(object) && PyObject_HasAttrString(object, "_mask")) {
-        PyErr_Format(PyExc_TypeError, "%s: a masked array; pass x.filled(), say, or x.data", name);
+        PyErr_Format(PyExc_TypeError,
+                     "%s: masked arrays are not supported; pass x.filled() or x.data", name);
         return -1;
     }
     PyArrayObject *array = (PyArrayObject *)object;
@@ -97,7 +98,7 @@ bool cb_py_array_fits(PyObject *object, cb_dtype dtype, const cb_shape *shape, b
 }
 
 static bool is_plain(PyObject *object, bool written) {
-    if (!PyArray_CheckExact(object)) return false; /* masked arrays are looked at elsewhere */
+    if (!PyArray_CheckExact(object)) return false; /* subclasses are checked elsewhere */
     PyArrayObject *array = (PyArrayObject *)object;
     const int wanted =
         NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (written ? NPY_ARRAY_WRITEABLE : 0);

@@ -1,5 +1,5 @@
-/* numpy_table.h: NumPy's headers, whose table of functions is one variable of the extension: filled
- * by numpy_bridge.c, which defines CB_PY_NUMPY_TABLE before, and read by the others. */
+/* numpy_table.h: NumPy's headers. All files share one function table: numpy_bridge.c defines
+ * CB_PY_NUMPY_TABLE and fills it. */
 #ifndef CB_PY_NUMPY_TABLE_H
 #define CB_PY_NUMPY_TABLE_H
 

@@ -1,4 +1,4 @@
-/* optimizer.c: the optimizers of the core by name, and the rows of numbers that they take. */
+/* optimizer.c: finds optimizers of the core by name, and parses their rows of numbers. */
 #include "state.h"
 
 #if defined(__linux__)
@@ -20,7 +20,7 @@ const cb_optimizer *cb_py_optimizer_of(const cb_py_state *state, PyObject *objec
     if (Py_IS_TYPE(object, state->expression_type))
         return cb_expression_optimizer(((cb_py_expression *)object)->core);
     if (!PyUnicode_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "an optimizer is a name or an Expression, not %s",
+        PyErr_Format(PyExc_TypeError, "an optimizer must be a name or an Expression, not %s",
                      Py_TYPE(object)->tp_name);
         return NULL;
     }
@@ -37,10 +37,10 @@ static uint32_t count(const cb_optimizer *core,
     return n;
 }
 
-/* The numbers of one group. */
+/* Parses the hyper-parameters of one group. */
 static int parse_row(PyObject *row, uint32_t n, double *out) {
     if (!PyTuple_Check(row) || (size_t)PyTuple_GET_SIZE(row) != n) {
-        PyErr_Format(PyExc_TypeError, "an optimizer group is a tuple of %u floats", n);
+        PyErr_Format(PyExc_TypeError, "an optimizer group must be a tuple of %u floats", n);
         return -1;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -111,7 +111,7 @@ void cb_py_optimizer_drop(cb_py_optimizer *optimizer) {
     PyMem_Free(optimizer->hyper);
 }
 
-/* ---- what there is --------------------------------------------------------------------------- */
+/* ---- tables of optimizers -------------------------------------------------------------------- */
 
 static PyObject *names(const cb_optimizer *core, uint32_t n,
                        const char *(*name)(const cb_optimizer *, uint32_t)) {
@@ -163,8 +163,8 @@ PyObject *cb_py_optimizer_states(PyObject *module, PyObject *args) {
     return result;
 }
 
-/* same_objects(objects, known) -> whether the values of a dict, or the items of a list, are these,
- * in this order. What objects think of equality is not asked. */
+/* same_objects(objects, known) -> whether the values of a dict, or the items of a list, are the
+ * objects in `known`, in this order. Compares identity, not equality. */
 PyObject *cb_py_same_objects(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *objects, *known, *item;
     if (!PyArg_ParseTuple(args, "OO!:same_objects", &objects, &PyList_Type, &known)) return NULL;
@@ -181,8 +181,8 @@ PyObject *cb_py_same_objects(PyObject *Py_UNUSED(module), PyObject *args) {
     return PyBool_FromLong(same);
 }
 
-/* ask_for_large_pages(address, bytes): memory that nobody has touched yet comes in large pages,
- * where the system has them to give: fewer translations of addresses for those who walk it. */
+/* ask_for_large_pages(address, bytes): asks the system to back untouched memory with huge pages,
+ * which reduces TLB misses. */
 PyObject *cb_py_ask_for_large_pages(PyObject *Py_UNUSED(module), PyObject *args) {
     unsigned long long address, bytes;
     if (!PyArg_ParseTuple(args, "KK:ask_for_large_pages", &address, &bytes)) return NULL;
@@ -190,7 +190,7 @@ PyObject *cb_py_ask_for_large_pages(PyObject *Py_UNUSED(module), PyObject *args)
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     const uintptr_t begin = ((uintptr_t)address + page - 1) / page * page;
     const uintptr_t end = ((uintptr_t)address + (uintptr_t)bytes) / page * page;
-    if (end > begin) (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* a wish */
+    if (end > begin) (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* only a hint */
 #endif
     Py_RETURN_NONE;
 }

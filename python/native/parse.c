@@ -1,4 +1,4 @@
-/* parse.c: Python values to the core's small structs, and back. */
+/* parse.c: converts Python values to the core's small structs, and back. */
 #include "state.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@ int cb_py_parse_dtype(PyObject *name, cb_dtype *out) {
     if (text && cb_dtype_parse(text, (size_t)length, out)) return 0;
     if (!PyErr_Occurred()) {
         PyErr_Format(PyExc_TypeError,
-                     "%R is no dtype; there are bool, u8, i32, i64, f16, bf16, f32, f64", name);
+                     "%R is not a dtype; use bool, u8, i32, i64, f16, bf16, f32 or f64", name);
     }
     return -1;
 }
@@ -53,7 +53,7 @@ static int set_attr(const char *what, const cb_attr_slot *slot, PyObject *value,
     return -1;
 }
 
-/* The slot called `key` among the attributes of the op's row; false: there is none. */
+/* Finds the attribute `key` of an op; false if the op does not have it. */
 static bool find_slot(cb_opcode code, const char *key, cb_attr_slot *out) {
     for (int i = 0; cb_op_attr(code, i, out); i++) {
         if (out->name_length == strlen(key) && memcmp(out->name, key, out->name_length) == 0)
@@ -70,7 +70,7 @@ int cb_py_parse_attrs(const char *op, PyObject *dict, cb_attrs *out) {
         return -1;
     }
     cb_opcode code;
-    if (!cb_op_find(op, strlen(op), &code)) return 0; /* the core names the unknown op */
+    if (!cb_op_find(op, strlen(op), &code)) return 0; /* the core reports the unknown op */
     PyObject *key, *value;
     for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);) {
         const char *name = PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : NULL;
@@ -78,7 +78,7 @@ int cb_py_parse_attrs(const char *op, PyObject *dict, cb_attrs *out) {
         if (!name || !find_slot(code, name, &slot)) {
             if (!PyErr_Occurred()) {
                 const char *has = cb_op_def_of(code)->attrs;
-                PyErr_Format(PyExc_TypeError, "%s: no attribute %R; its row has: %s", op, key,
+                PyErr_Format(PyExc_TypeError, "%s has no attribute %R; it has: %s", op, key,
                              *has ? has : "none");
             }
             return -1;
@@ -148,7 +148,7 @@ PyObject *cb_py_shape_tuple(const cb_shape *shape) {
     return tuple;
 }
 
-/* (kind, bytes, share, measure[, offload, pinned, exact]): as in cutback.h. */
+/* Parses (kind, bytes, share, measure[, offload, pinned, exact]), the fields of cb_budget. */
 int cb_py_parse_budget(PyObject *item, cb_budget *out) {
     memset(out, 0, sizeof *out);
     int kind, measure, offload = CB_OFFLOAD_ASKED, exact = 0;

@@ -1,4 +1,5 @@
-/* plan_parts.c: schedules and plans between the core's arrays and the types of cutback.schedule. */
+/* plan_parts.c: converts schedules and plans between the core's arrays and the types of
+ * cutback.schedule. */
 #include "planned.h"
 
 #include "plan/model/inlining.h"
@@ -12,7 +13,7 @@ static PyObject *class_of(const char *name) {
     return class;
 }
 
-/* class(*items); takes the items, of which one that is NULL is a failure. */
+/* Calls class(*items). Takes ownership of the items; fails if one is NULL. */
 static PyObject *give_tuple(PyObject *class, PyObject **items, size_t n) {
     bool ok = true;
     for (size_t i = 0; i < n; i++) ok = ok && items[i];
@@ -95,7 +96,7 @@ PyObject *cb_py_give_decisions(const cb_problem *p, const cb_plan *plan) {
     return list;
 }
 
-/* Adds what a schedule that moves something counts. */
+/* Adds the numbers of a schedule that offloads. */
 static PyObject *with_moved(PyObject *dict, const cb_schedule *s, const cb_lives *lives) {
     if (!dict || !s->action) return dict;
     PyObject *moved =
@@ -187,7 +188,7 @@ typedef struct columns {
     uint8_t *action;
     uint32_t *made;
     uint64_t *taken;
-    bool moves, chooses, takes; /* is there a step that does? */
+    bool moves, chooses, takes; /* whether any step does so */
 } columns;
 
 static int find_action(PyObject *is, Py_ssize_t t, uint8_t *out) {
@@ -195,11 +196,11 @@ static int find_action(PyObject *is, Py_ssize_t t, uint8_t *out) {
     for (*out = 0; text && *out < CB_ACTION_COUNT; ++*out)
         if (strcmp(text, cb_action_names[*out]) == 0) return 0;
     PyErr_Clear();
-    PyErr_Format(PyExc_ValueError, "step %zd: no action is called %R", t, is);
+    PyErr_Format(PyExc_ValueError, "step %zd: there is no action %R", t, is);
     return -1;
 }
 
-/* The id of an op, or (op, action, outputs, taken). */
+/* Parses a step: the id of an op, or (op, action, outputs, taken). */
 static int take_step(const cb_problem *p, PyObject *item, Py_ssize_t t, columns *c) {
     c->made[t] = CB_ALL_OUTPUTS;
     if (!PyTuple_Check(item)) return take_id(item, p->n_op, "its op", t, &c->step[t]);
@@ -221,7 +222,7 @@ int cb_py_take_schedule(const cb_problem *p, PyObject *pair, cb_arena *arena, cb
     PyObject *steps;
     unsigned int starts;
     if (!PyTuple_Check(pair)) {
-        PyErr_Format(PyExc_TypeError, "a schedule is (steps, backward_starts), not %R", pair);
+        PyErr_Format(PyExc_TypeError, "a schedule must be (steps, backward_starts), not %R", pair);
         return -1;
     }
     if (!PyArg_ParseTuple(pair, "OI:schedule", &steps, &starts)) return -1;

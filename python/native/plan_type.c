@@ -1,4 +1,4 @@
-/* plan_type.c: the type _native.Plan: a plan in the core, beside its problem. */
+/* plan_type.c: the type _native.Plan: a plan in the core, with its problem. */
 #include "planned.h"
 
 #include "base/json.h"
@@ -64,20 +64,21 @@ static PyObject *plan_explain_json(cb_py_plan *self, PyObject *Py_UNUSED(none)) 
     return written(self, self->problem, cb_planning_explain_json);
 }
 
-/* With the names of a problem that has the same ops. */
+/* explain_text(problem): uses the names of `problem`, which must have the same ops. */
 static PyObject *plan_explain_text(cb_py_plan *self, PyObject *names) {
     cb_py_state *state = cb_py_state_of_object((PyObject *)self);
     if (!Py_IS_TYPE(names, state->problem_type))
-        return PyErr_Format(PyExc_TypeError, "explain_text: a Problem is wanted, not %R", names);
+        return PyErr_Format(PyExc_TypeError, "explain_text: expected a Problem, not %R", names);
     cb_py_problem *named = (cb_py_problem *)names;
     if (cb_problem_fingerprint(named->core) != self->core->fingerprint) {
-        PyErr_SetString(PyExc_ValueError, "explain_text: a problem with other ops than the plan's");
+        PyErr_SetString(PyExc_ValueError,
+                        "explain_text: the problem has other ops than the plan's");
         return NULL;
     }
     return written(self, named, cb_planning_explain_text);
 }
 
-/* asked(measure, budget_bytes) -> the same plan as the answer to that question */
+/* asked(measure, budget_bytes) -> a copy of the plan with this measure and budget */
 static PyObject *plan_asked(cb_py_plan *self, PyObject *args) {
     int measure;
     unsigned long long budget;
@@ -86,7 +87,7 @@ static PyObject *plan_asked(cb_py_plan *self, PyObject *args) {
         return PyErr_Format(PyExc_ValueError, "no measure number %d", measure);
     cb_plan *again = PyMem_New(cb_plan, 1);
     if (!again) return PyErr_NoMemory();
-    *again = *self->core; /* what it points to is `self`'s */
+    *again = *self->core; /* its pointers belong to `self` */
     again->measure = (cb_measure)measure;
     again->budget_bytes = budget;
     again->position = -1;
@@ -129,7 +130,7 @@ static PyObject *plan_budget(cb_py_plan *self, void *Py_UNUSED(none)) {
     return PyLong_FromUnsignedLongLong(self->core->budget_bytes);
 }
 
-/* (k, bytes at 0, bytes at 1) of the position that the plan was asked for. */
+/* The requested position: (position, bytes at 0, bytes at 1), or None. */
 static PyObject *plan_position(cb_py_plan *self, void *Py_UNUSED(none)) {
     const cb_plan *plan = self->core;
     if (plan->position < 0) Py_RETURN_NONE;
@@ -137,7 +138,7 @@ static PyObject *plan_position(cb_py_plan *self, void *Py_UNUSED(none)) {
                          (unsigned long long)plan->everything_bytes);
 }
 
-/* The row that the times are of, as searches take it: a name, or an object as JSON. */
+/* The device whose cost model was used, in the form that searches accept: a name, or JSON. */
 static PyObject *plan_device(cb_py_plan *self, void *Py_UNUSED(none)) {
     cb_arena scratch;
     cb_str text;
@@ -156,27 +157,27 @@ static PyObject *plan_device(cb_py_plan *self, void *Py_UNUSED(none)) {
 static PyMethodDef plan_methods[] = {
     {"to_json", (PyCFunction)plan_json, METH_NOARGS, "to_json() -> the plan as JSON"},
     {"explain_json", (PyCFunction)plan_explain_json, METH_NOARGS,
-     "explain_json() -> what there is to say about it, as JSON"},
+     "explain_json() -> the explanation as JSON"},
     {"explain_text", (PyCFunction)plan_explain_text, METH_O,
-     "explain_text(problem, /) -> the same for people, with that problem's names"},
+     "explain_text(problem, /) -> the explanation as text, with the names of that problem"},
     {"asked", (PyCFunction)plan_asked, METH_VARARGS,
-     "asked(measure, budget_bytes, /) -> the same Plan as the answer to that question"},
+     "asked(measure, budget_bytes, /) -> the same Plan with this measure and budget"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef plan_getset[] = {
-    {"problem", (getter)plan_problem, NULL, "the Problem that it answers", NULL},
+    {"problem", (getter)plan_problem, NULL, "the planned Problem", NULL},
     {"steps", (getter)plan_steps, NULL, "[cutback.schedule.Step]", NULL},
     {"backward_starts", (getter)plan_backward_starts, NULL, "first step of the backward", NULL},
     {"lives", (getter)plan_lives, NULL, "[cutback.schedule.Life]", NULL},
     {"decisions", (getter)plan_decisions, NULL, "[cutback.schedule.Decision]", NULL},
     {"numbers", (getter)plan_numbers, NULL, "cutback.schedule.Numbers", NULL},
-    {"fingerprint", (getter)plan_fingerprint, NULL, "that of the problem", NULL},
+    {"fingerprint", (getter)plan_fingerprint, NULL, "fingerprint of the problem", NULL},
     {"preset", (getter)plan_preset, NULL, "name of the preset", NULL},
     {"measure", (getter)plan_measure, NULL, "what the budget bounds", NULL},
     {"budget_bytes", (getter)plan_budget, NULL, "the budget in bytes, or None", NULL},
     {"position", (getter)plan_position, NULL,
-     "(position, its smallest bytes, its largest) if that was the budget, or None", NULL},
+     "(position, bytes at 0, bytes at 1) if the budget was a position, else None", NULL},
     {"device", (getter)plan_device, NULL, "the device's name, or its numbers as JSON", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

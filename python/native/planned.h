@@ -6,22 +6,22 @@
 
 #include "planning.h"
 
-typedef struct cb_py_problem { /* never changes once it is made */
+typedef struct cb_py_problem { /* immutable */
     PyObject_HEAD cb_py_context *context;
     const cb_problem *core;
-    PyObject *owner; /* whose memory `core` is; NULL: it is freed with this object */
+    PyObject *owner; /* object that owns `core`; NULL: this object owns it */
 } cb_py_problem;
 
-typedef struct cb_py_plan { /* likewise */
+typedef struct cb_py_plan { /* immutable */
     PyObject_HEAD cb_py_problem *problem;
     const cb_plan *core;
     PyObject *owner;
-    cb_plan *again; /* PyMem: `core`, if that is `owner`'s as the answer to another question */
+    cb_plan *again; /* PyMem: `core`, if it is a copy of `owner`'s plan for another budget */
 } cb_py_plan;
 
 /* ---- problem_type.c, plan_type.c ------------------------------------------------------------- */
 
-/* Each takes what it wraps, also on failure; `owner` NULL: as its own. */
+/* Each wraps `core`. With `owner` NULL it takes ownership, also on failure. */
 PyObject *cb_py_problem_wrap(cb_py_state *state, cb_py_context *context, const cb_problem *core,
                              PyObject *owner);
 PyObject *cb_py_plan_wrap(cb_py_state *state, cb_py_problem *problem, const cb_plan *core,
@@ -29,9 +29,9 @@ PyObject *cb_py_plan_wrap(cb_py_state *state, cb_py_problem *problem, const cb_p
 
 /* ---- problem_give.c, problem_take.c ---------------------------------------------------------- */
 
-/* A cutback.problem.Problem. */
+/* Converts to a cutback.problem.Problem. */
 PyObject *cb_py_give_problem(const cb_problem *p);
-/* Of one, checked. NULL: an exception is set. */
+/* Converts from one, and checks it. NULL: an exception is set. */
 cb_problem *cb_py_take_problem(cb_py_state *state, cb_context *ctx, PyObject *source);
 
 /* ---- plan_parts.c ---------------------------------------------------------------------------- */
@@ -41,25 +41,26 @@ PyObject *cb_py_give_lives(const cb_lives *lives);                     /* [cutba
 PyObject *cb_py_give_decisions(const cb_problem *p, const cb_plan *plan);
 PyObject *cb_py_give_numbers(const cb_plan *plan);
 PyObject *cb_py_give_evaluated(const cb_schedule *s, const cb_lives *lives, uint64_t arena_bytes);
-/* Of (steps, backward_starts), in `arena`; -1: an exception is set. Whether the schedule keeps the
- * rules is for the core to say. */
+/* Converts (steps, backward_starts), in `arena`; -1: an exception is set. The core checks whether
+ * the schedule is valid. */
 int cb_py_take_schedule(const cb_problem *p, PyObject *pair, cb_arena *arena, cb_schedule *out);
 
 /* ---- searches.c ------------------------------------------------------------------------------ */
 
-/* Work that a clock or a function of Python may end early. cb_py_work_end(&search.work) ends it. */
+/* Work that a time limit or a Python callback may end early. Finish with
+ * cb_py_work_end(&search.work). */
 typedef struct cb_py_search {
     cb_py_work work;
-    PyObject *progress;            /* borrowed; None: nobody is told */
+    PyObject *progress;            /* borrowed callback, or None */
     int64_t start_ns, deadline_ns; /* 0: no limit */
     int64_t next_report_ns;
-    bool finish;      /* the search is to end with what it has */
-    cb_progress best; /* for the core to fill */
+    bool finish;      /* end the search with its best plan so far */
+    cb_progress best; /* filled in by the core */
 } cb_py_search;
-/* `time_limit` in seconds; 0: none. */
+/* `time_limit` in seconds; 0: no limit. */
 void cb_py_search_begin(cb_py_search *s, cb_py_context *context, double time_limit,
                         PyObject *progress);
-int cb_py_search_poll(void *user); /* a cb_poll_fn of the search */
+int cb_py_search_poll(void *user); /* the cb_poll_fn of a search */
 
 PyObject *cb_py_search_one(cb_py_problem *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_search_many(cb_py_problem *self, PyObject *args, PyObject *kwargs);

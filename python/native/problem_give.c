@@ -1,10 +1,10 @@
-/* problem_give.c: a problem of the core as dataclasses of cutback.problem. */
+/* problem_give.c: converts a problem of the core to dataclasses of cutback.problem. */
 #include "columns.h"
 
 #include "plan/model/inside.h"
 #include "plan/model/over.h"
 
-/* A frozenset of the words whose bits are set. `seen`: those made so far, by their bits. */
+/* A frozenset of the words whose bits are set. `seen` caches the sets by bits. */
 static PyObject *set_of_words(PyObject *seen, const cb_py_column *c, uint32_t bits) {
     PyObject *key = PyLong_FromUnsignedLong(bits);
     PyObject *set = key ? PyDict_GetItemWithError(seen, key) : NULL;
@@ -50,8 +50,8 @@ static PyObject *give_field(PyObject *seen, const cb_py_column *c, size_t i) {
     Py_UNREACHABLE();
 }
 
-/* class(**columns, **extra): `extra` [n_extra] are values under the names `extra_names`, a tuple
- * that continues the columns' names. Takes the extras; one that is NULL is a failure. */
+/* Calls class(**columns, **extra). `names` are the names of the columns, then those of `extra`
+ * [n_extra]. Takes ownership of the extras; fails if one is NULL. */
 static PyObject *give_item(const cb_py_columns *t, PyObject *seen, size_t i, PyObject *names,
                            PyObject *const *extra, uint32_t n_extra) {
     PyObject *args[CB_PY_MOST_COLUMNS + 4], *item = NULL;
@@ -70,7 +70,7 @@ static PyObject *give_item(const cb_py_columns *t, PyObject *seen, size_t i, PyO
     return item;
 }
 
-/* The names of the columns and of `extra`, as a call by keywords wants them. */
+/* The names of the columns and of `extra`, as a tuple for a vectorcall. */
 static PyObject *names_of(const cb_py_columns *t, const char *const *extra, uint32_t n_extra) {
     PyObject *names = PyTuple_New((Py_ssize_t)(t->n + n_extra));
     for (uint32_t c = 0; names && c < t->n; c++)
@@ -85,7 +85,7 @@ static PyObject *names_of(const cb_py_columns *t, const char *const *extra, uint
 
 typedef struct giver {
     const cb_problem *p;
-    PyObject *module, *seen; /* cutback.problem; sets of words made so far, by table */
+    PyObject *module, *seen; /* cutback.problem; cache of set_of_words */
     cb_py_columns op, value, member;
     PyObject *op_names, *value_names, *member_names;
 } giver;
@@ -147,7 +147,7 @@ static PyObject *give_ops(giver *g) {
     return list;
 }
 
-/* Items of a class that has nothing but columns. */
+/* A list of items of a class that only has columns. */
 static PyObject *give_rows(PyObject *module, const char *class_name, cb_py_columns t, uint32_t n) {
     PyObject *list = NULL, *names = NULL, *seen = PyDict_New();
     if (!seen || cb_py_columns_open(&t, module, class_name) < 0) goto done;
@@ -169,7 +169,7 @@ static PyObject *give_problem(giver *g) {
     static const char *const lists[] = {
         "ops", "storages", "forward_outputs", "backward_outputs", "regions", "inlinings"};
     const cb_problem *p = g->p;
-    cb_py_columns t = cb_py_columns_of_problem((cb_problem *)p); /* which is read only */
+    cb_py_columns t = cb_py_columns_of_problem((cb_problem *)p); /* only read */
     PyObject *problem = NULL, *names = NULL;
     const uint32_t n_inlining = p->inline_begin ? p->inline_begin[p->n_op] : 0;
     if (cb_py_columns_open(&t, g->module, "Problem") == 0) names = names_of(&t, lists, 6);

@@ -1,5 +1,5 @@
-/* problem_take.c: a problem of the core from dataclasses of cutback.problem. Only types and ranges
- * are looked at here; the core checks the rest. */
+/* problem_take.c: converts dataclasses of cutback.problem to a problem of the core. Only checks
+ * types and ranges; the core checks the rest. */
 #include "columns.h"
 
 #include "plan/model/inlining.h"
@@ -10,9 +10,10 @@ static int no_memory(void) {
     return -1;
 }
 
-#define MOST_SHOWN 80 /* characters of what is refused */
+#define MOST_SHOWN 80 /* characters of a value shown in an error */
 
-/* ValueError (and -1), naming the item, the attribute and what it is; interrupts stay. */
+/* Sets a ValueError that names the item, the attribute and its value, and returns -1. Other pending
+ * exceptions, such as KeyboardInterrupt, are kept. */
 static int refuse(const cb_py_columns *t, size_t i, const char *name, PyObject *is,
                   const char *wanted) {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
@@ -95,7 +96,7 @@ static int take_field(cb_problem *p, const cb_py_columns *t, uint32_t c, size_t 
         case CB_PY_TEXT: status = take_text(p, is, out); break;
         case CB_PY_OPTION:
         case CB_PY_TIME:
-            if (is == Py_None) return 0; /* as the array has it */
+            if (is == Py_None) return 0; /* keeps the default in the array */
             status = take_count(is, MOST_COUNT, &wide);
             memcpy(out, &wide, sizeof wide);
             break;
@@ -133,7 +134,7 @@ static int take_field(cb_problem *p, const cb_py_columns *t, uint32_t c, size_t 
     return status == 0 ? 0 : refuse(t, i, at->name, is, wanted[at->kind]);
 }
 
-/* AttributeError becomes a TypeError that says of what. */
+/* Replaces an AttributeError by a TypeError that names the object's type. */
 static void name_the_attribute(PyObject *object, const char *name) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return;
     PyErr_Clear();
@@ -152,7 +153,7 @@ static int take_item(cb_problem *p, const cb_py_columns *t, size_t i, PyObject *
     return 0;
 }
 
-/* The attribute as a tuple of our own: other code runs while it is read, and may change a list. */
+/* A copy of the attribute as a tuple, because a list may be changed while it is read. */
 static PyObject *take_list(PyObject *object, const char *name) {
     PyObject *items = PyObject_GetAttrString(object, name);
     if (!items) name_the_attribute(object, name);
@@ -202,7 +203,7 @@ static PyObject *part_of(const taker *k, uint32_t op, uint32_t part) {
     return PyTuple_GET_ITEM(k->parts, (Py_ssize_t)op * N_PART + part);
 }
 
-/* All lists of lists, before anything is allocated for them. */
+/* Copies the lists of all ops and counts their items, for the allocation of the problem. */
 static int count_parts(taker *k, cb_problem_sizes *n) {
     Py_ssize_t n_op = PySequence_Fast_GET_SIZE(k->ops), count[N_PART] = {0};
     if (n_op > UINT32_MAX / 4) return no_memory();
@@ -329,7 +330,7 @@ static int take_everything(taker *k) {
                      &p->backward_output);
 }
 
-/* Makes k->p, to be freed also after a failure. */
+/* Makes k->p, which the caller frees after a failure. */
 static int take_problem(taker *k, cb_py_state *state, cb_context *ctx) {
     cb_problem_sizes sizes;
     cb_error error = {0};

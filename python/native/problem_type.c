@@ -158,7 +158,7 @@ static PyObject *problem_evaluate_json(cb_py_problem *self, PyObject *args) {
     return status == CB_OK ? give_text(self, text) : raise(self, &error);
 }
 
-/* Mu-TWO's choices, in a copy. */
+/* A copy of the problem with mu-TWO's decisions as constraints. */
 static PyObject *problem_mutwo(cb_py_problem *self, PyObject *args) {
     PyObject *item;
     const char *device = NULL;
@@ -234,9 +234,9 @@ static PyObject *problem_wants_moves(cb_py_problem *self, void *Py_UNUSED(none))
 
 static PyMethodDef problem_methods[] = {
     {"read", problem_read, METH_O | METH_CLASS,
-     "read(text, /) -> Problem of JSON, also of a traced graph"},
+     "read(text, /) -> Problem from JSON of a problem or a traced graph"},
     {"of", problem_of, METH_O | METH_CLASS,
-     "of(problem, /) -> Problem of a cutback.problem.Problem"},
+     "of(problem, /) -> Problem from a cutback.problem.Problem"},
     {"parts", (PyCFunction)problem_parts, METH_NOARGS, "parts() -> cutback.problem.Problem"},
     {"to_json", (PyCFunction)problem_json, METH_NOARGS, "to_json() -> the problem as JSON"},
     {"plan", (PyCFunction)(void (*)(void))cb_py_search_one, METH_VARARGS | METH_KEYWORDS,
@@ -246,11 +246,11 @@ static PyMethodDef problem_methods[] = {
     {"ends", (PyCFunction)(void (*)(void))problem_ends, METH_VARARGS | METH_KEYWORDS,
      "ends(measure, preset=0, device=None) -> (bytes at position 0, bytes of saving everything)"},
     {"read_plan", (PyCFunction)problem_read_plan, METH_VARARGS,
-     "read_plan(text, device=None, /) -> Plan of JSON, for this problem"},
+     "read_plan(text, device=None, /) -> Plan for this problem, from JSON"},
     {"evaluate", (PyCFunction)problem_evaluate, METH_VARARGS,
      "evaluate(schedule, device=None, /) -> cutback.schedule.Evaluated"},
     {"evaluate_json", (PyCFunction)problem_evaluate_json, METH_VARARGS,
-     "evaluate_json(text, device=None, /) -> the same of a document with steps, as JSON"},
+     "evaluate_json(text, device=None, /) -> the evaluation of a document with steps, as JSON"},
     {"mutwo", (PyCFunction)problem_mutwo, METH_VARARGS,
      "mutwo(budget, device=None, /) -> Problem with mu-TWO's choices"},
     {"cut_json", (PyCFunction)problem_cut_json, METH_VARARGS,
@@ -264,7 +264,7 @@ static PyGetSetDef problem_getset[] = {
     {"fingerprint", (getter)problem_fingerprint, NULL,
      "hash of structure, sizes and flags; not of costs, names or lines", NULL},
     {"wants_moves", (getter)problem_wants_moves, NULL,
-     "do its constraints ask that values move to the host?", NULL},
+     "whether its constraints ask to move values to the host", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

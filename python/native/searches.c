@@ -1,10 +1,10 @@
-/* searches.c: searches for plans, which the clock or the caller may end early. */
+/* searches.c: searches for plans, which a time limit or the caller may end early. */
 #include "planned.h"
 
 #define REPORT_EVERY_NS 100000000
 
-/* Tells `progress` the seconds so far and the best plan; true: it wants an end. If it raised, the
- * work is to be cancelled. */
+/* Calls `progress` with the elapsed seconds and the best plan. True if the search should end. If it
+ * raised, work.raised is set, and the search is cancelled. */
 static bool report(cb_py_search *s, int64_t now) {
     double seconds = (double)(now - s->start_ns) * 1e-9;
     const cb_progress *best = &s->best;
@@ -30,9 +30,9 @@ int cb_py_search_poll(void *user) {
     if (!s->finish && s->progress != Py_None) {
         if (now < s->next_report_ns) return CB_POLL_GO;
         s->finish = report(s, now);
-        s->next_report_ns = cb_py_now_ns() + REPORT_EVERY_NS; /* however long that took */
+        s->next_report_ns = cb_py_now_ns() + REPORT_EVERY_NS; /* counted from the callback's end */
     } else {
-        (void)cb_py_poll(&s->work); /* a search may go on for a while after it was told to finish */
+        (void)cb_py_poll(&s->work); /* a search may take a while to finish */
     }
     if (s->work.raised) return CB_POLL_CANCEL;
     return s->finish ? CB_POLL_FINISH : CB_POLL_GO;
@@ -53,7 +53,7 @@ typedef struct search {
     cb_planning_request request;
 } search;
 
-/* Runs it; -1: an exception is set, and there are no plans. */
+/* Runs a search; -1: an exception is set, and there are no plans. */
 static int run(search *s, cb_py_problem *problem, int preset, cb_answer *answer) {
     cb_error error = {0};
     cb_py_search now;
@@ -73,7 +73,7 @@ static int run(search *s, cb_py_problem *problem, int preset, cb_answer *answer)
     return -1;
 }
 
-/* A Plan, which takes the answer's. */
+/* Moves the plan of an answer to a new Plan. */
 static PyObject *give_plan(cb_py_problem *problem, cb_answer *answer) {
     cb_plan *plan = answer->plan;
     answer->plan = NULL;
@@ -95,7 +95,7 @@ PyObject *cb_py_search_one(cb_py_problem *self, PyObject *args, PyObject *kwargs
     return cb_py_raise(cb_py_state_of_object((PyObject *)self), &answer.why, NULL);
 }
 
-/* Budgets or None in a sequence: how many; -1: an exception. */
+/* Parses a sequence of budgets (or None); returns their number, or -1 with an exception set. */
 static Py_ssize_t parse_budgets(PyObject *items, cb_budget **out) {
     PyObject *fast = PySequence_Tuple(items);
     if (!fast) return -1;

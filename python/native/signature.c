@@ -1,12 +1,12 @@
-/* signature.c: the type _native.Signature, which tells whether the leaves of a call are those that
- * a step was compiled for. It looks at every leaf of every call, so it compares numbers where
- * Python would make tuples of them. */
+/* signature.c: the type _native.Signature, which checks whether the leaves of a call match those
+ * that a step was compiled for. It checks every leaf of every call, so it compares shapes without
+ * making Python tuples. */
 #include "state.h"
 
 #include "base/shape.h"
 
 typedef struct leaf {
-    PyObject *constant; /* NULL: an array of this dtype and shape */
+    PyObject *constant; /* NULL: the leaf is an array of this dtype and shape */
     cb_dtype dtype;
     cb_shape shape;
 } leaf;
@@ -22,18 +22,18 @@ static int parse_leaf(PyObject *row, leaf *out) {
         return 0;
     }
     if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 2) {
-        PyErr_SetString(PyExc_TypeError, "Signature: a leaf is (constant,) or (dtype, shape)");
+        PyErr_SetString(PyExc_TypeError, "Signature: a leaf must be (constant,) or (dtype, shape)");
         return -1;
     }
     if (cb_py_parse_dtype(PyTuple_GET_ITEM(row, 0), &out->dtype) < 0) return -1;
     return cb_py_parse_shape(PyTuple_GET_ITEM(row, 1), "Signature", &out->shape);
 }
 
-/* Signature(rows): a row for each leaf, (dtype, shape) or (constant,). */
+/* Signature(rows): one row per leaf, (dtype, shape) or (constant,). */
 static PyObject *signature_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *rows;
     if (kwargs && PyDict_GET_SIZE(kwargs)) {
-        PyErr_SetString(PyExc_TypeError, "Signature: it takes no keywords");
+        PyErr_SetString(PyExc_TypeError, "Signature takes no keyword arguments");
         return NULL;
     }
     if (!PyArg_ParseTuple(args, "O!:Signature", &PyTuple_Type, &rows)) return NULL;
@@ -60,7 +60,7 @@ static int signature_traverse(signature *self, visitproc visit, void *arg) {
 
 static int signature_clear(signature *self) {
     const Py_ssize_t n = self->n;
-    self->n = 0; /* a finalizer may come back here */
+    self->n = 0; /* a finalizer may reenter */
     for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(self->leaf[i].constant);
     return 0;
 }
@@ -78,7 +78,7 @@ static void signature_dealloc(signature *self) {
 
 typedef enum fit { FITS, DIFFERS, UNREAD } fit;
 
-/* UNREAD: neither a plain NumPy array nor an array of ours on a device. */
+/* Returns UNREAD if the leaf is neither a plain NumPy array nor a DeviceMemory. */
 static fit compare(const leaf *wanted, PyObject *given, PyTypeObject *memory_type) {
     cb_dtype dtype;
     cb_shape shape;
@@ -100,7 +100,7 @@ static int note_unread(PyObject *unread, Py_ssize_t i, Py_ssize_t at) {
     return result;
 }
 
-/* 1: they fit; 0: one of them differs; -1: exception set. */
+/* 1: all leaves fit; 0: a leaf differs; -1: an exception is set. */
 static int match(const signature *self, PyObject *leaves, PyObject *arrays, PyObject *unread,
                  PyTypeObject *memory_type) {
     Py_ssize_t at = 0;
@@ -116,12 +116,11 @@ static int match(const signature *self, PyObject *leaves, PyObject *arrays, PyOb
     return 1;
 }
 
-/* match(leaves) -> (arrays, [(leaf, place among the arrays), ...] of those unread), or None if a
- * leaf is certainly another one. Constants are compared by identity, so None may also mean an equal
- * constant. */
+/* match(leaves) -> (arrays, [(leaf, index among the arrays), ...] of unread leaves), or None if a
+ * leaf differs. Constants are compared by identity, so None may also mean an equal constant. */
 static PyObject *signature_match(signature *self, PyObject *leaves) {
     if (!PyList_CheckExact(leaves)) {
-        PyErr_SetString(PyExc_TypeError, "match: the leaves are a list");
+        PyErr_SetString(PyExc_TypeError, "match: the leaves must be a list");
         return NULL;
     }
     if (PyList_GET_SIZE(leaves) != self->n) Py_RETURN_NONE;
@@ -138,14 +137,14 @@ static PyObject *signature_match(signature *self, PyObject *leaves) {
 
 static PyMethodDef signature_methods[] = {
     {"match", (PyCFunction)signature_match, METH_O,
-     "match(leaves, /) -> (arrays in the order of their leaves, [(leaf, place among the arrays), "
-     "...] of those that are neither plain NumPy arrays nor arrays of ours), or None if a leaf "
+     "match(leaves, /) -> (arrays in the order of their leaves, [(leaf, index among the arrays), "
+     "...] of those that are neither plain NumPy arrays nor DeviceMemory), or None if a leaf "
      "differs"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot signature_slots[] = {
-    {Py_tp_doc, "Signature(rows, /): what the leaves of a call must be."},
+    {Py_tp_doc, "Signature(rows, /): the expected leaves of a call."},
     {Py_tp_new, signature_new},
     {Py_tp_dealloc, signature_dealloc},
     {Py_tp_traverse, signature_traverse},
@@ -161,12 +160,12 @@ PyType_Spec cb_py_signature_spec = {
     .slots = signature_slots,
 };
 
-/* ---- where arrays are ------------------------------------------------------------------------ */
+/* ---- device arrays --------------------------------------------------------------------------- */
 
-/* on_device(arrays) -> bytes: 1 for each that is an array of ours on a device. */
+/* on_device(arrays) -> bytes: 1 for each DeviceMemory. */
 PyObject *cb_py_on_device(PyObject *module, PyObject *arrays) {
     if (!PyList_CheckExact(arrays)) {
-        PyErr_SetString(PyExc_TypeError, "on_device: the arrays are a list");
+        PyErr_SetString(PyExc_TypeError, "on_device: the arrays must be a list");
         return NULL;
     }
     PyTypeObject *type = cb_py_state_of(module)->memory_type;

@@ -1,4 +1,4 @@
-/* step_arrays.c: the checks of the arrays that a step runs on: NumPy's, and those on a device. */
+/* step_arrays.c: checks the arrays that a step runs on: NumPy arrays and device arrays. */
 #include "state.h"
 
 #include "base/dtype.h"
@@ -17,7 +17,7 @@ static int check_type(const cb_argument_info *info, const char *name, const cb_p
     return -1;
 }
 
-/* `given`: the array takes a gradient, and its owner looks for that in it; a copy would not do. */
+/* `given`: the caller's array receives a gradient, so a copy would not help. */
 static int check_layout(PyObject *array, const char *name, const cb_py_view *view, bool written,
                         bool given) {
     if (!view->contiguous) {
@@ -46,11 +46,11 @@ static int check_layout(PyObject *array, const char *name, const cb_py_view *vie
     return 0;
 }
 
-/* What one array is for. */
+/* The role of an array. */
 typedef struct place {
     const char *name;
     bool written;
-    bool is_gradient; /* of `name`; only that may have been given for it */
+    bool is_gradient; /* the array for the gradient of `name`, given as out */
 } place;
 
 /* The name of an array in an error. */
@@ -60,7 +60,7 @@ static const char *name_of(const place *p, char *room, size_t bytes) {
     return room;
 }
 
-/* Says what is wrong with an array on the host. */
+/* Sets the exception for an invalid array on the host. */
 static int refuse(PyObject *array, const cb_argument_info *info, const place *p) {
     cb_py_view view;
     char room[256];
@@ -68,23 +68,22 @@ static int refuse(PyObject *array, const cb_argument_info *info, const place *p)
     if (cb_py_view_of(array, name, &view) < 0 || check_type(info, name, &view) < 0 ||
         check_layout(array, name, &view, p->written, p->is_gradient) < 0)
         return -1;
-    PyErr_Format(PyExc_RuntimeError, "%s: the array changed while it was looked at", name);
+    PyErr_Format(PyExc_RuntimeError, "%s: the array changed while it was checked", name);
     return -1;
 }
 
-/* Says what is wrong with an array on the device, which is contiguous and aligned since it was
- * taken over. */
+/* Sets the exception for an invalid device array. Device arrays are always contiguous and
+ * aligned. */
 static int refuse_there(const cb_py_step *self, const cb_py_device_memory *memory,
                         const cb_argument_info *info, const place *p) {
     const cb_py_view view = {.shape = memory->shape, .dtype = memory->dtype, .known_dtype = true};
     char room[256];
     const char *name = name_of(p, room, sizeof room);
     if (!self->on_device) {
-        PyErr_Format(
-            PyExc_ValueError,
-            "%s: the array lies on a GPU and the step runs on the host; pass it as a NumPy "
-            "array, or compile with device=\"cuda\"",
-            name);
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the array is on a GPU, but the step runs on the host; pass a NumPy "
+                     "array, or compile with device=\"cuda\"",
+                     name);
     } else if (check_type(info, name, &view) == 0) {
         PyErr_Format(PyExc_ValueError, "%s: the array is read-only, but the step writes to it",
                      name);
@@ -105,7 +104,7 @@ static bool is_there(const cb_py_step *self, PyObject *array) {
     return PyObject_TypeCheck(array, cb_py_state_of_object((PyObject *)self)->memory_type);
 }
 
-/* Checks one array and takes its address. Overlaps are found by the core. */
+/* Checks one array and stores its address. The core checks for overlaps. */
 static int take(cb_py_step *self, PyObject *array, const cb_argument_info *info, const place *p,
                 void **out) {
     bool *there = &self->there[out - self->pointers];
@@ -115,8 +114,8 @@ static int take(cb_py_step *self, PyObject *array, const cb_argument_info *info,
     return refuse(array, info, p);
 }
 
-/* Checks the arrays of an optimizer: None where a parameter lacks a state, which the core minds
- * only where its group has it. */
+/* Checks the state arrays of an optimizer. None means that a parameter lacks a state, which the
+ * core reports if its group needs the state. */
 static int bind_states(cb_py_step *self, const cb_py_run_arrays *run, void **params) {
     bool *there = self->there + (params - self->pointers);
     for (uint32_t k = 0; k < self->n_wrt; k++) {
@@ -155,8 +154,8 @@ static int bind_outputs(cb_py_step *self, const cb_py_run_arrays *run, void **ou
     return 0;
 }
 
-/* Checks every array and fills self->pointers: inputs, outputs, then for an optimizer parameters
- * and each of its states. */
+/* Checks all arrays and fills self->pointers: inputs, outputs, and with an optimizer the parameters
+ * and each state. */
 int cb_py_bind(cb_py_step *self, const cb_py_run_arrays *run) {
     const uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
     void **outputs = self->pointers + n_in;
@@ -201,7 +200,7 @@ static cb_status order(cb_py_device_memory *memory, void *user, cb_error *err) {
 }
 
 typedef struct end_of_run {
-    cb_mark *mark; /* NULL: it was waited for */
+    cb_mark *mark; /* NULL: the run has finished */
     void *stream;
 } end_of_run;
 
@@ -222,7 +221,7 @@ void cb_py_leave_pending(const cb_py_step *self, const cb_py_run_arrays *run, vo
     end_of_run end = {.stream = stream};
     cb_context *core = self->context->core;
     if (stream && cb_mark_new(core, "cuda", stream, &end.mark, NULL) != CB_OK) {
-        end = (end_of_run){0}; /* no event can be had: wait instead */
+        end = (end_of_run){0}; /* creating an event failed: wait instead */
         (void)(cb_memory_wait(core, "cuda", stream, NULL) == CB_OK);
     }
     (void)(each_memory(self, run, note_use, &end, NULL) == CB_OK);

@@ -10,7 +10,7 @@ static PyObject *raise(cb_py_step *self, const cb_error *error) {
     return cb_py_raise(cb_py_state_of_object((PyObject *)self), error, NULL);
 }
 
-/* What each run has to know of every input. */
+/* Fills in is_wrt and has_state. */
 static void note_facts(cb_py_step *self) {
     for (uint32_t k = 0; k < self->n_wrt; k++) self->is_wrt[self->wrt[k]] = true;
     for (uint32_t i = 0; i < cb_step_n_outputs(self->core); i++) {
@@ -78,14 +78,14 @@ static int lock(cb_py_step *self) { return cb_py_run_memory_lock(self->memory, s
 
 static void unlock(cb_py_step *self) { cb_py_run_memory_unlock(self->memory); }
 
-/* Number of the next step for random operations. It is counted here, like the optimizer's steps, so
- * that no signal comes between a step and its count. */
+/* The step number for random operations. Like the optimizer's step count, it is updated here, so
+ * that a signal cannot come between a step and its count. */
 typedef struct draw_count {
-    int64_t *at; /* NULL: nobody counts */
+    int64_t *at; /* NULL: not counted */
     int64_t next;
 } draw_count;
 
-/* The optimizer's count, which has to leave room for one more. */
+/* The optimizer's step count; fails if it cannot be incremented. */
 static int steps_taken(const cb_py_optimizer *opt, int64_t *taken) {
     *taken = opt ? *opt->t : 0;
     if (*taken >= 0 && *taken < INT64_MAX) return 0;
@@ -95,8 +95,8 @@ static int steps_taken(const cb_py_optimizer *opt, int64_t *taken) {
     return -1;
 }
 
-/* Whether arguments lie on the host and on the device: what is on the host is copied, and the call
- * waits for that. */
+/* Finds out whether any arrays are on the host or on the device. Host arrays are copied, and the
+ * call waits for the copies. */
 static void places(const cb_py_step *self, const cb_py_run_arrays *run, bool *host, bool *device) {
     size_t n = cb_step_n_inputs(self->core) + cb_step_n_outputs(self->core);
     if (run->is_stepped) n += (1 + (size_t)run->n_state) * self->n_wrt;
@@ -108,8 +108,8 @@ static void places(const cb_py_step *self, const cb_py_run_arrays *run, bool *ho
     *host |= !*device;
 }
 
-/* A stream that nobody names is the device's own: what others have put on theirs is on the legacy
- * stream, or before it. */
+/* Orders the run after pending work on its arrays. Without a stream, the run uses the device's own
+ * stream, after the legacy stream, with which other libraries synchronize. */
 static int order_arrays(cb_py_step *self, const cb_py_run_arrays *arrays, void *stream) {
     void *const legacy = (void *)1;
     cb_error error;
@@ -121,7 +121,7 @@ static int order_arrays(cb_py_step *self, const cb_py_run_arrays *arrays, void *
     return -1;
 }
 
-/* What an optimizer does after the run. */
+/* The optimizer's update after a run. */
 typedef struct update_call {
     cb_py_optimizer opt;
     const cb_optim_extras *extras; /* NULL: none */
@@ -182,7 +182,7 @@ static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const
     if (status == CB_OK && waits) status = cb_step_wait(self->core, &seconds, &error);
     if (status == CB_OK && opt && !call->outcome.skipped) *opt->t = taken + 1;
     if (status == CB_OK && draws && draws->at) *draws->at = draws->next;
-    if (status != CB_OK && on_device) /* what was put on the stream before it failed */
+    if (status != CB_OK && on_device) /* wait for work that was launched before the failure */
         (void)(cb_memory_wait(self->context->core, "cuda", run.stream, NULL) == CB_OK);
     cb_py_work_end(&work);
     if (status == CB_OK && on_device) cb_py_leave_pending(self, arrays, waits ? NULL : run.stream);
@@ -196,7 +196,7 @@ static const char *parameter_name(const void *owner, uint32_t i) {
     return cb_step_input(self->core, self->wrt[i]).name;
 }
 
-/* With what an optimizer writes claimed, if there is one. */
+/* Executes the run; with an optimizer, claims the memory that it writes. */
 static PyObject *claim_and_execute(cb_py_step *self, const cb_py_run_arrays *run,
                                    const cb_run *settings, update_call *call,
                                    const draw_count *draws) {
@@ -238,7 +238,7 @@ static int parse_count(PyObject *array, const char *name, int64_t **out) {
     return 0;
 }
 
-/* The step's own count of random steps, None: nobody counts. It becomes `next` with the run. */
+/* Parses the count of random steps (None: not counted), which a successful run sets to `next`. */
 static int parse_draws(PyObject *count, PyObject *next, draw_count *out) {
     if (count == Py_None) return 0;
     out->next = PyLong_AsLongLong(next);
@@ -246,13 +246,13 @@ static int parse_draws(PyObject *count, PyObject *next, draw_count *out) {
     return parse_count(count, "the count of random steps", &out->at);
 }
 
-/* None: the device's own, and the call waits. */
+/* None: the device's own stream, and the call waits for the run. */
 static int parse_stream(PyObject *stream, void **out) {
     *out = stream == Py_None ? NULL : PyLong_AsVoidPtr(stream);
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* What a run is called with, by name. */
+/* The keyword arguments of run. */
 typedef struct run_fields {
     PyObject *inputs, *outputs, *seed, *random_step, *count, *next, *stream;
 } run_fields;
@@ -264,7 +264,7 @@ typedef struct run_fields {
         "stream", offsetof(type, run stream)                                                  \
     }
 
-/* Everything of a run but its arrays. `seed` and `random_step` are 64 and 32 bits. */
+/* Parses all arguments of a run except its arrays. `seed` has 64 bits, `random_step` 32. */
 static int parse_settings(const run_fields *given, cb_run *settings, draw_count *draws) {
     settings->seed = PyLong_AsUnsignedLongLongMask(given->seed);
     settings->random_step = (uint32_t)PyLong_AsUnsignedLongMask(given->random_step);
@@ -299,7 +299,7 @@ static PyObject *step_run(cb_py_step *self, PyObject *const *values, Py_ssize_t 
     return result;
 }
 
-/* profile(inputs, outputs, seed, random_step) -> ((steps, seconds, bytes), ...) a group */
+/* profile(inputs, outputs, seed, random_step) -> ((steps, seconds, bytes), ...), a row per group */
 static PyObject *step_profile(cb_py_step *self, PyObject *args) {
     PyObject *inputs, *outputs, *ran = NULL, *rows = NULL;
     unsigned long long seed;
@@ -323,7 +323,7 @@ static PyObject *step_profile(cb_py_step *self, PyObject *args) {
     return rows;
 }
 
-/* A sequence of arrays, or None, for each state. */
+/* Parses a sequence of arrays (or None) for each state. */
 static int parse_states(PyObject *states, const cb_optimizer *core, cb_py_run_arrays *out) {
     PyObject *rows = PySequence_Tuple(states);
     if (!rows) return -1;
@@ -352,7 +352,7 @@ static PyObject *train(cb_py_step *self, const cb_py_run_arrays *run, const cb_r
     return measured ? Py_BuildValue("(NN)", measured, cb_py_outcome(call->outcome)) : NULL;
 }
 
-/* What a step with its update is called with, by name. */
+/* The keyword arguments of train. */
 typedef struct train_fields {
     run_fields run;
     PyObject *optimizer, *states, *group_of, *groups, *t, *numbers, *extras;
@@ -397,7 +397,7 @@ static PyObject *step_train(cb_py_step *self, PyObject *const *values, Py_ssize_
     return result;
 }
 
-/* ---- looking at a step ----------------------------------------------------------------------- */
+/* ---- attributes ------------------------------------------------------------------------------ */
 
 static PyObject *step_text(cb_py_step *self, PyObject *what) {
     const char *name = PyUnicode_AsUTF8(what);
@@ -461,7 +461,7 @@ static PyObject *step_numbers(cb_py_step *self, void *Py_UNUSED(closure)) {
                          (unsigned long)n.n_recomputed);
 }
 
-/* Waits for the run that was put on a stream last. */
+/* Waits for the last run on a stream. */
 static PyObject *step_wait(cb_py_step *self, PyObject *Py_UNUSED(none)) {
     double seconds = 0;
     cb_error error = {0};
@@ -494,7 +494,7 @@ static PyObject *step_empty_outputs(cb_py_step *self, PyObject *gradients) {
     return cb_py_empty_outputs(self, all);
 }
 
-/* The plan that it was compiled from, in the step's own memory. */
+/* The plan that the step was compiled from; it shares the step's memory. */
 static PyObject *step_plan(cb_py_step *self, PyObject *Py_UNUSED(none)) {
     cb_py_state *state = cb_py_state_of_object((PyObject *)self);
     PyObject *owner = (PyObject *)self;
@@ -510,18 +510,19 @@ static PyObject *step_plan(cb_py_step *self, PyObject *Py_UNUSED(none)) {
 static PyMethodDef step_methods[] = {
     {"plan", (PyCFunction)step_plan, METH_NOARGS, "plan() -> the Plan that it was compiled from"},
     {"empty_outputs", (PyCFunction)step_empty_outputs, METH_O,
-     "empty_outputs(gradients, /) -> list of new arrays, None for outputs that are not handed out, "
-     "or that are gradients if `gradients` is false"},
+     "empty_outputs(gradients, /) -> list of new arrays; None for outputs that the caller does not "
+     "get, and for gradients if `gradients` is false"},
     {"update_seconds", (PyCFunction)step_update_seconds, METH_NOARGS,
-     "update_seconds() -> seconds of the latest update, which is then done; 0: there was none"},
+     "update_seconds() -> seconds of the latest update, after waiting for it; 0: there was none"},
     {"wait", (PyCFunction)step_wait, METH_NOARGS,
-     "wait() -> seconds of the latest run, which is then done"},
+     "wait() -> seconds of the latest run, after waiting for it"},
     {"run", (PyCFunction)(void (*)(void))step_run, METH_FASTCALL | METH_KEYWORDS,
      "run(*, inputs, outputs, seed, random_step, count=None, next=0, stream=None) -> (peak_bytes, "
      "n_alloc, seconds); a run that succeeds sets count, an array of one i64, to next"},
     {"profile", (PyCFunction)step_profile, METH_VARARGS,
-     "profile(inputs, outputs, seed, random_step, /) -> ((step, seconds, bytes), ...): one row a "
-     "kernel; bytes are counted by the debug backend"},
+     "profile(inputs, outputs, seed, random_step, /) -> ((steps, seconds, bytes), ...): one row "
+     "per "
+     "kernel; only the debug backend counts bytes"},
     {"train", (PyCFunction)(void (*)(void))step_train, METH_FASTCALL | METH_KEYWORDS,
      "train(*, inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, "
      "numbers, extras=None, count=None, next=0, stream=None) -> ((peak_bytes, n_alloc, seconds), "

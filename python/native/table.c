@@ -1,4 +1,4 @@
-/* table.c: what both ways of stepping a table do. */
+/* table.c: code shared by both ways of stepping a table. */
 #include "table.h"
 
 int cb_py_table_enter(cb_py_table *self) { return cb_py_word_take(&self->busy) ? 0 : -1; }
@@ -22,7 +22,7 @@ PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what) {
 
 static const char *row_name(const void *owner, uint32_t i) { return cb_py_table_name(owner, i); }
 
-/* The step: checked, with what it writes claimed, and then done with the GIL released. -1: an
+/* Checks the step, claims the memory that it writes, and runs it with the GIL released. -1: an
  * exception is set, and nothing was written. */
 int cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers) {
     const cb_py_rows rows = {.owner = self, .name = row_name, .n = self->n_rows};

@@ -1,27 +1,27 @@
-/* table_tensors.c: an optimizer's step on the tensors of another library, read by its functions of
- * DLPack in some tens of nanoseconds each. What does not fit is listed, not mended: how to
- * lay a tensor out anew, or make a state that is missing, only its own library knows.
+/* table_tensors.c: an optimizer's step on the tensors of another library, read through its DLPack
+ * functions in a few tens of nanoseconds each. Tensors that do not fit are only listed, because
+ * their library has to change their layout or make a missing state.
  *
- * A tensor is several objects in several places, and those of ten thousand parameters are in no
- * near cache. So what a row will need is asked for some rows ahead: objects of Python, and the
- * library's own, which are known by the shape that lay in them at the latest step. */
+ * A tensor consists of several objects in memory, and those of ten thousand parameters do not fit
+ * the inner caches. So the objects of a row are prefetched some rows ahead: the Python objects, and
+ * the library's own objects, whose addresses are known from the shapes at the latest step. */
 #include "base/dtype.h"
 #include "table.h"
 
-/* Columns of a row's tensors; number k is NUMBER - k. */
+/* Columns of a row's tensors; scalar state k has the column NUMBER - k. */
 enum { NUMBER = -2, COUNT = -1, PARAM = 0, GRAD = 1, STATE = 2 };
-enum { NEAR = 8, FAR = 16 }; /* how many rows ahead memory is asked for */
+enum { NEAR = 8, FAR = 16 }; /* distances of the prefetches, in rows */
 
 enum { MOST_KINDS = 4 };
 
-/* How objects of a type are asked for their gradient: by a descriptor's own function, which is what
- * finding the attribute ends with; get NULL: by its name. */
+/* The getter of a type's gradient attribute, which an attribute lookup would call in the end; get
+ * NULL: look the attribute up by name. */
 typedef struct cb_py_getter {
     getter get;
     void *closure;
 } cb_py_getter;
 
-/* A method without arguments, by its own function; call NULL: by its name. */
+/* The C function of a method without arguments; call NULL: call the method by name. */
 typedef struct cb_py_method {
     PyCFunction call;
     PyObject *name;
@@ -31,22 +31,22 @@ enum { IS_NEG, IS_CONJ, STORAGE, N_METHODS };
 
 typedef struct reading {
     const void *exchange;
-    PyObject *kinds;              /* types of tensors that are what they seem */
+    PyObject *kinds;              /* types of plain tensors */
     PyObject *const *params;      /* [n_rows] */
     PyObject *const *states;      /* [n_rows] dicts */
-    PyObject *const *keys;        /* [n_state + 1] under which the states and the rest stand */
+    PyObject *const *keys;        /* [n_state + 1] keys of the states and of the extra half state */
     PyObject *const *number_keys; /* [n_number] */
-    PyObject *grads;              /* dict: gradients to take in place of a parameter's own */
-    PyObject *kept;               /* list of (dict, what a step that was taken puts into it) */
+    PyObject *grads;              /* dict: row -> gradient to use instead of the parameter's */
+    PyObject *kept;               /* list of (dict, items to add to it after the step) */
     PyObject *count_key, *grad_name;
     cb_py_getter getter[MOST_KINDS];            /* [kinds] */
     cb_py_method method[MOST_KINDS][N_METHODS]; /* [kinds] */
     PyObject *unfit;                            /* list of (row, column, why) */
-    PyObject **held;                            /* tensors that other threads shall not free */
+    PyObject **held; /* references, so that other threads cannot free them */
     size_t n_held;
-    cb_py_tensor *counter; /* [n_rows][1 + n_number] the count, the numbers; data NULL: none */
+    cb_py_tensor *counter; /* [n_rows][1 + n_number] step count and scalar states */
     cb_py_seen *seen;      /* the table's */
-    uint32_t n_waiting;    /* rows without gradient */
+    uint32_t n_waiting;    /* number of rows without a gradient */
 } reading;
 
 static int add_unfit(reading *r, uint32_t row, int column, const char *why) {
@@ -58,7 +58,7 @@ static int add_unfit(reading *r, uint32_t row, int column, const char *why) {
 
 static void hold(reading *r, PyObject *object) { r->held[r->n_held++] = object; }
 
-/* Which of the kinds an object is of; -1: of none. */
+/* The index of an object's type among the kinds; -1 if it has another type. */
 static Py_ssize_t kind_of(const reading *r, PyObject *object) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(r->kinds); i++) {
         if ((PyObject *)Py_TYPE(object) == PyTuple_GET_ITEM(r->kinds, i)) return i;
@@ -68,9 +68,8 @@ static Py_ssize_t kind_of(const reading *r, PyObject *object) {
 
 static bool is_plain(const reading *r, PyObject *object) { return kind_of(r, object) >= 0; }
 
-/* An item of a row's dict. Keys are asked for in the order in which optimizers put them there, as a
- * rule: `at` is where the one after the latest stands. Borrowed; NULL: there is none, or an
- * exception is set. */
+/* An item of a row's dict, borrowed. NULL: it does not exist, or an exception is set. Keys are
+ * usually requested in insertion order, so the entry at `at` is tried first. */
 static PyObject *item_of(const reading *r, uint32_t i, PyObject *key, Py_ssize_t *at) {
     PyObject *found, *item;
     Py_ssize_t next = *at;
@@ -80,7 +79,7 @@ static PyObject *item_of(const reading *r, uint32_t i, PyObject *key, Py_ssize_t
     return item;
 }
 
-/* ---- memory that will be read ---------------------------------------------------------------- */
+/* ---- prefetching ----------------------------------------------------------------------------- */
 
 static inline void ask_for(uintptr_t address) { __builtin_prefetch((const void *)address); }
 
@@ -99,7 +98,7 @@ static void look_ahead(const cb_py_table *self, const reading *r, uint32_t i) {
     for (uint32_t k = CB_MAX_NUMBERS - self->n_number; k < CB_MAX_NUMBERS + 4 + self->n_state;
          k++) {
         ask_for(seen[k].object);
-        ask_for_4(seen[k].shape - 64); /* a shape stands amid its tensor */
+        ask_for_4(seen[k].shape - 64); /* the shape is inside the tensor object */
     }
 }
 
@@ -108,7 +107,7 @@ static cb_py_seen *seen_at(const reading *r, uint32_t row, int column) {
     return &r->seen[row * (size_t)CB_PY_COLUMNS + k];
 }
 
-/* ---- what DLPack does not say ---------------------------------------------------------------- */
+/* ---- facts that DLPack does not provide ------------------------------------------------------ */
 
 static PyObject *ask(const reading *r, Py_ssize_t kind, int which, PyObject *tensor) {
     const cb_py_method *method = &r->method[kind][which];
@@ -123,7 +122,7 @@ static int answers(const reading *r, Py_ssize_t kind, int which, PyObject *tenso
     return is_true;
 }
 
-/* An address or a size that an object tells. */
+/* Calls a method that returns an address or a size. */
 static unsigned long long number_of(PyObject *object, const char *method) {
     PyObject *number = PyObject_CallMethod(object, method, NULL);
     unsigned long long x = number ? PyLong_AsUnsignedLongLong(number) : 0;
@@ -131,8 +130,8 @@ static unsigned long long number_of(PyObject *object, const char *method) {
     return x;
 }
 
-/* Whether a tensor's elements lie in the memory that its storage has; others can shrink it. -1: an
- * exception is set. */
+/* 1 if a tensor's elements are inside its storage, which may have been shrunk; -1: an exception is
+ * set. */
 static int has_memory(const reading *r, Py_ssize_t kind, PyObject *tensor, const cb_py_tensor *x) {
     const unsigned long long bytes = (unsigned long long)x->n * cb_dtype_size(x->dtype);
     if (x->n == 0) return 1;
@@ -147,10 +146,10 @@ static int has_memory(const reading *r, Py_ssize_t kind, PyObject *tensor, const
     return at >= begin && at - begin <= size && bytes <= size - (at - begin);
 }
 
-/* NULL: the memory of a tensor holds its numbers as they are; else why not, or an exception is set.
- * Negations and conjugations may be only noted on it. What was found is remembered while object,
- * shape and memory are the same, but for negated gradients: another one may soon stand in the same
- * place. */
+/* NULL if the memory of a tensor holds its values; else the reason (an exception may be set). A
+ * tensor may be negated or conjugated lazily, or its storage may be too small. The result is cached
+ * while object, shape and memory are the same. Gradients are always checked for lazy negation,
+ * because another gradient may reuse the same addresses. */
 static const char *look_closely(const reading *r, uint32_t row, int column, PyObject *tensor,
                                 const cb_py_tensor *x) {
     const Py_ssize_t kind = kind_of(r, tensor);
@@ -171,7 +170,7 @@ static const char *look_closely(const reading *r, uint32_t row, int column, PyOb
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Whether elements lie row by row. Strides of what has none say nothing. */
+/* True if the elements are row-major. The strides of an empty tensor do not matter. */
 static bool is_in_rows(const cb_py_tensor *x) {
     int64_t reached = 1;
     for (int i = x->rank - 1; x->n && x->strides && i >= 0; i--) {
@@ -188,8 +187,8 @@ static bool has_shape_of(const cb_py_tensor *x, const cb_py_tensor *param) {
     return true;
 }
 
-/* What is wrong with a state in a form of its own, or NULL. Codes have their parameter's shape,
- * other forms a number of elements; all of them lie row by row. */
+/* Checks a state whose form differs from its parameter's; returns the problem, or NULL. Codes have
+ * the shape of their parameter, other forms only a number of elements; all are row-major. */
 static const char *check_form(const cb_py_tensor *x, const cb_py_tensor *kind,
                               const cb_py_tensor *param) {
     if (x->dtype != kind->dtype || x->is_complex || x->is_bits) return "is of another type";
@@ -198,8 +197,9 @@ static const char *check_form(const cb_py_tensor *x, const cb_py_tensor *kind,
     return NULL;
 }
 
-/* One tensor of a row, of the type that `kind` has, and like the parameter where it has no number
- * of elements: listed where it does not fit; -1: an exception is set. */
+/* Reads one tensor of a row. It must have the type of `kind`, and the parameter's shape unless
+ * `kind` gives a number of elements. A tensor that does not fit is listed; -1: an exception is
+ * set. */
 static int read_tensor(reading *r, uint32_t i, int column, PyObject *object,
                        const cb_py_tensor *param, const cb_py_tensor *kind, cb_py_tensor *out) {
     const char *why = "is no plain tensor", *unlike;
@@ -222,7 +222,7 @@ static const char *check_axes(const cb_py_table *self, const cb_py_tensor *x) {
                                      : "does not lie row by row";
 }
 
-/* Without a gradient it is not stepped, and its memory need not be there. */
+/* Reads a parameter. Without a gradient it is not stepped, so its memory is not checked. */
 static int read_param(const cb_py_table *self, reading *r, uint32_t i, bool is_stepped,
                       cb_py_tensor *out) {
     const char *why = "is no plain tensor";
@@ -239,7 +239,7 @@ static int read_param(const cb_py_table *self, reading *r, uint32_t i, bool is_s
     return why ? add_unfit(r, i, PARAM, why) : 0;
 }
 
-/* The gradient of a row, held; NULL: it has none, or an exception is set. */
+/* The gradient of a row; a reference is held. NULL: it has none, or an exception is set. */
 static PyObject *gradient_of(reading *r, uint32_t i) {
     PyObject *grad = NULL;
     if (r->grads != Py_None) {
@@ -268,8 +268,8 @@ static void set_value(const cb_py_tensor *scalar, double x) {
     else *(double *)scalar->data = x;
 }
 
-/* One number of a row's state, f32 or f64 without axes. NULL: it is not there, or something is
- * wrong with it, which is listed, or an exception is set. */
+/* Reads a scalar state of a row, an f32 or f64 tensor of one element. NULL: it does not exist, it
+ * does not fit and was listed, or an exception is set. */
 static const cb_py_tensor *read_scalar(reading *r, uint32_t i, int column, PyObject *key,
                                        Py_ssize_t *at, cb_py_tensor *out) {
     PyObject *object = item_of(r, i, key, at);
@@ -283,12 +283,12 @@ static const cb_py_tensor *read_scalar(reading *r, uint32_t i, int column, PyObj
     if (!why) why = look_closely(r, i, column, object, out);
     if (PyErr_Occurred()) return NULL;
     if (!why) return out;
-    (void)add_unfit(r, i, column, why); /* an exception is looked for by the caller */
+    (void)add_unfit(r, i, column, why); /* the caller checks for exceptions */
     return NULL;
 }
 
-/* The number of this step, after the count of steps taken. Where nothing counts, it is not the
- * first one, unless noise asks which one it is. */
+/* The number of this step: the step count plus 1. Without a count it is 2 (not the first step); if
+ * the rounding noise needs it, a missing count is listed. */
 static int read_count(reading *r, uint32_t i, bool is_asked, Py_ssize_t *at, cb_py_tensor *out,
                       int64_t *t) {
     const cb_py_tensor *counter = read_scalar(r, i, COUNT, r->count_key, at, out);
@@ -313,7 +313,7 @@ static int read_numbers(reading *r, uint32_t i, uint32_t n, Py_ssize_t *at, cb_p
     return 0;
 }
 
-/* One state of a row, or what halves keep. */
+/* Reads one state of a row, or the extra state of a half-precision row. */
 static int read_state(reading *r, uint32_t i, uint32_t s, Py_ssize_t *at, const cb_py_tensor *param,
                       const cb_py_tensor *kind, void **out) {
     cb_py_tensor state = {0};
@@ -326,7 +326,7 @@ static int read_state(reading *r, uint32_t i, uint32_t s, Py_ssize_t *at, const 
     return 0;
 }
 
-/* What a state in a form of its own is to be, in `other`; false: the row has none. */
+/* Sets the expected size and type of a state with its own form; false: the row does not have it. */
 static bool set_form(const cb_py_table *self, uint32_t s, const double *hyper,
                      const cb_optim_row *row, const cb_py_tensor **kind, cb_py_tensor *other) {
     const cb_state_kind form = cb_optimizer_state_kind(self->optimizer, s);
@@ -365,7 +365,7 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group,
     row.param = param.data;
     row.dtype = param.dtype;
     row.n = param.n;
-    (void)cb_py_table_see(self, param.rank, param.shape, &row); /* read_param has looked */
+    (void)cb_py_table_see(self, param.rank, param.shape, &row); /* checked by read_param */
     if (gradient) {
         if (read_tensor(r, i, GRAD, gradient, &param, &param, &grad) < 0) return -1;
         const bool is_noisy = is_half(&param) && self->half == CB_HALF_STOCHASTIC;
@@ -382,7 +382,7 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group,
     return 0;
 }
 
-/* What counts the steps of each row is one further after the step, and so are its numbers. */
+/* Increments the step count of each row and advances its scalar states, after the step. */
 static void count_steps(const cb_py_table *self, const cb_py_optimizer *numbers, const reading *r) {
     for (uint32_t i = 0; i < self->n_rows; i++) {
         const cb_py_tensor *counter = &r->counter[(size_t)i * (1 + self->n_number)];
@@ -398,8 +398,8 @@ static void count_steps(const cb_py_table *self, const cb_py_optimizer *numbers,
     }
 }
 
-/* States that were begun become the optimizer's in the call that steps them, so that no signal
- * comes in between. */
+/* Adds new states to the optimizer's dicts, in the same call as the step, so that a signal cannot
+ * come in between. */
 static int keep_begun(PyObject *kept) {
     for (Py_ssize_t k = 0; k < PyList_GET_SIZE(kept); k++) {
         PyObject *pair = PyList_GET_ITEM(kept, k);
@@ -423,8 +423,8 @@ static int step_reading(cb_py_table *self, const cb_py_optimizer *numbers, readi
     return keep_begun(r->kept);
 }
 
-/* How objects of a kind are asked for their gradient. A data descriptor stands above what an object
- * has under that name itself. */
+/* Finds the getter of a kind's gradient. It must be a data descriptor, which takes precedence over
+ * an instance's own attribute. */
 static void find_getter(reading *r, Py_ssize_t kind) {
     PyObject *type = PyTuple_GET_ITEM(r->kinds, kind);
     PyObject *found = PyObject_GetAttr(type, r->grad_name);
@@ -439,7 +439,7 @@ static void find_getter(reading *r, Py_ssize_t kind) {
     Py_XDECREF(found); /* the type keeps it */
 }
 
-/* How objects of a kind are asked for what stands in `method`. */
+/* Finds the C function of a method of a kind. */
 static void find_method(cb_py_method *method, PyObject *type) {
     PyObject *found = PyObject_GetAttr(type, method->name);
     if (!found) PyErr_Clear();
@@ -451,7 +451,7 @@ static void find_method(cb_py_method *method, PyObject *type) {
     Py_XDECREF(found); /* the type keeps it */
 }
 
-/* The names of what is asked of a tensor; -1: an exception is set. */
+/* Finds the gradient getters and the methods of all kinds; -1: an exception is set. */
 static int intern(reading *r) {
     static const char *const methods[N_METHODS] = {"is_neg", "is_conj", "untyped_storage"};
     if (PyTuple_GET_SIZE(r->kinds) > MOST_KINDS) {
@@ -474,7 +474,7 @@ static int intern(reading *r) {
 static int check_dicts(const cb_py_table *self, const reading *r) {
     for (uint32_t i = 0; i < self->n_rows; i++) {
         if (PyDict_Check(r->states[i])) continue;
-        PyErr_Format(PyExc_TypeError, "%s: the state is no dict", cb_py_table_name(self, i));
+        PyErr_Format(PyExc_TypeError, "%s: the state must be a dict", cb_py_table_name(self, i));
         return -1;
     }
     return 0;
@@ -493,7 +493,7 @@ static void drop_reading(reading *r) {
     }
 }
 
-/* Whether `kept` is a list of pairs of dicts. */
+/* True if `kept` is a list of pairs of dicts; else sets an exception. */
 static bool are_pairs(PyObject *kept) {
     bool are = PyList_Check(kept);
     for (Py_ssize_t k = 0; are && k < PyList_GET_SIZE(kept); k++) {
@@ -501,11 +501,12 @@ static bool are_pairs(PyObject *kept) {
         are = PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2 &&
               PyDict_Check(PyTuple_GET_ITEM(pair, 0)) && PyDict_Check(PyTuple_GET_ITEM(pair, 1));
     }
-    if (!are) PyErr_SetString(PyExc_TypeError, "what is kept is a list of pairs of dicts");
+    if (!are)
+        PyErr_SetString(PyExc_TypeError, "step_tensors: kept must be a list of pairs of dicts");
     return are;
 }
 
-/* What it is called with, by name. */
+/* The keyword arguments of step_tensors. */
 typedef struct tensors_fields {
     PyObject *exchange, *kinds, *params, *states, *keys, *count_key, *number_keys, *grads;
     PyObject *group_of, *groups, *kept;
@@ -522,7 +523,8 @@ static const cb_py_field in_step_tensors[] = {
 
 static int check_types(const tensors_fields *given) {
     if (!PyTuple_Check(given->kinds) || !PyUnicode_Check(given->count_key)) {
-        PyErr_SetString(PyExc_TypeError, "step_tensors: kinds are a tuple, count_key is a str");
+        PyErr_SetString(PyExc_TypeError,
+                        "step_tensors: kinds must be a tuple, and count_key a str");
         return -1;
     }
     return are_pairs(given->kept) ? 0 : -1;
@@ -544,7 +546,7 @@ PyObject *cb_py_table_step_tensors(cb_py_table *self, PyObject *const *values, P
     r.grads = given.grads;
     r.kept = given.kept;
     if (r.grads != Py_None && !PyDict_Check(r.grads)) {
-        PyErr_SetString(PyExc_TypeError, "gradients by row are a dict, or None");
+        PyErr_SetString(PyExc_TypeError, "step_tensors: grads must be a dict or None");
         return NULL;
     }
     if (cb_py_table_enter(self) < 0) return NULL;

@@ -1,11 +1,10 @@
-/* table_type.c: the type _native.OptimizerTable, an optimizer's step on arrays or on memory that
- * the caller has checked. */
+/* table_type.c: the type _native.OptimizerTable, and an optimizer's step on NumPy arrays. */
 #include "table.h"
 
 #include "base/dtype.h"
 #include "base/shape.h"
 
-/* How weights of halves are kept, by its name; None: they are not stepped. */
+/* Parses how half-precision weights are kept; None: they are not supported. */
 static int parse_half(PyObject *name, cb_py_table *self) {
     static const char *const forms[CB_HALF_FORM_COUNT] = {"master", "remainder", "stochastic"};
     if (name == Py_None) return 0;
@@ -15,7 +14,7 @@ static int parse_half(PyObject *name, cb_py_table *self) {
         self->half = (cb_half_form)k;
         return 0;
     }
-    PyErr_Format(PyExc_ValueError, "half=%R is none of master, remainder, stochastic", name);
+    PyErr_Format(PyExc_ValueError, "half=%R must be master, remainder or stochastic", name);
     return -1;
 }
 
@@ -23,7 +22,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *names, *kept, *half = Py_None;
     unsigned long long seed = 0;
     if (kwargs && PyDict_GET_SIZE(kwargs)) {
-        PyErr_SetString(PyExc_TypeError, "OptimizerTable takes no keywords");
+        PyErr_SetString(PyExc_TypeError, "OptimizerTable takes no keyword arguments");
         return NULL;
     }
     if (!PyArg_ParseTuple(args, "OO!|OK:OptimizerTable", &kept, &PyTuple_Type, &names, &half,
@@ -36,7 +35,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!context) return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
         if (PyUnicode_Check(PyTuple_GET_ITEM(names, i))) continue;
-        PyErr_SetString(PyExc_TypeError, "OptimizerTable: a name is no str");
+        PyErr_SetString(PyExc_TypeError, "OptimizerTable: names must be str");
         return NULL;
     }
     cb_error error = {0};
@@ -93,7 +92,7 @@ static int check_layout(const cb_py_table *self, uint32_t i, const char *what,
     return -1;
 }
 
-/* uint16 holds the bits of bf16, or of a remainder. */
+/* Views an array; uint16 counts as bf16 (it holds its bits, or those of a remainder). */
 static int look_at(const cb_py_table *self, uint32_t i, PyObject *array, cb_py_view *view) {
     if (cb_py_view_of(array, cb_py_table_name(self, i), view) < 0) return -1;
     if (view->is_bits16) view->dtype = CB_BF16;
@@ -103,7 +102,7 @@ static int look_at(const cb_py_table *self, uint32_t i, PyObject *array, cb_py_v
 
 static bool is_half(cb_dtype dtype) { return dtype == CB_F16 || dtype == CB_BF16; }
 
-/* One array of a row, of this type and the shape of its parameter. */
+/* Checks one array of a row, which must have this type and the shape of its parameter. */
 static int take(const cb_py_table *self, uint32_t i, const char *what, PyObject *array,
                 const cb_py_view *param, cb_dtype dtype, bool written, cb_py_view *view) {
     if (look_at(self, i, array, view) < 0) return -1;
@@ -124,16 +123,16 @@ static int take_param(const cb_py_table *self, uint32_t i, PyObject *array, cb_p
     const bool is_whole = view->dtype == CB_F32 || view->dtype == CB_F64;
     if (view->known_dtype && (is_whole || (is_half(view->dtype) && self->takes_halves)))
         return check_layout(self, i, "parameter", view, true);
-    PyErr_Format(PyExc_TypeError, "%s is %s; only f32 and f64 parameters are stepped%s",
+    PyErr_Format(PyExc_TypeError, "%s is %s; only f32 and f64 parameters are supported%s",
                  cb_py_table_name(self, i),
                  view->known_dtype ? cb_dtype_name(view->dtype) : "of an unsupported dtype",
                  view->known_dtype && is_half(view->dtype)
-                     ? " unless the optimizer is told how to keep others, by half="
+                     ? "; for half precision, give the optimizer half="
                      : "");
     return -1;
 }
 
-/* A state of a row, in its own form. */
+/* Checks one state of a row, in its own form. */
 static int take_state(const cb_py_table *self, uint32_t s, uint32_t i, PyObject *array,
                       const cb_py_view *param, const double *hyper, cb_optim_row *row) {
     const char *what = cb_optimizer_state_name(self->optimizer, s);
@@ -164,7 +163,7 @@ static int take_state(const cb_py_table *self, uint32_t s, uint32_t i, PyObject 
 
 typedef struct columns { /* [n_rows] each */
     PyObject *const *param, *const *grad, *const *state[CB_MAX_STATES];
-    PyObject *const *rest; /* of halves; NULL: there is none */
+    PyObject *const *rest; /* extra states of half-precision rows; NULL: none */
 } columns;
 
 static int read_columns(const cb_py_table *self, PyObject *params, PyObject *grads,
@@ -183,7 +182,8 @@ static int read_columns(const cb_py_table *self, PyObject *params, PyObject *gra
     return out->rest ? 0 : -1;
 }
 
-/* The quick way, for a row whose arrays leave nothing to say: false where there is. */
+/* The fast path, for a row of plain arrays that fit; false: use the slow path, which reports
+ * errors. */
 static bool set_known_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row row) {
     PyObject *param = x->param[i];
     if (self->axes != CB_AXES_NONE) return false;
@@ -212,7 +212,7 @@ static int set_row(cb_py_table *self, const columns *x, const double *hyper, uin
     row.param = param.data;
     row.dtype = param.dtype;
     if (!cb_py_table_see(self, param.shape.rank, param.shape.dim, &row)) {
-        PyErr_Format(PyExc_ValueError, "%s has %d axes; %s steps matrices alone",
+        PyErr_Format(PyExc_ValueError, "%s has %d axes, but %s only steps matrices",
                      cb_py_table_name(self, i), param.shape.rank,
                      cb_optimizer_name(self->optimizer));
         return -1;
@@ -249,7 +249,7 @@ static int64_t *parse_i64(PyObject *array, const char *name, int64_t n) {
     return NULL;
 }
 
-/* The numbers that a row keeps, before its step. */
+/* The scalar states of a row before its step. */
 static void numbers_before(const cb_py_table *self, const cb_py_optimizer *numbers, uint32_t i,
                            int64_t t, double *out) {
     const double *hyper = numbers->hyper + (size_t)numbers->group[i] * numbers->n_hyper;
@@ -257,7 +257,7 @@ static void numbers_before(const cb_py_table *self, const cb_py_optimizer *numbe
     if (t == 1) cb_optimizer_count_on(self->optimizer, hyper, 0, out);
 }
 
-/* And after it. */
+/* Advances the scalar states of a row after its step. */
 static void count_on(const cb_py_table *self, const cb_py_optimizer *numbers, uint32_t i,
                      int64_t t) {
     const double *hyper = numbers->hyper + (size_t)numbers->group[i] * numbers->n_hyper;
@@ -267,8 +267,8 @@ static void count_on(const cb_py_table *self, const cb_py_optimizer *numbers, ui
     cb_optimizer_count_on(self->optimizer, hyper, t, number);
 }
 
-/* step(params, grads, states, group_of, groups, t, missed, numbers[, rest]): one step more. A row
- * without a gradient (None) stays as it is and has missed one step more. */
+/* One step. A row without a gradient (None) is not changed, and its count of missed steps is
+ * incremented. */
 static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, const columns *x,
                              int64_t *taken, int64_t *missed) {
     if (*taken < 0 || *taken == INT64_MAX) {
@@ -301,7 +301,7 @@ static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, 
     Py_RETURN_NONE;
 }
 
-/* What a step is called with, by name. */
+/* The keyword arguments of step. */
 typedef struct step_fields {
     PyObject *params, *grads, *states, *group_of, *groups, *t, *missed, *numbers, *rest;
 } step_fields;
@@ -339,15 +339,14 @@ static PyObject *table_step(cb_py_table *self, PyObject *const *values, Py_ssize
 static PyMethodDef table_methods[] = {
     {"step", (PyCFunction)(void (*)(void))table_step, METH_FASTCALL | METH_KEYWORDS,
      "step(*, params, grads, states, group_of, groups, t, missed, numbers, rest=None): one step of "
-     "the rows that have a gradient; t and missed, arrays of i64, and numbers, of f64, count with "
-     "it"},
+     "the rows that have a gradient; updates t and missed (arrays of i64) and numbers (of f64)"},
     {"step_tensors", (PyCFunction)(void (*)(void))cb_py_table_step_tensors,
      METH_FASTCALL | METH_KEYWORDS,
      "step_tensors(*, exchange, kinds, params, states, keys, count_key, number_keys, grads, "
      "group_of, groups, kept) -> ([(row, column, why), ...], rows without gradient); see "
      "_native.pyi"},
     {"ask", (PyCFunction)cb_py_table_ask, METH_O,
-     "ask(asked, /): what steps do beside the update from now on: an object with the fields "
+     "ask(asked, /): sets the extras of the following steps: an object with the fields "
      "grad_factor, max_norm, average_keep, skips, zeroes, averages and copies; None: nothing"},
     {"outcome", (PyCFunction)cb_py_table_outcome, METH_NOARGS,
      "outcome() -> (norm of all gradients or -1, whether the step was skipped)"},

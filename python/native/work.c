@@ -1,13 +1,13 @@
 /* work.c: releases the GIL around work in the core and lets signals through.
  *
- * The core calls the poll function on the thread that started the work, so that thread's own state
- * is what has to be restored; this is right in any interpreter. PyErr_CheckSignals runs handlers on
- * the main thread only. */
+ * The core calls the poll function on the thread that started the work, so the function restores
+ * that thread's state; this is correct in any interpreter. PyErr_CheckSignals only runs handlers on
+ * the main thread. */
 #include "state.h"
 
 #include <time.h>
 
-#define CHECK_EVERY_NS 50000000 /* 50 ms: prompt to a person, free to the work */
+#define CHECK_EVERY_NS 50000000 /* 50 ms: prompt for the user, at no measurable cost */
 
 int64_t cb_py_now_ns(void) {
     struct timespec now;

@@ -207,7 +207,7 @@ STEPS = [
     (([0], 0), "placeholder"),
     (([99], 0), "step 0: its op is 99"),
     ((["run"], 0), "step 0: its op is 'run'"),
-    (([(1, "jump", None, ())], 0), "no action is called 'jump'"),
+    (([(1, "jump", None, ())], 0), "there is no action 'jump'"),
     (([(1, "run", (7,), ())], 0), "step 0: an output is 7"),
     (([(1, "run", None, (7,))], 0), "step 0: what it takes in is 7"),
     (([(1, "run", None, (0,))], 0), "no inlining of value 0 into op 1"),

@@ -153,7 +153,7 @@ FROZEN.flags.writeable = False
     ([G], {"averages": G}, ValueError, "nested"),
     ([G], {"averages": [FROZEN]}, ValueError, "average is read-only"),
     ([G], {"averages": [[1.0]]}, TypeError, "average is list, not a NumPy array"),
-    ([G], {"averages": [np.ones((3, 2), "f4").T]}, ValueError, "not contiguous"),
+    ([G], {"averages": [np.ones((3, 2), "f4").T]}, ValueError, "must be contiguous"),
     ([G], {"copies": [G]}, ValueError, "copy is float32.* float16"),
     ([FROZEN], {"zero_grads": True}, ValueError, "gradient is read-only"),
     ([G], {"averages": [P]}, ValueError, "average of row 0 .* share memory|share memory"),

@@ -176,7 +176,7 @@ def test_what_cannot_be_is_said():
         optim.AdamW(half="float")
     with pytest.raises(ValueError, match="seed"):
         optim.AdamW(half="stochastic", seed=-1)
-    with pytest.raises(TypeError, match=r"params.0. is bf16; only f32 and f64 .* by half="):
+    with pytest.raises(TypeError, match=r"params.0. is bf16; only f32 and f64 .* half="):
         optim.AdamW().step([np.ones(3, BF16)], [np.ones(3, BF16)])
     optimizer = optim.AdamW(half="master")
     with pytest.raises(ValueError, match=r"the parameter is bf16 .*, the gradient f32"):

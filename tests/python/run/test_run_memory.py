@@ -190,11 +190,11 @@ def test_mistakes():
         cutback.Memory(0.5)
     with pytest.raises(ValueError, match="not a size"):
         cutback.memory("much")
-    with pytest.raises(TypeError, match="memory is no RunMemory"):
+    with pytest.raises(TypeError, match="memory must be a RunMemory"):
         cutback.trace(total, layers(), batch(2)).graph._native.compile((0,), memory=3)
-    with pytest.raises(TypeError, match="admit has to be a function"):
+    with pytest.raises(TypeError, match="admit must be a function"):
         _native.RunMemory(None, 3)
-    with pytest.raises(TypeError, match="like is no RunMemory"):
+    with pytest.raises(TypeError, match="like must be a RunMemory"):
         _native.RunMemory(3)
 
 
@@ -282,7 +282,7 @@ def test_a_handler_that_calls_steps_inside_a_run():
 
     refused = Handler(lambda: outcome(same_memory, params, y))
     assert during(refused, step, x) == expected
-    assert any("running already in the memory of this one" in str(r) for r in refused.seen)
+    assert any("already running in this step's memory" in str(r) for r in refused.seen)
 
     itself = Handler(lambda: outcome(step.executable, x))
     assert during(itself, step, x) == expected
