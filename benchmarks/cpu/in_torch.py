@@ -126,11 +126,16 @@ def gpt2_block(p: Any, heads: int) -> Any:
     return _squares(x + _dense(p["down"], y))
 
 
+def causal_attention(p: Any) -> Any:
+    return _squares(F.scaled_dot_product_attention(*p, is_causal=True))
+
+
 LOSSES: dict[int, Callable[..., Any]] = {
     1: evonorm, 2: evonorm, 3: cosines, 4: residual_norm, 5: attention_weights, 6: cross_entropy,
     7: gelu_tanh, 8: batch_norm_relu, 9: swiglu_norm, 10: encoder_layer, 11: gpt2_block,
     14: softmax_across, 15: norm_across, 16: mean_across,
     17: depthwise, 18: basic_block, 19: basic_block, 20: basic_block,
+    21: causal_attention, 22: causal_attention, 23: causal_attention, 24: causal_attention,
 }  # fmt: skip
 
 

@@ -168,6 +168,11 @@ def _block(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
     return mapped(params, lambda array: array.astype(np.float32)), []
 
 
+def _heads(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    """Queries, keys and values [batch, heads, time, head size]."""
+    return [_normal(rng, *sizes) * np.float32(0.5) for _ in range(3)], []
+
+
 def block_products(sizes: Sizes, heads: int) -> list[tuple[Sizes, Sizes]]:
     """The products of a block's forward; each has two of the same size in the backward."""
     batch, time, width = sizes
@@ -267,4 +272,8 @@ ROWS = {
     18: Row("basic block (16,256,14,14)", 0.95, _basic_block, (16, 256, 14, 14), (2, 8, 4, 4)),
     19: Row("basic block (16,64,56,56)", 1.05, _basic_block, (16, 64, 56, 56), (2, 4, 6, 6)),
     20: Row("basic block (64,32,32,32)", 1.1, _basic_block, (64, 32, 32, 32), (2, 4, 6, 6)),
+    21: Row("causal attention (1,8,2048,64)", 1.35, _heads, (1, 8, 2048, 64), (1, 2, 40, 8)),
+    22: Row("causal attention (4,8,512,64)", 1.9, _heads, (4, 8, 512, 64), (2, 2, 24, 8)),
+    23: Row("causal attention (2,1,4096,128)", 1.0, _heads, (2, 1, 4096, 128), (2, 1, 48, 16)),
+    24: Row("causal attention (1,8,8192,64)", 1.0, _heads, (1, 8, 8192, 64), (1, 2, 56, 8)),
 }  # fmt: skip
