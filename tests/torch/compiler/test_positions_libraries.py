@@ -60,6 +60,7 @@ def test_in_the_middle(name: str) -> None:
     limit = first.numbers["budget_bytes"] if first.shared is None else first.shared.limit
     position = first.position if first.shared is None else first.shared.position
     assert peak <= limit
-    if position is not None:  # else the smallest plan is in force, because of measured scratch
+    if position is not None:
         assert position.position == 0.5
-        assert position.smallest <= limit <= position.everything
+        assert position.smallest <= position.limit <= position.everything
+        assert limit >= position.limit  # above it with measured scratch, which no plan can lower
