@@ -10,6 +10,8 @@ static const cb_vjp_fn rules[CB_OP_COUNT] = {
 
 cb_vjp_fn cb_vjp_of(cb_opcode code) { return rules[code]; }
 
+/* No gradient passes through the op. */
 void cb_vjp_zero(cb_vjp *x) { (void)x; }
 
+/* The op is differentiated through its primitives (expand.c). */
 void cb_vjp_expand(cb_vjp *x) { x->expand = true; }

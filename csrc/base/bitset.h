@@ -1,4 +1,4 @@
-/* bitset.h: fixed-size sets of small integers in an arena. */
+/* bitset.h: fixed-size sets of integers in 0..n-1, in an arena. Bounds are not checked. */
 #ifndef CB_BASE_BITSET_H
 #define CB_BASE_BITSET_H
 

@@ -23,7 +23,8 @@ typedef struct cb_names { /* interned strings: text <-> id 0.. in order of first
     cb_map index;
 } cb_names;
 void cb_names_init(cb_names *s, cb_arena *arena);
-/* `text` ends at `length` or at a 0 byte. False: out of memory. */
+/* Sets `id` to the id of a text, which is copied when it is new. `text` ends at `length` or at a 0
+ * byte. False: out of memory. */
 bool cb_names_intern(cb_names *s, const char *text, size_t length, uint32_t *id);
 
 uint64_t cb_hash_bytes(const void *data, size_t n, uint64_t seed); /* stable across machines */

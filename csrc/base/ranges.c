@@ -9,7 +9,8 @@ static const uint32_t gaps[] = {1,       4,       9,        20,       46,       
                                 3931496, 8845866, 19903198, 44782196, 100759940};
 enum { N_GAPS = sizeof gaps / sizeof *gaps };
 
-/* Sorts in place, because neither a run nor an update may allocate. */
+/* Sorts in place, because neither a run nor an update may allocate. A pass over ranges
+ * that are already sorted takes linear time. */
 static void sort(cb_range *at, uint32_t n) {
     for (int g = N_GAPS - 1; g >= 0; g--) {
         const uint32_t gap = gaps[g];

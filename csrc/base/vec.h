@@ -17,7 +17,7 @@
         size_t cap;  \
     }
 
-/* Makes room for `extra` more items; false: out of memory. */
+/* Makes room for `extra` more items; false: out of memory. Pointers to items become invalid. */
 #define CB_RESERVE(arena, vec, extra)                                                    \
     ((vec).cap - (vec).len >= (size_t)(extra) ||                                         \
      cb_vec_reserve((arena), (void **)&(vec).at, (vec).len, &(vec).cap, (size_t)(extra), \

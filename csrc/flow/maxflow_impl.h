@@ -273,7 +273,7 @@ static bool run_phases(CB_NETWORK *f, uint32_t most) {
     return true;
 }
 
-/* Finds the canonical cut of a maximum flow. */
+/* Finds the sink-minimal cut of a maximum flow: the nodes that can reach a demand. */
 static void settle(CB_NETWORK *f) {
     uint32_t n_supply, n_demand;
     list_terminals(f, &n_supply, &n_demand);

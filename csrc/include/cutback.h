@@ -227,10 +227,13 @@ CB_API CB_MUST_CHECK cb_status cb_graph_add_op(cb_graph *g, const char *name, ui
                                                uint32_t n_outs, cb_value_id *outs, cb_error *err);
 CB_API CB_MUST_CHECK cb_status cb_graph_add_output(cb_graph *g, cb_value_id value, const char *name,
                                                    cb_error *err);
-/* The next calls set what ops added afterwards carry: a source location ("model.py:12"; NULL:
- * none), a checkpoint region (CB_NONE: none) and a constraint on their outputs. */
+/* cb_graph_set_location, _set_region and _set_constraint apply to ops that are added afterwards: a
+ * source location ("model.py:12"; NULL: none), a checkpoint region (CB_NONE: none) and a constraint
+ * on their outputs. */
 CB_API CB_MUST_CHECK cb_status cb_graph_set_location(cb_graph *g, const char *location,
                                                      cb_error *err);
+/* Adds a checkpoint region inside region `parent` (CB_NONE: inside none). At most `saved_limit`
+ * bytes of values made in it may be saved; UINT64_MAX: no limit. */
 CB_API CB_MUST_CHECK cb_status cb_graph_add_region(cb_graph *g, const char *name, uint32_t parent,
                                                    uint64_t saved_limit, uint32_t *out,
                                                    cb_error *err);
@@ -421,8 +424,9 @@ typedef struct cb_step_numbers {
         total_bytes; /* of the program, at most the plan's; saved_bytes: of the plan */
     uint64_t save_all_arena_bytes, save_all_live_bytes, save_all_saved_bytes;
     uint64_t budget_bytes;                    /* UINT64_MAX: none */
-    int64_t time_ps, once_ps, lower_bound_ps; /* modelled */
-    uint32_t n_groups, n_recomputed;
+    int64_t time_ps, once_ps, lower_bound_ps; /* modelled: of the plan; of each op run once; a bound
+                                                 for any plan within the budget */
+    uint32_t n_groups, n_recomputed; /* groups of the program; steps that run an op again */
 } cb_step_numbers;
 CB_API cb_step_numbers cb_step_get_numbers(const cb_step *step);
 
@@ -461,11 +465,11 @@ typedef struct cb_run {
     const bool *there;    /* [n_inputs + n_outputs] NULL: all false */
     void *stream;         /* the device's stream handle, owned by the caller; NULL: the device's own
                              stream. Ignored by backends that run on the host */
-    uint64_t seed;
-    uint32_t random_step;
+    uint64_t seed;        /* random ops depend on seed, random_step, stream and element only */
+    uint32_t random_step; /* change it in each run to draw new numbers */
     cb_poll_fn poll;
     void *poll_user;
-    double *group_seconds; /* [n_groups], may be NULL */
+    double *group_seconds; /* [n_groups] seconds that each group takes; may be NULL */
     uint64_t *group_bytes; /* [n_groups] bytes allocated in each group; only the backend "debug"
                               fills it; may be NULL */
 } cb_run;

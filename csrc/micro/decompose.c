@@ -90,6 +90,7 @@ static int64_t flat_columns(const cb_program *p, const cb_group *g, const cb_alo
     return repeating ? repeating : count;
 }
 
+/* True if any operand is f64; then all of the group is computed in f64. */
 static bool is_wide(const cb_program *p, const cb_group *g) {
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
         const uint32_t *ins = p->operand_id + p->instr[i].in_begin;

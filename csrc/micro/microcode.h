@@ -105,7 +105,7 @@ typedef enum cb_x_acc_kind {
     CB_X_ROW_SUM = 0,
     CB_X_TOTAL_SUM,
     CB_X_PIECE_SUM,
-    CB_X_LARGEST,
+    CB_X_LARGEST, /* AMAX, and AMIN as the largest negated element */
     CB_X_ACC_KIND_COUNT
 } cb_x_acc_kind;
 

@@ -1,5 +1,6 @@
 /* soap_impl.h: the loops of soap.c for one type, `real`; included once per type. */
 
+/* Copies the scaled gradient to `to` and updates m, except in the first step. */
 static void CB_TYPED(begin)(const cb_soap *o, const cb_optim_row *row, double scale, int64_t at,
                             int64_t n, void *to) {
     const real *restrict grad = (const real *)row->grad + at;
@@ -32,6 +33,7 @@ static void CB_TYPED(apply)(const cb_soap *o, const cb_optim_row *row, int64_t a
     for (int64_t i = 0; i < n; i++) p[i] = (p[i] - rate * u[i]) * keep;
 }
 
+/* Moves a mean towards `product`. */
 static void CB_TYPED(mix)(double keep, void *mean, const void *product, int64_t at, int64_t n) {
     real *restrict x = (real *)mean + at;
     const real *restrict y = (const real *)product + at;
@@ -39,6 +41,7 @@ static void CB_TYPED(mix)(double keep, void *mean, const void *product, int64_t 
     for (int64_t i = 0; i < n; i++) x[i] = b * x[i] + a * y[i];
 }
 
+/* The dot product of x and y. */
 static double CB_TYPED(share)(const void *x, const void *y, int64_t n) {
     const real *a = x, *b = y;
     double sum = 0;

@@ -13,6 +13,7 @@
 #define LEAST_UNITS ((int64_t)1 << 13) /* smallest task: 230 KB of AdamW, about ten microseconds */
 #define ROW_UNITS 64                   /* overhead of calling a formula for a row: about 10 ns */
 
+/* Units of a row; a row without elements costs nothing. */
 static int64_t units_of(const cb_optim_row *row) { return row->n ? row->n + ROW_UNITS : 0; }
 
 cb_split cb_split_of(const cb_optim_table *table, const cb_threads *pool, int64_t grain) {

@@ -91,7 +91,7 @@ typedef struct cb_cu_code {
 
 /* `texts` holds the text, which is not needed after compiling. */
 void cb_cu_init(cb_cu_code *c, const cb_program *program, cb_arena *arena, cb_arena *texts);
-/* CB_NOMEM, or CB_UNSUPPORTED: more parameters than a kernel may have. */
+/* Reports what has failed: CB_NOMEM; `status`; CB_UNSUPPORTED: a kernel has too many parameters. */
 CB_MUST_CHECK cb_status cb_cu_finish(const cb_cu_code *c, cb_error *err);
 
 /* Includes a file of text.h, unless it is already included. */
