@@ -186,7 +186,7 @@ class Crafted:
     [
         (Crafted((4,), ndim=-1), "-1 dimensions"),
         (Crafted((4,), ndim=2**30), "1073741824 dimensions"),
-        (Crafted((), ndim=2), "gives 2 dimensions, but no shape"),
+        (Crafted((), ndim=2), "reports 2 dimensions, but no shape"),
         (Crafted((4, -1)), "dimension 1 has -1 elements"),
         (Crafted((4,), strides=(2**62 + 1,)), "dimension 0 has a stride of"),
         (Crafted((4,), memory=False), "has elements, but no memory"),

@@ -148,7 +148,7 @@ FROZEN.flags.writeable = False
     ([G], {"grad_scale": "x"}, TypeError, "grad_scale='x'"),
     ([G], {"average_decay": 1.5}, ValueError, "average_decay=1.5"),
     ([G], {"zero_grads": 1}, TypeError, "zero_grads=1"),
-    ([G], {"averages": [G.astype("f8")]}, ValueError, "average is float64.* has to be float32"),
+    ([G], {"averages": [G.astype("f8")]}, ValueError, "average is float64.* expected float32"),
     ([G], {"averages": [G.ravel().copy()]}, ValueError, r"average is float32\[6\]"),
     ([G], {"averages": G}, ValueError, "nested"),
     ([G], {"averages": [FROZEN]}, ValueError, "average is read-only"),

@@ -202,7 +202,7 @@ def mistakes():
     yield {"zero_grads": True}, TypeError, "extras='zero_grads' .* max_norm, averages"
     yield [1], TypeError, "pass a dict"
     yield {"averages": {"w": f4(2)}}, ValueError, r"p\['w'\]: the average is float32\[2\]"
-    yield {"averages": {"w": f4(3).astype("f8")}}, ValueError, "has to be float32"
+    yield {"averages": {"w": f4(3).astype("f8")}}, ValueError, "expected float32"
     yield {"averages": {"w": [0.0] * 3}}, (ValueError, TypeError), "not nested|not a NumPy array"
     yield {"averages": {"w": f4(6)[::2]}}, ValueError, "average must be contiguous"
     yield {"copies": {"w": f4(3)}}, ValueError, "float16, bfloat16 or uint16"

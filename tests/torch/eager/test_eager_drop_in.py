@@ -143,7 +143,7 @@ def test_sequential(given: Any, segments: int) -> None:
 def test_sequential_refuses_what_it_cannot_cut(given: Any) -> None:
     with pytest.raises(TypeError, match=r"segments=2.0 must be an int"):
         checkpoint_sequential([torch.sin, torch.cos], 2.0, torch.ones(2))
-    with pytest.raises(ValueError, match="segments=3: there are 2"):
+    with pytest.raises(ValueError, match="segments=3: for 2 functions"):
         checkpoint_sequential([torch.sin, torch.cos], 3, given[0])
 
 

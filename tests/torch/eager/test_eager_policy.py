@@ -209,7 +209,7 @@ def test_offload_in_the_wrong_place(inputs: list[Any]) -> None:
 def test_wrong_policies(inputs: list[Any]) -> None:
     with pytest.raises(TypeError, match="neither a function"):
         checkpoint(model, *inputs, policy_fn=3)
-    with pytest.raises(TypeError, match=r"'aten\.mm' is no op"):
+    with pytest.raises(TypeError, match=r"'aten\.mm' is not an op"):
         checkpoint(model, *inputs, policy_fn=["aten.mm"])
     with pytest.raises(TypeError, match="neither a function"):
         checkpoint_contexts("mm")
