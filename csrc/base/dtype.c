@@ -50,9 +50,9 @@ float cb_bf16_to_f32(uint16_t h) { return f32_of((uint32_t)h << 16); }
 /* Rounds to a format of 1 sign, `n_exponent` and `n_fraction` bits, to nearest, ties to even.
  *
  * The significand with its leading one is shifted right by what the format drops (more for a
- * subnormal result) and rounded on the bits that fall off. It is then added to the exponent field
- * rather than or-ed: its leading one counts the exponent up by one, and so does a carry out of the
- * rounding, which turns the largest number into infinity where it should. */
+ * subnormal result) and rounded on the dropped bits. It is then added to the exponent field, not
+ * or-ed: its leading one increments the exponent, and so does a carry from rounding, which turns
+ * the largest number into infinity if it rounds up. */
 static uint16_t narrow(double x, int n_exponent, int n_fraction) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);

@@ -1,4 +1,4 @@
-/* factored.h: steps whose mean of squared gradients is kept by rows and columns of matrices. */
+/* factored.h: steps that store the mean squared gradient of a matrix by rows and columns. */
 #ifndef CB_OPTIM_FACTORED_H
 #define CB_OPTIM_FACTORED_H
 
