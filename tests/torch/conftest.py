@@ -29,6 +29,11 @@ if not _has_torch():
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "reference")]
 
+if _has_torch() and importlib.util.find_spec("torchvision") is not None:
+    import vision_operators
+
+    vision_operators.define()  # models of other libraries import it
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """PyTorch provokes these warnings itself while it compiles, and hides them, unless warnings are

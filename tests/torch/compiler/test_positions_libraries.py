@@ -19,7 +19,6 @@ import cutback.torch as ct
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import library_models
-import vision_operators
 
 pytestmark = [pytest.mark.torch, pytest.mark.very_slow, pytest.mark.filterwarnings("default")]
 
@@ -41,7 +40,6 @@ def test_in_the_middle(name: str) -> None:
     library = library_models.CASES[name][0]
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    vision_operators.define()
     step, inputs, options = library_models.make(name)
     eager = copy.deepcopy(step)
     compiled = ct.compile(step, budget=0.5)
