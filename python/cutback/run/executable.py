@@ -529,7 +529,8 @@ class Executable:
                 return again
         self._prepared = None
         params = [inputs[i] for i in self._wrt]
-        with self.place.making_states(optimizer, self._wrt_names, params):
+        arena = self.planned.arena_bytes
+        with self.place.making_states(optimizer, self._wrt_names, params, arena):
             found = optimizer.prepare(self._wrt_names, params)
         self._prepared = optimizer, found[0], there
         return found

@@ -135,21 +135,27 @@ class Place:
 
     @contextmanager
     def making_states(
-        self, optimizer: Optimizer, names: Sequence[str], params: Sequence[Any]
+        self, optimizer: Optimizer, names: Sequence[str], params: Sequence[Any], arena: int
     ) -> Iterator[None]:
-        """Around what makes the states of an optimizer for these parameters.
+        """Around what makes the states of an optimizer for these parameters, before a run whose
+        arena takes ``arena`` bytes.
 
         Raises:
-            MemoryLimitError: there is no room for them.
+            MemoryLimitError: there is no room for both, so no state is made.
         """
         memory = self.memory
         self.optimizers.add(optimizer)
         if memory.limit is None:
             yield
             return
-        more = optimizer.state_bytes(names, params) - _state_size(optimizer)
+        more = max(optimizer.state_bytes(names, params) - _state_size(optimizer), 0)
         name = f"the states of {type(optimizer).__name__}"
-        with memory._making(name, max(more, 0)):
+        growth = max(arena - self.native.bytes, 0)
+        if more > 0 and growth > 0:
+            with memory._making(name, more, self.native):
+                pass  # so that the error names the states alone if these are too much
+            more, name = more + growth, f"{name} and the arena of {self.name}"
+        with memory._making(name, more, self.native):
             yield
 
     def admit_results(self, sizes: Iterable[int]) -> None:
