@@ -113,7 +113,7 @@ BAD: dict[str, tuple[Callable[[Driver], Any], Callable[[Training], None], type[E
         lambda gpu: setting(gpu, driver=(11080, 13000)),
         compile_another,
         LibraryError,
-        r"of CUDA 11\.8; CUDA 12\.0 or newer is needed: update the NVIDIA driver",
+        r"from CUDA 11\.8; CUDA 12\.0 or newer is needed: update the NVIDIA driver",
     ),
     "a stub": (
         lambda gpu: failing(gpu, "cuInit", 34),

@@ -45,7 +45,7 @@ TEST(what_is_no_driver) {
 TEST(drivers_that_cannot_be_used) {
     cb_cu_driver driver;
     CHECK(sim_set("driver", 11080) == 0);
-    CHECK_FAIL(open_stand_in(&driver), CB_UNSUPPORTED, "of CUDA 11.8; CUDA 12.0 or newer");
+    CHECK_FAIL(open_stand_in(&driver), CB_UNSUPPORTED, "from CUDA 11.8; CUDA 12.0 or newer");
     CHECK(sim_set("driver", 13000) == 0);
     CHECK(sim_fail("cuInit", 1, 34) == 0);
     CHECK_FAIL(open_stand_in(&driver), CB_UNSUPPORTED, "is the stub");

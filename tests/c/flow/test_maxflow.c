@@ -117,12 +117,13 @@ TEST(refuses_what_cannot_be) {
     CHECK_FAIL(cb_flow_build(&f, &arena, 3, 2, from, beyond, &err), CB_INVALID,
                "arc 1 joins nodes 1 and 3, but there are only 3 nodes");
     CHECK_FAIL(cb_flow_build(&f, &arena, 3, UINT32_MAX / 2, from, to, &err), CB_INVALID,
-               "too many");
+               "there must be fewer than");
     CHECK_OK(cb_flow_build(&f, &arena, 3, 2, from, to, &err));
     int64_t good[] = {4, 3}, negative[] = {4, -1}, much[] = {CB_FLOW_MOST - 1, 1};
     int64_t endless[] = {CB_FLOW_INF, CB_FLOW_INF}, most[] = {CB_FLOW_MOST - 2, 1};
     CHECK_FAIL(cb_flow_solve(&f, 0, 0, good, &err), CB_INVALID, "source 0 and sink 0");
-    CHECK_FAIL(cb_flow_solve(&f, 0, 3, good, &err), CB_INVALID, "sink 3 of 3");
+    CHECK_FAIL(cb_flow_solve(&f, 0, 3, good, &err), CB_INVALID,
+               "sink 3 must be different nodes below 3");
     CHECK_FAIL(cb_flow_solve(&f, 0, 2, negative, &err), CB_INVALID, "arc 1 has a negative");
     CHECK_FAIL(cb_flow_solve(&f, 0, 2, much, &err), CB_INVALID, "2^62");
     CHECK_FAIL(cb_flow_solve(&f, 0, 2, endless, &err), CB_INFEASIBLE, "2 arcs without limit");

@@ -268,7 +268,8 @@ TEST(what_a_row_of_halves_lacks_is_named) {
     CHECK_FAIL(cb_tensor_table_step(t, adamw[0], 1, &err), CB_UNSUPPORTED, "noise are for bf16");
     row.half = CB_HALF_FORM_COUNT;
     cb_tensor_table_set(t, 0, &row);
-    CHECK_FAIL(cb_tensor_table_step(t, adamw[0], 1, &err), CB_INVALID, "in form 3, of 3");
+    CHECK_FAIL(cb_tensor_table_step(t, adamw[0], 1, &err), CB_INVALID,
+               "has half=3; it must be below 3");
     row.dtype = CB_I64;
     cb_tensor_table_set(t, 0, &row);
     CHECK_FAIL(cb_tensor_table_step(t, adamw[0], 1, &err), CB_UNSUPPORTED, "row 0 is i64");

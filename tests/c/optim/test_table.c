@@ -162,7 +162,7 @@ TEST(numbers_that_change_are_looked_at) {
     cb_tensor_table_set(t, 0, &row);
     CHECK_OK(cb_tensor_table_step(t, sgd[0], 1, &err));
     CHECK_FAIL(cb_tensor_table_step(t, sgd[1], 1, &err), CB_INVALID, "has no momentum_buffer");
-    CHECK_FAIL(cb_tensor_table_step(t, sgd[0], 0, &err), CB_INVALID, "there are 0 groups");
+    CHECK_FAIL(cb_tensor_table_step(t, sgd[0], 0, &err), CB_INVALID, "there are only 0 groups");
     row.t = 0;
     cb_tensor_table_set(t, 0, &row);
     CHECK_FAIL(cb_tensor_table_step(t, sgd[0], 1, &err), CB_INVALID, "counts from 1");
@@ -201,7 +201,7 @@ TEST(a_check_lists_what_the_step_writes) {
     CHECK_OK(cb_tensor_table_step(t, sgd[1], 1, &err));
     CHECK(p[0] < 1 && p[1] == 2 && b[0] != 0 && b[1] == 0);
     CHECK_FAIL(cb_tensor_table_check(t, sgd[1], 0, &written, &n, &err), CB_INVALID, "0 groups");
-    CHECK_FAIL(cb_tensor_table_step(t, sgd[1], 0, &err), CB_INVALID, "there are 0 groups");
+    CHECK_FAIL(cb_tensor_table_step(t, sgd[1], 0, &err), CB_INVALID, "there are only 0 groups");
     cb_tensor_table_free(t);
 }
 
