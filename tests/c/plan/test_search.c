@@ -182,6 +182,21 @@ TEST(no_set_is_faster_where_parts_are_held) {
 }
 
 /* Outputs of insides are made again one by one or together, base runs leave some out. */
+static void take_over(maker *m, uint64_t seed) { m->over = 1 + (uint32_t)seed; }
+
+static void hold_and_take_over(maker *m, uint64_t seed) {
+    if (seed % 2) hold_parts(m, seed);
+    else return_more(m, seed);
+    take_over(m, seed);
+}
+
+TEST(no_set_is_faster_where_memory_is_taken_over) {
+    tally sum = {0}, held = {0};
+    judge_all(0, check_rounds(200, 2000), take_over, &sum);
+    judge_all(0, check_rounds(200, 2000), hold_and_take_over, &held);
+    CHECK(sum.exact > 100 && held.exact > 60 && sum.met > sum.exact / 2);
+}
+
 TEST(no_set_of_outputs_is_faster) {
     tally sum = {0}, more = {0}, held = {0};
     insides = true;
@@ -517,6 +532,7 @@ int main(void) {
     RUN(no_set_is_faster);
     RUN(no_set_is_faster_whatever_the_forward_returns);
     RUN(no_set_is_faster_where_parts_are_held);
+    RUN(no_set_is_faster_where_memory_is_taken_over);
     RUN(no_set_of_outputs_is_faster);
     RUN(no_set_of_inlinings_is_faster);
     RUN(bounds_are_below_all_sets);

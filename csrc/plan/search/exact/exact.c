@@ -19,9 +19,9 @@ static bool is_plain(const cb_facts *f) {
 
 cb_status cb_exact_suits(const cb_facts *f, bool *suits, cb_error *err) {
     uint32_t n;
-    /* states know of reruns of the forward only, and of no memory that is taken over */
-    *suits = f->n_base > 0 && f->n_base <= CB_EXACT_STATES >> 1 && is_plain(f) &&
-             !cb_may_delay_any(f) && !f->p->over_begin;
+    /* states know of reruns of the forward only */
+    *suits =
+        f->n_base > 0 && f->n_base <= CB_EXACT_STATES >> 1 && is_plain(f) && !cb_may_delay_any(f);
     if (!*suits) return CB_OK;
     *suits = false;
     CB_TRY(cb_exact_count_bits(f, &n, err));

@@ -18,6 +18,10 @@
  * base op: it leaves out what may be made later. So has any op for each set of values that it may
  * take in: it reads what they are made from, and does not ask for them.
  *
+ * An op that may take over the memory of an input (model/over.h) has an event for each such input
+ * with a bit: the value is gone afterwards, and its bytes are room for the output. An input without a
+ * bit is taken over whenever the op is the last to read it.
+ *
  * All other values live from their op to their last reader whatever the plan. Dijkstra's algorithm
  * goes through the sets of one position after the other; labels are compared by time, then by peak,
  * so that of the fastest schedules the smallest wins. Views take part in nothing: they are put back
@@ -69,6 +73,7 @@ typedef struct event { /* an op that may run: what it takes, as sets of bits and
     uint32_t pays;         /* bits of reads that are owed, which this is */
     uint32_t reads, makes; /* bits */
     uint32_t holds;        /* bits of what is held: a rerun makes a copy of it */
+    uint32_t over;         /* bit of the value whose memory it takes over, 0: none */
     uint64_t room;         /* bytes of what it makes, and scratch */
     int64_t time_ps;
 } event;

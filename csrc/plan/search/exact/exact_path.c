@@ -40,7 +40,7 @@ static outcome after(solver *z, const label *from, const event *e, uint32_t stag
         return NO_ROOM;
     }
     *out = (label){from->time_ps + e->time_ps, bytes > from->peak ? bytes : from->peak,
-                   (from->set | makes | e->holds) & ~(again << 2 | e->pays)};
+                   (from->set | makes | e->holds) & ~(again << 2 | e->pays | e->over)};
     return RUNS;
 }
 

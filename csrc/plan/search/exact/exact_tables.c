@@ -1,4 +1,5 @@
 /* Which values have a bit, what ops do to the bits, and the bytes of all that has none. */
+#include "../../model/over.h"
 #include "../tuning.h"
 #include "exact_parts.h"
 
@@ -145,6 +146,8 @@ static bool has_few_sets(const cb_facts *f, const bool *may_rerun) {
         uint32_t op = f->base[k], sets = 1;
         if (has_more_sets(free_inlinings(f, may_rerun, op), &sets)) return false;
         if (!cb_has_units(f, op)) {
+            sets += cb_count_over(f->p, op);
+            if (sets > CB_EXACT_SETS) return false;
             n += may_rerun[op] ? sets : 0;
             continue;
         }
@@ -195,7 +198,7 @@ cb_status cb_exact_count_bits(const cb_facts *f, uint32_t *n, cb_error *err) {
         *n = give_bits(f, is_read, may_rerun, bit_of);
         if (*n <= CB_EXACT_BITS) *n = give_owed_bits(f, may_rerun, bit_of, *n, NULL);
         if (*n <= CB_EXACT_BITS && !has_plain_views(f)) *n = CB_EXACT_BITS + 1;
-        bool chooses = f->unit_begin || f->inlines;
+        bool chooses = f->unit_begin || f->inlines || p->over_begin;
         if (chooses && !has_few_sets(f, may_rerun)) *n = CB_EXACT_BITS + 1;
         if (*n <= CB_EXACT_BITS && f->base_backward < f->n_base &&
             f->base_backward + count_leading(f, bit_of) == f->n_base)
@@ -251,13 +254,51 @@ static uint32_t make_taking(const solver *z, uint32_t op, uint32_t made, event *
     return n;
 }
 
+/* Is the base op at position `k` the last to read the storage? */
+static bool is_last_reader(const cb_facts *f, uint32_t k, uint32_t storage) {
+    const cb_problem *p = f->p;
+    for (uint32_t later = k + 1; later < f->n_base; later++) {
+        uint32_t op = f->base[later];
+        cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, op));
+        for (uint32_t j = p->in_begin[op]; !cb_is_view(f, op) && j < p->in_begin[op + 1]; j++)
+            if (p->value_storage[p->in_value[j]] == storage &&
+                cb_slice_reads(slice, j - p->in_begin[op]))
+                return false;
+    }
+    return true;
+}
+
+/* Beside `e`, which takes nothing in, an event for each value with a bit whose memory the op at
+ * position `k` may take over. An input without a bit makes `e` itself smaller if the op is the last
+ * to read it. */
+static uint32_t make_over(const solver *z, uint32_t k, event *e, event *out) {
+    const cb_facts *f = z->f;
+    uint32_t op = f->base[k], n_over = cb_count_over(f->p, op), n = 0;
+    for (uint32_t i = 0; i < n_over; i++) {
+        uint32_t s = cb_over_storage(f->p, op, i);
+        if (z->bit_of[s] != CB_NONE || !is_last_reader(f, k, s)) continue;
+        e->room -= cb_over_bytes(f->p, op);
+        return 0;
+    }
+    for (uint32_t i = 0; i < n_over; i++) {
+        uint32_t bit = z->bit_of[cb_over_storage(f->p, op, i)];
+        if (bit == CB_NONE) continue;
+        out[n] = *e;
+        out[n].over = 1u << bit;
+        out[n++].room -= cb_over_bytes(f->p, op);
+    }
+    return n;
+}
+
 /* The events of one base op, and those of running it again. Of outputs that may be made again the
  * base run makes any, and a rerun any but none. */
 static void make_events(solver *z, uint32_t k) {
     const cb_facts *f = z->f;
     uint32_t op = f->base[k], at = z->base_begin[k];
     if (!cb_has_units(f, op)) {
+        uint32_t first = at;
         at += make_taking(z, op, CB_ALL_OUTPUTS, z->base + at);
+        if (!cb_is_view(f, op)) at += make_over(z, k, z->base + first, z->base + at);
         for (uint32_t i = z->base_begin[k]; z->may_rerun[op] && i < at; i++) {
             z->rerun[z->n_rerun] = z->base[i];
             z->rerun[z->n_rerun++].room += f->again_bytes[op];
@@ -351,7 +392,7 @@ static void mark_bits(solver *z, const bool *is_read) {
  * many as it takes in sets. */
 static size_t most_base_events(const cb_facts *f) {
     size_t n = (size_t)f->n_base + CB_EXACT_RERUNS;
-    return f->inlines ? (size_t)f->n_base * CB_EXACT_SETS : n;
+    return f->inlines || f->p->over_begin ? (size_t)f->n_base * CB_EXACT_SETS : n;
 }
 
 cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error *err) {
