@@ -19,8 +19,8 @@
  * take in: it reads what they are made from, and does not ask for them.
  *
  * An op that may take over the memory of an input (model/over.h) has an event for each such input
- * with a bit: the value is gone afterwards, and its bytes are room for the output. An input without a
- * bit is taken over whenever the op is the last to read it.
+ * with a bit: the value is gone afterwards, and its bytes are room for the output. An input without
+ * a bit is taken over whenever the op is the last to read it.
  *
  * All other values live from their op to their last reader whatever the plan. Dijkstra's algorithm
  * goes through the sets of one position after the other; labels are compared by time, then by peak,
