@@ -1,5 +1,5 @@
-"""Cutback: decide what a training step saves and what it recomputes, and run it in one planned
-block of memory.
+"""Cutback: plans which values a training step saves and which it recomputes, and runs the step in
+one planned block of memory.
 
 >>> import numpy as np, cutback
 >>> def loss(params, x, y):
@@ -9,14 +9,14 @@ block of memory.
 >>> value = step(params, x, y)  # parameters are updated in place
 >>> print(step.plan)
 
-Functions of arrays are traced once for each combination of shapes and dtypes. Inside them use
-operators and the operations of this package: ``cutback.exp`` and others under NumPy's names, and
-:mod:`cutback.nn.functional` under PyTorch's.
+Functions of arrays are traced once for each combination of shapes and dtypes. Inside them, use
+operators and the operations of this package: ``cutback.exp`` and others with NumPy's names, and
+:mod:`cutback.nn.functional` with PyTorch's names.
 """
 
-# Folders, each importing only those before it: report, planner, run, frontend, nn, and torch last.
-# The modules next to them are shared by all, except cli, doctor and __main__, which are the command
-# line. Start at frontend/training.py, which has what users call.
+# The folders, in an order in which each imports only earlier ones: report, planner, run, frontend,
+# nn, torch. All of them use the top-level modules, except cli, doctor and __main__, which are the
+# command line. Start at frontend/training.py, which has the functions that users call.
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from .run.executable import Stats
     from .run.memory import Memory, MemoryLimitError, memory, release_memory
 
-# What `from cutback import *` brings: every public name except those that would hide a builtin
-# (abs, compile, max, min, sum). Written out, so that type checkers can read it.
+# `from cutback import *` imports every public name except those that would hide a builtin (abs,
+# compile, max, min, sum). The names are written out so that type checkers can read them.
 __all__ = [
     "Array", "BudgetError", "CheckpointPolicy", "DeviceArray", "Frontier", "Graph", "Memory",
     "MemoryLimitError", "Plan", "Stats", "Step", "Traced", "__version__", "absolute", "add", "amax",
@@ -78,9 +78,9 @@ __all__ = [
     "value_and_grad", "var", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
-# These are imported on first use, which keeps `import cutback` fast: it takes an eighth of the time
-# that a first step needs, and a program loads only what it uses (cutback.torch loads no operations
-# and no optimizers, a step loads no file formats).
+# These are imported on first use, so that `import cutback` is fast (an eighth of the time of a
+# first step) and a program loads only what it uses: cutback.torch does not load operations or
+# optimizers, and a step does not load file formats.
 _HOMES = {
     "Array": "frontend.tracer", "BudgetError": "errors", "CheckpointPolicy": "policies",
     "DeviceArray": "device_arrays", "Frontier": "planner.tradeoffs", "Graph": "frontend.graph",
@@ -98,7 +98,7 @@ _MODULES = (
     "policies", "problem", "report", "run", "schedule", "source", "tree",
 )  # fmt: skip
 
-if not TYPE_CHECKING:  # a type checker knows every name, and must report the others
+if not TYPE_CHECKING:  # type checkers know all names, and must report unknown ones
 
     def __getattr__(name: str) -> object:
         from importlib import import_module

@@ -1,4 +1,4 @@
-"""Budgets: how much memory a step may use, in the ways people write it."""
+"""Budgets: parses and formats the memory limits of steps."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ PRESETS = (
 
 _NONE, _BYTES, _SHARE, _MIN, _POSITION, _SMALLEST = range(6)
 BOUNDS = (_BYTES, _SHARE)
-"""Kinds of budgets (the first number of :data:`NativeBudget`) that name bytes or a share."""
+"""Kinds of budgets (the first item of :data:`NativeBudget`) that give bytes or a share."""
 _ONLY = 2
 """``offload="only"`` in a :data:`NativeBudget`."""
 _UNITS = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-# Patterns are compiled when they are first used: the import of the package waits for none.
+# Patterns are compiled on first use, so that importing the package is fast.
 _SIZE = r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*"
 _SHARE_TEXT = r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*([xX%])\s*"
 
 Budget = int | float | str | None
-"""A budget as users write it; see :func:`parse`."""
+"""A budget in any form that users may pass; see :func:`parse`."""
 NativeBudget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int, bool]
-"""(kind, bytes, share, measure), or with (offload, pinned bytes, exact), as the core takes it."""
+"""A budget for the core: (kind, bytes, share, measure[, offload, pinned bytes, exact])."""
 
 
 def parse_bytes(spec: int | str) -> int:
-    """``3_000_000``, ``"3MB"`` or ``"2.5GiB"`` in bytes.
+    """Converts ``3_000_000``, ``"3MB"`` or ``"2.5GiB"`` to bytes.
 
     Raises:
-        ValueError, TypeError: not a size.
+        ValueError, TypeError: if ``spec`` is not a size.
     """
     spec = _plain(spec)
     if isinstance(spec, int) and not isinstance(spec, bool):
@@ -60,7 +60,7 @@ def parse_bytes(spec: int | str) -> int:
 
 
 def _size_of(spec: str) -> tuple[re.Match[str] | None, int | None]:
-    """What is written as a size, and bytes of its unit."""
+    """The match of a size such as ``"6GiB"``, and the bytes of its unit; None if invalid."""
     match = re.fullmatch(_SIZE, spec)
     return match, _UNITS.get(match[2].lower()) if match else None
 
@@ -68,16 +68,21 @@ def _size_of(spec: str) -> tuple[re.Match[str] | None, int | None]:
 def parse(
     budget: Budget, measure: str = "arena", max_extra: float | None = None
 ) -> NativeBudget | None:
-    """A budget as users write it to the core's form; None stays None.
+    """Converts a budget to the core's form; None stays None.
 
-    A number from 0 to 1, also as an int: a position between the smallest plan and saving
-    everything. Other ints: bytes. ``"6GiB"``, ``"500MB"``: with a unit. ``"0.4x"``, ``"40%"``: a
-    share of what saving everything takes, in (0, 1]. ``"min"``: the smallest peak that costs at
-    most 40 % more time (where constraints alone take more than that, at any price), or the share
-    ``max_extra``. ``"smallest"``: the smallest peak, however slow.
+    The forms are:
+
+    - a float from 0 to 1, or the int 0 or 1: a position between the smallest plan and saving
+      everything;
+    - any other int: bytes;
+    - ``"6GiB"``, ``"500MB"``: bytes with a unit;
+    - ``"0.4x"``, ``"40%"``: a share, in (0, 1], of the bytes of saving everything;
+    - ``"min"``: the smallest peak at no more than 40 % extra time, or ``max_extra`` (if the
+      constraints already need more time, at any time);
+    - ``"smallest"``: the smallest peak at any time.
 
     Raises:
-        ValueError, TypeError: not a budget, or no such measure.
+        ValueError, TypeError: if ``budget`` or ``measure`` is invalid.
     """
     number = choice("measure", measure, MEASURES)
     if budget is None and max_extra is None:
@@ -133,14 +138,14 @@ def _share(budget: str) -> float:
 
 
 def as_share(part: Any) -> Any:
-    """For arguments that are shares where budgets are positions: a float as the text of a share;
-    anything else as it is."""
+    """Converts a float to the text of a share, for arguments in which floats are shares and not
+    positions. Returns anything else unchanged."""
     part = _plain(part)
     return f"{part!r}x" if isinstance(part, float) else part
 
 
 class Position(NamedTuple):
-    """A budget that is a position, and the bytes of both ends of its range."""
+    """A budget given as a position, and the bytes at both ends of its range."""
 
     position: float
     smallest: int
@@ -148,11 +153,11 @@ class Position(NamedTuple):
 
     @property
     def limit(self) -> int:
-        """The bytes that it stands for."""
+        """The bytes of the position."""
         return limit(*self)
 
     def describe(self, taken: int) -> str:
-        """One line for people. ``taken``: bytes of the plan, which may be smaller than the one that
+        """One line of text. ``taken``: bytes of the plan, which may be smaller than the one that
         a quick search finds for position 0; larger than the position's with scratch of kernels,
         which both ends are counted without, and where several calls share it.
 
@@ -170,18 +175,18 @@ class Position(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What calls of a PyTorch model that are followed by one backward have together."""
+    """The budget shared by several calls of a PyTorch model before one backward."""
 
     calls: int
     taken: int
-    """The bytes that they hold together."""
+    """The total bytes that the calls hold."""
     limit: int
-    """The budget for all of them, in bytes."""
+    """The budget for all calls, in bytes."""
     position: Position | None
-    """The same as a position, if it was given as one."""
+    """The budget as a position, if it was given as one."""
 
     def describe(self) -> str:
-        """One line for people.
+        """One line of text.
 
         >>> Shared(3, 812 << 20, 815 << 20, None).describe()
         '812 MiB of 815 MiB, for 3 calls before one backward'
@@ -195,8 +200,8 @@ class Shared(NamedTuple):
 
 
 def limit(position: float, smallest: int, everything: int) -> int:
-    """The bytes of a position from 0 to 1: ``smallest + ceil(position * (everything - smallest))``,
-    exactly; ``smallest`` if that is not below ``everything``."""
+    """The bytes of a position from 0 to 1: ``smallest + ceil(position * (everything - smallest))``
+    in exact arithmetic, or ``smallest`` if that is not below ``everything``."""
     if smallest >= everything:
         return smallest
     numerator, denominator = float(position).as_integer_ratio()
@@ -204,25 +209,25 @@ def limit(position: float, smallest: int, everything: int) -> int:
 
 
 def short(value: object) -> str:
-    """What was given, for an error."""
+    """The ``repr`` of a value for an error message, at most 60 characters long."""
     try:
         shown = repr(value)
-    except ValueError:  # an int of more digits than Python writes
+    except ValueError:  # an int with more digits than Python prints
         return f"an int of {int(value).bit_length()} bits"  # type: ignore[call-overload]
     return shown if len(shown) < 60 else f"{shown[:57]}..."
 
 
 def whole_number(text: str) -> bool:
-    """Is it a number of 64 bits or less in the digits 0 to 9? ``int`` takes those of other scripts,
-    too, and underscores."""
+    """True if the text is an integer of at most 19 digits 0 to 9. (``int`` also accepts digits of
+    other scripts, and underscores.)"""
     return text.isascii() and text.isdecimal() and len(text) < 20
 
 
 def choice(name: str, value: object, options: tuple[str, ...]) -> int:
-    """The place of a word among ``options``.
+    """The index of a word in ``options``.
 
     Raises:
-        ValueError: not one of them; the text names the argument.
+        ValueError: if it is not one of them; the message names the argument.
     """
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"{name}={short(value)} is not one of {', '.join(options)}")
@@ -230,14 +235,14 @@ def choice(name: str, value: object, options: tuple[str, ...]) -> int:
 
 
 def _plain(number: Any) -> Any:
-    """A NumPy number as Python's; anything else as it is."""
+    """Converts a NumPy scalar to a Python number; returns anything else unchanged."""
     scalar = isinstance(getattr(number, "shape", None), tuple) and number.shape == ()
     return number.item() if scalar and hasattr(number, "item") else number
 
 
 def _extra(max_extra: float | None) -> float:
     if max_extra is None:
-        return 0.0  # the core's own
+        return 0.0  # the core's default
     max_extra = _plain(max_extra)
     if isinstance(max_extra, bool) or not isinstance(max_extra, (int, float)):
         raise TypeError(f"max_extra={short(max_extra)} is not a share of time in (0, 100]")
@@ -247,10 +252,10 @@ def _extra(max_extra: float | None) -> float:
 
 
 def named_bytes(name: str, spec: Any) -> int:
-    """The bytes of argument ``name``, see :func:`parse_bytes`.
+    """:func:`parse_bytes` for the argument ``name``.
 
     Raises:
-        ValueError, TypeError: not a size; the text begins with the argument.
+        ValueError, TypeError: if it is not a size; the message begins with the argument.
     """
     try:
         return parse_bytes(spec)
@@ -259,28 +264,28 @@ def named_bytes(name: str, spec: Any) -> int:
 
 
 def of_bytes(size: int, measure: str) -> NativeBudget:
-    """A number of bytes as a budget, also 0 and 1, which :func:`parse` reads as positions."""
+    """A budget of ``size`` bytes, also for 0 and 1, which :func:`parse` reads as positions."""
     return _BYTES, size, 0.0, choice("measure", measure, MEASURES)
 
 
 def is_position(budget: NativeBudget | None) -> bool:
-    """Is it a position between the smallest plan and saving everything?"""
+    """True if the budget is a position between the smallest plan and saving everything."""
     return budget is not None and budget[0] == _POSITION
 
 
 def is_bound(budget: NativeBudget | None) -> bool:
-    """Does it bound bytes? ``"min"`` and ``"smallest"`` do not."""
+    """True if the budget bounds bytes, which ``"min"`` and ``"smallest"`` do not."""
     return budget is not None and (budget[0] in BOUNDS or is_position(budget))
 
 
 def is_share(budget: NativeBudget | None) -> bool:
-    """Is it a share of what saving everything takes?"""
+    """True if the budget is a share of the bytes of saving everything."""
     return budget is not None and budget[0] == _SHARE
 
 
 INFEASIBLE = ("error", "min", "smallest", "warn")
-"""What ``on_infeasible`` may be: what to do if no plan meets the budget. ``"min"`` and
-``"smallest"`` are the plans of these budgets; ``"warn"`` saves everything."""
+"""Values of ``on_infeasible``, the action if no plan meets the budget: ``"error"`` raises,
+``"min"`` and ``"smallest"`` use the plans of these budgets, ``"warn"`` saves everything."""
 
 _FALLBACKS = {
     "min": "the smallest plan that costs at most 40 % more time is used",
@@ -290,40 +295,46 @@ _FALLBACKS = {
 
 
 def fallen_back(error: object, wish: str) -> str:
-    """The warning that ``on_infeasible`` asks for instead of the error."""
+    """The text of the warning that ``on_infeasible`` gives instead of an error."""
     return f"{error}. Because of on_infeasible={wish!r}, {_FALLBACKS[wish]}"
 
 
 def position_of(budget: NativeBudget | None) -> float | None:
-    """The position that a budget is; None: it is not a position."""
+    """The position of a budget; None if it is not a position."""
     return budget[2] if budget is not None and budget[0] == _POSITION else None
 
 
 def keeps_to_moves(budget: NativeBudget, recomputed: int, host_bytes: int) -> bool:
-    """True if a plan keeps to what :func:`with_options` put into a budget.
+    """True if a plan respects the options that :func:`with_options` added to a budget.
 
     Args:
-        recomputed: how many values the plan computes again.
-        host_bytes: the most that it holds on the host at a time.
+        budget: the budget.
+        recomputed: number of values that the plan recomputes.
+        host_bytes: peak bytes that the plan holds on the host.
     """
     _, _, offload, pinned, _ = budget[2:] if len(budget) == 7 else (*budget[2:], 0, 0, False)
     return not (offload == _ONLY and recomputed) and not (pinned and host_bytes > pinned)
 
 
 def in_bytes(budget: NativeBudget, limit: int) -> NativeBudget:
-    """The budget with a number of bytes instead of its share or position; all else stays."""
+    """The budget with ``limit`` bytes instead of its share or position, and the same options."""
     return (_BYTES, limit, 0.0, *budget[3:])
 
 
 def with_options(
     budget: NativeBudget | None, offload: bool | str, pinned: int | str | None, exact: bool
 ) -> NativeBudget | None:
-    """The budget with what may move to the host: ``False`` (only values whose policy asks for it),
-    ``True``, or ``"only"``: nothing runs again. ``pinned``: most bytes the host may hold at a time.
-    ``exact``: search again at just this budget.
+    """Adds options to a budget.
+
+    Args:
+        budget: the budget, or None.
+        offload: ``False`` (only values whose policy asks for it move to the host), ``True`` (any
+            value may move), or ``"only"`` (values may move, but nothing is recomputed).
+        pinned: limit on the bytes held on the host at a time.
+        exact: search again for exactly this budget.
 
     Raises:
-        ValueError, TypeError: no such offload, not a size, or offload without a budget.
+        ValueError, TypeError: if an option is invalid, or needs a budget.
     """
     if not isinstance(offload, bool) and not (isinstance(offload, str) and offload == "only"):
         raise ValueError(f"offload={short(offload)} is not one of False, True, 'only'")
@@ -335,7 +346,7 @@ def with_options(
     kind = _ONLY if offload == "only" else int(offload)
     if budget is None:
         if kind or exact:
-            raise ValueError(f"{'offload' if kind else 'exact'} goes with a budget; give one")
+            raise ValueError(f"{'offload' if kind else 'exact'} needs a budget; give one")
         budget = (_NONE, 0, 0.0, 0)
     if not kind and not most and not exact:
         return budget if budget[0] != _NONE else None
@@ -343,19 +354,19 @@ def with_options(
 
 
 def pinned_alone(pinned: int | str | None) -> ValueError:
-    """The error for a bound on what the host holds where nothing moves there."""
+    """The error for ``pinned`` without offloading."""
     return ValueError(
-        f"pinned={short(pinned)} goes with offload (--offload) or a policy that offloads: nothing "
-        "else moves to the host"
+        f"pinned={short(pinned)} needs offload (--offload) or a policy that offloads: otherwise "
+        "nothing moves to the host"
     )
 
 
 def parse_preset(preset: str | None, searched: str | None = None) -> int:
-    """Number of a preset; None is ``autograd``, which saves what the backward reads. ``searched``:
-    the measure of a budget that stands beside it.
+    """The number of a preset; None is ``autograd``, which saves all values that the backward reads.
+    ``searched``: the measure of the budget, if there is one.
 
     Raises:
-        ValueError: no such preset, or one beside a budget that decides what to save.
+        ValueError: if the preset does not exist, or a budget already decides what to save.
     """
     if preset is None:
         return 0
@@ -369,7 +380,7 @@ def parse_preset(preset: str | None, searched: str | None = None) -> int:
 
 
 def text(n: int | None) -> str:
-    """Bytes for people: ``"1.50 MiB"``."""
+    """Formats bytes: ``"1.50 MiB"``."""
     if n is None:
         return "none"
     size = float(n)
@@ -381,6 +392,6 @@ def text(n: int | None) -> str:
 
 
 def short_text(n: int) -> str:
-    """Bytes for people, to three digits: ``"1.5 MiB"``."""
+    """Formats bytes with three digits: ``"1.5 MiB"``."""
     size, _, unit = text(n).partition(" ")
     return f"{float(size):.4g} {unit}" if float(size) >= 1000 else f"{float(size):.3g} {unit}"

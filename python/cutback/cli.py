@@ -1,8 +1,9 @@
 """The command line: ``cutback plan FILE``, ``cut``, ``frontier``, ``explain``, ``diff``,
 ``evaluate``, ``doctor``, ``ops``, ``cache``.
 
-Files are problems or traced graphs, gzipped or not. A mistake is one line on standard error and
-exit code 2. Each command imports what it needs when it runs, so that the others start faster."""
+Files contain problems or traced graphs, and may be compressed. An error prints one line to standard
+error and exits with code 2. Each command imports its modules when it runs, so that the others start
+faster."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _FILE = "a problem or a traced graph, as JSON or gzipped JSON (docs/problem.md)"
 
 
 def _file(name: str) -> str:
-    """A file that is written; ``-`` is standard output."""
+    """The name of an output file; ``-`` is standard output."""
     return "/dev/stdout" if name == "-" else name
 
 
@@ -177,21 +178,22 @@ def _bytes(text: str | None) -> int | str | None:
 
 
 def _budget(text: str | None) -> Budget:
-    """A number without a unit is a position if it is 0, 1 or a decimal fraction, else bytes."""
+    """Parses ``--budget``. A decimal fraction is a position; an integer without a unit is passed on
+    as an int."""
     if text is not None and re.fullmatch(_DECIMAL, text):
         return float(text)
     return _bytes(text)
 
 
 def _number(text: str) -> float:
-    """A number for argparse, as it is written in a file: ``float`` takes other digits, too."""
+    """Parses a number for argparse; ``float`` would also accept other digits and underscores."""
     if not text.isascii() or "_" in text:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number")
     return float(text)
 
 
 def _seconds(text: str) -> float:
-    """A length of time for argparse."""
+    """Parses a time in seconds for argparse."""
     seconds = _number(text)
     if not 0 <= seconds < 1e6:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0 to 1e6")
@@ -201,7 +203,7 @@ def _seconds(text: str) -> float:
 def _read_graph(path: str) -> str:
     graph = files.read_text(path)
     if not graph.lstrip().startswith("{"):
-        raise ValueError(f"{path}: a graph is a JSON object, this is something else")
+        raise ValueError(f"{path}: expected a graph, which is a JSON object")
     return graph
 
 
@@ -210,19 +212,19 @@ def _print(what: str) -> None:
 
 
 def _print_json(what: str) -> None:
-    """JSON as it is, in characters that a terminal only shows."""
+    """Prints JSON with control characters escaped, so that it cannot affect the terminal."""
     what = files.SHOWN.sub(lambda found: json.dumps(found[0])[1:-1], what.rstrip("\n"))
     sys.stdout.write(what + "\n")
 
 
 def _tell(error: Exception) -> None:
-    """A mistake in one line. What is quoted of a file does nothing to the terminal."""
+    """Prints an error on one line, with control characters escaped."""
     what = " ".join(str(error).split()) or type(error).__name__
     sys.stderr.write(f"cutback: {files.one_line(what)}\n")
 
 
 def _budgets(spec: str) -> list[Budget]:
-    """``--budgets``: those it lists, or that many shares."""
+    """Parses ``--budgets``: a list of budgets, or a number of shares."""
     if whole_number(spec):
         n = int(spec)
         if not 1 <= n <= 1000:
@@ -236,8 +238,8 @@ def _budgets(spec: str) -> list[Budget]:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[float, Best | None], bool]]:
-    """A progress function: shows seconds and best plan where somebody may look, and ends the search
-    at the first Ctrl-C; a second one ends the program."""
+    """Yields a progress function that shows seconds and best plan on a terminal. The first Ctrl-C
+    ends the search, a second one the program."""
     stop = False
     shown = sys.stderr.isatty()
 
@@ -314,22 +316,24 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Options of ``plan`` that would not act beside the others are refused.
+    """Checks that no option of ``plan`` would be ignored.
 
     Raises:
-        ValueError: the text says beside what it acts.
+        ValueError: if one would be; the message names the option that it needs.
     """
     if options.json and options.explain:
         raise ValueError("--json and --explain: print one of them")
     if options.budgets is not None:
         if (options.budget, options.max_extra, options.report) != (None,) * 3 or options.explain:
-            raise ValueError("--budgets goes without --budget, --max-extra, --explain and --report")
+            raise ValueError(
+                "--budgets cannot be used with --budget, --max-extra, --explain or --report"
+            )
         for name in ("exact", "json", "offload", "pinned", "profile"):
             if getattr(options, name) not in (None, False):
-                raise ValueError(f"--{name} goes with one --budget")
+                raise ValueError(f"--{name} needs a single --budget")
     searched = options.budget is not None or options.budgets is not None
     if not searched and options.measure is not None:
-        raise ValueError("--measure goes with --budget: it says what the budget bounds")
+        raise ValueError("--measure needs --budget: it says what the budget bounds")
     if searched and options.preset is not None and options.measure != "saved":
         raise ValueError(
             "--preset says what to save without a budget, or what may run again with "
@@ -402,7 +406,7 @@ def _frontier(options: argparse.Namespace) -> int:
     from .frontend.planning import frontier
 
     if options.peaks and not options.report:
-        raise ValueError("--peaks goes with --report FILE")
+        raise ValueError("--peaks needs --report FILE")
     graph = _read_graph(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
     answer = frontier(graph, preset=options.preset, device=device)
@@ -417,20 +421,20 @@ def _frontier(options: argparse.Namespace) -> int:
 
 
 def _read_plan(path: str) -> tuple[str, dict[str, Any]]:
-    """The text of a plan, and its document, which may name its graph.
+    """The text and the document of a plan file. The document may name the file of its graph.
 
     Raises:
-        ValueError: it is no JSON object.
+        ValueError: if the file does not contain a JSON object.
     """
     plan = files.read_text(path)
     document = files.parse_json(plan, path)
     if not isinstance(document, dict):
-        raise ValueError(f"{path}: this is no plan: it is no object")
+        raise ValueError(f"{path}: expected a plan, which is a JSON object")
     return plan, document
 
 
 def _graph_of(options: argparse.Namespace, document: Mapping[str, Any]) -> str:
-    """The graph that a plan is for."""
+    """The text of the graph that a plan is for."""
     if options.file:
         return _read_graph(options.file)
     named = document.get("file")
@@ -440,10 +444,10 @@ def _graph_of(options: argparse.Namespace, document: Mapping[str, Any]) -> str:
 
 
 def _plan_for(problem: _native.Problem, plan: str, path: str) -> Plan:
-    """A plan with its problem.
+    """Reads a plan with its problem.
 
     Raises:
-        ValueError: a plan of another graph, or a damaged one; the text names the file.
+        ValueError: if the plan belongs to another graph or is damaged; the message names the file.
     """
     from .planner.plan import Plan
 
@@ -534,7 +538,7 @@ _COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; 0 when it succeeded, 2 after a mistake, which is told in one line."""
+    """Runs a command. Returns 0 on success, and 2 after an error, which is printed on one line."""
     options = _parser().parse_args(arguments)
     try:
         if options.command in _COMMANDS:
@@ -546,7 +550,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .doctor import main as doctor
 
         return doctor(options.verbose)
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, ValueError, TypeError, NotImplementedError, MemoryError) as error:

@@ -1,22 +1,23 @@
-"""Policies for problems in files, as text: what to save, recompute or offload.
+"""Policies for problems in files, written as text: which values to save, recompute or offload.
 
 >>> text = cutback.constraints.constrain(problem, "save:matmul+names:tanh*")
 >>> plan = cutback.plan(text, budget=0.5)
 
-:func:`cutback.plan` and the command line (``--policy``) take the same texts. A policy is
+:func:`cutback.plan` and the command line (``--policy``) accept the same texts. A policy is
 
 - a name: ``everything_saveable``, ``nothing_saveable``, ``dots_saveable`` (also
   ``checkpoint_dots``), ``dots_with_no_batch_dims_saveable`` (also
   ``checkpoint_dots_with_no_batch_dims``), ``offload_dot_with_no_batch_dims``;
-- ``save:OP,...``: save what these make, recompute all else; ``recompute:OP,...``: recompute what
-  these make, save all else; ``offload:OP,...``: move what these make, recompute all else. OP is a
-  kind (``aten.mm.default`` or ``aten.mm``) or the name of one operation (``mm_7``);
-- ``names:PATTERN,...``: save what operations with such names make (``names:attn_*``), recompute all
-  else;
+- ``save:OP,...``: save the results of these operations and recompute all others;
+  ``recompute:OP,...``: recompute their results and save all others; ``offload:OP,...``: move their
+  results to the host and recompute all others. OP is a kind (``aten.mm.default`` or ``aten.mm``) or
+  the name of one operation (``mm_7``);
+- ``names:PATTERN,...``: save the results of operations whose names match (``names:attn_*``), and
+  recompute all others;
 - the path of a file ``TABLE.json`` with a table for :func:`by_table`;
 - ``mu-two`` or ``mu-two:BYTES`` (``mu-two:2GiB``, ``mu-two:0.4x``): mu-TWO's selection for that
-  many saved bytes, by default half of everything;
-- several of these joined by ``+``: what any of them saves or moves is saved or moved.
+  many saved bytes, by default half of the bytes of saving everything;
+- several of these joined by ``+``: a value is saved or moved if any of them does so.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ Chooser = Callable[[Op], Constraint | None]
 """Maps an operation of a problem to its constraint, or to None for no opinion."""
 
 CONSTRAINTS: tuple[Constraint, ...] = get_args(Constraint)
-"""The constraints that an operation's results may have. "must" binds the planner; "prefer" gives
-way to a contradicting "must", and against a budget costs four times its worth."""
+"""The constraints that an operation's results may have. "must" binds the planner. "prefer" yields
+to a contradicting "must"; under a budget, violating it costs four times the usual price."""
 
 PYTORCH = {"must_cpu_offload": "must_offload", "prefer_cpu_offload": "prefer_offload"}
 """PyTorch's names for two of them. Case does not matter."""
@@ -46,7 +47,7 @@ NAMES = (
     "dots_with_no_batch_dims_saveable", "checkpoint_dots_with_no_batch_dims",
     "offload_dot_with_no_batch_dims",
 )  # fmt: skip
-"""Policies that are written as their name alone."""
+"""Policies that are given by name, without arguments."""
 
 
 def packet(kind: str) -> str:
@@ -55,7 +56,7 @@ def packet(kind: str) -> str:
 
 
 def _rank(type_: str) -> int:
-    """Dimensions of ``f32[8,32]``."""
+    """The number of dimensions of a type such as ``f32[8,32]``."""
     inside = type_[type_.find("[") + 1 : -1]
     return len(inside.split(",")) if inside else 0
 
@@ -65,8 +66,8 @@ def _is_dot(op: Op) -> bool:
 
 
 def _has_batch(op: Op, types: list[str]) -> bool:
-    """Has a product dimensions that both sides share and it does not sum over? Convolution and
-    attention count as such: they are no plain products."""
+    """True if a product has batch dimensions, which both sides share and which are not summed over.
+    Convolution and attention, which are not plain products, count as batched."""
     kind = op.kind
     name = packet(kind).removeprefix("aten.")
     if packet(kind) in BATCHED or name not in ("mm", "addmm", "matmul", "linear", "mv", "addmv"):
@@ -76,10 +77,10 @@ def _has_batch(op: Op, types: list[str]) -> bool:
 
 
 def word(text: object, where: str) -> Constraint:
-    """A constraint as people write it.
+    """Parses the name of a constraint.
 
     Raises:
-        ValueError: not a constraint; ``where`` says what it was for.
+        ValueError: if it is not a constraint; ``where`` names its place in the message.
     """
     lower = text.lower() if isinstance(text, str) else ""
     lower = PYTORCH.get(lower, lower)
@@ -104,7 +105,7 @@ def by_table(table: Mapping[str, Any], regions: list[str] | None = None) -> Choo
         matches.
 
     Raises:
-        ValueError: the table has an unknown constraint.
+        ValueError: if the table has an unknown constraint.
 
     Example:
         >>> choose = by_table({"matmul": "must_save", "*": "prefer_recompute"})
@@ -193,7 +194,7 @@ _KEEPS = ("must_save", "must_offload", "prefer_save", "prefer_offload")
 
 
 def _either(parts: list[tuple[str, Chooser]]) -> Chooser:
-    """What one keeps or moves is kept or moved; else the first that says something."""
+    """Combines policies: saving or moving wins; otherwise the first opinion does."""
 
     def choose(op: Op) -> Constraint | None:
         said = [(one, part) for part, chooser in parts if (one := chooser(op)) is not None]
@@ -221,7 +222,7 @@ def lay_mu_two(
     except (TypeError, ValueError) as error:
         raise type(error)(f"mu-two:{saved}: {error}") from None
     if limit is None or saved in ("min", "smallest"):
-        raise ValueError(f"mu-two:{saved}: name a number of bytes, as in mu-two:2GiB or 0.4x")
+        raise ValueError(f"mu-two:{saved}: give a number of bytes, as in mu-two:2GiB or 0.4x")
     return problem.mutwo(limit, device)
 
 
@@ -257,7 +258,7 @@ def mu_two(problem: str, saved: int | str, device: str | None = None) -> str:
         The problem with its constraints, as JSON.
 
     Raises:
-        ValueError: ``saved`` is not a size.
+        ValueError: if ``saved`` is not a size.
 
     Source: S. Purandare et al., mu-TWO: 3x faster multi-model training with orchestration and
     memory optimization, MLSys 2023.
@@ -277,8 +278,8 @@ def constrain(problem: str, policy: str, device: str | None = None) -> str:
         The problem with its constraints, as JSON.
 
     Raises:
-        ValueError: there is no such policy, it names an operation that the problem does not have,
-            or two of its parts contradict each other.
+        ValueError: if the policy is unknown, names an operation that the problem does not have, or
+            two of its parts contradict each other.
 
     Example:
         >>> text = constrain(json.dumps(plan.problem), "save:matmul")

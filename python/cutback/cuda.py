@@ -1,7 +1,7 @@
-"""Steps on a GPU: ``backend="cuda"``, or ``device="cuda"``. Finds NVIDIA's libraries when a step
-first asks for them, and keeps compiled kernels in a folder (``kernel_cache``).
+"""Steps on a GPU: ``backend="cuda"``, or ``device="cuda"``. Finds NVIDIA's libraries on first use,
+and caches compiled kernels in a folder (``kernel_cache``).
 
-``CUTBACK_CUDA_CODE=ptx`` lets the driver compile PTX in place of loading machine code;
+``CUTBACK_CUDA_CODE=ptx`` makes the driver compile PTX instead of loading machine code;
 ``CUTBACK_CUDA_KEEP_SOURCES=1`` writes the CUDA C of each program to ``sources`` in that folder."""
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from .kernel_cache import cache_info as cache_info
 if TYPE_CHECKING:
     from .devices import Device
 
-_ROWS = ("h100", "h200", "b200", "a100", "rtx4090")  # of the cost model, by what GPUs are called
+_ROWS = ("h100", "h200", "b200", "a100", "rtx4090")  # cost model rows, matched with GPU names
 
 
 def prepare(ordinal: int = 0) -> str:
-    """Names the libraries to the core, which opens them when a step is compiled. The GPU's name.
+    """Finds the libraries and passes their paths to the core, which opens them when a step is
+    compiled. Returns the GPU's name.
 
     Raises:
-        LibraryError: no driver or no NVRTC that can be used; the text lists every place.
-        ValueError: there is no such device.
+        LibraryError: if no usable driver or NVRTC was found; the message lists every place.
+        ValueError: if the device does not exist.
     """
     around = cuda_libraries.surroundings()
     driver = cuda_libraries.driver(around)
@@ -45,12 +46,12 @@ def prepare(ordinal: int = 0) -> str:
 
 
 def to_device(arrays: Any) -> Any:
-    """Copies of arrays, nested as they are, in the memory of the GPU that steps run on: parameters
-    and data for steps with ``device="cuda"``, which then copy nothing.
+    """Copies nested arrays to the GPU that steps run on. Steps with ``device="cuda"`` use such
+    parameters and data without copies.
 
     Raises:
-        LibraryError: no driver, or none that can be used.
-        TypeError: a dtype that is not supported.
+        LibraryError: if no usable driver was found.
+        TypeError: if a dtype is not supported.
     """
     if not _native.has_cuda():
         prepare()
@@ -59,7 +60,7 @@ def to_device(arrays: Any) -> Any:
 
 
 def to_host(arrays: Any) -> Any:
-    """NumPy copies of arrays of a device, nested as they are; others stay themselves."""
+    """Copies nested device arrays to NumPy arrays; other leaves are returned unchanged."""
     leaves, structure = tree.flatten(arrays)
     return tree.unflatten(
         structure, [leaf.numpy() if isinstance(leaf, DeviceArray) else leaf for leaf in leaves]
@@ -67,11 +68,14 @@ def to_host(arrays: Any) -> Any:
 
 
 def release_memory() -> int:
-    """Gives the GPU the memory that is kept for results to come; how many bytes.
+    """Returns the cached memory of freed results to the GPU. Waits for the GPU.
 
-    Results that were let go leave their memory to those of later steps, so that a steady step asks
-    the driver for none. It is given back when the GPU has no more; a program that shares the GPU
-    with others may call this when it makes fewer or smaller arrays. Waits for the GPU.
+    The memory of freed results is reused by later steps, so that a steady step does not allocate.
+    It is also released when the GPU runs out of memory. A program that shares the GPU may call this
+    when it needs fewer or smaller arrays than before.
+
+    Returns:
+        The number of bytes that were released.
 
     Example:
         >>> released = cuda.release_memory()
@@ -82,37 +86,37 @@ def release_memory() -> int:
 @dataclass(frozen=True)
 class Memory:
     """Bytes of the GPU's memory in arrays of :mod:`cutback`: results, gradients, states of
-    optimizers and copies by :func:`to_device`. Compiled steps have memory beside these."""
+    optimizers and copies by :func:`to_device`. The memory of compiled steps is not included."""
 
     in_use: int
-    """in arrays that exist"""
+    """bytes of live arrays"""
     kept: int
-    """of arrays that were let go, for the next ones"""
+    """bytes of freed arrays, cached for reuse"""
     peak: int
-    """most ``in_use`` at once"""
+    """peak of ``in_use``"""
 
 
 def memory(reset_peak: bool = False) -> Memory:
-    """How much of the GPU's memory arrays take now, and took at most since the last
-    ``reset_peak``. All 0 before a GPU was used."""
+    """The GPU memory of arrays now, and its peak since the last ``reset_peak``. All 0 before a GPU
+    was used."""
     stats = _native.device_stats(reset_peak)
     return Memory(stats["in_use"], stats["kept"], stats["peak"])
 
 
 def _row_of(name: str) -> str:
-    """The row of the cost model that comes nearest."""
+    """The row of the cost model for a GPU's name, or the first row if none matches."""
     plain = name.lower().replace(" ", "")
     return next((row for row in _ROWS if row in plain), _ROWS[0])
 
 
 def resolve(backend: str, device: Device | None) -> tuple[str, Device | None]:
-    """Backend and row of the cost model: ``device="cuda"`` or ``"cuda:1"`` means both."""
+    """The backend and the row of the cost model. ``device="cuda"`` or ``"cuda:1"`` sets both."""
     if isinstance(device, str) and (device == "cuda" or device.startswith("cuda:")):
         if backend not in ("cpu", "cuda"):
             raise ValueError(f'device={device!r} runs on the backend "cuda", not on {backend!r}')
         digits = device.partition(":")[2] or "0"
         if not digits.isdecimal():
-            raise ValueError(f'device={device!r}: "cuda", or "cuda:" and a number')
+            raise ValueError(f'device={device!r} must be "cuda", or "cuda:" and a number')
         return "cuda", _row_of(prepare(int(digits)))
     if backend == "cuda":
         prepare()

@@ -1,4 +1,4 @@
-"""Arrays that lie in a GPU's memory: what compiled steps take and give out without a copy."""
+"""Arrays in a GPU's memory, which compiled steps take and return without copies."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import numpy as np
 
 from . import _native, dtypes
 
-_CUDA, _MANAGED = 2, 13  # kinds of devices, as DLPack counts them
-_LEGACY = 1  # the stream that waits for the others, and they for it
+_CUDA, _MANAGED = 2, 13  # device types of DLPack
+_LEGACY = 1  # the legacy default stream, which synchronizes with all blocking streams
 
 
 def is_elsewhere(value: Any) -> bool:
-    """Whether a tensor of any library lies in a GPU's memory."""
+    """True if a tensor of any library is in a GPU's memory."""
     if isinstance(value, DeviceArray):
         return True
     if hasattr(value, "__dlpack_device__"):
         try:
             return int(value.__dlpack_device__()[0]) in (_CUDA, _MANAGED)
-        except Exception:  # a device that DLPack does not know: who takes the tensor says so
+        except Exception:  # a device unknown to DLPack; reported when the tensor is used
             return False
     return hasattr(value, "__cuda_array_interface__")
 
 
 def handle(stream: Any) -> int | None:
-    """The driver's handle of a stream: an integer, or an object of PyTorch (``cuda_stream``), CuPy
-    (``ptr``) or the ``__cuda_stream__`` protocol. None stays None.
+    """The driver's handle of a stream, given as an integer, or as an object of PyTorch
+    (``cuda_stream``), CuPy (``ptr``) or the ``__cuda_stream__`` protocol. None stays None.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: if ``stream`` is none of these.
     """
     if stream is None:
         return None
@@ -38,24 +38,23 @@ def handle(stream: Any) -> int | None:
     for name in ("cuda_stream", "ptr"):
         stream = getattr(stream, name, stream)
     if not isinstance(stream, int) or isinstance(stream, bool) or stream < 0:
-        raise TypeError(f"stream={stream!r} is no stream of CUDA: pass its handle, or its object")
-    return stream or _LEGACY  # 0 is the same, and in the core the device's own
+        raise TypeError(f"stream={stream!r} is not a CUDA stream: pass its handle or its object")
+    return stream or _LEGACY  # 0 is the legacy stream, but means the device's own in the core
 
 
 class DeviceArray(_native.DeviceMemory):
-    """A contiguous array in a GPU's memory.
+    """A contiguous array in a GPU's memory, made by :func:`cutback.cuda.to_device`.
 
-    Steps with ``device="cuda"`` take it, and give it out where they are given one.
-    ``torch.from_dlpack(x)``, ``cupy.from_dlpack(x)`` read it without a copy; ``x.numpy()`` and
-    ``np.asarray(x)`` copy it to the host, ``float(x)`` one number. Made by
-    :func:`cutback.cuda.to_device`.
+    Steps with ``device="cuda"`` accept device arrays, and then return device arrays.
+    ``torch.from_dlpack(x)`` and ``cupy.from_dlpack(x)`` share its memory; ``x.numpy()`` and
+    ``np.asarray(x)`` copy it to the host, ``float(x)`` copies one number.
     """
 
     __slots__ = ()
 
     @property
     def dtype(self) -> Any:
-        """As NumPy has it, or ``cutback``'s bf16."""
+        """NumPy's dtype, or ``cutback``'s bf16 without ``ml_dtypes``."""
         if self.core_dtype == "bf16":
             return dtypes.bfloat16() or dtypes.DTYPES["bf16"]
         return dtypes.to_numpy(self.core_dtype)
@@ -66,14 +65,14 @@ class DeviceArray(_native.DeviceMemory):
         return len(self.shape)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy on the host; of bf16 without ``ml_dtypes``, its bits."""
+        """A copy on the host; for bf16 without ``ml_dtypes``, the bits as uint16."""
         array = np.empty(self.shape, dtypes.to_numpy(self.core_dtype))
         self.read(array)
         return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
-            raise ValueError("the array lies on a GPU: to have it on the host is a copy")
+            raise ValueError("the array is on a GPU, so it must be copied: pass copy=True or None")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
 
@@ -105,19 +104,19 @@ class DeviceArray(_native.DeviceMemory):
     ) -> Any:
         """A capsule over the array, without a copy, for ``torch.from_dlpack`` and the like.
 
-        ``stream`` is the handle of the stream that the other library will use it on (None, 1: the
-        legacy stream; -1: it does not say). What is put there finds the array written. The memory
-        lives until the other library has released it, and is used again after what it had put on
-        this stream by then; so the stream must exist until the release, and work on further streams
-        has to come before it, as with every allocator that follows streams. With -1 the whole
-        device is waited for before the memory is used again.
+        ``stream`` is the handle of the stream on which the other library will use the array (None
+        or 1: the legacy stream; -1: unknown). Later work on that stream waits until the array is
+        written. The memory lives until the other library has released it, and is reused after the
+        work that is on the stream by then. So the stream must exist until the release, and work on
+        other streams must be ordered before that, as with every stream-ordered allocator. With -1
+        the whole device is synchronized before the memory is reused.
 
         Raises:
-            BufferError: a copy or another device was asked for.
-            ValueError: ``stream`` is 0, which CUDA does not define here.
+            BufferError: if a copy or another device is requested.
+            ValueError: if ``stream`` is 0, which the protocol does not define for CUDA.
         """
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
-            raise BufferError(f"the array is handed out as it is, on device {self.device}")
+            raise BufferError(f"the array can only be exported as it is, on device {self.device}")
         if stream == 0:
             raise ValueError("stream=0 is not defined for CUDA; 1 is the legacy stream")
         if stream == -1:
@@ -136,7 +135,7 @@ class DeviceArray(_native.DeviceMemory):
         if self.core_dtype == "bf16":
             raise AttributeError("__cuda_array_interface__ has no bf16; DLPack does")
         self.order(_LEGACY)
-        self.lend(None)  # nothing says where it will be used
+        self.lend(None)  # the consumer's stream is unknown
         return {
             "shape": self.shape,
             "typestr": dtypes.to_numpy(self.core_dtype).str,
@@ -151,7 +150,7 @@ class DeviceArray(_native.DeviceMemory):
 
 
 def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
-    """Row-major without gaps; strides in elements."""
+    """True if the strides (in elements) are row-major without gaps."""
     if strides is None or 0 in shape:
         return True
     reached = 1
@@ -163,12 +162,12 @@ def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool
 
 
 def of(value: Any, name: str, stream: int | None) -> DeviceArray:
-    """The array over a tensor that lies on a GPU. What its library has put on streams of its own
-    comes before what is put on ``stream`` (None: before what a step does that waits).
+    """A DeviceArray over a tensor on a GPU, without a copy. Later work on ``stream`` (None: the
+    legacy stream) waits for the library's work on the tensor.
 
     Raises:
-        TypeError: a dtype that is not supported.
-        ValueError: it is not contiguous, or its library does not hand it out.
+        TypeError: if the dtype is not supported.
+        ValueError: if it is not contiguous, or its library cannot export it.
     """
     if isinstance(value, DeviceArray):
         return value
@@ -193,7 +192,8 @@ def of(value: Any, name: str, stream: int | None) -> DeviceArray:
 
 
 def _of_interface(value: Any, name: str, stream: int) -> tuple[Any, ...]:
-    """``__cuda_array_interface__``: it says nothing of the device, which the driver knows."""
+    """Reads ``__cuda_array_interface__``, which does not contain the device: assumes the device
+    that steps run on."""
     row = value.__cuda_array_interface__
     known = dtypes.from_numpy(np.dtype(row["typestr"]))
     if known is None:
@@ -210,8 +210,8 @@ def _of_interface(value: Any, name: str, stream: int) -> tuple[Any, ...]:
 
 
 def to_device(array: Any) -> DeviceArray:
-    """A copy of an array of NumPy's, or of bf16, on the GPU that steps run on."""
-    bits = getattr(array, "bits", None)  # of RawArray
+    """Copies a NumPy array or a RawArray to the GPU that steps run on."""
+    bits = getattr(array, "bits", None)  # a RawArray of bf16
     host = np.ascontiguousarray(array if bits is None else bits).reshape(np.shape(array))
     dtype = "bf16" if bits is not None else dtypes.from_numpy(host.dtype)
     if dtype is None:
@@ -222,12 +222,12 @@ def to_device(array: Any) -> DeviceArray:
 
 
 def copied(array: Any) -> Any:
-    """A copy on the host."""
+    """A copy of an array on the host."""
     return array.numpy() if isinstance(array, DeviceArray) else array.copy()
 
 
 def beside(array: np.ndarray[Any, Any] | DeviceArray, other: Any) -> Any:
-    """The array where the other lies: itself, or a copy."""
+    """The array on the same side (host or GPU) as ``other``: itself, or a copy."""
     if isinstance(other, DeviceArray) == isinstance(array, DeviceArray):
         return array
     return to_device(array) if isinstance(other, DeviceArray) else array.numpy()  # type: ignore[union-attr]

@@ -1,5 +1,5 @@
-"""Devices of the cost model: a built-in row by name, a row of your own, or this machine's CPU as
-measured.
+"""Devices of the cost model: a built-in row by name, a custom row, or a measured row of this
+machine's CPU.
 
 >>> row = cutback.devices.measured()
 >>> print(cutback.devices.text(row))
@@ -29,25 +29,25 @@ from . import _native, dtypes, files
 __all__ = ["MEASURED", "Device", "cache_file", "measure", "measured", "name", "resolve", "text"]
 
 Device = str | Mapping[str, Any]
-"""A device as users write it; :func:`resolve` lists the forms."""
+"""A device in any form that users may pass; :func:`resolve` lists the forms."""
 
 MEASURED = "measured"
-"""The name of this machine's CPU as measured."""
+"""The name of the measured row of this machine's CPU."""
 
-FUSED = "+fused"  # behind a name: pointwise chains run as one kernel
-_PRODUCTS = {"f32": 512, "f64": 384, "f16": 256, "bf16": 256}  # rows of square matrices
+FUSED = "+fused"  # suffix of a name: pointwise chains run as one kernel
+_PRODUCTS = {"f32": 512, "f64": 384, "f16": 256, "bf16": 256}  # sizes of square matrices
 _STREAM = 1 << 23  # elements of f32: three arrays of 32 MiB, more than caches hold
 _INTS = 1 << 16  # elements of i32 that stay in a core's cache
-_POINTS = (128, 512)  # elements that stay in the cores' caches, in rows
+_POINTS = (128, 512)  # shape of an array that stays in the cores' caches
 _CHAIN = ("tanh", "exp", "dropout", "gelu", "exp", "sqrt", "softmax", "sigmoid")
-_TINY = 24  # operations on one element: what is left is the launch
-_ROUNDS = 7  # the fastest counts
-_POINT_ROUNDS = 30  # of the chains, which take a millisecond
-_FORMAT = 3  # of the row that is kept
+_TINY = 24  # number of operations on one element, which measure the launch
+_ROUNDS = 7  # the fastest round counts
+_POINT_ROUNDS = 30  # rounds of the chains, which take a millisecond
+_FORMAT = 3  # version of the cached row
 
 
 def resolve(device: Device | None) -> str | None:
-    """Converts a device to what the core takes: the name of a built-in row, or a row as JSON.
+    """Converts a device to the core's form: the name of a built-in row, or a row as JSON.
 
     Args:
         device: one of
@@ -67,8 +67,8 @@ def resolve(device: Device | None) -> str | None:
         A name, JSON, or None. The core checks names and numbers.
 
     Raises:
-        OSError: the file cannot be read.
-        TypeError, ValueError: ``device`` has none of these forms.
+        OSError: if the file cannot be read.
+        TypeError, ValueError: if ``device`` has none of these forms.
     """
     if device is None or isinstance(device, str):
         if device == MEASURED:
@@ -78,20 +78,20 @@ def resolve(device: Device | None) -> str | None:
         if device is not None and device.endswith(".json"):
             row = files.read_text(device)
             if not row.lstrip().startswith("{"):
-                raise ValueError(f"{device}: a device is a JSON object, this is something else")
+                raise ValueError(f"{device}: expected a device, which is a JSON object")
             return row
         if device is not None and not device.isprintable():
-            raise ValueError(f"device={device!r:.80}: no device is called that")
+            raise ValueError(f"device={device!r:.80}: there is no such device")
         return device
     if isinstance(device, Mapping):
         if "name" not in device:
-            raise ValueError(f"device: a row has a name; this has {', '.join(map(str, device))!r}")
+            raise ValueError(f"device: a row needs a name; got {', '.join(map(str, device))!r}")
         return files.to_json(dict(device), "device")
-    raise TypeError(f"device: a name or a row, not {type(device).__name__}")
+    raise TypeError(f"device must be a name or a row, not {type(device).__name__}")
 
 
 def _model() -> str:
-    """The CPU's name, as the system gives it."""
+    """The CPU's name as reported by the system."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -102,7 +102,7 @@ def _model() -> str:
 
 
 def _key() -> dict[str, Any]:
-    """What a measurement depends on."""
+    """The facts that a measurement depends on."""
     machine = _native.machine()
     parts = {name: machine[name] for name in ("isa", "threads", "blas")}
     return {"cpu": _model(), "cutback": _native.__version__, "format": _FORMAT, **parts}
@@ -120,7 +120,7 @@ def cache_file() -> Path:
 
 
 def _trusted(path: Path) -> bool:
-    """A plain file that is ours and that nobody else may write."""
+    """True for a regular file that belongs to this user and that others cannot write."""
     status = path.lstat()
     others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
@@ -141,7 +141,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _is_sound(row: Any) -> bool:
-    """Is it a row as :func:`measure` makes them?"""
+    """True if the row has the form that :func:`measure` returns."""
     if not isinstance(row, dict) or not isinstance(row.get("name"), str):
         return False
     rates: list[Any] = [row.get("bytes_per_s"), row.get("launch_s")]
@@ -158,7 +158,8 @@ def _is_sound(row: Any) -> bool:
 
 
 def _write(path: Path, row: dict[str, Any]) -> None:
-    """Whole or not at all; without a place to write, the next process measures again."""
+    """Writes the row atomically. If that fails, keeps it for this process; the next one measures
+    again."""
     _homeless.pop(str(path), None)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -168,7 +169,7 @@ def _write(path: Path, row: dict[str, Any]) -> None:
         _homeless[str(path)] = row
 
 
-_measuring = threading.Lock()  # two at once would measure each other
+_measuring = threading.Lock()  # concurrent measurements would disturb each other
 _homeless: dict[str, dict[str, Any]] = {}  # rows of this process that could not be written
 
 
@@ -194,8 +195,9 @@ def measured(fresh: bool = False) -> dict[str, Any]:
 
 
 def _point_rate(dtype: str) -> float:
-    """Arithmetic a second of what fuses: with it, what the model says of a chain of exponentials,
-    random bits and roots, as one kernel on what lies in the caches, is what that takes."""
+    """Measures the arithmetic rate of fused operations: the rate with which the cost model predicts
+    the measured time of a chain of exponentials, random bits and roots, as one kernel on an array
+    in the caches."""
     graph = _native.Graph()
     value = graph.input("x", _POINTS, dtype, 0)  # data
     for kind in _CHAIN:
@@ -224,7 +226,7 @@ def measure() -> dict[str, Any]:
     arrays: list[np.ndarray[Any, Any]] = []
 
     def argument(name: str, shape: tuple[int, ...], dtype: str) -> int:
-        arrays.append(np.ones(shape, dtypes.to_numpy(dtype)))  # pages of zeros are one page
+        arrays.append(np.ones(shape, dtypes.to_numpy(dtype)))  # zeros would share one physical page
         return graph.input(name, shape, dtype, 0)  # data
 
     def result(kind: str, *values: int) -> int:
@@ -237,7 +239,7 @@ def measure() -> dict[str, Any]:
     result("add", *(argument(name, (_STREAM,), "f32") for name in "xy"))
     whole = argument("whole", (_INTS,), "i32")
     result("mul", whole, whole)
-    value = argument("one", (1,), "i32")  # floats would fuse: the start of each kernel is measured
+    value = argument("one", (1,), "i32")  # floats would fuse into one kernel
     for _ in range(_TINY):
         value = result("neg", value)
     step = graph.compile((), backend="cpu")
@@ -260,12 +262,12 @@ def measure() -> dict[str, Any]:
 
 
 def name(device: Device) -> str:
-    """The name of a device or of a row."""
+    """The name of a device or a row."""
     return device if isinstance(device, str) else str(device["name"])
 
 
 def text(row: Mapping[str, Any]) -> str:
-    """One line for people about a row: rates, bandwidth, and the cost of a launch."""
+    """One line of text about a row: rates, bandwidth, and the cost of a launch."""
     rates = ", ".join(f"{key} {rate / 1e9:.4g}" for key, rate in row["flops_per_s"].items())
     stream, launch = row["bytes_per_s"] / 1e9, row["launch_s"] * 1e6
     points = row.get("point_per_s", {}).get("f32")

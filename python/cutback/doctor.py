@@ -1,4 +1,4 @@
-"""``cutback doctor``: what this installation consists of, and whether it works."""
+"""``cutback doctor``: shows the parts of this installation, and checks that it works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def _optional(name: str) -> str:
 
 
 def _matrix_product(machine: dict[str, Any]) -> str:
-    """Who multiplies matrices: the BLAS of NumPy, unless its vectors are narrower than ours."""
+    """The implementation of matrix products: NumPy's BLAS, unless its vectors are narrower than
+    those of the core's kernel."""
     if not machine["blas"]:
         return "own kernel: NumPy's BLAS was not found"
     where = f"{machine['blas']} in {machine['blas_path']}"
@@ -38,8 +39,8 @@ def _matrix_product(machine: dict[str, Any]) -> str:
 
 
 def _training_step() -> str:
-    """Trains a tiny model for a few steps under a budget and without, which must agree to the
-    bit."""
+    """Trains a tiny model for a few steps with and without a budget, and checks that the results
+    are bitwise equal."""
     from . import Array, compile, mean, optim, tanh
 
     def loss(params: dict[str, Array], x: Array) -> Array:
@@ -66,8 +67,8 @@ def _training_step() -> str:
 
 
 def _gpu_kernel() -> str:
-    """Compiles a kernel, runs it on the first GPU and compares the result with NumPy's. Kernels of
-    the cache are left aside, so that NVRTC is really tried."""
+    """Compiles a kernel, runs it on the first GPU and compares the result with NumPy's. Uses an
+    empty kernel cache, so that NVRTC is really tested."""
     from . import compile
 
     x = np.arange(1000, dtype=np.float32)
@@ -91,8 +92,8 @@ def _gpu_kernel() -> str:
 
 
 def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
-    """(what, value) for each thing worth knowing; the last is the result of a training step.
-    ``verbose`` adds the places where NVIDIA's libraries were looked for."""
+    """Yields (what, value) for each fact; the last is the result of a training step. ``verbose``
+    adds the places where NVIDIA's libraries were searched."""
     machine = _native.machine()
     yield "cutback", f"{__version__} in {os.path.dirname(os.path.abspath(__file__))}"
     yield "python", f"{platform.python_version()} ({sys.executable})"
@@ -115,7 +116,7 @@ def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
 
 
 def main(verbose: bool = False) -> int:
-    """Prints the lines; 0 when the training step works, and a kernel where there is a GPU, else
+    """Prints the lines. Returns 0 if the training step works and, with a GPU, the kernel; else
     1."""
     failed = False
     for what, result in lines(verbose):

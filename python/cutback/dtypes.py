@@ -1,8 +1,8 @@
-"""Element types: the core's names, NumPy's dtypes, and which type an operation on two of them has.
+"""Element types: the core's names, NumPy's dtypes, and type promotion.
 
-The core knows eight: ``bool``, ``u8``, ``i32``, ``i64``, ``f16``, ``bf16``, ``f32``, ``f64``. NumPy
-has no bf16 of its own; with ``ml_dtypes`` installed it is ``ml_dtypes.bfloat16``, without it arrays
-of that type are :class:`cutback.run.arrays.RawArray`.
+The core has eight types: ``bool``, ``u8``, ``i32``, ``i64``, ``f16``, ``bf16``, ``f32``, ``f64``.
+NumPy does not have bf16. With ``ml_dtypes`` installed it is ``ml_dtypes.bfloat16``; without it,
+arrays of that type are :class:`cutback.run.arrays.RawArray`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FLOATS = frozenset(("f16", "bf16", "f32", "f64"))
 INTS = frozenset(("u8", "i32", "i64"))
 SIZES = {"bool": 1, "u8": 1, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 EPS = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
-"""From 1 to the next number."""
+"""Machine epsilon: the distance from 1 to the next larger number."""
 
 _NUMPY = {"bool": "?", "u8": "u1", "i32": "i4", "i64": "i8", "f16": "f2", "f32": "f4", "f64": "f8"}
 _FROM_NUMPY = {np.dtype(code): name for name, code in _NUMPY.items()}
@@ -29,7 +29,7 @@ _ALIASES = {
 
 @cache
 def bfloat16() -> np.dtype[Any] | None:
-    """NumPy's bf16 dtype, from ``ml_dtypes``; None when that is not installed."""
+    """The bf16 dtype of ``ml_dtypes``; None if that is not installed."""
     try:
         import ml_dtypes
     except ImportError:
@@ -47,7 +47,7 @@ def to_numpy(name: str) -> np.dtype[Any]:
 
 
 def from_numpy(dtype: np.dtype[Any]) -> str | None:
-    """The core's name of a NumPy dtype, or None when the core has no such type."""
+    """The core's name of a NumPy dtype; None if the core does not have the type."""
     name = _FROM_NUMPY.get(dtype)
     if name is None and dtype.name == "bfloat16":
         return "bf16"
@@ -55,11 +55,11 @@ def from_numpy(dtype: np.dtype[Any]) -> str | None:
 
 
 def parse(spec: Any) -> str:
-    """A dtype in any spelling (``"f32"``, ``np.float32``, ``"float32"``, ``float``) to the core's
-    name.
+    """Converts a dtype in any spelling (``"f32"``, ``np.float32``, ``"float32"``, ``float``) to the
+    core's name.
 
     Raises:
-        TypeError: there is no such type.
+        TypeError: if the type is not supported.
     """
     if isinstance(spec, DType):
         return spec.core
@@ -69,7 +69,7 @@ def parse(spec: Any) -> str:
             return str(name)
     try:
         found = from_numpy(np.dtype(spec))
-    except (TypeError, ValueError, SyntaxError, OverflowError):  # what NumPy says of odd texts
+    except (TypeError, ValueError, SyntaxError, OverflowError):  # NumPy's errors for invalid specs
         found = None
     if found is None:
         raise TypeError(f"{spec!r} is not one of the supported dtypes: {', '.join(NAMES)}")
@@ -77,10 +77,10 @@ def parse(spec: Any) -> str:
 
 
 class DType:
-    """The dtype of a traced array: equal to each of its spellings (``np.float32``,
-    ``np.dtype("float32")``, ``"float32"``, ``"f32"``) from either side, and taken by NumPy where a
-    dtype is wanted. It hashes as the core's name, ``"f32"``, which is its ``str``: the spellings
-    hash differently among themselves, so that in a dict only this one finds it.
+    """The dtype of a traced array. It compares equal to each of its spellings (``np.float32``,
+    ``np.dtype("float32")``, ``"float32"``, ``"f32"``) from either side, and NumPy accepts it as a
+    dtype. It hashes like the core's name, ``"f32"``, which is its ``str``. The spellings have
+    different hashes, so as a dict key only the core's name finds it.
     """
 
     __slots__ = ("core",)
@@ -90,8 +90,8 @@ class DType:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's dtype; without ``ml_dtypes`` there is none of bf16, which is an
-        AttributeError, so that NumPy sees no dtype in it."""
+        """NumPy's dtype. For bf16 without ``ml_dtypes`` this raises an AttributeError, so that
+        NumPy does not treat it as a dtype."""
         if self.core == "bf16" and bfloat16() is None:
             raise AttributeError("NumPy has no bf16 without ml_dtypes")
         return to_numpy(self.core)
@@ -103,7 +103,7 @@ class DType:
 
     @property
     def kind(self) -> str:
-        """``"b"``, ``"i"``, ``"u"`` or ``"f"``, as NumPy's, also for bf16."""
+        """``"b"``, ``"i"``, ``"u"`` or ``"f"``, as in NumPy; ``"f"`` for bf16."""
         return "f" if self.core == "bf16" else to_numpy(self.core).kind
 
     @property
@@ -116,7 +116,7 @@ class DType:
             return self.core == other.core
         if isinstance(other, str) and other in SIZES:
             return self.core == other
-        if other is None:  # NumPy's f64, which nobody means here
+        if other is None:  # NumPy reads None as f64
             return False
         try:
             return parse(other) == self.core
@@ -147,12 +147,12 @@ DTYPES = {name: DType(name) for name in NAMES}
 
 @cache
 def promote(a: Name, b: Name) -> str:
-    """The type of an operation on arrays of types ``a`` and ``b``, as NumPy's ``promote_types`` has
-    it.
+    """The result type of an operation on arrays of types ``a`` and ``b``, as in NumPy's
+    ``promote_types``.
 
     Raises:
-        TypeError: NumPy (with ``ml_dtypes``) has no common type for the two, such as bf16 with f16
-            or i32.
+        TypeError: if NumPy (with ``ml_dtypes``) has no common type for the two, as for bf16 with
+            f16 or i32.
     """
     a, b = str(a), str(b)
     if a == b:
@@ -171,9 +171,8 @@ def promote(a: Name, b: Name) -> str:
 
 
 def with_scalar(dtype: Name, value: bool | int | float) -> str:
-    """The type of an operation between an array of ``dtype`` and a Python scalar, which is weak: it
-    adapts to the array unless it is of a higher kind (bool < int < float), as NumPy's promotion has
-    it."""
+    """The result type of an operation on an array of ``dtype`` and a Python scalar. The scalar is
+    weak, as in NumPy: it adapts to the array unless it has a higher kind (bool < int < float)."""
     if dtype in FLOATS or isinstance(value, bool):
         return str(dtype)
     if isinstance(value, int):
@@ -183,13 +182,13 @@ def with_scalar(dtype: Name, value: bool | int | float) -> str:
 
 @cache
 def floating(dtype: Name) -> str:
-    """The type in which NumPy computes exp, sqrt and their like of ``dtype``."""
+    """The type in which NumPy computes exp, sqrt and similar functions of ``dtype``."""
     if dtype in FLOATS:
         return str(dtype)
     return "f16" if dtype in ("bool", "u8") else "f64"
 
 
 def accumulator(dtype: Name) -> str:
-    """The type of a sum of ``dtype``: integers and bool add up in i64 (NumPy has u64 for u8; the
-    core does not)."""
+    """The type of a sum of ``dtype``: i64 for integers and bool. (NumPy uses u64 for u8, which the
+    core does not have.)"""
     return "i64" if dtype in INTS or dtype == "bool" else str(dtype)

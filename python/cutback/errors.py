@@ -1,4 +1,4 @@
-"""The error of a budget that no plan meets: its facts, and the one sentence made of them."""
+"""The error for a budget that no plan meets: its attributes, and its message."""
 
 from __future__ import annotations
 
@@ -6,47 +6,50 @@ import math
 from typing import Any
 
 LONGEST = 199
-"""Characters of a sentence."""
+"""Maximum length of a message, in characters."""
 
 
 class BudgetError(ValueError):
-    """No plan meets the budget. The attributes say why, and ``str(error)`` is one sentence made of
-    them. Errors can be pickled and copied.
+    """Raised if no plan meets the budget. The attributes give the details, and ``str(error)`` is a
+    sentence made from them. Errors can be pickled and copied.
 
-    Attributes (None: not known, or it does not apply; bytes are those that ``measure`` counts):
-        reason: what cannot be kept. ``"budget"``: no plan that fits was found; ``"time"``: every
-            plan takes more than ``max_extra``; ``"constraints"``: whatever the budget;
-            ``"region"``: the limit of a region; ``"pinned"``: the limit on host memory;
-            ``"stopped"``: the search was ended early, by ``time_limit`` or ``progress``;
-            ``"other"``: only the text says.
-        measure: what the budget bounds, ``"arena"``, ``"live"``, ``"saved"`` or ``"total"``.
+    Attributes (None: unknown or not applicable; bytes are counted by ``measure``):
+        reason: the limit that cannot be met. ``"budget"``: no plan that fits was found;
+            ``"time"``: every plan takes more than ``max_extra``; ``"constraints"``: the
+            constraints, under any budget; ``"region"``: the limit of a region; ``"pinned"``: the
+            limit on host memory; ``"stopped"``: ``time_limit`` or ``progress`` ended the search
+            early; ``"other"``: see the text.
+        measure: the quantity that the budget bounds, ``"arena"``, ``"live"``, ``"saved"`` or
+            ``"total"``.
         budget_bytes: the budget in bytes; for ``"region"`` the limit of the region.
-        share: the budget as it was given if it was a share, of ``reference_bytes``.
-        position: the budget as it was given if it was a position. One can be refused only where
-            nothing may run again (``offload="only"``), or where little may move to the host.
-        smallest_bytes: the smallest plan found, however slow; a budget of this many bytes is met.
-            For ``"region"`` the least that it can save, for ``"pinned"`` the host memory needed.
-        smallest_share: the same as a share of ``reference_bytes``, rounded up to three digits; no
-            share is met if this is above 1.
+        share: the budget, if it was given as a share (of ``reference_bytes``).
+        position: the budget, if it was given as a position. A position can only fail if nothing may
+            be recomputed (``offload="only"``), or if little may move to the host.
+        smallest_bytes: the smallest plan found, at any time; a budget of this many bytes can be
+            met. For ``"region"``, the least that the region can save; for ``"pinned"``, the host
+            memory needed.
+        smallest_share: ``smallest_bytes`` as a share of ``reference_bytes``, rounded up to three
+            digits; if it is above 1, no share can be met.
         floor_bytes: lower bound for plans that run the operations in this order.
-        floor_share: the same as a share of ``reference_bytes``, rounded down.
-        save_all_bytes: what the plan takes that saves everything.
-        reference_bytes: what shares count from, ``save_all_bytes`` except for PyTorch models.
-        reference: what that is, in words.
-        held_bytes: results and gradients, which every plan holds when it ends.
-        op: name of the operation at the peak of the smallest plan; for the measure ``"saved"`` the
-            operation whose result is the largest that it saves.
+        floor_share: ``floor_bytes`` as a share of ``reference_bytes``, rounded down.
+        save_all_bytes: the bytes of the plan that saves everything.
+        reference_bytes: the bytes that shares refer to; ``save_all_bytes`` except for PyTorch
+            models.
+        reference: a description of ``reference_bytes``.
+        held_bytes: results and gradients, which every plan holds at its end.
+        op: name of the operation at the peak of the smallest plan; for the measure ``"saved"``, the
+            operation with the largest saved result.
         location: source line of ``op``.
         floor_op: name of the operation that sets the floor.
         region: name of the region whose limit cannot be kept.
         max_extra: for ``"time"``, the extra time allowed, as a share of the step's.
         least_extra: for ``"time"``, the extra time of the fastest plan.
         pinned_bytes: the limit on host memory, if there was one.
-        must_save: whether constraints demand that some values are saved.
-        batch: the batch size that was planned, by ``cutback.torch.max_batch``.
-        calls: how many calls of a PyTorch model share the budget, as one backward follows them.
-        unplanned_bytes: what parts of a PyTorch model hold that were left to eager mode.
-        is_upper_bound: whether the step may take less than ``smallest_bytes``, as results that
+        must_save: whether constraints require some values to be saved.
+        batch: the batch size that ``cutback.torch.max_batch`` planned.
+        calls: number of calls of a PyTorch model that share the budget before one backward.
+        unplanned_bytes: bytes held by parts of a PyTorch model that run in eager mode.
+        is_upper_bound: whether the step may take less than ``smallest_bytes``, because results that
             Python code may hold are counted to the end of the step.
         follows_autograd: whether the plan was for an eager region, where autograd orders the
             backward.
@@ -92,30 +95,30 @@ class BudgetError(ValueError):
         super().__init__(text or _sentence(self))
 
     def replace(self, **facts: Any) -> BudgetError:
-        """The same error with other facts, and the sentence that they make."""
+        """A copy of the error with other attributes, and a message made from them."""
         known = {k: v for k, v in self.__dict__.items() if k in BudgetError.__annotations__}
         text = self.args[0] if self.reason == "other" and "reason" not in facts else ""
         return BudgetError(text, **{**known, **facts})
 
     @property
     def smallest_share(self) -> float | None:
-        """A share that is met; above 1, none is."""
+        """The smallest share that can be met; if it is above 1, none can."""
         return _share(self.smallest_bytes, self.reference_bytes, up=True)
 
     @property
     def floor_share(self) -> float | None:
-        """A share below which there is no plan in this order of operations."""
+        """The share below which there is no plan with this order of operations."""
         return _share(self.floor_bytes, self.reference_bytes, up=False)
 
 
 def rounded_share(size: int, whole: int, *, up: bool = True) -> float:
-    """Bytes as a share in three digits: one that, asked for, is at least so many (or, not ``up``,
-    at most)."""
+    """``size / whole`` rounded to three digits, so that a budget of this share is at least ``size``
+    bytes (at most, if not ``up``)."""
     if not 0 < size < whole:
         return size / whole if whole else float(size > 0)
     scale: int = 10 ** (3 - math.ceil(math.log10(size / whole)))
-    share = size * scale // whole  # exact, as the power is not negative
-    if up and int(share / scale * whole) < size:  # as the planner counts it
+    share = size * scale // whole  # exact, because scale is an integer
+    if up and int(share / scale * whole) < size:  # the planner's formula
         share += 1
     return share / scale
 
@@ -162,8 +165,8 @@ def _sentence(e: BudgetError) -> str:
 
 
 def _of_budget(e: BudgetError) -> str:
-    """The facts that matter most come first; an operation and a floor are named if there is room
-    for them."""
+    """The message for ``"budget"``: the most important facts first; the operation and the floor
+    only if there is room for them."""
     least, floor = e.smallest_share or math.inf, e.floor_share or 0.0
     by_share = e.share is not None and bool(e.reference_bytes)
     in_share = by_share and least <= 1
@@ -207,7 +210,7 @@ def _fitting(head: str, tail: str, text: str) -> str:
 
 
 def _asked(e: BudgetError, limit: str) -> str:
-    """The budget as it was given. ``limit``: its bytes, or those that a share counts from."""
+    """The budget as the user gave it. ``limit``: its bytes, or those that a share refers to."""
     if e.share is None or not e.reference_bytes:
         return "one byte" if e.budget_bytes == 1 else limit
     asked = _percent(e.share)
@@ -219,7 +222,7 @@ def _asked(e: BudgetError, limit: str) -> str:
 def _way_out(e: BudgetError, room: int) -> str:
     if e.follows_autograd:
         return '. Checkpoint smaller regions or pass budget="min"'
-    if e.batch is not None:  # a search for a batch takes no "min", but a step does
+    if e.batch is not None:  # max_batch does not accept "min", but compile does
         return '. Raise the budget or compile this batch with budget="min"'
     pinned = " or pinned" if e.pinned_bytes is not None else ""
     if e.position is not None:
@@ -259,7 +262,7 @@ def _of_constraints(e: BudgetError) -> str:
 
 
 def _where(e: BudgetError, room: int) -> str:
-    """Name and source line of the operation, as much of them as fits."""
+    """The name and source line of the operation, as far as they fit."""
     if e.op is None:
         return ""
     line = e.location or ""
@@ -282,8 +285,8 @@ def _percent(share: float) -> str:
 
 
 def _sizes(*wanted: tuple[int | None, int]) -> list[str]:
-    """Sizes for people: ``"1.50 MiB"``. Each is a number of bytes and where to round (1: up, -1:
-    down, 0: to the nearest). Where two that differ would look alike, all are exact."""
+    """Formats sizes such as ``"1.50 MiB"``. Each is given as bytes and a rounding (1: up, -1: down,
+    0: nearest). If two different sizes would look equal, all are given in exact bytes."""
     texts = ["" if size is None else _size(size, rounding) for size, rounding in wanted]
     shown = {(text, size) for text, (size, _) in zip(texts, wanted, strict=True) if text}
     if len({text for text, _ in shown}) < len(shown):

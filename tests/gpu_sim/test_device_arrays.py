@@ -346,7 +346,7 @@ def test_what_does_not_fit_is_named(gpu: Driver) -> None:
         step(Interface(Tensor(gpu, a), typestr="<c8"))
     with pytest.raises(ValueError, match="the step runs on the host"):
         cb.compile(lambda x: x * 2, argnums=None)(cuda.to_device(a))
-    with pytest.raises(TypeError, match="is no stream of CUDA"):
+    with pytest.raises(TypeError, match="is not a CUDA stream"):
         step(cuda.to_device(a), stream="main")
     with pytest.raises(ValueError, match="read-only"):
         trained = cb.compile(lambda w: (w * w).sum(), optimizer=cb.optim.SGD(lr=1), device="cuda")

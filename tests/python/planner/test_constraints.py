@@ -121,7 +121,7 @@ def test_tables(tmp_path):
         ("save:aten.mmm", "no operation 'aten.mmm'"),
         ("names:zz*", "a name like 'zz"),
         ("mu-two:7 apples", "7 apples"),
-        ("mu-two:min", "name a number of bytes"),
+        ("mu-two:min", "give a number of bytes"),
         ("mu-two:0x", "a share lies in"),
         ("save:aten.bmm+recompute:aten.bmm", "'save:aten.bmm' says must_save of bmm, but"),
     ],

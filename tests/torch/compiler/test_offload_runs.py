@@ -250,12 +250,12 @@ def test_doors_that_cannot_move_say_so() -> None:
     ):
         torch.compile(model)(*inputs)
     for options, error in (
-        ({"offload": True}, "goes with a budget"),
+        ({"offload": True}, "needs a budget"),
         ({"budget": "0.5x", "offload": "yes"}, "offload='yes'"),
         ({"budget": "0.5x", "offload": True, "pinned": 0}, "pinned=0"),
-        ({"budget": "0.5x", "pinned": "1GiB"}, "pinned='1GiB' goes with offload"),
-        ({"pinned": 4096}, "pinned=4096 goes with offload"),
-        ({"policy": [torch.ops.aten.mm], "pinned": 4096}, "pinned=4096 goes with offload"),
+        ({"budget": "0.5x", "pinned": "1GiB"}, "pinned='1GiB' needs offload"),
+        ({"pinned": 4096}, "pinned=4096 needs offload"),
+        ({"policy": [torch.ops.aten.mm], "pinned": 4096}, "pinned=4096 needs offload"),
         ({"policy": CheckpointPolicy.MUST_SAVE, "pinned": 4096}, "or a policy that offloads"),
     ):
         with pytest.raises(ValueError, match=error):
