@@ -76,8 +76,9 @@ def test_a_budget_is_kept_to_the_byte(name: str) -> None:
                 ours, peak = step(model, x, lambda m, x: checkpoint(m, x, **how))  # noqa: B023
             assert_same(plain, ours)
             if k == 0:  # the first run is within the budget, or says what it takes
-                # (which of two equal gradients is made first is up to the engine: 128 bytes here)
-                assert peak <= limit + 128 or said or budget == "min"
+                # (which of two equal gradients is made first is up to the engine: 128 bytes here,
+                # in each of two blocks)
+                assert peak <= limit + 2 * 128 or said or budget == "min"
             else:
                 assert not said
                 if budget != "min":  # its plans may need more than the region can follow
