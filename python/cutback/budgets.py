@@ -91,7 +91,7 @@ def parse(
     if isinstance(budget, str) and budget == "min":
         return _MIN, 0, _extra(max_extra), number
     if max_extra is not None:
-        raise ValueError(f"max_extra goes with budget='min', not with {short(budget)}")
+        raise ValueError(f"max_extra needs budget='min', not {short(budget)}")
     if isinstance(budget, str) and budget == "smallest":
         return _SMALLEST, 0, 0.0, number
     if isinstance(budget, bool):

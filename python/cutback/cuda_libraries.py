@@ -1,17 +1,17 @@
-"""Where NVIDIA's libraries are: the driver, NVRTC, cuBLASLt. Nothing of CUDA is linked, so each is
-looked for at run time, in this order:
+"""Where NVIDIA's libraries are: the driver, NVRTC, cuBLASLt. No CUDA library is linked. Each is
+searched at run time, in this order:
 
 1. the file that an environment variable names (``CUTBACK_CUDA_DRIVER``, ``CUTBACK_NVRTC``,
    ``CUTBACK_CUBLASLT``);
-2. what is mapped into the process already, by PyTorch or others;
-3. what ``cuda.pathfinder`` finds, where that is installed (not for the driver);
-4. NVIDIA's wheels beside this package, of CUDA 13 (one folder) and of 12 (a folder each);
+2. what is already mapped into the process, by PyTorch or another library;
+3. what ``cuda.pathfinder`` finds, if it is installed (not for the driver);
+4. NVIDIA's wheels in ``sys.path``: CUDA 13 has one folder, CUDA 12 has one for each library;
 5. the conda environment (``CONDA_PREFIX``);
 6. a toolkit: ``CUDA_PATH``, ``CUDA_HOME``, ``/usr/local/cuda``;
 7. the system's loader.
 
-A library of a newer major version than the driver's cannot be used, and is passed over; so are the
-stubs that a toolkit has to link with. Whatever was looked at is remembered, and an error says it.
+A library with a newer major version than the driver's cannot be used and is skipped. So are the
+stubs of a toolkit, which exist only for linking. An error lists all places that were searched.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from . import _native
 
 T = TypeVar("T")
 
-MAJORS = (13, 12)  # of CUDA, the newest first
+MAJORS = (13, 12)  # major versions of CUDA, the newest first
 
 
 class LibraryError(RuntimeError):
-    """A library was found nowhere, or none that can be used; the text lists every place.
+    """A library was not found, or cannot be used; the message lists all places that were searched.
 
     Attributes:
-        places: the same places, with the problem of each.
+        places: these places, with the problem of each.
     """
 
     def __init__(self, text: str, places: Sequence[Place] = ()) -> None:
@@ -45,8 +45,8 @@ class LibraryError(RuntimeError):
 
 @dataclass(frozen=True)
 class Library:
-    """What a library is called: ``stem.13``, its folders in wheels by CUDA's major version, and its
-    name for ``cuda.pathfinder``."""
+    """The names of a library: of its file (``stem.13``), of its folder in the wheels of each major
+    version of CUDA, and for ``cuda.pathfinder``."""
 
     word: str
     variable: str
@@ -78,8 +78,8 @@ CUBLASLT = Library(
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a search looks at. ``mapped``: files of the process's memory map; ``packages``: folders
-    of installed packages; ``pathfinder``: from a library's name to its file, or an exception."""
+    """The input of a search. ``mapped``: the files in the memory map of the process; ``packages``:
+    the folders of installed packages; ``pathfinder``: returns the file of a library or raises."""
 
     environment: Mapping[str, str]
     mapped: Sequence[str] = ()
@@ -90,7 +90,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Place:
-    """A place that was looked at: what it is, and the file there or why there is none."""
+    """A place that was searched: its name, and the file found there or why there is none."""
 
     what: str
     path: str | None
@@ -99,7 +99,7 @@ class Place:
 
 @dataclass
 class Found(Generic[T]):
-    """A library that could be used: what it says of itself, and the places down to it."""
+    """A usable library: the result of loading it, and the places searched until it was found."""
 
     value: T
     path: str
@@ -124,13 +124,13 @@ def _pathfinder() -> Callable[[str], str] | None:
 
 
 def surroundings() -> Surroundings:
-    """Those of this process."""
+    """The input of a search in this process."""
     folders = [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
     return Surroundings(os.environ, _mapped_files(), folders, pathfinder=_pathfinder())
 
 
 def _in_folders(what: str, folders: Sequence[Path], names: Sequence[str]) -> Iterator[Place]:
-    """The first file of each name in the folders, or that there is none."""
+    """The files with these names in the folders, or one place that says that there are none."""
     found = False
     for name in names:
         for folder in folders:
@@ -167,7 +167,7 @@ def _by_pathfinder(library: Library, around: Surroundings, names: Sequence[str])
         return
     try:
         path = around.pathfinder(library.pathfinder)
-    except Exception as error:  # whatever it raises means that it has found none
+    except Exception as error:  # any exception means that it found none
         yield Place(what, None, str(error).splitlines()[0] if str(error) else "nothing")
         return
     if any(Path(path).name.startswith(name) for name in names):
@@ -206,8 +206,8 @@ def _in_toolkits(library: Library, around: Surroundings, names: Sequence[str]) -
 
 
 def places(library: Library, around: Surroundings, newest: int | None = None) -> Iterator[Place]:
-    """Every place where a library may be, in order; those with a path are worth a try. ``newest``:
-    the major version of CUDA that the driver serves; None: any."""
+    """All places where a library may be, in order; those with a path can be tried. ``newest``: the
+    newest major version of CUDA that the driver supports; None: any."""
     if library is DRIVER:
         names = ["libcuda.so.1"]
         yield from _asked(library, around)
@@ -226,7 +226,7 @@ def places(library: Library, around: Surroundings, newest: int | None = None) ->
 
 
 def listed(seen: Sequence[Place]) -> str:
-    """The places, one a line."""
+    """The places, one per line."""
     return "\n".join(f"  {place.what}: {place.problem or place.path}" for place in seen)
 
 
@@ -236,8 +236,8 @@ def find(
     around: Surroundings,
     newest: int | None = None,
 ) -> Found[T]:
-    """The first file that ``load`` takes. LibraryError lists all places, if it takes none. A file
-    that the environment variable names is taken, or is the error: nothing else is tried."""
+    """The first file that ``load`` accepts. If it accepts none, raises a LibraryError that lists
+    all places. If the environment variable names a file, only that file is tried."""
     seen: list[Place] = []
     for place in places(library, around, newest):
         if place.path is None:
@@ -249,7 +249,7 @@ def find(
             seen.append(Place(place.what, place.path, str(error)))
         if place.what == library.variable:
             break
-    text = f"{library.word} was not found, or none that can be used:\n{listed(seen)}"
+    text = f"{library.word} was not found or cannot be used:\n{listed(seen)}"
     raise LibraryError(text, seen)
 
 
@@ -262,20 +262,21 @@ def driver(around: Surroundings) -> Found[tuple[int, list[Device]]]:
 
 
 def nvrtc(around: Surroundings, newest: int | None = None) -> Found[tuple[int, int, int]]:
-    """NVRTC: version, least and most capability that it compiles for."""
+    """NVRTC: version, lowest and highest capability that it compiles for."""
     return find(NVRTC, _native.cuda_nvrtc, around, newest)
 
 
 def blaslt(around: Surroundings, newest: int | None = None) -> Found[int]:
-    """cuBLASLt: version, as it counts."""
+    """cuBLASLt: version, in its own numbering."""
     return find(CUBLASLT, _native.cuda_blaslt, around, newest)
 
 
-NONE = "none"  # for CUTBACK_CUBLASLT: products by our own kernels
+NONE = "none"  # value of CUTBACK_CUBLASLT: matrix products use cutback's own kernels
 
 
 def _there(path: str) -> str:
-    """A file that is there: it has half a gigabyte, and is opened for steps with products alone."""
+    """Checks that the file exists. It is not loaded here: it has half a gigabyte, and only steps
+    with matrix products need it."""
     if "/" in path and not Path(path).is_file():
         raise RuntimeError(f"there is no file {path}")
     if "/" not in path:
@@ -284,10 +285,10 @@ def _there(path: str) -> str:
 
 
 def products(around: Surroundings, newest: int | None = None) -> str | None:
-    """The file of cuBLASLt; None: there is none, or CUTBACK_CUBLASLT asks for none.
+    """The file of cuBLASLt; None if there is none, or if CUTBACK_CUBLASLT is "none".
 
     Raises:
-        LibraryError: CUTBACK_CUBLASLT names what is not there.
+        LibraryError: if CUTBACK_CUBLASLT names a file that does not exist.
     """
     asked = around.environment.get(CUBLASLT.variable)
     if asked == NONE:
@@ -311,7 +312,7 @@ def _reason(error: LibraryError) -> str:
 
 
 def _found(text: str, found: Found[Any], verbose: bool) -> str:
-    """A library that can be used; ``verbose`` adds the places that were looked at."""
+    """The text for a usable library; ``verbose`` adds the places that were searched."""
     return f"{text}\n{listed(found.places)}" if verbose else text
 
 
@@ -337,9 +338,9 @@ def _blaslt_line(around: Surroundings, newest: int | None, verbose: bool) -> str
 
 
 def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
-    """(what, value) for ``cutback doctor``: the driver, its devices and each library. Without a GPU
-    this is one line that says why. ``verbose`` adds every place that was looked at, and the
-    libraries in any case."""
+    """(what, value) for ``cutback doctor``: the driver, its devices and each library. Without a
+    usable driver this is one line that says why. ``verbose`` adds all places that were searched,
+    and the libraries even without a driver."""
     around, newest = surroundings(), None
     try:
         found = driver(around)

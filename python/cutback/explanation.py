@@ -1,5 +1,5 @@
-"""What there is to say about a plan, and about the kernels of a compiled step, as documents:
-``docs/problem.md``, "Explanation" and "Kernels", has their keys."""
+"""Types of the JSON documents that explain a plan and the kernels of a compiled step. Their keys
+are described in ``docs/problem.md``, "Explanation" and "Kernels"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .schedule import Numbers
 
 
 class Named(TypedDict):
-    """An operation, for people."""
+    """An operation, to show to the user."""
 
     op: int
     name: str
@@ -18,7 +18,7 @@ class Named(TypedDict):
 
 
 class Sized(Named):
-    """An operation, and bytes that it needs."""
+    """An operation and the bytes that it needs."""
 
     bytes: int
 
@@ -30,7 +30,7 @@ class AtPeak(Sized):
 
 
 class Otherwise(TypedDict):
-    """What changes if only this decision were the other one."""
+    """What the plan would be if only this decision were different."""
 
     decision: Literal["save", "recompute", "offload"]
     peak_bytes: int
@@ -55,7 +55,7 @@ class ExplainedValue(Sized):
 
 
 class Explanation(TypedDict):
-    """Why a plan is as it is."""
+    """The reasons for the decisions of a plan."""
 
     fingerprint: str
     preset: str
@@ -97,7 +97,7 @@ class End(TypedDict):
 
 
 class Group(TypedDict):
-    """What runs as one kernel."""
+    """The operations that run as one kernel."""
 
     elements: int
     columns: int

@@ -4,9 +4,9 @@
 >>> text = cutback.files.read_text("problem.json.gz")
 >>> timed = cutback.files.with_times(text, {"matmul_4": 1.5e-5})
 
-A graph file holds a problem (``docs/problem.md``) or a joint graph that PyTorch's tracer wrote, as
-JSON, compressed with gzip or not. Files are read with limits on their size, and written whole or
-not at all.
+A graph file holds a problem (``docs/problem.md``) or a joint graph written by PyTorch's tracer, as
+JSON that may be compressed with gzip. Reading limits the size of files. Writing replaces a file
+either completely or not at all.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MOST_BYTES = 1 << 30
 """Largest text that is read, after decompression. A graph of a million operations takes half."""
 
 MOST_PACKED = 100
-"""A packed file of more than :data:`SMALL` bytes unpacks to at most so many times its size; graphs
-come to 30 times."""
+"""If the text of a compressed file has more than :data:`SMALL` bytes, it must not exceed the
+compressed size by more than this factor. For graphs, the factor is about 30."""
 
 SMALL = 64 << 20
 
@@ -52,12 +52,12 @@ SHOWN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ufff9-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
 )
-"""Characters that steer a terminal, turn the direction of what follows, or are not seen."""
+"""Characters that control a terminal, change the direction of text, or are invisible."""
 
 
 def shown(text: str) -> str:
-    """A text for a terminal: of what comes from files, such characters are written out, as
-    ``\\x1b``; only line breaks and tabs are left."""
+    """A text that is safe to print on a terminal: control characters, which may come from a file,
+    are escaped as ``\\x1b``, except line breaks and tabs."""
     return SHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -67,7 +67,7 @@ def one_line(text: object) -> str:
 
 
 def for_people(problem: _native.Problem) -> _native.Problem:
-    """The problem with names that take one line of a table and do nothing else to a terminal."""
+    """The problem with names that fit on one line of a table and are safe to print."""
     parts = problem.parts()
     rows: list[tuple[Op | Region | Value, tuple[str, ...]]] = []
     rows += [(op, ("name", "kind", "location")) for op in parts.ops]
@@ -90,15 +90,15 @@ def write_text(path: str | os.PathLike[str], text: str, private: bool = False) -
     The file is written whole or not at all: the text goes to a new file in the same folder, is
     flushed to disk, and is then renamed. If that fails, for a full disk or because the process
     ends, the old file is unchanged. A symbolic link stays a link, and an existing file keeps its
-    permissions. What is not a regular file, such as ``/dev/stdout``, is written to directly.
+    permissions. Anything else than a regular file, such as ``/dev/stdout``, is written to directly.
 
     Args:
         path: the file.
         text: its content, written as UTF-8.
-        private: make a new file readable and writable by its owner only.
+        private: a new file can be read and written only by its owner.
 
     Raises:
-        OSError: the file cannot be written; the message names ``path``.
+        OSError: if the file cannot be written; the message names ``path``.
     """
     name = os.fspath(path)
     data = text.encode("utf-8", "backslashreplace")
@@ -117,8 +117,8 @@ def write_text(path: str | os.PathLike[str], text: str, private: bool = False) -
 
 
 def _is_open_file(name: str) -> bool:
-    """Does a name lead to what a process has open, as ``/dev/stdout``? Taking the place of that
-    file would part the process from it."""
+    """True if the name leads to an open file of a process, such as ``/dev/stdout``. Replacing that
+    file would disconnect it from the process."""
     for _ in range(40):
         folder, base = os.path.split(os.path.abspath(name))
         folder = os.path.realpath(folder)
@@ -132,7 +132,7 @@ def _is_open_file(name: str) -> bool:
 
 
 def _write_into(name: str, data: bytes) -> None:
-    """Into a device or a pipe; one that nobody reads is an error, not a wait."""
+    """Writes into a device or a pipe. A pipe without a reader is an error; this does not wait."""
     handle = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY)
     os.set_blocking(handle, True)
     with os.fdopen(handle, "wb") as file:
@@ -140,7 +140,7 @@ def _write_into(name: str, data: bytes) -> None:
 
 
 def _replace(target: str, data: bytes, mode: int | None, new_mode: int) -> None:
-    """Through a new file beside ``target``; ``mode``: what that has now, None: it is not there."""
+    """Replaces ``target`` by a new file. ``mode``: its current mode; None if it does not exist."""
     if mode is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     folder, base = os.path.split(target)
@@ -158,7 +158,7 @@ def _replace(target: str, data: bytes, mode: int | None, new_mode: int) -> None:
         with suppress(OSError):
             os.unlink(beside)
         raise
-    with suppress(OSError):  # not every file system can
+    with suppress(OSError):  # some file systems do not support this
         at = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(at)
@@ -167,12 +167,13 @@ def _replace(target: str, data: bytes, mode: int | None, new_mode: int) -> None:
 
 
 def _open(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A plain file for reading: a pipe or a device may never answer, or never end."""
+    """Opens a regular file for reading. Pipes and devices are refused: they may block or never
+    end."""
     name = os.fspath(path)
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except ValueError:  # a NUL, or what the file system's encoding has not
-        raise ValueError(f"{name!r} is no name of a file") from None
+    except ValueError:  # a NUL, or a character that the file system's encoding does not have
+        raise ValueError(f"{name!r} is not a file name") from None
     file = os.fdopen(handle, "rb") if stat.S_ISREG(os.fstat(handle).st_mode) else None
     if file is None:
         folder = stat.S_ISDIR(os.fstat(handle).st_mode)
@@ -190,8 +191,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
         path: the file.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: it is not UTF-8, is damaged, is larger than :data:`MOST_BYTES`, or is not a
+        OSError: if the file cannot be read.
+        ValueError: if it is not UTF-8, is damaged, is larger than :data:`MOST_BYTES`, or is not a
             regular file.
     """
     with _open(path) as file:
@@ -208,23 +209,23 @@ def read_text(path: str | os.PathLike[str]) -> str:
     if len(data) > limit:
         what = "unpacks to" if packed else "is"
         raise ValueError(
-            f"{os.fspath(path)}: {what} more than {limit >> 20} MiB of text, which no graph is"
+            f"{os.fspath(path)}: {what} more than {limit >> 20} MiB of text, which is too large for a graph"
         )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{os.fspath(path)}: no UTF-8 text (byte {error.start})") from None
+        raise ValueError(f"{os.fspath(path)}: not UTF-8 text (at byte {error.start})") from None
 
 
 def parse_json(text: str, where: str | os.PathLike[str]) -> Any:
-    """Parses JSON. Errors give the position and quote nothing from the file, which may be anything.
+    """Parses JSON. Errors give the position but do not quote the file, which may contain anything.
 
     Args:
         text: the JSON.
         where: the name to use in errors, such as the file's path.
 
     Raises:
-        ValueError: ``text`` is not JSON, is nested too deeply, or has a number that is too long.
+        ValueError: if ``text`` is not JSON, is nested too deeply, or has a number that is too long.
     """
     name = os.fspath(where)
     try:
@@ -235,7 +236,7 @@ def parse_json(text: str, where: str | os.PathLike[str]) -> Any:
         ) from None
     except RecursionError:
         raise ValueError(f"{name}: not JSON that can be read: nested too deeply") from None
-    except ValueError:  # an integer beyond what Python reads
+    except ValueError:  # an integer with more digits than Python parses
         raise ValueError(f"{name}: a number with too many digits") from None
 
 
@@ -243,7 +244,8 @@ def to_json(document: Any, what: str, indent: int | None = None) -> str:
     """A document as JSON.
 
     Raises:
-        TypeError, ValueError: it holds what JSON has not, or itself; the text names ``what``.
+        TypeError, ValueError: if it contains itself, or something that JSON cannot represent; the
+            message names ``what``.
     """
     try:
         return json.dumps(document, indent=indent)
@@ -254,7 +256,7 @@ def to_json(document: Any, what: str, indent: int | None = None) -> str:
 
 
 def is_traced(text: str) -> bool:
-    """Is this the text of a traced graph rather than of a problem?"""
+    """True if this is the text of a traced graph rather than of a problem."""
     head = text[:4096]
     return '"cutback.problem"' not in head and '"nodes"' in text
 
@@ -274,8 +276,8 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
         Seconds by the name of the operation.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: it holds something else.
+        OSError: if the file cannot be read.
+        ValueError: if it contains anything else.
     """
     document = parse_json(read_text(path), path)
     if isinstance(document, dict) and document.get("format") == "cutback.times":
@@ -284,7 +286,7 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
         document = document.get("seconds")
     elif isinstance(document, dict) and isinstance(document.get("format"), str):
         raise ValueError(
-            f"{os.fspath(path)}: a {document['format'][:40]} is no profile, which is an object of "
+            f"{os.fspath(path)}: a {document['format'][:40]} is not a profile, which is an object of "
             "operation: seconds, or a cutback.times with one"
         )
     if not isinstance(document, dict):
@@ -301,10 +303,10 @@ def _ids_by_name(ops: Sequence[Op]) -> dict[str, list[int]]:
 
 
 def with_times(problem: str, times: Mapping[Any, Any]) -> str:
-    """Adds measured times to a problem. They replace those of the cost model.
+    """Adds measured times to a problem. They replace the times of the cost model.
 
-    Operations without a measured time keep the model's, which is not scaled. Views and
-    placeholders always take no time.
+    Operations without a measured time keep the time of the model, which is not scaled. Views and
+    placeholders never take time.
 
     Args:
         problem: a problem document, as JSON.
@@ -314,9 +316,9 @@ def with_times(problem: str, times: Mapping[Any, Any]) -> str:
         The problem with its times, as JSON.
 
     Raises:
-        TypeError: ``times`` is not a mapping.
-        ValueError: there is no such operation, several have that name, or a time is not a number
-            from 0 to :data:`MOST_SECONDS`.
+        TypeError: if ``times`` is not a mapping.
+        ValueError: if there is no such operation, several have that name, or a time is not a
+            number from 0 to :data:`MOST_SECONDS`.
     """
     parts = _native.Problem.read(problem).parts()
     lay_times(parts, times)

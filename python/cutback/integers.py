@@ -1,5 +1,5 @@
-"""Integers that callers pass: any type with ``__index__``, but no bool. ``True`` where a number is
-wanted is an argument in the wrong place, not a 1."""
+"""Checks of integer arguments: any type with ``__index__`` except bool. ``True`` is refused because
+it is most likely an argument in the wrong place, not a 1."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 def index(value: Any) -> int:
-    """A size or a position: ``operator.index``, which takes True for 1, without that.
+    """A size or a position: like ``operator.index``, but refuses bools.
 
     Raises:
-        TypeError: no integer.
-        ValueError: one of more than 64 bits.
+        TypeError: if it is not an integer.
+        ValueError: if it has more than 64 bits.
     """
     number = _index(value)
     if not -(2**63) <= number < 2**63:
-        raise ValueError(f"an integer of {number.bit_length()} bits is no size and no position")
+        raise ValueError(f"an integer of {number.bit_length()} bits is too large for a size or a position")
     return number
 
 
@@ -30,22 +30,22 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
     """An integer in ``low .. high``.
 
     Raises:
-        TypeError: no integer.
-        ValueError: it is outside; the text says of what.
+        TypeError: if it is not an integer.
+        ValueError: if it is outside that range; the message gives the range.
     """
     try:
         number = _index(value)
     except TypeError:
         shown = repr(value)
         shown = shown if len(shown) < 60 else f"{shown[:57]}..."
-        raise TypeError(f"{name}={shown} is no integer") from None
+        raise TypeError(f"{name}={shown} is not an integer") from None
     if not low <= number <= high:
         raise ValueError(f"{name}={number} is not in {_power(low)} .. {_power(high)}")
     return number
 
 
 def _power(n: int) -> str:
-    """``2**64 - 1`` for what nobody reads in digits."""
+    """The number as text, as ``2**64 - 1`` if its digits would be hard to read."""
     for bits in (31, 32, 63, 64):
         for less in (0, 1, 2):
             if abs(n) == 2**bits - less:

@@ -1,8 +1,8 @@
-"""The folder in which compiled kernels are kept.
+"""The folder in which compiled kernels are cached.
 
 ``CUTBACK_CACHE_DIR`` names it; otherwise it is ``cutback/kernels`` in ``XDG_CACHE_HOME`` or
-``~/.cache``. Files are found by the exact names that the core gives them, and links are not
-followed, so a folder that also holds a user's files, or links to them, loses none of those."""
+``~/.cache``. Only files with the exact names that the core gives them count, and links are not
+followed. So clearing the cache never deletes other files in the folder, or files it links to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where compiled kernels are kept."""
+    """The folder of the compiled kernels."""
     named = environment.get("CUTBACK_CACHE_DIR")
     if named:
         return Path(named)
@@ -35,9 +35,10 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 @dataclass(frozen=True)
 class Cache:
-    """What the folder of compiled kernels holds: ``files`` of ours and their ``bytes``.
+    """The content of the folder of compiled kernels: the number of ``files`` of cutback and their
+    total ``bytes``.
 
-    ``problem`` says why the folder is not used; it is empty where the folder is used.
+    ``problem`` says why the folder is not used; it is empty if the folder is used.
     """
 
     folder: Path
@@ -47,7 +48,8 @@ class Cache:
 
 
 def _problem(state: os.stat_result) -> str:
-    """Code from the folder is run, so the core uses no folder that others may write."""
+    """The problem of a folder. The code in it is executed, so the core does not use a folder that
+    other users can write to."""
     if state.st_uid != os.geteuid():
         return "it belongs to another user"
     return "others may write it (chmod 700)" if state.st_mode & 0o022 else ""
@@ -72,7 +74,7 @@ def _opened(folder: Path) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def _subfolder(outer: int, name: str) -> Iterator[int]:
-    """A subfolder's descriptor; -1 where it is a link, a file, or somebody else's."""
+    """A subfolder's descriptor; -1 if it is a link, a file, or has a problem."""
     try:
         opened = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=outer)
     except OSError:
@@ -85,7 +87,7 @@ def _subfolder(outer: int, name: str) -> Iterator[int]:
 
 
 def _files(folder: int, kind: str) -> Iterator[tuple[str, int]]:
-    """Names and bytes of the regular files in an open folder that are named as ours are."""
+    """Names and bytes of the regular files in an open folder whose names are those of the cache."""
     for name in sorted(os.listdir(folder)):
         if not _FILES[kind].fullmatch(name):
             continue
@@ -98,7 +100,7 @@ def _files(folder: int, kind: str) -> Iterator[tuple[str, int]]:
 
 
 def _visit(folder: Path, deletes: bool) -> Cache:
-    """Counts the files of the cache and, where asked, deletes them."""
+    """Counts the files of the cache, and deletes them if ``deletes``."""
     files = size = 0
     with _opened(folder) as (outer, problem):
         if outer < 0 or (deletes and problem):
@@ -112,27 +114,27 @@ def _visit(folder: Path, deletes: bool) -> Cache:
                 for name, count in _files(inner, "code" if _CODE.fullmatch(sub) else sub):
                     files, size = files + 1, size + count
                     if deletes:
-                        with suppress(FileNotFoundError):  # another process was faster
+                        with suppress(FileNotFoundError):  # another process has just deleted it
                             os.unlink(name, dir_fd=inner)
                 if deletes and sub and not os.listdir(inner):
-                    with suppress(OSError):  # a file was added since
+                    with suppress(OSError):  # a file was added in the meantime
                         os.rmdir(sub, dir_fd=outer)
     return Cache(folder, files, size, problem)
 
 
 def cache_info() -> Cache:
-    """How much is kept."""
+    """The number and size of the cached files."""
     return _visit(cache_folder(), deletes=False)
 
 
 def cache_clear() -> Cache:
-    """Deletes the compiled kernels and kept sources, and nothing else that the folder holds.
+    """Deletes the compiled kernels and saved sources, and nothing else in the folder.
 
     Returns:
         What was deleted.
 
     Raises:
-        PermissionError: the folder is not used (``cache_info().problem``); nothing is deleted.
+        PermissionError: if the folder is not used (``cache_info().problem``); nothing is deleted.
     """
     cleared = _visit(cache_folder(), deletes=True)
     if cleared.problem:

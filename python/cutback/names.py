@@ -13,4 +13,4 @@ OPERATIONS = (
     "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "transpose", "tril",
     "uniform", "var", "where", "zeros", "zeros_like",
 )  # fmt: skip
-"""Those of NumPy, where it has one."""
+"""The same names as in NumPy, for the operations that NumPy has."""

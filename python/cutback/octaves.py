@@ -1,5 +1,5 @@
-"""The sizes at which plans are made for shapes that vary: eight between two powers of two, so that
-few plans serve many shapes, and none is made for a size more than an eighth too large."""
+"""The sizes for which plans are made if shapes vary: eight from one power of two to the next. So a
+few plans serve many shapes, and a plan is made for a size that is at most an eighth too large."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""What the user may say about saving: the vocabulary of PyTorch's selective checkpointing, and
-ready policies.
+"""Policies: what to save, recompute or move to the host, in the terms of PyTorch's selective
+checkpointing.
 
 A policy is one of
 
 - a :class:`CheckpointPolicy`, for every operation;
 - a collection of operation names: those are saved, all others recomputed;
-- a function ``(ctx, op, *args, **kwargs) -> CheckpointPolicy | bool | None``, asked for each
+- a function ``(ctx, op, *args, **kwargs) -> CheckpointPolicy | bool | None``, called for each
   operation as it is traced. ``op`` compares equal to its name (``op == "matmul"``), ``args`` are
-  its traced inputs, ``kwargs`` its attributes. True is MUST_SAVE and False is PREFER_RECOMPUTE, as
-  in PyTorch. None leaves the decision to the policy around it, at last to the planner.
+  its traced inputs, ``kwargs`` its attributes. True means MUST_SAVE and False PREFER_RECOMPUTE, as
+  in PyTorch. None leaves the decision to the enclosing policy, or to the planner.
 
 MUST_* binds the planner. PREFER_* without a budget acts as MUST but yields to a contradicting MUST;
-with a budget, going against it costs four times its worth.
+with a budget, violating it costs four times the usual price.
 
 The names are those of ``jax.checkpoint_policies`` and of PyTorch's selective checkpointing. Graphs
 from files take policies as text, see :mod:`cutback.constraints`.
@@ -79,19 +79,19 @@ differentiable)."""
 
 
 class Op(str):
-    """The name of an operation, as a policy sees it."""
+    """The name of an operation, as passed to a policy."""
 
     __slots__ = ()
 
     def has(self, flag: str) -> bool:
-        """Is this a ``"compute"``-intensive, ``"pointwise"``, ``"random"``, ... operation (see
-        :data:`OP_FLAGS`)?"""
+        """True if this is a ``"compute"``-intensive, ``"pointwise"``, ``"random"``, ... operation
+        (see :data:`OP_FLAGS`)."""
         row = OPS.get(self)
         return row is not None and bool(row[4] >> OP_FLAGS.index(flag) & 1)
 
 
 class PolicyContext(NamedTuple):
-    """Where an operation stands."""
+    """Where an operation is in the program."""
 
     region: str | None  # name of the innermost checkpoint region
     location: str | None  # "model.py:12"
@@ -104,10 +104,10 @@ _NAMED = "checkpoint_name"
 
 
 def resolve(policy: Policy | WholeGraph) -> PolicyFunction:
-    """Any form of a policy as a function.
+    """Converts any form of a policy to a function.
 
     Raises:
-        TypeError, ValueError: not a policy, or it names an operation that does not exist.
+        TypeError, ValueError: if it is not a policy, or names an operation that does not exist.
     """
     if isinstance(policy, WholeGraph):
         raise TypeError(
@@ -130,7 +130,7 @@ def resolve(policy: Policy | WholeGraph) -> PolicyFunction:
         )
     try:
         return save_only_these_ops(*policy)
-    except TypeError as error:  # an iterable that cannot be gone through
+    except TypeError as error:  # an iterable that raises when iterated
         raise TypeError(f"policy={policy!r:.60}: {error}") from None
 
 
@@ -143,10 +143,10 @@ def _first_parameter(policy: Callable[..., Any]) -> str | None:
 
 
 def answer_of(answer: Any, op: str) -> CheckpointPolicy | None:
-    """What a policy function has answered about ``op``.
+    """Converts the answer of a policy function about ``op``.
 
     Raises:
-        TypeError: it is neither a CheckpointPolicy, nor a bool, nor None.
+        TypeError: if it is neither a CheckpointPolicy, nor a bool, nor None.
     """
     if answer is None or isinstance(answer, CheckpointPolicy):
         return answer
@@ -160,7 +160,7 @@ def save_only_these_ops(*ops: str) -> PolicyFunction:
     others.
 
     Raises:
-        ValueError: there is no such operation.
+        ValueError: if there is no such operation.
     """
     for op in ops:
         if not isinstance(op, str) or op not in OPS:
@@ -192,7 +192,7 @@ def save_only_these_names(*names: str) -> PolicyFunction:
 
 
 def _names_count(policy: PolicyFunction) -> PolicyFunction:
-    """Marks a policy whose answers about ``checkpoint_name`` may also be to recompute."""
+    """Marks a policy that may also answer "recompute" for ``checkpoint_name``."""
     policy.drops_names = True  # type: ignore[attr-defined]
     return policy
 
@@ -224,7 +224,8 @@ def save_anything_except_these_names(*names: str) -> PolicyFunction:
 
 
 def _check_places(offload_src: str, offload_dst: str) -> None:
-    """JAX names the memories between which values move. Here there are two."""
+    """Checks JAX's arguments for the memories between which values move. Only one pair exists
+    here."""
     if (offload_src, offload_dst) != ("device", "pinned_host"):
         raise ValueError(
             f"offload_src={offload_src!r}, offload_dst={offload_dst!r}: values move from "
@@ -240,11 +241,11 @@ def save_and_offload_only_these_names(
     offload_dst: str = "pinned_host",
 ) -> PolicyFunction:
     """Save the values marked by ``checkpoint_name`` with one name of the first list, move those of
-    the second to the host, recompute all others. ``offload_src`` and ``offload_dst`` are taken for
-    JAX's sake; only the defaults exist.
+    the second to the host, recompute all others. ``offload_src`` and ``offload_dst`` exist
+    for compatibility with JAX; only the defaults are valid.
 
     Raises:
-        ValueError: a name is in both lists, or values are to move elsewhere.
+        ValueError: if a name is in both lists, or the memories are not the defaults.
     """
     _check_places(offload_src, offload_dst)
     saved, moved = frozenset(names_which_can_be_saved), frozenset(names_which_can_be_offloaded)
@@ -261,10 +262,10 @@ def save_and_offload_only_these_names(
 
 
 def save_from_both_policies(*policies: Policy) -> PolicyFunction:
-    """Save or offload what one of ``policies`` does; the first that says so decides.
+    """Save or offload what one of ``policies`` saves or offloads; the first that does so decides.
 
     Raises:
-        TypeError, ValueError: one of them is no policy.
+        TypeError, ValueError: if one of them is not a policy.
     """
     functions = [resolve(one) for one in policies]
     keeps = (MUST_SAVE, PREFER_SAVE, MUST_OFFLOAD, PREFER_OFFLOAD)
@@ -282,15 +283,15 @@ class WholeGraph(Protocol):
     """A policy that looks at a whole problem (JSON) and returns it with constraints."""
 
     def constrain(self, problem: str, device: str | None = None) -> str:
-        """The problem with what it selects as constraints."""
+        """The problem with the policy's selection as constraints."""
         ...
 
 
 def constrain_whole(
     policy: WholeGraph, problem: _native.Problem, device: str | None
 ) -> _native.Problem:
-    """The problem in the core with what a policy selects; the policies of this package do without
-    JSON."""
+    """The problem with the policy's selection as constraints. The policies of this package work on
+    the problem in the core; others get it as JSON."""
     lay = getattr(policy, "lay", None)
     if lay is not None:
         laid: _native.Problem = lay(problem, device)
@@ -304,29 +305,29 @@ class MuTwo(NamedTuple):
     saved: int | str
 
     def constrain(self, problem: str, device: str | None = None) -> str:
-        """The problem (JSON) with what it selects as constraints."""
+        """The problem (JSON) with the selection as constraints."""
         return self.lay(_native.Problem.read(problem), device).to_json()
 
     def lay(self, problem: _native.Problem, device: str | None = None) -> _native.Problem:
-        """The same for a problem in the core."""
-        from .constraints import lay_mu_two  # imports much; this module is part of `import`
+        """The same as :meth:`constrain`, for a problem in the core."""
+        from .constraints import lay_mu_two  # slow; `import cutback` loads this module
 
         return lay_mu_two(problem, self.saved, device)
 
 
 def mu_two(saved: int | str = "0.5x") -> MuTwo:
-    """Recompute or offload what is worth most in the manner of mu-TWO, until about ``saved`` is
-    saved between forward and backward: bytes, ``"2GiB"``, or a share ``"0.5x"`` of what saving
-    everything saves.
+    """Recompute or offload the values with the largest benefit, as mu-TWO does, until about
+    ``saved`` is saved between forward and backward: bytes, ``"2GiB"``, or a share ``"0.5x"`` of
+    what saving everything saves.
 
     Source: S. Purandare et al., mu-TWO: 3x faster multi-model training with orchestration and
-    memory optimization, MLSys 2023; ``docs/planner.md`` says what is taken from it.
+    memory optimization, MLSys 2023; ``docs/planner.md`` describes which parts are used.
     """
     return MuTwo(saved)
 
 
 def _ready(policy: PolicyFunction) -> PolicyFunction:
-    """A policy as it is, which is to be passed and not called."""
+    """Wraps a policy that is passed without a call, so that calling it by mistake raises."""
 
     @functools.wraps(policy)
     def checked(*args: Any, **kwargs: Any) -> CheckpointPolicy | bool | None:
@@ -363,7 +364,7 @@ def nothing_saveable(
 
 
 def _has_no_batch(op: Op, args: tuple[Any, ...]) -> bool:
-    """A product without dimensions that both sides share and that are not summed over."""
+    """True for a matrix product without batch dimensions."""
     return op == "matmul" and min(len(arg.shape) for arg in args[:2]) <= 2
 
 
@@ -389,11 +390,11 @@ def _offload_dot_with_no_batch_dims(
 def offload_dot_with_no_batch_dims(*args: Any, **kwargs: Any) -> Any:
     """Move what :func:`dots_with_no_batch_dims_saveable` saves to the host, recompute all others.
 
-    It is a policy as it is. JAX's call, ``offload_dot_with_no_batch_dims("device",
+    It is itself a policy. JAX's call, ``offload_dot_with_no_batch_dims("device",
     "pinned_host")``, returns the same policy.
 
     Raises:
-        ValueError: values are to move elsewhere.
+        ValueError: if other memories are named.
     """
     if args and isinstance(args[0], PolicyContext):
         return _offload_dot_with_no_batch_dims(*args, **kwargs)

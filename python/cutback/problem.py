@@ -1,8 +1,8 @@
-"""The planner's input as types: operations, what they make, and the memory that lies in.
+"""The planner's input as types: operations, their values, and the memory of the values.
 
-``docs/problem.md`` says what each field means; the names here are its names, written out. The core
-reads and writes the JSON of a problem, and checks it: :meth:`Problem.read`, :meth:`Problem.to_json`
-and :meth:`Problem.check` are the only ways in and out.
+``docs/problem.md`` describes each field; the names here are the long forms of its names. The core
+reads, writes and checks the JSON of a problem, in :meth:`Problem.read`, :meth:`Problem.to_json` and
+:meth:`Problem.check`.
 
 >>> from cutback.problem import Op, Problem, Storage, Value
 >>> x = Op("x", "input", outputs=[Value(0)], flags=frozenset({"placeholder"}))
@@ -35,10 +35,10 @@ Reruns = Literal["forward", "all"]
 Work = Literal["f32", "f64", "f16", "bf16", "int"]
 
 ONCE: frozenset[Flag] = frozenset({"random_stateful", "effect", "collective", "mutates", "unknown"})
-"""Operations with one of these flags run once."""
+"""Operations with one of these flags run only once."""
 
 HELD: frozenset[StorageFlag] = frozenset({"hold_end"})
-"""The flags of a storage that is alive at the end of the step."""
+"""The flags of a storage that is still alive at the end of the step."""
 
 _NO_FLAGS: frozenset[Flag] = frozenset()
 _NO_STORAGE_FLAGS: frozenset[StorageFlag] = frozenset()
@@ -58,22 +58,22 @@ class Value:
 
     storage: int
     type: str = ""
-    """``"f32[8,32]"``, for people."""
+    """``"f32[8,32]"``, only to be shown."""
     bytes: int | None = None
-    """Of its elements. None: as many as its storage."""
+    """Bytes of its elements. None: as many as its storage has."""
     constraint: Constraint = "free"
     member: int | None = None
-    """Which member of its operation makes it, where that has an inside."""
+    """The index of the member that makes it, if its operation has an inside."""
 
 
 @dataclass(slots=True)
 class Member:
-    """A part of an operation with an inside; makes one value of it."""
+    """A part of an operation that has an inside. It makes one value."""
 
     reads: tuple[int, ...]
-    """Inputs of the operation, by their places in its list."""
+    """Inputs of the operation, by their indices in its list."""
     uses: tuple[int, ...]
-    """Members before it."""
+    """Indices of earlier members whose values it uses."""
     size: int = 0
     flops: float = 0.0
     bytes: int = 0
@@ -85,7 +85,7 @@ class Member:
 
 @dataclass(slots=True)
 class Op:
-    """One operation of a joint graph. Its id is its place in :attr:`Problem.ops`."""
+    """One operation of a joint graph. Its id is its index in :attr:`Problem.ops`."""
 
     name: str = ""
     kind: str = ""
@@ -96,22 +96,22 @@ class Op:
     location: str = ""
     flops: float = 0.0
     bytes: int = 0
-    """Moved by one run."""
+    """Bytes that one run reads and writes."""
     work: Work = "f32"
     time_ps: int | None = None
-    """Measured picoseconds of one run. None: the cost model says."""
+    """Measured picoseconds of one run. None: use the cost model."""
     workspace: int = 0
     group: int | None = None
     region: int | None = None
     inside: Sequence[Member] = ()
     over: Sequence[int] = ()
-    """Inputs whose memory the output may take over, by their places in :attr:`inputs`, the first
-    choice first."""
+    """Inputs whose memory the output may reuse, by their indices in :attr:`inputs`, the preferred
+    one first."""
 
 
 @dataclass(slots=True)
 class Region:
-    """A part of the graph that may have a limit of its own."""
+    """A part of the graph, which may have its own limit on saved bytes."""
 
     name: str = ""
     parent: int | None = None
@@ -120,7 +120,8 @@ class Region:
 
 @dataclass(slots=True)
 class Inlining:
-    """Runs of an operation may make a value that it reads: what that adds to a run."""
+    """Allows an operation to compute a value that it reads as part of its run, and gives the cost
+    that this adds to the run."""
 
     value: int
     op: int
@@ -162,29 +163,29 @@ class Problem:
     regions: list[Region] = field(default_factory=list)
     inlinings: list[Inlining] = field(default_factory=list)
     reruns: Reruns = "forward"
-    """Operations of which part may run again, or first run later than their place in the order."""
+    """The part whose operations may run again, or run first at a later place in the order."""
     collective_again: bool = False
     """Operations of the forward with the flag ``"collective"`` may run again. All processes must
     then follow the same plan."""
     network_bytes_per_s: float = 0.0
-    """What the bytes of a collective move at, if that is slower than memory. 0: not known, they
-    count as any other operation's."""
+    """The rate of collectives, if it is lower than that of memory. 0: unknown; collectives then
+    cost the same as other operations."""
 
     @classmethod
     def read(cls, text: str) -> Problem:
         """The problem of a JSON text, also of a traced graph.
 
         Raises:
-            ValueError: the text is no problem; the message names the line or the operation.
+            ValueError: if the text is not a problem; the message names the line or the operation.
         """
         return _native.Problem.read(text).parts()
 
     def check(self) -> _native.Problem:
-        """The problem in the core, checked: what plans are asked of. Later changes to this object
-        do not reach it.
+        """Checks the problem and returns it as an object of the core, which makes plans. Later
+        changes of this object do not change that one.
 
         Raises:
-            ValueError, TypeError: a broken rule of ``docs/problem.md``; the message names the
+            ValueError, TypeError: if it breaks a rule of ``docs/problem.md``; the message names the
                 operation.
         """
         return _native.Problem.of(self)
@@ -198,9 +199,10 @@ class Problem:
         return self.check().to_json()
 
     def document(self) -> dict[str, Any]:
-        """The problem as a document of ``docs/problem.md``, to be changed and planned at will."""
+        """The problem as a document of ``docs/problem.md``, which may be changed and then
+        planned."""
         document = document_of(self.check())
-        del document["fingerprint"]  # which a change would make wrong
+        del document["fingerprint"]  # a change would make it wrong
         return document
 
     @property
@@ -210,12 +212,12 @@ class Problem:
 
     @property
     def makers(self) -> list[int]:
-        """By value id, the operation that makes it."""
+        """For each value id, the id of the operation that makes it."""
         return [i for i, op in enumerate(self.ops) for _ in op.outputs]
 
     @property
     def wants_moves(self) -> bool:
-        """Do its constraints ask that values move to the host?"""
+        """True if a constraint asks to move a value to the host."""
         return any(value.constraint.endswith("offload") for value in self.values)
 
     def made(self) -> Iterator[tuple[Op, Value]]:

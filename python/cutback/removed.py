@@ -1,5 +1,5 @@
-"""Names that were removed or moved, and what to use instead. Only errors load this module; a name
-is listed for one version."""
+"""Names that were removed or moved, and their replacements. This module is loaded only for an
+error. A name is listed for one version."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REPLACEMENTS = {
         **{name: f"cutback.torch.rerun.{name}" for name in ("declare", "why_once")},
     },
 }
-"""For each module, the names it had and the replacement of each."""
+"""For each module, its removed names and their replacements."""
 
 
 def message(module: str, name: str) -> str:
@@ -37,8 +37,9 @@ def message(module: str, name: str) -> str:
 def missing(module: str, name: str) -> AttributeError | ImportError:
     """The error for an attribute that a module does not have; a removed one names its replacement.
 
-    A ``from`` import replaces the text of an AttributeError by its own, so it gets an ImportError.
-    It looks names up in ``importlib._bootstrap._handle_fromlist``, which is two frames up.
+    A ``from`` import replaces the message of an AttributeError with its own, so it gets an
+    ImportError. It looks names up in ``importlib._bootstrap._handle_fromlist``, which is two
+    frames up.
     """
     if name not in REPLACEMENTS[module]:
         return AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -1,5 +1,6 @@
-"""Numbers and flags that callers pass, of Python's types or NumPy's. ``True`` where a number is
-wanted is an argument in the wrong place, not a 1; ``"no"`` for a flag is not true."""
+"""Checks of numbers and flags, of Python's or NumPy's types. ``True`` as a number is refused
+because it is most likely an argument in the wrong place, and so is ``"no"`` as a flag, which would
+be true."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ def number(owner: str, name: str, value: Any) -> float:
     """An option as a float.
 
     Raises:
-        TypeError, ValueError: it is no number, or none that a float can hold.
+        TypeError, ValueError: if it is not a number, or is too large for a float.
     """
     try:
         if isinstance(value, str | bytes | bool | np.bool_):
             raise TypeError
         return float(value)
-    except (TypeError, ValueError, RuntimeError):  # an array of several says one of the latter
+    except (TypeError, ValueError, RuntimeError):  # an array raises one of the latter
         raise TypeError(f"{owner}: {name}={value!r:.60} is not a number") from None
     except OverflowError:
         raise ValueError(f"{owner}: {name} is an integer too large for a float") from None
@@ -28,7 +29,7 @@ def flag(owner: str, name: str, value: Any) -> bool:
     """True or False.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: if it is neither.
     """
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{owner}: {name}={value!r:.60} is neither True nor False")

@@ -1,5 +1,5 @@
-"""Plans as types: the steps of a schedule, the lives of its memory, and what was decided for each
-value. ``docs/problem.md`` says what each field means."""
+"""Plans as types: the steps of a schedule, the lifetimes of its memory, and the decision for each
+value. ``docs/problem.md`` describes each field."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ Action = Literal["run", "out", "wait", "in"]
 
 
 class Step(NamedTuple):
-    """One step of a schedule: an operation runs, or what it made moves."""
+    """One step of a schedule: an operation runs, or its result is moved."""
 
     op: int
     action: Action = "run"
     outputs: tuple[int, ...] | None = None
-    """Those that a run makes, by their places among the operation's. None: all."""
+    """The outputs that a run makes, by their indices in the operation's list. None: all."""
     taken: tuple[int, ...] = ()
-    """Values that the run makes for itself (:class:`cutback.problem.Inlining`)."""
+    """Values that the run computes for itself (:class:`cutback.problem.Inlining`)."""
 
 
 class Schedule(NamedTuple):
-    """Steps in order, and the first of the backward."""
+    """The steps in order, and the index of the first step of the backward."""
 
     steps: Sequence[Step | int]
-    """An int: the operation of that id runs, with all of its outputs."""
+    """An int means that the operation with that id runs and makes all of its outputs."""
     backward_starts: int
 
 
 class Life(NamedTuple):
-    """One life of a storage: alive while steps ``made`` to ``last`` run."""
+    """One lifetime of a storage: it is allocated from step ``made`` to step ``last``."""
 
     storage: int | None
-    """None: scratch of one step."""
+    """None for the scratch memory of a step."""
     made: int
     last: int
-    """The number of steps: to the end."""
+    """Equal to the number of steps if it lives to the end."""
     bytes: int
     offset: int
-    """In the arena."""
+    """Offset in the arena."""
 
 
 class Decision(NamedTuple):
@@ -52,7 +52,8 @@ class Decision(NamedTuple):
 
 
 class Numbers(TypedDict):
-    """Bytes and modelled picoseconds of a plan; ``save_all_*`` are those of saving everything."""
+    """Bytes and modelled picoseconds of a plan. ``save_all_*``: the bytes if everything is
+    saved."""
 
     arena_bytes: int
     live_bytes: int
@@ -74,7 +75,7 @@ class Numbers(TypedDict):
 
 
 class Evaluated(TypedDict):
-    """Bytes and modelled picoseconds of a schedule from anywhere."""
+    """Bytes and modelled picoseconds of a schedule from any source."""
 
     peak_bytes: int
     arena_bytes: int
@@ -90,7 +91,7 @@ class Evaluated(TypedDict):
 
 
 def save_all_bytes(numbers: Numbers, measure: str) -> int:
-    """What saving everything takes by a measure: ``"arena"``, ``"live"`` or ``"saved"``."""
+    """The bytes of saving everything, by a measure: ``"arena"``, ``"live"`` or ``"saved"``."""
     sizes = {
         "arena": numbers["save_all_arena_bytes"], "live": numbers["save_all_live_bytes"],
         "saved": numbers["save_all_saved_bytes"],
@@ -99,7 +100,7 @@ def save_all_bytes(numbers: Numbers, measure: str) -> int:
 
 
 def bytes_of(numbers: Numbers, measure: str) -> int:
-    """What a measure counts: ``"arena"``, ``"live"``, ``"saved"`` or ``"total"``."""
+    """The bytes of a plan by a measure: ``"arena"``, ``"live"``, ``"saved"`` or ``"total"``."""
     sizes = {
         "arena": numbers["arena_bytes"], "live": numbers["live_bytes"],
         "saved": numbers["saved_bytes"], "total": numbers["total_bytes"],

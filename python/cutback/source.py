@@ -1,4 +1,4 @@
-"""Where in the user's program an operation was asked for."""
+"""The line of the user's program that an operation comes from."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _inside: dict[str, bool] = {}
 
 
 def _file(path: str) -> str:
-    """A file as people know it: its name, or ``In[3]`` for a notebook's cell."""
+    """The name of a file without its folder, or ``In[3]`` for the cell of a notebook."""
     ipython = sys.modules.get("IPython")
     if ipython is not None:
         compiler = getattr(ipython.get_ipython(), "compile", None)
-        number = getattr(compiler, "_filename_map", {}).get(path)  # of cells, in IPython >= 7.21
+        number = getattr(compiler, "_filename_map", {}).get(path)  # of cells, since IPython 7.21
         if number is not None:
             return f"In[{number}]"
     return os.path.basename(path)
 
 
 def _frame() -> FrameType | None:
-    """The innermost frame outside this package, or None when there is none."""
+    """The innermost frame outside this package, or None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -37,13 +37,13 @@ def _frame() -> FrameType | None:
 
 
 def location() -> str | None:
-    """``"model.py:12"``: the user's line, or None when there is none."""
+    """``"model.py:12"``: the user's line, or None if there is none."""
     frame = _frame()
     return f"{_file(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else None
 
 
 def warn(text: str, category: type[Warning]) -> None:
-    """Warns at the user's line, which is also in the text."""
+    """Issues a warning at the user's line, which is also added to the message."""
     frame = _frame()
     if frame is None:
         warnings.warn(text, category, stacklevel=2)
@@ -55,7 +55,7 @@ def warn(text: str, category: type[Warning]) -> None:
 
 
 class _Located(str):
-    """A text that ends with a source line."""
+    """A message that ends with a source line."""
 
     __slots__ = ()
 
@@ -67,8 +67,8 @@ def located(text: str) -> str:
 
 
 def place(error: Exception) -> None:
-    """Adds the user's source line to the text of an error, unless it names one: the core names the
-    operation's own line, which says more."""
+    """Adds the user's source line to the message of an error that does not have one yet. Errors of
+    the core already name the line of the operation, which is more exact."""
     where = location()
     is_there = getattr(error, "has_location", False) or any(
         isinstance(arg, _Located) for arg in error.args

@@ -23,7 +23,7 @@ NONE: Tree = ("none",)
 
 _kinds: dict[
     type, str
-] = {}  # of the types met so far: flattening asks for every leaf of every call
+] = {}  # cached for each type, because flattening needs it for every leaf of every call
 
 
 def _kind(cls: type) -> str:
@@ -54,7 +54,7 @@ def _parts(kind: str, x: Any) -> tuple[tuple[Any, ...], list[Any]]:
 
 @lru_cache
 def _indices(n: int) -> tuple[int, ...]:
-    """The keys of a list. The same tuple each time: equal trees are soon compared."""
+    """The keys of a list. Always the same tuple, so that comparing equal trees is fast."""
     return tuple(range(n))
 
 
@@ -64,7 +64,8 @@ def _leaf_trees(n: int) -> tuple[Tree, ...]:
 
 
 def flatten(x: Any) -> tuple[list[Any], Tree]:
-    """The leaves of ``x`` in a fixed order, and the tree that puts them back."""
+    """The leaves of ``x`` in a fixed order, and the tree from which :func:`unflatten` rebuilds
+    it."""
     leaves: list[Any] = []
     return leaves, _flatten(x, leaves)
 
@@ -79,15 +80,14 @@ def _flatten(x: Any, leaves: list[Any]) -> Tree:
         return NONE
     keys, children = _parts(kind, x)
     below = set(map(type, children))
-    if len(below) == 1 and _kinds.get(next(iter(below))) == "leaf":  # a thousand arrays, say
+    if len(below) == 1 and _kinds.get(next(iter(below))) == "leaf":  # such as a thousand arrays
         leaves.extend(children)
         return kind, cls, keys, _leaf_trees(len(children))
     return kind, cls, keys, tuple([_flatten(child, leaves) for child in children])
 
 
 def parts(x: Any) -> tuple[tuple[Any, ...], list[Any]] | None:
-    """(keys, children) of a container, in the order of its leaves; None where it is a leaf or
-    None."""
+    """(keys, children) of a container, in the order of its leaves; None if it is a leaf or None."""
     kind = _kind(type(x))
     return None if kind in ("leaf", "none") else _parts(kind, x)
 
@@ -156,7 +156,7 @@ def map_leaves(function: Callable[..., Any], x: Any, *others: Any) -> Any:
     tree).
 
     Raises:
-        ValueError: the trees differ.
+        ValueError: if the trees differ.
     """
     leaves, tree = flatten(x)
     columns = [leaves]
@@ -169,10 +169,11 @@ def map_leaves(function: Callable[..., Any], x: Any, *others: Any) -> Any:
 
 
 def beside(structure: Tree, x: Any, name: str) -> list[Any]:
-    """The leaves of ``x`` beside those of a tree; None stands for all below it.
+    """For each leaf of a tree, the leaf of ``x`` at the same place. A None in ``x`` stands for all
+    leaves below it.
 
     Raises:
-        ValueError: it is nested differently.
+        ValueError: if ``x`` is nested differently.
     """
     leaves: list[Any] = []
     path: list[Any] = []
@@ -183,7 +184,7 @@ def beside(structure: Tree, x: Any, name: str) -> list[Any]:
 
 
 def _beside(structure: Tree, x: Any, leaves: list[Any], path: list[Any]) -> bool:
-    """False: they differ, and ``path`` has the keys of the place, the innermost first."""
+    """False if they differ; then ``path`` has the keys of the place, the innermost first."""
     if x is None:
         leaves += [None] * count(structure)
         return True

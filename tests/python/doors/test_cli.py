@@ -137,4 +137,4 @@ def test_a_number_of_budgets_is_not_one_of_bytes(problem, capsys):
 
 def test_a_problem_is_no_profile(problem, capsys):
     assert cli.main(["plan", problem, "--profile", problem]) != 0
-    assert "cutback.problem is no profile" in capsys.readouterr().err
+    assert "cutback.problem is not a profile" in capsys.readouterr().err
