@@ -209,7 +209,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
     if len(data) > limit:
         what = "unpacks to" if packed else "is"
         raise ValueError(
-            f"{os.fspath(path)}: {what} more than {limit >> 20} MiB of text, which is too large for a graph"
+            f"{os.fspath(path)}: {what} more than {limit >> 20} MiB of text, too large for a graph"
         )
     try:
         return data.decode("utf-8-sig")
@@ -286,8 +286,8 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
         document = document.get("seconds")
     elif isinstance(document, dict) and isinstance(document.get("format"), str):
         raise ValueError(
-            f"{os.fspath(path)}: a {document['format'][:40]} is not a profile, which is an object of "
-            "operation: seconds, or a cutback.times with one"
+            f"{os.fspath(path)}: a {document['format'][:40]} is not a profile, which is an object "
+            "of operation: seconds, or a cutback.times with one"
         )
     if not isinstance(document, dict):
         raise ValueError(f"{os.fspath(path)}: a profile is an object of operation: seconds")

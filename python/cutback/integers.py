@@ -16,7 +16,7 @@ def index(value: Any) -> int:
     """
     number = _index(value)
     if not -(2**63) <= number < 2**63:
-        raise ValueError(f"an integer of {number.bit_length()} bits is too large for a size or a position")
+        raise ValueError(f"a size or position has at most 64 bits, not {number.bit_length()}")
     return number
 
 
