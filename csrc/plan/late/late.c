@@ -38,6 +38,12 @@ static bool is_best(const cb_late *s, const cb_goal *goal, const cb_found *found
     return !goal->smallest && found->cost_ps <= s->tools.f->once_ps;
 }
 
+/* Then the other search has no plans for it. */
+static bool costs_little(const cb_late *s, const cb_goal *goal, const cb_found *found) {
+    const double least = 1 + cb_searcher_little_extra(s->forward);
+    return !goal->smallest && (double)found->cost_ps <= (double)s->tools.f->once_ps * least;
+}
+
 static bool is_better(const cb_goal *goal, const cb_found *a, const cb_found *b) {
     if (goal->smallest && a->bytes != b->bytes) return a->bytes < b->bytes;
     if (a->cost_ps != b->cost_ps) return a->cost_ps < b->cost_ps;
@@ -75,6 +81,7 @@ static cb_status ask_both(cb_late *s, const cb_goal *goal, cb_found *out, cb_err
         return first;
     }
     out->least_extra_ps = -1;
+    if (first == CB_OK && costs_little(s, goal, out)) return CB_OK;
     if (first == CB_OK && cb_poll_answer(goal->poll) == CB_POLL_FINISH) return CB_OK;
     if (first == CB_OK && !goal->smallest) own.known_ps = out->cost_ps;
     const cb_status second = cb_searcher_ask(s->all, &own, &other, err);

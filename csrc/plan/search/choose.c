@@ -94,6 +94,7 @@ static cb_status take(cb_chooser *k, const cb_candidate *c, const cb_swept *s, u
 static cb_status consider(cb_chooser *k, const cb_candidate *c, const cb_swept *s, cb_error *err) {
     const cb_goal *goal = k->t->goal;
     cb_weight w;
+    if ((double)c->time_ps < k->t->least_ps) return CB_OK;
     if (!may_fit(k->t, c, goal->bytes) || c->time_ps > best_of(k).time_ps) return CB_OK;
     CB_TRY(weigh(k, c, s, &w, err));
     bool wins = cb_is_faster(goal, c->time_ps, w.bytes, best_of(k));
@@ -122,6 +123,7 @@ static cb_status consider_small(cb_chooser *k, const cb_candidate *c, const cb_s
     const cb_goal *goal = k->t->goal;
     double most_ps = goal->smallest ? cb_most_time(k->t->f, goal) : INFINITY;
     cb_weight w;
+    if ((double)c->time_ps < k->t->least_ps) return CB_OK;
     if (!may_fit(k->t, c, best_of(k).bytes)) return CB_OK;
     CB_TRY(weigh(k, c, s, &w, err));
     return cb_is_smaller(most_ps, &w, best_of(k)) ? take(k, c, s, w.bytes, err) : CB_OK;

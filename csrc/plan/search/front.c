@@ -30,7 +30,7 @@ static cb_status walk_known(const cb_ladder *d, cb_worker *c, uint32_t attempt, 
     uint32_t at = cb_candidates_fitting(c->work, target);
     while (at != CB_NONE && c->work->at[at].size > 0) {
         target = below(d, target, c->work->at[at].size);
-        CB_TRY(cb_search_point(&c->moves, target, attempt, share_of(c), err));
+        CB_TRY(cb_search_point(&c->moves, target, attempt, share_of(c), 0, err));
         at = cb_candidates_fitting(c->work, target);
     }
     return CB_OK;

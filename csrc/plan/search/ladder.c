@@ -11,20 +11,6 @@
 #include "local/windows.h"
 #include "tuning.h"
 
-/* In thousandths. Near the top little time is at stake, but in shares a lot; near the bottom as
- * well. */
-static int step_below(int share) { return share > 900 ? 5 : share > 120 ? 20 : 10; }
-
-static void set_targets(cb_ladder *d, bool fine) {
-    d->n_rung = 0;
-    for (int share = 980; share >= 30; share -= step_below(share) / (fine && share > 400 ? 2 : 1)) {
-        uint64_t target = (uint64_t)((double)d->whole * (share / 1000.0));
-        if (d->n_rung > 0 && target >= d->target[d->n_rung - 1]) continue;
-        d->target[d->n_rung++] = target;
-    }
-    d->target[d->n_rung] = 0;
-}
-
 /* The extra time of the fastest plan of the base that fits; infinite: none fits. */
 static double known_at(const cb_ladder *d, uint64_t target) {
     uint32_t at = cb_candidates_fitting(d->base, target);
@@ -64,18 +50,6 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-/* Does a plan with reruns in the forward beat the guess? */
-static bool beats_guess(const cb_ladder *d) {
-    double once = (double)d->first.t->f->once_ps;
-    for (uint32_t i = 0; i < d->drops->n; i++) {
-        const cb_candidate *c = &d->drops->at[i];
-        double known = (double)c->time_ps - once;
-        double guess = cb_tangents_bound(&d->first.prices.guess, CB_LADDER_STARTS, (double)c->size);
-        if (known < CB_SLACK * guess) return true;
-    }
-    return false;
-}
-
 /* Steps on the bound. Where the guess is about right, the plans found on the way are kept apart
  * from those that searches start from, because starting from them gives slower plans on average. */
 static cb_status bound_base(cb_ladder *d, cb_error *err) {
@@ -98,18 +72,10 @@ static cb_status bound_base(cb_ladder *d, cb_error *err) {
     }
     prices->tries_drops = false;
     t->candidates = d->base;
-    if (status == CB_OK && beats_guess(d)) cb_candidates_borrow(d->base, d->drops);
+    if (status == CB_OK && cb_prices_misjudge(&d->first.prices, d->drops))
+        cb_candidates_borrow(d->base, d->drops);
     d->n_tangent = prices->tangent.len;
     return status;
-}
-
-/* The plans of windows.h under a target, unless they take too much effort: then `done` is false. */
-static cb_status try_windows(cb_windows *w, uint64_t target, bool *done, cb_error *err) {
-    const uint32_t kept_at[] = CB_WINDOW_POSITIONS;
-    const size_t n = sizeof kept_at / sizeof *kept_at;
-    for (size_t i = 0; i < n && *done; i++)
-        CB_TRY(cb_windows_try(w, target, kept_at[i], 0, done, err));
-    return *done ? cb_windows_try(w, target, 0, CB_WINDOW_RATE, done, err) : CB_OK;
 }
 
 /* Whether prices reach so little that windows are worth their time. */
@@ -128,19 +94,57 @@ static cb_status page_base(cb_ladder *d, cb_error *err) {
         cb_is_small_search(&d->first.moves) ? CB_BRIEF_SMALL_SHARE : CB_BRIEF_SHARE;
     d->n_priced = CB_RUNGS_MOST;
     if (!wants_windows(d)) return CB_OK;
-    set_targets(d, true);
+    d->n_rung = cb_rung_targets(d->whole, true, d->target);
     for (uint32_t r = d->n_rung; r-- > 0 && known_at(d, d->target[r]) == INFINITY;) d->n_priced = r;
     CB_TRY(cb_windows_new(d->first.t, &d->first.ledger, d->may_rerun, &w, err));
     for (uint32_t r = d->n_priced; r < d->n_rung && missed < 2; r++) {
-        CB_TRY(try_windows(w, d->target[r], &done, err));
+        CB_TRY(cb_windows_try_all(w, d->target[r], &done, err));
         CB_TRY(cb_search_briefly(&d->first.moves, d->target[r], share, err));
         missed = known_at(d, d->target[r]) < INFINITY ? 0 : missed + 1;
     }
     return CB_OK;
 }
 
-cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
-                         cb_error *err) {
+/* Do plans of the other ladder reach the target, and cost so little that this one has no plans
+ * there? */
+static bool costs_little(const cb_ladder *d, uint64_t target) {
+    return known_at(d, target) < cb_ladder_little_extra(d->rival) * (double)d->first.t->f->once_ps;
+}
+
+/* From the first target at which they cost more: a short search from them and from the plan at the
+ * target above, until two targets in a row are missed. */
+static cb_status follow(cb_ladder *d, cb_error *err) {
+    const double share =
+        cb_is_small_search(&d->first.moves) ? CB_FOLLOW_SMALL_SHARE : CB_FOLLOW_SHARE;
+    int missed = 0;
+    d->n_priced = 0;
+    while (d->n_priced < d->n_rung && costs_little(d, d->target[d->n_priced])) d->n_priced++;
+    for (uint32_t r = d->n_priced; r < d->n_rung && missed < 2; r++) {
+        CB_TRY(cb_search_briefly(&d->first.moves, d->target[r], share, err));
+        missed = known_at(d, d->target[r]) < INFINITY ? 0 : missed + 1;
+    }
+    return CB_OK;
+}
+
+static cb_status build_all(cb_ladder *d, cb_error *err) {
+    CB_TRY(build_base(d, err));
+    CB_TRY(bound_base(d, err));
+    CB_TRY(page_base(d, err));
+    set_least(d);
+    return CB_OK;
+}
+
+cb_status cb_ladder_follow_base(cb_ladder *d, cb_error *err) {
+    if (!d->follows || d->has_followed) return CB_OK;
+    cb_candidates_borrow(d->base, d->rival->base);
+    CB_TRY(follow(d, err));
+    set_least(d);
+    d->has_followed = true;
+    return CB_OK;
+}
+
+/* All but the base. */
+static cb_status init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) {
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;
     *d = (cb_ladder){.base = t->candidates, .whole = t->size};
@@ -152,13 +156,31 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *thr
         CB_TRY_NEW(d->proof_start[i], a, f->n_base, err);
     }
     cb_facts_mark_free(f, d->may_rerun);
-    set_targets(d, false);
+    d->n_rung = cb_rung_targets(d->whole, false, d->target);
     CB_TRY(cb_worker_init(&d->first, t, cut, d->may_rerun, d->whole, err));
     t->proven = &d->first.prices.tangent;
-    CB_TRY(build_base(d, err));
-    CB_TRY(bound_base(d, err));
-    CB_TRY(page_base(d, err));
-    set_least(d);
+    return CB_OK;
+}
+
+cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
+                         cb_error *err) {
+    CB_TRY(init(d, t, cut, err));
+    CB_TRY(build_all(d, err));
+    return cb_workers_new(&d->first, d->n_tangent, threads, &d->workers, err);
+}
+
+cb_status cb_ladder_follow(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
+                           cb_ladder *rival, cb_error *err) {
+    CB_TRY(init(d, t, cut, err));
+    d->n_rung = cb_rung_targets(d->whole, cb_ladder_pages(rival), d->target);
+    d->rival = rival;
+    d->follows = true;
+    d->first.moves.pace = CB_FOLLOW_PACE;
+    for (int i = 0; i < CB_LADDER_STARTS; i++) {
+        const size_t n = t->f->n_base * sizeof **d->start;
+        if (n > 0) memcpy(d->start[i], rival->start[i], n);
+        if (n > 0) memcpy(d->proof_start[i], rival->proof_start[i], n);
+    }
     return cb_workers_new(&d->first, d->n_tangent, threads, &d->workers, err);
 }
 
@@ -177,7 +199,8 @@ double cb_ladder_little_extra(const cb_ladder *d) {
     const double once = (double)d->first.t->f->once_ps;
     if (!cb_ladder_has_low(d)) return 0;
     if (d->base->n == 0) return CB_LITTLE_EXTRA;
-    return fmin(CB_LITTLE_EXTRA, (double)d->base->at[0].time_ps / once - 1);
+    const double most = (double)d->base->at[0].time_ps / once - 1;
+    return d->follows ? most : fmin(CB_LITTLE_EXTRA, most);
 }
 
 uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes) {
@@ -263,8 +286,20 @@ static cb_status search_with_prices(cb_ladder *d, cb_worker *c, uint32_t r, cb_e
 
 /* ---- a near rung ----------------------------------------------------------------------------- */
 
+/* The rival's plan is one of this class as well. */
+static cb_status offer_rivals(const cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
+    const cb_candidate *from = d->follows && r != CB_NONE ? d->from_rival[r] : NULL;
+    if (!from) return CB_OK;
+    return cb_candidates_offer(c->work, from->size, from->time_ps, from->pair, from->n_pair, err);
+}
+
+static cb_status search_on(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
+    CB_TRY(offer_rivals(d, c, r, err));
+    return cb_search_point(&c->moves, d->target[r], 0, 1, d->least_ps[r], err);
+}
+
 static cb_status search_near(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
-    CB_TRY(search_with_prices(d, c, r, err));
+    CB_TRY(d->follows ? search_on(d, c, r, err) : search_with_prices(d, c, r, err));
     const cb_candidate *winner = find_winner(d, c, r);
     d->searched[r] = true;
     return winner ? keep(c, winner, &d->plan[r], err) : CB_OK;
@@ -284,15 +319,16 @@ typedef struct deep_search {
 } deep_search;
 
 static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i, cb_error *err) {
-    if (i == 0 && s->r == d->n_near &&
-        !s->last) /* more steps of prices may reach what the base did not */
+    if (i == 0) CB_TRY(offer_rivals(d, c, s->r, err));
+    if (i == 0 && s->r == d->n_near && !s->last &&
+        !d->follows) /* more steps of prices may reach what the base did not */
         CB_TRY(search_with_prices(d, c, s->r, err));
     const cb_deep_search own = {.from = s->from,
                                 .target = s->target[i],
                                 .attempt = i + (s->last ? CB_LAST_ATTEMPTS : 0),
                                 .descent = s->descent,
                                 .share = s->share / CB_ATTEMPTS,
-                                .improves = s->r == CB_NONE && cb_ladder_pages(d),
+                                .improves = d->follows || (s->r == CB_NONE && cb_ladder_pages(d)),
                                 .least_ps = s->least_ps};
     CB_TRY(cb_search_deep_rung(&c->moves, &own, err));
     CB_TRY(keep_fastest(c, s->target[i], &s->out[i], err));
@@ -353,7 +389,8 @@ static cb_status search_one(cb_worker *c, uint32_t job, void *user, cb_error *er
 static cb_status is_worth_more(cb_ladder *d, const deep_search *s, bool *worth, cb_error *err) {
     cb_floor floor;
     *worth = false;
-    if (better_of(s->out).size > 0 || !cb_is_small_search(&d->first.moves)) return CB_OK;
+    if (d->follows || better_of(s->out).size > 0 || !cb_is_small_search(&d->first.moves))
+        return CB_OK;
     CB_TRY(cb_find_floor(&d->first.ledger, d->first.t->scratch, &floor, err));
     *worth = s->target[0] >= floor.bytes;
     return CB_OK;
@@ -369,14 +406,23 @@ static cb_status search_all(searches *s, cb_error *err) {
     return CB_OK;
 }
 
+/* Whoever follows starts from the rival's plan of the same target. */
+static cb_status ask_rival(cb_ladder *d, uint32_t r, cb_error *err) {
+    if (!d->follows || r >= d->rival->n_rung || d->target[r] != d->rival->target[r]) return CB_OK;
+    return cb_ladder_climb(d->rival, r, &d->from_rival[r], err);
+}
+
 cb_status cb_ladder_climb_many(cb_ladder *d, const bool *wanted, cb_error *err) {
     searches s = {.d = d};
     bool deep = false;
+    for (uint32_t r = 0; r < d->n_near; r++)
+        if (wanted[r] && !d->searched[r]) CB_TRY(ask_rival(d, r, err));
     for (uint32_t r = 0; r < d->n_rung; r++) {
         if (r >= d->n_near) deep |= wanted[r];
         else if (wanted[r] && !d->searched[r]) s.near[s.n_near++] = r;
     }
     if (deep && !d->searched[d->n_near]) {
+        CB_TRY(ask_rival(d, d->n_near, err));
         s.deep = plan_deep(d, d->n_near);
         s.n_attempt = CB_ATTEMPTS;
     }
@@ -384,6 +430,7 @@ cb_status cb_ladder_climb_many(cb_ladder *d, const bool *wanted, cb_error *err) 
 }
 
 static cb_status climb_deep(cb_ladder *d, uint32_t r, cb_error *err) {
+    CB_TRY(ask_rival(d, r, err));
     searches s = {.d = d, .deep = plan_deep(d, r), .n_attempt = CB_ATTEMPTS};
     if (r > d->n_near && d->last_deep.size == 0) s.n_attempt = 0;
     CB_TRY(search_all(&s, err));
@@ -394,7 +441,7 @@ static cb_status climb_deep(cb_ladder *d, uint32_t r, cb_error *err) {
 cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err) {
     cb_worker *c = &d->first;
     cb_status status = CB_OK;
-    if (d->own_ps[r] == 0) {
+    if (d->own_ps[r] == 0 && !d->follows) {
         cb_ladder_begin(d, c);
         status = guess_rung(d, c, r, err);
         c->t->candidates = d->base;
@@ -405,7 +452,10 @@ cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error 
 
 cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, cb_error *err) {
     searches s = {.d = d, .near = {r}, .n_near = 1};
-    if (r < d->n_near && !d->searched[r]) CB_TRY(search_all(&s, err));
+    if (r < d->n_near && !d->searched[r]) {
+        CB_TRY(ask_rival(d, r, err));
+        CB_TRY(search_all(&s, err));
+    }
     for (uint32_t i = d->n_near; i <= r && i < d->n_rung; i++) { /* until one has none */
         if (!d->searched[i]) CB_TRY(climb_deep(d, i, err));
     }
@@ -528,8 +578,9 @@ cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double 
 
 cb_status cb_ladder_spares(cb_ladder *d, uint32_t r, bool *out, cb_error *err) {
     cb_ladder *rival = d->rival;
-    *out = false;
-    if (!rival || r >= d->n_near || r >= rival->n_near || d->target[r] != rival->target[r])
+    *out = d->follows && r < d->n_priced;
+    if (d->follows || !rival || r >= d->n_near || r >= rival->n_near ||
+        d->target[r] != rival->target[r])
         return CB_OK;
     if (!d->judged[r]) {
         const cb_candidate *c;

@@ -50,7 +50,12 @@ typedef struct cb_ladder {
     cb_swept swept;       /* below all of the front */
     struct cb_ladder *rival; /* the caller's to set: of a smaller class of plans, whose answers are
                                considered as well; or NULL */
-    bool judged[CB_RUNGS_MOST], spared[CB_RUNGS_MOST]; /* see cb_ladder_spares */
+    bool follows;            /* see cb_ladder_follow */
+    bool has_followed;       /* its base is built */
+    const cb_candidate *from_rival[CB_RUNGS_MOST]; /* of rungs searched, its plan; NULL: none */
+    cb_candidate low[CB_MEASURE_COUNT], min[CB_MEASURE_COUNT]; /* the answers to position 0 and to
+                               `min`, for who follows; size 0: none so far */
+    bool judged[CB_RUNGS_MOST], spared[CB_RUNGS_MOST];         /* see cb_ladder_spares */
     bool modest; /* the caller's to set: peaks are solved exactly, so no effort is added */
     bool has_dug;
     cb_candidate dug[CB_DUG_MOST]; /* see cb_ladder_dig_down */
@@ -63,6 +68,14 @@ typedef struct cb_ladder {
 /* After cb_try_pairs of the save-everything plan. `threads` may be NULL. */
 CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
                                        cb_error *err);
+/* The same of a ladder that follows `rival`, which is built: it searches from the plans of the
+ * rival, with CB_FOLLOW_PACE of the effort, and only where they cost more than
+ * cb_ladder_little_extra. Before anything else than cb_ladder_prove is asked, it needs
+ * cb_ladder_follow_base. */
+CB_MUST_CHECK cb_status cb_ladder_follow(cb_ladder *d, cb_trial *t, cb_cut *cut,
+                                         cb_threads *threads, cb_ladder *rival, cb_error *err);
+/* No effect if it has been done. */
+CB_MUST_CHECK cb_status cb_ladder_follow_base(cb_ladder *d, cb_error *err);
 void cb_ladder_free(cb_ladder *d);
 /* Whether position 0 has an answer of its own. Of few ops the answer to `min` takes little time. */
 bool cb_ladder_has_low(const cb_ladder *d);

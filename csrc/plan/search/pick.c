@@ -50,6 +50,7 @@ static cb_status consider_tighter(cb_chooser *k, cb_ladder *d, uint32_t r, const
     cb_candidate *tight = &d->tight[r];
     cb_weight w;
     if (k->t->goal->measure != CB_MEASURE_ARENA || k->t->f->n_base > CB_TIGHT_OPS) return CB_OK;
+    if (d->follows) return CB_OK;
     if (cb_ladder_pages(d)) return CB_OK; /* the next target is near, and its plan may fit */
     if (!d->tightened[r]) {
         CB_TRY(cb_weigh(k, c, &w, err));
@@ -205,6 +206,8 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
     double most_ps = cb_most_time(t->f, t->goal);
     k->best = (cb_candidate){0};
     cb_status status = cb_consider_small_candidates(k, most_ps, err);
+    const cb_candidate *from = d->follows ? &d->rival->min[goal.measure] : NULL;
+    if (status == CB_OK && from && from->size > 0) status = cb_consider_small(k, from, err);
     if (status == CB_OK) status = consider_small_rungs(k, d, most_ps, err);
     t->goal = asked;
     return status;
@@ -293,6 +296,11 @@ static cb_status consider_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const cb_candidates *base = d->base;
     CB_TRY(cb_consider_small_candidates(k, most_ps, err));
     if (base->n == 0) return CB_OK;
+    if (d->follows) {
+        const cb_candidate *from = &d->rival->low[k->t->goal->measure];
+        if (from->size > 0) CB_TRY(cb_consider_small(k, from, err));
+        return cb_has_best(k) ? dig_low(k, d, err) : CB_OK;
+    }
     if (cb_ladder_pages(d)) return cb_has_best(k) ? climb_low(k, d, most_ps, err) : CB_OK;
     if ((double)base->at[0].time_ps > most_ps) CB_TRY(probe_near(k, d, most_ps, err));
     return cb_has_best(k) ? dig_low(k, d, err) : CB_OK;
@@ -328,6 +336,7 @@ static cb_status find_low(cb_chooser *k, cb_ladder *d, const cb_chooser **out, c
         const cb_status status = consider_low(low, d, err);
         t->goal = asked;
         CB_TRY(status);
+        d->low[asked->measure] = low->best;
         *known = low;
     }
     *out = *known;
@@ -358,6 +367,7 @@ static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, c
             CB_TRY(find_low(k, d, &low, err));
             take_smaller(min, low);
         }
+        if (!min->swept) d->min[k->t->goal->measure] = min->best;
         *known = min;
     }
     *out = *known;

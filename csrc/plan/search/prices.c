@@ -415,3 +415,12 @@ double cb_prices_guess(const cb_prices *z, double bytes, double known_ps) {
     double guess = cb_tangents_bound(&z->guess, z->guess.len, bytes);
     return known_ps < CB_SLACK * guess ? cb_prices_bound(z, bytes) : guess;
 }
+
+bool cb_prices_misjudge(const cb_prices *z, const cb_candidates *all) {
+    for (uint32_t i = 0; i < all->n; i++) {
+        const double known = (double)(all->at[i].time_ps - z->trial->f->once_ps);
+        const double bytes = (double)all->at[i].size;
+        if (known < CB_SLACK * cb_tangents_bound(&z->guess, z->guess.len, bytes)) return true;
+    }
+    return false;
+}

@@ -73,6 +73,8 @@ CB_MUST_CHECK cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint6
                                          cb_error *err);
 /* The best bound of all tangents at `bytes`; at least 0. */
 double cb_prices_bound(const cb_prices *z, double bytes);
+/* True if some candidate takes so little time that the guess is wrong. */
+bool cb_prices_misjudge(const cb_prices *z, const cb_candidates *all);
 /* The guess at `bytes`, or the bound where a plan of `known_ps` of extra time shows that the guess
  * is wrong. */
 double cb_prices_guess(const cb_prices *z, double bytes, double known_ps);

@@ -17,6 +17,20 @@ static int paced(const cb_trial *t, int steps, int least) {
     return (int)fmax(least, pace_of(t) * steps);
 }
 
+/* In thousandths. Near the top little time is at stake, but in shares a lot; near the bottom as
+ * well. */
+static int step_below(int share) { return share > 900 ? 5 : share > 120 ? 20 : 10; }
+
+uint32_t cb_rung_targets(uint64_t whole, bool fine, uint64_t *target) {
+    uint32_t n = 0;
+    for (int share = 980; share >= 30; share -= step_below(share) / (fine && share > 400 ? 2 : 1)) {
+        uint64_t bytes = (uint64_t)((double)whole * (share / 1000.0));
+        if (n == 0 || bytes < target[n - 1]) target[n++] = bytes;
+    }
+    target[n] = 0;
+    return n;
+}
+
 static int64_t fastest_fitting(const cb_candidates *all, uint64_t target) {
     uint32_t i = cb_candidates_fitting(all, target);
     return i == CB_NONE ? INT64_MAX : all->at[i].time_ps;
@@ -85,7 +99,7 @@ static uint32_t effort(const cb_moves *m, double share) {
     double least = cb_is_bare_search(m) ? CB_BARE_EFFORT : CB_LEAST_EFFORT;
     if (cb_is_small_search(m))
         most = fmax(most, fmin(least, CB_TINY_EFFORT * n * n + CB_TINY_LEAST));
-    return (uint32_t)(share * fmin(CB_EFFORT / n, most));
+    return (uint32_t)(m->pace * share * fmin(CB_EFFORT / n, most));
 }
 
 /* From the fastest plan that fits. Where little decides, chance decides a lot: so a tiny problem
@@ -191,9 +205,9 @@ cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *er
 }
 
 cb_status cb_search_point(cb_moves *m, uint64_t target, uint32_t attempt, double share,
-                          cb_error *err) {
+                          double least_ps, cb_error *err) {
     m->chance = target ^ (uint64_t)(attempt + 1) << 32;
-    return ruin(m, target, share, CB_PATIENCE, 0, err);
+    return ruin(m, target, share, CB_PATIENCE, least_ps, err);
 }
 
 cb_status cb_search_briefly(cb_moves *m, uint64_t target, double share, cb_error *err) {

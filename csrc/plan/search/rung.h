@@ -17,6 +17,9 @@ CB_MUST_CHECK cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t 
 CB_MUST_CHECK cb_status cb_prove_bound(cb_prices *prices, const double *start_price,
                                        uint64_t target, double known_ps, cb_error *err);
 #define CB_LAST_ATTEMPTS 16
+/* The targets of a ladder, falling, with a 0 behind the last; `fine`: twice as close above 40 %.
+ * How many. */
+uint32_t cb_rung_targets(uint64_t whole, bool fine, uint64_t *target);
 typedef struct cb_deep_search {
     const cb_candidate *from; /* NULL: the most promising candidate */
     uint64_t target;
@@ -32,7 +35,7 @@ typedef struct cb_deep_search {
 CB_MUST_CHECK cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *err);
 /* From the fastest plan that fits: faster ones, or ones that are as fast and smaller. */
 CB_MUST_CHECK cb_status cb_search_point(cb_moves *m, uint64_t target, uint32_t attempt,
-                                        double share, cb_error *err);
+                                        double share, double least_ps, cb_error *err);
 /* A short walk from the smallest plan over the target, then a short search from the fastest that
  * fits. */
 CB_MUST_CHECK cb_status cb_search_briefly(cb_moves *m, uint64_t target, double share,

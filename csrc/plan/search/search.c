@@ -92,6 +92,23 @@ static cb_status use_spares(cb_searcher *s, cb_error *err) {
     return CB_OK;
 }
 
+/* Does the ladder follow that of the rival? Where effort counts. */
+static bool follows(const cb_searcher *s, bool saved) {
+    return s->rival && !saved && s->f->n_base >= CB_TINY_OPS;
+}
+
+static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err);
+
+static cb_status get_ready_to_follow(cb_searcher *s, cb_error *err) {
+    cb_trial *t = &s->t;
+    if (!s->rival->ready) CB_TRY(get_ready(s->rival, false, err));
+    CB_TRY(cb_try_pairs(t, NULL, 0, err));
+    CB_TRY(cb_ladder_follow(&s->d, t, s->cut, s->threads, &s->rival->d, err));
+    t->least_ps = (double)s->f->once_ps * (1 + cb_ladder_little_extra(&s->rival->d));
+    s->ready = true;
+    return CB_OK;
+}
+
 /* What all goals share. */
 static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     cb_trial *t = &s->t;
@@ -99,6 +116,7 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     cb_ladder_free(&s->d); /* of a search that was ended early */
     t->proven = NULL;
     s->d = (cb_ladder){0};
+    if (follows(s, saved)) return get_ready_to_follow(s, err);
     CB_TRY(cb_exact_suits(s->f, &modest, err));
     bool few = !saved && !modest && s->f->n_base < CB_FEW_OPS;
     if (few) CB_TRY(use_spares(s, err));
@@ -115,9 +133,18 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
 
 /* ---- one goal -------------------------------------------------------------------------------- */
 
+/* What a search that was ended early has left is no base. */
+static cb_status follow_base(cb_searcher *s, cb_error *err) {
+    s->ready = false;
+    CB_TRY(cb_ladder_follow_base(&s->d, err));
+    s->ready = true;
+    return CB_OK;
+}
+
 static cb_status search_all(cb_searcher *s, cb_chooser *k, cb_error *err) {
     bool saved = s->t.goal->measure == CB_MEASURE_SAVED;
     if (!s->ready) CB_TRY(get_ready(s, saved, err));
+    if (!saved) CB_TRY(follow_base(s, err));
     if (!saved && !s->d.few) CB_TRY(climb_ahead(s, err));
     return cb_pick(k, saved ? NULL : &s->d, err);
 }

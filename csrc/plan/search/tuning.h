@@ -99,6 +99,12 @@
 /* of save-everything's bytes: closer to the floor is not worth a search */
 #define CB_DUG_SHARE 0.004
 
+/* ---- following another ladder: ladder.c ------------------------------------------------------ */
+
+#define CB_FOLLOW_PACE 0.3         /* of the usual effort; */
+#define CB_FOLLOW_SHARE 0.05       /* of that, at each target of the base, */
+#define CB_FOLLOW_SMALL_SHARE 0.02 /* and in a small search */
+
 /* ---- windows: local/windows.c, ladder.c ------------------------------------------------------ */
 
 #define CB_PAGED_REACH 0.6 /* of save-everything's bytes: where prices reach less, windows help */

@@ -14,6 +14,7 @@ cb_status cb_worker_init(cb_worker *c, cb_trial *t, cb_cut *cut, const bool *may
 cb_status cb_worker_init_like(cb_worker *c, const cb_worker *like, size_t n_tangent, cb_trial *t,
                               cb_cut *cut, cb_error *err) {
     CB_TRY(cb_worker_init(c, t, cut, like->may_rerun, like->whole, err));
+    c->moves.pace = like->moves.pace;
     for (size_t i = 0; i < n_tangent; i++) {
         if (!CB_PUSH(t->scratch, c->prices.tangent, like->prices.tangent.at[i]) ||
             !CB_PUSH(t->scratch, c->prices.guess, like->prices.guess.at[i]))

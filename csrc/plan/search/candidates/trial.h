@@ -17,6 +17,7 @@ typedef struct cb_trial {
     cb_arena *scratch;
     const bool *forced; /* [n_unit] the user, or a region's limit, wants it recomputed */
     bool has_demands;   /* some constraint can be broken by a schedule */
+    double least_ps;    /* faster plans are no answers to a goal */
     uint32_t count;
     const cb_tangents *proven; /* whose bound is told; NULL: none so far */
     /* of the last trial */

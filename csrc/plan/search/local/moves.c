@@ -20,7 +20,7 @@ static void list_offers(cb_moves *m) {
 cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratch, uint64_t whole,
                         cb_error *err) {
     const cb_facts *f = t->f;
-    *m = (cb_moves){.trial = t, .l = l, .scratch = scratch};
+    *m = (cb_moves){.trial = t, .l = l, .scratch = scratch, .pace = 1};
     m->may_rerun = l->may_rerun;
     bool hastens = cb_is_small_search(m) && (cb_is_tiny_search(m) || !cb_is_bare_search(m));
     m->early_share = hastens ? CB_EARLY_SHARE : 0;

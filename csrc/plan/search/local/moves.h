@@ -18,6 +18,7 @@ typedef struct cb_moves {
     const bool *may_rerun; /* [n_unit] */
     double early_share;    /* of proposals that make a value before the anchor that reads it */
     bool heated;           /* more so; and slower plans are accepted on the way */
+    double pace;           /* the caller's to set: share of the usual effort; 1 at first */
     uint32_t *offer;       /* [l->n] what the base op there makes first, CB_NONE: not to be freed */
     uint32_t *seen;        /* [n_unit] stamps */
     uint32_t stamp;

@@ -378,3 +378,11 @@ cb_status cb_windows_try(cb_windows *w, uint64_t target, uint32_t n_position, do
     cb_sort_pairs(w->pairs.list.at, w->pairs.list.len);
     return cb_try_pairs(w->t, w->pairs.list.at, w->pairs.list.len, err);
 }
+
+cb_status cb_windows_try_all(cb_windows *w, uint64_t target, bool *done, cb_error *err) {
+    const uint32_t kept_at[] = CB_WINDOW_POSITIONS;
+    const size_t n = sizeof kept_at / sizeof *kept_at;
+    for (size_t i = 0; i < n && *done; i++)
+        CB_TRY(cb_windows_try(w, target, kept_at[i], 0, done, err));
+    return *done ? cb_windows_try(w, target, 0, CB_WINDOW_RATE, done, err) : CB_OK;
+}

@@ -20,5 +20,9 @@ CB_MUST_CHECK cb_status cb_windows_new(cb_trial *t, const cb_ledger *l, const bo
  * byte are made when they are needed. `done` is false if that would take too much effort. */
 CB_MUST_CHECK cb_status cb_windows_try(cb_windows *w, uint64_t target, uint32_t n_position,
                                        double share, bool *done, cb_error *err);
+/* Tries the plans of CB_WINDOW_POSITIONS and CB_WINDOW_RATE, unless they take too much effort: then
+ * `done`, which is true at first, becomes false. */
+CB_MUST_CHECK cb_status cb_windows_try_all(cb_windows *w, uint64_t target, bool *done,
+                                           cb_error *err);
 
 #endif
