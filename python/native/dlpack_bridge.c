@@ -432,7 +432,7 @@ const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor
         return "has no memory of its own";
     }
     if (x.device.type != 1) return "is not in the processor's memory";
-    if (!element_of(x.dtype, out)) return "is of no floating type that is stepped";
+    if (!element_of(x.dtype, out)) return "has a type that cannot be stepped";
     if (x.ndim < 0 || x.ndim > 64) return "has more than 64 axes";
     if (x.ndim > 0 && !x.shape) return "has axes, but no shape";
     out->n = out->is_complex ? 2 : 1;

@@ -163,7 +163,7 @@ static const char *look_closely(const reading *r, uint32_t row, int column, PyOb
     if (wrong) return "is negated or conjugated lazily";
     if (is_known) return NULL;
     const int has = has_memory(r, kind, tensor, x);
-    if (has <= 0) return has < 0 ? "is no plain tensor" : CB_PY_NO_MEMORY;
+    if (has <= 0) return has < 0 ? "is not a plain tensor" : CB_PY_NO_MEMORY;
     *seen = now;
     return NULL;
 }
@@ -202,7 +202,7 @@ static const char *check_form(const cb_py_tensor *x, const cb_py_tensor *kind,
  * set. */
 static int read_tensor(reading *r, uint32_t i, int column, PyObject *object,
                        const cb_py_tensor *param, const cb_py_tensor *kind, cb_py_tensor *out) {
-    const char *why = "is no plain tensor", *unlike;
+    const char *why = "is not a plain tensor", *unlike;
     if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
     if (!why && kind != param && kind->n) why = check_form(out, kind, param);
     else if (!why && !cb_py_tensor_like(out, param, kind, &unlike)) why = unlike;
@@ -216,23 +216,23 @@ static bool is_half(const cb_py_tensor *x) { return x->dtype == CB_F16 || x->dty
 static const char *check_axes(const cb_py_table *self, const cb_py_tensor *x) {
     if (!self->has_form) return NULL;
     if (x->is_complex) return "is complex";
-    if (self->axes == CB_AXES_TWO && x->rank != 2) return "is no matrix that lies row by row";
+    if (self->axes == CB_AXES_TWO && x->rank != 2) return "is not a matrix stored row by row";
     if (x->rank < 2 || is_in_rows(x)) return NULL;
-    return self->axes == CB_AXES_TWO ? "is no matrix that lies row by row"
-                                     : "does not lie row by row";
+    return self->axes == CB_AXES_TWO ? "is not a matrix stored row by row"
+                                     : "is not stored row by row";
 }
 
 /* Reads a parameter. Without a gradient it is not stepped, so its memory is not checked. */
 static int read_param(const cb_py_table *self, reading *r, uint32_t i, bool is_stepped,
                       cb_py_tensor *out) {
-    const char *why = "is no plain tensor";
+    const char *why = "is not a plain tensor";
     if (is_plain(r, r->params[i])) why = cb_py_tensor_of(r->exchange, r->params[i], out);
     if (!why && is_half(out)) {
         if (!self->takes_halves || out->is_bits) why = "is neither single nor double precision";
         else if (out->dtype == CB_F16 && self->half != CB_HALF_MASTER)
             why = "is float16, for which half is \"master\" or None";
     }
-    if (!why && !cb_dtype_is_float(out->dtype)) why = "is of no floating type that is stepped";
+    if (!why && !cb_dtype_is_float(out->dtype)) why = "has a type that cannot be stepped";
     if (!why) why = check_axes(self, out);
     if (!why && is_stepped) why = look_closely(r, i, PARAM, r->params[i], out);
     if (PyErr_Occurred()) return -1;
@@ -275,7 +275,7 @@ static const cb_py_tensor *read_scalar(reading *r, uint32_t i, int column, PyObj
     PyObject *object = item_of(r, i, key, at);
     out->data = NULL;
     if (!object) return NULL;
-    const char *why = "is no plain tensor";
+    const char *why = "is not a plain tensor";
     hold(r, Py_NewRef(object));
     if (is_plain(r, object)) why = cb_py_tensor_of(r->exchange, object, out);
     if (!why && (out->n != 1 || out->is_complex || (out->dtype != CB_F32 && out->dtype != CB_F64)))
@@ -296,7 +296,7 @@ static int read_count(reading *r, uint32_t i, bool is_asked, Py_ssize_t *at, cb_
     if (!counter && PyErr_Occurred()) return -1;
     if (!counter) return is_asked ? add_unfit(r, i, COUNT, "is missing") : 0;
     const double taken = value_of(counter);
-    if (!(taken >= 0 && taken < 9e15)) return add_unfit(r, i, COUNT, "is no number of steps");
+    if (!(taken >= 0 && taken < 9e15)) return add_unfit(r, i, COUNT, "is not a number of steps");
     *t = (int64_t)taken + 1;
     return 0;
 }

@@ -113,7 +113,7 @@ def test_what_is_pytorch_s_own():
     p = nn.Parameter(torch.ones(4, 3).t())
     p.grad = torch.ones_like(p)
     optimizer = ours.Adafactor([p])
-    with pytest.warns(RuntimeWarning, match="does not lie row by row"):
+    with pytest.warns(RuntimeWarning, match="is not stored row by row"):
         optimizer.step()
     q = nn.Parameter(torch.ones(3, dtype=torch.complex64))
     q.grad = torch.ones_like(q)

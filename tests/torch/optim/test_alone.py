@@ -135,7 +135,7 @@ def test_what_cannot_be_is_said():
     p = nn.Parameter(torch.ones(4, 3).t())
     p.grad = torch.ones_like(p)
     for name in ("AdamW8bit", "SOAP"):
-        with pytest.raises(RuntimeError, match="does not lie row by row, and no other code"):
+        with pytest.raises(RuntimeError, match="is not stored row by row, and no other code"):
             getattr(ours, name)([p]).step()
     z = nn.Parameter(torch.ones(3, dtype=torch.complex64))
     z.grad = torch.ones_like(z)

@@ -400,7 +400,7 @@ def fallbacks():
 
     marked = nn.Parameter(torch.ones(3))
     marked.grad = torch.ones(3).as_subclass(Marked)
-    yield "subclass", [marked], {}, "the gradient of parameter 0 of group 0 is no plain tensor"
+    yield "subclass", [marked], {}, "the gradient of parameter 0 of group 0 is not a plain tensor"
     whole = nn.Parameter(torch.ones(3), requires_grad=False)
     whole.grad = torch.ones(3)
     yield "differentiable", [whole], {"differentiable": True}, "differentiable=True"

@@ -75,7 +75,7 @@ def test_what_lies_otherwise_is_pytorch_s():
     p = nn.Parameter(torch.ones(4, 3).t())
     p.grad = torch.ones_like(p)
     optimizer = ours.Muon([p])
-    with pytest.warns(RuntimeWarning, match="is no matrix that lies row by row"):
+    with pytest.warns(RuntimeWarning, match="is not a matrix stored row by row"):
         optimizer.step()
     with pytest.raises(ValueError, match="only supports 2D"):
         ours.Muon([nn.Parameter(torch.ones(3))])
