@@ -94,7 +94,7 @@ static cb_status use_spares(cb_searcher *s, cb_error *err) {
 
 /* Does the ladder follow that of the rival? Where effort counts. */
 static bool follows(const cb_searcher *s, bool saved) {
-    return s->rival && !saved && s->f->n_base >= CB_TINY_OPS;
+    return s->rival && !saved && s->f->n_base >= CB_FOLLOW_OPS;
 }
 
 static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err);

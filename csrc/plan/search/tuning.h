@@ -101,6 +101,7 @@
 
 /* ---- following another ladder: ladder.c ------------------------------------------------------ */
 
+#define CB_FOLLOW_OPS 300          /* of fewer the other ladder is like the first */
 #define CB_FOLLOW_PACE 0.3         /* of the usual effort; */
 #define CB_FOLLOW_SHARE 0.05       /* of that, at each target of the base, */
 #define CB_FOLLOW_SMALL_SHARE 0.02 /* and in a small search */
