@@ -8,7 +8,14 @@
 /* A kernel of their own adds up narrower columns faster. */
 #define COLUMNS_MIN 128
 
+static bool lies_across(const cb_domain *domain) {
+    return domain->inner >= CB_INNER_MIN && domain->columns >= CB_ACROSS_MIN &&
+           domain->columns <= CB_ACROSS_MAX &&
+           domain->count % (domain->columns * domain->inner) == 0;
+}
+
 static bool has_rows(const cb_domain *domain) {
+    if (domain->inner) return lies_across(domain);
     return domain->columns >= CB_ROW_MIN && domain->columns <= CB_ROW_MAX &&
            domain->count % domain->columns == 0 && domain->count / domain->columns >= 2;
 }
@@ -20,10 +27,11 @@ static bool sums_columns(const cb_domain *domain) {
 
 /* ---- what an op is, and its own domain ------------------------------------------------------- */
 
-/* By the axes longer than 1: all reduced, the trailing ones, the leading ones, or others. */
+/* By the axes longer than 1: all reduced, the trailing ones, the leading ones, those between two
+ * that are kept, or others. */
 static cb_part reduction_of(const cb_attrs *attrs, const cb_shape *in, cb_domain *own) {
     const cb_shape *axes = &attrs->dims;
-    int64_t reduced = 1, kept = 1;
+    int64_t reduced = 1, kept = 1, behind = 1; /* behind: kept after the last reduced one */
     int32_t next = 0, turns = 0;
     bool was = false, first = false, any = false;
     for (int32_t k = 0; k < in->rank; k++) {
@@ -31,14 +39,21 @@ static cb_part reduction_of(const cb_attrs *attrs, const cb_shape *in, cb_domain
         next += reduces;
         if (in->dim[k] == 1) continue;
         *(reduces ? &reduced : &kept) *= in->dim[k];
+        behind = reduces ? 1 : behind * in->dim[k];
         if (!any) first = reduces;
         else turns += reduces != was;
         was = reduces;
         any = true;
     }
     *own = (cb_domain){.count = reduced * kept};
-    if (reduced <= 1 || turns > 1) return CB_PART_NONE;
+    const bool is_between = turns == 2 && !first;
+    if (reduced <= 1 || (turns > 1 && !is_between)) return CB_PART_NONE;
     if (turns == 0) return CB_PART_TOTAL;
+    if (is_between) {
+        own->columns = reduced;
+        own->inner = behind;
+        return CB_PART_ACROSS;
+    }
     own->columns = first ? kept : reduced;
     return first ? CB_PART_COLUMNS : CB_PART_ROWS;
 }
@@ -54,7 +69,7 @@ static bool has_pieces(const cb_domain *domain, int64_t length) {
 /* The rows of these are the last axis. */
 static cb_part last_axis(cb_part part, const cb_shape *full, cb_domain *own) {
     if (full->rank == 0) return CB_PART_NONE;
-    *own = (cb_domain){cb_numel(full), full->dim[full->rank - 1]};
+    *own = (cb_domain){.count = cb_numel(full), .columns = full->dim[full->rank - 1]};
     return part;
 }
 
@@ -74,7 +89,8 @@ static cb_part own_part(const cb_shaped *op, cb_domain *own) {
         case CB_OP_AMAX:
         case CB_OP_AMIN:
             part = reduction_of(op->attrs, op->in0, own);
-            return part == CB_PART_ROWS || is_sum(op->code) ? part : CB_PART_NONE;
+            if (part == CB_PART_ROWS || part == CB_PART_ACROSS) return part;
+            return is_sum(op->code) ? part : CB_PART_NONE;
         case CB_OP_SOFTMAX:
         case CB_OP_SOFTMAX_BWD:
         case CB_OP_LOG_SOFTMAX:
@@ -114,6 +130,7 @@ cb_part cb_part_of(const cb_shaped *op, const cb_domain *domain) {
     }
     if (own.count != domain->count) return CB_PART_NONE;
     if (part == CB_PART_TOTAL) return part;
+    if (own.inner != domain->inner) return CB_PART_NONE;
     if (part == CB_PART_ROWS && is_sum(op->code) && own.columns < domain->columns)
         return has_pieces(domain, own.columns) ? CB_PART_PIECES : CB_PART_NONE;
     if (own.columns != domain->columns || !has_rows(&own)) return CB_PART_NONE;
@@ -126,7 +143,8 @@ bool cb_domain_join(cb_domain *domain, const cb_shaped *op) {
     cb_domain own, joined = *domain;
     if (own_part(op, &own) == CB_PART_NONE) return false;
     if (domain->count <= 1 && own.count > domain->count) joined = own;
-    else if (own.count == domain->count && domain->columns == 0) joined.columns = own.columns;
+    else if (own.count == domain->count && domain->columns == 0)
+        joined.columns = own.columns, joined.inner = own.inner;
     if (cb_part_of(op, &joined) == CB_PART_NONE) return false;
     *domain = joined;
     return true;
@@ -153,6 +171,16 @@ static axes merged(const cb_shape *shape, const int64_t *stride) {
     return w;
 }
 
+/* The same for each element of rows that lie across: steps of 0 along them. */
+static cb_view view_across(const axes *w, const cb_domain *domain) {
+    const int outer = w->rank - 3; /* the axis of the rows that do not lie side by side */
+    if (w->count != domain->count || w->rank < 2 || outer > 0) return CB_VIEW_OTHER;
+    const bool is_inner = w->dim[outer + 2] == domain->inner && w->stride[outer + 2] == 1,
+               is_same = w->dim[outer + 1] == domain->columns && w->stride[outer + 1] == 0,
+               follows = outer < 0 || w->stride[outer] == domain->inner;
+    return is_inner && is_same && follows ? CB_VIEW_ROW : CB_VIEW_OTHER;
+}
+
 cb_view cb_view_of(const cb_shape *shape, const int64_t *stride, const cb_domain *domain) {
     const axes w = merged(shape, stride);
     if (w.count == 0) return CB_VIEW_OTHER;
@@ -162,6 +190,7 @@ cb_view cb_view_of(const cb_shape *shape, const int64_t *stride, const cb_domain
     if (domain->columns == 0) return CB_VIEW_OTHER;
     const int64_t rows = domain->count / domain->columns;
     if (contiguous && w.count == rows) return CB_VIEW_ROW;
+    if (domain->inner) return view_across(&w, domain);
     if (w.rank != 2 || w.dim[0] != rows || w.dim[1] != domain->columns) return CB_VIEW_OTHER;
     if (w.stride[0] == 1 && w.stride[1] == 0) return CB_VIEW_ROW;
     return w.stride[0] == 0 && w.stride[1] == 1 ? CB_VIEW_COLUMN : CB_VIEW_OTHER;

@@ -13,11 +13,15 @@
  *     TOTAL       one                       sum, mean over everything
  *     ONE         one                       pointwise on single values
  *     PIECES      one a piece of a row      sum, mean over even pieces of each row
+ *     ACROSS      one a row                 sum, mean, amax, amin over rows that lie across memory
  *
  * A value that is made in a group is read there as it was made: SAME where it has count elements,
  * ROW where it is one a row (repeated along the row, or by a ROW_MAP), ONE where it is one. COLUMNS
  * and TOTAL are complete only when the group is: a total may be read by ONE instructions, which
- * then run after everything else; nothing else reads them, nor PIECES. What comes from outside is
+ * then run after everything else; nothing else reads them, nor PIECES. Rows lie across where the
+ * group reduces an inner axis: then `inner` rows lie side by side, so that element c of row r is
+ * element (r / inner * columns + c) * inner + r % inner of the domain, and only MAP, ACROSS,
+ * ROW_MAP, TOTAL and ONE are parts. What comes from outside is
  * read in any way. There are two rows at least, so that one a row and one are told apart.
  *
  * Nothing here knows which machine runs the group. */
@@ -33,10 +37,16 @@
 /* Pieces of rows are powers of two: whole lanes, and no more than one leaf of a sum. */
 #define CB_PIECE_MIN 64
 #define CB_PIECE_MAX 1024
+/* Rows that lie across are computed side by side, as the lanes of vectors; the tiles of so many
+ * lanes bound their length. */
+#define CB_INNER_MIN 64
+#define CB_ACROSS_MIN 4
+#define CB_ACROSS_MAX 1024
 
 typedef struct cb_domain {
     int64_t count;
     int64_t columns; /* 0: no part has rows */
+    int64_t inner;   /* rows that lie side by side, across memory; 0: rows lie along it */
 } cb_domain;
 
 typedef enum cb_part {
@@ -48,7 +58,8 @@ typedef enum cb_part {
     CB_PART_COLUMNS,
     CB_PART_TOTAL,
     CB_PART_ONE,
-    CB_PART_PIECES
+    CB_PART_PIECES,
+    CB_PART_ACROSS
 } cb_part;
 
 /* How an operand is laid over a domain. */

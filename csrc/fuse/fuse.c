@@ -75,7 +75,8 @@ static cb_group_end join_steps(fusing *x, uint32_t unit, cb_domain *longer) {
             const cb_domain has = x->joining.domain, planned = u->domain[unit];
             const bool fits = n == 0 || planned.count == has.count;
             *longer = cb_longer_rows(&x->joining, u->step[i]);
-            if (longer->count == 0 && fits && planned.columns > has.columns) *longer = planned;
+            const bool is_longer = planned.columns > has.columns && (!has.inner || planned.inner);
+            if (longer->count == 0 && fits && is_longer) *longer = planned;
         }
         if (x->joining.n > n) cb_joining_cut(&x->joining, n);
         return end;

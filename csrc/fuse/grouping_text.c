@@ -38,7 +38,10 @@ cb_status cb_grouping_print(const cb_grouping *x, const cb_graph *g, cb_str *out
         const cb_domain domain = x->domain[op];
         const char *before = " takes in";
         cb_str_addf(out, "op %" PRIu32, op);
-        if (domain.columns > 0)
+        if (domain.inner > 0)
+            cb_str_addf(out, " [%" PRId64 "x%" PRId64 "x%" PRId64 "]",
+                        domain.count / domain.columns / domain.inner, domain.columns, domain.inner);
+        else if (domain.columns > 0)
             cb_str_addf(out, " [%" PRId64 "x%" PRId64 "]", domain.count / domain.columns,
                         domain.columns);
         else if (domain.count > 0) cb_str_addf(out, " [%" PRId64 "]", domain.count);

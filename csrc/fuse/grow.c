@@ -78,7 +78,8 @@ cb_group_end cb_join(cb_joining *x, uint32_t step) {
     const cb_parts parts = x->parts;
     if (x->n == CB_GROUP_MOST) return CB_END_LIMIT;
     if (!cb_domain_join(&x->domain, &of)) return CB_END_DOMAIN;
-    bool widened = x->domain.count != before.count || x->domain.columns != before.columns;
+    bool widened = x->domain.count != before.count || x->domain.columns != before.columns ||
+                   x->domain.inner != before.inner;
     x->step[x->n++] = step;
     const cb_group_end end = widened ? fit_all(x) : fit(x, x->n - 1);
     if (end == CB_END_NONE) return end;
@@ -94,7 +95,7 @@ cb_domain cb_longer_rows(const cb_joining *x, uint32_t step) {
     const cb_shaped of = shapes_of(x->steps, step);
     cb_domain own = {0};
     const bool is_longer = cb_domain_join(&own, &of) && own.count == x->domain.count &&
-                           own.columns > x->domain.columns;
+                           own.columns > x->domain.columns && !own.inner && !x->domain.inner;
     return is_longer ? own : (cb_domain){0};
 }
 

@@ -10,6 +10,7 @@ cb_made cb_made_by(cb_opcode code, cb_part part, uint32_t output, bool late) {
             if (output == 0) return CB_MADE_FULL;
             return code == CB_OP_LAYER_NORM || code == CB_OP_RMS_NORM ? CB_MADE_ROW : CB_MADE_LAST;
         case CB_PART_ROWS:
+        case CB_PART_ACROSS:
         case CB_PART_ROW_MAP: return CB_MADE_ROW;
         case CB_PART_COLUMNS:
         case CB_PART_PIECES: return CB_MADE_LAST;
@@ -62,8 +63,16 @@ void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype) {
 #define LANES 64
 #define DRAWN 8
 
+/* A total needs whole lines of the inner axis at a time, so that leaves are added up in order. */
+static bool fit_across(const cb_parts *parts, const cb_domain *domain) {
+    if (parts->draws && domain->inner % DRAWN) return false;
+    if (!parts->total) return true;
+    return domain->inner % LANES == 0 && domain->columns * domain->inner <= CB_ROW_MAX;
+}
+
 bool cb_parts_fit(const cb_parts *parts, const cb_domain *domain) {
     if (domain->columns == 0) return true;
+    if (domain->inner) return fit_across(parts, domain);
     if (parts->draws && domain->columns % DRAWN) return false;
     if (!parts->total) return true;
     if (domain->columns % LANES) return false;

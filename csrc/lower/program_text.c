@@ -108,7 +108,11 @@ static void print_instr(const cb_program *p, const cb_instr *instr, cb_str *out)
 }
 
 static void print_domain(const cb_domain *domain, cb_str *out) {
-    if (domain->columns) {
+    if (domain->inner) {
+        cb_str_addf(out, " [%" PRId64 "x%" PRId64 "x%" PRId64 "]",
+                    domain->count / domain->columns / domain->inner, domain->columns,
+                    domain->inner);
+    } else if (domain->columns) {
         cb_str_addf(out, " [%" PRId64 "x%" PRId64 "]", domain->count / domain->columns,
                     domain->columns);
     } else {

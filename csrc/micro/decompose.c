@@ -109,8 +109,10 @@ cb_status cb_microcode_of(const cb_program *program, uint32_t group, const cb_x_
     if (g->domain.count == 0) alone = cb_alone_of(program, first, cb_kernels_fuse);
     const cb_domain domain = alone.domain;
     cb_translation x = {.p = program, .domain = domain, .m = out, .limits = limits};
-    *out = (cb_microcode){
-        .columns = domain.columns, .has_rows = domain.columns > 0, .is_wide = is_wide(program, g)};
+    *out = (cb_microcode){.columns = domain.columns,
+                          .inner = domain.inner,
+                          .has_rows = domain.columns > 0,
+                          .is_wide = is_wide(program, g)};
     cb_t_lay_out(out, room);
     if (!out->has_rows) out->columns = flat_columns(program, g, &alone, domain.count);
     out->rows = out->columns ? domain.count / out->columns : 0;

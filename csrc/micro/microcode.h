@@ -57,14 +57,15 @@ typedef enum cb_x_source {
     CB_X_KEPT,     /* a tile: 1 where dropout keeps an element, else 0 */
     CB_X_TRIANGLE, /* a tile: 1 where tril keeps an element, else 0 */
     CB_X_SUMS,     /* column sums of the current block of rows */
-    CB_X_PIECES    /* one element for each piece of a row */
+    CB_X_PIECES,   /* one element for each piece of a row */
+    CB_X_VECTORS   /* a vector of rows that lie side by side: an element for each of them */
 } cb_x_source;
 
 typedef struct cb_x_stream {
     cb_x_source source;
     uint32_t tensor; /* position in cb_program.operand_id */
     uint32_t instr;  /* KEPT, TRIANGLE, SUMS: the instruction with the attributes and scratch */
-    int16_t part;    /* SUMS: which of the instruction's sums */
+    int16_t part;    /* SUMS: which of the instruction's sums; VECTORS: which vector */
     cb_x_format format;
     uint8_t size; /* bytes of an element */
     bool is_read, is_written;
@@ -142,7 +143,9 @@ typedef struct cb_x_limits {
     X(cb_x_total, total, n_total, CB_X_TOTALS)                                            \
     X(cb_x_columns, column, n_columns, CB_X_ROW_VALUES)                                   \
     X(cb_x_pieces, pieces, n_pieces, CB_X_ACCS)                                           \
-    X(cb_x_acc_kind, acc_kind, n_acc, CB_X_ACCS)
+    X(cb_x_acc_kind, acc_kind, n_acc, CB_X_ACCS)                                          \
+    X(int16_t, acc_lanes, n_acc, CB_X_ACCS)               /* its vectors (across.h), -1: none */ \
+    X(int16_t, number_lanes, n_scalar, CB_X_SCALARS)
 /* clang-format on */
 
 /* The tables of one group while it is decomposed. */
@@ -154,10 +157,12 @@ typedef struct cb_x_room {
 #define CB_X_POINTER(type, name, n, most) type *name;
 typedef struct cb_microcode {
     int64_t rows, columns; /* columns: length of a row, chosen freely if !has_rows */
+    int64_t inner;         /* rows that lie side by side, across memory; 0: rows lie along it */
     bool has_rows;         /* the domain has rows, which must not be split */
     bool is_wide;          /* computes in f64 */
     int n_micro, n_number, n_stream, n_value, n_phase, n_scalar;
     int n_load, n_store, n_once, n_give, n_total, n_columns, n_pieces, n_tile, n_acc;
+    int n_lanes; /* vectors of rows that lie side by side */
     CB_X_TABLES(CB_X_POINTER)
 } cb_microcode;
 

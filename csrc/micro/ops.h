@@ -92,6 +92,8 @@ typedef enum cb_x_op {
     CB_X_AMAX,
     CB_X_AMIN,
     CB_X_COLUMN, /* adds to the column sums */
+    CB_X_COLUMN_MAX,
+    CB_X_COLUMN_MIN,
     CB_X_TAKE,   /* copies the element at a position of the row to a number */
     CB_X_ADD_AT, /* adds a number to the element at a position of the row */
     CB_X_STORE,

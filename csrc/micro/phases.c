@@ -4,6 +4,8 @@
  * anyway. */
 #include "phases.h"
 
+#include "across.h"
+
 /* Marks operations as dead if nothing reads their values. */
 static void drop_dead(cb_translation *x) {
     bool used[CB_X_VALUES] = {0};
@@ -162,5 +164,7 @@ void cb_t_arrange(cb_translation *x) {
     cross_phases(x);
     drop_dead(x); /* roundings whose results are now read from memory */
     note_phases(x);
-    if (!x->is_full) number_accumulators(x);
+    if (x->is_full) return;
+    number_accumulators(x);
+    cb_t_lay_across(x);
 }

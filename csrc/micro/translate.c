@@ -399,7 +399,8 @@ void cb_t_instruction(cb_translation *x, uint32_t at, cb_part part) {
         case CB_PART_MAP:
         case CB_PART_ROW_MAP:
         case CB_PART_ONE: translate_pointwise(x, at, part); break;
-        case CB_PART_ROWS: translate_rows(x, at); break;
+        case CB_PART_ROWS:
+        case CB_PART_ACROSS: translate_rows(x, at); break;
         case CB_PART_COLUMNS: translate_columns(x, at); break;
         case CB_PART_PIECES: translate_pieces(x, instr); break;
         case CB_PART_TOTAL: translate_total(x, instr); break;

@@ -195,7 +195,8 @@ int16_t cb_t_new_stream(cb_translation *x, cb_x_source source, uint32_t tensor, 
                                      .tile = -1,
                                      .first_phase = -1,
                                      .over = -1};
-    if (source != CB_X_ARRAY && source != CB_X_SUMS && source != CB_X_PIECES)
+    if (source != CB_X_ARRAY && source != CB_X_SUMS && source != CB_X_PIECES &&
+        source != CB_X_VECTORS)
         x->m->stream[id].tile = x->m->n_tile++;
     return id;
 }
@@ -270,8 +271,10 @@ cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor) {
     const cb_operand *o = cb_t_operand(x, tensor);
     const cb_t_name *known = find_name(x, o);
     if (known) return known->ref;
-    if (cb_view_of(&o->shape, o->stride, &x->domain) == CB_VIEW_ONE)
-        return load_number(x, tensor, true);
+    const cb_view view = cb_view_of(&o->shape, o->stride, &x->domain);
+    if (view == CB_VIEW_ONE) return load_number(x, tensor, true);
+    if (x->domain.inner && view == CB_VIEW_ROW) return load_number(x, tensor, false);
+    if (x->domain.inner) return read_stream(x, tensor, cb_t_is_whole(o) ? 1 : -1);
     int64_t stride = row_stride(o, x->m->columns);
     return stride == 0 ? load_number(x, tensor, false) : read_stream(x, tensor, stride);
 }

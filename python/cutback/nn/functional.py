@@ -17,6 +17,7 @@ from ..frontend.ops import _array, expand_dims, where
 from ..frontend.tracer import Array, ArrayLike, _normalize_axis, whole
 from ..integers import index
 from ..source import located
+from .across import over_inner_axis
 from .arguments import as_before, flag, images, is_array, like, not_built, number, older_names, pair
 
 __all__ = [
@@ -68,7 +69,7 @@ def _over_axis(name: str, x: ArrayLike, axis: int | None, dtype: Any) -> Array:
     number = _normalize_axis(-1 if axis is None else axis, x.ndim, name)
     if number == x.ndim - 1:
         return x._apply(name)
-    return x.swapaxes(number, -1)._apply(name).swapaxes(number, -1)
+    return over_inner_axis(name, x, number)
 
 
 @older_names(x="input", axis="dim")

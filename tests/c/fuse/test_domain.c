@@ -14,7 +14,7 @@ static const cb_shape scalar = {0};
 
 static cb_part part_in(cb_opcode code, cb_attrs attrs, cb_shape in0, cb_shape out0, int64_t count,
                        int64_t columns) {
-    const cb_domain domain = {count, columns};
+    const cb_domain domain = {.count = count, .columns = columns};
     const cb_shaped op = {.code = code, .attrs = &attrs, .in0 = &in0, .in1 = &in0, .out0 = &out0};
     return cb_part_of(&op, &domain);
 }
@@ -101,11 +101,34 @@ TEST(pieces_of_rows) {
     CHECK(part_in(CB_OP_SUM, AXES(1), SHAPE(6, 64), SHAPE(6), 384, 96) == CB_PART_NONE);
 }
 
+/* Rows of an inner axis lie across memory, side by side. */
+TEST(rows_across) {
+    const cb_shape full = SHAPE(2, 8, 64), kept = SHAPE(2, 1, 64), wide = SHAPE(2, 4, 2, 64);
+    const cb_shaped sum = {.code = CB_OP_AMAX, .attrs = &AXES(1), .in0 = &full, .out0 = &kept};
+    const cb_shaped two = {.code = CB_OP_SUM, .attrs = &AXES(1, 2), .in0 = &wide, .out0 = &kept};
+    cb_domain domain = {0};
+    CHECK(cb_domain_join(&domain, &sum));
+    CHECK(domain.count == 1024 && domain.columns == 8 && domain.inner == 64);
+    CHECK(cb_part_of(&sum, &domain) == CB_PART_ACROSS);
+    CHECK(cb_part_of(&two, &domain) == CB_PART_ACROSS);
+    domain.inner = 0;
+    CHECK(cb_part_of(&sum, &domain) == CB_PART_NONE);
+    domain = (cb_domain){.count = 1024, .columns = 8, .inner = 64};
+    const int64_t row[] = {64, 0, 1}, column[] = {0, 1, 0}, whole[] = {512, 64, 1};
+    CHECK(cb_view_of(&full, row, &domain) == CB_VIEW_ROW);
+    CHECK(cb_view_of(&full, column, &domain) == CB_VIEW_OTHER);
+    CHECK(cb_view_of(&full, whole, &domain) == CB_VIEW_SAME);
+    const cb_shape narrow = SHAPE(2, 8, 63), few = SHAPE(2, 63);
+    const cb_shaped thin = {.code = CB_OP_AMAX, .attrs = &AXES(1), .in0 = &narrow, .out0 = &few};
+    domain = (cb_domain){0};
+    CHECK(!cb_domain_join(&domain, &thin)); /* too few of them for vectors */
+}
+
 static cb_part part_of_index(cb_opcode code, int64_t axis, cb_shape in0, cb_shape in1,
                              cb_shape out0, int64_t columns) {
     const cb_attrs attrs = {.i = {axis}};
     const cb_shaped op = {.code = code, .attrs = &attrs, .in0 = &in0, .in1 = &in1, .out0 = &out0};
-    return cb_part_of(&op, &(cb_domain){512, columns});
+    return cb_part_of(&op, &(cb_domain){.count = 512, .columns = columns});
 }
 
 /* One index a row, along it. */
@@ -147,7 +170,7 @@ TEST(domains_join) {
 }
 
 static cb_view view(cb_shape shape, const int64_t *stride) {
-    const cb_domain domain = {512, 64};
+    const cb_domain domain = {.count = 512, .columns = 64};
     return cb_view_of(&shape, stride, &domain);
 }
 #define VIEW(shape, ...) view((shape), (int64_t[CB_MAX_RANK]){__VA_ARGS__})
@@ -170,7 +193,7 @@ TEST(views) {
     CHECK(VIEW(scalar, 0) == CB_VIEW_ONE);
     CHECK(VIEW(SHAPE(1, 1), 5, 7) == CB_VIEW_ONE);
     CHECK(VIEW(SHAPE(64), 1) == CB_VIEW_OTHER);
-    const cb_domain flat = {512, 0}, one = {1, 0};
+    const cb_domain flat = {.count = 512}, one = {.count = 1};
     const int64_t row[CB_MAX_RANK] = {1, 0}, nowhere[CB_MAX_RANK] = {0};
     const cb_shape full = SHAPE(8, 64);
     CHECK(cb_view_of(&full, row, &flat) == CB_VIEW_OTHER);
@@ -183,6 +206,7 @@ int main(void) {
     RUN(rows_of_a_size);
     RUN(pieces_of_rows);
     RUN(indexed_rows);
+    RUN(rows_across);
     RUN(domains_join);
     RUN(views);
     return check_report();

@@ -44,7 +44,7 @@ typedef struct assembler {
 
 static bool is_sink(cb_x_op op) {
     return op == CB_X_STORE || op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN ||
-           op == CB_X_COLUMN || op == CB_X_TAKE;
+           op == CB_X_COLUMN || op == CB_X_COLUMN_MAX || op == CB_X_COLUMN_MIN || op == CB_X_TAKE;
 }
 
 static bool runs_in(const cb_micro *micro, int phase) {
@@ -382,6 +382,8 @@ static void take_in(assembler *a, const cb_micro *micro) {
         case CB_X_AMAX: fn = t->amax[a->masked][reg]; break;
         case CB_X_AMIN: fn = t->amin[a->masked][reg]; break;
         case CB_X_COLUMN: fn = t->column[reg]; break;
+        case CB_X_COLUMN_MAX: fn = t->column_max[reg]; break;
+        case CB_X_COLUMN_MIN: fn = t->column_min[reg]; break;
         case CB_X_TAKE: fn = t->take[reg]; break;
         default:
             if (store_made(a, reg, micro->dst)) return;

@@ -6,6 +6,7 @@
 
 #include "../../../lower/alone.h"
 #include "../../../micro/decompose.h"
+#include "lanes.h"
 #include "numbers.h"
 #include "print.h"
 #include "scalar.h"
@@ -30,7 +31,7 @@ static cb_status make_group(cb_executor *e, uint32_t group, cb_x_room *room, cb_
     CB_TRY(cb_x_prepare(e->x, group, room, &e->x->memory, &f, err));
     e->group[group] = f;
     if (!f) return CB_OK;
-    const size_t bytes = f->n_tile * f->tile_bytes;
+    const size_t bytes = f->n_tile * f->tile_bytes + f->lane_bytes;
     if (bytes > e->thread_bytes) e->thread_bytes = bytes;
     return CB_OK;
 }
@@ -279,6 +280,103 @@ static void task(void *user, int64_t index, int thread) {
     cb_x_fence();
 }
 
+/* ---- rows side by side ----------------------------------------------------------------------- */
+
+typedef struct sides { /* rows that lie side by side, and where things are for them */
+    cb_x_lanes lanes;
+    int64_t row, at; /* the first of them, and its first element */
+    char *from[CB_R_STREAMS];
+    int64_t step[CB_R_STREAMS]; /* bytes from one element of a row to the next */
+    int thread;
+} sides;
+
+static void find_stream(cb_executor *e, int k, sides *at) {
+    const cb_x_fused *f = e->f;
+    const cb_x_stream *s = &f->m.stream[k];
+    if (s->source == CB_X_VECTORS) {
+        at->from[k] = cb_x_lane_vector(&at->lanes, s->part);
+        at->step[k] = 0;
+    } else if (s->source == CB_X_ARRAY) {
+        at->from[k] = cb_at(&e->x->tensor[s->tensor], at->at);
+        at->step[k] = f->m.inner * s->size;
+    } else {
+        at->from[k] = tile_of(e, at->thread, s->tile);
+        at->step[k] = f->pitch * s->size;
+        if (s->source == CB_X_TILE) return;
+        for (int64_t i = 0; i < f->m.columns; i++)
+            fill(e, s, k, at->at + i * f->m.inner, at->lanes.n, at->from[k] + i * at->step[k]);
+    }
+}
+
+static void load_lanes(cb_executor *e, const sides *at, int k) {
+    const cb_x_fused *f = e->f;
+    const cb_x_row_value *v = &f->m.load[k];
+    const cb_tensor *t = &e->x->tensor[v->tensor];
+    const cb_walk *w = &f->load_walk[k];
+    cb_x_lanes lane = at->lanes;
+    if (f->one_a_row[k]) {
+        cb_x_lanes_load(&lane, v->number, v, t, at->row);
+    } else if (w->count != f->m.rows) { /* repeated along the row, side by side in memory */
+        cb_x_lanes_load(&lane, v->number, v, t, cb_walk_to(w, at->at).offset[0]);
+    } else {
+        lane.n = 1;
+        for (int64_t i = 0; i < at->lanes.n; i++, lane.vector += f->real)
+            cb_x_lanes_load(&lane, v->number, v, t, cb_walk_to(w, at->row + i).offset[0]);
+    }
+}
+
+static void run_phase_across(cb_executor *e, const sides *at, int phase) {
+    const cb_x_fused *f = e->f;
+    const cb_microcode *m = &f->m;
+    cb_x_context *c = at->lanes.c;
+    for (int64_t i = 0; i < m->columns; i++) {
+        const int64_t first = at->at + i * m->inner;
+        const bool is_last = first + at->lanes.n == m->rows * m->columns;
+        for (int k = 0; k < m->n_stream; k++) c->p[k] = at->from[k] + i * at->step[k];
+        c->leaf = first & (CB_X_LEAF - 1);
+        cb_x_phase_run(f->table, c, &f->phase[phase], 0, at->lanes.n, is_last);
+        cb_x_lanes_fold(&at->lanes, phase, i + 1);
+    }
+}
+
+/* As many rows as there are lanes, each element of all of them at a time. */
+static void run_sides(cb_executor *e, int64_t unit, int thread) {
+    const cb_x_fused *f = e->f;
+    const cb_microcode *m = &f->m;
+    const int64_t outer = unit / f->strips, first = unit % f->strips * f->lanes;
+    sides at = {.thread = thread, .row = outer * m->inner + first};
+    at.at = outer * m->columns * m->inner + first;
+    at.lanes = (cb_x_lanes){.f = f,
+                            .c = &e->context[thread],
+                            .vector = tile_of(e, thread, (int32_t)f->n_tile),
+                            .n = min_i64(f->lanes, m->inner - first)};
+    for (int k = 0; k < m->n_stream; k++) find_stream(e, k, &at);
+    for (int k = 0; k < m->n_load; k++) load_lanes(e, &at, k);
+    cb_x_lanes_clear(&at.lanes);
+    cb_x_lanes_after(&at.lanes, -1);
+    for (int k = 0; k < m->n_phase; k++) {
+        run_phase_across(e, &at, k);
+        cb_x_lanes_after(&at.lanes, k);
+    }
+    for (int k = 0; k < m->n_store; k++)
+        cb_x_lanes_store(&at.lanes, m->store[k].number, &e->x->tensor[m->store[k].tensor], at.row);
+}
+
+static void task_across(void *user, int64_t index, int thread) {
+    cb_executor *e = user;
+    const cb_x_fused *f = e->f;
+    const cb_microcode *m = &f->m;
+    const int64_t begin = index * f->rows_in_task,
+                  end = min_i64(begin + f->rows_in_task, f->n_unit);
+    cb_x_start(m, &e->context[thread], e->shared);
+    for (int k = 0; k < m->n_total; k++) { /* a unit is all rows of an outer place then */
+        e->context[thread].sum[m->total[k].acc].leaves =
+            (char *)f->leaf[k] + begin * m->columns * m->inner / CB_X_LEAF * f->real;
+    }
+    for (int64_t unit = begin; unit < end; unit++) run_sides(e, unit, thread);
+    cb_x_fence();
+}
+
 /* ---- before and after ------------------------------------------------------------------------ */
 
 static void before_all(cb_executor *e) {
@@ -352,9 +450,10 @@ static void choose_stores(cb_executor *e, const cb_x_fused *f) {
             const cb_x_fn near = e->f->table->store[s->format][at.reg],
                           far = e->f->table->store_far[s->format][at.reg];
             uintptr_t address = (uintptr_t)e->x->tensor[s->tensor].data;
-            uint64_t bytes = (uint64_t)(m->rows * m->columns) * s->size;
+            const uint64_t bytes = (uint64_t)(m->rows * m->columns) * s->size;
+            const int64_t line = m->inner ? m->inner : m->columns;
             bool is_far = bytes >= CB_FAR_BYTES && far && !s->is_read_later && address % 64 == 0 &&
-                          (m->columns * s->size % 64 == 0 || m->rows == 1) &&
+                          (line * s->size % 64 == 0 || m->rows == 1) &&
                           !gets_in_the_way(e->f->table, around, n_around, address);
             ph->code[r].fn = is_far ? far : near;
             if (is_far) around[n_around++] = address;
@@ -371,7 +470,7 @@ cb_status cb_executor_run(cb_executor *e, uint32_t group, const cb_bindings *bin
     e->random = (cb_philox){.seed = bindings->seed, .step = bindings->step};
     choose_stores(e, f);
     before_all(e);
-    cb_parallel(e->x->runtime->pool, f->n_task, task, e);
+    cb_parallel(e->x->runtime->pool, f->n_task, f->m.inner ? task_across : task, e);
     after_all(e);
     return CB_OK;
 }

@@ -338,6 +338,8 @@ PACKED_FAR(1, f16)
         EX_NEXT;                                                                               \
     }                                                                                          \
     EX_OP(column_##d) { EX_BEGIN TO_STREAM EX_EACH(ADD_LANES, d) EX_NEXT; }                    \
+    EX_OP(column_max_##d) { EX_BEGIN TO_STREAM EX_EACH(EX_LARGEST, d, ) EX_NEXT; }             \
+    EX_OP(column_min_##d) { EX_BEGIN TO_STREAM EX_EACH(EX_LARGEST, d, -) EX_NEXT; }            \
     EX_OP(acc_##d) { EX_BEGIN TO_ACC EX_EACH(ADD_LANES, d) EX_NEXT; }                          \
     EX_OP(acc_masked_##d) { EX_BEGIN TO_ACC WITH_MASK EX_EACH(ADD_MASKED, d) EX_NEXT; }        \
     EX_OP(amax_##d) { EX_BEGIN TO_ACC EX_EACH(EX_LARGEST, d, ) EX_NEXT; }                      \
@@ -581,6 +583,8 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .take = {EX_FN(take_0), EX_FN(take_1)},
     .add_at = {EX_FN(add_at_0), EX_FN(add_at_1)},
     .column = {EX_FN(column_0), EX_FN(column_1)},
+    .column_max = {EX_FN(column_max_0), EX_FN(column_max_1)},
+    .column_min = {EX_FN(column_min_0), EX_FN(column_min_1)},
     .spill = {EX_FN(spill_0), EX_FN(spill_1)},
     .totals = EX_FN(totals),
     .piece = {EX_FN(piece_sum), EX_FN(piece_mean)},

@@ -30,15 +30,17 @@ static void order_numbers(cb_x_fused *f) {
 static bool lies_across(const cb_x_fused *f, int k) {
     const cb_walk *w = &f->walk[k];
     const int last = w->rank - 1;
-    return f->m.stream[k].source == CB_X_GATHERED && f->chunks == 1 && last > 0 &&
+    return f->m.stream[k].source == CB_X_GATHERED && !f->m.inner && f->chunks == 1 && last > 0 &&
            w->stride[0][last] > 1 && w->stride[0][last - 1] == 1 && w->dim[last] == f->m.columns;
 }
 
 static void make_tiles(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
-    const int64_t elements = f->chunks > 1 ? CB_X_CHUNK : m->columns;
+    const int64_t row = m->inner ? m->columns * f->pitch : m->columns,
+                  elements = f->chunks > 1 ? CB_X_CHUNK : row;
     const size_t bytes = ((size_t)elements + CB_X_TILE_PAD) * (size_t)f->real;
     f->n_tile = (size_t)m->n_tile;
+    f->lane_bytes = cb_align_up((size_t)(m->n_lanes * f->pitch * f->real));
     f->tile_bytes = cb_align_up(bytes);
     f->batch = min_i64(CB_ACROSS, max_i64(BATCH_ELEMENTS / max_i64(m->columns, 1), 1));
     for (int k = 0; k < m->n_stream; k++) {
@@ -59,11 +61,31 @@ static bool repeats(const cb_x_fused *f, int k) {
     return f->m.columns % (f->m.rows * f->m.columns / w->dim[0]) == 0;
 }
 
+/* Elements of a tile of rows that lie side by side: it should fit the second-level cache. */
+#define ACROSS_ELEMENTS ((int64_t)1 << 15)
+
+static void cut_across(cb_x_fused *f) {
+    const cb_microcode *m = &f->m;
+    const int64_t most = max_i64(ACROSS_ELEMENTS / m->columns / CB_X_LANES, 1) * CB_X_LANES;
+    f->lanes = m->n_total ? m->inner : min_i64(m->inner, most);
+    f->pitch = div_up(f->lanes, CB_X_LANES) * CB_X_LANES;
+    f->strips = div_up(m->inner, f->lanes);
+    f->n_unit = m->rows / m->inner * f->strips;
+    f->rows_in_block = div_up(m->columns, cb_row_blocks(m->columns, m->rows));
+    f->rows_in_task = max_i64(CB_X_CHUNK / (m->columns * f->lanes), 1);
+    while (m->n_total && f->rows_in_task * m->columns * m->inner % CB_X_LEAF) f->rows_in_task++;
+    f->n_task = div_up(f->n_unit, f->rows_in_task);
+}
+
 /* Tasks are cut by shape alone. */
 static void cut(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     f->chunks = 1;
     f->rows_in_task = 1;
+    if (m->inner) {
+        cut_across(f);
+        return;
+    }
     if (m->n_columns) {
         int64_t blocks = cb_row_blocks(m->rows, m->columns);
         f->rows_in_task = div_up(m->rows, blocks);

@@ -26,6 +26,11 @@ typedef struct cb_x_fused { /* one group, ready to run */
     size_t n_tile, tile_bytes;             /* of a thread */
     int64_t batch;   /* rows that are gathered together where they lie across */
     int32_t *across; /* [n_stream] the tile of the first of them, -1: they do not */
+    /* Where rows lie side by side (m.inner), a task is rows_in_task units. A unit is `lanes` rows,
+     * and `strips` units make up all rows at one place of the outer axes. */
+    int64_t lanes, pitch, strips, n_unit; /* pitch: lanes, filled up to whole iterations */
+    int64_t rows_in_block;                /* elements of a row in a block of its sum */
+    size_t lane_bytes;                    /* of a thread, for vectors, behind its tiles */
 } cb_x_fused;
 
 /* Makes a group ready, in `memory`; `room` is used on the way. NULL: it is too large for that. */

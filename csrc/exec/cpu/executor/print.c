@@ -27,6 +27,8 @@ static const char *const op_names[CB_X_OP_COUNT] = {
     [CB_X_AMAX] = "AMAX",
     [CB_X_AMIN] = "AMIN",
     [CB_X_COLUMN] = "COLUMN",
+    [CB_X_COLUMN_MAX] = "COLUMN_MAX",
+    [CB_X_COLUMN_MIN] = "COLUMN_MIN",
     [CB_X_TAKE] = "TAKE",
     [CB_X_ADD_AT] = "ADD_AT",
     [CB_X_STORE] = "STORE"};
@@ -172,6 +174,10 @@ static bool print_memory(const cb_x_table *t, const cb_record *r, meaning is, cb
         cb_str_addf(out, "%-15s slot %d = r%d", "SPILL", r->dst, is.reg);
     else if (equals(t->column[is.reg], r->fn))
         cb_str_addf(out, "%-15s stream %d += r%d", "COLUMN", r->dst, is.reg);
+    else if (equals(t->column_max[is.reg], r->fn))
+        cb_str_addf(out, "%-15s stream %d = max with r%d", "COLUMN_MAX", r->dst, is.reg);
+    else if (equals(t->column_min[is.reg], r->fn))
+        cb_str_addf(out, "%-15s stream %d = min with r%d", "COLUMN_MIN", r->dst, is.reg);
     else if (equals(t->take[is.reg], r->fn))
         cb_str_addf(out, "%-15s s%d = r%d[s%d]", "TAKE", r->dst, is.reg, r->b);
     else if (equals(t->add_at[is.reg], r->fn))
@@ -228,7 +234,8 @@ static void print_source(const cb_program *p, const cb_x_stream *s, cb_str *out)
     static const char *const made[] = {[CB_X_KEPT] = "what dropout keeps",
                                        [CB_X_TRIANGLE] = "what tril keeps",
                                        [CB_X_SUMS] = "sums of columns",
-                                       [CB_X_PIECES] = "sums of pieces, "};
+                                       [CB_X_PIECES] = "sums of pieces, ",
+                                       [CB_X_VECTORS] = "rows side by side, vector "};
     switch (s->source) {
         case CB_X_ARRAY:
         case CB_X_GATHERED:
@@ -240,6 +247,7 @@ static void print_source(const cb_program *p, const cb_x_stream *s, cb_str *out)
             cb_str_addf(out, "%s", made[s->source]);
             cb_program_print_operand(p, p->operand_id[s->tensor], out);
             break;
+        case CB_X_VECTORS: cb_str_addf(out, "%s%d", made[s->source], s->part); break;
         default: cb_str_addf(out, "%s", made[s->source]);
     }
     cb_str_addf(out, "%s%s", s->is_read ? " read" : "", s->is_written ? " written" : "");

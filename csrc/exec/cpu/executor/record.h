@@ -126,7 +126,7 @@ typedef struct cb_x_table {
     cb_x_fn acc[2][2], amax[2][2], amin[2][2]; /* [masked][register] */
     cb_x_fn take[2];                           /* s[dst] = the element at position s[b] */
     cb_x_fn add_at[2]; /* += s[c] in the element at position s[b]; a position < 0: in none */
-    cb_x_fn column[2], spill[2];
+    cb_x_fn column[2], column_max[2], column_min[2], spill[2];
     cb_x_fn prefetch[CB_X_FORMAT_COUNT];            /* BYTE: none */
     cb_x_fn totals, piece[2], loop, loop_sums, end; /* piece: sums, means */
     void (*run)(cb_x_context *c, const cb_record *code, int64_t begin);

@@ -1,0 +1,61 @@
+/* lanes_of.h: lanes.c for one type: CB_REAL, its keys and fields, as numbers_of.h. */
+
+/* Where number `id` is, and the step between lanes: 0 where all rows have one. */
+static const CB_REAL *CB_TYPED(operand)(const cb_x_lanes *l, int id, int64_t *step) {
+    const int vector = l->f->m.number_lanes[id];
+    *step = vector >= 0;
+    return vector >= 0 ? (const CB_REAL *)cb_x_lane_vector(l, vector) : &l->c->NUM_FIELD(s)[id];
+}
+
+/* Operations that compilers make vectors of. */
+#define LANES_CASE(id, expression)                                \
+    case CB_X_##id:                                               \
+        for (int64_t i = 0; i < l->n; i++) {                      \
+            const CB_REAL x = a[i * step[0]], y = b[i * step[1]]; \
+            to[i] = expression;                                   \
+            (void)y;                                              \
+        }                                                         \
+        break;
+
+static void CB_TYPED(compute)(const cb_x_lanes *l, const cb_x_number *number) {
+    int64_t step[3];
+    const CB_REAL *a = CB_TYPED(operand)(l, number->a, &step[0]),
+                  *b = CB_TYPED(operand)(l, number->b, &step[1]),
+                  *c = CB_TYPED(operand)(l, number->c, &step[2]);
+    CB_REAL *to = (CB_REAL *)cb_x_lane_vector(l, l->f->m.number_lanes[number->dst]);
+    switch ((int)number->op) {
+        CB_X_SUMS(LANES_CASE)
+        CB_X_PRODUCTS(LANES_CASE)
+        LANES_CASE(RECIPROCAL, 1 / x)
+        LANES_CASE(NEG, -x)
+        default:
+            for (int64_t i = 0; i < l->n; i++)
+                to[i] = NUM_SCALAR(number->op, a[i * step[0]], b[i * step[1]], c[i * step[2]]);
+    }
+}
+#undef LANES_CASE
+
+/* A sum, or an extreme whose keys become numbers: of the negatives for the smallest. */
+static void CB_TYPED(finish)(const cb_x_lanes *l, const cb_x_number *number) {
+    const int first = l->f->m.acc_lanes[number->a];
+    CB_REAL *to = (CB_REAL *)cb_x_lane_vector(l, l->f->m.number_lanes[number->dst]);
+    if (number->op == CB_X_ACC) {
+        memcpy(to, cb_x_lane_vector(l, first + CB_X_ALL), (size_t)l->n * sizeof *to);
+        return;
+    }
+    for (int64_t i = 0; i < l->n; i++) {
+        NUM_KEY key;
+        memcpy(&key, cb_x_lane_vector(l, first) + i * (int64_t)sizeof key, sizeof key);
+        key ^= (key >> (8 * sizeof key - 1)) & ~NUM_KEY_MIN;
+        memcpy(&to[i], &key, sizeof key);
+        if (number->op == CB_X_AMIN) to[i] = -to[i];
+    }
+}
+
+static void CB_TYPED(clear)(const cb_x_lanes *l, int acc) {
+    const cb_microcode *m = &l->f->m;
+    NUM_KEY *to = (NUM_KEY *)(void *)cb_x_lane_vector(l, m->acc_lanes[acc]);
+    const bool is_sum = m->acc_kind[acc] == CB_X_ROW_SUM;
+    const int64_t n = (is_sum ? CB_X_SUM_VECTORS : 1) * l->f->pitch;
+    for (int64_t i = 0; i < n; i++) to[i] = is_sum ? 0 : NUM_KEY_MIN;
+}
