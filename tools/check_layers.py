@@ -33,7 +33,8 @@ LEFT: dict[str, tuple[str, ...]] = {
     "base": ("include",),
     "flow": ("base",),
     "plan/model": ("flow",),
-    "plan/schedule": ("plan/model",),
+    "plan/pack": ("plan/model",),
+    "plan/schedule": ("plan/pack",),
     "plan/torch": ("plan/model",),
     "plan/cut": ("plan/schedule", "plan/torch"),
     "plan/search/tuning": (),  # one file

@@ -15,7 +15,8 @@
  * schedule: each life takes the smallest gap that is free when it begins. Only gaps are looked at.
  */
 #include "../../base/sort.h"
-#include "pack.h"
+#include "../pack/pack.h"
+#include "schedule.h"
 
 #define PATIENT_LIVES 6000
 #define SWEPT_LIVES 40000

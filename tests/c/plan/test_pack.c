@@ -1,6 +1,6 @@
 /* Packing against what no arena can beat: blocks that were cut into pieces, all orders of a few
  * lives, and what lives at the fullest moment. */
-#include "plan/schedule/pack.h"
+#include "plan/pack/place_within.h"
 
 #include "check.h"
 #include "oom.h"
@@ -95,10 +95,11 @@ TEST(steps_need_what_lives_at_once) {
 #define FEW 6
 
 /* The least arena of all orders, each life as low as it can lie. */
-static uint64_t least_arena(cb_pack_life *life, uint64_t *offset, uint32_t n, uint64_t top) {
-    if (n == FEW) return top;
+static uint64_t least_arena(cb_pack_life *life, uint64_t *offset, uint32_t all, uint32_t n,
+                            uint64_t top) {
+    if (n == all) return top;
     uint64_t best = UINT64_MAX;
-    for (uint32_t i = n; i < FEW; i++) {
+    for (uint32_t i = n; i < all; i++) {
         const cb_pack_life kept = life[i];
         life[i] = life[n];
         life[n] = kept;
@@ -111,7 +112,7 @@ static uint64_t least_arena(cb_pack_life *life, uint64_t *offset, uint32_t n, ui
             j = UINT32_MAX; /* from the first again */
         }
         const uint64_t end = offset[n] + kept.bytes;
-        const uint64_t bytes = least_arena(life, offset, n + 1, end > top ? end : top);
+        const uint64_t bytes = least_arena(life, offset, all, n + 1, end > top ? end : top);
         if (bytes < best) best = bytes;
         life[n] = life[i];
         life[i] = kept;
@@ -130,9 +131,44 @@ TEST(few_are_packed_as_tightly_as_can_be) {
                                      .last = made + maker_draw(&state, 5)};
         }
         memcpy(copy, life, sizeof copy);
-        const uint64_t least = least_arena(copy, offset, 0, 0);
+        const uint64_t least = least_arena(copy, offset, FEW, 0, 0);
         CHECK(packs(life, FEW, least) && !packs(life, FEW, least - 1));
     }
+}
+
+/* Blocks of which a part is taken away: what lives at once leaves no room, or little. */
+TEST(blocks_with_holes_are_put_together) {
+    for (uint32_t round = 0; round < 40; round++) {
+        uint64_t state = 1000 + round, offset[MOST];
+        cb_pack_life life[MOST];
+        cb_arena arena;
+        cb_placed placed;
+        uint32_t n = 120;
+        cut_block(&state, life, n, 4096);
+        for (uint32_t k = 0; k < 6; k++, n--) life[maker_draw(&state, n)] = life[n - 1];
+        cb_arena_init(&arena, &alloc);
+        CHECK_OK(cb_place_within(life, n, 4096, 40 * (uint64_t)CB_PACK_EFFORT, &arena, (cb_poll){0},
+                                 offset, &placed, &err));
+        CHECK(placed.fit == CB_FIT_FOUND && placed.arena_bytes <= 4096);
+        for (uint32_t i = 0; placed.fit == CB_FIT_FOUND && i < n; i++)
+            for (uint32_t j = 0; j < i; j++)
+                CHECK(!meet(&life[i], &life[j]) || offset[i] + life[i].bytes <= offset[j] ||
+                      offset[j] + life[j].bytes <= offset[i]);
+        cb_arena_free(&arena);
+    }
+}
+
+TEST(sizes_that_overflow_are_refused) {
+    const cb_pack_life life[] = {{.bytes = INT64_MAX}, {.bytes = 1}};
+    uint64_t offset[2];
+    cb_arena arena;
+    cb_placed placed;
+    cb_arena_init(&arena, &alloc);
+    CHECK(cb_place_within(life, 2, UINT64_MAX, 1, &arena, (cb_poll){0}, offset, &placed, &err) ==
+          CB_INVALID);
+    CHECK_OK(cb_place_within(life, 0, 0, 1, &arena, (cb_poll){0}, offset, &placed, &err));
+    CHECK(placed.fit == CB_FIT_FOUND);
+    cb_arena_free(&arena);
 }
 
 TEST(one_search_serves_several_capacities) {
@@ -238,6 +274,8 @@ int main(void) {
     RUN(blocks_are_put_together);
     RUN(steps_need_what_lives_at_once);
     RUN(few_are_packed_as_tightly_as_can_be);
+    RUN(blocks_with_holes_are_put_together);
+    RUN(sizes_that_overflow_are_refused);
     RUN(one_search_serves_several_capacities);
     RUN(ends_where_it_is_told_to);
     RUN(many_choices_cost_little);

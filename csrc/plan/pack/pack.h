@@ -1,0 +1,22 @@
+/* pack.h: offsets for lives within so many bytes.
+ *
+ *     CB_TRY(cb_pack_init(&z, life, n, arena, poll, &fits, err));
+ *     if (fits) CB_TRY(cb_pack_within(&z, capacity, &found, err));    z.offset, if found
+ *
+ * A search that backtracks and restarts. For nearly all schedules of training steps it packs what
+ * lives at the fullest moment without a gap, in a millisecond for hundreds of lives. */
+#ifndef CB_PLAN_PACK_H
+#define CB_PLAN_PACK_H
+
+#include "pack_state.h"
+
+#define CB_PACK_EFFORT 24000000u /* looks of a search: some ten milliseconds */
+
+/* `fits` is false if there are so many lives that a search would take longer than it is given.
+ * Memory is of `arena`. */
+CB_MUST_CHECK cb_status cb_pack_init(cb_pack *z, const cb_pack_life *life, uint32_t n,
+                                     cb_arena *arena, cb_poll poll, bool *fits, cb_error *err);
+/* CB_CANCELLED if the poll says so. */
+CB_MUST_CHECK cb_status cb_pack_within(cb_pack *z, uint64_t capacity, bool *found, cb_error *err);
+
+#endif

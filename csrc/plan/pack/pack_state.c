@@ -1,0 +1,215 @@
+#include "pack_state.h"
+
+#define NONE_THERE UINT64_MAX
+
+static void spoil(cb_pack *z, uint32_t i) {
+    if (z->first[i] < z->stale_first) z->stale_first = z->first[i];
+    if (z->last[i] > z->stale_last) z->stale_last = z->last[i];
+}
+
+void cb_pack_sum(cb_pack *z) {
+    memset(z->rest, 0, z->n_section * sizeof *z->rest);
+    for (uint32_t i = 0; i < z->n; i++)
+        for (uint32_t s = z->first[i]; s <= z->last[i]; s++) z->rest[s] += z->life[i].bytes;
+}
+
+void cb_pack_clear(cb_pack *z) {
+    const uint32_t n = z->n;
+    for (uint32_t k = 0, last = n; k <= n; k++) {
+        const uint32_t i = k < n ? z->rank[k].id : n;
+        z->next[last] = i;
+        z->prev[i] = last;
+        last = i;
+    }
+    for (uint32_t s = 0; s < z->n_section; s++) z->top[s] = (cb_pack_top){.owner = CB_NONE};
+    for (uint32_t i = 0; i < n; i++) {
+        z->offset[i] = 0;
+        z->under[i] = CB_NONE;
+        z->asleep[i] = 0;
+    }
+    z->choice.len = z->below.len = z->trail.len = 0;
+    z->stale_first = 0;
+    z->stale_last = z->n_section - 1;
+}
+
+/* ---- placing --------------------------------------------------------------------------------- */
+
+/* The lowest offset at which a sleeping life can wake up: on top of another that is to come. */
+static uint64_t wakes_at(cb_pack *z, uint32_t i) {
+    uint64_t low = z->capacity;
+    for (uint32_t j = z->next[z->n]; j != z->n; j = z->next[j]) {
+        if (j == i || !cb_pack_meet(z, i, j)) continue;
+        const uint64_t top = z->offset[j] + z->life[j].bytes;
+        if (top < low) low = top;
+    }
+    z->looks += z->n / 2;
+    return low > z->offset[i] ? low : z->offset[i];
+}
+
+bool cb_pack_promises(cb_pack *z) {
+    const uint32_t low = z->stale_first, high = z->stale_last;
+    if (low > high) return true;
+    for (uint32_t s = low; s <= high; s++) z->least[s] = NONE_THERE;
+    for (uint32_t i = z->next[z->n]; i != z->n; i = z->next[i]) {
+        const uint32_t begin = z->first[i] > low ? z->first[i] : low;
+        const uint32_t end = z->last[i] < high ? z->last[i] : high;
+        if (begin > end) {
+            z->looks++;
+            continue;
+        }
+        const bool lifts = z->way.lifts && z->asleep[i];
+        const uint64_t offset = lifts ? wakes_at(z, i) : z->offset[i];
+        for (uint32_t s = begin; s <= end; s++)
+            z->least[s] = offset < z->least[s] ? offset : z->least[s];
+        z->looks += 2 + (end - begin) / 4;
+    }
+    bool fits = true;
+    for (uint32_t s = low; s <= high; s++) {
+        if (z->least[s] == NONE_THERE || z->least[s] + z->rest[s] <= z->capacity) continue;
+        fits = false;
+        z->full = s;
+    }
+    z->looks += high - low;
+    z->stale_first = UINT32_MAX;
+    z->stale_last = 0;
+    return fits;
+}
+
+bool cb_pack_fits_above(cb_pack *z, uint32_t i) {
+    for (uint32_t s = z->first[i]; s <= z->last[i]; s++) {
+        if (z->offset[i] + z->rest[s] <= z->capacity) continue;
+        z->full = s;
+        return false;
+    }
+    return true;
+}
+
+/* What meets `i`, which ends at `top`, wakes up and moves above it. */
+static bool raise(cb_pack *z, uint32_t i, uint64_t top) {
+    for (uint32_t j = z->next[z->n]; j != z->n; j = z->next[j]) {
+        if (!cb_pack_meet(z, i, j)) continue;
+        if (z->asleep[j]) {
+            const cb_pack_sleep slept = {j, z->asleep[j]};
+            if (!CB_PUSH(z->arena, z->trail, slept)) return false;
+            z->asleep[j] = 0;
+            spoil(z, j);
+        }
+        if (z->offset[j] >= top) continue;
+        z->offset[j] = top;
+        z->under[j] = i;
+        spoil(z, j);
+    }
+    return true;
+}
+
+bool cb_pack_place(cb_pack *z, uint32_t level) {
+    const uint32_t i = z->level[level].life;
+    const uint64_t bytes = z->life[i].bytes, top = z->offset[i] + bytes;
+    const uint32_t length = z->last[i] - z->first[i] + 1;
+    if (!CB_RESERVE(z->arena, z->below, length)) return false;
+    memcpy(z->below.at + z->below.len, z->top + z->first[i], length * sizeof *z->top);
+    z->below.len += length;
+    for (uint32_t s = z->first[i]; s <= z->last[i]; s++) {
+        z->top[s] = (cb_pack_top){top, i};
+        z->rest[s] -= bytes;
+    }
+    z->level[level].placed = z->trail.len;
+    z->level_of[i] = level;
+    z->next[z->prev[i]] = z->next[i];
+    z->prev[z->next[i]] = z->prev[i];
+    spoil(z, i);
+    z->looks += length + z->n / 4;
+    return raise(z, i, top);
+}
+
+/* A life that is not placed lies on what is below it now. */
+static void drop(cb_pack *z, uint32_t j) {
+    cb_pack_top top = {.owner = CB_NONE};
+    for (uint32_t s = z->first[j]; s <= z->last[j]; s++)
+        if (z->top[s].floor > top.floor) top = z->top[s];
+    z->looks += 1 + (z->last[j] - z->first[j]) / 4;
+    if (top.floor != z->offset[j]) spoil(z, j);
+    z->offset[j] = top.floor;
+    z->under[j] = top.owner;
+}
+
+void cb_pack_take_back(cb_pack *z, const cb_pack_level *level) {
+    const uint32_t i = level->life, length = z->last[i] - z->first[i] + 1;
+    z->below.len = level->below;
+    memcpy(z->top + z->first[i], z->below.at + level->below, length * sizeof *z->top);
+    for (uint32_t s = z->first[i]; s <= z->last[i]; s++) z->rest[s] += z->life[i].bytes;
+    z->next[z->prev[i]] = z->prev[z->next[i]] = i;
+    for (uint32_t j = z->next[z->n]; j != z->n; j = z->next[j])
+        if (cb_pack_meet(z, i, j)) drop(z, j);
+    cb_pack_wind_back(z, level->placed);
+    spoil(z, i);
+}
+
+bool cb_pack_put_to_sleep(cb_pack *z, uint32_t level) {
+    const uint32_t i = z->level[level].life;
+    const cb_pack_sleep awake = {i, z->asleep[i]};
+    z->asleep[i] = level;
+    spoil(z, i);
+    return CB_PUSH(z->arena, z->trail, awake);
+}
+
+void cb_pack_wind_back(cb_pack *z, size_t length) {
+    while (z->trail.len > length) {
+        const cb_pack_sleep *was = &z->trail.at[--z->trail.len];
+        z->asleep[was->life] = was->level;
+        spoil(z, was->life);
+    }
+}
+
+/* ---- blame ----------------------------------------------------------------------------------- */
+
+static uint64_t *blamed_by(const cb_pack *z, uint32_t level) {
+    return z->blamed + (size_t)level * z->n_word;
+}
+
+static bool is_blamed(const cb_pack *z, uint32_t by, uint32_t level) {
+    return blamed_by(z, by)[level / 64] >> level % 64 & 1;
+}
+
+static void add_blame(cb_pack *z, uint32_t by, uint32_t level) {
+    blamed_by(z, by)[level / 64] |= UINT64_C(1) << level % 64;
+}
+
+void cb_pack_blame_under(cb_pack *z, uint32_t level, uint32_t i) {
+    for (i = z->under[i]; i != CB_NONE; i = z->under[i]) {
+        if (is_blamed(z, level, z->level_of[i])) return;
+        add_blame(z, level, z->level_of[i]);
+    }
+}
+
+void cb_pack_blame(cb_pack *z, uint32_t level, uint32_t s, uint32_t depth) {
+    for (uint32_t l = 1; l <= depth; l++) {
+        const uint32_t i = z->level[l].life;
+        if (z->first[i] > s || z->last[i] < s) continue;
+        cb_pack_blame_under(z, level, i);
+        add_blame(z, level, l);
+    }
+    for (uint32_t i = z->next[z->n]; i != z->n; i = z->next[i])
+        if (z->first[i] <= s && s <= z->last[i]) cb_pack_blame_under(z, level, i);
+    z->looks += z->n / 2;
+}
+
+void cb_pack_blame_sleep(cb_pack *z, uint32_t level, uint32_t i) {
+    const uint32_t slept = z->asleep[i];
+    const uint64_t *from = blamed_by(z, slept);
+    uint64_t *to = blamed_by(z, level);
+    for (uint32_t w = 0; w < slept / 64; w++) to[w] |= from[w];
+    to[slept / 64] |= from[slept / 64] & ((UINT64_C(1) << slept % 64) - 1);
+}
+
+uint32_t cb_pack_find_blamed(const cb_pack *z, uint32_t level) {
+    uint32_t l = level - 1;
+    while (l > 0 && !is_blamed(z, level, l)) l--;
+    return l;
+}
+
+void cb_pack_pass_blame(cb_pack *z, uint32_t from, uint32_t to) {
+    const uint64_t *a = blamed_by(z, from);
+    uint64_t *b = blamed_by(z, to);
+    for (uint32_t w = 0; w <= to / 64; w++) b[w] |= a[w];
+}
