@@ -1,5 +1,5 @@
 """The command line: ``cutback plan FILE``, ``cut``, ``frontier``, ``explain``, ``diff``,
-``evaluate``, ``doctor``, ``ops``, ``cache``.
+``evaluate``, ``place``, ``doctor``, ``ops``, ``cache``.
 
 Files contain problems or traced graphs, and may be compressed. An error prints one line to standard
 error and exits with code 2. Each command imports its modules when it runs, so that the others start
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__, _native, files
-from .budgets import MEASURES, PRESETS, Budget, parse_preset, text, whole_number
+from .budgets import MEASURES, PRESETS, Budget, parse_bytes, parse_preset, text, whole_number
 from .devices import resolve
 from .policies import OPS
 from .schedule import bytes_of
@@ -110,6 +110,14 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
     )
 
 
+def _place_parser(place: argparse.ArgumentParser) -> None:
+    place.add_argument("file", help="CSV: id,lower,upper,size (docs/planner.md)")
+    place.add_argument("--capacity", required=True, help="bytes, or a size such as 1MiB")
+    place.add_argument(
+        "--output", type=_file, default="/dev/stdout", metavar="FILE", help="CSV with offsets"
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cutback", description="Plan what a training step saves and recomputes."
@@ -162,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("--json", action="store_true", help="totals and all changes")
     diff.add_argument("--report", type=_file, metavar="FILE", help="write an HTML page as well")
 
+    _place_parser(commands.add_parser("place", help="offsets for buffers in one block of memory"))
     evaluate = commands.add_parser("evaluate", help="bytes and time of a plan")
     evaluate.add_argument("file", help=_FILE)
     evaluate.add_argument("plan", help="a document with steps and backward_starts")
@@ -505,6 +514,25 @@ def _evaluate(options: argparse.Namespace) -> int:
     return 0
 
 
+def _place(options: argparse.Namespace) -> int:
+    from . import placement
+
+    capacity = parse_bytes(_bytes(options.capacity) or 0)
+    try:
+        buffers = placement.read_csv(files.read_text(options.file))
+        offsets = placement.place(buffers, capacity)
+    except ValueError as error:
+        raise ValueError(f"{options.file}: {error}") from None
+    answer = placement.write_csv(buffers, offsets)
+    if options.output == "/dev/stdout":
+        sys.stdout.write(answer)
+        return 0
+    files.write_text(options.output, answer)
+    top = max((b.size + at for b, at in zip(buffers, offsets, strict=True)), default=0)
+    _print(f"{len(buffers)} buffers in {text(top)}: {options.output}")
+    return 0
+
+
 def _ops() -> int:
     for name, low, high, outs, _, attributes, meaning, differentiable in OPS.values():
         ins = str(low) if low == high else f"{low}+" if high < 0 else f"{low}-{high}"
@@ -534,6 +562,7 @@ _COMMANDS = {
     "explain": _explain,
     "diff": _diff,
     "evaluate": _evaluate,
+    "place": _place,
 }
 
 

@@ -108,6 +108,10 @@ static PyMethodDef module_methods[] = {
     {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, blas_bits, threads}"},
     {"find_duplicates", cb_py_find_duplicates, METH_VARARGS,
      "find_duplicates(keys, starts, inputs, /) -> [first node that computes the same]"},
+    {"place", cb_py_place, METH_VARARGS,
+     "place([(made, last, bytes), ...], capacity, /) -> (\"found\", \"none\" or \"unknown\", "
+     "offsets, "
+     "live bytes, fullest moment, arena bytes)"},
     {"draw", cb_py_draw, METH_VARARGS,
      "draw(array, law, seed, stream, p=0.0, /): fills it with \"keep\", \"uniform\" or \"normal\""},
     {"cuda_driver", cb_py_cuda_driver, METH_O,

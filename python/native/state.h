@@ -307,6 +307,10 @@ extern PyType_Spec cb_py_expression_spec;
 
 PyObject *cb_py_find_duplicates(PyObject *module, PyObject *args);
 
+/* ---- placing.c ------------------------------------------------------------------------------- */
+
+PyObject *cb_py_place(PyObject *module, PyObject *args);
+
 /* ---- problem_type.c, plan_type.c: see planned.h ---------------------------------------------- */
 
 extern PyType_Spec cb_py_problem_spec, cb_py_plan_spec;
