@@ -7,6 +7,7 @@
 #include "optim/extras.h"
 
 #include "ad/joint.h"
+#include "ad/lacking.h"
 #include "fuse/contract.h"
 #include "fuse/find_groups.h"
 #include "ir/text.h"
@@ -85,7 +86,12 @@ static cb_status choose_backend(cb_step *step, const cb_compile_options *o, cb_e
 static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
                             cb_error *err) {
     const cb_joint_options options = {.wrt = o->wrt, .n_wrt = o->n_wrt};
-    CB_TRY(cb_joint_build(forward, &options, &step->ctx->alloc, &step->joint, err));
+    cb_graph *known = NULL;
+    CB_TRY(cb_expand_lacking(forward, step->backend->lacks, &step->ctx->alloc, &known, err));
+    const cb_status status =
+        cb_joint_build(known ? known : forward, &options, &step->ctx->alloc, &step->joint, err);
+    cb_graph_free(known);
+    CB_TRY(status);
     return cb_graph_verify(step->joint, CB_SPEC_JOINT, err);
 }
 

@@ -4,7 +4,7 @@
  *
  * Norms and the loss compute in the dtype of their statistics (f32 for f16 and bf16), as their
  * kernels do. */
-#include "vjp.h"
+#include "expand_attention.h"
 
 #define INV_SQRT_2 0.70710678118654752
 #define INV_SQRT_2PI 0.39894228040143268
@@ -241,6 +241,10 @@ void cb_expand_op(cb_vjp *x, cb_value_id *outs) {
         case CB_OP_SOFTMAX_BWD: outs[0] = softmax_bwd(e, &shape, in[0], in[1]); break;
         case CB_OP_LOG_SOFTMAX_BWD: outs[0] = log_softmax_bwd(e, &shape, in[0], in[1]); break;
         case CB_OP_CROSS_ENTROPY_BWD: outs[0] = cross_entropy_bwd(x); break;
+        case CB_OP_ATTENTION:
+        case CB_OP_ATTENTION_BWD:
+            cb_expand_attention(e, x->code, &x->attrs, x->n_in, in, outs);
+            break;
         case CB_OP_LAYER_NORM:
         case CB_OP_RMS_NORM:
         case CB_OP_BATCH_NORM: norm_forward(x, outs); break;

@@ -42,9 +42,9 @@ static cb_status along_channels(cb_graph *g, cb_value_id of, const cb_shape *ful
     return cb_build_expand(g, *out, full, out, err);
 }
 
-static cb_status split(cb_graph *to, cb_opcode code, const cb_attrs *attrs, const cb_value_id *ins,
-                       cb_value_id *outs, cb_error *err) {
-    (void)code;
+static cb_status split(cb_graph *to, cb_opcode code, const cb_attrs *attrs, uint32_t n_ins,
+                       const cb_value_id *ins, cb_value_id *outs, cb_error *err) {
+    (void)code, (void)n_ins;
     const cb_shape full = to->values.at[ins[0]].shape;
     cb_value_id in[5] = {ins[0]};
     CB_TRY(cb_build(to, CB_OP_BATCH_NORM_STATS, 1, ins, attrs, outs + 1, err));

@@ -115,6 +115,9 @@ typedef struct cb_backend {
     uint64_t alignment; /* of arguments it allocates and buffers in the arena; power of two */
     cb_workspace_fn workspace; /* scratch that it wants for an op */
     cb_fuses_fn fuses;         /* what runs in groups of several; NULL: nothing */
+    /* Ops without a kernel, which primitives replace before a step is planned (ad/lacking.h); NULL:
+     * none. */
+    bool (*lacks)(cb_opcode code);
     /* May this group run here? CB_UNSUPPORTED names the first instruction that may not. */
     cb_status (*supports)(const cb_program *program, uint32_t group, cb_error *err);
 

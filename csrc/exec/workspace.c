@@ -2,6 +2,7 @@
 #include "workspace.h"
 
 #include "../ir/work.h"
+#include "attention_tiles.h"
 #include "tiles.h"
 
 /* One block needs no partial sums: it adds up in the output itself or in registers. */
@@ -75,6 +76,16 @@ static uint64_t norm_workspace(const cb_value *x, int64_t columns, int partials)
     return column_workspace(rows, columns, accumulator_size(x->dtype), partials);
 }
 
+static uint64_t attention_workspace(const cb_graph *g, cb_op_id id) {
+    const cb_op *op = &g->ops.at[id];
+    const bool is_forward = op->code == CB_OP_ATTENTION;
+    const cb_value_id *ins = cb_op_ins(g, id) + (is_forward ? 0 : 1);
+    const cb_value *q = &g->values.at[ins[0]], *v = &g->values.at[ins[2]];
+    return cb_attention_tiles_of(op->code, &q->shape, &v->shape, q->dtype,
+                                 op->n_in > (is_forward ? 3 : 6), cb_op_attrs(g, id)->f[1] > 0)
+        .bytes;
+}
+
 static uint64_t kernel_workspace(const cb_graph *g, cb_op_id id) {
     const cb_op *op = &g->ops.at[id];
     const cb_value_id *ins = cb_op_ins(g, id);
@@ -84,6 +95,8 @@ static uint64_t kernel_workspace(const cb_graph *g, cb_op_id id) {
         case CB_OP_CONV2D:
         case CB_OP_CONV2D_DGRAD:
         case CB_OP_CONV2D_WGRAD: return conv_workspace(g, id);
+        case CB_OP_ATTENTION:
+        case CB_OP_ATTENTION_BWD: return attention_workspace(g, id);
         case CB_OP_SCATTER_ADD: return scatter_workspace(out, cb_op_attrs(g, id)->i[0]);
         case CB_OP_EMBEDDING_BWD: return scatter_workspace(out, 0);
         case CB_OP_SUM:

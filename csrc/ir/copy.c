@@ -110,7 +110,7 @@ static cb_status replace_op(const cb_graph *g, cb_op_id id, const cb_replacing *
     to->region = op->region;
     to->phase = op->phase;
     to->constraint = op->constraint;
-    CB_TRY(by->replace(to, op->code, cb_op_attrs(g, id), ins, outs, err));
+    CB_TRY(by->replace(to, op->code, cb_op_attrs(g, id), op->n_in, ins, outs, err));
     to->ops.at[to->values.at[outs[0]].producer].name = op->name;
     CB_TRY(note_outputs(g, op, to, outs, map, err));
     return reserve_all(g, to) ? CB_OK : cb_no_memory(err);

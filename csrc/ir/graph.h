@@ -125,7 +125,7 @@ CB_MUST_CHECK cb_status cb_graph_copy(const cb_graph *g, cb_alloc *alloc, cb_gra
 typedef struct cb_replacing {
     void *user;
     bool (*wants)(void *user, const cb_graph *g, cb_op_id id); /* of at most 8 inputs, no view */
-    cb_status (*replace)(cb_graph *to, cb_opcode code, const cb_attrs *attrs,
+    cb_status (*replace)(cb_graph *to, cb_opcode code, const cb_attrs *attrs, uint32_t n_ins,
                          const cb_value_id *ins, cb_value_id *outs, cb_error *err);
 } cb_replacing;
 CB_MUST_CHECK cb_status cb_graph_replace(const cb_graph *g, const cb_replacing *by, cb_alloc *alloc,

@@ -1,5 +1,6 @@
-/* Shape rules: matrix products, convolution, pooling, softmax, norms, loss. */
+/* Shape rules: matrix products, convolution, pooling, softmax, norms, loss, attention. */
 #include <inttypes.h>
+#include <math.h>
 
 #include "../base/alloc.h"
 #include "infer_rules.h"
@@ -330,5 +331,98 @@ cb_status cb_infer_cross_entropy_bwd(cb_infer *x, cb_error *err) {
     CB_TRY(want_stat(x, 0, dtype, &rows, err));
     CB_TRY(cb_want_shape(x, 2, &rows, err));
     cb_infer_set(x, 0, dtype, &x->in[1]->shape);
+    return CB_OK;
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+#define LARGEST_HEAD 256           /* what the kernels' tiles are made for */
+#define RANK_MAX (CB_MAX_RANK - 1) /* gradients of primitives take the heads apart: one axis more */
+
+static cb_status want_attention(const cb_infer *x, cb_error *err) {
+    const double scale = x->attrs->f[0], p = x->attrs->f[1];
+    CB_TRY(cb_want_stream(x, err));
+    CB_TRY(cb_want_range(x, 1, "causal", 0, 1, err));
+    if (!isfinite(scale))
+        return cb_fail(err, CB_INVALID, "%s: scale is %g, must be finite", cb_infer_name(x), scale);
+    if (p >= 0 && p < 1) return CB_OK;
+    return cb_fail(err, CB_INVALID, "%s: p is %g, must be in [0, 1)", cb_infer_name(x), p);
+}
+
+/* Are the axes before rows and columns those of q, with a head for each n heads of q? */
+static bool heads_fit(const cb_shape *q, const cb_shape *k) {
+    const int32_t r = q->rank;
+    for (int32_t i = 0; i < r - 3; i++)
+        if (k->dim[i] != q->dim[i]) return false;
+    if (r == 2 || k->dim[r - 3] == q->dim[r - 3]) return true;
+    return k->dim[r - 3] > 0 && q->dim[r - 3] % k->dim[r - 3] == 0;
+}
+
+/* q, k and v are inputs `at`, `at` + 1 and `at` + 2. */
+static cb_status want_heads(const cb_infer *x, uint32_t at, cb_error *err) {
+    char queries[CB_SHAPE_TEXT], keys[CB_SHAPE_TEXT], values[CB_SHAPE_TEXT];
+    const cb_shape *q = &x->in[at]->shape, *k = &x->in[at + 1]->shape, *v = &x->in[at + 2]->shape;
+    const int32_t r = q->rank;
+    CB_TRY(cb_want_float(x, at, err));
+    CB_TRY(cb_want_rank(x, at, 2, RANK_MAX, err));
+    for (uint32_t i = at + 1; i < at + 3; i++) {
+        CB_TRY(cb_want_same_dtype(x, at, i, err));
+        CB_TRY(cb_want_rank(x, i, r, r, err));
+    }
+    bool fits = heads_fit(q, k) && k->dim[r - 1] == q->dim[r - 1] && v->dim[r - 2] == k->dim[r - 2];
+    for (int32_t i = 0; i < r - 2; i++) fits = fits && v->dim[i] == k->dim[i];
+    if (!fits) {
+        return cb_fail(err, CB_INVALID,
+                       "%s: q %s, k %s, v %s do not fit; they are [..,h,l,e], [..,h/n,s,e] and "
+                       "[..,h/n,s,d]",
+                       cb_infer_name(x), cb_shape_text(q, queries), cb_shape_text(k, keys),
+                       cb_shape_text(v, values));
+    }
+    if (q->dim[r - 1] <= LARGEST_HEAD && v->dim[r - 1] <= LARGEST_HEAD) return CB_OK;
+    return cb_fail(err, CB_UNSUPPORTED, "%s: heads of q %s and v %s are larger than %d",
+                   cb_infer_name(x), cb_shape_text(q, queries), cb_shape_text(v, values),
+                   LARGEST_HEAD);
+}
+
+static cb_status want_mask(const cb_infer *x, uint32_t input, uint32_t q, cb_error *err) {
+    const cb_shape *keys = &x->in[q + 1]->shape;
+    cb_shape scores = x->in[q]->shape;
+    if (x->n_ins <= input) return CB_OK;
+    scores.dim[scores.rank - 1] = keys->dim[keys->rank - 2];
+    if (x->in[input]->dtype != CB_BOOL) CB_TRY(cb_want_same_dtype(x, q, input, err));
+    return cb_want_shape(x, input, &scores, err);
+}
+
+static cb_shape result_shape(const cb_infer *x, uint32_t q) {
+    const cb_shape *values = &x->in[q + 2]->shape;
+    cb_shape shape = x->in[q]->shape;
+    shape.dim[shape.rank - 1] = values->dim[values->rank - 1];
+    return shape;
+}
+
+cb_status cb_infer_attention(cb_infer *x, cb_error *err) {
+    CB_TRY(want_attention(x, err));
+    CB_TRY(want_heads(x, 0, err));
+    CB_TRY(want_mask(x, 3, 0, err));
+    const cb_dtype dtype = x->in[0]->dtype;
+    const cb_shape y = result_shape(x, 0), rows = rows_of(&x->in[0]->shape);
+    cb_infer_set(x, 0, dtype, &y);
+    cb_infer_set(x, 1, cb_stat_dtype(dtype), &rows);
+    return CB_OK;
+}
+
+cb_status cb_infer_attention_bwd(cb_infer *x, cb_error *err) {
+    CB_TRY(want_attention(x, err));
+    CB_TRY(want_heads(x, 1, err));
+    CB_TRY(want_mask(x, 6, 1, err));
+    const cb_dtype dtype = x->in[1]->dtype;
+    const cb_shape y = result_shape(x, 1), rows = rows_of(&x->in[1]->shape);
+    CB_TRY(cb_want_same_dtype(x, 1, 0, err));
+    CB_TRY(cb_want_shape(x, 0, &y, err));
+    CB_TRY(cb_want_same_dtype(x, 1, 4, err));
+    CB_TRY(cb_want_shape(x, 4, &y, err));
+    CB_TRY(cb_want_dtype(x, 5, cb_stat_dtype(dtype), err));
+    CB_TRY(cb_want_shape(x, 5, &rows, err));
+    for (uint32_t i = 0; i < 3; i++) cb_infer_set(x, (int)i, dtype, &x->in[i + 1]->shape);
     return CB_OK;
 }

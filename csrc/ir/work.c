@@ -127,6 +127,23 @@ static double conv_flops(const cb_graph *g, cb_op_id id) {
     return 2.0 * (double)cb_numel(y) * (double)(w->dim[1] * w->dim[2] * w->dim[3]);
 }
 
+/* Two products of the forward, or five of the backward, and the exponentials; with `causal`, of the
+ * pairs below the diagonal. */
+static double attention_flops(const cb_graph *g, cb_op_id id) {
+    const bool is_forward = g->ops.at[id].code == CB_OP_ATTENTION;
+    const cb_value_id *ins = cb_op_ins(g, id) + (is_forward ? 0 : 1);
+    const cb_shape *q = &g->values.at[ins[0]].shape, *v = &g->values.at[ins[2]].shape;
+    const int32_t r = q->rank;
+    const double e = (double)q->dim[r - 1], d = (double)v->dim[r - 1];
+    const double l = (double)q->dim[r - 2], s = (double)v->dim[r - 2];
+    double pairs = (double)cb_numel_of(q, 0, r - 2) * l * s;
+    if (cb_op_attrs(g, id)->i[1]) pairs *= s <= l ? 1 - 0.5 * s / (l > 0 ? l : 1) : 0.5 * l / s;
+    const double exponentials = weight_of(CB_OP_SOFTMAX), random = weight_of(CB_OP_DROPOUT);
+    double each = is_forward ? 2 * e + 2 * d : 6 * e + 4 * d;
+    each += exponentials + (cb_op_attrs(g, id)->f[1] > 0 ? random : 0);
+    return pairs * each;
+}
+
 cb_work cb_op_work(const cb_graph *g, cb_op_id id) {
     const cb_op *op = &g->ops.at[id];
     const uint32_t flags = cb_op_def_of(op->code)->flags;
@@ -143,6 +160,8 @@ cb_work cb_op_work(const cb_graph *g, cb_op_id id) {
         case CB_OP_CONV2D:
         case CB_OP_CONV2D_DGRAD:
         case CB_OP_CONV2D_WGRAD: work.flops = conv_flops(g, id); break;
+        case CB_OP_ATTENTION:
+        case CB_OP_ATTENTION_BWD: work.flops = attention_flops(g, id); break;
         case CB_OP_MAX_POOL2D:
         case CB_OP_AVG_POOL2D:
         case CB_OP_AVG_POOL2D_BWD: {

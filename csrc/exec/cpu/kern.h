@@ -17,6 +17,7 @@
 /* The kernel files: a new one is added here. */
 #define CB_KERN_FILES(X, isa) \
     X(argmax, isa)            \
+    X(attention, isa)         \
     X(batch, isa)             \
     X(conv, isa)              \
     X(index, isa)             \

@@ -59,6 +59,9 @@ static uint64_t workspace(const cb_graph *g, cb_op_id op) {
     }
 }
 
+/* There is no kernel yet that keeps tiles of scores in shared memory. */
+static bool lacks(cb_opcode code) { return code == CB_OP_ATTENTION || code == CB_OP_ATTENTION_BWD; }
+
 /* ---- compiling ------------------------------------------------------------------------------- */
 
 /* Adds the last kernels of a run, which copy new states over the caller's unless the run has
@@ -526,6 +529,7 @@ const cb_backend cb_backend_cuda = {
     .alignment = ALIGNMENT,
     .workspace = workspace,
     .fuses = cb_cu_fuses,
+    .lacks = lacks,
     .supports = cb_cu_supports,
     .open = cb_cu_open,
     .close = cb_cu_close,

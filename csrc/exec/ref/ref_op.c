@@ -72,6 +72,8 @@ static family_fn family_of(cb_opcode code) {
         case CB_OP_MAX_POOL2D: return cb_ref_max_pool2d;
         case CB_OP_AVG_POOL2D: return cb_ref_avg_pool2d;
         case CB_OP_AVG_POOL2D_BWD: return cb_ref_avg_pool2d_bwd;
+        case CB_OP_ATTENTION: return cb_ref_attention;
+        case CB_OP_ATTENTION_BWD: return cb_ref_attention_bwd;
         case CB_OP_SOFTMAX:
         case CB_OP_LOG_SOFTMAX: return cb_ref_softmax;
         case CB_OP_SOFTMAX_BWD:

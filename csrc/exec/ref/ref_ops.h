@@ -54,6 +54,9 @@ void cb_ref_max_pool2d(const cb_ref_call *c);
 void cb_ref_avg_pool2d(const cb_ref_call *c);
 void cb_ref_avg_pool2d_bwd(const cb_ref_call *c);
 
+void cb_ref_attention(const cb_ref_call *c);
+void cb_ref_attention_bwd(const cb_ref_call *c);
+
 void cb_ref_softmax(const cb_ref_call *c); /* and log_softmax */
 void cb_ref_softmax_bwd(const cb_ref_call *c);
 void cb_ref_norm(const cb_ref_call *c); /* layer, rms and batch norm */

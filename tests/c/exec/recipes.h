@@ -212,6 +212,24 @@ static inline void recipe_shapes(recipe *r) {
     }
 }
 
+/* Plain; causal, with two heads of q for one of k and v; with a mask and dropout; both. */
+static inline void recipe_attention(recipe *r) {
+    const bool is_forward = r->code == CB_OP_ATTENTION, masked = r->turn % 4 >= 2;
+    const int64_t heads = r->turn % 2 ? 2 : 1;
+    cb_value_id ins[7];
+    uint32_t n = 0;
+    if (!is_forward) ins[n++] = floats(r, S3(heads, r->n, 2));
+    ins[n++] = floats(r, S3(heads, r->n, 3));
+    ins[n++] = floats(r, S3(1, 4, 3));
+    ins[n++] = floats(r, S3(1, 4, 2));
+    if (!is_forward) {
+        ins[n++] = floats(r, S3(heads, r->n, 2));
+        ins[n++] = statistic(r, S2(heads, r->n));
+    }
+    if (masked) ins[n++] = floats(r, S3(heads, r->n, 4));
+    recipe_op(r, n, ins, &(cb_attrs){.f = {0.6, masked ? 0.25 : 0}, .i = {7, r->turn % 2}});
+}
+
 static inline void recipe_windows(recipe *r) {
     const int64_t n = r->n;
     const bool wide = r->turn % 2; /* stride, padding, dilation, groups */
@@ -246,6 +264,8 @@ static inline void recipe_windows(recipe *r) {
             a = floats(r, pooled);
             recipe_op(r, 1, &a, &pool);
             break;
+        case CB_OP_ATTENTION:
+        case CB_OP_ATTENTION_BWD: recipe_attention(r); break;
         default: r->is_missing = true;
     }
 }

@@ -3,6 +3,8 @@
 #include "ir.h"
 #include "ir/infer.h"
 
+#define ATTENTION_OPTIONS " {scale=0.5, p=0, stream=0, causal=0}"
+
 typedef struct row {
     const char *ins, *op, *want;
 } row;
@@ -159,6 +161,12 @@ static const row good[] = {
      "bf16[2,3], bf16[3], bf16[3]"},
     {"bf16[2,5,9] i64[2,5]", "cross_entropy(%0, %1) {ignore=-100}", "f32[2,5], f32[2,5]"},
     {"f32[2] bf16[2,9] i32[2]", "cross_entropy_bwd(%0, %1, %2) {ignore=-100}", "bf16[2,9]"},
+    {"bf16[2,4,5,3] bf16[2,2,7,3] bf16[2,2,7,6]", "attention(%0, %1, %2)" ATTENTION_OPTIONS,
+     "bf16[2,4,5,6], f32[2,4,5]"},
+    {"f64[5,3] bool[5,5]", "attention(%0, %0, %0, %1)" ATTENTION_OPTIONS, "f64[5,3], f64[5]"},
+    {"f32[1,5,3] f32[1,7,3] f32[1,7,6] f32[1,5,6] f32[1,5] f32[1,5,7]",
+     "attention_bwd(%3, %0, %1, %2, %3, %4, %5)" ATTENTION_OPTIONS,
+     "f32[1,5,3], f32[1,7,3], f32[1,7,6]"},
 };
 
 TEST(good_cases) {
@@ -296,6 +304,23 @@ static const row bad[] = {
     {"f32[2,5] i32[5]", "cross_entropy(%0, %1) {ignore=0}", "must have (2,)"},
     {"bf16[2] bf16[2,9] i32[2]", "cross_entropy_bwd(%0, %1, %2) {ignore=0}",
      "input 0 must be f32, not bf16"},
+    {"i32[2,3]", "attention(%0, %0, %0)" ATTENTION_OPTIONS, "needs a float dtype"},
+    {"f32[2,3] f64[2,3]", "attention(%0, %1, %0)" ATTENTION_OPTIONS, "dtypes differ"},
+    {"f32[3]", "attention(%0, %0, %0)" ATTENTION_OPTIONS, "must have 2 to 7 axes"},
+    {"f32[3,2,4] f32[2,2,4]", "attention(%0, %1, %1)" ATTENTION_OPTIONS, "do not fit"},
+    {"f32[2,4] f32[2,5]", "attention(%0, %1, %1)" ATTENTION_OPTIONS, "do not fit"},
+    {"f32[2,4] f32[3,4]", "attention(%0, %0, %1)" ATTENTION_OPTIONS, "do not fit"},
+    {"f32[2,257]", "attention(%0, %0, %0)" ATTENTION_OPTIONS, "larger than 256"},
+    {"f32[2,4] f32[2,3]", "attention(%0, %0, %0, %1)" ATTENTION_OPTIONS, "must have (2,2)"},
+    {"f32[2,4] i32[2,2]", "attention(%0, %0, %0, %1)" ATTENTION_OPTIONS, "dtypes differ"},
+    {"f32[2,4]", "attention(%0, %0, %0) {scale=inf, p=0, stream=0, causal=0}", "scale is inf"},
+    {"f32[2,4]", "attention(%0, %0, %0) {scale=1, p=1, stream=0, causal=0}", "p is 1"},
+    {"f32[2,4]", "attention(%0, %0, %0) {scale=1, p=0, stream=-1, causal=0}", "stream is -1"},
+    {"f32[2,4]", "attention(%0, %0, %0) {scale=1, p=0, stream=0, causal=2}", "causal is 2"},
+    {"f32[2,4] f32[2,3]", "attention_bwd(%1, %0, %0, %0, %0, %0)" ATTENTION_OPTIONS,
+     "must have (2,4)"},
+    {"bf16[2,4] bf16[2]", "attention_bwd(%0, %0, %0, %0, %0, %1)" ATTENTION_OPTIONS,
+     "input 5 must be f32"},
 };
 
 /* As many types as the op has outputs: which ones does not matter where the rule refuses the

@@ -1,0 +1,284 @@
+/* attention_tile.h: steps on one tile that the forward and the backward of kern_attention.c share,
+ * for one compute type. A template: included with REAL_BITS 32 and 64, by attention_rows.h. */
+#undef CB_REAL
+#undef CB_TYPED
+#undef TILE_EXP
+#if REAL_BITS == 32
+#define CB_REAL float
+#define CB_TYPED(name) name##_f32
+#else
+#define CB_REAL double
+#define CB_TYPED(name) name##_f64
+#endif
+#define TILE_VECTOR 16 /* lines are multiples of this many elements */
+#define LOWEST ((CB_REAL) - INFINITY)
+
+/* Parts of a slot: attention_tiles.h. */
+typedef struct CB_TYPED(slot) {
+    CB_REAL *columns_e, *columns_d, *queries_e, *queries_d, *keys_e, *keys_d;
+    CB_REAL *scores, *slopes; /* tiles; scores become weights, slopes gradients of scores */
+    CB_REAL *sum_q, *sum_k,
+        *sum_v; /* sums of 16-bit gradients; the forward sums the result in sum_q */
+    CB_REAL *mask, *kept, *by_rows;      /* tiles; by_rows has a line for each query */
+    CB_REAL *most, *total, *factor, *by; /* one number for each query */
+} CB_TYPED(slot);
+
+static CB_REAL *CB_TYPED(take)(CB_REAL **from, bool is_there, int64_t n) {
+    CB_REAL *at = *from;
+    if (is_there) *from += n;
+    return at;
+}
+
+static CB_TYPED(slot) CB_TYPED(slot_of)(const attention *a, int64_t slot) {
+    const cb_attention_tiles *t = &a->t;
+    const bool is_forward = a->args->code == CB_OP_ATTENTION;
+    const bool sums = !is_forward && is_half(a->dtype);
+    CB_REAL *at = (CB_REAL *)a->slots + slot * t->slot;
+    CB_TYPED(slot) s;
+    s.columns_e = CB_TYPED(take)(&at, true, t->columns_e);
+    s.columns_d = CB_TYPED(take)(&at, true, t->columns_d);
+    s.queries_e = CB_TYPED(take)(&at, true, t->queries_e);
+    s.queries_d = CB_TYPED(take)(&at, true, t->queries_d);
+    s.keys_e = CB_TYPED(take)(&at, true, t->keys_e);
+    s.keys_d = CB_TYPED(take)(&at, true, t->keys_d);
+    s.scores = CB_TYPED(take)(&at, true, t->scores);
+    s.slopes = CB_TYPED(take)(&at, !is_forward, t->scores);
+    s.sum_q = is_forward ? s.queries_d : CB_TYPED(take)(&at, sums, t->queries_e);
+    s.sum_k = CB_TYPED(take)(&at, sums, t->keys_e);
+    s.sum_v = CB_TYPED(take)(&at, sums, t->keys_d);
+    s.mask = CB_TYPED(take)(&at, a->mask != NULL, t->scores);
+    s.kept = CB_TYPED(take)(&at, a->drops, t->scores);
+    s.most = CB_TYPED(take)(&at, true, t->line);
+    s.total = CB_TYPED(take)(&at, true, t->line);
+    s.factor = CB_TYPED(take)(&at, true, t->line);
+    s.by = CB_TYPED(take)(&at, true, t->line);
+    s.by_rows = at;
+    return s;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Rows of a matrix: row i at at[i * ld]. */
+typedef struct CB_TYPED(block) {
+    const CB_REAL *at;
+    int64_t ld;
+} CB_TYPED(block);
+
+static void CB_TYPED(load_row)(const cb_tensor *t, const void *at, int64_t n, int64_t stride,
+                               CB_REAL *to) {
+#if REAL_BITS == 32
+    if (is_half(t->dtype)) {
+        const uint16_t *from = at;
+        if (stride == 1) half_widen(t->dtype, from, to, n);
+        else
+            for (int64_t p = 0; p < n; p++) to[p] = half_load(t->dtype, from + p * stride);
+        return;
+    }
+#else
+    (void)t;
+#endif
+    const CB_REAL *from = at;
+    for (int64_t p = 0; p < n; p++) to[p] = from[p * stride];
+}
+
+static void CB_TYPED(store_row)(cb_dtype dtype, const CB_REAL *from, int64_t n, void *to) {
+#if REAL_BITS == 32
+    if (is_half(dtype)) {
+        half_narrow(dtype, from, to, n);
+        return;
+    }
+#else
+    (void)dtype;
+#endif
+    memcpy(to, from, (size_t)n * sizeof *from);
+}
+
+/* Rows row..row+n of a head: in place, or a copy whose lines are whole vectors. `is_left`: the rows
+ * are read one number at a time, so they need not be dense or a multiple of the vector. */
+static CB_TYPED(block) CB_TYPED(rows_of)(const cb_tensor *t, int64_t item, int64_t row, int64_t n,
+                                         bool is_left, CB_REAL *copy) {
+    const int32_t r = t->shape.rank;
+    const int64_t columns = t->shape.dim[r - 1], stride = t->stride[r - 1];
+    const int64_t ld = div_up(columns, TILE_VECTOR) * TILE_VECTOR;
+    const bool is_dense = t->stride[r - 2] == columns && columns % TILE_VECTOR == 0;
+    if (!is_half(t->dtype) && stride == 1 && (is_left || is_dense))
+        return (CB_TYPED(block)){row_at(t, item, row), t->stride[r - 2]};
+    for (int64_t i = 0; i < n; i++) {
+        CB_TYPED(load_row)(t, row_at(t, item, row + i), columns, stride, copy + i * ld);
+        for (int64_t p = columns; p < ld; p++) copy[i * ld + p] = 0;
+    }
+    return (CB_TYPED(block)){copy, ld};
+}
+
+/* Transposes and scales rows: to[p * line + i] = x[i, p] by. */
+static void CB_TYPED(pack_columns)(CB_TYPED(block) x, int64_t n, int64_t columns, CB_REAL by,
+                                   CB_REAL *to, int64_t line) {
+    CB_TYPED(gemm_transpose)(x.at, x.ld, n, columns, to, line);
+    for (int64_t p = 0; p < columns; p++, to += line) {
+        for (int64_t i = 0; i < n; i++) to[i] *= by;
+        for (int64_t i = n; i < line; i++) to[i] = 0;
+    }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* Where a product goes: row i at at[i * ld]. */
+typedef struct CB_TYPED(sums) {
+    CB_REAL *at;
+    int64_t ld, columns;
+    bool add;
+} CB_TYPED(sums);
+
+/* out[rows, columns] (+)= left[rows, inner] right[inner, columns] */
+static void CB_TYPED(multiply)(CB_TYPED(gemm_left) left, int64_t rows, CB_TYPED(block) right,
+                               int64_t inner, CB_TYPED(sums) out) {
+    for (int64_t j = 0; j < out.columns; j += GEMM_WIDTH) {
+        CB_TYPED(gemm_add_panel)
+        (left, rows, (CB_TYPED(gemm_right)){right.at + j, right.ld}, inner,
+         (CB_TYPED(gemm_out)){out.at + j, out.ld, gemm_least(GEMM_WIDTH, out.columns - j),
+                              out.add});
+    }
+}
+
+/* tile[j, i] = rows[j] . columns[i] for the keys at j0 and the queries at i0. Skips panels of
+ * queries that do not see a key. */
+static void CB_TYPED(multiply_tile)(const attention *a, CB_TYPED(block) rows, int64_t keys,
+                                    int64_t inner, const CB_REAL *columns, int64_t i0, int64_t j0,
+                                    CB_REAL *tile) {
+    const int64_t line = a->t.line;
+    for (int64_t c = 0; c < line; c += GEMM_WIDTH) {
+        const int64_t width = gemm_least(GEMM_WIDTH, line - c);
+        CB_TYPED(gemm_add_panel)
+        ((CB_TYPED(gemm_left)){rows.at, rows.ld, 1}, min_i64(keys, keys_seen(a, i0 + c, width, j0)),
+         (CB_TYPED(gemm_right)){columns + c, line}, inner,
+         (CB_TYPED(gemm_out)){tile + c, line, width, false});
+    }
+}
+
+/* out[i] (+)= sum over keys j of tile[j, i] * keys[j], for n queries. */
+static void CB_TYPED(multiply_queries)(const attention *a, const CB_REAL *tile,
+                                       CB_TYPED(block) keys, int64_t i0, int64_t n, int64_t j0,
+                                       CB_TYPED(sums) out) {
+    const int64_t line = a->t.line;
+    for (int64_t i = 0; i < n; i += CHUNK, out.at += CHUNK * out.ld) {
+        const int64_t rows = min_i64(CHUNK, n - i);
+        CB_TYPED(multiply)
+        ((CB_TYPED(gemm_left)){tile + i, 1, line}, rows, keys, keys_seen(a, i0 + i, rows, j0), out);
+    }
+}
+
+/* out[j] (+)= sum over n queries i of tile[j, i] * queries[i], for the keys of a block. */
+static void CB_TYPED(multiply_keys)(const attention *a, const CB_REAL *tile,
+                                    CB_TYPED(block) queries, int64_t i0, int64_t n, int64_t j0,
+                                    CB_TYPED(sums) out) {
+    const int64_t line = a->t.line, keys = min_i64(a->t.keys, a->t.s - j0);
+    for (int64_t j = 0; j < keys; j += CHUNK, out.at += CHUNK * out.ld) {
+        const int64_t first = a->is_causal ? max_i64(min_i64(j0 + j - i0, n), 0) : 0;
+        const CB_TYPED(block) seeing = {queries.at + first * queries.ld, queries.ld};
+        CB_TYPED(multiply)
+        ((CB_TYPED(gemm_left)){tile + j * line + first, line, 1}, min_i64(CHUNK, keys - j), seeing,
+         n - first, out);
+    }
+}
+
+/* ---- masks and dropout ----------------------------------------------------------------------- */
+
+static void CB_TYPED(load_mask_row)(const cb_tensor *t, const void *at, int64_t n, CB_REAL *to) {
+    const int64_t stride = t->stride[t->shape.rank - 1];
+    if (t->dtype != CB_BOOL) {
+        CB_TYPED(load_row)(t, at, n, stride, to);
+        return;
+    }
+    const uint8_t *from = at;
+    for (int64_t j = 0; j < n; j++) to[j] = from[j * stride] ? (CB_REAL)0 : LOWEST;
+}
+
+/* Fills s->mask, which is added to the scores of a tile. */
+static void CB_TYPED(fill_mask)(const attention *a, const CB_TYPED(slot) * s, int64_t item,
+                                int64_t i0, int64_t n, int64_t j0, int64_t keys) {
+    const int32_t r = a->mask->shape.rank;
+    const int64_t size = (int64_t)cb_dtype_size(a->mask->dtype), line = a->t.line;
+    for (int64_t i = 0; i < n; i++) {
+        const char *row = row_at(a->mask, item, i0 + i);
+        CB_TYPED(load_mask_row)
+        (a->mask, row + j0 * a->mask->stride[r - 1] * size, keys, s->by_rows + i * a->t.keys);
+    }
+    CB_TYPED(gemm_transpose)(s->by_rows, a->t.keys, n, keys, s->mask, line);
+    for (int64_t j = 0; j < keys; j++)
+        for (int64_t i = n; i < line; i++) s->mask[j * line + i] = 0;
+}
+
+/* Fills s->kept, the factors of dropout. Elements are numbered as in the whole matrix of scores, so
+ * the mask is the one that the op `dropout` would draw for it. */
+static void CB_TYPED(fill_kept)(const attention *a, const CB_TYPED(slot) * s, int64_t item,
+                                int64_t i0, int64_t n, int64_t j0, int64_t keys) {
+    const double p = a->args->attrs->f[1];
+    const uint32_t threshold = cb_dropout_threshold(p);
+    const CB_REAL scale = (CB_REAL)cb_dropout_scale(p);
+    const int64_t line = a->t.line;
+    uint16_t drawn[CB_DRAWN];
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t first = (item * a->t.l + i0 + i) * a->t.s + j0;
+        const int64_t skipped = first % CB_PHILOX_BLOCK;
+        CB_REAL *to = s->by_rows + i * a->t.keys;
+        cb_draw(&a->args->random, (uint64_t)first / CB_PHILOX_BLOCK, drawn);
+        for (int64_t j = 0; j < keys; j++)
+            to[j] = drawn[skipped + j] >= threshold ? scale : (CB_REAL)0;
+    }
+    CB_TYPED(gemm_transpose)(s->by_rows, a->t.keys, n, keys, s->kept, line);
+    for (int64_t j = 0; j < keys; j++)
+        for (int64_t i = n; i < line; i++) s->kept[j * line + i] = 0;
+}
+
+static void CB_TYPED(fill_tiles)(const attention *a, const CB_TYPED(slot) * s, int64_t item,
+                                 int64_t i0, int64_t n, int64_t j0, int64_t keys) {
+    if (a->mask) CB_TYPED(fill_mask)(a, s, item, i0, n, j0, keys);
+    if (a->drops) CB_TYPED(fill_kept)(a, s, item, i0, n, j0, keys);
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+#if REAL_BITS == 32
+/* e^x for x <= 0 in two units of the last place, 0 below -87.7, and NaN for NaN. Like cb_exp_f32,
+ * but with fused multiply-adds. */
+static inline float tile_exp_f32(float x) {
+    x = x < -88.0f ? -88.0f : x; /* its exponent field is 0, so the result is 0 */
+    float shifted = fmaf(x, 0x1.715476p+0f, CB_ROUND_F32);
+    float n = shifted - CB_ROUND_F32;
+    float r = fmaf(n, 0x1.bd0106p-13f, fmaf(n, -0x1.63p-1f, x));
+    float p = fmaf(0x1.6a21acp-10f, r, 0x1.123b6ap-7f);
+    p = fmaf(p, r, 0x1.5558fap-5f);
+    p = fmaf(p, r, 0x1.555490p-3f);
+    p = fmaf(p, r, 0x1.fffffcp-2f);
+    p = fmaf(p, r * r, r) + 1.0f;
+    return p * cb_f32_of_bits((cb_bits_of_f32(shifted) + 127u) << 23);
+}
+#define TILE_EXP tile_exp_f32
+#else
+#define TILE_EXP cb_exp_f64
+#endif
+
+/* Returns the first column of a key's line to process, a multiple of the vector. Columns from there
+ * on whose queries do not see the key are set to `unseen`. */
+static int64_t CB_TYPED(begin_line)(const attention *a, int64_t i0, int64_t key, CB_REAL unseen,
+                                    CB_REAL *line) {
+    const int64_t first = a->is_causal ? max_i64(key - i0, 0) : 0;
+    const int64_t begin = first / TILE_VECTOR * TILE_VECTOR;
+    for (int64_t i = begin; i < first; i++) line[i] = unseen;
+    return begin;
+}
+
+/* Products of CHUNK queries or keys read up to a vector before the first column of a line, and up
+ * to CHUNK - 1 lines behind the last key that the queries see. These two set both to 0. */
+static void CB_TYPED(clear_before)(CB_REAL *line, int64_t begin) {
+    for (int64_t i = max_i64(begin - TILE_VECTOR, 0); i < begin; i++) line[i] = 0;
+}
+
+static void CB_TYPED(clear_behind)(const attention *a, CB_REAL *tile, int64_t keys) {
+    const int64_t end = min_i64(div_up(keys, CHUNK) * CHUNK, a->t.keys);
+    memset(tile + keys * a->t.line, 0, (size_t)((end - keys) * a->t.line) * sizeof *tile);
+}
+
+static void CB_TYPED(add_to)(const CB_REAL *restrict x, CB_REAL *restrict to, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] += x[i];
+}
