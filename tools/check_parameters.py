@@ -26,9 +26,9 @@ PUBLIC = {
     "frontend/planning.py": {"plan"},
     "frontend/step.py": {"Step.__call__"},
     "frontend/training.py": {"compile"},
+    "nn/attention.py": {"scaled_dot_product_attention"},
     "nn/functional.py": {
         "avg_pool2d", "batch_norm", "conv2d", "cross_entropy", "embedding", "max_pool2d",
-        "scaled_dot_product_attention",
     },
     "optim/base.py": {"Optimizer.step"},
     "optim/layerwise.py": {"LAMB"},

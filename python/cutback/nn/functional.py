@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import dtypes
-from ..frontend.ops import _array, expand_dims, where
+from ..frontend.ops import _array, expand_dims
 from ..frontend.tracer import Array, ArrayLike, _normalize_axis, whole
 from ..integers import index
 from ..source import located
 from .across import over_inner_axis
 from .arguments import as_before, flag, images, is_array, like, not_built, number, older_names, pair
+from .attention import scaled_dot_product_attention
 
 __all__ = [
     "avg_pool2d", "batch_norm", "causal_mask", "conv2d", "cross_entropy", "dropout", "embedding",
@@ -464,71 +465,6 @@ def dropout(
 def causal_mask(x: ArrayLike) -> Array:
     """Attention scores ``x[.., query, key]`` with -inf where the key comes after the query."""
     return _array(x)._apply("tril", k=0, fill=-math.inf)
-
-
-def scaled_dot_product_attention(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    attn_mask: ArrayLike | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Array:
-    """``softmax(query @ key.T * scale + mask) @ value`` (Vaswani et al. 2017).
-
-    Args:
-        query: ``[.., l, e]``; key: ``[.., s, e]``; value: ``[.., s, v]``.
-        attn_mask: bool (True: may attend) or a float to be added, broadcast to ``[.., l, s]``. A
-            query that it lets attend to nothing gives 0, as in PyTorch.
-        scale: 1 / sqrt(e) unless given.
-
-    Raises:
-        ValueError: ``attn_mask`` together with ``is_causal``.
-        TypeError: ``attn_mask`` holds integers.
-    """
-    what = "scaled_dot_product_attention"
-    not_built(what, enable_gqa=(enable_gqa, False))
-    is_causal = flag(what, is_causal=is_causal)
-    if attn_mask is not None and is_causal:
-        raise ValueError(
-            located("scaled_dot_product_attention: give attn_mask or is_causal, not both")
-        )
-    query = _array(query)
-    if query.ndim < 2:
-        raise ValueError(
-            located(
-                f"scaled_dot_product_attention: expected query[.., l, e], got shape {query.shape}"
-            )
-        )
-    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else number(what, scale=scale)
-    scores = (query * factor) @ query.graph.lift(key).swapaxes(-1, -2)
-    if attn_mask is None:
-        attention = softmax(causal_mask(scores) if is_causal else scores)
-    else:
-        attention = _masked_softmax(scores, query.graph.lift(attn_mask))
-    return dropout(attention, dropout_p) @ value
-
-
-def _masked_softmax(scores: Array, mask: Array) -> Array:
-    """Rows that the mask closes altogether are zeros, and so are their gradients: they are never
-    -inf throughout, of which softmax makes NaN."""
-    if mask.dtype == "bool":
-        is_open = mask.astype(scores.dtype).max(-1, keepdims=True) > 0
-        scores = where(mask, scores, where(is_open, -math.inf, 0.0).astype(scores.dtype))
-    elif dtypes.floating(mask.dtype) == mask.dtype:
-        mask = mask.astype(scores.dtype)
-        is_open = mask.max(-1, keepdims=True) != -math.inf
-        scores = where(is_open, scores + mask, 0.0)
-    else:
-        raise TypeError(
-            located(
-                "scaled_dot_product_attention: attn_mask is bool or floating, not "
-                f"{mask.dtype}; mask.astype(bool) says who may attend"
-            )
-        )
-    return where(is_open, softmax(scores), 0.0)
 
 
 # ---- losses --------------------------------------------------------------------------------------
