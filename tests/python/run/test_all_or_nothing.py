@@ -375,9 +375,9 @@ def test_a_state_with_impossible_moments_is_refused_and_changes_nothing():
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"lr": float("inf")}, "lr=inf is not finite"),
-        ({"lr": float("nan")}, "lr=nan is not finite"),
-        ({"eps": float("inf")}, "eps=inf is not finite"),
+        ({"lr": float("inf")}, "lr=inf must be finite"),
+        ({"lr": float("nan")}, "lr=nan must be finite"),
+        ({"eps": float("inf")}, "eps=inf must be finite"),
         ({"weight_decay": -1}, "weight_decay=-1.0 must be finite and at least 0"),
         ({"lr": "0.1"}, "lr='0.1' is not a number"),
         ({"lr": None}, "lr=None is not a number"),

@@ -199,7 +199,7 @@ def mistakes():
     yield {"max_norm": math.nan}, ValueError, "max_norm"
     yield {"grad_scale": 0.0}, ValueError, "grad_scale"
     yield {"average_decay": 2.0}, ValueError, "average_decay=2.0"
-    yield {"zero_grads": True}, TypeError, "extras='zero_grads' .* max_norm, averages"
+    yield {"zero_grads": True}, TypeError, "extras='zero_grads'; .* max_norm, averages"
     yield [1], TypeError, "pass a dict"
     yield {"averages": {"w": f4(2)}}, ValueError, r"p\['w'\]: the average is float32\[2\]"
     yield {"averages": {"w": f4(3).astype("f8")}}, ValueError, "expected float32"
