@@ -62,7 +62,7 @@ TEST(absurd_sizes) {
     CHECK_FAIL(cb_shape_numel(&s, &numel, &err), CB_INVALID, "rank 9 is not in 0..8");
     s = (cb_shape){.rank = -1};
     CHECK_FAIL(cb_shape_numel(&s, &numel, &err), CB_INVALID, "rank -1");
-    CHECK_FAIL(cb_shape_bytes(&scalar, (cb_dtype)50, &bytes, &err), CB_TYPE, "number 50");
+    CHECK_FAIL(cb_shape_bytes(&scalar, (cb_dtype)50, &bytes, &err), CB_TYPE, "element type 50");
     CHECK(numel == 7);
 }
 

@@ -45,6 +45,13 @@ def lines(dtype):
     )  # fmt: skip
 
 
+def attend(x):
+    """One query of one number for each row, whose numbers are both its keys and its values."""
+    rows = x.reshape((14, 1, 4, 1))
+    query = np.ones((14, 1, 1, 1), {"f32": "f4", "f64": "f8"}[x.dtype])
+    return F.scaled_dot_product_attention(query, rows, rows).reshape((14,))
+
+
 def like(x, value):
     return np.full(4, value, {"f32": "f4", "f64": "f8"}[x.dtype])
 
@@ -95,6 +102,7 @@ ROWS = {
     "amax of all": (lambda x: cutback.max(x), lambda x: x.amax()),
     "softmax": (lambda x: F.softmax(x) * F.softmax(x), lambda x: TF.softmax(x, -1).square()),
     "log_softmax": (F.log_softmax, lambda x: TF.log_softmax(x, -1)),
+    "attention": (attend, lambda x: (torch.softmax(x, -1) * x).sum(-1)),
     "layer_norm": (
         lambda x: F.layer_norm(x, like(x, 1.0), like(x, 0.5)),
         lambda x: TF.layer_norm(x, (4,), torch.ones(4, dtype=x.dtype), torch.full((4,), 0.5).to(x)),
@@ -201,6 +209,8 @@ EXPECTED = {
     ("gelu_tanh", 1): huge,
 }
 ROWS_EXPECTED = {  # whole rows
+    # the logarithm of a row's sum vanishes beside a huge maximum
+    "attention": lambda x: huge(x).any(1) & np.isfinite(x).all(1),
     "layer_norm": lambda x: huge(x).any(1) & np.isfinite(x).all(1),
     "rms_norm": lambda x: huge(x).any(1) & np.isfinite(x).all(1),
     "cross_entropy": lambda x: huge(x).any(1) & np.isfinite(x).all(1),
