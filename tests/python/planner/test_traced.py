@@ -318,12 +318,11 @@ def test_interrupt_keeps_the_best(tmp_path):
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    if process.returncode == 0:
+    assert process.returncode in (0, 2, 130, -signal.SIGINT), said
+    assert plan.exists() or process.returncode != 0  # otherwise the signal came before any plan
+    if plan.exists():  # whole, also where the signal came once it was written
         numbers = json.loads(plan.read_text())["numbers"]
         assert numbers["live_bytes"] <= 0.2 * numbers["save_all_live_bytes"]
-    else:  # too early for any plan
-        assert process.returncode in (2, 130, -signal.SIGINT), said
-        assert not plan.exists()
 
 
 @pytest.mark.very_slow
