@@ -1,4 +1,4 @@
-"""Claim: a plan of a GPT of 10,000 and 100,000 ops for half its peak takes seconds, and the memory
+"""Claim: a plan of a GPT of 3,000 to 1,000,000 ops for half its peak takes seconds, and the memory
 of a few copies of the problem.
 
 python benchmarks/planner/bench_scale.py [OPS ...] [--long]
@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("ops", nargs="*", type=int, default=[10_000, 100_000])
+    parser.add_argument("ops", nargs="*", type=int, default=[3_000, 10_000, 100_000, 1_000_000])
     parser.add_argument("--long", action="store_true", help="more budgets")
     options = parser.parse_args()
     rows = []

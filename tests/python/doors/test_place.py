@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
+from buffers import CAPACITY, HARD, tight_buffers
 
 from cutback import cli
 from cutback.placement import Buffer, place, read_csv, write_csv
@@ -20,24 +20,6 @@ def check(buffers: list[Buffer], offsets: list[int], capacity: int) -> None:
         for b, other in zip(buffers[:i], offsets[:i], strict=True):
             meet = a.lower < b.upper and b.lower < a.upper
             assert not meet or at + a.size <= other or other + b.size <= at, (a, b)
-
-
-def tight_buffers(seed: int, n: int, capacity: int = 1 << 20) -> list[Buffer]:
-    """A block of memory and time cut into about ``n`` pieces, of which some are taken away."""
-    draw = random.Random(seed)
-    pieces = [(0, 4 * n, capacity // 1024)]  # lower, upper, KiB
-    while len(pieces) < n:
-        k = draw.randrange(len(pieces))
-        lower, upper, size = pieces[k]
-        if draw.random() < 0.5 and upper - lower > 1:
-            cut = draw.randint(lower + 1, upper - 1)
-            pieces[k : k + 1] = [(lower, cut, size), (cut, upper, size)]
-        elif size > 1:
-            cut = draw.randint(1, size - 1)
-            pieces[k : k + 1] = [(lower, upper, cut), (lower, upper, size - cut)]
-    draw.shuffle(pieces)
-    kept = pieces[: n - n // 20]
-    return [Buffer(str(k), a, b, 1024 * size) for k, (a, b, size) in enumerate(kept)]
 
 
 def test_a_file_becomes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,13 +74,10 @@ def test_sizes_that_add_up_to_too_much() -> None:
         place([Buffer(str(k), 0, 1, 2**62) for k in range(3)], 2**63 - 1)
 
 
-HARD = [(seed, 150 + 30 * seed) for seed in range(11)]
-
-
 @pytest.mark.parametrize(
     ("seed", "n"),
     [pair if pair[0] < 3 else pytest.param(*pair, marks=pytest.mark.very_slow) for pair in HARD],
 )
 def test_tight_instances_fit(seed: int, n: int) -> None:
-    buffers = tight_buffers(seed, n)
-    check(buffers, place(buffers, 1 << 20), 1 << 20)
+    buffers = [Buffer(str(k), *row) for k, row in enumerate(tight_buffers(seed, n))]
+    check(buffers, place(buffers, CAPACITY), CAPACITY)
