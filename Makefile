@@ -13,6 +13,7 @@
 #   make gpu LIMIT=330   on an NVIDIA GPU: whether it works, is correct, how fast it is   (ten minutes; installs nothing)
 #   make fuzz SECONDS=60 fuzzing that looks for coverage, so long for each target     (needs clang)
 #   make mutate-gpu      mistakes planted in the CUDA backend, which its tests must find (20 minutes)
+#   make docs    the documentation site, build/docs/index.html                        (a minute; installs PyTorch)
 #   make lint    formatter, linters, types
 #   make clean   remove everything the targets above made
 
@@ -24,7 +25,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu gpu lint wheel clean
+.PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu gpu docs lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo $(if $(DEVICE),--device $(DEVICE))
@@ -131,12 +132,17 @@ gpu:
 mutate-gpu: $(VENV)/.mutate
 	$(BIN)/python -u tests/mutate/mutate.py $(if $(ONLY),--only $(ONLY))
 
+# The site: pages of docs/, notebooks, and the reference from docstrings. Warnings are errors.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html -d build/docs.cache docs build/docs
+	@echo "build/docs/index.html"
+
 lint: $(VENV)/.lint $(VENV)/.build-tools
 	git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
 	$(BIN)/cmake -S . -B build/tidy -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCB_TESTS=OFF >/dev/null
 	git ls-files 'csrc/*.c' | xargs -P 2 -n 35 $(BIN)/clang-tidy -p build/tidy --quiet 2>/dev/null
-	$(BIN)/ruff check python tests tools benchmarks examples
-	$(BIN)/ruff format --check python tests tools benchmarks examples
+	$(BIN)/ruff check python tests tools benchmarks examples docs/conf.py docs/_ext
+	$(BIN)/ruff format --check python tests tools benchmarks examples docs/conf.py docs/_ext
 	$(BIN)/mypy
 	$(BIN)/python tools/doc_snippets.py mypy
 	$(BIN)/python tools/doc_snippets.py pyright
@@ -185,6 +191,10 @@ $(VENV)/.frontends: $(VENV)/.torch requirements/frontends.txt
 $(VENV)/.zoo: $(VENV)/.torch requirements/zoo.txt
 	$(BIN)/python -m pip install -q transformers==5.23.0 aiohttp importlib_metadata psutil pyparsing requests xxhash
 	$(BIN)/python -m pip install -q --no-deps -r requirements/zoo.txt
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.torch requirements/docs.txt
+	$(BIN)/python -m pip install -q -r requirements/docs.txt
 	@touch $@
 
 $(VENV)/.lint: $(BIN)/python requirements/lint.txt

@@ -28,7 +28,8 @@ def prepare(ordinal: int = 0) -> str:
     compiled. Returns the GPU's name.
 
     Raises:
-        LibraryError: if no usable driver or NVRTC was found; the message lists every place.
+        cutback.cuda_libraries.LibraryError: if no usable driver or NVRTC was found; the message
+            lists every place.
         ValueError: if the device does not exist.
     """
     around = cuda_libraries.surroundings()
@@ -50,7 +51,7 @@ def to_device(arrays: Any) -> Any:
     parameters and data without copies.
 
     Raises:
-        LibraryError: if no usable driver was found.
+        cutback.cuda_libraries.LibraryError: if no usable driver was found.
         TypeError: if a dtype is not supported.
     """
     if not _native.has_cuda():

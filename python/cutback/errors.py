@@ -11,9 +11,10 @@ LONGEST = 199
 
 class BudgetError(ValueError):
     """Raised if no plan meets the budget. The attributes give the details, and ``str(error)`` is a
-    sentence made from them. Errors can be pickled and copied.
+    sentence made from them. Errors can be pickled and copied. An attribute is None if it is unknown
+    or does not apply; bytes are counted by ``measure``.
 
-    Attributes (None: unknown or not applicable; bytes are counted by ``measure``):
+    Attributes:
         reason: the limit that cannot be met. ``"budget"``: no plan that fits was found;
             ``"time"``: every plan takes more than ``max_extra``; ``"constraints"``: the
             constraints, under any budget; ``"region"``: the limit of a region; ``"pinned"``: the

@@ -85,7 +85,7 @@ class Op(str):
 
     def has(self, flag: str) -> bool:
         """True if this is a ``"compute"``-intensive, ``"pointwise"``, ``"random"``, ... operation
-        (see :data:`OP_FLAGS`)."""
+        (see ``OP_FLAGS``)."""
         row = OPS.get(self)
         return row is not None and bool(row[4] >> OP_FLAGS.index(flag) & 1)
 

@@ -85,7 +85,7 @@ class Member:
 
 @dataclass(slots=True)
 class Op:
-    """One operation of a joint graph. Its id is its index in :attr:`Problem.ops`."""
+    """One operation of a joint graph. Its id is its index in ``Problem.ops``."""
 
     name: str = ""
     kind: str = ""

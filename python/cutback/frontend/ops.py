@@ -186,7 +186,7 @@ def sign(x: ArrayLike) -> Array:
 
 
 def absolute(x: ArrayLike) -> Array:
-    """|x|."""
+    """The absolute value of each element."""
     return _array(x)._apply("abs")
 
 

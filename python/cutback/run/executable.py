@@ -327,7 +327,7 @@ class Executable:
         memory: a :class:`cutback.Memory` that it runs in together with others. None: a block of
             its own.
         static_bytes: parameters and optimizer states, counted by the measure ``total``.
-        decisions: of a graph that differs in sizes only, see :func:`decide`. They are followed
+        decisions: of a graph that differs in sizes only, see ``decide``. They are followed
             where they keep the budget; otherwise a plan is searched for.
 
     Raises:

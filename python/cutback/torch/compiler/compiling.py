@@ -233,10 +233,10 @@ def compile(
         ``allocator_stats`` and the method ``save_plans(path)``.
 
     Raises:
-        BudgetError (at the first call): no plan meets the budget. UnsupportedGraphError (at the
-        first call): what cannot be planned. ValueError, TypeError: a mistake in the arguments.
-        ValueError (at the first call): ``plans`` are for another model, or other shapes; the text
-        says what differs.
+        BudgetError: at the first call, if no plan meets the budget.
+        UnsupportedGraphError: at the first call, if the model cannot be planned.
+        ValueError, TypeError: if an argument is wrong; at the first call, if ``plans`` are for
+            another model or other shapes.
     """
     if not callable(model):
         raise TypeError(f"model={model!r:.60} is neither a module nor a function")

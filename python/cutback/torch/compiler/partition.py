@@ -147,7 +147,7 @@ class Partitioner(CustomPartitionerFn):
             ``"6GiB"``; ``"0.4x"`` or ``"40%"``: a share of what None takes; ``"min"``: the smallest
             plan that costs at most 40 % more time; ``"smallest"``: the smallest at any price.
             None: no more than PyTorch's ``aot_eager`` takes, nor than the model with its own
-            checkpoints (:mod:`compiler.reference`); with a policy, what the policy says.
+            checkpoints; with a policy, what the policy says.
             ``"fastest"``: no limit, so that nothing is recomputed but what a policy or a checkpoint
             in the model asks for.
         measure: ``"live"``: bytes alive at the worst moment, counted op by op; ``"saved"``: bytes
@@ -164,10 +164,8 @@ class Partitioner(CustomPartitionerFn):
             returned for this step, seconds of each op by name, or the path of a file with either.
             Of a profile of several graphs each gets its own; values that move do so over its link.
         random: ``"torch"``: PyTorch's random numbers, drawn once and kept; ``"counter"``: those of
-            our counter-based generator, which are drawn again instead of kept
-            (:mod:`graph.counter`).
-        cse: compute once what the graph computes twice (:mod:`graph.duplicates`); the bits
-            are the same either way.
+            our counter-based generator, which are drawn again instead of kept.
+        cse: compute once what the graph computes twice; the bits are the same either way.
         offload: may values move to the host and back (``docs/problem.md``)? ``"only"``: and nothing
             runs again. Not where Inductor compiles the graphs.
         pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.

@@ -57,7 +57,7 @@ class Statistics:
         return sum(row.seconds for row in self.rows)
 
     def phase_seconds(self, phase: str) -> float:
-        """Time of the ops of one of :data:`PHASES`."""
+        """Time of the ops of one of ``PHASES``."""
         return sum(row.seconds for row in self.rows if row.phase == phase)
 
     @property
@@ -255,7 +255,7 @@ def _value_cells(value: Value) -> str:
 
 
 def load(path: str | os.PathLike[str]) -> Statistics:
-    """A profile from a file that :meth:`Statistics.save` wrote; it has the figures, and no graph.
+    """A profile from a file that ``profile.save`` wrote; it has the figures, and no graph.
 
     Raises:
         OSError: the file cannot be read. ValueError: it holds something else.

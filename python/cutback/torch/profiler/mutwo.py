@@ -49,7 +49,7 @@ class Candidate(NamedTuple):
 
 class Selection:
     """The decisions of mu-TWO, made by :func:`select`: a policy for :func:`cutback.torch.compile`,
-    :func:`cutback.plan` and :meth:`TracedStep.plan`."""
+    :func:`cutback.plan` and :meth:`cutback.torch.TracedStep.plan`."""
 
     def __init__(
         self,

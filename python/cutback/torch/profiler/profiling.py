@@ -35,8 +35,8 @@ _LINK_COPIES = 5
 
 
 class Profile(Statistics):
-    """The measurements of a step (:class:`graph.statistics.Statistics`) and the step itself, which
-    can be planned, rewritten and run again. It keeps the step's inputs alive."""
+    """The measurements of a step (:class:`~cutback.torch.graph.statistics.Statistics`) and the step
+    itself, which can be planned, rewritten and run again. It keeps the step's inputs alive."""
 
     def __init__(self, captured: Captured, figures: Statistics) -> None:
         measured = Measured(figures.link_bytes_per_s, figures.runs, figures.device)
@@ -70,7 +70,7 @@ class Profile(Statistics):
     def rewrite(self, plan: Plan, graph: int = 0) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The forward and backward graph under a plan of this step. Recomputed values have separate
         nodes in the backward, right before their first reader. Values that move to the host are
-        copied by nodes that call :mod:`cutback.torch.transfers`.
+        copied by nodes that call ``cutback.torch.transfers``.
 
         Args:
             plan: a plan of this step.

@@ -122,7 +122,7 @@ def trace(
         step: a module, or a function that returns a loss or outputs; it must trace as one graph.
         inputs, kwargs: its arguments.
         policy, random, cse: see :class:`Partitioner`.
-        dynamic: as for :func:`torch.compile`.
+        dynamic: as for ``torch.compile``.
         optimizer: an optimizer whose states and step become part of the problem, for
             ``plan(measure="total")``.
 
