@@ -135,6 +135,88 @@ static int64_t columns_that_fit(const cb_conv_tiles *t, const conv_size *s, cb_d
     return elements / (t->window + t->channels);
 }
 
+#define DIRECT_INNER 256         /* elements under a window at a time: a panel of weights */
+#define DIRECT_WIDTH 32          /* channels are padded to these: the widest panel */
+#define DIRECT_CHANNELS 128      /* output channels for which one frame is filled */
+#define DIRECT_LEAST_CHANNELS 12 /* fewer would fill too little of a vector */
+#define DIRECT_LEAST_ROW 4       /* outputs of a row: fewer leave sums waiting for each other */
+#define DIRECT_SUMS 49152        /* elements of [columns, channels] */
+#define DIRECT_SLOT ((uint64_t)320 << 10)
+#define DIRECT_SLACK 16 /* elements that may be read beyond a frame */
+
+/* A convolution in direct form; the data gradient of stride 1 is one of y's gradient. */
+typedef struct direct_shape {
+    int64_t inputs, oh, ow, kh, kw, stride_h, stride_w, dilation_h, dilation_w;
+} direct_shape;
+
+static direct_shape direct_shape_of(const cb_shape *w, const cb_shape *y, const cb_attrs *a) {
+    return (direct_shape){.inputs = w->dim[1],
+                          .oh = y->dim[2],
+                          .ow = y->dim[3],
+                          .kh = w->dim[2],
+                          .kw = w->dim[3],
+                          .stride_h = a->i[0],
+                          .stride_w = a->i[1],
+                          .dilation_h = a->i[4],
+                          .dilation_w = a->i[5]};
+}
+
+/* Of one image and channel, for so many rows of outputs (kern_frame.h: frame_of). */
+static int64_t direct_plane(const direct_shape *d, int64_t rows) {
+    int64_t height = (rows - 1) * d->stride_h + (d->kh - 1) * d->dilation_h + 1,
+            width = (d->ow - 1) * d->stride_w + (d->kw - 1) * d->dilation_w + 1;
+    return height * div_up(width, d->stride_w) * d->stride_w;
+}
+
+static uint64_t direct_bytes(const cb_conv_tiles *t, const conv_size *s, const direct_shape *d) {
+    int64_t channels = div_up(t->channels, DIRECT_WIDTH) * DIRECT_WIDTH;
+    int64_t plane = direct_plane(d, t->pixels / d->ow);
+    int64_t frame = t->window / s->area * t->images * plane + DIRECT_SLACK;
+    return (uint64_t)(frame + t->images * t->pixels * channels) * s->element;
+}
+
+static int64_t direct_units(const cb_conv_tiles *t, const conv_size *s) {
+    return s->groups * div_up(s->channels, t->channels) * div_up(s->n, t->images) *
+           div_up(s->pixels, t->pixels);
+}
+
+static bool suits_direct(const conv_size *s, const direct_shape *d) {
+    if (s->is_pointwise || s->area > DIRECT_INNER || d->ow < DIRECT_LEAST_ROW) return false;
+    return s->channels >= DIRECT_LEAST_CHANNELS &&
+           8 * s->channels >= 5 * (div_up(s->channels, 16) * 16);
+}
+
+/* The cut of a direct convolution. False: the form does not suit it. */
+static bool cut_direct(cb_conv_tiles *t, const conv_size *s, const direct_shape *d) {
+    if (!suits_direct(s, d)) return false;
+    uint64_t room = s->scratch / (uint64_t)s->slots - CB_ALIGN;
+    if (room > DIRECT_SLOT) room = DIRECT_SLOT;
+    cb_conv_tiles cut = *t;
+    cut.window = even_split(d->inputs, max_i64(DIRECT_INNER / s->area, 1), 1) * s->area;
+    cut.channels = even_split(s->channels, DIRECT_CHANNELS, DIRECT_WIDTH);
+    int64_t columns = DIRECT_SUMS / (div_up(cut.channels, DIRECT_WIDTH) * DIRECT_WIDTH);
+    columns = min_i64(columns, TILE_COLUMNS);
+    int64_t rows = even_split(d->oh, max_i64(columns / d->ow, 1), 1);
+    int64_t images = min_i64(columns / s->pixels, s->n * s->groups / MAX_SLOTS);
+    cut.images = max_i64(min_i64(images, s->n), 1);
+    cut.pixels = rows * d->ow;
+    while (direct_units(&cut, s) < MAX_SLOTS && cut.channels > DIRECT_WIDTH)
+        cut.channels = max_i64(cut.channels / 2 / DIRECT_WIDTH, 1) * DIRECT_WIDTH;
+    while (direct_bytes(&cut, s, d) > room) {
+        if (cut.images > 1) cut.images = cut.images / 2;
+        else if (rows > 1) rows = div_up(rows, 2), cut.pixels = rows * d->ow;
+        else if (cut.channels > DIRECT_WIDTH) cut.channels = DIRECT_WIDTH;
+        else if (cut.window > s->area) cut.window = div_up(cut.window / s->area, 2) * s->area;
+        else return false;
+    }
+    cut.is_direct = true;
+    cut.frame = cut.window / s->area * cut.images * direct_plane(d, rows) + DIRECT_SLACK;
+    cut.slots = min_i64(direct_units(&cut, s), s->slots);
+    cut.slot_bytes = cb_align_up((size_t)direct_bytes(&cut, s, d));
+    *t = cut;
+    return true;
+}
+
 static void cut_forward(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
     t->window = even_split(s->window, is_half(dtype) ? 128 : 1152, 1);
     t->channels = even_split(s->channels, is_half(dtype) ? 64 : 512, 16);
@@ -197,12 +279,16 @@ cb_conv_tiles cb_conv2d_tiles(cb_opcode code, const cb_shape *x, const cb_shape 
     if (cb_conv2d_is_depthwise(x, w, y, attrs, dtype)) return t;
     conv_size s = conv_size_of(x, w, y, attrs, dtype);
     t.is_pointwise = s.is_pointwise;
-    if (code == CB_OP_CONV2D) cut_forward(&t, &s, dtype);
+    if (code == CB_OP_CONV2D) {
+        const direct_shape d = direct_shape_of(w, y, attrs);
+        if (cut_direct(&t, &s, &d)) return t;
+        cut_forward(&t, &s, dtype);
+    }
     if (code == CB_OP_CONV2D_DGRAD) cut_data_gradient(&t, &s, dtype);
     if (code == CB_OP_CONV2D_WGRAD) cut_weight_gradient(&t, &s, dtype);
-    bool is_direct =
+    bool is_by_element =
         code == CB_OP_CONV2D_DGRAD && is_half(dtype); /* sums each element in a register */
-    if (s.is_pointwise || is_direct) t.slots = 0, t.slot_bytes = 0;
+    if (s.is_pointwise || is_by_element) t.slots = 0, t.slot_bytes = 0;
     return t;
 }
 
@@ -216,7 +302,9 @@ cb_conv_tiles cb_conv2d_flipped_tiles(const cb_shape *x, const cb_shape *w, cons
     s.window = s.channels * s.area;
     s.channels = w->dim[1];
     s.pixels = x->dim[2] * x->dim[3];
-    cut_forward(&t, &s, dtype);
+    direct_shape d = direct_shape_of(w, x, attrs);
+    d.inputs = w->dim[0] / attrs->i[6];
+    if (!cut_direct(&t, &s, &d)) cut_forward(&t, &s, dtype);
     return t;
 }
 

@@ -26,6 +26,9 @@ cb_matmul_tiles cb_matmul_tiles_of(int64_t batch, int64_t n, int64_t k, int64_t 
 
 /* Convolution as matrix products over im2col. `column` stands for one output pixel of one image. */
 typedef struct cb_conv_tiles {
+    bool is_direct; /* sums stay in registers over a frame of x (conv/kern_direct.h): `pixels` are
+                          whole rows, `window` is whole channels, a unit is a tile and a block of
+                          `channels` */
     bool is_pointwise; /* 1x1, stride 1, no padding, large image: x itself is the im2col matrix, no
                           scratch */
     int64_t pixels;    /* of one image in a tile */
@@ -34,8 +37,9 @@ typedef struct cb_conv_tiles {
     int64_t channels;  /* output channels of a group at a time */
     int64_t splits;    /* weight gradient: partial sums over tiles, added in order */
     int64_t slots;
+    int64_t frame;         /* direct: elements of a frame, which a slot holds before the sums */
     uint64_t slot_bytes;   /* [window,columns], [channels,columns] and for 16-bit types
-                              [channels,window] */
+                              [channels,window]; direct: a frame and [columns,channels] */
     uint64_t shared_bytes; /* weight gradient: the partial sums, after the slots */
 } cb_conv_tiles;
 /* Where x, w or y is empty there is nothing to cut: no scratch. `code` is CONV2D, CONV2D_DGRAD or

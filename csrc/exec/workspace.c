@@ -41,6 +41,7 @@ static uint64_t conv_workspace(const cb_graph *g, cb_op_id id) {
     if (op->code != CB_OP_CONV2D_DGRAD) return direct;
     tiles = cb_conv2d_flipped_tiles(x, w, y, cb_op_attrs(g, id), out->dtype);
     const uint64_t flipped = cb_conv2d_scratch(&tiles);
+    if (tiles.is_direct) return flipped;
     return flipped > direct ? flipped : direct;
 }
 

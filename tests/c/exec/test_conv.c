@@ -176,6 +176,38 @@ TEST(random_shapes) {
     }
 }
 
+/* Enough channels for outputs in registers, forward and backward (kern_direct.h). */
+TEST(direct) {
+    static const problem cases[] = {
+        {1, 24, 14, 14, 40, 3, 3, {1, 1, 1, 1, 1, 1, 1}},
+        {9, 12, 7, 7, 33, 3, 3, {1, 1, 1, 1, 1, 1, 1}},   /* several images in a tile */
+        {1, 60, 5, 31, 16, 3, 3, {1, 1, 1, 1, 1, 1, 1}},  /* blocks of the window, uneven rows */
+        {2, 12, 4, 5, 80, 5, 3, {1, 1, 4, 2, 1, 1, 1}},   /* rows of padding alone */
+        {1, 32, 23, 17, 64, 3, 3, {2, 3, 1, 2, 1, 1, 2}}, /* strides, two groups */
+        {2, 16, 12, 12, 16, 3, 2, {1, 1, 3, 2, 3, 2, 1}}, /* dilated */
+        {2, 300, 5, 9, 12, 1, 1, {2, 2, 0, 0, 1, 1, 1}},  /* 1x1, more channels than a block */
+        {1, 3, 24, 200, 34, 7, 7, {2, 2, 3, 3, 1, 1, 1}}, /* several tiles */
+    };
+    static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_F16, CB_BF16};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        check_conv(CB_F32, cases[i], test_blas(false));
+        check_conv(dtypes[1 + i % 3], cases[i], test_blas(false));
+    }
+    for (int i = 0; i < 8; i++) {
+        int64_t groups = random_int(1, 2);
+        problem p = {
+            random_int(1, 4),
+            groups * random_int(12, 30),
+            random_int(3, 20),
+            random_int(4, 33),
+            groups * random_int(12, 40),
+            random_int(1, 3),
+            random_int(1, 3),
+            {random_int(1, 2), random_int(1, 2), random_int(0, 2), random_int(0, 2), 1, 1, groups}};
+        check_conv(dtypes[i % 4], p, test_blas(false));
+    }
+}
+
 /* ---- pooling --------------------------------------------------------------------------------- */
 
 enum { KERNEL_H, KERNEL_W, POOL_STRIDE_H, POOL_STRIDE_W, POOL_PAD_H, POOL_PAD_W };
@@ -273,6 +305,7 @@ int main(void) {
     RUN(blocks);
     RUN(random_depthwise);
     RUN(random_shapes);
+    RUN(direct);
     RUN(pools);
     return check_report();
 }

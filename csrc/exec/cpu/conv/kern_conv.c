@@ -1,5 +1,8 @@
-/* Convolution as matrix products. With K = c/groups * kh * kw, the elements under a window, and a
- * column for each output pixel, im2col copies a tile of x to col[K, columns] (kern_im2col.h), and
+/* Convolution. Forward and data gradients of stride 1 (a convolution of g with the weights flipped)
+ * keep a tile of outputs in registers (kern_direct.h) wherever that form suits (cut_direct in
+ * tiles.c): it needs no BLAS, and the same shapes always take it. Others are matrix products. With
+ * K = c/groups * kh * kw, the elements under a window, and a column for each output pixel, im2col
+ * copies a tile of x to col[K, columns] (kern_im2col.h), and
  *
  *     forward           y   [o, columns] = w[o, K] col
  *     data gradient     col [K, columns] = w[o, K]^T g[o, columns], added back into dx (col2im)
@@ -11,10 +14,9 @@
  * sums have one fixed order whatever the number of threads. 1x1 convolutions of large images are
  * products on x itself.
  *
- * That is how a BLAS is used. Our own product packs what it multiplies anyway, so it packs from the
- * image (kern_frame.h), with the same sums. Then the data gradient of a convolution of stride 1 is
- * a convolution of g with the weights flipped, whose sums are over [o, kh, kw]: nothing is added
- * back, and 16-bit types run so with a BLAS too.
+ * That is how a BLAS is used. Our own product packs its right side anyway, so it packs from the
+ * image (kern_frame.h), with the same sums. 16-bit data gradients of stride 1 are computed this way
+ * with a BLAS too.
  *
  * Groups of one input channel and few outputs have loops of their own (kern_depthwise.h).
  *
@@ -26,10 +28,12 @@
 #define REAL_BITS 32
 #include "kern_conv_rows.h"
 #include "kern_depthwise.h"
+#include "kern_direct.h"
 #undef REAL_BITS
 #define REAL_BITS 64
 #include "kern_conv_rows.h"
 #include "kern_depthwise.h"
+#include "kern_direct.h"
 #undef REAL_BITS
 
 /* ---- work by units --------------------------------------------------------------------------- */
@@ -50,7 +54,7 @@ static void run_task(void *user, int64_t task, int thread) {
     blocks scratch = {0};
     if (t->slots > 0) {
         scratch.col = (char *)w->c->args->scratch + (uint64_t)task * t->slot_bytes;
-        scratch.rows = scratch.col + t->window * columns * unit;
+        scratch.rows = scratch.col + (t->is_direct ? t->frame : t->window * columns) * unit;
         scratch.weight = scratch.rows + t->channels * columns * unit;
     }
     cb_gemm_enter_task(&w->c->region);
@@ -304,6 +308,12 @@ static void run_planes(const conv *c, int64_t n_units, int64_t images,
     cb_parallel(c->args->pool, div_up(n_units, p.units_in_task), planes_task, &p);
 }
 
+static void run_direct(const conv *c) {
+    const int64_t n_blocks = div_up(c->cout, c->tiles.channels);
+    run_units(c, c->groups * n_blocks * c->n_sets * c->n_pixel_tiles,
+              c->compute == CB_F64 ? direct_unit_f64 : direct_unit_f32);
+}
+
 static void run_frames(const conv *c) {
     run_units(c, c->groups * c->n_sets * c->n_pixel_tiles,
               c->compute == CB_F64 ? frame_unit_f64 : frame_unit_f32);
@@ -316,6 +326,10 @@ static cb_status conv2d(const cb_kernel_args *args, cb_error *err) {
     if (c.is_depthwise) {
         run_planes(&c, c.n * c.groups, 1,
                    c.compute == CB_F64 ? depthwise_forward_f64 : depthwise_forward_f32);
+        return CB_OK;
+    }
+    if (c.tiles.is_direct) {
+        run_direct(&c);
         return CB_OK;
     }
     cb_gemm_begin(&c.region, args->blas, &gemm_own);
@@ -351,7 +365,7 @@ static bool flip(const conv *c, conv *out) {
     if (out->tiles.slots == 0) return false;
     out->n_sets = div_up(c->n, out->tiles.images);
     out->n_pixel_tiles = div_up(out->pixels, out->tiles.pixels);
-    return frames_fit(out);
+    return out->tiles.is_direct || frames_fit(out);
 }
 
 static void depthwise_dgrad(const conv *c) {
@@ -374,8 +388,13 @@ static cb_status conv2d_dgrad(const cb_kernel_args *args, cb_error *err) {
         depthwise_dgrad(&c);
         return CB_OK;
     }
+    const bool can_flip = flip(&c, &flipped);
+    if (can_flip && flipped.tiles.is_direct) {
+        run_direct(&flipped);
+        return CB_OK;
+    }
     cb_gemm_begin(&c.region, args->blas, &gemm_own);
-    if ((is_half(c.dtype) || cb_gemm_is_own(&c.region, c.compute)) && flip(&c, &flipped)) {
+    if (can_flip && (is_half(c.dtype) || cb_gemm_is_own(&c.region, c.compute))) {
         run_frames(&flipped);
     } else if (is_half(c.dtype)) {
         run_units(&c, c.n * c.groups * c.cin, half_data_gradient_unit);
