@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python snippets of README.md and docs/*.md as programs, and what type checkers say of them.
+"""The Python snippets of README.md and docs/ as programs, and what type checkers say of them.
 
     tools/doc_snippets.py mypy       exit 1 if mypy --strict finds an error in them
     tools/doc_snippets.py pyright    the same with basedpyright, in pyright's standard mode
@@ -130,6 +130,11 @@ step = cutback.value_and_grad(lambda p, x, r: (F.gelu(x @ p[0]) + r).mean())
 """,
         *["from cutback.nn import functional as F\n"] * 3,
     ],
+    "docs/howto/fsdp.md": MODEL + PROCESS_GROUP,
+    "docs/howto/gpu.md": MODEL + "import cutback as cb\n",
+    "docs/howto/lengths.md": MODEL + "import cutback as cb\n",
+    "docs/howto/offload.md": MODEL,
+    "docs/howto/out-of-memory.md": MODEL,
     "docs/memory.md": ARRAYS + LOSS,
     "docs/modules.md": "",
     "docs/optim.md": MODEL
@@ -149,6 +154,12 @@ def loss(p, x):
 
 
 """,
+    "docs/traps.md": [ARRAYS + LOSS] * 3,
+    "docs/tutorials/first-budget.md": "",
+    "docs/tutorials/own-optimizer.md": "",
+    "docs/tutorials/report.md": "",
+    "docs/tutorials/trainer.md": "import torch\nfrom torch import nn\n\nimport cutback.torch\n\n",
+    "docs/tutorials/training-loop.md": "",
     "docs/torch-eager.md": [
         MODEL
         + """
@@ -196,7 +207,8 @@ def programs() -> list[Program]:
         ValueError: a document has snippets that GIVEN and LEFT_OUT do not know, or another number.
     """
     found = []
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    pages = [p for p in (ROOT / "docs").rglob("*.md") if "notebooks" not in p.parts]
+    for path in (ROOT / "README.md", *sorted(pages)):
         name = path.relative_to(ROOT).as_posix()
         blocks = FENCE.findall(path.read_text(encoding="utf-8"))
         if not blocks or name in LEFT_OUT:

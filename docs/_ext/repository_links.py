@@ -37,6 +37,10 @@ def as_page(text: str, home: Path) -> str:
             return f"![{match['text']}]({os.path.relpath(path, DOCS)})"
         if name in PAGES:
             return f"[{match['text']}](/{PAGES[name]}{anchor})"
+        if (
+            path.suffix == ".ipynb"
+        ):  # behind a link to a folder, which Markdown's links cannot follow
+            return f"{{doc}}`{match['text']} </notebooks/{path.stem}>`"
         if path.is_relative_to(DOCS) and path.is_file() and "extending" not in name:
             return f"[{match['text']}](/{path.relative_to(DOCS).as_posix()}{anchor})"
         if path.is_file():

@@ -19,11 +19,15 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "tools"))
 import doc_snippets
 
 PROGRAMS = [p for p in doc_snippets.programs() if not p.name.startswith("docs/cuda.md")]
-OWN_PROCESS = "docs/torch.md#1"  # makes a process group
+OWN_PROCESS = ("docs/torch.md#1", "docs/howto/fsdp.md")  # they make a process group
+SLOW = {"docs/howto/fsdp.md": pytest.mark.very_slow}  # as docs/torch.md#1, in more steps
 WARNS = "docs/compile.md"  # shows two warnings
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(p, id=p.name, marks=SLOW.get(p.name, ())) for p in PROGRAMS],
+)
 def test_it_runs(
     program: doc_snippets.Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -32,7 +36,7 @@ def test_it_runs(
     torch._dynamo.reset()
     torch.manual_seed(0)
     code = program.given + program.code
-    if program.name == OWN_PROCESS:
+    if program.name in OWN_PROCESS:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return
