@@ -1,4 +1,4 @@
-"""Softmax over an inner axis, where possible by operations that groups run where the axis is."""
+"""Softmax over an axis that is not the last, without a transposed copy where groups allow it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def over_inner_axis(name: str, x: Array, axis: int) -> Array:
 
 
 def _lies_across(x: Array, axis: int) -> bool:
-    """True if groups reduce this axis where it is (`csrc/fuse/domain.h`). 16-bit floats are left
-    out: each operation would round."""
+    """True if groups can reduce this axis in place (`csrc/fuse/domain.h`). False for 16-bit floats,
+    because each operation would round."""
     before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     is_inner = before > 1 and 4 <= x.shape[axis] <= 1024 and after >= 64
     return is_inner and x.dtype in ("f32", "f64")
 
 
 def _softmax_across(x: Array, axis: int) -> Array:
-    """By operations that need no transposed copy. Any shift near the largest element will do; it is
-    rounded down because `floor` has no gradient."""
+    """Softmax from operations that need no transposed copy. The shift only has to be near the
+    largest element; it goes through `floor` because that has no gradient."""
     terms = (x - x.max(axis, keepdims=True)._apply("floor"))._apply("exp")
     return terms * (1.0 / terms.sum(axis, keepdims=True))

@@ -1,4 +1,4 @@
-"""Arguments of the functions in ``functional.py``: checked, filled in, taken under older names."""
+"""Checks, defaults and older names for the arguments of the functions in ``functional.py``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def older_names(**names: str) -> Callable[[Callable[P, Array]], Callable[P, Array]]:
-    """Takes arguments under older names as well: older name -> name."""
+    """Decorator that also accepts arguments under older names: older name -> name."""
 
     def decorate(function: Callable[P, Array]) -> Callable[P, Array]:
         @wraps(function)
@@ -39,10 +39,11 @@ def older_names(**names: str) -> Callable[[Callable[P, Array]], Callable[P, Arra
 
 
 def not_built(what: str, **options: tuple[Any, Any]) -> None:
-    """Options of PyTorch's that must stay what they are: name = (given, default).
+    """Checks that PyTorch's options that are not implemented have their defaults:
+    name = (given, default).
 
     Raises:
-        NotImplementedError: one is something else.
+        NotImplementedError: an option differs from its default.
     """
     for name, (given, default) in options.items():
         if given is not default and not (
@@ -54,7 +55,7 @@ def not_built(what: str, **options: tuple[Any, Any]) -> None:
 
 
 def is_array(x: Any) -> bool:
-    """Is it an array of any library, or a traced one? A number of NumPy's is none."""
+    """True for arrays of any library and traced arrays; False for NumPy scalars."""
     if isinstance(x, np.generic):
         return False
     return isinstance(x, Array) or hasattr(x, "dtype") or hasattr(x, "__dlpack__")
@@ -67,10 +68,15 @@ def like(
     shape: tuple[int, ...],
     default: float | None = None,
 ) -> Array:
-    """A parameter of an operation on ``x``: of its dtype and of ``shape``; ``default`` where it is
-    None."""
+    """A parameter of an operation on ``x``, converted to the dtype of ``x``. If it is None: an
+    array of ``shape`` filled with ``default``.
+
+    Raises:
+        TypeError: it is None and has no default.
+        ValueError: it has another shape.
+    """
     if value is None and default is None:
-        raise TypeError(located(f"{what} is needed, an array of shape {shape}"))
+        raise TypeError(located(f"{what} is missing; pass an array of shape {shape}"))
     if value is None:
         assert default is not None
         return x.graph.full(shape, default, x.dtype)
@@ -85,7 +91,7 @@ def like(
 
 
 def pair(value: int | tuple[int, int], what: str) -> tuple[int, int]:
-    """Height and width, of which one integer gives both."""
+    """(height, width) from a pair or from one integer for both."""
     both = value if isinstance(value, (tuple, list)) else (value, value)
     try:
         first, second = (index(n) for n in both)
@@ -108,7 +114,7 @@ def number(what: str, **option: Any) -> float:
     """A numeric option, name = value, as a float.
 
     Raises:
-        TypeError, ValueError: it is no number, or not finite.
+        TypeError, ValueError: the value is not a number, or not finite.
     """
     value = _placed(scalars.number, what, option)
     if not math.isfinite(value):
@@ -121,16 +127,16 @@ def flag(what: str, **option: Any) -> bool:
     """An option, name = value, that is True or False.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: the value is neither.
     """
     return _placed(scalars.flag, what, option)
 
 
 def images(x: ArrayLike, what: str) -> Array:
-    """An array of four axes.
+    """``x`` as an array with four axes.
 
     Raises:
-        ValueError: it has another number of them.
+        ValueError: it has another number of axes.
     """
     x = _array(x)
     if x.ndim != 4:
@@ -141,7 +147,8 @@ def images(x: ArrayLike, what: str) -> Array:
 def as_before(
     weight: Any, size_average: Any, ignore_index: int, reduction: str
 ) -> tuple[Any, Any, int, str]:
-    """``cross_entropy(logits, labels, ignore_index, reduction)``, as it was before."""
+    """Maps the older positional order ``cross_entropy(logits, labels, ignore_index, reduction)`` to
+    the current one."""
     if isinstance(weight, int) and not isinstance(weight, bool):
         weight, ignore_index = None, weight
     if isinstance(size_average, str):

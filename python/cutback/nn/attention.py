@@ -1,5 +1,5 @@
-"""Attention with the signature of ``torch.nn.functional``: one op where the core has one for it,
-else composed of products and softmax."""
+"""Attention with the signature of ``torch.nn.functional``: the op ``attention`` of the core where
+it applies, otherwise products and softmax."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ..frontend.tracer import Array, ArrayLike, common
 from ..source import located
 from .arguments import flag, number
 
-_LARGEST_HEAD, _MOST_AXES = 256, 7  # of the op
+_LARGEST_HEAD, _MOST_AXES = 256, 7  # limits of the op ``attention``
 
 
 class _Options(NamedTuple):
-    """What scores are multiplied by, the probability of dropout, and who may attend."""
+    """The scale of the scores, the probability of dropout, and whether keys after the query are
+    masked."""
 
     factor: float
     p: float
@@ -37,20 +38,20 @@ def scaled_dot_product_attention(
 ) -> Array:
     """``softmax(query @ key.T * scale + mask) @ value`` (Vaswani et al. 2017).
 
-    Heads of up to 256 elements are one op, ``attention``, which keeps a number for each query and
-    never writes the scores (Dao 2023).
+    Heads of up to 256 elements run as one op, ``attention``, which keeps one number for each query
+    and never stores the scores (Dao 2023).
 
     Args:
         query: ``[.., l, e]``; key: ``[.., s, e]``; value: ``[.., s, v]``.
-        attn_mask: bool (True: may attend) or a float to be added, broadcast to ``[.., l, s]``. A
-            query that it lets attend to nothing gives 0, as in PyTorch.
-        scale: 1 / sqrt(e) unless given.
-        enable_gqa: query ``[.., h, l, e]`` may have n times the heads of key and value; n heads of
-            it in a row share one of theirs.
+        attn_mask: bool (True: may attend) or a float that is added to the scores, broadcast to
+            ``[.., l, s]``. Fully masked queries give 0, as in PyTorch.
+        scale: factor of the scores; default 1 / sqrt(e).
+        enable_gqa: query ``[.., h, l, e]`` may have n times as many heads as key and value; n
+            consecutive query heads share a head of key and value.
 
     Raises:
-        ValueError: ``attn_mask`` together with ``is_causal``; shapes that do not fit.
-        TypeError: ``attn_mask`` holds integers.
+        ValueError: ``attn_mask`` is given together with ``is_causal``, or shapes do not match.
+        TypeError: ``attn_mask`` has an integer dtype.
 
     Example::
 
@@ -86,23 +87,23 @@ def scaled_dot_product_attention(
 
 
 def _attention_mask(mask: Array) -> Array:
-    """A mask that is bool or floating.
+    """Checks that a mask is bool or floating.
 
     Raises:
-        TypeError: it holds integers.
+        TypeError: it has an integer dtype.
     """
     if mask.dtype == "bool" or dtypes.floating(mask.dtype) == mask.dtype:
         return mask
     raise TypeError(
         located(
-            f"scaled_dot_product_attention: attn_mask is bool or floating, not {mask.dtype}; "
-            "mask.astype(bool) says who may attend"
+            f"scaled_dot_product_attention: attn_mask must be bool or floating, not {mask.dtype}; "
+            "pass mask.astype(bool), True where a query may attend"
         )
     )
 
 
 def _check_groups(query: Array, key: Array, value: Array) -> None:
-    """Raises ValueError where heads of the query do not share heads of key and value."""
+    """Raises ValueError unless key and value have equally many heads, and the query a multiple."""
     few = [x.shape[-3] if x.ndim >= 3 else 0 for x in (query, key, value)]
     if few[1] > 0 and few[1] == few[2] and few[0] % few[1] == 0:
         return
@@ -118,8 +119,8 @@ def _check_groups(query: Array, key: Array, value: Array) -> None:
 def _heads(
     query: Array, key: Array, value: Array, mask: Array | None, grouped: bool
 ) -> tuple[Array, ...] | None:
-    """Operands of the op ``attention``, of one dtype and with the same axes before the last two;
-    None where it does not apply."""
+    """Operands of the op ``attention``, of one dtype and with the same axes before the last two
+    (grouped heads excepted). None if the op does not apply."""
     q, k, v = common(query.graph, "matmul", (query, key, value))
     kind = dtypes.floating(q.dtype)
     q, k, v = (x.astype(kind) for x in (q, k, v))
@@ -135,7 +136,7 @@ def _heads(
         try:
             shape = np.broadcast_shapes(*before)
         except ValueError:
-            return None  # which the product says better
+            return None  # the product raises a clearer error
         q, k, v = (broadcast_to(x, (*shape, *x.shape[-2:])) for x in (q, k, v))
     scores = (*q.shape[:-1], k.shape[-2])
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
@@ -154,7 +155,7 @@ def _heads(
 def _composed(
     query: Array, key: Array, value: Array, mask: Array | None, options: _Options
 ) -> Array:
-    """Attention from products and softmax."""
+    """Attention composed of products and softmax."""
     factor, p, is_causal = options
     scores = (query * factor) @ key.swapaxes(-1, -2)
     scores = scores.astype(dtypes.floating(scores.dtype))
@@ -171,7 +172,7 @@ def _composed(
 
 
 def _repeated(x: Array, n: int) -> Array:
-    """Each head n times."""
+    """Repeats each head n times."""
     shape = x.shape
     apart = (*shape[:-2], n, *shape[-2:])
     x = broadcast_to(expand_dims(x, -3), apart)
@@ -179,8 +180,8 @@ def _repeated(x: Array, n: int) -> Array:
 
 
 def _masked_softmax(scores: Array, mask: Array) -> Array:
-    """Rows that the mask closes altogether are zeros, and so are their gradients: they are never
-    -inf throughout, of which softmax makes NaN."""
+    """Softmax with a mask. Fully masked rows give zeros, and zero gradients: softmax would turn a
+    row of -inf into NaN, so such rows never get one."""
     if mask.dtype == "bool":
         is_open = mask.astype(scores.dtype).max(-1, keepdims=True) > 0
         scores = where(mask, scores, where(is_open, -math.inf, 0.0).astype(scores.dtype))

@@ -1,4 +1,5 @@
-"""Arrays on the way in and out: NumPy's, DLPack tensors, and bf16 where NumPy has no such dtype."""
+"""Conversion of arguments and results: NumPy arrays, DLPack tensors, and bf16 without
+``ml_dtypes``."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _BITS16 = np.dtype(np.uint16)
 
 
 def of_traced(name: str) -> TypeError:
-    """What is said of a traced array where elements are needed."""
+    """The error for a traced array where element values are needed."""
     return TypeError(
         f"{name} is a traced array, whose elements are not known yet: a compiled function cannot "
         "be called inside a traced one. Call the function that it was compiled from"
@@ -21,11 +22,11 @@ def of_traced(name: str) -> TypeError:
 
 
 def _check_memory(value: Any, name: str) -> None:
-    """PyTorch's tensors may outlive their memory, as FSDP's parameters do, and DLPack says nothing
-    of a storage's size.
+    """Checks that a PyTorch tensor's storage is large enough: it may have been freed, as FSDP does
+    with parameters, and DLPack does not give its size.
 
     Raises:
-        ValueError: the storage ends before the tensor does.
+        ValueError: the storage is smaller than the tensor needs.
     """
     try:
         storage = value.untyped_storage()
@@ -45,19 +46,20 @@ def _check_memory(value: Any, name: str) -> None:
 
 
 def _name_libraries(value: Any) -> None:
-    """Streams of others may have to be waited for before a step is compiled for the GPU."""
+    """Loads the CUDA driver: reading the array may have to wait for another library's stream, even
+    if no step was compiled for the GPU yet."""
     if _native.has_cuda():
         return
-    from .. import cuda, cuda_libraries  # look for libraries, which nobody else needs
+    from .. import cuda, cuda_libraries  # imported late: they search for libraries
 
     place = getattr(value, "__dlpack_device__", None)
-    # Where nothing can be found, what needs the libraries says so.
+    # If they are missing, code that needs them raises the error.
     with contextlib.suppress(cuda_libraries.LibraryError):
         cuda.prepare(int(place()[1]) if place else 0)
 
 
 class RawArray:
-    """A bf16 array where ``ml_dtypes`` is not installed: its bits, its shape, and DLPack.
+    """A bf16 array for when ``ml_dtypes`` is not installed. It has bits, a shape and DLPack.
 
     ``torch.from_dlpack(x)`` reads it without a copy; ``x.astype(np.float32)`` converts it.
     """
@@ -65,7 +67,7 @@ class RawArray:
     def __init__(self, bits: np.ndarray[Any, Any]) -> None:
         if not isinstance(bits, np.ndarray) or bits.dtype != _BITS16:
             found = getattr(bits, "dtype", type(bits).__name__)
-            raise TypeError(f"the bits of bf16 are an array of uint16, not {found}")
+            raise TypeError(f"the bits of bf16 must be an array of uint16, not {found}")
         self.bits = bits
         self.dtype = dtypes.DTYPES["bf16"]
 
@@ -93,15 +95,15 @@ class RawArray:
 
 
 def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str]:
-    """A NumPy array, NumPy scalar, RawArray or tensor of another library as (array over the same
-    memory, dtype name): an ndarray, or a :class:`cutback.DeviceArray` of what lies on a GPU, to be
-    used on ``stream``.
+    """Converts a NumPy array, NumPy scalar, RawArray or tensor of another library to (array over
+    the same memory, dtype name). The array is an ndarray or, for GPU memory, a
+    :class:`cutback.DeviceArray` for use on ``stream``.
 
     Raises:
-        TypeError: something else, or a dtype that is not supported; memory of a GPU where there is
-            no driver.
-        ValueError: a tensor on a device of another kind, without memory, or one that its library
-            does not hand out.
+        TypeError: ``value`` is something else or has an unsupported dtype, or it is in GPU memory
+            and there is no driver.
+        ValueError: a tensor is on another kind of device, has no memory, or cannot be exported by
+            its library.
     """
     if isinstance(value, RawArray):
         return value.bits, "bf16"
@@ -140,14 +142,14 @@ def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str
 
 
 def empty(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
-    """An uninitialised array to be written; of bf16 without ``ml_dtypes``, its bits. Its memory is
-    kept for the next one of its size when it dies: pages that the system hands out cost more than
-    writing them."""
+    """An uninitialised array (for bf16 without ``ml_dtypes``: of its bits). When it dies, its
+    memory is kept for the next array of this size, because getting fresh pages from the system
+    takes longer than writing them."""
     return _native.empty(shape, dtypes.to_numpy(dtype))
 
 
 def wrap(array: np.ndarray[Any, Any], dtype: str) -> Any:
-    """An array as users get it."""
+    """The array in the form that users get: bf16 bits become a :class:`RawArray`."""
     if dtype == "bf16" and array.dtype == _BITS16:
         return RawArray(array)
     return array

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Prepared = tuple[State, list[Row]]
 
     class Graph(Protocol):
-        """What is compiled: a :class:`cutback.Graph`, as far as this module asks it."""
+        """The part of :class:`cutback.Graph` that this module uses."""
 
         _native: _native.Graph
         inputs: list[tuple[str, np.ndarray[Any, Any] | None]]  # name, value of a constant
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 def _row(device: Device | None) -> str | None:
     if device is None:
         return None
-    from ..devices import resolve  # reads files, which the import of the package need not
+    from ..devices import resolve  # imported late, to save start-up time
 
     return resolve(device)
 
@@ -53,7 +53,7 @@ def _row(device: Device | None) -> str | None:
 def _on_gpu(backend: str, device: Device | None) -> tuple[str, Device | None]:
     if backend != "cuda" and not (isinstance(device, str) and device.startswith("cuda")):
         return backend, device
-    from ..cuda import resolve  # looks for libraries, which nobody else needs
+    from ..cuda import resolve  # imported late: it searches for libraries
 
     return resolve(backend, device)
 
@@ -65,16 +65,16 @@ def _backend_and_device(options: CompileOptions) -> dict[str, Any]:
 
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
 Groups = bool | Mapping[str, Sequence[Sequence[int]]] | None
-# groups=... as the core names it, unless the caller lists them
+# The core's words for groups=..., unless the caller lists groups.
 _GROUPS = {None: "auto", True: "found", False: None}
 
 
 def _groups_text(groups: Any) -> str | None:
-    """Checked, as the core takes them; it checks what is in a list of them.
+    """``groups=`` checked and converted for the core, which checks the contents of lists.
 
     Raises:
         TypeError: neither a bool, None nor a dict.
-        ValueError: a dict without "groups", or with another key.
+        ValueError: a dict without "groups", or with an unknown key.
     """
     if groups is None or isinstance(groups, bool):
         return _GROUPS[groups]
@@ -96,7 +96,7 @@ def _groups_text(groups: Any) -> str | None:
 def _check_plan(plan: Any) -> None:
     if plan is None or (isinstance(plan, str) and plan.lstrip().startswith("{")):
         return
-    from ..planner.plan import Plan  # reads JSON, which the import of the package need not
+    from ..planner.plan import Plan  # imported late, to save start-up time
 
     if isinstance(plan, str):
         raise ValueError(f"plan={budgets.short(plan)} is not the JSON of a plan")
@@ -124,18 +124,18 @@ class CompileOptions(NamedTuple):
 
     @property
     def searches(self) -> bool:
-        """Whether a plan is searched for: there is a budget, and no plan is given."""
+        """True if a plan is searched for, because there is a budget and no plan is given."""
         return self.budget is not None and self.plan is None
 
     def search(self) -> dict[str, Any]:
-        """What may end a search early, as the core takes it.
+        """The options that can end a search early, converted for the core.
 
         Raises:
-            ValueError, TypeError: not a time, or not a function.
+            ValueError, TypeError: ``time_limit`` is not a time, or ``progress`` not a function.
         """
         if self.time_limit == 0 and self.progress is None:
             return {}
-        from ..planner.search import seconds_of, teller_of  # as above
+        from ..planner.search import seconds_of, teller_of  # imported late, as above
 
         return {
             "time_limit": seconds_of(self.time_limit),
@@ -143,7 +143,7 @@ class CompileOptions(NamedTuple):
         }
 
     def native(self) -> dict[str, Any]:
-        """As the core takes them, without :meth:`search`."""
+        """The other options, converted for the core; those of :meth:`search` are not included."""
         _check_plan(self.plan)
         bound = budgets.parse(self.budget, self.measure)
         plan = self.plan
@@ -160,14 +160,15 @@ class CompileOptions(NamedTuple):
 
 
 class Decisions(NamedTuple):
-    """What a plan decides, without sizes, for graphs that differ from one in sizes only."""
+    """The decisions of a plan, without sizes, for graphs that differ from its graph only in
+    sizes."""
 
     native: _native._Decisions
     nbytes: int
 
 
 def decide(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> Decisions:
-    """The decisions of the plan for a graph, which is not compiled.
+    """Plans a graph without compiling it, and returns the decisions of the plan.
 
     Raises:
         BudgetError: no plan meets the budget.
@@ -177,21 +178,21 @@ def decide(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> Decisio
 
 
 def code_text(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> str:
-    """What each kernel of the graph becomes on a backend, which need not be there: CUDA C for
-    ``"cuda"``, the executor's records for ``"cpu"``."""
+    """The code of each kernel on a backend, which need not be available on this machine: CUDA C
+    for ``"cuda"``, the executor's records for ``"cpu"``."""
     budgets.choice("backend", options.backend, backends())
     if isinstance(options.device, str) and options.device.startswith("cuda"):
-        options = options._replace(device=None)  # its row of the cost model is known where it is
+        options = options._replace(device=None)  # the GPU's row needs the GPU
     return graph._native.compile_text("code", wrt, **options.native())
 
 
 def _compile(
     graph: Graph, wrt: Sequence[int], options: CompileOptions, block: _native.RunMemory
 ) -> _native.Step:
-    """The step in the core. If no plan meets the budget, what ``on_infeasible`` says.
+    """Compiles the graph in the core; if no plan meets the budget, obeys ``on_infeasible``.
 
     Raises:
-        BudgetError: it says ``"error"``.
+        BudgetError: no plan meets the budget, and ``on_infeasible`` is ``"error"``.
     """
     other_than_plan = {**options.search(), "dump": _dump_function(), "memory": block}
     try:
@@ -200,7 +201,7 @@ def _compile(
             wrt, **options.native(), **other_than_plan, decisions=decisions
         )
     except ValueError as error:
-        from ..errors import BudgetError  # few programs need it
+        from ..errors import BudgetError  # imported late, as above
 
         if not isinstance(error, BudgetError) or options.on_infeasible == "error":
             raise
@@ -214,25 +215,25 @@ def _compile(
 
 
 class Planned(NamedTuple):
-    """What the plan predicts. Bytes, except for times in picoseconds of the cost model."""
+    """What the plan predicts, in bytes and in picoseconds of the cost model."""
 
-    arena_bytes: int  # allocated for the step: peak with offsets and alignment
+    arena_bytes: int  # size of the step's block, with offsets and alignment
     live_bytes: int  # liveness peak
-    saved_bytes: int  # alive between forward and backward
-    total_bytes: int  # live, parameters, gradients and optimizer states
-    save_all_arena_bytes: int  # the same for saving everything
+    saved_bytes: int  # bytes alive between forward and backward
+    total_bytes: int  # live bytes, parameters, gradients and optimizer states
+    save_all_arena_bytes: int  # arena_bytes of the plan that saves everything
     save_all_live_bytes: int
     save_all_saved_bytes: int
     budget_bytes: int | None  # None: no budget
-    time_ps: int  # the step
-    once_ps: int  # every operation once: the step without recomputation
-    lower_bound_ps: int  # no plan for the budget takes less
-    n_groups: int  # kernels of a step
-    n_recomputed: int  # values computed again
+    time_ps: int  # time of the step
+    once_ps: int  # time of the step without recomputation
+    lower_bound_ps: int  # lower bound on the time of all plans within the budget
+    n_groups: int  # number of kernels of a step
+    n_recomputed: int  # number of values that are recomputed
 
     @property
     def recompute_share(self) -> float:
-        """Modelled time spent on recomputation, as a share of the step without it."""
+        """Modelled time of recomputation, as a share of the step's time without it."""
         return (self.time_ps - self.once_ps) / self.once_ps if self.once_ps else 0.0
 
 
@@ -241,10 +242,10 @@ class Stats(NamedTuple):
 
     peak_bytes: int  # largest number of bytes in use in the arena
     n_alloc: int  # heap allocations of the core during the run
-    seconds: float  # forward, backward and optimizer, in the core
+    seconds: float  # time of forward, backward and optimizer in the core
     call_seconds: float = 0.0
-    """The whole call on the host's clock, with reading the arguments and making the results; with
-    ``stream=``, until the work was on the stream."""
+    """Time of the whole call on the host, including reading arguments and making results; with
+    ``stream=``, until the work was queued."""
 
 
 def _dump_function() -> Any:
@@ -261,7 +262,7 @@ def _dump_function() -> Any:
 
 
 def check_seed(seed: Any) -> int:
-    """The seed of random operations, checked; a negative one is that plus 2**64, as in PyTorch.
+    """Checks the seed of random operations. A negative seed means seed + 2**64, as in PyTorch.
 
     Raises:
         ValueError, TypeError: not an integer of 64 bits.
@@ -270,16 +271,16 @@ def check_seed(seed: Any) -> int:
 
 
 def check_random_step(number: Any) -> int:
-    """The number of a step for random operations, checked.
+    """Checks the step number for random operations.
 
     Raises:
-        ValueError, TypeError: not an integer with room for one more in 64 bits.
+        ValueError, TypeError: not an integer, or its successor does not fit 64 bits.
     """
     return integer("rng_step", number, -(2**63), 2**63 - 2)
 
 
 def draws_of(seed: int, rng_step: int) -> tuple[int, int]:
-    """Seed and step, checked, as the core takes them: 64 bits, and the lower 32 of the step."""
+    """Seed and step, checked and converted for the core: 64 bits, and the lower 32 of the step."""
     return check_seed(seed) & (2**64 - 1), check_random_step(rng_step) & (2**32 - 1)
 
 
@@ -289,11 +290,11 @@ class Draws(NamedTuple):
     seed: int
     rng_step: int
     counter: np.ndarray[Any, Any] | None = None
-    """An array of one i64 that becomes ``rng_step + 1`` with the step; None: nobody counts."""
+    """An array of one i64 that the step sets to ``rng_step + 1``; None: there is no counter."""
 
 
 class Update(NamedTuple):
-    """What a step does to its parameters."""
+    """How a step updates its parameters."""
 
     optimizer: Optimizer
     beside: Beside | None = None
@@ -303,37 +304,38 @@ class Executable:
     """A graph compiled for a budget; made by :meth:`cutback.Graph.compile`.
 
     Args:
-        graph: what to run; later changes to it have no effect.
-        wrt: positions of the arguments whose gradients are wanted. With any, the first result must
+        graph: the graph to run; later changes to it have no effect.
+        wrt: positions of the arguments to differentiate. If there are any, the first result must
             be a scalar.
         budget, measure: how much memory a step may take, see :func:`cutback.compile`.
-        preset: what is saved where there is no budget: ``"autograd"`` (what the backward reads),
+        preset: what to save if there is no budget: ``"autograd"`` (what the backward reads),
             ``"conservative"``, ``"aggressive"``, ``"shape-aware"`` or ``"recompute_all"``.
         backend: ``"cpu"``, ``"debug"`` (each storage allocated separately), ``"ref"`` (slow, f64),
             ``"null"`` (nothing runs) or ``"cuda"`` (docs/cuda.md).
-        device: row of the cost model, ``"cpu"`` unless given; see :func:`cutback.devices.resolve`.
-            ``"cuda"`` or ``"cuda:1"``: the backend, and the row nearest to that GPU.
+        device: row of the cost model, default ``"cpu"``; see :func:`cutback.devices.resolve`.
+            ``"cuda"`` and ``"cuda:1"`` select the backend and the row nearest to that GPU.
         plan: a plan for this graph, or its JSON, to use instead of making one.
-        groups: True: ops that fuse are planned as one. Values that stay inside a kernel then have
-            no bytes in the plan, and may be made again inside the kernel that reads them; shares of
-            a budget are of what saving everything takes in groups. Planning takes longer. Where
-            single ops keep a budget that groups do not, single ops are planned. False: single ops.
-            None: single ops, or groups if single ops cannot meet the budget. A dict:
-            exactly these groups, ``{"groups": [[7, 8], [12, 14]], "inlinings": [[8, 12]]}``: lists
-            of ops, by the numbers in their names (``gelu_8``), and pairs of a value (in
-            ``text("joint")``) and an op that may compute it inside its own kernel.
+        groups: True plans ops that fuse as one op. Values that stay inside a kernel then have no
+            bytes in the plan, and may be recomputed inside the kernel that reads them; a share of
+            a budget counts from what saving everything takes in groups. Planning takes longer. If
+            only single ops meet the budget, single ops are planned. False plans single ops. None
+            plans single ops, or groups if single ops cannot meet the budget. A dict gives the
+            groups, ``{"groups": [[7, 8], [12, 14]], "inlinings": [[8, 12]]}``: lists of ops, by
+            the numbers in their names (``gelu_8``), and pairs of a value (in ``text("joint")``)
+            and an op that may compute it inside its own kernel.
         keep_gradients: gradients stay in the arena, for an optimizer.
         on_infeasible, time_limit, progress: see :func:`cutback.compile`.
-        memory: a :class:`cutback.Memory` that it runs in together with others. None: a block of
+        memory: a :class:`cutback.Memory` that it shares with other steps. None: it has a block of
             its own.
-        static_bytes: parameters and optimizer states, counted by the measure ``total``.
-        decisions: of a graph that differs in sizes only, see ``decide``. They are followed
-            where they keep the budget; otherwise a plan is searched for.
+        static_bytes: bytes of parameters and optimizer states, counted by the measure ``total``.
+        decisions: decisions for a graph that differs only in sizes, see ``decide``. They are
+            followed if they keep the budget; otherwise a plan is searched for.
 
     Raises:
         BudgetError: no plan meets the budget.
-        cutback.cuda_libraries.LibraryError: no CUDA driver or no NVRTC; the text lists every place.
-        ValueError, TypeError, NotImplementedError: as the core finds them.
+        cutback.cuda_libraries.LibraryError: there is no CUDA driver or no NVRTC; the message lists
+            every place that was searched.
+        ValueError, TypeError, NotImplementedError: the core rejects an argument.
     """
 
     def __init__(
@@ -367,7 +369,7 @@ class Executable:
         self.native = _compile(graph, wrt, options, self.place.native)
         self.backend = backend
         self.keeps_gradients = keep_gradients
-        self.groups = groups if isinstance(groups, Mapping) else None  # as the caller lists them
+        self.groups = groups if isinstance(groups, Mapping) else None  # only if listed by hand
         self.names = [name for name, _ in graph.inputs]
         self._template = [
             value for _, value in graph.inputs
@@ -382,11 +384,11 @@ class Executable:
         self._halves = {i for i, row in enumerate(self._outputs) if bits and row[1] == "bf16"}
         self._wrt = list(wrt)
         self._wrt_names = [self.names[i] for i in wrt]
-        # By the latest call: the optimizer, its state, and which inputs were on a device.
+        # Of the latest call: the optimizer, its state, and which inputs were on a device.
         self._prepared: tuple[Optimizer, State, bytes] | None = None
         self.stats: Stats | None = None
-        self.found = -1.0, False  # the norm of all gradients, and whether an update was skipped
-        self.timeline: list[int] | None = None  # bytes that a profile measured during each step
+        self.found = -1.0, False  # the norm of all gradients, and whether the update was skipped
+        self.timeline: list[int] | None = None  # bytes during each step, measured by a profile
         self._plan: Plan | None = None
 
     @property
@@ -398,19 +400,20 @@ class Executable:
     def plan(self) -> Plan:
         """The plan: what is saved, what is recomputed, and why."""
         if self._plan is None:
-            from ..planner.plan import Plan  # as above
+            from ..planner.plan import Plan  # imported late, as above
 
             self._plan = Plan.of(self.native.plan(), self)
         return self._plan
 
     def text(self, what: str) -> str:
-        """``"joint"``, ``"forward"``, ``"backward"``, ``"program"``, ``"explain"``, ``"problem"``,
-        ``"plan"``, ``"kernels"``, ``"code"`` (what each kernel became: records of the executor
-        or, on a GPU, CUDA C) or, on a GPU, ``"launches"``."""
+        """A stage of compilation as text: ``"joint"``, ``"forward"``, ``"backward"``,
+        ``"program"``, ``"explain"``, ``"problem"``, ``"plan"``, ``"kernels"``, ``"code"`` (the
+        code of each kernel: records of the executor or, on a GPU, CUDA C) or, on a GPU,
+        ``"launches"``."""
         return self.native.text(what)
 
     def inputs(self, arrays: Sequence[Any]) -> list[Any]:
-        """All inputs of the core: these arguments, in order, with the constants between them."""
+        """All inputs of the core: the arguments and the constants, in the graph's order."""
         if len(arrays) != len(self._arguments):
             raise ValueError(f"expected {len(self._arguments)} arrays, got {len(arrays)}")
         if len(arrays) == len(self._template):
@@ -424,8 +427,8 @@ class Executable:
         device: int | None = None,
         stream: int | None = None,
     ) -> list[Any]:
-        """Arrays for the results and gradients, None for what stays inside. ``out``: arrays for the
-        gradients. On the host, or for use on a stream of a device."""
+        """Arrays for the results and gradients, with None for outputs that stay inside. They are on
+        the host, or on ``device`` for use on ``stream``. ``out`` gives arrays for the gradients."""
         given = self._given(out, stream) if out is not None else None
         if device is None:
             arrays = self.native.empty_outputs(given is None)
@@ -443,14 +446,16 @@ class Executable:
     def _given(self, out: Sequence[Any], stream: int | None) -> list[Any]:
         wanted = len(self._gradients)
         if not isinstance(out, (tuple, list)) or len(out) != wanted:
-            raise TypeError(f"out: expected a list of {wanted} arrays, one a gradient, got {out!r}")
+            raise TypeError(
+                f"out: expected a list of {wanted} arrays, one per gradient, got {out!r}"
+            )
         for array in out:
             if isinstance(array, np.generic):
-                raise TypeError(f"out: {array!r} is a NumPy scalar, which cannot be written")
+                raise TypeError(f"out: {array!r} is a NumPy scalar, which cannot be written to")
         return [as_array(array, "out", stream)[0] for array in out]
 
     def split(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """(results, gradients) among the outputs, as users get them."""
+        """Splits the outputs into (results, gradients), in the form that users get."""
         return self._handed_out(arrays, self._results), self._handed_out(arrays, self._gradients)
 
     def _handed_out(self, arrays: Sequence[Any], outputs: Sequence[int]) -> list[Any]:
@@ -466,11 +471,11 @@ class Executable:
         stream: int | None = None,
         update: Update | None = None,
     ) -> tuple[list[Any], list[Any]]:
-        """One step on checked arguments: (results, gradients). With an update the arguments at
-        ``wrt`` are updated in place, and there are no gradients. ``draws.counter`` becomes
-        ``draws.rng_step + 1`` together with all else that a step updates: nothing of it, or all,
-        whatever ends the call. Where an argument is on a GPU, results are, too; with ``stream``
-        the call does not wait for them."""
+        """Runs one step on checked arguments and returns (results, gradients). With an update, the
+        arguments at ``wrt`` are updated in place, and there are no gradients. The step sets
+        ``draws.counter`` to ``draws.rng_step + 1`` together with everything else that it updates:
+        all of it changes or nothing, however the call ends. If an argument is on a GPU, results
+        are, too; with ``stream`` the call does not wait for them."""
         inputs = self.inputs(arrays)
         there = on_device(inputs)
         first = there.find(1)
@@ -497,7 +502,7 @@ class Executable:
         draws: Draws,
         stream: int | None,
     ) -> tuple[tuple[int, int, float], tuple[float, bool]]:
-        """A run and its update, with the optimizer held: what was measured, and the outcome."""
+        """Runs a step and its update, with the optimizer held: (measurements, outcome)."""
         optimizer, beside = update
         seed, random_step = draws_of(draws.seed, draws.rng_step)
         state, rows = self._prepare(optimizer, inputs, there)
@@ -519,9 +524,9 @@ class Executable:
         )
 
     def _prepare(self, optimizer: Optimizer, inputs: Sequence[Any], there: bytes) -> Prepared:
-        """The optimizer's state for the parameters, and its hyper-parameters. While the state is
-        that of the latest call and the parameters are in the same memory, it need not be compared
-        with each parameter again: those of a compiled graph always have the same kinds."""
+        """The optimizer's state for the parameters, and its hyper-parameters. If the state is that
+        of the latest call and the same inputs are on a device, it is not compared with each
+        parameter again, because the parameters of a compiled graph never change dtype or shape."""
         if self._prepared is not None:
             of, state, where = self._prepared
             again = optimizer.prepared(self._wrt_names) if of is optimizer else None
@@ -539,22 +544,22 @@ class Executable:
         return beside.arguments(self._wrt_names, [inputs[i] for i in self._wrt])
 
     def count_call(self, seconds: float) -> None:
-        """Notes how long the latest call took."""
+        """Records how long the latest call took."""
         if self.stats is not None:
             self.stats = self.stats._replace(call_seconds=seconds)
 
     def wait(self) -> None:
-        """Waits for the run that was put on a stream last.
+        """Waits for the run that was queued on a stream last.
 
         Raises:
-            ValueError: it has met an index out of range, say, and has changed nothing.
+            ValueError: the run failed, for example at an index out of range, and changed nothing.
         """
         self.native.wait()
 
     @property
     def update_seconds(self) -> float:
         """Seconds that the optimizer's step took in the latest run, by the device's clock; 0 if
-        there was none. Waits for it. Copies between host and device are not included.
+        there was no update. Waits for the run. Excludes copies between host and device.
 
         >>> step(params, x, y)
         >>> step.executable.update_seconds
@@ -569,12 +574,12 @@ class Executable:
         out: Sequence[Any] | None = None,
         stream: Any = None,
     ) -> tuple[list[Any], list[Any]]:
-        """Runs on arrays in the order of the graph's arguments: (results, gradients). ``stream``
-        is as for a :class:`cutback.Step`.
+        """Runs on arrays in the order of the graph's arguments and returns (results, gradients).
+        ``stream`` works as for a :class:`cutback.Step`.
 
         Raises:
-            ValueError, TypeError: an array that does not fit, is not contiguous, or overlaps one
-                that is written.
+            ValueError, TypeError: an array has the wrong shape or dtype, is not contiguous, or
+                overlaps an array that is written.
         """
         begin = time.perf_counter()
         named = zip(arrays, (self.names[i] for i in self._arguments), strict=False)

@@ -1,7 +1,7 @@
-"""Memory that steps run in, a bound on it, and who holds what.
+"""The memory that steps run in, a bound on it, and who holds what.
 
-A compiled program needs an arena while it runs, and nothing of it afterwards. So all programs of a
-step run in one block, as large as the largest of them needs, and steps that are told to share one:
+A compiled program needs its arena only while it runs. So all programs of a step run in one block,
+as large as the largest of them needs, and several steps can share a block:
 
 >>> memory = cutback.Memory("10GiB")
 >>> train = cutback.compile(loss, budget=0.5, optimizer=optimizer, memory=memory)
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..optim import Optimizer
 
 
-LEAST = 1 << 16  # bytes of results that are kept and bounded: CB_KEPT_LEAST
+LEAST = 1 << 16  # bytes; smaller results are neither kept nor bounded: CB_KEPT_LEAST
 
 
 class _Unset:
@@ -45,16 +45,16 @@ class Held(NamedTuple):
     arenas: dict[str, int]
     """Blocks that steps run in, by the names of the steps."""
     results: int
-    """Results and gradients that the program still has, of arrays of 64 KiB and more."""
+    """Results and gradients that the program still holds, counting arrays of at least 64 KiB."""
     kept: int
-    """Memory of results that were dropped, for the next ones of their size. Freed where it is
-    needed for something else."""
+    """Memory of dropped results, kept for new results of the same size. It is freed if something
+    else needs it."""
     states: dict[str, int]
     """States of optimizers, by their classes."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """All bytes held."""
         return sum(self.arenas.values()) + self.results + self.kept + sum(self.states.values())
 
     def describe(self) -> str:
@@ -71,15 +71,15 @@ class Held(NamedTuple):
 
 
 class MemoryLimitError(MemoryError):
-    """A bound on memory would be exceeded. Nothing has changed: parameters, states and results are
-    as they were, and so are the step's programs.
+    """A bound on memory would be exceeded. Nothing has changed: not parameters, states or results,
+    and not the step's programs.
 
     It can be pickled and copied.
 
     Attributes:
         limit: the bound, in bytes.
-        wanted: bytes that were asked for on top of what is held.
-        held: a :class:`cutback.run.memory.Held`: who holds what.
+        wanted: bytes that were requested on top of those held.
+        held: a :class:`cutback.run.memory.Held` that says who holds what.
     """
 
     def __init__(self, what: str, wanted: int, held: Held) -> None:
@@ -108,8 +108,8 @@ def _state_size(optimizer: Optimizer) -> int:
 
 
 class _Weak:
-    """Objects that are alive, in the order in which they were added. Threads may add and look at
-    once, and an object may die meanwhile."""
+    """Weak references to objects, in the order in which they were added. Threads may add and
+    iterate at the same time, and an object may die meanwhile."""
 
     def __init__(self) -> None:
         self._refs: dict[int, weakref.ref[Any]] = {}
@@ -125,7 +125,7 @@ class _Weak:
 
 
 class Place:
-    """What a step has of a memory: the block that its programs run in, and its name for errors."""
+    """A step's part of a memory: the block that its programs run in, and its name for errors."""
 
     def __init__(self, memory: Memory, name: str, native: _native.RunMemory) -> None:
         self.memory = memory
@@ -137,11 +137,11 @@ class Place:
     def making_states(
         self, optimizer: Optimizer, names: Sequence[str], params: Sequence[Any], arena: int
     ) -> Iterator[None]:
-        """Around what makes the states of an optimizer for these parameters, before a run whose
-        arena takes ``arena`` bytes.
+        """A context in which the states of an optimizer are made for these parameters, before a run
+        whose arena takes ``arena`` bytes.
 
         Raises:
-            MemoryLimitError: there is no room for both, so no state is made.
+            MemoryLimitError: the states and the arena exceed the bound; no state is made.
         """
         memory = self.memory
         self.optimizers.add(optimizer)
@@ -153,16 +153,16 @@ class Place:
         growth = max(arena - self.native.bytes, 0)
         if more > 0 and growth > 0:
             with memory._making(name, more, self.native):
-                pass  # so that the error names the states alone if these are too much
+                pass  # the error names only the states if they are too large by themselves
             more, name = more + growth, f"{name} and the arena of {self.name}"
         with memory._making(name, more, self.native):
             yield
 
     def admit_results(self, sizes: Iterable[int]) -> None:
-        """Before results on a GPU are made.
+        """Checks the bound before results on a GPU are made.
 
         Raises:
-            MemoryLimitError: there is no room for them.
+            MemoryLimitError: the results exceed the bound.
         """
         if self.memory.limit is not None:
             with self.memory._making(f"results of {self.name}", sum(sizes), self.native):
@@ -170,15 +170,15 @@ class Place:
 
 
 class Memory:
-    """Memory of its own for steps that are compiled with ``memory=``: they run one after another in
-    one block, which is as large as the largest of them needs.
+    """Memory that the steps compiled with ``memory=`` share: they run one after another in one
+    block, which is as large as the largest of them needs.
 
     Between calls the block is scratch, so sharing it changes no result. A call allocates only if it
-    is the first or the largest so far. Threads that run steps of one memory at once take turns.
+    is the first or needs more than all before. Threads that run steps of one memory take turns.
 
     Args:
-        limit: most bytes (``10 * 2**30``, ``"10GiB"``) of the block, the results that the program
-            still has, and the states of the optimizers, together. None: no bound.
+        limit: maximum bytes (``10 * 2**30``, ``"10GiB"``) of the block, the results that the
+            program still holds, and the optimizer states, together. None: no bound.
 
     Example:
         >>> memory = cutback.Memory("10GiB")
@@ -201,8 +201,8 @@ class Memory:
     # ---- blocks ----------------------------------------------------------------------------------
 
     def _new_block(self, like: _native.RunMemory | None, own: bool) -> _native.RunMemory:
-        """A block that asks this memory before it grows. It refers to it weakly, since blocks are
-        to be freed with the last step, not when Python next looks for cycles."""
+        """A block that asks this memory before it grows. Its reference to the memory is weak, so
+        that the block is freed with its last step and not by the garbage collector."""
         this = weakref.ref(self)
 
         def admit(block: _native.RunMemory, more: int) -> None:
@@ -218,7 +218,7 @@ class Memory:
         return _native.RunMemory(like, admit, refused, own)
 
     def place(self, name: str) -> Place:
-        """Room for a step of this name."""
+        """A place for a step of this name."""
         return self._add(Place(self, name, self._native))
 
     def _add(self, place: Place) -> Place:
@@ -228,7 +228,7 @@ class Memory:
     # ---- who holds what --------------------------------------------------------------------------
 
     def held(self) -> Held:
-        """Who holds what now. ``print`` it."""
+        """Who holds what now; print the result for a summary."""
         blocks: dict[int, tuple[_native.RunMemory, list[str]]] = {}
         states: dict[str, int] = {}
         seen = set()
@@ -249,7 +249,7 @@ class Memory:
         return Held(self._limit, arenas, in_use, kept, states)
 
     def _results(self) -> tuple[int, int]:
-        """Bytes of results in use, and kept."""
+        """Bytes of (results in use, memory kept for results)."""
         found = self._native.results()
         return found["in_use"], found["kept"]
 
@@ -264,17 +264,17 @@ class Memory:
         return self._limit
 
     def bound(self, limit: int | str | None) -> Bound:
-        """Sets the bound, or removes it with None. In a ``with`` statement the bound before comes
-        back at its end, even if more than that is still in use then.
+        """Sets the bound, or removes it with None. In a ``with`` statement, the previous bound is
+        restored at the end, even if more than that is in use then.
 
         Raises:
-            MemoryLimitError: more than that is held already; the bound stays as it was.
-            ValueError, TypeError: not a size.
+            MemoryLimitError: more than ``limit`` is held already; the bound is unchanged.
+            ValueError, TypeError: ``limit`` is not a size.
         """
         new = None if limit is None else budgets.parse_bytes(limit)
         before, self._limit = self._limit, new
         try:
-            self._check("the bound cannot be set: more is held than that", 0)
+            self._check("the bound cannot be set, because more is held", 0)
         except BaseException:
             self._limit = before
             raise
@@ -289,15 +289,15 @@ class Memory:
         return list(found.values())
 
     def _excess(self) -> int:
-        """Bytes above the bound, with what is about to be made."""
+        """Bytes above the bound, including those about to be allocated."""
         if self._limit is None:
             return 0
         return self.held().total + sum(self._pending.values()) - self._limit
 
     def _make_room(self, but: _native.RunMemory | None) -> bool:
-        """Gives back what is held for later until the bound is kept: kept results, then blocks that
-        no step is running in, which the next run allocates again. ``but``: not this one. Returns
-        whether it is kept."""
+        """Frees memory that is held for later until the bound is met: kept results, then blocks
+        that no step is running in, except ``but``; the next run allocates them again. Returns
+        whether the bound is met."""
         if self._excess() > 0:
             self._release_results()
         for block in self._blocks():
@@ -306,12 +306,12 @@ class Memory:
         return self._excess() <= 0
 
     def _check(self, what: str, more: int, but: _native.RunMemory | None = None) -> None:
-        """Raises an error unless there is room, or can be made, for ``more`` pending bytes."""
+        """Raises an error unless there is room for ``more`` pending bytes or room can be made."""
         if not self._make_room(but):
             raise MemoryLimitError(what, more, self.held())
 
     def _apply(self) -> None:
-        """Tells the memory of results what is left for it."""
+        """Tells the memory of results how many bytes are left for it."""
         left = None
         if self._limit is not None:
             held = self.held()
@@ -321,7 +321,8 @@ class Memory:
 
     @contextmanager
     def _making(self, what: str, more: int, but: _native.RunMemory | None = None) -> Iterator[None]:
-        """A context in which ``more`` bytes are made. ``but``: a block that is not released."""
+        """A context in which ``more`` bytes are allocated. ``but``: a block that is not
+        released."""
         key = object()
         self._pending[key] = more
         try:
@@ -332,10 +333,10 @@ class Memory:
             self._apply()
 
     def _admit_block(self, block: _native.RunMemory, more: int) -> None:
-        """A block is about to grow."""
+        """Called before a block grows."""
         if self._limit is None:
             return
-        block.reserve(more)  # which counts as its bytes until the run ends
+        block.reserve(more)  # counts as the block's bytes until the run ends
         if not self._make_room(block):
             block.reserve(0)
             names = [place.name for place in self._places if place.native is block]
@@ -344,8 +345,8 @@ class Memory:
         self._apply()
 
     def _admit_results(self, block: _native.RunMemory, sizes: Iterable[int]) -> None:
-        """The results of a step that runs in this block got no memory, because of the bound or
-        because the system has none. Returns if it is worth another try."""
+        """Called when the results of a step in this block got no memory, because of the bound or
+        because the system has none. Returns if trying again may succeed, raises otherwise."""
         if self._limit is None:
             return
         with self._making("the results of a step", sum(n for n in sizes if n >= LEAST), block):
@@ -354,8 +355,8 @@ class Memory:
     # ---- giving back -----------------------------------------------------------------------------
 
     def release(self) -> int:
-        """Gives back what is kept for later: blocks that no step is running in, and the memory of
-        results that were dropped. The next call allocates again. Returns how many bytes."""
+        """Frees memory that is kept for later: blocks that no step is running in, and the memory of
+        dropped results. The next call allocates again. Returns the number of bytes freed."""
         return sum(block.release() for block in self._blocks()) + self._release_results()
 
     def __repr__(self) -> str:
@@ -363,8 +364,8 @@ class Memory:
 
 
 class Bound:
-    """A bound that was set; as a context manager it brings back the one before at the end, and
-    frees what is held for later if that exceeds it."""
+    """A bound that was set. As a context manager it restores the previous bound at the end, and
+    frees memory held for later if more than that bound is held."""
 
     def __init__(self, memory: Memory, before: int | None) -> None:
         self._memory = memory
@@ -388,7 +389,7 @@ class Bound:
 
 
 class _Default(Memory):
-    """The memory of steps that are compiled without ``memory=``: each has a block of its own."""
+    """The memory of steps compiled without ``memory=``; each step has a block of its own."""
 
     _has_own_results = False
 
@@ -411,11 +412,11 @@ _default: Memory = _Default()
 
 
 def place_in(memory: Memory | Place | None, name: str) -> Place:
-    """Where a step of this name runs: in its own block of the default memory, in the block of a
-    memory of the caller's, or in a place that it has already.
+    """The place where a step of this name runs: its own block of the default memory (None), the
+    block of the caller's memory, or a place that exists already.
 
     Raises:
-        TypeError: something else.
+        TypeError: ``memory`` is something else.
     """
     if memory is None:
         return _default.place(name)
@@ -431,18 +432,19 @@ def memory() -> Held: ...
 @overload
 def memory(limit: int | str | None) -> Bound: ...
 def memory(limit: int | str | _Unset | None = _UNSET) -> Held | Bound:
-    """Without an argument: who holds what, of all steps that were compiled without ``memory=``.
+    """Reports or bounds the memory of all steps that were compiled without ``memory=``.
 
-    With one, bounds what they hold together: the blocks that they run in, the results that the
-    program still has, and the states of their optimizers. It stays until the next call; in a
-    ``with`` statement until its end. None removes it.
+    Without an argument, returns who holds what. With one, bounds the sum of what these steps hold:
+    the blocks that they run in, the results that the program still holds, and the states of their
+    optimizers. The bound stays until the next call, or until the end of a ``with`` statement. None
+    removes it.
 
-    What would exceed the bound takes first what is held for later: memory that is kept for results
-    to come, and blocks that no step is running in. If that is not enough, it is refused before
-    anything changes, with a :class:`cutback.MemoryLimitError` that says who holds what. Results of
-    fewer than 64 KiB do not count. A bound does not make plans smaller: give each step a budget.
-    Steps that run in turn under a bound for one of them should share a :class:`cutback.Memory`,
-    which saves allocating the block each time.
+    If an allocation would exceed the bound, memory that is held for later is freed first: memory
+    kept for future results, and blocks that no step is running in. If that is not enough, the call
+    fails before anything changes, with a :class:`cutback.MemoryLimitError` that says who holds
+    what. Results of fewer than 64 KiB do not count. A bound does not make plans smaller: give each
+    step a budget. If steps run in turn and the bound has room for only one of them, let them share
+    a :class:`cutback.Memory`; then the block is not allocated again each time.
 
     Example:
         >>> cutback.memory("10GiB")  # doctest: +SKIP
@@ -450,18 +452,18 @@ def memory(limit: int | str | _Unset | None = _UNSET) -> Held | Bound:
         8.50 GiB of at most 10.00 GiB: arena of step `loss` 5.50 GiB, states of AdamW 3.00 GiB
 
     Raises:
-        MemoryLimitError: more than that is held already; the bound stays as it was.
-        ValueError, TypeError: not a size.
+        MemoryLimitError: more than ``limit`` is held already; the bound is unchanged.
+        ValueError, TypeError: ``limit`` is not a size.
     """
     return _default.held() if isinstance(limit, _Unset) else _default.bound(limit)
 
 
 def release_memory() -> int:
-    """Gives the system what is kept for later: the memory of results and gradients to come, and
-    the blocks that steps run in, but for those that a step is running in now. How many bytes.
+    """Frees memory that is kept for later: memory for future results and gradients, and blocks that
+    no step is running in. Returns the number of bytes freed.
 
-    What one step hands out and lets go is written again by the next: never more than what was
-    lately in use at once. A program that makes no more arrays may ask for it. Steps that were
-    compiled with ``memory=`` are left alone: see :meth:`Memory.release`.
+    The memory of dropped results is kept and reused by later steps, up to the most that was
+    recently in use at the same time. Call this when a program needs no more arrays. It does not
+    affect steps compiled with ``memory=``; see :meth:`Memory.release`.
     """
     return _default.release()

@@ -1,4 +1,4 @@
-"""Profiles: what each kernel of a step took in time and in memory, measured, not modelled."""
+"""Profiles: measured time and memory of each kernel of a step."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 class Part(NamedTuple):
     """One operation of a kernel that runs several."""
 
-    step: int  # its place in the plan's schedule
+    step: int  # index in the plan's schedule
     kind: str  # "gelu"
     name: str  # "gelu_13"
-    share: float  # of the kernel's seconds, by the bytes that it moves
+    share: float  # share of the kernel's seconds, in proportion to the bytes it moves
 
 
 class Kernel(NamedTuple):
     """One kernel of a step: an operation, or several that run as one."""
 
-    step: int  # its place in the plan's schedule: that of the first operation
+    step: int  # index of the first operation in the plan's schedule
     kind: str  # "matmul"; "add+gelu", "add+gelu+7 more"
-    name: str  # "matmul_12"; likewise of the first operation
-    location: str  # "model.py:12", "" when not known; likewise
-    recomputed: bool  # it had run before: all of it
+    name: str  # name of the first operation: "matmul_12"
+    location: str  # location of the first operation: "model.py:12", "" if unknown
+    recomputed: bool  # all of its operations had run before
     seconds: float
     bytes: int  # allocated while it ran, each storage separately
-    parts: tuple[Part, ...] = ()  # of a kernel of several
+    parts: tuple[Part, ...] = ()  # its operations, if there are several
 
     def operations(self) -> tuple[Part, ...]:
-        """What it runs: its parts, or itself."""
+        """Its operations: its parts, or the kernel itself if it is a single operation."""
         return self.parts or (Part(self.step, self.kind, self.name, 1.0),)
 
 
@@ -61,7 +61,8 @@ class StepProfile:
         return max((kernel.bytes for kernel in self.kernels), default=0)
 
     def timeline(self) -> list[int]:
-        """Bytes allocated during each step of the schedule; a view keeps what was there."""
+        """Bytes allocated during each step of the schedule. A step without a kernel (a view) has
+        the value of the step before."""
         row = [0] * self.n_step
         at = {op.step: kernel.bytes for kernel in self.kernels for op in kernel.operations()}
         held = 0
@@ -71,7 +72,7 @@ class StepProfile:
         return row
 
     def by_kind(self) -> list[tuple[str, int, float]]:
-        """(kind, kernels, seconds), the dearest first."""
+        """Rows of (kind, number of kernels, seconds), slowest first."""
         table: dict[str, tuple[int, float]] = {}
         for kernel in self.kernels:
             count, seconds = table.get(kernel.kind, (0, 0.0))
@@ -80,8 +81,8 @@ class StepProfile:
         return sorted(rows, key=lambda row: -row[2])
 
     def times(self) -> dict[str, float]:
-        """Seconds by operation, the mean of its runs: what ``cutback.plan(..., profile=...)``
-        takes."""
+        """Seconds by operation name, averaged over its runs; pass it to
+        ``cutback.plan(..., profile=...)``."""
         runs: dict[str, list[float]] = {}
         for kernel in self.kernels:
             for op in kernel.operations():
@@ -107,11 +108,11 @@ class StepProfile:
 def profile(
     graph: Graph, run: Executable, wrt: Sequence[int], arrays: list[Any], seed: int, rng_step: int
 ) -> StepProfile:
-    """Runs a compiled graph twice on copies of ``arrays``: as it is, for the times, and under the
-    same plan on the debug backend, for the bytes.
+    """Profiles a compiled graph by running it twice on copies of ``arrays``: on its own backend for
+    the times, and with the same plan on the debug backend for the bytes.
 
-    Operations are the user's, also where the step was planned in groups; several of them are then
-    one step of its schedule.
+    Operations are always the user's. If the step was planned in groups, several of them are one
+    step of the schedule.
     """
     debug = Executable(
         graph, wrt, backend="debug", plan=run.text("plan"), groups=run.groups,
@@ -147,8 +148,8 @@ def _operations(run: Executable) -> list[list[KernelOp]]:
 
 
 def _bytes_moved(graph: Graph, run: Executable, wrt: Sequence[int]) -> dict[str, int]:
-    """By operation, when each runs separately. The problem of groups does not say it, so that of
-    single operations is made where groups were planned."""
+    """Bytes that each operation moves when it runs separately. A problem of groups does not have
+    these, so for a plan in groups the problem of single operations is made."""
     problem = run.plan.parts
     if run.plan.in_groups:
         single = Executable(
@@ -169,7 +170,7 @@ def _parts(
 
 
 def _kinds(parts: Sequence[Part]) -> str:
-    """The kinds in order, each once: ``"add+gelu"``, ``"add+gelu+2 more"``."""
+    """The distinct kinds in order: ``"add+gelu"``, ``"add+gelu+2 more"``."""
     kinds = list(dict.fromkeys(part.kind for part in parts))
     return "+".join(kinds if len(kinds) <= 3 else [*kinds[:2], f"{len(kinds) - 2} more"])
 
