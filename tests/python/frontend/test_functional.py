@@ -295,7 +295,7 @@ def test_queries_that_may_attend_to_nothing_give_zeros(kind, run, check_grad):
 
 def test_a_mask_of_integers_is_refused(run):
     q = RNG.standard_normal((2, 4, 5))
-    with pytest.raises(TypeError, match="attn_mask is bool or floating, not i64"):
+    with pytest.raises(TypeError, match="attn_mask must be bool or floating, not i64"):
         run(lambda q: F.scaled_dot_product_attention(q, q, q, np.ones((4, 4), np.int64)), q)
 
 
