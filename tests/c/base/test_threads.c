@@ -99,13 +99,13 @@ typedef struct thirds {
     _Atomic(float) by_task[2];
 } thirds;
 
-/* A task waits for the other, so that two threads take one each, for two seconds at most. */
+/* A task waits for the other, so that two threads take one each, for a minute at most. */
 static void divide(void *user, int64_t task, int thread) {
     thirds *t = user;
     volatile float one = 1.0F, three = 3.0F;
     (void)thread;
     atomic_fetch_add(&t->n_inside, 1);
-    for (int i = 0; i < 20000 && atomic_load(&t->n_inside) < 2; i++) usleep(100);
+    for (int i = 0; i < 600000 && atomic_load(&t->n_inside) < 2; i++) usleep(100);
     atomic_store(&t->by_task[task], one / three);
 }
 

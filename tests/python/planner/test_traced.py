@@ -310,12 +310,14 @@ def test_mistakes_are_one_line(tmp_path, capsys):
 def test_interrupt_keeps_the_best(tmp_path):
     plan = tmp_path / "plan.json"
     graph = str(path_of("gpt_96layers_plain"))
-    command = [sys.executable, "-m", "cutback", "plan", graph, "--budget", "0.2x", "-o", str(plan)]
+    start = "import sys; from cutback import cli; print(flush=True); sys.exit(cli.main())"
+    command = [sys.executable, "-c", start, "plan", graph, "--budget", "0.2x", "-o", str(plan)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    time.sleep(1.5)
+    assert process.stdout is not None and process.stdout.readline()  # all is imported
+    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode in (0, 2, 130, -signal.SIGINT), said

@@ -139,7 +139,6 @@ def ctrl_c():
 def test_ctrl_c_during_a_step():
     n = 400
     params = {"w": np.eye(n)}
-    before = params["w"].copy()
 
     def loss(p, x):
         for _ in range(400):
@@ -150,10 +149,13 @@ def test_ctrl_c_during_a_step():
     step = cutback.compile(loss, optimizer=cutback.optim.AdamW(lr=0.1)).prepare(params, x)
     timer = interrupt_after(0.3)
     with pytest.raises(KeyboardInterrupt):
-        step(params, x)
-    timer.join()
-    np.testing.assert_array_equal(params["w"], before)
-    assert step.optimizer.t == 0
+        while timer.is_alive():  # on a fast machine the step may end before the signal comes
+            before, count = params["w"].copy(), step.optimizer.t
+            step(params, x)
+        timer.join()
+        list(range(10**6))
+    assert step.optimizer.t in (count, count + 1)
+    assert np.array_equal(params["w"], before) == (step.optimizer.t == count)
 
 
 def deep_loss(p, x):
@@ -227,7 +229,9 @@ def test_threads_cannot_change_during_a_step():
 
     def work():
         started.set()
-        step(x)
+        for _ in range(100):
+            if not seen:
+                step(x)
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -19,6 +19,9 @@ from written_programs import by_custom_partitioner, by_partition_fn
 import cutback.torch as ct
 from cutback.torch.compiler import returned
 
+# said when Inductor compiles, and not when it finds the code in its cache
+pytestmark = pytest.mark.filterwarnings("ignore:Torchinductor does not support code gen.*complex")
+
 needs_gcc = pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU")
 
 

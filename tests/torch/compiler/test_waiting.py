@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import warnings
+from typing import Any
 
 import pytest
 
@@ -18,12 +20,11 @@ pytestmark = [
 ]
 
 
-def answered(monkeypatch: pytest.MonkeyPatch, wait_s: float, after_s: float) -> distributed.Store:
-    """A store in which rank 0 has answered, and rank 1 does after some time."""
+def half_answered(monkeypatch: pytest.MonkeyPatch, wait_s: float) -> distributed.Store:
+    """A store in which rank 0 has answered, and rank 1 has not."""
     monkeypatch.setattr(agreement, "WAIT_S", wait_s)
     store = distributed.HashStore()
     store.set("plan/0", "same")
-    threading.Timer(after_s, store.set, ("plan/1", "same")).start()
     return store
 
 
@@ -31,17 +32,25 @@ def test_a_wait_that_is_shorter_than_the_time_to_the_notice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is as long as was asked for; nothing is said."""
-    store = answered(monkeypatch, 30.0, 0.2)
+    store = half_answered(monkeypatch, 30.0)
+    threading.Timer(0.2, store.set, ("plan/1", "same")).start()
     assert agreement._compare(store, "plan", 2, 60.0) == "same"
 
 
 def test_it_says_for_whom_it_waits_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = answered(monkeypatch, 30.0, 0.5)
+    store = half_answered(monkeypatch, 30.0)
+    warn = warnings.warn
+
+    def answer(*args: Any, **options: Any) -> None:
+        warn(*args, **options)
+        store.set("plan/1", "same")
+
+    monkeypatch.setattr(agreement.warnings, "warn", answer)
     expected = r"After 0\.1 s there is no answer from rank 1 of 2; it waits for 29\.9 s more"
     with pytest.warns(UserWarning, match=expected):
         assert agreement._compare(store, "plan", 2, 0.1) == "same"
 
 
 def test_a_process_that_does_not_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = answered(monkeypatch, 0.1, 2.0)
+    store = half_answered(monkeypatch, 0.1)
     assert agreement._compare(store, "plan", 2, 60.0) == "late"
