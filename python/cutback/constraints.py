@@ -262,6 +262,9 @@ def mu_two(problem: str, saved: int | str, device: str | None = None) -> str:
 
     Source: S. Purandare et al., mu-TWO: 3x faster multi-model training with orchestration and
     memory optimization, MLSys 2023.
+
+    >>> constrained = cutback.constraints.mu_two(problem, "0.5x")
+    >>> plan = cutback.plan(constrained, preset="conservative")
     """
     return lay_mu_two(_native.Problem.read(problem), saved, device).to_json()
 

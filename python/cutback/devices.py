@@ -69,6 +69,9 @@ def resolve(device: Device | None) -> str | None:
     Raises:
         OSError: if the file cannot be read.
         TypeError, ValueError: if ``device`` has none of these forms.
+
+    >>> cutback.devices.resolve("cpu")
+    'cpu'
     """
     if device is None or isinstance(device, str):
         if device == MEASURED:
@@ -112,6 +115,9 @@ def cache_file() -> Path:
     """The file with this machine's row, in ``$XDG_CACHE_HOME/cutback`` or ``~/.cache/cutback``.
 
     Its name depends on the processor, the number of cores and the versions that were measured.
+
+    >>> print(cutback.devices.cache_file().suffix)
+    .json
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
@@ -184,6 +190,9 @@ def measured(fresh: bool = False) -> dict[str, Any]:
 
     Returns:
         A row, see :func:`resolve`.
+
+    >>> row = cutback.devices.measured()
+    >>> plan = cutback.plan(problem, budget=0.5, device=row)
     """
     with _measuring:
         path = cache_file()
@@ -221,6 +230,9 @@ def measure() -> dict[str, Any]:
 
     Returns:
         A row, see :func:`resolve`: rates per second, times in seconds.
+
+    >>> row = cutback.devices.measure()
+    >>> print(row["name"])
     """
     graph = _native.Graph()
     arrays: list[np.ndarray[Any, Any]] = []
@@ -262,12 +274,19 @@ def measure() -> dict[str, Any]:
 
 
 def name(device: Device) -> str:
-    """The name of a device or a row."""
+    """The name of a device or a row.
+
+    >>> cutback.devices.name("cpu")
+    'cpu'
+    """
     return device if isinstance(device, str) else str(device["name"])
 
 
 def text(row: Mapping[str, Any]) -> str:
-    """One line of text about a row: rates, bandwidth, and the cost of a launch."""
+    """One line of text about a row: rates, bandwidth, and the cost of a launch.
+
+    >>> print(cutback.devices.text(cutback.devices.measured()))
+    """
     rates = ", ".join(f"{key} {rate / 1e9:.4g}" for key, rate in row["flops_per_s"].items())
     stream, launch = row["bytes_per_s"] / 1e9, row["launch_s"] * 1e6
     points = row.get("point_per_s", {}).get("f32")

@@ -99,6 +99,8 @@ def write_text(path: str | os.PathLike[str], text: str, private: bool = False) -
 
     Raises:
         OSError: if the file cannot be written; the message names ``path``.
+
+    >>> cutback.files.write_text("problem.json.gz", problem)  # compressed
     """
     name = os.fspath(path)
     data = text.encode("utf-8", "backslashreplace")
@@ -194,6 +196,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
         OSError: if the file cannot be read.
         ValueError: if it is not UTF-8, is damaged, is larger than :data:`MOST_BYTES`, or is not a
             regular file.
+
+    >>> text = cutback.files.read_text("problem.json")
     """
     with _open(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
@@ -226,6 +230,9 @@ def parse_json(text: str, where: str | os.PathLike[str]) -> Any:
 
     Raises:
         ValueError: if ``text`` is not JSON, is nested too deeply, or has a number that is too long.
+
+    >>> cutback.files.parse_json('{"a": 1}', "a.json")
+    {'a': 1}
     """
     name = os.fspath(where)
     try:
@@ -278,6 +285,10 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         OSError: if the file cannot be read.
         ValueError: if it contains anything else.
+
+    >>> cutback.files.write_text("times.json", '{"matmul_12": 1.5e-5}')
+    >>> cutback.files.read_times("times.json")
+    {'matmul_12': 1.5e-05}
     """
     document = parse_json(read_text(path), path)
     if isinstance(document, dict) and document.get("format") == "cutback.times":
@@ -319,6 +330,9 @@ def with_times(problem: str, times: Mapping[Any, Any]) -> str:
         TypeError: if ``times`` is not a mapping.
         ValueError: if there is no such operation, several have that name, or a time is not a
             number from 0 to :data:`MOST_SECONDS`.
+
+    >>> timed = cutback.files.with_times(problem, {plan.entries[0].name: 1.5e-5})
+    >>> faster = cutback.plan(timed, budget=0.5)
     """
     parts = _native.Problem.read(problem).parts()
     lay_times(parts, times)

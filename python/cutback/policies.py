@@ -42,7 +42,13 @@ __all__ = [
 
 
 class CheckpointPolicy(IntEnum):
-    """What to do with a value that the backward needs."""
+    """What to do with a value that the backward needs.
+
+    >>> def policy(ctx, op, *args, **kwargs):
+    ...     products = cutback.CheckpointPolicy.MUST_SAVE
+    ...     return products if op == "matmul" else cutback.CheckpointPolicy.PREFER_RECOMPUTE
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
+    """
 
     FREE = 0
     MUST_SAVE = 1
@@ -79,7 +85,12 @@ differentiable)."""
 
 
 class Op(str):
-    """The name of an operation, as passed to a policy."""
+    """The name of an operation, as passed to a policy.
+
+    >>> def policy(ctx, op, *args, **kwargs):
+    ...     return op.has("compute")  # save products and convolutions
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
+    """
 
     __slots__ = ()
 
@@ -91,7 +102,12 @@ class Op(str):
 
 
 class PolicyContext(NamedTuple):
-    """Where an operation is in the program."""
+    """Where an operation is in the program.
+
+    >>> def policy(ctx, op, *args, **kwargs):  # saves all that regions do not contain
+    ...     return ctx.region is None
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
+    """
 
     region: str | None  # name of the innermost checkpoint region
     location: str | None  # "model.py:12"
@@ -108,6 +124,9 @@ def resolve(policy: Policy | WholeGraph) -> PolicyFunction:
 
     Raises:
         TypeError, ValueError: if it is not a policy, or names an operation that does not exist.
+
+    >>> policy = cutback.policies.resolve(["matmul"])
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
     """
     if isinstance(policy, WholeGraph):
         raise TypeError(
@@ -161,6 +180,9 @@ def save_only_these_ops(*ops: str) -> PolicyFunction:
 
     Raises:
         ValueError: if there is no such operation.
+
+    >>> policy = cutback.policies.save_only_these_ops("matmul")
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
     """
     for op in ops:
         if not isinstance(op, str) or op not in OPS:
@@ -180,7 +202,11 @@ def save_only_these_ops(*ops: str) -> PolicyFunction:
 
 def save_only_these_names(*names: str) -> PolicyFunction:
     """Save the values marked by ``checkpoint_name(x, name)`` with one of ``names``, recompute all
-    others."""
+    others.
+
+    >>> policy = cutback.policies.save_only_these_names("hidden")
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
+    """
     saved = frozenset(names)
 
     def policy(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
@@ -199,7 +225,11 @@ def _names_count(policy: PolicyFunction) -> PolicyFunction:
 
 def save_any_names_but_these(*names: str) -> PolicyFunction:
     """Save the values marked by ``checkpoint_name(x, name)`` unless the name is one of ``names``;
-    recompute those and all others."""
+    recompute those and all others.
+
+    >>> policy = cutback.policies.save_any_names_but_these("hidden")
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
+    """
     dropped = frozenset(names)
 
     def policy(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
@@ -212,7 +242,11 @@ def save_any_names_but_these(*names: str) -> PolicyFunction:
 
 def save_anything_except_these_names(*names: str) -> PolicyFunction:
     """Save every value that the backward reads, except those marked by ``checkpoint_name(x, name)``
-    with one of ``names``."""
+    with one of ``names``.
+
+    >>> policy = cutback.policies.save_anything_except_these_names("hidden")
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
+    """
     dropped = frozenset(names)
 
     def policy(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
@@ -246,6 +280,10 @@ def save_and_offload_only_these_names(
 
     Raises:
         ValueError: if a name is in both lists, or the memories are not the defaults.
+
+    >>> policy = cutback.policies.save_and_offload_only_these_names(
+    ...     names_which_can_be_saved=["hidden"], names_which_can_be_offloaded=["scores"]
+    ... )
     """
     _check_places(offload_src, offload_dst)
     saved, moved = frozenset(names_which_can_be_saved), frozenset(names_which_can_be_offloaded)
@@ -266,6 +304,10 @@ def save_from_both_policies(*policies: Policy) -> PolicyFunction:
 
     Raises:
         TypeError, ValueError: if one of them is not a policy.
+
+    >>> policies = cutback.policies
+    >>> policy = policies.save_from_both_policies(["matmul"], policies.dots_saveable)
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
     """
     functions = [resolve(one) for one in policies]
     keeps = (MUST_SAVE, PREFER_SAVE, MUST_OFFLOAD, PREFER_OFFLOAD)
@@ -280,7 +322,11 @@ def save_from_both_policies(*policies: Policy) -> PolicyFunction:
 
 @runtime_checkable
 class WholeGraph(Protocol):
-    """A policy that looks at a whole problem (JSON) and returns it with constraints."""
+    """A policy that looks at a whole problem (JSON) and returns it with constraints.
+
+    >>> isinstance(cutback.policies.mu_two("0.5x"), cutback.policies.WholeGraph)
+    True
+    """
 
     def constrain(self, problem: str, device: str | None = None) -> str:
         """The problem with the policy's selection as constraints."""
@@ -300,7 +346,11 @@ def constrain_whole(
 
 
 class MuTwo(NamedTuple):
-    """mu-TWO's selection as a policy for :func:`cutback.plan`."""
+    """mu-TWO's selection as a policy for :func:`cutback.plan`.
+
+    >>> policy = cutback.policies.MuTwo("0.5x")
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
+    """
 
     saved: int | str
 
@@ -322,6 +372,9 @@ def mu_two(saved: int | str = "0.5x") -> MuTwo:
 
     Source: S. Purandare et al., mu-TWO: 3x faster multi-model training with orchestration and
     memory optimization, MLSys 2023; ``docs/planner.md`` describes which parts are used.
+
+    >>> policy = cutback.policies.mu_two("0.5x")
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
     """
     return MuTwo(saved)
 
@@ -341,7 +394,11 @@ def _ready(policy: PolicyFunction) -> PolicyFunction:
 
 @_ready
 def dots_saveable(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
-    """Save the outputs of matrix products and convolutions, recompute all others."""
+    """Save the outputs of matrix products and convolutions, recompute all others.
+
+    >>> policy = cutback.policies.dots_saveable
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
+    """
     if op == _NAMED:
         return None
     return MUST_SAVE if op.has("compute") else PREFER_RECOMPUTE
@@ -351,7 +408,11 @@ def dots_saveable(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> Chec
 def everything_saveable(
     ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
-    """Save every value that the backward reads."""
+    """Save every value that the backward reads.
+
+    >>> policy = cutback.policies.everything_saveable
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
+    """
     return None if op == _NAMED else PREFER_SAVE
 
 
@@ -359,7 +420,11 @@ def everything_saveable(
 def nothing_saveable(
     ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
-    """Recompute everything: plain checkpointing."""
+    """Recompute everything: plain checkpointing.
+
+    >>> policy = cutback.policies.nothing_saveable
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
+    """
     return None if op == _NAMED else PREFER_RECOMPUTE
 
 
@@ -373,7 +438,11 @@ def dots_with_no_batch_dims_saveable(
     ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
     """Save the outputs of matrix products with weights (one side has at most two dimensions),
-    recompute all others, batched products as in attention among them."""
+    recompute all others, batched products as in attention among them.
+
+    >>> policy = cutback.policies.dots_with_no_batch_dims_saveable
+    >>> plan = cutback.plan(loss, params, x, y, policy=policy)
+    """
     if op == _NAMED:
         return None
     return MUST_SAVE if _has_no_batch(op, args) else PREFER_RECOMPUTE
@@ -395,6 +464,8 @@ def offload_dot_with_no_batch_dims(*args: Any, **kwargs: Any) -> Any:
 
     Raises:
         ValueError: if other memories are named.
+
+    >>> policy = cutback.policies.offload_dot_with_no_batch_dims
     """
     if args and isinstance(args[0], PolicyContext):
         return _offload_dot_with_no_batch_dims(*args, **kwargs)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import doctest
+import importlib
+import inspect
 import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from cutback.names import OPERATIONS
 
 PACKAGE = Path(__file__).parents[2] / "python" / "cutback"
 
@@ -54,3 +58,30 @@ def run(example: Example, names: dict[str, Any]) -> None:
             assert doctest.OutputChecker().check_output(line.want, found, flags), (
                 f"{example.place}: {line.source.strip()} gives {found}, not {line.want}"
             )
+
+
+MODULES = (
+    "cutback", "cutback.constraints", "cutback.devices", "cutback.files", "cutback.optim",
+    "cutback.policies", "cutback.report",
+)  # fmt: skip
+TORCH_MODULES = ("cutback.torch", "cutback.torch.frontends", "cutback.torch.mutwo",
+                 "cutback.torch.optim", "cutback.torch.rerun")  # fmt: skip
+LIST = Path(__file__).parents[1] / "data" / "names_without_example.txt"
+
+
+def without_example(*, torch: bool) -> tuple[list[str], list[str]]:
+    """Public classes and functions whose docstring has no example, but for operations on arrays:
+    found, and listed in LIST."""
+    modules = TORCH_MODULES if torch else MODULES
+    found = set()
+    for home in modules:
+        module = importlib.import_module(home)
+        hidden = {"compile"} & set(dir(module))  # left out of __all__, as it would hide a builtin
+        for name in {*module.__all__, *hidden}.difference(OPERATIONS):
+            value = getattr(module, name)
+            ours = getattr(value, "__module__", "").startswith("cutback")
+            if ours and callable(value) and ">>>" not in (inspect.getdoc(value) or ""):
+                found.add(f"{home}.{name}")
+    listed = [line.strip() for line in LIST.read_text(encoding="utf-8").splitlines()]
+    there = [name for name in listed if name.startswith("cutback.torch") == torch and name]
+    return sorted(found), there

@@ -104,6 +104,9 @@ def plan(
     Raises:
         BudgetError: no plan meets the budget; its attributes say what would do.
         ValueError, TypeError: a mistake in the problem or the function.
+
+    >>> plan = cutback.plan(loss, params, x, y, budget=0.5)
+    >>> print(plan)
     """
     if measure is None:
         measure = "arena" if callable(what) else "live"
@@ -133,6 +136,9 @@ def frontier(
     Raises:
         ValueError, TypeError: a mistake in the problem or the function.
         NotImplementedError: limits of regions leave no point of it.
+
+    >>> frontier = cutback.frontier(loss, params, x, y)
+    >>> smallest = frontier.plan(0)
     """
     number = budgets.parse_preset(preset)
     graph = "" if callable(what) else read_graph(what)

@@ -136,6 +136,13 @@ def _check_static(name: str, static: tuple[int, ...], args: tuple[Any, ...]) -> 
 
 
 def checkpoint_name(x: Array, name: str) -> Array:
-    """Gives ``x`` a name for policies such as ``policies.save_only_these_names``; returns ``x``."""
+    """Gives ``x`` a name for policies such as ``policies.save_only_these_names``; returns ``x``.
+
+    >>> def named(params, x, y):
+    ...     h = cutback.checkpoint_name(x @ params["w1"], "hidden")
+    ...     return ((cutback.tanh(h) @ params["w2"] - y) ** 2).mean()
+    >>> policy = cutback.policies.save_only_these_names("hidden")
+    >>> plan = cutback.plan(named, params, x, y, policy=policy)
+    """
     current().mark(x, name)
     return x

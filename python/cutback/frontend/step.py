@@ -295,6 +295,11 @@ class Step(Generic[Result]):
         MemoryError, KeyboardInterrupt: parameters, states of the optimizer, running statistics and
             counts are those before the step or those after it, never a mixture.
         RuntimeError: the process was forked while another thread ran the step.
+
+    >>> step = cutback.value_and_grad(loss)
+    >>> value, grads = step(params, x, y)
+    >>> step.stats.peak_bytes == step.planned.arena_bytes
+    True
     """
 
     def __init__(

@@ -127,7 +127,12 @@ def _shape_of(args: tuple[Any, ...]) -> tuple[int, ...]:
 
 class Array:
     """A value of a graph: ``shape`` (tuple of ints) and ``dtype`` (equal to ``"f32"``,
-    ``np.float32``, ...; :class:`cutback.dtypes.DType`) without elements."""
+    ``np.float32``, ...; :class:`cutback.dtypes.DType`) without elements.
+
+    >>> def f(x):  # x is an Array while f is traced
+    ...     return (x.reshape(-1) ** 2).sum() / x.size
+    >>> value, gradient = cutback.value_and_grad(f)(x)
+    """
 
     __slots__ = ("dtype", "graph", "id", "shape")
     is_traced = True  # what modules know it by that must not import this one

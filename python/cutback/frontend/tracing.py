@@ -224,6 +224,9 @@ class Traced:
     """A traced function: its graph and how arguments and results are nested.
 
     ``print(traced)`` shows the forward graph, ``print(traced.joint())`` forward and backward.
+
+    >>> traced = cutback.trace(loss, params, x, y)
+    >>> print(traced.joint())
     """
 
     def __init__(

@@ -152,6 +152,9 @@ def compile(
 
     Raises:
         ValueError, TypeError: if ``budget``, ``preset`` or ``policy`` is invalid.
+
+    >>> step = cutback.compile(loss, budget=0.5, optimizer=cutback.optim.AdamW(lr=1e-3))
+    >>> value = step(params, x, y)  # parameters are updated in place
     """
     if optimizer is not None and argnums is None:
         raise ValueError("an optimizer needs argnums: the arguments that hold parameters")
@@ -207,6 +210,10 @@ def value_and_grad(
     (loss, aux) and the value is that pair. Options (``budget``, ``policy``, ``preset``, ``seed``,
     ...) are those of :func:`compile`; without a budget or preset everything that the backward reads
     is saved.
+
+    >>> value, grads = cutback.value_and_grad(loss)(params, x, y)
+    >>> grads["w1"].shape == params["w1"].shape
+    True
     """
     if options.get("optimizer") is not None:
         raise ValueError(
@@ -233,7 +240,12 @@ def grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Step[Any]:
     """A function that returns the gradients of ``f`` alone, or with ``has_aux`` (gradients,
-    aux)."""
+    aux).
+
+    >>> grads = cutback.grad(loss)(params, x, y)
+    >>> sorted(grads)
+    ['w1', 'w2']
+    """
     step = value_and_grad(f, argnums, has_aux, **options)
     step.returns = "gradients"
     return step
@@ -247,6 +259,10 @@ def trace(
     ``f`` may return any pytree of arrays. ``print(traced)`` shows the forward graph;
     ``traced.joint()`` is forward and backward, for which the first result must be a scalar.
     ``argnums`` marks arguments as parameters.
+
+    >>> traced = cutback.trace(loss, params, x, y)
+    >>> print(traced)  # the forward graph
+    >>> print(traced.joint())  # forward and backward
     """
     traced = Traced(
         Call(f, args, {}), argnums_of(argnums), None if policy is None else resolve(policy)

@@ -77,6 +77,9 @@ class Adam(Moments, Adaptive):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.Adam(lr=1e-3)
+    >>> optimizer.step(params, grads)
     """
 
     native = "adam"
@@ -102,6 +105,9 @@ class AdamW(Adam):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.AdamW(lr=1e-3, weight_decay=0.1)
+    >>> optimizer.step(params, grads)
     """
 
     native = "adamw"
@@ -133,6 +139,9 @@ class SGD(Optimizer):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.SGD(lr=0.1, momentum=0.9)
+    >>> optimizer.step(params, grads)
     """
 
     native = "sgd"
@@ -171,6 +180,9 @@ class RAdam(Moments, Adaptive):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.RAdam(lr=1e-3)
+    >>> optimizer.step(params, grads)
     """
 
     native = "radam"
@@ -200,6 +212,9 @@ class NAdam(Moments, Adaptive):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.NAdam(lr=2e-3)
+    >>> optimizer.step(params, grads)
     """
 
     native = "nadam"
@@ -232,6 +247,9 @@ class AdEMAMix(Moments, Optimizer):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.AdEMAMix(lr=1e-3)
+    >>> optimizer.step(params, grads)
     """
 
     native = "ademamix"
@@ -266,6 +284,9 @@ class ADOPT(Moments, Adaptive):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.ADOPT(lr=1e-3)
+    >>> optimizer.step(params, grads)
     """
 
     native = "adopt"
@@ -293,6 +314,9 @@ class Adamax(Adaptive):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.Adamax(lr=2e-3)
+    >>> optimizer.step(params, grads)
     """
 
     native = "adamax"
@@ -318,6 +342,9 @@ class Adagrad(Optimizer):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.Adagrad(lr=0.01)
+    >>> optimizer.step(params, grads)
     """
 
     native = "adagrad"
@@ -348,6 +375,9 @@ class Adadelta(Optimizer):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.Adadelta(lr=1.0)
+    >>> optimizer.step(params, grads)
     """
 
     native = "adadelta"
@@ -387,6 +417,9 @@ class RMSprop(Optimizer):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.RMSprop(lr=0.01)
+    >>> optimizer.step(params, grads)
     """
 
     native = "rmsprop"
@@ -424,6 +457,9 @@ class Lion(Optimizer):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.Lion(lr=1e-4)
+    >>> optimizer.step(params, grads)
     """
 
     native = "lion"
@@ -455,6 +491,9 @@ class Rprop(Optimizer):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.Rprop(lr=0.01)
+    >>> optimizer.step(params, grads)
     """
 
     native = "rprop"

@@ -31,6 +31,9 @@ class ASGD(Optimizer):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.ASGD(lr=0.01)
+    >>> optimizer.step(params, grads)
     """
 
     native = "asgd"
@@ -69,6 +72,9 @@ class ScheduleFreeAdamW(Adaptive):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.ScheduleFreeAdamW(lr=2.5e-3)
+    >>> optimizer.step(params, grads)
     """
 
     native = "schedule_free"

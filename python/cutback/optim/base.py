@@ -76,6 +76,10 @@ class Optimizer(_InTheCore):
             stochastically, without bias. The other states are f32.
         seed: seed of the stochastic rounding, in 0 .. 2**64 - 1. The noise is a function of the
             seed, the parameter's position, its step and the element.
+
+    >>> step = cutback.compile(loss, optimizer=cutback.optim.AdamW(lr=1e-3))
+    >>> optimizer = cutback.optim.AdamW(lr=1e-3)
+    >>> optimizer.step(params, grads)
     """
 
     _options: ClassVar[tuple[str, ...]]  # options that a group may set

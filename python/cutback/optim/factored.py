@@ -67,6 +67,9 @@ class Adafactor(Optimizer):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.Adafactor(lr=1e-2)
+    >>> optimizer.step(params, grads)
     """
 
     native = "adafactor"

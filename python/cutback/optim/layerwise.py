@@ -41,6 +41,9 @@ def LAMB(  # noqa: N802
 
     Raises:
         ValueError, TypeError: if an option is not a finite number, or a beta is not in [0, 1).
+
+    >>> optimizer = cutback.optim.LAMB(lr=1e-3)
+    >>> optimizer.step(params, grads)
     """
     beta1_correction, beta2_correction = 1 - beta1**t, 1 - beta2**t
     m = beta1 * m + (1 - beta1) * g

@@ -84,6 +84,9 @@ class Muon(_Orthogonal):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.Muon(lr=0.02)
+    >>> optimizer.step(params, grads)
     """
 
     native = "muon"
@@ -119,6 +122,9 @@ class NorMuon(_Orthogonal):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.NorMuon(lr=0.02)
+    >>> optimizer.step(params, grads)
     """
 
     native = "normuon"

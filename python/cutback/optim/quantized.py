@@ -34,6 +34,9 @@ class AdamW8bit(Adaptive):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.AdamW8bit(lr=1e-3)
+    >>> optimizer.step(params, grads)
     """
 
     native = "adamw_8bit"

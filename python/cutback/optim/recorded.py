@@ -194,6 +194,11 @@ def foreach(formula: Callable[..., Any]) -> type[Recorded]:
         RecordingError: if the formula cannot be recorded, for example because it branches on
             values, indexes an array or asks for a shape.
         TypeError: if its signature is not as described above.
+
+    >>> def descent(p, g, *, lr=0.1):
+    ...     return p - lr * g
+    >>> optimizer = cutback.optim.foreach(descent)(lr=0.01)
+    >>> optimizer.step(params, grads)
     """
     name = formula.__name__
     parameters = inspect.signature(formula).parameters.values()

@@ -16,7 +16,16 @@ _BINARY = ("maximum", "minimum", "logical_and", "logical_or")
 
 
 class RecordingError(TypeError):
-    """Raised when a formula does something that cannot be recorded."""
+    """Raised when a formula does something that cannot be recorded.
+
+    >>> def branches(p, g, *, lr=0.1):
+    ...     return p - lr * g if g > 0 else p
+    >>> try:
+    ...     cutback.optim.foreach(branches)
+    ... except cutback.optim.RecordingError as error:
+    ...     print("not recorded")
+    not recorded
+    """
 
 
 def _refuse(what: str, instead: str) -> NoReturn:

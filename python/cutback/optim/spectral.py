@@ -63,6 +63,9 @@ class SOAP(Moments, Optimizer):
 
     Raises:
         ValueError, TypeError: if a hyper-parameter is outside its range.
+
+    >>> optimizer = cutback.optim.SOAP(lr=3e-3)
+    >>> optimizer.step(params, grads)
     """
 
     native = "soap"

@@ -61,6 +61,11 @@ class Plan:
 
     ``print(plan)`` summarises it, ``plan.explain()`` lists every decision with its reason, and a
     notebook displays it as a picture.
+
+    >>> plan = cutback.plan(loss, params, x, y, budget=0.5)
+    >>> print(plan)
+    >>> print(plan.numbers["arena_bytes"], plan.numbers["save_all_arena_bytes"])
+    >>> plan.report("plan.html")
     """
 
     shared: budgets.Shared | None = None

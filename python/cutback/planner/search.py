@@ -153,6 +153,10 @@ def plans(
 
     Raises:
         ValueError, TypeError: if the problem or a budget is invalid.
+
+    >>> small, large = cutback.plans(problem, [0.0, 1.0])
+    >>> small.numbers["arena_bytes"] <= large.numbers["arena_bytes"]
+    True
     """
     if callable(problem):
         raise TypeError(

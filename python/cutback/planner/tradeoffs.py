@@ -88,6 +88,11 @@ class Frontier:
       (between those, found greedily).
 
     A notebook displays it as a picture.
+
+    >>> frontier = cutback.frontier(loss, params, x, y)
+    >>> for saved, time in zip(frontier.saved_bytes, frontier.time_ps, strict=True):
+    ...     print(f"{saved} bytes, {1e-6 * time:.1f} us")
+    >>> plan = frontier.plan(0)
     """
 
     def __init__(self, problem: _native.Problem, answer: str, graph: str = "") -> None:

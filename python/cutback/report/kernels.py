@@ -121,6 +121,10 @@ def kernels_text(kernels: Kernels) -> str:
 
     Args:
         kernels: the JSON of ``Plan.explain(kernels=True, as_json=True)``.
+
+    >>> value = step(params, x, y)
+    >>> kernels = json.loads(step.plan.explain(kernels=True, as_json=True))
+    >>> print(report.kernels_text(kernels))
     """
     lines = [totals(kernels)]
     for i, group in enumerate(kernels["groups"]):
@@ -202,6 +206,10 @@ def kernels_svg(kernels: Kernels) -> str:
 
     Args:
         kernels: the JSON of ``Plan.explain(kernels=True, as_json=True)``.
+
+    >>> value = step(params, x, y)
+    >>> kernels = json.loads(step.plan.explain(kernels=True, as_json=True))
+    >>> svg = report.kernels_svg(kernels)
     """
     rows = _rows(kernels) if kernels["groups"] else []
     body = []

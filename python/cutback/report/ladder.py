@@ -145,6 +145,8 @@ def graph_svg(picture: Picture) -> str:
 
     Args:
         picture: the result of :func:`read`.
+
+    >>> svg = report.graph_svg(report.read(plan))
     """
     left = _side(picture, list(range(picture.backward_starts)))
     right = _side(picture, list(range(picture.backward_starts, picture.n_step)))

@@ -82,7 +82,11 @@ class Life:
 @dataclass
 class Picture:
     """A problem and its plan, joined by :func:`read` for drawing. Sizes are in bytes, and steps are
-    counted from 0."""
+    counted from 0.
+
+    >>> picture = report.read(plan)
+    >>> largest = max(picture.storage_bytes)
+    """
 
     ops: list[Op]
     values: list[Value]
@@ -140,6 +144,9 @@ def read(plan: Plan) -> Picture:
 
     Args:
         plan: a :class:`cutback.Plan`.
+
+    >>> picture = report.read(plan)
+    >>> print(len(picture.ops), "operations")
     """
     core = plan.core
     ops, values = read_problem(plan.parts)

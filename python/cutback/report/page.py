@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class Measured(TypedDict, total=False):
-    """Measurements of a run of the step. Missing entries are not shown."""
+    """Measurements of a run of the step. Missing entries are not shown.
+
+    >>> measured = report.Measured(peak_bytes=1 << 20, ms=1.5)
+    >>> html = report.render_html(plan, measured, "A step")
+    """
 
     peak_bytes: int
     ms: float
@@ -76,6 +80,8 @@ def table(
         headers: the title of each column.
         rows: the cells of each row; their text is escaped.
         numeric: indices of right-aligned columns.
+
+    >>> html = report.table(["layer", "bytes"], [["linear", 4096]], numeric=[1])
     """
 
     def cells(row: Sequence[Any], name: str) -> str:
@@ -151,6 +157,8 @@ def values_table(explanation: Explanation, most: int = MOST_ROWS) -> str:
     Args:
         explanation: ``Plan.explanation``.
         most: number of rows shown; a line below gives the number of values left out.
+
+    >>> html = report.values_table(plan.explanation, most=10)
     """
     rows = explanation["values"]
     measure = explanation["measure"]
@@ -292,6 +300,9 @@ def section(
         measured: measurements of a run: any of ``peak_bytes``, ``ms`` and ``timeline`` (the bytes
             in use during each step).
         kernels: for a compiled step, the JSON of ``Plan.explain(kernels=True, as_json=True)``.
+
+    >>> body = report.section("Half the memory", plan, {"ms": 1.5})
+    >>> html = report.page("Plans", body)
     """
     picture, explanation = read(plan), plan.explanation
     return "".join(
@@ -319,6 +330,8 @@ def page(title: str, body: str) -> str:
     Args:
         title: title of the page, also its first heading.
         body: the HTML below the heading.
+
+    >>> html = report.page("Plans", "<p>nothing yet</p>")
     """
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -339,6 +352,8 @@ def render_html(
     Args:
         plan, measured, kernels: as for :func:`section`.
         title: title of the page, also its first heading.
+
+    >>> html = report.render_html(plan, {}, "A step")
     """
     return page(title, section("Plan", plan, measured, kernels))
 
@@ -348,6 +363,8 @@ def render_fragment(plan: Plan) -> str:
 
     Args:
         plan: a :class:`cutback.Plan`.
+
+    >>> html = report.render_fragment(plan)
     """
     picture = read(plan)
     graph = _details("joint graph", graph_svg(picture))

@@ -61,6 +61,8 @@ def document(width: float, height: float, body: list[str], label: str) -> str:
         width, height: size in pixels.
         body: the elements.
         label: description of the picture for screen readers.
+
+    >>> svg = report.document(100, 20, ['<text x="0" y="15">a picture</text>'], "a text")
     """
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" class="cb" '

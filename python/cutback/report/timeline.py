@@ -121,6 +121,8 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
     Args:
         picture: the result of :func:`read`.
         measured: bytes that a run used during each step, drawn as a dotted line.
+
+    >>> svg = report.timeline_svg(report.read(plan))
     """
     top = 1.08 * max([1, *picture.live, *(measured or ())])
     base = TOP + AREA

@@ -238,7 +238,11 @@ class Planned(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What a run measured."""
+    """What a run measured.
+
+    >>> value = step(params, x, y)
+    >>> print(step.stats.peak_bytes)
+    """
 
     peak_bytes: int  # largest number of bytes in use in the arena
     n_alloc: int  # heap allocations of the core during the run

@@ -80,6 +80,14 @@ class MemoryLimitError(MemoryError):
         limit: the bound, in bytes.
         wanted: bytes that were requested on top of those held.
         held: a :class:`cutback.run.memory.Held` that says who holds what.
+
+    >>> small = cutback.Memory("1KiB")
+    >>> bounded = cutback.value_and_grad(loss, memory=small)
+    >>> try:
+    ...     bounded(params, x, y)
+    ... except cutback.MemoryLimitError:
+    ...     small.bound("1GiB")
+    ...     value, grads = bounded(params, x, y)
     """
 
     def __init__(self, what: str, wanted: int, held: Held) -> None:
@@ -465,5 +473,7 @@ def release_memory() -> int:
     The memory of dropped results is kept and reused by later steps, up to the most that was
     recently in use at the same time. Call this when a program needs no more arrays. It does not
     affect steps compiled with ``memory=``; see :meth:`Memory.release`.
+
+    >>> freed = cutback.release_memory()  # bytes
     """
     return _default.release()

@@ -34,7 +34,11 @@ __all__ = ["ADOPT", "ASGD", "SGD", "SOAP", "AdEMAMix", "Adadelta", "Adafactor", 
 
 
 class Adam(Counting, torch.optim.Adam):
-    """``torch.optim.Adam`` in one pass. ``foreach`` and ``fused`` are taken and change nothing."""
+    """``torch.optim.Adam`` in one pass. ``foreach`` and ``fused`` are taken and change nothing.
+
+    >>> optimizer = cutback.torch.optim.Adam(model.parameters(), lr=1e-3)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.Adam
     _keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
@@ -51,13 +55,21 @@ class Adam(Counting, torch.optim.Adam):
 
 
 class AdamW(Adam, torch.optim.AdamW):
-    """``torch.optim.AdamW`` in one pass. ``foreach`` and ``fused`` are taken and change nothing."""
+    """``torch.optim.AdamW`` in one pass. ``foreach`` and ``fused`` are taken and change nothing.
+
+    >>> optimizer = cutback.torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.AdamW
 
 
 class RAdam(Counting, torch.optim.RAdam):
-    """``torch.optim.RAdam`` in one pass."""
+    """``torch.optim.RAdam`` in one pass.
+
+    >>> optimizer = cutback.torch.optim.RAdam(model.parameters(), lr=1e-3)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.RAdam
     _keys = ("exp_avg", "exp_avg_sq")
@@ -68,7 +80,11 @@ class RAdam(Counting, torch.optim.RAdam):
 
 
 class NAdam(Counting, torch.optim.NAdam):
-    """``torch.optim.NAdam`` in one pass."""
+    """``torch.optim.NAdam`` in one pass.
+
+    >>> optimizer = cutback.torch.optim.NAdam(model.parameters(), lr=2e-3)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.NAdam
     _keys = ("exp_avg", "exp_avg_sq")
@@ -84,7 +100,11 @@ class NAdam(Counting, torch.optim.NAdam):
 
 
 class ASGD(Counting, torch.optim.ASGD):
-    """``torch.optim.ASGD`` in one pass."""
+    """``torch.optim.ASGD`` in one pass.
+
+    >>> optimizer = cutback.torch.optim.ASGD(model.parameters(), lr=0.01)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.ASGD
     _keys = ("ax",)
@@ -99,7 +119,11 @@ class ASGD(Counting, torch.optim.ASGD):
 
 
 class Rprop(Counting, torch.optim.Rprop):
-    """``torch.optim.Rprop`` in one pass."""
+    """``torch.optim.Rprop`` in one pass.
+
+    >>> optimizer = cutback.torch.optim.Rprop(model.parameters(), lr=0.01)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.Rprop
     _keys = ("prev", "step_size")
@@ -110,7 +134,11 @@ class Rprop(Counting, torch.optim.Rprop):
 
 
 class Adamax(Counting, torch.optim.Adamax):
-    """``torch.optim.Adamax`` in one pass."""
+    """``torch.optim.Adamax`` in one pass.
+
+    >>> optimizer = cutback.torch.optim.Adamax(model.parameters(), lr=2e-3)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.Adamax
     _keys = ("exp_avg", "exp_inf")
@@ -121,7 +149,11 @@ class Adamax(Counting, torch.optim.Adamax):
 
 
 class Adagrad(Counting, torch.optim.Adagrad):
-    """``torch.optim.Adagrad`` in one pass."""
+    """``torch.optim.Adagrad`` in one pass.
+
+    >>> optimizer = cutback.torch.optim.Adagrad(model.parameters(), lr=0.01)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.Adagrad
     _keys = ("sum",)
@@ -141,7 +173,11 @@ class Adagrad(Counting, torch.optim.Adagrad):
 
 
 class Adadelta(Counting, torch.optim.Adadelta):
-    """``torch.optim.Adadelta`` in one pass."""
+    """``torch.optim.Adadelta`` in one pass.
+
+    >>> optimizer = cutback.torch.optim.Adadelta(model.parameters(), lr=1.0)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.Adadelta
     _keys = ("square_avg", "acc_delta")
@@ -152,7 +188,11 @@ class Adadelta(Counting, torch.optim.Adadelta):
 
 
 class RMSprop(Counting, torch.optim.RMSprop):
-    """``torch.optim.RMSprop`` in one pass."""
+    """``torch.optim.RMSprop`` in one pass.
+
+    >>> optimizer = cutback.torch.optim.RMSprop(model.parameters(), lr=0.01)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.RMSprop
     _numbers = ("lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
@@ -174,7 +214,11 @@ class RMSprop(Counting, torch.optim.RMSprop):
 
 
 class SGD(OnePass, torch.optim.SGD):
-    """``torch.optim.SGD`` in one pass. ``foreach`` and ``fused`` are taken and change nothing."""
+    """``torch.optim.SGD`` in one pass. ``foreach`` and ``fused`` are taken and change nothing.
+
+    >>> optimizer = cutback.torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.SGD
     _keys = ("momentum_buffer",)
@@ -204,7 +248,11 @@ class SGD(OnePass, torch.optim.SGD):
 
 class Muon(OnePass, torch.optim.Muon):
     """``torch.optim.Muon`` with the matrices of one shape multiplied together, in the type of the
-    parameters where PyTorch's turns to bf16."""
+    parameters where PyTorch's turns to bf16.
+
+    >>> optimizer = cutback.torch.optim.Muon([weight], lr=0.02)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.Muon
     _keys = ("momentum_buffer",)
@@ -224,7 +272,11 @@ class Muon(OnePass, torch.optim.Muon):
 
 class Adafactor(Counting, torch.optim.Adafactor):
     """``torch.optim.Adafactor`` in three passes over all tensors at once. ``eps[0]`` None is each
-    parameter's spacing of numbers, where PyTorch takes the first parameter's for its group."""
+    parameter's spacing of numbers, where PyTorch takes the first parameter's for its group.
+
+    >>> optimizer = cutback.torch.optim.Adafactor(model.parameters(), lr=1e-2)
+    >>> optimizer.step()
+    """
 
     _torch = torch.optim.Adafactor
     _keys = ("row_var", "col_var", "variance")
@@ -249,38 +301,62 @@ class Adafactor(Counting, torch.optim.Adafactor):
 class AdamW8bit(OfArrays):
     """:class:`cutback.optim.AdamW8bit` of tensors. PyTorch has none: the states are ``m`` and
     ``v``, bytes, and ``m_scale`` and ``v_scale``. Groups have ``codes``, the version of the bytes;
-    states of version 1, whose groups have none, are converted when they are loaded."""
+    states of version 1, whose groups have none, are converted when they are loaded.
+
+    >>> optimizer = cutback.torch.optim.AdamW8bit(model.parameters(), lr=1e-3)
+    >>> optimizer.step()
+    """
 
     _kind = arrays.AdamW8bit
 
 
 class SOAP(OfArrays):
     """:class:`cutback.optim.SOAP` of tensors, whose groups may differ in ``max_precond_dim``.
-    PyTorch has none."""
+    PyTorch has none.
+
+    >>> optimizer = cutback.torch.optim.SOAP(model.parameters(), lr=3e-3)
+    >>> optimizer.step()
+    """
 
     _kind = arrays.SOAP
 
 
 class Lion(OfArrays):
-    """:class:`cutback.optim.Lion` of tensors. PyTorch has none."""
+    """:class:`cutback.optim.Lion` of tensors. PyTorch has none.
+
+    >>> optimizer = cutback.torch.optim.Lion(model.parameters(), lr=1e-4)
+    >>> optimizer.step()
+    """
 
     _kind = arrays.Lion
 
 
 class ADOPT(OfArrays):
-    """:class:`cutback.optim.ADOPT` of tensors. PyTorch has none."""
+    """:class:`cutback.optim.ADOPT` of tensors. PyTorch has none.
+
+    >>> optimizer = cutback.torch.optim.ADOPT(model.parameters(), lr=1e-3)
+    >>> optimizer.step()
+    """
 
     _kind = arrays.ADOPT
 
 
 class AdEMAMix(OfArrays):
-    """:class:`cutback.optim.AdEMAMix` of tensors. PyTorch has none."""
+    """:class:`cutback.optim.AdEMAMix` of tensors. PyTorch has none.
+
+    >>> optimizer = cutback.torch.optim.AdEMAMix(model.parameters(), lr=1e-3)
+    >>> optimizer.step()
+    """
 
     _kind = arrays.AdEMAMix
 
 
 class NorMuon(OfArrays):
-    """:class:`cutback.optim.NorMuon` of tensors. PyTorch has none."""
+    """:class:`cutback.optim.NorMuon` of tensors. PyTorch has none.
+
+    >>> optimizer = cutback.torch.optim.NorMuon([weight], lr=0.02)
+    >>> optimizer.step()
+    """
 
     _kind = arrays.NorMuon
 
@@ -300,6 +376,11 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
 
     Raises:
         RecordingError, TypeError: as ``cutback.optim.foreach``.
+
+    >>> def descent(p, g, *, lr=0.1):
+    ...     return p - lr * g
+    >>> optimizer = cutback.torch.optim.foreach(descent)(model.parameters(), lr=0.01)
+    >>> optimizer.step()
     """
     is_made = isinstance(formula, type) and issubclass(formula, Recorded)
     kind: Any = formula if is_made else arrays.foreach(formula)
