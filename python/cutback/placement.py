@@ -1,5 +1,6 @@
 """Offsets for buffers in one block of memory.
 
+>>> import cutback.placement
 >>> buffers = cutback.placement.read_csv("id,lower,upper,size\\na,0,2,64\\nb,1,3,32\\n")
 >>> cutback.placement.place(buffers, capacity=96)
 [0, 64]

@@ -124,6 +124,10 @@ class MemoryTracker(TorchDispatchMode):
         optimizer: its states count as category ``"optimizer"``.
 
     A tracker is used once.
+
+    >>> with cutback.torch.MemoryTracker(model) as memory:
+    ...     model(x).sum().backward()
+    >>> print(memory)
     """
 
     def __init__(

@@ -3,6 +3,7 @@ front ends run in ``tests/frontends``, where these are installed."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import docstrings
@@ -43,7 +44,8 @@ def library() -> Any:
 
 @pytest.mark.parametrize("place", EXAMPLES)
 @pytest.mark.usefixtures("library")
-def test_it_runs(place: str) -> None:
+def test_it_runs(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     names = of_readers()
     example = EXAMPLES[place]
     if place == "torch.profiler.batches.max_batch":  # found in less time, with a smaller budget

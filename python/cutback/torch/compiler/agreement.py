@@ -35,7 +35,11 @@ _SAME, _DIFFERENT, _LATE = "same", "different", "late"
 
 
 class PlansDifferError(RuntimeError):
-    """Other processes run a plan that repeats collectives, and this one has to run another."""
+    """Other processes run a plan that repeats collectives, and this one has to run another.
+
+    >>> issubclass(cutback.torch.PlansDifferError, RuntimeError)
+    True
+    """
 
 
 @dataclass

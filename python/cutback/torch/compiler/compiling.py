@@ -237,6 +237,10 @@ def compile(
         UnsupportedGraphError: at the first call, if the model cannot be planned.
         ValueError, TypeError: if an argument is wrong; at the first call, if ``plans`` are for
             another model or other shapes.
+
+    >>> step = cutback.torch.compile(model, budget=0.5)
+    >>> step(x).sum().backward()  # gradients are in .grad
+    >>> print(step.plans[0])
     """
     if not callable(model):
         raise TypeError(f"model={model!r:.60} is neither a module nor a function")

@@ -183,6 +183,11 @@ class Partitioner(CustomPartitionerFn):
     Raises:
         BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
         ValueError, TypeError: a mistake in the arguments.
+
+    >>> from torch._inductor import config
+    >>> partitioner = cutback.torch.Partitioner(budget=0.5)
+    >>> with config.patch(custom_partitioner_fn=partitioner):
+    ...     compiled = torch.compile(model)  # and its first call
     """
 
     def __init__(

@@ -66,7 +66,13 @@ class GraphPeak(NamedTuple):
 class AllocatorStats(NamedTuple):
     """What a step takes by PyTorch's allocator, and what its tensors take: of the first two steps
     under a plan, the one that took more. Bytes are of what the planned graphs make, as for
-    ``live_bytes`` of :attr:`cutback.Plan.numbers`."""
+    ``live_bytes`` of :attr:`cutback.Plan.numbers`.
+
+    >>> step = cutback.torch.compile(model, budget=0.5)
+    >>> for _ in range(2):
+    ...     step(x).sum().backward()
+    >>> print(step.allocator_stats)  # of the first two steps
+    """
 
     peak_bytes: int
     """Most bytes at one moment, scratch of kernels included."""

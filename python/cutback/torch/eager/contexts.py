@@ -33,6 +33,12 @@ def checkpoint_contexts(policy_fn_or_list: Policy) -> Contexts:
     Raises:
         TypeError: if the policy is neither a function nor a collection of ops.
         ValueError: if the policy returns ``MUST_SAVE`` for a mutating op, while the region runs.
+
+    >>> import functools
+    >>> from torch.utils.checkpoint import checkpoint
+    >>> saved = [torch.ops.aten.convolution]
+    >>> contexts = functools.partial(cutback.torch.checkpoint_contexts, saved)
+    >>> y = checkpoint(model, x, use_reentrant=False, context_fn=contexts)
     """
     policy = resolve(policy_fn_or_list)
 

@@ -98,6 +98,9 @@ def checkpoint(
         TypeError: if a policy, budget or plan has the wrong type.
         cutback.BudgetError: if the budget cannot be met; the message gives the smallest peak found.
         RuntimeError: in the backward, if a needed tensor was modified after the region.
+
+    >>> y = cutback.torch.checkpoint(model, x, use_reentrant=False)
+    >>> y.sum().backward()  # the model's ops run again, one by one
     """
     given = dict(locals())
     if torch.compiler.is_dynamo_compiling():
@@ -197,6 +200,9 @@ def checkpoint_sequential(
 
     Raises:
         TypeError, ValueError: if ``segments`` is not an int from 1 to the number of functions.
+
+    >>> y = cutback.torch.checkpoint_sequential(model, 2, x)
+    >>> y.sum().backward()
     """
     row = list(functions)
     try:
@@ -235,6 +241,9 @@ def checkpoint_plan(
     Raises:
         cutback.BudgetError: if the budget cannot be met.
         NotImplementedError: inside a ``torch.func`` transform or forward-mode AD.
+
+    >>> plan = cutback.torch.checkpoint_plan(model, x, budget=0.5)
+    >>> y = cutback.torch.checkpoint(model, x, plan=plan)
     """
     around = transform_around()
     if around is not None:

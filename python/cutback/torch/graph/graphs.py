@@ -64,7 +64,14 @@ class OneMemory(NamedTuple):
 
 
 class UnsupportedGraphError(NotImplementedError):
-    """A graph that this version cannot plan; the text names the node and the way out."""
+    """A graph that this version cannot plan; the text names the node and the way out.
+
+    >>> try:
+    ...     step = cutback.torch.compile(model, budget=0.5, fullgraph=True)
+    ...     loss = step(x).sum()
+    ... except cutback.torch.UnsupportedGraphError as error:
+    ...     print(error)
+    """
 
 
 class OverwrittenReadError(UnsupportedGraphError):

@@ -259,6 +259,9 @@ def load(path: str | os.PathLike[str]) -> Statistics:
 
     Raises:
         OSError: the file cannot be read. ValueError: it holds something else.
+
+    >>> cutback.torch.profile(model, x).save("profile.json")
+    >>> measured = cutback.torch.load_profile("profile.json")
     """
     document = json.loads(read_text(path))
     where = os.fspath(path)

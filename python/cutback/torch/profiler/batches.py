@@ -19,7 +19,11 @@ BEYOND = 3
 
 
 class MaxBatch:
-    """The result of :func:`max_batch`."""
+    """The result of :func:`max_batch`.
+
+    >>> found = max_batch(lambda n: (model, (torch.randn(n, 3, 224, 224),)), "1MiB", most=4)
+    >>> print(found.batch)
+    """
 
     def __init__(
         self, batch: int, plan: Plan, budget_bytes: int, measure: str, tried: dict[int, int]

@@ -49,7 +49,11 @@ class Candidate(NamedTuple):
 
 class Selection:
     """The decisions of mu-TWO, made by :func:`select`: a policy for :func:`cutback.torch.compile`,
-    :func:`cutback.plan` and :meth:`cutback.torch.TracedStep.plan`."""
+    :func:`cutback.plan` and :meth:`cutback.torch.TracedStep.plan`.
+
+    >>> selection = cutback.torch.mutwo.select(cutback.torch.profile(model, x), saved=0.5)
+    >>> print(selection)
+    """
 
     def __init__(
         self,
@@ -186,6 +190,9 @@ def select(
     Raises:
         ValueError: if the rule is unknown, ``saved`` is invalid, or ``swap`` is used with
             ``"threshold"``.
+
+    >>> selection = cutback.torch.mutwo.select(cutback.torch.profile(model, x), saved=0.5)
+    >>> print(selection)
     """
     if rule not in RULES:
         raise ValueError(f"rule={rule!r} is not one of {', '.join(RULES)}")

@@ -36,7 +36,11 @@ _LINK_COPIES = 5
 
 class Profile(Statistics):
     """The measurements of a step (:class:`~cutback.torch.graph.statistics.Statistics`) and the step
-    itself, which can be planned, rewritten and run again. It keeps the step's inputs alive."""
+    itself, which can be planned, rewritten and run again. It keeps the step's inputs alive.
+
+    >>> measured = cutback.torch.profile(model, x)
+    >>> print(measured)
+    """
 
     def __init__(self, captured: Captured, figures: Statistics) -> None:
         measured = Measured(figures.link_bytes_per_s, figures.runs, figures.device)
@@ -336,6 +340,9 @@ def profile(
         ValueError, TypeError: if an argument is invalid.
 
     Source: the profiler of S. Purandare et al., mu-TWO, MLSys 2023.
+
+    >>> measured = cutback.torch.profile(model, x)
+    >>> step = cutback.torch.compile(model, budget=0.5, profile=measured, dynamic=False)
     """
     _check_runs(runs, warmup)
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):

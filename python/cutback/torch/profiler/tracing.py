@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 
 
 class TracedStep:
-    """A training step as the planner sees it (``docs/problem.md``)."""
+    """A training step as the planner sees it (``docs/problem.md``).
+
+    >>> traced = cutback.torch.trace(model, x)
+    >>> plan = traced.plan(budget=0.5)
+    """
 
     def __init__(self, problem: Problem, device: str, own: Problem | None = None) -> None:
         self.problem = problem
@@ -128,6 +132,9 @@ def trace(
 
     Raises:
         UnsupportedGraphError: if nothing needs a gradient, or the graph cannot be planned.
+
+    >>> traced = cutback.torch.trace(model, x)  # nothing runs
+    >>> print(traced.plan(budget=0.5))
     """
     check_random(random)
     check_flags(cse=cse)
