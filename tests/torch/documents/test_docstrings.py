@@ -20,6 +20,13 @@ EXAMPLES = {
     if not example.place.startswith("torch.frontends") or "compile_in_place" in example.place
 }
 
+SLOW = pytest.mark.very_slow
+OTHERS = (  # run what other examples run as well
+    "torch.compiler.compiling.compile", "torch.profiler.batches.MaxBatch",
+    "torch.profiler.mutwo.Selection", "torch.profiler.profiling.Profile",
+    "torch.profiler.tracing.TracedStep",
+)  # fmt: skip
+
 
 def of_readers() -> dict[str, Any]:
     """A model that takes images, and an op of another library."""
@@ -42,7 +49,9 @@ def library() -> Any:
         yield library
 
 
-@pytest.mark.parametrize("place", EXAMPLES)
+@pytest.mark.parametrize(
+    "place", [pytest.param(p, marks=SLOW if p in OTHERS else ()) for p in EXAMPLES]
+)
 @pytest.mark.usefixtures("library")
 def test_it_runs(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
