@@ -1,9 +1,9 @@
-/* Sets of nested steps are not gone through one by one: what changes from step to step is noted and
- * summed up. */
+/* The sets of the steps are nested, so they are not evaluated one by one: this file records the
+ * changes from step to step and takes prefix sums. */
 #include "frontier_parts.h"
 
-/* Somebody reads the inputs of `op`: again in steps before `by`, and at its first run from step
- * `from` on. */
+/* Records the reads of `op`: a recomputed run reads the inputs in steps before `by`, and the first
+ * run reads them from step `from` on. */
 static void note_reads(const maker *m, uint32_t op, uint32_t by, uint32_t from) {
     const cb_problem *p = m->f->p;
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
@@ -15,8 +15,8 @@ static void note_reads(const maker *m, uint32_t op, uint32_t by, uint32_t from) 
     }
 }
 
-/* A view runs again where its storage is made again and somebody reads through it, and reads what
- * it reads the first time only where it is not. */
+/* A view is recomputed in the steps in which its storage is recomputed and read through it; in the
+ * other steps, its first run reads its input. */
 static void follow_view(const maker *m, const uint32_t *until, uint32_t op) {
     const cb_facts *f = m->f;
     const cb_problem *p = f->p;
@@ -52,9 +52,9 @@ static void start_following(const maker *m) {
     }
 }
 
-/* Run i of the cut may run again in steps before `until`[i]. From the last op to the first: a
- * storage is needed as long as a reader is, an op runs again as long as what it makes is needed,
- * and its first run falls away as long as no first run reads it. */
+/* Run i of the cut may be recomputed in steps before `until`[i]. Goes from the last op to the
+ * first: a storage is needed while a reader is, an op is recomputed while its result is needed, and
+ * its first run is dropped while no first run reads its result. */
 void cb_frontier_follow(const maker *m, const uint32_t *until) {
     const cb_facts *f = m->f;
     const cb_problem *p = f->p;
@@ -98,7 +98,8 @@ static void sum_up(int64_t *change, uint32_t n_step, int64_t start) {
     for (uint32_t k = 0; k < n_step; k++) change[k] = start += change[k];
 }
 
-/* Bytes saved between the steps at which it no longer runs again and is no longer needed. */
+/* Sums the saved bytes of each step. A storage is saved from the step at which its op is no longer
+ * recomputed to the step at which it is no longer needed. */
 static void add_saved(const maker *m, changes *c, uint32_t region) {
     const cb_cut *cut = m->cut;
     memset(c->bytes, 0, ((size_t)c->n_step + 1) * sizeof *c->bytes);
@@ -111,7 +112,8 @@ static void add_saved(const maker *m, changes *c, uint32_t region) {
     sum_up(c->bytes, c->n_step, region == CB_NONE ? (int64_t)m->t->held_bytes : 0);
 }
 
-/* After follow: real bytes and times of the steps, and whether regions keep their limits. */
+/* Call it after cb_frontier_follow. Computes the real bytes and times of the steps, and whether
+ * regions keep their limits. */
 void cb_frontier_measure(const maker *m, changes *c) {
     const cb_facts *f = m->f;
     memset(c->time, 0, ((size_t)c->n_step + 1) * sizeof *c->time);

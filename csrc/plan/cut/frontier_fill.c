@@ -1,10 +1,10 @@
 #include "frontier_parts.h"
 
-#define FILLS_LEAST 16 /* targets of the fill */
+#define FILLS_LEAST 16 /* least number of targets of the fill */
 #define FILLS_MOST 128
-#define FILL_WORK (4 << 20) /* targets times ops: some 0.1 s */
+#define FILL_WORK (4 << 20) /* limit on targets times ops: about 0.1 s */
 
-/* The nodes that leave at each step, side by side. */
+/* Sorts the nodes by the step at which they leave the sink side. */
 static cb_status sort_nodes(maker *m, cb_error *err) {
     const cb_frontier *f = &m->t->frontier;
     CB_TRY_NEW(m->begin, m->scratch, f->n_step + 1, err);
@@ -28,8 +28,8 @@ static int64_t real_bytes(const maker *m, uint32_t node) {
     return m->held[s] ? 0 : (int64_t)m->f->p->storage_bytes[s];
 }
 
-/* Bytes that are saved more when all nodes of step k leave the sink side; false: some that stay
- * need one of them. */
+/* The increase of saved bytes if all nodes of step k leave the sink side. Returns false if a node
+ * that stays needs one of them. */
 static bool weigh_step(const maker *m, uint32_t k, int64_t *bytes) {
     const cb_flow *flow = &m->cut->flow;
     const uint32_t *leaves = m->t->frontier.leaves;
@@ -52,8 +52,8 @@ static bool weigh_step(const maker *m, uint32_t k, int64_t *bytes) {
     return true;
 }
 
-/* From the last step within the target on: takes each later one that still fits, skips the others.
- */
+/* Starts at the last step within the target; takes each later step that still fits and skips the
+ * others. */
 static void fill_to(maker *m, uint32_t start, int64_t room) {
     const cb_frontier *f = &m->t->frontier;
     for (uint32_t v = 0; v < f->n_node; v++) m->in[v] = cb_frontier_has(f, v, start);
@@ -66,13 +66,13 @@ static void fill_to(maker *m, uint32_t start, int64_t room) {
 }
 
 typedef struct filler {
-    changes c; /* of the one set at hand */
+    changes c; /* of the current set */
     uint32_t *until;
-    int64_t n; /* targets, evenly spaced between the least and the most bytes */
+    int64_t n; /* number of targets, evenly spaced between `low` and `high` bytes */
     int64_t low, high;
 } filler;
 
-/* What is in the set `m->in` as a point. */
+/* Adds the set `m->in` as a point. */
 static cb_status add_fill(maker *m, filler *l, uint32_t start, cb_error *err) {
     CB_TRY(cb_cut_poll(m->cut, err));
     bool *runs = CB_NEW(m->arena, bool, m->cut->n_run);
@@ -106,8 +106,8 @@ static cb_status add_greedy(maker *m, filler *l, cb_error *err) {
     return CB_OK;
 }
 
-/* The set after step k, and of the runs that leave at it the first `n` in program order, or the
- * others. */
+/* Sets `m->in` to the set after step k plus some of the runs that leave at step k: the first `n` in
+ * program order, or all but these. */
 static void mix(maker *m, uint32_t k, uint32_t n, bool others) {
     uint32_t end = m->begin[k + 1], first_save = cb_node_of_save(m->cut, 0);
     for (uint32_t v = FIRST_RUN; v < first_save; v++)
@@ -116,8 +116,8 @@ static void mix(maker *m, uint32_t k, uint32_t n, bool others) {
         m->in[m->node[i]] = (seen < n) != others;
 }
 
-/* A large step is a chain of layers that leave together. Up to some layer they leave, from there on
- * they stay, or the other way round. */
+/* A large step is a chain of layers that leave together. A mixture lets the layers up to some layer
+ * leave and the rest stay, or the other way round. */
 static cb_status add_mixtures(maker *m, filler *l, cb_error *err) {
     const cb_frontier *f = &m->t->frontier;
     uint32_t first_save = cb_node_of_save(m->cut, 0);
@@ -137,8 +137,8 @@ static cb_status add_mixtures(maker *m, filler *l, cb_error *err) {
     return CB_OK;
 }
 
-/* Targets lie on a fixed grid, so that what is found does not depend on any budget. Preferences
- * make bytes of the network and bytes of memory two things; then there is no fill. */
+/* Targets are on a fixed grid, so that the points do not depend on any budget. With preferences the
+ * network's bytes differ from those of memory; then there is no fill. */
 cb_status cb_frontier_add_fills(maker *m, cb_error *err) {
     const cb_frontier *f = &m->t->frontier;
     int64_t n = FILL_WORK / (m->f->p->n_op + 1);

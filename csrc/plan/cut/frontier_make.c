@@ -3,14 +3,14 @@
 
 const char *const cb_tradeoff_names[CB_TRADEOFF_KINDS] = {"hull", "step", "fill"};
 
-/* ---- what may run again ---------------------------------------------------------------------- */
+/* ---- which ops may be recomputed ------------------------------------------------------------- */
 
 static bool is_forward(const cb_facts *f, uint32_t storage) {
     uint32_t op = f->root[storage];
     return op != CB_NONE && f->position[op] < f->base_backward;
 }
 
-/* Does everything that the op makes stay to the end? Then a second run frees nothing. */
+/* Do all results of the op stay to the end? Then recomputing it frees nothing. */
 static bool all_stays(const maker *m, uint32_t op) {
     const cb_problem *p = m->f->p;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
@@ -18,9 +18,9 @@ static bool all_stays(const maker *m, uint32_t op) {
     return true;
 }
 
-/* Storages that are held to the end from their op's first run on: those with the flag, and those
- * whose views the backward returns. A schedule of a point makes them in the forward, but others
- * may make them in the backward, and then do not save them. */
+/* Marks storages that are held from their op's first run to the end: those with the flag, and those
+ * whose views the backward returns. The schedule of a point makes them in the forward; other
+ * schedules may make them in the backward, and then do not save them. */
 static void mark_late(maker *m) {
     const cb_facts *f = m->f;
     const cb_problem *p = f->p;
@@ -68,7 +68,8 @@ static void mark_runnable(const maker *m, cb_preset preset, bool *may_run) {
 
 /* ---- the network ----------------------------------------------------------------------------- */
 
-/* An output pays for being written, and what it needs of the inside for running, once. */
+/* The node of an output costs the time of writing it; each member that it needs costs its own time,
+ * once for all outputs. */
 static void set_inner_times(maker *m, const bool *may_run) {
     const cb_cut *cut = m->cut;
     const cb_facts *f = m->f;
@@ -89,7 +90,8 @@ static void set_inner_times(maker *m, const bool *may_run) {
     }
 }
 
-/* What every schedule saves: what is held, but for what may be made in the backward. */
+/* Counts what every schedule saves: held storages, except those that may be made in the
+ * backward. */
 static void count_sure(maker *m) {
     const cb_facts *f = m->f;
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
@@ -98,8 +100,8 @@ static void count_sure(maker *m) {
     }
 }
 
-/* Times of the nodes; ops whose first run may fall away take none. Those that make `late` storages
- * count as ops that may run again here, as they may in other schedules. */
+/* Sets the times of the nodes. Ops whose first run may be dropped take no time. Ops that make
+ * `late` storages count as recomputable here, because other schedules may make them late. */
 static cb_status set_times(maker *m, const bool *may_run, const bool *runnable, cb_error *err) {
     const cb_facts *f = m->f;
     if (cb_frontier_is_walked(m)) {
@@ -180,8 +182,8 @@ static cb_status add_point_of_step(maker *m, uint32_t step, uint64_t bytes, int6
     return cb_frontier_add_point(m, point, err);
 }
 
-/* Outputs of one op that are made again at different moments take their members twice, so steps
- * are simulated, one by one. */
+/* If outputs of one op are recomputed at different moments, their common members run twice. So
+ * steps are simulated one by one. */
 static cb_status simulate_steps(maker *m, cb_sim *sim, cb_error *err) {
     const cb_frontier *f = &m->t->frontier;
     bool *recompute = CB_NEW(m->scratch, bool, m->f->n_unit);
@@ -229,14 +231,14 @@ static int compare_points(const void *a, const void *b) {
     return (x->step > y->step) - (x->step < y->step);
 }
 
-/* Drops what another point beats. */
+/* Drops points that another point beats. */
 static cb_status keep_best(maker *m, cb_error *err) {
     cb_tradeoffs *t = m->t;
     size_t n = m->found.len;
     if (n == 0) {
         return cb_fail(err, CB_UNSUPPORTED,
-                       "frontier: no point keeps the limits of all regions; plan without it, or "
-                       "raise a saved_limit");
+                       "frontier: no point keeps the limits of all regions; plan without the "
+                       "frontier, or raise a saved_limit");
     }
     cb_sort(m->found.at, n, sizeof *m->found.at, compare_points);
     CB_TRY_NEW(t->point, m->arena, n, err);
@@ -272,7 +274,7 @@ static cb_status allocate(maker *m, cb_error *err) {
 static cb_status make(maker *m, cb_preset preset, cb_error *err) {
     const cb_problem *p = m->f->p;
     bool *may_run = CB_NEW(m->scratch, bool, m->f->n_unit);
-    bool *runnable = CB_NEW(m->scratch, bool, m->f->n_unit); /* by itself, whatever is held */
+    bool *runnable = CB_NEW(m->scratch, bool, m->f->n_unit); /* `may_run`, whatever is held */
     if (!may_run || !runnable) return cb_no_memory(err);
     CB_TRY(allocate(m, err));
     for (uint32_t u = 0; u < m->f->n_unit; u++) m->run_of[u] = CB_NONE;
@@ -300,7 +302,7 @@ cb_status cb_tradeoffs_make(cb_tradeoffs *t, const cb_cut *cut, cb_preset preset
 }
 
 uint32_t cb_tradeoffs_at(const cb_tradeoffs *t, uint64_t saved_bytes) {
-    uint32_t low = 0, high = t->n_point; /* the answer is the last before `low` */
+    uint32_t low = 0, high = t->n_point; /* the answer is the last point before `low` */
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (t->point[middle].saved_bytes <= saved_bytes) low = middle + 1;

@@ -1,6 +1,6 @@
-/* The network of mincut.h and the costs that presets give it. With run_cost 0 or infinite, as by
- * bytes, the cut counts saved bytes alone; else the bytes that reductions read again as well. Being
- * sink-minimal it runs no op again that does not save bytes by it. */
+/* The network of mincut.h, and the costs that presets give it. By bytes, run_cost is 0 or infinite
+ * and the cut minimises saved bytes; otherwise it also counts what recomputed reductions read. The
+ * cut is sink-minimal, so an op is recomputed only if that lowers the cost. */
 #include <math.h>
 #include <stdio.h>
 
@@ -23,14 +23,14 @@ static bool add_arc(arcs *a, uint32_t from, uint32_t to) {
 
 enum { SOURCE = 0, SINK = 1, FIRST_NODE = 2 };
 
-/* Nodes under way. */
+/* Tables that are used while the network is built. */
 typedef struct numbers {
     uint32_t *run_of;   /* [n_unit] CB_NONE: none */
-    uint32_t *save_of;  /* [n_storage] likewise */
-    uint32_t *inner_of; /* [n_op] the first of an op with an inside: its own, then its members */
+    uint32_t *save_of;  /* [n_storage] CB_NONE: none */
+    uint32_t *inner_of; /* [n_op] of an op with an inside: its own node, followed by its members' */
 } numbers;
 
-/* R nodes for what of the forward allocates, N nodes for what it allocates. */
+/* Makes an R node for each forward unit that allocates, and an N node for each storage it makes. */
 static bool number_nodes(cb_cut *cut, cb_arena *arena, numbers *n) {
     const cb_facts *f = cut->f;
     const cb_problem *p = f->p;
@@ -78,7 +78,7 @@ static bool number_members(cb_cut *cut, cb_arena *arena, numbers *n) {
     return true;
 }
 
-/* Arcs without limit: what runs again needs its inputs; so do the backward and its end. */
+/* Infinite arcs: a recomputed op needs its inputs; so do the backward and the end of the step. */
 static bool add_needs(const cb_cut *cut, arcs *a, const numbers *n) {
     const cb_facts *f = cut->f;
     const cb_problem *p = f->p;
@@ -102,7 +102,7 @@ static bool add_needs(const cb_cut *cut, arcs *a, const numbers *n) {
     return true;
 }
 
-/* The same inside an op: of each member, and of each output on the member that makes it. */
+/* Infinite arcs inside an op: the needs of each member, and of each output. */
 static bool add_inner_needs(const cb_cut *cut, arcs *a, const numbers *n, uint32_t op) {
     const cb_facts *f = cut->f;
     const cb_problem *p = f->p;
@@ -172,7 +172,7 @@ cb_status cb_cut_init(cb_cut *cut, const cb_facts *f, cb_arena *arena, cb_error 
     return status;
 }
 
-/* A path without limit is a bug, as contradicting constraints were refused before. */
+/* An infinite path is a bug, because contradicting constraints were refused before. */
 static cb_status fail_path(const cb_cut *cut, cb_error *err) {
     char first[CB_OP_TEXT], last[CB_OP_TEXT];
     const cb_flow *flow = &cut->flow;
@@ -180,7 +180,8 @@ static cb_status fail_path(const cb_cut *cut, cb_error *err) {
              end = flow->path[flow->n_path - 2] - FIRST_NODE - cut->n_run;
     return cb_fail(
         err, CB_INTERNAL,
-        "%s may not run again, but what %s makes may neither be saved nor recomputed without it",
+        "cannot satisfy the constraints: %s must not be recomputed, and the result of %s can "
+        "neither be saved nor recomputed without it",
         cb_op_text(cut->f->p, begin, first),
         cb_op_text(cut->f->p, cut->f->root[cut->save_storage[end]], last));
 }
@@ -205,25 +206,25 @@ cb_status cb_cut_solve(cb_cut *cut, cb_error *err) {
 
 /* ---- presets --------------------------------------------------------------------------------- */
 
-#define MOST_WORK 1e15 /* bytes, for what would take hours */
-#define SMALL_PART 4   /* a result is small where it has less than this part of what is read */
+#define MOST_WORK 1e15 /* bytes; caps the cost of members that would take hours */
+#define SMALL_PART 4   /* a result is small if it has less than 1/4 of the bytes of an input */
 
-/* Most operations per byte of its result for which a product is brief: in f32 an inner dimension of
- * 128, as for attention scores. With static inputs (weights) a quarter of that: depthwise and first
- * convolutions and low-rank updates, but no layer of a small network. */
+/* A product is brief if it takes at most this many operations per byte of its result: in f32, an
+ * inner dimension of 128, as for attention scores. With a static input (a weight) a quarter of that
+ * admits depthwise and first convolutions and low-rank updates, but no other layers. */
 #define BRIEF_OPS 64
 #define BRIEF_LAYER_OPS 16
 
-/* Which of the ops that may run twice a preset may recompute. */
+/* Which ops a preset may recompute, among those that may run twice. */
 typedef struct preset_rules {
-    bool any;            /* false: nothing */
-    uint32_t only;       /* flags of which an op must have one; 0: any op will do */
-    uint32_t never;      /* flags of ops that are kept */
-    uint32_t most_small; /* reductions to less than this part of their largest input are kept, as
-                            their result is small; 0: none are */
-    bool brief;          /* flags in `never` do not keep a product that is brief for its result */
-    bool slim;           /* ... that memory bounds */
-    bool balanced;       /* arithmetic counts: it ends chains that fuse, and is what members cost */
+    bool any;            /* false: recomputes nothing */
+    uint32_t only;       /* an op must have one of these flags; 0: no condition */
+    uint32_t never;      /* ops with one of these flags are saved */
+    uint32_t most_small; /* n: saves reductions whose result has less than 1/n of the bytes of their
+                            largest input; 0: no such rule */
+    bool brief;          /* a brief product is recomputed in spite of `never` */
+    bool slim;           /* so is a product that is bound by memory */
+    bool balanced;       /* arithmetic counts: it ends chains that fuse, and members cost time */
 } preset_rules;
 
 static const preset_rules rules_of[CB_PRESET_COUNT] = {
@@ -256,8 +257,8 @@ static double arithmetic_s(const cb_facts *f, uint32_t op) {
     return cb_arithmetic_s(f->device, f->p->op_flags[op], f->p->op_class[op], f->p->op_flops[op]);
 }
 
-/* Of the inputs of an op `reads`, a bit each. Neither brief nor skinny is a product of unknown
- * arithmetic. */
+/* True if a product is brief. `reads`: the op's inputs that count, one bit each. A product with
+ * unknown arithmetic is neither brief nor slim. */
 static bool is_brief(const cb_problem *p, uint32_t op, uint64_t reads, double flops,
                      uint64_t made) {
     bool layer = false;
@@ -297,7 +298,8 @@ static bool allows_member(const cb_facts *f, const preset_rules *rules, uint32_t
     return !(m->flags & rules->never) || brief || (rules->slim && member_is_slim(f, m));
 }
 
-/* All members that an output needs. Only the last reduction counts: others fuse with readers. */
+/* Applies the rules to all members that an output needs. The rule about reductions applies only to
+ * the last member, because the others fuse with their readers. */
 static bool allows_unit(const cb_facts *f, const preset_rules *rules, uint32_t unit) {
     const cb_problem *p = f->p;
     uint32_t op = cb_unit_op(f, unit), n = p->member_begin[op + 1] - p->member_begin[op];
@@ -326,14 +328,14 @@ bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t op) {
     return !(reduction && bytes_made(f->p, op) < largest_read(f->p, op) / rules->most_small);
 }
 
-/* ---- chains that outweigh their traffic ------------------------------------------------------ */
+/* ---- chains that take more arithmetic than traffic ------------------------------------------- */
 
 typedef struct chain {
-    double work_s;  /* arithmetic of its ops, along the dearest path */
-    uint64_t bytes; /* of the largest storage that it reads from outside */
+    double work_s;  /* arithmetic of its ops, along the most expensive path */
+    uint64_t bytes; /* size of the largest storage that it reads from outside */
 } chain;
 
-/* The chain that ends with `op`: ops that fuse and may run again, back to what is saved. */
+/* The chain that ends with `op`: the ops that fuse and may be recomputed, back to saved values. */
 static chain chain_of(const cb_facts *f, const chain *ends, const bool *may, uint32_t op) {
     const cb_problem *p = f->p;
     chain c = {0};
@@ -348,9 +350,9 @@ static chain chain_of(const cb_facts *f, const chain *ends, const bool *may, uin
     return c;
 }
 
-/* A fused chain moves what enters and what leaves it. Where its arithmetic takes longer than that,
- * its last op is saved, and the next chain starts there: so no chain's arithmetic intensity is over
- * the device's balance point. `ends` [n_op] is scratch; `may` [n_op]. */
+/* A fused chain moves only its inputs and its result. If its arithmetic takes longer than that
+ * traffic, its last op is saved and the next chain starts there, so no chain's arithmetic intensity
+ * exceeds the device's balance point. `ends` [n_op] is scratch; `may` [n_op]. */
 static void end_dear_chains(const cb_facts *f, chain *ends, bool *may) {
     const cb_problem *p = f->p;
     for (uint32_t k = 0; k < f->base_backward; k++) {
@@ -362,7 +364,7 @@ static void end_dear_chains(const cb_facts *f, chain *ends, bool *may) {
     }
 }
 
-/* May the preset recompute each unit, its own rules and those about chains? `may` [n_unit]. */
+/* Sets `may` [n_unit]: may the preset recompute the unit, by its own rules and those on chains? */
 static cb_status find_allowed(const cb_facts *f, cb_preset preset, bool *may, cb_arena *scratch,
                               cb_error *err) {
     for (uint32_t k = 0; k < f->base_backward; k++) {
@@ -381,15 +383,14 @@ static cb_status find_allowed(const cb_facts *f, cb_preset preset, bool *may, cb
 
 /* ---- costs ----------------------------------------------------------------------------------- */
 
-/* The fusion group of an op: a fused device's, or only what the problem says. */
+/* The fusion group of an op: that of a fused device, otherwise that of the problem. */
 static uint32_t group_of(const cb_facts *f, uint32_t op) {
     bool fused = f->device->fused && f->p->fused_group;
     return fused ? f->p->fused_group[op] : f->p->op_group[op];
 }
 
-/* Is the storage written to memory anyway, as an op outside of its fusion group reads it in the
- * forward? If not, saving it costs a write as well as a read. [n_storage] does an op of another
- * group read it in the forward? Views are seen through. */
+/* Sets `outside` [n_storage]: does a forward op of another fusion group read it, also by views? If
+ * so, it is written to memory anyway; otherwise saving it costs a write as well as a read. */
 static void mark_read_outside(const cb_facts *f, bool *outside) {
     const cb_problem *p = f->p;
     for (uint32_t k = 0; k < f->base_backward; k++) {
@@ -408,8 +409,8 @@ static bool wants_recompute(uint8_t wish) {
     return wish == CB_MUST_RECOMPUTE || wish == CB_PREFER_RECOMPUTE;
 }
 
-/* Bytes of traffic that running it again takes: what fuses with who reads it moves nothing more, a
- * reduction to something small goes through all that it reads. */
+/* Bytes of traffic that recomputing a unit takes. A unit that fuses with its reader moves nothing
+ * more; a reduction to a small result reads its input again. */
 static int64_t traffic_again(const cb_facts *f, uint32_t unit) {
     const cb_problem *p = f->p;
     const uint32_t op = cb_unit_op(f, unit);
@@ -418,7 +419,7 @@ static int64_t traffic_again(const cb_facts *f, uint32_t unit) {
     return made < largest / SMALL_PART ? (int64_t)largest : 0;
 }
 
-/* The bytes that could be moved while a member runs: what it costs to have it run again. A kernel
+/* The cost of recomputing a member: the bytes that could be moved while it runs. The kernel itself
  * moves nothing for it. */
 static int64_t work_as_bytes(const cb_cut *cut, uint32_t inner) {
     const cb_facts *f = cut->f;
@@ -428,7 +429,7 @@ static int64_t work_as_bytes(const cb_cut *cut, uint32_t inner) {
     return (int64_t)fmin(ps * 1e-12 * f->device->bytes_per_s, MOST_WORK);
 }
 
-/* Without a budget a preference acts as a demand. */
+/* Without a budget, PREFER_* acts like MUST_*. */
 static void set_preset_costs(cb_cut *cut, cb_preset preset, bool by_bytes, const bool *allowed,
                              const bool *read_outside) {
     const cb_facts *f = cut->f;
@@ -457,7 +458,8 @@ static void set_preset_costs(cb_cut *cut, cb_preset preset, bool by_bytes, const
 
 #define LAST_PRICE 48 /* prices of a byte are powers of two, 2^(i - 24) picoseconds */
 
-/* What must leave for the host is not there when the backward starts. */
+/* Bytes saved inside the region. Values that must be offloaded do not count, because they are not
+ * in memory when the backward starts. */
 static uint64_t saved_inside(const cb_cut *cut, uint32_t region) {
     const cb_facts *f = cut->f;
     uint64_t bytes = 0;
@@ -470,8 +472,8 @@ static uint64_t saved_inside(const cb_cut *cut, uint32_t region) {
     return bytes;
 }
 
-/* Inside a region with a limit every op that may run twice can be recomputed, for its time. No
- * price falls below its floor, so that what one region has settled another does not undo. */
+/* Inside a region with a limit, every op that may run twice can be recomputed, at the cost of its
+ * time. No price falls below its floor, so that one region does not undo the result of another. */
 static void set_region_price(cb_cut *cut, const int64_t *floor, uint32_t region, int price) {
     const cb_facts *f = cut->f;
     double dearest = (double)f->once_ps + 1;
@@ -497,7 +499,7 @@ static cb_status try_region_price(cb_cut *cut, const int64_t *floor, uint32_t re
     return CB_OK;
 }
 
-/* The lowest price at which the region keeps its limit. `floor` [n_save] is scratch. */
+/* Finds the lowest price at which the region keeps its limit. `floor` [n_save] is scratch. */
 static cb_status meet_region(cb_cut *cut, int64_t *floor, uint32_t region, cb_error *err) {
     const cb_problem *p = cut->f->p;
     uint64_t limit = p->region_limit[region], bytes;
@@ -521,8 +523,8 @@ static cb_status meet_region(cb_cut *cut, int64_t *floor, uint32_t region, cb_er
     return try_region_price(cut, floor, region, high, &bytes, err);
 }
 
-/* Inner regions have the larger ids; meeting them first leaves outer ones less to do. Meeting one
- * may burden another, so go round until all are met; prices only rise. */
+/* Inner regions have larger ids; meeting them first leaves less work for outer ones. Meeting one
+ * limit may break another, so this repeats until all are met. It ends because prices only rise. */
 static cb_status meet_regions(cb_cut *cut, int64_t *floor, cb_error *err) {
     const cb_problem *p = cut->f->p;
     for (bool met = false; !met;) {
@@ -536,8 +538,8 @@ static cb_status meet_regions(cb_cut *cut, int64_t *floor, cb_error *err) {
     return CB_OK;
 }
 
-/* PyTorch saves tensors, we allocations: an op whose memory a saved view keeps alive does not run
- * again. Limits of regions do not count here: PyTorch has none. */
+/* PyTorch saves tensors, Cutback saves allocations: if a saved view keeps the memory of an op
+ * alive, the op is not recomputed. Limits of regions are ignored, because PyTorch has none. */
 static cb_status solve_torch(cb_cut *cut, cb_error *err) {
     const cb_facts *f = cut->f;
     const cb_problem *p = f->p;

@@ -3,18 +3,18 @@
 #include <math.h>
 
 typedef enum mode {
-    GONE_BY = 0, /* the backward does not read it: made again when a chain needs it */
+    GONE_BY = 0, /* the backward does not read it; recomputed if a chain needs it */
     KEPT,        /* saved so far */
-    CHOSEN       /* recomputed or moved away */
+    CHOSEN       /* recomputed or offloaded */
 } mode;
 
 typedef struct selection {
     const cb_facts *f;
     cb_arena arena;
     uint8_t *mode;     /* [n_op] */
-    uint64_t *bytes;   /* [n_op] of its storages that are saved when everything is */
-    double *idle;      /* [n_op] picoseconds; the shortest of its storages */
-    double *ratio;     /* [n_op] < 0: no candidate */
+    uint64_t *bytes;   /* [n_op] of its storages that are saved if everything is saved */
+    double *idle;      /* [n_op] picoseconds; the least idle time of its storages */
+    double *ratio;     /* [n_op] < 0: not a candidate */
     uint32_t *seen_in; /* [n_op] stamps */
     uint32_t seen;
     CB_VEC(uint32_t) stack;
@@ -25,7 +25,7 @@ static bool is_forward(const cb_facts *f, uint32_t op) {
     return op != CB_NONE && f->position[op] < f->base_backward;
 }
 
-/* Uses of a storage, views seen through: `last` of the forward, `first` of the backward. */
+/* Uses of a storage, also through views: the `last` of the forward, the `first` of the backward. */
 static void find_uses(const cb_facts *f, uint32_t *last, uint32_t *first) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
@@ -58,7 +58,7 @@ static void sum_up(selection *z, const uint32_t *last, const uint32_t *first, do
         z->bytes[op] += f->p->storage_bytes[s];
         z->saved += f->p->storage_bytes[s];
     }
-    for (uint32_t s = 0; s < f->p->n_storage; s++) { /* what is held is there anyway */
+    for (uint32_t s = 0; s < f->p->n_storage; s++) { /* held storages are in memory anyway */
         if (is_forward(f, f->root[s]) && f->held[s]) z->mode[f->root[s]] = KEPT;
     }
 }
@@ -81,7 +81,8 @@ static cb_status open_selection(selection *z, const cb_facts *f, cb_error *err) 
     return CB_OK;
 }
 
-/* Time to make what `top` makes from what is kept. < 0: it takes an op that may not run again. */
+/* Time to recompute the results of `top` from kept values. < 0: that takes an op that may not run
+ * again. */
 static bool chain_time(selection *z, uint32_t top, double *time) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -107,7 +108,7 @@ static bool chain_time(selection *z, uint32_t top, double *time) {
     return true;
 }
 
-/* Ratios of all candidates; how many there are. */
+/* Computes the ratios of all candidates and returns the number of candidates. */
 static bool rate(selection *z, uint32_t *n) {
     const cb_facts *f = z->f;
     *n = 0;
@@ -125,7 +126,7 @@ static bool rate(selection *z, uint32_t *n) {
     return true;
 }
 
-/* The op whose standardised ratio or idle time is largest; the first of equals. */
+/* The op with the largest standardised ratio or idle time; the first one on ties. */
 static uint32_t pick(const selection *z, uint32_t n, bool may_move, bool *move) {
     const cb_facts *f = z->f;
     double ratio = 0, idle = 0, ratio2 = 0, idle2 = 0, best = -INFINITY;
@@ -220,7 +221,7 @@ cb_status cb_mutwo_to_json(cb_problem *p, const cb_budget *saved, const cb_devic
     if (saved->kind != CB_BUDGET_BYTES &&
         !(saved->kind == CB_BUDGET_SHARE && saved->share > 0 && saved->share <= 1)) {
         return cb_fail(err, CB_INVALID,
-                       "mu-two: its budget is a number of bytes or a share in (0, 1]");
+                       "mu-two: the budget must be a number of bytes or a share in (0, 1]");
     }
     cb_arena_init(&scratch, alloc);
     cb_status status = constrain(p, saved, device, &scratch, err);
