@@ -1,15 +1,15 @@
-/* The debug backend: the cpu kernels without the arena. Each buffer is a block of its own, made at
- * its first group and freed after its last, so that a sanitizer sees every access outside it and
- * the counted peak is the liveness peak that the plan promised.
+/* The debug backend runs the cpu kernels without an arena. Each buffer is a block of its own,
+ * allocated at its first group and freed after its last, so that a sanitizer sees every access
+ * outside of it, and the counted peak is the planned liveness peak.
  *
  *     | guard | bytes, rounded up to a cache line | guard |
  *
- * A local of a group is such a block too, for the time of its group; it counts for nothing, as it
- * would be in registers.
+ * A local of a group also gets such a block while its group runs. It is not counted, because
+ * elsewhere it is in registers.
  *
- * A fresh buffer is all ones: a NaN in every float type, so that reading what nobody wrote shows.
- * The guards (the rounding included) hold a pattern that is checked when the buffer is freed: that
- * also catches code that no sanitizer watches, such as a BLAS. */
+ * A fresh buffer has all bits set, which is a NaN in every float type, so that reads of unwritten
+ * memory show. The guards (with the padding) hold a pattern that is checked when the buffer is
+ * freed. This also catches overruns in code without sanitizers, such as a BLAS. */
 #include "../../base/sanitize.h"
 #include "../executable.h"
 
@@ -18,8 +18,8 @@
 
 typedef struct state {
     cb_executable x;
-    /* Buffers by first group, those of group g at made_begin[g] .. made_begin[g + 1]; and by last.
-     */
+    /* Buffers sorted by first group: those of group g are at made_begin[g] .. made_begin[g + 1].
+     * `last` has them sorted by last group in the same way. */
     uint32_t *made_begin, *made;
     uint32_t *last_begin, *last;
     uint32_t *local_begin, *locals; /* those of group g at local_begin[g] .. local_begin[g + 1] */
@@ -62,7 +62,7 @@ static bool is_pattern(const char *at, size_t n) {
     return true;
 }
 
-/* Frees a block that is there; false: somebody wrote past its ends. */
+/* Frees a block if there is one. Returns false if something wrote past its ends. */
 static bool free_block(const state *s, char **at, uint64_t bytes) {
     char *data = *at;
     CB_UNPOISON(data - GUARD_SIZE, GUARD_SIZE);
@@ -105,8 +105,8 @@ static void debug_destroy(void *handle) {
 
 static uint32_t key_of(const cb_buffer *b, bool by_last) { return by_last ? b->last : b->made; }
 
-/* Buffers in order of their first or last group, by counting; what is held to the end (last ==
- * n_group) has a range of its own. */
+/* Sorts the buffers by their first or last group, by counting. Buffers that are held to the end
+ * (last == n_group) have a range of their own. */
 static cb_status sort_buffers(state *s, bool by_last, uint32_t **begin_out, uint32_t **list_out,
                               cb_error *err) {
     const cb_program *p = s->x.program;
@@ -207,7 +207,7 @@ static void *debug_address(void *handle, uint32_t operand) {
 
 static void debug_let_go(void *handle) { free_all(handle); }
 
-/* What is held to the end stays until the next run, for cb_backend.address. */
+/* Buffers that are held to the end stay allocated until the next run, for cb_backend.address. */
 static cb_status debug_run(void *handle, const cb_bindings *bindings, cb_run_stats *stats,
                            cb_error *err) {
     state *s = handle;

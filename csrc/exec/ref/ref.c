@@ -1,5 +1,5 @@
-/* ref.c: the reference backend. Every buffer of the program is a block of its own, held as long as
- * the executable: offsets and lives do not matter here, so a mistake in them shows as a difference
+/* ref.c: the reference backend. Every buffer of the program is a block of its own, which lives as
+ * long as the executable. It ignores offsets and lives, so a mistake in them shows as a difference
  * from the cpu backend. */
 #include "ref_op.h"
 
@@ -14,7 +14,7 @@ typedef struct ref_state {
     char **buffer;     /* [n_buffer] */
     char *host;        /* [program->host_bytes] */
     void **local;      /* [n_local] */
-    cb_tensor *tensor; /* operands of the instruction that runs: room for those of any */
+    cb_tensor *tensor; /* operands of the current instruction, with room for those of any */
     uint64_t bytes;
 } ref_state;
 
@@ -147,7 +147,7 @@ static cb_status ref_run(void *opaque, const cb_bindings *bindings, cb_run_stats
                          cb_error *err) {
     ref_state *s = opaque;
     ref_run_call call = {s, bindings};
-    /* NaN in every float, so that reading what was not written shows */
+    /* All bits set: NaN in every float type, so that reads of unwritten memory show. */
     for (uint32_t i = 0; i < s->program->n_buffer; i++)
         memset(s->buffer[i], 0xFF, (size_t)s->program->buffer[i].bytes);
     for (uint32_t i = 0; i < s->program->n_local; i++)

@@ -1,4 +1,4 @@
-/* ref_attention.c: attention, one pair of a query and a key at a time. */
+/* ref_attention.c: attention, one (query, key) pair at a time. */
 #include "ref_ops.h"
 
 #include <math.h>
@@ -7,8 +7,8 @@
 
 typedef struct attention {
     const cb_ref_call *c;
-    const cb_tensor *q, *k, *v, *mask; /* mask: NULL: none */
-    int64_t items, heads, kv_heads;    /* items: q's heads in all */
+    const cb_tensor *q, *k, *v, *mask; /* mask may be NULL */
+    int64_t items, heads, kv_heads;    /* items: the heads of q in the whole batch */
     int64_t l, s, e, d;
 } attention;
 
@@ -27,7 +27,7 @@ static attention attention_of(const cb_ref_call *c, uint32_t q, uint32_t mask) {
     return a;
 }
 
-/* The head of k and v for a head of q. */
+/* The head of k and v that belongs to a head of q. */
 static int64_t kv_item(const attention *a, int64_t item) {
     return item / a->heads * a->kv_heads + item % a->heads / (a->heads / a->kv_heads);
 }
@@ -49,7 +49,7 @@ static double score(const attention *a, int64_t item, int64_t i, int64_t j) {
     return x + m;
 }
 
-/* What dropout multiplies the weight by. */
+/* The factor by which dropout multiplies the weight. */
 static double kept(const attention *a, int64_t item, int64_t i, int64_t j) {
     const double p = a->c->attrs->f[1];
     const uint64_t element = (uint64_t)((item * a->l + i) * a->s + j);
@@ -88,7 +88,7 @@ void cb_ref_attention(const cb_ref_call *c) {
 
 /* ---- backward: inputs g, q, k, v, y, lse ----------------------------------------------------- */
 
-/* The weight of a pair, and the gradient of its score. */
+/* Computes the weight of a pair and the gradient of its score. */
 typedef struct pair {
     double weight, score;
 } pair;
@@ -113,7 +113,7 @@ static void queries_grad(const attention *a, int64_t item, int64_t i) {
         cb_ref_put(&a->c->out[0], (item * a->l + i) * a->e + x, a->c->attrs->f[0] * sum[x]);
 }
 
-/* A key, and its value, of head `kv` of all items. */
+/* Gradients of key j and its value in head `kv`, a head of k in the whole batch. */
 static void keys_grad(const attention *a, int64_t kv, int64_t j) {
     double keys[LARGEST_HEAD] = {0.0}, values[LARGEST_HEAD] = {0.0};
     for (int64_t item = 0; item < a->items; item++) {

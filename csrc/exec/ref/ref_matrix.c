@@ -1,4 +1,4 @@
-/* ref_matrix.c: matrix products, convolution and pooling, by their sums. */
+/* ref_matrix.c: matrix products, convolution and pooling, computed from their defining sums. */
 #include "ref_ops.h"
 
 #include <math.h>
@@ -28,7 +28,8 @@ void cb_ref_matmul(const cb_ref_call *c) {
  *     y[n, o, p, q] += x[n, first_channel(o) + c, p * stride + i * dilation - pad, ...] * w[o, c,
  * i, j]
  *
- * All three ops sum the product of two members of the triple over the third member's free indices.
+ * Each of the three ops (conv2d and its two gradients) computes one member of this triple: it sums
+ * products of the other two over all index combinations in which its element occurs.
  */
 typedef struct conv {
     const int64_t *a; /* attributes: strides, pads, dilations, groups */
@@ -46,8 +47,8 @@ static conv conv_of(const cb_ref_call *c) {
     }
 }
 
-/* The image element under tap (c, i, j) of output channel o at output pixel (p, q); false: in the
- * padding. */
+/* Finds the image element under tap (c, i, j) of output channel o at output pixel (p, q). Returns
+ * false if it is in the padding. */
 static bool pixel(const conv *v, const int64_t *y, const int64_t *w, int64_t *x) {
     const int64_t channels_of_group = v->y.dim[1] / v->a[6];
     x[0] = y[0];
@@ -71,8 +72,8 @@ static double conv_output(const cb_ref_call *c, const conv *v, int64_t element) 
     return sum;
 }
 
-/* Every (output pixel, tap) whose pixel is this one: the output pixel follows from the tap, if it
- * exists. */
+/* Visits every (output pixel, tap) pair that reads this image pixel. The tap determines the output
+ * pixel, if there is one. */
 static double conv_dgrad(const cb_ref_call *c, const conv *v, int64_t element) {
     int64_t x[4], w[4], y[4], hit[4];
     double sum = 0.0;
@@ -124,7 +125,7 @@ void cb_ref_conv2d(const cb_ref_call *c) {
 /* ---- pooling: kernel i0 i1, stride i2 i3, pad i4 i5 -------------------------------------------
  */
 
-/* Element number of plane (n, c) at tap (i, j) of window (p, q); -1: in the padding. */
+/* The number of the element of plane (n, c) at tap (i, j) of window (p, q); -1 in the padding. */
 static int64_t under_window(const cb_ref_call *c, const cb_shape *image, const int64_t *y,
                             int64_t i, int64_t j) {
     const int64_t *a = c->attrs->i;
@@ -168,7 +169,7 @@ void cb_ref_avg_pool2d(const cb_ref_call *c) {
     }
 }
 
-/* One element of the image: every window of its plane that covers it. */
+/* The gradient of one image element: sums over every window of its plane that covers it. */
 static double avg_pool2d_grad(const cb_ref_call *c, int64_t element) {
     const cb_shape *image = &c->out[0].shape, *windows = &c->in[0].shape;
     const int64_t taps = c->attrs->i[0] * c->attrs->i[1],

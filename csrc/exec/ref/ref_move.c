@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-/* Bit for bit, whatever the dtype: integers as integers, numbers as numbers. */
+/* Copies an element exactly, as an integer or as a float according to its dtype. */
 static void move(const cb_tensor *to, int64_t i, const cb_tensor *from, int64_t k) {
     if (cb_dtype_is_float(from->dtype)) cb_ref_put(to, i, cb_ref_get(from, k));
     else cb_ref_put_int(to, i, cb_ref_get_int(from, k));
@@ -37,7 +37,7 @@ void cb_ref_pad(const cb_ref_call *c) {
     }
 }
 
-/* Entry i of an index tensor, which selects from an axis of `size`. */
+/* Reads and checks entry i of an index tensor that selects from an axis of `size`. */
 static cb_status selected(const cb_ref_call *c, const cb_tensor *index, int64_t i, int64_t axis,
                           int64_t size, int64_t *out, cb_error *err) {
     *out = cb_ref_get_int(index, i);
@@ -47,8 +47,8 @@ static cb_status selected(const cb_ref_call *c, const cb_tensor *index, int64_t 
                    cb_op_def_of(c->code)->name, *out, axis, size);
 }
 
-/* The element of `table` that entry i of `index` stands for: its own place, with the entry along
- * `axis`. */
+/* Finds the element of `table` that entry i of `index` selects: the entry's own position, with its
+ * coordinate along `axis` replaced by its value. */
 static cb_status place_of(const cb_ref_call *c, const cb_tensor *index, int64_t i,
                           const cb_tensor *table, int64_t *element, cb_error *err) {
     const int64_t axis = c->attrs->i[0];
@@ -60,7 +60,7 @@ static cb_status place_of(const cb_ref_call *c, const cb_tensor *index, int64_t 
     return CB_OK;
 }
 
-/* All indices are checked before anything is written. */
+/* Checks all indices before anything is written. */
 static cb_status check_all(const cb_ref_call *c, int64_t axis, int64_t size, cb_error *err) {
     const cb_tensor *index = &c->in[1];
     const int64_t n = cb_numel(&index->shape);
@@ -82,8 +82,8 @@ cb_status cb_ref_gather(const cb_ref_call *c, cb_error *err) {
     return CB_OK;
 }
 
-/* Output element `i`: the base, and what lands on it from the entries of its own line along the
- * axis, in their order. The sum is rounded once. */
+/* Computes output element `i`: the base plus the entries of its line along the axis that select it,
+ * in order. The sum is rounded once. */
 static void scatter_one(const cb_ref_call *c, int64_t i) {
     const cb_tensor *base = &c->in[0], *index = &c->in[1], *src = &c->in[2];
     const int64_t axis = c->attrs->i[0];

@@ -6,7 +6,7 @@
 
 /* ---- softmax --------------------------------------------------------------------------------- */
 
-/* Columns of a row (the last axis), and rows. */
+/* The number of columns (the size of the last axis) and of rows. */
 static int64_t columns_of(const cb_tensor *t) { return t->shape.dim[t->shape.rank - 1]; }
 
 static int64_t rows_of(const cb_tensor *t) {
@@ -15,8 +15,8 @@ static int64_t rows_of(const cb_tensor *t) {
     return rows;
 }
 
-/* log(sum(exp(row))), from the largest element so that nothing overflows; NaN for a row of -inf and
- * for one with +inf or NaN, as in the kernels. */
+/* log(sum(exp(row))), computed relative to the largest element so that nothing overflows. NaN if
+ * all elements are -inf or one is +inf or NaN, as in the kernels. */
 static double log_sum_exp(const cb_tensor *t, int64_t row, double *largest) {
     const int64_t n = columns_of(t);
     double sum = 0.0;
@@ -62,8 +62,8 @@ void cb_ref_softmax_bwd(const cb_ref_call *c) {
 
 /* ---- norms ----------------------------------------------------------------------------------- */
 
-/* The elements that share statistic `s`: a row of the last axis, or, for batch norm, channel s of
- * every image. Element k of them is x[number] and is scaled by weight[channel]. */
+/* The elements that share statistic `s`: a row of the last axis or, for batch norm, channel s of
+ * every image. Their k-th element is x[number], and weight[channel] scales it. */
 typedef struct sample {
     bool batch;
     int64_t n_stats, size;   /* statistics; elements of each */
@@ -93,13 +93,13 @@ static int64_t number(const sample *s, int64_t stat, int64_t k) {
 static int64_t channel(const sample *s, int64_t stat, int64_t k) { return s->batch ? stat : k; }
 
 typedef struct moments {
-    double mean, var; /* biased; about zero where a norm does not centre */
+    double mean, var; /* var is biased; about zero if the norm does not centre */
 } moments;
 
 static moments moments_of(const cb_tensor *x, const sample *s, int64_t stat, bool centred) {
     moments m = {0};
     for (int64_t k = 0; k < s->size && centred; k++) m.mean += cb_ref_get(x, number(s, stat, k));
-    if (centred) m.mean /= (double)s->size; /* of nothing: NaN, as in NumPy */
+    if (centred) m.mean /= (double)s->size; /* size 0 gives NaN, as in NumPy */
     for (int64_t k = 0; k < s->size; k++) {
         const double d = cb_ref_get(x, number(s, stat, k)) - m.mean;
         m.var += d * d;
@@ -108,7 +108,7 @@ static moments moments_of(const cb_tensor *x, const sample *s, int64_t stat, boo
     return m;
 }
 
-/* (y, mean, rstd), (y, rstd) or (y, mean, var, rstd): rms norm has no mean and no bias. */
+/* Outputs (y, mean, rstd), (y, rstd) or (y, mean, var, rstd). An RMS norm has no mean or bias. */
 void cb_ref_norm(const cb_ref_call *c) {
     const cb_tensor *x = &c->in[0];
     const sample s = sample_of(c, x);
@@ -127,7 +127,7 @@ void cb_ref_norm(const cb_ref_call *c) {
     }
 }
 
-/* (mean, var, rstd) */
+/* Outputs (mean, var, rstd). */
 void cb_ref_batch_stats(const cb_ref_call *c) {
     const sample s = sample_of(c, &c->in[0]);
     for (int64_t i = 0; i < s.n_stats; i++) {
@@ -159,7 +159,7 @@ static double weighted(const cb_ref_call *c, const sample *s, int64_t stat, int6
     return cb_ref_get(&c->in[0], number(s, stat, k)) * cb_ref_get(&c->in[2], channel(s, stat, k));
 }
 
-/* dweight and dbias of parameter p: sums over every element that it scales. */
+/* dweight and dbias of parameter p: sums over all elements that it scales. */
 static void parameter_gradient(const cb_ref_call *c, const sample *s, int64_t p) {
     double dweight = 0.0, dbias = 0.0;
     const int64_t n = s->batch ? s->size : s->n_stats;
@@ -192,7 +192,7 @@ void cb_ref_norm_bwd(const cb_ref_call *c) {
 
 /* ---- cross-entropy --------------------------------------------------------------------------- */
 
-/* The class of row r; -1: the row is ignored. */
+/* Reads and checks the class of row r; -1 if the row is ignored. */
 static cb_status label_of(const cb_ref_call *c, const cb_tensor *labels, int64_t r, int64_t classes,
                           int64_t *out, cb_error *err) {
     *out = cb_ref_get_int(labels, r);
@@ -205,7 +205,7 @@ static cb_status label_of(const cb_ref_call *c, const cb_tensor *labels, int64_t
                    cb_op_def_of(c->code)->name, *out, classes);
 }
 
-/* All labels are checked before anything is written. */
+/* Checks all labels before anything is written. */
 static cb_status check_labels(const cb_ref_call *c, const cb_tensor *labels, int64_t rows,
                               int64_t classes, cb_error *err) {
     for (int64_t r = 0; r < rows; r++) {

@@ -1,4 +1,4 @@
-/* ref_op.c: from opcode to family. */
+/* ref_op.c: maps opcodes to the functions of their families. */
 #include "ref_op.h"
 
 #include "ref_ops.h"

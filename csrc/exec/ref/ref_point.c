@@ -1,5 +1,5 @@
-/* ref_point.c: pointwise ops. Floating dtypes compute in double, the others in 64-bit integers that
- * wrap. */
+/* ref_point.c: pointwise ops. Floating dtypes are computed in double, other dtypes in 64-bit
+ * integers that wrap. */
 #include "ref_ops.h"
 
 #include <math.h>
@@ -115,7 +115,7 @@ void cb_ref_tril(const cb_ref_call *c) {
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* The derivative, from the output y or the input x, whichever the op is given. */
+/* The derivative, as a function of the output y or the input x, whichever the op reads. */
 static double slope(cb_opcode code, double x) {
     switch (code) {
         case CB_OP_TANH_BWD: return 1.0 - x * x;
@@ -177,7 +177,7 @@ void cb_ref_binary(const cb_ref_call *c) {
     }
 }
 
-/* less, equal and more of x and y; all false when one is NaN */
+/* The comparison from x < y, x == y and x > y, which are all false if one of them is NaN. */
 static bool compare(cb_opcode code, bool less, bool equal, bool more) {
     switch (code) {
         case CB_OP_EQ: return equal;

@@ -1,10 +1,10 @@
-/* ref_reduce.c: reductions, gathering one output element at a time: the elements of the input whose
- * index agrees with it outside the reduced axes, in row-major order. */
+/* ref_reduce.c: reductions, one output element at a time. Each reads, in row-major order, the input
+ * elements whose indices agree with its own outside of the reduced axes. */
 #include "ref_ops.h"
 
 #include <math.h>
 
-typedef struct cell {           /* one output element and the axes it is made over */
+typedef struct cell {           /* the input elements of one output element */
     cb_shape in;                /* shape of the input */
     bool reduced[CB_MAX_RANK];  /* [in.rank] */
     int64_t index[CB_MAX_RANK]; /* of the current input element */
@@ -18,7 +18,7 @@ static cell cell_of(const cb_ref_call *c) {
     return r;
 }
 
-/* The first input element of output element `i`; its reduced axes are 0. */
+/* Starts at the first input element of output element `i`, at 0 in the reduced axes. */
 static void first(cell *r, int64_t i) {
     for (int32_t k = r->in.rank; k-- > 0;) {
         r->index[k] = r->reduced[k] ? 0 : i % r->in.dim[k];
@@ -26,7 +26,7 @@ static void first(cell *r, int64_t i) {
     }
 }
 
-/* The next one; false when there is none. */
+/* Moves to the next input element; false at the end. */
 static bool next(cell *r) {
     for (int32_t k = r->in.rank; k-- > 0;) {
         if (!r->reduced[k]) continue;
@@ -58,7 +58,7 @@ static int64_t fold_int(cb_opcode code, int64_t so_far, int64_t x) {
     }
 }
 
-/* A sum starts from +0, so that no sum is -0; the largest of a cell starts from its first. */
+/* A sum starts from +0, so no sum is -0. A maximum or minimum starts from the first element. */
 static bool starts_from_zero(cb_opcode code) { return code != CB_OP_AMAX && code != CB_OP_AMIN; }
 
 static void reduce_float(const cb_ref_call *c, cell *r, int64_t i) {
@@ -95,7 +95,7 @@ void cb_ref_reduce(const cb_ref_call *c) {
     }
 }
 
-/* Integers are compared as integers: in double, large neighbours would look equal. */
+/* Integers are compared as integers, because as doubles large neighbours would be equal. */
 static bool is_larger(const cb_tensor *t, int64_t a, int64_t b) {
     if (!cb_dtype_is_float(t->dtype)) return cb_ref_get_int(t, a) > cb_ref_get_int(t, b);
     const double x = cb_ref_get(t, a), y = cb_ref_get(t, b);

@@ -1,4 +1,4 @@
-/* ref_tensor.c: reading and writing one element, by its number in row-major order. */
+/* ref_tensor.c: reads and writes one element, given its number in row-major order. */
 #include "ref_ops.h"
 
 #include <math.h>
@@ -55,7 +55,7 @@ void cb_ref_put_int(const cb_tensor *t, int64_t element, int64_t x) {
     }
 }
 
-/* Truncated towards zero; what is outside [low, high] becomes the nearer end. */
+/* Truncates towards zero and clamps to [low, high]; NaN gives 0. */
 static int64_t saturate(double x, int64_t low, int64_t high) {
     if (isnan(x)) return 0;
     if (x <= (double)low) return low;
