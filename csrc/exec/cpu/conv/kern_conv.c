@@ -15,8 +15,8 @@
  * products on x itself.
  *
  * That is how a BLAS is used. Our own product packs its right side anyway, so it packs from the
- * image (kern_frame.h), with the same sums. 16-bit data gradients of stride 1 are computed this way
- * with a BLAS too.
+ * image (kern_frame.h), with the same sums. Weight gradients are computed this way wherever their
+ * sums and a frame fit a slot, and so are 16-bit data gradients of stride 1, with a BLAS too.
  *
  * Groups of one input channel and few outputs have loops of their own (kern_depthwise.h).
  *
@@ -416,8 +416,7 @@ static cb_status conv2d_wgrad(const cb_kernel_args *args, cb_error *err) {
     }
     int64_t n_blocks = div_up(c.window, c.tiles.window) * div_up(c.cout, c.tiles.channels);
     cb_gemm_begin(&c.region, args->blas, &gemm_own);
-    c.is_framed = cb_gemm_is_own(&c.region, c.compute) && !c.tiles.is_pointwise &&
-                  (c.compute == CB_F64 ? sums_fit_f64 : sums_fit_f32)(&c);
+    c.is_framed = !c.tiles.is_pointwise && (c.compute == CB_F64 ? sums_fit_f64 : sums_fit_f32)(&c);
     run_units(&c, c.tiles.splits * c.groups * n_blocks, weight_gradient_unit);
     cb_gemm_end(&c.region);
     if (c.tiles.splits > 1) {

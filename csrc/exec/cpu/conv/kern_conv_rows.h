@@ -209,9 +209,8 @@ static void CB_TYPED(add_tile)(const CB_TYPED(gradient) * g, bool add) {
     }
 }
 
-static int64_t CB_TYPED(sums_ld)(int64_t channels) {
-    return div_up(channels, GEMM_WIDTH) * GEMM_WIDTH;
-}
+/* A multiple of any panel's width, so that what fits does not depend on the instruction set. */
+static int64_t CB_TYPED(sums_ld)(int64_t channels) { return div_up(channels, 32) * 32; }
 
 /* Do sums and a frame fit a slot, beside g of 16-bit types? */
 static bool CB_TYPED(sums_fit)(const conv *c) {
