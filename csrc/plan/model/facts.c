@@ -42,8 +42,8 @@ static void need(cb_facts *f, uint32_t value, bool *needed) {
     if (f->useful) f->useful[f->p->value_op[value]] |= cb_value_made(f, value);
 }
 
-/* An op is needed when an end of the problem, or a needed op, reads what it makes; or when it acts.
- * Of an op with an inside the outputs are needed one by one, and ask for their slice's inputs. */
+/* An op is needed if an output of the problem or a needed op reads its result, or if it acts. Each
+ * output of an op with an inside is needed separately, and needs only the inputs of its slice. */
 static void mark_needed(cb_facts *f, bool *needed) {
     const cb_problem *p = f->p;
     for (uint32_t i = 0; i < p->n_forward_output; i++) need(f, p->forward_output[i], needed);
@@ -127,8 +127,8 @@ static void set_order(cb_facts *f, const bool *needed) {
 
 /* ---- what may run twice ---------------------------------------------------------------------- */
 
-/* An op that reads memory before someone writes into it, or allocates such memory, would see or
- * make something else the second time. `mutator` [n_storage]: last op that writes into it. */
+/* An op may not run twice if it reads memory that is overwritten later, or allocates memory that
+ * another op writes into. `mutator` [n_storage]: the last op that writes into the storage. */
 static void mark_once(cb_facts *f, uint32_t *mutator) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) mutator[s] = CB_NONE;
@@ -270,8 +270,8 @@ static cb_status gather_wishes(cb_facts *f, cb_error *err) {
     return CB_OK;
 }
 
-/* Saving has no time of its own, so recomputing bears both preferences: saving four times as dear
- * is recomputing at a quarter. */
+/* Saving takes no time, so the cost of recomputation expresses both preferences: PREFER_RECOMPUTE
+ * divides it by four instead of multiplying the cost of saving. */
 static int64_t bend(int64_t time_ps, bool saves, bool recomputes) {
     if (saves) return time_ps * CB_AGAINST_PREFERENCE;
     if (recomputes && time_ps > 0)
@@ -287,7 +287,7 @@ static void bend_costs(cb_facts *f) {
     }
 }
 
-/* Of several outputs one that is rather saved weighs more than all that are not. */
+/* If a run makes several outputs, one PREFER_SAVE outweighs all PREFER_RECOMPUTE. */
 int64_t cb_again_cost_ps(const cb_facts *f, uint32_t op, uint32_t made) {
     bool saves = false, recomputes = true;
     if (!cb_has_units(f, op)) return f->cost_ps[op];
@@ -402,7 +402,7 @@ static uint32_t common_region(const cb_problem *p, uint32_t a, uint32_t b) {
     return a;
 }
 
-/* A storage counts in the regions that hold its op and all its forward readers. */
+/* A storage counts in the regions that contain its op and all its forward readers. */
 static void find_scopes(cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
@@ -449,7 +449,7 @@ static bool may_move(const cb_facts *f, const bool *may, const bool *written, ui
     return true;
 }
 
-/* Inputs stand before their readers, so one pass forward and one back do. */
+/* Inputs come before their readers, so one forward pass and one backward pass suffice. */
 static void choose_moves(const cb_facts *f, const bool *written, bool *may, bool *move) {
     const cb_problem *p = f->p;
     for (uint32_t k = f->base_backward; k < f->n_base; k++)

@@ -129,8 +129,7 @@ class Optimizer(_InTheCore):
         self.__dict__.update({"_busy": _native.BusyWord(), **state})
 
     def stepping(self) -> _native.BusyWord:
-        """The lock that excludes concurrent steps. A step holds it from its first read of the state
-        to its end."""
+        """The lock that excludes concurrent steps. A step holds it as long as it uses the state."""
         return self._busy
 
     def _state_names(self) -> tuple[str, ...]:
@@ -350,8 +349,7 @@ class Optimizer(_InTheCore):
         return (self._state, rows) if same else None
 
     def prepared(self, names: list[str]) -> tuple[State, list[Row]] | None:
-        """The result of :meth:`prepare` for the parameters of its last call; None if it has to run
-        again."""
+        """The result of the last :meth:`prepare`; None if it has to run again."""
         again = self._unchanged(names)
         if again is None or again[0].missed.any():
             return None
@@ -594,8 +592,8 @@ class Optimizer(_InTheCore):
 
 @dataclass_transform(field_specifiers=())
 def optimizer(kind: type[Kept]) -> type[Kept]:
-    """Class decorator: makes the fields of an optimizer its options, in the core's order.
-    The other arguments of the constructor are those of :class:`Optimizer`."""
+    """Class decorator: the fields become options, in the core's order; the other arguments of the
+    constructor are those of :class:`Optimizer`."""
     made = dataclass(eq=False, repr=False)(kind)
     common = {field.name for field in fields(Optimizer)} | set(kind._for_all)
     made._options = tuple(field.name for field in fields(made) if field.name not in common)

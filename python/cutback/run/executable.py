@@ -189,11 +189,8 @@ def code_text(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> str:
 def _compile(
     graph: Graph, wrt: Sequence[int], options: CompileOptions, block: _native.RunMemory
 ) -> _native.Step:
-    """Compiles the graph in the core; if no plan meets the budget, obeys ``on_infeasible``.
-
-    Raises:
-        BudgetError: no plan meets the budget, and ``on_infeasible`` is ``"error"``.
-    """
+    """Compiles the graph in the core. If no plan meets the budget, obeys ``on_infeasible``: raises
+    the BudgetError if it is ``"error"``."""
     other_than_plan = {**options.search(), "dump": _dump_function(), "memory": block}
     try:
         decisions = options.decisions
