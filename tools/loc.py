@@ -44,6 +44,7 @@ REASONS = {
     "tests/c/base/test_json.c errors_are_precise": "a table of texts and their errors",
     "tests/c/ir/test_text.c text_errors": "a table of texts and their errors",
     "tests/python/planner/test_constraints.py slow_mu_two": "an oracle that keeps to its paper",
+    "tests/python/run/test_run_memory.py": "memory that steps share, with the helpers of its tests",
     "tests/reference/costs.py fused_work": "a referee that shares no code, read in one piece",
     "tests/reference/evaluate_traced.py evaluate": "a referee that shares no code",
     "tools/check_layers.py self_test": "a table of files and what is wrong in them",
