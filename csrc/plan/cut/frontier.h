@@ -49,9 +49,9 @@ typedef struct cb_tradeoffs {
  * is borrowed; its costs are not changed. */
 CB_MUST_CHECK cb_status cb_tradeoffs_make(cb_tradeoffs *t, const cb_cut *cut, cb_preset preset,
                                           cb_arena *arena, cb_error *err);
-/* The fastest point that saves at most so many bytes. */
+/* The fastest point that saves at most `saved_bytes`. */
 uint32_t cb_tradeoffs_at(const cb_tradeoffs *t, uint64_t saved_bytes);
-/* [n_unit] which units run again at a point. */
+/* Fills `recompute` [n_unit]: which units are recomputed at a point. */
 void cb_tradeoffs_recompute(const cb_tradeoffs *t, uint32_t point, bool *recompute);
 
 #endif

@@ -1,5 +1,5 @@
-/* mutwo.h: which values to recompute or move away, in the manner of mu-TWO (Purandare et al., MLSys
- * 2023): greedily, by what each value is worth. Internal.
+/* mutwo.h: chooses the values to recompute or offload greedily, as mu-TWO does (Purandare et al.,
+ * MLSys 2023). Internal.
  *
  * A value that the backward reads lies idle from its last forward to its first backward use. Its
  * recompute ratio is bytes x idle time / time to make it again from what is still saved. In each

@@ -1,5 +1,4 @@
-/* search_saved.h: budgets on saved bytes, where memory traffic is the time: from the frontier.
- * Internal. */
+/* search_saved.h: answers budgets on saved bytes from the frontier. Internal. */
 #ifndef CB_PLAN_SEARCH_SAVED_H
 #define CB_PLAN_SEARCH_SAVED_H
 
