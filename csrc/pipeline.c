@@ -133,7 +133,8 @@ static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_err
     const cb_annotate_options options = {.keep_gradients = o->keep_gradients,
                                          .static_bytes = o->static_bytes,
                                          .alignment = step->backend->alignment,
-                                         .workspace = step->backend->workspace};
+                                         .workspace = step->backend->workspace,
+                                         .takes_over = true};
     CB_TRY(cb_annotate(step->joint, &options, &step->ctx->alloc, &step->problem, err));
     CB_TRY(cb_problem_verify(step->problem, err));
     return cb_find_fusion(step->problem, err);

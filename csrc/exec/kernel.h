@@ -7,7 +7,8 @@
  * f32, f16, bf16; f64 for f64; each op rounds its result to its dtype once. Memory: no allocation.
  * Scratch is what cb_op_workspace says for this op (workspace.h), without the copy of the indices:
  * these are in memory that nobody else writes, so a kernel may check them in one pass and use them
- * in the next. Inputs and outputs never overlap. */
+ * in the next. Inputs and outputs never overlap, but the output of a
+ * pointwise op may be an input of the same dtype, element by element (plan/model/over.h). */
 #ifndef CB_EXEC_KERNEL_H
 #define CB_EXEC_KERNEL_H
 

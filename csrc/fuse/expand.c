@@ -272,6 +272,9 @@ static void keep_lives(expanding *x) {
         to->made = made < n_group ? made : n_group - 1;
         to->last = to->is_gone ? to->made : end - 1;
         to->offset = life->offset;
+        if (!lives->over || lives->over[i] == CB_NONE) continue;
+        to->takes_over = true;
+        to->over = lives->over[i];
     }
 }
 

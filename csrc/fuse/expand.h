@@ -14,6 +14,8 @@ typedef struct cb_life { /* of an instance of the plan */
     bool is_shared;      /* scratch: it is where that of an instance before it is */
     uint32_t shared;     /* is_shared: that instance */
     bool is_gone;        /* over before a step runs: it takes no bytes */
+    bool takes_over;     /* it begins in the memory of another, which ends with group `made` */
+    uint32_t over;       /* takes_over: that instance */
 } cb_life;
 
 /* How many of `n` ascending steps come before this one. */

@@ -32,6 +32,7 @@ typedef struct fusing {
     uint32_t n_taken, taken[CB_GROUP_MOST]; /* units of the group at hand */
     uint32_t *order;                        /* [units] as they run */
     uint32_t *unit_begin;                   /* [units + 1] of a group, in `order` */
+    uint32_t group;                         /* in take_over */
     cb_arena *arena;
     cb_error *err;
 } fusing;
@@ -140,7 +141,8 @@ static void take_group(fusing *x) {
     uint32_t n = 1;
     if (taken == 0) x->taken[0] = x->first;
     if (taken > 1)
-        n = cb_room_for(&x->room, x->taken, taken, x->first, end > x->end ? end : x->end);
+        n = cb_room_for(&x->room, &x->joining, x->taken, taken, x->first,
+                        end > x->end ? end : x->end);
     if (n < taken) note_end(x, CB_END_ROOM, x->taken[n]);
     else note_end(x, g.end, g.end_unit);
     if (n > 1 && n < taken) {
@@ -180,6 +182,32 @@ static void share_scratch(fusing *x, uint32_t group) {
     }
 }
 
+static bool ends_here(const void *user, uint32_t instance) {
+    const fusing *x = user;
+    return x->out.life[instance].last == x->group;
+}
+
+/* What results of a group take over. */
+static void take_over(fusing *x, uint32_t group) {
+    const uint32_t first = x->out.begin[group];
+    const cb_taking taking = {.steps = &x->steps,
+                              .step = x->out.step + first,
+                              .n = x->out.begin[group + 1] - first,
+                              .ends = ends_here,
+                              .user = x};
+    for (uint32_t i = 0; i < taking.n && taking.n > 1; i++)
+        if (x->out.part[first + i] != CB_PART_MAP) return;
+    x->group = group;
+    for (uint32_t i = 0; i < taking.n; i++) {
+        const uint32_t to = cb_place_out(&x->steps, taking.step[i], 0);
+        if (to >= x->steps.plan->lives.n_instance || x->out.life[to].is_local) continue;
+        const uint32_t from = cb_taken(&taking, i);
+        if (from == CB_NONE) continue;
+        x->out.life[to].takes_over = true;
+        x->out.life[to].over = from;
+    }
+}
+
 /* What a group of several makes for itself alone is a local. */
 static void find_lives(fusing *x) {
     const cb_lives *lives = &x->steps.plan->lives;
@@ -188,6 +216,7 @@ static void find_lives(fusing *x) {
         const cb_life *planned = &x->units->life[i];
         const uint32_t group = x->room.group[planned->made];
         out->life[i] = *planned;
+        out->life[i].takes_over = false;
         out->life[i].made = out->life[i].last = group;
         if (planned->last == x->units->n_group) out->life[i].last = out->n_group;
     }
@@ -207,6 +236,7 @@ static void find_lives(fusing *x) {
             !is_alone && life->last == life->made && lives->instance[i].storage != CB_NONE;
     }
     for (uint32_t g = 0; g < out->n_group; g++) share_scratch(x, g);
+    for (uint32_t g = 0; g < out->n_group && lives->over; g++) take_over(x, g);
 }
 
 /* Places the lives, and measures them. What lives a little longer than in the plan is placed near
@@ -218,6 +248,8 @@ static cb_status place(fusing *x, bool from_start, uint64_t *live_bytes, uint64_
     uint64_t *change, live = 0;
     CB_TRY_NEW(shorter.instance, x->arena, lives->n_instance, x->err);
     CB_TRY_NEW(change, x->arena, out->n_group + (size_t)2, x->err);
+    CB_TRY_NEW(shorter.over, x->arena, lives->n_instance, x->err);
+    for (uint32_t i = 0; i < lives->n_instance; i++) shorter.over[i] = CB_NONE;
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         const cb_life *life = &out->life[i];
         shorter.instance[i] = (cb_instance){
@@ -226,6 +258,10 @@ static cb_status place(fusing *x, bool from_start, uint64_t *live_bytes, uint64_
             .bytes = life->is_local || life->is_shared ? 0 : lives->instance[i].bytes};
         change[life->made] += shorter.instance[i].bytes;
         change[life->last + 1] -= shorter.instance[i].bytes;
+        if (!life->takes_over) continue;
+        shorter.over[i] = life->over;
+        change[life->made] -= shorter.instance[i].bytes;
+        change[life->made + 1] += shorter.instance[i].bytes;
     }
     *live_bytes = 0;
     for (uint32_t g = 0; g < out->n_group; g++) {

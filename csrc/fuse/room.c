@@ -81,6 +81,17 @@ static void undo(cb_room *r, uint32_t unit) {
     r->group[unit] = CB_NONE;
 }
 
+/* Whether a unit of one step takes memory over as planned: another unit that reads it may have been
+ * passed over. */
+static uint64_t taken_bytes(const cb_room *r, uint32_t unit) {
+    const cb_groups *u = r->units;
+    const cb_lives *lives = &r->steps->plan->lives;
+    if (!lives->over || u->begin[unit + 1] - u->begin[unit] != 1) return 0;
+    const uint32_t to = cb_place_out(r->steps, u->step[u->begin[unit]], 0);
+    if (!is_placed(r, to) || lives->over[to] == CB_NONE || r->left[lives->over[to]] != 1) return 0;
+    return bytes_of(r, to);
+}
+
 /* Bytes that a unit takes beside what is there when it runs. */
 static uint64_t own_bytes(const cb_room *r, uint32_t unit) {
     const cb_groups *u = r->units;
@@ -91,7 +102,7 @@ static uint64_t own_bytes(const cb_room *r, uint32_t unit) {
         for (uint32_t k = 0; k < cb_step_op(r->steps, step)->n_out; k++)
             bytes += bytes_of(r, cb_place_out(r->steps, step, k));
     }
-    return bytes;
+    return bytes - taken_bytes(r, unit);
 }
 
 /* Whether the units that have not run fit, one at a time. They are undone again. */
@@ -127,14 +138,45 @@ static uint64_t own_scratch(const cb_room *r, const uint32_t *unit, uint32_t i) 
     return bytes;
 }
 
-uint32_t cb_room_for(cb_room *r, const uint32_t *unit, uint32_t n, uint32_t first, uint32_t end) {
+static bool ends(const void *user, uint32_t instance) { return !stays(user, instance); }
+
+static uint32_t count_steps(const cb_groups *u, const uint32_t *unit, uint32_t n) {
+    uint32_t n_step = 0;
+    for (uint32_t i = 0; i < n; i++) n_step += u->begin[unit[i] + 1] - u->begin[unit[i]];
+    return n_step;
+}
+
+/* Bytes that units which have just run as one group take over. */
+static uint64_t taken_together(const cb_room *r, const cb_joining *joining, const uint32_t *unit,
+                               uint32_t n) {
+    const cb_taking x = {.steps = r->steps,
+                         .step = joining->step,
+                         .n = count_steps(r->units, unit, n),
+                         .ends = ends,
+                         .user = r};
+    uint64_t bytes = 0;
+    bool is_pointwise = r->steps->plan->lives.over;
+    for (uint32_t i = 0; i < x.n && is_pointwise; i++)
+        is_pointwise = joining->part[i] == CB_PART_MAP;
+    for (uint32_t i = 0; i < x.n && is_pointwise; i++) {
+        const uint32_t to = cb_place_out(r->steps, x.step[i], 0);
+        if (stays(r, to) && cb_taken(&x, i) != CB_NONE) bytes += bytes_of(r, to);
+    }
+    return bytes;
+}
+
+uint32_t cb_room_for(cb_room *r, const cb_joining *joining, const uint32_t *unit, uint32_t n,
+                     uint32_t first, uint32_t end) {
     const uint64_t before = r->before;
     uint64_t scratch = 0;
     uint32_t best = 1;
     for (uint32_t i = 0; i < n; i++) {
         run(r, unit[i]);
         scratch += own_scratch(r, unit, i);
-        if (i == 0 || before + r->made + scratch > r->limit) continue;
+        const uint64_t bytes = before + r->made + scratch;
+        if (i == 0) continue;
+        if (bytes > r->limit && bytes - taken_together(r, joining, unit, i + 1) > r->limit)
+            continue;
         if (others_fit(r, first, end)) best = i + 1;
     }
     for (uint32_t i = n; i-- > 0;) undo(r, unit[i]);

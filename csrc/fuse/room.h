@@ -9,6 +9,7 @@
 #define CB_FUSE_ROOM_H
 
 #include "expand.h"
+#include "grow.h"
 #include "steps.h"
 
 typedef struct cb_room {
@@ -25,9 +26,10 @@ typedef struct cb_room {
 CB_MUST_CHECK cb_status cb_room_init(cb_room *r, const cb_steps *steps, const cb_groups *units,
                                      cb_arena *arena, cb_error *err);
 void cb_room_reset(cb_room *r); /* nothing has run */
-/* How many of these units, from the first on, fit as one group: at least 1. Those of first .. end
- * that have not run are left behind. */
-uint32_t cb_room_for(cb_room *r, const uint32_t *unit, uint32_t n, uint32_t first, uint32_t end);
+/* How many of these units, from the first on, fit as one group: at least 1. Their steps are those
+ * of `joining`. The units of first .. end that have not run are left behind. */
+uint32_t cb_room_for(cb_room *r, const cb_joining *joining, const uint32_t *unit, uint32_t n,
+                     uint32_t first, uint32_t end);
 /* Runs them as one group. */
 void cb_room_take(cb_room *r, const uint32_t *unit, uint32_t n);
 

@@ -64,3 +64,31 @@ bool cb_step_shares_scratch(const cb_steps *s, uint32_t step, uint32_t other) {
     const cb_value *v = &s->g->values.at[index];
     return bytes == cb_align_up((size_t)cb_numel(&v->shape) * cb_dtype_size(v->dtype));
 }
+
+static bool is_made_here(const cb_taking *x, uint32_t instance) {
+    const uint32_t maker = x->steps->maker[instance];
+    bool is = false;
+    for (uint32_t i = 0; i < x->n && !is; i++) is = x->step[i] == maker;
+    return is;
+}
+
+/* How often the group reads an instance. */
+static uint32_t count_reads(const cb_taking *x, uint32_t instance) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->n; i++)
+        for (uint32_t k = 0; k < cb_step_op(x->steps, x->step[i])->n_in; k++)
+            n += cb_place_in(x->steps, x->step[i], k) == instance;
+    return n;
+}
+
+uint32_t cb_taken(const cb_taking *x, uint32_t at) {
+    const cb_lives *lives = &x->steps->plan->lives;
+    const uint32_t out = cb_place_out(x->steps, x->step[at], 0);
+    if (out >= lives->n_instance) return CB_NONE;
+    uint32_t from = lives->over[out];
+    while (from != CB_NONE && x->ends(x->user, from) && is_made_here(x, from))
+        from = lives->over[from];
+    const bool takes = from != CB_NONE && x->ends(x->user, from) && !is_made_here(x, from) &&
+                       count_reads(x, from) == 1;
+    return takes ? from : CB_NONE;
+}

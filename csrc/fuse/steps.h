@@ -57,4 +57,28 @@ static inline uint64_t cb_step_scratch(const cb_steps *s, uint32_t step) {
     return scratch == CB_NONE ? 0 : s->plan->lives.instance[scratch].bytes;
 }
 
+/* Memory that what a group makes takes over from what it reads (plan/model/over.h).
+ *
+ * A step that is a group of its own takes over what the plan says. In a group of several, a value
+ * takes over memory through those that the group keeps for itself:
+ *
+ *     plan     b over a, c over b          b = relu(a)    c = neg(b)
+ *     group    {relu neg}: c over a, as b is a local
+ *
+ * All members must then be pointwise: such a group passes over its elements once, and reads each of
+ * them before it is written. Others take nothing over. */
+typedef struct cb_taking {
+    const cb_steps *steps;
+    const uint32_t *step; /* [n] of the group, in order */
+    uint32_t n;
+    /* Whether nothing reads this instance after the group, and it is not held. */
+    bool (*ends)(const void *user, uint32_t instance);
+    const void *user;
+} cb_taking;
+
+/* The instance, made before the group, whose memory the result of member `at` takes over; CB_NONE:
+ * none. The plan must have something that is taken over; the group must be one step or pointwise,
+ * and the result must outlive it. */
+uint32_t cb_taken(const cb_taking *x, uint32_t at);
+
 #endif

@@ -8,6 +8,7 @@
 #include "annotate.h"
 
 #include "../ir/work.h"
+#include "../plan/model/over.h"
 
 #define SHRINKS 4 /* a reduction that shrinks by more than this does not fuse for free */
 
@@ -212,6 +213,18 @@ static cb_status annotate_outputs(job *j) {
     return CB_OK;
 }
 
+/* Kernels of pointwise ops read element i of their inputs before they write element i. Those that
+ * only move elements do not: their kernels copy whole rows. */
+static bool may_be_over(const void *context, const cb_problem *p, uint32_t op, uint32_t at) {
+    const cb_graph *g = context;
+    const cb_value *in = &g->values.at[p->in_value[p->in_begin[op] + at]],
+                   *out = &g->values.at[p->out_begin[op]];
+    const cb_opcode code = g->ops.at[op].code;
+    const bool moves = code == CB_OP_CONTIGUOUS || code == CB_OP_TRIL || code == CB_OP_CAST;
+    return (cb_op_flags(g, op) & CB_OPF_POINTWISE) && !moves && in->dtype == out->dtype &&
+           in->offset == 0 && cb_is_contiguous(&in->shape, in->stride);
+}
+
 static cb_status annotate_all(job *j) {
     CB_TRY(annotate_ops(j));
     CB_TRY(annotate_values(j));
@@ -222,7 +235,7 @@ static cb_status annotate_all(job *j) {
     j->p->align = j->options->alignment;
     j->p->static_bytes = j->options->static_bytes;
     j->p->reruns = (uint8_t)j->options->reruns;
-    return CB_OK;
+    return j->options->takes_over ? cb_list_over(j->p, may_be_over, j->g, j->err) : CB_OK;
 }
 
 cb_status cb_annotate(const cb_graph *joint, const cb_annotate_options *options, cb_alloc *alloc,

@@ -14,6 +14,7 @@ typedef struct cb_annotate_options {
                               false: the caller's buffers */
     uint64_t static_bytes; /* parameters and optimizer states, for the `total` measure */
     cb_reruns reruns;      /* of which ops plans may repeat or delay runs */
+    bool takes_over;       /* outputs of pointwise ops may take over the memory of inputs */
     /* What the backend answers that will run the program: */
     uint64_t alignment; /* of what lies in the arena: bytes, a power of two */
     cb_workspace_fn workspace;

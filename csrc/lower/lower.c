@@ -121,8 +121,13 @@ static void lower_buffers(lowering *x) {
         if (life->is_local) {
             x->program->locals[x->memory[i]] = (cb_local){.bytes = bytes, .group = life->made};
         } else {
-            x->program->buffer[x->memory[i]] = (cb_buffer){
-                .bytes = bytes, .offset = life->offset, .made = life->made, .last = life->last};
+            x->program->buffer[x->memory[i]] =
+                (cb_buffer){.bytes = bytes,
+                            .offset = life->offset,
+                            .made = life->made,
+                            .last = life->last,
+                            .takes_over = life->takes_over,
+                            .over = life->takes_over ? x->memory[life->over] : 0};
         }
     }
 }
@@ -256,6 +261,10 @@ static cb_status measure(lowering *x, bool exact) {
         const cb_buffer *buffer = &program->buffer[b];
         starts[buffer->made] += buffer->bytes;
         ends[buffer->last] += buffer->bytes;
+        if (buffer->takes_over) { /* the two are one */
+            starts[buffer->made] -= buffer->bytes;
+            ends[buffer->made] -= buffer->bytes;
+        }
         uint64_t end =
             (buffer->offset + buffer->bytes + program->align - 1) & ~(program->align - 1);
         if (end > program->arena_bytes) program->arena_bytes = end;

@@ -67,11 +67,15 @@ typedef struct cb_local {
     uint32_t group;
 } cb_local;
 
-/* One allocation: a life of a storage, or scratch. Alive while groups made..last run. */
+/* One allocation: a life of a storage, or scratch. Alive while groups made..last run. With
+ * `takes_over` it is the memory of buffer `over`, whose last group is `made`: a pointwise op reads
+ * that buffer element by element and writes this one over it. */
 typedef struct cb_buffer {
     uint64_t bytes;
     uint64_t offset;     /* in the arena */
     uint32_t made, last; /* group indices; last == n_group: held to the end */
+    bool takes_over;
+    uint32_t over;
 } cb_buffer;
 
 /* A copy of a whole buffer to the host's block, or from there. Group g has the moves move_begin[g]

@@ -71,8 +71,10 @@ static void print_buffers(const cb_program *p, cb_str *out) {
         const cb_buffer *x = &p->buffer[b];
         cb_str_addf(out, "buffer %" PRIu32 " bytes=%" PRIu64 " at=%" PRIu64 " groups=%" PRIu32 "..",
                     b, x->bytes, x->offset, x->made);
-        if (x->last == p->n_group) cb_str_addf(out, "end\n");
-        else cb_str_addf(out, "%" PRIu32 "\n", x->last);
+        if (x->last == p->n_group) cb_str_addf(out, "end");
+        else cb_str_addf(out, "%" PRIu32, x->last);
+        if (x->takes_over) cb_str_addf(out, " over=%" PRIu32, x->over);
+        cb_str_addf(out, "\n");
     }
 }
 

@@ -14,6 +14,7 @@ typedef struct check {
     uint8_t *output_written;           /* [n_output] */
     uint8_t *local_written;            /* [n_local] */
     uint8_t *is_scratch;               /* [n_buffer] of an instruction so far */
+    uint8_t *is_taken;                 /* [n_buffer] another takes it over in its last group */
     uint8_t *made;                     /* [n_buffer + n_output + n_local] cb_made in the group */
     uint32_t *by_made, *by_last;       /* buffers in order of made, last */
     uint32_t *made_begin, *last_begin; /* [n_group + 2] */
@@ -121,6 +122,30 @@ static cb_status overlap(const check *c, uint32_t a, uint32_t b) {
                    a, x->bytes, x->offset, b, y->bytes, y->offset);
 }
 
+static cb_status taken_wrong(const check *c, uint32_t b, const char *what) {
+    return cb_fail(c->err, CB_INTERNAL,
+                   "program: buffer %" PRIu32 " takes over buffer %" PRIu32 ": %s", b,
+                   c->p->buffer[b].over, what);
+}
+
+/* Each buffer is taken over once, where it ends, and by one that is as large. */
+static cb_status check_taken(check *c) {
+    const cb_program *p = c->p;
+    for (uint32_t b = 0; b < p->n_buffer; b++) {
+        const cb_buffer *to = &p->buffer[b];
+        if (!to->takes_over) continue;
+        if (to->over >= p->n_buffer || to->over == b) return taken_wrong(c, b, "there is none");
+        const cb_buffer *from = &p->buffer[to->over];
+        if (c->is_taken[to->over]) return taken_wrong(c, b, "another has taken it over");
+        if (from->last != to->made || from->made >= to->made)
+            return taken_wrong(c, b, "that does not end where this begins");
+        if (from->bytes != to->bytes || from->offset != to->offset)
+            return taken_wrong(c, b, "it is not the same memory");
+        c->is_taken[to->over] = 1;
+    }
+    return CB_OK;
+}
+
 /* Time sweeps forward; the live buffers stay sorted by offset, so a new one meets its two
  * neighbours only. */
 static cb_status enter(check *c, uint32_t buffer) {
@@ -153,11 +178,14 @@ static cb_status check_overlaps(check *c) {
     list_by(p, true, c->last_begin, c->by_last);
     for (uint32_t g = 0; g < p->n_group; g++) {
         for (uint32_t i = c->made_begin[g]; i < c->made_begin[g + 1]; i++) {
+            const cb_buffer *x = &p->buffer[c->by_made[i]];
+            if (x->takes_over) leave(c, x->over);
+            else live += x->bytes;
             CB_TRY(enter(c, c->by_made[i]));
-            live += p->buffer[c->by_made[i]].bytes;
         }
         if (live > peak) peak = live;
         for (uint32_t i = c->last_begin[g]; i < c->last_begin[g + 1]; i++) {
+            if (c->is_taken[c->by_last[i]]) continue;
             leave(c, c->by_last[i]);
             live -= p->buffer[c->by_last[i]].bytes;
         }
@@ -355,6 +383,63 @@ static cb_status check_moves(const check *c, uint32_t g, bool leaving) {
     return CB_OK;
 }
 
+/* ---- memory taken over ----------------------------------------------------------------------- */
+
+typedef struct use { /* what a group does with a buffer */
+    uint32_t n_read;
+    uint32_t reader, writer; /* the last instruction of each kind */
+    const cb_operand *read;  /* NULL: none reads it */
+} use;
+
+static use use_of(const cb_program *p, const cb_group *group, uint32_t buffer) {
+    use u = {0};
+    for (uint32_t i = group->instr_begin; i < group->instr_begin + group->n_instr; i++) {
+        const cb_instr *instr = &p->instr[i];
+        for (uint32_t k = 0; k < instr->n_in + instr->n_out; k++) {
+            const bool reads = k < instr->n_in;
+            const uint32_t at = reads ? instr->in_begin + k : instr->out_begin + k - instr->n_in;
+            const cb_operand *x = &p->operand[p->operand_id[at]];
+            if (x->space != CB_SPACE_ARENA || x->buffer != buffer) continue;
+            if (!reads) u.writer = i;
+            if (reads) u = (use){u.n_read + 1, i, u.writer, x};
+        }
+    }
+    return u;
+}
+
+static bool is_pointwise(const cb_program *p, const cb_group *group) {
+    bool is = true;
+    for (uint32_t i = group->instr_begin; i < group->instr_begin + group->n_instr && is; i++)
+        is = (cb_op_def_of(p->instr[i].code)->flags & CB_OPF_POINTWISE) &&
+             (group->n_instr == 1 || p->instr[i].part == CB_PART_MAP);
+    return is;
+}
+
+static bool moves_in(const cb_program *p, uint32_t g, uint32_t buffer) {
+    bool any = false;
+    for (uint32_t m = p->move_begin ? p->move_begin[g] : 0;
+         p->move_begin && m < p->move_begin[g + 1]; m++)
+        any |= p->move[m].from == CB_NONE && p->move[m].buffer == buffer;
+    return any;
+}
+
+/* Element i is read once, before element i is written. */
+static cb_status check_take_over(const check *c, uint32_t b) {
+    const cb_program *p = c->p;
+    const cb_buffer *to = &p->buffer[b];
+    const cb_group *group = &p->group[to->made];
+    const use from = use_of(p, group, to->over);
+    const cb_operand *x = from.read;
+    if (!is_pointwise(p, group)) return taken_wrong(c, b, "the group is not pointwise");
+    if (from.n_read != 1 || !x || from.reader > use_of(p, group, b).writer)
+        return taken_wrong(c, b, "the group does not read that once, and then write this");
+    if (x->offset != 0 || !cb_is_contiguous(&x->shape, x->stride) ||
+        (uint64_t)cb_numel(&x->shape) * cb_dtype_size(x->dtype) != to->bytes)
+        return taken_wrong(c, b, "it is not read in the order in which it is written");
+    if (moves_in(p, to->made, to->over)) return taken_wrong(c, b, "that leaves for the host");
+    return CB_OK;
+}
+
 static cb_status check_groups(check *c) {
     const cb_program *p = c->p;
     uint32_t next = 0;
@@ -401,6 +486,7 @@ static cb_status check_all(check *c) {
     CB_TRY_NEW(c->output_written, &c->scratch, p->n_output, c->err);
     CB_TRY_NEW(c->local_written, &c->scratch, p->n_local, c->err);
     CB_TRY_NEW(c->is_scratch, &c->scratch, p->n_buffer, c->err);
+    CB_TRY_NEW(c->is_taken, &c->scratch, p->n_buffer, c->err);
     CB_TRY_NEW(c->made, &c->scratch, p->n_buffer + (size_t)p->n_output + p->n_local, c->err);
     CB_TRY_NEW(c->by_made, &c->scratch, p->n_buffer, c->err);
     CB_TRY_NEW(c->by_last, &c->scratch, p->n_buffer, c->err);
@@ -409,8 +495,11 @@ static cb_status check_all(check *c) {
     CB_TRY_NEW(c->active, &c->scratch, p->n_buffer, c->err);
     for (uint32_t i = 0; i < p->n_operand; i++) CB_TRY(check_operand(c, i));
     CB_TRY(check_buffers(c));
+    CB_TRY(check_taken(c));
     CB_TRY(check_overlaps(c));
     CB_TRY(check_groups(c));
+    for (uint32_t b = 0; b < p->n_buffer; b++)
+        if (p->buffer[b].takes_over) CB_TRY(check_take_over(c, b));
     return check_outputs(c);
 }
 

@@ -125,6 +125,24 @@ static void note_phases(cb_translation *x) {
     }
 }
 
+/* Whether a phase after that of the store `micro` reads what it overwrites. */
+static bool is_read_too_late(const cb_microcode *m, const cb_micro *micro) {
+    const int16_t over = micro->op == CB_X_STORE ? m->stream[micro->dst].over : -1;
+    bool is = false;
+    for (int k = 0; k < m->n_micro && over >= 0; k++) {
+        const cb_micro *reader = &m->micro[k];
+        for (int j = 0; j < 3 && !reader->is_dead && reader->phase > micro->phase; j++)
+            is |= reader->in[j].kind == CB_X_IN_STREAM && reader->in[j].id == over;
+    }
+    return is;
+}
+
+/* The ops then run one by one. */
+static void check_overwritten(cb_translation *x) {
+    for (int k = 0; k < x->m->n_micro; k++)
+        x->is_full |= !x->m->micro[k].is_dead && is_read_too_late(x->m, &x->m->micro[k]);
+}
+
 static cb_x_acc_kind kind_of(const cb_microcode *m, const cb_micro *micro) {
     if (micro->op != CB_X_ACC) return CB_X_LARGEST;
     for (int k = 0; k < m->n_total; k++)
@@ -164,6 +182,7 @@ void cb_t_arrange(cb_translation *x) {
     cross_phases(x);
     drop_dead(x); /* roundings whose results are now read from memory */
     note_phases(x);
+    check_overwritten(x);
     if (x->is_full) return;
     number_accumulators(x);
     cb_t_lay_across(x);

@@ -315,6 +315,18 @@ static cb_x_ref rounded(cb_translation *x, uint32_t tensor, cb_x_ref ref) {
     return cb_t_of_one(x, op, ref);
 }
 
+/* The stream of the array that a result overwrites; -1: none is read. */
+static int16_t taken_over(const cb_translation *x, const cb_operand *o) {
+    const cb_buffer *to = o->space == CB_SPACE_ARENA ? &x->p->buffer[o->buffer] : NULL;
+    for (int16_t k = 0; to && to->takes_over && k < x->m->n_stream; k++) {
+        const cb_x_stream *s = &x->m->stream[k];
+        if (s->source != CB_X_ARRAY) continue;
+        const cb_operand *from = cb_t_operand(x, s->tensor);
+        if (from->space == CB_SPACE_ARENA && from->buffer == to->over) return k;
+    }
+    return -1;
+}
+
 /* The store uses the unrounded `ref`, because stores round. */
 void cb_t_give_full(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_exact) {
     const cb_operand *o = cb_t_operand(x, tensor);
@@ -322,6 +334,7 @@ void cb_t_give_full(cb_translation *x, uint32_t tensor, cb_x_ref ref, bool is_ex
     if (o->space == CB_SPACE_LOCAL) return;
     int16_t id = cb_t_new_stream(x, CB_X_ARRAY, tensor, o->dtype);
     x->m->stream[id].is_written = true;
+    x->m->stream[id].over = taken_over(x, o);
     cb_t_emit(x, CB_X_STORE, ref, CB_T_NOTHING, CB_T_NOTHING)->dst = id;
 }
 

@@ -7,12 +7,11 @@
 #include "explain/decide.h"
 #include "late/late.h"
 #include "model/device.h"
+#include "model/over.h"
 #include "offload/offload.h"
 #include "requests.h"
 #include "schedule/decisions.h"
-#include "schedule/goal.h"
 #include "schedule/offload_sim.h"
-#include "schedule/sim.h"
 #include "search/tuning.h"
 #include "search/weigh.h"
 
@@ -67,10 +66,11 @@ static int ask_caller(void *user) {
 
 static cb_status set_reference(planner *r, cb_error *err) {
     cb_schedule schedule;
+    const cb_problem apart = cb_without_over(r->p);
     CB_TRY(cb_sim_run(&r->sim, NULL, 0, err));
     CB_TRY(cb_sim_schedule(&r->sim, r->scratch, &schedule, err));
-    CB_TRY(cb_schedule_walk(r->p, &schedule, r->facts.device, r->scratch, &r->save_all, err));
-    return cb_place(r->p, &r->save_all, r->scratch, r->poll, &r->save_all_arena_bytes, err);
+    CB_TRY(cb_schedule_walk(&apart, &schedule, r->facts.device, r->scratch, &r->save_all, err));
+    return cb_place(&apart, &r->save_all, r->scratch, r->poll, &r->save_all_arena_bytes, err);
 }
 
 static uint64_t save_all_bytes(const planner *r, cb_measure measure) {

@@ -4,6 +4,8 @@
  *
  *     | guard | bytes, rounded up to a cache line | guard |
  *
+ * A buffer that takes over the memory of another is the same block.
+ *
  * A local of a group also gets such a block while its group runs. It is not counted, because
  * elsewhere it is in registers.
  *
@@ -22,6 +24,7 @@ typedef struct state {
      * `last` has them sorted by last group in the same way. */
     uint32_t *made_begin, *made;
     uint32_t *last_begin, *last;
+    bool *is_taken;                 /* [n_buffer] another buffer has taken its block over */
     uint32_t *local_begin, *locals; /* those of group g at local_begin[g] .. local_begin[g + 1] */
     uint64_t live, peak;            /* bytes */
     const cb_bindings *bindings;
@@ -49,7 +52,13 @@ static cb_status make_block(const state *s, uint64_t bytes, char **out, cb_error
 }
 
 static cb_status make_buffer(state *s, uint32_t buffer, cb_error *err) {
-    uint64_t bytes = s->x.program->buffer[buffer].bytes;
+    const cb_buffer *x = &s->x.program->buffer[buffer];
+    const uint64_t bytes = x->bytes;
+    if (x->takes_over) {
+        s->x.address[buffer] = s->x.address[x->over];
+        s->is_taken[x->over] = true;
+        return CB_OK;
+    }
     CB_TRY(make_block(s, bytes, &s->x.address[buffer], err));
     s->live += bytes;
     if (s->live > s->peak) s->peak = s->live;
@@ -74,7 +83,13 @@ static bool free_block(const state *s, char **at, uint64_t bytes) {
     return is_whole;
 }
 
+/* The block of what is taken over goes on. */
 static bool free_buffer(state *s, uint32_t buffer) {
+    if (s->is_taken[buffer]) {
+        s->x.address[buffer] = NULL;
+        s->is_taken[buffer] = false;
+        return true;
+    }
     uint64_t bytes = s->x.program->buffer[buffer].bytes;
     s->live -= bytes;
     return free_block(s, &s->x.address[buffer], bytes);
@@ -149,6 +164,8 @@ static cb_status debug_compile(const cb_program *program, void *device, void **o
     CB_TRY_DONE(sort_buffers(s, false, &s->made_begin, &s->made, err));
     CB_TRY_DONE(sort_buffers(s, true, &s->last_begin, &s->last, err));
     CB_TRY_DONE(sort_locals(s, err));
+    s->is_taken = CB_NEW(&s->x.memory, bool, program->n_buffer);
+    CB_TRY_DONE(s->is_taken ? CB_OK : cb_no_memory(err));
     *out = s;
 done:
     if (status != CB_OK) debug_destroy(s);

@@ -27,6 +27,14 @@ static inline uint64_t cb_over_bytes(const cb_problem *p, uint32_t op) {
     return p->storage_bytes[p->value_storage[p->out_begin[op]]];
 }
 
+/* The same problem, in the same memory, where nothing is taken over. Shares count from saving
+ * everything in it: they are as many bytes whether or not outputs take over memory. */
+static inline cb_problem cb_without_over(const cb_problem *p) {
+    cb_problem apart = *p;
+    apart.over_begin = apart.over = NULL;
+    return apart;
+}
+
 /* Storages whose memory nobody may take over, into `out` [n_storage]: the caller's, and what is
  * held or returned. */
 void cb_mark_kept(const cb_problem *p, bool *out);

@@ -264,10 +264,10 @@ class Plan:
 
     def timeline(self) -> list[int]:
         """The live bytes during each step of the schedule."""
-        from ..report.model import live_bytes  # imported on demand, as below
+        from ..report.model import live_bytes, taken_over  # imported on demand, as below
 
         core = self._core
-        return live_bytes(core.lives, len(core.steps))
+        return live_bytes(core.lives, len(core.steps), taken_over(core.lives))
 
     def _measured(self) -> Measured:
         measured: Measured = {}

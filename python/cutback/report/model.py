@@ -130,12 +130,21 @@ def _categorise(picture: Picture) -> None:
             seen.add(life.storage)
 
 
-def live_bytes(lives: Iterable[Life | schedule.Life], n_step: int) -> list[int]:
-    """The live bytes during each step."""
+def taken_over(lives: Iterable[Life | schedule.Life]) -> set[tuple[int, int]]:
+    """Where lives begin: their offset and first step. A life that ends with this step, at this
+    offset, is taken over: the bytes of both count once."""
+    return {(life.offset, life.made) for life in lives if life.bytes}
+
+
+def live_bytes(
+    lives: Iterable[Life | schedule.Life], n_step: int, begins: set[tuple[int, int]]
+) -> list[int]:
+    """The live bytes during each step; `begins` as from `taken_over`, of all lives."""
     change = [0] * (n_step + 1)
     for life in lives:
+        is_taken = life.made < life.last and (life.offset, life.last) in begins
         change[life.made] += life.bytes
-        change[min(life.last + 1, n_step)] -= life.bytes
+        change[life.last if is_taken else min(life.last + 1, n_step)] -= life.bytes
     return list(accumulate(change[:-1]))
 
 
@@ -168,7 +177,7 @@ def read(plan: Plan) -> Picture:
         position=plan.headline().rstrip(),
     )
     _categorise(picture)
-    picture.live = live_bytes(picture.lives, picture.n_step)
+    picture.live = live_bytes(picture.lives, picture.n_step, taken_over(picture.lives))
     return picture
 
 

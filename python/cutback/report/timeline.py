@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from .model import CATEGORIES, Picture, live_bytes
+from .model import CATEGORIES, Picture, live_bytes, taken_over
 from .svg import document, human_bytes, nice_ticks, tag, text
 
 WIDTH, LEFT, RIGHT, TOP = 960.0, 84.0, 18.0, 34.0
@@ -16,9 +16,10 @@ MOST_BOXES = 4000  # number of lives drawn in the arena; the largest are drawn
 
 def _stack(picture: Picture) -> dict[str, list[int]]:
     """Live bytes during each step, by category."""
+    begins = taken_over(picture.lives)
     return {
         category: live_bytes(
-            (life for life in picture.lives if life.category == category), picture.n_step
+            (life for life in picture.lives if life.category == category), picture.n_step, begins
         )
         for category in CATEGORIES
     }

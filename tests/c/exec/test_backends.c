@@ -87,13 +87,13 @@ static void lay_out(fixture *f) {
         cb_conv2d_tiles(CB_OP_CONV2D, &f->operand[H_IMAGE].shape, &f->operand[K].shape,
                         &f->operand[Y].shape, &conv, CB_F32);
     uint64_t scratch = cb_conv2d_scratch(&tiles);
-    /*                       bytes, offset, made, last */
-    f->buffer[0] = (cb_buffer){80, 0, 0, 1};
-    f->buffer[1] = (cb_buffer){60, 128, 1, 4};
-    f->buffer[2] = (cb_buffer){120, 192, 2, 3};
-    f->buffer[3] = (cb_buffer){scratch, 320, 2, 2};
-    f->buffer[4] = (cb_buffer){60, 0, 4, N_GROUP};
-    f->buffer[5] = (cb_buffer){64, 128, 0, 0};
+    /*                       bytes, offset, made, last; it takes nothing over */
+    f->buffer[0] = (cb_buffer){80, 0, 0, 1, false, 0};
+    f->buffer[1] = (cb_buffer){60, 128, 1, 4, false, 0};
+    f->buffer[2] = (cb_buffer){120, 192, 2, 3, false, 0};
+    f->buffer[3] = (cb_buffer){scratch, 320, 2, 2, false, 0};
+    f->buffer[4] = (cb_buffer){60, 0, 4, N_GROUP, false, 0};
+    f->buffer[5] = (cb_buffer){64, 128, 0, 0, false, 0};
     f->p.align = 64;
     f->p.arena_bytes = 320 + scratch;
     f->p.live_bytes = 60 + 120 + scratch;

@@ -12,6 +12,14 @@
 #include "../kern.h"
 
 /* Elements in a tile: what a kernel holds on its stack at a time. */
+/* Before a loop whose output may be one of its inputs, element by element: iterations depend on
+ * nothing of each other. clang checks that when the loop runs. */
+#ifdef __clang__
+#define CB_IN_PLACE
+#else
+#define CB_IN_PLACE _Pragma("GCC ivdep")
+#endif
+
 #define CB_TILE CB_X_LEAF
 /* Elements in a task of a parallel region. */
 #define CB_CHUNK CB_X_CHUNK

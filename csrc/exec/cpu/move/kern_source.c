@@ -71,17 +71,20 @@ typedef struct random {
     int64_t count;
 } random_job;
 
-/* One tile: bits[i] is drawn for element i of the output; x and y are in the compute type. */
-static void drop_f32(const uint16_t *bits, uint32_t threshold, float scale, const float *restrict x,
-                     float *restrict y, int64_t n) {
+/* One tile: bits[i] is drawn for element i of the output; x and y are in the compute type, and may
+ * be the same memory. */
+static void drop_f32(const uint16_t *bits, uint32_t threshold, float scale, const float *x,
+                     float *y, int64_t n) {
+    CB_IN_PLACE
     for (int64_t i = 0; i < n; i++) {
         float kept = x[i] * scale;
         y[i] = bits[i] >= threshold ? kept : 0.0f;
     }
 }
 
-static void drop_f64(const uint16_t *bits, uint32_t threshold, double scale,
-                     const double *restrict x, double *restrict y, int64_t n) {
+static void drop_f64(const uint16_t *bits, uint32_t threshold, double scale, const double *x,
+                     double *y, int64_t n) {
+    CB_IN_PLACE
     for (int64_t i = 0; i < n; i++) {
         double kept = x[i] * scale;
         y[i] = bits[i] >= threshold ? kept : 0.0;

@@ -15,7 +15,8 @@
 
 #include "../move/kern_copy.h"
 
-/* out[i] = f(in[0][i], in[1][i], ...); tensors never overlap, inputs may be one and the same. */
+/* out[i] = f(in[0][i], in[1][i], ...); inputs may be one and the same, and the output may be an
+ * input; else tensors never overlap. */
 typedef void (*cb_loop_fn)(const void *const *in, void *out, int64_t n);
 
 #define CB_SHORT_ROW 64 /* rows below this are gathered together */

@@ -5,9 +5,10 @@
 #define BINARY_LOOP(name, type, out_type, expression)               \
     static void name(const void *const *in, void *out, int64_t n) { \
         typedef type real;                                          \
-        const real *restrict a = in[0];                             \
-        const real *restrict b = in[1];                             \
-        out_type *restrict o = out;                                 \
+        const real *a = in[0];                                      \
+        const real *b = in[1];                                      \
+        out_type *o = out;                                          \
+        CB_IN_PLACE                                                 \
         for (int64_t i = 0; i < n; i++) {                           \
             real x = a[i], y = b[i];                                \
             o[i] = expression;                                      \
@@ -40,10 +41,11 @@ CB_LOGICAL(LOOP_U8)
 /* `where` moves elements without looking at them: one loop for each size. */
 #define LOOP_WHERE(name, type)                                      \
     static void name(const void *const *in, void *out, int64_t n) { \
-        const uint8_t *restrict c = in[0];                          \
-        const type *restrict a = in[1];                             \
-        const type *restrict b = in[2];                             \
-        type *restrict o = out;                                     \
+        const uint8_t *c = in[0];                                   \
+        const type *a = in[1];                                      \
+        const type *b = in[2];                                      \
+        type *o = out;                                              \
+        CB_IN_PLACE                                                 \
         for (int64_t i = 0; i < n; i++) o[i] = c[i] ? a[i] : b[i];  \
     }
 LOOP_WHERE(where_1, uint8_t)
@@ -53,12 +55,13 @@ LOOP_WHERE(where_8, uint64_t)
 
 #define LOOP_APPLY(name, type)                                                                   \
     static void name(const void *const *in, void *out, int64_t n) {                              \
-        const type *restrict x = in[0];                                                          \
-        const type *restrict mean = in[1];                                                       \
-        const type *restrict rstd = in[2];                                                       \
-        const type *restrict weight = in[3];                                                     \
-        const type *restrict bias = in[4];                                                       \
-        type *restrict o = out;                                                                  \
+        const type *x = in[0];                                                                   \
+        const type *mean = in[1];                                                                \
+        const type *rstd = in[2];                                                                \
+        const type *weight = in[3];                                                              \
+        const type *bias = in[4];                                                                \
+        type *o = out;                                                                           \
+        CB_IN_PLACE                                                                              \
         for (int64_t i = 0; i < n; i++) o[i] = (x[i] - mean[i]) * rstd[i] * weight[i] + bias[i]; \
     }
 LOOP_APPLY(apply_f32, float)

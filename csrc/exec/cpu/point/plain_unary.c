@@ -6,8 +6,9 @@
 #define UNARY_LOOP(name, type, expression)                          \
     static void name(const void *const *in, void *out, int64_t n) { \
         typedef type real;                                          \
-        const real *restrict a = in[0];                             \
-        real *restrict o = out;                                     \
+        const real *a = in[0];                                      \
+        real *o = out;                                              \
+        CB_IN_PLACE                                                 \
         for (int64_t i = 0; i < n; i++) {                           \
             real x = a[i];                                          \
             o[i] = expression;                                      \
