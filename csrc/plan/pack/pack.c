@@ -24,6 +24,8 @@
 #define FIRST_DEAD_ENDS 200 /* of an attempt, */
 #define MOST_DOUBLINGS 20   /* later twice as many, */
 #define PLAIN_ATTEMPTS 4    /* after these, which go back step by step, */
+#define LOOSE_DEAD_ENDS 12  /* of an attempt before it raises its capacity, */
+#define LOOSE_STEPS 32      /* from the least to the most in so many steps */
 #define ROUND_ATTEMPTS 6    /* each time all ranks have been tried in all ways */
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -185,7 +187,8 @@ static void begin_attempt(cb_pack *z, uint32_t attempt) {
     static const cb_pack_way way[] = {{.lowest = true, .lifts = true, .jumps = true},
                                       {.jumps = true},
                                       {.lowest = true, .jumps = true}};
-    static const uint32_t plain_rule[PLAIN_ATTEMPTS] = {6, 4, 7, 5};
+    static const uint32_t plain_rule[PLAIN_ATTEMPTS] = {
+        [CB_PACK_LENGTH] = 6, [CB_PACK_SIZE] = 4, [CB_PACK_AREA] = 7, [CB_PACK_LONG_AREA] = 5};
     const uint32_t n_way = sizeof way / sizeof *way;
     z->dead_ends = 0;
     z->complete = true;
@@ -249,12 +252,29 @@ static bool go_back(cb_pack *z, uint32_t *depth, bool *ended) {
     return cb_pack_put_to_sleep(z, to);
 }
 
+/* More room for the lives that are not placed; those that failed are tried again. False: no
+ * memory. */
+static bool loosen(cb_pack *z, uint32_t depth) {
+    z->capacity += z->step;
+    z->dead_ends = 0;
+    z->complete = false;
+    z->level[depth + 1].choice = depth > 0 ? z->level[depth].n_choice : 0;
+    cb_pack_wind_back(z, z->level[depth + 1].opened);
+    for (uint32_t i = z->next[z->n]; i != z->n; i = z->next[i])
+        if (z->asleep[i] && !cb_pack_wake(z, i)) return false;
+    return true;
+}
+
 /* One attempt. `depth` lives are placed, each by its level's choice before the next one to try. */
 static cb_status search(cb_pack *z, bool *found, bool *ended, cb_error *err) {
     uint32_t depth = 0;
     bool enters = true;
     *ended = !cb_pack_promises(z);
-    while (!*ended && z->looks < z->most_looks && z->dead_ends <= z->most_dead_ends) {
+    while (!*ended && z->looks < z->most_looks) {
+        if (z->dead_ends > z->most_dead_ends) {
+            if (z->step == 0 || z->step > z->most - z->capacity) return CB_OK;
+            if (!loosen(z, depth)) return cb_no_memory(err);
+        }
         CB_TRY(wait_for(z, err));
         if (enters && depth == z->n) {
             *found = true;
@@ -284,6 +304,7 @@ cb_status cb_pack_within(cb_pack *z, uint64_t capacity, bool *found, cb_error *e
     bool ended = false;
     *found = z->proven = false;
     z->capacity = capacity;
+    z->step = 0;
     z->most_looks = z->looks + z->effort;
     for (uint32_t i = 0; !*found && !z->proven && z->looks < z->most_looks; i++) {
         begin_attempt(z, i);
@@ -291,4 +312,17 @@ cb_status cb_pack_within(cb_pack *z, uint64_t capacity, bool *found, cb_error *e
         z->proven = ended && z->complete;
     }
     return CB_OK;
+}
+
+cb_status cb_pack_loosely(cb_pack *z, uint64_t least, uint64_t most, cb_pack_rule rule, bool *found,
+                          cb_error *err) {
+    bool ended = false;
+    *found = z->proven = false;
+    z->capacity = least;
+    z->most = most;
+    z->step = most > least ? (most - least) / LOOSE_STEPS + 1 : 0;
+    z->most_looks = z->looks + z->effort;
+    begin_attempt(z, rule);
+    z->most_dead_ends = LOOSE_DEAD_ENDS;
+    return search(z, found, &ended, err);
 }

@@ -84,16 +84,18 @@ bool cb_pack_fits_above(cb_pack *z, uint32_t i) {
     return true;
 }
 
+bool cb_pack_wake(cb_pack *z, uint32_t i) {
+    const cb_pack_sleep slept = {i, z->asleep[i]};
+    z->asleep[i] = 0;
+    spoil(z, i);
+    return CB_PUSH(z->arena, z->trail, slept);
+}
+
 /* What meets `i`, which ends at `top`, wakes up and moves above it. */
 static bool raise(cb_pack *z, uint32_t i, uint64_t top) {
     for (uint32_t j = z->next[z->n]; j != z->n; j = z->next[j]) {
         if (!cb_pack_meet(z, i, j)) continue;
-        if (z->asleep[j]) {
-            const cb_pack_sleep slept = {j, z->asleep[j]};
-            if (!CB_PUSH(z->arena, z->trail, slept)) return false;
-            z->asleep[j] = 0;
-            spoil(z, j);
-        }
+        if (z->asleep[j] && !cb_pack_wake(z, j)) return false;
         if (z->offset[j] >= top) continue;
         z->offset[j] = top;
         z->under[j] = i;

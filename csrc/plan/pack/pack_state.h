@@ -51,6 +51,8 @@ typedef struct cb_pack {
     uint32_t n, n_section;
     uint64_t capacity;
     uint64_t effort; /* looks that a search may take; the caller may change it */
+    uint64_t step;   /* bytes that an attempt adds to its capacity instead of ending, */
+    uint64_t most;   /* up to `most`; 0: it ends */
     bool proven;     /* by the last search: no offsets fit the capacity */
     cb_arena *arena;
     cb_poll poll;
@@ -99,6 +101,8 @@ void cb_pack_take_back(cb_pack *z, const cb_pack_level *level);
 /* A life that failed at its offset sleeps until a life that meets it is placed: all layouts that
  * have it at this offset, under all else that meets it, have been searched. False: no memory. */
 bool cb_pack_put_to_sleep(cb_pack *z, uint32_t level);
+/* False: no memory. */
+bool cb_pack_wake(cb_pack *z, uint32_t i);
 void cb_pack_wind_back(cb_pack *z, size_t length);
 
 /* For a failure of a level, blames the levels up to `depth` that explain why `s` is full: those

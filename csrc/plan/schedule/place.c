@@ -23,8 +23,8 @@
 #define CLIMB_LOOKS 10000000u /* looks at a life that climbing may take: some ten milliseconds, */
 #define CLIMB_TRIES 6u        /* and orders, for each life */
 #define QUICK_LIVES 1000      /* so many are packed in a few milliseconds, */
-#define CLOSE_PART 500 /* more where an arena is farther from its floor than this part of it; */
-#define NEAR_PART 100  /* a search that fails is repeated, with more room, farther than this */
+#define CLOSE_PART 500 /* more where an arena is farther from its floor than this part of it, */
+#define NEAR_PART 200  /* and with room to spare where it is farther than this */
 #define POLL_EVERY (1u << 24) /* looks at a life or a gap: some ten milliseconds */
 
 typedef enum order { BY_SIZE = 1, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
@@ -230,17 +230,34 @@ static cb_status packer_init(packer *x, const placement *z, cb_arena *scratch, c
     return cb_pack_init(&x->pack, x->life, z->n, scratch, z->poll, &x->fits, err);
 }
 
-/* Within `capacity`, less than `*top`, if it can. */
-static cb_status pack_within(packer *x, uint64_t capacity, uint64_t *best, uint64_t *top,
-                             cb_error *err) {
-    bool found = false;
-    if (x->fits && capacity < *top) CB_TRY(cb_pack_within(&x->pack, capacity, &found, err));
-    if (!found) return CB_OK;
+static void take_packed(const packer *x, uint64_t *best, uint64_t *top) {
     *top = 0;
     for (uint32_t i = 0; i < x->pack.n; i++) {
         const uint64_t end = x->pack.offset[i] + x->life[i].bytes;
         best[x->id[i]] = x->pack.offset[i];
         if (end > *top) *top = end;
+    }
+}
+
+/* Without a gap at the fullest moment, if it can. */
+static cb_status pack_tight(packer *x, uint64_t floor, uint64_t *best, uint64_t *top,
+                            cb_error *err) {
+    bool found = false;
+    CB_TRY(cb_pack_within(&x->pack, floor, &found, err));
+    if (found) take_packed(x, best, top);
+    return CB_OK;
+}
+
+/* With as little room to spare as it can, less than `*top`. Where one attempt fails, others seldom
+ * succeed. */
+static cb_status pack_loosely(packer *x, uint64_t floor, uint64_t *best, uint64_t *top,
+                              cb_error *err) {
+    static const cb_pack_rule rule[] = {CB_PACK_AREA, CB_PACK_LENGTH, CB_PACK_LONG_AREA};
+    bool found = true;
+    for (size_t k = 0; k < sizeof rule / sizeof *rule && found; k++) {
+        if (*top - floor <= floor / NEAR_PART) return CB_OK;
+        CB_TRY(cb_pack_loosely(&x->pack, floor, *top - 1, rule[k], &found, err));
+        if (found) take_packed(x, best, top);
     }
     return CB_OK;
 }
@@ -251,14 +268,12 @@ static cb_status improve(placement *z, order winner, uint64_t floor, placed *at,
                          uint32_t n_instance, cb_arena *scratch, uint64_t *top, cb_error *err) {
     packer x;
     CB_TRY(packer_init(&x, z, scratch, err));
-    if (z->n <= QUICK_LIVES || *top - floor > floor / CLOSE_PART)
-        CB_TRY(pack_within(&x, floor, best, top, err));
+    const bool tries = z->n <= QUICK_LIVES || *top - floor > floor / CLOSE_PART;
+    if (x.fits && tries) CB_TRY(pack_tight(&x, floor, best, top, err));
     if (*top == floor) return CB_OK;
     sort_items(z, winner);
     CB_TRY(climb_from(z, floor, at, best, n_instance, top, err));
-    for (uint64_t part = 4; part > 1 && *top - floor > floor / NEAR_PART; part /= 2)
-        CB_TRY(pack_within(&x, floor + (*top - floor) / part, best, top, err));
-    return CB_OK;
+    return x.fits ? pack_loosely(&x, floor, best, top, err) : CB_OK;
 }
 
 /* ---- the sweep ------------------------------------------------------------------------------- */

@@ -158,6 +158,35 @@ TEST(blocks_with_holes_are_put_together) {
     }
 }
 
+/* Lives that end at random: with room for all of them side by side there is always a placement. */
+TEST(an_attempt_takes_more_room_where_it_is_stuck) {
+    for (uint32_t round = 0; round < 60; round++) {
+        uint64_t state = 2000 + round, live[200] = {0}, least = 0, all = 0;
+        cb_pack_life life[80];
+        cb_arena arena;
+        cb_pack z;
+        bool fits, found;
+        for (uint32_t i = 0; i < 80; i++) {
+            life[i] = (cb_pack_life){.bytes = 1 + maker_draw(&state, 99), .made = i};
+            life[i].last = i + maker_draw(&state, 40);
+            all += life[i].bytes;
+            for (uint32_t t = i; t <= life[i].last; t++) live[t] += life[i].bytes;
+        }
+        for (uint32_t t = 0; t < 200; t++)
+            if (live[t] > least) least = live[t];
+        cb_arena_init(&arena, &alloc);
+        CHECK_OK(cb_pack_init(&z, life, 80, &arena, (cb_poll){0}, &fits, &err));
+        for (uint32_t rule = CB_PACK_LENGTH; rule <= CB_PACK_LONG_AREA; rule++) {
+            CHECK_OK(cb_pack_loosely(&z, least, all, (cb_pack_rule)rule, &found, &err));
+            CHECK(found && z.capacity <= all);
+            check_offsets(&z);
+            CHECK_OK(cb_pack_loosely(&z, least - 1, least - 1, (cb_pack_rule)rule, &found, &err));
+            CHECK(!found);
+        }
+        cb_arena_free(&arena);
+    }
+}
+
 TEST(sizes_that_overflow_are_refused) {
     const cb_pack_life life[] = {{.bytes = INT64_MAX}, {.bytes = 1}};
     uint64_t offset[2];
@@ -275,6 +304,7 @@ int main(void) {
     RUN(steps_need_what_lives_at_once);
     RUN(few_are_packed_as_tightly_as_can_be);
     RUN(blocks_with_holes_are_put_together);
+    RUN(an_attempt_takes_more_room_where_it_is_stuck);
     RUN(sizes_that_overflow_are_refused);
     RUN(one_search_serves_several_capacities);
     RUN(ends_where_it_is_told_to);
