@@ -77,9 +77,7 @@ class Optimizer(_InTheCore):
         seed: seed of the stochastic rounding, in 0 .. 2**64 - 1. The noise is a function of the
             seed, the parameter's position, its step and the element.
 
-    >>> step = cutback.compile(loss, optimizer=cutback.optim.AdamW(lr=1e-3))
-    >>> optimizer = cutback.optim.AdamW(lr=1e-3)
-    >>> optimizer.step(params, grads)
+    >>> cutback.optim.AdamW(lr=1e-3).step(params, grads)
     """
 
     _options: ClassVar[tuple[str, ...]]  # options that a group may set

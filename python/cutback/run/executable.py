@@ -326,16 +326,14 @@ class Executable:
             and an op that may compute it inside its own kernel.
         keep_gradients: gradients stay in the arena, for an optimizer.
         on_infeasible, time_limit, progress: see :func:`cutback.compile`.
-        memory: a :class:`cutback.Memory` that it shares with other steps. None: it has a block of
-            its own.
+        memory: a :class:`cutback.Memory` shared with other steps. None: a block of its own.
         static_bytes: bytes of parameters and optimizer states, counted by the measure ``total``.
         decisions: decisions for a graph that differs only in sizes, see ``decide``. They are
             followed if they keep the budget; otherwise a plan is searched for.
 
     Raises:
         BudgetError: no plan meets the budget.
-        cutback.cuda_libraries.LibraryError: there is no CUDA driver or no NVRTC; the message lists
-            every place that was searched.
+        cutback.cuda_libraries.LibraryError: no driver or NVRTC at any of the places that it lists.
         ValueError, TypeError, NotImplementedError: the core rejects an argument.
     """
 
