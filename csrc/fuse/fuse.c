@@ -196,7 +196,7 @@ static void take_over(fusing *x, uint32_t group) {
                               .ends = ends_here,
                               .user = x};
     for (uint32_t i = 0; i < taking.n && taking.n > 1; i++)
-        if (x->out.part[first + i] != CB_PART_MAP) return;
+        if (!cb_part_may_take((cb_part)x->out.part[first + i])) return;
     x->group = group;
     for (uint32_t i = 0; i < taking.n; i++) {
         const uint32_t to = cb_place_out(&x->steps, taking.step[i], 0);

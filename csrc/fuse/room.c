@@ -157,7 +157,7 @@ static uint64_t taken_together(const cb_room *r, const cb_joining *joining, cons
     uint64_t bytes = 0;
     bool is_pointwise = r->steps->plan->lives.over;
     for (uint32_t i = 0; i < x.n && is_pointwise; i++)
-        is_pointwise = joining->part[i] == CB_PART_MAP;
+        is_pointwise = cb_part_may_take(joining->part[i]);
     for (uint32_t i = 0; i < x.n && is_pointwise; i++) {
         const uint32_t to = cb_place_out(r->steps, x.step[i], 0);
         if (stays(r, to) && cb_taken(&x, i) != CB_NONE) bytes += bytes_of(r, to);

@@ -67,6 +67,9 @@ static inline uint64_t cb_step_scratch(const cb_steps *s, uint32_t step) {
  *
  * All members must then be pointwise: such a group passes over its elements once, and reads each of
  * them before it is written. Others take nothing over. */
+static inline bool cb_part_may_take(cb_part part) {
+    return part == CB_PART_MAP || part == CB_PART_ONE;
+}
 typedef struct cb_taking {
     const cb_steps *steps;
     const uint32_t *step; /* [n] of the group, in order */

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "../fuse/reads.h"
+#include "../fuse/steps.h"
 #include "alone.h"
 
 typedef struct check {
@@ -411,7 +412,7 @@ static bool is_pointwise(const cb_program *p, const cb_group *group) {
     bool is = true;
     for (uint32_t i = group->instr_begin; i < group->instr_begin + group->n_instr && is; i++)
         is = (cb_op_def_of(p->instr[i].code)->flags & CB_OPF_POINTWISE) &&
-             (group->n_instr == 1 || p->instr[i].part == CB_PART_MAP);
+             (group->n_instr == 1 || cb_part_may_take(p->instr[i].part));
     return is;
 }
 

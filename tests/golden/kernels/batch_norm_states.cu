@@ -5,12 +5,12 @@
 // group 1: cb_k3<<<(16, 1, 1), 128>>>(0x120, 0x1, extra+0, 0x1, 0x800, arena+18688, arena+18944, arena+19200, extra+256)
 // group 2: cb_k4<<<(1, 1, 1), 128>>>(0x2, 0x5, 0x39638e39, input 0+0, arena+18688, arena+19200, input 1+0, arena+18432, arena+0, extra+512)
 // group 2: cb_k5<<<(1, 1, 1), 32>>>(0x39638e39, extra+512, 0x5, 0x1200, output 2+0)
-// group 3: cb_k6<<<(1, 1, 1), 256>>>(0x1, 0x10, arena+19456, arena+19968, arena+20480, 0x4, arena+18944, arena+18688, arena+19712, arena+18432, arena+20224, arena+20736)
+// group 3: cb_k6<<<(1, 1, 1), 256>>>(0x1, 0x10, arena+19456, arena+19968, arena+20480, 0x4, arena+18944, arena+18688, arena+19712, arena+20224)
 // group 4: cb_k7<<<(16, 1, 1), 128>>>(0x120, 0x800, 0x1, arena+0, arena+19200, arena+18688, input 0+0, extra+768)
-// group 4: cb_k8<<<(16, 1, 1), 128>>>(0x120, 0x1, extra+768, 0x1, input 1+0, extra+1024, arena+18944, arena+19456)
+// group 4: cb_k8<<<(16, 1, 1), 128>>>(0x120, 0x1, extra+768, 0x1, input 1+0, extra+1024, arena+18432, arena+18944)
 // group 4: cb_k9<<<(18, 1, 1), 256>>>(0x1200, arena+0, arena+19200, arena+18688, input 0+0, extra+1024, input 1+0, output 3+0)
-// group 5: cb_k10<<<(1, 1, 1), 256>>>(input 2+0, arena+18432, failure, 0x10)
-// group 5: cb_k10<<<(1, 1, 1), 256>>>(input 3+0, arena+20736, failure, 0x10)
+// group 5: cb_k10<<<(1, 1, 1), 256>>>(input 2+0, arena+19712, failure, 0x10)
+// group 5: cb_k10<<<(1, 1, 1), 256>>>(input 3+0, arena+20224, failure, 0x10)
 
 #include "prelude.cuh"
 
@@ -167,7 +167,7 @@ narrow(&p4[0], s0);
 }
 /* 32 */
 
-extern "C" __global__ void __launch_bounds__(256) cb_k6(uint64_t p0, uint64_t p1, const float *__restrict__ p2, const float *__restrict__ p3, const float *__restrict__ p4, uint64_t p5, const float *__restrict__ p6, const float *__restrict__ p7, const float *__restrict__ p8, float *p9, const float *__restrict__ p10, float *p11) {
+extern "C" __global__ void __launch_bounds__(256) cb_k6(uint64_t p0, uint64_t p1, const float *__restrict__ p2, const float *__restrict__ p3, const float *__restrict__ p4, uint64_t p5, const float *__restrict__ p6, const float *__restrict__ p7, float *p8, float *p9) {
 typedef uint32_t I;
 enum { V = 4 };
 const I ROWS = (I)p0, COLUMNS = (I)p1;
@@ -189,12 +189,12 @@ float v1[V]; EACH v1[j] = x_MUL(t1[j], s1);
 float t2[V];
 load(t2, p8 + e, true, n);
 float v2[V]; EACH v2[j] = x_ADD(t2[j], v1[j]);
-{ float w[V]; EACH w[j] = v2[j]; store(p9 + e, w, true, n); }
+{ float w[V]; EACH w[j] = v2[j]; store(p8 + e, w, true, n); }
 float v3[V]; EACH v3[j] = x_MUL(v0[j], s2);
 float t4[V];
-load(t4, p10 + e, true, n);
+load(t4, p9 + e, true, n);
 float v4[V]; EACH v4[j] = x_ADD(t4[j], v3[j]);
-{ float w[V]; EACH w[j] = v4[j]; store(p11 + e, w, true, n); }
+{ float w[V]; EACH w[j] = v4[j]; store(p9 + e, w, true, n); }
 }
 }
 /* 256 */

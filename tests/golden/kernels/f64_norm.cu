@@ -1,16 +1,16 @@
 // compute capability 8.0, 0 bytes beside the arena
 // group 0: cb_k0<<<(1, 1, 1), 256>>>(0x32, arena+8192)
-// group 1: cb_k1<<<(20, 1, 1), 128>>>(0x32, input 1+0, input 0+0, arena+0, arena+24832, arena+24576, arena+8192)
+// group 1: cb_k1<<<(20, 1, 1), 128>>>(0x32, input 1+0, input 0+0, arena+0, arena+17152, arena+16896, arena+8192)
 // group 2: cb_k2<<<(4, 1, 1), 256>>>(0x3e8, arena+8192, arena+0)
 // group 3: cb_k3<<<(1, 1, 1), 128>>>(0x3e8, arena+8192, 0x3e8, output 0+0)
-// group 4: cb_k4<<<(1, 1, 1), 256>>>(0x1, arena+8192)
-// group 5: cb_k5<<<(1, 1, 1), 256>>>(0x1, arena+8448)
-// group 6: cb_k6<<<(1, 1, 1), 256>>>(0x1, arena+16384, arena+8192, arena+8448)
+// group 4: cb_k4<<<(1, 1, 1), 256>>>(0x1, arena+16384)
+// group 5: cb_k5<<<(1, 1, 1), 256>>>(0x1, arena+16640)
+// group 6: cb_k6<<<(1, 1, 1), 256>>>(0x1, arena+16384, arena+16640)
 // group 7: cb_k7<<<(1, 1, 1), 256>>>(0x1, arena+16640)
 // group 8: cb_k8<<<(4, 1, 1), 256>>>(0x3e8, arena+8192, arena+16384, arena+16640)
-// group 9: cb_k6<<<(4, 1, 1), 256>>>(0x3e8, arena+16384, arena+8192, arena+0)
-// group 10: cb_k9<<<(20, 1, 1), 128>>>(0x32, input 0+0, arena+24832, arena+16384, input 1+0, arena+24576, arena+0)
-// group 10: cb_k10<<<(50, 1, 1), 128>>>(0x14, 0x32, arena+24832, arena+16384, input 1+0, arena+24576, output 1+0, arena+8192)
+// group 9: cb_k6<<<(4, 1, 1), 256>>>(0x3e8, arena+8192, arena+0)
+// group 10: cb_k9<<<(20, 1, 1), 128>>>(0x32, input 0+0, arena+17152, arena+8192, input 1+0, arena+16896, arena+0)
+// group 10: cb_k10<<<(50, 1, 1), 128>>>(0x14, 0x32, arena+17152, arena+8192, input 1+0, arena+16896, output 1+0, arena+16384)
 
 #include "prelude.cuh"
 
@@ -101,14 +101,14 @@ p1[i] = cb_f64_of_bits(0x3F50624DD2F1A9FCull);
 }
 /* 256 */
 
-extern "C" __global__ void __launch_bounds__(256) cb_k6(uint64_t p0, double *p1, const double *__restrict__ p2, const double *__restrict__ p3) {
+extern "C" __global__ void __launch_bounds__(256) cb_k6(uint64_t p0, double *p1, const double *__restrict__ p2) {
 typedef uint32_t I;
 const I i = blockIdx.x * (I)256 + threadIdx.x;
 if (i >= (I)p0) return;
 const I o0 = i;
-const auto x0 = widen(p2[o0]);
+const auto x0 = widen(p1[o0]);
 const I o1 = i;
-const auto x1 = widen(p3[o1]);
+const auto x1 = widen(p2[o1]);
 narrow(&p1[i], p_MUL(x0, x1));
 }
 /* 256 */
