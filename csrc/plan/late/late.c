@@ -38,8 +38,9 @@ static bool is_best(const cb_late *s, const cb_goal *goal, const cb_found *found
     return !goal->smallest && found->cost_ps <= s->tools.f->once_ps;
 }
 
-/* Then the other search has no plans for it. */
+/* Then the other search has no plans for it, where it follows the first. */
 static bool costs_little(const cb_late *s, const cb_goal *goal, const cb_found *found) {
+    if (!cb_searcher_follows(s->all)) return false;
     const double least = 1 + cb_searcher_little_extra(s->forward);
     return !goal->smallest && (double)found->cost_ps <= (double)s->tools.f->once_ps * least;
 }

@@ -281,6 +281,8 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
 
 void cb_searcher_set_rival(cb_searcher *s, cb_searcher *rival) { s->rival = rival; }
 
+bool cb_searcher_follows(const cb_searcher *s) { return follows(s, false); }
+
 /* ---- the searcher ---------------------------------------------------------------------------- */
 
 void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n) {

@@ -31,6 +31,9 @@ double cb_searcher_little_extra(const cb_searcher *s);
 /* The answers of `rival`, of a smaller class of plans, are considered as well, and asked for first:
  * targets at which it comes close to the bound need no search. */
 void cb_searcher_set_rival(cb_searcher *s, cb_searcher *rival);
+/* Of a search for peaks with a rival: are all its plans slower than cb_searcher_little_extra of the
+ * rival? */
+bool cb_searcher_follows(const cb_searcher *s);
 void cb_searcher_free(cb_searcher *s); /* NULL is fine */
 /* The answer into `out`, whose arena is given. CB_INFEASIBLE: err->refusal has the smallest plan
  * found and the op at its peak. */

@@ -75,6 +75,17 @@ def test_positions_of_a_short_loop(measure):
     check(recurrent(*TURNS["lstm"], 4), measure, FEW, device="cpu")
 
 
+def test_late_ops_of_a_short_loop():
+    """No plan is slower at a larger budget, though the forward's plan costs little at some."""
+    problem = recurrent(*TURNS["lstm"], 4)
+    del problem["fingerprint"]
+    problem.update(version=3, reruns="all")
+    less, more = (
+        cutback.plan(problem, budget=k, measure="live", device="cpu").numbers for k in (0, 0.25)
+    )
+    assert less["time_ps"] >= more["time_ps"]
+
+
 @pytest.mark.very_slow
 @pytest.mark.parametrize("measure", ["live", "arena", "total"])
 @pytest.mark.parametrize("steps", [6, 16, 32])
