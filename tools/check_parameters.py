@@ -27,8 +27,16 @@ PUBLIC = {
     "frontend/step.py": {"Step.__call__"},
     "frontend/training.py": {"compile"},
     "nn/attention.py": {"scaled_dot_product_attention"},
+    "nn/cross_entropy.py": {"cross_entropy"},
     "nn/functional.py": {
-        "avg_pool2d", "batch_norm", "conv2d", "cross_entropy", "embedding", "max_pool2d",
+        "avg_pool2d", "batch_norm", "conv1d", "conv2d", "embedding", "max_pool1d", "max_pool2d",
+    },
+    "nn/losses.py": {
+        "binary_cross_entropy_with_logits", "cosine_embedding_loss", "margin_ranking_loss",
+        "multi_margin_loss", "nll_loss", "poisson_nll_loss", "triplet_margin_loss",
+    },
+    "nn/resampling.py": {
+        "conv_transpose1d", "conv_transpose2d", "embedding_bag", "instance_norm", "interpolate",
     },
     "optim/base.py": {"Optimizer.step"},
     "optim/layerwise.py": {"LAMB"},

@@ -1,16 +1,90 @@
-"""Names of the operations on arrays, which are ``cutback.<name>`` for users. They are needed before
-:mod:`cutback.frontend.ops`, which defines them, is loaded."""
+"""Names of the operations on arrays, which are ``cutback.<name>`` for users, and of those that are
+not built. They are needed before the modules that define them are loaded."""
 
 from __future__ import annotations
 
-OPERATIONS = (
-    "abs", "absolute", "add", "amax", "amin", "arange", "argmax", "astype", "broadcast_to", "clip",
-    "concatenate", "cos", "divide", "equal", "erf", "exp", "expand_dims", "floor", "full",
-    "full_like", "greater", "greater_equal", "less", "less_equal", "log", "log1p", "logical_and",
-    "logical_not", "logical_or", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply",
-    "negative", "not_equal", "ones", "ones_like", "pad", "power", "ravel", "reciprocal", "reshape",
-    "rsqrt", "sigmoid", "sign", "sin", "split", "sqrt", "square", "squeeze", "stack", "std",
-    "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "transpose", "tril",
-    "uniform", "var", "where", "zeros", "zeros_like",
+from importlib import import_module
+from typing import Any
+
+_OPS = (
+    "abs", "absolute", "add", "amax", "amin", "arange", "argmax", "astype", "broadcast_to",
+    "clip", "concatenate", "cos", "divide", "equal", "erf", "exp", "expand_dims", "floor",
+    "full", "full_like", "greater", "greater_equal", "less", "less_equal", "log", "log1p",
+    "logical_and", "logical_not", "logical_or", "matmul", "max", "maximum", "mean", "min",
+    "minimum", "multiply", "negative", "not_equal", "ones", "ones_like", "pad", "power",
+    "ravel", "reciprocal", "reshape", "rsqrt", "sigmoid", "sign", "sin", "split", "sqrt",
+    "square", "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take",
+    "take_along_axis", "tanh", "transpose", "tril", "uniform", "var", "where", "zeros",
+    "zeros_like",
 )  # fmt: skip
+_ELEMENTWISE = (
+    "all", "allclose", "any", "arctanh", "argmin", "average", "ceil", "copysign", "cosh",
+    "count_nonzero", "cumprod", "cumsum", "diff", "exp2", "expm1", "fix", "hypot",
+    "isclose", "isfinite", "isinf", "isnan", "log10", "log2", "logaddexp", "logical_xor",
+    "logsumexp", "nan_to_num", "nansum", "positive", "prod", "ptp", "round", "signbit",
+    "sinh", "tan", "trunc",
+)  # fmt: skip
+_PRODUCTS = (
+    "convolve", "cross", "dot", "einsum", "inner", "kron", "matvec", "outer", "tensordot",
+    "vdot", "vecdot",
+)  # fmt: skip
+_REARRANGE = (
+    "argsort", "array", "array_split", "asarray", "atleast_1d", "atleast_2d", "atleast_3d",
+    "column_stack", "copy", "diag", "diagonal", "dstack", "empty", "empty_like", "eye",
+    "flip", "fliplr", "flipud", "hsplit", "hstack", "identity", "interp", "linspace",
+    "median", "meshgrid", "moveaxis", "ndim", "percentile", "quantile", "repeat", "roll",
+    "rot90", "searchsorted", "shape", "size", "sort", "tile", "top_k", "tri", "triu",
+    "unstack", "vsplit", "vstack",
+)  # fmt: skip
+
+HOMES = {
+    **dict.fromkeys(_OPS, "frontend.ops"),
+    **dict.fromkeys(_ELEMENTWISE, "frontend.elementwise"),
+    **dict.fromkeys(_PRODUCTS, "frontend.products"),
+    **dict.fromkeys(_REARRANGE, "frontend.rearrange"),
+}
+"""The module of each operation."""
+OPERATIONS = tuple(sorted(HOMES))
 """The same names as in NumPy, for the operations that NumPy has."""
+CONSTANTS = (
+    "bfloat16", "bool_", "e", "float16", "float32", "float64", "inf", "int32", "int64", "nan",
+    "newaxis", "pi", "uint8",
+)  # fmt: skip
+"""Constants and element types, in :mod:`cutback.frontend.namespace`."""
+
+_UNKNOWN_SIZE = "its result has a size that depends on elements"
+_NEEDS = "it needs an operation that the core does not have"
+_INEXACT = "composed of what exists it would not be exact; it needs an operation of its own"
+NOT_BUILT = {
+    "arccos": _NEEDS, "arccosh": _INEXACT, "arcsin": _NEEDS, "arcsinh": _INEXACT,
+    "arctan": _NEEDS, "arctan2": _NEEDS, "bincount": "use (one_hot(x, n)).sum(0)",
+    "cbrt": _INEXACT, "compress": _UNKNOWN_SIZE, "extract": _UNKNOWN_SIZE,
+    "fft": "there are no complex numbers",
+    "flatnonzero": _UNKNOWN_SIZE, "floor_divide": _INEXACT, "fmod": _INEXACT,
+    "histogram": "compare with the edges and sum", "mod": _INEXACT, "nonzero": _UNKNOWN_SIZE,
+    "remainder": _INEXACT, "unique": _UNKNOWN_SIZE,
+    "put": "nothing writes into a traced array; use cutback.where",
+    "vmap": "write the batch axis: einsum, broadcasting and axis= take it",
+    "scan": "write a Python loop over the steps", "cond": "use cutback.where",
+    "while_loop": "the number of rounds must be known: write a Python loop",
+    "fori_loop": "write a Python loop", "jit": "cutback.compile(f, argnums=None) compiles f",
+    "tensor": "cutback.asarray makes an array",
+    "no_grad": "compute the value outside the loss and pass it as an argument",
+    "stop_gradient": "compute the value outside the loss and pass it as an argument",
+    "save": "numpy.savez saves arrays", "load": "numpy.load loads arrays",
+}  # fmt: skip
+"""Names that users look for and that do not exist, with the reason or with what to write."""
+
+
+def operation(name: str) -> Any:
+    """The operation ``name``, or ``"linalg"``, whose module is loaded now."""
+    if name == "linalg":
+        return import_module("cutback.frontend.linalg")
+    return getattr(import_module(f"cutback.{HOMES[name]}"), name)
+
+
+def why_not(name: str) -> str:
+    """The text of the error for a name that does not exist."""
+    if name in NOT_BUILT:
+        return f"cutback has no {name}: {NOT_BUILT[name]}"
+    return f"module 'cutback' has no attribute {name!r}"

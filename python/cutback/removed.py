@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import sys
 
+from .names import why_not
+
 _F = "cutback.nn.functional"
 
 REPLACEMENTS = {
@@ -42,7 +44,8 @@ def missing(module: str, name: str) -> AttributeError | ImportError:
     frames up.
     """
     if name not in REPLACEMENTS[module]:
-        return AttributeError(f"module {module!r} has no attribute {name!r}")
+        text = f"module {module!r} has no attribute {name!r}"
+        return AttributeError(why_not(name) if module == "cutback" else text, name=name)
     asking = sys._getframe(2)
     if asking.f_code.co_name == "_handle_fromlist":
         return ImportError(message(module, name), name=module)

@@ -7,9 +7,12 @@ there. All of them are also available as ``cutback.<name>``. What has a method o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
+
+import numpy as np
 
 from .. import dtypes
 from ..integers import index
@@ -82,21 +85,41 @@ def ones_like(x: ArrayLike, dtype: Any = None) -> Array:
     return full_like(x, 1, dtype)
 
 
-def arange(start: int, stop: int | None = None, step: int = 1, dtype: Any = "i64") -> Array:
-    """Integers from ``start`` (0 when only one number is given) up to ``stop``, which is not
-    included.
+def _no_step() -> NoReturn:
+    raise ValueError(located("arange: the step is 0"))
+
+
+def _spaced(start: float, stop: float, step: float) -> Array:
+    """``start``, ``start + step``, ... up to ``stop``, which is not included."""
+    if step == 0:
+        _no_step()
+    n = (stop - start) / step
+    if not n < 2**53:
+        raise ValueError(located(f"arange: cannot count from {start} to {stop} by {step}"))
+    attrs = {"axis": 0, "shape": (math.ceil(n) if n > 0 else 0,), "dtype": "f64"}
+    (count,) = current().apply("iota", (), attrs)
+    return count * step + start
+
+
+def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Array:
+    """Numbers from ``start`` (0 when only one number is given) up to ``stop``, which is not
+    included; i64 if all are integers, else f64, unless said otherwise.
 
     Raises:
-        TypeError: a bound or step that is no integer.
+        TypeError: a bound or step that is not a number.
         ValueError: a step of 0.
     """
     if stop is None:
         start, stop = 0, start
+    if any(isinstance(n, (float, np.floating)) for n in (start, stop, step)):
+        return _spaced(float(start), float(stop), float(step)).astype(
+            "f64" if dtype is None else dtype
+        )
     start, stop, step = (index(n) for n in (start, stop, step))
     if step == 0:
-        raise ValueError(located("arange: the step is 0"))
+        _no_step()
     n = len(range(start, stop, step))
-    name = dtypes.parse(dtype)
+    name = dtypes.parse("i64" if dtype is None else dtype)
     (count,) = current().apply("iota", (), {"axis": 0, "shape": (n,), "dtype": name})
     if step != 1:
         count = count * step
@@ -198,9 +221,14 @@ def negative(x: ArrayLike) -> Array:
     return -_array(x)
 
 
+def _truth(x: ArrayLike) -> Array:
+    x = _array(x)
+    return x if x.dtype == "bool" else x != 0
+
+
 def logical_not(x: ArrayLike) -> Array:
-    """not x, for bool arrays."""
-    return ~_array(x)
+    """True where ``x`` is zero."""
+    return ~_truth(x)
 
 
 def _two(name: str, x: ArrayLike, y: ArrayLike) -> Array:
@@ -279,13 +307,13 @@ def greater_equal(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def logical_and(x: ArrayLike, y: ArrayLike) -> Array:
-    """x and y, for bool arrays."""
-    return _array(x) & _array(y)
+    """True where neither is zero."""
+    return _truth(x) & _truth(y)
 
 
 def logical_or(x: ArrayLike, y: ArrayLike) -> Array:
-    """x or y, for bool arrays."""
-    return _array(x) | _array(y)
+    """True where one of them is not zero."""
+    return _truth(x) | _truth(y)
 
 
 def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> Array:
@@ -459,13 +487,21 @@ def split(x: ArrayLike, sections: int | Sequence[int], axis: int = 0) -> list[Ar
     return [x[(*before, slice(a, b))] for a, b in pairwise(edges)]
 
 
-def pad(x: ArrayLike, pad_width: Any, constant_values: float = 0.0) -> Array:
-    """``x`` with a constant around it. ``pad_width``: a number, a pair, or a pair for each axis.
+def pad(
+    x: ArrayLike, pad_width: Any, mode: str | float = "constant", constant_values: float = 0.0
+) -> Array:
+    """``x`` with more elements around it. ``pad_width``: a number, a pair, or a pair for each axis.
+
+    Args:
+        mode: ``"constant"``, or ``"edge"``, ``"reflect"``, ``"symmetric"`` or ``"wrap"`` for copies
+            of elements, as in NumPy.
 
     Raises:
-        ValueError: the widths do not fit the axes, or are negative.
+        ValueError: the widths do not fit the axes, or are negative; another mode.
     """
     x = _array(x)
+    if isinstance(mode, (int, float)):  # constant_values, which was in this place before
+        constant_values, mode = float(mode), "constant"
     if isinstance(pad_width, int):
         pad_width = whole(pad_width, "pad: a width")
         widths = [(pad_width, pad_width)] * x.ndim
@@ -477,11 +513,27 @@ def pad(x: ArrayLike, pad_width: Any, constant_values: float = 0.0) -> Array:
         raise ValueError(located(f"pad: {len(widths)} pairs of widths for {x.ndim} axes"))
     for axis, pair in enumerate(widths):
         low, high = (whole(n, "pad: a width") for n in pair)
-        if low or high:
+        if mode != "constant":
+            x = _copied(x, axis, low, high, mode)
+        elif low or high:
             x = x._apply(
                 "pad", axis=axis, low=low, high=high, interior=0, value=float(constant_values)
             )
     return x
+
+
+def _copied(x: Array, axis: int, low: int, high: int, mode: str) -> Array:
+    """``x`` with copies of its elements before and after it along one axis."""
+    if mode not in ("edge", "reflect", "symmetric", "wrap"):
+        raise ValueError(
+            located(f"pad: mode={mode!r} is not constant, edge, reflect, symmetric or wrap")
+        )
+    if low < 0 or high < 0 or not x.shape[axis]:
+        raise ValueError(located(f"pad: widths ({low}, {high}) around {x.shape[axis]} elements"))
+    if not low and not high:
+        return x
+    rows: np.ndarray[Any, Any] = np.pad(np.arange(x.shape[axis]), (low, high), mode=mode)  # type: ignore[call-overload]
+    return x.take(rows, axis)
 
 
 def tril(x: ArrayLike, k: int = 0) -> Array:

@@ -16,8 +16,8 @@ import numpy as np
 
 from .. import dtypes
 from ..integers import index
-from ..names import OPERATIONS
 from ..source import located
+from .methods import Methods
 
 Axis = int | Sequence[int] | None
 """One axis, several, or all of them."""
@@ -125,7 +125,7 @@ def _shape_of(args: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(index(n) for n in args)
 
 
-class Array:
+class Array(Methods):
     """A value of a graph: ``shape`` (tuple of ints) and ``dtype`` (equal to ``"f32"``,
     ``np.float32``, ...; :class:`cutback.dtypes.DType`) without elements.
 
@@ -200,20 +200,19 @@ class Array:
         self._no_elements("conversion to NumPy")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """``ndarray + traced`` arrives here as ``np.add``: operators work, other functions of NumPy
-        do not."""
+        """``ndarray + traced`` and ``np.exp(traced)`` arrive here."""
         apply = _OPERATORS.get(ufunc.__name__)
-        if apply is None or method != "__call__" or kwargs or len(inputs) != 2:
-            name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-            self._not_numpy(name, ufunc.__name__)
-        return apply(*(self.graph.lift(x) for x in inputs))
+        if apply is not None and method == "__call__" and not kwargs and len(inputs) == 2:
+            return apply(*(self.graph.lift(x) for x in inputs))
+        from .numpy_calls import ufunc_call  # at the first use: import stays fast
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
-        self._not_numpy(func.__name__, func.__name__)
+        return ufunc_call(ufunc, method, inputs, kwargs)
 
-    def _not_numpy(self, name: str, ours: str) -> NoReturn:
-        hint = f"use cutback.{ours}" if ours in OPERATIONS else f"cutback has no {ours}"
-        raise TypeError(located(f"np.{name} cannot work on a traced array; {hint}"))
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """``np.mean(traced)`` arrives here."""
+        from .numpy_calls import function_call
+
+        return function_call(func, args, kwargs)
 
     # ---- arithmetic ------------------------------------------------------------------------------
 

@@ -14,80 +14,109 @@ from typing import Any
 
 from .. import dtypes
 from ..frontend.ops import _array, expand_dims
-from ..frontend.tracer import Array, ArrayLike, _normalize_axis, whole
+from ..frontend.tracer import Array, ArrayLike, whole
 from ..integers import index
 from ..source import located
-from .across import over_inner_axis
-from .arguments import as_before, flag, images, is_array, like, not_built, number, older_names, pair
+from .activations import (
+    celu,
+    elu,
+    gelu,
+    glu,
+    gumbel_softmax,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    log_softmax,
+    logsigmoid,
+    mish,
+    prelu,
+    relu,
+    relu6,
+    rrelu,
+    selu,
+    sigmoid,
+    silu,
+    softmax,
+    softmin,
+    softplus,
+    softshrink,
+    softsign,
+    tanh,
+    tanhshrink,
+    threshold,
+)  # fmt: skip
+from .arguments import flag, images, is_array, like, not_built, number, older_names, pair
 from .attention import scaled_dot_product_attention
+from .cross_entropy import cross_entropy
+from .losses import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cosine_embedding_loss,
+    cosine_similarity,
+    gaussian_nll_loss,
+    hinge_embedding_loss,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    margin_ranking_loss,
+    mse_loss,
+    multi_margin_loss,
+    nll_loss,
+    normalize,
+    pairwise_distance,
+    poisson_nll_loss,
+    smooth_l1_loss,
+    soft_margin_loss,
+    triplet_margin_loss,
+)  # fmt: skip
+from .resampling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    alpha_dropout,
+    bilinear,
+    channel_shuffle,
+    conv_transpose1d,
+    conv_transpose2d,
+    dropout1d,
+    dropout2d,
+    embedding_bag,
+    feature_dropout,
+    fold,
+    group_norm,
+    instance_norm,
+    interpolate,
+    local_response_norm,
+    lp_pool2d,
+    pad,
+    pixel_shuffle,
+    pixel_unshuffle,
+    unfold,
+    upsample,
+)  # fmt: skip
 
 __all__ = [
-    "avg_pool2d", "batch_norm", "causal_mask", "conv2d", "cross_entropy", "dropout", "embedding",
-    "evonorm_s0", "gelu", "layer_norm", "linear", "log_softmax", "max_pool2d", "one_hot", "relu",
-    "rms_norm", "scaled_dot_product_attention", "sigmoid", "silu", "softmax",
-
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d",
+    "adaptive_max_pool2d", "alpha_dropout", "avg_pool1d", "avg_pool2d", "batch_norm",
+    "bilinear", "binary_cross_entropy", "binary_cross_entropy_with_logits", "causal_mask",
+    "celu", "channel_shuffle", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d",
+    "cosine_embedding_loss", "cosine_similarity", "cross_entropy", "dropout", "dropout1d",
+    "dropout2d", "elu", "embedding", "embedding_bag", "evonorm_s0", "feature_dropout",
+    "fold", "gaussian_nll_loss", "gelu", "glu", "group_norm", "gumbel_softmax",
+    "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hinge_embedding_loss",
+    "huber_loss", "instance_norm", "interpolate", "kl_div", "l1_loss", "layer_norm",
+    "leaky_relu", "linear", "local_response_norm", "log_softmax", "logsigmoid", "lp_pool2d",
+    "margin_ranking_loss", "max_pool1d", "max_pool2d", "mish", "mse_loss",
+    "multi_margin_loss", "nll_loss", "normalize", "one_hot", "pad", "pairwise_distance",
+    "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "prelu", "relu", "relu6",
+    "rms_norm", "rrelu", "scaled_dot_product_attention", "selu", "sigmoid", "silu",
+    "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink",
+    "softsign", "tanh", "tanhshrink", "threshold", "triplet_margin_loss", "unfold",
+    "upsample",
 ]  # fmt: skip
-
-
-# ---- activations ---------------------------------------------------------------------------------
-
-
-@older_names(x="input")
-def relu(input: ArrayLike, inplace: bool = False) -> Array:
-    """max(input, 0); NaN stays NaN."""
-    not_built("relu", inplace=(inplace, False))
-    return _array(input)._apply("relu")
-
-
-@older_names(x="input")
-def gelu(input: ArrayLike, approximate: str = "none") -> Array:
-    """x * Phi(x) by erf, or by tanh with ``approximate="tanh"`` (Hendrycks, Gimpel 2016).
-
-    Raises:
-        ValueError: another ``approximate``.
-    """
-    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
-        raise ValueError(located(f"gelu: approximate={approximate!r} is neither 'none' nor 'tanh'"))
-    return _array(input)._floating("gelu" if approximate == "none" else "gelu_tanh")
-
-
-@older_names(x="input")
-def silu(input: ArrayLike, inplace: bool = False) -> Array:
-    """x * sigmoid(x)."""
-    not_built("silu", inplace=(inplace, False))
-    return _array(input)._floating("silu")
-
-
-@older_names(x="input")
-def sigmoid(input: ArrayLike) -> Array:
-    """1 / (1 + e**-x)."""
-    return _array(input)._floating("sigmoid")
-
-
-def _over_axis(name: str, x: ArrayLike, axis: int | None, dtype: Any) -> Array:
-    x = _array(x)
-    x = x.astype(dtypes.floating(x.dtype) if dtype is None else dtype)
-    number = _normalize_axis(-1 if axis is None else axis, x.ndim, name)
-    if number == x.ndim - 1:
-        return x._apply(name)
-    return over_inner_axis(name, x, number)
-
-
-@older_names(x="input", axis="dim")
-def softmax(
-    input: ArrayLike, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
-) -> Array:
-    """e**x over its sum along ``dim`` (None: the last), computed relative to the largest element;
-    ``dtype``: converted to that first."""
-    return _over_axis("softmax", input, dim, dtype)
-
-
-@older_names(x="input", axis="dim")
-def log_softmax(
-    input: ArrayLike, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
-) -> Array:
-    """Logarithm of :func:`softmax`."""
-    return _over_axis("log_softmax", input, dim, dtype)
 
 
 # ---- linear, embedding ---------------------------------------------------------------------------
@@ -434,6 +463,68 @@ def avg_pool2d(
     )
 
 
+def _rows(x: ArrayLike, what: str) -> Array:
+    """``x[n, c, l]`` as images of one row."""
+    x = _array(x)
+    if x.ndim != 3:
+        raise ValueError(located(f"{what} expects x[n, c, l], got shape {x.shape}"))
+    return expand_dims(x, 2)
+
+
+def _single(value: Any) -> Any:
+    return value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
+
+
+def conv1d(
+    input: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    stride: int = 1,
+    padding: int | str = 0,
+    dilation: int = 1,
+    groups: int = 1,
+) -> Array:
+    """As conv2d, of ``input[n, c, l]`` and ``weight[o, c / groups, k]``."""
+    x = _rows(input, "conv1d")
+    w = expand_dims(x.graph.lift(weight), 2)
+    s, p, d = (_single(v) for v in (stride, padding, dilation))
+    around = p if isinstance(p, str) else (0, p)
+    return conv2d(x, w, bias, (1, s), around, (1, d), groups).squeeze(2)
+
+
+def max_pool1d(
+    input: ArrayLike,
+    kernel_size: int,
+    stride: int | None = None,
+    padding: int = 0,
+    dilation: int = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Array:
+    """Largest of each window of ``input[n, c, l]``."""
+    k, s, p = (_single(v) for v in (kernel_size, stride, padding))
+    x = _rows(input, "max_pool1d")
+    return max_pool2d(
+        x, (1, k), None if s is None else (1, s), (0, p), dilation, ceil_mode, return_indices
+    ).squeeze(2)
+
+
+def avg_pool1d(
+    input: ArrayLike,
+    kernel_size: int,
+    stride: int | None = None,
+    padding: int = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Array:
+    """Mean of each window of ``input[n, c, l]``, padding counted as zeros."""
+    k, s, p = (_single(v) for v in (kernel_size, stride, padding))
+    x = _rows(input, "avg_pool1d")
+    return avg_pool2d(
+        x, (1, k), None if s is None else (1, s), (0, p), ceil_mode, count_include_pad
+    ).squeeze(2)
+
+
 # ---- dropout and attention -----------------------------------------------------------------------
 
 
@@ -465,71 +556,3 @@ def dropout(
 def causal_mask(x: ArrayLike) -> Array:
     """Attention scores ``x[.., query, key]`` with -inf where the key comes after the query."""
     return _array(x)._apply("tril", k=0, fill=-math.inf)
-
-
-# ---- losses --------------------------------------------------------------------------------------
-
-
-@older_names(logits="input", labels="target")
-def cross_entropy(
-    input: ArrayLike,
-    target: ArrayLike,
-    weight: ArrayLike | None = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Array:
-    """Negative log-likelihood of ``target[..]`` (integer classes) under softmax of ``input[..,
-    c]``.
-
-    Rows whose class is ``ignore_index`` count nothing; ``"mean"`` divides by the number of the
-    others.
-
-    Args:
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-
-    Raises:
-        ValueError, TypeError: another reduction, shapes that do not fit, classes that are no
-            integers.
-        NotImplementedError: ``weight``, ``label_smoothing``, ``size_average`` or ``reduce``.
-    """
-    weight, size_average, ignore_index, reduction = as_before(
-        weight, size_average, ignore_index, reduction
-    )
-    not_built(
-        "cross_entropy",
-        weight=(weight, None),
-        size_average=(size_average, None),
-        reduce=(reduce, None),
-        label_smoothing=(label_smoothing, 0.0),
-    )
-    if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
-        raise ValueError(
-            located(f"cross_entropy: reduction={reduction!r} is not 'mean', 'sum' or 'none'")
-        )
-    logits = _array(input)
-    logits = logits.astype(dtypes.floating(logits.dtype))
-    labels = logits.graph.lift(target)
-    if labels.dtype not in ("i32", "i64"):
-        if labels.dtype != "u8":
-            raise TypeError(
-                located(f"cross_entropy: labels must be integer classes, not {labels.dtype}")
-            )
-        labels = labels.astype("i32")
-    if labels.shape != logits.shape[:-1]:
-        raise ValueError(
-            located(
-                f"cross_entropy: logits {logits.shape} need labels of shape {logits.shape[:-1]}, "
-                f"got {labels.shape}"
-            )
-        )
-    ignore = whole(ignore_index, "cross_entropy: ignore_index")
-    dtype = "f64" if logits.dtype == "f64" else "f32"
-    # Counted first, so that nothing stands between the loss of a row and its gradient.
-    count = (labels != ignore).astype(dtype).sum() if reduction == "mean" else None
-    nll = logits._apply("cross_entropy", labels, ignore=ignore)
-    if reduction == "none":
-        return nll
-    return nll.sum() if count is None else nll.sum() / count

@@ -98,7 +98,7 @@ def test_an_unknown_command(capsys):
 def test_every_public_name_is_there_and_documented():
     for name in cutback.__all__:
         thing = getattr(cutback, name)
-        assert thing.__doc__, name
+        assert thing.__doc__ or name == "newaxis", name  # which is None, as in NumPy
     assert set(cutback.__all__) <= set(dir(cutback))
     with pytest.raises(AttributeError, match="no attribute 'dance'"):
         cutback.dance  # noqa: B018

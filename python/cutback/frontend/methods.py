@@ -1,0 +1,141 @@
+"""Methods of traced arrays that are operations of the same name, and what is said for methods that
+other libraries have."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from .. import dtypes, names
+from ..source import located
+
+_OURS = {
+    "abs": "cutback.absolute(x)", "at": "cutback.where(mask, value, x)",
+    "backward": "cutback.grad(f) or cutback.compile(f)", "bfloat16": "x.astype('bf16')",
+    "bool": "x.astype(bool)", "chunk": "cutback.split(x, n, axis)", "contiguous": "x",
+    "cpu": "x", "cuda": "cutback.compile(f, backend='cuda')",
+    "detach": "the value, computed outside the loss and passed as an argument",
+    "dim": "x.ndim", "double": "x.astype('f64')",
+    "eq": "x == y", "exp": "cutback.exp(x)", "expand": "cutback.broadcast_to(x, shape)",
+    "float": "x.astype('f32')", "half": "x.astype('f16')", "int": "x.astype('i32')",
+    "log": "cutback.log(x)", "log_softmax": "cutback.nn.functional.log_softmax(x, dim)",
+    "long": "x.astype('i64')", "masked_fill": "cutback.where(mask, value, x)",
+    "masked_fill_": "cutback.where(mask, value, x)", "matmul": "x @ y", "mul": "x * y",
+    "norm": "cutback.linalg.norm(x)", "numel": "x.size", "numpy": "the result of the function",
+    "permute": "x.transpose(axes)", "pow": "x ** n", "relu": "cutback.nn.functional.relu(x)",
+    "requires_grad": "argnums=, which names the arguments to differentiate by",
+    "requires_grad_": "argnums=, which names the arguments to differentiate by",
+    "sigmoid": "cutback.sigmoid(x)", "softmax": "cutback.nn.functional.softmax(x, dim)",
+    "split": "cutback.split(x, n, axis)", "sqrt": "cutback.sqrt(x)", "sub": "x - y",
+    "tanh": "cutback.tanh(x)", "to": "x.astype(dtype)", "tolist": "the result of the function",
+    "tril": "cutback.tril(x, k)", "triu": "cutback.triu(x, k)", "type": "x.astype(dtype)",
+    "unsqueeze": "cutback.expand_dims(x, axis)", "view": "x.reshape(shape)",
+    "view_as": "x.reshape(y.shape)", "zero_": "cutback.zeros_like(x)", "grad": "cutback.grad(f)",
+    "add": "x + y", "add_": "x + y", "mul_": "x * y", "sub_": "x - y", "div": "x / y",
+    "nonzero": "cutback.where(mask, x, 0); the number of elements found is not known",
+    "tobytes": "the result of the function", "fill": "cutback.full_like(x, value)",
+    "topk": "cutback.top_k(x, k)", "flip": "cutback.flip(x, axis)",
+    "logsumexp": "cutback.logsumexp(x, axis)", "gather": "cutback.take_along_axis(x, index, axis)",
+}  # fmt: skip
+
+
+class Methods:
+    """The methods of :class:`cutback.Array` that call the operation of the same name."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        dtype: dtypes.DType
+        shape: tuple[int, ...]
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return names.operation(name)(self, *args, **kwargs)
+
+    @property
+    def mT(self) -> Self:  # noqa: N802
+        """The last two axes exchanged."""
+        return self._call("swapaxes", -1, -2)  # type: ignore[no-any-return]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    def all(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """True where no element over the axes is zero."""
+        return self._call("all", axis, keepdims)  # type: ignore[no-any-return]
+
+    def any(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """True where an element over the axes is not zero."""
+        return self._call("any", axis, keepdims)  # type: ignore[no-any-return]
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
+        """Index (i64) of the first smallest along ``axis``."""
+        return self._call("argmin", axis, keepdims)  # type: ignore[no-any-return]
+
+    def argsort(self, axis: int | None = -1) -> Self:
+        """Indices (i64) that sort along ``axis``."""
+        return self._call("argsort", axis)  # type: ignore[no-any-return]
+
+    def copy(self) -> Self:
+        """The array; nothing writes into it."""
+        return self._call("copy")  # type: ignore[no-any-return]
+
+    def cumprod(self, axis: int | None = None) -> Self:
+        """Product of the elements up to each one."""
+        return self._call("cumprod", axis)  # type: ignore[no-any-return]
+
+    def cumsum(self, axis: int | None = None) -> Self:
+        """Sum of the elements up to each one."""
+        return self._call("cumsum", axis)  # type: ignore[no-any-return]
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Self:
+        """Elements with ``j = i + offset`` along two axes."""
+        return self._call("diagonal", offset, axis1, axis2)  # type: ignore[no-any-return]
+
+    def dot(self, other: Any) -> Self:
+        """Sum over the last axis and the second to last of ``other``."""
+        return self._call("dot", other)  # type: ignore[no-any-return]
+
+    def prod(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """Product over axes."""
+        return self._call("prod", axis, keepdims)  # type: ignore[no-any-return]
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Self:
+        """Each element, or slice along ``axis``, several times."""
+        return self._call("repeat", repeats, axis)  # type: ignore[no-any-return]
+
+    def round(self, decimals: int = 0) -> Self:
+        """Nearest integer, halves to the even one."""
+        return self._call("round", decimals)  # type: ignore[no-any-return]
+
+    def searchsorted(self, v: Any, side: str = "left") -> Self:
+        """Indices before which the elements of ``v`` would go."""
+        return self._call("searchsorted", v, side)  # type: ignore[no-any-return]
+
+    def sort(self, axis: int | None = -1) -> Self:
+        """Elements in ascending order: a new array, as ``numpy.sort`` returns it."""
+        return self._call("sort", axis)  # type: ignore[no-any-return]
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Self:
+        """Sum of a diagonal."""
+        return self.diagonal(offset, axis1, axis2)._call("sum", -1)  # type: ignore[no-any-return]
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The operations under the names of the array API standard."""
+        from importlib import import_module
+
+        return import_module("cutback.frontend.namespace")
+
+    if not TYPE_CHECKING:  # type checkers must report unknown names
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _OURS:
+                raise AttributeError(
+                    located(f"a traced array has no .{name}; write {_OURS[name]}"), name=name
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -1,0 +1,79 @@
+"""What ``Array.__array_namespace__`` returns: NumPy's names and those that the array API standard
+adds, with constants and element types. Constants and types are ``cutback.pi`` and so on as well."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes, names
+
+pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
+
+# `bool` and `int64` as the standard has them; each equals NumPy's type of the name
+bool_ = dtypes.DTYPES["bool"]
+uint8, int32, int64 = (dtypes.DTYPES[name] for name in ("u8", "i32", "i64"))
+float16, bfloat16 = dtypes.DTYPES["f16"], dtypes.DTYPES["bf16"]
+float32, float64 = dtypes.DTYPES["f32"], dtypes.DTYPES["f64"]
+
+_ALIASES = {
+    "abs": "absolute", "atanh": "arctanh", "concat": "concatenate", "permute_dims": "transpose",
+    "pow": "power", "bitwise_and": "logical_and", "bitwise_or": "logical_or",
+    "bitwise_invert": "logical_not", "bitwise_xor": "logical_xor",
+}  # fmt: skip
+__array_api_version__ = "2024.12"
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether ``dtype`` is of a kind: ``"bool"``, ``"signed integer"``, ``"unsigned integer"``,
+    ``"integral"``, ``"real floating"``, ``"complex floating"``, ``"numeric"``, a type, or one of
+    several."""
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, one) for one in kind)
+    name = dtypes.parse(dtype)
+    kinds = {
+        "bool": {"bool"},
+        "signed integer": {"i32", "i64"},
+        "unsigned integer": {"u8"},
+        "integral": set(dtypes.INTS),
+        "real floating": set(dtypes.FLOATS),
+        "complex floating": set(),
+        "numeric": set(dtypes.INTS | dtypes.FLOATS),
+    }
+    if isinstance(kind, str) and kind in kinds:
+        return name in kinds[kind]
+    return name == dtypes.parse(kind)
+
+
+def finfo(dtype: Any) -> Any:
+    """NumPy's description of a floating type."""
+    return np.finfo(dtypes.to_numpy(dtypes.parse(getattr(dtype, "dtype", dtype))))
+
+
+def iinfo(dtype: Any) -> Any:
+    """NumPy's description of an integer type."""
+    return np.iinfo(dtypes.to_numpy(dtypes.parse(getattr(dtype, "dtype", dtype))))
+
+
+def result_type(*values: Any) -> dtypes.DType:
+    """The type that arrays and types are promoted to."""
+    found = [dtypes.parse(getattr(x, "dtype", x)) for x in values]
+    name = found[0]
+    for other in found[1:]:
+        name = str(dtypes.promote(dtypes.DTYPES[name], dtypes.DTYPES[other]))
+    return dtypes.DTYPES[name]
+
+
+def __getattr__(name: str) -> Any:
+    name = _ALIASES.get(name, name)
+    if name == "bool":
+        return bool_
+    if name == "linalg" or name in names.HOMES:
+        return names.operation(name)
+    raise AttributeError(names.why_not(name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ALIASES, *names.OPERATIONS, "linalg", "bool"})

@@ -1,0 +1,125 @@
+"""``np.mean(x)`` and other functions of NumPy on traced arrays: the operation of the same name,
+where the arguments mean the same."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from .. import names
+from ..source import located
+
+_UFUNCS = {
+    "bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor",
+    "conj": "positive", "conjugate": "positive", "fabs": "absolute", "invert": "logical_not",
+    "rint": "round", "true_divide": "divide", "float_power": "power",
+}  # fmt: skip
+_REDUCE = {
+    "add": "sum", "logical_and": "all", "logical_or": "any", "maximum": "max", "minimum": "min",
+    "multiply": "prod",
+}  # fmt: skip
+_RENAMED = {
+    "clip": {"a_min": "minimum", "a_max": "maximum", "min": "minimum", "max": "maximum"},
+    "std": {"correction": "ddof"},
+    "var": {"correction": "ddof"},
+}
+# These choose how NumPy computes a result, not which.
+_SILENT = {"copy", "device", "kind", "optimize", "stable", "subok"}
+
+
+def _refused(name: str, option: str) -> NoReturn:
+    hints = {
+        "out": "; nothing writes into a traced array, use the result",
+        "where": "; use cutback.where on the result",
+    }
+    raise TypeError(
+        located(f"np.{name}: {option}= is not supported for traced arrays{hints.get(option, '')}")
+    )
+
+
+def _missing(shown: str, name: str) -> NoReturn:
+    reason = names.NOT_BUILT.get(name)
+    more = f": {reason}" if reason else f"; cutback has no {name}"
+    raise TypeError(located(f"np.{shown} cannot work on a traced array{more}"))
+
+
+def ufunc_call(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``ufunc(*inputs)`` or ``ufunc.reduce(x, axis, keepdims=...)`` as an operation.
+
+    Raises:
+        TypeError: there is no such operation, or an option such as ``out=``.
+    """
+    name = ufunc.__name__
+    if method == "reduce" and name in _REDUCE:
+        options = {key: value for key, value in kwargs.items() if value is not None}
+        options.setdefault("axis", kwargs.get("axis", 0))
+        for option in options.keys() - {"axis", "keepdims"}:
+            _refused(f"{name}.reduce", option)
+        return names.operation(_REDUCE[name])(*inputs, **options)
+    if method != "__call__":
+        _missing(f"{name}.{method}", f"{name}.{method}")
+    for option in kwargs:
+        _refused(name, option)
+    ours = _UFUNCS.get(name, name)
+    if ours not in names.HOMES:
+        _missing(name, name)
+    return names.operation(ours)(*inputs)
+
+
+def _operation(func: Any) -> Callable[..., Any]:
+    """The operation for a function of NumPy."""
+    name = func.__name__
+    if func.__module__ == "numpy.linalg" or name == "trace":
+        found = getattr(names.operation("linalg"), name, None)
+        if found is None:
+            _missing(f"linalg.{name}", f"linalg.{name}")
+        return found  # type: ignore[no-any-return]
+    if name not in names.HOMES or func.__module__ != "numpy":
+        _missing(f"{func.__module__}.{name}".removeprefix("numpy."), name)
+    return names.operation(name)  # type: ignore[no-any-return]
+
+
+def function_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``func(*args, **kwargs)`` as an operation.
+
+    Raises:
+        TypeError: there is no such operation, or it does not have one of the options given.
+    """
+    ours = _operation(func)
+    name = func.__name__
+    positional, named = list(args), dict(kwargs)
+    try:
+        signature = inspect.signature(func)
+    except ValueError:  # functions in C have none; their names are ours
+        pass
+    else:
+        positional, named = _by_name(signature, args, kwargs, _RENAMED.get(name, {}))
+    taken = inspect.signature(ours).parameters
+    for option in [key for key in named if key not in taken]:
+        if option not in _SILENT and named[option] is not None:
+            _refused(name, option)
+        del named[option]
+    return ours(*positional, **named)
+
+
+def _by_name(
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    renamed: dict[str, str],
+) -> tuple[list[Any], dict[str, Any]]:
+    """Required arguments by position, and those that are not the default by name."""
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for key, value in signature.bind(*args, **kwargs).arguments.items():
+        parameter = signature.parameters[key]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            positional += value
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            named |= value
+        elif parameter.default is parameter.empty:
+            positional.append(value)
+        elif value is not parameter.default:
+            named[renamed.get(key, key)] = value
+    return positional, named

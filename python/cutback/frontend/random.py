@@ -1,0 +1,148 @@
+"""Random numbers, ``cutback.random``, for use inside traced functions.
+
+Each number is a function of the step's seed, the number of the step, the place of the call in the
+program and the element alone: the same seed repeats a run under any plan, on any device. All are
+composed of :func:`cutback.uniform`, whose draws are multiples of 2**-16; where more digits matter,
+two draws make one number of 32 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .. import dtypes
+from ..source import located
+from . import ops
+from .ops import _array
+from .rearrange import argsort
+from .tracer import Array, ArrayLike, _normalize_axis, whole
+
+__all__ = [
+    "bernoulli", "categorical", "choice", "exponential", "gumbel", "normal", "permutation", "rand",
+    "randint", "randn", "standard_normal", "truncated_normal", "uniform",
+]  # fmt: skip
+
+Shape = int | Sequence[int]
+
+
+def _open(shape: Shape, dtype: Any) -> Array:
+    """Uniform numbers in (0, 1], of 32 bits as far as the dtype holds them."""
+    wide = "f64" if dtypes.parse(dtype) == "f64" else "f32"
+    fine = ops.uniform(shape, wide) + 2.0**-17
+    return ops.uniform(shape, wide) + fine * 2.0**-16
+
+
+def uniform(
+    shape: Shape = (), low: ArrayLike = 0.0, high: ArrayLike = 1.0, dtype: Any = "f32"
+) -> Array:
+    """Numbers in [low, high), of 32 random bits in f64 and 24 in f32."""
+    wide = "f64" if dtypes.parse(dtype) == "f64" else "f32"
+    # 24 bits fill an f32 exactly, so that 1 is never reached
+    digits = 16 if wide == "f64" else 8
+    fine = ops.floor(ops.uniform(shape, wide) * 2.0**digits)
+    x = ops.uniform(shape, wide) + fine * 2.0 ** -(16 + digits)
+    if not (isinstance(low, (int, float)) and low == 0 and isinstance(high, (int, float))):
+        return (x * ops.subtract(high, low) + low).astype(dtype)
+    return (x if high == 1 else x * float(high)).astype(dtype)
+
+
+def normal(
+    shape: Shape = (), mean: ArrayLike = 0.0, std: ArrayLike = 1.0, dtype: Any = "f32"
+) -> Array:
+    """Normal numbers of the given mean and standard deviation (Box, Muller 1958): from
+    ``sqrt(-2 log u) cos(2 pi v)`` with u of 32 bits, so that no number is larger than 6.8."""
+    radius = ops.sqrt(ops.log(_open(shape, dtype)) * -2.0)
+    x = radius * ops.cos(uniform(shape, dtype=radius.dtype) * (2 * math.pi))
+    if not (isinstance(std, (int, float)) and std == 1):
+        x = x * std
+    if not (isinstance(mean, (int, float)) and mean == 0):
+        x = x + mean
+    return x.astype(dtype)
+
+
+def standard_normal(shape: Shape = (), dtype: Any = "f32") -> Array:
+    """Normal numbers of mean 0 and standard deviation 1."""
+    return normal(shape, dtype=dtype)
+
+
+def randn(*shape: int) -> Array:
+    """Normal numbers (f32) in the shape ``randn(2, 3)``."""
+    return normal(shape)
+
+
+def rand(*shape: int) -> Array:
+    """Uniform numbers (f32) in [0, 1) in the shape ``rand(2, 3)``."""
+    return uniform(shape)
+
+
+def exponential(shape: Shape = (), scale: ArrayLike = 1.0, dtype: Any = "f32") -> Array:
+    """Exponentially distributed numbers of mean ``scale``."""
+    return (-ops.log(_open(shape, dtype)) * scale).astype(dtype)
+
+
+def gumbel(shape: Shape = (), dtype: Any = "f32") -> Array:
+    """Numbers of the standard Gumbel distribution."""
+    # u = 1 would give infinity, and _open may round to it
+    draws = ops.minimum(_open(shape, dtype), 1.0 - 2.0**-24)
+    return (-ops.log(-ops.log(draws))).astype(dtype)
+
+
+def truncated_normal(
+    shape: Shape = (), low: float = -2.0, high: float = 2.0, dtype: Any = "f32"
+) -> Array:
+    """Normal numbers, of which those outside [low, high] are drawn again, at most 7 times, and then
+    moved to the nearest bound: with bounds of -2 and 2 one in 10**10."""
+    x = normal(shape, dtype=dtype)
+    for _ in range(7):
+        x = ops.where((x < low) | (x > high), normal(shape, dtype=dtype), x)
+    return x.clip(low, high)
+
+
+def bernoulli(p: ArrayLike = 0.5, shape: Shape | None = None) -> Array:
+    """True with probability ``p``, in the shape of ``p`` unless given."""
+    if shape is None:
+        shape = p.shape if hasattr(p, "shape") else ()
+    wide = "f64" if isinstance(p, Array) and p.dtype == "f64" else "f32"
+    return uniform(shape, dtype=wide) < p
+
+
+def randint(low: int, high: int | None = None, shape: Shape = (), dtype: Any = "i64") -> Array:
+    """Integers from ``low`` (0 when only one number is given) up to ``high``, which is not
+    included; at most 2**31 different ones."""
+    if high is None:
+        low, high = 0, low
+    begin, end = whole(low, "randint: low"), whole(high, "randint: high")
+    if not 0 < end - begin <= 2**31:
+        raise ValueError(located(f"randint: {end - begin} numbers from {begin} up to {end}"))
+    draws = ops.floor(uniform(shape, dtype="f64") * float(end - begin))
+    return draws.astype(dtype) + begin
+
+
+def permutation(x: int | ArrayLike, axis: int = 0) -> Array:
+    """The numbers below ``x``, or the slices of an array along ``axis``, in a random order."""
+    if isinstance(x, int):
+        return argsort(uniform(x, dtype="f64"))
+    x = _array(x)
+    number = _normalize_axis(axis, x.ndim, "permutation")
+    return x.take(permutation(x.shape[number]), number)
+
+
+def categorical(logits: ArrayLike, shape: Shape | None = None) -> Array:
+    """Classes (i64) drawn with probabilities softmax(logits[.., c]): one each, or ``shape``, which
+    ends in the shape of ``logits`` without its last axis."""
+    x = _array(logits)
+    x = x.astype(dtypes.floating(x.dtype))
+    if not x.ndim:
+        raise ValueError(located("categorical: expected logits[.., c], got an array without axes"))
+    sizes = x.shape if shape is None else (*ops._shape(shape), x.shape[-1])
+    return (x + gumbel(sizes, x.dtype)).argmax(-1)
+
+
+def choice(x: int | ArrayLike, shape: Shape = ()) -> Array:
+    """Numbers below ``x``, or elements of a vector, drawn with replacement."""
+    if isinstance(x, int):
+        return randint(x, shape=shape)
+    x = _array(x)
+    return x.take(randint(x.shape[0], shape=shape), 0)

@@ -1,0 +1,139 @@
+"""Operations that are composed of others, beside NumPy and torch.nn.functional: value and gradient
+of each call, in f64 and f32. The table is ``tests/reference/coverage_rows.py``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from coverage_rows import NUMPY, TORCH, Row
+
+import cutback
+import cutback.nn.functional as F
+from cutback import names
+from cutback.frontend import methods
+
+
+def drawn(row: Row, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    # distinct numbers, none of them next to a kink that finite differences would meet
+    n = int(np.prod(shape))
+    x = np.random.default_rng(7).permutation(np.linspace(-2.0137, 1.9871, n)).reshape(shape)
+    if row.domain == "positive":
+        x = np.abs(x) + 0.1
+    elif row.domain == "unit":
+        x = np.tanh(x) * 0.9
+    elif row.domain == "share":
+        x = 1 / (1 + np.exp(-x))
+    return x.astype(dtype)
+
+
+class Ours:
+    """cutback.nn.functional, with constants as they are."""
+
+    given = staticmethod(lambda x: x)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(F, name)
+
+
+def ours(row: Row, x: Any) -> Any:
+    return row.call(cutback if row.oracle == "numpy" else Ours(), x)
+
+
+def weighted(y: Any) -> Any:
+    """A scalar to differentiate: each element with a weight of its own."""
+    w = np.linspace(0.5, 1.5, y.size).reshape(y.shape)
+    return (y * w).sum()
+
+
+def torch_twin(row: Row, x: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+    torch = pytest.importorskip("torch")
+
+    class Theirs:
+        given = staticmethod(lambda v: torch.from_numpy(v).to(a.dtype) if v.dtype.kind == "f"
+                             else torch.from_numpy(v))  # fmt: skip
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(torch.nn.functional, name)
+
+    a = torch.tensor(x, requires_grad=True)
+    y = row.call(Theirs(), a)
+    weighted_sum = (y * torch.linspace(0.5, 1.5, y.numel(), dtype=y.dtype).reshape(y.shape)).sum()
+    weighted_sum.backward()
+    return y.detach().numpy(), a.grad.numpy()
+
+
+def numeric(row: Row, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Central differences of NumPy's function, fourth order."""
+    step = 1e-3
+    result = np.zeros_like(x)
+    for at in np.ndindex(x.shape):
+        parts = []
+        for k in (1, -1, 2, -2):
+            moved = x.copy()
+            moved[at] += k * step
+            parts.append(weighted(np.asarray(row.call(np, moved))))
+        result[at] = (8 * (parts[0] - parts[1]) - (parts[2] - parts[3])) / (12 * step)
+    return result
+
+
+def near(found: Any, expected: Any, digits: float, what: str) -> None:
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.shape == expected.shape, what
+    largest = max(np.abs(expected).max(initial=0.0), 1e-300)
+    np.testing.assert_allclose(
+        found.astype(np.float64), expected.astype(np.float64), rtol=0, atol=digits * largest,
+        err_msg=what,
+    )  # fmt: skip
+
+
+def check(row: Row, shape: tuple[int, ...], dtype: Any) -> None:
+    x = drawn(row, shape, dtype)
+    digits = row.digits if dtype == np.float64 else 1e-4
+    what = f"{row.name} {shape} {np.dtype(dtype)}"
+    value = cutback.compile(lambda x: ours(row, x), argnums=None)(x)
+    gradient = None
+    if row.oracle == "torch":
+        expected, gradient = torch_twin(row, x)
+    else:
+        expected = row.call(np, x)
+    near(value, expected, digits, what)
+    if not row.smooth:
+        return
+    found = cutback.grad(lambda x: weighted(ours(row, x)))(x)
+    if gradient is not None:
+        near(found, gradient, digits * 10, f"gradient of {what}")
+    elif dtype == np.float64:
+        near(found, numeric(row, x), 1e-7, f"gradient of {what}")
+
+
+def ids(rows: list[Row]) -> list[str]:
+    return [f"{row.name}-{i}" for i, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("row", NUMPY, ids=ids(NUMPY))
+def test_numpy(row: Row) -> None:
+    x = drawn(row, row.shapes[0], np.float64)
+    value = cutback.compile(lambda x: ours(row, x), argnums=None)(x)
+    near(value, row.call(np, x), row.digits, row.name)
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("row", [*NUMPY, *TORCH], ids=ids([*NUMPY, *TORCH]))
+def test_every_shape_and_type(row: Row) -> None:
+    for shape in row.shapes:
+        for dtype in (np.float64, np.float32):
+            check(row, shape, dtype)
+
+
+def test_advice_names_what_exists() -> None:
+    """What an error tells to write instead is a name of the package."""
+    advice = [*names.NOT_BUILT.values(), *methods._OURS.values()]
+    for name in sorted(
+        {name for text in advice for name in re.findall(r"cutback\.([\w.]+)", text)}
+    ):
+        found: object = cutback
+        for part in name.split("."):
+            found = getattr(found, part)
