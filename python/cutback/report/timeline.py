@@ -11,6 +11,7 @@ from .svg import document, human_bytes, nice_ticks, tag, text
 WIDTH, LEFT, RIGHT, TOP = 960.0, 84.0, 18.0, 34.0
 AREA, GAP, ARENA = 240.0, 54.0, 220.0
 MOST_COLUMNS = 900  # about one per pixel; in longer schedules a column shows its fullest step
+HIGHEST_LINE = 1.25  # a budget further above the peak is not drawn
 MOST_BOXES = 4000  # number of lives drawn in the arena; the largest are drawn
 
 
@@ -125,12 +126,14 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
 
     >>> svg = report.timeline_svg(report.read(plan))
     """
-    top = 1.08 * max([1, *picture.live, *(measured or ())])
+    highest = max([1, *picture.live, *(measured or ())])
+    budget = picture.budget_bytes
+    has_line = budget is not None and budget <= HIGHEST_LINE * highest
+    top = 1.08 * max(highest, budget if budget is not None and has_line else 0)
     base = TOP + AREA
     body = _axes(picture, top, base, AREA, "live bytes while each step runs")
     body += _areas(picture, top, base)
-    budget = picture.budget_bytes
-    line = None if budget is None or budget > top else base - AREA * budget / top
+    line = base - AREA * budget / top if budget is not None and has_line else None
     if picture.live:
         peak = max(range(picture.n_step), key=lambda i: picture.live[i])
         x, y = _x(picture, peak + 0.5), base - AREA * picture.live[peak] / top
