@@ -24,7 +24,7 @@
 #define FIRST_DEAD_ENDS 200 /* of an attempt, */
 #define MOST_DOUBLINGS 20   /* later twice as many, */
 #define PLAIN_ATTEMPTS 4    /* after these, which go back step by step, */
-#define LOOSE_DEAD_ENDS 12  /* of an attempt before it raises its capacity, */
+#define LOOSE_DEAD_ENDS 4   /* of an attempt before it raises its capacity, */
 #define LOOSE_STEPS 32      /* from the least to the most in so many steps */
 #define ROUND_ATTEMPTS 6    /* each time all ranks have been tried in all ways */
 

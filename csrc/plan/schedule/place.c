@@ -24,7 +24,7 @@
 #define CLIMB_TRIES 6u        /* and orders, for each life */
 #define QUICK_LIVES 1000      /* so many are packed in a few milliseconds, */
 #define CLOSE_PART 500 /* more where an arena is farther from its floor than this part of it, */
-#define NEAR_PART 200  /* and with room to spare where it is farther than this */
+#define NEAR_PART 100  /* and with room to spare where it is farther than this */
 #define POLL_EVERY (1u << 24) /* looks at a life or a gap: some ten milliseconds */
 
 typedef enum order { BY_SIZE = 1, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
@@ -239,26 +239,29 @@ static void take_packed(const packer *x, uint64_t *best, uint64_t *top) {
     }
 }
 
-/* Without a gap at the fullest moment, if it can. */
-static cb_status pack_tight(packer *x, uint64_t floor, uint64_t *best, uint64_t *top,
-                            cb_error *err) {
+/* Within `capacity`, less than `*top`, if it can. */
+static cb_status pack_within(packer *x, uint64_t capacity, uint64_t *best, uint64_t *top,
+                             cb_error *err) {
     bool found = false;
-    CB_TRY(cb_pack_within(&x->pack, floor, &found, err));
+    if (capacity < *top) CB_TRY(cb_pack_within(&x->pack, capacity, &found, err));
     if (found) take_packed(x, best, top);
     return CB_OK;
 }
 
-/* With as little room to spare as it can, less than `*top`. Where one attempt fails, others seldom
- * succeed. */
+/* With as little room to spare as it can, less than `*top`: attempts until one fails, then whole
+ * searches at a quarter and at half of the room that there was, where the attempts left more. */
 static cb_status pack_loosely(packer *x, uint64_t floor, uint64_t *best, uint64_t *top,
                               cb_error *err) {
     static const cb_pack_rule rule[] = {CB_PACK_AREA, CB_PACK_LENGTH, CB_PACK_LONG_AREA};
+    const uint64_t room = *top - floor;
     bool found = true;
     for (size_t k = 0; k < sizeof rule / sizeof *rule && found; k++) {
         if (*top - floor <= floor / NEAR_PART) return CB_OK;
         CB_TRY(cb_pack_loosely(&x->pack, floor, *top - 1, rule[k], &found, err));
         if (found) take_packed(x, best, top);
     }
+    for (uint64_t part = 4; part > 1 && *top - floor > floor / NEAR_PART; part /= 2)
+        CB_TRY(pack_within(x, floor + room / part, best, top, err));
     return CB_OK;
 }
 
@@ -269,7 +272,7 @@ static cb_status improve(placement *z, order winner, uint64_t floor, placed *at,
     packer x;
     CB_TRY(packer_init(&x, z, scratch, err));
     const bool tries = z->n <= QUICK_LIVES || *top - floor > floor / CLOSE_PART;
-    if (x.fits && tries) CB_TRY(pack_tight(&x, floor, best, top, err));
+    if (x.fits && tries) CB_TRY(pack_within(&x, floor, best, top, err));
     if (*top == floor) return CB_OK;
     sort_items(z, winner);
     CB_TRY(climb_from(z, floor, at, best, n_instance, top, err));
