@@ -232,14 +232,18 @@ def adaptive_avg_pool2d(input: ArrayLike, output_size: Any) -> Array:
     return _adaptive_pool(input, output_size, 2, "mean", "adaptive_avg_pool2d")
 
 
-def adaptive_max_pool1d(input: ArrayLike, output_size: int | Sequence[int]) -> Array:
+def adaptive_max_pool1d(
+    input: ArrayLike, output_size: int | Sequence[int], return_indices: bool = False
+) -> Array:
     """Largest of ``output_size`` windows of ``input[.., l]``; equal elements share the gradient."""
+    not_built("adaptive_max_pool1d", return_indices=(return_indices, False))
     return _adaptive_pool(input, output_size, 1, "max", "adaptive_max_pool1d")
 
 
-def adaptive_max_pool2d(input: ArrayLike, output_size: Any) -> Array:
+def adaptive_max_pool2d(input: ArrayLike, output_size: Any, return_indices: bool = False) -> Array:
     """Largest of ``output_size`` windows of ``input[.., h, w]``; equal elements share the
     gradient."""
+    not_built("adaptive_max_pool2d", return_indices=(return_indices, False))
     return _adaptive_pool(input, output_size, 2, "max", "adaptive_max_pool2d")
 
 
@@ -471,7 +475,15 @@ def interpolate(
     return x
 
 
-upsample = interpolate
+def upsample(
+    input: ArrayLike,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Array:
+    """The older name of :func:`interpolate`."""
+    return interpolate(input, size, scale_factor, mode, align_corners)
 
 
 # ---- the rest ------------------------------------------------------------------------------------
@@ -497,6 +509,8 @@ def embedding_bag(
     mode: str = "mean",
     sparse: bool = False,
     per_sample_weights: ArrayLike | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
 ) -> Array:
     """Mean, sum or largest of the rows of ``weight`` at each row of ``input[n, m]``. Bags by
     ``offsets`` have sizes that are not known, and are not built."""
@@ -504,6 +518,11 @@ def embedding_bag(
         raise NotImplementedError(
             located("embedding_bag: offsets, max_norm, scale_grad_by_freq, sparse are not built")
         )
+    not_built(
+        "embedding_bag",
+        include_last_offset=(include_last_offset, False),
+        padding_idx=(padding_idx, None),
+    )
     table = _array(weight)
     found = table._apply("embedding", table.graph.lift(input))
     if found.ndim != 3:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as T
+from coverage_rows import TORCH
 
 import cutback
 from cutback.nn import functional as F
@@ -29,7 +30,8 @@ Q, K, V = (RNG.standard_normal((2, 5, 6)).astype(np.float32) for _ in range(3))
 
 def theirs(name: str) -> list[tuple[str, Any]]:
     """(parameter, default) of PyTorch's function; of a builtin, from the first line of its text."""
-    function = getattr(T, f"_{name}" if name == "max_pool2d" else name)  # that dispatches to two
+    dispatches = re.match("(adaptive_)?max_pool", name)  # to a function with indices or without
+    function = getattr(T, f"_{name}" if dispatches else name)
     try:
         rows = inspect.signature(function).parameters.values()
         return [(p.name, p.default) for p in rows]
@@ -88,14 +90,19 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("max_pool2d", (IMAGES, 3, 2, 1, 1, False, False), {}), ("max_pool2d", (IMAGES, (2, 3)), {}),
     ("avg_pool2d", (IMAGES, 3, 2, 1, False, True, None), {}),
     ("dropout", (X, 0.5, False, False), {}), ("dropout", (X, 0.0), {}),
+    ("dropout1d", (X, 0.5, False), {}), ("dropout2d", (IMAGES, 0.5, False), {}),
+    ("alpha_dropout", (X, 0.5, False), {}), ("upsample", (IMAGES, 16), {}),
     ("scaled_dot_product_attention", (Q, K, V, None, 0.0, True), {}),
     ("scaled_dot_product_attention", (Q, K, V), {"scale": 0.3}),
     ("cross_entropy", (SCORES, LABELS), {}),
     ("cross_entropy", (SCORES, abs(LABELS) % 6, None, None, 5, None, "sum", 0.0), {}),
     ("cross_entropy", (SCORES, abs(LABELS) % 6), {"ignore_index": 0, "reduction": "none"}),
+    ("cross_entropy", (SCORES, LABELS, abs(W)), {}),
+    ("cross_entropy", (SCORES, LABELS), {"label_smoothing": 0.1}),
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:.*upsample. is deprecated:UserWarning")
 @pytest.mark.parametrize(
     ("name", "args", "kwargs"), CASES, ids=lambda x: x if isinstance(x, str) else ""
 )
@@ -109,7 +116,14 @@ def test_the_same_call_gives_the_same_values(
 
 
 def test_every_function_is_called() -> None:
-    assert {name for name, _, _ in CASES} == set(OURS)
+    called = {name for name, _, _ in CASES} | {row.name for row in TORCH} | {"gumbel_softmax"}
+    assert called >= set(OURS)
+
+
+def test_a_gumbel_softmax_is_a_distribution() -> None:
+    drawn = value(F.gumbel_softmax, SCORES)
+    np.testing.assert_allclose(drawn.sum(-1), 1, rtol=1e-5)
+    assert (drawn > 0).all() and not np.allclose(drawn, value(F.softmax, SCORES, -1))
 
 
 @pytest.mark.parametrize(
@@ -158,8 +172,7 @@ def test_calls_as_they_were(name: str, old: Any, new: Any) -> None:
         ("embedding", (np.array([0]), SCORES, 1), {}, NotImplementedError),
         ("max_pool2d", (IMAGES, 2), {"ceil_mode": True}, NotImplementedError),
         ("avg_pool2d", (IMAGES, 2), {"count_include_pad": False}, NotImplementedError),
-        ("cross_entropy", (SCORES, LABELS, W), {}, NotImplementedError),
-        ("cross_entropy", (SCORES, LABELS), {"label_smoothing": 0.1}, NotImplementedError),
+        ("embedding_bag", (np.array([[0]]), SCORES), {"padding_idx": 0}, NotImplementedError),
         ("layer_norm", (X, (5,)), {}, ValueError),
         ("layer_norm", (X, (3,), W), {}, ValueError),
         ("layer_norm", (X, "wide"), {}, TypeError),
