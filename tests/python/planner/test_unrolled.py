@@ -70,7 +70,7 @@ def gru_turn(x, h, state):
 TURNS = {"plain": (plain_turn, 1), "lstm": (lstm_turn, 4), "gru": (gru_turn, 3)}
 
 
-@pytest.mark.parametrize("measure", ["live", "arena"])
+@pytest.mark.parametrize("measure", ["live", pytest.param("arena", marks=pytest.mark.very_slow)])
 def test_positions_of_a_short_loop(measure):
     check(recurrent(*TURNS["lstm"], 4), measure, FEW, device="cpu")
 
@@ -94,6 +94,7 @@ def test_positions(kind, steps, measure):
     check(recurrent(*TURNS[kind], steps), measure, [k / 20 for k in range(21)], device="cpu")
 
 
+@pytest.mark.very_slow
 def test_shares_of_a_long_lstm():
     """A search that makes each value again once at first needed 19, 19 and 12 % more time."""
     problem = recurrent(*TURNS["lstm"], 16)
