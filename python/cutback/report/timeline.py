@@ -128,12 +128,13 @@ def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str
     """
     highest = max([1, *picture.live, *(measured or ())])
     budget = picture.budget_bytes
-    has_line = budget is not None and budget <= HIGHEST_LINE * highest
-    top = 1.08 * max(highest, budget if budget is not None and has_line else 0)
+    if budget is not None and budget > HIGHEST_LINE * highest:
+        budget = None
+    top = 1.08 * max(highest, budget or 0)
     base = TOP + AREA
     body = _axes(picture, top, base, AREA, "live bytes while each step runs")
     body += _areas(picture, top, base)
-    line = base - AREA * budget / top if budget is not None and has_line else None
+    line = None if budget is None else base - AREA * budget / top
     if picture.live:
         peak = max(range(picture.n_step), key=lambda i: picture.live[i])
         x, y = _x(picture, peak + 0.5), base - AREA * picture.live[peak] / top
