@@ -54,7 +54,7 @@ CONSTANTS = (
 
 _UNKNOWN_SIZE = "its result has a size that depends on elements"
 _NEEDS = "it needs an operation that the core does not have"
-_INEXACT = "composed of what exists it would not be exact; it needs an operation of its own"
+_INEXACT = "a composition of existing operations would not be exact; it needs its own operation"
 NOT_BUILT = {
     "arccos": _NEEDS, "arccosh": _INEXACT, "arcsin": _NEEDS, "arcsinh": _INEXACT,
     "arctan": _NEEDS, "arctan2": _NEEDS, "bincount": "use (one_hot(x, n)).sum(0)",

@@ -1,5 +1,5 @@
 """Losses with the signatures of ``torch.nn.functional``, composed of other operations. Class scores
-lie in the last axis. ``reduction``: ``"mean"``, ``"sum"`` or ``"none"``."""
+are in the last axis. ``reduction``: ``"mean"``, ``"sum"`` or ``"none"``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = [
 
 
 def _reduced(name: str, x: Array, reduction: str) -> Array:
-    """``x`` as the reduction says.
+    """Applies ``reduction`` to ``x``.
 
     Raises:
-        ValueError: there is no such reduction.
+        ValueError: if there is no such reduction.
     """
     if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
         raise ValueError(located(f"{name}: reduction={reduction!r} is not 'mean', 'sum' or 'none'"))
@@ -33,17 +33,17 @@ def _reduced(name: str, x: Array, reduction: str) -> Array:
 
 
 def _same(name: str, input: ArrayLike, target: ArrayLike) -> list[Array]:
-    """Both in one floating type.
+    """Converts both to one floating type.
 
     Raises:
-        ValueError: their shapes differ, which broadcasting would hide.
+        ValueError: if their shapes differ, which broadcasting would hide.
     """
     x, y = _pair(name, input, target)
     if x.shape != y.shape and y.shape and x.shape:
         raise ValueError(
             located(
                 f"{name}: input {x.shape} and target {y.shape} differ; "
-                "use cutback.broadcast_to where that is meant"
+                "call cutback.broadcast_to if that is intended"
             )
         )
     return [x, y]
@@ -155,8 +155,8 @@ def nll_loss(
     reduce: None = None,
     reduction: str = "mean",
 ) -> Array:
-    """Minus the log-probability ``input[.., c]`` of the class ``target[..]``; classes equal to
-    ``ignore_index`` count nothing. ``weight[c]``: of each class; the mean is weighted by them."""
+    """Minus the log-probability ``input[.., c]`` of the class ``target[..]``. Targets equal to
+    ``ignore_index`` are ignored. ``weight[c]`` scales each class; the mean is weighted too."""
     x = _float(input)
     labels = x.graph.lift(target)
     if labels.shape != x.shape[:-1]:
