@@ -38,7 +38,7 @@ def test_backends_of_executables() -> None:
 
 def test_optimizers() -> None:
     text = (ROOT / "docs/optim.md").read_text(encoding="utf-8")
-    table = text.partition("## What there is")[2].partition("\n## ")[0]
+    table = text.partition("## The optimizers")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))))
     others = {"Optimizer", "Outcome", "RecordingError", "Schedule", "foreach"}
     assert named == set(optim.__all__) - others
