@@ -349,7 +349,7 @@ def test_graphs_that_turn_up_too_late_are_said() -> None:
     torch.manual_seed(0)
     step = ct.compile(Growing(), budget="1MiB", dynamic=False)
     x = torch.randn(64, 16)
-    with pytest.warns(UserWarning, match=r"made anew 4 times.*may not hold"):
+    with pytest.warns(UserWarning, match=r"made again 4 times.*may not hold"):
         for n in (1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6):
             step(x, n).backward()
     step(x, 7).backward()  # once is enough

@@ -1,5 +1,5 @@
-"""A budget for a model that PyTorch compiles: partitioners, back ends, plans that are kept.
+"""Runs compiled models under a budget: partitioners, back ends and saved plans.
 
-Knows when PyTorch compiles what, and how several graphs and calls share one budget. Uses ``graph``.
-Start at ``compiling.py``, then ``partition.py``.
+The package knows when PyTorch compiles what, and how several graphs and calls share one budget. It
+uses ``graph``. Start at ``compiling.py``, then ``partition.py``.
 """

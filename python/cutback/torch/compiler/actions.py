@@ -1,4 +1,4 @@
-"""What is done on the way from one state of a model to the next (:mod:`compiler.states`)."""
+"""The actions of the transitions between a model's states (:mod:`compiler.states`)."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from .states import DUE, NOT_SHARED, Action, Event, State, transition
 from .together import Together
 
 MOST_ROUNDS = 4
-"""How often a model is compiled again because other graphs than the planned ones turned up."""
+"""How often a model is recompiled because graphs appear that the plan does not cover."""
 
 
 @dataclass(frozen=True)
 class Occasion:
-    """What an event is about."""
+    """The arguments of an event; which are set depends on the event."""
 
     graph: Imported | None = None
     """The graph that is compiled."""
@@ -60,13 +60,13 @@ class Occasion:
     path: Shown | None = None
     """Graphs that a step ran."""
     scratch: Mapping[str, Rows] | None = None
-    """Measured scratch that plans are to count, by the key of a graph."""
+    """Measured scratch that the next plans must count, by the key of a graph."""
     traces: Traces = field(default_factory=dict)
     """What ops allocate and free, by the key of a graph and their names."""
 
 
 class ModelActions(RepeatingPartitioner):
-    """The state of a model's planning, and the actions of the table of transitions."""
+    """Holds the state of a model's planning and implements the actions of the transition table."""
 
     in_force: ModelPlans
 
@@ -101,10 +101,10 @@ class ModelActions(RepeatingPartitioner):
     # ---- the state ------------------------------------------------------------------------------
 
     def _fire(self, event: Event, occasion: Occasion | None = None) -> Schedule | None:
-        """Makes the transition of an event. If its action raises, the state stays as it is.
+        """Runs the transition for an event. If its action raises, the state does not change.
 
         Returns:
-            Of events of a graph, its schedule.
+            The schedule of the graph, for events that concern one graph.
         """
         state, action = transition(self.state, event)
         schedule = _ACTIONS[action](self, occasion or Occasion())
@@ -113,7 +113,7 @@ class ModelActions(RepeatingPartitioner):
 
     @property
     def has_plans(self) -> bool:
-        """The plans come from a file."""
+        """True if the plans come from a file."""
         return self.given is not None
 
     @property
@@ -124,17 +124,17 @@ class ModelActions(RepeatingPartitioner):
 
     @property
     def one_graph(self) -> bool:
-        """Refuse a second graph of the same compilation."""
+        """Raises an error for a second graph of the same compilation."""
         return self.bounds_sizes if self.given is None else self.given.saved.whole
 
     @property
     def waits(self) -> bool:
-        """True if the model is to be compiled again before it is called again."""
+        """True if the model must be recompiled before its next call."""
         return self.sizes.outgrown or self.state in DUE
 
     @property
     def position(self) -> budgets.Position | None:
-        """The position that the one plan was asked for, and its bytes at 0 and 1."""
+        """The requested position of the only plan, and the bytes of positions 0 and 1."""
         return self.plans[0].position if len(self.plans) == 1 else None
 
     @property
@@ -148,7 +148,7 @@ class ModelActions(RepeatingPartitioner):
         return self._plan_alone(occasion.graph)
 
     def _do_look_up(self, occasion: Occasion) -> Schedule:
-        """A graph's part of the plans of a file."""
+        """Finds the graph's part of the plans from a file."""
         assert occasion.graph is not None and self.given is not None
         problem, given = occasion.graph.problem, self.given.saved
         k = given.find(problem)
@@ -177,7 +177,7 @@ class ModelActions(RepeatingPartitioner):
         return schedule
 
     def _do_put_off(self, occasion: Occasion) -> Schedule:
-        """The graph cannot meet its share alone, and is planned as for ``"min"``."""
+        """Plans the graph as for ``"min"``, because it cannot meet its share alone."""
         assert occasion.graph is not None and occasion.error is not None
         made = self._make(occasion.graph.problem, modest(self.options.target.measure))
         _forget_frames(occasion.error)
@@ -186,14 +186,14 @@ class ModelActions(RepeatingPartitioner):
         return made.schedule
 
     def _do_settle(self, occasion: Occasion) -> Schedule:
-        """The graph is over the budget."""
+        """Decides what to do with a graph that exceeds the budget."""
         assert occasion.graph is not None and occasion.error is not None
         made = self._fall_back(occasion.graph.problem, occasion.error)
         self.plans.append(made.plan)
         return made.schedule
 
     def _do_plan_as_min(self, occasion: Occasion) -> Schedule:
-        """A graph of a step whose other graphs are not known yet."""
+        """Plans a graph as for ``"min"`` while the other graphs of its step are unknown."""
         assert occasion.graph is not None
         made = self._make(occasion.graph.problem, modest(self.options.target.measure))
         self.graphs.unmet = None
@@ -205,28 +205,29 @@ class ModelActions(RepeatingPartitioner):
         return self._do_plan_as_min(occasion)
 
     def _do_forget_frames(self, occasion: Occasion) -> None:
-        """Graphs get their parts of the plans again when they are compiled again."""
+        """Forgets the frames; graphs get their parts of the plans again when they are
+        recompiled."""
         self.graphs.forget_code()
 
     # ---- plans are made again -------------------------------------------------------------------
 
     def _do_start_again(self, occasion: Occasion) -> None:
-        """All graphs are planned again when they are compiled again."""
+        """Drops all plans; each graph is planned again when it is recompiled."""
         if self.given is not None:
             self.given.met.clear()
         self.in_force, self.graphs = ModelPlans(), Graphs()
         self.steps.forget()
 
     def _do_start_for_sizes(self, occasion: Occasion) -> None:
-        """The same, but code that can follow other plans stays: its graphs are planned again when
-        they run (:meth:`several.ModelPartitioner.plan_again`)."""
+        """Like :meth:`_do_start_again`, but keeps code that can follow other plans: its graphs are
+        planned again when they run (:meth:`several.ModelPartitioner.plan_again`)."""
         kept, compilations = self.graphs.kept, self.graphs.compilations
         self._do_start_again(occasion)
         self.graphs.kept, self.graphs.compilations = kept, compilations
 
     def _graphs_of_round(self) -> Shown:
-        """The graphs that one plan is to hold, in the order of their forwards, and what they have
-        in common, if a step has shown it."""
+        """Returns the graphs for one plan, in the order of their forwards, and what they share if a
+        step has shown it."""
         keys = [key_of(problem) for problem in self.graphs.problems.values()]
         last, known = self.steps.last, self.steps.paths
         if known and {key for path in known for key in path.keys}.issuperset(keys):
@@ -234,7 +235,7 @@ class ModelActions(RepeatingPartitioner):
         return last if last is not None and sorted(last.keys) == sorted(keys) else Shown(keys, None)
 
     def _do_plan_graphs(self, occasion: Occasion) -> None:
-        """One plan over all graphs; where these lie on several paths, one for each path."""
+        """Makes one plan over all graphs, or one for each path if they are on several paths."""
         shown = self._graphs_of_round()
         near = paths.sharing(shown, self.steps.paths)[: paths.MOST_PATHS]
         if len(near) > 1:
@@ -243,7 +244,7 @@ class ModelActions(RepeatingPartitioner):
             self._plan_path(*shown)
 
     def _plan_path(self, keys: list[str], common: Common | None) -> None:
-        """One plan over the graphs of the only path."""
+        """Makes one plan over the graphs of the only path."""
         problems = [self.graphs.by_key[key].problem for key in keys]
         joined, order = join(problems, common)
         own, counted = self._shared_budget().own_of(keys, common), self._counted(keys, common)
@@ -256,10 +257,11 @@ class ModelActions(RepeatingPartitioner):
     def _over(
         self, joined: Problem, counted: Problem | None, shown: Shown, error: BudgetError
     ) -> Made:
-        """The plan of a path that no plan keeps to the budget.
+        """Returns the plan of a path for which no plan meets the budget.
 
         Raises:
-            BudgetError: if that is what was asked for. RoundedUpError: sizes were rounded up.
+            BudgetError: if ``on_infeasible`` is ``"error"``.
+            RoundedUpError: sizes were rounded up.
         """
         if counted is not None:
             return self._least_with_scratch(counted, shown, error)
@@ -267,7 +269,7 @@ class ModelActions(RepeatingPartitioner):
             raise RoundedUpError from None
         if shown.common is None or not shown.common.exact:
             error = error.replace(floor_bytes=None, floor_op=None, is_upper_bound=True)
-        # the model is seen whole now; in vain for sizes that were rounded up
+        # the whole model is known now, but only for sizes that were rounded up
         is_first = self.graphs.rounds == 0 and self.sizes.growths == (not self.sizes.rounds)
         if self.options.on_infeasible is None and is_first:
             raise error from None
@@ -297,7 +299,7 @@ class ModelActions(RepeatingPartitioner):
     # ---- several paths --------------------------------------------------------------------------
 
     def _plan_paths(self, near: list[Shown]) -> None:
-        """A plan for each of several paths that have graphs in common."""
+        """Makes a plan for each of several paths that share graphs."""
         shared = self._shared_budget(self.graphs.scratch)
         told: set[int] = set()
         made = [self._path_alone(k, shown, told) for k, shown in enumerate(near)]
@@ -329,8 +331,8 @@ class ModelActions(RepeatingPartitioner):
         return Part(self.graphs.by_key[key].problem, *schedule, scratch)
 
     def _path_alone(self, number: int, shown: Shown, told: set[int]) -> Made:
-        """The plan of a path, were there no other. If none keeps to the budget, that is said, and
-        its number is noted in ``told``."""
+        """Plans a path as if there were no other. If no plan meets the budget, warns and notes the
+        path's number in ``told``."""
         own = self._shared_budget().own_of(*shown)
         try:
             return self._plan_of_path(shown, self.options.target, own)
@@ -346,8 +348,8 @@ class ModelActions(RepeatingPartitioner):
     def _choose_for_paths(
         self, shared: SharedBudget, near: list[Shown], made: list[Made]
     ) -> paths.Choice:
-        """One schedule for each graph, so that all paths keep to the budget, if there are such
-        schedules."""
+        """Chooses one schedule for each graph so that all paths keep to the budget, if there are
+        such schedules."""
 
         def choices(plans: list[Made]) -> list[paths.Choice]:
             return [
@@ -375,7 +377,7 @@ class ModelActions(RepeatingPartitioner):
     def _tell_of_other_paths(
         self, shared: SharedBudget, shown: Shown, held: int, limit: int
     ) -> None:
-        """The schedules of graphs that other paths run, too, put a path over the budget."""
+        """Warns that a path exceeds the budget because it shares graphs with other paths."""
         pattern = Counter(shown.keys)
         if self.options.on_infeasible == "error":
             error = together.refusal(held, limit, len(shown.keys))
@@ -383,7 +385,7 @@ class ModelActions(RepeatingPartitioner):
         together.tell_of_path(len(shown.keys), held, shared.named(pattern, limit), final=True)
 
     def _place(self, plan: Plan) -> Placed | None:
-        """Places the memory of a plan of one graph. None: that is not asked for, nothing was
+        """Places the memory of a plan of one graph. Returns None if ``pool`` is off, nothing was
         measured, or the plan moves values."""
         if not self.options.pool or len(self.graphs.traces) != 1 or moves_anything(plan.core):
             return None
@@ -398,7 +400,8 @@ class ModelActions(RepeatingPartitioner):
         return place(lives, plan.core.backward_starts, traces)
 
     def _counted(self, keys: list[str], common: Common | None) -> Problem | None:
-        """The joint problem with measured scratch. None: there is none to count."""
+        """Returns the joint problem with measured scratch, or None if there is no scratch to
+        count."""
         scratch = self.graphs.scratch
         if not any(scratch.get(key) for key in keys):
             return None
@@ -406,11 +409,11 @@ class ModelActions(RepeatingPartitioner):
         return join([with_scratch(graphs[k].problem, scratch.get(k, ())) for k in keys], common)[0]
 
     def _least_with_scratch(self, counted: Problem, shown: Shown, error: BudgetError) -> Made:
-        """For a step that exceeds its budget by scratch under every plan: the smallest plan. If the
-        one in force takes little more, it stays, as its tensors keep to the budget."""
+        """Returns the smallest plan, for a step whose scratch exceeds the budget under every plan.
+        If the one in force takes little more, it stays, as its tensors keep to the budget."""
         try:
             made = self._make(counted, smallest(self.options.target.measure))
-        except BudgetError:  # of constraints, not of bytes
+        except BudgetError:  # refused because of constraints, not bytes
             raise error from None
         now = self._in_force_with(counted, shown)
         stays = now is not None and self._bytes_of(now) <= (1 + MARGIN) * self._bytes_of(made)
@@ -424,7 +427,8 @@ class ModelActions(RepeatingPartitioner):
         return made
 
     def _in_force_with(self, counted: Problem, shown: Shown) -> Made | None:
-        """The plan in force, of the problem with measured scratch. None: it is of other graphs."""
+        """Returns the plan in force for the problem with measured scratch, or None if it is for
+        other graphs."""
         then = [path.shown for path in self.in_force.paths]
         if len(self.plans) != 1 or then not in ([], [shown]) or (not then and len(shown.keys) > 1):
             return None
@@ -436,13 +440,14 @@ class ModelActions(RepeatingPartitioner):
         document = {**plan.document, "fingerprint": checked.fingerprint}
         try:
             core = checked.read_plan(json.dumps(document))
-        except ValueError:  # judged by rules for several graphs
+        except ValueError:  # evaluated by the rules for several graphs
             return None
         core = core.asked(budgets.MEASURES.index(measure), bytes_of(core.numbers, measure))
         return Made(Plan.of(core), self._schedule(plan))
 
     def _do_plan_calls(self, occasion: Occasion) -> None:
-        """One schedule for each graph that was pending with others, so that all meet the budget."""
+        """Chooses one schedule for each graph that was pending with others, so that all meet the
+        budget."""
         patterns, by_key = self.steps.together, self.graphs.by_key
         keys = list(dict.fromkeys(key for pattern in patterns for key in pattern))
         problems = {key: by_key[key].problem for key in keys}
@@ -458,8 +463,8 @@ class ModelActions(RepeatingPartitioner):
             )
             if not self.options.target.is_position:
                 self._say_infeasible(error, later=True)
-            else:  # it was met by the calls before each backward, but not by all of these at once
-                warnings.warn(f"{error}. The plans that exceed it least are used", stacklevel=2)
+            else:  # the calls before each backward met the budget, but all of them together do not
+                warnings.warn(f"{error}. Using the plans that exceed it least", stacklevel=2)
             if self.options.on_infeasible == "warn" and not self.options.target.is_position:
                 free = everything(self.options.target.measure)
                 chosen = {key: self._make(d, free) for key, d in problems.items()}
@@ -483,17 +488,17 @@ class ModelActions(RepeatingPartitioner):
             self.options, self.at_hand.row, self._make, self.graphs.by_key, self.steps, scratch
         )
 
-    # ---- a step shows something -----------------------------------------------------------------
+    # ---- a step has run -----------------------------------------------------------------------
 
     def _do_say_unmet(self, occasion: Occasion) -> None:
         unmet = self.graphs.unmet
         assert unmet is not None
         self._say_infeasible(unmet.error, later=unmet.later)
-        if self._infeasible(unmet.later) != "warn":  # else it is what the next plan is made for
+        if self._infeasible(unmet.later) != "warn":  # otherwise the next plan is made for it
             self.graphs.unmet = None
 
     def _do_count_scratch(self, occasion: Occasion) -> None:
-        """Plans count measured scratch when they are made again."""
+        """Notes measured scratch, which plans count when they are made again."""
         assert occasion.scratch is not None
         self.graphs.scratch, self.graphs.traces = dict(occasion.scratch), occasion.traces
         self.graphs.scratch_rounds += 1
@@ -510,16 +515,17 @@ class ModelActions(RepeatingPartitioner):
     # ---- no plan meets the budget ---------------------------------------------------------------
 
     def _tell_of_rounds(self) -> None:
-        """A graph turned up that no plan of several graphs knows, and there will be no more."""
+        """Warns that a graph is in no plan of several graphs, and that no more such plans will be
+        made."""
         if self.ever.told_of_rounds:
             return
         self.ever.told_of_rounds = True
         warnings.warn(
-            f"plans of several graphs were made anew {MOST_ROUNDS} times, as other graphs than the "
-            "planned ones turned up, and again there is one: from now on each new one is planned "
-            "as small as it gets, by itself, and the budget of the whole step may not hold. Begin "
-            "with the step that has most graphs, or take the graph breaks out "
-            "(fullgraph=True names the first)",
+            f"plans of several graphs were made again {MOST_ROUNDS} times because new graphs "
+            "appeared, and now there is another one: from now on each new graph gets its own "
+            "smallest plan, and the budget of the whole step may not hold. Begin with the step "
+            "that has the most graphs, or remove the graph breaks (fullgraph=True names the "
+            "first)",
             stacklevel=2,
         )
 
@@ -529,7 +535,7 @@ class ModelActions(RepeatingPartitioner):
 
     @property
     def _most_bytes(self) -> int:
-        return self.ever.most_bytes  # larger sizes may hold as much
+        return self.ever.most_bytes  # larger sizes may hold just as much
 
 
 def _forget_frames(error: BaseException) -> None:

@@ -1,16 +1,16 @@
-"""Whether all processes of a group hold the same plan.
+"""Agreement between the processes of a group on a plan.
 
 A plan may repeat collectives only if every process that takes part in them repeats them at the same
 place. Each process plans for itself; then all compare a hash of their plans. They do so once for
 each graph that is compiled, through the store of the process group (the one that it was set up
 with), because a collective would be confused with those of the model in a process that compiles
-nothing. If a process does not answer in time, or has another plan, all use their plans without
-repeated collectives, and no later graph over this group has any. The first process that knows the
+nothing. If a process does not answer in time, or has another plan, all fall back to plans without
+repeated collectives, also for later graphs over this group. The first process that knows the
 verdict writes it, and all follow what is written, so they never disagree on it.
 
 A graph that is compiled while a plan that repeats collectives is in force replaces it in this
-process only, unless the others compile theirs as well. So it is compared, too, and if the others do
-not answer it is an error: the step would wait for ever.
+process only, unless the others compile theirs as well. So it is compared as well, and it is an
+error if the others do not answer: the step would wait forever.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from datetime import timedelta
 from torch import distributed
 
 WAIT_S = float(os.environ.get("CUTBACK_AGREEMENT_S", "300"))
-"""How long a process waits for the plans of the others."""
+"""Seconds that a process waits for the plans of the others."""
 
 NOTICE_S = {False: 60.0, True: 10.0}
-"""After how long it says for whom it waits, by whether a plan that repeats collectives is in force:
-then the others have probably compiled nothing, and wait for this process in a collective."""
+"""Seconds after which it prints for whom it waits, by whether a plan that repeats collectives is in
+force: then the others have probably compiled nothing, and wait for this process in a collective."""
 
 _SAME, _DIFFERENT, _LATE = "same", "different", "late"
 
 
 class PlansDifferError(RuntimeError):
-    """Other processes run a plan that repeats collectives, and this one has to run another.
+    """Raised if other processes follow a plan that repeats collectives and this one cannot.
 
     >>> issubclass(cutback.torch.PlansDifferError, RuntimeError)
     True
@@ -44,21 +44,21 @@ class PlansDifferError(RuntimeError):
 
 @dataclass
 class _Group:
-    """What this process knows of one process group."""
+    """State of one process group in this process."""
 
     round: int = 0
     closed: bool = False
-    """No later plan repeats collectives over it."""
+    """True if later plans must not repeat collectives over it."""
     repeats: bool = False
-    """A plan that repeats collectives over it is in force."""
+    """True if a plan that repeats collectives over it is in force."""
 
 
 _groups: weakref.WeakKeyDictionary[distributed.Store, _Group] = weakref.WeakKeyDictionary()
-"""By the group's store, which lives as long as the group."""
+"""State by the group's store, which lives as long as the group."""
 
 
 def _known(name: str) -> tuple[distributed.ProcessGroup, distributed.Store, _Group] | None:
-    """None: there is no such group, or it has no store."""
+    """Returns the state of a group, or None if the group or its store does not exist."""
     c10d = distributed.distributed_c10d
     try:
         group = c10d._resolve_process_group(name)
@@ -69,7 +69,8 @@ def _known(name: str) -> tuple[distributed.ProcessGroup, distributed.Store, _Gro
 
 
 def may_repeat(names: Sequence[str]) -> bool:
-    """May a graph with collectives over these groups still have a plan that repeats them?"""
+    """True if a graph with collectives over these groups may still have a plan that repeats
+    them."""
     known = [_known(name) for name in names]
     return bool(known) and all(k is not None and not k[2].closed for k in known)
 
@@ -84,8 +85,8 @@ def agree(names: Sequence[str], mark: str, repeats: bool) -> bool:
 
     Args:
         names: of the groups.
-        mark: what must be the same: a hash of the plan.
-        repeats: does the plan repeat collectives?
+        mark: hash of the plan, which must be the same in all processes.
+        repeats: whether the plan repeats collectives.
 
     Returns:
         True if all plans are the same.
@@ -97,16 +98,16 @@ def agree(names: Sequence[str], mark: str, repeats: bool) -> bool:
     was_in_force = any(state.repeats for _, _, state in found)
     verdict = _SAME
     try:
-        for _ in found:  # a "no" reaches all processes of a mesh with that many dimensions
+        for _ in found:  # a "no" needs one round per mesh dimension to reach all processes
             verdict = _exchange(found, f"{mark} {verdict}", verdict)
-    except RuntimeError:  # a store that keeps nothing, as that of PyTorch's fake process groups
+    except RuntimeError:  # stores of fake process groups keep nothing
         verdict = _LATE
     if verdict == _LATE and was_in_force:
         raise PlansDifferError(
             "this process compiled a graph with collectives, and the other processes of the group "
             f"did not within {WAIT_S:g} s. They follow a plan that runs collectives again, so the "
-            "step would wait for ever. Give all processes inputs of the same sizes, mark sizes "
-            "that change with torch._dynamo.mark_dynamic, or say collective_again=False"
+            "step would wait forever. Give all processes inputs of the same sizes, mark changing "
+            "sizes with torch._dynamo.mark_dynamic, or pass collective_again=False"
         )
     for _, _, state in found:
         state.closed |= verdict != _SAME
@@ -119,7 +120,8 @@ def _exchange(
     word: str,
     verdict: str,
 ) -> str:
-    """One round: everybody writes its word to the store of each group, then reads all of them."""
+    """Runs one round: each process writes its word to the store of each group, then reads all
+    words."""
     for group, store, state in groups:
         state.round += 1
         store.set(f"{_key(state)}/{group.rank()}", word)
@@ -134,10 +136,10 @@ def _key(state: _Group) -> str:
 
 
 def _wait(store: distributed.Store, keys: list[str], notice_s: float) -> None:
-    """Waits until all processes have written their words, and says after a while for whom.
+    """Waits until all processes have written their words; after a while prints which are missing.
 
     Raises:
-        RuntimeError: they did not in time.
+        RuntimeError: a process did not answer in time.
     """
     left = WAIT_S
     if notice_s < left:
@@ -149,12 +151,12 @@ def _wait(store: distributed.Store, keys: list[str], notice_s: float) -> None:
             missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
             if missing:
                 warnings.warn(
-                    "this process has compiled a graph with collectives, and compares its plan "
+                    "this process has compiled a graph with collectives and compares its plan "
                     f"with those of the other processes of the group. After {notice_s:g} s there "
-                    f"is no answer from rank {', '.join(missing)} of {len(keys)}; it waits for "
-                    f"{left:g} s more (CUTBACK_AGREEMENT_S). If this process alone "
-                    "has inputs of another size, the others wait for it in a collective: say "
-                    "collective_again=False, or mark sizes that change with "
+                    f"is no answer from rank {', '.join(missing)} of {len(keys)}; it waits "
+                    f"{left:g} s longer (CUTBACK_AGREEMENT_S). If only this process has inputs "
+                    "of another size, the others wait for it in a collective: pass "
+                    "collective_again=False, or mark changing sizes with "
                     "torch._dynamo.mark_dynamic",
                     stacklevel=2,
                 )
@@ -162,7 +164,7 @@ def _wait(store: distributed.Store, keys: list[str], notice_s: float) -> None:
 
 
 def _compare(store: distributed.Store, key: str, size: int, notice_s: float) -> str:
-    """The verdict on one round of one group."""
+    """Returns the verdict on one round of one group."""
     keys = [f"{key}/{rank}" for rank in range(size)]
     try:
         _wait(store, keys, notice_s)

@@ -1,4 +1,4 @@
-"""Backends for ``torch.compile``: what becomes of a graph under a plan."""
+"""Backends for ``torch.compile``: they turn the graphs of a plan into functions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CODEGENS = ("eager", "inductor")
 
 _GIVES_MEMORY = "Encountered a set_ on a graph input"  # AOTAutograd's words
 _GIVERS = ("set_", "set_data", "shallow_copy_data_")  # the last by PyTorch 2.14
-_DEPTH = 12  # frames of PyTorch between our functions and those of PyTorch that we look for
+_DEPTH = 12  # stack frames of PyTorch to search for a caller
 
 
 def _boxed(name: str) -> Compiler:
@@ -58,7 +58,7 @@ def _boxed(name: str) -> Compiler:
 
 
 def _watched(gm: fx.GraphModule, name: str, graph: scratch.Graph | None) -> codegen.Boxed:
-    """A forward or backward whose first run is measured."""
+    """Wraps a forward or backward so that its first run is measured."""
     if graph is None:
         return codegen.compile_boxed(gm, name)
     block = graph.backward if name == "backward" else graph.forward
@@ -74,16 +74,14 @@ def _forward(
     partitioner: Partitioner,
     kept: list[JointGraph],
 ) -> codegen.Boxed:
-    """What AOTAutograd compiles a forward to.
+    """Compiles a forward for AOTAutograd.
 
     Args:
-        kept: gets the joint graph, if another plan may take the place of this one.
+        kept: receives the joint graph, if another plan may replace this one.
     """
     seen = list(_metadata())
     for meta in seen:
-        if (
-            getattr(meta, "bw_donated_idxs", 0) is None
-        ):  # when it runs, None means "some" to PyTorch
+        if getattr(meta, "bw_donated_idxs", 0) is None:  # at run time PyTorch takes None for "some"
             meta.bw_donated_idxs = []
     run = _watched(gm, "forward", graph)
     if graph is not None:
@@ -96,7 +94,7 @@ def _forward(
 
 
 def _compiler(partitioner: Partitioner, at_hand: AtHand) -> Compile:
-    """What compiles the two graphs of a plan that takes the place of another one.
+    """Returns a compiler for the two graphs of a plan that replaces another one.
 
     Args:
         at_hand: the joint graph.
@@ -118,8 +116,8 @@ def _compiler(partitioner: Partitioner, at_hand: AtHand) -> Compile:
 
 
 def _in_segment(run: codegen.Boxed, size: int, device: torch.device) -> codegen.Boxed:
-    """A forward before whose first run the allocator gets a segment for the step. What it has kept
-    from the steps before goes back to the device."""
+    """Wraps a forward so that, before its first run, the allocator reserves a segment for the step.
+    Memory cached from earlier steps is returned to the device."""
     reserved = False
 
     def call(args: list[GraphInput]) -> Sequence[GraphValue]:
@@ -136,9 +134,10 @@ def _in_segment(run: codegen.Boxed, size: int, device: torch.device) -> codegen.
 
 
 def _metadata() -> Iterator[ViewAndMutationMeta]:
-    """AOTAutograd's metadata of the graph that is being compiled. With tensor subclasses there are
-    two: the tracing context has the one of the plain tensors inside them, and the backward reads
-    the other, which only AOTAutograd's own functions have."""
+    """Returns AOTAutograd's metadata of the graph that is being compiled. With tensor subclasses
+    there are
+    two: the tracing context has that of the plain tensors inside them, and the backward reads the
+        other, which only AOTAutograd's own functions have."""
     context = TracingContext.try_get()
     if context is not None:
         yield context.fw_metadata
@@ -152,13 +151,13 @@ def _metadata() -> Iterator[ViewAndMutationMeta]:
 
 
 def _inner_gradients(gm: fx.GraphModule) -> bool:
-    """Does a traced function take gradients by itself (``torch.func``)?"""
+    """True if a traced function takes gradients itself (``torch.func``)."""
     return any("grad_increment_nesting" in str(node.target) for node in gm.graph.nodes)
 
 
 def _tell_of_inner_gradients(partitioner: ModelPartitioner, gm: fx.GraphModule) -> None:
-    """Forward and backward of ``torch.func.grad`` are one graph without a backward of autograd's:
-    none of it is planned."""
+    """Warns that a graph with ``torch.func.grad`` is not planned: its forward and backward are one
+    graph without an autograd backward."""
     (output,) = gm.graph.find_nodes(op="output")
     count = len(output.args[0])
     problem = prepare(gm, count, (), Preparation(cse=False, emitted=False)).problem
@@ -167,10 +166,10 @@ def _tell_of_inner_gradients(partitioner: ModelPartitioner, gm: fx.GraphModule) 
     if limit is None or held > limit:
         asked = "" if limit is None else f", over the budget of {budgets.text(limit)}"
         warnings.warn(
-            "torch.func takes the gradients of a graph inside it, so there is no backward to plan: "
-            f"the graph runs as it is, and holds {budgets.text(held)} ({held} bytes){asked}. Take "
-            "the gradient with backward() or torch.autograd.grad outside of what is compiled, or "
-            "use torch.utils.checkpoint in the function",
+            "torch.func computes gradients inside this graph, so there is no backward to plan: "
+            f"the graph runs without a plan and holds {budgets.text(held)} ({held} bytes){asked}. "
+            "Compute the gradient with backward() or torch.autograd.grad outside the compiled "
+            "function, or use torch.utils.checkpoint in it",
             stacklevel=2,
         )
 
@@ -192,13 +191,13 @@ def _inference(
 
 
 def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
-    """A backward that refuses ``create_graph=True`` at once: PyTorch would hand out gradients, and
-    say only when they are differentiated that they cannot be."""
+    """Wraps a backward so that it refuses ``create_graph=True`` at once. PyTorch would return
+    gradients and raise an error only when they are differentiated."""
 
     def call(args: list[GraphInput]) -> Sequence[GraphValue]:
         frame = sys._getframe(1)
         for _ in range(_DEPTH):
-            if frame.f_code.co_name == "_double_backward":  # AOTAutograd's way to a second backward
+            if frame.f_code.co_name == "_double_backward":  # how AOTAutograd runs a second backward
                 raise UnsupportedGraphError(
                     "create_graph=True: gradients of a compiled step cannot be differentiated, as "
                     "there is no graph of the backward's backward. Run the part that needs second "
@@ -226,7 +225,7 @@ def _backward(
 
 
 def _limit_of_step(partitioner: ModelPartitioner) -> int | None:
-    """The budget, where it bounds what planned graphs make; of live bytes."""
+    """Returns the budget in live bytes, if it bounds what planned graphs make."""
     total, plans = partitioner.options.total, partitioner.plans
     if not partitioner.bounds_sizes or partitioner.options.target.measure == "saved":
         return None
@@ -241,15 +240,15 @@ def _limit_of_step(partitioner: ModelPartitioner) -> int | None:
 def _in_words(
     target: Target, position: budgets.Position | None, limit: int, lower: int
 ) -> str | None:
-    """A lower budget, written as the one that was given.
+    """Writes a lower budget in the form in which the budget was given.
 
     Args:
-        position: that was given, and its bytes at 0 and 1.
-        limit: what the budget comes to.
-        lower: what the lower one is to come to.
+        position: the given position, and the bytes of positions 0 and 1.
+        limit: bytes of the budget.
+        lower: bytes of the lower budget.
 
     Returns:
-        None: there is no such budget.
+        The text, or None if there is no such budget.
     """
     if lower <= 0:
         return None
@@ -266,8 +265,8 @@ def _in_words(
 
 
 def _take_measured(partitioner: ModelPartitioner, kernels: scratch.Kernels) -> None:
-    """Takes up what a step has measured: the next plan counts it, or it is said once that the step
-    is over its budget."""
+    """Uses the measurements of a step: the next plan counts them, or a warning says once that the
+    step exceeds its budget."""
     if kernels is not partitioner.in_force.kernels or partitioner.waits:
         return
     limit, stats = _limit_of_step(partitioner), kernels.stats
@@ -284,7 +283,7 @@ def _take_measured(partitioner: ModelPartitioner, kernels: scratch.Kernels) -> N
 def _tell_of_scratch(
     partitioner: ModelPartitioner, stats: scratch.AllocatorStats, limit: int
 ) -> None:
-    """Warns once if a step is over its budget by what kernels take."""
+    """Warns once if the scratch of kernels takes a step over its budget."""
     target = partitioner.options.target
     if partitioner.ever.told_of_scratch:
         return
@@ -299,8 +298,8 @@ def _tell_of_scratch(
 
 
 def _measured(partitioner: Partitioner) -> scratch.Graph | None:
-    """A graph whose first step is to be measured: where there is a budget for what the allocator
-    has. What moves to the host is not the device's."""
+    """Wraps a graph whose first steps are measured, if the budget bounds what the allocator holds.
+    Values moved to the host do not count for the device."""
     options = partitioner.options
     has_budget = options.target.budget is not None
     if not isinstance(partitioner, ModelPartitioner) or not has_budget or options.may_move:
@@ -330,7 +329,7 @@ def _run_eager(
             inference_compiler=_inference(partitioner, inner),
             keep_inference_input_mutations=keep,
         )
-        # donated buffers would make backward(retain_graph=True) an error
+        # donated buffers make backward(retain_graph=True) an error
         with functorch_config.patch(donated_buffer=False):
             run: GraphFunction = backend(gm, inputs)
         return run
@@ -340,7 +339,7 @@ def _run_eager(
     except AssertionError as error:
         if _GIVES_MEMORY not in str(error):
             raise
-    # PyTorch has no other place for this than the graph, and puts all writes to inputs there then
+    # PyTorch can trace this only as part of the graph, and then puts all writes to inputs there
     try:
         return compiled(True)
     except AssertionError as error:
@@ -349,12 +348,12 @@ def _run_eager(
         raise UnsupportedGraphError(
             f"{_given_memory(gm)}: an input is given other memory (x.data = y, or set_) and is "
             "written to where autograd sees it, which PyTorch does not trace. Copy into the input "
-            "(x.data.copy_(y)), or give it the memory outside of what is compiled"
+            "(x.data.copy_(y)), or replace its memory outside the compiled function"
         ) from error
 
 
 def _given_memory(gm: fx.GraphModule) -> str:
-    """The inputs that a graph of Dynamo's gives other memory, and where."""
+    """Returns the inputs to which a Dynamo graph gives other memory, and where it does so."""
     found = []
     for node in gm.graph.nodes:
         called = (
@@ -371,7 +370,7 @@ def _run_inductor(
     from torch._inductor.compile_fx import compile_fx
 
     watch = partitioner.at_hand.watch = Watch()
-    # what AOTAutograd has on disk comes without a plan; Inductor's own cache of kernels stays on
+    # AOTAutograd's disk cache has no plans, so it is off; Inductor's cache of kernels stays on
     with functorch_config.patch(enable_autograd_cache=False):
         run: GraphFunction = compile_fx(
             gm, list(inputs), inner_compile=watch.compile,
@@ -383,7 +382,7 @@ def _run_inductor(
 def _run_tagged(
     partitioner: Partitioner, codegen: str, gm: fx.GraphModule, inputs: Sequence[GraphInput]
 ) -> GraphFunction:
-    """PyTorch splits the graph, by the plan's tags."""
+    """Has PyTorch split the graph by the plan's tags."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     from .tags import Tagger
@@ -414,9 +413,9 @@ def _run_tagged(
 
 @contextlib.contextmanager
 def _compile_session() -> Iterator[None]:
-    """Says to all threads that a trace is under way for ``torch.compile``, as PyTorch does by
-    itself from 2.13 on: before, calls of compiled functions in other threads take the trace for one
-    that they are in, and refuse. One thread compiles at a time, under Dynamo's lock."""
+    """Tells all threads that a trace for ``torch.compile`` is running, as PyTorch itself does from
+    2.13 on. In earlier versions, compiled functions called in other threads mistake that trace for
+    their own and refuse to run. One thread compiles at a time, under Dynamo's lock."""
     if getattr(torch.compiler, "_is_compiling_flag", True):
         yield
         return
@@ -428,7 +427,7 @@ def _compile_session() -> Iterator[None]:
 
 
 def _watch_views(run: GraphFunction, partitioner: Partitioner) -> GraphFunction:
-    """The graph at hand, whose returned views are watched (:mod:`compiler.returned`)."""
+    """Wraps the current graph so that its returned views are watched (:mod:`compiler.returned`)."""
     kept, views = partitioner.at_hand.kept, partitioner.at_hand.returned_views
     if kept is not None:
         return watch_views(run, lambda: kept.returned_views)
@@ -438,11 +437,11 @@ def _watch_views(run: GraphFunction, partitioner: Partitioner) -> GraphFunction:
 def make_backend(
     partitioner: Partitioner, codegen: str, guards: bool = False
 ) -> Callable[[fx.GraphModule, Sequence[GraphInput]], GraphFunction]:
-    """A backend for ``torch.compile``.
+    """Makes a backend for ``torch.compile``.
 
     Args:
-        guards: nobody calls the model for us: where another plan needs another compilation, PyTorch
-            has to ask for it by guards.
+        guards: no wrapper of ours calls the model, so guards must trigger the recompilation that
+            another plan needs.
 
     Raises:
         ValueError: no such code generator.
@@ -476,7 +475,7 @@ def make_backend(
         with sizes_as(partitioner.larger(given)), _compile_session():
             compiled = run(partitioner, gm=gm, inputs=inputs)
         at_hand = partitioner.at_hand
-        if at_hand.key is not None:  # a plan bounds them
+        if at_hand.key is not None:  # a plan bounds these sizes
             at_hand.sized.arguments = [
                 (i, n) for i, n in enumerate(inputs) if isinstance(n, torch.SymInt)
             ]

@@ -1,9 +1,9 @@
-"""Warns where a compiled module is trained without its compiled forward.
+"""Warns if a compiled module is trained without its compiled forward.
 
 Front ends may replace the ``forward`` of a module that they are given, or call the module inside
-it. Then nothing is planned, and nothing of ours runs that could say so. What is seen are the
-gradients of the module's parameters, and optimizers that step them: a module is watched for these
-until a training call of its compiled forward.
+it. Then nothing is planned, and none of our code runs that could warn. But the module's parameters
+get gradients, and an optimizer steps them: this module watches for both until a training call of
+the compiled forward.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from ..types import GraphInput
 
 _in_graphs: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""Leaves that graphs were compiled with: a module that is a part of what somebody else compiles is
-planned there."""
+"""Leaves of compiled graphs: a module inside another compiled model is planned there."""
 
 
 def note_inputs(inputs: Iterable[GraphInput]) -> None:
-    """A graph is compiled with these inputs, for training if gradients are on."""
+    """Notes the inputs with which a graph is compiled, for training if gradients are on."""
     for t in inputs if torch.is_grad_enabled() else ():
         if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf:
             _in_graphs[t] = None
@@ -50,7 +49,7 @@ def _see_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
 
 
 class Watch:
-    """Watches a compiled module until :meth:`end`, or until it has warned."""
+    """Watches a compiled module until :meth:`end` or until it has warned."""
 
     def __init__(self, module: torch.nn.Module, inner: torch.nn.Module) -> None:
         self._module = weakref.ref(module)
@@ -65,7 +64,8 @@ class Watch:
         _watch_optimizers()
 
     def end(self) -> None:
-        """Stops watching. Not to be called while PyTorch goes through the hooks of a parameter."""
+        """Stops watching. Must not be called while PyTorch iterates over the hooks of a
+        parameter."""
         self._active = False
         _watches.discard(self)
         for handle in self._handles:
@@ -78,7 +78,7 @@ class Watch:
             self._judge([parameter])
 
     def see_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has made a step."""
+        """Called after a step of an optimizer."""
         inner = self._inner()
         if not self._active or inner is None:
             return
@@ -90,7 +90,7 @@ class Watch:
             self.end()
 
     def _judge(self, trained: list[torch.Tensor]) -> None:
-        """Some parameters have gradients, and the compiled forward has not been called."""
+        """Warns if parameters have gradients although the compiled forward has not been called."""
         self._active = False
         module = self._module()
         if module is None or any(p in _in_graphs for p in trained):
@@ -98,14 +98,14 @@ class Watch:
         inner = type(module._orig_mod).__name__
         ours = getattr(module.forward, "_cutback_runs", False)
         why = (
-            f"something calls the {inner} that was compiled, and not what "
-            "cutback.torch.compile returned. Pass that on"
+            f"something calls the original {inner} instead of the result of "
+            "cutback.torch.compile. Pass that result on"
             if ours
             else f"its forward was replaced by {_name(module.forward)}. Compile after that"
         )
         warnings.warn(
             f"the parameters of a compiled {inner} get gradients, but its compiled forward has not "
-            f"been called: nothing is planned, and no budget is kept, as {why}, or compile the "
+            f"been called, so nothing is planned and no budget is kept: {why}, or compile the "
             'model in place: model.compile(backend="cutback", options={"budget": ...}). '
             "cutback.torch.frontends does that for Trainer, Accelerate and Lightning",
             stacklevel=2,

@@ -1,8 +1,8 @@
 """What :func:`cutback.torch.compile` returns: functions and modules that run under a budget.
 
-A compiled module is PyTorch's own ``OptimizedModule``, so that whoever looks into one (front ends
-that unwrap, save or wrap models) finds what ``torch.compile`` would have put there. What differs is
-its ``dynamo_ctx``: one of ours, whose functions are compiled anew when that takes another plan.
+A compiled module is PyTorch's own ``OptimizedModule``, so that code which inspects one (front ends
+that unwrap, save or wrap models) finds what ``torch.compile`` would have put there. Only its
+``dynamo_ctx`` is ours; its functions are recompiled when another plan requires that.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .scratch import AllocatorStats
 from .several import ModelPartitioner
 
 _KERNELS = (
-    "No graph shows what a kernel allocates for a result: MemoryTracker.events says which op takes "
-    "more than plan.problem has for it; leave that much room in the budget"
+    "Graphs do not show how much memory a kernel allocates for a result: MemoryTracker.events "
+    "shows which op takes more than plan.problem says; leave that much room in the budget"
 )
 
 
 class Runner:
-    """Calls a compiled function, and compiles it anew when that takes another plan. A copy of it,
-    also by pickle, compiles and plans for itself, with the same ``wishes`` (of a partitioner)."""
+    """Calls a compiled function, and recompiles it when another plan requires that. A copy, also by
+    pickle, compiles and plans separately, with the same ``wishes`` (arguments of a partitioner)."""
 
     def __init__(
         self,
@@ -59,27 +59,27 @@ class Runner:
         self._lock = threading.Lock()
         self._told = False
         self._told_of_limit = False
-        self._left_out = 0  # bytes that parts left to eager mode held in the call measured last
-        self._to_measure = 3  # calls: of one graph, of several, and of a plan for all of them
+        self._left_out = 0  # bytes held by parts left to eager mode, in the last measured call
+        self._to_measure = 3  # calls: one graph, several graphs, a plan for all
         self._compile()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Runner, (self.function, self.wishes, self.codegen, self.options)
 
     def _compile(self) -> None:
-        # a new backend is a new key for PyTorch: what it compiled before does not count
+        # a new backend is a new cache key for PyTorch, so earlier code is not used
         backend = make_backend(self.partitioner, self.codegen)
         self.run = torch.compile(
             self.function, backend=backend, **hooks.own_entries(), **self.options
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Our own errors come out as they are, without PyTorch's wrapping."""
+        """Calls the function. Our own errors are raised without PyTorch's wrapper."""
         while True:
             self._take_up_plan()
             try:
                 return self._call(args, kwargs)
-            except LargerError:  # nothing has run
+            except LargerError:  # nothing has run yet
                 continue
 
     def _call(self, args: Any, kwargs: Any) -> Any:
@@ -92,9 +92,9 @@ class Runner:
             ):  # fmt: skip
                 result = self.run(*args, **kwargs)
             unmet = self.partitioner.graphs.unmet
-            if unmet is not None:  # the first backward says so, if no other call comes before it
+            if unmet is not None:  # the first backward warns, if no other call comes before it
                 unmet.error = self._with_parts_left_out(unmet.error, memory)
-            # a smallest plan is for the sizes of the call that made it
+            # the smallest plan holds for the sizes of the call that made it
             bounded = self.partitioner.bounds_sizes or len(self.partitioner.plans) > plans
             most = max(runs.values(), default=1) if bounded else None
             self._tell_unplanned(result, memory, most)
@@ -113,11 +113,11 @@ class Runner:
             raise
 
     def _measured(self) -> contextlib.AbstractContextManager[MemoryTracker | None]:
-        """Of the first calls, what the forward holds: PyTorch leaves parts of a model to eager
-        mode, which no plan knows."""
+        """Measures what the forward holds in the first calls, because PyTorch may leave parts of a
+        model to eager mode, which no plan covers."""
         options = self.partitioner.options
         plans = options.target.budget is not None and self.codegen == "eager"
-        # with offload, what is on its way to the host lives longer than planned
+        # with offload, values in transit to the host live longer than planned
         plans = plans and not options.offload
         trains = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         if self._told or self._to_measure == 0 or not (plans and trains):
@@ -126,7 +126,7 @@ class Runner:
         return MemoryTracker()
 
     def _tell_unplanned(self, result: Any, memory: MemoryTracker | None, runs: int | None) -> None:
-        """A step, or parts of one, that was left to eager PyTorch keeps to no budget."""
+        """Warns if a step, or a part of it, was left to eager PyTorch and so has no budget."""
         if self._told or self.partitioner.options.target.budget is None:
             return
         tensors = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
@@ -135,35 +135,36 @@ class Runner:
         held = 0 if memory is None else memory.peak_bytes
         figure = f": the forward alone holds {budgets.text(held)} ({held} bytes)" if held else ""
         why = (
-            "fullgraph=True says why. nn.LSTM, nn.GRU and nn.RNN are left to eager PyTorch unless "
-            "torch._dynamo.config.allow_rnn = True; so are modules with register_full_backward_hook"
+            "fullgraph=True gives the reason. PyTorch does not compile modules with "
+            "register_full_backward_hook, nor nn.LSTM, nn.GRU and nn.RNN unless "
+            "torch._dynamo.config.allow_rnn = True"
         )
         if not self.partitioner.plans:
             self._told = True
             warnings.warn(
                 "PyTorch compiled no graph of the model for training, so nothing was planned and "
-                f"no budget is kept to{figure}. {why}",
+                f"no budget is kept{figure}. {why}",
                 stacklevel=5,
             )
             return
         limit = None if runs is None else self.partitioner.limit_bytes(runs)
         if limit is None or memory is None or self.partitioner.waits:
             return
-        if self.partitioner.runs_other_graphs():  # the limit is that of another step
+        if self.partitioner.runs_other_graphs():  # the limit belongs to another step
             return
         is_over = "is"
-        if held <= limit and runs == 1:  # runs of one graph that are pending have their own warning
+        if held <= limit and runs == 1:  # pending runs of one graph have their own warning
             beside, held = self._beside(memory, tensors)
             is_over = "may be"
             figure = (
                 f": when the forward ends they hold {budgets.text(beside)} ({beside} bytes) that "
-                f"no plan knows, so that the step may take {budgets.text(held)} ({held} bytes)"
+                f"no plan counts, so the step may take {budgets.text(held)} ({held} bytes)"
             )
         if held > limit:
             self._told = True
             what = "parts of the model are not planned"
-            if self.options["fullgraph"]:  # there are no such parts
-                what = "results of the model lie in more memory than PyTorch's shape functions say"
+            if self.options["fullgraph"]:  # no part was left to eager mode
+                what = "results of the model use more memory than PyTorch's shape functions say"
                 why = _KERNELS
             warnings.warn(
                 f"{what}, and it {is_over} over the "
@@ -172,9 +173,9 @@ class Runner:
             )
 
     def _beside(self, memory: MemoryTracker, results: list[torch.Tensor]) -> tuple[int, int]:
-        """What the forward has left that the plans do not know, and what the step may take then:
-        that is there beside what was planned until the backward has come to it, and then there are
-        the gradients of its parameters."""
+        """Returns the bytes left by the forward that no plan covers, and the peak that the step may
+        reach: they are alive in addition to the planned bytes until the backward reaches them, and
+        then the gradients of their parameters are."""
         beside, live = memory.live_bytes, 0
         for plan in self.partitioner.plans:
             starts = plan.core.backward_starts
@@ -186,14 +187,16 @@ class Runner:
         return beside, live + beside + _gradient_bytes(results)
 
     def _with_parts_left_out(self, error: BudgetError, memory: MemoryTracker | None) -> BudgetError:
-        """A share is one of what was compiled; what a forward held beside that has been seen."""
+        """Describes a share: it counts from what was compiled, and the forward was seen to hold
+        more."""
         beside = self._left_out if memory is None else self._beside(memory, [])[0]
         if not beside:
             return error
         return error.replace(unplanned_bytes=beside)
 
     def _tell_not_compiled(self, result: Any, args: Any, kwargs: Any) -> None:
-        """PyTorch has stopped compiling the model, or parts of it: they run as they are written."""
+        """Warns if PyTorch has stopped compiling the model or parts of it, which then run in eager
+        mode."""
         given = {id(t) for t in tree_iter((args, kwargs))}
         tensors = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
         trains = any(t.grad_fn is not None and id(t) not in given for t in tensors)
@@ -202,10 +205,10 @@ class Runner:
         self._told_of_limit = True
         name = getattr(self.function, "__qualname__", type(self.function).__name__)
         warnings.warn(
-            f"PyTorch no longer compiles {name}, so that this step, or a part of it, ran without a "
-            "plan and keeps to no budget: it was compiled anew as often as "
-            f"torch._dynamo.config.recompile_limit ({dynamo_config.recompile_limit}) allows, or is "
-            'disabled. TORCH_LOGS="recompiles" says what differs from call to call; pass that as a '
+            f"PyTorch no longer compiles {name}, so this step, or a part of it, ran without a "
+            "plan and keeps to no budget: compilation is disabled, or it was recompiled "
+            f"torch._dynamo.config.recompile_limit ({dynamo_config.recompile_limit}) times. "
+            'TORCH_LOGS="recompiles" shows what differs from call to call; pass that as a '
             "tensor, keep it the same, or raise the limit",
             stacklevel=5,
         )
@@ -220,8 +223,8 @@ class Runner:
                 self._compile()
 
     def _in_one_piece(self) -> contextlib.AbstractContextManager[Any]:
-        """Inside DistributedDataParallel PyTorch cuts each graph into one for each bucket of
-        gradients; where all graphs share a budget they stay whole."""
+        """Keeps graphs whole inside DistributedDataParallel if they share a budget; PyTorch would
+        cut each into one graph for each bucket of gradients."""
         if (
             self.partitioner.one_graph
             and distributed.is_available()
@@ -234,11 +237,11 @@ class Runner:
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
-        """What the first steps took by PyTorch's allocator."""
+        """Returns the figures of PyTorch's allocator for the first steps."""
         return self.partitioner.in_force.allocator_stats
 
     def save_plans(self, path: Path) -> None:
-        """Plans in force, to a file."""
+        """Writes the plans in force to a file."""
         self._take_up_plan()
         saved = self.partitioner.saved()
         if not saved.plans:
@@ -247,7 +250,8 @@ class Runner:
 
 
 def _gradient_bytes(results: list[torch.Tensor]) -> int:
-    """Of the leaves that parts of autograd's graph lead to which are not compiled."""
+    """Bytes of the gradients of leaves that are reached through parts of autograd's graph that are
+    not compiled."""
     stack = [t.grad_fn for t in results if t.grad_fn is not None]
     seen = set(stack)
     leaves = set()
@@ -279,7 +283,7 @@ class CompiledFunction:
 
     @property
     def compiler_notes(self) -> list[CompilerNote]:
-        """What Inductor did to the plans, with ``codegen="inductor"``."""
+        """The changes that Inductor made to the plans, with ``codegen="inductor"``."""
         return self._runner.partitioner.compiler_notes
 
     @property
@@ -290,7 +294,8 @@ class CompiledFunction:
 
     def save_plans(self, path: Path) -> None:
         """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
-        name ends in ``.gz``. Where the model falls into several graphs, after one whole step.
+        name ends in ``.gz``. If the model has several graphs, call it after
+        one whole step.
 
         Raises:
             RuntimeError: nothing has been planned yet.
@@ -299,15 +304,15 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function."""
-        if torch.compiler.is_dynamo_compiling():  # a part of what is compiled, as PyTorch has it
+        if torch.compiler.is_dynamo_compiling():  # inlined, as in PyTorch
             return self.__wrapped__(*args, **kwargs)
         return self._runner(*args, **kwargs)
 
 
 class Context:
-    """Makes compiled functions, all with the same wishes: what stands in a compiled module where
-    ``torch.compile`` leaves a context of Dynamo's, which front ends call for further functions of
-    the module (Lightning does for ``training_step``)."""
+    """Makes compiled functions, all with the same wishes. It replaces the Dynamo context of a
+    compiled module, which front ends call to compile further functions of the module (Lightning
+    does for ``training_step``)."""
 
     _hooks = None
 
@@ -316,7 +321,7 @@ class Context:
         self.codegen = codegen
         self.options = options
         self.runners: list[Runner] = []
-        self.watch: Watch | None = None  # until one of them is called in training
+        self.watch: Watch | None = None  # until one of them is called for training
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Context, (self.wishes, self.codegen, self.options)
@@ -327,7 +332,7 @@ class Context:
         return bool(self.options["fullgraph"])
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function like this one, under a budget of its own."""
+        """Compiles another function with the same arguments and a separate budget."""
         runner = Runner(function, self.wishes, self.codegen, self.options)
         self.runners.append(runner)
 
@@ -339,7 +344,7 @@ class Context:
             return runner(*args, **kwargs)
 
         call._cutback_runs = True  # type: ignore[attr-defined]
-        # what PyTorch's own functions carry: where to go on inside another trace
+        # as on PyTorch's own functions: what to inline inside another trace
         call._torchdynamo_inline = function  # type: ignore[attr-defined]
         call._torchdynamo_orig_callable = function  # type: ignore[attr-defined]
         call._torchdynamo_wrapper_id = id(call)  # type: ignore[attr-defined]
@@ -358,12 +363,12 @@ class Context:
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
-        """Of the function that takes most."""
+        """The figures of the function that takes most."""
         found = [s for s in (runner.allocator_stats for runner in self.runners) if s is not None]
         return max(found, key=lambda stats: stats.peak_bytes, default=None)
 
     def save_plans(self, path: Path) -> None:
-        """Plans in force, to a file."""
+        """Writes the plans in force to a file."""
         planned = [runner for runner in self.runners if runner.partitioner.plans]
         if len(planned) > 1:
             names = ", ".join(getattr(r.function, "__qualname__", "?") for r in planned)
@@ -375,7 +380,7 @@ class Context:
 
 
 def _below(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """A state with the names of the module itself is taken as well."""
+    """Accepts a state that has the names of the module itself."""
     own = [key for key in state if key.startswith(prefix)]
     if not any(key.startswith(f"{prefix}_orig_mod.") for key in own):
         for key in own:
@@ -388,12 +393,12 @@ def _nothing() -> None:
 
 class CompiledModule(OptimizedModule):
     """A module under a budget; see :func:`compile`. It is what ``torch.compile`` returns for a
-    module: parameters, buffers, attributes and training mode are those of the module, names in its
-    state begin with ``_orig_mod.``."""
+    module: parameters, buffers, attributes and training mode are those of the module, and names in
+        its state begin with ``_orig_mod.``."""
 
     def __init__(self, module: torch.nn.Module, context: Context) -> None:
         super().__init__(module, context)
-        # not in their own dictionary: the module's attributes must stay its own
+        # not in the instance dictionary: the module's attributes must stay its own
         self.__dict__["_torchdynamo_orig_callable"] = module.forward
         self.__dict__["_torchdynamo_wrapper_id"] = id(self)
         self.__dict__["_is_torch_compile"] = True
@@ -408,7 +413,7 @@ class CompiledModule(OptimizedModule):
             self.forward.__signature__ = inspect.signature(self._orig_mod.forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the module; inside something that is compiled it is a part of that."""
+        """Runs the module; inside another compiled function it is inlined into that."""
         if torch.compiler.is_dynamo_compiling():
             return self._modules["_orig_mod"](*args, **kwargs)
         return super().__call__(*args, **kwargs)
@@ -422,7 +427,7 @@ class CompiledModule(OptimizedModule):
 
     @property
     def compiler_notes(self) -> list[CompilerNote]:
-        """What Inductor did to the plans, with ``codegen="inductor"``."""
+        """The changes that Inductor made to the plans, with ``codegen="inductor"``."""
         notes: list[CompilerNote] = self.dynamo_ctx.compiler_notes
         return notes
 
@@ -435,7 +440,8 @@ class CompiledModule(OptimizedModule):
 
     def save_plans(self, path: Path) -> None:
         """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
-        name ends in ``.gz``. Where the model falls into several graphs, after one whole step.
+        name ends in ``.gz``. If the model has several graphs, call it after
+        one whole step.
 
         Raises:
             RuntimeError: nothing has been planned yet.
@@ -447,7 +453,8 @@ Compiled = CompiledModule | CompiledFunction
 
 
 def uncompiled(step: Any) -> Any:
-    """What was compiled, if it was, here or by PyTorch as a module; otherwise ``step``."""
+    """Returns the original function or module if ``step`` was compiled here, or as a module by
+    PyTorch; otherwise ``step``."""
     if isinstance(step, CompiledFunction):
         return step.__wrapped__
     return getattr(step, "_orig_mod", step) if isinstance(step, torch.nn.Module) else step

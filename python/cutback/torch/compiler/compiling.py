@@ -30,16 +30,17 @@ __all__ = ["Compiled", "compile", "cutback", "uncompiled"]
 
 
 _HOOKED = "backwards hooks"
-"""In PyTorch's reason for a break of the graph."""
+"""Part of PyTorch's reason for a graph break."""
 
 
 class _Session:
     """One ``torch.compile(..., backend="cutback")``: a partitioner for all its graphs.
 
-    Nobody calls the model for it, so guards take up a plan that waits: that of the first graph
-    makes the plan, and fails if PyTorch has to compile again for it; those of the others fail once
-    the first was compiled again. PyTorch asks at once, before a graph has run, and takes a guard
-    that fails then for a mistake: a graph that makes a plan wait by itself holds for one run."""
+    No wrapper of ours calls the model, so guards take up a pending plan. The guard of the first
+    graph makes the plan, and fails if PyTorch must recompile for it; the guards of the other graphs
+    fail once the first was recompiled. PyTorch checks each guard right after compiling, before the
+    graph has run, and treats a failure then as a bug. So a graph that makes a plan pending while it
+    is compiled is valid for one run."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         options = dict(options)
@@ -49,17 +50,17 @@ class _Session:
         given = None if plans is None else SavedPlans.read(plans)
         self.partitioner = ModelPartitioner(**options, given=given)
         self.backend = make_backend(self.partitioner, codegen, guards=True)
-        self.first: int | None = None  # frame of the first graph
+        self.first: int | None = None  # frame number of the first graph
         self.round = 0
         self.runs = 0  # of graphs
-        self.told = False  # of modules that PyTorch leaves to eager mode
+        self.told = False  # modules that PyTorch leaves to eager mode
 
     def compile(self, gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> GraphFunction:
-        """What a graph is compiled to, with its guard."""
+        """Compiles a graph and installs its guard."""
         partitioner = self.partitioner
         frame = partitioner.frame()
         if partitioner.forget_if_gone():
-            self.first = None  # it was the number of a frame
+            self.first = None  # the number belonged to another frame
         if frame == self.first and partitioner.take_up_plan():
             self.round += 1
         self._tell_of_hooks(gm)
@@ -76,8 +77,8 @@ class _Session:
         return call
 
     def _tell_of_hooks(self, gm: fx.GraphModule) -> None:
-        """PyTorch leaves a module with hooks of its backward to eager mode, between two graphs.
-        Nobody sees the call there whose memory could be measured."""
+        """Warns about modules with backward hooks, which PyTorch leaves to eager mode between two
+        graphs. None of our code wraps that call, so its memory cannot be measured."""
         reason = getattr(gm, "compile_subgraph_reason", None)
         hooked = reason is not None and _HOOKED in str(getattr(reason, "reason", "")).lower()
         if not hooked or self.told or self.partitioner.options.target.budget is None:
@@ -85,24 +86,24 @@ class _Session:
         self.told = True
         warnings.warn(
             "the model has a module with register_full_backward_hook, which PyTorch leaves to "
-            "eager mode: what that module holds is not planned and comes on top of the budget, "
+            "eager mode: the memory of that module is not planned and comes on top of the budget, "
             "which the graphs around it share. Use hooks of tensors (Tensor.register_hook) or "
             "register_forward_hook, which are compiled; cutback.torch.compile(model, budget=...) "
-            "measures it and says the figure",
+            "measures and reports that memory",
             stacklevel=2,
         )
 
     def _holds(self, frame: int | None, round: int, runs: int) -> bool:
         """
         Args:
-            runs: of graphs, up to when it was compiled.
+            runs: the number of graph runs when it was compiled.
         """
         is_asked_by_call = frame == self.first and self.runs > runs
         if round == self.round and is_asked_by_call and self.partitioner.waits:
             try:
                 self.round += self.partitioner.take_up_plan()
             except (BudgetError, Warning):
-                return False  # raised again when the graph is compiled
+                return False  # raised when the graph is recompiled
         return round == self.round
 
 
@@ -130,7 +131,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 def _check_plans(plans: Path | None, wishes: dict[str, Any]) -> None:
     if plans is not None and (wishes.get("budget") is not None or wishes.get("policy") is not None):
-        raise TypeError("give plans, or a budget and a policy: plans were made under their own")
+        raise TypeError("give plans, or a budget and a policy: plans already contain both")
 
 
 def cutback(
@@ -143,9 +144,9 @@ def cutback(
     """``torch.compile(model, backend="cutback", options={"budget": 0.5})``, and the same for
     ``model.compile``.
 
-    Options are those arguments of :func:`compile` that are not ``torch.compile``'s own, but
-    ``optimizer``; and ``on_plan``, a function that gets each plan. All graphs of one such call
-    share its budget."""
+    Options are the arguments of :func:`compile`, except ``optimizer`` and those that
+    ``torch.compile`` has itself; and ``on_plan``, a function that is called with each plan. All
+    graphs of one such call share its budget."""
     if mode is not None:
         raise ValueError(
             f"backend 'cutback': mode={mode!r} is one of Inductor's sets of options, and this "
@@ -188,44 +189,46 @@ def compile(
     collective_again: bool = True,
     network_bytes_per_s: float | None = None,
 ) -> Any:
-    """A module or function whose training steps keep to a memory budget.
+    """Compiles a module or function so that its training steps keep to a memory budget.
 
     Args:
-        model: what runs in the forward; tensors that it takes, and its parameters, get their
-            gradients from ``backward()`` as always.
-        budget, measure, policy, device: see :class:`Partitioner`. The budget holds for the step:
-            what forward and backward make, tangents and gradients included; parameters and inputs
-            are the caller's. Where the model falls into several graphs, the first step plans them
-            one by one; before the second there is one plan for all, and from then on the budget
+        model: module or function that computes the forward; its tensor arguments and parameters get
+            their gradients from ``backward()`` as usual.
+        budget, measure, policy, device: see :class:`Partitioner`. The budget covers the step:
+            everything that forward and backward make, including tangents and gradients; parameters
+            and inputs belong to the caller. If the model has several graphs, the first step plans
+            them one by one; from the second step on one plan covers all of them, and the budget
             holds for all together (:mod:`compiler.several`).
-        codegen: ``"eager"``: the planned ops in the planned order, with PyTorch's own kernels:
-            the planned peak is the measured one, and the bits do not depend on the budget.
-            ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse. Plans
-            are corrected by its estimate of the peak (:mod:`compiler.inductor`).
-        offload: with ``codegen="eager"``, may values move to the host and back? ``"only"``: and
-            nothing runs again. On CUDA the copies go to pinned memory, on streams of their own.
-        pinned: most bytes that the host may hold for it at one time: an int or ``"8GiB"``.
-        exact: search again at just this budget, for a faster plan than the search's targets, which
-            are up to 2 % apart, give; see :func:`cutback.plan`.
-        optimizer: with ``measure="total"``, whose states count, also those that its first step will
-            allocate, as does what its step takes beside them.
+        codegen: ``"eager"``: runs the planned ops in the planned order with PyTorch's own kernels:
+            the measured peak equals the planned one, and the bits do not depend on the budget.
+            ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse ops.
+            Plans are corrected by its estimate of the peak (:mod:`compiler.inductor`).
+        offload: with ``codegen="eager"``, allows values to move to the host and back. ``"only"``:
+            in addition nothing runs again. On CUDA the copies use pinned memory and separate
+            streams.
+        pinned: maximum bytes that the host may hold for offload at one time: an int or ``"8GiB"``.
+        exact: searches again at exactly this budget. The search's targets are up to 2 % apart, so
+            this may find a faster plan; see :func:`cutback.plan`.
+        optimizer: with ``measure="total"``, the optimizer whose states count, including those that
+            its first step will allocate, and the memory of its step.
         fullgraph, dynamic: as for ``torch.compile``.
-        profile: measured times, see :class:`Partitioner`. They are of graphs as
-            ``codegen="eager"`` has them, for inputs of one size: pass ``dynamic=False``.
+        profile: measured times, see :class:`Partitioner`. They refer to the graphs of
+            ``codegen="eager"`` for inputs of one size, so pass ``dynamic=False``.
         random: ``"torch"``: PyTorch's random numbers; their masks are kept for the backward.
-            ``"counter"``: those of our counter-based generator, seeded by one draw of PyTorch's for
-            each step: other numbers under the same seed, and nothing is kept, as the backward can
-            draw them again. Inductor's own generator works like that already.
+            ``"counter"``: random numbers of our counter-based generator, seeded by one PyTorch draw
+            per step. The numbers differ from PyTorch's under the same seed, and no masks are kept,
+            because the backward can draw them again. Inductor's own generator already works like
+            that.
         cse: see :class:`Partitioner`.
-        plans: instead of budget and policy, a file that ``save_plans`` of the result wrote, in this
-            process or another: its plans are followed, nothing is planned.
-        on_infeasible: where no plan meets the budget: ``"error"``; ``"min"`` (at most 40 % more
-            time) or ``"smallest"`` (however slow): a ``UserWarning``, and the plan of that budget;
-            ``"warn"``: a ``UserWarning``, and everything is saved. None: an error in the first
-            step, ``"smallest"`` afterwards, as for a longer batch in mid-epoch.
-        pool: place the memory of the step in one segment of PyTorch's caching allocator, from the
-            third step on (:mod:`graph.segment`). For ``codegen="eager"``, steps of one graph, and
-            budgets that bound its peak.
+        plans: instead of budget and policy, a file written by ``save_plans`` of such a result, in
+            this process or another. Its plans are followed and nothing is planned.
+        on_infeasible: what to do if no plan meets the budget: ``"error"``; ``"min"`` (at most 40 %
+            more time) or ``"smallest"`` (however slow): a ``UserWarning``, and the plan of that
+            budget; ``"warn"``: a ``UserWarning``, and everything is saved. None: an error in the
+            first step and ``"smallest"`` afterwards, for example for a longer batch in mid-epoch.
+        pool: places the memory of the step in one segment of PyTorch's caching allocator, from the
+            third step on (:mod:`graph.segment`). Supported for ``codegen="eager"``, steps of one
+            graph, and budgets that bound its peak.
         collective_again, network_bytes_per_s: see :class:`Partitioner`.
 
     Returns:

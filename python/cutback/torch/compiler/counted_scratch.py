@@ -1,15 +1,15 @@
-"""Scratch that was measured, as plans count it.
+"""Measured scratch, and how plans count it.
 
 The first two steps measure what each op takes from the allocator besides its results
-(:mod:`compiler.scratch`). Plans that are made afterwards count it as the ``workspace`` of that op.
-It stays beside the problem: the problem of a graph, its fingerprint and its key are those without
-it, so that a graph is recognized whatever was measured, and positions and shares are turned into
-bytes without it.
+(:mod:`compiler.scratch`). Later plans count it as the ``workspace`` of that op. It is stored
+separately from the problem: a graph's problem, fingerprint and key do not contain it, so that a
+graph is recognized whatever was measured, and positions and shares are turned into bytes without
+it.
 
 Ranks may measure different scratch, and one may exceed its budget by it where another does not. So
-whether a step is planned again is each rank's own decision, which none of them can wait for. A plan
-that repeats collectives needs the same decision of all ranks: it counts no measured scratch, and if
-the step exceeds its budget by that, a warning says so.
+each rank decides by itself whether to plan a step again. A plan that repeats collectives needs the
+same decision on all ranks, so it does not count measured scratch; if scratch takes the step over
+its budget, a warning is issued.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ...problem import Problem
 
 GRAIN = 64 * 1024
 """Measured bytes are rounded up to a multiple of this, so that small changes do not matter. For
-budgets below 16 times as much it is ``PART`` of the budget."""
+budgets below 16 times that value, the multiple is ``PART`` of the budget."""
 
 PART = 0.01
-"""Scratch is counted if it exceeds what the problem counts already by this part of the budget."""
+"""Scratch is counted if it exceeds what the problem already counts by this part of the budget."""
 
 LEAST = 4096
-"""Scratch of fewer bytes is not counted."""
+"""Scratch below this number of bytes is not counted."""
 
 Rows = Sequence[Sequence[int]]
-"""Measured scratch of a graph: op of its problem, and bytes."""
+"""Measured scratch of a graph: pairs of an op of its problem and bytes."""
 
 
 def rows_of(problem: Problem, measured: Mapping[str, int], limit: int) -> list[list[int]]:
-    """The scratch that plans of a graph are to count.
+    """Returns the scratch that plans of a graph must count.
 
     Args:
         problem: of the graph.
@@ -52,7 +52,7 @@ def rows_of(problem: Problem, measured: Mapping[str, int], limit: int) -> list[l
 
 
 def merged(before: Rows, now: Rows) -> list[list[int]]:
-    """The larger scratch of each op."""
+    """Returns the larger scratch of each op."""
     found = {op: size for op, size in before}
     for op, size in now:
         found[op] = max(size, found.get(op, 0))
@@ -60,10 +60,10 @@ def merged(before: Rows, now: Rows) -> list[list[int]]:
 
 
 def with_scratch(problem: Problem, rows: Rows) -> Problem:
-    """The problem with measured scratch as the ``workspace`` of its ops.
+    """Returns the problem with measured scratch as the ``workspace`` of its ops.
 
     Raises:
-        ValueError: the rows are not of this problem.
+        ValueError: a row names an op that the problem does not have.
     """
     if not rows:
         return problem

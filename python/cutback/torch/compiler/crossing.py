@@ -1,13 +1,11 @@
-"""What goes from graph to graph in a step: seen when its first backward begins.
+"""Finds what crosses from graph to graph in a step, when its first backward begins.
 
 Each run of a planned graph leaves a :class:`Run`: which of its arguments are results of earlier
 runs, which are leaves, and its node of autograd's graph. When the first backward begins all
-forwards have run, so what those share can be worked out (:func:`common_of`): the same tensor, and
-the same function of autograd, are one thing. A result that Python still holds then stays to the end
-of the step, as far as a plan can know.
-
-Parts of the step that are no graph (eager code between graphs) are looked at as far as autograd's
-graph shows them: which gradients of leaves and results they make.
+forwards have run, so :func:`common_of` can find what they share: equal tensors and equal autograd
+nodes are the same object. A result that Python still holds then is assumed to live to the end of
+the step. Eager code between graphs is known only through autograd's graph, which shows for which
+leaves and results it makes gradients.
 """
 
 from __future__ import annotations
@@ -39,13 +37,13 @@ if TYPE_CHECKING:
     from ..types import GraphInput, GraphValue
 
 _MANY = 64
-"""Runs that are kept in mind before those without a backward are forgotten."""
+"""Number of runs that are remembered before those without a backward are forgotten."""
 
-_LAST = sys.maxsize  # rank of what arrives behind the gradients of a graph
+_LAST = sys.maxsize  # rank of gradients that arrive after those of a graph
 
 
 class _Layout(NamedTuple):
-    """How a tensor lies in memory, without it."""
+    """The memory layout of a tensor, without the tensor."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -56,19 +54,19 @@ class _Layout(NamedTuple):
         return cls(tuple(map(hint, t.shape)), tuple(map(hint, t.stride())), t.dtype)
 
     def made(self) -> torch.Tensor:
-        """A tensor that lies like that, of no memory."""
+        """Makes a tensor of this layout without memory."""
         return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
 
 
 class _Gradient(NamedTuple):
     value: int
     layout: _Layout
-    copied: int | None  # op of the copy that a leaf takes
+    copied: int | None  # op of the copy that a leaf makes
 
 
 class Ends(NamedTuple):
-    """Where inputs and outputs of a compiled graph stand in its problem, by their positions among
-    the arguments and results of the call."""
+    """Maps the arguments and results of a compiled graph, by position, to ops and values of its
+    problem."""
 
     inputs: dict[int, int]  # op
     results: dict[int, int]  # value
@@ -77,7 +75,7 @@ class Ends(NamedTuple):
 
     @classmethod
     def of(cls, graph: Imported) -> Ends:
-        """Of a graph that was imported."""
+        """Makes the map of an imported graph."""
         place, first = {}, []
         at = 0
         for i, (op, node) in enumerate(zip(graph.problem.ops, graph.order, strict=True)):
@@ -113,7 +111,7 @@ def _is_plain(val: GraphValue) -> bool:
 
 
 class Run:
-    """One run of a planned graph, of which nothing is kept alive."""
+    """One run of a planned graph. It keeps no tensor alive."""
 
     def __init__(
         self, key: str, node: Node, args: Sequence[GraphInput], result: Sequence[GraphValue]
@@ -121,7 +119,7 @@ class Run:
         self.key = key
         self.in_pipeline = False
         self.node = weakref.ref(node)
-        # by argument: the run and the position of the result that it is; is its history the same?
+        # by argument: the run and the result that it came from, and whether its history is the same
         self.handed: dict[int, tuple[Run, int, bool]] = {}
         self.leaves: dict[int, weakref.ref[torch.Tensor]] = {}
         self.results: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -133,7 +131,7 @@ class Run:
                 self.leaves[k] = weakref.ref(t)
 
     def lasting(self) -> dict[int, int]:
-        """Bytes of what outlives its backward, by the id of a tensor: results that somebody keeps,
+        """Returns bytes by tensor id of what outlives the backward: results that the program keeps,
         and gradients of leaves."""
         found = {}
         for ref in self.leaves.values():
@@ -147,14 +145,14 @@ class Run:
         return found
 
     def held(self, k: int) -> bool:
-        """Does Python hold a result?"""
+        """True if Python holds a result."""
         tensor = self.results[k]()
         if tensor is None:
             return False
         count = getattr(tensor, "_use_count", None)
         if count is None:
             return True
-        of_autograd = bool(count() > 1)  # it holds the tensor, which then holds its object
+        of_autograd = bool(count() > 1)  # the object and the tensor then hold each other
         del count
         return sys.getrefcount(tensor) - 2 - of_autograd > 0
 
@@ -164,10 +162,10 @@ class Trail:
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
-        self._results: dict[int, tuple[Run, int]] = {}  # id of a tensor that was alive then
+        self._results: dict[int, tuple[Run, int]] = {}  # id of a tensor that was alive at that time
 
     def add(self, run: Run, args: Sequence[GraphInput]) -> None:
-        """A graph has run, with these arguments."""
+        """Notes that a graph has run with these arguments."""
         for i, t in enumerate(args):
             before, k = self._results.get(id(t), (None, 0))
             if before is not None and before.results[k]() is t:
@@ -185,7 +183,7 @@ class Trail:
                 self._results[id(ref())] = run, k
 
     def take(self) -> list[Run]:
-        """The runs whose backward is to come; from here on there is a new step."""
+        """Returns the runs whose backward is still to come, and begins a new step."""
         runs = [run for run in self.runs if run.node() is not None]
         self.runs, self._results = [], {}
         return runs
@@ -195,7 +193,7 @@ class Trail:
 
 
 class _Shared:
-    """Works out what runs share."""
+    """Determines what runs share."""
 
     def __init__(self, runs: list[Run], problems: list[Problem], ends: list[Ends]) -> None:
         self.runs, self.problems, self.ends = runs, problems, ends
@@ -218,7 +216,8 @@ class _Shared:
         return self.common._replace(exact=self._is_exact())
 
     def _is_exact(self) -> bool:
-        """Do all results but the last go on, and nothing comes from outside?"""
+        """True if all results except the last go to other graphs, and nothing comes from
+        outside."""
         loose = {(g, s) for g, s in self.common.loose}
         results = {
             (g, self.storage_of[g][v])
@@ -232,7 +231,7 @@ class _Shared:
         return "static" in self.problems[g].storages[s].flags
 
     def _find_handed(self, g: int) -> None:
-        """Arguments of a graph that lie in memory which an earlier one made."""
+        """Finds arguments of a graph that are in memory made by an earlier graph."""
         ops = self.problems[g].ops
         written = {v.storage for op in ops if "mutates" in op.flags for v in op.outputs}
         for k, (run, result, _) in self.runs[g].handed.items():
@@ -247,7 +246,7 @@ class _Shared:
                 self.common.handed.append([g, op, h, value])
 
     def _find_loose(self, g: int) -> None:
-        """Memory of results that goes on to other graphs, and that nobody else holds."""
+        """Finds memory of results that goes to other graphs and that nothing else holds."""
         run, ends, storage_of = self.runs[g], self.ends[g], self.storage_of[g]
         known = {value: k for k, value in ends.results.items()}
         for s in {storage_of[v] for _, _, h, v in self.common.handed if h == g}:
@@ -259,7 +258,7 @@ class _Shared:
                 self.common.read.append([g, here[0]])
 
     def _find_gradients(self) -> None:
-        """Which gradients of the graphs arrive where."""
+        """Finds where each gradient of the graphs arrives."""
         for g in reversed(range(len(self.runs))):
             run = self.runs[g]
             for k, gradient in sorted(self.ends[g].gradients.items()):
@@ -275,8 +274,8 @@ class _Shared:
                         self.parts.setdefault(("result", h, run.handed[k][1]), []).append(part)
 
     def _find_outside(self) -> None:
-        """Gradients that other parts of the step make: eager code below a graph, and whoever
-        holds a result."""
+        """Finds gradients that come from other parts of the step: eager code after a graph, and
+        holders of a result."""
         nodes = {run.node(): g for g, run in enumerate(self.runs)}
         seen = set(nodes)
         for g in reversed(range(len(self.runs))):
@@ -309,7 +308,7 @@ class _Shared:
             self.parts.setdefault(target, []).append([after, _LAST, OWN, 0])
 
     def _flow(self, target: tuple[str, int, int]) -> None:
-        """The gradients of one tensor."""
+        """Returns the flow of the gradients of one tensor."""
         parts = sorted(self.parts[target], key=lambda part: (-part[0], part[1]))
         layouts = [self.ends[g].gradients[k].layout for _, k, g, _ in parts if g != OWN]
         kind, h, result = target
@@ -335,7 +334,7 @@ class _Shared:
         self.common.flows.append(Flow(parts, size, to, 0 if fits else size))
 
     def _find_consumed(self) -> None:
-        """Memory of gradients that go on: it is not held to the end."""
+        """Finds memory of gradients that go to other graphs, which is not held to the end."""
         taken = {(g, k) for flow in self.common.flows for _, k, g, _ in flow.parts}
         arrived = {tuple(flow.to) for flow in self.common.flows if flow.to}
         for g, problem in enumerate(self.problems):
@@ -351,7 +350,7 @@ class _Shared:
             kept |= {x.value for k, x in gradients.items()
                      if (g, k) not in taken and x.copied is None}  # fmt: skip
             goes -= {storage_of[v] for v in kept}
-            kept_by_autograd = {  # the gradient of a scalar that backward() makes
+            kept_by_autograd = {  # backward() makes the gradient of a scalar
                 s for s, i in maker.items()
                 if problem.ops[i].kind == "tangent" and (g, i) not in arrived
                 and problem.ops[i].outputs[0].type.endswith("[]")
@@ -364,7 +363,7 @@ class _Shared:
 
 
 def common_of(runs: list[Run], problems: list[Problem], ends: list[Ends]) -> Common:
-    """What runs have in common, in the order of their forwards.
+    """Returns what runs have in common, in the order of their forwards.
 
     Args:
         problems, ends: of the graph of each run.

@@ -1,8 +1,8 @@
-"""Sizes that vary from call to call: what they were, so that one plan may hold for all of them.
+"""Tracks sizes that vary from call to call, so that one plan can cover all of them.
 
 A plan is made for sizes that are rounded up to an eighth of an octave (:func:`rounded_up`), so that
-lengths which differ a little share it. Where no plan meets a budget at those sizes, they are
-planned as they are from then on."""
+similar lengths share it. If no plan meets a budget at those sizes, sizes are planned without
+rounding from then on."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ MOST_GROWTHS = 64
 
 
 class Symbols(NamedTuple):
-    """The symbols of a graph's sizes, and what they count as."""
+    """The symbols of a graph's sizes and the values that plans use for them."""
 
     hints: dict[sympy.Symbol, int]
-    """As PyTorch has them."""
+    """The values that PyTorch uses (hints)."""
     largest: dict[sympy.Symbol, int]
-    """The largest sizes that were seen."""
+    """The largest sizes seen so far."""
     is_rounded: bool = False
-    """Is a plan made for sizes that are rounded up?"""
+    """True if the plan is made for rounded-up sizes."""
 
     @property
     def planned(self) -> dict[sympy.Symbol, int]:
-        """What a plan is made for, where that is not the hint."""
+        """Sizes that the plan uses, if they differ from the hint."""
         sizes = self.largest
         if self.is_rounded:
             sizes = {symbol: rounded_up(size) for symbol, size in sizes.items()}
         return {symbol: size for symbol, size in sizes.items() if size != self.hints[symbol]}
 
     def grown(self, sizes: Iterable[tuple[sympy.Symbol, int]]) -> Symbols:
-        """These, where sizes may be larger than those that were seen."""
+        """Returns symbols for sizes that may be larger than those seen so far."""
         largest = dict(self.largest)
         for symbol, size in sizes:
             if symbol in largest:
@@ -52,49 +52,50 @@ class Symbols(NamedTuple):
 
 
 class RoundedUpError(Exception):
-    """No plan meets the budget for sizes that are rounded up; for the actual ones one may."""
+    """Raised if no plan meets the budget for rounded-up sizes; there may be one for the actual
+    sizes."""
 
 
 class LargerError(Exception):
-    """A call, of which nothing has run yet, has larger sizes than its plan was made for."""
+    """Raised if a call, before any graph has run, has larger sizes than its plan was made for."""
 
 
 class Sizes:
-    """The largest sizes seen in each place of a model, by PyTorch's number of its code."""
+    """The largest sizes seen in each part of a model, by PyTorch's frame number."""
 
     def __init__(self) -> None:
         self._largest: dict[int | None, list[list[int]]] = {}  # of its tensors
         self.growths = 0
-        """How often plans were made anew for them."""
+        """How often plans were remade for larger sizes."""
         self.starts = 0
-        """The same; graphs that were planned before the last time are planned again."""
+        """The same count; graphs planned before the last time are planned again."""
         self.outgrown = False
-        """Are those in force too small?"""
+        """True if the plans in force are for smaller sizes."""
         self.rounds = True
-        """Are sizes rounded up for planning?"""
+        """True if sizes are rounded up for planning."""
         self.rounded = False
-        """Were any, since plans were last started from nothing?"""
+        """True if any size was rounded up since plans were last started from scratch."""
 
     @property
     def told(self) -> bool:
-        """Has it been said that sizes are larger than planned?"""
+        """True if the warning about sizes larger than planned has been given."""
         return self.growths > MOST_GROWTHS
 
     def outgrow(self, size: int, planned: int) -> None:
-        """A call has a larger size than planned."""
+        """Handles a call with a larger size than planned."""
         if self.growths < MOST_GROWTHS:
             self.outgrown = True
         elif self.growths == MOST_GROWTHS:
             self.growths += 1
             warnings.warn(
-                f"a size of {size} was planned as {planned}, and plans were made anew for larger "
-                f"sizes {MOST_GROWTHS} times: the budget may not hold. Begin with the largest "
-                "sizes, or pass dynamic=False",
+                f"a size of {size} was planned as {planned}, and plans were already made again "
+                f"{MOST_GROWTHS} times for larger sizes: the budget may not hold. Begin with the "
+                "largest sizes, or pass dynamic=False",
                 stacklevel=4,
             )
 
     def begin_anew(self) -> bool:
-        """Are plans to be made anew? From here on they are in force."""
+        """Returns whether plans must be made again, and resets that flag."""
         outgrown, self.outgrown = self.outgrown, False
         self.growths += outgrown
         self.starts += outgrown
@@ -102,21 +103,21 @@ class Sizes:
         return outgrown
 
     def as_they_are(self) -> None:
-        """From now on no size is rounded up; plans are to be started from nothing."""
+        """Stops rounding sizes up from now on; plans must start from scratch."""
         self.rounds, self.outgrown = False, True
 
     def larger(self, frame: int | None, inputs: Sequence[GraphInput]) -> Symbols:
-        """Symbols of the sizes of a graph that is compiled. One plan is to hold for all sizes that
-        were seen in this place of the model.
+        """Returns the symbols of the sizes of a graph that is being compiled. One plan must hold
+        for all sizes seen in this part of the model.
 
         Args:
-            inputs: what the graph takes, with symbolic sizes.
+            inputs: inputs of the graph, with symbolic sizes.
         """
         shapes = [t.shape for t in inputs if isinstance(t, torch.Tensor)]
         now = [[hint(n) for n in shape] for shape in shapes]
         before = self._largest.get(frame, now)
         if [len(row) for row in before] != [len(row) for row in now]:
-            before = now  # another kind of call
+            before = now  # a different kind of call
         self._largest[frame] = [
             [max(pair) for pair in zip(*rows, strict=True)]
             for rows in zip(before, now, strict=True)
@@ -132,7 +133,7 @@ class Sizes:
         return self.planned(Symbols(hints, largest))
 
     def planned(self, symbols: Symbols) -> Symbols:
-        """What symbols count as for a plan."""
+        """Returns the values of symbols for a plan."""
         found = symbols._replace(is_rounded=True)
         if not self.rounds or found.planned == symbols._replace(is_rounded=False).planned:
             return symbols._replace(is_rounded=False)

@@ -1,11 +1,11 @@
-"""Plans under Inductor: what its scheduler makes of them, before and after the first step.
+"""Checks plans against Inductor's scheduler, before and after the first step.
 
-Inductor keeps the planned nodes, but fuses and orders them by itself. Fusion saves memory that the
-plan counts; two runs of one op in one kernel cost memory that the plan does not: the kernel
-computes the value once and keeps it. So the two graphs are lowered and scheduled, without code
-being made, and Inductor's own estimate of the peak is held against the budget. If it is too high,
-first the scheduler is held back (:class:`Lever`); then the plan is made anew for a target that is
-lower by the excess. The first step is measured.
+Inductor keeps the planned nodes, but chooses their fusion and order itself. Fusion saves memory
+that the plan counts; two runs of one op in one kernel cost memory that the plan does not: the
+kernel computes the value once and keeps it. So the two graphs are lowered and scheduled without
+generating code, and Inductor's own estimate of the peak is compared with the budget. If it is too
+high, the scheduler is first restricted (:class:`Lever`); then the plan is made again for a target
+reduced by the excess. The first step is measured.
 """
 
 from __future__ import annotations
@@ -39,31 +39,32 @@ if TYPE_CHECKING:
     from ..types import GraphInput, GraphValue
 
 MOST_PLANS = 3
-"""How often a plan is made anew because of Inductor's estimate."""
+"""How often a plan is made again because of Inductor's estimate."""
 
 
 class CompilerNote:
-    """What Inductor did to the plan of one graph. Bytes count as :attr:`cutback.Plan.numbers` does:
-    what the step makes, tangents and outputs included."""
+    """The changes that Inductor made to the plan of one graph. Bytes are counted as in
+    :attr:`cutback.Plan.numbers`: everything that the step makes, including tangents and outputs."""
 
     def __init__(self, limit: int | None, position: budgets.Position | None = None) -> None:
         self.limit_bytes = limit
-        """The budget; None: there is none, and nothing was estimated."""
+        """The budget in bytes. None: there is no budget, and nothing was estimated."""
         self.position = position
-        """The position that the budget was given as, and its bytes at 0 and 1; None: it was not."""
+        """The position given as budget, and the bytes of positions 0 and 1. None: the budget was
+        not a position."""
         self.planned_bytes: list[int] = []
-        """The peak of each plan that was made, op by op."""
+        """The peak of each plan that was made, counted op by op."""
         self.estimated_bytes: list[int] = []
-        """Inductor's estimate for each of them."""
+        """Inductor's estimate for each of these plans."""
         self.merged_runs = 0
-        """Runs of an op that share a kernel with another run of it, and so are no reruns, in the
-        last plan."""
+        """Number of runs in the last plan that share a kernel with another run of the same op, and
+        so are not reruns."""
         self.lever = ""
-        """How Inductor was held back, in words."""
+        """How Inductor was restricted, as text."""
         self.measured_bytes: int | None = None
         """The peak of the first step; None: it has not ended yet."""
         self.problem: str | None = None
-        """Why nothing was estimated."""
+        """The reason why nothing was estimated."""
 
     def __str__(self) -> str:
         if self.limit_bytes is None:
@@ -92,7 +93,7 @@ class CompilerNote:
 
 
 def _runs(node: BaseSchedulerNode) -> dict[str, set[str]]:
-    """Ops that a kernel runs, and the nodes that are its runs."""
+    """Returns the ops that a kernel runs, and the nodes of each."""
     found: dict[str, set[str]] = {}
     for part in node.get_nodes():
         for origin in getattr(part.node, "origins", ()):
@@ -103,7 +104,7 @@ def _runs(node: BaseSchedulerNode) -> dict[str, set[str]]:
 
 
 def _share_an_op(a: BaseSchedulerNode, b: BaseSchedulerNode) -> bool:
-    """Does one kernel run an op that the other runs too, as another run?"""
+    """True if both kernels run the same op, as different runs."""
     left, right = _runs(a), _runs(b)
     return any(op in right and left[op] != right[op] for op in left)
 
@@ -137,11 +138,11 @@ def _choices() -> type[InductorChoices]:
 
 
 class Lever(NamedTuple):
-    """How the scheduler is held back."""
+    """A restriction of the scheduler."""
 
     name: str
     apart: bool  # two runs of one op are not fused
-    narrow: bool  # kernels for CPUs are not fused side by side at all
+    narrow: bool  # CPU kernels are not fused horizontally at all
 
 
 LEVERS = (
@@ -153,8 +154,8 @@ LEVERS = (
 
 @contextmanager
 def held_back(lever: Lever) -> Iterator[None]:
-    """Compiles with a lever. With runs apart, code is not taken from, nor put into, Inductor's
-    cache, whose keys do not tell."""
+    """Compiles with a lever. With runs kept apart, Inductor's cache is neither read nor written,
+    because its keys do not include this choice."""
     from torch._inductor import config
     from torch._inductor.virtualized import V
 
@@ -168,11 +169,11 @@ def held_back(lever: Lever) -> Iterator[None]:
 
 
 class _ScheduledError(Exception):
-    """Ends a compilation before code is made."""
+    """Ends a compilation before code is generated."""
 
 
 def _copy(gm: fx.GraphModule) -> fx.GraphModule:
-    """Inductor's passes change the graph that they get."""
+    """Copies a graph, because Inductor's passes change the graph that they get."""
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
@@ -181,9 +182,9 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def peak_of(timeline: Sequence[BufferInfo]) -> int:
-    """The most bytes that Inductor's buffers take together, from what ``compute_memory_timeline``
-    says of each. Those that never end are outputs: ``estimate_peak_memory`` takes them off at the
-    start before torch 2.13."""
+    """Returns the peak of Inductor's buffers, from the lifetimes that ``compute_memory_timeline``
+    gives. Buffers that never end are outputs; before torch 2.13 ``estimate_peak_memory`` subtracts
+    them at the start."""
     change: Counter[int] = Counter()
     for buffer in timeline:
         change[buffer.start_step] += buffer.size_alloc
@@ -193,8 +194,8 @@ def peak_of(timeline: Sequence[BufferInfo]) -> int:
 
 
 def _schedule(gm: fx.GraphModule, is_backward: bool) -> tuple[int, int]:
-    """Inductor's estimate of the peak of a graph, in bytes, and the number of runs that it merges
-    into others."""
+    """Returns Inductor's estimate of the peak of a graph, in bytes, and the number of runs that it
+    merges into others."""
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.memory import compute_memory_timeline, prepare_planning_info
@@ -228,7 +229,7 @@ def _schedule(gm: fx.GraphModule, is_backward: bool) -> tuple[int, int]:
 
 
 def _bytes(nodes: Sequence[Argument], known: set[int]) -> int:
-    """Bytes of the nodes' storages that are not known yet; they are then."""
+    """Returns the bytes of the nodes' storages that are not in ``known`` yet, and adds them."""
     total = 0
     for node in nodes:
         val = node.meta.get("val") if isinstance(node, fx.Node) else None
@@ -243,8 +244,8 @@ def _bytes(nodes: Sequence[Argument], known: set[int]) -> int:
 def estimate(
     forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int
 ) -> tuple[int, int]:
-    """Inductor's estimate for a step: its peak in bytes, counted as a plan counts, and the number
-    of runs that are merged. In the backward Inductor counts saved tensors and what it makes;
+    """Returns Inductor's estimate for a step: its peak in bytes, counted as a plan counts, and the
+    number of merged runs. In the backward Inductor counts saved tensors and what it makes;
     tangents, and forward outputs that are not saved, are added here."""
     peak_forward, merged_forward = _schedule(forward, False)
     peak_backward, merged_backward = _schedule(backward, True)
@@ -263,8 +264,8 @@ def best_estimate(
     forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int, limit: int,
     levers: Sequence[Lever],
 ) -> tuple[int, int, Lever]:  # fmt: skip
-    """The estimate with the first lever that keeps to the limit, or else the lowest: (bytes, merged
-    runs, lever)."""
+    """Returns the estimate with the first lever that keeps to the limit, or else the lowest one:
+    (bytes, merged runs, lever)."""
     tries = []
     for k, lever in enumerate(levers):
         with held_back(lever):
@@ -280,7 +281,8 @@ def best_estimate(
 
 
 class Watch:
-    """The compiled functions of one joint graph, until their first step has been measured."""
+    """Watches the compiled functions of one joint graph until their first step has been
+    measured."""
 
     def __init__(self) -> None:
         self.note: CompilerNote | None = None
@@ -291,7 +293,7 @@ class Watch:
     def compile(
         self, gm: fx.GraphModule, inputs: Sequence[GraphInput], **options: Any
     ) -> OutputCode:
-        """Inductor's ``inner_compile`` for this graph."""
+        """Replaces Inductor's ``inner_compile`` for this graph."""
         from torch._inductor.compile_fx import compile_fx_inner
 
         watch_inductor()

@@ -1,19 +1,20 @@
-"""The problem of several graphs that run one after another, and a graph's part of its plan.
+"""Joins the problems of several graphs that run one after another, and splits a joint plan.
 
-The forwards run in order and the backwards in reverse. Where it is known what the graphs have in
-common (:class:`Common`, which :mod:`compiler.crossing` sees in a step), the problem says what
-autograd does between them, with ops of its own:
+The forwards run in order and the backwards in reverse. If the sharing between the graphs is known
+(:class:`Common`, which :mod:`compiler.crossing` finds in a step), the problem models with
+additional ops what autograd does between them:
 
-- What one graph hands to the next lies in the memory that the first made, whose op runs once: the
-  graphs have code of their own, and one cannot run an op of another. PyTorch's frames hold it to
-  the end of the forward (``handed_on``); then it lives as long as a graph reads it.
-- The gradient of it is what a later graph's backward made, and lives until the earlier one's has
-  read it.
-- Gradients of one leaf, or of what several graphs were handed, are added in new memory when the
-  second arrives: behind the backward of its graph, before leaves copy their gradients.
+- A value that one graph passes to the next stays in the memory that the first graph made, and its
+  op runs once, because the graphs have separate code and one cannot run an op of another. PyTorch's
+  frames hold it to the end of the forward (``handed_on``); after that it lives as long as a graph
+  reads it.
+- The gradient of such a value is made by the later graph's backward, and lives until the earlier
+  graph's backward has read it.
+- Gradients of one leaf, or of a value passed to several graphs, are added in new memory when the
+  second one arrives: after the backward of its graph, before leaves copy their gradients.
 
-Otherwise what one graph hands to the next is counted where it is made, outputs to the end, and the
-gradient that comes back on both sides, so that the plan errs on the safe side.
+Otherwise a value that crosses is counted in the graph that makes it, outputs to the end, and its
+gradient is counted on both sides, so that the plan errs on the safe side.
 """
 
 from __future__ import annotations
@@ -26,53 +27,53 @@ from ..graph.leaves import KIND
 from ..graph.moving import Move, Schedule
 
 OWN = -1
-"""In the place of a graph: an op that no graph runs."""
+"""Used instead of a graph number for an op that no graph runs."""
 
 _FORWARD: frozenset[Flag] = frozenset({"effect"})
 _BACKWARD: frozenset[Flag] = frozenset({"backward", "effect"})
 _FREE: frozenset[StorageFlag] = frozenset()
 
-_Ref = tuple[int, int]  # a graph and a value of it; or OWN and the number of an op with one result
+_Ref = tuple[int, int]  # graph and value; or OWN and the number of an op with one result
 
 
 class Flow(NamedTuple):
-    """Gradients of one tensor, on their way to a leaf or into the backward of an earlier graph."""
+    """Gradients of one tensor that flow to a leaf or into the backward of an earlier graph."""
 
     parts: list[list[int]]
-    """As they arrive: after which graph's backward (the number of graphs: before all), rank among
-    those that do, graph, value there. Graph :data:`OWN`: of a part of the step without a graph."""
+    """In order of arrival: the graph after whose backward it arrives (the number of graphs: before
+    all), the rank among those, the graph, and the value there. Graph :data:`OWN` means a part of
+    the step without a graph."""
     bytes: int
     to: list[int]
-    """Graph and op of the tangent; none: to a leaf."""
+    """Graph and op of the tangent; empty if the gradients flow to a leaf."""
     copy: int
     """Bytes of the copy that the receiver takes; 0: it takes what arrives."""
 
 
 class Common(NamedTuple):
-    """What graphs have in common, by their numbers in the order of the forwards. Lists of ints."""
+    """What graphs share, by their numbers in the order of the forwards. Lists of ints."""
 
     handed: list[list[int]]
     """Graph, op of its placeholder, earlier graph, value there."""
     read: list[list[int]]
-    """Graph, value: of the results in ``loose`` memory, one for each."""
+    """Graph and value, one pair for each storage in ``loose``."""
     loose: list[list[int]]
-    """Graph, storage: results that nobody holds but the graphs, gradients that go on."""
+    """Graph and storage: results that only graphs hold, and gradients that go to other graphs."""
     idle: list[list[int]]
-    """Graph, op: copies of gradients that are none, as there is a sum."""
+    """Graph and op: gradient copies that do not happen, because a sum takes their place."""
     flows: list[Flow]
     exact: bool = False
-    """Is all known of what goes from graph to graph? Otherwise the problem may count too much."""
+    """True if everything that crosses between graphs is known. Otherwise the problem may count too
+    much."""
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns a JSON document."""
         return {**self._asdict(), "flows": [flow._asdict() for flow in self.flows]}
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> Common:
-        """What :meth:`document` wrote.
-
-        Raises:
-            TypeError, KeyError: it is none.
+        """Reads a result of :meth:`document`. Raises TypeError or KeyError if the document is not
+        one.
         """
         flows = [Flow(**flow) for flow in document["flows"]]
         return cls(**{**document, "flows": flows})
@@ -82,7 +83,7 @@ NOTHING = Common([], [], [], [], [])
 
 
 class _Joined:
-    """The ops of all graphs, written one after another."""
+    """Writes the ops of all graphs, one after another."""
 
     def __init__(self, problems: list[Problem], common: Common) -> None:
         self.problems = problems
@@ -109,7 +110,7 @@ class _Joined:
         self.arrived: dict[int, _Ref] = {}  # flow -> sum of what has arrived
 
     def memory(self, ref: _Ref) -> _Ref:
-        """Where a value lies."""
+        """Returns the storage of a value."""
         g, v = ref
         key = ref if g == OWN else (g, self.storage_of[g][v])
         while key in self.same:
@@ -127,7 +128,7 @@ class _Joined:
         self.order.append(place)
 
     def own(self, kind: str, reads: list[_Ref], bytes: int | None, hold: bool = False) -> _Ref:
-        """An op of no graph; ``bytes``: of what it makes. Returns that."""
+        """Adds an op that no graph runs; ``bytes``: size of its result. Returns the result."""
         ref = (OWN, self.n_own)
         self.n_own += 1
         op = Op(
@@ -142,7 +143,7 @@ class _Joined:
         return ref
 
     def add(self, g: int, i: int) -> None:
-        """An op of a graph."""
+        """Adds an op of a graph."""
         op = self.problems[g].ops[i]
         first = self.first_value[g][i]
         refs = [(g, first + k) for k in range(len(op.outputs))]
@@ -167,7 +168,7 @@ class _Joined:
         self._push(place, made, refs, [(g, self.storage_of[g][v]) for g, v in refs])
 
     def forward(self) -> None:
-        """What the graphs are handed, and their ops."""
+        """Adds the forward ops of the graphs, with the values that the graphs receive."""
         for g, p in enumerate(self.problems):
             mine = range(p.backward_starts)
             for i in mine:
@@ -180,7 +181,7 @@ class _Joined:
             self.own("handed_on", [(g, v) for g, v in self.common.read], None)
 
     def arrive(self, after: int) -> None:
-        """Gradients that arrive when the backward of a graph has ended."""
+        """Adds the gradients that arrive when the backward of a graph has ended."""
         rows = sorted(
             (rank, k, (g, v))
             for k, flow in enumerate(self.common.flows)
@@ -196,7 +197,7 @@ class _Joined:
         for k in dict.fromkeys(row[1] for row in rows):
             flow = self.common.flows[k]
             if after != min(part[0] for part in flow.parts):
-                continue  # more of it is to come
+                continue  # more gradients are to come
             if flow.to:
                 self.tangents[flow.to[0], flow.to[1]] = flow, self.arrived[k]
             elif flow.copy:
@@ -205,7 +206,7 @@ class _Joined:
                 self.own_storage[self.arrived[k]] = Storage(flow.bytes, HELD)
 
     def backward(self) -> None:
-        """The ops of the graphs, with the sums between them."""
+        """Adds the backward ops of the graphs, with the sums between them."""
         n = len(self.problems)
         self.arrive(n)
         for g in reversed(range(n)):
@@ -264,7 +265,7 @@ class _Joined:
     def _outputs(
         self, values: list[list[int]], number: dict[_Ref, int], gone: set[int]
     ) -> list[int]:
-        """Of values that graphs hand out those that lie in no memory that is gone."""
+        """Returns the outputs of graphs whose memory still exists."""
         return [
             self.value[g, v]
             for g, mine in enumerate(values)
@@ -277,7 +278,7 @@ class _Joined:
         return replace(storage, flags=storage.flags - HELD) if key in loose else storage
 
     def write(self) -> tuple[Problem, list[tuple[int, int]]]:
-        """The problem, and what its ops are."""
+        """Returns the problem and what its ops are."""
         self.forward()
         self.starts = len(self.ops)
         self.backward()
@@ -287,22 +288,22 @@ class _Joined:
 def join(
     problems: list[Problem], common: Common | None = None
 ) -> tuple[Problem, list[tuple[int, int]]]:
-    """The problem of several graphs that run one after another; by its op ids, (graph, op), or
-    (:data:`OWN`, number). One graph is its own joint problem."""
+    """Joins the problems of several graphs that run one after another. Returns the problem and, by
+    its op ids, (graph, op) or (:data:`OWN`, number). A single graph is its own joint problem."""
     if len(problems) == 1 and common in (None, NOTHING):
         return problems[0], [(0, i) for i in range(len(problems[0].ops))]
     return _Joined(problems, common or NOTHING).write()
 
 
 def lenient(problem: Problem) -> Problem:
-    """The problem as one whose ops of the backward may run late and again: to judge schedules that
-    were planned for its graphs one by one, each of which may do that."""
+    """Returns the problem with backward ops that may run late and again. It serves to evaluate
+    schedules that were planned for single graphs, each of which may do that."""
     return replace(problem, reruns="all")
 
 
 def part_of(schedule: Schedule, order: list[tuple[int, int]], graph: int) -> Schedule:
-    """What a joint schedule says of one graph. A move that stands between the graph's forward and
-    its backward, while others run, is drawn to the side that holds less memory."""
+    """Returns one graph's part of a joint schedule. A move between the graph's forward and its
+    backward, while other graphs run, goes to the side that holds less memory."""
     steps, start = schedule
     mine = [
         (t, step)

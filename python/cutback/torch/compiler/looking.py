@@ -1,8 +1,8 @@
-"""What running the graphs of a model shows, and what follows from it.
+"""Observes the runs of a model's graphs and decides when plans must be made again.
 
-When the backward of a graph begins, the calls that are pending are complete. This looks at what was
-pending together, at the path that a step has taken, and at what earlier calls of a step have left:
-where those exceed the budget, it is said, and plans are to be made again.
+When the backward of a graph begins, the calls that are pending are complete. This module looks at
+the calls that were pending together, at the path that a step has taken, and at what earlier calls
+of a step have left. If these exceed the budget, it warns and has plans made again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class ModelSteps(ModelActions):
-    """Looks at the steps of a model."""
+    """Observes the steps of a model."""
 
     def _end_min(self) -> None:
-        """Has graphs follow the plans in force again."""
+        """Makes graphs follow the plans in force again, after :meth:`_follow_min`."""
         as_min, self.steps.as_min = self.steps.as_min, {}
         for kept in self.graphs.in_use() if as_min else ():
             key = key_of(kept.graph.problem)
@@ -37,8 +37,8 @@ class ModelSteps(ModelActions):
                 kept.follow(self.graphs.by_key[key].schedule)
 
     def _forget_earlier_steps(self, key: str, args: Sequence[GraphInput]) -> None:
-        """Pending calls of steps that have ended are not planned for; that they hold something is
-        said once."""
+        """Forgets pending calls of steps that have ended. A warning says once that they hold
+        memory."""
         kept = self.steps.pending.forget_earlier_steps(key, args)
         if kept is not None:
             self.steps.left.ended.clear()
@@ -52,7 +52,8 @@ class ModelSteps(ModelActions):
             together.tell_of_kept(sum(kept.values()), held)
 
     def _on_backward(self, run: Run) -> None:
-        """The first backward of a step begins, or another one; ``run``: of which graph.
+        """Called when a backward begins, the first of a step or a later one; ``run``: the run of
+        its graph.
 
         Raises:
             BudgetError: the step runs one graph once, which cannot meet its share.
@@ -69,8 +70,8 @@ class ModelSteps(ModelActions):
                 self._count_what_is_left(pending, beside)
 
     def _count_what_is_left(self, pending: Together, beside: int) -> None:
-        """While calls are pending, earlier calls of their step have left gradients, and results
-        that are kept, as the schedules of pipelines do. Under a budget in bytes they count."""
+        """Counts, under a budget in bytes, the gradients and kept results that earlier calls of the
+        step have left while other calls are pending, as in pipeline schedules."""
         steps, target = self.steps, self.options.target
         if bytes_in(target.budget) is None or target.measure == "saved":
             return
@@ -86,7 +87,8 @@ class ModelSteps(ModelActions):
             together.tell_of_left(beside, held, shared.named(pending, limit))
 
     def _look_at_pending(self) -> None:
-        """What was pending together is complete when the first backward begins."""
+        """Looks at the calls that were pending together, which are complete when the first backward
+        begins."""
         steps, by_key = self.steps, self.graphs.by_key
         seen, steps.seen = steps.seen, None
         is_relative = self.options.target.is_relative
@@ -100,7 +102,7 @@ class ModelSteps(ModelActions):
             return
         if shown is not None and Counter(shown.keys) == seen:
             steps.note(shown)
-        self.ever.told_of_step = self._step_number()  # what follows says more
+        self.ever.told_of_step = self._step_number()  # a later message says more
         if any(key not in by_key for key in seen):
             return
         if max(seen.values()) > MOST_CALLS:
@@ -108,9 +110,9 @@ class ModelSteps(ModelActions):
             return
         shared = self._shared_budget()
         held, limit = shared.held_now(seen)
-        steps.covered.append(seen)  # said once
+        steps.covered.append(seen)  # warned once
         if held <= limit and self.state is not State.UNMET:
-            steps.share(seen)  # where there is another round, that must not undo it
+            steps.share(seen)  # another planning round must not undo it
             self._note_shared(shared.shared(seen, held, limit))
             self._end_min()
             return
@@ -125,7 +127,7 @@ class ModelSteps(ModelActions):
         together.tell_of_pending(sum(seen.values()), held, budget, not may_plan)
 
     def _note_shared(self, shared: budgets.Shared) -> None:
-        """Lets each plan say what the calls that share the budget take together."""
+        """Notes in each plan what the calls that share the budget take together."""
         for plan in self.plans:
             if plan.shared is None or plan.shared.calls <= shared.calls:
                 plan.shared = shared
@@ -134,8 +136,8 @@ class ModelSteps(ModelActions):
         return self.graphs.rounds, self.sizes.growths
 
     def _look_at_path(self, shown: Shown) -> None:
-        """Are graphs that a step ran, and that no plan has together, over the budget? Said once for
-        each path; while plans are due, once a round."""
+        """Warns if the graphs of a step, which no plan covers together, exceed the budget: once for
+        each path, or once a round while plans are due."""
         steps, shared, step = self.steps, self._shared_budget(), Counter(shown.keys)
         is_due = self.state in DUE
         told = self.ever.told_of_step == self._step_number() if is_due else False
@@ -163,7 +165,7 @@ class ModelSteps(ModelActions):
             together.tell_of_path(len(shown.keys), held, budget, not may_plan)
 
     def _tell_of_too_many(self, seen: Together) -> None:
-        """More calls than are planned together: said once, of any number."""
+        """Warns once if more calls are pending than can be planned together."""
         some = Counter({key: min(n, MOST_CALLS) for key, n in seen.items()})
         shared = self._shared_budget()
         held, limit = shared.held_now(some)

@@ -1,4 +1,4 @@
-"""What a partitioner was asked for: fixed when it is made, and never changed afterwards."""
+"""The arguments of a partitioner: fixed when it is made, and never changed afterwards."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .totals import Total
 from .wishes import Policy, may_offload
 
 Measured = Statistics | Times | str | os.PathLike[str]
-"""Measured times: a profile, seconds by op, or the path of a file with either."""
+"""Measured times: a profile, a mapping from op to seconds, or the path of a file with either."""
 
 MEASURES = ("live", "saved", "total")
 
 
 @dataclass(frozen=True)
 class Target:
-    """What one plan has to meet. Planning takes it as an argument."""
+    """The target of one plan. It is passed to the planning functions."""
 
     budget: budgets.NativeBudget | None
     measure: str
-    """Which bytes the budget bounds, one of :data:`MEASURES`."""
+    """The measure that the budget bounds, one of :data:`MEASURES`."""
     fastest: bool = False
-    """Without a budget: plan for time alone, instead of for the memory that PyTorch takes."""
+    """Without a budget: minimize time only, instead of using no more memory than PyTorch."""
 
     @property
     def is_share(self) -> bool:
@@ -45,7 +45,7 @@ class Target:
 
     @property
     def is_relative(self) -> bool:
-        """True if what the budget comes to depends on the graph."""
+        """True if the bytes of the budget depend on the graph."""
         return self.is_share or self.is_position
 
     @property
@@ -77,22 +77,22 @@ def fallback(wish: str, measure: str) -> Target:
 
 
 class Made(NamedTuple):
-    """A plan, and its schedule for the graph."""
+    """A plan and its schedule for the graph."""
 
     plan: Plan
     schedule: Schedule
 
 
 class Agreed(NamedTuple):
-    """A plan that runs collectives again, which all processes have."""
+    """A plan that repeats collectives and that all processes follow."""
 
     problem: Problem
     target: Target
-    """What it was planned for."""
+    """The target that it was planned for."""
     made: Made
 
     def is_for(self, problem: Problem, target: Target) -> bool:
-        """Is it the plan of this very problem for this target?"""
+        """True if it is the plan of this problem for this target."""
         return self.problem is problem and self.target == target
 
 
@@ -111,14 +111,14 @@ class Options:
     random: str
     cse: bool
     collective_again: bool = True
-    """Plans may gather again, where all processes have the same plan."""
+    """True if plans may repeat collectives, provided that all processes have the same plan."""
     network_bytes_per_s: float | None = None
-    """None: as :func:`graph.gathers.rate_of` says."""
+    """None: the default of :func:`graph.gathers.rate_of`."""
     on_infeasible: str | None = None
     """One of :data:`budgets.INFEASIBLE`. None: an error for a :class:`Partitioner`; for a whole
     model an error in the first step, ``"smallest"`` afterwards."""
     pool: bool = False
-    """Place the memory of a step in one segment of the allocator (:mod:`graph.segment`)."""
+    """True: place the memory of a step in one segment of the allocator (:mod:`graph.segment`)."""
 
     @property
     def may_move(self) -> bool:
@@ -139,14 +139,14 @@ def check_infeasible(wish: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class Door:
-    """What is known about the code that the planned graphs become."""
+    """Properties of the code that is made from the planned graphs."""
 
     same_kernels: bool = False
-    """A rerun is known to use the kernels of the first run, on their own."""
+    """True if a rerun uses the same separate kernels as the first run."""
     inductor: bool = False
-    """Inductor compiles the graphs. It cannot run moves."""
+    """True if Inductor compiles the graphs. It cannot run moves."""
     watches_views: bool = False
-    """A backend of ours notices writes to returned views (:mod:`compiler.returned`)."""
+    """True if a backend of ours detects writes to returned views (:mod:`compiler.returned`)."""
 
 
 def check_rate(rate: float | None) -> float | None:
@@ -158,7 +158,7 @@ def check_rate(rate: float | None) -> float | None:
     if rate is None:
         return None
     if isinstance(rate, bool) or not isinstance(rate, (int, float)):
-        raise TypeError(f"network_bytes_per_s={rate!r}: a number of bytes a second, or None")
+        raise TypeError(f"network_bytes_per_s={rate!r}: it must be bytes per second, or None")
     if not 0 < rate < math.inf:
         raise ValueError(f"network_bytes_per_s={rate!r}: it must be finite and larger than 0")
     return float(rate)
@@ -172,16 +172,16 @@ def check_measure(measure: str, total: Total | None) -> None:
     """
     if measure not in MEASURES:
         raise ValueError(
-            f"measure={measure!r}: for PyTorch it is one of {', '.join(MEASURES)}. Offsets are "
-            "the allocator's ('arena')"
+            f"measure={measure!r}: for PyTorch it must be one of {', '.join(MEASURES)}. 'arena' is "
+            "not available, because PyTorch's allocator chooses the offsets"
         )
     if total is not None and measure != "total":
         raise ValueError(
-            f"measure={measure!r}: an optimizer counts under measure='total' alone; give that, "
-            "or leave the optimizer away"
+            f"measure={measure!r}: an optimizer counts only under measure='total'; give that, "
+            "or leave the optimizer out"
         )
     if total is None and measure == "total":
         raise ValueError(
-            "measure='total' goes with an optimizer, which no graph shows: "
+            "measure='total' needs an optimizer, which the graph does not show: "
             "cutback.torch.compile(model, measure='total', optimizer=...)"
         )

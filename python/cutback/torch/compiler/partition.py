@@ -1,4 +1,4 @@
-"""Partitioners: a joint graph comes in, forward and backward graph of the best plan go out."""
+"""Partitioners: they turn a joint graph into the forward and backward graphs of the best plan."""
 
 from __future__ import annotations
 
@@ -61,78 +61,78 @@ if TYPE_CHECKING:
 
 try:
     from torch._inductor.custom_graph_pass import CustomPartitionerFn
-except ImportError:  # a PyTorch without it: hooks.check says what that means
+except ImportError:  # missing in this PyTorch: hooks.check reports the consequences
     CustomPartitionerFn = object
 
 _EMITTED = 3
-"""Version of the graphs that a partitioner emits for a plan. PyTorch's cache on disk must not mix
-them up."""
+"""Version of the graphs that a partitioner emits for a plan. It is part of the key of PyTorch's
+disk cache."""
 
 
 @dataclass
 class InForce:
-    """The plans that compiled code follows, and what is known about that code."""
+    """The plans that compiled code follows, and the measurements of that code."""
 
     plans: list[Plan] = field(default_factory=list)
     compiler_notes: list[inductor.CompilerNote] = field(default_factory=list)
-    """What Inductor did to the plans; one for each graph that it compiled."""
+    """The changes that Inductor made to the plans, one note for each graph that it compiled."""
     kernels: Kernels | None = None
-    """What the first steps take by the allocator, where that is measured."""
+    """Measures what the first steps take from the allocator, if that is measured."""
     stats: AllocatorStats | None = None
-    """What was measured before these plans were in force."""
+    """Figures measured before these plans were in force."""
     placed: Placed | None = None
-    """How the memory of a plan is placed. None: it is left to the allocator."""
+    """The placement of a plan's memory. None: left to the allocator."""
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
-        """What was measured last."""
+        """The latest measurement."""
         return self.stats if self.kernels is None else self.kernels.stats
 
 
 @dataclass
 class Sized:
-    """A graph, and the sizes that it is planned for."""
+    """A graph and the sizes that it is planned for."""
 
     graph: Imported | None = None
-    """As it was imported."""
+    """The imported graph."""
     again: Callable[[], Imported] | None = None
-    """Imports it again."""
+    """Imports the graph again."""
     symbols: Symbols = field(default_factory=lambda: Symbols({}, {}))
-    """What symbols of its sizes count as."""
+    """Values that plans use for the symbols of its sizes."""
     arguments: list[tuple[int, torch.SymInt]] = field(default_factory=list)
-    """Which of its arguments are sizes that a plan bounds."""
+    """Arguments that are sizes, with the limits of the plan."""
     start: int = 0
-    """When it was planned last; see :attr:`growing.Sizes.starts`."""
+    """The count :attr:`growing.Sizes.starts` when it was last planned."""
 
 
 @dataclass
 class AtHand:
-    """The graph that is being compiled, or the last one that was."""
+    """The graph that is being compiled, or the last compiled one."""
 
     row: str = "cpu"
     """Its row of the device table."""
     writes_by_floats: bool | None = None
-    """What :func:`backward_writes_by_floats` says about it; None: not asked."""
+    """The result of :func:`backward_writes_by_floats`; None: not computed."""
     watch: inductor.Watch | None = None
-    """Measures the first step of its code, where Inductor compiles it for us."""
+    """Measures the first step of its code, if Inductor compiles it for us."""
     returned_views: tuple[int, ...] = ()
-    """Its results that are views of what its backward reads."""
+    """Its results that are views of memory that its backward reads."""
     error: Exception | None = None
-    """What it failed with, as it was before PyTorch wrapped it."""
+    """Its error, before PyTorch wrapped it."""
     key: str | None = None
     """Its key, if it is a training graph of a model with one budget."""
     is_last: bool = False
-    """The model is known to end with it."""
+    """True if this is known to be the last graph of the model."""
     frame: int | None = None
-    """PyTorch's number of the code that it is a part of."""
+    """PyTorch's number of the frame that it belongs to."""
     sized: Sized = field(default_factory=Sized)
-    """It, and the sizes that it is planned for."""
+    """The graph with the sizes that it is planned for."""
     kept: JointGraph | None = None
-    """It, if another plan may take the place of its first one."""
+    """The joint graph, if another plan may replace its first one."""
     target: Target | None = None
-    """What PyTorch's own setting asks for, if nothing was asked for here."""
+    """The target of PyTorch's own setting, if no budget was given here."""
     agreed: Agreed | None = None
-    """Its plan, if it repeats collectives and all processes have it."""
+    """Its plan, if that repeats collectives and all processes follow it."""
 
 
 class Partitioner(CustomPartitionerFn):
@@ -142,47 +142,50 @@ class Partitioner(CustomPartitionerFn):
     ``torch._dynamo.backends.common.aot_autograd``.
 
     Args:
-        budget: of each graph. A float from 0 to 1: a position between the smallest plan that costs
-            little extra time (0) and what None takes (1), which is never refused; bytes or
-            ``"6GiB"``; ``"0.4x"`` or ``"40%"``: a share of what None takes; ``"min"``: the smallest
-            plan that costs at most 40 % more time; ``"smallest"``: the smallest at any price.
-            None: no more than PyTorch's ``aot_eager`` takes, nor than the model with its own
-            checkpoints; with a policy, what the policy says.
-            ``"fastest"``: no limit, so that nothing is recomputed but what a policy or a checkpoint
-            in the model asks for.
-        measure: ``"live"``: bytes alive at the worst moment, counted op by op; ``"saved"``: bytes
-            alive between forward and backward; ``"total"``: ``"live"`` and what model and optimizer
-            hold, which :func:`compile` and :func:`trace` know.
-        policy: what may or must be saved: a name (``"dots_saveable"``, ``"everything_saveable"``,
+        budget: memory budget of each graph. A float from 0 to 1: a position between the smallest
+            plan that costs little extra time (0) and what None takes (1), which is never refused;
+            bytes or ``"6GiB"``; ``"0.4x"`` or ``"40%"``: a share of what None takes; ``"min"``: the
+            smallest plan that costs at most 40 % more time; ``"smallest"``: the smallest plan,
+            however slow. None: no more memory than PyTorch's ``aot_eager`` takes, nor than the
+            model with its own checkpoints; with a policy, only the policy decides. ``"fastest"``:
+            no limit, so only a policy or a checkpoint in the model causes recomputation.
+        measure: ``"live"``: peak of live bytes, counted op by op; ``"saved"``: bytes alive between
+            forward and backward; ``"total"``: ``"live"`` plus what model and optimizer hold, which
+            only :func:`compile` and :func:`trace` support.
+        policy: determines what may or must be saved: a name (``"dots_saveable"``,
+            ``"everything_saveable"``,
             ``"nothing_saveable"``), operations to save, or a function ``(ctx, op, *args,
             **kwargs) -> CheckpointPolicy | None`` that is asked for each forward op with its fake
-            arguments; or one that looks at the whole graph (:func:`cutback.torch.mutwo.select`,
+            arguments; or a function that sees the whole graph (:func:`cutback.torch.mutwo.select`,
             :func:`cutback.policies.mu_two`).
-        device: row of the device table that times are taken from; None: by the graph's device.
-        on_plan: called with the :class:`cutback.Plan` of each graph.
-        profile: measured times instead of the device table's: what :func:`cutback.torch.profile`
-            returned for this step, seconds of each op by name, or the path of a file with either.
-            Of a profile of several graphs each gets its own; values that move do so over its link.
+        device: row of the device table for times; None: the row of the graph's device.
+        on_plan: function called with the :class:`cutback.Plan` of each graph.
+        profile: measured times that replace the device table's: the result of
+            :func:`cutback.torch.profile` for this step, a mapping from op name to seconds, or the
+            path of a file with either. From a profile of several graphs each graph takes its own
+            part; offload uses the measured link.
         random: ``"torch"``: PyTorch's random numbers, drawn once and kept; ``"counter"``: those of
-            our counter-based generator, which are drawn again instead of kept.
-        cse: compute once what the graph computes twice; the bits are the same either way.
-        offload: may values move to the host and back (``docs/problem.md``)? ``"only"``: and nothing
-            runs again. Not where Inductor compiles the graphs.
-        pinned: most bytes that the host may hold for it at one time; ``"8GiB"``.
-        exact: search again at just this budget, see :func:`cutback.plan`.
-        collective_again: under a budget, gather again what processes have gathered (all-gathers,
-            broadcasts and all-to-alls in the graph) instead of keeping it, if all processes of the
-            group have the same plan. Models that are compiled by :func:`compile` or by name and
-            are one graph of fixed sizes; not where Inductor compiles the graphs.
-        network_bytes_per_s: what a process sends to its peers in one direction, for the time of
-            collectives. None: 1e9 on a CPU, else that of the device's row (``docs/torch.md``).
-        on_infeasible: if no plan meets the budget: ``"error"`` (unless given); ``"min"`` or
-            ``"smallest"``: a ``UserWarning``, and the plan of that budget; ``"warn"``: a
+            our counter-based generator, which the backward draws again.
+        cse: merges common subexpressions; the bits are the same either way.
+        offload: allows values to move to the host and back (``docs/problem.md``). ``"only"``: in
+            addition nothing runs again. Not supported if Inductor compiles the graphs.
+        pinned: maximum bytes that the host may hold for offload at one time: an int or ``"8GiB"``.
+        exact: searches again at exactly this budget, see :func:`cutback.plan`.
+        collective_again: under a budget, allows all-gathers, broadcasts and all-to-alls of the
+            graph to run again instead of keeping their results, if all processes of the group have
+            the same plan. Supported for models that are compiled by :func:`compile` or by name and
+            are one graph of fixed sizes, unless Inductor compiles it.
+        network_bytes_per_s: bytes per second that a process sends to its peers in one direction,
+            which determines the time of collectives. None: 1e9 on a CPU, otherwise that of the
+            device's row (``docs/torch.md``).
+        on_infeasible: what to do if no plan meets the budget: ``"error"`` (the default); ``"min"``
+            or ``"smallest"``: a ``UserWarning``, and the plan of that budget; ``"warn"``: a
             ``UserWarning``, and everything is saved.
 
     Raises:
-        BudgetError: no plan meets the budget. UnsupportedGraphError: see the text.
-        ValueError, TypeError: a mistake in the arguments.
+        BudgetError: no plan meets the budget.
+        UnsupportedGraphError: the graph cannot be planned; the text gives the reason.
+        ValueError, TypeError: an argument is invalid.
 
     >>> from torch._inductor import config
     >>> partitioner = cutback.torch.Partitioner(budget=0.5)
@@ -245,7 +248,7 @@ class Partitioner(CustomPartitionerFn):
 
     @property
     def error(self) -> Exception | None:
-        """What the latest graph failed with, as it was before PyTorch wrapped it."""
+        """The error of the latest graph, before PyTorch wrapped it."""
         return self.at_hand.error
 
     @property
@@ -255,11 +258,11 @@ class Partitioner(CustomPartitionerFn):
 
     @property
     def compiler_notes(self) -> list[inductor.CompilerNote]:
-        """What Inductor did to the plans; one for each graph that it compiled."""
+        """The changes that Inductor made to the plans, one note for each graph that it compiled."""
         return self.in_force.compiler_notes
 
     def begin(self, writes_by_floats: bool | None, is_last: bool) -> None:
-        """PyTorch compiles another graph."""
+        """Called when PyTorch begins to compile another graph."""
         self.at_hand = AtHand(self.at_hand.row, writes_by_floats, is_last=is_last)
 
     def __call__(
@@ -272,11 +275,11 @@ class Partitioner(CustomPartitionerFn):
         is_leaf: IsLeaf | None = None,
         **options: object,
     ) -> Modules:
-        """Forward and backward graph; what PyTorch calls. ``is_leaf``: which inputs keep their
-        gradients; None: all."""
+        """Returns the forward and backward graph; PyTorch calls this. ``is_leaf``: tells which
+        inputs keep their gradients; None: all."""
         at_hand = self.at_hand
         collects = gc.isenabled()
-        gc.disable()  # many small objects, none of them garbage: a third of the time otherwise
+        gc.disable()  # planning makes no garbage, and collection would take a third of the time
         try:
             by_inductor = options.get("compiler") == "inductor"
             mark_float_ops(gm, num_fwd_outputs, at_hand.writes_by_floats)
@@ -308,7 +311,7 @@ class Partitioner(CustomPartitionerFn):
         self, gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int],
         by_inductor: bool, is_leaf: IsLeaf | None,
     ) -> Imported:  # fmt: skip
-        """The graph with its problem, ready to be planned."""
+        """Returns the graph with its problem, ready to be planned."""
         self._check_one_graph()
         self.read_settings()
         self.at_hand.row = self.options.device or device_row(gm)
@@ -326,23 +329,24 @@ class Partitioner(CustomPartitionerFn):
         return graph
 
     def _with_collectives(self, graph: Imported) -> Imported:
-        """The graph, with a problem in which collectives may run again if its plan may do that."""
+        """Returns the graph; collectives may run again in its problem if its plan may repeat
+        them."""
         return graph
 
     @property
     def preparation(self) -> Preparation:
-        """How graphs are made ready to be planned."""
+        """The settings for preparing graphs."""
         options = self.options
         return Preparation(
             options.policy, options.random, options.cse, same_kernels=self.door.same_kernels
         )
 
     def read_settings(self) -> None:
-        """Takes PyTorch's ``activation_memory_budget`` as the position of the graph at hand, unless
+        """Uses PyTorch's ``activation_memory_budget`` as the position of the current graph, unless
         a budget, plans or a policy was given here.
 
         Raises:
-            ValueError, TypeError: it is not a position.
+            ValueError, TypeError: the setting is not a position.
         """
         self.at_hand.target = None
         position, target = functorch_config.activation_memory_budget, self.options.target
@@ -357,8 +361,8 @@ class Partitioner(CustomPartitionerFn):
         self.at_hand.target = Target(budget, target.measure)
 
     def inform(self, problem: Problem) -> None:
-        """Lays measured times, of a profile those of this graph, then a policy that looks at the
-        whole graph, over a problem; and the measured link, if values move."""
+        """Adds measured times for this graph to the problem, then applies the whole-graph policy,
+        then adds the measured link if values may move."""
         options = self.options
         times = options.times
         if options.profile is not None:
@@ -375,7 +379,7 @@ class Partitioner(CustomPartitionerFn):
             problem.link_bytes_per_s = problem.link_bytes_per_s or link
 
     def _constrain(self, policy: policies.WholeGraph, problem: Problem) -> None:
-        """Lays what a policy says over a problem."""
+        """Adds the constraints of a policy to a problem."""
         told = policies.constrain_whole(policy, problem.check(), self.at_hand.row).parts()
         problem.link_bytes_per_s = problem.link_bytes_per_s or told.link_bytes_per_s
         for op, said in zip(problem.ops, told.ops, strict=True):
@@ -383,17 +387,18 @@ class Partitioner(CustomPartitionerFn):
 
     @property
     def _target(self) -> Target:
-        """What the graph at hand has to meet, if it shares a budget with no other graph."""
+        """Returns the target of the current graph, if it does not share a budget with other
+        graphs."""
         return self.at_hand.target or self.options.target
 
     def _choose(self, graph: Imported) -> moving.Schedule:
-        """A schedule of the graph, whose plan is noted."""
+        """Returns a schedule of the graph and notes its plan."""
         return self._plan_alone(graph)
 
     def _keep(
         self, gm: fx.GraphModule, graph: Imported, schedule: moving.Schedule
     ) -> JointGraph | None:
-        """Keeps the joint graph, if another plan may take the place of this one."""
+        """Keeps the joint graph, if another plan may replace this one."""
         return None
 
     def _plan_alone(self, graph: Imported) -> moving.Schedule:
@@ -414,18 +419,18 @@ class Partitioner(CustomPartitionerFn):
 
     @property
     def _most_bytes(self) -> int:
-        """Bytes that plans may take without a warning that no plan meets the budget."""
+        """Returns the bytes up to which plans give no warning that no plan meets the budget."""
         return 0
 
     def _bytes_of(self, made: Made) -> int:
         return bytes_of(made.plan.numbers, self.options.target.measure)
 
     def _infeasible(self, later: bool) -> str:
-        """What to do if no plan meets the budget."""
+        """Returns what to do if no plan meets the budget."""
         return self.options.on_infeasible or ("smallest" if later else "error")
 
     def _fall_back(self, problem: Problem, error: BudgetError, tell: bool = True) -> Made:
-        """The plan of a problem for which no plan meets the budget.
+        """Returns the plan to use for a problem for which no plan meets the budget.
 
         Raises:
             BudgetError: if that is what was asked for.
@@ -448,7 +453,7 @@ class Partitioner(CustomPartitionerFn):
     # ---- plans ----------------------------------------------------------------------------------
 
     def _own(self, graph: Imported, target: Target) -> Problem | None:
-        """The problem without the policy, if that is what a share or position counts from. None: it
+        """Returns the problem without the policy, if a share or position counts from that. None: it
         is the same problem."""
         if self.options.policy is None or not target.is_relative:
             return None
@@ -458,12 +463,12 @@ class Partitioner(CustomPartitionerFn):
         self, problem: Problem, target: Target, own: Problem | None = None,
         counted: Problem | None = None,
     ) -> Made:  # fmt: skip
-        """A plan of a problem, with the link and the optimizer's step where they count. It is not
-        noted.
+        """Makes a plan of a problem, with the link and the optimizer's step where they count. Does
+        not note it.
 
         Args:
             own: see :meth:`_own`.
-            counted: the problem with measured scratch, if plans are to count that."""
+            counted: the problem with measured scratch, if plans count that."""
         options, row = self.options, self.at_hand.row
         if own is not None and options.total is not None:
             own = with_total(own, options.total)
@@ -480,7 +485,8 @@ class Partitioner(CustomPartitionerFn):
         return Made(plan, self._schedule(plan))
 
     def completed(self, problem: Problem) -> Problem:
-        """The problem with the link to the host and the optimizer's step, where they count."""
+        """Returns the problem with the link to the host and the optimizer's step, where they
+        count."""
         options = self.options
         if options.offload or problem.wants_moves:
             self._check_moves()
@@ -488,7 +494,7 @@ class Partitioner(CustomPartitionerFn):
         return problem if options.total is None else with_total(problem, options.total)
 
     def _schedule(self, plan: Plan) -> moving.Schedule:
-        """What a plan says of the graph, without the optimizer's own step."""
+        """Returns the plan's schedule of the graph, without the optimizer's step."""
         schedule = moving.schedule_of(plan.core)
         if self.options.total is None:
             return schedule
@@ -496,7 +502,7 @@ class Partitioner(CustomPartitionerFn):
         return schedule._replace(steps=[s for s in schedule.steps if s != own])
 
     def _check_moves(self) -> None:
-        """Raises: NotImplementedError: this door cannot run moves."""
+        """Raises NotImplementedError if the code of the graphs cannot run moves."""
         settings = sys.modules.get("torch._inductor.config")
         if self.door.inductor or getattr(settings, "custom_partitioner_fn", None) is self:
             raise NotImplementedError(
@@ -505,19 +511,20 @@ class Partitioner(CustomPartitionerFn):
             )
 
     def choose(self, gm: fx.GraphModule, graph: Imported) -> moving.Schedule:
-        """The schedule of a plan for the graph alone: steps, and where the backward starts."""
+        """Returns the schedule of a plan for the graph alone: its steps and the start of the
+        backward."""
         self.at_hand.row = self.options.device or device_row(gm)
         schedule = self._plan_alone(graph)
         self._tell()
         return schedule
 
     def _has_limit(self) -> bool:
-        """True if the budget is one of live bytes, for the graph at hand alone."""
+        """True if the budget bounds live bytes of the current graph alone."""
         return self._target.is_bound and self._target.measure == "live"
 
     def _fit(self, gm: fx.GraphModule, graph: Imported, modules: Modules) -> Modules:
-        """Holds the plan's graphs against Inductor's estimate, and plans anew while that is over
-        the budget (:mod:`compiler.inductor`); of all tries the lowest."""
+        """Compares the plan's graphs with Inductor's estimate, and plans again while that exceeds
+        the budget (:mod:`compiler.inductor`). Returns the lowest of all tries."""
         asked = self.plans[-1]
         note = inductor.CompilerNote(asked.numbers["budget_bytes"], asked.position)
         self.compiler_notes.append(note)
@@ -535,7 +542,7 @@ class Partitioner(CustomPartitionerFn):
                 peak, merged, lever = inductor.best_estimate(
                     *modules, graph.num_fwd_outputs, limit, levers
                 )
-            except Exception as error:  # private parts of PyTorch: the first step is the judge
+            except Exception as error:  # PyTorch internals: the first step is measured instead
                 note.problem = f"{type(error).__name__}: {error}"
                 break
             note.planned_bytes.append(plan.numbers["live_bytes"])
@@ -549,7 +556,7 @@ class Partitioner(CustomPartitionerFn):
                     graph.problem, Target(budgets.of_bytes(max(target, 1), "live"), "live")
                 )
             except BudgetError:
-                break  # no smaller plan: the best so far
+                break  # no smaller plan: keep the best so far
             modules = emit(gm, graph, schedule)
         if not tries:
             return modules
@@ -560,7 +567,7 @@ class Partitioner(CustomPartitionerFn):
         return modules
 
     def saved(self) -> SavedPlans:
-        """The plans in force, to be written to a file."""
+        """Returns the plans in force, to be written to a file."""
         saved, total = SavedPlans(), self.options.total
         for plan in self.plans:
             graph = plan.parts
@@ -574,8 +581,8 @@ class Partitioner(CustomPartitionerFn):
             self.options.on_plan(self.plans[-1])
 
     def uuid(self) -> str:
-        """Key for PyTorch's code cache. Where a function or a selection decides it is one that
-        never comes again: None would be a key like any other to torch 2.13."""
+        """Key for PyTorch's code cache. If a function or a selection decides the plan, the key is
+        unique, because torch 2.13 takes None for a valid key."""
         options, policy = self.options, self.options.policy
         whole = isinstance(policy, policies.WholeGraph)
         if callable(policy) or (whole and not isinstance(policy, policies.MuTwo)):
@@ -594,7 +601,7 @@ class Partitioner(CustomPartitionerFn):
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, object]:  # PyTorch pickles it for its cache key
-        options = replace(self.options, on_plan=None, profile=None)  # the profile's times stay
+        options = replace(self.options, on_plan=None, profile=None)  # only the profile's times stay
         return {
             **self.__dict__,
             "options": options,
@@ -605,19 +612,19 @@ class Partitioner(CustomPartitionerFn):
         }
 
     def _check_one_graph(self) -> None:
-        """Graphs inside a graph, and graphs that PyTorch cuts up after tracing, would each take all
-        of a budget that is meant for the model."""
+        """Raises an error for graphs inside a graph, and graphs that PyTorch splits after tracing:
+        each would use the whole budget of the model."""
         now = CompileContext.try_get()
         if now is None or now.compile_id is None:
             self._compiled = None
             return
-        # PyTorch's number of a compilation comes again after torch._dynamo.reset()
+        # torch._dynamo.reset() makes PyTorch reuse compilation numbers
         before, self._compiled = self._compiled, weakref.ref(now)
         if self.one_graph and before is not None and before() is now:
             raise UnsupportedGraphError(
-                "PyTorch cuts this graph into several (nested compiled regions, or buckets of "
-                "DistributedDataParallel), and a budget is not shared out among those in this "
-                "version: take torch.compiler.nested_compile_region out; for DDP set "
-                "torch._dynamo.config.optimize_ddp = False (cutback.torch.compile does so by "
-                "itself), or use budget=None or 'min'"
+                "PyTorch splits this graph into several (nested compiled regions, or buckets of "
+                "DistributedDataParallel), and this version cannot divide a budget among them: "
+                "remove torch.compiler.nested_compile_region; for DDP set "
+                "torch._dynamo.config.optimize_ddp = False (cutback.torch.compile does so "
+                "automatically), or use budget=None or 'min'"
             )

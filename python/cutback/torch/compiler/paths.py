@@ -1,10 +1,10 @@
 """Steps that take different paths through a model with graph breaks.
 
-Graphs that lie on several paths have one schedule, and the step of each path has to keep to the
-budget. A plan for one path knows nothing of the others. So each path is planned as if there were no
-other; then each graph takes its schedule from the plan of one of its paths (:func:`mixed`), and
-what the paths take with these schedules is worked out. Of the choices by which every path keeps to
-its budget the fastest is taken, otherwise the one that exceeds it least.
+A graph on several paths has one schedule, and the step of each path must keep to the budget. A plan
+for one path does not consider the others. So each path is first planned as if there were no other.
+Then each graph takes its schedule from the plan of one of its paths (:func:`mixed`), and the memory
+of each path with these schedules is computed. The fastest choice in which every path keeps to its
+budget is used, or else the one that exceeds budgets least.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .joining import lenient
 from .records import Shown
 
 MOST_PATHS = 8
-"""Paths that are planned together."""
+"""Maximum number of paths that are planned together."""
 
 Choice = dict[str, Schedule]
 """One schedule for each graph, by its key."""
 
 
 def sharing(first: Shown, others: Iterable[Shown]) -> list[Shown]:
-    """A path, and those that have a graph in common with it, with one of those, and so on."""
+    """Returns a path and all paths connected to it by shared graphs."""
     found, keys = [first], set(first.keys)
     rest = [path for path in others if set(path.keys) != keys]
     while near := [path for path in rest if keys & set(path.keys)]:
@@ -39,8 +39,8 @@ def sharing(first: Shown, others: Iterable[Shown]) -> list[Shown]:
 
 
 def mixed(plans: Sequence[Choice]) -> list[Choice]:
-    """Choices made of plans for single paths: in each another path comes first, and a graph takes
-    the schedule of the first path that it lies on."""
+    """Combines plans for single paths into choices: each choice puts another path first, and a
+    graph takes the schedule of the first path that contains it."""
     found: list[Choice] = []
     for first in plans:
         choice = dict(first)
@@ -54,23 +54,23 @@ def mixed(plans: Sequence[Choice]) -> list[Choice]:
 def best(
     choices: Iterable[Choice], excess: Callable[[Choice], int], time_of: Callable[[Choice], int]
 ) -> Choice:
-    """The fastest of the choices that exceed no budget; if there is none, the one that exceeds
-    budgets least.
+    """Returns the fastest choice that exceeds no budget, or else the one that exceeds budgets
+    least.
 
     Args:
-        excess: bytes over the budget, of the path that exceeds it most.
+        excess: largest number of bytes by which a path exceeds its budget.
         time_of: the time of all paths.
     """
     return min(choices, key=lambda choice: (max(0, excess(choice)), time_of(choice)))
 
 
 def rewritten(plan: Plan, counted: Problem, steps: Steps) -> Plan:
-    """A plan for the same question, with other steps. If they take more than its budget, it has
-    none.
+    """Returns a plan for the same request with other steps. If they exceed its budget, the new plan
+    has none.
 
     Args:
-        counted: the problem that the steps are of. The plan's own problem may have one op more, at
-            its end: the optimizer's step.
+        counted: the problem of the steps. The plan's own problem may have one more op at its end,
+            the optimizer's step.
     """
     n = len(counted.ops)
     rows = [step if isinstance(step, int) else [step.action, step.op] for step in steps.steps]

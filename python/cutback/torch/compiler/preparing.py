@@ -1,4 +1,4 @@
-"""From a joint graph as PyTorch hands it over to the planner's problem of it."""
+"""Turns a joint graph from PyTorch into the planner's problem."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from ..graph.importer import Import, Imported, import_joint
 from ..graph.leaves import IsLeaf
 from .wishes import Policy, chooser, of_tags
 
-_REGION_BUDGET = "_region_activation_memory_budget"  # as torch.fx.traceback has it
+_REGION_BUDGET = "_region_activation_memory_budget"  # key used by torch.fx.traceback
 
 
 def device_of(gm: fx.GraphModule) -> torch.device:
-    """The device of a graph's first tensor."""
+    """Returns the device of a graph's first tensor."""
     for node in gm.graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor):
@@ -41,7 +41,7 @@ def device_of(gm: fx.GraphModule) -> torch.device:
 
 
 def device_row(gm: fx.GraphModule) -> str:
-    """The row of the core's device table for the device of a graph's first tensor."""
+    """Returns the row of the core's device table for the device of a graph's first tensor."""
     for node in gm.graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor):
@@ -54,14 +54,14 @@ def device_row(gm: fx.GraphModule) -> str:
 
 
 def _budget_of(node: fx.Node) -> float | None:
-    """PyTorch's activation memory budget for the region that a node is in."""
+    """Returns PyTorch's activation memory budget for the region of a node."""
     custom = node.meta.get("custom")
     wish = custom.get(_REGION_BUDGET) if isinstance(custom, dict) else None
     return None if wish is None else float(wish)
 
 
 def _check_region_budgets(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
-    """Finds the mistakes in region budgets that PyTorch's partitioner finds, in its words.
+    """Checks region budgets as PyTorch's partitioner does, with the same messages.
 
     Raises:
         UnsupportedGraphError: regions have different budgets, or do not cover the forward.
@@ -95,8 +95,8 @@ def _check_region_budgets(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
 
 
 def refuse_region_budgets(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
-    """Raises: UnsupportedGraphError: the model sets a budget of PyTorch's, which is another one: a
-    share of the way from running everything again to saving what PyTorch would."""
+    """Raises: UnsupportedGraphError: the model sets PyTorch's region budget, which has another
+    meaning: a share of the range from recomputing everything to saving what PyTorch would save."""
     _check_region_budgets(gm, num_fwd_outputs)
     for node in gm.graph.nodes:
         wish = _budget_of(node)
@@ -107,16 +107,16 @@ def refuse_region_budgets(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
             raise UnsupportedGraphError(
                 f"the model sets PyTorch's activation memory budget to {wish}"
                 + (f" (at {where})" if where else "")
-                + ", as torch.autograd.graph.region_activation_memory_budget does: a share of what "
-                "PyTorch's partitioner would save, which plans do not know. Take it out and give a "
-                "budget here (a share, or bytes), or mark the "
-                "region with torch.utils.checkpoint, which plans follow"
+                + ", as torch.autograd.graph.region_activation_memory_budget does. That is a share "
+                "of what PyTorch's partitioner would save, which plans do not support. Take it out "
+                "and give a budget here (a share, or bytes), or mark the region with "
+                "torch.utils.checkpoint, which plans follow"
             )
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a joint graph is made ready to be planned."""
+    """The settings for preparing a joint graph."""
 
     policy: Policy = None
     random: str = "torch"
@@ -124,25 +124,26 @@ class Preparation:
     cse: bool = True
     """Merge nodes that compute the same value."""
     emitted: bool = True
-    """The plan is emitted as graphs of our own (:mod:`graph.emitter`), not as tags."""
+    """True if the plan is emitted as graphs of our own (:mod:`graph.emitter`), not as tags."""
     same_kernels: bool = True
-    """A rerun is known to use the kernels of the first run, on their own."""
+    """True if a rerun uses the same separate kernels as the first run."""
     is_leaf: IsLeaf | None = None
-    """Which inputs keep their gradients; None: all of them."""
+    """Tells which inputs keep their gradients; None: all of them."""
 
 
 def prepare(
     gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int], how: Preparation
 ) -> Imported:
-    """Rewrites the joint graph as ``how`` says (in place) and imports it with the user's wishes."""
+    """Rewrites the joint graph in place according to ``how`` and imports it with the user's
+    constraints."""
     return prepare_for_sizes(gm, num_fwd_outputs, static_inputs, how)[0]
 
 
 def prepare_for_sizes(
     gm: fx.GraphModule, num_fwd_outputs: int, static_inputs: Iterable[int], how: Preparation
 ) -> tuple[Imported, Callable[[], Imported]]:
-    """The same; and what imports the rewritten graph again, for the sizes that symbols then count
-    as (:func:`graph.sizes.sizes_as`)."""
+    """Like :func:`prepare`, and also returns a function that imports the rewritten graph again for
+    other values of its symbols (:func:`graph.sizes.sizes_as`)."""
     refuse_region_budgets(gm, num_fwd_outputs)
     eliminate_dead_code(gm.graph)
     if how.emitted:

@@ -1,4 +1,4 @@
-"""What is known of a model's graphs and steps, in one place for each lifetime."""
+"""Records of a model's graphs and steps, one class for each lifetime."""
 
 from __future__ import annotations
 
@@ -23,68 +23,67 @@ from .saved_plans import Part, SavedPlans
 from .together import MOST_CALLS, Pending, Together, covers
 
 Traces = Mapping[str, Mapping[str, Sequence[int]]]
-"""What ops allocate (bytes) and free (negative), in order."""
+"""Bytes that ops allocate (positive) and free (negative), in order."""
 
 
 def key_of(problem: Problem) -> str:
-    """The key of a graph: a digest of its problem."""
+    """Returns the key of a graph: a digest of its problem."""
     return hashlib.blake2b(problem.to_json().encode()).hexdigest()
 
 
 class CompiledGraph(NamedTuple):
-    """A graph that was compiled, and what its plan says of it."""
+    """A compiled graph and its part of the plan."""
 
     problem: Problem
     schedule: Schedule
     frame: int | None
     ends: Ends
     own: Problem | None
-    """The problem that a share counts from, if it is another one."""
+    """The problem that a share counts from, if it is a different one."""
 
 
 @dataclass
 class Unmet:
-    """The only graph alone cannot meet its share."""
+    """Describes that the only graph cannot meet its share alone."""
 
     error: BudgetError
     later: bool
-    """A step had been planned before."""
+    """True if a step had been planned before."""
 
 
 class Shown(NamedTuple):
-    """The graphs of a step, by key in the order of their forwards, and what they share."""
+    """The graphs of a step, as keys in the order of their forwards, and what they share."""
 
     keys: list[str]
     common: Common | None
-    """None: no step has shown it."""
+    """None: not known yet."""
 
 
 class PlannedPath(NamedTuple):
-    """The plan of the graphs that a step runs, each once."""
+    """The plan for a step that runs each of its graphs once."""
 
     plan: Plan
     shown: Shown
     parts: list[Part]
-    """What it says of each graph."""
+    """Its part for each graph."""
 
 
 @dataclass
 class ModelPlans(InForce):
-    """The plans in force for a model: replaced as one when plans are made again."""
+    """The plans in force for a model. The whole object is replaced when plans are made again."""
 
     parts: list[Part] = field(default_factory=list)
-    """What plans made for several graphs or calls say of each graph."""
+    """Each graph's part of plans for several graphs or calls."""
     paths: list[PlannedPath] = field(default_factory=list)
-    """Where ``plans`` are those of whole steps: one for each path that has a graph in common with
-    another one."""
+    """If ``plans`` cover whole steps: one for each path that shares a graph with another one."""
 
     @property
     def shared_by_calls(self) -> bool:
-        """True if the plans have parts of the budget, for calls that are pending together."""
+        """True if the plans share the budget between calls that are pending together."""
         return bool(self.parts) and not self.paths
 
     def part(self, problem: Problem) -> Schedule | None:
-        """A graph's part of the plans; None: they do not cover it."""
+        """Returns a graph's part of the plans, or None if they do not cover it."""
         for part in self.parts:
             if part.problem == problem:
                 return Schedule(part.steps, part.backward_starts)
@@ -93,47 +92,48 @@ class ModelPlans(InForce):
 
 @dataclass
 class Graphs:
-    """The graphs of a model, since its plans were last started from nothing."""
+    """The graphs of a model since its plans were last started from scratch."""
 
     by_key: dict[str, CompiledGraph] = field(default_factory=dict)
     problems: dict[int | None, Problem] = field(default_factory=dict)
-    """By frame, those that were compiled since the plans in force were made."""
+    """By frame, the graphs compiled since the plans in force were made."""
     compilations: dict[int, int] = field(default_factory=dict)
-    """By frame, how often PyTorch had compiled it."""
+    """By frame, how often PyTorch has compiled it."""
     kept: list[weakref.ref[JointGraph]] = field(default_factory=list)
-    """Joint graphs whose code may follow other plans, as long as it is in use."""
+    """Joint graphs whose code can follow other plans, kept as long as the code is in use."""
     rounds: int = 0
     """How often plans were made again over several graphs or calls."""
     path_rounds: int = 0
-    """How often of these steps took a path that no plan knew, through known graphs."""
+    """How often that was for a new path through known graphs."""
     waited: int = 0
-    """Calls since a plan was due that could not make it, as a step was under way."""
+    """Calls since a plan became due that could not make it because a step was running."""
     unmet: Unmet | None = None
-    """In the state ``UNMET``; and once everything is to be saved for that."""
+    """Set in the state ``UNMET``, and after it if everything is saved as a consequence."""
     scratch: dict[str, Rows] = field(default_factory=dict)
-    """By the key of a graph, measured scratch that plans count."""
+    """Measured scratch that plans count, by the key of a graph."""
     traces: Traces = field(default_factory=dict)
-    """By the key of a graph and the name of an op, what it was seen to allocate and free."""
+    """Bytes that ops were seen to allocate and free, by the key of a graph and the name of an
+    op."""
     scratch_rounds: int = 0
-    """How often plans were made again to count it."""
+    """How often plans were made again to count scratch."""
 
     def next_round(self) -> None:
-        """Plans were made again."""
+        """Called when plans were made again."""
         self.waited, self.unmet = 0, None
         self.rounds += 1
 
     def forget_code(self) -> None:
-        """All code is compiled again."""
+        """Called when all code will be recompiled."""
         self.problems, self.compilations = {}, {}
         self.kept = []
 
     def keep(self, graph: JointGraph) -> None:
-        """A graph was compiled. What holds it is its code."""
+        """Notes a compiled graph. Only its code keeps it alive."""
         self.kept = [ref for ref in self.kept if ref() is not None]
         self.kept.append(weakref.ref(graph))
 
     def in_use(self) -> list[JointGraph]:
-        """The joint graphs whose code is in use."""
+        """Returns the joint graphs whose code is in use."""
         return [graph for ref in self.kept if (graph := ref()) is not None]
 
     def only(self, frame: int | None) -> bool:
@@ -141,56 +141,56 @@ class Graphs:
         return all(other == frame for other in self.problems)
 
     def may_wait(self) -> bool:
-        """Counts a call within a step. True while that may still show more calls: results of old
-        ones may be held forever."""
+        """Counts a call within a step. Returns true while the step may still show more calls; the
+        count is limited because results of old calls may be held forever."""
         self.waited += 1
         return self.waited <= MOST_CALLS
 
 
 @dataclass
 class Left:
-    """What earlier calls of a step leave while others are pending."""
+    """Memory that earlier calls of a step leave while others are pending."""
 
     ended: deque[Run] = field(default_factory=lambda: deque(maxlen=2 * MOST_CALLS))
     """Runs whose backward has begun."""
     bytes: dict[frozenset[tuple[str, int]], int] = field(default_factory=dict)
-    """By the pattern of what is pending, bytes of gradients and of results that are kept."""
+    """Bytes of gradients and kept results, by the pattern of the pending calls."""
 
 
 @dataclass
 class Steps:
-    """What running the graphs has shown."""
+    """Observations from running the graphs."""
 
     pending: Pending = field(default_factory=Pending)
     trail: Trail = field(default_factory=Trail)
     wholes: dict[frozenset[tuple[str, int]], int] = field(default_factory=dict)
-    """By pattern, what its share or position counts from."""
+    """Bytes that shares and positions count from, by pattern."""
     ends: dict[frozenset[tuple[str, int]], PositionEnds] = field(default_factory=dict)
-    """By pattern, the ends of its positions."""
+    """Ends of the positions, by pattern."""
     last: Shown | None = None
-    """The last step that was looked at."""
+    """The last step that was examined."""
     by_pattern: dict[frozenset[tuple[str, int]], Shown] = field(default_factory=dict)
     paths: list[Shown] = field(default_factory=list)
-    """Of steps that ran several graphs, each once: the graphs, those seen last at the end."""
+    """The graphs of steps that ran several graphs, each once; the latest are at the end."""
     seen: Together | None = None
-    """Graphs that were pending together in this step, until they are looked at."""
+    """Graphs that were pending together in this step and have not been examined yet."""
     as_min: dict[str, Schedule] = field(default_factory=dict)
-    """By key, what further runs of a graph follow in a step that no plan knows."""
+    """By key, the schedule of further runs of a graph in a step that no plan covers."""
     patterns: list[Together] = field(default_factory=list)
-    """What has to share the budget."""
+    """Patterns of calls that must share the budget."""
     covered: list[Together] = field(default_factory=list)
-    """What does, or was said not to."""
+    """Patterns that share it, or for which a warning was given."""
 
     left: Left = field(default_factory=Left)
 
     def forget(self) -> None:
-        """Other graphs will run."""
+        """Forgets the observations, because other graphs will run."""
         self.left = Left()
         self.last, self.by_pattern, self.paths, self.seen = None, {}, [], None
         self.patterns, self.covered, self.as_min = [], [], {}
 
     def share(self, seen: Together) -> None:
-        """From now on these calls have to share the budget."""
+        """Makes these calls share the budget from now on."""
         self.patterns = [
             p for p in self.patterns
             if not all(seen[key] >= n for key, n in p.items())
@@ -199,18 +199,20 @@ class Steps:
         self.patterns.append(seen)
 
     def beside_of(self, pattern: Together) -> int:
-        """What earlier calls of the step have left while these were pending."""
+        """Returns the bytes that earlier calls of the step left while these were pending."""
         return self.left.bytes.get(frozenset(pattern.items()), 0)
 
     def is_in_pipeline(self) -> bool:
-        """True if more microbatches of a step may follow: there are gradients of earlier ones."""
+        """True if more microbatches of a step may follow, because there are gradients of earlier
+        ones."""
         leaves = [
             ref() for run in self.left.ended if run.in_pipeline for ref in run.leaves.values()
         ]
         return any(leaf is not None and leaf.grad is not None for leaf in leaves)
 
     def backward_of(self, run: Run) -> tuple[Together, int]:
-        """The backward of a run begins: what is pending, and bytes that earlier calls left."""
+        """Called when the backward of a run begins, with the pending calls and the bytes that
+        earlier calls left."""
         pending, left = Counter(self.pending.counts), dict[int, int]()
         for earlier in self.left.ended:
             left.update(earlier.lasting())
@@ -219,7 +221,7 @@ class Steps:
         return pending, sum(left.values())
 
     def look(self, graphs: dict[str, CompiledGraph], wanted: bool) -> Shown | None:
-        """Ends a step, and notes what its graphs have in common where that is wanted."""
+        """Ends a step, and notes what its graphs share if that is needed."""
         runs: list[Run] = self.trail.take()
         unknown = any(run.key not in graphs for run in runs)
         if len(runs) < 2 or unknown or not wanted:
@@ -230,11 +232,11 @@ class Steps:
         return self.last
 
     def note(self, shown: Shown) -> None:
-        """Keeps what a step has shown for when its pattern is planned."""
+        """Keeps the observations of a step until its pattern is planned."""
         self.by_pattern[frozenset(Counter(shown.keys).items())] = shown
 
     def add_path(self, shown: Shown) -> None:
-        """Keeps a path, in the place of what was known of it."""
+        """Stores a path, replacing earlier data about it."""
         self.note(shown)
         keys = set(shown.keys)
         self.paths = [*(path for path in self.paths if set(path.keys) != keys), shown]
@@ -244,57 +246,59 @@ class Steps:
         return any(set(path.keys) == set(shown.keys) for path in self.paths)
 
     def cover(self, planned: list[Shown]) -> None:
-        """Plans for these paths are in force; those of others that have no graph of them stay."""
+        """Notes that plans for these paths are in force. Plans of paths that share no graph with
+        them stay."""
         keys = {key for path in planned for key in path.keys}
         others = [path for path in self.paths if keys.isdisjoint(path.keys)]
         self.covered = [Counter(path.keys) for path in (*planned, *others)]
 
     @property
     def together(self) -> list[Together]:
-        """The calls that have to share the budget, and paths that those do not cover."""
+        """Returns the calls that must share the budget, and the paths that those do not cover."""
         paths = [Counter(path.keys) for path in self.paths]
         return [*self.patterns, *(path for path in paths if not covers(self.patterns, path))]
 
     def covers_path(self, step: Together, is_relative: bool) -> bool:
-        """True if plans keep the step of a path to its budget, or it was said that they do not.
+        """True if plans keep the step of a path to its budget, or if the warning that they do not
+        was given.
 
         Args:
-            is_relative: the budget is one of what a step takes, so that a path has its own, also if
-                it is a part of another one.
+            is_relative: the budget depends on what a step takes, so a path has its own budget even
+                if it is a part of another path.
         """
         parts = [known for known in self.covered if not is_relative or max(known.values()) > 1]
         return step in self.covered or covers(parts, step)
 
     def is_new_path(self, graphs: dict[str, CompiledGraph], is_relative: bool) -> bool:
-        """True if the step ran graphs that no plan has together; see :meth:`covers_path`."""
+        """True if the step ran graphs that no plan covers together; see :meth:`covers_path`."""
         keys = Counter(run.key for run in self.trail.runs if run.node() is not None)
         known = all(key in graphs for key in keys)
         return len(keys) > 1 and known and not self.covers_path(keys, is_relative)
 
     def shown_for(self, pattern: Together) -> Shown:
-        """What is known of a pattern."""
+        """Returns what is known about a pattern."""
         known = self.by_pattern.get(frozenset(pattern.items()))
         return known or Shown(list(pattern.elements()), None)
 
 
 @dataclass
 class Ever:
-    """What holds for as long as the model is compiled."""
+    """Facts that last as long as the compiled model."""
 
     ran: bool = False
-    """A planned graph has run."""
+    """True if a planned graph has run."""
     most_bytes: int = 0
     """The largest budget in bytes that was planned for."""
     told_of_scratch: bool = False
     told_of_kept: bool = False
     told_of_rounds: bool = False
     told_of_step: tuple[int, int] = (-1, 0)
-    """The round, and growth of sizes, in which it was said what a step takes."""
+    """The round and the growth count of sizes for which a step's bytes were reported."""
 
 
 @dataclass
 class GivenPlans:
-    """Plans from a file, and the graphs of it that were compiled."""
+    """Plans from a file, and which of its graphs were compiled."""
 
     saved: SavedPlans
     met: dict[int, Problem] = field(default_factory=dict)

@@ -1,12 +1,14 @@
-"""What a step takes without a budget, and the budgets that count from it: shares and positions.
+"""Computes what a step takes without a budget, and resolves the budgets that count from it: shares
+and positions.
 
 Two plans need no search: saving all that the backward reads (the preset ``autograd``), and the cut
 of PyTorch's partitioner (``torch-compat``), whose bytes are those that ``aot_eager`` takes. Both do
-what checkpoints in the model ask for. The reference is the one with the lower peak; of equal peaks
-the one that saves less, as other ops run while that is held; then the faster one. So a model that
-is compiled takes no more than it would under ``aot_eager``, nor than with its own checkpoints.
+what checkpoints in the model ask for. The reference is the plan with the lower peak. If the peaks
+are equal, it is the plan that saves less, because other ops run while saved values are held; then
+the faster one. So a compiled model takes no more memory than under ``aot_eager``, nor than with its
+own checkpoints.
 
-A budget in bytes is met by the fastest of these plans and the one that the search finds. Shares and
+For a budget in bytes, the fastest of these plans and the search's plan is used. Shares and
 positions are turned into bytes, so that a position and its bytes have the same plan.
 """
 
@@ -21,7 +23,7 @@ from ...planner.plan import Plan
 from ...schedule import bytes_of as measured
 
 FASTEST = "fastest"
-"""The budget that asks for speed, whatever it takes."""
+"""The budget that asks for speed, whatever the memory."""
 
 _PYTORCH = "torch-compat"
 
@@ -29,8 +31,8 @@ Row = devices.Device | None
 
 
 def _plans(problem: _native.Problem, device: Row) -> list[_native.Plan]:
-    """The plans that need no search. Where values are to move, PyTorch's cut, which moves nothing,
-    is left out."""
+    """Returns the plans that need no search. If values must move, PyTorch's cut, which moves
+    nothing, is left out."""
     row = devices.resolve(device)
     return [
         problem.plan(preset=budgets.parse_preset(preset), device=row)
@@ -47,39 +49,39 @@ def _reference(problem: _native.Problem, device: Row) -> _native.Plan:
 
 
 def preset_of(problem: _native.Problem, device: Row) -> str | None:
-    """The preset of the reference. None: the one that saves everything."""
+    """Returns the preset of the reference. None: the plan that saves everything."""
     preset = _reference(problem, device).preset
     return preset if preset == _PYTORCH else None
 
 
 def plan_of(problem: _native.Problem, device: Row) -> Plan:
-    """The reference for a problem."""
+    """Returns the reference plan for a problem."""
     return Plan.of(_reference(problem, device))
 
 
 def bytes_of(problem: _native.Problem, device: Row, measure: str) -> int:
-    """What a share counts from: the fewest bytes of a plan that needs no search."""
+    """Returns the bytes that a share counts from: the smallest peak of the plans that need no
+    search."""
     return min(measured(plan.numbers, measure) for plan in _plans(problem, device))
 
 
 class PositionEnds(NamedTuple):
-    """What positions lie between, in bytes."""
+    """The bytes of positions 0 and 1."""
 
     smallest: int
     everything: int
 
 
 Search = Callable[[budgets.NativeBudget], Plan]
-"""Finds the plan of a budget in bytes, or of a position."""
+"""Finds the plan for a budget in bytes, or for a position."""
 
 
 class Question:
-    """A problem that is to be planned under budgets of one measure.
+    """A problem to plan under budgets of one measure.
 
     Args:
-        own: the problem with no wishes but those of the model itself, which shares and positions
-            count from.
-        preset: what may run again, with ``measure="saved"``.
+        own: the problem with only the model's own constraints; shares and positions count from it.
+        preset: determines what may run again, with ``measure="saved"``.
         counted: the problem with measured scratch (:mod:`compiler.counted_scratch`), which plans
             are made for. Shares and positions are those of ``problem``. None: the same.
     """
@@ -100,12 +102,13 @@ class Question:
 
     @cached_property
     def unsearched(self) -> list[_native.Plan]:
-        """The plans that need no search."""
+        """Returns the plans that need no search."""
         return _plans(self.counted, self.device)
 
     @cached_property
     def whole(self) -> int:
-        """What shares count from, and position 1: what the step takes without a budget."""
+        """Returns what the step takes without a budget: shares count from it, and it is position
+        1."""
         if self.own is self.problem:
             return self._smallest_unsearched
         return bytes_of(self.own, self.device, self.measure)
@@ -117,9 +120,9 @@ class Question:
         return min(measured(plan.numbers, self.measure) for plan in self.unsearched)
 
     def ends(self) -> PositionEnds:
-        """The ends of the positions: the smallest plan that costs little extra time, but not more
-        than ``whole``, and ``whole``. If constraints make every plan larger than that, both are the
-        smallest plan."""
+        """Returns the ends of the positions: the bytes of the smallest plan that costs little extra
+        time, at most ``whole``, and ``whole``. If constraints make every plan larger than
+        ``whole``, both are the bytes of the smallest plan."""
         preset = budgets.parse_preset(self.preset)
         smallest, _ = self.problem.ends(self._number, preset, self.row)
         return self._ends(smallest)
@@ -130,10 +133,11 @@ class Question:
         return PositionEnds(smallest, max(smallest, self.whole))
 
     def plan(self, budget: budgets.NativeBudget, search: Search | None = None) -> Plan:
-        """The plan for a budget that bounds bytes: a number of them, a share or a position.
+        """Returns the plan for a budget that bounds bytes: a number of bytes, a share or a
+        position.
 
         Args:
-            search: instead of the core's.
+            search: replaces the core's search.
 
         Raises:
             BudgetError: no plan meets the budget. Its shares count from what the step takes without
@@ -152,7 +156,7 @@ class Question:
             raise error.replace(share=share, position=position, **whole) from None
 
     def _plan_at(self, budget: budgets.NativeBudget, search: Search | None) -> Plan:
-        """The plan for a position. One search of the core's finds the ends and the plan."""
+        """Returns the plan for a position. One search of the core finds the ends and the plan."""
         found = None
         search = search or self._search
         if self.counted is self.problem:
@@ -178,9 +182,9 @@ class Question:
         return Plan.of(self.counted.plan(preset=preset, budget=budget, device=self.row))
 
     def _fastest(self, budget: budgets.NativeBudget, search: Search) -> Plan:
-        """The fastest plan found that meets a budget in bytes: that of the search, or one that
-        needs no search. The search adds runs of single ops, and may find no plan at the peak of a
-        cut of the whole graph.
+        """Returns the fastest plan found that meets a budget in bytes: that of the search, or one
+        that needs no search. The search adds runs of single ops, and may find no plan at the peak
+        of a cut of the whole graph.
 
         Raises:
             BudgetError: no plan meets the budget.
@@ -195,7 +199,7 @@ class Question:
         return self._faster(found, budget)
 
     def _faster(self, found: Plan, budget: budgets.NativeBudget) -> Plan:
-        """``found``, or a faster plan that needs no search."""
+        """Returns ``found``, or a faster plan that needs no search."""
         time = found.numbers["time_ps"]
         if time <= found.numbers["once_ps"]:
             return found
@@ -205,7 +209,7 @@ class Question:
         return found
 
     def _unsearched_within(self, budget: budgets.NativeBudget) -> list[_native.Plan]:
-        """The plans that need no search and meet a budget in bytes, fastest first."""
+        """Returns the plans that need no search and meet a budget in bytes, fastest first."""
         if self.preset is not None:
             return []
         meets = [plan for plan in self.unsearched if _meets(plan, budget, self.measure)]
@@ -213,14 +217,14 @@ class Question:
 
 
 def _meets(plan: _native.Plan, budget: budgets.NativeBudget, measure: str) -> bool:
-    """True if a plan that needs no search keeps to all that a budget in bytes says."""
+    """True if a plan that needs no search meets all conditions of a budget in bytes."""
     n = plan.numbers
     keeps = budgets.keeps_to_moves(budget, n["recomputed"], n.get("host_bytes", 0))
     return keeps and measured(n, measure) <= budget[1]
 
 
 def counted_from(whole: int) -> dict[str, int | str]:
-    """For a BudgetError: shares count from the reference, of ``whole`` bytes."""
+    """Makes the shares of a BudgetError count from the reference, of ``whole`` bytes."""
     return {"reference_bytes": whole, "reference": "the step takes without a budget"}
 
 
@@ -231,10 +235,10 @@ def plan_unbounded(
     device: Row,
     measure: str,
 ) -> Plan:
-    """The plan of a problem that is as small as it gets, or as its constraints have it.
+    """Returns the smallest plan of a problem, or the plan that only follows its constraints.
 
     Args:
-        own: what shares would count from.
+        own: the problem that shares would count from.
 
     Raises:
         BudgetError: no plan keeps all constraints.

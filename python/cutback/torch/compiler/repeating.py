@@ -1,4 +1,4 @@
-"""Plans that run collectives again: made, and compared with those of the other processes."""
+"""Makes plans that repeat collectives, and compares them with those of the other processes."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from .saved_plans import fingerprint
 
 
 def repeats(problem: Problem, schedule: Schedule) -> bool:
-    """Does a schedule run a collective more than once?"""
+    """True if a schedule runs a collective more than once."""
     runs = [s for s in schedule.steps if not isinstance(s, Move)]
     collectives = [op for op in runs if "collective" in problem.ops[op].flags]
     return len(set(collectives)) < len(collectives)
 
 
 def _mark(problem: Problem, schedule: Schedule) -> str:
-    """A hash of a graph and its plan, the same in all processes."""
+    """Returns a hash of a graph and its plan, the same in all processes."""
     text = f"{fingerprint(problem)} {list(schedule.steps)} {schedule.backward_starts}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def settle(graph: Imported, plan: Callable[[], Agreed], may: bool) -> Agreed | None:
-    """The plan of a graph that runs collectives again, if all processes have it. Compares it with
-    theirs, which all must do.
+    """Returns the plan of a graph that repeats collectives, if all processes have the same plan.
+    All processes must call this to compare their plans.
 
     Args:
-        graph: its problem allows that collectives run again.
+        graph: a graph whose problem allows collectives to run again.
         plan: makes the plan.
-        may: False: plans of this graph repeat nothing.
+        may: False if plans of this graph must not repeat anything.
 
     Raises:
         PlansDifferError: see :func:`agreement.agree`.
@@ -50,22 +50,20 @@ def settle(graph: Imported, plan: Callable[[], Agreed], may: bool) -> Agreed | N
         if may:
             made = plan()
             mark = _mark(graph.problem, made.made.schedule)
-    finally:  # also after an error, for which the others must not wait
+    finally:  # also after an error, so that the others do not wait
         again = made is not None and repeats(graph.problem, made.made.schedule)
         agreed = agreement.agree(graph.groups, mark, again)
     return made if agreed and again else None
 
 
 def follow(graph: Imported, schedule: Schedule) -> Imported:
-    """The graph, once all processes follow the same plan of a file, which repeats collectives.
-
-    Raises:
-        PlansDifferError: they do not.
+    """Returns the graph once all processes follow the same plan of a file, which repeats
+    collectives. Raises PlansDifferError if they do not.
     """
     mark = _mark(graph.problem, schedule)
     if not agreement.agree(graph.groups, mark, repeats(graph.problem, schedule)):
         raise agreement.PlansDifferError(
-            "the plan in the file runs collectives again, and not all processes of the group have "
+            "the plan in the file runs collectives again, but not all processes of the group have "
             "it: give all of them the same plans, or make plans with collective_again=False"
         )
     return graph
@@ -76,16 +74,17 @@ class RepeatingPartitioner(Partitioner):
 
     @property
     def _may_repeat_collectives(self) -> bool:
-        """May the graph at hand run collectives again, if all processes agree?"""
+        """True if the current graph may run collectives again, provided that all processes
+        agree."""
         return False
 
     def _repeats_from_file(self, problem: Problem) -> Schedule | None:
-        """The schedule that a file has for a problem in which collectives may run again."""
+        """Returns the schedule of a file for a problem in which collectives may run again."""
         return None
 
     def _with_collectives(self, graph: Imported) -> Imported:
-        """The graph with a problem in which collectives may run again, if there is a plan that
-        repeats some and all processes have it."""
+        """Returns the graph with a problem in which collectives may run again, if a plan repeats
+        some and all processes have that plan."""
         if not graph.groups:
             return graph
         again = graph._replace(problem=replace(graph.problem, collective_again=True))
@@ -99,12 +98,12 @@ class RepeatingPartitioner(Partitioner):
         return graph if self.at_hand.agreed is None else self._hand_on(again)
 
     def _hand_on(self, graph: Imported) -> Imported:
-        """Takes a graph for the one at hand."""
+        """Makes a graph the current one."""
         self.at_hand.sized.graph = graph
         return graph
 
     def _plan_repeating(self, graph: Imported, target: Target) -> Agreed:
-        """The plan that the graph gets if collectives may run again."""
+        """Returns the plan of the graph if collectives may run again."""
         try:
             made = super()._make(graph.problem, target, self._own(graph, target))
         except BudgetError:
@@ -119,8 +118,8 @@ class RepeatingPartitioner(Partitioner):
         own: Problem | None = None,
         counted: Problem | None = None,
     ) -> Made:
-        """See :meth:`Partitioner._make`. Collectives run again only in the plan that all processes
-        agreed on."""
+        """See :meth:`Partitioner._make`. Only the plan that all processes agreed on repeats
+        collectives."""
         agreed = self.at_hand.agreed
         if agreed is not None and agreed.is_for(problem, target):
             return agreed.made
@@ -128,5 +127,5 @@ class RepeatingPartitioner(Partitioner):
 
 
 def _once(problem: Problem) -> Problem:
-    """The problem with collectives that run once."""
+    """Returns the problem with collectives that run once."""
     return replace(problem, collective_again=False) if problem.collective_again else problem

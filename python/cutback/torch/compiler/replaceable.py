@@ -1,9 +1,9 @@
-"""Joint graphs that are kept, so that another plan takes effect without compiling again.
+"""Keeps joint graphs, so that another plan can take effect without recompilation.
 
 PyTorch traces and compiles a model once. AOTAutograd then calls our forward and our backward, and
-saves in between what the forward returns behind its results. How many sizes, objects and unchecked
-tensors those are is a part of the code that it has written; how many other tensors there are is
-not. So a forward and a backward for another plan can take the place of the first ones
+saves in between the values that the forward returns after its results. The numbers of sizes,
+objects and unchecked tensors among these are fixed in the code that it has generated; the number of
+other tensors is not. So a forward and a backward for another plan can replace the first ones
 (:meth:`JointGraph.follow`): the next forward runs under the new plan.
 
 Calls whose backward is still to come keep their plan: a forward of a later plan returns, before all
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from ..types import GraphInput, GraphValue
 
 _MARK = 1 << 40
-"""No tensor of a model has this size."""
+"""A size that no tensor of a model has."""
 
 Compile = Callable[["fx.GraphModule", str], "Boxed"]
 """Turns a planned graph, ``"forward"`` or ``"backward"``, into a function."""
 
 
 class _Version(NamedTuple):
-    """The code of one plan. The backward of the first one is what AOTAutograd has compiled."""
+    """The code of one plan. AOTAutograd has compiled the backward of the first one."""
 
     schedule: Schedule
     crossing: Crossing
@@ -51,13 +51,13 @@ class _Version(NamedTuple):
 
 
 def _empty(size: int) -> torch.Tensor:
-    """A tensor of no bytes."""
-    with _disable_current_modes():  # a tracker would look at it
+    """Makes a tensor without memory."""
+    with _disable_current_modes():  # a tracker would count it
         return torch.empty((0, size), dtype=torch.uint8)
 
 
 class JointGraph:
-    """A joint graph that PyTorch compiles, and the code for its plans.
+    """A joint graph that PyTorch compiles, with the code for its plans.
 
     Args:
         gm: the joint graph, as ``graph`` was imported from it.
@@ -76,12 +76,12 @@ class JointGraph:
 
     @property
     def modules(self) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Forward and backward graph of the first plan."""
+        """Returns the forward and backward graphs of the first plan."""
         return self._first.forward, self._first.backward
 
     @property
     def is_replaceable(self) -> bool:
-        """True if another plan may take the place of the first one."""
+        """True if another plan may replace the first one."""
         return self._compiler is not None
 
     @property
@@ -102,20 +102,20 @@ class JointGraph:
         self, gm: fx.GraphModule, run: Boxed, metadata: Iterable[object],
         compiler: Callable[[], Compile],
     ) -> Boxed:  # fmt: skip
-        """The forward that AOTAutograd is given.
+        """Returns the forward that is given to AOTAutograd.
 
         Args:
-            gm: what AOTAutograd compiles.
-            run: the function that it has become.
+            gm: the graph that AOTAutograd compiles.
+            run: the function compiled from it.
             metadata: AOTAutograd's of the graph.
             compiler: called for each other plan; returns what compiles its graphs.
         """
         first, seen = self._first, list(metadata)
         if not self._is_as_emitted(gm) or not all(map(_is_plain, seen)):
-            return run  # AOTAutograd has rewritten the graph: nothing can take its place
+            return run  # AOTAutograd has rewritten the graph, so it cannot be replaced
         self._compiler = compiler
         for meta in seen:
-            # it marks saved tensors by number, for compiled autograd alone
+            # it marks saved tensors by number, only for compiled autograd
             getattr(meta, "dynamic_saved_tensors_idxs", {}).clear()
         self._versions = [
             _Version(self._schedule, first.crossing, self.returned_views, run, None, None, [])
@@ -137,7 +137,8 @@ class JointGraph:
         return call
 
     def backward(self, run: Boxed) -> Boxed:
-        """The backward that AOTAutograd is given; ``run``: that of the first plan."""
+        """Returns the backward that is given to AOTAutograd; ``run``: the backward of the first
+        plan."""
         if not self._versions:
             return run
         at = len(self._first.crossing.numbers)
@@ -156,7 +157,8 @@ class JointGraph:
         return call
 
     def _version_of(self, first_saved: GraphInput) -> _Version | None:
-        """The plan that a forward followed, by the first tensor that it saved; None: the first."""
+        """Returns the plan that a forward followed, found by the first tensor that it saved. None:
+        the first plan."""
         if not isinstance(first_saved, torch.Tensor) or first_saved.dim() != 2:
             return None
         size = int(first_saved.shape[1])
@@ -169,12 +171,12 @@ class JointGraph:
     # ---- another plan ---------------------------------------------------------------------------
 
     def follow(self, schedule: Schedule, fresh: bool = False) -> bool:
-        """From the next forward on, follows another plan.
+        """Follows another plan from the next forward on.
 
         Args:
             schedule: of the plan, in op ids of ``graph.problem``.
-            fresh: with code of its own, whose first runs are measured, even if there is code that
-                follows this schedule.
+            fresh: makes new code, whose first runs are measured, even if code for this schedule
+                exists.
 
         Returns:
             False: PyTorch has to compile again for this plan. Nothing has changed then.
@@ -204,7 +206,7 @@ class JointGraph:
 
 
 def _is_plain(metadata: object) -> bool:
-    """True if AOTAutograd hands the arguments of the two graphs through as they are."""
+    """True if AOTAutograd passes the arguments of the two graphs through unchanged."""
     if getattr(metadata, "tokens", None) or getattr(metadata, "num_backward_tokens", 0):
         return False
     return not getattr(metadata, "num_graphsafe_rng_states", 0)

@@ -1,9 +1,9 @@
-"""Returned views whose memory the backward reads.
+"""Detects writes to returned views whose memory the backward reads.
 
-The caller may overwrite such a tensor before ``backward()``. Eager PyTorch notices by the version
-counter, which a view shares with what was saved. What AOTAutograd and Inductor hand out for a view
-has a counter of its own, so the saved tensor does not show the write. The counter of the returned
-tensor does: it is compared when the backward begins.
+The caller may overwrite such a tensor before ``backward()``. Eager PyTorch detects this by the
+version counter, which a view shares with the saved tensor. The tensor that AOTAutograd and Inductor
+return for a view has a separate counter, so the saved tensor does not show the write. The counter
+of the returned tensor does; it is compared when the backward begins.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Witness(NamedTuple):
 
 def _witness(position: int, out: torch.Tensor) -> _Witness:
     counter = out.detach()  # the same counter
-    counter.data = out.detach().new_empty(0)  # which stays; the memory goes
+    counter.data = out.detach().new_empty(0)  # the counter stays, the memory is freed
     return _Witness(position, tuple(out.shape), counter, out._version)
 
 
@@ -53,7 +53,7 @@ def _check(witnesses: Sequence[_Witness], gradients: Sequence[torch.Tensor | Non
 
 
 def watch_views(run: GraphFunction, views: Callable[[], Sequence[int]]) -> GraphFunction:
-    """The same function, whose backward raises RuntimeError if a returned view was overwritten.
+    """Wraps a function so that its backward raises RuntimeError if a returned view was overwritten.
 
     Args:
         run: a compiled graph.

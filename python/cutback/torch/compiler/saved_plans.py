@@ -1,10 +1,10 @@
-"""Plans on disk: what was planned for each graph of a step, found again by fingerprint.
+"""Plans on disk: one part for each graph of a step, found by fingerprint.
 
 A file holds what is needed to run the same plans in another process, on the same graphs: for each
 graph its fingerprint (``docs/problem.md``), one line for each op, and its part of the schedule; and
-for each plan its document, with the graphs that it spans, and what its problem has beside them:
-the link to the host, and what model and optimizer hold. The lines are there to tell what differs
-when a graph is refused.
+for each plan its document, the graphs that it spans, and the rest of its problem: the link to the
+host, and the bytes of model and optimizer. The lines serve to explain what differs when a graph is
+refused.
 
 A step is an op, or a move: ``[action, op, number]`` (:class:`graph.moving.Move`).
 """
@@ -30,19 +30,20 @@ from .totals import Total, with_total
 
 FORMAT = "cutback.torch.plans"
 VERSIONS = (1, 2, 3, 4)
-"""1 has neither moves nor totals; 2 nothing that graphs have in common; 3 no measured scratch."""
+"""Version 1 has neither moves nor totals; version 2 has no data shared by graphs; version 3 has no
+measured scratch."""
 
 Path = str | os.PathLike[str]
 
 
 class Part(NamedTuple):
-    """What a plan says of one graph."""
+    """One graph's part of a plan."""
 
     problem: Problem  # of the graph
     steps: Sequence[Step]
     backward_starts: int
     scratch: Rows = ()
-    """Measured scratch that the plan counts and ``problem`` does not."""
+    """Measured scratch, which the plan counts and ``problem`` does not."""
 
 
 class _Graph(NamedTuple):
@@ -53,10 +54,8 @@ class _Graph(NamedTuple):
     scratch: Rows = ()
 
     def schedule(self) -> Schedule:
-        """Its part of the plan.
-
-        Raises:
-            ValueError: a step is none, or the backward starts nowhere.
+        """Returns its part of the plan. Raises ValueError if a step is invalid or the backward has
+        no start.
         """
         if type(self.backward_starts) is not int or self.backward_starts not in range(
             len(self.steps) + 1
@@ -66,16 +65,16 @@ class _Graph(NamedTuple):
 
 
 class _Saved(NamedTuple):
-    """A plan, and what its problem has beside its graphs."""
+    """A plan, and the parts of its problem that do not come from its graphs."""
 
     plan: dict[str, Any]
     graphs: list[int]
     link_bytes_per_s: float | None = None
     total: list[int] | None = None
-    common: dict[str, Any] | None = None  # what its graphs have in common
+    common: dict[str, Any] | None = None  # what its graphs share
 
     def problem(self, of_graphs: Problem) -> Problem:
-        """The plan's problem, from that of its graphs."""
+        """Returns the plan's problem, made from that of its graphs."""
         if self.link_bytes_per_s is not None and not of_graphs.link_bytes_per_s:
             of_graphs = replace(of_graphs, link_bytes_per_s=self.link_bytes_per_s)
         return of_graphs if self.total is None else with_total(of_graphs, Total(*self.total))
@@ -91,8 +90,8 @@ def _step(row: Any) -> Step:
 
 
 def fingerprint(problem: Problem) -> str:
-    """Hash of a problem's structure, sizes and flags. The same whatever its plans may do in the
-    backward: plans of the narrower class are plans of the wider one."""
+    """Returns a hash of a problem's structure, sizes and flags. It does not depend on what plans
+    may do in the backward, because plans of the narrower class belong to the wider one."""
     return replace(problem, reruns="forward").check().fingerprint
 
 
@@ -106,16 +105,16 @@ def _where(op: Op) -> str:
 
 
 def _difference(graph: _Graph, problem: Problem) -> str:
-    """What differs first between a saved graph and the one at hand."""
+    """Describes the first difference between a saved graph and the current one."""
     ops = problem.ops
-    more = "" if len(graph.ops) == len(ops) else f"it had {len(graph.ops)} ops, and has {len(ops)}"
+    more = "" if len(graph.ops) == len(ops) else f"it had {len(graph.ops)} ops, now {len(ops)}"
     for k, (then, op) in enumerate(zip(graph.ops, ops, strict=False)):
         if then != _line(op):
-            where = f"op {k} was {then}, and is {_line(op)} ({op.name}{_where(op)})"
+            where = f"op {k} was {then}, now it is {_line(op)} ({op.name}{_where(op)})"
             return f"{more}; {where}" if more else where
     return more or (
-        "the ops are the same, but not which values they read, which of them may run again, or "
-        "the memory that views lie in"
+        "the ops are the same, but they differ in the values they read, in whether they may run "
+        "again, or in the memory of views"
     )
 
 
@@ -125,21 +124,21 @@ class SavedPlans:
     def __init__(self) -> None:
         self.source = "plans"
         self.whole = False
-        """Were graphs kept in one piece where PyTorch would cut them up?"""
+        """True if graphs were kept whole where PyTorch would split them."""
         self.graphs: list[_Graph] = []
         self.plans: list[_Saved] = []
 
     def add(
         self, plan: Plan, parts: list[Part], total: Total | None, common: Common | None = None
     ) -> None:
-        """A plan, and its parts in the order of the forwards."""
+        """Adds a plan and its parts, in the order of the forwards."""
         graphs = []
         for part in parts:
             ops = [_line(op) for op in part.problem.ops]
             graph = _Graph(
                 fingerprint(part.problem), ops, list(part.steps), part.backward_starts, part.scratch
             )
-            if len(parts) > 1 and graph in self.graphs:  # it lies on another path too
+            if len(parts) > 1 and graph in self.graphs:  # it is also on another path
                 graphs.append(self.graphs.index(graph))
                 continue
             graphs.append(len(self.graphs))
@@ -155,14 +154,12 @@ class SavedPlans:
         )
 
     def knows(self, problem: Problem) -> bool:
-        """True if a plan in it is for this graph."""
+        """True if it has a plan for this graph."""
         return any(graph.fingerprint == fingerprint(problem) for graph in self.graphs)
 
     def find(self, problem: Problem) -> int:
-        """The graph that a problem is.
-
-        Raises:
-            ValueError: none; the text says what differs from the graph that is most like it.
+        """Finds the saved graph that matches a problem. Raises ValueError if none does; the text
+        says what differs from the most similar graph.
         """
         own = fingerprint(problem)
         for k, graph in enumerate(self.graphs):
@@ -178,14 +175,14 @@ class SavedPlans:
 
         closest = max(self.graphs, key=alike)
         raise ValueError(
-            f"{self.source}: no plan in it is for this graph (fingerprint {own}). Beside the "
+            f"{self.source}: no plan in it is for this graph (fingerprint {own}). Compared with "
             f"graph {closest.fingerprint} of the file: {_difference(closest, problem)}. Plans "
-            "hold for one model, with the shapes, settings and PyTorch they were made with: load "
-            "them into the same, or leave plans= out and give a budget"
+            "are valid for one model with the same shapes, settings and PyTorch version: use "
+            "these, or leave plans= out and give a budget"
         )
 
     def write(self, path: Path) -> None:
-        """As JSON; gzipped if the name ends in ``.gz``."""
+        """Writes the plans as JSON, compressed if the name ends in ``.gz``."""
         text = json.dumps(
             {
                 "format": FORMAT,
@@ -200,7 +197,7 @@ class SavedPlans:
 
     @classmethod
     def read(cls, path: Path) -> SavedPlans:
-        """What :meth:`write` wrote.
+        """Reads a file written by :meth:`write`.
 
         Raises:
             ValueError: the file holds something else. OSError: it cannot be read.
@@ -242,13 +239,13 @@ class SavedPlans:
 
 
 def check_part(problem: Problem, schedule: Schedule) -> None:
-    """Walks a graph's part of a plan.
+    """Checks a graph's part of a plan, step by step.
 
     Raises:
         ValueError: the steps are none of this graph.
     """
     steps: list[schedules.Step | int] = []
-    leaving: dict[int, int] = {}  # number of a move -> op whose memory has not been let go of
+    leaving: dict[int, int] = {}  # number of a move -> op whose memory has not been freed
     starts = 0
     for t, step in enumerate(schedule.steps):
         if t == schedule.backward_starts:
@@ -260,22 +257,22 @@ def check_part(problem: Problem, schedule: Schedule) -> None:
             if step.action == "out":
                 leaving[step.number] = step.op
         elif leaving.pop(step.number, None) != step.op:
-            raise ValueError(f"step {t}: op {step.op} leaves no memory that could end here")
+            raise ValueError(f"step {t}: op {step.op} has not left memory that could be freed here")
     if leaving:
-        raise ValueError(f"op {min(leaving.values())} leaves memory that never ends")
+        raise ValueError(f"op {min(leaving.values())} leaves memory that is never freed")
     if schedule.backward_starts >= len(schedule.steps):
         starts = len(steps)
     with_link(lenient(problem), "cpu").check().evaluate((steps, starts), "cpu")
 
 
 def plan_of(of_graphs: Problem, saved: _Saved) -> Plan:
-    """A saved plan with the problem that it answers, checked.
+    """Returns a saved plan with its problem, checked.
 
     Args:
-        of_graphs: the problem of its graphs.
+        of_graphs: the problem made from its graphs.
 
     Raises:
-        ValueError: the plan is none of this problem.
+        ValueError: the plan is not for this problem.
     """
     problem = saved.problem(of_graphs)
     checked = problem.check()
@@ -285,11 +282,11 @@ def plan_of(of_graphs: Problem, saved: _Saved) -> Plan:
 
 
 def check_total(given: SavedPlans, then: list[int] | None, now: Total | None) -> None:
-    """Raises: ValueError: the plans of a file count another model or optimizer."""
+    """Raises ValueError if the plans of a file count another model or optimizer."""
     if now is None or then is None or list(now) == then:
         return
     raise ValueError(
         f"{given.source}: its plans count a model of {then[0]:,} bytes, optimizer states of "
         f"{then[1]:,} and a step of {then[2]:,}; these have {now.model_bytes:,}, "
-        f"{now.state_bytes:,} and {now.step_bytes:,}: plan anew for them"
+        f"{now.state_bytes:,} and {now.step_bytes:,}: plan again for them"
     )

@@ -1,15 +1,15 @@
-"""What kernels take while they run: the first two steps of planned code, under PyTorch's memory
+"""Measures the scratch of kernels: runs the first two steps of planned code under PyTorch's memory
 profiler.
 
 Plans and trackers count what ops return. A kernel may allocate more and free it before it returns
 (scratch): on the CPU the backward of a batch norm holds a second gradient of its input. So the
 first two forwards and backwards of every graph with a budget run as code that marks each op in the
-profiler's events (``graph/codegen.py``) and tells a tracker of its result. The allocator's level at
-any moment inside an op is then what the tracker counts besides this op, plus what the op has
+profiler's events (``graph/codegen.py``) and reports its result to a tracker. The allocator's level
+at any moment inside an op is then the tracker's count without this op, plus what the op has
 allocated so far. Two steps are measured because kernels may allocate more in their first run, or in
 their second; :mod:`compiler.counted_scratch` says how plans count the larger of the two.
 
-The profiler is the one that PyTorch had before Kineto: it knows nothing of devices' clocks, takes
+The profiler is PyTorch's legacy one from before Kineto: it does not use device clocks, takes
 microseconds to start and stop, and does not conflict with a profiler that the user has prepared but
 not started. While the user's own profiler runs, or a CUDA graph is captured, nothing is measured,
 and later steps are measured instead.
@@ -39,24 +39,23 @@ if TYPE_CHECKING:
     from ..types import GraphInput, GraphValue, Raised
 
 MARGIN = 0.02
-"""How far over a budget scratch may take a step before anything is said."""
+"""The share by which scratch may exceed a budget without a warning."""
 
 STEPS = 2
-"""Steps that are measured."""
+"""Number of steps that are measured."""
 
 _MARK = "cutback: an op"
 
 
 class GraphPeak(NamedTuple):
-    """A forward or backward of one graph, at its peak by the allocator."""
+    """The peak of a forward or backward of one graph, as the allocator sees it."""
 
     phase: str
     """``"forward"`` or ``"backward"``."""
     peak_bytes: int
-    """Most bytes at one moment, scratch of kernels included, with what the step's graphs held
-    before."""
+    """Peak bytes, including scratch of kernels and what the step's graphs held before."""
     tensor_bytes: int
-    """Most bytes of tensors alone at one moment."""
+    """Peak bytes of tensors only."""
     op: str
     """What ran at the peak: ``"aten.mm.default"``."""
     op_bytes: int
@@ -64,8 +63,8 @@ class GraphPeak(NamedTuple):
 
 
 class AllocatorStats(NamedTuple):
-    """What a step takes by PyTorch's allocator, and what its tensors take: of the first two steps
-    under a plan, the one that took more. Bytes are of what the planned graphs make, as for
+    """The bytes that a step takes from PyTorch's allocator, and those of its tensors, for the
+    larger of the first two steps under a plan. Bytes cover what the planned graphs make, as for
     ``live_bytes`` of :attr:`cutback.Plan.numbers`.
 
     >>> step = cutback.torch.compile(model, budget=0.5)
@@ -75,21 +74,21 @@ class AllocatorStats(NamedTuple):
     """
 
     peak_bytes: int
-    """Most bytes at one moment, scratch of kernels included."""
+    """Peak bytes, including scratch of kernels."""
     tensor_bytes: int
-    """Most bytes of tensors at one moment, as plans and :class:`MemoryTracker` count."""
+    """Peak bytes of tensors, counted as in plans and :class:`MemoryTracker` count."""
     op: str
     """What ran at the peak: ``"aten.mm.default"``."""
     op_bytes: int
-    """Its scratch there: what it took and gave back while it ran."""
+    """Its scratch there: bytes that it allocated and freed while it ran."""
     by_op: dict[str, int]
-    """The largest scratch of each kind of op that takes some, the largest first."""
+    """The largest scratch of each kind of op that uses any, largest first."""
     graphs: list[GraphPeak]
-    """Forwards and backwards, in the order in which they ran."""
+    """The forwards and backwards, in the order in which they ran."""
 
     @property
     def scratch_bytes(self) -> int:
-        """How much scratch adds to the peak."""
+        """The bytes that scratch adds to the peak."""
         return self.peak_bytes - self.tensor_bytes
 
     def __repr__(self) -> str:
@@ -108,12 +107,12 @@ _PROFILER = hooks.memory_profiler()
 
 
 def can_measure() -> bool:
-    """Has this PyTorch what it takes?"""
+    """True if this PyTorch has the required profiler."""
     return _PROFILER is not None
 
 
 def _is_free() -> bool:
-    """May a profiler be started in this thread?"""
+    """True if a profiler may be started in this thread."""
     if hooks.is_profiled():
         return False
     return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
@@ -124,7 +123,7 @@ class _Profile:
 
     def __init__(self) -> None:
         self.traces: list[list[int]] = []
-        """What each marked op allocated (bytes) and freed (negative), in order."""
+        """Bytes that each marked op allocated (positive) and freed (negative), in order."""
 
     def __enter__(self) -> None:
         assert _PROFILER is not None
@@ -137,8 +136,8 @@ class _Profile:
 
 
 class _Pause:
-    """No profiler for a while: PyTorch would say on the terminal that it does not know the size of
-    memory from before that is freed."""
+    """Pauses the profiler: PyTorch would print that it does not know the size of freed memory that
+    was allocated earlier."""
 
     def __init__(self, profile: _Profile) -> None:
         self.profile = profile
@@ -151,7 +150,7 @@ class _Pause:
 
 
 def _traces(events: Sequence[ProfilerEvent]) -> Iterator[list[int]]:
-    """What the marked ops of one thread allocated and freed. Its events are in order."""
+    """Returns what the marked ops of one thread allocated and freed. Its events are in order."""
     depth = 0
     trace: list[int] = []
     inside = None  # depth of the op
@@ -174,21 +173,21 @@ def _traces(events: Sequence[ProfilerEvent]) -> Iterator[list[int]]:
 
 
 class Kernels:
-    """The graphs of one model, up to the end of the last step that is measured.
+    """The measured graphs of one model, until the last measured step has ended.
 
     Args:
-        tell: called after each step that was measured.
+        tell: called after each measured step.
     """
 
     def __init__(self, tell: Callable[[Kernels], None]) -> None:
         self.stats: AllocatorStats | None = None
-        """Of the step that took most so far."""
+        """Figures of the step that took most so far."""
         self.scratch: dict[str, dict[str, int]] = {}
-        """By the key of a graph and the name of an op: its largest scratch so far."""
+        """The largest scratch so far, by the key of a graph and the name of an op."""
         self.traces: dict[str, dict[str, list[int]]] = {}
-        """By the same, what it allocated and freed when it ran last."""
+        """Bytes allocated and freed in the last run, by the same keys."""
         self.steps = 0
-        """How many were measured."""
+        """Number of measured steps."""
         self.lock = threading.Lock()
         self._tell = tell
         self._graphs: list[Graph] = []
@@ -197,7 +196,7 @@ class Kernels:
         self._tracker: StepTracker | None = None
 
     def graph(self) -> Graph:
-        """Another graph of the model."""
+        """Adds a graph of the model."""
         graph = Graph(self)
         self._graphs.append(graph)
         return graph
@@ -213,13 +212,13 @@ class Kernels:
         return self.steps >= STEPS
 
     def tracker(self) -> StepTracker:
-        """The tracker of this step."""
+        """Returns the tracker of this step."""
         if self._tracker is None:
             self._tracker = StepTracker()
         return self._tracker
 
     def take(self, graph: Graph, row: GraphPeak, scratch: dict[tuple[str, str], int]) -> None:
-        """Notes what a forward or backward took.
+        """Records what a forward or backward took.
 
         Args:
             scratch: by operation and node.
@@ -232,7 +231,7 @@ class Kernels:
                 nodes[node] = max(size, nodes.get(node, 0))
 
     def ended(self) -> None:
-        """The backward of a graph has ended; with the last of them the step has."""
+        """Called when the backward of a graph has ended; the last one ends the step."""
         if any(graph.runs for graph in self._graphs):
             return
         self._graphs = [graph for graph in self._graphs if not graph.is_done]
@@ -255,8 +254,8 @@ class Kernels:
 
 
 class Graph:
-    """Forward and backward of one graph. Forwards are measured until a backward has run: several
-    calls may be pending, and some may never have one."""
+    """The forward and backward of one graph. Forwards are measured until a backward has run,
+    because several calls may be pending, and some may never have a backward."""
 
     def __init__(self, kernels: Kernels) -> None:
         self.kernels = kernels
@@ -273,7 +272,7 @@ class Graph:
         return self._steps >= STEPS
 
     def ended(self) -> None:
-        """Its backward has run."""
+        """Called when its backward has run."""
         self.runs = 0
         self._steps += 1
         if self.is_done:
@@ -281,7 +280,7 @@ class Graph:
 
 
 class _Block:
-    """A forward or backward, as :class:`graph.codegen.Watch` has it."""
+    """Measures a forward or backward; implements :class:`graph.codegen.Watch`."""
 
     def __init__(self, graph: Graph, is_backward: bool) -> None:
         self.graph = graph
@@ -295,7 +294,7 @@ class _Block:
         self._constants: list[torch.Tensor] = []
 
     def constants(self, tensors: list[torch.Tensor]) -> None:
-        """What the graph has of its own: nothing that it makes."""
+        """Sets the tensors of the graph that no op makes."""
         self._constants = tensors
 
     def op(self, name: str, node: str) -> AbstractContextManager[None]:
@@ -336,8 +335,8 @@ class _Block:
         return call
 
     def _measure(self, run: Boxed, watched: Boxed, args: list[GraphInput]) -> Sequence[GraphValue]:
-        """One run. It may raise: then a later one is measured. Of many forwards the last are not;
-        what they saved counts as arguments of their backward."""
+        """Measures one run. If it raises, a later run is measured. Only a limited number of
+        forwards is measured; what further ones save counts as arguments of their backward."""
         tracker = self._tracker = self.graph.kernels.tracker()
         tracker.given(self._constants, count=False)
         tracker.given(args, count=self.is_backward)
@@ -357,7 +356,7 @@ class _Block:
         rows, self._rows = self._rows, []
         graph = self.graph
         graph.runs += not self.is_backward
-        if len(rows) == len(traces):  # all marks came through
+        if len(rows) == len(traces):  # all marks were recorded
             known = graph.kernels.traces.setdefault(graph.key or "", {})
             scratch: dict[tuple[str, str], int] = {}
             peak = GraphPeak("backward" if self.is_backward else "forward", before, before, "", 0)
@@ -375,13 +374,13 @@ class _Block:
 
 
 def excess_of_all_text(taken: int, limit: int | None, stays: bool) -> str | None:
-    """The warning if no plan keeps to the budget once scratch is counted. None: the plan that is
-    used exceeds the budget by little.
+    """Returns the warning for the case that no plan meets the budget once scratch is counted. None:
+    the plan exceeds the budget only slightly.
 
     Args:
         taken: bytes of the plan that is used.
         limit: the budget in bytes.
-        stays: it is the plan that was in force, as the smallest takes hardly less.
+        stays: whether that is the plan in force, because the smallest plan takes hardly less.
     """
     if limit is not None and taken <= limit * (1 + MARGIN):
         return None
@@ -389,32 +388,32 @@ def excess_of_all_text(taken: int, limit: int | None, stays: bool) -> str | None
     size = f"{budgets.text(taken)} ({taken} bytes)"
     said = f"the smallest takes {size}, and is used from now on"
     if stays:
-        said = f"the one in force takes {size}, and stays, as none takes {MARGIN:.0%} less"
+        said = f"the plan in force takes {size}, and stays, as none takes {MARGIN:.0%} less"
     return (
         "kernels take scratch, which was measured in the first steps, and no plan that counts it "
-        f"keeps to the budget{asked}: {said}. Leave that much memory"
+        f"meets the budget{asked}: {said}. Leave that much memory"
     )
 
 
 def excess_text(stats: AllocatorStats, limit: int, budget: str, lower: str | None) -> str | None:
-    """What is said where scratch takes the step over its budget by more than plans would leave out.
-    Where tensors alone are over it, the reason is another one.
+    """Returns the warning for a step whose scratch exceeds its budget by more than the tolerance.
+    None: tensors alone exceed the budget, which has another reason.
 
     Args:
-        limit: of what the planned graphs make.
-        budget: the budget for people.
-        lower: a budget that is lower by as much; None: there is none.
+        limit: limit for what the planned graphs make.
+        budget: the budget as text.
+        lower: a budget that is lower by the excess, or None.
     """
     if not stats.tensor_bytes <= limit < stats.peak_bytes / (1 + MARGIN):
         return None
     if stats.peak_bytes - limit < LEAST:
         return None
-    advice = "No lower budget leaves so much room: have it beside the budget"
+    advice = "No lower budget leaves that much room: leave it in addition to the budget"
     if lower is not None:
-        advice = f"Ask for a lower budget (about {lower}), or have that room beside it"
+        advice = f"Give a lower budget (about {lower}), or leave that room in addition to it"
     return (
         f"kernels take scratch that plans do not count, most of it {stats.op} "
         f"({budgets.text(stats.op_bytes)}): with it the step's peak is "
-        f"{budgets.text(stats.peak_bytes)} ({stats.peak_bytes} bytes), where the budget is "
+        f"{budgets.text(stats.peak_bytes)} ({stats.peak_bytes} bytes), while the budget is "
         f"{budget} ({limit} bytes). {advice}"
     )

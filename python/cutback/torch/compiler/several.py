@@ -4,18 +4,17 @@ PyTorch compiles such a model piece by piece: the first graph is fixed and has r
 is seen. So the graphs of the first step are planned one by one, as for ``"min"``. By the first
 backward the step has shown which graphs it has and what goes from one to the other
 (:mod:`compiler.crossing`). The next call joins their problems and plans them as one
-(:mod:`compiler.joining`); the code of the graphs then follows the parts of that plan, without being
-compiled again (:mod:`compiler.replaceable`). From then on the budget holds for the whole step. A
-graph that turns up later, for other shapes, is planned as for ``"min"`` and joins the next round.
+(:mod:`compiler.joining`). The code of the graphs then follows the parts of that plan without
+recompilation (:mod:`compiler.replaceable`). From then on the budget holds for the whole step. A
+graph that appears later, for other shapes, is planned as for ``"min"`` and joins the next round.
 
-Steps may take different paths through a model, so that graphs which lie on several paths run with
-other graphs in each. A path that no plan knows is looked at in its first backward; if it exceeds
-the budget, the next call plans all paths that have graphs in common (:mod:`compiler.paths`).
+Steps may take different paths through a model, so a graph on several paths runs with different
+graphs on each. A path that no plan covers is examined in its first backward; if it exceeds the
+budget, the next call plans all paths that have graphs in common (:mod:`compiler.paths`).
 
-A graph that no other follows, as no break of the graph ends it, has a plan for the whole budget
-from the first step on.
-
-What leads from one of these situations to the next is the table of :mod:`compiler.states`.
+A graph that no graph break ends, so that no other graph follows, has a plan for the whole budget
+from the first step on. The table of :mod:`compiler.states` lists the transitions between these
+situations.
 """
 
 from __future__ import annotations
@@ -58,30 +57,30 @@ if TYPE_CHECKING:
     from ..types import GraphFunction, GraphInput, GraphValue
 
 MOST_SCRATCH_ROUNDS = 2
-"""How often plans are made again to count scratch. The second plan may run ops again of which more
-was measured by then."""
+"""How often plans are made again to count scratch. The second plan may rerun ops whose scratch was
+measured only by then."""
 
 
 _PLANNING = threading.RLock()
-"""Held while graphs are planned within a call: threads may call one model."""
+"""Held while graphs are planned within a call, because several threads may call one model."""
 
 
 class ModelPartitioner(ModelSteps):
-    """The partitioner of one model: a budget in bytes or a share is one budget for all graphs. It
-    observes what happens to the model."""
+    """The partitioner of one model. A budget in bytes or a share is one budget for all graphs. It
+    observes the events of the model."""
 
     # ---- a graph is compiled --------------------------------------------------------------------
 
     def begin(self, writes_by_floats: bool | None, is_last: bool) -> None:
-        """PyTorch compiles another graph."""
+        """Called when PyTorch begins to compile another graph."""
         self.forget_if_gone()
         super().begin(writes_by_floats, is_last)
         self.at_hand.frame, self.at_hand.sized.start = self.frame(), self.sizes.starts
 
     def forget_if_gone(self) -> bool:
-        """True if PyTorch has dropped the compiled code since graphs were last compiled. It then
-        gives the numbers of frames again, so nothing may be known by the old ones. To be called
-        while it compiles."""
+        """True if PyTorch has dropped the compiled code since graphs were last compiled. PyTorch
+        then reuses frame numbers, so data stored under the old ones must go. Call this while
+        PyTorch compiles."""
         if self._compiled is not None and self._compiled() is CompileContext.try_get():
             return False  # another graph of one compilation
         under_way = self.frame()
@@ -93,12 +92,12 @@ class ModelPartitioner(ModelSteps):
         return False
 
     def frame(self) -> int | None:
-        """PyTorch's number of the code that is being compiled."""
+        """PyTorch's frame number of the code that is being compiled."""
         now = CompileContext.current_compile_id()
         return None if now is None else now.frame_id
 
     def _has_limit(self) -> bool:
-        # a plan of several graphs is not made again for one of them
+        # a plan of several graphs is not remade for one of them
         alone = not self.bounds_sizes or (
             len(self.graphs.problems) == 1 and not self.in_force.parts
         )
@@ -129,7 +128,7 @@ class ModelPartitioner(ModelSteps):
         return schedule
 
     def _plan_graph(self, graph: Imported) -> Schedule | None:
-        """The schedule of a graph that the plans in force do not cover."""
+        """Returns the schedule of a graph that the plans in force do not cover."""
         others = self.in_force.parts or not self.graphs.only(self.at_hand.frame)
         if others or self.state not in FIRST_GRAPH or not self.at_hand.is_last:
             event = Event.GRAPH_NEW if self._rounds_left else Event.GRAPH_LATE
@@ -160,7 +159,7 @@ class ModelPartitioner(ModelSteps):
         )  # fmt: skip
 
     def _as_it_is(self, again: Callable[[], Imported]) -> Imported:
-        """The graph at hand, for sizes that are not rounded up."""
+        """Returns the current graph, for sizes that are not rounded up."""
         self.at_hand.sized.symbols = self.at_hand.sized.symbols._replace(is_rounded=False)
         with sizes_as(self.at_hand.sized.symbols.planned):
             self.at_hand.sized.graph = graph = again()
@@ -175,7 +174,7 @@ class ModelPartitioner(ModelSteps):
         return kept
 
     def larger(self, inputs: Sequence[GraphInput]) -> dict[sympy.Symbol, int]:
-        """What symbols of the sizes of the graph that is being compiled count as; see
+        """Returns the values for the symbols of the graph that is being compiled; see
         :meth:`growing.Sizes.larger`."""
         if self.bounds_sizes:
             self.at_hand.sized.symbols = self.sizes.larger(self.at_hand.frame, inputs)
@@ -184,10 +183,10 @@ class ModelPartitioner(ModelSteps):
     # ---- before a call --------------------------------------------------------------------------
 
     def take_up_plan(self) -> bool:
-        """Makes the plan that is due, if any, and has compiled code follow it.
+        """Makes the plan that is due, if any, and makes compiled code follow it.
 
         Returns:
-            True: PyTorch has to compile the model again for that.
+            True if PyTorch must recompile the model for that.
 
         Raises:
             BudgetError: no plan of all graphs meets the budget.
@@ -205,11 +204,11 @@ class ModelPartitioner(ModelSteps):
         return True
 
     def follow_plans(self) -> bool:
-        """Has compiled code follow the parts of the plans in force, from the next forward on.
-        Graphs that those do not cover keep the plans that they have.
+        """Makes compiled code follow the parts of the plans in force, from the next forward on.
+        Graphs that the plans do not cover keep their current plans.
 
         Returns:
-            False: PyTorch has to compile the model again for that.
+            False if PyTorch must recompile the model for that.
         """
         graphs = self.graphs.in_use()
         if not graphs or not all(kept.is_replaceable for kept in graphs):
@@ -229,14 +228,15 @@ class ModelPartitioner(ModelSteps):
         return True
 
     def _begins_anew(self) -> bool:
-        """Have sizes grown beyond the plans in force? If so, forgets those."""
+        """Returns true, and drops the plans in force, if sizes have grown beyond them."""
         if not self.sizes.begin_anew():
             return False
         self._fire(Event.SIZE_OUTGROWN)
         return True
 
     def _needs_another_round(self) -> bool:
-        """Has the last step shown graphs that one plan should hold? If so, makes that plan.
+        """Makes one plan for the graphs that the last step has shown, if one is needed. Returns
+        whether it did.
 
         Raises:
             BudgetError: no plan of all graphs meets the budget.
@@ -245,9 +245,9 @@ class ModelPartitioner(ModelSteps):
         if steps.pending:
             is_due = self.state in DUE
             if steps.seen is not None or (is_due and (steps.patterns or self.graphs.may_wait())):
-                return False  # a step is under way
+                return False  # a step is running
         elif self.state in DUE and steps.is_in_pipeline() and self.graphs.may_wait():
-            return False  # the rest of the step may leave more
+            return False  # the rest of the step may still leave gradients
         elif self.state is not State.UNMET:  # which its step is to settle first
             self._look_at_pending()
         if self.state not in DUE or not (steps.patterns or self.graphs.problems):
@@ -258,7 +258,8 @@ class ModelPartitioner(ModelSteps):
     # ---- graphs run -----------------------------------------------------------------------------
 
     def counted(self, run: GraphFunction) -> GraphFunction:
-        """The function of the graph at hand, whose runs in one call of the model are counted."""
+        """Wraps the function of the current graph, so that its runs within one call of the model
+        are counted."""
         at_hand = self.at_hand
         limits = self.limits_of(at_hand)
 
@@ -268,7 +269,7 @@ class ModelPartitioner(ModelSteps):
             counts = together.calls.counts
             if at_hand.sized.start == self.sizes.starts:
                 for place, planned in limits:
-                    if args[place] > planned:  # smaller ones take less
+                    if args[place] > planned:  # smaller sizes take less
                         self._outgrow(at_hand, args[place], planned, not (counts and counts[-1]))
             if at_hand.sized.start != self.sizes.starts and at_hand.key is not None:
                 with _PLANNING:
@@ -284,11 +285,11 @@ class ModelPartitioner(ModelSteps):
         return call
 
     def _outgrow(self, graph: AtHand, size: int, planned: int, fresh: bool) -> None:
-        """A graph is to run with a larger size than planned; ``fresh``: nothing of the call has
-        run. Otherwise plans are made again before the next call.
+        """Handles a graph that is about to run with a larger size than planned. ``fresh``: no graph
+        of the call has run yet. Otherwise plans are made again before the next call.
 
         Raises:
-            LargerError: PyTorch has to compile again, and then the call is to begin again.
+            LargerError: PyTorch must recompile, and then the call must start over.
         """
         self.sizes.outgrow(size, planned)
         if self.sizes.outgrown and fresh:
@@ -298,8 +299,9 @@ class ModelPartitioner(ModelSteps):
                 self._begins_anew()
 
     def _follow_min(self, graph: AtHand) -> None:
-        """Before a graph runs: if runs of it are pending that no plan has together, this one and
-        those after it are planned as for ``"min"``, until the step has shown how many there are."""
+        """Called before a graph runs. If runs of it are pending that no plan covers together, this
+        run and later ones are planned as for ``"min"``, until the step has shown how many there
+        are."""
         key, steps = graph.key, self.steps
         known = self.graphs.by_key.get(key or "")
         if key is None or known is None or key in steps.as_min or not steps.pending.counts[key]:
@@ -314,13 +316,14 @@ class ModelPartitioner(ModelSteps):
 
     @staticmethod
     def limits_of(at_hand: AtHand) -> list[tuple[int, int]]:
-        """Places of a graph's arguments that are sizes, and what they were planned as."""
+        """Returns the positions of a graph's arguments that are sizes, with their planned
+        values."""
         with sizes_as(at_hand.sized.symbols.planned):
             return [(place, hint(size)) for place, size in at_hand.sized.arguments]
 
     def _plan_again(self, graph: AtHand, args: Sequence[GraphInput]) -> None:
-        """Plans a graph again that was compiled before plans were started from nothing, for the
-        sizes that it is to run with.
+        """Plans a graph that was compiled before plans were started from scratch again, for the
+        sizes with which it is about to run.
 
         Raises:
             BudgetError: no plan meets the budget.
@@ -338,7 +341,7 @@ class ModelPartitioner(ModelSteps):
                 schedule = self._choose(found)
             kept.graph = sized.graph
             if not kept.follow(schedule, fresh=True):
-                self.sizes.outgrown = True  # PyTorch compiles again before the next call
+                self.sizes.outgrown = True  # PyTorch recompiles before the next call
             sized.start = self.sizes.starts
             self._tell()
         finally:
@@ -346,7 +349,7 @@ class ModelPartitioner(ModelSteps):
 
     @contextlib.contextmanager
     def one_call(self) -> Iterator[Counter[int | None]]:
-        """A call of the model; counts by frame what of ours it runs."""
+        """Context of a call of the model; counts the runs of our graphs by frame."""
         runs: Counter[int | None] = Counter()
         together.calls.counts.append(runs)
         try:
@@ -357,7 +360,7 @@ class ModelPartitioner(ModelSteps):
     def _began(
         self, key: str | None, args: Sequence[GraphInput], result: Sequence[GraphValue]
     ) -> None:
-        """A graph has run; ``key``: of a training graph."""
+        """Called when a graph has run; ``key``: key of a training graph."""
         self.ever.ran |= key is not None and self.state is not State.UNMET
         by_key = self.graphs.by_key
         if key is None or key not in by_key:
@@ -375,19 +378,19 @@ class ModelPartitioner(ModelSteps):
         if now is None or together.covers(self.steps.covered, now):
             return
         frames = Counter(by_key[k].frame for k in now.elements() if k in by_key)
-        if max(frames.values(), default=0) > 1:  # several graphs of one call have their own round
+        if max(frames.values(), default=0) > 1:  # such calls have their own round
             self.steps.seen = now
 
     # ---- scratch --------------------------------------------------------------------------------
 
     @property
     def places(self) -> bool:
-        """True if the memory of the step is to be placed (:mod:`graph.segment`)."""
+        """True if the memory of the step is placed (:mod:`graph.segment`)."""
         return self.options.pool
 
     @property
     def may_count_scratch(self) -> bool:
-        """True if plans may be made again to count scratch that was measured."""
+        """True if plans may be made again to count measured scratch."""
         target, measures, steps = self.options.target, ("live", "total"), self.steps
         one_call = not steps.patterns and all(max(p.values()) == 1 for p in steps.covered)
         return (
@@ -398,20 +401,20 @@ class ModelPartitioner(ModelSteps):
             and target.is_bound
             and target.measure in measures
             and self.graphs.scratch_rounds < MOST_SCRATCH_ROUNDS
-            # ranks may measure different scratch, and must not stop repeating one by one
+            # ranks may measure different scratch, and must not stop repeating separately
             and not any(g.problem.collective_again for g in self.graphs.by_key.values())
         )
 
     def count_scratch(self, measured: Mapping[str, Mapping[str, int]], traces: Traces) -> bool:
-        """Makes a plan due that counts measured scratch, if the plan in force exceeds its budget
-        with that, or if its memory is yet to be placed.
+        """Schedules a plan that counts measured scratch, if the plan in force exceeds its budget
+        with that scratch, or if its memory has not been placed yet.
 
         Args:
             measured: bytes by the key of a graph and the name of an op.
-            traces: what ops allocate and free.
+            traces: bytes that ops allocate and free.
 
         Returns:
-            True if the next step runs on such a plan.
+            True if the next step follows such a plan.
         """
         if not self.may_count_scratch:
             return False
@@ -429,13 +432,13 @@ class ModelPartitioner(ModelSteps):
         return True
 
     def _bytes_with(self, scratch: Mapping[str, Rows]) -> int:
-        """What the plan in force takes with measured scratch."""
+        """Returns the bytes of the plan in force with measured scratch."""
         (plan,) = self.plans
         path = self.in_force.paths[0].shown if self.in_force.paths else self._graphs_of_round()
         keys, common = path
         problems = [with_scratch(self.graphs.by_key[key].problem, scratch[key]) for key in keys]
         counted = self.completed(join(problems, common)[0])
-        if len(counted.ops) != len(plan.parts.ops):  # a graph was not compiled again
+        if len(counted.ops) != len(plan.parts.ops):  # a graph was not recompiled
             return 0
         found = (
             lenient(counted).check().evaluate((plan.core.steps, plan.core.backward_starts), "cpu")
@@ -445,16 +448,16 @@ class ModelPartitioner(ModelSteps):
     # ---- budgets --------------------------------------------------------------------------------
 
     def limit_bytes(self, runs: int) -> int | None:
-        """What plans of live bytes keep to: the budget of a plan for the whole model; for
-        ``"min"``, which plans each graph by itself, no more than all of them take.
+        """Returns the limit for plans on live bytes: the budget of a plan for the whole model; for
+        ``"min"``, which plans each graph separately, the sum over all graphs.
 
         Args:
-            runs: of one graph in a call, at most.
+            runs: largest number of runs of one graph in a call.
         """
         target = self.options.target
         if target.budget is None or target.measure != "live" or not self.plans or self.sizes.told:
             return None
-        if self.state is State.UNMET or self.steps.as_min:  # other plans run in this step
+        if self.state is State.UNMET or self.steps.as_min:  # this step runs other plans
             return None
         if not target.is_bound:
             return runs * sum(int(plan.numbers["live_bytes"]) for plan in self.plans)
@@ -464,8 +467,8 @@ class ModelPartitioner(ModelSteps):
         return max((limit for limit in limits if limit is not None), default=None)
 
     def runs_other_graphs(self) -> bool:
-        """True if this step runs graphs that the plan over several graphs does not contain: those
-        of another mode, say, whose own plan is no longer in force."""
+        """True if this step runs graphs that the plan over several graphs does not contain: for
+        example those of another mode, whose plan is no longer in force."""
         if not self.in_force.paths:
             return False
         by_key = self.graphs.by_key
@@ -473,19 +476,20 @@ class ModelPartitioner(ModelSteps):
         return any(k not in by_key or self.in_force.part(by_key[k].problem) is None for k in keys)
 
     def name_limit(self, limit: int) -> str:
-        """What :meth:`limit_bytes` is, for people."""
+        """Describes :meth:`limit_bytes` as text."""
         if not self.options.target.is_bound:
             return f"smallest plans of {budgets.text(limit)}"
         return f"budget of {amounts.name_of(limit, self.position)}"
 
     def bytes_of_budget(self) -> int | None:
-        """The budget, if it is one in bytes."""
+        """Returns the budget in bytes, or None if it is not given in bytes."""
         return bytes_in(self.options.target.budget)
 
     # ---- plans that are kept --------------------------------------------------------------------
 
     def saved(self) -> SavedPlans:
-        """The plans in force, to be written to a file; what was read from one stays as it is."""
+        """Returns the plans in force, to be written to a file. Plans read from a file are
+        unchanged."""
         if self.given is not None:
             return self.given.saved
         force = self.in_force

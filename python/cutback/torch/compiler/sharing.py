@@ -1,4 +1,4 @@
-"""What graphs and calls take together, and plans by which they meet one budget."""
+"""Computes what graphs and calls take together, and finds plans with which they meet one budget."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from .together import Choice, Make, Together
 
 @dataclass(frozen=True)
 class SharedBudget:
-    """The one budget of a model, over graphs that are pending together."""
+    """A model's budget over graphs that are pending together."""
 
     options: Options
     row: str
-    """The row of the device table that times are taken from."""
+    """The row of the device table for times."""
     make: Make
     graphs: dict[str, CompiledGraph]
     steps: Steps
     scratch: Mapping[str, Rows] = field(default_factory=dict)
-    """By the key of a graph, measured scratch that counts in what graphs hold together."""
+    """Measured scratch that counts in what graphs hold together, by the key of a graph."""
 
     def own_of(self, keys: list[str], common: Common | None = None) -> Problem | None:
-        """The joint problem that a share counts from. None: that of the graphs as they are."""
+        """Returns the joint problem that a share counts from. None: that of the graphs as they
+        are."""
         if self.options.policy is None:
             return None
         owns = [self.graphs[key].own or self.graphs[key].problem for key in keys]
@@ -46,10 +47,11 @@ class SharedBudget:
         schedules: dict[str, Schedule],
         later: Mapping[str, Schedule] | None = None,
     ) -> tuple[int, int]:
-        """The bytes that graphs hold together under these schedules, and the budget for them.
+        """Returns the bytes that graphs hold together under these schedules, and the budget for
+        them.
 
         Args:
-            later: schedules of all runs of a graph but its first.
+            later: schedules of all runs of a graph except its first.
         """
         target = self.options.target
         shown = self.steps.shown_for(pattern)
@@ -65,13 +67,13 @@ class SharedBudget:
         part = target.budget[2]
         if target.is_share:
             return held, int(part * self._whole(pattern))
-        at_least = int(part * self._whole(pattern))  # whatever the smallest plans take
+        at_least = int(part * self._whole(pattern))  # no limit: whatever the smallest plans take
         if held <= at_least:
             return held, at_least
         return held, budgets.limit(part, *self.ends(pattern))
 
     def named(self, pattern: Together, limit: int) -> str:
-        """The budget of a pattern for people, if it is this many bytes."""
+        """Returns the budget of a pattern as text, for a limit in bytes."""
         return f"{amounts.name_of(limit, self._position(pattern))} ({limit} bytes)"
 
     def _position(self, pattern: Together) -> budgets.Position | None:
@@ -81,22 +83,22 @@ class SharedBudget:
         return budgets.Position(target.budget[2], *self.ends(pattern))
 
     def shared(self, pattern: Together, held: int, limit: int) -> budgets.Shared:
-        """What the first line of each plan of a pattern says of all of them."""
+        """Returns what the first line of each plan of a pattern says about all of them."""
         calls = sum(pattern.values())
         return budgets.Shared(calls, held, limit, self._position(pattern))
 
     def held_now(
         self, pattern: Together, later: Mapping[str, Schedule] | None = None
     ) -> tuple[int, int]:
-        """The same, under the schedules of the plans in force."""
+        """Like :meth:`held`, under the schedules of the plans in force."""
         return self.held(pattern, {key: self.graphs[key].schedule for key in pattern}, later)
 
     def ends(self, pattern: Together) -> PositionEnds:
-        """The ends of the positions of calls that are pending together.
+        """Returns the ends of the positions of calls that are pending together.
 
-        If each graph runs once, a plan over all of them can follow: the smallest is that of the
-        joint problem. All runs of one graph have one schedule, so for several runs it is what they
-        hold together under the smallest plans of the single graphs.
+        If each graph runs once, one plan can cover all of them, and the smallest plan is that of
+        the joint problem. All runs of one graph have the same schedule, so for several runs the
+        lower end is what they hold together under the smallest plans of the single graphs.
         """
         key = frozenset(pattern.items())
         if key not in self.steps.ends:
@@ -132,7 +134,7 @@ class SharedBudget:
         return 0 if self.options.total is None else self.options.total.static_bytes
 
     def is_path(self, pattern: Together) -> bool:
-        """True if each piece of the model's code runs once, so that one plan may be for all."""
+        """True if each graph runs once, so that one plan can cover all of them."""
         frames = Counter(self.graphs[key].frame for key in pattern.elements())
         return max(frames.values()) == 1
 
@@ -143,7 +145,7 @@ class SharedBudget:
         return joined, order
 
     def counted(self, shown: Shown) -> tuple[Problem, list[tuple[int, int]]]:
-        """The joint problem of graphs with measured scratch, and what its ops are."""
+        """Returns the joint problem of graphs with measured scratch, and what its ops are."""
         joined, order = self._join(shown)
         if any(self.scratch.get(key) for key in shown.keys):
             rows = [(self.graphs[key].problem, self.scratch.get(key, ())) for key in shown.keys]
@@ -152,8 +154,8 @@ class SharedBudget:
         return joined, order
 
     def _whole(self, pattern: Together) -> int:
-        """What shares and positions of calls that are pending together count from: what they take
-        without a budget."""
+        """Returns what calls that are pending together take without a budget; their shares and
+        positions count from it."""
         key = frozenset(pattern.items())
         if key not in self.steps.wholes:
             shown = self.steps.shown_for(pattern)
@@ -178,12 +180,13 @@ class SharedBudget:
         return Target(None, self.options.target.measure, self.options.target.fastest)
 
     def excess(self, schedules: dict[str, Schedule], patterns: Sequence[Together]) -> int:
-        """How far the pattern that exceeds its budget most does so."""
+        """Returns the largest number of bytes by which a pattern exceeds its budget."""
         rows = [self.held(pattern, schedules) for pattern in patterns]
         return max(held - limit for held, limit in rows)
 
     def best(self, choices: list[paths.Choice], patterns: Sequence[Together]) -> paths.Choice:
-        """Of schedules for the graphs of paths the fastest that keep each to its budget."""
+        """Returns the fastest schedules for the graphs of paths with which each path keeps to its
+        budget."""
 
         def time_of(choice: paths.Choice) -> int:
             return sum(self._time_of_path(pattern, choice) for pattern in patterns)
@@ -197,42 +200,43 @@ class SharedBudget:
         return lenient(joined).check().evaluate(steps, self.row)["time_ps"]
 
     def over(self, choice: Choice) -> tuple[int, int, int, int]:
-        """How far plans exceed the budget, what they hold and may hold, and in how many calls."""
+        """Returns how far plans exceed the budget, the bytes they hold and may hold, and the number
+        of calls."""
         schedules = {key: made.schedule for key, made in choice.items()}
         rows = [(*self.held(p, schedules), sum(p.values())) for p in self.steps.together]
         return max((held - limit, held, limit, n) for held, limit, n in rows)
 
     def _time_of(self, choice: Choice) -> int:
-        """The time of the calls that are pending together, in ps."""
+        """Returns the time of the calls that are pending together, in ps."""
         runs = sum(self.steps.together, Counter[str]())
         return sum(runs[key] * int(made.plan.numbers["time_ps"]) for key, made in choice.items())
 
     def choose(self, problems: dict[str, Problem]) -> Choice:
-        """A plan for each graph, so that calls meet the budget together; if there are none, those
-        that exceed it least."""
+        """Returns a plan for each graph, so that the calls meet the budget together, or else the
+        plans that exceed it least."""
         return together.choose(
             self.make, problems, self._without_budget,
             lambda choice: self.over(choice)[0], self._time_of,
         )  # fmt: skip
 
     def smallest_exactly_known(self) -> bool:
-        """True if a step has shown all that the graphs of each pattern share."""
+        """True if a step has shown everything that the graphs of each pattern share."""
         shown = [self.steps.shown_for(p).common for p in self.steps.together]
         return all(common is not None and common.exact for common in shown)
 
 
 def size_of(problem: Problem) -> int:
-    """The bytes that a graph holds which runs as it is."""
+    """Returns the bytes of a graph that runs without a plan."""
     order = [(0, i) for i in range(len(problem.ops))]
     return together.bytes_of(problem, order, [together.save_all(problem)], "live")
 
 
 def saved_by(graph: CompiledGraph) -> int:
-    """The bytes that a graph holds between its forward and its backward."""
+    """Returns the bytes that a graph holds between its forward and its backward."""
     order = [(0, i) for i in range(len(graph.problem.ops))]
     return together.bytes_of(graph.problem, order, [graph.schedule], "saved")
 
 
 def bytes_in(budget: budgets.NativeBudget | None) -> int | None:
-    """The budget, if it is one in bytes."""
+    """Returns the budget in bytes, or None if it is not given in bytes."""
     return budget[1] if budget is not None and budget[0] == budgets.BOUNDS[0] else None

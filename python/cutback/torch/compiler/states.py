@@ -1,7 +1,7 @@
-"""The states of a compiled model, and the one table of their transitions.
+"""The states of a compiled model, and the table of transitions between them.
 
-A model under one budget is planned as its graphs turn up: PyTorch compiles them piece by piece, and
-only running them shows what they share. :class:`compiler.several.ModelPartitioner` is in one of
+A model under one budget is planned graph by graph: PyTorch compiles the graphs one after another,
+and only running them shows what they share. :class:`compiler.several.ModelPartitioner` is in one of
 these states at any time. It observes events, looks up (state, event) here, runs the action, and is
 in the next state once the action has ended without an error. A pair that is not in the table cannot
 occur.
@@ -13,7 +13,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """Where the planning of a model is."""
+    """The stage of a model's planning."""
 
     SEPARATE = "separate"
     """There is no budget in bytes or shares: each graph has its own plan."""
@@ -27,56 +27,58 @@ class State(Enum):
     """The only graph cannot meet its share alone. Several calls of it may; if the first backward
     shows that there was one, the step says so."""
     GRAPHS_DUE = "graphs due"
-    """Graphs were compiled that no plan covers. A plan over all graphs is due at the next call."""
+    """Some compiled graphs are not covered by a plan. A plan over all graphs is due at the next
+    call."""
     CALLS_DUE = "calls due"
     """Calls that were pending together exceed the budget. Plans over them are due."""
     JOINED = "joined"
     """One plan over all graphs is in force."""
     SHARED = "shared"
-    """Each graph has a plan, so that calls that are pending together meet the budget."""
+    """Each graph has a plan such that calls that are pending together meet the budget."""
     GIVEN_UP = "given up"
-    """Graphs still turned up after the last time that plans were made again: each new one gets its
-    smallest plan from now on."""
+    """New graphs appeared after plans were made again for the last time: from now on each new graph
+    gets its smallest plan."""
 
 
 class Event(Enum):
-    """What happens to a model."""
+    """An event in the life of a model."""
 
     GRAPH = "graph"
-    """A graph is compiled, where graphs do not share a budget."""
+    """A graph is compiled whose budget is not shared."""
     GRAPH_FITS = "graph fits"
     """The only graph is compiled, and a plan meets the whole budget."""
     GRAPH_PUT_OFF = "graph put off"
-    """The same in the first step, but no plan meets the share of what the graph takes alone."""
+    """The same in the first step, but no plan meets the share, which counts from this graph
+    alone."""
     GRAPH_OVER = "graph over"
     """The same, but no plan meets the budget."""
     GRAPH_NEW = "graph new"
-    """A graph beside others, or that others follow, is compiled, which no plan covers."""
+    """A graph is compiled that no plan covers, and the model has other graphs."""
     GRAPH_LATE = "graph late"
-    """The same, after plans were made again as often as allowed."""
+    """The same, after plans were made again the maximum number of times."""
     STEP_KEEPS = "step keeps"
-    """The step turned out to run one graph once, which is over the budget and keeps its plan."""
+    """The step ran only one graph, once; the graph exceeds the budget and keeps its plan."""
     STEP_SAVES = "step saves"
-    """The same, and everything is to be saved (``on_infeasible="warn"``)."""
+    """The same, and everything is saved (``on_infeasible="warn"``)."""
     CALLS_OVER = "calls over"
-    """Calls were pending together that exceed the budget, and plans may be made again."""
+    """Calls that were pending together exceed the budget, and plans may be made again."""
     PATH_OVER = "path over"
-    """A step ran graphs that no plan has together, which exceed the budget, and plans may be made
+    """A step ran graphs that no plan covers together; they exceed the budget, and plans may be made
     again."""
     REPLAN_GRAPHS = "replan graphs"
-    """A call begins, for which one plan over the graphs is to be made."""
+    """A call begins, and one plan over the graphs must be made."""
     REPLAN_CALLS = "replan calls"
-    """A call begins, for which plans over pending calls are to be made."""
+    """A call begins, and plans over pending calls must be made."""
     SIZE_OUTGROWN = "size outgrown"
-    """A call begins, and sizes exceed those that were planned."""
+    """A call begins, and sizes exceed the planned ones."""
     SCRATCH_OVER = "scratch over"
-    """Steps were measured in which scratch exceeds the budget, and plans may be made again."""
+    """In measured steps, scratch takes the step over the budget, and plans may be made again."""
     CODE_GONE = "code gone"
     """PyTorch has dropped the compiled code (``torch._dynamo.reset()``)."""
 
 
 class Action(Enum):
-    """What is done on the way to the next state."""
+    """The action of a transition."""
 
     PLAN_ALONE = "plan_alone"
     LOOK_UP = "look_up"
@@ -99,7 +101,7 @@ class Action(Enum):
 _S, _E, _A = State, Event, Action
 
 TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
-    # graphs with plans of their own
+    # graphs with separate plans
     (_S.SEPARATE, _E.GRAPH): (_S.SEPARATE, _A.PLAN_ALONE),
     (_S.GIVEN, _E.GRAPH): (_S.GIVEN, _A.LOOK_UP),
     # the only graph
@@ -114,7 +116,7 @@ TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
     (_S.NEW, _E.GRAPH_OVER): (_S.SINGLE, _A.SETTLE),
     (_S.SINGLE, _E.GRAPH_OVER): (_S.SINGLE, _A.SETTLE),
     (_S.CALLS_DUE, _E.GRAPH_OVER): (_S.CALLS_DUE, _A.SETTLE),
-    # graphs of a step with several
+    # steps with several graphs
     (_S.NEW, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_AS_MIN),
     (_S.SINGLE, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_AS_MIN),
     (_S.UNMET, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_AS_MIN),
@@ -132,10 +134,10 @@ TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
     (_S.CALLS_DUE, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
     (_S.JOINED, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
     (_S.SHARED, _E.CALLS_OVER): (_S.CALLS_DUE, _A.SHARE),
-    # steps that take other paths than the planned ones
+    # steps on paths that are not planned
     (_S.JOINED, _E.PATH_OVER): (_S.GRAPHS_DUE, _A.ADD_PATH),
     (_S.SHARED, _E.PATH_OVER): (_S.GRAPHS_DUE, _A.ADD_PATH),
-    # scratch that no plan has counted
+    # scratch that plans do not count yet
     (_S.SINGLE, _E.SCRATCH_OVER): (_S.GRAPHS_DUE, _A.COUNT_SCRATCH),
     (_S.JOINED, _E.SCRATCH_OVER): (_S.GRAPHS_DUE, _A.COUNT_SCRATCH),
     # plans that are made again before a call
@@ -150,7 +152,7 @@ TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
     (_S.JOINED, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_FOR_SIZES),
     (_S.SHARED, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_FOR_SIZES),
     (_S.GIVEN_UP, _E.SIZE_OUTGROWN): (_S.NEW, _A.START_FOR_SIZES),
-    # compiled code that PyTorch has dropped; plans over several graphs stay
+    # PyTorch has dropped compiled code; plans over several graphs stay
     (_S.SEPARATE, _E.CODE_GONE): (_S.SEPARATE, _A.START_AGAIN),
     (_S.GIVEN, _E.CODE_GONE): (_S.GIVEN, _A.START_AGAIN),
     (_S.SINGLE, _E.CODE_GONE): (_S.NEW, _A.START_AGAIN),
@@ -163,7 +165,7 @@ TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
 }
 
 DUE = (State.GRAPHS_DUE, State.CALLS_DUE)
-"""States in which plans are to be made again before the next call."""
+"""States in which plans must be made again before the next call."""
 
 NOT_SHARED = (State.SEPARATE, State.GIVEN)
 """States in which graphs do not share one budget."""
@@ -172,24 +174,22 @@ COUNTS_SCRATCH = (State.SINGLE, State.JOINED)
 """States in which one plan is in force, so that scratch can be counted in it."""
 
 WHOLE = (State.JOINED, State.SHARED)
-"""States in which plans are those of whole steps."""
+"""States in which plans cover whole steps."""
 
 BEHIND = (*DUE, State.GIVEN_UP)
-"""States in which graphs run that no plan in force covers."""
+"""States in which some graphs run without a plan in force."""
 
 FIRST_GRAPH = (State.NEW, State.SINGLE, State.UNMET, State.CALLS_DUE)
 """States in which a graph may get the whole budget, if it is the only one."""
 
 
 class TransitionError(RuntimeError):
-    """An event that cannot occur in a state: a mistake in this package."""
+    """Raised for an event that cannot occur in a state: a bug in this package."""
 
 
 def transition(state: State, event: Event) -> tuple[State, Action]:
-    """The next state, and what to do on the way there.
-
-    Raises:
-        TransitionError: the table has no such row.
+    """Returns the next state and the action of the transition. Raises TransitionError if the table
+    has no such row.
     """
     try:
         return TABLE[state, event]

@@ -1,10 +1,10 @@
-"""Plans as tags, for a PyTorch that lacks what our own graphs are written with.
+"""Writes plans as tags, for PyTorch versions that lack the APIs for our own graphs.
 
-``torch._functorch.config.joint_custom_pass`` hands out the joint graph before PyTorch splits it.
-The plan is made as ever, and each forward node is tagged: what the plan saves ``MUST_SAVE``, what
-it runs again ``MUST_RECOMPUTE``. PyTorch's own partitioner then makes the two graphs. What is saved
-is the plan's; a value runs once in the backward, where PyTorch puts it. So bits are the same, but
-the planned peak is not promised, and each graph has a plan of its own.
+``torch._functorch.config.joint_custom_pass`` receives the joint graph before PyTorch splits it. The
+plan is made as usual, and each forward node is tagged: ``MUST_SAVE`` if the plan saves it,
+``MUST_RECOMPUTE`` if it runs again. PyTorch's own partitioner then makes the two graphs. They save
+what the plan saves, but a recomputed value runs once in the backward, where PyTorch puts it. So the
+bits are the same, but the planned peak is not guaranteed, and each graph has a separate plan.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ aten = torch.ops.aten
 
 
 def split_dropouts(gm: fx.GraphModule) -> int:
-    """Makes results of dropouts from their masks, where that gives the same bits
-    (:mod:`graph.dropout`): then the mask can be saved and the result run again. Returns how
-    many."""
+    """Computes results of dropouts from their masks, if that gives the same bits
+    (:mod:`graph.dropout`). Then the mask can be saved and the result recomputed. Returns the number
+    of dropouts."""
     dropouts = gm.graph.find_nodes(op="call_function", target=aten.native_dropout.default)
     n = 0
     for node in dropouts:
@@ -63,7 +63,7 @@ def split_dropouts(gm: fx.GraphModule) -> int:
 
 
 def _forward_outputs(gm: fx.GraphModule) -> int:
-    """How many outputs of a joint graph are the forward's: those before the first gradient."""
+    """Returns the number of forward outputs of a joint graph: those before the first gradient."""
     _, descs = ends(gm)
     for k, desc in enumerate(descs):
         if type(desc).__name__ in ("GradAOTOutput", "BackwardTokenAOTOutput"):
@@ -72,13 +72,13 @@ def _forward_outputs(gm: fx.GraphModule) -> int:
 
 
 class Tagger:
-    """A ``joint_custom_pass`` that tags by a partitioner's plans."""
+    """A ``joint_custom_pass`` that tags nodes according to a partitioner's plans."""
 
     def __init__(self, partitioner: Partitioner) -> None:
         self.partitioner = partitioner
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[GraphInput]) -> fx.GraphModule:
-        """The same graph, tagged."""
+        """Tags a graph and returns it."""
         try:
             split_dropouts(gm)
             p = self.partitioner
@@ -90,7 +90,7 @@ class Tagger:
             steps = [step for step in schedule.steps if isinstance(step, int)]
             if len(steps) < len(schedule.steps):
                 raise NotImplementedError(
-                    "tags cannot say what moves to the host: leave offload out"
+                    "tags cannot express moves to the host: leave offload out"
                 )
             saved = set(crossing(gm, graph, schedule))
             self._tag(gm, graph.order, steps, schedule.backward_starts, saved)

@@ -1,13 +1,13 @@
-"""One budget over calls that are pending together: those whose backward has yet to run.
+"""Plans calls that are pending together, whose backward has yet to run, under one budget.
 
 A model that is called twice before ``backward()`` (contrastive losses, discriminators, layers with
 a graph break inside) holds what each call saved. No graph shows that, so runs are counted: a run is
-pending from its forward until its node of autograd's graph begins to run, or is gone. What was seen
-pending together in one step is planned together for the next ones. Once parameters have been
-written, which ends a step, earlier runs count no longer: somebody keeps their results.
+pending from its forward until its node of autograd's graph begins to run or is freed. Calls that
+were pending together in one step are planned together for the next steps. Writing parameters ends a
+step; earlier runs no longer count after that, because only their results are kept.
 
 All runs of a graph share its code, so they have one schedule. It is found by bisection over budgets
-of the single graphs; what counts is the evaluator's figure for all of them together, forwards in
+of the single graphs. The criterion is the evaluator's figure for all of them together, forwards in
 order, backwards in reverse.
 """
 
@@ -38,17 +38,18 @@ if TYPE_CHECKING:
     from torch.fx.node import Argument
 
 MOST_CALLS = 16
-"""Runs of one graph that are planned together."""
+"""Maximum number of runs of one graph that are planned together."""
 
-_ROUNDS = 5  # of the bisection
-_NEAR = 4  # nodes between a result and the compiled node that it comes from
+_ROUNDS = 5  # steps of the bisection
+_NEAR = 4  # maximum number of nodes between a result and the compiled node that it comes from
 
 Together = Counter[str]
-"""How often each graph, by its key, is pending at one time."""
+"""The number of pending runs of each graph, by its key."""
 
 
 class _Calls(threading.local):
-    """Calls of models that this thread is in, innermost last: how often each graph ran."""
+    """The model calls that this thread is in, innermost last, with the number of runs of each
+    graph."""
 
     def __init__(self) -> None:
         self.counts: list[Counter[int | None]] = []
@@ -58,7 +59,7 @@ calls = _Calls()
 
 
 def compiled_node(result: Argument) -> Node | None:
-    """The node of autograd's graph that a compiled function left."""
+    """Returns the node of autograd's graph that a compiled function left."""
     for tensor in tree_iter(result):
         node = tensor.grad_fn if isinstance(tensor, torch.Tensor) else None
         for _ in range(_NEAR):
@@ -87,11 +88,10 @@ class Pending:
         return bool(self._runs)
 
     def began(self, key: str, node: Node, on_backward: Callable[[], None]) -> Together | None:
-        """A graph has run: what is pending now, if more than this run is.
+        """Notes that a graph has run. Returns what is pending now, if that is more than this run.
 
         Args:
-            node: what it left in autograd's graph.
-            on_backward: called before its backward."""
+            node: its node in autograd's graph. on_backward: called before its backward."""
         number = next(self._numbers)
         with self._lock:
             self._runs[number] = key
@@ -104,14 +104,14 @@ class Pending:
             finally:
                 self._ended(number)
 
-        # Not a hook for its end: for that PyTorch would hold the incoming gradients all the while.
+        # A hook at the end would make PyTorch hold the incoming gradients until then.
         node.register_prehook(begins)
         weakref.finalize(node, self._ended, number).atexit = False
         return now
 
     def forget_earlier_steps(self, key: str, args: Sequence[object]) -> Together | None:
-        """A graph is about to be noted: forgets pending runs if a parameter of it was written since
-        it ran last. Returns those runs; None: it was not."""
+        """Called before a graph is noted. Forgets pending runs if a parameter of it was written
+        since its last run, and returns them; None: no parameter was written."""
         tensors = (t for t in args if isinstance(t, torch.Tensor))
         leaf = next((t for t in tensors if t.is_leaf and t.requires_grad), None)
         if leaf is None:
@@ -139,29 +139,29 @@ class Pending:
 
 
 def covers(known: list[Together], wanted: Together) -> bool:
-    """Is there a pattern with at least as many runs of each graph?"""
+    """True if there is a pattern with at least as many runs of each graph."""
     return any(all(have[key] >= n for key, n in wanted.items()) for have in known)
 
 
 def steps_of(
     schedules: list[Schedule], order: list[tuple[int, int]], joined: Problem
 ) -> schedule.Schedule:
-    """Schedules of joined graphs as one; and where the backward starts. What the joined problem has
-    beside the graphs stands where it does there: between forwards and backwards, or before the
-    copies at the end of one."""
+    """Joins the schedules of graphs, and returns the start of the backward. Additional ops of the
+    joined problem keep their place: between forwards and backwards, or before the copies at the end
+    of a backward."""
     place = {pair: i for i, pair in enumerate(order)}
     steps: list[schedule.Step | int] = []
 
     def add(g: int, part: Sequence[Move | int]) -> None:
         for step in part:
             if isinstance(step, Move):
-                if step.action != "end":  # the evaluator knows by itself
+                if step.action != "end":  # the evaluator derives this
                     steps.append(schedule.Step(place[g, step.op], step.action))
             else:
                 steps.append(place[g, step])
 
     def copies(g: int, late: Sequence[Move | int]) -> int:
-        """The first step of a backward that copies a gradient."""
+        """Returns the first step of a backward that copies a gradient."""
         kinds = [isinstance(s, int) and joined.ops[place[g, s]].kind == KIND for s in late]
         return kinds.index(True) if True in kinds else len(late)
 
@@ -190,13 +190,14 @@ def steps_of(
 def bytes_of(
     joined: Problem, order: list[tuple[int, int]], schedules: list[Schedule], measure: str
 ) -> int:
-    """What graphs hold together: the peak, or what is alive between forward and backward."""
+    """Returns what graphs hold together: the peak, or the bytes alive between forward and
+    backward."""
     found = lenient(joined).check().evaluate(steps_of(schedules, order, joined), "cpu")
     return found["saved_bytes"] if measure == "saved" else found["peak_bytes"]
 
 
 def save_all(problem: Problem) -> Schedule:
-    """Every op once, in order."""
+    """Returns a schedule that runs every op once, in order."""
     runs = [i for i, op in enumerate(problem.ops) if "placeholder" not in op.flags]
     return Schedule(runs, sum(i < problem.backward_starts for i in runs))
 
@@ -205,17 +206,17 @@ Choice = dict[str, Made]
 """One plan for each graph."""
 
 Make = Callable[[Problem, Target], Made]
-"""A plan of a problem for a target."""
+"""Makes a plan of a problem for a target."""
 
 
 def without_budget(make: Make, problems: dict[str, Problem], target: Target) -> Choice:
-    """The plans of graphs for a target without a budget."""
+    """Returns the plans of graphs for a target without a budget."""
     return {key: make(problem, target) for key, problem in problems.items()}
 
 
 def small_choices(make: Make, problems: dict[str, Problem], free: Target) -> list[Choice]:
-    """The plans of graphs that are small and cost little extra time: at their peaks, and in what
-    they save."""
+    """Returns plans of graphs that are small and cost little extra time: small in their peaks, and
+    small in what they save."""
     kinds = dict.fromkeys((free.measure, "saved"))
     return [{key: make(d, modest(kind)) for key, d in problems.items()} for kind in kinds]
 
@@ -227,15 +228,14 @@ def choose(
     excess: Callable[[Choice], int],
     time_of: Callable[[Choice], int],
 ) -> Choice:
-    """The fastest plans found that fit together; if none do, those that are least over.
-
-    What a graph holds at its peak says little where other runs of it wait: what those have saved
-    counts. So budgets for the single graphs are tried of both kinds, on live and on saved bytes,
-    from the smallest plans to saving everything; and the plans without a budget.
+    """Returns the fastest plans found that fit together, or else those that exceed the limit least.
+    A graph's peak matters little while other runs of it wait, because then their saved bytes
+    dominate. So budgets on live and on saved bytes of the single graphs are tried, from the
+    smallest plans to saving everything, and also the plans without a budget.
 
     Args:
         free: the target without a budget.
-        excess: bytes over the budget, of all runs that are pending together.
+        excess: bytes by which all pending runs exceed the budget.
         time_of: the time of a choice.
     """
     nearest = without_budget(make, problems, free)
@@ -263,7 +263,7 @@ def choose(
 def _between(
     make: Make, problems: dict[str, Problem], least: Choice, kind: str
 ) -> Callable[[float], Choice | None]:
-    """Plans between the smallest ones (0) and those that save everything (1)."""
+    """Returns plans between the smallest ones (0) and those that save everything (1)."""
     span = {
         key: (measured(plan.numbers, kind), save_all_bytes(plan.numbers, kind))
         for key, (plan, _) in least.items()
@@ -284,7 +284,7 @@ def _between(
 def _bisect(
     fits: Callable[[Choice], bool], at: Callable[[float], Choice | None], smallest: Choice
 ) -> Choice:
-    """The largest choice that fits, from the smallest, which does."""
+    """Returns the largest choice that fits, starting from the smallest, which fits."""
     largest = at(1.0)
     if largest is not None and fits(largest):
         return largest
@@ -304,47 +304,48 @@ def _over(held: int, budget: str) -> str:
 
 
 def refusal(held: int, limit: int, calls: int) -> BudgetError:
-    """The error where no plans fit together."""
+    """Returns the error for the case that no plans fit together."""
     several = calls if calls > 1 else None
     return BudgetError(reason="budget", budget_bytes=limit, smallest_bytes=held, calls=several)
 
 
 def tell_of_pending(calls: int, held: int, budget: str, final: bool) -> None:
-    """Calls were pending together that no plan had together."""
+    """Warns that calls were pending together that no plan covered together."""
     then = "From the next step on they share the budget"
     if final:
         then = "They are not planned together: run the backward earlier, or give a smaller budget"
     warnings.warn(
-        f"{calls} calls of the model were pending together, before a backward, and each was "
-        f"planned alone: together they {_over(held, budget)} for all of them. {then}",
+        f"{calls} calls of the model were pending together before a backward, and each was "
+        f"planned separately: together they {_over(held, budget)} for all of them. {then}",
         stacklevel=4,
     )
 
 
 def tell_of_left(left: int, held: int, budget: str) -> None:
-    """Earlier calls of a step left something, which counts beside what is pending."""
+    """Warns that earlier calls of a step left memory, which counts in addition to the pending
+    calls."""
     warnings.warn(
-        f"earlier calls of the step left {budgets.text(left)} ({left} bytes) of gradients and of "
-        f"results that are kept: with those, the calls that are pending {_over(held, budget)}. "
-        "From the next step on that is counted",
+        f"earlier calls of the step left {budgets.text(left)} ({left} bytes) of gradients and "
+        f"kept results: with these, the pending calls {_over(held, budget)}. From the next step "
+        "on they are counted",
         stacklevel=4,
     )
 
 
 def tell_of_kept(calls: int, held: int) -> None:
-    """Results of earlier steps are kept, which hold what those saved."""
+    """Warns that kept results of earlier steps hold what those steps saved."""
     warnings.warn(
-        "results of the model are kept from earlier steps, without a backward, and with them what "
-        f"their calls saved: about {budgets.text(held)} ({held} bytes) on top of the budget, of "
+        "results of the model are kept from earlier steps without a backward, and with them what "
+        f"their calls saved: about {budgets.text(held)} ({held} bytes) on top of the budget, from "
         f"{calls} call{'s' * (calls > 1)} so far. Keep result.detach() instead",
         stacklevel=4,
     )
 
 
 def tell_of_too_many(calls: int, planned: int, held: int, budget: str) -> None:
-    """More calls were pending than are planned together."""
+    """Warns that more calls were pending than are planned together."""
     warnings.warn(
-        f"{calls} calls of the model were pending together, before a backward, and at most "
+        f"{calls} calls of the model were pending together before a backward, and at most "
         f"{MOST_CALLS} of a graph are planned together: {planned} of them hold "
         f"{budgets.text(held)} ({held} bytes), and the budget of {budget} for all of them may not "
         "hold. Run the backward earlier, or give a smaller budget",
@@ -353,20 +354,21 @@ def tell_of_too_many(calls: int, planned: int, held: int, budget: str) -> None:
 
 
 def tell_of_path(graphs: int, held: int, budget: str, final: bool) -> None:
-    """A step ran graphs that no plan has together, or that no plan meets the budget for."""
-    then = "From the next step on plans are made for all paths that steps have taken"
+    """Warns that a step ran graphs that no plan covers together, or for which no plan meets the
+    budget."""
+    then = "From the next step on, plans are made for all paths that steps have taken"
     if final:
         then = "Plans that keep every path to its budget were not found: give a smaller budget"
     warnings.warn(
         f"steps take different paths through the model: {graphs} graphs of one path together "
-        f"{_over(held, budget)}, as other paths need other plans for some of them. {then}",
+        f"{_over(held, budget)}, because other paths need other plans for some of them. {then}",
         stacklevel=4,
     )
 
 
 def tell_of_first_step(graphs: int, held: int, budget: str, final: bool) -> None:
-    """Graphs of one call were planned one after another, as they were met."""
-    then = "They are not planned anew" if final else "From the next step on one plan is for all"
+    """Warns that the graphs of one call were planned one after another."""
+    then = "They are not planned again" if final else "The next step has one plan for all of them"
     warnings.warn(
         f"the model falls into {graphs} graphs, which this first step plans one after another: "
         f"together they {_over(held, budget)}. {then}",

@@ -1,10 +1,11 @@
-"""What the measure ``total`` counts beside the step: parameters, buffers and optimizer states.
+"""Computes what the measure ``total`` counts in addition to the step: parameters, buffers and
+optimizer states.
 
 States are counted whether or not they have been allocated: the optimizer's step is rehearsed on
-fake tensors, twice. The first rehearsal shows the states, the second what a step takes beside them.
-That goes into the problem as an op after the backward, which reads all gradients: so the plan's
-peak is that of the whole step. Gradients are values of the step, made where the backward makes
-them, and become ``.grad`` as they are; they are not counted again.
+fake tensors, twice. The first rehearsal shows the states, the second shows the additional memory of
+a step. That memory goes into the problem as an op after the backward that reads all gradients, so
+the plan's peak is that of the whole step. Gradients are values of the step and become ``.grad``
+unchanged, so they are not counted again.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ _ITEM = torch.ops.aten._local_scalar_dense.default
 
 
 class Total(NamedTuple):
-    """Bytes of what a model and its optimizer hold."""
+    """Bytes that a model and its optimizer hold."""
 
     model_bytes: int
-    """Parameters, those of the optimizer included, and buffers."""
+    """Parameters, including those of the optimizer, and buffers."""
     state_bytes: int
-    """Optimizer states, those that are not allocated yet included."""
+    """Optimizer states, including those that are not allocated yet."""
     step_bytes: int
-    """The most that the optimizer's step takes beside parameters, gradients and states."""
+    """Peak of the optimizer's step in addition to parameters, gradients and states."""
 
     @property
     def static_bytes(self) -> int:
-        """What is there in every step."""
+        """Bytes that exist in every step."""
         return self.model_bytes + self.state_bytes
 
 
 def _bytes(tensors: Iterable[Argument]) -> int:
-    """Of their storages, each once."""
+    """Returns the bytes of their storages, each counted once."""
     storages = [s for t in tensors if isinstance(t, torch.Tensor) for s in storages_of(t)]
     return sum({s._cdata: s.nbytes() for s in storages}.values())
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """The optimizer inside what front ends make of one. A copy of such a wrapper would step, and
+    """Returns the optimizer inside a front end's wrapper. A copy of such a wrapper would step, and
     change, the optimizer itself."""
     while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = optimizer.optimizer
@@ -62,12 +63,12 @@ def unwrapped(optimizer: Any) -> Any:
 
 
 def account(model: Any, optimizer: torch.optim.Optimizer) -> Total:
-    """What a model and its optimizer hold. Of a function, which shows no buffers, the optimizer's
-    parameters.
+    """Returns what a model and its optimizer hold. For a function, whose buffers are unknown, only
+    the optimizer's parameters count.
 
     Raises:
-        TypeError: no optimizer.
-        ValueError: it is the optimizer of another model, or its step cannot be rehearsed.
+        TypeError: ``optimizer`` is not an optimizer.
+        ValueError: it belongs to another model, or its step cannot be rehearsed.
     """
     optimizer = unwrapped(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -78,14 +79,14 @@ def account(model: Any, optimizer: torch.optim.Optimizer) -> Total:
         if own and own.isdisjoint(map(id, held)):
             raise ValueError(
                 f"measure='total': none of the {len(held)} parameters of the optimizer is one of "
-                f"the model's {len(own)}; make the optimizer of model.parameters()"
+                f"the model's {len(own)}; make the optimizer from model.parameters()"
             )
         held += [*model.parameters(), *model.buffers()]
     return Total(_bytes(held), *_rehearse(optimizer))
 
 
 def _runs_foreach(group: Group) -> bool:
-    """Would the optimizer choose its loops over lists of tensors? They take more memory."""
+    """True if the optimizer will use its foreach implementation, which takes more memory."""
     try:
         from torch.optim.optimizer import _default_to_fused_or_foreach
     except ImportError:
@@ -95,7 +96,7 @@ def _runs_foreach(group: Group) -> bool:
 
 
 class _Numbers(TorchDispatchMode):
-    """Answers 1 where the value of a fake tensor is asked for."""
+    """Returns 1 when the value of a fake tensor is requested."""
 
     def __torch_dispatch__(
         self,
@@ -110,14 +111,14 @@ class _Numbers(TorchDispatchMode):
 
 
 class _Twin:
-    """An optimizer like another one, of fake parameters with gradients."""
+    """A copy of an optimizer with fake parameters and gradients."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fakes: dict[torch.Tensor, torch.Tensor] = {}
         self.optimizer = twin = object.__new__(type(optimizer))
         twin.__dict__.update(optimizer.__dict__)
-        twin.__dict__.pop("step", None)  # schedulers wrap it
+        twin.__dict__.pop("step", None)  # schedulers wrap the step
         for name, value in optimizer.__dict__.items():
             if name.endswith("_hooks") and isinstance(value, dict):
                 twin.__dict__[name] = OrderedDict()
@@ -128,7 +129,7 @@ class _Twin:
             twin.state[self.fakes[parameter]] = {k: self._state(v) for k, v in state.items()}
 
     def _like(self, t: torch.Tensor) -> torch.Tensor:
-        """A fake tensor like one; of a sharded one, like the shard."""
+        """Returns a fake tensor like a tensor, or like the local shard of a sharded tensor."""
         parts = parts_of(t)
         if len(parts) != 1:
             raise TypeError(f"a parameter or state is a {type(t).__name__} of {len(parts)} tensors")
@@ -139,7 +140,7 @@ class _Twin:
     def _state(self, value: StateValue) -> StateValue:
         if not isinstance(value, torch.Tensor):
             return value
-        return self._like(value) if value.dim() else value.clone()  # counts of steps are read
+        return self._like(value) if value.dim() else value.clone()  # step counts are read
 
     def _group(self, group: Group) -> Group:
         fake: Group = {**group, "params": [self._parameter(p) for p in group["params"]]}
@@ -159,7 +160,7 @@ class _Twin:
 
 
 def _rehearse(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
-    """Bytes of all states, and of what a step takes beside them."""
+    """Returns the bytes of all states, and the additional bytes of a step."""
     try:
         twin = _Twin(optimizer)
         with _Numbers():
@@ -169,7 +170,7 @@ def _rehearse(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
     except Exception as error:
         raise ValueError(
             f"measure='total': a step of {type(optimizer).__name__} cannot be rehearsed on fake "
-            f"tensors, so what it holds is not known ({type(error).__name__}: {error}); use "
+            f"tensors, so its memory is unknown ({type(error).__name__}: {error}); use "
             "measure='live' with a budget that leaves room for it"
         ) from error
     states = tree_leaves([list(s.values()) for s in twin.optimizer.state.values()])
@@ -177,8 +178,8 @@ def _rehearse(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
 
 
 def with_total(problem: Problem, total: Total) -> Problem:
-    """The problem with its ``static_bytes``, and the optimizer's step as its last op."""
-    # gradients of losses are held to the end of backward(), which has returned by then
+    """Returns the problem with its ``static_bytes``, and the optimizer's step as its last op."""
+    # backward() holds gradients of losses until it returns, which is before this op
     made = (op for op in problem.ops if op.kind == "tangent" and "view" not in op.flags)
     held = {value.storage for op in made for value in op.outputs}
     returned = sum(problem.storages[s].bytes for s in held if problem.storages[s].flags)

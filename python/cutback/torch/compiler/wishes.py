@@ -1,4 +1,5 @@
-"""What a user wants of the ops of a joint graph: policies, and checkpoints in the model."""
+"""The user's constraints on ops of a joint graph, from policies and from checkpoints in the
+model."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from torch.fx.node import Argument
 
 Choice: TypeAlias = policies.CheckpointPolicy | TorchPolicy | bool | None
-"""What a policy says of an operation."""
+"""The constraint that a policy gives an operation."""
 
 _Operation: TypeAlias = (
     torch._ops.OpOverload | torch._ops.OpOverloadPacket | torch._ops.HigherOrderOperator
@@ -33,7 +34,7 @@ Policy: TypeAlias = (
     | policies.WholeGraph
     | None
 )
-"""PyTorch's own ``CheckpointPolicy`` is one as well."""
+"""PyTorch's own ``CheckpointPolicy`` is accepted as well."""
 
 _WORDS: dict[str, Constraint | None] = {
     "MUST_SAVE": "must_save", "PREFER_SAVE": "prefer_save",
@@ -65,10 +66,9 @@ def _word(choice: Choice) -> Constraint | None:
 
 
 def of_tags(node: fx.Node) -> Constraint | None:
-    """What a checkpoint in the user's model says of a node (``torch.utils.checkpoint``).
-
-    Where one region's value goes into another region it is saved, as PyTorch does: otherwise a row
-    of checkpointed layers would be run from its beginning."""
+    """Returns the constraint of a checkpoint in the user's model (``torch.utils.checkpoint``) on a
+    node. A value that goes from one region into another is saved, as in PyTorch: otherwise a chain
+    of checkpointed layers would be recomputed from its beginning."""
     choice = node.meta.get("recompute")
     if choice is None:
         return None
@@ -82,7 +82,7 @@ def of_tags(node: fx.Node) -> Constraint | None:
 
 
 class _Context(SelectiveCheckpointContext):
-    """PyTorch's context of a policy, which also says where the operation stands."""
+    """PyTorch's context of a policy, with the source location of the operation."""
 
     def __init__(self, node: fx.Node) -> None:
         super().__init__(is_recompute=False)
@@ -92,8 +92,9 @@ class _Context(SelectiveCheckpointContext):
 
 
 def _by_function(policy: Callable[..., Choice]) -> Chooser:
-    """PyTorch hands overloads (``aten.mm.default``) to policies, many of which name packets
-    (``aten.mm``): one that has nothing to say about the overload is asked with the packet."""
+    """Calls a policy function. PyTorch passes overloads (``aten.mm.default``) to policies, many of
+    which name packets (``aten.mm``): if the policy has no answer for the overload, it is called
+    with the packet."""
 
     def value(node: fx.Node) -> Argument:
         return node.meta.get("val")
@@ -115,8 +116,9 @@ def _by_names(names: Iterable[str | _Operation]) -> Chooser:
     for item in names:
         if not isinstance(item, (str, *_OPERATIONS)):
             raise TypeError(
-                f"policy: {item!r} is no operation; list overloads (torch.ops.aten.mm.default), "
-                "packets (torch.ops.aten.mm) or their names ('aten.mm')"
+                f"policy: {item!r} is not an operation; list overloads "
+                "(torch.ops.aten.mm.default), packets (torch.ops.aten.mm) or their names "
+                "('aten.mm')"
             )
         wanted.add(item if isinstance(item, str) else ops.name_of(item))
         if isinstance(item, torch._ops.OpOverloadPacket):
@@ -131,11 +133,8 @@ def _by_names(names: Iterable[str | _Operation]) -> Chooser:
 
 
 def chooser(policy: Policy) -> Chooser | None:
-    """What says of each forward node what a policy wants, if anything; None: nothing does, op by
-    op.
-
-    Raises:
-        ValueError, TypeError: it is no policy.
+    """Returns a function that gives the policy's constraint on each forward node. None: the policy
+    has none for single ops. Raises ValueError or TypeError if it is not a policy.
     """
     if policy is None or isinstance(policy, policies.WholeGraph):
         return None
@@ -158,7 +157,7 @@ def chooser(policy: Policy) -> Chooser | None:
 
 
 def may_offload(policy: Policy) -> bool:
-    """Can a policy say that something moves to the host? Of functions only their answers tell."""
+    """True if a policy can move values to the host. For functions only their answers can tell."""
     if policy is None or isinstance(policy, str):
         return False
     if isinstance(policy, (policies.CheckpointPolicy, TorchPolicy)):
