@@ -85,4 +85,25 @@ static inline void cb_draw(const cb_philox *p, uint64_t block, uint16_t *out) {
 
 #endif
 
+/* 1 for each of CB_DRAWN draws that is at least `threshold`, else 0. */
+#if defined(__AVX512BW__)
+VFN void cb_draw_kept(const cb_philox *random, uint64_t block, uint32_t threshold, float *out) {
+    const __m512i least = _mm512_set1_epi16((short)threshold);
+    const __m512 one = _mm512_set1_ps(1.0f);
+    VU words[4];
+    philox_vector(random, block, words);
+    for (int k = 0; k < 4; k++) {
+        __mmask32 kept = _mm512_cmpge_epu16_mask((__m512i)words[k], least);
+        _mm512_storeu_ps(out + 32 * k, _mm512_maskz_mov_ps((__mmask16)kept, one));
+        _mm512_storeu_ps(out + 32 * k + 16, _mm512_maskz_mov_ps((__mmask16)(kept >> 16), one));
+    }
+}
+#else
+VFN void cb_draw_kept(const cb_philox *random, uint64_t block, uint32_t threshold, float *out) {
+    uint16_t bits[CB_DRAWN];
+    cb_draw(random, block, bits);
+    for (int i = 0; i < CB_DRAWN; i++) out[i] = bits[i] >= threshold ? 1.0f : 0.0f;
+}
+#endif
+
 #endif

@@ -118,6 +118,13 @@ static bool is_norm_gradient(cb_opcode code) {
     return code == CB_OP_LAYER_NORM_BWD || code == CB_OP_RMS_NORM_BWD;
 }
 
+/* Whether an op sums what lies side by side. */
+static bool sums_lines(const cb_shaped *op, cb_part part, const cb_domain *own,
+                       const cb_domain *domain) {
+    return domain->inner && part == CB_PART_ROWS && is_sum(op->code) &&
+           own->columns == domain->inner;
+}
+
 cb_part cb_part_of(const cb_shaped *op, const cb_domain *domain) {
     cb_domain own;
     cb_part part = own_part(op, &own);
@@ -130,6 +137,7 @@ cb_part cb_part_of(const cb_shaped *op, const cb_domain *domain) {
     }
     if (own.count != domain->count) return CB_PART_NONE;
     if (part == CB_PART_TOTAL) return part;
+    if (sums_lines(op, part, &own, domain)) return CB_PART_LINES;
     if (own.inner != domain->inner) return CB_PART_NONE;
     if (part == CB_PART_ROWS && is_sum(op->code) && own.columns < domain->columns)
         return has_pieces(domain, own.columns) ? CB_PART_PIECES : CB_PART_NONE;

@@ -14,15 +14,17 @@
  *     ONE         one                       pointwise on single values
  *     PIECES      one a piece of a row      sum, mean over even pieces of each row
  *     ACROSS      one a row                 sum, mean, amax, amin over rows that lie across memory
+ *     LINES       one a line                sum, mean over rows that lie side by side
  *
  * A value that is made in a group is read there as it was made: SAME where it has count elements,
  * ROW where it is one a row (repeated along the row, or by a ROW_MAP), ONE where it is one. COLUMNS
  * and TOTAL are complete only when the group is: a total may be read by ONE instructions, which
- * then run after everything else; nothing else reads them, nor PIECES. Rows lie across where the
- * group reduces an inner axis: then `inner` rows lie side by side, so that element c of row r is
- * element (r / inner * columns + c) * inner + r % inner of the domain, and only MAP, ACROSS,
- * ROW_MAP, TOTAL and ONE are parts. What comes from outside is
- * read in any way. There are two rows at least, so that one a row and one are told apart.
+ * then run after everything else; nothing else reads them, nor PIECES and LINES. Rows lie across
+ * where the group reduces an inner axis: then `inner` rows lie side by side, so that element c of
+ * row r is element (r / inner * columns + c) * inner + r % inner of the domain, and only MAP,
+ * ACROSS, ROW_MAP, LINES, TOTAL and ONE are parts. A line is the `inner` elements at one c. What
+ * comes from outside is read in any way. There are two rows at least, so that one a row and one are
+ * told apart.
  *
  * Nothing here knows which machine runs the group. */
 #ifndef CB_FUSE_DOMAIN_H
@@ -38,10 +40,12 @@
 #define CB_PIECE_MIN 64
 #define CB_PIECE_MAX 1024
 /* Rows that lie across are computed side by side, as the lanes of vectors; the tiles of so many
- * lanes bound their length. */
-#define CB_INNER_MIN 64
+ * lanes bound their length. A sum of everything or of lines takes whole lines, whose tiles have
+ * at most CB_LINES_MAX elements. */
+#define CB_INNER_MIN 24
 #define CB_ACROSS_MIN 4
-#define CB_ACROSS_MAX 1024
+#define CB_ACROSS_MAX 4096
+#define CB_LINES_MAX ((int64_t)1 << 18)
 
 typedef struct cb_domain {
     int64_t count;
@@ -59,7 +63,8 @@ typedef enum cb_part {
     CB_PART_TOTAL,
     CB_PART_ONE,
     CB_PART_PIECES,
-    CB_PART_ACROSS
+    CB_PART_ACROSS,
+    CB_PART_LINES
 } cb_part;
 
 /* How an operand is laid over a domain. */

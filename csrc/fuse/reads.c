@@ -13,7 +13,8 @@ cb_made cb_made_by(cb_opcode code, cb_part part, uint32_t output, bool late) {
         case CB_PART_ACROSS:
         case CB_PART_ROW_MAP: return CB_MADE_ROW;
         case CB_PART_COLUMNS:
-        case CB_PART_PIECES: return CB_MADE_LAST;
+        case CB_PART_PIECES:
+        case CB_PART_LINES: return CB_MADE_LAST;
         case CB_PART_TOTAL: return CB_MADE_LATE;
         case CB_PART_ONE: return late ? CB_MADE_LATE : CB_MADE_ONE;
     }
@@ -47,6 +48,7 @@ bool cb_may_read(cb_opcode code, cb_part part, uint32_t input, cb_made made, cb_
 
 void cb_parts_add(cb_parts *parts, cb_opcode code, cb_part part) {
     parts->total |= part == CB_PART_TOTAL;
+    parts->lines |= part == CB_PART_LINES;
     parts->columns |=
         part == CB_PART_COLUMNS || code == CB_OP_LAYER_NORM_BWD || code == CB_OP_RMS_NORM_BWD;
     parts->draws |= code == CB_OP_DROPOUT || code == CB_OP_UNIFORM;
@@ -66,8 +68,8 @@ void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype) {
 /* A total needs whole lines of the inner axis at a time, so that leaves are added up in order. */
 static bool fit_across(const cb_parts *parts, const cb_domain *domain) {
     if (parts->draws && domain->inner % DRAWN) return false;
-    if (!parts->total) return true;
-    return domain->inner % LANES == 0 && domain->columns * domain->inner <= CB_ROW_MAX;
+    if (!parts->total && !parts->lines) return true;
+    return domain->columns * domain->inner <= CB_LINES_MAX;
 }
 
 bool cb_parts_fit(const cb_parts *parts, const cb_domain *domain) {

@@ -22,7 +22,7 @@ bool cb_may_read(cb_opcode code, cb_part part, uint32_t input, cb_made made, cb_
 
 /* What the parts of a group must agree on. Start with zeros. */
 typedef struct cb_parts {
-    bool total, columns, draws;
+    bool total, columns, lines, draws;
     bool wide, narrow; /* f64; other floats */
 } cb_parts;
 void cb_parts_add(cb_parts *parts, cb_opcode code, cb_part part);

@@ -121,6 +121,7 @@ static double numbers_of(const timing *t, const cb_instr *instr, const cb_domain
         case CB_PART_ROW_WISE: return 3 * rows;
         case CB_PART_ROWS: return rows;
         case CB_PART_ACROSS: return 0; /* numbers side by side are computed as vectors */
+        case CB_PART_LINES:
         case CB_PART_PIECES: return (double)cb_numel(&out->shape);
         default: return 0;
     }

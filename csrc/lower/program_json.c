@@ -25,9 +25,10 @@ static const char *const reasons[] = {
     "dtype", "read",    "wait",    "room", "limit",  "plan",
 };
 static const char *const parts[] = {
-    "none", "map", "row_wise", "rows", "row_map", "columns", "total", "one", "pieces", "across",
+    "none",  "map", "row_wise", "rows",   "row_map", "columns",
+    "total", "one", "pieces",   "across", "lines",
 };
-_Static_assert(sizeof parts / sizeof *parts == CB_PART_ACROSS + 1, "a name for each part");
+_Static_assert(sizeof parts / sizeof *parts == CB_PART_LINES + 1, "a name for each part");
 
 typedef struct writing {
     const cb_program *program;

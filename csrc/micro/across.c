@@ -1,5 +1,6 @@
 /* Numbers of rows that lie side by side become streams of vectors; sums and extremes of rows become
- * sums and extremes of columns, whose rows are the elements at one place of each row. */
+ * sums and extremes of columns, whose rows are the elements at one place of each row; and what is
+ * summed over lines is stored, line by line. */
 #include "across.h"
 
 static int16_t new_vectors(cb_translation *x, int16_t first) {
@@ -12,10 +13,36 @@ static cb_x_op over_columns(cb_x_op op) {
     return op == CB_X_ACC ? CB_X_COLUMN : op == CB_X_AMAX ? CB_X_COLUMN_MAX : CB_X_COLUMN_MIN;
 }
 
+/* The elements of a sum over lines are kept until some lines are complete. */
+static void keep_line(cb_translation *x, cb_micro *micro) {
+    cb_microcode *m = x->m;
+    const int16_t acc = micro->dst;
+    int16_t at = 0;
+    while (at < m->n_line_sum && m->line_sum[at].acc != acc) at++;
+    if (at == m->n_line_sum) {
+        at = cb_t_add(x, &m->n_line_sum, CB_X_ACCS);
+        m->line_sum[at] = (cb_x_line_sum){.acc = acc};
+        for (int16_t k = 0; k < m->n_total; k++)
+            if (m->total[k].acc == acc) m->line_sum[at].total = k;
+    }
+    m->line_sum[at].phase = micro->phase;
+    const int64_t elements = cb_x_lines_kept(m->inner) * m->inner + CB_X_LANES,
+                  vector = div_up(m->inner, CB_X_LANES) * CB_X_LANES;
+    m->acc_lanes[acc] = (int16_t)m->n_lanes;
+    m->n_lanes += (int)div_up(elements, vector);
+    micro->dst = new_vectors(x, m->acc_lanes[acc]);
+    micro->op = CB_X_STORE;
+    m->stream[micro->dst].is_written = m->stream[micro->dst].is_line = true;
+}
+
 static void lay_accumulator(cb_translation *x, cb_micro *micro) {
     cb_microcode *m = x->m;
     const int16_t acc = micro->dst;
     const cb_x_acc_kind kind = m->acc_kind[acc];
+    if (kind == CB_X_LINE_SUM || (kind == CB_X_TOTAL_SUM && m->inner % CB_X_LANES)) {
+        keep_line(x, micro);
+        return;
+    }
     if (kind != CB_X_ROW_SUM && kind != CB_X_LARGEST) return;
     m->acc_lanes[acc] = (int16_t)m->n_lanes;
     m->n_lanes += kind == CB_X_ROW_SUM ? CB_X_SUM_VECTORS : 1;

@@ -38,7 +38,7 @@ typedef struct cb_x_number {
     cb_x_op op;
     int16_t dst, a, b, c;
     int16_t after; /* it is computed after this phase; -1: before the first */
-    enum { CB_X_OF_ROW, CB_X_BEFORE_ALL, CB_X_AFTER_ALL } when;
+    enum { CB_X_OF_ROW, CB_X_BEFORE_ALL, CB_X_AFTER_ALL, CB_X_OF_LINE } when;
 } cb_x_number;
 
 /* The element format of a stream. */
@@ -69,6 +69,7 @@ typedef struct cb_x_stream {
     cb_x_format format;
     uint8_t size; /* bytes of an element */
     bool is_read, is_written;
+    bool is_line;        /* VECTORS: elements that are summed over lines, line by line */
     bool is_read_later;  /* a phase after the one that writes it reads it: keep it in cache */
     int16_t first_phase; /* the first phase that reads it */
     int32_t tile;        /* index of the thread's tile; -1: none */
@@ -102,10 +103,21 @@ typedef struct cb_x_pieces { /* sums of pieces of rows */
     bool is_mean;
 } cb_x_pieces;
 
+/* Where rows lie side by side, a line is one element of each. Its sum goes to the result, or is
+ * part of a total whose leaves do not begin where lines do. The phase leaves the elements of some
+ * lines, one after another, in vectors from acc_lanes[acc] on. */
+typedef struct cb_x_line_sum {
+    uint32_t tensor; /* the result, one element a line; a total has none */
+    int16_t acc, number, phase;
+    int16_t total; /* -1: none */
+    bool is_mean;
+} cb_x_line_sum;
+
 typedef enum cb_x_acc_kind {
     CB_X_ROW_SUM = 0,
     CB_X_TOTAL_SUM,
     CB_X_PIECE_SUM,
+    CB_X_LINE_SUM,
     CB_X_LARGEST, /* AMAX, and AMIN as the largest negated element */
     CB_X_ACC_KIND_COUNT
 } cb_x_acc_kind;
@@ -140,6 +152,8 @@ typedef struct cb_x_limits {
     X(cb_x_row_value, store, n_store, CB_X_ROW_VALUES)    /* written */                   \
     X(cb_x_row_value, once, n_once, CB_X_ROW_VALUES)      /* one for all rows, read */    \
     X(cb_x_row_value, give, n_give, CB_X_ROW_VALUES)      /* written, at the end */       \
+    X(cb_x_row_value, line, n_line, CB_X_ROW_VALUES)      /* one for each line, read */   \
+    X(cb_x_line_sum, line_sum, n_line_sum, CB_X_ACCS)                                     \
     X(cb_x_total, total, n_total, CB_X_TOTALS)                                            \
     X(cb_x_columns, column, n_columns, CB_X_ROW_VALUES)                                   \
     X(cb_x_pieces, pieces, n_pieces, CB_X_ACCS)                                           \
@@ -161,7 +175,8 @@ typedef struct cb_microcode {
     bool has_rows;         /* the domain has rows, which must not be split */
     bool is_wide;          /* computes in f64 */
     int n_micro, n_number, n_stream, n_value, n_phase, n_scalar;
-    int n_load, n_store, n_once, n_give, n_total, n_columns, n_pieces, n_tile, n_acc;
+    int n_load, n_store, n_once, n_give, n_line, n_total, n_columns, n_pieces, n_line_sum, n_tile;
+    int n_acc;
     int n_lanes; /* vectors of rows that lie side by side */
     CB_X_TABLES(CB_X_POINTER)
 } cb_microcode;

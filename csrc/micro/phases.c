@@ -149,6 +149,8 @@ static cb_x_acc_kind kind_of(const cb_microcode *m, const cb_micro *micro) {
         if (m->total[k].acc == micro->dst) return CB_X_TOTAL_SUM;
     for (int k = 0; k < m->n_pieces; k++)
         if (m->pieces[k].acc == micro->dst) return CB_X_PIECE_SUM;
+    for (int k = 0; k < m->n_line_sum; k++)
+        if (m->line_sum[k].acc == micro->dst) return CB_X_LINE_SUM;
     return CB_X_ROW_SUM;
 }
 
@@ -173,6 +175,7 @@ static void number_accumulators(cb_translation *x) {
         if (accumulates(m->number[k].op)) m->number[k].a = new_id[m->number[k].a];
     for (int k = 0; k < m->n_total; k++) m->total[k].acc = new_id[m->total[k].acc];
     for (int k = 0; k < m->n_pieces; k++) m->pieces[k].acc = new_id[m->pieces[k].acc];
+    for (int k = 0; k < m->n_line_sum; k++) m->line_sum[k].acc = new_id[m->line_sum[k].acc];
 }
 
 void cb_t_arrange(cb_translation *x) {

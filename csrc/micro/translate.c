@@ -28,9 +28,9 @@ static const struct simple *find_simple(cb_opcode code) {
     return NULL;
 }
 
-static bool all_numbers(const cb_x_ref *in, int n) {
+static bool all_numbers(const cb_translation *x, const cb_x_ref *in, int n) {
     for (int k = 0; k < n; k++)
-        if (in[k].kind != CB_X_NUMBER) return false;
+        if (in[k].kind != CB_X_NUMBER || cb_t_is_of_line(x, in[k])) return false;
     return true;
 }
 
@@ -38,7 +38,7 @@ static bool all_numbers(const cb_x_ref *in, int n) {
 static cb_x_ref apply(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x_ref c) {
     const cb_x_ref in[3] = {a, b, c};
     int n = c.kind ? 3 : (b.kind ? 2 : 1);
-    return all_numbers(in, n) ? cb_t_number(x, op, a, b, c) : cb_t_value(x, op, a, b, c);
+    return all_numbers(x, in, n) ? cb_t_number(x, op, a, b, c) : cb_t_value(x, op, a, b, c);
 }
 
 static cb_x_ref apply_one(cb_translation *x, cb_x_op op, cb_x_ref a) {
@@ -234,6 +234,20 @@ static void translate_pieces(cb_translation *x, const cb_instr *instr) {
     while (length >>= 1) x->m->pieces[at].log_length++;
 }
 
+static void translate_lines(cb_translation *x, const cb_instr *instr) {
+    if (cb_t_operand(x, instr->out_begin)->space == CB_SPACE_LOCAL) return; /* it is never read */
+    cb_x_ref in = cb_t_read_full(x, instr->in_begin);
+    int16_t at = cb_t_add(x, &x->m->n_line_sum, CB_X_ACCS),
+            acc = cb_t_add(x, &x->m->n_acc, x->limits->accs),
+            id = cb_t_new_scalar(x, -1, CB_X_OF_LINE);
+    cb_t_emit(x, CB_X_ACC, in, CB_T_NOTHING, CB_T_NOTHING)->dst = acc;
+    x->m->line_sum[at] = (cb_x_line_sum){.tensor = instr->out_begin,
+                                         .acc = acc,
+                                         .number = id,
+                                         .total = -1,
+                                         .is_mean = instr->code == CB_OP_MEAN};
+}
+
 /* ---- softmax and norms ----------------------------------------------------------------------- */
 
 static cb_x_ref below_largest(cb_translation *x, cb_x_ref in) {
@@ -403,6 +417,7 @@ void cb_t_instruction(cb_translation *x, uint32_t at, cb_part part) {
         case CB_PART_ACROSS: translate_rows(x, at); break;
         case CB_PART_COLUMNS: translate_columns(x, at); break;
         case CB_PART_PIECES: translate_pieces(x, instr); break;
+        case CB_PART_LINES: translate_lines(x, instr); break;
         case CB_PART_TOTAL: translate_total(x, instr); break;
         case CB_PART_ROW_WISE: translate_row_wise(x, at); break;
         case CB_PART_NONE: x->is_full = true;

@@ -240,15 +240,18 @@ static bool same_operand(const cb_translation *x, uint32_t a, uint32_t b) {
     return x->p->operand_id[a] == x->p->operand_id[b];
 }
 
-static cb_x_ref load_number(cb_translation *x, uint32_t tensor, bool is_once) {
-    cb_x_row_value *list = is_once ? x->m->once : x->m->load;
-    int *n = is_once ? &x->m->n_once : &x->m->n_load;
+static cb_x_ref load_number(cb_translation *x, uint32_t tensor, uint8_t when) {
+    cb_x_row_value *list = when == CB_X_BEFORE_ALL ? x->m->once
+                           : when == CB_X_OF_LINE  ? x->m->line
+                                                   : x->m->load;
+    int *n = when == CB_X_BEFORE_ALL ? &x->m->n_once
+             : when == CB_X_OF_LINE  ? &x->m->n_line
+                                     : &x->m->n_load;
     for (int k = 0; k < *n; k++) {
         if (!list[k].is_index && same_operand(x, list[k].tensor, tensor))
             return cb_t_number_ref(list[k].number);
     }
-    int16_t at = cb_t_add(x, n, CB_X_ROW_VALUES),
-            id = cb_t_new_scalar(x, -1, is_once ? CB_X_BEFORE_ALL : CB_X_OF_ROW);
+    int16_t at = cb_t_add(x, n, CB_X_ROW_VALUES), id = cb_t_new_scalar(x, -1, when);
     list[at] = (cb_x_row_value){.tensor = tensor, .number = id};
     return cb_t_number_ref(id);
 }
@@ -266,23 +269,37 @@ static cb_x_ref read_stream(cb_translation *x, uint32_t tensor, int64_t stride) 
     return (cb_x_ref){CB_X_IN_STREAM, id};
 }
 
+bool cb_t_is_of_line(const cb_translation *x, cb_x_ref ref) {
+    return ref.kind == CB_X_NUMBER && x->when[ref.id] == CB_X_OF_LINE;
+}
+
+/* Whether an operand has one element for each line, a constant stride from one to the next. */
+static bool is_one_a_line(const cb_translation *x, const cb_operand *o) {
+    const cb_walk w = cb_t_walk_of(o);
+    const int last = w.rank - 1;
+    if (w.count != x->domain.count || w.stride[0][last] != 0) return false;
+    if (w.dim[last] % (x->domain.columns * x->domain.inner) == 0) return true;
+    return w.dim[last] == x->domain.inner && last > 0 && w.dim[last - 1] % x->domain.columns == 0;
+}
+
 /* Reads input `tensor` as a vector operand, or as a number if it is constant within a row. */
 cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor) {
     const cb_operand *o = cb_t_operand(x, tensor);
     const cb_t_name *known = find_name(x, o);
     if (known) return known->ref;
     const cb_view view = cb_view_of(&o->shape, o->stride, &x->domain);
-    if (view == CB_VIEW_ONE) return load_number(x, tensor, true);
-    if (x->domain.inner && view == CB_VIEW_ROW) return load_number(x, tensor, false);
+    if (view == CB_VIEW_ONE) return load_number(x, tensor, CB_X_BEFORE_ALL);
+    if (x->domain.inner && view == CB_VIEW_ROW) return load_number(x, tensor, CB_X_OF_ROW);
+    if (x->domain.inner && is_one_a_line(x, o)) return load_number(x, tensor, CB_X_OF_LINE);
     if (x->domain.inner) return read_stream(x, tensor, cb_t_is_whole(o) ? 1 : -1);
     int64_t stride = row_stride(o, x->m->columns);
-    return stride == 0 ? load_number(x, tensor, false) : read_stream(x, tensor, stride);
+    return stride == 0 ? load_number(x, tensor, CB_X_OF_ROW) : read_stream(x, tensor, stride);
 }
 
 /* Reads input `tensor` as a number: one per row, or one in all if `is_once`. */
 cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once) {
     const cb_t_name *known = find_name(x, cb_t_operand(x, tensor));
-    return known ? known->ref : load_number(x, tensor, is_once);
+    return known ? known->ref : load_number(x, tensor, is_once ? CB_X_BEFORE_ALL : CB_X_OF_ROW);
 }
 
 /* Reads input `input` of an instruction as a position in each row. */
@@ -311,7 +328,8 @@ static cb_x_ref rounded(cb_translation *x, uint32_t tensor, cb_x_ref ref) {
     if (format != CB_X_BF16 && format != CB_X_F16) return ref;
     if (ref.kind == CB_X_IN_STREAM && x->m->stream[ref.id].format == format) return ref;
     const cb_x_op op = format == CB_X_BF16 ? CB_X_ROUND_BF16 : CB_X_ROUND_F16;
-    if (ref.kind == CB_X_NUMBER) return cb_t_number(x, op, ref, CB_T_NOTHING, CB_T_NOTHING);
+    if (ref.kind == CB_X_NUMBER && !cb_t_is_of_line(x, ref))
+        return cb_t_number(x, op, ref, CB_T_NOTHING, CB_T_NOTHING);
     return cb_t_of_one(x, op, ref);
 }
 

@@ -52,6 +52,8 @@ cb_walk cb_t_walk_of(const cb_operand *o);
 bool cb_t_is_whole(const cb_operand *o);
 void cb_t_give_name(cb_translation *x, uint32_t tensor, cb_x_ref ref);
 cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor);
+/* Whether a reference is a number that is one a line: read by vector operations only. */
+bool cb_t_is_of_line(const cb_translation *x, cb_x_ref ref);
 cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once);
 cb_x_ref cb_t_read_index(cb_translation *x, uint32_t instr, uint32_t input, int64_t ignored);
 cb_x_ref cb_t_take(cb_translation *x, cb_x_ref of, cb_x_ref at);

@@ -20,7 +20,7 @@ bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in
                  const cb_dtype *out, uint32_t n_out) {
     const bool with_bool = part != CB_PART_ROW_MAP && part != CB_PART_ONE;
     /* A block of threads has one row: neighbours in it would read what lies apart. */
-    if (part == CB_PART_ACROSS) return false;
+    if (part == CB_PART_ACROSS || part == CB_PART_LINES) return false;
     return are_known(in, n_in, with_bool) && are_known(out, n_out, with_bool) &&
            cb_kernels_fuse(code, part, in, n_in, out, n_out);
 }

@@ -9,8 +9,8 @@ from ..frontend.tracer import Array
 
 def over_inner_axis(name: str, x: Array, axis: int) -> Array:
     """``"softmax"`` or ``"log_softmax"`` over an axis that is not the last."""
-    if name == "softmax" and _lies_across(x, axis):
-        return _softmax_across(x, axis)
+    if _lies_across(x, axis):
+        return _softmax_across(x, axis) if name == "softmax" else _log_softmax_across(x, axis)
     return x.swapaxes(axis, -1)._apply(name).swapaxes(axis, -1)
 
 
@@ -18,12 +18,21 @@ def _lies_across(x: Array, axis: int) -> bool:
     """True if groups can reduce this axis in place (`csrc/fuse/domain.h`). False for 16-bit floats,
     because each operation would round."""
     before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    is_inner = before > 1 and 4 <= x.shape[axis] <= 1024 and after >= 64
+    is_inner = before > 1 and 4 <= x.shape[axis] <= 4096 and after >= 24
     return is_inner and x.dtype in ("f32", "f64")
 
 
 def _softmax_across(x: Array, axis: int) -> Array:
     """Softmax from operations that need no transposed copy. The shift only has to be near the
     largest element; it goes through `floor` because that has no gradient."""
-    terms = (x - x.max(axis, keepdims=True)._apply("floor"))._apply("exp")
+    terms = _shifted(x, axis)._apply("exp")
     return terms * (1.0 / terms.sum(axis, keepdims=True))
+
+
+def _log_softmax_across(x: Array, axis: int) -> Array:
+    below = _shifted(x, axis)
+    return below - below._apply("exp").sum(axis, keepdims=True)._apply("log")
+
+
+def _shifted(x: Array, axis: int) -> Array:
+    return x - x.max(axis, keepdims=True)._apply("floor")

@@ -111,6 +111,11 @@ TEST(rows_across) {
     CHECK(domain.count == 1024 && domain.columns == 8 && domain.inner == 64);
     CHECK(cb_part_of(&sum, &domain) == CB_PART_ACROSS);
     CHECK(cb_part_of(&two, &domain) == CB_PART_ACROSS);
+    const cb_shape lines = SHAPE(2, 8);
+    cb_shaped line = {.code = CB_OP_MEAN, .attrs = &AXES(2), .in0 = &full, .out0 = &lines};
+    CHECK(cb_part_of(&line, &domain) == CB_PART_LINES);
+    line.code = CB_OP_AMAX;
+    CHECK(cb_part_of(&line, &domain) == CB_PART_NONE);
     domain.inner = 0;
     CHECK(cb_part_of(&sum, &domain) == CB_PART_NONE);
     domain = (cb_domain){.count = 1024, .columns = 8, .inner = 64};
@@ -118,7 +123,7 @@ TEST(rows_across) {
     CHECK(cb_view_of(&full, row, &domain) == CB_VIEW_ROW);
     CHECK(cb_view_of(&full, column, &domain) == CB_VIEW_OTHER);
     CHECK(cb_view_of(&full, whole, &domain) == CB_VIEW_SAME);
-    const cb_shape narrow = SHAPE(2, 8, 63), few = SHAPE(2, 63);
+    const cb_shape narrow = SHAPE(2, 8, 23), few = SHAPE(2, 23);
     const cb_shaped thin = {.code = CB_OP_AMAX, .attrs = &AXES(1), .in0 = &narrow, .out0 = &few};
     domain = (cb_domain){0};
     CHECK(!cb_domain_join(&domain, &thin)); /* too few of them for vectors */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../../../lower/alone.h"
+#include "../../../micro/across.h"
 #include "../../../micro/decompose.h"
 #include "lanes.h"
 #include "numbers.h"
@@ -283,10 +284,12 @@ static void task(void *user, int64_t index, int thread) {
 /* ---- rows side by side ----------------------------------------------------------------------- */
 
 typedef struct sides { /* rows that lie side by side, and where things are for them */
-    cb_x_lanes lanes;
+    cb_x_lines lines;
     int64_t row, at; /* the first of them, and its first element */
     char *from[CB_R_STREAMS];
-    int64_t step[CB_R_STREAMS]; /* bytes from one element of a row to the next */
+    int64_t step[CB_R_STREAMS];          /* bytes from one element of a row to the next */
+    int16_t moves[CB_R_STREAMS], n_move; /* streams with such a step */
+    int64_t number[CB_X_ROW_VALUES], number_step[CB_X_ROW_VALUES]; /* of lines: elements */
     int thread;
 } sides;
 
@@ -294,8 +297,8 @@ static void find_stream(cb_executor *e, int k, sides *at) {
     const cb_x_fused *f = e->f;
     const cb_x_stream *s = &f->m.stream[k];
     if (s->source == CB_X_VECTORS) {
-        at->from[k] = cb_x_lane_vector(&at->lanes, s->part);
-        at->step[k] = 0;
+        at->from[k] = cb_x_lane_vector(&at->lines.lanes, s->part);
+        at->step[k] = s->is_line ? f->m.inner * s->size : 0;
     } else if (s->source == CB_X_ARRAY) {
         at->from[k] = cb_at(&e->x->tensor[s->tensor], at->at);
         at->step[k] = f->m.inner * s->size;
@@ -304,7 +307,8 @@ static void find_stream(cb_executor *e, int k, sides *at) {
         at->step[k] = f->pitch * s->size;
         if (s->source == CB_X_TILE) return;
         for (int64_t i = 0; i < f->m.columns; i++)
-            fill(e, s, k, at->at + i * f->m.inner, at->lanes.n, at->from[k] + i * at->step[k]);
+            fill(e, s, k, at->at + i * f->m.inner, at->lines.lanes.n,
+                 at->from[k] + i * at->step[k]);
     }
 }
 
@@ -313,53 +317,89 @@ static void load_lanes(cb_executor *e, const sides *at, int k) {
     const cb_x_row_value *v = &f->m.load[k];
     const cb_tensor *t = &e->x->tensor[v->tensor];
     const cb_walk *w = &f->load_walk[k];
-    cb_x_lanes lane = at->lanes;
+    cb_x_lanes lane = at->lines.lanes;
     if (f->one_a_row[k]) {
         cb_x_lanes_load(&lane, v->number, v, t, at->row);
     } else if (w->count != f->m.rows) { /* repeated along the row, side by side in memory */
         cb_x_lanes_load(&lane, v->number, v, t, cb_walk_to(w, at->at).offset[0]);
     } else {
         lane.n = 1;
-        for (int64_t i = 0; i < at->lanes.n; i++, lane.vector += f->real)
+        for (int64_t i = 0; i < at->lines.lanes.n; i++, lane.vector += f->real)
             cb_x_lanes_load(&lane, v->number, v, t, cb_walk_to(w, at->row + i).offset[0]);
+    }
+}
+
+/* Numbers that are one a line: where they lie. */
+static void find_numbers(const cb_executor *e, sides *at) {
+    const cb_x_fused *f = e->f;
+    for (int k = 0; k < f->m.n_line; k++) {
+        const cb_walk *w = &f->line_walk[k];
+        at->number[k] = cb_walk_to(w, at->at).offset[0];
+        at->number_step[k] = cb_walk_to(w, at->at + f->m.inner).offset[0] - at->number[k];
+    }
+}
+
+static void load_numbers(const cb_executor *e, const sides *at, int64_t line) {
+    const cb_microcode *m = &e->f->m;
+    cb_x_context *c = at->lines.lanes.c;
+    for (int k = 0; k < m->n_line; k++) {
+        const cb_tensor *t = &e->x->tensor[m->line[k].tensor];
+        const int64_t element = at->number[k] + line * at->number_step[k];
+        if (t->dtype == CB_F32) c->s[m->line[k].number] = ((const float *)t->data)[element];
+        else cb_x_load_number(m, c, &m->line[k], t, element);
     }
 }
 
 static void run_phase_across(cb_executor *e, const sides *at, int phase) {
     const cb_x_fused *f = e->f;
     const cb_microcode *m = &f->m;
-    cb_x_context *c = at->lanes.c;
-    for (int64_t i = 0; i < m->columns; i++) {
-        const int64_t first = at->at + i * m->inner;
-        const bool is_last = first + at->lanes.n == m->rows * m->columns;
-        for (int k = 0; k < m->n_stream; k++) c->p[k] = at->from[k] + i * at->step[k];
+    cb_x_context *c = at->lines.lanes.c;
+    const int64_t n = at->lines.lanes.n, whole = div_up(n, CB_X_LANES) * CB_X_LANES,
+                  end = at->at + m->columns * m->inner;
+    const int64_t kept = cb_x_lines_kept(m->inner);
+    int64_t fold = cb_x_lanes_fold(&at->lines.lanes, phase, 0);
+    for (int k = 0; k < m->n_stream; k++) c->p[k] = at->from[k];
+    for (int64_t i = 0, in_kept = 1, first = at->at; i < m->columns; i++, first += m->inner) {
+        load_numbers(e, at, i);
         c->leaf = first & (CB_X_LEAF - 1);
-        cb_x_phase_run(f->table, c, &f->phase[phase], 0, at->lanes.n, is_last);
-        cb_x_lanes_fold(&at->lanes, phase, i + 1);
+        cb_x_phase_run(f->table, c, &f->phase[phase], 0,
+                       f->runs_over && first + whole <= end ? whole : n,
+                       first + n == m->rows * m->columns);
+        if (i + 1 == fold) fold = cb_x_lanes_fold(&at->lines.lanes, phase, i + 1);
+        for (int k = 0; k < at->n_move; k++) c->p[at->moves[k]] += at->step[at->moves[k]];
+        if (m->n_line_sum && (in_kept++ == kept || i + 1 == m->columns)) {
+            const int64_t lines = in_kept - 1;
+            cb_x_lines_add(&at->lines, phase, first - (lines - 1) * m->inner, lines);
+            for (int k = 0; k < m->n_stream; k++)
+                if (m->stream[k].is_line) c->p[k] = at->from[k];
+            in_kept = 1;
+        }
     }
 }
 
 /* As many rows as there are lanes, each element of all of them at a time. */
-static void run_sides(cb_executor *e, int64_t unit, int thread) {
+static void run_sides(cb_executor *e, int64_t unit, const cb_x_lines *task, int thread) {
     const cb_x_fused *f = e->f;
     const cb_microcode *m = &f->m;
     const int64_t outer = unit / f->strips, first = unit % f->strips * f->lanes;
-    sides at = {.thread = thread, .row = outer * m->inner + first};
+    sides at = {.thread = thread, .lines = *task, .row = outer * m->inner + first};
     at.at = outer * m->columns * m->inner + first;
-    at.lanes = (cb_x_lanes){.f = f,
-                            .c = &e->context[thread],
-                            .vector = tile_of(e, thread, (int32_t)f->n_tile),
-                            .n = min_i64(f->lanes, m->inner - first)};
-    for (int k = 0; k < m->n_stream; k++) find_stream(e, k, &at);
+    at.lines.lanes.n = min_i64(f->lanes, m->inner - first);
+    const cb_x_lanes *lanes = &at.lines.lanes;
+    for (int16_t k = 0; k < m->n_stream; k++) {
+        find_stream(e, k, &at);
+        if (at.step[k]) at.moves[at.n_move++] = k;
+    }
     for (int k = 0; k < m->n_load; k++) load_lanes(e, &at, k);
-    cb_x_lanes_clear(&at.lanes);
-    cb_x_lanes_after(&at.lanes, -1);
+    find_numbers(e, &at);
+    cb_x_lanes_clear(lanes);
+    cb_x_lanes_after(lanes, -1);
     for (int k = 0; k < m->n_phase; k++) {
         run_phase_across(e, &at, k);
-        cb_x_lanes_after(&at.lanes, k);
+        cb_x_lanes_after(lanes, k);
     }
     for (int k = 0; k < m->n_store; k++)
-        cb_x_lanes_store(&at.lanes, m->store[k].number, &e->x->tensor[m->store[k].tensor], at.row);
+        cb_x_lanes_store(lanes, m->store[k].number, &e->x->tensor[m->store[k].tensor], at.row);
 }
 
 static void task_across(void *user, int64_t index, int thread) {
@@ -371,9 +411,18 @@ static void task_across(void *user, int64_t index, int thread) {
     cb_x_start(m, &e->context[thread], e->shared);
     for (int k = 0; k < m->n_total; k++) { /* a unit is all rows of an outer place then */
         e->context[thread].sum[m->total[k].acc].leaves =
-            (char *)f->leaf[k] + begin * m->columns * m->inner / CB_X_LEAF * f->real;
+            (char *)f->leaf[k] + div_up(begin * m->columns * m->inner, CB_X_LEAF) * f->real;
     }
-    for (int64_t unit = begin; unit < end; unit++) run_sides(e, unit, thread);
+    const cb_x_lines lines = {
+        .lanes = {.f = f,
+                  .c = &e->context[thread],
+                  .vector = tile_of(e, thread, (int32_t)f->n_tile)},
+        .tensor = e->x->tensor,
+        .begin = begin * m->columns * m->inner,
+        .end = end * m->columns * m->inner,
+    };
+    for (int64_t unit = begin; unit < end; unit++) run_sides(e, unit, &lines, thread);
+    cb_x_lines_end(&lines);
     cb_x_fence();
 }
 
@@ -407,6 +456,7 @@ static void combine_task(void *user, int64_t index, int thread) {
 static void after_all(cb_executor *e) {
     const cb_microcode *m = &e->f->m;
     int64_t count = m->rows * m->columns;
+    cb_x_lines_join(e->f, e->shared);
     for (int k = 0; k < m->n_total; k++) {
         const cb_x_total *t = &m->total[k];
         const cb_tensor *out = &e->x->tensor[t->tensor];

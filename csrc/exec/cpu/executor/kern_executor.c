@@ -8,7 +8,7 @@
 #include "../../../base/kern_half.h"
 #include "../../../base/kern_random.h"
 #include "../kern.h"
-#include "../rows/kern_fold.h"
+#include "../rows/kern_lanes.h"
 #include "scalar.h"
 #include "threading.h"
 #include "vector_wide.h"
@@ -412,6 +412,14 @@ static void add(void *to, const void *from, int64_t n) {
     for (int64_t i = 0; i < n; i++) t[i] += f[i];
 }
 
+static void to_lanes(cb_x_context *c, int k, int64_t at, const void *line, int64_t n) {
+    const EX_REAL *from = line;
+    for (int64_t some; n > 0; at += some, from += some, n -= some) {
+        some = EX_ADD_LANES(c->EX_FIELD(acc)[k], at, from, n, CB_X_LEAF);
+        if (((at + some) & (CB_X_LEAF - 1)) == 0) fold(c, k, 1);
+    }
+}
+
 __attribute__((noinline)) static void fold_leaf(cb_x_context *c, const cb_record *s) {
     fold(c, s->b, s->c);
 }
@@ -489,26 +497,6 @@ static void run(cb_x_context *c, const cb_record *s, int64_t i) {
 
 /* ---- random numbers -------------------------------------------------------------------------- */
 
-#if defined(__AVX512BW__)
-VFN void keep_piece(const cb_philox *random, uint64_t block, uint32_t threshold, float *out) {
-    const __m512i least = _mm512_set1_epi16((short)threshold);
-    const __m512 one = _mm512_set1_ps(1.0f);
-    VU words[4];
-    philox_vector(random, block, words);
-    for (int k = 0; k < 4; k++) {
-        __mmask32 kept = _mm512_cmpge_epu16_mask((__m512i)words[k], least);
-        _mm512_storeu_ps(out + 32 * k, _mm512_maskz_mov_ps((__mmask16)kept, one));
-        _mm512_storeu_ps(out + 32 * k + 16, _mm512_maskz_mov_ps((__mmask16)(kept >> 16), one));
-    }
-}
-#else
-VFN void keep_piece(const cb_philox *random, uint64_t block, uint32_t threshold, float *out) {
-    uint16_t bits[CB_DRAWN];
-    cb_draw(random, block, bits);
-    for (int i = 0; i < CB_DRAWN; i++) out[i] = bits[i] >= threshold ? 1.0f : 0.0f;
-}
-#endif
-
 static void keep(const cb_philox *random, uint64_t first, uint32_t threshold, void *numbers,
                  int64_t n) {
     EX_REAL *out = numbers;
@@ -520,10 +508,10 @@ static void keep(const cb_philox *random, uint64_t first, uint32_t threshold, vo
         const uint64_t block = (first + (uint64_t)at) / CB_PHILOX_BLOCK;
 #ifdef CB_X_WIDE
         float piece[CB_DRAWN];
-        keep_piece(random, block, threshold, piece);
+        cb_draw_kept(random, block, threshold, piece);
         for (int k = 0; k < CB_DRAWN; k++) out[at + k] = piece[k];
 #else
-        keep_piece(random, block, threshold, out + at);
+        cb_draw_kept(random, block, threshold, out + at);
 #endif
     }
 }
@@ -594,6 +582,7 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .run = run,
     .fold = fold,
     .add = add,
+    .to_lanes = to_lanes,
     .largest = largest,
     .keep = keep,
     SCALED_TABLES};

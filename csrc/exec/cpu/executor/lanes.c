@@ -35,10 +35,15 @@ char *cb_x_lane_vector(const cb_x_lanes *l, int k) {
 #define NUM_SCALAR cb_x_scalar64
 #include "lanes_of.h"
 
+static bool is_of_lines(cb_x_acc_kind kind) {
+    return kind == CB_X_LINE_SUM || kind == CB_X_TOTAL_SUM;
+}
+
 void cb_x_lanes_clear(const cb_x_lanes *l) {
     const cb_microcode *m = &l->f->m;
     for (int k = 0; k < m->n_acc; k++)
-        if (m->acc_lanes[k] >= 0) (m->is_wide ? clear_f64 : clear_f32)(l, k);
+        if (m->acc_lanes[k] >= 0 && !is_of_lines(m->acc_kind[k]))
+            (m->is_wide ? clear_f64 : clear_f32)(l, k);
 }
 
 /* The vector `from` joins the next one, and starts again. */
@@ -47,17 +52,20 @@ static void join_next(const cb_x_lanes *l, int from) {
     memset(cb_x_lane_vector(l, from), 0, (size_t)(l->f->pitch * l->f->real));
 }
 
-void cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done) {
+int64_t cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done) {
     const cb_x_fused *f = l->f;
-    const int64_t in_block = (done - 1) % f->rows_in_block + 1;
-    const bool ends_block = in_block == f->rows_in_block || done == f->m.columns;
-    if (!ends_block && in_block % CB_RUN_ROWS) return;
+    const int64_t in_block = done % f->rows_in_block,
+                  next = min_i64(done + min_i64(CB_RUN_ROWS, f->rows_in_block - in_block),
+                                 f->m.columns);
+    const bool ends_block = in_block == 0 || done == f->m.columns;
+    if (done == 0) return next;
     for (int k = f->first_number[phase + 1]; k < f->first_number[phase + 2]; k++) {
         const cb_x_number *number = &f->m.number[f->order[k]];
         if (number->op != CB_X_ACC) continue;
         join_next(l, f->m.acc_lanes[number->a] + CB_X_RUN);
         if (ends_block) join_next(l, f->m.acc_lanes[number->a] + CB_X_BLOCK);
     }
+    return next;
 }
 
 static bool is_over_row(cb_x_op op) { return op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN; }
@@ -105,5 +113,89 @@ void cb_x_lanes_store(const cb_x_lanes *l, int number, const cb_tensor *t, int64
         void *to = m->is_wide ? (void *)&l->c->s64[number] : (void *)&l->c->s[number];
         if (vector >= 0) memcpy(to, cb_x_lane_vector(l, vector) + (size_t)i * real, real);
         cb_x_store_number(m, l->c, number, t, element + i);
+    }
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static int64_t count_of(const cb_x_fused *f) { return f->m.rows * f->m.columns; }
+
+/* Elements of all tasks but the last. */
+static int64_t task_elements(const cb_x_fused *f) {
+    return f->rows_in_task * f->m.columns * f->m.inner;
+}
+
+/* The elements of the leaf that the first element of a task is in, where two tasks share it. */
+static char *shared_leaf(const cb_x_fused *f, int total, int64_t task) {
+    return (char *)f->shared[total] + (task - 1) * CB_X_LEAF * f->real;
+}
+
+/* The first element of the first leaf that begins in the task, and the end of those that end in it
+ * or with everything. */
+static int64_t first_leaf(const cb_x_lines *l) { return div_up(l->begin, CB_X_LEAF) * CB_X_LEAF; }
+static int64_t last_leaf(const cb_x_lines *l) {
+    return l->end == count_of(l->lanes.f) ? l->end : l->end & ~(int64_t)(CB_X_LEAF - 1);
+}
+
+static void add_to_total(const cb_x_lines *l, const cb_x_line_sum *s, int64_t first, int64_t n,
+                         const char *kept) {
+    const cb_x_fused *f = l->lanes.f;
+    const int64_t from = first_leaf(l), to = last_leaf(l), task = l->begin / task_elements(f);
+    for (int64_t some, at = first, end = first + n; at < end; at += some) {
+        const bool is_before = at < from, is_behind = !is_before && at >= to;
+        some = is_before ? min_i64(end, from) - at : is_behind ? end - at : min_i64(end, to) - at;
+        const char *elements = kept + (at - first) * f->real;
+        if (is_before || is_behind)
+            memcpy(shared_leaf(f, s->total, task + is_behind) + (at & (CB_X_LEAF - 1)) * f->real,
+                   elements, (size_t)(some * f->real));
+        else f->table->to_lanes(l->lanes.c, s->acc, at, elements, some);
+    }
+}
+
+static void store_sum(const cb_x_lines *l, const cb_x_line_sum *s, int64_t line,
+                      const char *elements) {
+    const cb_x_fused *f = l->lanes.f;
+    cb_x_context *c = l->lanes.c;
+    const int64_t n = l->lanes.n;
+    f->table->to_lanes(c, s->acc, 0, elements, n);
+    if (n & (CB_X_LEAF - 1)) f->table->fold(c, s->acc, 1);
+    if (f->m.is_wide)
+        c->s64[s->number] = cb_x_sum_of64(&c->sum[s->acc]) / (s->is_mean ? (double)n : 1.0);
+    else c->s[s->number] = cb_x_sum_of(&c->sum[s->acc]) / (s->is_mean ? (float)n : 1.0f);
+    cb_x_store_number(&f->m, c, s->number, &l->tensor[s->tensor], line);
+}
+
+void cb_x_lines_add(const cb_x_lines *l, int phase, int64_t first, int64_t n) {
+    const cb_microcode *m = &l->lanes.f->m;
+    for (int k = 0; k < m->n_line_sum; k++) {
+        const cb_x_line_sum *s = &m->line_sum[k];
+        if (s->phase != phase) continue;
+        const char *kept = cb_x_lane_vector(&l->lanes, m->acc_lanes[s->acc]);
+        if (s->total >= 0) add_to_total(l, s, first, n * m->inner, kept);
+        for (int64_t i = 0; s->total < 0 && i < n; i++)
+            store_sum(l, s, first / m->inner + i, kept + i * m->inner * l->lanes.f->real);
+    }
+}
+
+void cb_x_lines_end(const cb_x_lines *l) {
+    const cb_x_fused *f = l->lanes.f;
+    const int64_t count = count_of(f), rest = count & (CB_X_LEAF - 1);
+    if (l->end != count || rest == 0 || count - rest < first_leaf(l)) return;
+    for (int k = 0; k < f->m.n_line_sum; k++)
+        if (f->m.line_sum[k].total >= 0) f->table->fold(l->lanes.c, f->m.line_sum[k].acc, 1);
+}
+
+void cb_x_lines_join(const cb_x_fused *f, cb_x_context *c) {
+    const int64_t count = count_of(f);
+    for (int k = 0; k < f->m.n_line_sum; k++) {
+        const cb_x_line_sum *s = &f->m.line_sum[k];
+        for (int64_t task = 1; s->total >= 0 && task < f->n_task; task++) {
+            const int64_t begin = task * task_elements(f), leaf = begin / CB_X_LEAF,
+                          n = min_i64(CB_X_LEAF, count - leaf * CB_X_LEAF);
+            if (begin % CB_X_LEAF == 0) continue;
+            c->sum[s->acc].leaves = (char *)f->leaf[s->total] + leaf * f->real;
+            f->table->to_lanes(c, s->acc, 0, shared_leaf(f, s->total, task), n);
+            if (n < CB_X_LEAF) f->table->fold(c, s->acc, 1);
+        }
     }
 }

@@ -1,5 +1,9 @@
 /* lanes.h: numbers of rows that lie side by side across memory: a vector of each, one lane for each
- * row (micro/across.h). */
+ * row (micro/across.h); and sums over lines, the elements of such rows at one place of each.
+ *
+ * A phase leaves what is to be summed over lines in vectors, line after line. The leaves of a sum
+ * over everything need not begin where lines do, nor where tasks do: elements of a leaf that two
+ * tasks share are kept until all have run. */
 #ifndef CB_EXEC_LANES_H
 #define CB_EXEC_LANES_H
 
@@ -15,13 +19,27 @@ typedef struct cb_x_lanes {
 char *cb_x_lane_vector(const cb_x_lanes *l, int k);
 /* Empties all accumulators. */
 void cb_x_lanes_clear(const cb_x_lanes *l);
-/* After element `done` - 1 of each row: sums of a phase whose run or block ends there go on. */
-void cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done);
+/* After `done` elements of each row, sums of a phase whose run or block ends there go on. Returns
+ * after how many elements that is to be done next; with 0, only that. */
+int64_t cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done);
 /* The numbers that come after a phase; -1: before the first. */
 void cb_x_lanes_after(const cb_x_lanes *l, int phase);
 /* From and to tensors that have an element for each row; `element`: of the first lane. */
 void cb_x_lanes_load(const cb_x_lanes *l, int number, const cb_x_row_value *v, const cb_tensor *t,
                      int64_t element);
 void cb_x_lanes_store(const cb_x_lanes *l, int number, const cb_tensor *t, int64_t element);
+
+typedef struct cb_x_lines {
+    cb_x_lanes lanes;
+    const cb_tensor *tensor; /* by operand of the program, as in cb_executable */
+    int64_t begin, end;      /* elements of the task */
+} cb_x_lines;
+
+/* After a phase has run over n lines, of which the first begins with element `first`. */
+void cb_x_lines_add(const cb_x_lines *l, int phase, int64_t first, int64_t n);
+/* At the end of a task. */
+void cb_x_lines_end(const cb_x_lines *l);
+/* When all tasks have run: the leaves that they share. `c`: a context that no thread uses. */
+void cb_x_lines_join(const cb_x_fused *f, cb_x_context *c);
 
 #endif

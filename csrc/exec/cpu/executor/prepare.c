@@ -64,17 +64,26 @@ static bool repeats(const cb_x_fused *f, int k) {
 /* Elements of a tile of rows that lie side by side: it should fit the second-level cache. */
 #define ACROSS_ELEMENTS ((int64_t)1 << 15)
 
+/* Tasks that share leaves, at most. */
+#define SHARING_TASKS 64
+
 static void cut_across(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     const int64_t most = max_i64(ACROSS_ELEMENTS / m->columns / CB_X_LANES, 1) * CB_X_LANES;
-    f->lanes = m->n_total ? m->inner : min_i64(m->inner, most);
+    const bool has_lines = m->n_total || m->n_line_sum;
+    f->lanes = has_lines ? m->inner : min_i64(m->inner, most);
     f->pitch = div_up(f->lanes, CB_X_LANES) * CB_X_LANES;
     f->strips = div_up(m->inner, f->lanes);
     f->n_unit = m->rows / m->inner * f->strips;
     f->rows_in_block = div_up(m->columns, cb_row_blocks(m->columns, m->rows));
     f->rows_in_task = max_i64(CB_X_CHUNK / (m->columns * f->lanes), 1);
-    while (m->n_total && f->rows_in_task * m->columns * m->inner % CB_X_LEAF) f->rows_in_task++;
+    if (m->n_total && m->inner % CB_X_LANES)
+        f->rows_in_task = max_i64(f->rows_in_task, div_up(f->n_unit, SHARING_TASKS));
+    else
+        while (m->n_total && f->rows_in_task * m->columns * m->inner % CB_X_LEAF) f->rows_in_task++;
     f->n_task = div_up(f->n_unit, f->rows_in_task);
+    f->runs_over = f->strips == 1;
+    for (int k = 0; k < m->n_stream; k++) f->runs_over &= m->stream[k].over < 0;
 }
 
 /* Tasks are cut by shape alone. */
@@ -126,6 +135,7 @@ static void make_walks(const cb_executable *x, cb_x_fused *f) {
         const int16_t id = m->pieces[k].stream;
         f->step[id] = (m->columns >> m->pieces[k].log_length) * m->stream[id].size;
     }
+    for (int k = 0; k < m->n_line; k++) f->line_walk[k] = walk_of(&x->tensor[m->line[k].tensor]);
     for (int k = 0; k < m->n_load; k++) {
         const cb_tensor *t = &x->tensor[m->load[k].tensor];
         f->load_walk[k] = walk_of(t);
@@ -150,6 +160,18 @@ static cb_status make_sums(const cb_executable *x, cb_x_fused *f, cb_arena *memo
     return CB_OK;
 }
 
+/* Room for leaves that tasks share (lanes.h). */
+static cb_status make_shared(cb_x_fused *f, cb_arena *memory, cb_error *err) {
+    for (int k = 0; k < f->m.n_line_sum; k++) {
+        const int total = f->m.line_sum[k].total;
+        if (total < 0 || f->n_task == 1) continue;
+        f->shared[total] =
+            cb_arena_get(memory, (size_t)((f->n_task - 1) * CB_X_LEAF), (size_t)f->real);
+        if (!f->shared[total]) return cb_no_memory(err);
+    }
+    return CB_OK;
+}
+
 static cb_status make_phases(cb_x_fused *f, cb_arena *memory, cb_error *err) {
     CB_TRY_NEW(f->phase, memory, (size_t)f->m.n_phase, err);
     for (int k = 0; k < f->m.n_phase; k++)
@@ -161,14 +183,15 @@ static cb_status make_lists(cb_x_fused *f, cb_arena *memory, cb_error *err) {
     const size_t n_stream = (size_t)f->m.n_stream, n_load = (size_t)f->m.n_load;
     f->walk = CB_NEW(memory, cb_walk, n_stream);
     f->load_walk = CB_NEW(memory, cb_walk, n_load);
+    f->line_walk = CB_NEW(memory, cb_walk, (size_t)f->m.n_line);
     f->column = CB_NEW(memory, char *, n_stream);
     f->is_whole = CB_NEW(memory, bool, n_stream);
     f->step = CB_NEW(memory, int64_t, n_stream);
     f->across = CB_NEW(memory, int32_t, n_stream);
     f->one_a_row = CB_NEW(memory, bool, n_load);
     f->order = CB_NEW(memory, int16_t, (size_t)f->m.n_number);
-    const bool all = f->walk && f->load_walk && f->column && f->is_whole && f->step && f->across &&
-                     f->one_a_row && f->order;
+    const bool all = f->walk && f->load_walk && f->line_walk && f->column && f->is_whole &&
+                     f->step && f->across && f->one_a_row && f->order;
     return all ? CB_OK : cb_no_memory(err);
 }
 
@@ -189,6 +212,7 @@ cb_status cb_x_prepare(const cb_executable *x, uint32_t group, cb_x_room *room, 
     cut(f);
     make_tiles(f);
     CB_TRY(make_sums(x, f, memory, err));
+    CB_TRY(make_shared(f, memory, err));
     *out = f;
     return CB_OK;
 }

@@ -13,11 +13,13 @@ typedef struct cb_x_fused { /* one group, ready to run */
     cb_microcode m;
     cb_x_phase *phase;         /* [n_phase] */
     cb_walk *walk, *load_walk; /* [n_stream], [n_load] */
+    cb_walk *line_walk;        /* [n_line] */
     const cb_x_table *table;
-    int64_t real;            /* bytes of a number that is computed with */
-    void *leaf[CB_X_TOTALS]; /* sums of leaves, in order */
-    char **column;           /* [n_stream] sums of columns, where a result cannot hold them */
-    bool *is_whole;          /* [n_stream] */
+    int64_t real;              /* bytes of a number that is computed with */
+    void *leaf[CB_X_TOTALS];   /* sums of leaves, in order */
+    void *shared[CB_X_TOTALS]; /* the elements of leaves that two tasks share (lanes.h) */
+    char **column;             /* [n_stream] sums of columns, where a result cannot hold them */
+    bool *is_whole;            /* [n_stream] */
     int64_t *step;   /* [n_stream] bytes from one row to the next; CB_X_ANEW: found for each row */
     bool *one_a_row; /* [n_load] the number of row r is element r */
     int16_t *order;  /* [n_number] numbers of rows by the phase that they come after */
@@ -31,6 +33,8 @@ typedef struct cb_x_fused { /* one group, ready to run */
     int64_t lanes, pitch, strips, n_unit; /* pitch: lanes, filled up to whole iterations */
     int64_t rows_in_block;                /* elements of a row in a block of its sum */
     size_t lane_bytes;                    /* of a thread, for vectors, behind its tiles */
+    /* An iteration may begin in a line and end behind it: what it writes there is written again. */
+    bool runs_over;
 } cb_x_fused;
 
 /* Makes a group ready, in `memory`; `room` is used on the way. NULL: it is too large for that. */

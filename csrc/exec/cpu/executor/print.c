@@ -344,12 +344,16 @@ void cb_x_print(const cb_x_fused *f, const cb_program *p, cb_str *out) {
     print_values(p, m->once, m->n_once, "for all rows", false, out);
     print_numbers(m, CB_X_BEFORE_ALL, 0, out);
     print_values(p, m->load, m->n_load, "for each row", false, out);
+    print_values(p, m->line, m->n_line, "for each line", false, out);
     print_numbers(m, CB_X_OF_ROW, -1, out);
     for (int phase = 0; phase < m->n_phase; phase++) {
         print_phase(f, phase, out);
         print_numbers(m, CB_X_OF_ROW, phase, out);
     }
     print_values(p, m->store, m->n_store, "for each row", true, out);
+    for (int k = 0; k < m->n_line_sum; k++)
+        cb_str_addf(out, "  acc %d = sum of each line of vector %d\n", m->line_sum[k].acc,
+                    m->acc_lanes[m->line_sum[k].acc]);
     for (int k = 0; k < m->n_total; k++)
         cb_str_addf(out, "  s%d = %s of acc %d over all rows\n", m->total[k].number,
                     m->total[k].is_mean ? "mean" : "sum", m->total[k].acc);

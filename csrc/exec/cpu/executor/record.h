@@ -133,6 +133,8 @@ typedef struct cb_x_table {
     /* Adds the lanes of accumulators first..first+n up and to their sums, and clears them. */
     void (*fold)(cb_x_context *c, int first, int n);
     void (*add)(void *to, const void *from, int64_t n); /* elements */
+    /* Adds n elements, which are those at..at+n of all, to accumulator k, and folds its leaves. */
+    void (*to_lanes)(cb_x_context *c, int k, int64_t at, const void *line, int64_t n);
     /* s[to] is the largest (of keys: of the negatives, the smallest) of accumulator k, cleared. */
     void (*largest)(cb_x_context *c, int k, int to, bool is_min);
     /* 1 where dropout keeps an element, else 0, for elements first..first+n; first a multiple of 8.

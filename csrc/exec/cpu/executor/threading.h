@@ -19,6 +19,7 @@
 #define EX_FIELD(name) name##64
 #define EX_MATH(name) cb_##name##_f64
 #define EX_PUSH cb_x_push64
+#define EX_ADD_LANES cb_fold_f64_add
 typedef VD VEC;
 typedef VDI INT;
 typedef VDB BYTES;
@@ -33,6 +34,7 @@ typedef VDB BYTES;
 #define EX_FIELD(name) name
 #define EX_MATH(name) cb_##name##_f32
 #define EX_PUSH cb_x_push
+#define EX_ADD_LANES cb_fold_f32_add
 typedef V VEC;
 typedef VI INT;
 typedef VB BYTES;
