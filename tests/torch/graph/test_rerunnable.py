@@ -223,26 +223,26 @@ def test_reasons() -> None:
         "unfaked": "it has no fake kernel",
         "seeded": "it draws random numbers (tag nondeterministic_seeded)",
         "unsteady": "its bits may differ from run to run (tag nondeterministic_bitwise)",
-        "add_noise": "by its name ('noise') it draws random numbers",
-        "attend": "it draws random numbers where its argument dropout_p is not 0",
-        "everyone": "by its argument group_name it communicates",
-        "all_gather_rows": "by its name it communicates",
-        "empty_rows": "by its name it returns memory that is not filled",
-        "with_generator": "by its argument gen it draws random numbers",
+        "add_noise": "its name ('noise') says that it draws random numbers",
+        "attend": "it draws random numbers if its argument dropout_p is not 0",
+        "everyone": "its argument group_name says that it communicates",
+        "all_gather_rows": "its name says that it communicates",
+        "empty_rows": "its name says that it returns uninitialized memory",
+        "with_generator": "its argument gen says that it draws random numbers",
         "acting": "it has effects",
-        "lying": "what it returns lies in the memory of an argument",
+        "lying": "its result shares memory with an argument",
         "filling": "it writes into its argument x",
         "counting": "it writes into its argument state",
-        "telling": "it returns no tensor, so it is called for what it does",
-        "making": "it reads no tensor: what it returns comes from elsewhere",
-        "writing_": "by its name it writes into an argument",
+        "telling": "it returns no tensor, so it is called for its effects",
+        "making": "it reads no tensor, so its result comes from elsewhere",
+        "writing_": "its name says that it writes into an argument",
     }  # fmt: skip
     assert {name: ct.rerun.why_once(getattr(OPS, name)) for name in reasons} == reasons
     ct.rerun.declare(OPS.plain, rerunnable=False)
     assert ct.rerun.why_once(OPS.plain) == "it is declared not to be rerunnable"
     assert ct.rerun.why_once(torch.ops._c10d_functional.wait_tensor) == "it communicates"
     opaque = held_because(torch.ops.higher_order.cond)
-    assert opaque == "it is a higher-order operator: nothing says what it does inside"
+    assert opaque == "it is a higher-order operator, whose body is unknown"
 
 
 def test_what_cannot_be_declared() -> None:
@@ -256,10 +256,10 @@ def test_what_cannot_be_declared() -> None:
         ct.rerun.declare(op, rerunnable=False)  # which it is anyway
         assert ct.rerun.why_once(op) == why
         ct.rerun.declare(op, rerunnable=None)
-    with pytest.raises(ValueError, match="is PyTorch's own"):
+    with pytest.raises(ValueError, match="is one of PyTorch's own"):
         ct.rerun.declare(torch.ops.aten.mm.default, rerunnable=False)
     for none in (torch.sin, "cutback_again::plain", torch.ops.higher_order.cond):
-        with pytest.raises(TypeError, match="is no op of a library"):
+        with pytest.raises(TypeError, match="is not an op of a library"):
             ct.rerun.declare(none, rerunnable=True)
     before = ct.rerun.why_once(OPS.plain)
     for wrong in ("False", 0, 1, [], torch.tensor(True)):

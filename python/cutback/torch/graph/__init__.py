@@ -1,7 +1,7 @@
-"""A model's joint graph: what PyTorch traced, as a problem for the planner, and the planner's
-answer as graphs again.
+"""Converts a model's joint graph, as traced by PyTorch, to a problem for the planner, and the
+planner's answer back to graphs.
 
-Knows FX graphs and PyTorch's ops, and nothing of compiling, eager regions or profiling. Uses
-``memory`` and ``transfers`` beside it, ``report``, and the modules that all of ``cutback`` share.
-Start at ``importer.py``, then ``emitter.py``.
+It knows FX graphs and PyTorch's ops, but nothing about compiling, eager regions or profiling. It
+uses the neighbouring modules ``memory`` and ``transfers``, ``report``, and the shared modules of
+``cutback``. Start at ``importer.py``, then ``emitter.py``.
 """

@@ -1,4 +1,4 @@
-"""Finds what a joint graph returns after writes of its backward.
+"""Finds results of the forward that include writes of the backward.
 
 Without ``keep_inference_input_mutations``, AOTAutograd returns one new value for each input that
 the forward writes into, and reads that value after it has traced the backward. If the backward
@@ -79,10 +79,10 @@ def refuse_writes_in_both_passes(gm: fx.GraphModule, num_fwd_outputs: int) -> No
         source: InputMutationAOTOutput | AOTOutput = getattr(desc, "base", desc)
         is_input = isinstance(source, InputMutationAOTOutput)
         if not isinstance(node, fx.Node) or not (is_input or new.isdisjoint(bases_of(node))):
-            continue  # of a view of an input the caller gets a view of the input itself
+            continue  # for a view of an input, the caller gets a view of the input itself
         write = _write_of_backward(node, tags)
         if write is None or (not is_input and any(map(is_tangent, ancestors([write])))):
-            continue  # what depends on a gradient cannot be returned, whatever made it
+            continue  # a value that depends on a gradient cannot be returned, whatever made it
         at = location(write)
         by = f"{write.name} ({at})" if at else write.name
         if is_input:
@@ -102,7 +102,7 @@ def refuse_writes_in_both_passes(gm: fx.GraphModule, num_fwd_outputs: int) -> No
 def _new_values(
     gm: fx.GraphModule, outputs: list[Argument], descs: list[AOTOutput | None]
 ) -> set[fx.Node]:
-    """What is copied into inputs, in the graph or by its caller."""
+    """Returns the values that are copied into inputs, in the graph or by its caller."""
     copies = gm.graph.find_nodes(op="call_function", target=_aten.copy_.default)
     found = {n.args[1] for n in copies if n.args[0].op == "placeholder"}
     for node, desc in zip(outputs, descs, strict=False):
@@ -112,7 +112,7 @@ def _new_values(
 
 
 def _write_of_backward(value: fx.Node, tags: dict[fx.Node, str | None]) -> fx.Node | None:
-    """The node of the backward that computes a value, if there is one."""
+    """Returns the node of the backward that computes a value, or None."""
     seen = {value}
     todo = [value]
     while todo:
@@ -139,9 +139,9 @@ def reads_new_values_late(gm: fx.GraphModule, num_fwd_outputs: int) -> bool:
 
 
 def read_inputs_when_the_backward_runs(gm: fx.GraphModule) -> None:
-    """Makes what an ``autograd.Function`` reads in its backward the memory of an input, where the
-    graph has the value that the forward wrote there: that is what eager mode reads, and another
-    step may have written since. The forward's copies into such inputs move in front of the
+    """Makes the backward of an ``autograd.Function`` read the memory of an input, where the graph
+    reads the value that the forward wrote there. Eager mode does the same, and another step may
+    have written to the memory since. The forward's copies into such inputs move before the
     backward."""
     nodes = list(gm.graph.nodes)
     found = [
@@ -176,9 +176,9 @@ def read_inputs_when_the_backward_runs(gm: fx.GraphModule) -> None:
 
 
 def make_views_in_the_backward(gm: fx.GraphModule) -> None:
-    """Makes the views of inputs that the backward writes into, and that it reads, in the backward.
-    Two arguments of a graph that share memory are two memories to Inductor, which would then run
-    the write before the read."""
+    """Creates views of inputs that the backward reads or writes into in the backward. Inductor
+    assumes that two arguments of a graph do not share memory, and might otherwise run the write
+    before the read."""
     nodes = list(gm.graph.nodes)
     written = {
         node.args[0]
@@ -203,9 +203,9 @@ def make_views_in_the_backward(gm: fx.GraphModule) -> None:
 
 
 def keep_old_values(error: OverwrittenReadError) -> None:
-    """Has the forward clone what a node of the backward reads, before it is overwritten. The clone
-    may have been in the program: Inductor takes clones out of a joint graph where nothing but a
-    write at the end of the forward needs them."""
+    """Makes the forward clone a value that a node of the backward reads, before it is overwritten.
+    The program may already have had that clone: Inductor removes clones from a joint graph if only
+    a write at the end of the forward needs them."""
     for source in error.sources:
         val = source.meta["val"]
         with source.graph.inserting_after(source):
@@ -218,7 +218,8 @@ def keep_old_values(error: OverwrittenReadError) -> None:
 
 
 def _on_memory(source: fx.Node, memory: dict[fx.Node, fx.Node], first: fx.Node) -> fx.Node:
-    """The memory that a value is read from, or a view of it, made in front of ``first``."""
+    """Returns the memory that a value is read from, or a view of it that is created before
+    ``first``."""
     if source in memory:
         return memory[source]
     base = _on_memory(source.args[0], memory, first)
@@ -233,7 +234,7 @@ def _on_memory(source: fx.Node, memory: dict[fx.Node, fx.Node], first: fx.Node) 
 
 
 def ancestors(values: Iterable[Argument]) -> set[fx.Node]:
-    """Nodes that values are computed by, themselves included."""
+    """Returns the nodes that compute values, including the values themselves."""
     found: set[fx.Node] = set()
     todo = [node for node in values if isinstance(node, fx.Node)]
     while todo:
@@ -251,7 +252,7 @@ def _is_of_a_function(node: fx.Node) -> bool:
 
 
 def bases_of(node: fx.Node) -> list[fx.Node]:
-    """A node, what it is a view of, and so on."""
+    """Returns a node, its view base, the base of that, and so on."""
     found = [node]
     while node.op == "call_function" and _is_view(node) and isinstance(node.args[0], fx.Node):
         node = node.args[0]

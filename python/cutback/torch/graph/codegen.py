@@ -1,8 +1,8 @@
-"""Runs an FX graph op by op, in its order, and lets go of every value after its last use.
+"""Runs an FX graph op by op, in its order, and frees every value after its last use.
 
-The graph becomes the text of one Python function. It takes its arguments in a list and empties
-it (PyTorch's "boxed" convention), so that nobody but the function holds them; a graph module called
-the usual way would keep them to its end.
+The graph becomes the source text of one Python function. The function takes its arguments in a list
+and empties the list (PyTorch's "boxed" convention), so that only the function holds them; a graph
+module called the usual way would hold them to its end.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ RUN_OF = "cutback_run_of"
 """Key in a node's ``meta``: the name of the joint graph's node that it is a run of."""
 
 STEP = "cutback_step"
-"""Key in a node's ``meta``: the number of the plan's step that it is. None: of none."""
+"""Key in a node's ``meta``: the number of the plan's step that it runs. None: it is not a step."""
 
 PLUGS = "cutback_plugs"
 """Key in a graph module's ``meta``: the device, and by step the bytes of the plug
-(:mod:`graph.segment`) that is there while the step runs."""
+(:mod:`graph.segment`) that is allocated while the step runs."""
 
 
 class Watch(Protocol):
     """Observer called before and after each op of a graph."""
 
     def op(self, name: str, node: str) -> AbstractContextManager[None]:
-        """The context that an op runs in.
+        """Returns the context that an op runs in.
 
         Args:
             name: of the operation, ``"aten.mm.default"``.
-            node: the node of the joint graph that it is a run of.
+            node: the node of the joint graph that is run.
         """
         ...
 
@@ -52,17 +52,17 @@ class Watch(Protocol):
         ...
 
     def dropped(self, *values: Argument) -> AbstractContextManager[None]:
-        """The context in which values are freed after their last use."""
+        """Returns the context in which values are freed after their last use."""
         ...
 
     def choose(self, run: Boxed, watched: Boxed) -> Boxed:
-        """A function that decides for each run which of the two to call."""
+        """Returns a function that decides for each run which of the two to call."""
         ...
 
 
 def _plug(size: int, device: str) -> torch.UntypedStorage | None:
-    """Memory that nothing is written to, and that trackers of tensors do not see. None: there is
-    not so much; the step works without it."""
+    """Allocates memory that is never written and that tensor trackers do not see. None: allocation
+    failed; the step works without it."""
     try:
         return torch.UntypedStorage(size, device=device)
     except torch.OutOfMemoryError:
@@ -81,7 +81,7 @@ class _Text:
         self._device, self._plugs = gm.meta.get(PLUGS, ("cpu", {}))
 
     def plug(self, node: fx.Node) -> bool:
-        """Writes the allocation of the plug of an op. False: it has none."""
+        """Writes the allocation of an op's plug. Returns false if it has none."""
         size = self._plugs.get(node.meta.get(STEP))
         if size is None:
             return False
@@ -89,7 +89,7 @@ class _Text:
         return True
 
     def constant(self, value: Any, prefix: str = "c") -> str:
-        """A name for an object that cannot be written down."""
+        """Returns a name for an object that has no source text."""
         name = self._named.get(id(value))
         if name is None:
             name = self._named[id(value)] = f"{prefix}{len(self.globals)}"
@@ -97,7 +97,7 @@ class _Text:
         return name
 
     def write(self, value: Argument) -> str:
-        """An argument as text."""
+        """Returns an argument as source text."""
         if isinstance(value, fx.Node):
             return self.names[value]
         if value is None or type(value) in (int, bool, str):
@@ -125,7 +125,7 @@ class _Text:
 
 
 def _parts(node: fx.Node) -> list[fx.Node] | None:
-    """The getitems of a tuple, if nothing else reads it."""
+    """Returns the getitems of a tuple, if nothing else reads it."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
         return None
     users = list(node.users)
@@ -136,7 +136,7 @@ def _parts(node: fx.Node) -> list[fx.Node] | None:
 
 
 def _last_uses(order: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
-    """Node -> values that nothing reads after it."""
+    """Maps each node to the values that nothing reads after it."""
     dying: dict[fx.Node, list[fx.Node]] = {}
     seen: set[fx.Node] = set()
     for node in reversed(order):
@@ -148,10 +148,11 @@ def _last_uses(order: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
 
 
 def compile_boxed(gm: fx.GraphModule, name: str = "step", watch: Watch | None = None) -> Boxed:
-    """A function of a list of arguments, which it empties, that runs the graph's nodes in order.
+    """Compiles a function that takes a list of arguments, empties it, and runs the graph's nodes in
+    order.
 
     Args:
-        watch: has a second function beside it, which tells of each op.
+        watch: observer; a second function is compiled that reports each op to it.
     """
     run = _function(gm, name, None)
     if watch is None:
@@ -200,7 +201,8 @@ def _function(gm: fx.GraphModule, name: str, watch: Watch | None) -> Boxed:
 
 
 def _statement(text: _Text, node: fx.Node, parts: list[fx.Node] | None) -> None:
-    """One call. Parts of a tuple get names at once, so that each can be let go of alone."""
+    """Writes one call. Elements of a tuple get names at once, so that each can be freed
+    separately."""
     call = text.call(node)
     has_plug = text.plug(node)
     text.modules[len(text.lines) + 2] = module_path(node)  # lines count from 1, after "def"

@@ -1,12 +1,10 @@
-"""Puts our counter-based generator (:mod:`graph.draws`) in the place of the random ops of
-PyTorch in a graph.
+"""Replaces PyTorch's random ops in a graph with our counter-based generator (:mod:`graph.draws`).
 
-The graph draws once from PyTorch's generator, a seed of 8 bytes, so that ``torch.manual_seed``
-rules as ever; every op has a stream of its own under that seed. What a draw makes can then be made
-again, and need not be kept for the backward.
-
-Ops with a generator of their own, laws that are not ours (``multinomial``, ``randint``, ...), half
-precision floats, fused kernels that draw inside, and draws of the backward stay as they are.
+The graph draws one seed of 8 bytes from PyTorch's generator, so ``torch.manual_seed`` works as
+usual; every op has its own stream under that seed. Random values can then be drawn again and need
+not be kept for the backward. These stay unchanged: ops with their own generator, distributions that
+we do not have (``multinomial``, ``randint``, ...), half-precision floats, fused kernels that draw
+inside, and draws of the backward.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 RANDOM = ("torch", "counter")
-"""Whose numbers: PyTorch's, drawn once and kept, or ours, drawn again."""
+"""The generators: PyTorch's numbers are drawn once and kept, ours are drawn again."""
 
 
 def check_random(random: str) -> str:
-    """The argument ``random`` of the doors.
+    """Checks the argument ``random`` of the entry points.
 
     Raises:
-        ValueError: no such choice.
+        ValueError: it is not one of the choices.
     """
     if random not in RANDOM:
         raise ValueError(f"random={random!r} is not one of {', '.join(RANDOM)}")
@@ -44,7 +42,7 @@ def check_random(random: str) -> str:
 
 
 def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Do two values differ in nothing but their memory?"""
+    """True if two values differ only in their memory."""
     return (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
 
 
@@ -58,7 +56,7 @@ class _Rewriter:
         self.streams = 0
 
     def run(self) -> int:
-        """Replaces what can be replaced, in the forward; says how many draws that were."""
+        """Replaces supported draws of the forward; returns their number."""
         theirs = set(self.nodes[forward_ends(self.nodes) :])
         for node in self.nodes:
             if is_tangent(node) or not self.late.isdisjoint(node.all_input_nodes):
@@ -75,7 +73,7 @@ class _Rewriter:
     # ---- nodes --------------------------------------------------------------------------------
 
     def call(self, like: fx.Node, target: Target, *args: Argument, **kwargs: Argument) -> fx.Node:
-        """A node in the place of ``like``, with a value of its own."""
+        """Adds a call that takes the place of ``like``, with its own value."""
         node = self.graph.call_function(target, args, kwargs)
         values, named = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
         node.meta = {k: v for k, v in like.meta.items() if k not in ("tensor_meta", "val")}
@@ -96,7 +94,7 @@ class _Rewriter:
         return self.seed
 
     def _sizes(self, node: fx.Node) -> list[Argument]:
-        """Sizes of a random op's result, as nodes where they are symbolic."""
+        """Returns the sizes of a random op's result, as nodes if they are symbolic."""
         if node.target in (aten.rand.default, aten.randn.default):
             return list(node.args[0])
         source = node.args[0]
@@ -108,8 +106,8 @@ class _Rewriter:
     def draw(
         self, node: fx.Node, val: torch.Tensor, target: Target, *parameters: Argument
     ) -> fx.Node:
-        """A draw in the layout of ``val``: the memory in order, then a view if axes lie in another
-        order."""
+        """Adds a draw with the layout of ``val``: contiguous memory, then a view if the axes have
+        another order."""
         sizes = self._sizes(node)
         strides = [hint(n) for n in val.stride()]
         order = sorted(range(val.dim()), key=lambda d: -strides[d])
@@ -122,14 +120,15 @@ class _Rewriter:
             return drawn
         back = [order.index(d) for d in range(val.dim())]
         view = self.call(node, aten.permute.default, drawn, back)
-        if _same_layout(view.meta["val"], val):  # in the memory that `replace` gives the view
+        if _same_layout(view.meta["val"], val):  # in the memory that `replace` assigns to the view
             with self.mode:
                 drawn.meta["val"] = val.permute(order)
         return view
 
     def replace(self, old: fx.Node, new: fx.Node) -> None:
-        """Puts ``new`` where ``old`` is read. It takes the value too: views of the old one are in
-        its memory, and would else seem to be copies of the new one."""
+        """Makes readers of ``old`` read ``new``. The new node also takes the old value: existing
+        views refer to the memory of that value, and would otherwise look like copies of the new
+        one."""
         if _same_layout(old.meta["val"], new.meta["val"]):
             new.meta["val"] = old.meta["val"]
         old.replace_all_uses_with(new)
@@ -144,7 +143,7 @@ def _dropout(r: _Rewriter, node: fx.Node) -> None:
         return
     mask = r.draw(node, node.meta["val"][1], draws.KEEP_MASK, float(p))
     value = r.call(node, aten.native_dropout_backward.default, x, mask, 1.0 / (1.0 - p))
-    for user in users:  # before what came in between, so that they stand where the op stood
+    for user in users:  # before nodes added in between, so that they have the position of the op
         r.replace(user, mask if user.args[1] == 1 else value)
     r.graph.erase_node(node)
 
@@ -188,7 +187,6 @@ _REWRITES: dict[Target, Callable[[_Rewriter, fx.Node], None]] = {
 
 
 def replace_draws(gm: fx.GraphModule) -> int:
-    """Replaces PyTorch's draws in the forward of a graph, in place; returns how many.
-
-    A graph of Inductor has none left: its generator is a counter's already."""
+    """Replaces PyTorch's draws in the forward of a graph, in place; returns their number. A graph
+    of Inductor has none, because its generator is already counter-based."""
     return _Rewriter(gm).run()

@@ -1,17 +1,15 @@
 """Operations that decide: which expert a token goes to, which elements are kept, how large a result
-is.
+is. If they run again on values that differ in one bit, they may decide differently, and values
+saved under the first decision then meet values of the second. So they run again only if that
+provably gives the same bits: the same kernels run on the same inputs, as with ``codegen="eager"``
+on the CPU, whose kernels add in a fixed order. A compiler that fuses a rerun with other ops may
+compute its inputs with other bits, and on other devices some kernels add in any order, unless
+PyTorch's deterministic algorithms are on. There, decisions are saved, whatever a policy says,
+except for operations that read only arguments of the graph.
 
-Run again on values that differ in one bit they may decide otherwise, and what was saved under the
-first decision then meets the second. So they run again only where that gives the same bits by
-proof: the same kernels on the same inputs, as ``codegen="eager"`` has it on the CPU, whose kernels
-add in one order. A compiler that fuses a rerun with other ops may compute its inputs with other
-bits, and on other devices some kernels add in any order, unless PyTorch's deterministic algorithms
-are on. There, what they decide is saved, whatever a policy says, but for operations that read
-nothing but arguments of the graph.
-
-What an op of another library decides is not known by its name. It is taken to decide where it makes
-integers or booleans of floating-point numbers (routes, masks, ranks), unless it is declared
-rerunnable, and where the size of its result follows from values.
+The name of another library's op does not tell whether it decides. It is assumed to decide if it
+makes integers or booleans from floating-point numbers (routes, masks, ranks), unless it is declared
+rerunnable, or if the size of its result depends on values.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ _WITH_INDICES = frozenset({"max.dim", "min.dim"})
 
 @lru_cache(maxsize=4096)
 def decides(target: Target) -> bool:
-    """Does an operation choose by comparing values, or make a result whose size follows from
-    values?"""
+    """True if an operation chooses by comparing values, or if the size of its result depends on
+    values."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     if torch.Tag.dynamic_output_shape in target.tags:
@@ -51,8 +49,8 @@ def decides(target: Target) -> bool:
 
 
 def _may_decide(reader: Reader, node: fx.Node) -> bool:
-    """Is a call of another library's op one that decides, as far as can be seen?"""
-    if node.meta.get("unbacked_bindings"):  # a size that is known once it has run
+    """True if a call of another library's op appears to decide."""
+    if node.meta.get("unbacked_bindings"):  # a size that is known only after it has run
         return True
     if rerunnable.declared(node.target):
         return False
@@ -66,10 +64,10 @@ def _inexact(dtype: torch.dtype) -> bool:
 
 
 def to_pin(reader: Reader, same_kernels: bool) -> set[fx.Node]:
-    """The operations of a graph that may not run again because they decide.
+    """Returns the operations of a graph that must not run again because they decide.
 
     Args:
-        same_kernels: what runs again runs by itself, with the kernel of the first run.
+        same_kernels: reruns are separate kernels, the same as in the first run.
     """
     found = set()
     for node, kind in reader.kinds.items():

@@ -1,12 +1,13 @@
-"""Random tensors that are functions of a seed: operators of PyTorch over the core's generator.
+"""Random tensors as functions of a seed: PyTorch operators for the core's generator.
 
 ``cutback::keep_mask``, ``cutback::uniform`` and ``cutback::normal`` take a seed (an int64 tensor of
-one element on the CPU), the number of the stream, and sizes. They hold no state: run again, they
-give the same bits. The generator is Philox4x32 with 7 rounds (Salmon et al., "Parallel random
+one element on the CPU), the number of the stream, and sizes. They have no state: running them again
+gives the same bits. The generator is Philox4x32 with 7 rounds (Salmon et al., "Parallel random
 numbers: as easy as 1, 2, 3", SC 2011); streams and seeds that differ are independent.
 
-On the CPU the core draws. On other devices the same words come from integer arithmetic of PyTorch,
-in pieces: masks and uniform numbers have the same bits there, normal numbers differ in the last.
+On the CPU the core draws. On other devices the same words are computed with PyTorch's integer
+arithmetic, in pieces: masks and uniform numbers have the same bits there, normal numbers differ in
+the last bits.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ LAWS = {
     torch.float32: ("uniform", "normal"),
     torch.float64: ("uniform", "normal"),
 }
-"""What can be drawn, by dtype."""
+"""The dtypes that can be drawn."""
 
 FLOPS_PER_ELEMENT = 32
-"""Integer operations that an element takes, for the planner's cost model."""
+"""Integer operations per element, for the planner's cost model."""
 
-_PIECE = 1 << 18  # blocks of four words that are made at once where PyTorch does the arithmetic
+_PIECE = 1 << 18  # blocks of four words that are computed at once with PyTorch's arithmetic
 _ROUNDS = 7
 _LOW = 0xFFFFFFFF
 _TWO_PI = 6.283185307179586
 
 
 def _words(seed: int, stream: int, first: int, n: int, device: torch.device) -> torch.Tensor:
-    """The words of blocks ``first .. first + n``: int64[4, n], each below 2^32. The products have
-    64 bits without a sign; int64 keeps them as bits."""
+    """Returns the words of blocks ``first .. first + n``: int64[4, n], each below 2^32. The
+    products are unsigned 64-bit numbers; int64 holds their bits."""
     block = torch.arange(first, first + n, dtype=torch.int64, device=device)
     c0, c1 = block & _LOW, block >> 32
     c2, c3 = torch.full_like(block, stream), torch.zeros_like(block)
@@ -49,13 +50,13 @@ def _words(seed: int, stream: int, first: int, n: int, device: torch.device) -> 
 
 
 def _normal(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Box and Muller's pairs, side by side: [..., 2]."""
+    """Returns Box-Muller pairs in the last axis: [..., 2]."""
     radius, angle = torch.sqrt(-2.0 * torch.log(u)), _TWO_PI * v
     return torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), -1)
 
 
 def _from_words(law: str, words: torch.Tensor, dtype: torch.dtype, p: float) -> torch.Tensor:
-    """The elements that blocks give, in order."""
+    """Returns the elements that blocks give, in order."""
     if law == "keep":
         return (words >= int(p * 2.0**32 + 0.5)).t().flatten()
     if dtype == torch.float32:
@@ -71,8 +72,8 @@ def _from_words(law: str, words: torch.Tensor, dtype: torch.dtype, p: float) -> 
 
 
 def by_arithmetic(law: str, out: torch.Tensor, seed: int, stream: int, p: float = 0.0) -> None:
-    """Fills a contiguous tensor by PyTorch's integer arithmetic, on its device. Takes 28 to 44 MiB
-    for itself while it runs."""
+    """Fills a contiguous tensor with PyTorch's integer arithmetic, on its device. Takes 28 to 44
+    MiB of temporary memory."""
     flat = out.view(-1)
     step = _PIECE * (2 if out.dtype == torch.float64 else 4)
     for at in range(0, flat.numel(), step):

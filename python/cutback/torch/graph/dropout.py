@@ -1,9 +1,10 @@
-"""The result of a dropout, made again from its mask: ``x * mask * scale``.
+"""Recomputes the result of a dropout from its mask: ``x * mask * scale``.
 
-Which scale gives the bits of PyTorch's kernel depends on the type of the numbers and on the device:
-in single and double precision it is 1 / (1 - p), in half precision that number rounded to the type.
-So the kernel is asked: it runs once on a sample, for half precision all numbers of the type, and a
-scale is used only if it gives the same bits for each. Where none does, the result is kept.
+The scale that gives the bits of PyTorch's kernel depends on the dtype and the device: in single and
+double precision it is 1 / (1 - p), in half precision that number rounded to the dtype. So the
+kernel is tested: it runs once on a sample, which for half precision contains all numbers of the
+dtype, and a scale is used only if it gives the same bits for each. If no scale does, the result is
+kept.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ _BITS = {
     torch.float64: torch.int64, torch.float32: torch.int32,
     torch.bfloat16: torch.int16, torch.float16: torch.int16,
 }  # fmt: skip
-_FEWEST = 256  # numbers that the kernel must have kept for the sample to tell scales apart
+_FEWEST = 256  # elements that the kernel must keep so that the sample can distinguish scales
 
 
 def _sample(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """All numbers of a type of 16 bits; of a larger one as many, with all signs and exponents, and
-    all kinds of digits. [65536]"""
+    """Returns all numbers of a 16-bit dtype; for a larger dtype as many numbers, with all signs and
+    exponents, and varied digits. [65536]"""
     bits = _BITS[dtype]
     number = torch.arange(1 << 16, dtype=torch.int64)
     if bits is torch.int16:
         number = number - (1 << 15)
-    else:  # the high half counts, the low one is that times an odd number
+    else:  # the high half enumerates, the low half is its product with an odd number
         low = torch.iinfo(bits).bits - 16
         digits = number * (0x9E3779B1 if low == 16 else 0x9E3779B97F4A7) & ((1 << low) - 1)
         number = (number - (1 << 15) << low) + digits
@@ -44,13 +45,13 @@ def _sample(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Are two tensors equal to the bit? One that is no number is like another."""
+    """True if two tensors have equal bits; all NaNs count as equal."""
     bits = _BITS[a.dtype]
     return bool(((a.view(bits) == b.view(bits)) | (a.isnan() & b.isnan())).all())
 
 
 def _scales(p: float, dtype: torch.dtype) -> Iterator[float]:
-    """Factors that a kernel may multiply by."""
+    """Returns the factors that a kernel may multiply by."""
     yield 1.0 / (1.0 - p)
     yield float(torch.tensor(1.0 / (1.0 - p), dtype=torch.float64).to(dtype))
     kept = float(torch.tensor(1.0 - p, dtype=torch.float64).float())
@@ -60,9 +61,10 @@ def _scales(p: float, dtype: torch.dtype) -> Iterator[float]:
 
 @lru_cache(maxsize=4096)
 def scale_of(p: float, dtype: torch.dtype, device: torch.device) -> float | None:
-    """What PyTorch's kernel multiplies the kept elements by; None if that is not found out."""
+    """Returns the factor by which PyTorch's kernel multiplies the kept elements, or None if it is
+    unknown."""
     devices = [device] if device.type == "cuda" else []
-    # outside all modes: those that trace would record this, and those that count would count it
+    # outside all modes, because tracing modes would record this and counting modes would count it
     with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices):
         x = _sample(dtype, device)
         result, mask = _DROP(x, p, True)
@@ -75,12 +77,12 @@ def scale_of(p: float, dtype: torch.dtype, device: torch.device) -> float | None
 
 
 def remaking_scale(p: Argument, x: torch.Tensor) -> float | None:
-    """The ``scale`` with which ``x * mask * scale`` (:data:`REMAKE`) has the bits of
-    ``native_dropout(x, p, True)``; None: none is known, so that the result must be kept.
+    """Returns the ``scale`` with which ``x * mask * scale`` (:data:`REMAKE`) has the bits of
+    ``native_dropout(x, p, True)``, or None if no scale is known and the result must be kept.
 
     Args:
-        p: chance to drop an element.
-        x: the input; its type and device count, it may be fake.
+        p: probability of dropping an element.
+        x: the input; only its dtype and device matter, so it may be fake.
     """
     if type(p) not in (int, float) or not 0 <= p < 1:
         return None

@@ -1,18 +1,19 @@
-"""Computes once what a graph computes twice: common subexpressions of a joint graph.
+"""Merges common subexpressions of a joint graph.
 
-AOTAutograd leaves this to the partitioner. Most of what is found is a derivative's own copy of a
-forward value (two ``cos`` of one input), which would otherwise be counted, and run, twice.
+AOTAutograd leaves this to the partitioner. Most of them are a derivative's copy of a forward value
+(two ``cos`` of one input), which would otherwise be counted, and run, twice.
 
 Two nodes are the same when they call the same operator with the same constants on the same values.
-The search is the core's (``csrc/plan/torch/duplicates.c``); here it is said what may be merged.
-Bits cannot change, since only operators that are functions of their arguments are merged. Left
-alone are
+The search is the core's (``csrc/plan/torch/duplicates.c``); this module decides what may be merged.
+Bits cannot change, since only operators that are functions of their arguments are merged. Not
+merged are
 
 - random, effectful, mutating and unknown ops, and memory that is not filled (``empty``);
-- what shares memory with an output: two outputs would become one tensor, and the user may write
-  into an output while the backward still needs the value;
-- what reads or views memory that anything writes into, be it the graph or its caller;
-- a node of a checkpointed region and one outside it, or of another region: wishes differ.
+- nodes that share memory with an output: two outputs would become one tensor, and the user may
+  write into an output while the backward still needs the value;
+- nodes that read or view memory that the graph or its caller writes into;
+- a node of a checkpointed region and one outside it, or in another region: their constraints
+  differ.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ _CONSTANTS = (
 
 
 class _UnknownError(Exception):
-    """An argument that cannot be compared."""
+    """Raised for an argument that cannot be compared."""
 
 
 def _write(value: Argument, inputs: list[fx.Node]) -> str:
-    """An argument as text, with a mark for each node. The text tells 1 from 1.0 and True, and 0.0
-    from -0.0, which are equal in Python."""
+    """Returns an argument as text, with a mark for each node. The text distinguishes 1, 1.0 and
+    True, and 0.0 and -0.0, which are equal in Python."""
     if isinstance(value, fx.Node):
         inputs.append(value)
         return "%"
@@ -63,7 +64,7 @@ def _write(value: Argument, inputs: list[fx.Node]) -> str:
 
 
 def _storages(val: Argument) -> list[torch.UntypedStorage]:
-    """Storages of a node's tensors."""
+    """Returns the storages of a node's tensors."""
     if isinstance(val, torch.Tensor):
         return [val.untyped_storage()] if val.layout is torch.strided else []
     if isinstance(val, (list, tuple)):
@@ -72,7 +73,7 @@ def _storages(val: Argument) -> list[torch.UntypedStorage]:
 
 
 def _memory(val: Argument) -> tuple[int, ...]:
-    """Their addresses."""
+    """Returns the addresses of a node's storages."""
     return tuple([s._cdata for s in _storages(val)])
 
 
@@ -99,7 +100,7 @@ class _Finder:
         return found
 
     def _may(self, node: fx.Node) -> bool:
-        """Is the node a function of its arguments, whose result nobody changes?"""
+        """True if the node is a function of its arguments and nothing changes its result."""
         kind = self.kinds[node.target]
         if kind.mutable or not ONCE.isdisjoint(kind.flags) or "empty" in kind.name:
             return False
@@ -113,7 +114,7 @@ class _Finder:
         )
 
     def key(self, node: fx.Node, inputs: list[fx.Node]) -> int:
-        """A number for what is called, with which constants; fills in the inputs in order."""
+        """Returns a number for the operator and its constants; appends the inputs in order."""
         if node.op != "call_function" or not self._may(node):
             return _NEVER
         try:
@@ -126,7 +127,7 @@ class _Finder:
         return self._keys.setdefault((node.target, text, *wish), len(self._keys))
 
     def find(self) -> list[tuple[fx.Node, fx.Node]]:
-        """Pairs (node, earlier node that computes the same)."""
+        """Returns pairs (node, earlier node that computes the same)."""
         place = {n: i for i, n in enumerate(self.nodes)}
         keys: list[int] = []
         starts, ins = [0], []
@@ -142,8 +143,8 @@ class _Finder:
 
 
 def merge_duplicates(gm: fx.GraphModule, num_fwd_outputs: int) -> tuple[int, list[OneMemory]]:
-    """Merges equal nodes of a joint graph into the first of each, in place; returns how many went
-    away, and which memory became one. Takes about 10 us a node."""
+    """Merges equal nodes of a joint graph into the first of each, in place; returns the number of
+    removed nodes and the merged storages. Takes about 10 us per node."""
     pairs = _Finder(gm, num_fwd_outputs).find()
     memory: list[OneMemory] = []
     for node, first in pairs:

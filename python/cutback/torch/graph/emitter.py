@@ -1,14 +1,14 @@
-"""From a plan to the two graphs that PyTorch compiles and calls.
+"""Builds the two graphs of a plan, which PyTorch compiles and calls.
 
-The forward graph takes the primals and returns the forward outputs, then what the backward needs:
-tensors, objects (device meshes, process groups and others that are neither tensors nor numbers),
-then numbers. The backward graph takes numbers, tensors, objects and tangents in that order and
-returns the gradients. This is the order of PyTorch's own partitioner.
+The forward graph takes the primals and returns the forward outputs, then the values that the
+backward needs: tensors, objects (device meshes, process groups and others that are neither tensors
+nor numbers), then numbers. The backward graph takes numbers, tensors, objects and tangents in that
+order and returns the gradients. This is the order of PyTorch's own partitioner.
 
-Both run their nodes in the plan's order; what runs again stands there again under a name of its
-own, and later readers read the newest run; what a graph returns is of the first run, as the plan
-holds it. Moves to the host and back are nodes as well (transfers.py): what is on the host between
-forward and backward crosses as a tensor there.
+Both run their nodes in the plan's order. A node that runs again appears again under a new name, and
+later readers read the newest run. A graph returns results of the first run, as in the plan. Moves
+to the host and back are nodes as well (transfers.py): a value that is on the host between forward
+and backward crosses as a host tensor.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ if TYPE_CHECKING:
     from torch.fx.node import Argument, Target
 
 _UNCHECKED = "saved_tensor_with_no_vc_check"
-"""PyTorch's mark on what an ``autograd.Function`` keeps as an attribute of ``ctx``: autograd does
-not look whether that was overwritten before the backward, and counts on such tensors to come last.
-Here all are looked after, since what runs again may read them: an error, never a wrong gradient.
-But for what the backward itself writes into: nothing that reads it runs again, and after two
-forwards the first backward writes before the second.
+"""PyTorch's mark on values that an ``autograd.Function`` keeps as attributes of ``ctx``. Autograd
+does not check whether they were overwritten before the backward, and expects such tensors to come
+last. Here all are checked, because reruns may read them: the outcome is an error, never a wrong
+gradient. The exception is memory that the backward itself writes into: no op that reads it runs
+again, and after two forwards the first backward writes before the second.
 
-A view of an input or a result is saved together with that: Inductor, and ``_unsafe_view``, make
-tensors with a version counter of their own, which a write of the caller does not move."""
+A view of an input or a result is saved together with its base: Inductor and ``_unsafe_view`` make
+tensors with a separate version counter, which a write of the caller does not increment."""
 
 
 RETURNED_VIEWS = "cutback_returned_views"
 """Key in the ``meta`` of a forward graph's module: the positions of results that are views of saved
-memory. They, too, reach the caller with a version counter of their own, which no saved tensor
-shares; the backward may only begin if it has not moved (``compiler/returned.py``)."""
+memory. They also reach the caller with a separate version counter, which no saved tensor shares;
+the backward may begin only if that counter is unchanged (``compiler/returned.py``)."""
 
 
 class _Moved(NamedTuple):
-    """One tensor of a node that moves. ``what``: ``"host"``, its copy; ``"left"``, the memory that
-    it leaves; ``"here"``, a part of a tuple that no node takes out."""
+    """One tensor of a node that moves. ``what``: ``"host"``, its copy on the host; ``"left"``, the
+    memory that it leaves; ``"here"``, an element of a tuple that no node extracts."""
 
     what: str
     node: fx.Node
     position: int | None  # in the tuple that the node returns
-    number: int = 0  # of the move, where it left
+    number: int = 0  # of the move that copied it out
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class _Moved(NamedTuple):
 
     @property
     def val(self) -> torch.Tensor:
-        """A fake tensor like it."""
+        """Returns a fake tensor like it."""
         val = self.node.meta["val"]
         if self.position is not None:
             val = val[self.position]
@@ -77,7 +77,7 @@ class _Moved(NamedTuple):
 
 
 _Value: TypeAlias = fx.Node | _Moved
-"""What one graph makes and the other may read."""
+"""A value that one graph makes and the other may read."""
 
 
 def _val(value: _Value) -> Argument:
@@ -85,13 +85,13 @@ def _val(value: _Value) -> Argument:
 
 
 def _type_name(val: Argument) -> str:
-    """``"module.Class"`` of a node's value, or of the object that it stands for in a trace."""
+    """Returns ``"module.Class"`` of a node's value, or of the object behind it in a trace."""
     kind = type(getattr(val, "real_obj", val))
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _on_host(val: torch.Tensor) -> torch.Tensor:
-    """A fake tensor of the same layout on the host."""
+    """Returns a fake tensor of the same layout on the host."""
     mode = getattr(val, "fake_mode", None)
     if mode is None:
         return val.cpu()
@@ -100,8 +100,8 @@ def _on_host(val: torch.Tensor) -> torch.Tensor:
 
 
 class _Step:
-    """One run of one node, or a move of what it made. ``masked``: a dropout's result, made from its
-    mask. ``args``: of the run."""
+    """One run of one node, or a move of its result. ``masked``: the result of a dropout, computed
+    from its mask. ``args``: arguments of the run."""
 
     __slots__ = ("args", "masked", "move", "node", "positions", "time")
 
@@ -131,7 +131,7 @@ class _Step:
         return nodes_in(self.args)
 
     def picks(self) -> bool:
-        """Does it take a part out of a tuple?"""
+        """True if it extracts an element of a tuple."""
         runs = self.move is None and self.masked is None
         return runs and self.node.target is operator.getitem
 
@@ -139,11 +139,11 @@ class _Step:
         return [_Moved(what, self.node, p, number) for p in self.positions]
 
     def here(self) -> list[_Value]:
-        """What moves, on the device."""
+        """Returns the moved values on the device."""
         return [next(self.names(p)) for p in self.positions]
 
     def names(self, position: int | None) -> Iterator[_Value]:
-        """All that stands for one of the tensors on the device."""
+        """Returns all names of one of the tensors on the device."""
         if position is None:
             yield self.node
             return
@@ -154,23 +154,22 @@ class _Step:
 
 
 def _hoist(steps: list[_Step], dropout: fx.Node) -> None:
-    """Moves that stand between a dropout and its result go before it, as it makes both at once: the
-    room is needed then."""
+    """Puts moves between a dropout and its result before the dropout, which makes both at once."""
     at = next((i for i in reversed(range(len(steps))) if steps[i].node is dropout), len(steps))
     runs = {s.node for s in steps[at:] if s.move is None}
     steps[at:] = sorted(steps[at:], key=lambda s: s.move is None or s.node in runs)
 
 
 class Crossing(NamedTuple):
-    """What crosses from a forward graph to its backward, beside the tensors that autograd checks
-    for later writes."""
+    """The values that cross from a forward graph to its backward in addition to the tensors that
+    autograd checks for later writes."""
 
     numbers: tuple[fx.Node, ...]
     objects: tuple[fx.Node, ...]
     unchecked: int
-    """How many tensors autograd does not check; they are the last ones."""
+    """Number of tensors that autograd does not check; they are the last ones."""
     tensors: int
-    """How many tensors cross, these included."""
+    """Number of tensors that cross, including these."""
 
 
 class _Emitter:
@@ -221,7 +220,7 @@ class _Emitter:
             if not again and node not in ran:
                 if masked is not None:
                     _hoist(steps, masked.mask.args[0])
-                masked = None  # the first run of a dropout's result is the dropout's own
+                masked = None  # the dropout itself makes its result in the first run
             args = self.graph.again.get(node) if again else None
             steps.append(_Step(node, masked, args=args, time=time))
             ran.add(node)
@@ -235,7 +234,7 @@ class _Emitter:
         steps = []
         for step in self.backward:
             if step.picks() and step.node.args[0] not in made:
-                if step.node not in made:  # tuples cannot cross: their parts do
+                if step.node not in made:  # tuples cannot cross, but their elements can
                     saved[step.node] = None
                 continue
             reads, makes = self._reads_and_makes(step, made)
@@ -274,7 +273,7 @@ class _Emitter:
     def _reads_and_makes(
         step: _Step, made: set[_Value]
     ) -> tuple[Sequence[_Value], Sequence[_Value]]:
-        """What a step of the backward reads and makes; ``made``: what was made there before."""
+        """Notes what a backward step reads and makes; ``made``: what was made there before."""
         move = step.move
         if move is None:
             return step.reads, [step.node]
@@ -292,7 +291,7 @@ class _Emitter:
         if isinstance(val, torch.Tensor):
             self.tensors.append(node)
         elif is_number(node):
-            if not isinstance(val, (int, float)):  # others are written into the graph
+            if not isinstance(val, (int, float)):  # other values are constants of the graph
                 self.numbers.append(node)
         elif hooks.is_kept_object(val):
             self.objects.append(node)
@@ -306,8 +305,8 @@ class _Emitter:
             )
 
     def _keep_all(self) -> None:
-        """Keeps every number and object that the backward of some plan may need: their counts are
-        a part of the calling convention, so that all plans must keep the same ones."""
+        """Keeps every number and object that the backward of some plan may need. Their counts are
+        part of the calling convention, so all plans must keep the same ones."""
         there = [*self.primals, *(s.node for s in self.forward if s.move is None)]
         for node in dict.fromkeys(there):
             val = node.meta.get("val")
@@ -327,8 +326,8 @@ class _Emitter:
         return Crossing(numbers, objects, unchecked, len(self.tensors))
 
     def cross_as(self, first: Crossing) -> bool:
-        """Has the same numbers and objects cross as in the graphs of another plan. False: this plan
-        needs others, or more tensors that autograd does not check."""
+        """Makes the same numbers and objects cross as in the graphs of another plan. Returns false
+        if this plan needs others, or more tensors that autograd does not check."""
         there = {*self.primals, *self.first_runs}
         fits = set(self.numbers) <= set(first.numbers) and set(self.objects) <= set(first.objects)
         if not fits or not there.issuperset([*first.numbers, *first.objects]):
@@ -339,7 +338,7 @@ class _Emitter:
         return True
 
     def _add_parts(self, saved: Sequence[fx.Node]) -> None:
-        """The forward takes the parts of tuples that the backward needs, where it did not."""
+        """Makes the forward extract the tuple elements that the backward needs."""
         for node in saved:
             if node.op == "placeholder" or node in self.first_runs:
                 continue
@@ -351,8 +350,8 @@ class _Emitter:
             self.first_runs.add(node)
 
     def _with_symbols(self, numbers: list[fx.Node]) -> list[fx.Node]:
-        """The numbers, and whatever binds a symbol in the shapes of what crosses: first the
-        bindings, by name, then the others."""
+        """Returns the numbers that cross, including those that bind a symbol in the shapes of
+        crossing values: first the bindings, by name, then the others."""
         bindings, derived, known = [], [], set()
         for node in numbers:
             symbol = is_symbol_binding_fx_node(node)
@@ -376,7 +375,7 @@ class _Emitter:
             self._move(graph, env, step, step.move)
             return
         if step.picks() and step.node.args[0] not in env and step.node in env:
-            return  # it came back as a part
+            return  # it came back as an element
         for value in step.reads:
             self._have(graph, env, value)
             self._receive(graph, env, value)
@@ -418,7 +417,7 @@ class _Emitter:
                 self.coming.add(env[here])
                 env.update(dict.fromkeys(others, env[here]))
         if step.positions != [None] and move.action in ("out", "in"):
-            env.pop(step.node, None)  # from now on its parts are what counts
+            env.pop(step.node, None)  # from now on only its elements count
 
     def _part(
         self,
@@ -428,7 +427,7 @@ class _Emitter:
         at: int | None,
         here: _Value,
     ) -> fx.Node:
-        """One tensor of a node, on the device."""
+        """Returns one tensor of a node, on the device."""
         if at is None or node not in env:
             self._receive(graph, env, here)
             part: fx.Node = env[here]
@@ -457,8 +456,8 @@ class _Emitter:
             env[node] = node.meta["val"]
 
     def _first_run(self, graph: fx.Graph, node: fx.Node) -> Argument:
-        """The first run of a node. Of a view that came late, after what it shows had run again, a
-        view of that one's first run, whose memory is the one that stays."""
+        """Returns the first run of a node. For a late view, made after its base had run again,
+        returns a view of the base's first run, whose memory is the one that stays."""
         made = self.first[node]
         if node not in self.views or not isinstance(made, fx.Node):
             return made
@@ -480,7 +479,8 @@ class _Emitter:
         saved: Sequence[_Value],
         descs: list[AOTOutput | None],
     ) -> None:
-        """``results``: what the caller gets, of its first run. ``saved``: as it is in the end."""
+        """``results``: values for the caller, of the first run. ``saved``: values of the latest
+        run."""
         outputs = [*results, *saved]
         for node in outputs:
             if isinstance(node, fx.Node):
@@ -531,7 +531,7 @@ class _Emitter:
         return module
 
     def _saved_views(self) -> tuple[int, ...]:
-        """Positions of results that are views of memory that is saved."""
+        """Returns the positions of results that are views of saved memory."""
         views, witnesses = self.graph.returned_views, self.graph.witnesses
         saved = [v for v in self.tensors if isinstance(v, fx.Node) and _UNCHECKED not in v.meta]
         found = {n for v in saved for n in witnesses.get(v, ()) if n in views}
@@ -556,12 +556,12 @@ class _Emitter:
 
 
 def crossing(gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> list[fx.Node]:
-    """Tensors that the plan's backward takes from the forward; arguments as for :func:`emit`."""
+    """Returns the tensors that the plan's backward takes from the forward, as :func:`emit`."""
     return _Emitter(gm, graph, schedule).tensors
 
 
 class Emitted(NamedTuple):
-    """The two graphs of a plan, and what crosses between them."""
+    """The two graphs of a plan, and the values that cross between them."""
 
     forward: fx.GraphModule
     backward: fx.GraphModule
@@ -571,7 +571,7 @@ class Emitted(NamedTuple):
 def emit(
     gm: fx.GraphModule, graph: Imported, schedule: Schedule
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Forward and backward graph of a plan.
+    """Builds the forward and backward graphs of a plan.
 
     Args:
         gm: the joint graph that ``graph`` was imported from.
@@ -583,8 +583,8 @@ def emit(
 
 
 def emit_replaceable(gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> Emitted:
-    """The same, so that the graphs of another plan (:func:`emit_instead`) can take their place
-    after PyTorch has compiled these."""
+    """Like :func:`emit`, but the graphs of another plan (:func:`emit_instead`) can replace these
+    after PyTorch has compiled them."""
     emitter = _Emitter(gm, graph, schedule, replaceable=True)
     return Emitted(emitter.forward_module(), emitter.backward_module(), emitter.crossing)
 
@@ -592,8 +592,8 @@ def emit_replaceable(gm: fx.GraphModule, graph: Imported, schedule: Schedule) ->
 def emit_instead(
     gm: fx.GraphModule, graph: Imported, schedule: Schedule, first: Crossing
 ) -> Emitted | None:
-    """The two graphs of another plan, for the calling convention of the first plan's graphs: only
-    the number of tensors that cross may differ. None: there are no such graphs."""
+    """Builds the graphs of another plan for the calling convention of the first plan's graphs: only
+    the number of tensors that cross may differ. Returns None if that is not possible."""
     emitter = _Emitter(gm, graph, schedule)
     if not emitter.cross_as(first):
         return None

@@ -65,7 +65,7 @@ def backward_writes_by_floats(gm: fx.GraphModule) -> bool:
 
 
 def _backwards(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
-    """The backwards of all Functions in a graph of Dynamo's."""
+    """Yields the backwards of all Functions in a graph of Dynamo."""
     apply = torch.ops.higher_order.autograd_function_apply
     for module in gm.modules():
         if isinstance(module, fx.GraphModule):
@@ -74,7 +74,7 @@ def _backwards(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
 
 
 def _storage(node: fx.Node) -> int | None:
-    """The memory of a node of Dynamo's."""
+    """Returns the storage of a node of a Dynamo graph."""
     value = node.meta.get("example_value")
     try:
         return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None

@@ -1,5 +1,5 @@
-"""Collectives of a joint graph: which of them may run again, over which process groups they
-communicate, how many bytes they send, and how fast that is."""
+"""Collectives of a joint graph: finds those that may run again, their process groups, the bytes
+that they send, and their bandwidth."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ _COPIES = frozenset({
     "_c10d_functional.broadcast.default",
 })  # fmt: skip
 """Collectives that only move data, so that a second run gives the same bits on every backend.
-Those that add may add in another order."""
+Reductions may add in another order."""
 
 RATES = {
     "cpu": 1e9, "a100": 300e9, "h100": 450e9, "h200": 450e9, "b200": 900e9, "rtx4090": 32e9,
 }  # fmt: skip
-"""Bytes a second that a process sends to its peers, by row of the device table: 1 GB/s for gloo on
-a CPU, one direction of NVLink for the data center's GPUs (data sheets), PCIe 4.0 x16 for the
-RTX 4090. Between machines networks are slower: ``network_bytes_per_s`` says how fast."""
+"""Bytes per second that a process sends to its peers, by row of the device table: 1 GB/s for gloo
+on a CPU, one direction of NVLink for the data center's GPUs (data sheets), PCIe 4.0 x16 for the RTX
+4090. Networks between machines are slower: pass ``network_bytes_per_s``."""
 
 
 class Gathers(NamedTuple):
-    """Collectives of a graph."""
+    """The collectives of a graph."""
 
     nodes: frozenset[fx.Node]
-    """Those of the forward that may run again, and the nodes that wait for them."""
+    """Forward collectives that may run again, and the nodes that wait for them."""
     groups: tuple[str, ...]
     """The names of the process groups of all collectives, sorted."""
 
 
 def find(reader: Reader) -> Gathers:
-    """The collectives of a graph, and which of them may run again. In a graph whose sizes change
-    none may: its processes may see different sizes, and then have different plans."""
+    """Finds the collectives of a graph and those of them that may run again. In a graph with
+    dynamic sizes none may, because its processes may see different sizes and then have different
+    plans."""
     changes = any(_is_symbolic(n.meta.get("val")) for n in reader.nodes if n.op == "placeholder")
     nodes: set[fx.Node] = set()
     groups: set[str] = set()
@@ -61,20 +62,19 @@ def _is_symbolic(val: object) -> bool:
 
 
 def group_of(node: fx.Node) -> str | None:
-    """The name of the process group of a collective, its last argument. None: it is not known while
-    the graph is planned."""
+    """Returns the name of the process group of a collective, its last argument, or None if it is
+    not known during planning."""
     group = node.args[-1] if node.args else None
     name = group if isinstance(group, str) else getattr(group, "group_name", None)
     return name if isinstance(name, str) else None
 
 
 def sent_bytes(name: str, read: int, made: int) -> int:
-    """Bytes that a process sends, or receives if those are more, in one call of a collective: what
-    algorithms that go round a ring take, for many processes.
+    """Returns the bytes that a process sends, or receives if that is more, in one call of a
+    collective: those of a ring algorithm with many processes.
 
     Args:
-        name: of the operation.
-        read, made: bytes of its arguments and results.
+        name: of the operation. read, made: bytes of its arguments and results.
     """
     if "all_gather" in name or "reduce_scatter" in name:
         return abs(made - read)
@@ -82,5 +82,6 @@ def sent_bytes(name: str, read: int, made: int) -> int:
 
 
 def rate_of(device: object) -> float:
-    """The default of ``network_bytes_per_s`` for a row of the device table; 0: there is none."""
+    """Returns the default of ``network_bytes_per_s`` for a row of the device table, or 0 if it has
+    none."""
     return RATES.get(device.partition("+")[0], 0.0) if isinstance(device, str) else 0.0

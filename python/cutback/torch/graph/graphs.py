@@ -1,5 +1,5 @@
-"""Joint graphs of PyTorch, read: storages of tensors, what belongs to the backward, who reads
-memory after a write, what must happen before the forward returns."""
+"""Analyses PyTorch's joint graphs: storages of tensors, nodes of the backward, reads of memory
+after writes, and what must happen before the forward returns."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _BATCH_NORM = _aten._native_batch_norm_legit_functional.default
 _BATCH_NORM_BACKWARD = _aten.native_batch_norm_backward.default
 _RESIZE = "inductor.resize_storage_bytes_.default"
 _WAITS = frozenset({"_c10d_functional.wait_tensor.default", "c10d_functional.wait_tensor.default"})
-"""Ops that return the tensor they are given, though their shape functions make a new one."""
+"""Ops that return their argument, although their shape functions make a new tensor."""
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
 
 class Masked(NamedTuple):
-    """The float result of a ``native_dropout``, where ``x * mask * scale`` has its bits
+    """The float result of a ``native_dropout`` for which ``x * mask * scale`` has the same bits
     (:mod:`graph.dropout`)."""
 
     x: fx.Node
@@ -56,15 +56,15 @@ class Tensor(NamedTuple):
 
 
 class OneMemory(NamedTuple):
-    """Memory of a node that went away, and that of the node which stands for it now. Views of the
-    former are left in the graph, and their ``meta["val"]`` still names it."""
+    """The storages of a removed node and of the node that replaces it. Views of the former remain
+    in the graph, and their ``meta["val"]`` still refers to its storage."""
 
     gone: torch.UntypedStorage
     kept: torch.UntypedStorage
 
 
 class UnsupportedGraphError(NotImplementedError):
-    """A graph that this version cannot plan; the text names the node and the way out.
+    """Raised for a graph that this version cannot plan; the text names the node and the way out.
 
     >>> try:
     ...     step = cutback.torch.compile(model, budget=0.5, fullgraph=True)
@@ -75,8 +75,7 @@ class UnsupportedGraphError(NotImplementedError):
 
 
 class OverwrittenReadError(UnsupportedGraphError):
-    """A node of the backward reads memory that the forward overwrites after that node's place in
-    the graph."""
+    """A node of the backward reads memory that the forward overwrites later in the graph."""
 
     def __init__(self, node: fx.Node, sources: Sequence[fx.Node]) -> None:
         super().__init__(
@@ -85,16 +84,16 @@ class OverwrittenReadError(UnsupportedGraphError):
         )
         self.node = node
         self.sources = sources
-        """Inputs of the node that lie in that memory."""
+        """Inputs of the node that are in that memory."""
 
 
 def is_tangent(node: fx.Node) -> bool:
-    """Is this placeholder an input of the backward?"""
+    """True if a placeholder is an input of the backward."""
     return "tangents" in node.name
 
 
 def is_number(node: fx.Node) -> bool:
-    """Is the node's value a size or another number, not a tensor?"""
+    """True if the node's value is a size or another number, not a tensor."""
     return isinstance(node.meta.get("val"), _NUMBERS)
 
 
@@ -107,12 +106,12 @@ def _leaves(value: Argument) -> Iterator[Argument]:
 
 
 def nodes_in(arguments: Argument) -> list[fx.Node]:
-    """The nodes among arguments, each once."""
+    """Returns the nodes among arguments, each once."""
     return list(dict.fromkeys(n for n in _leaves(arguments) if isinstance(n, fx.Node)))
 
 
 def ends(gm: fx.GraphModule) -> tuple[list[Argument], list[AOTOutput | None]]:
-    """Outputs of a graph, flat, and their descriptors (None where PyTorch gave none)."""
+    """Returns the flat outputs of a graph and their descriptors (None if PyTorch gave none)."""
     node = next(iter(gm.graph.find_nodes(op="output")))
     outputs = list(_leaves(node.args[0]))
     descs = list(_leaves(node.meta.get("desc", ())))
@@ -120,7 +119,7 @@ def ends(gm: fx.GraphModule) -> tuple[list[Argument], list[AOTOutput | None]]:
 
 
 def attribute(gm: fx.GraphModule, path: str) -> Any:
-    """What a ``get_attr`` node stands for."""
+    """Returns the object that a ``get_attr`` node refers to."""
     value: Any = gm
     for part in path.split("."):
         value = getattr(value, part)
@@ -129,14 +128,14 @@ def attribute(gm: fx.GraphModule, path: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def _path(source: str) -> str:
-    """``L['self']._modules['layers']._modules['0']``, as Dynamo writes it, to ``"layers.0"``."""
+    """Converts Dynamo's ``L['self']._modules['layers']._modules['0']`` to ``"layers.0"``."""
     path = source.replace("._modules['", ".").replace("']", "").replace("L['", "")
     return path.removeprefix("self").removeprefix("fn").lstrip(".")
 
 
 @lru_cache(maxsize=1024)
 def _line(trace: str) -> str:
-    """``"model.py:12"``: the last line of a stack trace."""
+    """Returns the last line of a stack trace as ``"model.py:12"``."""
     start = trace.rfind('File "')
     if start < 0:
         return ""
@@ -147,25 +146,25 @@ def _line(trace: str) -> str:
 
 
 def module_path(node: fx.Node) -> str:
-    """``"layers.0.mlp"``: the innermost module that a node belongs to, as far as known."""
+    """Returns the innermost module of a node, if known: ``"layers.0.mlp"``."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     return _path(str(next(reversed(stack.values()))[0])) if stack else ""
 
 
 def location(node: fx.Node) -> str:
-    """``"model.py:12 (layers.0.mlp)"``: innermost source line and module, as far as known."""
+    """Returns the innermost source line and module: ``"model.py:12 (layers.0.mlp)"``."""
     at, path = _line(node.meta.get("stack_trace") or ""), module_path(node)
     return f"{at} ({path})" if at and path else at or path
 
 
 def eliminate_dead_code(graph: fx.Graph) -> None:
-    """As PyTorch does it, but only of nodes without users is it asked whether they have effects."""
+    """Works like PyTorch's, but checks only nodes without users for effects."""
     random = TracingContext.try_get() is None or config.fallback_random
     graph.eliminate_dead_code(lambda node: bool(node.users) or node.is_impure(random))
 
 
 class Reader:
-    """One pass over the nodes, then the order, then the document."""
+    """Reads a graph: one pass over the nodes, then their order, then the document."""
 
     def __init__(
         self, gm: fx.GraphModule, num_fwd_outputs: int, merged: Sequence[OneMemory] = ()
@@ -178,8 +177,8 @@ class Reader:
         self.static: list[bool] = []
         self.tensors: dict[fx.Node, list[Tensor]] = {}
         self.reads: dict[fx.Node, dict[int, int]] = {}  # node -> storages it reads, most bytes of
-        self.late: set[fx.Node] = set()  # what can run in the backward only
-        self.after: dict[fx.Node, list[fx.Node]] = {}  # last writers into what a node reads
+        self.late: set[fx.Node] = set()  # nodes that can run only in the backward
+        self.after: dict[fx.Node, list[fx.Node]] = {}  # last writers into memory that a node reads
         self.masked: dict[fx.Node, Masked] = {}
         self.again: dict[fx.Node, tuple[Argument, ...]] = {}  # arguments of a run in the backward
         calls = [n for n in self.nodes if n.op == "call_function"]
@@ -189,9 +188,9 @@ class Reader:
         self._impure: dict[Target, bool] = {}
         self._ids: dict[int, int] = {}  # address of a fake tensor's storage -> id
         self._memory: list[int] = []  # address by id
-        # storages are kept alive, so that no address is used twice
+        # storages are kept alive, so that addresses stay unique
         self._kept: list[torch.UntypedStorage | OneMemory] = [*merged]
-        self._same: dict[int, int] = {}  # address -> that of the storage which stands for it
+        self._same: dict[int, int] = {}  # address -> address of the storage that replaces it
         for gone, kept in merged:
             a, b = self._address(gone), self._address(kept)
             if a != b:
@@ -235,7 +234,7 @@ class Reader:
         if node.op == "call_function" and self.kinds[node].name in _WAITS:
             self._share_memory(val, node.args[0].meta["val"])
         if isinstance(val, torch.Tensor):
-            # a sparse gradient is made in the backward and handed out: its bytes do not count
+            # a sparse gradient is made in the backward and returned: its bytes do not count
             sparse = val.layout is not torch.strided and node in self.late
             handed_out = sparse and node.op == "call_function"
             self.tensors[node] = [] if handed_out else [self._tensor(node, None, val, set())]
@@ -261,7 +260,7 @@ class Reader:
         return address
 
     def _share_memory(self, result: torch.Tensor, given: torch.Tensor) -> None:
-        """Counts the memory of a result as the memory of an argument."""
+        """Treats the memory of a result as the memory of an argument."""
         memory = result.untyped_storage()
         new, old = self._address(memory), self._address(given.untyped_storage())
         if new != old:
@@ -281,8 +280,8 @@ class Reader:
         id = self._ids.get(address)
         known = id is not None and (self.static[id] or id in made or id in self.reads[node])
         if id is not None and (is_tangent(node) or not known):
-            # An op that reads no such memory makes its own. A tangent does, too: that of an input
-            # which is overwritten is traced with the input itself in its place.
+            # An op that reads no such memory allocates its own. So does a tangent: the tangent of
+            # an overwritten input is traced with the input itself in its place.
             same = [s for s in self.reads[node] if self._memory[s] == address]
             id = same[0] if same else None
         if id is None:
@@ -300,7 +299,7 @@ class Reader:
         return self.storage_bytes[self.tensors[node][0].storage]
 
     def written_by(self, node: fx.Node) -> set[int]:
-        """Storages that the node writes into."""
+        """Returns the storages that the node writes into."""
         if node not in self._writes:
             return set()
         args, kwargs = node.args, node.kwargs
@@ -311,7 +310,7 @@ class Reader:
         return {t.storage for n in nodes_in(given) for t in self.tensors[n]}
 
     def acts(self, node: fx.Node) -> bool:
-        """Does the call do more than return what is a function of its arguments?"""
+        """True if the call does more than return a function of its arguments."""
         if node.op != "call_function" or node.target is operator.getitem:
             return False
         kind = self.kinds[node]
@@ -322,7 +321,7 @@ class Reader:
         return bool(kind.mutable or flags or nothing or self.is_impure(node))
 
     def is_impure(self, node: fx.Node) -> bool:
-        """Does PyTorch say that the call has effects?"""
+        """True if PyTorch says that the call has effects."""
         if not isinstance(node.target, torch._ops.OpOverload):
             return bool(node.is_impure(impure_random=False))
         known = self._impure.get(node.target)
@@ -331,10 +330,10 @@ class Reader:
         return known
 
     def _order_memory(self) -> None:
-        """Who reads memory after whom wrote into it, and what belongs to the backward though no
-        tangent reaches it: what acts there (writes, effects, draws), and what reads memory there
-        that is written, in the backward or before it in the forward. It would see something else
-        sooner."""
+        """Finds which nodes read memory after which writes, and which nodes belong to the backward
+        although no tangent reaches them: those that act there (writes, effects, draws), and those
+        that read memory there which is written, in the backward or earlier in the forward. They
+        would read other values in the forward."""
         early = self._needed_early()
         recorded = set(self.nodes[forward_ends(self.nodes) :]) - early
         theirs = [n for n in self.nodes if n in self._writes and (n in recorded or n in self.late)]
@@ -362,16 +361,17 @@ class Reader:
                 self._check_freed(node, freed)
 
     def rewritten(self) -> frozenset[fx.Node]:
-        """What lies in memory of inputs that the backward writes into. Nothing that reads it can
-        run again."""
+        """Returns the tensors in memory of inputs that the backward writes into. No node that reads
+        them can run again."""
         written = {s for n in self._writes & self.late for s in self.written_by(n)}
         inputs = [n for n in self.nodes if n.op == "placeholder"]
         found = {t.storage for n in inputs for t in self.tensors[n]} & written
         return frozenset(n for n in self.nodes if any(t.storage in found for t in self.tensors[n]))
 
     def witnesses(self) -> dict[fx.Node, list[fx.Node]]:
-        """For each node that shares memory with inputs, or with results of the forward, those (and
-        itself, if it is one): the caller may write there, which their version counters tell."""
+        """Returns, for each node that shares memory with inputs or with results of the forward,
+        these inputs and results (including itself): the caller may write there, which their version
+        counters show."""
         seen: dict[int, list[fx.Node]] = {}
         inputs = [n for n in self.nodes if n.op == "placeholder" and not is_tangent(n)]
         results = [n for n in self.outputs[: self.num_fwd_outputs] if isinstance(n, fx.Node)]
@@ -386,9 +386,9 @@ class Reader:
         return found
 
     def returned_views(self) -> dict[fx.Node, int]:
-        """Results of the function that are views of what the graph made, with their positions among
-        its results. What the graph makes in place of an overwritten input is copied into that, so
-        nobody outside has its memory."""
+        """Returns the results of the function that are views of memory made by the graph, with
+        their positions. The new value of an overwritten input is copied into that input, so nothing
+        outside has its memory."""
         ends = list(zip(self.outputs, self.descs, strict=True))[: self.num_fwd_outputs]
         results = [(n, d) for n, d in ends if isinstance(n, fx.Node)]
         copied = {t.storage for n, d in results if _overwritten_by(d) for t in self.tensors[n]}
@@ -401,12 +401,12 @@ class Reader:
         return found
 
     def _is_view(self, node: fx.Node) -> bool:
-        """Does the node only return other views of what it is given?"""
+        """True if the node only returns views of its arguments."""
         mine = self.tensors[node]
         return bool(mine) and all(t.storage in self.reads[node] for t in mine)
 
     def _lying_in(self, storages: set[int], node: fx.Node) -> list[fx.Node]:
-        """The inputs of a node that lie in some storages."""
+        """Returns the inputs of a node that are in some of these storages."""
         return [
             source
             for source in node.all_input_nodes
@@ -414,8 +414,8 @@ class Reader:
         ]
 
     def _check_freed(self, node: fx.Node, freed: dict[int, fx.Node]) -> None:
-        """Nobody may read memory that the graph made and took away: there is nothing to read, and
-        none from outside who could fill it again."""
+        """Raises an error if a node reads memory that the graph made and then freed: nothing
+        outside the graph could fill it again."""
         if self.kinds[node].name == _RESIZE:
             for s in self.written_by(node):
                 freed.pop(s, None)
@@ -432,12 +432,13 @@ class Reader:
             )
 
     def _returned(self) -> set[int]:
-        """Storages of what the forward returns."""
+        """Returns the storages of the forward's results."""
         outputs = self.outputs[: self.num_fwd_outputs]
         return {t.storage for n in outputs if isinstance(n, fx.Node) for t in self.tensors[n]}
 
     def _needed_early(self) -> set[fx.Node]:
-        """What the forward's outputs are made of, and what PyTorch says it must do."""
+        """Returns the nodes that forward outputs need, and those that PyTorch assigns to the
+        forward."""
         outputs = self.outputs[: self.num_fwd_outputs]
         needed = {n for n in outputs if isinstance(n, fx.Node)}
         for node in reversed(self.nodes):
@@ -464,10 +465,10 @@ class Reader:
                 self.masked[parts[0][0]] = Masked(x, parts[1][0], scale)
 
     def find_batch_norms(self) -> None:
-        """Batch norms in training, which may run again: what they normalise with is of their input
-        alone. They also read running statistics, which are overwritten when the forward ends, and
-        return new ones; a run in the backward is handed the weight in their place, and nobody reads
-        what it makes of it."""
+        """Finds batch norms in training, which may run again because they normalise with statistics
+        of their input only. They also read running statistics, which are overwritten when the
+        forward ends, and return new ones. A run in the backward gets the weight in their place, and
+        nothing reads the statistics that it computes."""
         for node in self.gm.graph.find_nodes(op="call_function", target=_BATCH_NORM):
             x, weight, bias, mean, variance, training, *rest = node.args
             if training is not True or not isinstance(weight, fx.Node) or node in self.late:
@@ -478,8 +479,8 @@ class Reader:
                 self.again[node] = (x, weight, bias, weight, weight, training, *rest)
 
     def _statistics_end(self, node: fx.Node) -> bool:
-        """Does nobody read the new statistics but the caller, and the derivative, which takes them
-        and in training does not look at them?"""
+        """True if only the caller and the derivative, which ignores them, take the new
+        statistics."""
         for part in node.users:
             if part.target is not operator.getitem or part.args[1] in (0, 1, 2):
                 continue
@@ -492,8 +493,8 @@ class Reader:
     # ---- order --------------------------------------------------------------------------------
 
     def overwritten(self) -> dict[int, fx.Node]:
-        """Inputs that the caller overwrites after the forward: position of the forward output with
-        the new value -> placeholder."""
+        """Returns the inputs that the caller overwrites after the forward: position of the forward
+        output with the new value -> placeholder."""
         by_desc = {n.meta["desc"]: n for n in self.nodes if n.meta.get("desc") is not None}
         found = {}
         for k, desc in enumerate(self.descs[: self.num_fwd_outputs]):
@@ -517,7 +518,7 @@ class Reader:
         return found
 
     def split(self, overwritten: dict[int, fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
-        """Nodes before and after the start of the backward, each in the graph's order."""
+        """Returns the nodes before and after the start of the backward, in the graph's order."""
         acting = (i for i, n in enumerate(self.nodes) if n in self.late and n.op != "placeholder")
         end = min(forward_ends(self.nodes), next(acting, len(self.nodes)))
         early = set(self.nodes[:end])
@@ -533,13 +534,13 @@ class Reader:
                 )
         early |= wanted
         forward = [n for n in self.nodes if n in early and n not in self.late]
-        # what is drawn in the backward stays as it is
+        # draws of the backward are not replaced
         kept = {v: m for v, m in self.masked.items() if {v, m.mask}.isdisjoint(self.late)}
         self.masked = {v: m for v, m in kept.items() if v in early and m.mask in early}
         return forward, [n for n in self.nodes if n not in early or n in self.late]
 
     def _wanted_early(self, overwritten: dict[int, fx.Node]) -> set[fx.Node]:
-        """What must have run when the forward returns, but for what it reads."""
+        """Returns the nodes that must run in the forward, without their inputs."""
         wanted = {n for n in self.outputs[: self.num_fwd_outputs] if isinstance(n, fx.Node)}
         end = len(self.nodes)
         changed = {t.storage: end for n in overwritten.values() for t in self.tensors[n]}  # until
@@ -566,8 +567,8 @@ class Reader:
 
 
 def _overwritten_by(desc: AOTOutput | None) -> AOTInput | None:
-    """The descriptor of the input, or of the part of a tensor subclass, that a forward output is
-    the new value of; None if it is none."""
+    """Returns the descriptor of the input, or of the part of a tensor subclass, whose new value a
+    forward output is, or None."""
     if isinstance(desc, InputMutationAOTOutput):
         return desc.mutated_input
     if isinstance(desc, SubclassGetAttrAOTOutput):
@@ -577,11 +578,10 @@ def _overwritten_by(desc: AOTOutput | None) -> AOTInput | None:
 
 
 def forward_ends(nodes: Sequence[fx.Node]) -> int:
-    """Where PyTorch began to record the backward: what stands there or behind belongs to it, but
-    for what the forward needs (parts of views that are made anew, copies into inputs at the end).
-
-    PyTorch marks everything in the forward, not everything in the backward: operations of an
-    ``autograd.Function`` have no mark."""
+    """Returns the position at which PyTorch began to record the backward. Nodes from there on
+    belong to the backward, except those that the forward needs (parts of regenerated views, copies
+    into inputs at the end). PyTorch marks every node of the forward, but not every node of the
+    backward: operations of an ``autograd.Function`` have no mark."""
     marked = [i for i, n in enumerate(nodes) if n.meta.get("partitioner_tag") == "is_forward"]
     if marked:
         return marked[-1] + 1

@@ -1,24 +1,24 @@
-"""From a joint graph of PyTorch to the planner's problem (``docs/problem.md``).
+"""Converts a joint graph of PyTorch to the planner's problem (``docs/problem.md``).
 
-A joint graph is what AOTAutograd hands to a partitioner: forward and backward of one step in one FX
-graph, functional except for trailing copies into mutated inputs. Every node becomes one op with
-the same place in the given order, except that
+A joint graph is what AOTAutograd passes to a partitioner: forward and backward of one step in one
+FX graph, functional except for trailing copies into mutated inputs. Every node becomes one op with
+the same position in the given order, except that
 
-- what the forward must have done before it returns (its outputs, effects, copies into its inputs,
-  sizes) stands in front of the backward;
+- nodes that must run before the forward returns (outputs, effects, copies into inputs, sizes) come
+  before the backward;
 - a tangent is an op of the backward without inputs: unlike a primal, its memory belongs to the
   step;
-- an input that the caller overwrites after the forward with a value that the graph returns gets an
-  op of its own that does this (``copy_back``). So the planner knows that earlier readers of the
-  input cannot run again, and that the new value lives until then;
-- a leaf that takes a copy of its gradient (:mod:`graph.leaves`) has an op of its own for that
-  (``accumulate_grad``), behind all others;
+- an input that the caller overwrites after the forward with a value that the graph returns gets a
+  separate op for that (``copy_back``). So the planner knows that earlier readers of the input
+  cannot run again, and that the new value lives until then;
+- a leaf that takes a copy of its gradient (:mod:`graph.leaves`) has a separate op for that
+  (``accumulate_grad``), after all others;
 - a batch norm in training reads its input, weight and bias, but not the running statistics, so that
   it may run again after they are overwritten (:data:`Imported.again`);
-- ``native_dropout`` makes its mask; its result is an op that reads input and mask, and that may run
-  again (:data:`Imported.masked`).
+- ``native_dropout`` becomes an op for its mask and an op for its result, which reads input and mask
+  and may run again (:data:`Imported.masked`).
 
-Sizes and other numbers are no values of the problem: they are made once, in the forward.
+Sizes and other numbers are not values of the problem: they are computed once, in the forward.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch.fx.node import Argument
 
 Policy = Callable[[fx.Node], Constraint | None]
-"""Asked for each forward node: a constraint of ``docs/problem.md``, or None."""
+"""Called for each forward node: returns a constraint of ``docs/problem.md``, or None."""
 
 _TYPES = {
     torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
@@ -60,10 +60,10 @@ _TANGENT: frozenset[Flag] = frozenset({"backward", "effect"})
 
 
 class Imported(NamedTuple):
-    """A problem, and what its op ids stand for."""
+    """A problem, and the graph nodes of its op ids."""
 
     problem: Problem
-    order: list[fx.Node | None]  # by op id; None: a copy that is not the graph's
+    order: list[fx.Node | None]  # by op id; None: a copy that is not in the graph
     outputs: list[fx.Node | None]  # of the joint graph, forward outputs first
     descs: list[AOTOutput | None]
     num_fwd_outputs: int
@@ -71,17 +71,17 @@ class Imported(NamedTuple):
     # arguments of a run in the backward, where they differ
     again: dict[fx.Node, tuple[Argument, ...]]
     positions: list[list[int | None]]  # by op id: its tensors' places in the tuple (Tensor)
-    # what lies in the memory of inputs that the backward writes
+    # tensors in memory of inputs that the backward writes
     rewritten: frozenset[fx.Node] = frozenset()
     copies: Mapping[int, leaves.Copied] = MappingProxyType(
         {}
-    )  # by op id: gradients that leaves take a copy of
+    )  # by op id: gradients that leaves copy
     witnesses: Mapping[fx.Node, list[fx.Node]] = MappingProxyType(
         {}
     )  # by node: inputs and results of the forward that it shares memory with
     returned_views: Mapping[fx.Node, int] = MappingProxyType(
         {}
-    )  # results that are views of what the graph made: positions among what it returns
+    )  # positions of results that are views of memory made by the graph
     groups: tuple[str, ...] = ()  # names of the process groups of its collectives
     may_gather_again: bool = False  # some may run again, if all processes have the same plan
 
@@ -99,7 +99,7 @@ class _Writer:
     ) -> None:
         self.r = reader
         self.gathered = gathered  # collectives that may run again, and their waits
-        self.pinned = pinned  # what may not run again, whatever a policy says
+        self.pinned = pinned  # nodes that must not run again, whatever a policy says
         self.policy = policy
         self.parameters = parameters
         self.ops: list[Op] = []
@@ -117,7 +117,8 @@ class _Writer:
         return list(self.value[node].values())
 
     def inputs_of(self, node: fx.Node) -> list[int]:
-        """Values that the op reads, then those that stand for writes which must come before it."""
+        """Returns the values that the op reads, then those that represent writes which must come
+        before it."""
         found = dict.fromkeys(self._arguments_of(node))
         for writer in self.r.after.get(node, ()):
             made = self.wrote.get(writer, {})
@@ -183,7 +184,7 @@ class _Writer:
             op.kind, flags = ops.DROPOUT_RESULT, frozenset({"fusible"})
         else:
             if any(user in self.r.masked for user in node.users):
-                tensors = [t for t in tensors if t.position == 1]  # the result is an op of its own
+                tensors = [t for t in tensors if t.position == 1]  # the result is a separate op
             flags = self._flags(node, kind, tensors)
         if node in self.r.late:
             flags |= {"backward"}
@@ -201,36 +202,36 @@ class _Writer:
         return tensors
 
     def _flags(self, node: fx.Node, kind: ops.Kind, tensors: list[Tensor]) -> frozenset[Flag]:
-        """Flags of this call."""
+        """Returns the flags of this call."""
         flags: set[Flag] = set(kind.flags)
         if kind.mutable:
             return frozenset({"mutates"})
         if kind.rate is not None and ops.rate_of(node.args, node.kwargs, kind.rate) == 0:
-            flags.discard("random_stateful")  # dropout that is off draws nothing
+            flags.discard("random_stateful")  # disabled dropout draws nothing
         if "unknown" in flags and not rerunnable.held_because(node.target, node.args, node.kwargs):
             flags.discard("unknown")
             if "fusible" not in flags:
-                flags.add("compute")  # its arithmetic need not be known: taken for expensive
+                flags.add("compute")  # its arithmetic may be unknown: assumed expensive
         if node in self.pinned:
             flags.add("unknown")
         if not tensors or (
             node.target is not operator.getitem and self.r.is_impure(node)
-        ):  # what makes no tensor is a number or an effect
+        ):  # a node without a tensor is a number or an effect
             flags.add("effect")
         if "collective" in flags:
-            flags.add("effect")  # runs once, whatever the problem says of collectives
+            flags.add("effect")  # runs once, whatever the problem says about collectives
             if node in self.gathered:
                 flags.discard("effect")
         read = self.r.reads[node]
         aliases = sum(t.storage in read for t in tensors)
         if aliases and aliases == len(tensors):
             return frozenset(flags - {"fusible", "reduction", "compute"} | {"view"})
-        if aliases:  # a view beside a fresh tensor: taken for written to, which is never wrong
+        if aliases:  # a view and a new tensor: assumed written to, which is always safe
             flags.add("mutates")
         return frozenset(flags)
 
     def _moved(self, node: fx.Node, tensors: list[Tensor]) -> int:
-        """Bytes of all outputs, and of each storage that is read, once."""
+        """Returns the bytes of all outputs and of each storage read, counted once."""
         size = self.r.storage_bytes
         read = sum([min(n, size[s]) for s, n in self.r.reads[node].items()])
         return read + sum([t.bytes for t in tensors])
@@ -241,7 +242,7 @@ class _Writer:
         shapes = [tuple(t.val.shape) for n in node.args if isinstance(n, fx.Node)
                   for t in self.r.tensors[n]]  # fmt: skip
         rest = [repr(a) for a in node.args if not isinstance(a, fx.Node)]
-        key = f"{kind.name} {shapes} {rest} {node.kwargs}"  # layers repeat
+        key = f"{kind.name} {shapes} {rest} {node.kwargs}"  # equal layers repeat
         known = self._work.get(key)
         if known is None:
             known = self._work[key] = _flops(node, kind.flops)
@@ -256,8 +257,8 @@ class _Writer:
             return
         if word.endswith("recompute"):
             if flags & (ONCE - {"unknown"}) or node in self.pinned:
-                return  # cannot run again, whatever is wished
-            op.flags = flags - {"unknown"}  # the user says that it can
+                return  # cannot run again, whatever the constraints
+            op.flags = flags - {"unknown"}  # the user has declared that it can
         for value in op.outputs:
             value.constraint = word
 
@@ -273,7 +274,7 @@ class _Writer:
         self._push(None, op)
 
     def accumulate(self, copy: leaves.Copied) -> int:
-        """A leaf takes a copy of its gradient. Returns the value."""
+        """Adds the copy that a leaf makes of its gradient. Returns the value."""
         value = self.n_values
         self.n_values += 1
         op = Op(
@@ -288,14 +289,14 @@ class _Writer:
 
 
 def type_of(tensor: torch.Tensor) -> str:
-    """``"f32[8,16]"``; symbolic sizes at their hints."""
+    """Returns ``"f32[8,16]"``; symbolic sizes appear as their hints."""
     shape = ",".join([str(hint(n)) for n in tensor.shape])
     kind = _TYPES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
     return f"{kind}[{shape}]"
 
 
 def _flops(node: fx.Node, formula: ops.Formula) -> float:
-    """Arithmetic of one call."""
+    """Returns the arithmetic of one call."""
 
     def value(n: fx.Node) -> Argument:
         return n.meta.get("val")
@@ -304,34 +305,34 @@ def _flops(node: fx.Node, formula: ops.Formula) -> float:
     try:
         return float(hint(formula(*args, **kwargs, out_val=node.meta["val"])))
     except (TypeError, ValueError, AssertionError, IndexError, AttributeError):
-        return 0.0  # a formula for other arguments: the op counts by its traffic
+        return 0.0  # a formula for other arguments: only the op's traffic counts
 
 
 @dataclass(frozen=True)
 class Import:
-    """What is known of a joint graph beside its nodes."""
+    """What is known about a joint graph in addition to its nodes."""
 
     static_inputs: Sequence[int] = ()
     """Positions of parameters and buffers among the primals."""
     policy: Policy | None = None
     """Constraints on forward nodes."""
     merged: Sequence[OneMemory] = ()
-    """Storages that are one memory (:func:`graph.duplicates.merge_duplicates`)."""
+    """Storages that were merged (:func:`graph.duplicates.merge_duplicates`)."""
     emitted: bool = True
     """:mod:`graph.emitter` writes the plan's graphs: reruns may get other arguments than the first
     run."""
     same_kernels: bool = True
     """Reruns give the same bits (:func:`graph.decisions.to_pin`)."""
     is_leaf: leaves.IsLeaf | None = None
-    """Which inputs keep their gradients. None: all that have one."""
+    """Tells which inputs keep their gradients. None: all that have one."""
 
 
 def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imported:
-    """The planner's problem of a joint graph.
+    """Returns the planner's problem of a joint graph.
 
     Args:
         gm: the graph, as ``aot_autograd`` passes it to a ``partition_fn``.
-        num_fwd_outputs: how many of its outputs are the forward's.
+        num_fwd_outputs: number of its outputs that belong to the forward.
 
     Raises:
         UnsupportedGraphError: sparse tensors, or a graph that cannot be split.
@@ -368,8 +369,8 @@ def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imp
 
 
 def _shared(r: Reader) -> Callable[[fx.Node], bool]:
-    """Has somebody else a gradient: the caller its memory, or a result that is a view of it? A view
-    holds the tensor that it is one of."""
+    """True if something else holds a gradient: the caller has its memory, or a result is a view of
+    it. A view holds its base tensor."""
     results = {n for n in r.outputs if isinstance(n, fx.Node) and r.tensors[n]}
     nodes = Counter(r.tensors[n][0].storage for n in results)
 
@@ -382,7 +383,7 @@ def _shared(r: Reader) -> Callable[[fx.Node], bool]:
 
 
 def with_wishes(graph: Imported, policy: Policy) -> Problem:
-    """The problem of a graph with other wishes than those that it was imported with."""
+    """Returns the problem of a graph with other constraints than at its import."""
     rows = []
     for node, op in zip(graph.order, graph.problem.ops, strict=True):
         outputs = [replace(value, constraint="free") for value in op.outputs]
@@ -399,9 +400,9 @@ def with_wishes(graph: Imported, policy: Policy) -> Problem:
 
 
 def _drop_impossible_wishes(ops: list[Op]) -> None:
-    """A value that cannot be made again is saved, whatever a policy says of it: what was read to
-    make it is written into later, or it lies itself in memory that something writes into. Of ops
-    that draw or act :meth:`_Writer._constrain` knows that at once."""
+    """Saves values that cannot be recomputed, whatever a policy says: an input of theirs is
+    overwritten later, or they are themselves in memory that something writes into. For ops that
+    draw or act, :meth:`_Writer._constrain` has already done so."""
     storage: list[int] = []  # by value
     maker: dict[int, int] = {}  # storage -> op that allocates it
     writer: dict[int, int] = {}  # storage -> last op that writes into it
@@ -425,7 +426,7 @@ def _drop_impossible_wishes(ops: list[Op]) -> None:
 
 
 def _dropouts_together(forward: list[fx.Node], masked: dict[fx.Node, Masked]) -> Iterator[fx.Node]:
-    """Each dropout, then its mask, then its result."""
+    """Orders each dropout before its mask, and the mask before its result."""
     parts = {m.mask: value for value, m in masked.items()}
     for node in forward:
         if node in masked or node in parts:
@@ -442,7 +443,7 @@ def _tangents_first(backward: list[fx.Node]) -> list[fx.Node]:
 
 
 def _hold_forward(w: _Writer, overwritten: set[int]) -> list[int]:
-    """Holds what the forward returns to the end of the step. Returns those values."""
+    """Holds the results of the forward to the end of the step. Returns their values."""
     r = w.r
     values: dict[int, None] = {}
     for k, node in enumerate(r.outputs[: r.num_fwd_outputs]):
@@ -456,18 +457,17 @@ def _hold_forward(w: _Writer, overwritten: set[int]) -> list[int]:
 def _hold_backward(
     w: _Writer, copies: list[leaves.Copied]
 ) -> tuple[list[int], dict[int, leaves.Copied]]:
-    """Holds what the backward returns, or the copy that a leaf takes of it. Returns those values,
-    and the copies by op id.
-
-    A gradient of which there is a copy goes with that, unless the forward made it: then the graph
-    holds what its first run made. Which leaf comes first is not known: the copies stand in the
-    order of the highest peak, first those that are larger than what goes, then the largest last."""
+    """Holds the results of the backward, or the copies that leaves make of them. Returns the
+    values, and the copies by op id. A copied gradient is freed after its copy, unless the forward
+    made it: then the graph holds the result of its first run. The order of the leaves is unknown,
+    so the copies are in the order with the highest peak: first those that are larger than the freed
+    gradient, and the largest last."""
     r = w.r
     replaced = {c.output: c for c in copies}
     for k, node in enumerate(r.outputs[r.num_fwd_outputs :], r.num_fwd_outputs):
         if isinstance(node, fx.Node) and not (k in replaced and node in r.late):
             _hold(w, node)
-    for node in r.nodes:  # backward() holds the gradient of a scalar, which it makes, to its end
+    for node in r.nodes:  # backward() makes the gradient of a scalar and holds it to its end
         if is_tangent(node) and any(t.val.dim() == 0 for t in r.tensors[node]):
             _hold(w, node)
 

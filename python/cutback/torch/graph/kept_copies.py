@@ -2,7 +2,7 @@
 
 ``x[0] = 1; y = x.clone(); x[1] = 2`` reaches Inductor without the clone: as two functional scatters
 and a copy of the last one into ``x``. Inductor runs both scatters in place, in the memory of ``x``,
-also if the graph returns or saves the first one, which then has the value of the last. So a result
+even if the graph returns or saves the first one, which then has the value of the last. So a result
 of that kind is returned as a copy, made before the next scatter, by an operator that Inductor does
 not know and so does not remove.
 """
@@ -30,11 +30,11 @@ _IN_PLACE = frozenset(
         _aten.slice_scatter.default,
     )
 )
-"""Operators that Inductor may run in place, or that its decompositions make of such."""
+"""Operators that Inductor may run in place, and their decompositions."""
 
 
 def _copy(value: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, which a backward graph is compiled for."""
+    """Returns a copy with the same strides, for which a backward graph is compiled."""
     if torch._debug_has_internal_overlap(value) == 1:
         return value.clone()
     return value.new_empty_strided(value.size(), value.stride()).copy_(value)
@@ -46,7 +46,7 @@ _LIBRARY.impl("kept_copy", _copy, "CompositeExplicitAutograd")
 
 
 def copy_results_in_inputs(gm: fx.GraphModule) -> None:
-    """Has a graph that Inductor compiles return copies of results that are stages of a write into
+    """Makes a graph that Inductor compiles return copies of results that are stages of a write into
     an input. Changes the graph in place."""
     written = {
         node.args[0]

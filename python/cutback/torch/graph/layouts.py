@@ -1,4 +1,4 @@
-"""How tensors lie in memory, as autograd looks at it."""
+"""Memory layouts of tensors, as autograd compares them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .sizes import hint
 
 
 def is_dense(t: Tensor) -> bool:
-    """Is each element of a piece of memory one of the tensor's, once?"""
+    """True if the tensor covers a contiguous piece of memory, each element once."""
     expected = 1
     sizes = [(hint(s), hint(n)) for s, n in zip(t.stride(), t.shape, strict=True)]
     for stride, n in sorted((s, n) for s, n in sizes if n != 1):
@@ -19,7 +19,7 @@ def is_dense(t: Tensor) -> bool:
 
 
 def is_like(gradient: Tensor, leaf: Tensor) -> bool:
-    """Does a gradient lie in memory as autograd wants it for a leaf?"""
+    """True if a gradient has the memory layout that autograd expects for a leaf."""
     if not is_dense(leaf):
         return bool(gradient.is_contiguous())
     strides = [hint(s) for s in gradient.stride()]

@@ -1,9 +1,9 @@
-"""What autograd does with the gradient of a leaf: it takes the tensor as it is, or a copy of it.
+"""Predicts whether autograd stores the gradient of a leaf as it is or copies it.
 
-It takes the tensor if nobody else has it and it lies in memory as the leaf does (PyTorch's
+It stores the tensor if nothing else holds it and it has the leaf's memory layout (PyTorch's
 ``torch/csrc/autograd/functions/accumulate_grad.h`` and ``utils/grad_layout_contract.h``); otherwise
-it copies, and the copy is in memory beside the gradient until that goes. The copies are made one
-after the other when the backward has returned all of its results.
+it copies, and both are in memory until the gradient is freed. The copies are made one after the
+other after the backward has returned all of its results.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ if TYPE_CHECKING:
     from ..types import GraphFunction, GraphInput, Modules
 
 IsLeaf = Callable[[int], bool]
-"""Does the input at a position of what was traced keep its gradient, as leaves do?"""
+"""Tells whether the input at a position of the traced graph keeps its gradient, as leaves do."""
 
 KIND = "accumulate_grad"
-"""Of the op that stands for a copy in a problem."""
+"""Kind of the op that represents a copy in a problem."""
 
 
 class Copied(NamedTuple):
-    """A gradient that the leaf does not take as it is."""
+    """A gradient that the leaf copies."""
 
     output: int  # of the joint graph
     gradient: fx.Node
     leaf: fx.Node
     bytes: int  # of the copy
-    stays: bool = False  # does the gradient's own memory stay to the end, too?
+    stays: bool = False  # whether the gradient's own memory also stays to the end
 
 
 def leaves_among(inputs: Sequence[GraphInput]) -> IsLeaf:
-    """By the inputs that a traced graph is called with."""
+    """Returns an :data:`IsLeaf` for the inputs with which a traced graph is called."""
 
-    leaves = [bool(getattr(t, "is_leaf", True)) for t in inputs]  # the inputs are not held
+    leaves = [bool(getattr(t, "is_leaf", True)) for t in inputs]  # the inputs are not kept alive
     return lambda position: position >= len(leaves) or leaves[position]
 
 
 def aot_backend(
     partition: Callable[..., Modules], **options: Any
 ) -> Callable[[fx.GraphModule, Sequence[GraphInput]], GraphFunction]:
-    """PyTorch's ``aot_autograd`` with a ``partition_fn`` that is told ``is_leaf=``. If an input is
-    written in both passes, or read in the backward after the forward wrote it, the graph is traced
-    again with the writes inside it."""
+    """Wraps PyTorch's ``aot_autograd`` so that ``partition_fn`` receives ``is_leaf=``. If an input
+    is written in both passes, or read in the backward after the forward wrote it, the graph is
+    traced again with the writes inside it."""
 
     def backend(gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> GraphFunction:
         is_leaf = leaves_among(inputs)
@@ -97,17 +97,17 @@ def aot_backend(
 def _leaf_of(
     desc: AOTOutput | None, placeholders: dict[AOTInput, fx.Node], is_leaf: IsLeaf | None
 ) -> fx.Node | None:
-    """The leaf that an output of a joint graph is the gradient of; None: of no leaf."""
+    """Returns the leaf whose gradient an output of a joint graph is, or None."""
     source = desc.grad_of if isinstance(desc, GradAOTOutput) else None
     if not isinstance(source, (PlainAOTInput, ParamAOTInput)):
-        return None  # a part of a tensor subclass, or what several inputs are views of
+        return None  # a part of a tensor subclass, or the base of several inputs
     if isinstance(source, PlainAOTInput) and is_leaf is not None and not is_leaf(source.idx):
         return None
     return placeholders.get(source)
 
 
 def take(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
-    """The copy of a gradient that a leaf takes."""
+    """Returns the copy that a leaf makes of a gradient, or None."""
     if not is_dense(leaf):
         return gradient.clone(memory_format=torch.contiguous_format)
     copy = torch.empty_strided(
@@ -123,13 +123,13 @@ def copied(
     shared: Callable[[fx.Node], bool],
     is_leaf: IsLeaf | None = None,
 ) -> list[Copied]:
-    """The gradients that are copied.
+    """Returns the gradients that are copied.
 
     Args:
         outputs, descs: of the joint graph; forward outputs come first.
         placeholders: inputs of the joint graph.
-        shared: has somebody else what a node makes?
-        is_leaf: None: every input is taken for a leaf.
+        shared: tells whether something else holds the result of a node.
+        is_leaf: None: every input is assumed to be a leaf.
     """
     by_desc = {n.meta.get("desc"): n for n in placeholders if n.meta.get("desc") is not None}
     left = Counter(n for n in outputs if isinstance(n, fx.Node))
@@ -141,7 +141,7 @@ def copied(
         val = node.meta.get("val")
         if leaf is None or not isinstance(val, torch.Tensor) or val.layout is not torch.strided:
             continue
-        left[node] -= 1  # the last that has a tensor may take it
+        left[node] -= 1  # the last leaf that gets a tensor may take it
         others = left[node] > 0 or is_tangent(node) or shared(node)
         if others or not is_like(val, leaf.meta["val"]):
             size = hint(val.numel()) * val.element_size()

@@ -1,4 +1,5 @@
-"""Schedules that move values, as the emitter takes them: with the ends of the lives that leave."""
+"""Schedules that move values, in the emitter's form: with the steps at which memory on the device
+is freed."""
 
 from __future__ import annotations
 
@@ -16,29 +17,29 @@ has no link of its own."""
 
 
 class Move(NamedTuple):
-    """One step that runs nothing."""
+    """A step that runs no op."""
 
     action: Literal["out", "wait", "end", "in"]
-    """``"out"``: what ``op`` made is copied to the host. ``"wait"``: until that has ended.
-    ``"end"``: the memory that it left may go. ``"in"``: it comes back."""
+    """``"out"``: copies the result of ``op`` to the host. ``"wait"``: waits until that has ended.
+    ``"end"``: frees its memory on the device. ``"in"``: brings it back."""
     op: int
     number: int = 0
-    """Of an ``out`` and of its ``end``."""
+    """Number shared by an ``out`` and its ``end``."""
 
 
 Step = int | Move
 
 
 class Schedule(NamedTuple):
-    """Steps of one graph, and the first of the backward."""
+    """The steps of one graph, and the index of the first backward step."""
 
     steps: Sequence[Step]
     backward_starts: int
 
 
 def schedule_of(plan: _native.Plan) -> Schedule:
-    """The schedule of a plan. Plans say nowhere when memory that leaves is gone, but their lives
-    do: it depends on the copy's time."""
+    """Returns the schedule of a plan. The steps of a plan do not say when moved memory is freed,
+    which depends on the copy's time, but its lives do."""
     steps, begins = plan.steps, plan.backward_starts
     ends: dict[int, list[Move]] = {}
     if any(step.action == "out" for step in steps):
@@ -64,12 +65,12 @@ def schedule_of(plan: _native.Plan) -> Schedule:
 
 
 def moves_anything(plan: _native.Plan) -> bool:
-    """Does a plan move values to the host?"""
+    """True if a plan moves values to the host."""
     return bool(plan.numbers.get("out_bytes"))
 
 
 def with_link(problem: Problem, device: object) -> Problem:
-    """The problem with a link to the host where its device is the CPU, whose row has none."""
+    """Returns the problem with a link to the host if its device is the CPU, whose row has none."""
     is_cpu = isinstance(device, str) and device.partition("+")[0] == "cpu"
     if is_cpu and not problem.link_bytes_per_s:
         return replace(problem, link_bytes_per_s=CPU_LINK)

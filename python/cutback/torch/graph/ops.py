@@ -1,8 +1,8 @@
-"""What the planner is told of an operation: its class, its arithmetic, and what may not run twice.
+"""Facts about operations for the planner: class, arithmetic, and whether they may run twice.
 
-Names of fusible and compute-intensive operations are the core's (``csrc/plan/torch/aten.c``): it is
-asked once for every name. What decides correctness (randomness, effects, mutation) comes from
-PyTorch's own schemas and tags.
+The core knows the names of fusible and compute-intensive operations (``csrc/plan/torch/aten.c``);
+it is asked once for every name. Facts that decide correctness (randomness, effects, mutation) come
+from PyTorch's schemas and tags.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PURE_FUNCTION_OF_SEED = frozenset(
 _FROM_CORE: frozenset[Flag] = frozenset({"fusible", "reduction", "compute"})
 
 DROPOUT_RESULT = "aten.native_dropout.result"
-"""What the importer calls the result of a dropout, ``x * mask * scale``, beside its draw."""
+"""The importer's name for the result of a dropout, ``x * mask * scale``, as opposed to its draw."""
 
 _PASSES = {"aten._safe_softmax.default": 3}
 _PASSES_ON_CPU = {DROPOUT_RESULT: 2, "aten.native_dropout_backward.default": 2}
@@ -48,7 +48,7 @@ Formula = Callable[..., int]
 
 
 class Kind(NamedTuple):
-    """One operation, whatever its arguments."""
+    """Facts about one operation, independent of its arguments."""
 
     name: str  # "aten.mul.Tensor"
     flags: frozenset[Flag]
@@ -58,7 +58,7 @@ class Kind(NamedTuple):
 
     @property
     def mutable(self) -> bool:
-        """Does it write into an argument?"""
+        """True if it writes into an argument."""
         return bool(self.writes)
 
 
@@ -67,7 +67,8 @@ _core_flags: dict[tuple[str, tuple[str, ...]], frozenset[Flag]] = {}
 
 
 def _sdpa_for_cpu() -> dict[OpOverloadPacket, Formula]:
-    """PyTorch counts the flash attention of GPUs; the one for CPUs takes the same arguments."""
+    """Arithmetic of CPU flash attention, by PyTorch's formula for GPUs, which takes the same
+    arguments."""
     aten, counted = torch.ops.aten, flop_counter.flop_registry
     found = {}
     for direction in ("", "_backward"):
@@ -99,7 +100,8 @@ def _formula(target: Target) -> Formula | None:
 
 
 def _grouped(times: int) -> Formula:
-    """Rows of an input [tokens, in], each times one of the weights [groups, in, out]."""
+    """Arithmetic of a grouped product: each row of an input [tokens, in] times one of the weights
+    [groups, in, out]."""
 
     def grouped(
         rows: torch.Tensor,
@@ -115,7 +117,8 @@ def _grouped(times: int) -> Formula:
 
 
 def name_of(target: Target) -> str:
-    """``"aten.mul.Tensor"`` for an operator; ``"_operator.getitem"`` for a Python function."""
+    """Returns ``"aten.mul.Tensor"`` for an operator, ``"_operator.getitem"`` for a Python
+    function."""
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
     if isinstance(target, torch._ops.HigherOrderOperator):
@@ -125,16 +128,15 @@ def name_of(target: Target) -> str:
 
 
 def passes(name: str, device: str) -> int:
-    """How often an operation goes over its memory: PyTorch has some that are several kernels.
-
-    A safe softmax is a softmax, a look for rows that are masked, and a choice between the softmax
-    and zero; ``x * mask * scale`` are two products on a CPU, and one on a GPU.
+    """Returns how many passes an operation makes over its memory, because some PyTorch operations
+    are several kernels. A safe softmax is a softmax, a search for masked rows, and a choice between
+    the softmax and zero; ``x * mask * scale`` are two products on a CPU, and one on a GPU.
     """
     return _PASSES.get(name) or (_PASSES_ON_CPU.get(name, 1) if device == "cpu" else 1)
 
 
 def rate_of(args: Sequence[Argument], kwargs: Mapping[str, Argument], position: int) -> Argument:
-    """Dropout probability of a call; ``position`` as in :class:`Kind`."""
+    """Returns the dropout probability of a call; ``position`` as in :class:`Kind`."""
     return args[position] if len(args) > position else kwargs.get("dropout_p", 0.0)
 
 
@@ -146,9 +148,9 @@ def _rate(schema: FunctionSchema) -> int | None:
 
 
 def _writes(schema: FunctionSchema) -> tuple[int | str, ...]:
-    """Arguments that a call changes. Some ops do not declare it: ``c10d.allreduce_``,
-    ``inductor.resize_storage_bytes_``, which takes the memory of a tensor away. By the last letter
-    of their names they change their arguments, whichever those are."""
+    """Returns the arguments that a call changes. Some ops do not declare them: ``c10d.allreduce_``,
+    ``inductor.resize_storage_bytes_``, which frees the memory of a tensor. The final underscore of
+    their names says that they change arguments, so all arguments count."""
     places = [(a.name if a.kwarg_only else i, a) for i, a in enumerate(schema.arguments)]
     declared = [k for k, a in places if a.alias_info is not None and a.alias_info.is_write]
     name = schema.name.split("::")[-1]
@@ -158,7 +160,7 @@ def _writes(schema: FunctionSchema) -> tuple[int | str, ...]:
 
 
 def _describe(target: Target) -> Kind:
-    """What PyTorch says of an operation; the core knows more (:func:`learn`)."""
+    """Returns PyTorch's facts about an operation; :func:`learn` adds the core's."""
     name = name_of(target)
     if target is operator.getitem:
         return Kind(name, frozenset(), None, None, ())
@@ -183,14 +185,14 @@ def _describe(target: Target) -> Kind:
 
 
 def _tags_of(target: Target) -> tuple[str, ...]:
-    """Those of PyTorch's tags of an operation that the core reads."""
+    """Returns the tags of a PyTorch operation that the core reads."""
     tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
     known = ("pointwise", torch.Tag.pointwise), ("reduction", torch.Tag.reduction)
     return tuple(name for name, tag in known if tag in tags)
 
 
 def _ask_core(unknown: list[tuple[str, tuple[str, ...]]]) -> None:
-    """Asks the core for its classes of operations: it reads traced graphs by name."""
+    """Asks the core for the classes of operations, which it knows by name."""
     nodes = [
         {
             "kind": "call_function", "op": name, "name": f"n{i}", "inputs": [], "tags": list(tags),
@@ -208,8 +210,8 @@ def _ask_core(unknown: list[tuple[str, tuple[str, ...]]]) -> None:
 
 
 def learn(targets: Iterable[Target]) -> dict[Target, Kind]:
-    """The kinds of all these operations, by operation."""
-    new = dict.fromkeys([t for t in targets if t not in _kinds])  # a hash takes long
+    """Returns the kinds of these operations, by operation."""
+    new = dict.fromkeys([t for t in targets if t not in _kinds])  # hashing is slow
     described = {t: _describe(t) for t in new}
     keys = {target: (kind.name, _tags_of(target)) for target, kind in described.items()}
     unknown = [key for key in dict.fromkeys(keys.values()) if key not in _core_flags]

@@ -1,32 +1,32 @@
-"""What a profile says of an op and of a value."""
+"""Records of a profile: ops and values."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 CATEGORIES = ("parameter", "optimizer state", "activation", "gradient", "other")
-"""What a value is. parameter: given, and gets a gradient. activation: made in the forward and read
-in the backward. gradient: what the backward returns. other: inputs, buffers, outputs, and what
-comes and goes within one phase."""
+"""The category of a value. parameter: an argument that gets a gradient. activation: made in the
+forward and read in the backward. gradient: returned by the backward. other: inputs, buffers,
+outputs, and temporaries of one phase."""
 
 PHASES = ("forward", "backward", "optimizer")
 
 MOVES = {"out": "swap_out", "wait": "swap_wait", "in": "swap_in"}
-"""Action of a plan's move -> kind of its row."""
+"""Kind of a row, by the action of a plan's move."""
 
 
 class Row(NamedTuple):
     """One op of the step, in the order of the run."""
 
     name: str  # "addmm_3", as in the problem and in plans
-    kind: str  # "aten.addmm.default"; one of MOVES' values where nothing runs but a copy
+    kind: str  # "aten.addmm.default"; a value of MOVES if the row is a copy
     phase: str  # one of PHASES
     location: str  # "model.py:12 (layers.0)", "" when not known
     seconds: float  # median over the runs
     bytes: int  # of new storages
-    live_bytes: int  # that the step itself holds while the op runs
+    live_bytes: int  # held by the step itself while the op runs
     recomputed: bool  # the op had run before
-    view: bool  # it returns memory that was there
+    view: bool  # it returns existing memory
 
 
 class Uses(NamedTuple):
@@ -37,7 +37,7 @@ class Uses(NamedTuple):
 
 
 class Value(NamedTuple):
-    """One storage while it is there; a value that is made again counts again."""
+    """One storage during its life; a value that is recomputed counts again."""
 
     name: str  # of the op that makes it, or of the input
     type: str  # "f32[8,32]"
@@ -53,7 +53,7 @@ class Value(NamedTuple):
 
 
 class Peak(NamedTuple):
-    """The moment at which the step holds most."""
+    """The moment at which the step holds the most memory."""
 
     row: int
     name: str  # of its op

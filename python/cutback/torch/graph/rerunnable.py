@@ -1,12 +1,13 @@
-"""May an op of another library run again? From its schema, its tags, and what the user declares.
+"""Decides whether an op of another library may run again, from its schema, its tags and the user's
+declaration.
 
-PyTorch's own ops are known by name. Of any other op, be it a ``torch.library.custom_op``, one of
-``torch.library.define`` or of C++, it may run again what its registration says to be a function of
-its arguments, and nothing else: it changes none of them, returns fresh tensors, is known to draw
-and to communicate nothing, has no effects, and has a fake kernel, that is, its author prepared it
-for graphs in which calls are moved, merged and dropped. That such a function gives the same bits
-for the same bits is taken on trust. Tags say where it does not (``nondeterministic_seeded``,
-``nondeterministic_bitwise``), and :func:`declare` says it of the ops of others.
+PyTorch's own ops are known by name. Any other op, whether defined by ``torch.library.custom_op``,
+``torch.library.define`` or in C++, may run again only if its registration shows that it is a
+function of its arguments: it changes none of them, returns new tensors, does not draw or
+communicate, has no effects, and has a fake kernel, which means that its author prepared it for
+graphs in which calls are moved, merged and dropped. Such a function is trusted to give the same
+bits for the same bits. Tags tell if it does not (``nondeterministic_seeded``,
+``nondeterministic_bitwise``), and :func:`declare` overrides the default.
 
 Compiled graphs and eager regions ask the same question, :func:`why_once`.
 """
@@ -40,18 +41,20 @@ _TALKS = re.compile(
 _GROUPS = frozenset({"group", "group_name", "group_names", "process_group", "pg", "ranks"})
 
 _OBJECTS = ("PyObject", "__torch__.")
-"""In types of arguments that are objects of registered Python classes, or of TorchScript's."""
+"""Part of the types of arguments that are objects of registered Python classes or of TorchScript
+classes."""
 
 _SAID = "it is declared not to be rerunnable"
 
 
 class _Verdict(NamedTuple):
-    """On one overload."""
+    """The verdict on one overload."""
 
-    never: str = ""  # why it may not run again, whatever is declared
+    never: str = ""  # why it must not run again, whatever is declared
     doubt: str = ""  # why it does not by default
     rates: tuple[int, ...] = ()
-    """Arguments of a call; where they are 0 it is not in doubt, as it drops nothing."""
+    """Arguments of a call that are dropout rates; if they are 0 there is no doubt, because nothing
+    is dropped."""
 
 
 _verdicts: dict[Target, _Verdict] = {}
@@ -60,7 +63,7 @@ _version = 0
 
 
 def _never(op: OpOverload) -> str:
-    """What shows that a second run would be seen."""
+    """Returns the reason why a second run would certainly be visible, or ""."""
     schema = op._schema
     name = schema.name.split("::")[-1]
     written = [
@@ -69,11 +72,11 @@ def _never(op: OpOverload) -> str:
     if written:
         return f"it writes into its argument {written[0]}"
     if schema.is_mutable or (name.endswith("_") and not name.endswith("__")):
-        return "by its name it writes into an argument"
+        return "its name says that it writes into an argument"
     if any(r.alias_info is not None for r in schema.returns):
-        return "what it returns lies in the memory of an argument"
+        return "its result shares memory with an argument"
     if not any("Tensor" in str(r.type) for r in schema.returns):
-        return "it returns no tensor, so it is called for what it does"
+        return "it returns no tensor, so it is called for its effects"
     if op.namespace in COLLECTIVES:
         return "it communicates"
     if op.namespace in _ACTS or _effect(op):
@@ -84,7 +87,7 @@ def _never(op: OpOverload) -> str:
 
 
 def _effect(op: OpOverload) -> bool:
-    """Is an effect registered with PyTorch, so that calls keep their order by tokens?"""
+    """True if an effect is registered with PyTorch, so that tokens keep the order of calls."""
     from torch._higher_order_ops import effects
 
     ask = getattr(effects, "_get_effect", None)
@@ -103,8 +106,8 @@ def _words(name: str) -> list[str]:
 
 
 def _doubt(op: OpOverload) -> tuple[str, tuple[int, ...]]:
-    """What makes it likely that a second run would be seen; positions of the rates of dropouts, if
-    these are all."""
+    """Returns the reason why a second run would probably be visible, and the positions of dropout
+    rates if these are the only reason."""
     schema = op._schema
     bitwise = getattr(torch.Tag, "nondeterministic_bitwise", None)
     if bitwise is not None and bitwise in op.tags:
@@ -112,36 +115,36 @@ def _doubt(op: OpOverload) -> tuple[str, tuple[int, ...]]:
     if not _has_fake(op):
         return "it has no fake kernel", ()
     if not any("Tensor" in str(a.type) for a in schema.arguments):
-        return "it reads no tensor: what it returns comes from elsewhere", ()
+        return "it reads no tensor, so its result comes from elsewhere", ()
     name = schema.name.split("::")[-1]
     if _TALKS.search(name):
-        return "by its name it communicates", ()
+        return "its name says that it communicates", ()
     own = _words(name)
     if "empty" in own:
-        return "by its name it returns memory that is not filled", ()
+        return "its name says that it returns uninitialized memory", ()
     drawing = sorted(_DRAWS.intersection(own))
     if drawing:
-        return f"by its name ('{drawing[0]}') it draws random numbers", ()
+        return f"its name ('{drawing[0]}') says that it draws random numbers", ()
     rates = []
     for i, a in enumerate(schema.arguments):
         type_name = str(a.type)
         if a.name in _GROUPS or "ProcessGroup" in type_name:
-            return f"by its argument {a.name} it communicates", ()
+            return f"its argument {a.name} says that it communicates", ()
         if "dropout" in _words(a.name) and type_name == "float":
             rates.append(i)
         elif "Generator" in type_name or not _DRAWS.isdisjoint(_words(a.name)):
-            return f"by its argument {a.name} it draws random numbers", ()
+            return f"its argument {a.name} says that it draws random numbers", ()
         elif any(word in type_name for word in _OBJECTS):
             return f"its argument {a.name} is an object that may have a state", ()
     if rates:
         rate = schema.arguments[rates[0]].name
-        return f"it draws random numbers where its argument {rate} is not 0", tuple(rates)
+        return f"it draws random numbers if its argument {rate} is not 0", tuple(rates)
     return "", ()
 
 
 def _judge(op: Target) -> _Verdict:
     if isinstance(op, HigherOrderOperator):
-        return _Verdict(doubt="it is a higher-order operator: nothing says what it does inside")
+        return _Verdict(doubt="it is a higher-order operator, whose body is unknown")
     if not isinstance(op, OpOverload):
         return _Verdict(doubt="it is a Python function: it has no schema")
     never = _never(op)
@@ -149,26 +152,25 @@ def _judge(op: Target) -> _Verdict:
 
 
 def declared(op: OpOverload) -> bool | None:
-    """What the user said of an overload; None: nothing."""
+    """Returns the user's declaration of an overload, or None."""
     return _declared.get(op)
 
 
 def declarations() -> list[tuple[str, bool]]:
-    """All that is declared, sorted by name."""
+    """Returns all declarations, sorted by name."""
     return sorted((str(op), again) for op, again in _declared.items())
 
 
 def version() -> int:
-    """Changes with each declaration: what was planned before it is planned anew."""
+    """Returns a number that changes with each declaration, so that earlier plans are made again."""
     return _version
 
 
 def held_because(
     op: Target, args: Sequence[Argument] = (), kwargs: Mapping[str, Argument] | None = None
 ) -> str:
-    """Why a call of an op of another library runs once; "": it may run again.
-
-    ``args`` and ``kwargs`` are those of the call, values or nodes of a graph.
+    """Returns the reason why a call of an op of another library runs once, or "" if it may run
+    again. ``args`` and ``kwargs`` are those of the call, values or nodes of a graph.
     """
     verdict = _verdicts.get(op)
     if verdict is None:  # at its first call everything about it is registered
@@ -200,23 +202,26 @@ def _overloads(op: OpOverload | OpOverloadPacket | CustomOpDef) -> Iterator[OpOv
             yield getattr(op, name)
     else:
         raise TypeError(
-            f"{op!r} is no op of a library: give what torch.library.custom_op returned, or "
-            "torch.ops.<library>.<name>. A policy (policy=, policy_fn=) has a say in any other call"
+            f"{op!r} is not an op of a library: pass the result of torch.library.custom_op, or "
+            "torch.ops.<library>.<name>. For any other call use a policy (policy=, policy_fn=)"
         )
 
 
 def why_once(op: OpOverload | OpOverloadPacket | CustomOpDef) -> str | None:
-    """Why an op of another library runs once in a step, in words; None: it may run again.
+    """Returns the reason why an op of another library runs once in a step, as text; None: it may
+    run again.
 
     >>> cutback.torch.rerun.why_once(torch.ops.mylib.fused_norm)
     'it has no fake kernel'
 
     Args:
-        op: what ``torch.library.custom_op`` returned, an overload, or a packet
-            (``torch.ops.mylib.fused_norm``; the first of its overloads that runs once speaks).
+        op: the result of ``torch.library.custom_op``, an overload, or a packet
+            (``torch.ops.mylib.fused_norm``; the reason is that of its first overload that runs
+            once).
 
     Raises:
-        TypeError: that is no op of a library. ValueError: it is PyTorch's own.
+        TypeError: ``op`` is not an op of a library.
+        ValueError: it is one of PyTorch's own.
     """
     for overload in _foreign(op):
         verdict, said = _judge(overload), declared(overload)
@@ -234,30 +239,30 @@ def _foreign(op: OpOverload | OpOverloadPacket | CustomOpDef) -> list[OpOverload
     for overload in found:
         if overload.namespace in _PYTORCH:
             raise ValueError(
-                f"{overload} is PyTorch's own, of which it is known whether it may run again; to "
-                "have its results saved, name it in a policy"
+                f"{overload} is one of PyTorch's own ops, whose reruns cannot be declared; to "
+                "save its results, name it in a policy"
             )
     return found
 
 
 def declare(op: OpOverload | OpOverloadPacket | CustomOpDef, *, rerunnable: bool | None) -> None:
-    """Says whether an op of another library may run again in the backward.
+    """Declares whether an op of another library may run again in the backward.
 
-    Goes before what is found out about the op (:func:`why_once`), for all overloads of a packet.
-    ``True``: it is a function of its arguments, gives the same bits for the same bits, and chooses
-    nothing by comparing values that a fused rerun might make with other bits. ``False``: it runs
-    once. ``None``: as if nothing had been said. To be called before the step is compiled: what is
-    compiled stays as it is, while eager regions are planned anew. How expensive a run is says
-    ``torch.utils.flop_counter.register_flop_formula``, or a profile.
+    The declaration overrides the default (:func:`why_once`), for all overloads of a packet.
+    ``True``: it is a function of its arguments, gives the same bits for the same bits, and does not
+    choose by comparing values that a fused rerun might compute with other bits. ``False``: it runs
+    once. ``None``: removes the declaration. Call it before the step is compiled: compiled code does
+    not change, while eager regions are planned again.
+    ``torch.utils.flop_counter.register_flop_formula`` or a profile tells the cost of a run.
 
     Args:
-        op: what ``torch.library.custom_op`` returned, an overload, or a packet
+        op: the result of ``torch.library.custom_op``, an overload, or a packet
             (``torch.ops.mylib.fused_norm``).
 
     Raises:
-        TypeError: that is no op of a library, or ``rerunnable`` is none of the three. ValueError:
-            it is PyTorch's own; or it is said to be rerunnable, and its schema, tags or effects say
-            that it is not. Nothing is declared then.
+        TypeError: ``op`` is not an op of a library, or ``rerunnable`` is not one of the three.
+        ValueError: it is one of PyTorch's own, or it is declared rerunnable although its schema,
+            tags or effects show that it is not. Nothing is declared then.
     """
     if rerunnable is not None and not isinstance(rerunnable, bool):
         raise TypeError(f"rerunnable={rerunnable!r} is not True, False or None")

@@ -1,21 +1,21 @@
-"""One segment of PyTorch's caching allocator for a planned step.
+"""Places a planned step in one segment of PyTorch's caching allocator.
 
 On GPUs PyTorch's allocator takes memory from the driver in segments and keeps them. With default
-settings each allocation from 10 MiB on gets a segment of its own size, and segments never merge, so
-that a step whose tensors have many sizes reserves up to 1.8 times what is alive at once.
+settings each allocation of 10 MiB or more gets a segment of exactly its size, and segments never
+merge, so a step whose tensors have many sizes reserves up to 1.8 times its peak of live bytes.
 
 Here the step gets one large segment, allocated and freed before it, which the allocator then splits
-and merges. It places a block at the low end of the smallest hole that is large enough. That
-alone leaves holes between values that live long and values that live short, so the code of the step
-steers it: before some ops it allocates a *plug*, which fills the low end of a hole up to where the
-results of the op are to begin, and frees it behind them. Values at both ends of a hole then leave
-it in one piece. Which ops have a plug is chosen by simulating the allocator on the lives of the
-plan: first under several rules, then by a search for a smaller segment. It changes the choice for
-some of the ops whose results are alive where a segment first turns out too small, and keeps the
-change if the step gets as far as before or further.
+and merges. It places a block at the low end of the smallest hole that is large enough. That still
+leaves holes between long-lived and short-lived values, so the code of the step steers the
+allocator: before some ops it allocates a *plug*, which fills the low end of a hole up to the
+intended start of the op's results, and frees it after the op. Values at both ends of a hole then
+leave it in one piece. The ops with a plug are chosen by simulating the allocator on the lives of
+the plan: first under several rules, then by a search for a smaller segment. The search changes the
+choice for some of the ops whose results are alive when a segment first turns out to be too small,
+and keeps the change if the step gets at least as far as before.
 
-What an op computes, and with which kernel, is not changed by this; if the allocator's state differs
-from the simulated one (other tensors of the program lie in the segment), only bytes differ.
+Plugs do not change what an op computes or which kernel it uses. If the allocator's state differs
+from the simulated one (because other tensors of the program are in the segment), only bytes differ.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from typing import NamedTuple
 GRAIN = 512
 """The allocator rounds sizes up to a multiple of this."""
 SMALL = 1 << 20
-"""Up to this size blocks come from the pool of small blocks."""
+"""Blocks up to this size come from the pool of small blocks."""
 LARGE = 10 << 20
-"""From this size on a block gets a segment of its own size."""
+"""A block of at least this size gets a segment of exactly its size."""
 _SMALL_SEGMENT, _SEGMENT, _SEGMENT_GRAIN = 2 << 20, 20 << 20, 2 << 20
 
 
 class Life(NamedTuple):
-    """One allocation of a step: the first and the last moment at which it is there, and bytes."""
+    """One allocation of a step: its first and last moment, and its bytes."""
 
     made: int
     last: int
@@ -45,7 +45,7 @@ class Life(NamedTuple):
 
 
 def rounded(size: int) -> int:
-    """The bytes that the allocator takes for a block."""
+    """Returns the bytes that the allocator takes for a block."""
     return max(GRAIN, -(-size // GRAIN) * GRAIN)
 
 
@@ -65,7 +65,7 @@ class _Block:
 
 
 class CachingAllocator:
-    """The decisions of PyTorch's caching allocator, with default settings and one stream."""
+    """Simulates PyTorch's caching allocator, with default settings and one stream."""
 
     def __init__(self) -> None:
         self.reserved = 0
@@ -82,7 +82,7 @@ class CachingAllocator:
         del free[bisect_left(free, (block.size, block.number, block.offset))]
 
     def malloc(self, size: int) -> _Block:
-        """A block."""
+        """Allocates a block."""
         size = rounded(size)
         small = size <= SMALL
         free = self._free[small]
@@ -113,7 +113,7 @@ class CachingAllocator:
         return block
 
     def release(self, block: _Block) -> None:
-        """Frees a block, which merges with free blocks beside it."""
+        """Frees a block, which merges with adjacent free blocks."""
         block.is_free = True
         after, before = block.next, block.previous
         if after is not None and after.is_free:
@@ -133,35 +133,35 @@ class CachingAllocator:
             other.next.previous = block
 
     def largest_hole(self) -> int:
-        """Bytes of the largest free block that is not small."""
+        """Returns the bytes of the largest free block that is not small."""
         free = self._free[False]
         return free[-1][0] if free else 0
 
     def best_hole(self, size: int) -> int:
-        """Size of the smallest free block that is large enough. 0: there is none."""
+        """Returns the size of the smallest free block that is large enough, or 0."""
         free = self._free[False]
         at = bisect_left(free, (size,))
         return free[at][0] if at < len(free) else 0
 
 
 class Placed(NamedTuple):
-    """How a step is placed."""
+    """The placement of a step."""
 
     segment: int
-    """Bytes of the segment that is reserved for it."""
+    """Bytes of the segment that is reserved for the step."""
     plugs: dict[int, int]
-    """By moment, bytes of the plug that is there while its op runs."""
+    """By moment, bytes of the plug that is allocated while its op runs."""
     reserved: int
-    """Bytes that the allocator reserves in the simulation, small blocks included."""
+    """Bytes that the allocator reserves in the simulation, including small blocks."""
     live: int
-    """The most bytes that are alive at one moment, each block rounded."""
+    """Peak of live bytes, with each block rounded."""
 
 
 class _Where(IntEnum):
-    """Where the results of an op are to go."""
+    """The intended place of an op's results."""
 
     LOW = 0
-    """Where the allocator puts them: the low end of the smallest hole that holds them."""
+    """The allocator's choice: the low end of the smallest hole that holds them."""
     HIGH = 1
     """The high end of the largest hole."""
     HIGH_OF_SMALLEST = 2
@@ -169,17 +169,18 @@ class _Where(IntEnum):
 
 
 class _Simulated(NamedTuple):
-    """What the allocator has done."""
+    """The state of a simulated allocator."""
 
     placed: Placed
     failed: int | None
-    """Where the simulation was ended, because the segment was too small: by how many moments."""
+    """The number of moments that were left when the simulation ended because the segment was too
+    small."""
     alive: list[int]
-    """Lives that were there then."""
+    """Lives at that moment."""
 
 
 def _moments(lives: Sequence[Life]) -> list[tuple[list[int], list[int]]]:
-    """By moment, the lives that begin and those that end."""
+    """Returns, by moment, the lives that begin and those that end."""
     count = max((max(life.made, life.last) for life in lives), default=-1) + 1
     found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
     for k, life in enumerate(lives):
@@ -189,7 +190,7 @@ def _moments(lives: Sequence[Life]) -> list[tuple[list[int], list[int]]]:
 
 
 class _Steps:
-    """Steps with these lives, to be simulated."""
+    """Simulates steps with these lives."""
 
     def __init__(self, lives: Sequence[Life], traces: Mapping[int, Sequence[int]]) -> None:
         self.lives = lives
@@ -202,7 +203,7 @@ class _Steps:
         self.needs = [_need(trace) for trace in self.traces]
 
     def live(self) -> int:
-        """The most bytes that are alive at one moment."""
+        """Returns the peak of live bytes."""
         now = most = 0
         for begin, end in self.moments:
             now += sum(rounded(self.lives[k].bytes) for k in begin)
@@ -213,12 +214,12 @@ class _Steps:
     def simulate(
         self, segment: int, where: Sequence[_Where], must_hold: bool = False
     ) -> _Simulated:
-        """The allocator's decisions in two steps.
+        """Simulates the allocator over two steps.
 
         Args:
-            segment: bytes that are allocated and freed before the first step. 0: none are.
+            segment: bytes that are allocated and freed before the first step; 0: none.
             where: by moment, where results go.
-            must_hold: end when something does not fit into the segment.
+            must_hold: whether to end when a block does not fit into the segment.
         """
         allocator = CachingAllocator()
         if segment:
@@ -252,7 +253,7 @@ class _Steps:
         return _Simulated(Placed(segment, plugs, allocator.peak_reserved, 0), None, [])
 
     def _run(self, allocator: CachingAllocator, t: int) -> dict[int, list[_Block]]:
-        """Runs the op of a moment. Returns what it has not freed, by size."""
+        """Runs the op of a moment. Returns the blocks that it has not freed, by size."""
         made: dict[int, list[_Block]] = {}
         for size in self.traces[t]:
             if size > 0:
@@ -262,8 +263,8 @@ class _Steps:
         return made
 
     def rules(self, border: int) -> Iterator[list[_Where]]:
-        """Where results go: by how long they live, or by whether they live from before a moment
-        (the begin of the backward) to after it."""
+        """Yields rules for the place of results: by the length of their life, or by whether they
+        live across a moment (the start of the backward)."""
         for high in self._high(border):
             for end in (_Where.HIGH, _Where.HIGH_OF_SMALLEST):
                 yield [end if is_high else _Where.LOW for is_high in high]
@@ -281,42 +282,42 @@ class _Steps:
 
 
 def _need(trace: Sequence[int]) -> int:
-    """The most bytes that an op has allocated at one time."""
+    """Returns the peak of bytes that an op has allocated."""
     blocks = [rounded(size) if size > 0 else -rounded(-size) for size in trace]
     return max(accumulate(blocks), default=0)
 
 
 _ROOM = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.045, 1.06, 1.08, 1.1, 1.125, 1.15)
-"""Sizes of the segment that are tried, as parts of what is alive at most."""
+"""Segment sizes to try, relative to the peak of live bytes."""
 
 
 def reserved_without(lives: Sequence[Life]) -> int:
-    """The bytes that the allocator reserves for a step that is not placed."""
+    """Returns the bytes that the allocator reserves for a step that is not placed."""
     steps = _Steps(lives, {})
     return steps.simulate(0, [_Where.LOW] * len(steps.moments)).placed.reserved
 
 
 _SEEDS = 8
-"""Searches for one size of the segment."""
+"""Number of searches for each segment size."""
 _CHANGES = 2500
-"""Changes that one search tries; and how many in vain before it ends."""
+"""Number of changes that one search tries, and number of consecutive failures that end it."""
 _IN_VAIN = 400
 _EFFORT = 6_000_000
-"""Moments that are simulated by all searches together."""
+"""Number of moments that all searches together simulate."""
 
 
 class _Search:
-    """The search for a choice with which a step runs in a given segment."""
+    """Searches for a choice with which a step fits into a given segment."""
 
     def __init__(self, steps: _Steps, border: int) -> None:
         self.steps = steps
         self.rules = list(steps.rules(border))
         self.known = list(self.rules)
-        """The same, and choices that were found for larger segments."""
+        """Initial choices: the rules, and choices found for larger segments."""
         self.effort = 0
 
     def run(self, segment: int) -> Placed | None:
-        """A placement in a segment of this size. None: none was found."""
+        """Returns a placement in a segment of this size, or None if none was found."""
         begin = max((self._try(segment, where), k) for k, where in enumerate(self.known))
         for seed in range(_SEEDS):
             found = self._improve(segment, self.known[begin[1]], Random(seed))
@@ -351,8 +352,8 @@ class _Search:
         return None
 
     def _changed(self, where: Sequence[_Where], failed: _Simulated, random: Random) -> list[_Where]:
-        """A choice that differs in one to three moments: mostly in those that made what is there
-        when the segment is too small, otherwise in those shortly before."""
+        """Returns a choice that differs in one to three moments: mostly those that made the blocks
+        alive when the segment is too small, otherwise those shortly before."""
         assert failed.failed is not None
         changed, end = list(where), failed.failed % len(where)
         made = [self.steps.lives[k].made for k in failed.alive]
@@ -367,13 +368,13 @@ class _Search:
 def place(
     lives: Sequence[Life], backward_starts: int, traces: Mapping[int, Sequence[int]]
 ) -> Placed:
-    """The placement that reserves least, of those that are tried.
+    """Returns the placement that reserves least among those tried.
 
     Args:
         lives: of one step, in the order of its plan.
         backward_starts: the first moment of the backward.
-        traces: by moment at which an op of the step's own code runs, what it allocates (bytes) and
-            frees (negative), in order.
+        traces: by moment at which an op of the step runs, the bytes that it allocates and frees
+            (negative), in order.
     """
     large = [life for life in lives if life.bytes > SMALL]
     small = reserved_without([life for life in lives if life.bytes <= SMALL])

@@ -1,4 +1,5 @@
-"""Sizes of tensors as ints: of a symbolic size its hint, or what a plan is made for."""
+"""Sizes of tensors as ints: a symbolic size counts as its hint, or as the value that a plan is made
+for."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ if TYPE_CHECKING:
     from torch import SymInt
     from torch.fx.experimental.symbolic_shapes import sympy
 
-# Before torch 2.12 it has the other name.
+# The function has another name before torch 2.12.
 _hint = getattr(symbolic_shapes, "optimization_hint", None) or symbolic_shapes.size_hint
 
 
 class _Sizes(threading.local):
-    """What symbolic sizes count as, by symbol, where that is not their hint."""
+    """Values of symbolic sizes, by symbol, where they differ from the hints."""
 
     def __init__(self) -> None:
         self.planned: dict[sympy.Symbol, int] = {}
-        self.known: dict[sympy.Expr, int] = {}  # sizes that were worked out
+        self.known: dict[sympy.Expr, int] = {}  # sizes computed so far
 
 
 _sizes = _Sizes()
@@ -30,7 +31,7 @@ _sizes = _Sizes()
 
 @contextlib.contextmanager
 def sizes_as(planned: dict[sympy.Symbol, int]) -> Iterator[None]:
-    """Symbols of sizes count as these inside, and not as their hints."""
+    """Context in which symbols have these values instead of their hints."""
     before = _sizes.planned, _sizes.known
     _sizes.planned, _sizes.known = planned, {}
     try:
@@ -40,7 +41,8 @@ def sizes_as(planned: dict[sympy.Symbol, int]) -> Iterator[None]:
 
 
 def hint(n: int | SymInt) -> int:
-    """A size as an int: of a symbolic size its hint, or what its symbols count as."""
+    """Returns a size as an int; a symbolic size counts as its hint, or as the values set for its
+    symbols."""
     if type(n) is int:
         return n
     planned, node = _sizes.planned, getattr(n, "node", None)

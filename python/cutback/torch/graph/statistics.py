@@ -1,4 +1,4 @@
-"""What a profile says: per op time and bytes, per value its uses, idle time and swap times."""
+"""Figures of a profile: time and bytes of each op; uses, idle time and swap times of each value."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .records import CATEGORIES, MOVES, PHASES, Peak, Row, Uses, Value
 _NO_OPS = ("tangent", "copy_back", "accumulate_grad", *MOVES.values())
 
 FORMAT, VERSION = "cutback.times", 1
-MOST_ROWS = 12  # of each table that print() shows
+MOST_ROWS = 12  # rows of each table that print() shows
 
 
 class Measured(NamedTuple):
-    """How the figures of a profile were measured."""
+    """The conditions under which a profile was measured."""
 
     link_bytes_per_s: float
     runs: int
     device: str
-    """Row of the device table that fits the step's tensors."""
+    """Row of the device table for the device of the step's tensors."""
 
 
 class Statistics:
@@ -44,16 +44,16 @@ class Statistics:
         self.values = values
         self.link_bytes_per_s, self.runs, self.device = measured
         self.signature = signature
-        """Tells graphs apart: a digest of ops and storages."""
+        """Identifies the graph: a digest of ops and storages."""
         self.graphs = list(graphs) or [signature]
-        """The same of each graph; a step with graph breaks has several. Then names of ops end in
-        ``@`` and the number of their graph."""
+        """The signature of each graph; a step with graph breaks has several. Names of ops then end
+        in ``@`` and the number of their graph."""
 
     # ---- answers ----------------------------------------------------------------------------
 
     @property
     def seconds(self) -> float:
-        """Time of all ops together."""
+        """Total time of all ops."""
         return sum(row.seconds for row in self.rows)
 
     def phase_seconds(self, phase: str) -> float:
@@ -62,7 +62,7 @@ class Statistics:
 
     @property
     def peak(self) -> Peak:
-        """The largest total; the first of equals."""
+        """The moment with the largest total; the first if several are equal."""
         at = max(range(len(self.rows)), key=lambda k: self.rows[k].live_bytes)
         alive = {category: 0 for category in CATEGORIES}
         for value in self.values:
@@ -73,7 +73,7 @@ class Statistics:
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes that the step itself holds; parameters and inputs are its caller's."""
+        """Peak bytes that the step itself holds; parameters and inputs belong to the caller."""
         return self.peak.bytes
 
     def timeline(self) -> list[int]:
@@ -90,11 +90,12 @@ class Statistics:
         return {category: list(accumulate(row[:n])) for category, row in change.items()}
 
     def activations(self) -> list[Value]:
-        """What the forward leaves for the backward, in the order of the program."""
+        """Values that the forward leaves for the backward, in program order."""
         return [v for v in self.values if v.category == "activation"]
 
     def times(self) -> dict[str, float]:
-        """Seconds by op of forward and backward, the mean of its runs: what ``profile=`` takes."""
+        """Returns seconds by op of forward and backward, the mean of its runs, as ``profile=``
+        accepts them."""
         found: dict[str, list[float]] = {}
         for row in self.rows:
             if row.phase != "optimizer" and row.kind not in _NO_OPS:
@@ -102,8 +103,8 @@ class Statistics:
         return {name: sum(seconds) / len(seconds) for name, seconds in found.items()}
 
     def times_of(self, signature: str) -> dict[str, float] | None:
-        """:meth:`times` of the graph with a signature, by the names that ops have there; of several
-        such graphs, the means. None: no graph has it."""
+        """Returns :meth:`times` of the graph with a signature, by the op names in that graph; means
+        if several graphs have it; None if no graph has it."""
         if len(self.graphs) == 1:
             return self.times() if signature == self.graphs[0] else None
         mine = {str(g) for g, other in enumerate(self.graphs) if other == signature}
@@ -118,7 +119,7 @@ class Statistics:
     # ---- files ------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole profile as a document of plain numbers and strings."""
+        """Returns the whole profile as a document of plain numbers and strings."""
         peak = self.peak
         return {
             "format": FORMAT,
@@ -148,9 +149,9 @@ class Statistics:
     # ---- pictures and text --------------------------------------------------------------------
 
     def table(self, most: int | None = None) -> str:
-        """One line an op: time, bytes, and of the largest value that it makes category, uses (row
-        numbers), inactive time and swap times in ms. ``most``: no more lines than that, the dearest
-        ops."""
+        """Returns one line per op: time, bytes, and for the largest value that it makes the
+        category, uses (row numbers), inactive time and swap times in ms. ``most``: limits the lines
+        to the most expensive ops."""
         largest: dict[int, Value] = {}
         for value in self.values:
             if value.made >= 0 and value.bytes > getattr(largest.get(value.made), "bytes", -1):
@@ -173,7 +174,7 @@ class Statistics:
         return "\n".join(lines)
 
     def by_kind(self) -> list[tuple[str, int, float, int]]:
-        """(kind, ops, seconds, bytes made), the dearest first."""
+        """Returns (kind, ops, seconds, bytes made), the most expensive first."""
         found: dict[str, tuple[int, float, int]] = {}
         for row in self.rows:
             n, seconds, size = found.get(row.kind, (0, 0.0, 0))
@@ -222,7 +223,7 @@ class Statistics:
         return "\n".join(lines)
 
     def svg(self) -> str:
-        """Memory by category over the time of the step, as a picture."""
+        """Returns a picture of memory by category over the time of the step."""
         from .usage import usage_svg
 
         phases = [(phase, sum(r.phase == phase for r in self.rows)) for phase in PHASES]
@@ -255,7 +256,7 @@ def _value_cells(value: Value) -> str:
 
 
 def load(path: str | os.PathLike[str]) -> Statistics:
-    """A profile from a file that ``profile.save`` wrote; it has the figures, and no graph.
+    """Loads a profile from a file written by ``profile.save``. It has the figures, but no graph.
 
     Raises:
         OSError: the file cannot be read. ValueError: it holds something else.
@@ -287,20 +288,21 @@ def load(path: str | os.PathLike[str]) -> Statistics:
 
 
 def known(profile: Any) -> Any:
-    """What ``profile=`` was given; the path of a whole profile as that profile."""
+    """Returns the argument ``profile=``; the path of a whole profile is loaded."""
     if not isinstance(profile, (str, os.PathLike)):
         return profile
     try:
         return load(profile)
     except ValueError:
-        return profile  # seconds by op, or nothing of the kind: who reads it says so
+        return profile  # seconds by op, or something else, which the reader refuses
 
 
-# ---- is it the same graph? --------------------------------------------------------------------
+# ---- comparing graphs ---------------------------------------------------------------------
 
 
 def signature(problem: Problem) -> str:
-    """A digest of a problem's ops and storages; times, policies and lines do not count."""
+    """Returns a digest of a problem's ops and storages; times, policies and source lines do not
+    count."""
     ops = [
         (op.name, op.kind, op.inputs, [value.storage for value in op.outputs]) for op in problem.ops
     ]
@@ -309,11 +311,7 @@ def signature(problem: Problem) -> str:
 
 
 def check_same(expected: str, problem: Problem, what: str) -> None:
-    """Is the graph that ``what`` is of the one that was profiled?
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Checks that the graph of ``what`` is the profiled one. Raises ValueError if it is not."""
     found = signature(problem)
     if found != expected:
         raise ValueError(
@@ -324,10 +322,8 @@ def check_same(expected: str, problem: Problem, what: str) -> None:
 
 
 def check_covered(problem: Problem) -> None:
-    """Has every op a measured time?
-
-    Raises:
-        ValueError: one has none; modelled and measured times would be of two scales.
+    """Checks that every op has a measured time. Raises ValueError if one has none, because modelled
+    and measured times have different scales.
     """
     for op in problem.ops:
         if op.time_ps is None and not op.flags & {"view", "placeholder"}:

@@ -1,9 +1,9 @@
-"""How many bytes of memory a result lies in.
+"""Sizes of the storages in which results are.
 
-A traced graph says it by a fake tensor, whose memory comes of PyTorch's shape function. Kernels may
-do otherwise: they allocate for an intermediate and shrink the tensor to its result, or copy all of
-the memory that an argument is a part of. :data:`RULES` names the ops that do, as torch 2.13 has
-them; ``tests/torch/graph/test_storages.py`` compares it with what kernels allocate, over PyTorch's
+In a traced graph the size comes from a fake tensor and so from PyTorch's shape function. Kernels
+may differ: some allocate an intermediate and shrink the tensor to its result, or copy the whole
+storage of an argument. :data:`RULES` names these ops, as of torch 2.13;
+``tests/torch/graph/test_storages.py`` compares it with what kernels allocate, over PyTorch's
 operator database.
 """
 
@@ -31,22 +31,22 @@ class Result(NamedTuple):
     node: fx.Node
     position: int | None  # in the tuple that the call returns; None: it returns the tensor
     val: torch.Tensor  # fake
-    bytes: int  # of its memory, as the fake tensor says
-    memory_of: Callable[[fx.Node], int]  # bytes of what an argument lies in
+    bytes: int  # of its memory, according to the fake tensor
+    memory_of: Callable[[fx.Node], int]  # bytes of the storage of an argument
 
     def fake(self, k: int) -> Any:
-        """The fake tensor of an argument; None: it is no tensor."""
+        """Returns the fake tensor of an argument, or None if it is not a tensor."""
         args = self.node.args
         given = args[k] if k < len(args) else None
         return given.meta.get("val") if isinstance(given, fx.Node) else None
 
 
 Rule = Callable[[Result], int]
-"""Bytes of the memory that a result really lies in."""
+"""Computes the actual bytes of the storage of a result."""
 
 
 def _reduced_loss(r: Result) -> int:
-    """A loss that is reduced keeps the memory of the array that it reduced."""
+    """A reduced loss keeps the memory of the array that it reduced."""
     given = [g for g in (r.fake(0), r.fake(1)) if g is not None]
     if r.val.dim() or any(g.dim() == 0 for g in given):
         return r.bytes
@@ -55,7 +55,7 @@ def _reduced_loss(r: Result) -> int:
 
 
 def _statistics(r: Result) -> int:
-    """On the CPU the statistics of half precision under weights of single precision are of single
+    """On the CPU, statistics of half-precision inputs with single-precision weights are in single
     precision."""
     if r.position not in (1, 2) or r.val.dtype not in _HALF or r.val.device.type != "cpu":
         return r.bytes
@@ -66,7 +66,8 @@ def _statistics(r: Result) -> int:
 
 
 def _of_the_input(r: Result) -> int:
-    """The gradient of the input has the input's type, where the fake one has the statistics'."""
+    """The gradient of the input has the input's dtype, while the fake one has that of the
+    statistics."""
     x = r.fake(1)
     if r.position != 0 or x is None:
         return r.bytes
@@ -74,7 +75,7 @@ def _of_the_input(r: Result) -> int:
 
 
 def _running(r: Result) -> int:
-    """New running statistics have the type of the old ones; the fake ones are of single
+    """New running statistics have the dtype of the old ones; the fake ones are in single
     precision."""
     old = {len(r.node.meta["val"]) - 2: r.fake(3), len(r.node.meta["val"]) - 1: r.fake(4)}
     given = old.get(-1 if r.position is None else r.position)
@@ -84,8 +85,8 @@ def _running(r: Result) -> int:
 
 
 def _bags(r: Result) -> int:
-    """On the CPU the bags, where the kernel needs them, are one more. It does not need them for
-    sums of rows, which the shape function does not know of bfloat16."""
+    """On the CPU the kernel makes one more bag, if it needs bags. It does not need them for sums of
+    rows, but the shape function disagrees for bfloat16."""
     weight, args = r.fake(0), r.node.args
     mode = args[4] if len(args) > 4 else 0
     padding: Argument = args[8] if len(args) > 8 else -1
@@ -97,8 +98,8 @@ def _bags(r: Result) -> int:
 
 
 def _whole_memory(r: Result) -> int:
-    """A copy in the layout of the first argument has all of the memory which that is a part of,
-    unless elements of it share memory."""
+    """A copy with the layout of the first argument has the size of its whole storage, unless its
+    elements overlap."""
     base = r.fake(0)
     layout = zip(base.shape, base.stride(), strict=True)
     if any(hint(n) > 1 and hint(stride) == 0 for n, stride in layout):
@@ -109,17 +110,17 @@ def _whole_memory(r: Result) -> int:
 
 
 def _no_less_than_the_argument(r: Result) -> int:
-    """Allocated like the argument, then resized, which never shrinks memory."""
+    """The result is allocated like the argument and then resized, which never shrinks memory."""
     return max(r.bytes, int(hint(r.fake(0).numel()) * r.val.element_size()))
 
 
 def _dense(r: Result) -> int:
-    """A copy of the argument without its gaps, drawn into."""
+    """The result is a copy of the argument without gaps, filled with random numbers."""
     return int(hint(r.val.numel()) * r.val.element_size())
 
 
 def _window(r: Result) -> int:
-    """A periodic window is a symmetric one of one number more, but for the last."""
+    """A periodic window is a symmetric one with one more number, without the last."""
     periodic = r.node.args[1] if len(r.node.args) > 1 else True
     return r.bytes + (int(r.val.element_size()) if periodic and hint(r.val.numel()) > 1 else 0)
 
@@ -152,8 +153,8 @@ RULES: dict[Target, Rule] = {
 
 
 def _said(val: torch.Tensor) -> int:
-    """What a fake tensor says. Where the graph frees the memory later, its storage has none
-    already: then of its elements."""
+    """Returns the bytes according to a fake tensor. If the graph frees the memory later, its
+    storage is already empty; then the bytes of its elements count."""
     n = hint(val.untyped_storage().nbytes())
     if n == 0 and hint(val.numel()) > 0:
         reach = [(hint(k) - 1) * hint(d) for k, d in zip(val.shape, val.stride(), strict=True)]
@@ -164,12 +165,12 @@ def _said(val: torch.Tensor) -> int:
 def bytes_of(
     node: fx.Node, index: int | None, val: torch.Tensor, memory_of: Callable[[fx.Node], int]
 ) -> int:
-    """Bytes of the memory that a call makes for one of its results.
+    """Returns the bytes of the memory that a call allocates for one of its results.
 
     Args:
-        index: which of the results; None: the node returns one tensor.
+        index: of the result; None: the node returns one tensor.
         val: the fake tensor of the result.
-        memory_of: bytes of the memory that the first tensor of another node lies in.
+        memory_of: bytes of the storage of another node's first tensor.
     """
     said = _said(val)
     rule = RULES.get(node.target) if node.op == "call_function" else None

@@ -1,4 +1,4 @@
-"""Memory by category over the time of a measured step, and the page of a profile."""
+"""Draws memory by category over the time of a measured step, and writes the page of a profile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from .records import Peak, Row, Uses, Value
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 360.0, 84.0, 18.0, 34.0, 64.0
 MOST_COLUMNS = 900
 MOST_ROWS = 400
-_LEAST = 1e-9  # seconds of a column: views take none and would not be seen
+_LEAST = 1e-9  # minimum seconds of a column, so that views, which take no time, are visible
 
 
 def _columns(edges: Sequence[float], total: Sequence[int]) -> list[tuple[float, float, int]]:
-    """Columns of equal time: (left, right, the fullest row that runs in it); seconds."""
+    """Returns columns of equal time: (left, right, the row in it with the most memory), and their
+    seconds."""
     n, end = len(total), edges[-1]
     found = []
     wide = min(MOST_COLUMNS, max(1, 4 * n))
@@ -35,10 +36,9 @@ def usage_svg(
     categories: Mapping[str, Sequence[int]],
     phases: Sequence[tuple[str, int]],
 ) -> str:
-    """Stacked areas over time.
-
-    ``ops``: name and seconds of each op in order; ``categories``: bytes while each op runs, from
-    the bottom; ``phases``: name and number of ops of each phase, in order.
+    """Returns stacked areas over time. ``ops``: name and seconds of each op in order;
+    ``categories``: bytes while each op runs, from the bottom; ``phases``: name and number of ops of
+    each phase, in order.
     """
     n = len(ops)
     total = [sum(row[k] for row in categories.values()) for k in range(n)]
@@ -89,7 +89,7 @@ def _marks(
     phases: Sequence[tuple[str, int]],
     y: Callable[[float], float],
 ) -> list[str]:
-    """Where phases begin, the time axis, and the peak."""
+    """Draws the starts of phases, the time axis, and the peak."""
     end, base, wide = edges[-1] or 1.0, HEIGHT - BOTTOM, WIDTH - LEFT - RIGHT
     body, at = [], 0
     for phase, n in phases:
@@ -123,7 +123,7 @@ def _value_row(value: Value) -> tuple[str, ...]:
 def usage_page(
     title: str, picture: str, peak: Peak, rows: Sequence[Row], values: Sequence[Value], runs: int
 ) -> str:
-    """A page of its own: picture, peak, and the tables of ops and values, largest first."""
+    """Returns a complete page: picture, peak, and the tables of ops and values, largest first."""
     seconds = sum(row.seconds for row in rows)
     parts = [
         (category, human_bytes(size), f"{size / max(1, peak.total_bytes):.1%}")
@@ -143,7 +143,7 @@ def usage_page(
         f"<h2>The peak</h2><p>{human_bytes(peak.total_bytes)} at {escape(peak.name)}, of which the "
         f"step itself holds {human_bytes(peak.bytes)}.</p>"
         + table(("category", "bytes", "share"), parts, numeric=(1, 2))
-        + f"<h2>Ops, the dearest first</h2><p>{len(rows)} ops, "
+        + f"<h2>Ops, the most expensive first</h2><p>{len(rows)} ops, "
         f"{1e3 * seconds:.2f} ms, medians of {runs} runs.</p>"
         + table(("row", "phase", "op", "kind", "source", "ms", "made", "live"), ops,
                 numeric=(0, 5, 6, 7))

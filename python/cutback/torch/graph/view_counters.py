@@ -1,12 +1,12 @@
-"""Forward graphs whose returned views keep the version counter of their memory.
+"""Makes the views that forward graphs return keep the version counter of their memory.
 
-AOTAutograd gives a returned view a counter of its own (by ``_unsafe_view``, as autograd refuses
-writes to views that a Function made), and then no saved tensor shows that the caller overwrote it.
-A detached tensor is no such view either, and shares the counter: autograd notices by itself.
+AOTAutograd gives a returned view a separate counter (with ``_unsafe_view``, because autograd
+refuses writes to views made by a Function), so no saved tensor shows that the caller overwrote it.
+A detached tensor is not such a view either, and shares the counter, so autograd detects the write.
 
-Inductor makes each view that a graph returns separately, with a counter of its own, also if the
-graph returns one node twice. So under Inductor the view goes through an operator that Inductor does
-not know. Its result is one tensor, which the graph both returns and saves.
+Inductor makes each returned view separately, with a separate counter, even if the graph returns one
+node twice. So under Inductor the view goes through an operator that Inductor does not know. Its
+result is one tensor, which the graph both returns and saves.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LIBRARY.impl("returned_view", torch.Tensor.detach, "CompositeExplicitAutograd")
 
 
 def keep_counters(forward: fx.GraphModule, views: Sequence[int], by_inductor: bool) -> None:
-    """Has a forward graph return detached tensors in place of views, and AOTAutograd take them as
-    they are. To be called by a partitioner.
+    """Makes a forward graph return detached tensors instead of views, and makes AOTAutograd return
+    them unchanged. Partitioners call it.
 
     Args:
         forward: changed in place.
