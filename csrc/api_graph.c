@@ -2,6 +2,7 @@
  * come from anywhere, and the work is done by the layer that owns it. */
 #include <stdio.h>
 
+#include "ad/gradients.h"
 #include "exec/cpu/gemm/products.h"
 #include "ir/builder.h"
 #include "ir/graph_json.h"
@@ -176,6 +177,18 @@ cb_status cb_graph_add_op(cb_graph *g, const char *name, uint32_t n_ins, const c
     }
     for (uint32_t k = 0; k < n_ins; k++) CB_TRY(check_value(g, ins[k], err));
     return cb_build(g, code, n_ins, ins, attrs, outs, err);
+}
+
+cb_status cb_graph_add_gradients(cb_graph *g, uint32_t n_of, const cb_value_id *of,
+                                 const cb_value_id *from, uint32_t n_wrt, const cb_value_id *wrt,
+                                 cb_value_id *out, cb_error *err) {
+    const cb_gradients wanted = {of, from, wrt, n_of, n_wrt};
+    for (uint32_t i = 0; i < n_of; i++) {
+        CB_TRY(check_value(g, of[i], err));
+        CB_TRY(check_value(g, from[i], err));
+    }
+    for (uint32_t i = 0; i < n_wrt; i++) CB_TRY(check_value(g, wrt[i], err));
+    return cb_gradients_append(g, &wanted, out, err);
 }
 
 cb_status cb_graph_add_output(cb_graph *g, cb_value_id value, const char *name, cb_error *err) {

@@ -13,5 +13,11 @@ cb_vjp_fn cb_vjp_of(cb_opcode code) { return rules[code]; }
 /* No gradient passes through the op. */
 void cb_vjp_zero(cb_vjp *x) { (void)x; }
 
+/* The walk applies the rule of all outputs of the function together (backward.c). In a joint graph
+ * it has been applied, and the op is a view. */
+void cb_vjp_custom_vjp(cb_vjp *x) {
+    if (x->n_in == 1) x->din[0] = x->dout[0];
+}
+
 /* The op is differentiated through its primitives (expand.c). */
 void cb_vjp_expand(cb_vjp *x) { x->expand = true; }

@@ -225,6 +225,14 @@ CB_API CB_MUST_CHECK cb_status cb_graph_add_input(cb_graph *g, const char *name,
 CB_API CB_MUST_CHECK cb_status cb_graph_add_op(cb_graph *g, const char *name, uint32_t n_ins,
                                                const cb_value_id *ins, const cb_attrs *attrs,
                                                uint32_t n_outs, cb_value_id *outs, cb_error *err);
+/* Adds the gradients of values of the graph as ordinary ops. `of` are n_of floating values and
+ * `from` are their gradients; out[n_wrt] receives the gradients of `wrt`, CB_NONE where no value of
+ * `of` depends on it. */
+CB_API CB_MUST_CHECK cb_status cb_graph_add_gradients(cb_graph *g, uint32_t n_of,
+                                                      const cb_value_id *of,
+                                                      const cb_value_id *from, uint32_t n_wrt,
+                                                      const cb_value_id *wrt, cb_value_id *out,
+                                                      cb_error *err);
 CB_API CB_MUST_CHECK cb_status cb_graph_add_output(cb_graph *g, cb_value_id value, const char *name,
                                                    cb_error *err);
 /* cb_graph_set_location, _set_region and _set_constraint apply to ops that are added afterwards: a

@@ -75,6 +75,48 @@ cb_status cb_infer_expand(cb_infer *x, cb_error *err) {
                    cb_shape_text(&in->shape, from), cb_shape_text(shape, to));
 }
 
+cb_status cb_infer_same_view(cb_infer *x, cb_error *err) {
+    (void)err;
+    const cb_value *in = x->in[0];
+    cb_value *out = view_of(x, &in->shape);
+    for (int32_t k = 0; k < in->shape.rank; k++) out->stride[k] = in->stride[k];
+    return CB_OK;
+}
+
+static bool same_type(const cb_value *a, const cb_value *b) {
+    return a->dtype == b->dtype && cb_shape_equal(&a->shape, &b->shape);
+}
+
+/* Inputs are y, a placeholder for each of n_outs outputs, some x, and as many dx. */
+cb_status cb_infer_custom_vjp(cb_infer *x, cb_error *err) {
+    const int64_t index = x->attrs->i[0], n_outs = x->attrs->i[1];
+    CB_TRY(cb_want_float(x, 0, err));
+    if (n_outs < 1 || n_outs > UINT32_MAX || index < 0 || index >= n_outs) {
+        return cb_fail(err, CB_INVALID,
+                       "custom_vjp: output %" PRId64 " of %" PRId64 "; needs 0 <= index < n_outs",
+                       index, n_outs);
+    }
+    CB_TRY(cb_infer_same_view(x, err));
+    if (x->n_ins == 1) return CB_OK; /* autodiff is done */
+    const int64_t pairs = (int64_t)x->n_ins - 1 - n_outs;
+    if (pairs < 0 || pairs % 2) {
+        return cb_fail(err, CB_INVALID,
+                       "custom_vjp: %" PRIu32 " inputs; needs y, %" PRId64
+                       " placeholders, some x and as many dx",
+                       x->n_ins, n_outs);
+    }
+    if (!same_type(x->in[0], x->in[1 + index]))
+        return cb_fail(err, CB_INVALID, "custom_vjp: y and its placeholder differ in type");
+    const cb_value *const *of = x->in + 1 + n_outs, *const *dx = of + pairs / 2;
+    for (int64_t i = 0; i < pairs / 2; i++) {
+        if (same_type(of[i], dx[i]) && cb_dtype_is_float(of[i]->dtype)) continue;
+        return cb_fail(err, CB_INVALID,
+                       "custom_vjp: x %" PRId64 " and its gradient differ in type, or have none",
+                       i);
+    }
+    return CB_OK;
+}
+
 cb_status cb_infer_slice(cb_infer *x, cb_error *err) {
     char text[CB_SHAPE_TEXT];
     const cb_value *in = x->in[0];

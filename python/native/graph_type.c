@@ -121,6 +121,55 @@ static PyObject *graph_op(cb_py_graph *self, PyObject *args) {
     return value_rows(self, n_outs, outs);
 }
 
+static PyObject *gradient_rows(cb_py_graph *self, uint32_t n, const cb_value_id *ids) {
+    PyObject *rows = PyTuple_New((Py_ssize_t)n);
+    for (uint32_t i = 0; rows && i < n; i++) {
+        PyObject *row = ids[i] == CB_NONE ? Py_NewRef(Py_None) : value_row(self, ids[i]);
+        if (!row) Py_CLEAR(rows);
+        else PyTuple_SET_ITEM(rows, (Py_ssize_t)i, row);
+    }
+    return rows;
+}
+
+static PyObject *add_gradients(cb_py_graph *self, uint32_t n_of, const cb_value_id *of,
+                               const cb_value_id *from, uint32_t n_wrt, const cb_value_id *wrt) {
+    cb_error error = {0};
+    PyObject *rows = NULL;
+    cb_value_id *out = PyMem_Calloc((size_t)n_wrt + 1, sizeof *out);
+    if (!out) return PyErr_NoMemory();
+    cb_graph_set_constraint(self->core, CB_FREE);
+    if (cb_graph_add_gradients(self->core, n_of, of, from, n_wrt, wrt, out, &error) == CB_OK)
+        rows = gradient_rows(self, n_wrt, out);
+    else raise(self, &error, NULL);
+    PyMem_Free(out);
+    return rows;
+}
+
+/* gradients(of, from, wrt, region) -> ((id, dtype, shape) or None, ...) */
+static PyObject *graph_gradients(cb_py_graph *self, PyObject *args) {
+    PyObject *of_ids, *from_ids, *wrt_ids, *region, *rows = NULL;
+    uint32_t *of = NULL, *from = NULL, *wrt = NULL, n_of, n_from, n_wrt;
+    if (!PyArg_ParseTuple(args, "OOOO:gradients", &of_ids, &from_ids, &wrt_ids, &region))
+        return NULL;
+    const unsigned long region_id = region == Py_None ? CB_NONE : PyLong_AsUnsignedLong(region);
+    if (PyErr_Occurred()) return NULL;
+    cb_error error = {0};
+    if (cb_graph_set_region(self->core, (uint32_t)region_id, &error) != CB_OK)
+        return raise(self, &error, NULL);
+    if (cb_py_parse_ids(of_ids, &of, &n_of) < 0 || cb_py_parse_ids(from_ids, &from, &n_from) < 0 ||
+        cb_py_parse_ids(wrt_ids, &wrt, &n_wrt) < 0) {
+        /* the error is set */
+    } else if (n_of != n_from) {
+        PyErr_Format(PyExc_ValueError, "gradients: %u results and %u gradients", n_of, n_from);
+    } else {
+        rows = add_gradients(self, n_of, of, from, n_wrt, wrt);
+    }
+    PyMem_Free(of);
+    PyMem_Free(from);
+    PyMem_Free(wrt);
+    return rows;
+}
+
 static PyObject *graph_output(cb_py_graph *self, PyObject *args) {
     const char *name;
     unsigned long id;
@@ -243,6 +292,7 @@ static PyObject *graph_bytes(cb_py_graph *self, PyObject *Py_UNUSED(none)) {
     }
 GUARDED(graph_input)
 GUARDED(graph_op)
+GUARDED(graph_gradients)
 GUARDED(graph_output)
 GUARDED(graph_state)
 GUARDED(graph_region)
@@ -257,6 +307,8 @@ static PyMethodDef graph_methods[] = {
     {"input", guarded_graph_input, METH_VARARGS, "input(name, shape, dtype, role, /) -> value id"},
     {"op", guarded_graph_op, METH_VARARGS,
      "op(name, ins, attrs, location, constraint, region, /) -> ((id, dtype, shape), ...)"},
+    {"gradients", guarded_graph_gradients, METH_VARARGS,
+     "gradients(of, from, wrt, region, /) -> ((id, dtype, shape) or None, ...)"},
     {"output", guarded_graph_output, METH_VARARGS, "output(name, value, /)"},
     {"state", guarded_graph_state, METH_VARARGS,
      "state(input, value, /): `value` replaces argument number `input` after a step"},

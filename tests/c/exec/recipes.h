@@ -156,6 +156,23 @@ static inline void recipe_pointwise(recipe *r) {
     }
 }
 
+static inline cb_value_id recipe_unary(recipe *r, cb_opcode code, cb_value_id x) {
+    cb_value_id out = 0;
+    if (r->status == CB_OK) r->status = cb_build1(r->g, code, x, &out, r->err);
+    return out;
+}
+
+/* sin x with the gradient dy cos x */
+static inline void recipe_custom_vjp(recipe *r) {
+    const cb_shape shape = S2(r->n, 3);
+    const cb_value_id x = floats(r, shape), y = recipe_unary(r, CB_OP_SIN, x);
+    cb_value_id dy = 0, dx = recipe_unary(r, CB_OP_COS, x);
+    const cb_attrs zeros = {.dims = shape, .dtype = r->dtype};
+    if (r->status == CB_OK) r->status = cb_build(r->g, CB_OP_FULL, 0, NULL, &zeros, &dy, r->err);
+    if (r->status == CB_OK) r->status = cb_build2(r->g, CB_OP_MUL, dx, dy, &dx, r->err);
+    recipe_op(r, 4, (cb_value_id[]){y, dy, x, dx}, &(cb_attrs){.i = {0, 1}});
+}
+
 static inline void recipe_shapes(recipe *r) {
     const int64_t n = r->n;
     const int turn = r->turn % 2;
@@ -185,6 +202,10 @@ static inline void recipe_shapes(recipe *r) {
             OP1(floats(r, turn ? S2(3, 1) : S2(n, 1)), .dims = turn ? S3(n, 3, 2) : S2(n, 3));
             break;
         case CB_OP_SLICE: OP1(floats(r, S2(n, 5)), .i = {1, turn, turn ? 5 : 3, 1 + turn}); break;
+        case CB_OP_STOP_GRADIENT: /* of what differences see no slope of */
+            OP1(recipe_unary(r, CB_OP_FLOOR, floats(r, S2(n, 3))), .f = {0});
+            break;
+        case CB_OP_CUSTOM_VJP: recipe_custom_vjp(r); break;
         case CB_OP_CONCAT:
             a = floats(r, S2(n, 2));
             b = floats(r, S2(n, 1));
