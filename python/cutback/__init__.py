@@ -27,7 +27,7 @@ from ._native import (
     get_num_threads,
     set_num_threads,
 )
-from .names import CONSTANTS, HOMES, OPERATIONS
+from .names import CONSTANTS, HOMES, OPERATIONS, TRANSFORMS
 
 if TYPE_CHECKING:
     from . import budgets as budgets
@@ -74,6 +74,16 @@ if TYPE_CHECKING:
     from .frontend.tracing import Traced
     from .frontend.training import compile as compile
     from .frontend.training import grad, trace, value_and_grad
+    from .frontend.transforms import (
+        custom_vjp,
+        hessian,
+        jacfwd,
+        jacrev,
+        jvp,
+        stop_gradient,
+        vjp,
+        vmap,
+    )
     from .planner.plan import Plan
     from .planner.search import plans
     from .planner.tradeoffs import Frontier
@@ -135,6 +145,7 @@ __all__ = [
     "cross",
     "cumprod",
     "cumsum",
+    "custom_vjp",
     "devices",
     "diag",
     "diagonal",
@@ -169,6 +180,7 @@ __all__ = [
     "grad",
     "greater",
     "greater_equal",
+    "hessian",
     "hsplit",
     "hstack",
     "hypot",
@@ -182,6 +194,9 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "jacfwd",
+    "jacrev",
+    "jvp",
     "kron",
     "less",
     "less_equal",
@@ -256,6 +271,7 @@ __all__ = [
     "squeeze",
     "stack",
     "std",
+    "stop_gradient",
     "subtract",
     "swapaxes",
     "take",
@@ -279,6 +295,8 @@ __all__ = [
     "var",
     "vdot",
     "vecdot",
+    "vjp",
+    "vmap",
     "vsplit",
     "vstack",
     "where",
@@ -299,6 +317,7 @@ _HOMES = {
     "frontier": "frontend.planning", "grad": "frontend.training", "plan": "frontend.planning",
     "plans": "planner.search", "release_memory": "run.memory", "trace": "frontend.training",
     "value_and_grad": "frontend.training",
+    **dict.fromkeys(TRANSFORMS, "frontend.transforms"),
     "linalg": "frontend.linalg", "random": "frontend.random", **HOMES,
     **dict.fromkeys(CONSTANTS, "frontend.namespace"),
 }  # fmt: skip

@@ -37,6 +37,11 @@ _REARRANGE = (
     "unstack", "vsplit", "vstack",
 )  # fmt: skip
 
+TRANSFORMS = (
+    "custom_vjp", "hessian", "jacfwd", "jacrev", "jvp", "stop_gradient", "vjp", "vmap",
+)  # fmt: skip
+"""Transformations of functions."""
+
 HOMES = {
     **dict.fromkeys(_OPS, "frontend.ops"),
     **dict.fromkeys(_ELEMENTWISE, "frontend.elementwise"),
@@ -64,13 +69,12 @@ NOT_BUILT = {
     "histogram": "compare with the edges and sum", "mod": _INEXACT, "nonzero": _UNKNOWN_SIZE,
     "remainder": _INEXACT, "unique": _UNKNOWN_SIZE,
     "put": "nothing writes into a traced array; use cutback.where",
-    "vmap": "write the batch axis: einsum, broadcasting and axis= take it",
     "scan": "write a Python loop over the steps", "cond": "use cutback.where",
     "while_loop": "the number of rounds must be known: write a Python loop",
     "fori_loop": "write a Python loop", "jit": "cutback.compile(f, argnums=None) compiles f",
     "tensor": "cutback.asarray makes an array",
-    "no_grad": "compute the value outside the loss and pass it as an argument",
-    "stop_gradient": "compute the value outside the loss and pass it as an argument",
+    "no_grad": "cutback.stop_gradient(x) makes x a constant to gradients",
+    "jacobian": "cutback.jacrev(f)", "linearize": "cutback.jvp(f, primals, tangents)",
     "save": "numpy.savez saves arrays", "load": "numpy.load loads arrays",
 }  # fmt: skip
 """Names that users look for and that do not exist, with the reason or with what to write."""

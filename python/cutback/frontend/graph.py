@@ -167,6 +167,9 @@ class Graph:
         outputs."""
         for x in ins:
             if x.graph is not self:
+                if (inner := innermost(ins)) is not self:
+                    found: tuple[Array, ...] = inner.apply(name, ins, attrs)
+                    return found
                 raise ValueError(
                     located(
                         f"{name}: an input belongs to another trace; a traced array cannot be kept "
@@ -190,6 +193,25 @@ class Graph:
         if OPS[name][4] & _VIEW:
             self._base[rows[0][0]] = ins[0].id
         return tuple(Array(self, *row) for row in rows)
+
+    def alias(self, x: Array) -> Array:
+        """``x`` as another value, by which results can be differentiated: those that are made of
+        ``x`` itself do not depend on it."""
+        return self.apply("expand", (x,), {"shape": x.shape})[0]
+
+    def gradients(
+        self, of: Sequence[Array], given: Sequence[Array], wrt: Sequence[Array]
+    ) -> list[Array | None]:
+        """The gradients of ``wrt``, if those of the values ``of`` are ``given``, as values of this
+        graph; None where no value of ``of`` depends on one of ``wrt``."""
+        results, before, values = ([self._own(x).id for x in row] for row in (of, given, wrt))
+        region = self._regions[-1][0] if self._regions else None
+        try:
+            rows = self._native.gradients(results, before, values, region)
+        except (ValueError, TypeError) as error:
+            place(error)
+            raise
+        return [None if row is None else Array(self, *row) for row in rows]
 
     def lift(self, x: Any) -> Array:
         """``x`` as a value of this graph: itself, a Python scalar (bool, i64, f64) or a
@@ -370,7 +392,25 @@ class Graph:
         return f"<cutback.Graph with {len(self.inputs)} inputs>"
 
 
+def innermost(values: Sequence[Array]) -> Any:
+    """The graph that operations on these values belong to: of a function that runs on examples of a
+    batch (:func:`cutback.vmap`), that of the innermost call among them."""
+    return max((x.graph for x in values), key=lambda graph: getattr(graph, "depth", 0))
+
+
 _active = threading.local()
+
+
+def random_graph(x: Array) -> Any:
+    """The graph of random operations on ``x``: that of examples of a batch, which draw numbers of
+    their own even if they share ``x``."""
+    around = current() if is_tracing() else x.graph
+    return around if getattr(around, "depth", 0) > getattr(x.graph, "depth", 0) else x.graph
+
+
+def is_tracing() -> bool:
+    """Whether a function is being traced on this thread."""
+    return bool(getattr(_active, "stack", None))
 
 
 def current() -> Graph:

@@ -14,7 +14,7 @@ _OURS = {
     "backward": "cutback.grad(f) or cutback.compile(f)", "bfloat16": "x.astype('bf16')",
     "bool": "x.astype(bool)", "chunk": "cutback.split(x, n, axis)", "contiguous": "x",
     "cpu": "x", "cuda": "cutback.compile(f, backend='cuda')",
-    "detach": "the value, computed outside the loss and passed as an argument",
+    "detach": "cutback.stop_gradient(x)",
     "dim": "x.ndim", "double": "x.astype('f64')",
     "eq": "x == y", "exp": "cutback.exp(x)", "expand": "cutback.broadcast_to(x, shape)",
     "float": "x.astype('f32')", "half": "x.astype('f16')", "int": "x.astype('i32')",

@@ -45,6 +45,8 @@ from ..run.executable import (
 )
 from ..run.memory import Memory, place_in
 from ..source import located, place
+from .gradients import lifted, value_and_gradients
+from .graph import current, is_tracing
 from .program_cache import DEFAULT as DEFAULT_CACHE
 from .program_cache import ProgramCache
 from .sizes import Decided, Family, Resized, Shapes, family_key, shapes_of
@@ -415,6 +417,9 @@ class Step(Generic[Result]):
         **kwargs: Any,
     ) -> Any:
         """Runs one step."""
+        if is_tracing() and self.optimizer is None:
+            given = {"out": out, "rng_step": rng_step, "extras": extras, "stream": stream}
+            return self._inline(args, kwargs, given)
         begin = time.perf_counter()
         with self._lock:
             self._refuse_left()
@@ -441,6 +446,32 @@ class Step(Generic[Result]):
             result = self._result(spec, results, gradients, single)
             spec.run.count_call(time.perf_counter() - begin)
         return result
+
+    def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Any]) -> Any:
+        """What a call inside a traced function returns: the function, or its gradients, become part
+        of that one.
+
+        Raises:
+            ValueError: an option that only a program of its own could follow.
+        """
+        wanted = given | {k: getattr(self._options, k) for k in ("budget", "plan", "preset")}
+        for name, value in wanted.items():
+            if value is not None:
+                raise ValueError(
+                    located(
+                        f"{name}= has no use inside a traced function: this function becomes part "
+                        "of the step around it, which plans and runs both; give it there"
+                    )
+                )
+        with current().policy(self._policy):
+            if self.argnums is None:
+                return self.function(*lifted(args), **lifted(kwargs))
+            value, gradients = value_and_gradients(
+                self.function, args, kwargs, self.argnums, self.has_aux
+            )
+        if self.returns == "gradients":
+            return (gradients, value[1]) if self.has_aux else gradients
+        return value, gradients
 
     def _refuse_left(self) -> None:
         """What a program was updating when this process was forked is updated by the others of this

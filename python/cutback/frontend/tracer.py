@@ -42,6 +42,10 @@ class Builder(Protocol):
         self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any]
     ) -> tuple[Array, ...]: ...
     def constant(self, value: Any) -> Array: ...  # noqa: D102
+    def alias(self, x: Array) -> Array: ...  # noqa: D102
+    def gradients(  # noqa: D102
+        self, of: Sequence[Array], given: Sequence[Array], wrt: Sequence[Array]
+    ) -> list[Array | None]: ...
     def full(  # noqa: D102
         self, shape: tuple[int, ...], value: bool | int | float, dtype: dtypes.Name
     ) -> Array: ...

@@ -15,6 +15,7 @@ from ..policies import PolicyFunction
 from ..run.arrays import as_array, of_traced
 from ..run.executable import Executable
 from ..source import located
+from .gradients import check_loss
 from .graph import Graph, tracing
 from .surroundings import Surroundings
 from .tracer import Array
@@ -277,7 +278,7 @@ class Traced:
                 array.
         """
         if with_loss:
-            self._check_loss(has_aux)
+            check_loss(self.result, has_aux)
         leaves, self.out_tree = tree.flatten(self.result)
         with tracing(self.graph):
             for i, leaf in enumerate(leaves):
@@ -298,32 +299,6 @@ class Traced:
                     f"{self.names[i]} is both a parameter and a running statistic that the step "
                     "updates; pass the statistics as another argument, which is not in argnums"
                 )
-
-    def _check_loss(self, has_aux: bool) -> None:
-        loss = self.result
-        if has_aux:
-            if not isinstance(loss, tuple) or len(loss) != 2:
-                raise TypeError(
-                    located("with has_aux=True the function returns a pair (loss, aux)")
-                )
-            loss = loss[0]
-        if not isinstance(loss, Array):
-            kind = type(loss).__name__
-            hint = (
-                "; with more results than the loss pass has_aux=True"
-                if isinstance(loss, tuple)
-                else ""
-            )
-            raise TypeError(
-                located(f"the function must return a traced scalar, the loss, not a {kind}{hint}")
-            )
-        if loss.shape or loss.dtype not in dtypes.FLOATS:
-            raise ValueError(
-                located(
-                    "gradients need a floating-point scalar loss, but the function returned "
-                    f"{loss.dtype}{list(loss.shape)}; reduce it, as with .mean() or .sum()"
-                )
-            )
 
     def written(self, updates: bool) -> frozenset[int]:
         """The leaves that a step writes. ``updates``: it updates the arguments differentiated

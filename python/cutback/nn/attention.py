@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import dtypes
+from ..frontend.graph import random_graph
 from ..frontend.ops import _array, broadcast_to, expand_dims, where
 from ..frontend.tracer import Array, ArrayLike, common
 from ..source import located
@@ -81,6 +82,7 @@ def scaled_dot_product_attention(
         if grouped:
             key, value = (_repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
         return _composed(query, key, value, mask, options)
+    graph = random_graph(query) if p else graph
     stream = graph.next_stream() if p else 0
     attrs = {"scale": factor, "p": p, "stream": stream, "causal": int(is_causal)}
     return graph.apply("attention", operands, attrs)[0]
@@ -167,7 +169,8 @@ def _composed(
     if p == 1:
         weights = weights * 0.0
     elif p > 0:
-        weights = weights._apply("dropout", p=p, stream=weights.graph.next_stream())
+        graph = random_graph(weights)
+        (weights,) = graph.apply("dropout", (weights,), {"p": p, "stream": graph.next_stream()})
     return weights @ value
 
 

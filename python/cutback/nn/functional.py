@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import dtypes
+from ..frontend.graph import random_graph
 from ..frontend.ops import _array, expand_dims
 from ..frontend.tracer import Array, ArrayLike, whole
 from ..integers import index
@@ -550,7 +551,9 @@ def dropout(
     if p == 1:
         return x * 0.0
     x = x.astype(dtypes.floating(x.dtype))
-    return x._apply("dropout", p=p, stream=x.graph.next_stream())
+    graph = random_graph(x)
+    result: Array = graph.apply("dropout", (x,), {"p": p, "stream": graph.next_stream()})[0]
+    return result
 
 
 def causal_mask(x: ArrayLike) -> Array:

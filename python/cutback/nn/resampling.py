@@ -11,6 +11,7 @@ import numpy as np
 
 from ..frontend import ops
 from ..frontend.elementwise import _float
+from ..frontend.graph import random_graph
 from ..frontend.ops import _array
 from ..frontend.tracer import Array, ArrayLike, whole
 from ..source import located
@@ -547,7 +548,8 @@ def _dropped(input: ArrayLike, p: float, training: bool, what: str) -> Array:
     if share == 1:
         return x * 0.0
     ones = x.graph.full(x.shape[:2], 1.0, x.dtype)
-    mask = ones._apply("dropout", p=share, stream=x.graph.next_stream())
+    graph = random_graph(x)
+    mask: Array = graph.apply("dropout", (ones,), {"p": share, "stream": graph.next_stream()})[0]
     return x * mask.reshape([*mask.shape, *[1] * (x.ndim - 2)])
 
 

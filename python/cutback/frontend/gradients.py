@@ -1,0 +1,190 @@
+"""Gradients of functions inside a traced function.
+
+The operations of the function are in the graph once it has been called; gradient rules append the
+others. They are ordinary operations: what is computed from gradients has gradients too, and the
+planner sees one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes, tree
+from ..source import located
+from .graph import current
+from .tracer import Array
+
+
+def check_loss(loss: Any, has_aux: bool) -> None:
+    """Whether gradients of what a function returned can be taken.
+
+    Raises:
+        TypeError, ValueError: it is no floating-point scalar, or with ``has_aux`` no pair.
+    """
+    if has_aux:
+        if not isinstance(loss, tuple) or len(loss) != 2:
+            raise TypeError(located("with has_aux=True the function returns a pair (loss, aux)"))
+        loss = loss[0]
+    if not isinstance(loss, Array):
+        kind = type(loss).__name__
+        hint = (
+            "; with more results than the loss pass has_aux=True" if isinstance(loss, tuple) else ""
+        )
+        raise TypeError(
+            located(f"the function must return a traced scalar, the loss, not a {kind}{hint}")
+        )
+    if loss.shape or loss.dtype not in dtypes.FLOATS:
+        raise ValueError(
+            located(
+                "gradients need a floating-point scalar loss, but the function returned "
+                f"{loss.dtype}{list(loss.shape)}; reduce it, as with .mean() or .sum()"
+            )
+        )
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (Array, np.ndarray, np.generic)) or hasattr(leaf, "__dlpack__")
+
+
+def lifted(value: Any) -> Any:
+    """The same tree with a value of the graph in place of each array."""
+    leaves, structure = tree.flatten(value)
+    graph = current()
+    return tree.unflatten(structure, [graph.lift(x) if _is_array(x) else x for x in leaves])
+
+
+def _wanted(leaf: Any, name: str) -> Array:
+    """A leaf as a value by which results can be differentiated.
+
+    Raises:
+        TypeError: it is not floating-point.
+    """
+    graph = current()
+    value = graph.lift(leaf)
+    if value.dtype not in dtypes.FLOATS:
+        raise TypeError(located(f"{name} is {value.dtype}; gradients need floating-point arrays"))
+    return graph.alias(value)
+
+
+class Pullback:
+    """What :func:`cutback.vjp` returns beside the value: the function from gradients of the results
+    to those of the arguments."""
+
+    def __init__(
+        self, function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, what: str
+    ) -> None:
+        self._again = (function, primals, has_aux, what)
+        self.graph = current()
+        leaves, self._tree = tree.flatten(primals)
+        names = tree.names(self._tree, f"{what}: primals")
+        self.wrt = [_wanted(x, name) for x, name in zip(leaves, names, strict=True)]
+        result = function(*tree.unflatten(self._tree, self.wrt))
+        self.aux: Any = None
+        if has_aux:
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise TypeError(
+                    located(f"{what}: with has_aux=True the function returns a pair (value, aux)")
+                )
+            result, self.aux = result
+        leaves, self.value_tree = tree.flatten(result)
+        self.results = [self.graph.lift(x) for x in leaves]
+        self.value = tree.unflatten(self.value_tree, self.results)
+
+    def _given(self, leaf: Any, y: Array) -> Array:
+        value = self.graph.full((), leaf, y.dtype) if type(leaf) in (int, float) else leaf
+        value = current().lift(value)
+        if value.shape != y.shape or value.dtype != y.dtype:
+            raise ValueError(
+                located(
+                    f"the gradient of a result {y.dtype}{list(y.shape)} has its type and shape, "
+                    f"but {value.dtype}{list(value.shape)} was given"
+                )
+            )
+        return value
+
+    def pull(self, given: Sequence[Any]) -> list[Array]:
+        """The gradients of the leaves of the arguments; ``given`` has one for each result."""
+        pairs = zip(self.results, given, strict=True)
+        rows = [(y, self._given(g, y)) for y, g in pairs if y.dtype in dtypes.FLOATS]
+        graph: Any = current()
+        if getattr(graph, "depth", 0) > getattr(self.graph, "depth", 0):
+            # For examples of a batch, the function runs on the batch.
+            function, primals, has_aux, what = self._again
+            return Pullback(function, primals, has_aux, what).pull(given)
+        found = self.graph.gradients([y for y, _ in rows], [g for _, g in rows], self.wrt)
+        return [
+            self.graph.full(x.shape, 0, x.dtype) if gradient is None else gradient
+            for x, gradient in zip(self.wrt, found, strict=True)
+        ]
+
+    def __call__(self, given: Any) -> tuple[Any, ...]:
+        """The gradients of the arguments, a tuple with one for each.
+
+        Raises:
+            ValueError: ``given`` is not nested like the value, or differs in a shape or type.
+        """
+        leaves, structure = tree.flatten(given)
+        if structure != self.value_tree:
+            raise ValueError(
+                located("vjp: the gradients are not nested like what the function returned")
+            )
+        result: tuple[Any, ...] = tree.unflatten(self._tree, self.pull(leaves))
+        return result
+
+
+def value_and_gradients(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+) -> tuple[Any, Any]:
+    """What ``function`` returns, and its gradients: in a traced function what
+    :func:`cutback.value_and_grad` is outside.
+
+    Raises:
+        TypeError, ValueError: the result is no scalar, or an argument has no gradient.
+    """
+    graph = current()
+    several = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for n in several:
+        if not 0 <= n < len(args):
+            raise ValueError(
+                located(
+                    f"argnums={n}, but the function was called with {len(args)} positional "
+                    "arguments"
+                )
+            )
+    values, wrt, below = list(lifted(args)), [], []
+    for n in several:
+        leaves, structure = tree.flatten(values[n])
+        names = tree.names(structure, f"argument {n}")
+        chosen = [isinstance(x, Array) for x in leaves]
+        if not any(chosen):
+            raise TypeError(
+                located(
+                    f"argnums={n}: that argument holds no arrays; pass np.asarray(x) for a number"
+                )
+            )
+        leaves = [
+            _wanted(x, f"argnums={n}: {name}") if isinstance(x, Array) else x
+            for x, name in zip(leaves, names, strict=True)
+        ]
+        wrt += [x for x in leaves if isinstance(x, Array)]
+        values[n] = tree.unflatten(structure, leaves)
+        below.append((structure, chosen))
+    result = function(*values, **lifted(kwargs))
+    check_loss(result, has_aux)
+    loss = result[0] if has_aux else result
+    found = graph.gradients([loss], [graph.full((), 1.0, loss.dtype)], wrt)
+    gradients = iter(
+        graph.full(x.shape, 0, x.dtype) if gradient is None else gradient
+        for x, gradient in zip(wrt, found, strict=True)
+    )
+    nested = tuple(
+        tree.unflatten(structure, [next(gradients) if taken else None for taken in chosen])
+        for structure, chosen in below
+    )
+    return result, nested[0] if isinstance(argnums, int) else nested
