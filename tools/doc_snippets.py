@@ -119,6 +119,22 @@ x = np.ones((2, 4), np.float32)
         ARRAYS + LOSS,
         ARRAYS + LOSS + 'step = cb.compile(loss, optimizer=cb.optim.SGD(lr=0.1), device="cuda")\n',
     ],
+    "docs/transforms.md": ARRAYS
+    + """
+params = {"a": np.ones((2, 4), np.float32), "b": np.ones((4, 1), np.float32)}
+x = np.ones((3, 2), np.float32)
+y = np.ones((3, 1), np.float32)
+
+
+def critic(params, x):
+    return cb.tanh(x @ params["a"]) @ params["b"]
+
+
+def one_loss(params, x, y):
+    return ((critic(params, x) - y) ** 2).sum()
+
+
+""",
     "docs/fusion.md": [
         ARRAYS
         + """
