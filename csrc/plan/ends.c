@@ -4,7 +4,7 @@
 
 #include "../flow/network.h"
 
-#define DIGITS 53 /* bits of a double's fraction */
+#define DIGITS 53 /* bits of a double's significand */
 
 uint64_t cb_bytes_at(double k, cb_ends ends) {
     int exponent;

@@ -1,4 +1,4 @@
-/* The planner in one screen: facts, the save-everything reference, the schedule (a preset's cut or
+/* The planner's main steps: facts, the save-everything reference, the schedule (a preset's cut or
  * the search for a budget), then evaluation, offsets and reasons. */
 #include "planner.h"
 
@@ -15,10 +15,10 @@
 #include "search/tuning.h"
 #include "search/weigh.h"
 
-/* A budget that is asked, in bytes if it is a position. */
+/* A requested budget, converted to bytes if it is a position. */
 typedef struct question {
     cb_budget budget;
-    double position; /* -1: it is none */
+    double position; /* -1: not a position */
     cb_ends ends;    /* of a position */
 } question;
 
@@ -29,21 +29,21 @@ typedef struct known_ends {
     cb_schedule lowest; /* the plan at position 0 */
 } known_ends;
 
-/* The search for peaks where ops of the backward may be late. All else knows only reruns of the
- * forward: `facts.all` of the planner is false. */
+/* The search for peaks with late backward ops. All other code uses only reruns of the forward: the
+ * planner's `facts.all` is false. */
 typedef struct late_search {
-    bool wanted; /* the problem allows it, and has such ops */
+    bool wanted; /* the problem allows late ops and has some */
     cb_facts facts;
     cb_sim sim;
     cb_cut cut;
-    cb_late *both; /* NULL: not asked so far */
+    cb_late *both; /* NULL: not made yet */
 } late_search;
 
-/* What all budgets share. */
+/* State that all budgets share. */
 typedef struct planner {
     const cb_problem *p;
     const cb_plan_options *o;
-    cb_poll poll;        /* the caller's, but for CB_POLL_FINISH where that is ignored */
+    cb_poll poll;        /* the caller's, except that CB_POLL_FINISH may be ignored */
     bool ignores_finish; /* now */
     cb_arena *scratch;
     cb_facts facts;
@@ -51,10 +51,10 @@ typedef struct planner {
     cb_cut cut;
     cb_lives save_all; /* lives of the save-everything plan */
     uint64_t save_all_arena_bytes;
-    const question *question; /* [n_question] all that are asked at once */
+    const question *question; /* [n_question] all requested at once */
     uint32_t n_question;
     known_ends ends[CB_MEASURE_COUNT];
-    cb_searcher *searcher[2]; /* for peaks, for saved bytes; NULL: not asked so far */
+    cb_searcher *searcher[2]; /* for peaks, for saved bytes; NULL: not made yet */
     late_search late;
 } planner;
 
@@ -97,7 +97,7 @@ static cb_search_tools tools_of(planner *r) {
         .f = &r->facts, .cut = &r->cut, .sim = &r->sim, .threads = r->o->threads};
 }
 
-/* A search for peaks is told all goals at once. */
+/* A search for peaks gets all goals at once. */
 static cb_status tell_goals(planner *r, cb_error *err) {
     cb_searcher *searcher = r->searcher[false];
     uint32_t n = 0;
@@ -141,9 +141,10 @@ static cb_status ask_searcher(planner *r, const cb_goal *goal, cb_found *found, 
     return cb_searcher_ask(*searcher, goal, found, err);
 }
 
-/* The better of the frontier's plan and the search's. Where ops have insides, or may be taken in,
- * the search knows what outputs share. In small problems each value is a large share of all, and
- * the frontier has nothing between two points. The frontier's bound holds for both. */
+/* Returns the better of the frontier's plan and the search's. If ops have insides, or values may be
+ * inlined, only the search knows what outputs share. In small problems each value is a large share
+ * of the memory, and the frontier has no plan between two points. The frontier's bound holds for
+ * both. */
 static cb_status find_saved_by_both(planner *r, const cb_goal *goal, cb_found *found,
                                     cb_error *err) {
     cb_found other = {.pairs = {.arena = r->scratch}};
@@ -166,19 +167,19 @@ static cb_status find_saved_by_both(planner *r, const cb_goal *goal, cb_found *f
     return CB_OK;
 }
 
-/* The frontier answers about saved bytes, unless limits of regions leave nothing of it. */
+/* The frontier answers budgets on saved bytes, unless limits of regions exclude all its points. */
 static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb_error *err) {
     const cb_facts *f = &r->facts;
     if (goal->measure != CB_MEASURE_SAVED) return ask_searcher(r, goal, found, err);
     if (f->unit_begin || f->inlines) return find_saved_by_both(r, goal, found, err);
     const bool is_small = f->n_base < CB_SMALL_OPS && r->o->preset == CB_PRESET_AUTOGRAD &&
-                          !goal->smallest; /* the frontier's end is that of positions */
+                          !goal->smallest; /* position 0 is the frontier's end */
     const cb_status status = cb_search_saved(f, &r->cut, r->o->preset, goal, found, err);
     if (status == CB_UNSUPPORTED) return ask_searcher(r, goal, found, err);
     return status == CB_OK && is_small ? find_saved_by_both(r, goal, found, err) : status;
 }
 
-/* A preset's schedule, with what is to be offloaded on the host. */
+/* Makes a preset's schedule, with the offloaded values on the host. */
 static cb_status move_preset(planner *r, const cb_budget *b, const cb_pairs *pairs, cb_plan *plan,
                              cb_error *err) {
     cb_offload_sim offload_sim;
@@ -210,7 +211,7 @@ static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb
     return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);
 }
 
-/* What a search finds: into the plan where values move, else what is to be run again. */
+/* Stores the result of a search: in the plan if values move, otherwise as the set of reruns. */
 static cb_status choose_for(planner *r, const cb_goal *goal, cb_plan *plan, cb_found *found,
                             cb_error *err) {
     if (r->facts.offloads && goal->measure == CB_MEASURE_SAVED) return cb_refuse_saved(err);
@@ -222,8 +223,8 @@ static cb_status choose_for(planner *r, const cb_goal *goal, cb_plan *plan, cb_f
     return CB_OK;
 }
 
-/* The smallest plan is looked for within some more time. Where constraints alone take more than
- * that, and nobody has said how much it may be, it is the smallest at any price. */
+/* The smallest plan is searched for within a share of extra time, or without a limit if the
+ * constraints alone take more and the caller gave no share. */
 static cb_status choose_found(planner *r, const cb_budget *budget, const cb_goal *goal,
                               cb_plan *plan, cb_found *found, cb_error *err) {
     plan->budget_bytes = goal->bytes;
@@ -237,7 +238,7 @@ static cb_status choose_found(planner *r, const cb_budget *budget, const cb_goal
     return choose_for(r, &any, plan, found, err);
 }
 
-/* The schedule found for a goal, into the plan's arena. */
+/* Copies the schedule found for a goal to the plan's arena. */
 static cb_status choose_for_budget(planner *r, const cb_budget *budget, const cb_goal *goal,
                                    cb_plan *plan, cb_error *err) {
     cb_found found = {.pairs = {.arena = r->scratch}};
@@ -249,14 +250,14 @@ static cb_status choose_for_budget(planner *r, const cb_budget *budget, const cb
     return cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err);
 }
 
-/* Is there a plan at position 0 that is known to fit? A search that ended early may have none. */
+/* True if a plan at position 0 is known to fit. A search that ended early may have none. */
 static bool lowest_fits(const planner *r, const cb_budget *budget, const cb_goal *goal) {
     const known_ends *known = &r->ends[goal->measure];
     return known->known && known->pinned_bytes == budget->pinned_bytes && !goal->smallest &&
            goal->offload != CB_OFFLOAD_ONLY && known->ends.smallest <= goal->bytes;
 }
 
-/* The schedule, into the plan's arena. */
+/* Makes the schedule in the plan's arena. */
 static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *plan,
                                  cb_error *err) {
     cb_pairs pairs = {.arena = r->scratch};
@@ -280,7 +281,7 @@ static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *p
 static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     const cb_problem *p = r->p;
     const cb_facts *f = &r->facts;
-    cb_facts all = *f; /* a schedule may run what the problem allows */
+    cb_facts all = *f; /* a schedule may run everything that the problem allows */
     all.all = r->late.wanted;
     CB_TRY(cb_schedule_walk(p, &plan->schedule, f->device, &plan->arena, &plan->lives, err));
     CB_TRY(cb_place(p, &plan->lives, r->scratch, r->poll, &plan->arena_bytes, err));
@@ -307,15 +308,15 @@ static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, c
     CB_TRY(cb_check_insides(r->p, r->o->preset, &r->facts, budget, err));
     CB_TRY(choose_schedule(r, budget, plan, err));
     CB_TRY(finish_plan(r, plan, err));
-    if (cb_is_smallest(budget)) /* the budget that this turned out to be */
+    if (cb_is_smallest(budget)) /* the budget in bytes */
         plan->budget_bytes = cb_measured(r->p, plan->measure, &plan->lives, plan->arena_bytes);
     return CB_OK;
 }
 
 /* ---- positions ------------------------------------------------------------------------------- */
 
-/* The budget at position 0 of a measure. It moves nothing to the host that constraints do not ask
- * for, so the same position is as many bytes with offload as without. */
+/* The budget at position 0 of a measure. Its plan moves only what constraints send to the host, so
+ * positions are the same bytes with and without offload. */
 static cb_budget lowest_of(const cb_budget *b) {
     const bool saved = b->measure == CB_MEASURE_SAVED;
     return (cb_budget){.kind = saved ? CB_BUDGET_SMALLEST : CB_BUDGET_MIN,
@@ -323,7 +324,7 @@ static cb_budget lowest_of(const cb_budget *b) {
                        .pinned_bytes = b->pinned_bytes};
 }
 
-/* The plan at position 0, and its bytes. */
+/* Finds the plan at position 0 and its bytes. */
 static cb_status find_lowest(planner *r, const cb_budget *like, known_ends *out, cb_error *err) {
     const cb_budget lowest = lowest_of(like);
     cb_goal goal = make_goal(r, &lowest);
@@ -359,7 +360,7 @@ static cb_status find_ends(planner *r, const cb_budget *like, cb_ends *out, cb_e
     return CB_OK;
 }
 
-/* The bytes that a position stands for; other budgets as they are. */
+/* Converts a position to bytes; other budgets are unchanged. */
 static cb_status resolve(planner *r, const cb_budget *budget, question *out, cb_error *err) {
     *out = (question){.budget = *budget, .position = -1};
     if (budget->kind != CB_BUDGET_POSITION) return CB_OK;
@@ -395,7 +396,7 @@ static void stop(planner *r) {
     cb_arena_free(r->scratch);
 }
 
-/* Adds the question to a refusal: the measure, the share and what that is a share of. */
+/* Adds the request to a refusal: the measure, the share and what it is a share of. */
 static void add_question(const planner *r, const cb_budget *b, cb_refusal *out) {
     const bool has_peak = b->measure != CB_MEASURE_SAVED;
     if (out->reason == CB_REFUSED_REGION) return; /* not about the budget */
@@ -408,7 +409,7 @@ static void add_question(const planner *r, const cb_budget *b, cb_refusal *out) 
             cb_held_bytes(&r->facts) + (b->measure == CB_MEASURE_TOTAL ? r->p->static_bytes : 0);
 }
 
-/* An impossible budget fails alone. */
+/* An impossible budget does not affect the others. */
 static cb_status refuse_alone(const planner *r, const cb_budget *budget, cb_status status,
                               cb_answer *answer, cb_error *err) {
     if (status != CB_INFEASIBLE) return cb_fail(err, status, "%s", answer->why.text);
@@ -419,7 +420,7 @@ static cb_status refuse_alone(const planner *r, const cb_budget *budget, cb_stat
 static cb_status make_one(planner *r, const question *q, cb_answer *answer, cb_alloc *alloc,
                           cb_error *err) {
     cb_plan *plan = NULL;
-    if (answer->why.status == CB_INFEASIBLE) return CB_OK; /* its ends are out of reach */
+    if (answer->why.status == CB_INFEASIBLE) return CB_OK; /* its ends cannot be found */
     CB_TRY(cb_plan_new(alloc, &plan, err));
     const cb_status status = fill_plan(r, &q->budget, plan, &answer->why);
     if (status != CB_OK) {
@@ -448,7 +449,7 @@ static cb_status answer_one(planner *r, const cb_budget *budget, cb_alloc *alloc
     return make_one(r, &q, out, alloc, err);
 }
 
-/* Positions become bytes before anything else is asked, so that the search hears of all goals. */
+/* Positions are converted to bytes first, so that the search gets all goals at once. */
 static cb_status resolve_all(planner *r, const cb_budget *budget, uint32_t n, cb_answer *out,
                              cb_error *err) {
     question *all = CB_NEW(r->scratch, question, n);
@@ -521,7 +522,7 @@ done:
 /* ---- one planner, asked several times -------------------------------------------------------- */
 
 struct cb_planner {
-    cb_arena arena; /* this, too, lies in it */
+    cb_arena arena; /* also holds this struct */
     cb_alloc *alloc;
     cb_plan_options options;
     planner core;

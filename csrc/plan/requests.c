@@ -7,7 +7,7 @@ cb_status cb_refuse_saved(cb_error *err) {
                    "plan: offload goes with a budget on live, arena or total, not on saved");
 }
 
-/* Copies to the host are of whole ops, and PyTorch knows no insides. */
+/* Copies to the host move all outputs of an op, and PyTorch has no ops with insides. */
 cb_status cb_check_insides(const cb_problem *p, cb_preset preset, const cb_facts *f,
                            const cb_budget *b, cb_error *err) {
     if (b->offload != CB_OFFLOAD_ASKED || f->offloads)
@@ -42,16 +42,17 @@ static cb_status check_budget(const cb_budget *b, cb_error *err) {
     return CB_OK;
 }
 
-/* PyTorch's partitioner knows no such limits. */
+/* PyTorch's partitioner does not support such limits. */
 cb_status cb_check_regions(const cb_problem *p, cb_preset preset, const cb_budget *b,
                            cb_error *err) {
     bool torch = preset == CB_PRESET_TORCH_COMPAT && b->kind == CB_BUDGET_NONE;
     for (uint32_t r = 0; torch && r < p->n_region; r++) {
         if (p->region_limit[r] == UINT64_MAX) continue;
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "torch-compat: region %s has a limit, which PyTorch does not know; choose "
-                       "another preset or a budget",
-                       p->region_name[r]);
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "torch-compat: region %s has a limit, which PyTorch does not support; choose "
+            "another preset or a budget",
+            p->region_name[r]);
     }
     return CB_OK;
 }

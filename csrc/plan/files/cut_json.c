@@ -15,8 +15,7 @@ typedef struct answer {
     uint64_t saved_bytes;
 } answer;
 
-/* A storage counts once, however many saved values lie in it; what belongs to the caller does not.
- */
+/* A storage counts once, however many saved values it holds; the caller's storages do not count. */
 static cb_status count_bytes(const cb_problem *p, cb_arena *arena, answer *a, cb_error *err) {
     bool *counted = CB_NEW(arena, bool, p->n_storage);
     if (!counted) return cb_no_memory(err);
@@ -70,7 +69,7 @@ static cb_status write_network(const answer *a, cb_arena *arena, cb_str *out, cb
     return cb_dimacs_write(out, flow->n_node, flow->n_arc, from, to, a->capacity, 0, 1, err);
 }
 
-/* Ops, and of one with an inside [op, its outputs]. */
+/* Writes op ids, and [op, its outputs] for an op with an inside. */
 static void put_saved(cb_json_writer *w, const cb_facts *f, const answer *a) {
     cb_json_begin(w, "saved", '[');
     for (uint32_t i = 0; i < a->n_saved; i++) {

@@ -1,4 +1,4 @@
-/* The plan for people. */
+/* Writes a plan as text for people. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "../model/names.h"
 #include "explanation.h"
 
-#define MOST_LINES 400 /* the rest is summed up; the JSON has all of it */
+#define MOST_LINES 400 /* the rest is summarized; the JSON lists everything */
 #define MOST_SETS 4
 #define MOST_KINDS 8
 #define MOST_DELAYED 12
@@ -85,7 +85,7 @@ static void put_bound(cb_str *out, const cb_plan *plan) {
     else cb_str_addf(out, "  %-8s %12s  the bound is 0\n", "gap", "n/a");
 }
 
-/* The part of a share that no plan moves. */
+/* The part of a share that no plan can reduce. */
 static void put_held(cb_str *out, const cb_explanation *e) {
     char a[32];
     uint64_t whole = e->plan->save_all_live_bytes;
@@ -170,7 +170,8 @@ typedef struct kept_kind {
     uint64_t bytes;
 } kept_kind;
 
-/* What is kept because its op may not run again, by kind of op, as their largest values come. */
+/* Lists values kept because their op may not run again, by kind of op, ordered by the largest
+ * value. */
 static void put_once(cb_str *out, const cb_explanation *e) {
     kept_kind found[MOST_KINDS];
     uint32_t n = 0, left = 0;

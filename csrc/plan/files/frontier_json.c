@@ -9,12 +9,12 @@
 #include "../schedule/sim.h"
 
 typedef struct baseline {
-    bool known; /* a preset may be out of reach of what the user demands */
+    bool known; /* the user's constraints may make a preset impossible */
     uint64_t saved_bytes, peak_bytes;
     int64_t time_ps;
 } baseline;
 
-#define REGIONS_ROW CB_PRESET_COUNT /* the row behind those of the presets */
+#define REGIONS_ROW CB_PRESET_COUNT /* the row after those of the presets */
 
 static cb_status measure(const cb_facts *f, const bool *recompute, cb_sim *sim, cb_pairs *pairs,
                          baseline *out, cb_error *err) {
@@ -27,14 +27,14 @@ static cb_status measure(const cb_facts *f, const bool *recompute, cb_sim *sim, 
 static cb_status measure_preset(cb_cut *cut, cb_preset preset, cb_sim *sim, cb_pairs *pairs,
                                 baseline *out, cb_error *err) {
     CB_TRY(cb_cut_poll(cut, err));
-    if (preset == CB_PRESET_TORCH_COMPAT && cut->f->unit_begin) return CB_OK; /* it knows none */
+    if (preset == CB_PRESET_TORCH_COMPAT && cut->f->unit_begin) return CB_OK; /* needs single ops */
     cb_status status = cb_cut_preset(cut, preset, err);
     if (status == CB_INFEASIBLE || status == CB_UNSUPPORTED) return CB_OK;
     CB_TRY(status);
     return measure(cut->f, cut->recompute, sim, pairs, out, err);
 }
 
-/* Plain checkpointing: what leaves a region is saved, what stays inside runs again. */
+/* Plain checkpointing: values that leave a region are saved, values inside it are recomputed. */
 static cb_status measure_regions(const cb_facts *f, cb_sim *sim, cb_pairs *pairs, baseline *out,
                                  cb_error *err) {
     const cb_problem *p = f->p;
@@ -122,8 +122,8 @@ cb_status cb_frontier_to_json(const cb_problem *p, const cb_frontier_request *re
     CB_TRY_DONE(cb_facts_make(p, device, &scratch, &facts, err));
     if (facts.offloads) {
         status = cb_fail(err, CB_UNSUPPORTED,
-                         "frontier: a constraint asks to offload, which the frontier does not "
-                         "know; plan with a budget, or use SAVE or RECOMPUTE");
+                         "frontier: a constraint asks for offload, which the frontier does not "
+                         "support; plan with a budget, or use SAVE or RECOMPUTE");
         goto done;
     }
     CB_TRY_DONE(cb_cut_init(&cut, &facts, &scratch, err));

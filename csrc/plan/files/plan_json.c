@@ -1,6 +1,6 @@
-/* Plans as JSON; docs/problem.md states the schema. Only the schedule, the question and the
- * decisions are read back: lives, offsets and numbers follow from the schedule and are worked out
- * anew. */
+/* Plans as JSON; docs/problem.md states the schema. Only the schedule, the request and the
+ * decisions are read back: lives, offsets and numbers follow from the schedule and are
+ * recomputed. */
 #include "plan_json.h"
 
 #include <inttypes.h>
@@ -43,8 +43,8 @@ void cb_plan_put_numbers(cb_json_writer *w, const cb_plan *plan) {
     cb_json_end(w, '}');
 }
 
-/* 7: op 7 runs. ["out", 7]: what it made moves. ["run", 7, [0, 2]]: it runs and makes these.
- * ["run", 7, [0, 2], [5]]: and takes in value 5. */
+/* 7: op 7 runs. ["out", 7]: its outputs move. ["run", 7, [0, 2]]: it runs and makes these outputs.
+ * ["run", 7, [0, 2], [5]]: and value 5 is inlined. */
 static void put_step(cb_json_writer *w, const cb_problem *p, const cb_schedule *s, uint32_t step) {
     cb_action action = cb_action_at(s, step);
     uint32_t op = s->step[step], made = cb_made_at(p, s, step);
@@ -104,7 +104,7 @@ static void put_decisions(cb_json_writer *w, const cb_problem *p, const cb_plan 
     cb_json_end(w, ']');
 }
 
-/* One row a life: storage (null: scratch of a step), first step, last step, bytes, offset. */
+/* One row per life: storage (null: scratch of a step), first step, last step, bytes, offset. */
 static void put_lives(cb_json_writer *w, const cb_plan *plan) {
     cb_json_begin(w, "lives", '[');
     for (uint32_t i = 0; i < plan->lives.n_instance; i++) {
@@ -138,7 +138,8 @@ cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out,
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* A plan of the same problem in which only ops of the forward run again is one of this problem. */
+/* Accepts a plan of the same problem without reruns of backward ops: it is a plan of this problem
+ * too. */
 static cb_status check_fingerprint(const cb_problem *p, const cb_json *root, cb_error *err) {
     const cb_json *node;
     cb_problem narrow = *p;
@@ -153,7 +154,7 @@ static cb_status check_fingerprint(const cb_problem *p, const cb_json *root, cb_
                    node->as.string, own);
 }
 
-/* ["run", 7, [0, 2]]: the outputs that it makes. */
+/* Reads the outputs of ["run", 7, [0, 2]]. */
 static cb_status read_made(const cb_problem *p, const cb_json *list, uint32_t op, uint32_t *made,
                            cb_error *err) {
     uint32_t n = p->out_begin[op + 1] - p->out_begin[op], count = 0;
@@ -165,8 +166,7 @@ static cb_status read_made(const cb_problem *p, const cb_json *list, uint32_t op
     *made = 0;
     for (const cb_json *c = list->as.child; c; c = c->next, count++) {
         uint64_t at;
-        if (n == 0)
-            return cb_fail(err, CB_INVALID, "line %u: an output of an op that has none", c->line);
+        if (n == 0) return cb_fail(err, CB_INVALID, "line %u: the op has no outputs", c->line);
         CB_TRY(cb_json_as_u64(c, "output", n - 1, &at, err));
         in_order &= at == count;
         if (!cb_has_inside(p, op)) continue;
@@ -179,12 +179,12 @@ static cb_status read_made(const cb_problem *p, const cb_json *list, uint32_t op
     return CB_OK;
 }
 
-/* ["run", 7, [0, 2], [5]]: the values that it takes in. */
+/* Reads the inlined values of ["run", 7, [0, 2], [5]]. */
 static cb_status read_taken(const cb_problem *p, const cb_json *list, uint32_t op, uint64_t *taken,
                             cb_error *err) {
     if (list->kind != CB_JSON_ARRAY) {
         return cb_fail(err, CB_INVALID,
-                       "line %u: what a run takes in is a list of values, not of kind %s",
+                       "line %u: the inlined values of a run are a list of values, not of kind %s",
                        list->line, cb_json_kind_name(list->kind));
     }
     *taken = 0;
@@ -198,14 +198,14 @@ static cb_status read_taken(const cb_problem *p, const cb_json *list, uint32_t o
                            (unsigned long long)value, p->op_name[op]);
         }
         if (*taken & bit)
-            return cb_fail(err, CB_INVALID, "line %u: value %llu is taken in twice", c->line,
+            return cb_fail(err, CB_INVALID, "line %u: value %llu is inlined twice", c->line,
                            (unsigned long long)value);
         *taken |= bit;
     }
     return CB_OK;
 }
 
-/* ["out", 7], or a run that says what it makes, and what it takes in. */
+/* Reads ["out", 7], or a run with its outputs and inlined values. */
 static cb_status read_list_step(const cb_json *c, const cb_json **op, uint32_t *action,
                                 const cb_json **made, cb_error *err) {
     *made = NULL;
@@ -235,7 +235,7 @@ static bool has_lists(const cb_json *list, uint32_t n) {
     return false;
 }
 
-typedef struct steps_read { /* NULL: nobody says it */
+typedef struct steps_read { /* NULL: missing */
     uint32_t *step;
     uint8_t *action;
     uint32_t *made;
@@ -301,7 +301,7 @@ static cb_status read_question(const cb_json *root, cb_plan *plan, cb_error *err
     return cb_json_as_u64(node, "budget_bytes", INT64_MAX, &plan->budget_bytes, err);
 }
 
-/* Reasons are the planner's word and cannot be derived again; decisions can, and must agree. */
+/* Reasons come from the planner and cannot be derived again; decisions can, and must agree. */
 static cb_status read_reasons(const cb_problem *p, const cb_json *root, cb_plan *plan,
                               cb_error *err) {
     const cb_json *list, *node;
@@ -320,7 +320,7 @@ static cb_status read_reasons(const cb_problem *p, const cb_json *root, cb_plan 
         CB_TRY(cb_json_want(c, "reason", CB_JSON_STRING, &node, err));
         CB_TRY(cb_name_index(node, "reason", cb_reason_names, CB_REASON_PRESET + 1, &reason, err));
         if (value >= p->n_value || plan->decision[value] != decision) {
-            return cb_fail(err, CB_INVALID, "line %u: value %llu is not what the steps do with it",
+            return cb_fail(err, CB_INVALID, "line %u: the steps contradict the decision on %llu",
                            c->line, (unsigned long long)value);
         }
         plan->reason[value] = (uint8_t)reason;
@@ -335,8 +335,8 @@ static cb_status read_device(const cb_json *root, cb_arena *arena, const cb_devi
     return cb_device_from_json(node, arena, out, err);
 }
 
-/* So is the bound, of plans on the device that the document names. Before version 3 it was of a
- * smaller class of plans, unless the budget was on saved bytes. */
+/* The bound cannot be derived either; it holds on the device that the document names. Before
+ * version 3 it held for a smaller class of plans, unless the budget was on saved bytes. */
 static cb_status read_bound(const cb_json *root, int64_t version, cb_plan *plan, cb_error *err) {
     const cb_json *numbers = cb_json_get(root, "numbers");
     const cb_json *bound = numbers ? cb_json_get(numbers, "lower_bound_ps") : NULL;
@@ -370,8 +370,8 @@ static uint64_t count_runs(const cb_schedule *s) {
     return n;
 }
 
-/* A schedule from anywhere: a plan of ours, of PyTorch or written by hand. The fingerprint counts
- * where there is one. */
+/* Reads a schedule from any source: our plan, PyTorch's, or one written by hand. A fingerprint is
+ * checked if present. */
 static cb_status evaluate(const cb_problem *p, const cb_device *device, const cb_json *root,
                           cb_arena *arena, cb_str *out, cb_error *err) {
     cb_plan plan = {.arena = *arena};

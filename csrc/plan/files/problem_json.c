@@ -1,7 +1,7 @@
-/* Problems as JSON; docs/problem.md states the schema. What is at its default is left out. The
- * reader trusts nothing: it builds what the text says and cb_problem_verify judges it. Version 1
- * has no ops with an inside and no inlinings, version 2 no collectives that run again and no memory
- * taken over; all else is the same. */
+/* Problems as JSON; docs/problem.md states the schema. Keys at their defaults are left out. The
+ * reader does not validate: it builds what the text says, and cb_problem_verify checks it. Version
+ * 1 has no ops with an inside and no inlinings; version 2 has no repeated collectives and no memory
+ * taken over. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -71,7 +71,7 @@ static void put_bits(cb_json_writer *w, const char *key, uint64_t set) {
     cb_json_end(w, ']');
 }
 
-/* Of an op, a member or an inlining. */
+/* Writes the work of an op, a member or an inlining. */
 static void put_work(cb_json_writer *w, double flops, uint64_t bytes, uint8_t work_class,
                      int64_t time_ps, uint64_t workspace) {
     if (flops != 0) cb_json_put_double(w, "flops", flops);
@@ -259,7 +259,7 @@ static cb_status read_storages(const reader *r, const cb_json *list) {
     return CB_OK;
 }
 
-/* Places below 64, as a set; each once. */
+/* Reads distinct indices below 64 as a set. */
 static cb_status read_bits(const reader *r, const cb_json *object, const char *key, uint64_t *out) {
     const cb_json *list;
     CB_TRY(cb_json_want(object, key, CB_JSON_ARRAY, &list, r->err));
@@ -267,7 +267,7 @@ static cb_status read_bits(const reader *r, const cb_json *object, const char *k
         uint64_t at;
         CB_TRY(cb_json_as_u64(c, key, 63, &at, r->err));
         if (*out >> at & 1)
-            return cb_fail(r->err, CB_INVALID, "line %u: %llu stands in \"%s\" twice", c->line,
+            return cb_fail(r->err, CB_INVALID, "line %u: %llu appears in \"%s\" twice", c->line,
                            (unsigned long long)at, key);
         *out |= UINT64_C(1) << at;
     }
@@ -306,7 +306,7 @@ static cb_status read_inside(const reader *r, const cb_json *node, uint32_t op) 
     return CB_OK;
 }
 
-/* Which member makes an output: to be said where there is an inside, and only there. */
+/* Reads the member that makes an output: required if the op has an inside, otherwise forbidden. */
 static cb_status read_value_member(const reader *r, const cb_json *node, uint32_t value) {
     cb_problem *p = r->p;
     const cb_json *member = cb_json_get(node, "member");
@@ -333,7 +333,7 @@ static cb_status read_outputs(const reader *r, const cb_json *list, uint32_t op)
         CB_TRY(cb_known_keys(c, "value", known, n_known, r->err));
         p->value_op[v] = op;
         CB_TRY(read_value_member(r, c, v));
-        const cb_json *storage; /* it has no other value to fall back to */
+        const cb_json *storage; /* there is no default to fall back to */
         CB_TRY(cb_json_want(c, "storage", CB_JSON_INT, &storage, r->err));
         CB_TRY(read_u32(r, c, "storage", &p->value_storage[v]));
         CB_TRY(read_text(r, c, "type", &p->value_type[v]));
@@ -344,7 +344,7 @@ static cb_status read_outputs(const reader *r, const cb_json *list, uint32_t op)
     return CB_OK;
 }
 
-/* Reserved for later versions: a list of an op, which may be there if it is empty, and a flag. */
+/* Reserved for later versions: a list of an op, which must be empty if present, and a flag. */
 static cb_status check_reserved(const reader *r, const cb_json *node) {
     const cb_json *flags = cb_json_get(node, "flags"), *list = cb_json_get(node, "variants");
     if (list && !(list->kind == CB_JSON_ARRAY && list->n == 0))
@@ -362,7 +362,7 @@ static cb_status check_reserved(const reader *r, const cb_json *node) {
     return CB_OK;
 }
 
-/* The keys of an op that a version has. */
+/* The keys of an op in a version. */
 static cb_status check_op_keys(const reader *r, const cb_json *node) {
     static const char *const known[] = {
         "name",  "kind",    "at",        "flags", "in",     "out",    "flops", "bytes",
@@ -374,7 +374,7 @@ static cb_status check_op_keys(const reader *r, const cb_json *node) {
     return r->version < FIRST_WITH_NETWORKS ? CB_OK : check_reserved(r, node);
 }
 
-/* The places were counted before, so there is room. */
+/* The indices were counted before, so there is room. */
 static cb_status read_over(const reader *r, const cb_json *node, uint32_t op) {
     cb_problem *p = r->p;
     const cb_json *list;

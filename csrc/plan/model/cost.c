@@ -1,13 +1,14 @@
-/* Roofline: an op takes what its arithmetic or its traffic takes, whichever is more, and a launch.
- * The rows are dense peaks and bandwidths of the vendors' data sheets, in decimal units. */
+/* Roofline model: an op takes the time of its arithmetic or of its traffic, whichever is longer,
+ * plus a launch. The rows hold dense peaks and bandwidths from the vendors' data sheets, in decimal
+ * units. */
 #include "cost.h"
 
 #include <math.h>
 #include <string.h>
 
 #define PS_PER_S 1e12
-#define MOST_PS 1e15      /* of one op: as long as verified measured times may be */
-#define MOST_SUMMANDS 256 /* of the time of an op with an inside, and of what it takes in */
+#define MOST_PS 1e15      /* for one op; the limit of measured times */
+#define MOST_SUMMANDS 256 /* terms in the time of an op with an inside, and of its inlined values */
 
 _Static_assert(1 + CB_MOST_MEMBERS + CB_MOST_INNER_OUTPUTS + CB_MOST_INLININGS <= MOST_SUMMANDS,
                "what is summed up");
@@ -15,18 +16,19 @@ _Static_assert(1 + CB_MOST_MEMBERS + CB_MOST_INNER_OUTPUTS + CB_MOST_INLININGS <
 _Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the table");
 
 /* f32 on a GPU means TF32 matrix units, as deep-learning frameworks run f32 products there; no row
- * counts sparsity. int is that of the vector units. Sources: NVIDIA's data sheets "A100 40GB"
- * (SXM), "H100 Tensor Core GPU" (SXM), "H200 Tensor Core GPU" (SXM), "HGX B200" (one of eight) and
- * "Ada GPU architecture" (GeForce RTX 4090, f32 accumulation); a launch is 2 us everywhere. The cpu
- * row is a guess for two cores of a server: no row can be right for all; a profile replaces it.
+ * counts sparsity. The int column is the rate of the vector units. Sources: NVIDIA's data sheets
+ * "A100 40GB" (SXM), "H100 Tensor Core GPU" (SXM), "H200 Tensor Core GPU" (SXM), "HGX B200" (one of
+ * eight) and "Ada GPU architecture" (GeForce RTX 4090, f32 accumulation); a launch is 2 us
+ * everywhere. The cpu row is a guess for two cores of a server: no row can be right for all; a
+ * profile replaces it.
  *
  * The link to the host is one direction of what the same sheets state: PCIe 5.0 x16, 128 GB/s both
  * ways, for h100, h200 and b200, PCIe 4.0 x16 for rtx4090. The a100 row holds the 25 GB/s that
- * pinned copies reach of PCIe 4.0 x16. Where the device is the host, a move is a copy in memory,
- * which reads and writes each byte: half of the memory's rate. */
+ * pinned copies reach of PCIe 4.0 x16. If the device is the host, a move is a copy in memory, which
+ * reads and writes each byte and so runs at half of the memory's rate. */
 static const cb_device devices[] = {
-    /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds a launch, bytes/s of the link,
-     * fused?, rates of what fuses: not said */
+    /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds per launch, bytes/s of the
+     * link, fused, arithmetic rates of ops that fuse (none given) */
     {"cpu", {100e9, 50e9, 100e9, 100e9, 50e9}, 20e9, 1e-6, 10e9, false, {0}},
     {"a100", {156e12, 19.5e12, 312e12, 312e12, 19.5e12}, 1.555e12, 2e-6, 25e9, false, {0}},
     {"h100", {494.7e12, 67e12, 989.4e12, 989.4e12, 33.5e12}, 3.35e12, 2e-6, 64e9, false, {0}},

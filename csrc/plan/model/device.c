@@ -8,11 +8,11 @@
 #define LONGEST_NAME 80
 #define LONGEST_LAUNCH 1.0 /* seconds */
 #define FUSED_SUFFIX "+fused"
-#define LEAST_RATE 1.0 /* a second: a time of one op stays a finite number */
+#define LEAST_RATE 1.0 /* per second: keeps the time of one op finite */
 #define MOST_RATE 1e30
 
-/* The row of the table that a name stands for, "a100" or "a100+fused"; in `out` a copy that keeps
- * `name`. */
+/* Copies to `out` the row that a name stands for, "a100" or "a100+fused", with `name` as its
+ * name. */
 static bool find_row(const char *name, cb_device *out) {
     size_t length = strlen(name), suffix = strlen(FUSED_SUFFIX);
     char base[LONGEST_NAME + 1];
@@ -49,7 +49,7 @@ static cb_status read_rate(const cb_json *object, const char *key, double *out, 
                    LEAST_RATE, MOST_RATE);
 }
 
-/* Of each work class, where nothing is said that of f32. */
+/* Reads the rate of each work class; a missing class has that of f32. */
 static cb_status read_rates(const cb_json *root, const char *key, double *rate, cb_error *err) {
     const cb_json *object;
     CB_TRY(cb_json_want(root, key, CB_JSON_OBJECT, &object, err));
@@ -121,7 +121,7 @@ cb_status cb_device_from_json(const cb_json *node, cb_arena *arena, const cb_dev
     cb_device row = {0};
     if (node->kind == CB_JSON_STRING) return find_named(node->as.string, arena, out, err);
     if (node->kind != CB_JSON_OBJECT)
-        return cb_fail(err, CB_INVALID, "device: a name or an object is wanted, not of kind %s",
+        return cb_fail(err, CB_INVALID, "device: it must be a name or an object, not of kind %s",
                        cb_json_kind_name(node->kind));
     CB_TRY(read_row(node, &row, err));
     return cb_device_copy(&row, arena, out, err);

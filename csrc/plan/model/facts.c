@@ -1,6 +1,6 @@
 /* See facts.h. Constraints of all views of a storage meet at the op that allocates it: MUST beats
- * PREFER, two MUSTs of different sides are an error, and of two PREFERs saving wins, as it can
- * always be done, and then offloading. */
+ * PREFER, contradicting MUSTs are an error, and among contradicting PREFERs saving wins, because it
+ * is always possible, and then offloading. */
 #include "facts.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ const char *cb_op_text(const cb_problem *p, uint32_t op, char buffer[CB_OP_TEXT]
 void cb_refusal_set_op(cb_refusal *refusal, const cb_problem *p, uint32_t op) {
     if (op == CB_NONE) return;
     (void)snprintf(refusal->op, sizeof refusal->op, "%s", p->op_name[op]);
-    const char *location = p->op_location[op]; /* of a long one the end, which has the line */
+    const char *location = p->op_location[op]; /* the end of a long location, which has the line */
     const size_t length = strlen(location), most = sizeof refusal->location - 1;
     (void)snprintf(refusal->location, sizeof refusal->location, "%s",
                    length > most ? location + (length - most) : location);
@@ -42,8 +42,9 @@ static void need(cb_facts *f, uint32_t value, bool *needed) {
     if (f->useful) f->useful[f->p->value_op[value]] |= cb_value_made(f, value);
 }
 
-/* An op is needed if an output of the problem or a needed op reads its result, or if it acts. Each
- * output of an op with an inside is needed separately, and needs only the inputs of its slice. */
+/* An op is needed if an output of the problem or a needed op reads its result, or if it has an
+ * effect. Each output of an op with an inside is needed separately, and needs only the inputs of
+ * its slice. */
 static void mark_needed(cb_facts *f, bool *needed) {
     const cb_problem *p = f->p;
     for (uint32_t i = 0; i < p->n_forward_output; i++) need(f, p->forward_output[i], needed);
@@ -64,7 +65,7 @@ static void mark_needed(cb_facts *f, bool *needed) {
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* Where no op has an inside, ids are ops and storages are made by their roots. */
+/* If no op has an inside, unit ids are op ids, and storages are made by their roots. */
 static bool number_units(cb_facts *f, cb_arena *arena) {
     const cb_problem *p = f->p;
     f->n_unit = p->n_op;
@@ -83,7 +84,7 @@ static bool number_units(cb_facts *f, cb_arena *arena) {
     return true;
 }
 
-/* After the order is set. Outputs of an inside that nobody needs are never made. */
+/* Runs after the order is set. Outputs of an inside that nothing needs are never made. */
 static bool find_units(cb_facts *f, cb_arena *arena) {
     const cb_problem *p = f->p;
     f->unit = f->root;
@@ -153,7 +154,7 @@ static void mark_once(cb_facts *f, uint32_t *mutator) {
     }
 }
 
-/* An output of the caller's that is no input's memory. */
+/* True if the storage is an output that belongs to the caller and is not the memory of an input. */
 static bool is_given(const cb_facts *f, uint32_t op, uint32_t value) {
     const cb_problem *p = f->p;
     uint32_t s = p->value_storage[value];
@@ -178,15 +179,16 @@ static void sum_given(cb_facts *f) {
     }
 }
 
-/* Collectives that may run again still run in their place first: other processes wait there. */
+/* The first run of a collective that may run again stays in its place, because other processes wait
+ * there. */
 static void keep_collectives(cb_facts *f) {
     for (uint32_t op = 0; f->p->collective_again && op < f->p->n_op; op++)
         f->stays[op] |= (f->p->op_flags[op] & CB_POP_COLLECTIVE) && !cb_has_units(f, op);
 }
 
-/* Who makes a storage again makes its views again: where one of them may run only once, as it also
- * reads other memory that is mutated, its storage's op may not run twice either. After set_order.
- */
+/* Recomputing a storage recomputes its views. If a view may run only once, because it also reads
+   other memory that is mutated, the op of its storage may not run twice either. Runs after
+   set_order. */
 static void mark_viewed_once(cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t k = 0; k < f->n_base; k++) {
@@ -213,7 +215,7 @@ static bool is_must(uint8_t wish) {
     return wish == CB_MUST_SAVE || wish == CB_MUST_RECOMPUTE || wish == CB_MUST_OFFLOAD;
 }
 
-/* Which side wins when nothing else decides. */
+/* The side that wins when nothing else decides. */
 static int rank_of(uint8_t wish) {
     if (wish == CB_MUST_SAVE || wish == CB_PREFER_SAVE) return 2;
     return wish == CB_MUST_OFFLOAD || wish == CB_PREFER_OFFLOAD ? 1 : 0;
@@ -233,7 +235,7 @@ static cb_status add_wish(cb_facts *f, uint32_t unit, uint32_t value, cb_error *
     if (is_must(wish) && is_must(before) && wish != before) {
         uint32_t other = f->wish_value[unit];
         return cb_fail(err, CB_INVALID,
-                       "%s of %s and %s of %s contradict each other: both values lie in memory "
+                       "%s of %s and %s of %s contradict each other: both values are in memory "
                        "that %s allocates",
                        must_name(before), cb_op_text(p, p->value_op[other], a), must_name(wish),
                        cb_op_text(p, p->value_op[value], b), p->op_name[op]);
@@ -301,7 +303,7 @@ int64_t cb_again_cost_ps(const cb_facts *f, uint32_t op, uint32_t made) {
 
 /* ---- inlining -------------------------------------------------------------------------------- */
 
-/* Costs of going against the user's preferences are those of a run by itself. */
+/* The cost of violating a preference is that of a separate run. */
 static void cost_inlinings(cb_facts *f, int64_t *least_ps) {
     const cb_problem *p = f->p;
     for (uint32_t u = 0; u < f->n_unit; u++) {
@@ -322,8 +324,8 @@ static void cost_inlinings(cb_facts *f, int64_t *least_ps) {
     }
 }
 
-/* What every plan makes in memory: results and what is held, and what is read, without an inlining,
- * by a run that makes any of that. `sure` [n_unit], `ends` [n_storage], both false. */
+/* Finds the units that every plan makes in memory: results, held values, and values read without
+ * inlining by a run that makes any of these. `sure` [n_unit], `ends` [n_storage], both false. */
 static void mark_sure(const cb_facts *f, bool *sure, bool *ends) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) ends[s] = p->storage_flags[s] & ~CB_STORE_STATIC;
@@ -350,8 +352,9 @@ static void mark_sure(const cb_facts *f, bool *sure, bool *ends) {
         if (ends[s] && f->unit[s] != CB_NONE) sure[f->unit[s]] = true;
 }
 
-/* What an op of the base order takes less where some of what it makes is always taken in. What is
- * `sure` [n_unit] is made. `least_ps` [n_unit] is what taking it in takes at least. */
+/* Computes how much less time an op of the base order takes if some of its outputs are always
+ * inlined. Units in `sure` [n_unit] are always made. `least_ps` [n_unit] is the minimum time for
+ * inlining each. */
 static int64_t spare_time(const cb_facts *f, const int64_t *least_ps, const bool *sure,
                           uint32_t op) {
     const cb_problem *p = f->p;
@@ -392,7 +395,7 @@ static bool find_inlinings(cb_facts *f, cb_arena *arena) {
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
-/* The innermost region around both. A parent's id is smaller than its children's. */
+/* Returns the innermost region that contains both. A parent's id is smaller than its children's. */
 static uint32_t common_region(const cb_problem *p, uint32_t a, uint32_t b) {
     while (a != b) {
         if (a == CB_NONE || b == CB_NONE) return CB_NONE;
@@ -426,7 +429,7 @@ bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region) {
 
 /* ---- ops that may run in either phase -------------------------------------------------------- */
 
-/* `written` [n_storage]: does an op of the backward write into it? */
+/* `written` [n_storage]: true if an op of the backward writes into the storage. */
 static void mark_written(const cb_facts *f, bool *written) {
     const cb_problem *p = f->p;
     for (uint32_t k = f->base_backward; k < f->n_base; k++) {
@@ -531,8 +534,8 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     return CB_OK;
 }
 
-/* Is the unit in a phase whose ops may run again? The first op of the backward stays in its place:
- * what is held until the backward begins is held beside that op. */
+/* True if the unit is in a phase whose ops may run again. The first op of the backward stays in its
+ * place: values held until the backward begins are alive while it runs. */
 static bool is_in_reach(const cb_facts *f, uint32_t unit) {
     uint32_t position = f->position[unit];
     if (position < f->base_backward) return true;

@@ -1,5 +1,5 @@
-/* Inlinings of an op rise by value, and so do ops: who reads a value taken in stands behind it, and
- * one pass from the last to the first goes from readers to what they read. */
+/* The inlinings of an op are sorted by value, and readers of an inlined value come after it. So one
+ * pass from the last to the first goes from readers to their inputs. */
 #include "inlining.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #include "../../base/sort.h"
 
 #define MOST_BYTES (UINT64_C(1) << 60)
-#define MOST_TIME (INT64_C(1) << 43) /* as of a member of an inside */
+#define MOST_TIME (INT64_C(1) << 43) /* as for a member of an inside */
 
 static int compare_inlinings(const void *a, const void *b) {
     const cb_inlining *x = a, *y = b;
@@ -45,7 +45,7 @@ uint64_t cb_taken_workspace(const cb_problem *p, uint32_t op, uint64_t taken) {
     return bytes;
 }
 
-/* Inlinings into `op` of what `from` reads for these outputs. */
+/* Finds inlinings into `op` of values that `from` reads for these outputs. */
 static uint64_t inlined_for(const cb_problem *p, uint32_t op, uint32_t from, uint32_t made) {
     cb_slice slice = cb_slice_of(p, from, made);
     uint64_t found = 0;
@@ -112,7 +112,7 @@ uint32_t cb_count_reads(const cb_problem *p, uint32_t op, uint64_t taken) {
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Made by an op of which it can be made alone, in memory that is its own. */
+/* Checks that the op can make the value alone, in memory that holds no other value. */
 static cb_status verify_value(const cb_problem *p, const cb_inlining *x, const uint32_t *root,
                               const uint32_t *shared, cb_error *err) {
     uint32_t s = p->value_storage[x->value], from = p->value_op[x->value];
@@ -129,14 +129,14 @@ static cb_status verify_value(const cb_problem *p, const cb_inlining *x, const u
     }
     if ((p->storage_flags[s] & CB_STORE_STATIC) || root[s] != from || shared[s] > 1) {
         return cb_fail(err, CB_INVALID,
-                       "inlining of value %u into %s: its memory is the caller's, or other values "
-                       "lie in it",
+                       "inlining of value %u into %s: its memory is the caller's, or holds other "
+                       "values",
                        x->value, p->op_name[x->op]);
     }
     return CB_OK;
 }
 
-/* Read by the op, or by one whose value it takes in as well. */
+/* Checks that the op, or an op inlined into it, reads the value. */
 static cb_status verify_reader(const cb_problem *p, uint32_t at, cb_error *err) {
     const cb_inlining *x = &p->inlining[at];
     bool read = false;
@@ -148,9 +148,10 @@ static cb_status verify_reader(const cb_problem *p, uint32_t at, cb_error *err) 
             read = p->in_value[j] == x->value;
     }
     if (read) return CB_OK;
-    return cb_fail(err, CB_INVALID,
-                   "inlining of value %u into %s: neither it nor what it takes in reads the value",
-                   x->value, p->op_name[x->op]);
+    return cb_fail(
+        err, CB_INVALID,
+        "inlining of value %u into %s: neither it nor the values inlined into it read the value",
+        x->value, p->op_name[x->op]);
 }
 
 static cb_status verify_work(const cb_problem *p, const cb_inlining *x, cb_error *err) {
@@ -171,7 +172,8 @@ static cb_status verify_op(const cb_problem *p, uint32_t op, const uint32_t *roo
                        p->op_name[op], end - begin, CB_MOST_INLININGS);
     }
     if (begin < end && (p->op_flags[op] & (CB_POP_PLACEHOLDER | CB_POP_VIEW))) {
-        return cb_fail(err, CB_INVALID, "op %u (%s): a view or a placeholder takes nothing in", op,
+        return cb_fail(err, CB_INVALID,
+                       "op %u (%s): nothing can be inlined into a view or a placeholder", op,
                        p->op_name[op]);
     }
     for (uint32_t i = begin; i < end; i++) {
@@ -179,8 +181,8 @@ static cb_status verify_op(const cb_problem *p, uint32_t op, const uint32_t *roo
         if (x->op != op || x->value >= p->out_begin[op] ||
             (i > begin && x->value <= p->inlining[i - 1].value)) {
             return cb_fail(err, CB_INVALID,
-                           "inlining of value %u into op %u (%s): they stand by op, then by value, "
-                           "each once, and an op takes in what is made before it",
+                           "inlining of value %u into op %u (%s): inlinings must be sorted by op, "
+                           "then by value, each once, and a value must be made before the op",
                            x->value, op, p->op_name[op]);
         }
         CB_TRY(verify_value(p, x, root, shared, err));

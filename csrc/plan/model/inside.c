@@ -5,7 +5,7 @@
 
 #define MOST_BYTES (UINT64_C(1) << 60)
 #define MOST_TIME \
-    (INT64_C(1) << 43) /* of one member: all of an op stay below what an op may take */
+    (INT64_C(1) << 43) /* of one member; keeps the sum over all members of an op within range */
 
 static uint64_t low_bits(uint32_t n) { return n >= 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1; }
 
@@ -60,9 +60,10 @@ static cb_status verify_size(const cb_problem *p, uint32_t op, cb_error *err) {
     }
     uint32_t flags = p->op_flags[op];
     if (flags & (CB_POP_ONCE | CB_POP_PLACEHOLDER | CB_POP_VIEW)) {
-        return cb_fail(err, CB_INVALID,
-                       "op %u (%s): an op that runs once, a view or a placeholder has no inside",
-                       op, p->op_name[op]);
+        return cb_fail(
+            err, CB_INVALID,
+            "op %u (%s): an op that runs once, a view or a placeholder cannot have an inside", op,
+            p->op_name[op]);
     }
     return CB_OK;
 }
@@ -72,14 +73,14 @@ static cb_status verify_member(const cb_problem *p, uint32_t op, uint32_t at, cb
     const char *name = p->op_name[op];
     uint32_t n_in = p->in_begin[op + 1] - p->in_begin[op];
     if (m->flags & ~(uint32_t)CB_POP_INNER)
-        return cb_fail(err, CB_INVALID, "op %u (%s): member %u has a flag that no member has", op,
-                       name, at);
+        return cb_fail(err, CB_INVALID,
+                       "op %u (%s): member %u has a flag that members must not have", op, name, at);
     if (m->reads & ~low_bits(n_in))
         return cb_fail(err, CB_INVALID, "op %u (%s): member %u reads an input beyond the op's %u",
                        op, name, at, n_in);
     if (m->uses & ~low_bits(at))
-        return cb_fail(err, CB_INVALID, "op %u (%s): member %u uses one that is not before it", op,
-                       name, at);
+        return cb_fail(err, CB_INVALID, "op %u (%s): member %u uses a member that is not before it",
+                       op, name, at);
     if (!isfinite(m->flops) || m->flops < 0 || m->bytes > MOST_BYTES || m->size > MOST_BYTES ||
         m->work_class >= CB_WORK_CLASS_COUNT || m->time_ps < -1 || m->time_ps > MOST_TIME) {
         return cb_fail(err, CB_INVALID,
@@ -90,31 +91,33 @@ static cb_status verify_member(const cb_problem *p, uint32_t op, uint32_t at, cb
     return CB_OK;
 }
 
-/* Every output lies in memory of its own, and is the value of a member of its own. */
+/* Every output has a separate storage, and is the value of a different member. */
 static cb_status verify_outputs(const cb_problem *p, uint32_t op, const uint32_t *root,
                                 cb_error *err) {
     uint64_t made = 0;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v], m = p->value_member[v];
         if (m >= p->member_begin[op + 1] - p->member_begin[op] || (made >> m & 1)) {
-            return cb_fail(err, CB_INVALID,
-                           "value %u of %s: it is not the value of a member of its own (%u)", v,
-                           p->op_name[op], m);
+            return cb_fail(
+                err, CB_INVALID,
+                "value %u of %s: each output must be the value of a different member (%u)", v,
+                p->op_name[op], m);
         }
         made |= UINT64_C(1) << m;
         bool own = root[s] == op;
         for (uint32_t u = p->out_begin[op]; u < v; u++) own &= p->value_storage[u] != s;
         if (!own) {
             return cb_fail(err, CB_INVALID,
-                           "value %u of %s: an output of an op with an inside has a storage of its "
-                           "own, which the op makes",
+                           "value %u of %s: an output of an op with an inside needs a separate "
+                           "storage, which the op makes",
                            v, p->op_name[op]);
         }
     }
     return CB_OK;
 }
 
-/* What depends on no tangent may be read in either phase, and is made by an op of its own. */
+/* A value that does not depend on a tangent may be read in either phase, so a separate op makes
+ * it. */
 static cb_status verify_tangents(const cb_problem *p, uint32_t op, cb_error *err) {
     uint64_t inputs = 0, members = 0;
     if (!(p->op_flags[op] & CB_POP_BACKWARD)) return CB_OK;
@@ -130,8 +133,8 @@ static cb_status verify_tangents(const cb_problem *p, uint32_t op, cb_error *err
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         if (members >> p->value_member[v] & 1) continue;
         return cb_fail(err, CB_INVALID,
-                       "op %u (%s): value %u depends on no tangent, but the op is of the backward; "
-                       "make it in an op of the forward",
+                       "op %u (%s): value %u does not depend on a tangent, but the op is in the "
+                       "backward; make it in an op of the forward",
                        op, p->op_name[op], v);
     }
     return CB_OK;

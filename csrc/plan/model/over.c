@@ -18,22 +18,22 @@ const char *cb_over_refusal(const cb_problem *p, const bool *kept, uint32_t op, 
         return "the op is a view, or writes into an input";
     uint32_t to = p->value_storage[value], read = p->in_value[p->in_begin[op] + at];
     uint32_t from = p->value_storage[read];
-    if (p->storage_flags[to] & CB_STORE_STATIC) return "the output lies in the caller's memory";
-    if (p->storage_flags[from] & CB_STORE_STATIC) return "the input lies in the caller's memory";
+    if (p->storage_flags[to] & CB_STORE_STATIC) return "the output is in the caller's memory";
+    if (p->storage_flags[from] & CB_STORE_STATIC) return "the input is in the caller's memory";
     if (kept[from]) return "the input's memory is held or returned";
     if (p->storage_bytes[from] != p->storage_bytes[to])
-        return "the input's memory and the output's are not of the same size";
+        return "the memory of the input and that of the output differ in size";
     if (cb_value_bytes(p, read) != p->storage_bytes[from] ||
         cb_value_bytes(p, value) != p->storage_bytes[to])
-        return "the input or the output is not all of its memory";
+        return "the input or the output does not fill its storage";
     for (uint32_t j = 0; j < n_in; j++) {
         bool same = p->value_storage[p->in_value[p->in_begin[op] + j]] == from;
-        if (same && j != at) return "another input of the op lies in the same memory";
+        if (same && j != at) return "another input of the op shares its memory";
     }
     return NULL;
 }
 
-/* Fills what is allocated already, or counts. */
+/* Fills the lists if they are allocated, otherwise counts. */
 static uint32_t list(const cb_problem *p, const bool *kept, cb_may_be_over may, const void *context,
                      uint32_t *begin, uint32_t *over) {
     uint32_t n = 0;
@@ -77,7 +77,7 @@ static cb_status verify_list(const cb_problem *p, const bool *kept, uint32_t op,
     for (uint32_t i = 0; i < n; i++) {
         const char *refusal = cb_over_refusal(p, kept, op, over[i]);
         for (uint32_t j = 0; j < i && !refusal; j++)
-            if (over[j] == over[i]) refusal = "the list has it twice";
+            if (over[j] == over[i]) refusal = "it is listed twice";
         if (refusal)
             return cb_fail(err, CB_INVALID,
                            "op %u (%s): its output may not take over the memory of input %u: %s",

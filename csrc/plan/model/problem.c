@@ -3,7 +3,7 @@
 #include "../../base/map.h"
 
 #define MOST_ITEMS \
-    ((uint32_t)1 << 26) /* ops, values, inputs, storages: sums of them stay in 32 bits */
+    ((uint32_t)1 << 26) /* ops, values, inputs, storages: keeps their sums in 32 bits */
 
 static void fill_ids(uint32_t *ids, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) ids[i] = CB_NONE;
@@ -124,7 +124,7 @@ cb_status cb_problem_create(cb_alloc *alloc, cb_problem_sizes n, cb_problem **ou
 
 void cb_problem_free(cb_problem *p) {
     if (!p) return;
-    cb_arena arena = p->arena; /* the problem lies in the arena it owns */
+    cb_arena arena = p->arena; /* the problem is allocated in its own arena */
     cb_arena_free(&arena);
 }
 
@@ -137,7 +137,7 @@ uint32_t cb_problem_tail(const cb_problem *p) {
 /* ---- fingerprint ----------------------------------------------------------------------------- */
 
 static uint64_t hash_u64(uint64_t word, uint64_t seed) {
-    uint8_t byte[8]; /* little-endian on every machine, as files are exchanged between them */
+    uint8_t byte[8]; /* little-endian on every machine, because files are exchanged */
     for (int i = 0; i < 8; i++) byte[i] = (uint8_t)(word >> (8 * i));
     return cb_hash_bytes(byte, sizeof byte, seed);
 }
@@ -148,9 +148,9 @@ static uint64_t hash_ids(const uint32_t *ids, size_t n, uint64_t seed) {
     return hash;
 }
 
-/* What earlier versions of the format did not have is hashed only where a problem has it, so that
- * all others keep their fingerprints: members, inlinings, memory taken over, and what else may run
- * again. */
+/* Parts that earlier versions of the format did not have (members, inlinings, memory taken over,
+ * additional reruns) are hashed only if a problem has them, so that other problems keep their
+ * fingerprints. */
 static uint64_t hash_over(const cb_problem *p, uint64_t hash) {
     if (!p->over_begin || p->over_begin[p->n_op] == 0) return hash;
     hash = hash_ids(p->over_begin, (size_t)p->n_op + 1, hash);
@@ -182,7 +182,7 @@ static uint64_t hash_inlinings(const cb_problem *p, uint64_t hash) {
     return hash;
 }
 
-/* Which op reads and makes which value of which storage. */
+/* Hashes which op reads and makes which value of which storage. */
 static uint64_t hash_edges(const cb_problem *p, uint64_t hash) {
     hash = hash_ids(p->op_flags, p->n_op, hash);
     hash = hash_ids(p->in_begin, (size_t)p->n_op + 1, hash);

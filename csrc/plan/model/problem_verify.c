@@ -1,5 +1,5 @@
-/* The checks of a problem, one function a kind of thing. Everything after cb_problem_verify relies
- * on what it checks and looks at nothing twice. */
+/* Checks a problem, with one function for each kind of object. Code after cb_problem_verify relies
+ * on these checks and does not repeat them. */
 #include <math.h>
 
 #include "inlining.h"
@@ -81,7 +81,7 @@ static cb_status verify_storages(const cb_problem *p, cb_error *err) {
         }
         sum += p->storage_bytes[s] > MOST_BYTES - sum ? MOST_BYTES - sum + 1 : p->storage_bytes[s];
         if (sum > MOST_BYTES)
-            return cb_fail(err, CB_INVALID, "problem: all storages together pass 2^60 bytes");
+            return cb_fail(err, CB_INVALID, "problem: all storages together exceed 2^60 bytes");
     }
     for (uint32_t i = 0; i < p->n_op; i++) {
         uint64_t room = MOST_BYTES - sum, scratch = p->op_workspace[i];
@@ -99,7 +99,7 @@ static cb_status verify_storages(const cb_problem *p, cb_error *err) {
         if (!fits) {
             return cb_fail(
                 err, CB_INVALID,
-                "op %u (%s): with its scratch of %llu bytes all memory passes 2^60 bytes", i,
+                "op %u (%s): with its scratch of %llu bytes all memory exceeds 2^60 bytes", i,
                 p->op_name[i], (unsigned long long)scratch);
         }
     }
@@ -130,7 +130,8 @@ static cb_status verify_work(const cb_problem *p, uint32_t op, cb_error *err) {
     return CB_OK;
 }
 
-/* Order and phase: an op reads what exists, and what depends on a tangent stays in the backward. */
+/* Checks order and phase: inputs of an op exist, and ops that depend on a tangent are in the
+ * backward. */
 static cb_status verify_inputs(const cb_problem *p, uint32_t op, cb_error *err) {
     uint32_t flags = p->op_flags[op];
     if ((flags & CB_POP_PLACEHOLDER) && p->in_begin[op] != p->in_begin[op + 1]) {
@@ -141,8 +142,8 @@ static cb_status verify_inputs(const cb_problem *p, uint32_t op, cb_error *err) 
         op < p->backward_starts) {
         return cb_fail(
             err, CB_INVALID,
-            "op %u (%s): depends on a tangent but stands before the backward, which starts at %u",
-            op, p->op_name[op], p->backward_starts);
+            "op %u (%s): depends on a tangent but is before the backward, which starts at %u", op,
+            p->op_name[op], p->backward_starts);
     }
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
         uint32_t value = p->in_value[j];
@@ -160,10 +161,10 @@ static cb_status verify_inputs(const cb_problem *p, uint32_t op, cb_error *err) 
     return CB_OK;
 }
 
-/* What is known of each storage while the ops are checked in order. */
+/* State of each storage while the ops are checked in order. */
 typedef struct storage_facts {
-    uint32_t *root; /* the op that allocates it, CB_NONE: none so far */
-    uint32_t *read; /* the last op that reads it, CB_NONE: none so far */
+    uint32_t *root; /* the op that allocates it; CB_NONE: not yet known */
+    uint32_t *read; /* the last op that reads it; CB_NONE: not yet known */
 } storage_facts;
 
 /* One op allocates a storage; all other values of it are views (or the same memory, mutated). */
@@ -194,12 +195,12 @@ static cb_status verify_outputs(const cb_problem *p, uint32_t op, storage_facts 
         }
         bool alias = f->read[s] == op;
         if ((flags & CB_POP_VIEW) && !alias) {
-            return cb_fail(err, CB_INVALID, "value %u of view %s: no input lies in its storage %u",
-                           v, p->op_name[op], s);
+            return cb_fail(err, CB_INVALID, "value %u of view %s: no input is in its storage %u", v,
+                           p->op_name[op], s);
         }
         if (alias && !(flags & (CB_POP_VIEW | CB_POP_MUTATES))) {
             return cb_fail(err, CB_INVALID,
-                           "value %u of %s: lies in storage %u of an input, but the op is neither "
+                           "value %u of %s: is in storage %u of an input, but the op is neither "
                            "a view nor mutates",
                            v, p->op_name[op], s);
         }

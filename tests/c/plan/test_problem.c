@@ -108,7 +108,7 @@ TEST(refuses_what_cannot_be) {
     REFUSES(p->value_storage[2] = 99, "storage 99 of 4");
     REFUSES(p->value_storage[2] = 1, "neither a view nor mutates");
     REFUSES(p->value_storage[2] = 1; p->in_value[1] = 0, "storage 1 was made by op_1");
-    REFUSES(p->value_storage[3] = 1, "no input lies in its storage 1");
+    REFUSES(p->value_storage[3] = 1, "no input is in its storage 1");
     REFUSES(p->storage_flags[0] = 0, "must be static");
     REFUSES(p->op_flags[1] = CB_POP_BACKWARD, "stands before the backward");
     REFUSES(p->op_flags[1] = CB_POP_PLACEHOLDER, "a placeholder has no inputs");
@@ -121,7 +121,7 @@ TEST(refuses_what_cannot_be) {
     REFUSES(p->op_workspace[1] = UINT64_C(1) << 60, "2^60");
     REFUSES(p->storage_bytes[1] = UINT64_C(1) << 61, "limit is 2^60");
     REFUSES(p->storage_bytes[1] = p->storage_bytes[2] = UINT64_C(1) << 59;
-            p->storage_bytes[3] = 9, "together pass 2^60");
+            p->storage_bytes[3] = 9, "together exceed 2^60");
     REFUSES(p->storage_flags[1] = 64, "unknown flags 64");
     REFUSES(p->storage_flags[3] = CB_STORE_HOLD_FORWARD, "op_4 makes it in the backward");
     REFUSES(p->value_constraint[1] = 99, "unknown constraint");

@@ -91,10 +91,10 @@ def test_broken_steps_are_refused_by_all(steps, starts, text):
 
 
 WRONG = [
-    (lambda p, x: x[0].update(value=1), "neither it nor what it takes in reads"),
-    (lambda p, x: x[0].update(value=5), "what is made before it"),
+    (lambda p, x: x[0].update(value=1), "neither it nor the values inlined into it read"),
+    (lambda p, x: x[0].update(value=5), "must be made before the op"),
     (lambda p, x: x[0].update(op=99), "op 99 of 7"),
-    (lambda p, x: x[0].update(op=4), "a view or a placeholder takes nothing in"),
+    (lambda p, x: x[0].update(op=4), "nothing can be inlined into a view or a placeholder"),
     (lambda p, x: x[0].pop("op"), '"op"'),
     (lambda p, x: x[0].update(colour="red"), 'no key "colour"'),
     (lambda p, x: x[0].update(time_ps=2**50), "out of range"),

@@ -93,15 +93,15 @@ def changed(change):
 WRONG = [
     (lambda o, p: o["out"][0].pop("member"), "and only then"),
     (lambda o, p: p["ops"][4]["out"][0].update(member=0), "and only then"),
-    (lambda o, p: o["out"][0].update(member=2), "a member of its own"),
-    (lambda o, p: o["out"][0].update(member=3), "a member of its own"),
-    (lambda o, p: o["out"][1].update(storage=2), "storage of its own"),
+    (lambda o, p: o["out"][0].update(member=2), "the value of a different member"),
+    (lambda o, p: o["out"][0].update(member=3), "the value of a different member"),
+    (lambda o, p: o["out"][1].update(storage=2), "a separate storage"),
     (lambda o, p: o["inside"][0].update(uses=[1]), "not before it"),
     (lambda o, p: o["inside"][0].update(reads=[2]), "beyond the op's 2"),
     (lambda o, p: o["inside"][0].update(reads=[0, 0]), "twice"),
     (lambda o, p: o["inside"][2].update(reads=[]), "an input that no member reads"),
     (lambda o, p: o["inside"].append({"reads": [0], "uses": []}), "leads to no output"),
-    (lambda o, p: o["inside"][0].update(flags=["effect"]), "flag that no member has"),
+    (lambda o, p: o["inside"][0].update(flags=["effect"]), "flag that members must not have"),
     (lambda o, p: o["inside"][0].update(time_ps=2**50), "out of range"),
     (lambda o, p: o["inside"][0].update(colour="red"), 'no key "colour"'),
     (lambda o, p: o.update(flags=["unknown"]), "runs once"),
@@ -128,7 +128,7 @@ def test_outputs_of_the_backward_depend_on_a_tangent():
     problem["ops"][-1]["name"] = "late"
     _native.Problem.read(json.dumps(problem)).to_json()
     problem["ops"][-1]["in"] = [2, 6]
-    with pytest.raises(ValueError, match="value 7 depends on no tangent"):
+    with pytest.raises(ValueError, match="value 7 does not depend on a tangent"):
         _native.Problem.read(json.dumps(problem)).to_json()
 
 
