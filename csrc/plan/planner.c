@@ -141,10 +141,9 @@ static cb_status ask_searcher(planner *r, const cb_goal *goal, cb_found *found, 
     return cb_searcher_ask(*searcher, goal, found, err);
 }
 
-/* Returns the better of the frontier's plan and the search's. If ops have insides, or values may be
- * inlined, only the search knows what outputs share. In small problems each value is a large share
- * of the memory, and the frontier has no plan between two points. The frontier's bound holds for
- * both. */
+/* Returns the better of the frontier's plan and the search's. With insides or inlinings only the
+ * search knows what outputs share. In small problems each value is a large share of the memory, and
+ * the frontier has no plan between two points. The frontier's bound holds for both. */
 static cb_status find_saved_by_both(planner *r, const cb_goal *goal, cb_found *found,
                                     cb_error *err) {
     cb_found other = {.pairs = {.arena = r->scratch}};

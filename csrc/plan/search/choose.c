@@ -32,7 +32,7 @@ static cb_status remember(cb_memo *memo, const cb_candidate *c, const cb_weight 
     return CB_PUSH(memo->arena, memo->list, w) ? CB_OK : cb_no_memory(err);
 }
 
-/* The schedule made, walked and placed. */
+/* Makes, checks and places the schedule. */
 static cb_status weigh_pairs(cb_chooser *k, const cb_candidate *c, cb_weight *out, cb_error *err) {
     cb_trial *t = k->t;
     cb_arena scratch;
@@ -70,12 +70,12 @@ static cb_best best_of(const cb_chooser *k) {
     return cb_has_best(k) ? (cb_best){k->best.time_ps, k->best_bytes} : CB_NO_BEST;
 }
 
-/* Its own size is a floor for what a candidate measures in the end. */
+/* A candidate's size is a lower bound on its final measure. */
 static bool may_fit(const cb_trial *t, const cb_candidate *c, uint64_t bytes) {
     return c->size + cb_beside_bytes(t->f, t->goal) <= bytes;
 }
 
-/* A candidate, or what was swept (then `c` is about that). */
+/* Takes a candidate, or the result of the sweep (then `c` describes that). */
 static cb_status weigh(cb_chooser *k, const cb_candidate *c, const cb_swept *s, cb_weight *out,
                        cb_error *err) {
     return s ? measure(k, &s->schedule, out, err) : cb_weigh(k, c, out, err);

@@ -4,7 +4,7 @@ typedef struct dropping {
     const cb_drops *z;
     cb_pairs *out;
     cb_arena *scratch;
-    CB_VEC(uint32_t) stack; /* units that run again at the anchor, whose inputs are to be seen to */
+    CB_VEC(uint32_t) stack; /* units that run again at the anchor and whose inputs are pending */
 } dropping;
 
 static bool add(dropping *d, uint32_t anchor, uint32_t unit, uint32_t early) {
@@ -12,8 +12,8 @@ static bool add(dropping *d, uint32_t anchor, uint32_t unit, uint32_t early) {
            CB_PUSH(d->scratch, d->stack, unit);
 }
 
-/* Does the rerun at `anchor` have to run what makes this input again? In the backward if the cut
- * does not save it; in the forward, after its last read, if that is cheaper than keeping it. */
+/* True if the rerun at `anchor` must recompute this input: in the backward, if the cut does not
+ * save it; in the forward, after its last read, if that is cheaper than keeping it. */
 static bool lacks(const cb_drops *z, uint32_t storage, uint32_t anchor) {
     const cb_facts *f = z->cut->f;
     uint32_t unit = f->unit[storage];
@@ -26,7 +26,7 @@ static bool lacks(const cb_drops *z, uint32_t storage, uint32_t anchor) {
     return keep > (double)f->cost_ps[unit];
 }
 
-/* The unit at `anchor`, and what it needs there. */
+/* Adds the unit at `anchor` and what it needs there. */
 static bool add_chain(dropping *d, uint32_t anchor, uint32_t unit, uint32_t early) {
     const cb_facts *f = d->z->cut->f;
     const cb_problem *p = f->p;

@@ -17,7 +17,8 @@ cb_status cb_force_recompute(const cb_facts *f, cb_cut *cut, bool *forced, cb_er
 cb_status cb_try_presets(cb_trial *t, cb_cut *cut, cb_error *err) {
     cb_pairs pairs = {.arena = t->scratch};
     for (cb_preset preset = CB_PRESET_AUTOGRAD; preset < CB_PRESET_COUNT; preset++) {
-        /* PyTorch's knows no insides. Time is the search's to find, so these start from bytes. */
+        /* PyTorch's preset does not support insides. The search minimizes time, so these start from
+         * bytes. */
         if (t->f->unit_begin && preset == CB_PRESET_TORCH_COMPAT) continue;
         CB_TRY(cb_cut_preset_by_bytes(cut, preset, err));
         CB_TRY(cb_recompute_lazily(t->f, cut->recompute, NULL, &pairs, err));

@@ -69,7 +69,7 @@ static void find_last(const cb_ledger *l, uint32_t *last) {
         last[p->value_storage[p->backward_output[i]]] = l->n;
 }
 
-/* Bytes that `op` may take over from an input. */
+/* Returns the bytes that `op` may take over from an input. */
 static uint64_t taken_over(const cb_ledger *l, uint32_t op) {
     return cb_count_over(l->f->p, op) > 0 ? cb_over_bytes(l->f->p, op) : 0;
 }
@@ -132,8 +132,8 @@ done:
     return status;
 }
 
-/* Bytes at each position of what cannot be made again and is read later: a part of every cut that
- * costs nothing to find. `stays` [n + 1]. */
+/* Sums, at each position, the bytes of values that cannot be recomputed and are read later. These
+ * belong to every cut and are cheap to find. `stays` [n + 1]. */
 static void find_stays(const cb_ledger *l, const uint32_t *last, uint64_t *stays) {
     const cb_facts *f = l->f;
     for (uint32_t k = 0; k < l->n; k++) {
@@ -149,7 +149,8 @@ static void find_stays(const cb_ledger *l, const uint32_t *last, uint64_t *stays
     for (uint32_t k = 1; k <= l->n; k++) stays[k] += stays[k - 1];
 }
 
-/* Of what stays while `op` runs, the bytes that it reads: its working set has them already. */
+/* Returns the bytes of such values that `op` reads, because its working set contains them
+ * already. */
 static uint64_t stays_and_read(const cb_ledger *l, const uint32_t *last, uint32_t op) {
     const cb_facts *f = l->f;
     uint64_t bytes = 0;
@@ -161,7 +162,8 @@ static uint64_t stays_and_read(const cb_ledger *l, const uint32_t *last, uint32_
     return bytes;
 }
 
-/* Positions to look at: those where most is there without a cut, and a spread over the rest. */
+/* Chooses the positions to examine: those with the most bytes without a cut, and a spread over the
+ * rest. */
 static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays,
                        cb_working_set *list, uint32_t *n_list) {
     uint32_t n = 0;

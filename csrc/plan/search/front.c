@@ -1,5 +1,6 @@
-/* Several walks, each from what those before it have found and each with its own chance: what
- * decides among few ops is what is tried at all. Two at a time, so that two threads have work. */
+/* Runs several walks, each from the results of earlier ones and with its own random numbers,
+ * because with few ops the variety of tries decides. Two walks run at a time, so that two threads
+ * have work. */
 #include "front.h"
 
 #include "floor.h"
@@ -8,7 +9,7 @@
 typedef struct walks {
     cb_ladder *d;
     uint32_t round;
-    uint64_t floor; /* no plan is below */
+    uint64_t floor; /* no plan is known below */
     cb_candidates *found[CB_FRONT_WALKS];
 } walks;
 
@@ -24,7 +25,7 @@ static uint64_t below(const cb_ladder *d, uint64_t target, uint64_t size) {
     return next < far ? next : far;
 }
 
-/* Down the plans that are known, looking for faster ones. */
+/* Descends the known plans and looks for faster ones. */
 static cb_status walk_known(const cb_ladder *d, cb_worker *c, uint32_t attempt, cb_error *err) {
     uint64_t target = d->whole;
     uint32_t at = cb_candidates_fitting(c->work, target);
@@ -36,9 +37,9 @@ static cb_status walk_known(const cb_ladder *d, cb_worker *c, uint32_t attempt, 
     return CB_OK;
 }
 
-/* Below the smallest of them. In every second round with all the effort before it ends, and with
- * the floor for a target, too: where just below is a dead end, that leads elsewhere. The round
- * after it walks the front anew from what that found, and so the next one sets out elsewhere. */
+/* Searches below the smallest plan. Every second round uses the full effort before it ends and also
+ * tries the floor as a target, because that leads elsewhere if there is no plan just below. The
+ * next round walks the front again from the result, so later rounds start from other plans. */
 static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_error *err) {
     const cb_candidates *all = c->work;
     bool deep = w->round % 2 == 1;
@@ -55,7 +56,7 @@ static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_erro
                             .share = share_of(c)};
         CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
         if (!deep || all->at[0].size < size) continue;
-        from = all->at[0]; /* a faster one of this size may have taken its place */
+        from = all->at[0]; /* a faster plan of this size may have replaced it */
         s.target = w->floor;
         CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
     } while (all->at[0].size < size);

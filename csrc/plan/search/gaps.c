@@ -1,6 +1,7 @@
-/* Three passes over the base order. Backwards: which ops are pinned, and by when each has run. Then
- * over the forward, and over the backward: reads, and the gaps between them. Where ops of the
- * backward may be late (facts.h: `all`), they are treated like those of the forward. */
+/* Takes three passes over the base order. The first, from the end, finds pinned ops and the latest
+ * position of each first run. The other two find reads, and the gaps between them, in the forward
+ * and in the backward. If ops of the backward may be late (facts.h: `all`), they are treated like
+ * those of the forward. */
 #include "gaps.h"
 
 #include "../model/over.h"
@@ -12,10 +13,10 @@ typedef struct finder {
     const uint32_t *earliest, *direct;
     cb_gaps *out;
     cb_arena *arena;
-    bool *pinned;      /* [n_unit] */
-    bool *pinned_op;   /* [n_op] some unit of it is */
-    uint32_t *lead;    /* [n_unit] the storage that stands for all that the unit makes: one run
-                          makes all of them, and must be paid for once. CB_NONE: none */
+    bool *pinned;    /* [n_unit] */
+    bool *pinned_op; /* [n_op] some unit of it is pinned */
+    uint32_t *lead;  /* [n_unit] the storage that represents all outputs of the unit: one run makes
+                          all of them and is paid for once. CB_NONE: none */
     uint32_t *read_at; /* [n_storage] position of the last read seen; CB_NONE: none */
     double *change;    /* [n_base + 1] differences of `least` */
     bool *endless;     /* [n_unit] see find_siblings */
@@ -32,7 +33,7 @@ int64_t cb_again_alone_ps(const cb_facts *f, uint32_t unit) {
     return bent < 0 ? 0 : bent;
 }
 
-/* The units of an op: [*from, *to), or the op itself. */
+/* Returns the units of an op: [*from, *to), or the op itself. */
 static void units_of(const cb_facts *f, uint32_t op, uint32_t *from, uint32_t *to) {
     bool several = cb_has_units(f, op);
     *from = several ? f->unit_begin[op] : op;
@@ -48,13 +49,13 @@ static cb_slice slice_of(const cb_facts *f, uint32_t unit) {
     return cb_slice_of(f->p, cb_unit_op(f, unit), cb_unit_made(f, unit));
 }
 
-/* The storage of input `j`, an index into in_value; CB_NONE: memory of the caller. */
+/* Returns the storage of input `j`, an index into in_value; CB_NONE: memory of the caller. */
 static uint32_t read_storage(const cb_facts *f, uint32_t j) {
     uint32_t s = f->p->value_storage[f->p->in_value[j]];
     return f->root[s] == CB_NONE ? CB_NONE : s;
 }
 
-/* Does it read and make nothing? Such are the spare ops (spare.h). */
+/* True if the op reads and makes nothing, like the spare ops (spare.h). */
 static bool is_idle(const cb_facts *f, uint32_t op) {
     const cb_problem *p = f->p;
     return (p->op_flags[op] & CB_POP_VIEW) ||
@@ -110,8 +111,8 @@ static void pin_unit(finder *z, uint32_t unit, uint32_t next) {
     z->pinned[unit] |= !cb_may_rerun(f, unit) || cb_makes_only_held(f, cb_unit_op(f, unit));
 }
 
-/* Hands on what the unit at position `k` demands of its inputs: ops of the backward ask for nothing
- * in the forward, which has come to its end by then. */
+/* Propagates the demands of the unit at position `k` to its inputs. Ops of the backward demand
+ * nothing in the forward, which has ended by then. */
 static void hand_on(finder *z, uint32_t unit, uint32_t k) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -129,7 +130,7 @@ static void hand_on(finder *z, uint32_t unit, uint32_t k) {
     }
 }
 
-/* Of ops at positions [begin, end); whatever is due at the end of these is known. */
+/* Handles ops at positions [begin, end); the demands at their end are known. */
 static void find_due(finder *z, uint32_t begin, uint32_t end) {
     const cb_facts *f = z->f;
     uint32_t next = end;
@@ -151,9 +152,9 @@ static void find_due(finder *z, uint32_t begin, uint32_t end) {
 
 static uint32_t later(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-/* The first run of a unit of the backward that may be late follows the ops before it that may not,
- * and the makers of what it reads. Not an op of several units: its moment is the last of its runs.
- */
+/* The first run of a late unit of the backward comes after the earlier ops that may not be late,
+   and after the makers of its inputs. This does not hold for an op of several units, whose moment
+   is that of its last run. */
 static void find_reach(finder *z) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -189,8 +190,8 @@ static bool reads(const cb_facts *f, uint32_t unit, uint32_t storage) {
     return false;
 }
 
-/* Do all pinned units of the op read it? Where one run makes some of them and another run the
- * others, the moment is the last of these runs, and which units that makes is the plan's choice. */
+/* True if all pinned units of the op read it. If several runs make the pinned units, the moment is
+ * the last of these runs, and the plan chooses which units that run makes. */
 static bool all_read(const finder *z, uint32_t op, uint32_t storage) {
     uint32_t from, to;
     units_of(z->f, op, &from, &to);
@@ -199,15 +200,16 @@ static bool all_read(const finder *z, uint32_t op, uint32_t storage) {
     return true;
 }
 
-/* Does this unit of the backward read the storage at the moment of its position? */
+/* True if this unit of the backward reads the storage at the moment of its position. */
 static bool reads_at_moment(const finder *z, uint32_t unit, uint32_t storage) {
     uint32_t op = cb_unit_op(z->f, unit);
     if (!cb_may_delay(z->f, op)) return true;
     return z->pinned[unit] && (unit < z->f->p->n_op || all_read(z, op, storage));
 }
 
-/* A read of the backward, from the last to the first: the gap ends at the first read that has a
- * moment. Where none has one, any read will do, so the one that comes after most moments. */
+/* Handles a read of the backward, from the last to the first. The gap ends at the first read that
+ * has a moment. If no read has one, any read is valid, so the read after the most moments is
+ * used. */
 static void note_end(finder *z, uint32_t unit, uint32_t k, bool *sure) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -224,7 +226,7 @@ static void note_end(finder *z, uint32_t unit, uint32_t k, bool *sure) {
     }
 }
 
-/* What only reruns read is needed when the first of their outputs is. `need` [n_storage] */
+/* A value that only reruns read is needed when the first of their outputs is. `need` [n_storage] */
 static void hand_end_on(const finder *z, uint32_t unit, uint32_t *need) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -238,7 +240,7 @@ static void hand_end_on(const finder *z, uint32_t unit, uint32_t *need) {
     }
 }
 
-/* Where ops of the backward may be late. */
+/* Handles problems whose backward ops may be late. */
 static bool find_late_ends(finder *z) {
     const cb_facts *f = z->f;
     uint32_t n = f->p->n_storage, from, to;
@@ -280,7 +282,7 @@ static void charge(finder *z, uint32_t from, uint32_t to, double bytes) {
     z->change[to] -= bytes;
 }
 
-/* Between two reads: kept, or run again. */
+/* Adds a gap between two reads: the value is kept or recomputed. */
 static bool add_gap(finder *z, uint32_t s, uint32_t from, uint32_t to) {
     const cb_facts *f = z->f;
     double bytes = (double)f->p->storage_bytes[s];
@@ -335,8 +337,8 @@ static bool note_forward_reads(finder *z, uint32_t unit, uint32_t k) {
     return true;
 }
 
-/* Bytes of what the run of a pinned op makes and of its scratch: where there are several units, of
- * whichever has least. What is held is counted elsewhere. */
+/* Returns the bytes that the run of a pinned op makes, plus its scratch; with several units, those
+ * of the smallest unit. Held values are counted elsewhere. */
 static void charge_run(finder *z, uint32_t op, uint32_t k) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -372,8 +374,8 @@ static bool walk_forward(finder *z) {
     return true;
 }
 
-/* What is held is there from its op's first run on. In the backward, of ops that may be late: all
- * others are counted when they run. */
+/* Adds held values, which are alive from their op's first run on. In the backward this covers only
+ * ops that may be late: all others are counted when they run. */
 static void charge_held(finder *z) {
     const cb_facts *f = z->f;
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
@@ -389,8 +391,8 @@ static void charge_held(finder *z) {
 
 /* ---- where the main gaps start --------------------------------------------------------------- */
 
-/* The moment from which on a run of the unit is none of its first, nor one between its forward
- * reads. */
+/* Returns the moment after which a run of the unit is neither its first run nor one between its
+ * forward reads. */
 static uint32_t settled(const finder *z, uint32_t unit) {
     const cb_facts *f = z->f;
     uint32_t at = f->position[unit] + 1;
@@ -406,7 +408,7 @@ static uint32_t after_last_read(const finder *z, uint32_t storage) {
     return read != CB_NONE && read + 1 > at ? read + 1 : at;
 }
 
-/* One moment for all that an op makes. */
+/* Sets one moment for all outputs of an op. */
 static void set_start(finder *z, uint32_t op) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -436,8 +438,8 @@ static void set_start(finder *z, uint32_t op) {
 
 /* ---- the backward ---------------------------------------------------------------------------- */
 
-/* May a run in a gap of the backward that starts at `from` be one that another output of the op was
- * run again for, in its main gap? Then it has been paid for. */
+/* True if a run in a backward gap that starts at `from` may be a rerun for another output of the
+ * op, in that output's main gap. Such a run has already been paid for. */
 static bool *find_siblings(const finder *z, uint32_t *until) {
     const cb_facts *f = z->f;
     bool *endless = CB_NEW(z->arena, bool, f->n_unit);
@@ -451,8 +453,8 @@ static bool *find_siblings(const finder *z, uint32_t *until) {
     return endless;
 }
 
-/* A read at moment `k`. Of what an op makes that may be late the first read has no gap before it:
- * the op may have run just then. */
+/* Handles a read at moment `k`. The first read of a late op's output has no gap before it, because
+ * the op may run just then. */
 static bool note_backward_read(finder *z, uint32_t s, uint32_t k) {
     const cb_facts *f = z->f;
     uint32_t unit = f->unit[s], before = z->read_at[s];
@@ -466,18 +468,18 @@ static bool note_backward_read(finder *z, uint32_t s, uint32_t k) {
     return paid || add_gap(z, s, before + 1, k);
 }
 
-/* A read without a moment, after all moments before `k`: until then what cannot be made again is
- * there. */
+/* Handles a read without a moment, after all moments before `k`: until then, values that cannot be
+ * recomputed are alive. */
 static void note_late_read(finder *z, uint32_t s, uint32_t k) {
     const cb_facts *f = z->f;
     uint32_t before = z->read_at[s];
     if (cb_may_rerun(f, f->unit[s]) || k == 0) return;
     if (before != CB_NONE && before >= k - 1) return;
     if (before != CB_NONE) charge(z, before + 1, k, (double)f->p->storage_bytes[s]);
-    z->read_at[s] = k - 1; /* else its main gap ends here */
+    z->read_at[s] = k - 1; /* otherwise its main gap ends here */
 }
 
-/* Of a unit of an op that may be late. */
+/* Handles a unit of an op that may be late. */
 static bool note_delayed_reads(finder *z, uint32_t unit, uint32_t k) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -493,7 +495,7 @@ static bool note_delayed_reads(finder *z, uint32_t unit, uint32_t k) {
     return true;
 }
 
-/* An op that may be late. */
+/* Handles an op that may be late. */
 static bool walk_delayed(finder *z, uint32_t op, uint32_t k) {
     uint32_t from, to;
     units_of(z->f, op, &from, &to);
@@ -503,7 +505,7 @@ static bool walk_delayed(finder *z, uint32_t op, uint32_t k) {
     return true;
 }
 
-/* An op that runs once, in its place. */
+/* Handles an op that runs once, in its place. */
 static bool walk_fixed(finder *z, uint32_t op, uint32_t k) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;

@@ -1,6 +1,6 @@
 #include "guess.h"
 
-/* The last position at which the backward needs each storage. */
+/* Finds the last position at which the backward needs each storage. */
 static void find_last(const cb_facts *f, uint32_t *last) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++)
@@ -24,9 +24,9 @@ static void add(double *change, uint32_t from, uint32_t to, double bytes) {
     change[to] -= bytes;
 }
 
-/* Values of the backward are there from their op to their last read. Those of the forward are there
- * while the forward reads them, and from the first to the last read of the backward. What the
- * forward returns may go when the backward begins. */
+/* Values of the backward are alive from their op to their last read. Values of the forward are
+ * alive while the forward reads them, and from the first to the last read of the backward. Values
+ * that the forward returns may be freed when the backward begins. */
 static void add_storage(const cb_facts *f, const cb_guess_uses *uses, uint32_t s, uint32_t last,
                         double *change) {
     double bytes = (double)f->p->storage_bytes[s];
@@ -46,7 +46,8 @@ static void add_storage(const cb_facts *f, const cb_guess_uses *uses, uint32_t s
     if (from != CB_NONE) add(change, from, last < f->n_base ? last + 1 : f->n_base, bytes);
 }
 
-/* What the run of an op at its place in the order makes. 0: it does not run there. */
+/* Returns the bytes made by the run of an op at its place in the order, or 0 if it does not run
+ * there. */
 static uint32_t made_in_place(const cb_facts *f, const cb_guess_uses *uses, uint32_t op) {
     uint32_t made = 0;
     if (f->position[op] >= f->base_backward) return cb_unit_made(f, op);

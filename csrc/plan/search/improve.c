@@ -1,8 +1,8 @@
-/* Two ways from seen schedules to better ones. Plans are sets of pairs and any set is a plan, so
- * each way just edits sets and asks the simulator.
+/* Two ways to improve known schedules. Plans are sets of pairs and any set is a plan, so each way
+ * edits sets and evaluates them with the simulator.
  *
- * Prices move identical layers together, so what fits under a budget is often far too small:
- * crossover at one threshold, found by bisection, lets some layers recompute and others not. */
+ * Prices move identical layers together, so the largest plan that fits a budget is often far too
+ * small: crossover at one threshold, found by bisection, recomputes some of these layers only. */
 #include "improve.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "../../base/sort.h"
 #include "tuning.h"
 
-/* A copy of a candidate's pairs: it may be dropped while we work. */
+/* Copies a candidate's pairs, because the candidate may be dropped while we work. */
 typedef struct pair_list {
     cb_pair *at;
     size_t n;
@@ -62,9 +62,9 @@ typedef struct crossover {
     mixed *end; /* [3] mixes at both ends of the bisection, and the new one; each has room */
 } crossover;
 
-/* The more of `fast` the better while it fits. Time falls on the way from `small` to `fast`: where
- * a mix is over the target and no faster than what fits, those that fit are slower. Where no
- * decision differs between two positions, neither do their mixes. */
+/* Takes as much of `fast` as fits. Time falls on the way from `small` to `fast`: if a mix exceeds
+ * the target and is not faster than one that fits, mixes that fit are slower. If no decision
+ * differs between two positions, their mixes are equal. */
 static cb_status cross(cb_trial *t, const crossover *x, cb_error *err) {
     mixed *end = x->end;
     uint32_t low = 0, high = t->f->base_backward; /* positions; one end is all of `small`, the other
@@ -92,7 +92,8 @@ static cb_status cross(cb_trial *t, const crossover *x, cb_error *err) {
     return CB_OK;
 }
 
-/* The most promising plans over the target: little over it, and fast. Indices, best first. */
+/* Returns indices of the most promising plans over the target, best first: those that exceed it
+ * little and are fast. */
 static uint32_t choose_fast(const cb_trial *t, uint32_t first, uint64_t target, uint32_t most,
                             uint32_t chosen[CB_CROSS_FAST]) {
     double score[CB_CROSS_FAST];
@@ -163,7 +164,7 @@ done:
 /* ---- removal --------------------------------------------------------------------------------- */
 
 typedef struct rerun {
-    double worth; /* picoseconds a byte: the dearest go first */
+    double worth; /* picoseconds per byte; the most expensive go first */
     cb_pair pair;
 } rerun;
 
@@ -210,7 +211,7 @@ static cb_status try_without(remover *r, block b, uint64_t target, bool *fits, c
     return CB_OK;
 }
 
-/* Blocks first, halves of those that could not go. */
+/* Removes blocks first, then halves of blocks that could not be removed. */
 static cb_status remove_blocks(remover *r, uint64_t target, cb_arena *scratch, cb_error *err) {
     CB_VEC(block) queue = {0};
     uint32_t width = (r->n + CB_REMOVAL_BLOCKS - 1) / CB_REMOVAL_BLOCKS;

@@ -11,7 +11,7 @@
 #include "local/windows.h"
 #include "tuning.h"
 
-/* The extra time of the fastest plan of the base that fits; infinite: none fits. */
+/* Returns the extra time of the fastest plan of the base that fits, or infinity. */
 static double known_at(const cb_ladder *d, uint64_t target) {
     uint32_t at = cb_candidates_fitting(d->base, target);
     if (at == CB_NONE) return INFINITY;
@@ -50,8 +50,9 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-/* Steps on the bound. Where the guess is about right, the plans found on the way are kept apart
- * from those that searches start from, because starting from them gives slower plans on average. */
+/* Takes steps on the bound. If the guess is about right, the plans found on the way are kept
+ * separate from those that searches start from, because starting from them gives slower plans on
+ * average. */
 static cb_status bound_base(cb_ladder *d, cb_error *err) {
     cb_trial *t = d->first.t;
     cb_prices *prices = &d->first.prices;
@@ -78,14 +79,14 @@ static cb_status bound_base(cb_ladder *d, cb_error *err) {
     return status;
 }
 
-/* Whether prices reach so little that windows are worth their time. */
+/* True if prices reach so few targets that windows are worth their time. */
 static bool wants_windows(const cb_ladder *d) {
     const double reach = CB_PAGED_REACH * (double)d->whole;
     return !cb_is_tiny_search(&d->first.moves) && (double)d->base->at[0].size > reach;
 }
 
-/* At each target that prices do not reach: plans of windows.h, and a short search from them and
- * from the plan at the target above, until two targets in a row are missed. */
+/* At each target that prices do not reach, makes plans of windows.h and runs a short search from
+ * them and from the plan at the target above, until two targets in a row are missed. */
 static cb_status page_base(cb_ladder *d, cb_error *err) {
     cb_windows *w;
     int missed = 0;
@@ -105,14 +106,14 @@ static cb_status page_base(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-/* Do plans of the other ladder reach the target, and cost so little that this one has no plans
- * there? */
+/* True if plans of the other ladder reach the target and cost so little that this ladder has no
+ * plans there. */
 static bool costs_little(const cb_ladder *d, uint64_t target) {
     return known_at(d, target) < cb_ladder_little_extra(d->rival) * (double)d->first.t->f->once_ps;
 }
 
-/* From the first target at which they cost more: a short search from them and from the plan at the
- * target above, until two targets in a row are missed. */
+/* From the first target at which they cost more, runs a short search from them and from the plan at
+ * the target above, until two targets in a row are missed. */
 static cb_status follow(cb_ladder *d, cb_error *err) {
     const double share =
         cb_is_small_search(&d->first.moves) ? CB_FOLLOW_SMALL_SHARE : CB_FOLLOW_SHARE;
@@ -143,7 +144,7 @@ cb_status cb_ladder_follow_base(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-/* All but the base. */
+/* Everything except the base. */
 static cb_status init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) {
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;
@@ -223,7 +224,7 @@ bool cb_ladder_may_take(const cb_ladder *d, uint32_t r, int64_t time_ps) {
     return (double)time_ps >= least_of(d, r);
 }
 
-/* The fastest plan of the worker's that counts for rung `r`. */
+/* Returns the worker's fastest plan that counts for rung `r`. */
 static const cb_candidate *find_winner(const cb_ladder *d, const cb_worker *c, uint32_t r) {
     const cb_candidates *all = c->work;
     double least = least_of(d, r);
@@ -249,7 +250,7 @@ static cb_status keep(cb_worker *c, const cb_candidate *found, cb_candidate *out
     return CB_OK;
 }
 
-/* The fastest of the worker's that fits; size 0: none. */
+/* Returns the worker's fastest plan that fits; size 0: none. */
 static cb_status keep_fastest(cb_worker *c, uint64_t target, cb_candidate *out, cb_error *err) {
     uint32_t at = cb_candidates_fitting(c->work, target);
     *out = (cb_candidate){0};
@@ -264,7 +265,7 @@ void cb_ladder_begin(const cb_ladder *d, cb_worker *c) {
     c->t->candidates = c->work;
 }
 
-/* The first of a search, so that it depends on the base alone. */
+/* The first job of a search, so that it depends only on the base. */
 static cb_status guess_rung(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
     uint64_t target = d->target[r];
     CB_TRY(cb_guess_rung(&c->prices, start_of(d, d->start, target), target, err));
@@ -286,7 +287,7 @@ static cb_status search_with_prices(cb_ladder *d, cb_worker *c, uint32_t r, cb_e
 
 /* ---- a near rung ----------------------------------------------------------------------------- */
 
-/* The rival's plan is one of this class as well. */
+/* The rival's plan also belongs to this class. */
 static cb_status offer_rivals(const cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
     const cb_candidate *from = d->follows && r != CB_NONE ? d->from_rival[r] : NULL;
     if (!from) return CB_OK;
@@ -307,13 +308,13 @@ static cb_status search_near(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *e
 
 /* ---- a deep rung ----------------------------------------------------------------------------- */
 
-/* Attempts differ in their chance, and at the first deep rung in their start. */
+/* Attempts differ in their random numbers, and at the first deep rung in their start. */
 typedef struct deep_search {
     const cb_candidate *from;     /* NULL: from what is there */
-    uint64_t target[CB_ATTEMPTS]; /* of a rung, twice the same */
+    uint64_t target[CB_ATTEMPTS]; /* two for each rung, with equal contents */
     double descent, share, least_ps;
-    uint32_t r;                       /* CB_NONE: the target is no rung */
-    bool last;                        /* with all the effort, as the usual found nothing */
+    uint32_t r;                       /* CB_NONE: the target is not a rung */
+    bool last;                        /* full effort: usual effort found none */
     cb_candidate out[CB_ATTEMPTS];    /* the fastest; size 0: none that fits */
     cb_candidate winner[CB_ATTEMPTS]; /* the fastest that counts for rung r */
 } deep_search;
@@ -336,7 +337,7 @@ static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i,
     return winner ? keep(c, winner, &s->winner[i], err) : CB_OK;
 }
 
-/* The faster, or as fast and smaller; a size of 0 is none. */
+/* Returns the faster plan, or the smaller of two equally fast ones; size 0: none. */
 static cb_candidate better_of(const cb_candidate *c) {
     const cb_candidate *best = &c[0];
     for (uint32_t i = 1; i < CB_ATTEMPTS; i++) {
@@ -367,7 +368,7 @@ static void note_deep(cb_ladder *d, const deep_search *s) {
 
 /* ---- several searches at once ---------------------------------------------------------------- */
 
-/* The attempts at a deep rung come first: they take longest. */
+/* Attempts at a deep rung come first because they take longest. */
 typedef struct searches {
     cb_ladder *d;
     deep_search deep;
@@ -385,7 +386,7 @@ static cb_status search_one(cb_worker *c, uint32_t job, void *user, cb_error *er
     return status;
 }
 
-/* Where the full effort is a matter of milliseconds, and the floor does not rule the target out. */
+/* True if the full effort takes only milliseconds and the floor does not rule the target out. */
 static cb_status is_worth_more(cb_ladder *d, const deep_search *s, bool *worth, cb_error *err) {
     cb_floor floor;
     *worth = false;
@@ -396,7 +397,7 @@ static cb_status is_worth_more(cb_ladder *d, const deep_search *s, bool *worth, 
     return CB_OK;
 }
 
-/* The ladder ends at the first deep target that is missed, so it is missed only after that. */
+/* The ladder ends at the first missed deep target, so a target counts as missed only after this. */
 static cb_status search_all(searches *s, cb_error *err) {
     CB_TRY(cb_workers_run(s->d->workers, s->n_attempt + s->n_near, search_one, s, err));
     if (s->n_attempt == 0 || s->deep.r == CB_NONE) return CB_OK;
@@ -406,7 +407,7 @@ static cb_status search_all(searches *s, cb_error *err) {
     return CB_OK;
 }
 
-/* Whoever follows starts from the rival's plan of the same target. */
+/* A following ladder starts from the rival's plan of the same target. */
 static cb_status ask_rival(cb_ladder *d, uint32_t r, cb_error *err) {
     if (!d->follows || r >= d->rival->n_rung || d->target[r] != d->rival->target[r]) return CB_OK;
     return cb_ladder_climb(d->rival, r, &d->from_rival[r], err);
@@ -456,7 +457,7 @@ cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, c
         CB_TRY(ask_rival(d, r, err));
         CB_TRY(search_all(&s, err));
     }
-    for (uint32_t i = d->n_near; i <= r && i < d->n_rung; i++) { /* until one has none */
+    for (uint32_t i = d->n_near; i <= r && i < d->n_rung; i++) { /* until one has no plan */
         if (!d->searched[i]) CB_TRY(climb_deep(d, i, err));
     }
     *best = d->plan[r].size > 0 ? &d->plan[r] : NULL;
@@ -471,8 +472,8 @@ bool cb_ladder_passes(const cb_ladder *d, uint32_t r) {
 /* The last near rung: the plans of those before it are larger than its target. */
 static uint32_t last_near(const cb_ladder *d) { return d->n_near > 0 ? d->n_near - 1 : 0; }
 
-/* The smallest plan of the base and of rungs that have all been climbed: the same whatever else
- * was asked for. */
+/* Returns the smallest plan of the base and of the rungs that are always searched, so that the
+ * result does not depend on other requests. */
 static cb_candidate lowest(const cb_ladder *d) {
     cb_candidate best = d->base->n > 0 ? d->base->at[0] : (cb_candidate){0};
     for (uint32_t r = last_near(d); r < d->n_rung; r++) {
@@ -483,8 +484,9 @@ static cb_candidate lowest(const cb_ladder *d) {
     return best;
 }
 
-/* Searches at these targets from `high`, which becomes the smallest. What is faster does not count:
- * whoever has room for `high` gets that, and must not be slower than who has less. */
+/* Searches at these targets from `high`, which becomes the smallest plan. Faster plans do not
+ * count: a budget that has room for `high` gets `high`, and must not be slower than a smaller
+ * budget. */
 static cb_status dig_at(cb_ladder *d, const uint64_t target[CB_ATTEMPTS], cb_candidate *high,
                         cb_error *err) {
     searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
@@ -504,7 +506,7 @@ static cb_status dig_at(cb_ladder *d, const uint64_t target[CB_ATTEMPTS], cb_can
     return CB_OK;
 }
 
-/* Between the smallest plan and the target that was missed: at thirds. */
+/* Tries thirds of the range between the smallest plan and the missed target. */
 static cb_status dig_above_missed(cb_ladder *d, cb_candidate *high, cb_error *err) {
     uint64_t missed = d->target[d->n_rung - 1], target[CB_ATTEMPTS];
     if (high->size <= missed + 1) return CB_OK;
@@ -513,7 +515,7 @@ static cb_status dig_above_missed(cb_ladder *d, cb_candidate *high, cb_error *er
     return dig_at(d, target, high, err);
 }
 
-/* Half way between the smallest plan and the floor. */
+/* Tries the middle between the smallest plan and the floor. */
 static cb_status dig_to_floor(cb_ladder *d, cb_candidate *high, cb_error *err) {
     cb_floor floor;
     CB_TRY(cb_find_floor(&d->first.ledger, d->first.t->scratch, &floor, err));

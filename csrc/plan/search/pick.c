@@ -1,6 +1,6 @@
-/* For a budget: the rungs that may hold the answer, from the first that may fit. For the smallest
- * plan: down the rungs, until none is fast enough. A budget that nothing fits asks for the smallest
- * as well, so that its refusal can name it.
+/* A budget searches the rungs that may hold the answer, from the first that may fit. The smallest
+ * plan is found by descending the rungs until none is fast enough. A budget that no plan meets also
+ * searches for the smallest plan, so that its refusal can name it.
  *
  * The answers to `min` (CB_MIN_SHARE) and to position 0, which is found with less effort, may lie
  * between two rungs, and still be the best for a budget. That of `min` is no faster than the
@@ -18,15 +18,16 @@
 
 /* ---- within a budget ------------------------------------------------------------------------- */
 
-/* Of few ops, instead of rungs. */
+/* Used instead of rungs for problems with few ops. */
 static cb_status consider_front(cb_chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(cb_front_walk(d, err));
     for (uint32_t i = d->front->n; i-- > 0;) CB_TRY(cb_consider(k, &d->front->at[i], err));
     return cb_consider_swept(k, &d->swept, false, err);
 }
 
-/* The fastest plan that a search at `target` finds; where offsets take more than `bytes`, at less:
- * an arena is larger than what lives in it. Size 0: none fits. */
+/* Returns the fastest plan that a search at `target` finds. If offsets take more than `bytes`, the
+ * search is repeated at a smaller target, because an arena is larger than its live bytes. Size 0:
+ * none fits. */
 static cb_status search_to_fit(cb_chooser *k, cb_ladder *d, const cb_candidate *from,
                                uint64_t bytes, uint64_t target, cb_candidate *out, cb_error *err) {
     for (int i = 0; i < CB_REFINED; i++) {
@@ -42,8 +43,8 @@ static cb_status search_to_fit(cb_chooser *k, cb_ladder *d, const cb_candidate *
     return CB_OK;
 }
 
-/* Where the offsets of a rung's plan take more than its target: what a search for offsets that fit
- * finds. It is the rung's as its plan is: larger than the next target, no faster than may be. */
+/* Searches for a plan whose offsets fit, if those of the rung's plan exceed the rung's target. The
+ * result obeys the rung's rules: it is larger than the next target and not faster than allowed. */
 static cb_status consider_tighter(cb_chooser *k, cb_ladder *d, uint32_t r, const cb_candidate *c,
                                   cb_error *err) {
     uint64_t beside = cb_beside_bytes(k->t->f, k->t->goal), most = d->target[r] + beside;
@@ -56,7 +57,7 @@ static cb_status consider_tighter(cb_chooser *k, cb_ladder *d, uint32_t r, const
         CB_TRY(cb_weigh(k, c, &w, err));
         uint64_t over = w.bytes > most ? w.bytes - most : 0;
         if (over > 0 && over < c->size) {
-            const cb_candidate *from; /* deep down a search wants a plan that fits to start with */
+            const cb_candidate *from; /* a search at a deep rung needs a start that fits */
             CB_TRY(cb_ladder_climb(d, r + 1, &from, err));
             CB_TRY(search_to_fit(k, d, from ? from : c, most, c->size - over, tight, err));
         }
@@ -68,8 +69,8 @@ static cb_status consider_tighter(cb_chooser *k, cb_ladder *d, uint32_t r, const
     return counts ? cb_consider(k, tight, err) : CB_OK;
 }
 
-/* The rungs that may hold the answer: from the first that may fit, until no later one can be faster
- * than what we have. */
+/* Searches the rungs that may hold the answer, from the first that may fit until no later one can
+ * be faster than the best plan. */
 static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
     uint64_t bytes = k->t->goal->bytes, beside = cb_beside_bytes(k->t->f, k->t->goal);
     double once = (double)k->t->f->once_ps;
@@ -93,7 +94,7 @@ static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-/* Another search, at just the budget. */
+/* Runs another search with exactly the budget as its target. */
 static cb_status refine(cb_chooser *k, cb_ladder *d, cb_error *err) {
     uint64_t bytes = k->t->goal->bytes, target = bytes - cb_beside_bytes(k->t->f, k->t->goal);
     cb_candidate c;
@@ -101,7 +102,7 @@ static cb_status refine(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return c.size > 0 ? cb_consider(k, &c, err) : CB_OK;
 }
 
-/* Plans below the last rung, for who gets none of the rungs'. */
+/* Also tries plans below the last rung, for budgets smaller than every rung. */
 static cb_status consider_dug(cb_chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(cb_ladder_dig_down(d, err));
     for (uint32_t i = 0; i < d->n_dug; i++) CB_TRY(cb_consider(k, &d->dug[i], err));
@@ -116,7 +117,7 @@ static cb_status consider_small_front(cb_chooser *k, cb_ladder *d, double most_p
     return (double)d->swept.time_ps > most_ps ? CB_OK : cb_consider_swept(k, &d->swept, true, err);
 }
 
-/* Between the smallest plan so far and the first target missed: at thirds. */
+/* Tries thirds of the range between the smallest plan so far and the first missed target. */
 static cb_status consider_between(cb_chooser *k, cb_ladder *d, uint64_t missed, double most_ps,
                                   cb_error *err) {
     if (!cb_has_best(k) || k->best.size <= missed + 1) return CB_OK;
@@ -134,8 +135,9 @@ static cb_status consider_between(cb_chooser *k, cb_ladder *d, uint64_t missed, 
     return CB_OK;
 }
 
-/* Near rungs from `first` on are worth a search only where the first deep one has no plan that is
- * fast enough: then all that may have one at once. `first` gets the rung to go on from. */
+/* Near rungs from `first` on are worth a search only if the first deep rung has no plan that is
+ * fast enough; then all that may have one are searched at once. `first` gets the rung to continue
+ * from. */
 static cb_status skip_near(const cb_chooser *k, cb_ladder *d, double most_ps, uint32_t *first,
                            cb_error *err) {
     double once = (double)k->t->f->once_ps;
@@ -153,7 +155,7 @@ static cb_status skip_near(const cb_chooser *k, cb_ladder *d, double most_ps, ui
     return cb_ladder_climb_many(d, wanted, err);
 }
 
-/* Down the rungs, until two in a row have no plan that is fast enough. */
+/* Descends the rungs until two in a row have no plan that is fast enough. */
 static cb_status consider_small_rungs(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
     double once = (double)k->t->f->once_ps;
     uint64_t from = cb_has_best(k) ? k->best.size : d->whole, missed = 0;
@@ -171,7 +173,7 @@ static cb_status consider_small_rungs(cb_chooser *k, cb_ladder *d, double most_p
         if (failed == 1) missed = d->target[r];
         if (fast) CB_TRY(cb_consider_small(k, c, err));
     }
-    bool ended = d->n_rung > 0 && k->climbed[d->n_rung - 1]; /* by us: others do not count */
+    bool ended = d->n_rung > 0 && k->climbed[d->n_rung - 1]; /* by us, not by the caller */
     bool digs = ended && !d->modest && cb_is_tiny_search(&d->first.moves);
     if (!cb_has_best(k) || !digs) return consider_between(k, d, missed, most_ps, err);
     CB_TRY(cb_ladder_dig_down(d, err));
@@ -194,7 +196,7 @@ static cb_status consider_all_small(cb_chooser *k, cb_ladder *d, cb_error *err) 
     return CB_OK;
 }
 
-/* What the goal `min` would answer that allows this share of more time. */
+/* Returns the answer of the goal `min` with this share of extra time. */
 static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_error *err) {
     cb_trial *t = k->t;
     const cb_goal *asked = t->goal;
@@ -215,15 +217,15 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
 
 /* ---- position 0 ------------------------------------------------------------------------------ */
 
-/* The search for position 0 below the smallest plan. */
+/* State of the search for position 0 below the smallest plan. */
 typedef struct low_search {
     cb_candidate from; /* the smallest plan so far, which may be too fast to be the answer */
     uint64_t high;     /* its size, or that of a smaller plan of the base */
     uint64_t low;      /* the largest target missed, or the floor */
 } low_search;
 
-/* Two targets, at thirds between `low` and `high`. A plan that costs less than
- * cb_ladder_little_extra only helps to find smaller ones. */
+/* Tries two targets, at thirds between `low` and `high`. A plan that costs less than
+ * cb_ladder_little_extra only serves to find smaller ones. */
 static cb_status dig_at_thirds(cb_chooser *k, cb_ladder *d, low_search *s, cb_error *err) {
     const cb_dig_effort effort = {.descent = CB_LOW_DESCENT, .share = CB_LOW_SHARE};
     const double most_ps = cb_most_time(k->t->f, k->t->goal);
@@ -245,8 +247,8 @@ static cb_status dig_at_thirds(cb_chooser *k, cb_ladder *d, low_search *s, cb_er
     return CB_OK;
 }
 
-/* Below the smallest plan, also of the base, until little is left above the largest target missed.
- */
+/* Searches below the smallest plan, including those of the base, until little is left above the
+   largest missed target. */
 static cb_status dig_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const uint64_t near = (uint64_t)(CB_LOW_GAP * (double)d->whole) + CB_ATTEMPTS;
     const uint64_t base = d->base->at[0].size;
@@ -260,7 +262,7 @@ static cb_status dig_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-/* The last of the near rungs whose plan is fast enough, by bisection. */
+/* Finds the last near rung whose plan is fast enough, by bisection. */
 static cb_status probe_near(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
     uint32_t first = cb_ladder_first(d, cb_has_best(k) ? k->best.size : d->whole), last = d->n_near;
     for (int probe = 0; probe < CB_LOW_PROBES && first < last; probe++) {
@@ -275,7 +277,7 @@ static cb_status probe_near(cb_chooser *k, cb_ladder *d, double most_ps, cb_erro
     return CB_OK;
 }
 
-/* The first rungs below the best, until one has no plan that is fast enough. */
+/* Searches the first rungs below the best, until one has no plan that is fast enough. */
 static cb_status climb_low(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
     const double once = (double)k->t->f->once_ps;
     for (uint32_t r = cb_ladder_first(d, k->best.size); r < d->n_near; r++) {
@@ -289,8 +291,8 @@ static cb_status climb_low(cb_chooser *k, cb_ladder *d, double most_ps, cb_error
     return CB_OK;
 }
 
-/* Prices reach the smallest plans of the base. Smaller ones are looked for, and larger ones where
- * those are too slow. */
+/* If prices reach the smallest plans of the base, searches for smaller plans, and for larger ones
+ * if those are too slow. */
 static cb_status consider_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const double most_ps = cb_most_time(k->t->f, k->t->goal);
     const cb_candidates *base = d->base;
@@ -320,7 +322,7 @@ static cb_chooser *new_chooser(const cb_chooser *k) {
     return made;
 }
 
-/* The answer to position 0, which is searched for once for each measure. */
+/* Returns the answer to position 0, which is searched for once for each measure. */
 static cb_status find_low(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
     cb_trial *t = k->t;
     const cb_goal *asked = t->goal;
@@ -374,9 +376,10 @@ static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, c
     return CB_OK;
 }
 
-/* The smallest of all, for the error: whoever asks for that much gets it. Above the budget it does
- * not become the best: a search that is ended here must not answer with it. What `min` finds
- * between two rungs may fit, or below one that has no plan of the usual share of time. */
+/* Finds the smallest plan of all for the error message; a budget of its size is met. A plan above
+ * the budget does not become the best, because a search that ends here must not return it. The plan
+ * that `min` finds between two rungs, or below a rung without a plan of the usual share of time,
+ * may fit. */
 static cb_status find_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     cb_chooser least = {.t = k->t,
                         .memo = k->memo,
@@ -415,8 +418,8 @@ static cb_status consider_found(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return digs ? consider_dug(k, d, err) : CB_OK;
 }
 
-/* Is the answer to position 0, which is smaller than all plans of the base, known to take longer
- * than a plan known from elsewhere? */
+/* True if the answer to position 0, which is smaller than all plans of the base, is known to take
+ * longer than another known plan. */
 static bool is_low_slower(const cb_chooser *k, const cb_ladder *d) {
     if (k->t->goal->known_ps == 0 || d->base->n == 0) return false;
     const double bytes = (double)d->base->at[0].size;
@@ -424,7 +427,7 @@ static bool is_low_slower(const cb_chooser *k, const cb_ladder *d) {
     return (double)k->t->f->once_ps + least >= cb_time_to_beat(k);
 }
 
-/* The answers to `min` and to position 0, where they may be faster than the best so far. */
+/* Considers the answers to `min` and to position 0, if they may be faster than the best so far. */
 static cb_status consider_min(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const double extra = cb_time_to_beat(k) / (double)k->t->f->once_ps - 1;
     const cb_chooser *other;
@@ -439,7 +442,7 @@ static cb_status consider_min(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return cb_has_best(other) ? cb_consider(k, &other->best, err) : CB_OK;
 }
 
-/* The smallest plan at any price is not larger than the answer to `min`. */
+/* The smallest plan at any cost is not larger than the answer to `min`. */
 static cb_status pick_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const cb_goal *goal = k->t->goal;
     const double most_ps = cb_most_time(k->t->f, goal);

@@ -4,8 +4,8 @@
  * measured, and each moment's price moves by the factor exp(eta x excess): multiplicative weights
  * on the dual of the budget.
  *
- * The need of a value is where the last schedule needed it, as a value at the end of a chain is
- * needed when the chain's first reader is, not when its own is. */
+ * A value is needed where the last schedule needed it: a value at the end of a chain is needed when
+ * the chain's first reader runs, not when its own reader does. */
 #include "prices.h"
 #include "drops.h"
 #include "tuning.h"
@@ -13,7 +13,7 @@
 #include <float.h>
 #include <math.h>
 
-/* Of an op, or of one output of an op of the forward with an inside. */
+/* Returns the time of an op, or of one output of a forward op with an inside. */
 static void note_uses(cb_prices *z, uint32_t id, uint32_t k) {
     const cb_facts *f = z->trial->f;
     const cb_problem *p = f->p;
@@ -59,7 +59,7 @@ static void find_uses(cb_prices *z) {
     }
 }
 
-/* What the base run of an op makes whatever the plan. */
+/* Finds what the base run of an op makes in every plan. */
 static uint32_t surely_made(const cb_prices *z, uint32_t op) {
     const cb_facts *f = z->trial->f;
     uint32_t made = 0;
@@ -70,7 +70,7 @@ static uint32_t surely_made(const cb_prices *z, uint32_t op) {
     return made & f->useful[op];
 }
 
-/* The first reads of the backward. Views are seen through. */
+/* Finds the first reads of the backward, looking through views. */
 static void find_direct(cb_prices *z) {
     const cb_facts *f = z->trial->f;
     const cb_problem *p = f->p;
@@ -87,7 +87,7 @@ static void find_direct(cb_prices *z) {
     }
 }
 
-/* A member that only runs for what is taken in costs what the inlining costs. */
+/* A member that runs only for inlined values costs as much as the inlining. */
 static void find_inlined(cb_prices *z) {
     const cb_facts *f = z->trial->f;
     for (uint32_t u = f->p->n_op; u < f->n_unit; u++) {
@@ -122,8 +122,8 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
     const cb_guess_uses uses = {z->last_forward, z->direct, z->unused_forward};
     CB_TRY(cb_guess_least(f, &uses, z->guess_least, err));
     memcpy(z->first_moment, trial->sim->moment, f->n_base * sizeof *z->first_moment);
-    /* A start at which holding all of save-everything's peak for the whole step costs 2 % of the
-     * step. */
+    /* Initial prices: holding the whole save-everything peak during the whole step costs 2 % of the
+     * step's time. */
     double once = (double)f->once_ps + 1, bytes = (double)trial->size + 1;
     z->start = 0.02 * once / bytes / (double)(f->n_base + 1);
     z->lowest = z->start * 1e-6;
@@ -132,8 +132,9 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
     return CB_OK;
 }
 
-/* Only moments that are over the target when everything is saved have a price at first. Every
- * target starts afresh: prices carried over from the one before lead to worse schedules. */
+/* Only moments that exceed the target when everything is saved have an initial price. Every target
+ * starts from these, because prices carried over from the previous target lead to worse
+ * schedules. */
 static void reset_prices(cb_prices *z, uint64_t target) {
     const cb_facts *f = z->trial->f;
     bool saved = z->trial->goal->measure == CB_MEASURE_SAVED;
@@ -142,7 +143,7 @@ static void reset_prices(cb_prices *z, uint64_t target) {
     memcpy(z->need, z->earliest, f->p->n_storage * sizeof *z->need);
 }
 
-/* The positions [from, to) at which keeping the storage costs room. */
+/* Returns the positions [from, to) at which keeping the storage takes memory. */
 static void find_gap(const cb_prices *z, uint32_t storage, uint32_t *from, uint32_t *to) {
     uint32_t end = z->rule == CB_PRICE_NEED ? z->need[storage] : z->direct[storage];
     *from = z->rule == CB_PRICE_BOUND ? z->gaps.start[storage] : z->last_forward[storage] + 1;
@@ -156,13 +157,13 @@ static double price_between(const cb_prices *z, uint32_t from, uint32_t to) {
     return to > from ? z->sum[to] - z->sum[from] : 0;
 }
 
-/* Picoseconds for holding the storage between its last forward read and its main gap. */
+/* Returns picoseconds for holding the storage between its last forward read and its main gap. */
 static double price_before(const cb_prices *z, uint32_t storage) {
     return (double)z->trial->f->p->storage_bytes[storage] *
            price_between(z, z->gaps.early[storage], z->gaps.start[storage]);
 }
 
-/* Picoseconds for saving the storage. */
+/* Returns picoseconds for saving the storage. */
 static double save_price(const cb_prices *z, uint32_t storage) {
     const cb_facts *f = z->trial->f;
     double bytes = (double)f->p->storage_bytes[storage];
@@ -175,7 +176,7 @@ static double save_price(const cb_prices *z, uint32_t storage) {
     return main + fmin(z->gaps.again_ps[storage], price_before(z, storage));
 }
 
-/* A member that no plan runs in the forward for sure costs nothing to run in the backward. */
+/* A member that may be skipped in the forward costs nothing to run in the backward. */
 static void set_inner_costs(cb_prices *z) {
     cb_cut *cut = z->cut;
     const cb_facts *f = z->trial->f;
@@ -190,8 +191,8 @@ static void set_inner_costs(cb_prices *z) {
     }
 }
 
-/* Whatever a plan does with what the user wants recomputed, it runs it again. (Plans that keep a
- * region's limit may differ from `forced`.) */
+/* Values that the user wants recomputed run again in every plan. (Plans that keep a region's limit
+ * may differ from `forced`.) */
 static bool must_rerun(const cb_prices *z, uint32_t storage) {
     uint32_t unit = z->trial->f->unit[storage];
     return z->trial->f->wish[unit] == CB_MUST_RECOMPUTE && !z->unused_forward[unit];
@@ -213,7 +214,7 @@ static void set_costs(cb_prices *z) {
         uint32_t s = cut->save_storage[i], op = f->unit[s];
         double cost = save_price(z, s);
         bool stays = f->p->storage_flags[s] & CB_STORE_HOLD_END;
-        /* Only the end of the backward needs it, which the gaps take care of. */
+        /* Only the end of the backward needs it, which the gaps handle. */
         if (z->earliest[s] == CB_NONE && z->trial->goal->measure != CB_MEASURE_SAVED) stays = true;
         bool forced = z->trial->forced[op] && !f->held[s];
         if (forced && z->rule == CB_PRICE_BOUND) {
@@ -241,7 +242,7 @@ static void move_prices(cb_prices *z, double target, double eta) {
     }
 }
 
-/* What the user wants recomputed is, also where the bound's cut saves it. */
+/* Values that the user wants recomputed run again, even if the bound's cut saves them. */
 static void force(cb_prices *z) {
     const cb_facts *f = z->trial->f;
     for (uint32_t i = 0; z->trial->has_demands && i < z->cut->n_save; i++) {
@@ -287,8 +288,8 @@ static const double *least_of(const cb_prices *z) {
     return z->rule == CB_PRICE_BOUND ? z->gaps.least : z->guess_least;
 }
 
-/* Bytes of the relaxed plan at each position: what every plan holds, and the gaps over which values
- * are kept, as that is cheaper. */
+/* Computes the bytes of the relaxed plan at each position: what every plan holds, plus the gaps
+ * over which keeping a value is cheaper. */
 static void relax(cb_prices *z) {
     const cb_facts *f = z->trial->f;
     const cb_gaps *g = &z->gaps;
@@ -316,7 +317,7 @@ static void relax(cb_prices *z) {
     }
 }
 
-/* Sums of doubles are lowered by more than all of their rounding can add. */
+/* Lowers a sum of doubles by more than its rounding errors can add. */
 static cb_tangent tangent_here(const cb_prices *z) {
     const cb_facts *f = z->trial->f;
     cb_tangent line = {(double)z->cut->flow.value / z->scale, 0, 0};
@@ -336,7 +337,7 @@ static cb_tangent tangent_here(const cb_prices *z) {
     return line;
 }
 
-/* Sets the direction of the next step: by how much the relaxed plan exceeds the target at each
+/* Sets the direction of the next step: the excess of the relaxed plan over the target at each
  * moment. If that points away from the last direction, part of the last one is added, so that steps
  * do not zigzag (Camerini, Fratta and Maffioli 1975). Returns the squared length. */
 static double find_direction(cb_prices *z, double target, bool deflects) {
@@ -357,7 +358,7 @@ static double find_direction(cb_prices *z, double target, bool deflects) {
     return norm;
 }
 
-/* One step. False: the relaxed plan exceeds the target nowhere. */
+/* Takes one step. Returns false if the relaxed plan does not exceed the target anywhere. */
 static bool step_up(cb_prices *z, double target, double gap, double theta, bool deflects) {
     double norm = find_direction(z, target, deflects);
     if (norm <= 0) return false;

@@ -4,7 +4,7 @@
 
 #include "floor.h"
 
-/* False for the spare ops that the search adds to a problem: users do not know them. */
+/* False for the spare ops that the search adds to a problem, which users do not know. */
 static bool is_named(const cb_facts *f, uint32_t op) {
     return op != CB_NONE && (!f->spared || op < f->first_spare);
 }
@@ -22,7 +22,7 @@ static cb_status set_floor(const cb_chooser *k, const cb_ladder *d, cb_refusal *
     return CB_OK;
 }
 
-/* Must some value be saved, so that relaxing that may help? */
+/* True if a constraint requires saving a value, so that relaxing it may help. */
 static bool demands_saving(const cb_facts *f) {
     for (uint32_t i = 0; i < f->n_unit; i++)
         if (f->wish[i] == CB_MUST_SAVE) return true;

@@ -1,6 +1,6 @@
-/* In order of worth (measured on traced graphs): Polyak steps on the guess for prices, crossover of
- * plans on both sides of the target, removal, ruin and recreate. Work is counted in moves, never in
- * seconds, so that results repeat. */
+/* The methods, in order of measured benefit on traced graphs: Polyak steps on the guess for prices,
+ * crossover of plans on both sides of the target, removal, ruin and recreate. Work is counted in
+ * moves, never in seconds, so that results repeat. */
 #include "rung.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #include "improve.h"
 #include "tuning.h"
 
-/* Shares of the steps below that a large graph takes: each costs its size. */
+/* Shares of the steps below for a large graph, where each step costs its size. */
 static double pace_of(const cb_trial *t) {
     return fmin(1, CB_UNHURRIED_OPS / (t->f->n_base + 1.0));
 }
@@ -17,8 +17,8 @@ static int paced(const cb_trial *t, int steps, int least) {
     return (int)fmax(least, pace_of(t) * steps);
 }
 
-/* In thousandths. Near the top little time is at stake, but in shares a lot; near the bottom as
- * well. */
+/* In thousandths. Near the top little time is at stake, but a large share of the extra time; near
+ * the bottom a lot of both. */
 static int step_below(int share) { return share > 900 ? 5 : share > 120 ? 20 : 10; }
 
 uint32_t cb_rung_targets(uint64_t whole, bool fine, uint64_t *target) {
@@ -40,8 +40,8 @@ static cb_status load(cb_moves *m, const cb_candidate *c, uint64_t target, cb_er
     return cb_ledger_load(m->l, c->pair, c->n_pair, (double)target, err);
 }
 
-/* Removal on the fastest few that fit. The candidates shift while we work, so they are copied
- * first. */
+/* Runs removal on the fastest few plans that fit. They are copied first, because the set of
+ * candidates changes meanwhile. */
 static cb_status trim_fastest(cb_moves *m, uint64_t target, double least_ps, cb_error *err) {
     cb_candidates *all = m->trial->candidates;
     cb_pairs copy[CB_TRIMMED_PLANS];
@@ -69,7 +69,7 @@ done:
     return status;
 }
 
-/* The most promising start of a walk: near the target, and fast. */
+/* Returns the most promising start of a walk: a fast plan near the target. */
 static const cb_candidate *find_start(const cb_moves *m, uint64_t target) {
     const cb_candidates *all = m->trial->candidates;
     const cb_candidate *best = NULL;
@@ -102,9 +102,10 @@ static uint32_t effort(const cb_moves *m, double share) {
     return (uint32_t)(m->pace * share * fmin(CB_EFFORT / n, most));
 }
 
-/* From the fastest plan that fits. Where little decides, chance decides a lot: so a tiny problem
- * gets several starts. In a small one single reruns take a good part of the time: the way from one
- * good plan to the next leads over much slower ones, so some turns accept those. */
+/* Runs ruin and recreate from the fastest plan that fits. In tiny problems chance decides a lot, so
+ * they get several starts. In small problems a single rerun takes a large part of the time, and the
+ * path from one good plan to the next leads through much slower ones, so some rounds accept
+ * those. */
 static cb_status ruin(cb_moves *m, uint64_t target, double share, double patience, double least_ps,
                       cb_error *err) {
     uint32_t at = cb_candidates_fitting(m->trial->candidates, target);
@@ -116,7 +117,7 @@ static cb_status ruin(cb_moves *m, uint64_t target, double share, double patienc
     if (m->l->peak > m->l->target) return CB_OK;
     cb_arena scratch;
     cb_arena_init(&scratch, m->scratch->alloc);
-    cb_pairs from = {.arena = &scratch}; /* the candidates shift while we work */
+    cb_pairs from = {.arena = &scratch}; /* the set of candidates changes while we work */
     cb_status status = cb_ledger_pairs(m->l, &from) ? CB_OK : cb_no_memory(err);
     for (int i = 0; i < starts && status == CB_OK; i++) {
         double part = starts > 1 ? CB_START_SHARE * share : share;
@@ -184,7 +185,7 @@ static cb_status search_deep(cb_moves *m, const cb_deep_search *s, const cb_cand
     return ruin(m, s->target, s->share, CB_DEEP_PATIENCE, s->least_ps, err);
 }
 
-/* Works on a copy of where it starts: what it finds may take its place among the candidates. */
+/* Works on a copy of its start, because a result may replace the start among the candidates. */
 cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *err) {
     cb_trial *t = m->trial;
     m->chance = s->target ^ (uint64_t)(s->attempt + 1) << 32;

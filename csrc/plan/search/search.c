@@ -1,7 +1,7 @@
-/* The search for a budget. For peaks it is a ladder of targets (ladder.h), of which it climbs the
- * rungs that may hold the answer (pick.h); for saved bytes, which have one moment only, the
- * candidates of fill.h. Few ops get a front of plans; problems that are small enough are solved
- * exactly. A search that its caller ends settles for the best plan seen. */
+/* The search for a budget. For peaks it is a ladder of targets (ladder.h), of which it searches the
+ * rungs that may hold the answer (pick.h). For saved bytes, which are measured at one moment only,
+ * it uses the candidates of fill.h. Problems with few ops get a front of plans; small enough
+ * problems are solved exactly. A search that its caller ends returns the best plan seen so far. */
 #include "search.h"
 
 #include <math.h>
@@ -20,22 +20,22 @@ struct cb_searcher {
     cb_arena *arena;
     cb_candidates candidates;
     cb_trial t;
-    cb_facts spared; /* with spare ops, which `t`, `spared_sim` and `spared_cut` are about then */
+    cb_facts spared; /* with spare ops; `t`, `spared_sim` and `spared_cut` then refer to it */
     cb_sim spared_sim;
     cb_cut spared_cut;
     cb_goal goal; /* the one at hand */
     cb_ladder d;
     cb_memo memo;
-    bool ready;         /* what all goals share has been searched */
+    bool ready;         /* the part that all goals share is done */
     cb_searcher *rival; /* of a smaller class; or NULL */
     cb_threads *threads;
-    const cb_goal *expected; /* goals to come, this one included; none once they were climbed for */
+    const cb_goal *expected; /* goals to come, with this one; none once they were searched */
     uint32_t n_expected;
 };
 
 /* ---- what all goals share -------------------------------------------------------------------- */
 
-/* Rungs that a goal will most likely have searched: the first that may hold its answer, and one
+/* Returns the rungs that a goal will most likely need: the first that may hold its answer, and one
  * more, unless a plan of the base is as fast as theirs can be. */
 static cb_status want_rungs(cb_searcher *s, const cb_goal *goal, bool *wanted, cb_error *err) {
     cb_ladder *d = &s->d;
@@ -68,7 +68,7 @@ static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
     return cb_ladder_climb_many(&s->d, wanted, err);
 }
 
-/* [n_unit of `f`] into the trial. */
+/* Copies [n_unit of `f`] to the trial. */
 static cb_status set_forced(cb_searcher *s, const cb_facts *f, cb_cut *cut, cb_error *err) {
     bool *forced = CB_NEW(s->arena, bool, f->n_unit);
     if (!forced) return cb_no_memory(err);
@@ -78,7 +78,7 @@ static cb_status set_forced(cb_searcher *s, const cb_facts *f, cb_cut *cut, cb_e
     return CB_OK;
 }
 
-/* From here on the search is about the problem with spare ops. */
+/* From here on the search uses the problem with spare ops. */
 static cb_status use_spares(cb_searcher *s, cb_error *err) {
     if (s->t.f != s->f) return CB_OK;
     CB_TRY(cb_add_spares(s->f, NULL, s->arena, &s->spared, err));
@@ -92,7 +92,7 @@ static cb_status use_spares(cb_searcher *s, cb_error *err) {
     return CB_OK;
 }
 
-/* Does the ladder follow that of the rival? Where effort counts. */
+/* True if the ladder follows that of the rival, which is the case if effort matters. */
 static bool follows(const cb_searcher *s, bool saved) {
     return s->rival && !saved && s->f->n_base >= CB_FOLLOW_OPS;
 }
@@ -109,7 +109,7 @@ static cb_status get_ready_to_follow(cb_searcher *s, cb_error *err) {
     return CB_OK;
 }
 
-/* What all goals share. */
+/* Searches the part that all goals share. */
 static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     cb_trial *t = &s->t;
     bool modest;
@@ -133,7 +133,7 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
 
 /* ---- one goal -------------------------------------------------------------------------------- */
 
-/* What a search that was ended early has left is no base. */
+/* The results of a search that was ended early are not a base. */
 static cb_status follow_base(cb_searcher *s, cb_error *err) {
     s->ready = false;
     CB_TRY(cb_ladder_follow_base(&s->d, err));
@@ -149,7 +149,7 @@ static cb_status search_all(cb_searcher *s, cb_chooser *k, cb_error *err) {
     return cb_pick(k, saved ? NULL : &s->d, err);
 }
 
-/* The caller has ended the search: the best of all plans seen so far, rungs or not. */
+/* Handles a search that the caller ended: returns the best plan seen so far. */
 static cb_status settle(cb_chooser *k, const cb_ladder *d, cb_error *err) {
     cb_trial *t = k->t;
     cb_candidates *own[] = {t->candidates, d->base, d->drops, d->first.work, d->front};
@@ -172,7 +172,7 @@ static cb_status settle(cb_chooser *k, const cb_ladder *d, cb_error *err) {
     return cb_has_best(k) ? CB_OK : cb_fail_ended(t->goal, err);
 }
 
-/* Nothing fits: what would, at any price, for the error. */
+/* Handles a budget that no plan meets: finds the smallest plan at any cost, for the error. */
 static cb_status note_smallest(const cb_searcher *s, cb_chooser *least, cb_error *err) {
     cb_arena scratch;
     cb_schedule best = {0};
@@ -189,8 +189,8 @@ done:
     return status;
 }
 
-/* Small problems are solved to the end, unless offsets count. False: search. `least` gets the
- * smallest schedule where none fits. */
+/* Solves small problems exactly, unless offsets count. Returns false if a search is needed. `least`
+ * gets the smallest schedule if none fits. */
 static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved, cb_chooser *least,
                                cb_error *err) {
     const cb_facts *f = s->f;
@@ -226,7 +226,7 @@ cb_status cb_searcher_prove(cb_searcher *s, const cb_goal *goal, cb_found *found
     uint64_t bytes = most - cb_beside_bytes(s->f, goal);
     double known = (double)(found->cost_ps - s->f->once_ps), proved;
     s->goal = *goal;
-    if (!s->ready) CB_TRY(get_ready(s, false, err)); /* the exact solver has answered so far */
+    if (!s->ready) CB_TRY(get_ready(s, false, err)); /* the exact solver has answered up to now */
     cb_status status = cb_ladder_prove(&s->d, bytes, known, &proved, err);
     if (status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH) return CB_OK;
     if (status != CB_OK) return status;
@@ -234,7 +234,7 @@ cb_status cb_searcher_prove(cb_searcher *s, const cb_goal *goal, cb_found *found
     return CB_OK;
 }
 
-/* As a schedule, where a set of pairs of the problem itself does not say it. */
+/* Returns a schedule, if no set of pairs of the original problem describes the plan. */
 static cb_status answer(const cb_chooser *k, cb_found *out, cb_error *err) {
     out->pairs.list.at = k->best.pair;
     out->pairs.list.len = out->pairs.list.cap = k->best.n_pair;
@@ -254,7 +254,7 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     cb_status exact = solve_exactly(s, out, &solved, &least, err);
     if (exact == CB_OK && solved) return CB_OK;
     out->schedule = (cb_schedule){0};
-    if (exact != CB_OK && exact != CB_CANCELLED) return exact; /* the search knows how to end */
+    if (exact != CB_OK && exact != CB_CANCELLED) return exact; /* the search handles its end */
     cb_trial *t = &s->t;
     cb_chooser k = {.t = t,
                     .memo = &s->memo,

@@ -1,8 +1,8 @@
-/* Spare ops read and make nothing and take no time. Nobody needs them, so the simulator drops their
- * steps: what the backward starts with is what comes behind. */
+/* Spare ops read and make nothing and take no time. Nothing needs them, so the simulator drops
+ * their steps, and the backward starts with the step after them. */
 #include "spare.h"
 
-/* The array with `more` zeroed entries behind its `n`. */
+/* Returns the array with `more` zeroed entries after its `n`. */
 static void *extend(cb_arena *arena, const void *from, size_t n, size_t more, size_t size) {
     void *out = cb_arena_get(arena, n + more, size);
     if (out && n > 0) memcpy(out, from, n * size);
@@ -61,7 +61,7 @@ static void set_spare(cb_problem *p, uint32_t op, bool backward) {
     if (p->fused_group) p->fused_group[op] = op;
 }
 
-/* The same of an array of units: behind the ops, `n_own` more of them. */
+/* The same for an array of units: `n_own` more entries after those of the ops. */
 #define SPREAD_ARRAY(array)                                                                \
     do {                                                                                   \
         void *units = (array) + n;                                                         \
@@ -85,7 +85,7 @@ static cb_status renumber_units(cb_facts *f, uint32_t n, uint32_t more, cb_arena
 
 static cb_status extend_facts(cb_facts *f, uint32_t n, uint32_t more, cb_arena *arena,
                               cb_error *err) {
-    uint32_t n_own = f->n_unit - n; /* which come behind the spares */
+    uint32_t n_own = f->n_unit - n; /* which come after the spare ops */
     bool same = f->least_cost_ps == f->cost_ps;
     SPREAD_ARRAY(f->time_ps);
     SPREAD_ARRAY(f->cost_ps);

@@ -1,9 +1,10 @@
-/* A state is a stage and the set of storages in memory, a bit each. A stage is a position of the
- * base order; the first of the backward counts twice, before and after anything of it has run.
- * From a state the base op runs, or an op of the forward runs again, or the base op is left out if
- * it may run later. What lies in memory stays until there is no room: then each least set of values
- * makes room whose loss is allowed, a state each. So no state holds less than it could, and of two
- * of one stage the one that holds all of the other's and is as fast will do. */
+/* A state is a stage and the set of storages in memory, one bit each. A stage is a position of the
+ * base order; the first position of the backward has two stages, before and after any of it has
+ * run. From a state the base op runs, or an op of the forward runs again, or the base op is skipped
+ * if it may run later. Values stay in memory until there is no room. Then each minimal set of
+ * values that may be lost and makes enough room gives a new state. So no state holds less than it
+ * could, and of two states of one stage, one is dropped if the other holds all its values and is as
+ * fast. */
 #include "sweep.h"
 
 #include "spare.h"
@@ -15,7 +16,7 @@ typedef struct state {
     uint64_t set;
     int64_t time_ps;
     uint32_t from, stage;
-    uint32_t op; /* that ran last; CB_NONE: the base op was left out */
+    uint32_t op; /* that ran last; CB_NONE: the base op was skipped */
     bool again;
 } state;
 
@@ -28,11 +29,11 @@ typedef struct sweep {
     uint32_t n_bit, n_stage;
     uint64_t bytes_of[MOST_BITS];   /* falling */
     uint32_t *bit_of;               /* [n_storage] */
-    uint64_t *reads, *makes, *room; /* [n_op] sets, and bytes of what it makes and scratch */
-    uint64_t held, stays, ends; /* until the backward has begun, from the first run on, at last */
-    uint64_t *useful, *fixed;   /* [n_stage + 1] what may be read yet; what may not be lost */
-    uint64_t most;              /* bytes */
-    uint32_t effort;            /* spent */
+    uint64_t *reads, *makes, *room; /* [n_op] sets, and bytes of its outputs and scratch */
+    uint64_t held, stays, ends;     /* held until the backward, from the first run, at the end */
+    uint64_t *useful, *fixed;       /* [n_stage + 1] may still be read; must not be lost */
+    uint64_t most;                  /* bytes */
+    uint32_t effort;                /* spent */
     CB_VEC(state) at;
     states *waiting; /* [n_stage + 1] heaps, the fastest first */
     states grown;    /* of the stage at hand */
@@ -49,7 +50,7 @@ static uint32_t position_of(const sweep *z, uint32_t stage) {
     return stage - (stage > z->f->base_backward);
 }
 
-/* The largest have the lowest bits. False: there are too many. */
+/* Gives the largest storages the lowest bits. Returns false if there are too many. */
 static bool give_bits(sweep *z) {
     const cb_problem *p = z->f->p;
     uint32_t storage[MOST_BITS];
@@ -92,8 +93,9 @@ static void set_ops(sweep *z) {
     }
 }
 
-/* From the end: what base ops read from here on and what those read that could make it again; and
- * of that what only its first run makes and an op reads that runs for sure. */
+/* Runs from the end. Finds what base ops read from here on, and the inputs of ops that could
+ * recompute it; and the part of that which only a first run makes and an op that certainly runs
+ * reads. */
 static void set_stages(sweep *z) {
     const cb_facts *f = z->f;
     uint64_t once = 0, useful = z->ends, needed = z->ends;
@@ -158,7 +160,7 @@ static uint32_t pop(const sweep *z, states *heap) {
     return top;
 }
 
-/* Those that have grown are as fast. */
+/* The states that have been extended are equally fast. */
 static bool is_beaten(const sweep *z, uint64_t set) {
     for (size_t i = 0; i < z->grown.len; i++)
         if ((z->at.at[z->grown.at[i]].set & set) == set) return true;
@@ -177,9 +179,9 @@ static uint64_t bytes_in(const sweep *z, uint64_t set) {
     return bytes;
 }
 
-/* Enters `to` without each least part of `loose` that has `need` bytes. Bits are tried from the
- * largest on, so that the last one taken is the least: without it the others are too few. As deep
- * as there are bits. */
+/* Enters `to` without each minimal part of `loose` that has `need` bytes. Bits are tried from the
+ * largest on, so the last one taken is the smallest: without it the others are not enough. The
+ * depth is the number of bits. */
 static bool make_room(sweep *z, state to, uint64_t loose, uint64_t need, uint32_t b) {
     if (z->effort++ >= CB_SWEEP_EFFORT) return true;
     for (; need > 0 && b < z->n_bit; b++) {
@@ -194,9 +196,10 @@ static bool make_room(sweep *z, state to, uint64_t loose, uint64_t need, uint32_
     return need > 0 || enter(z, to);
 }
 
-/* An op after the state `id`, on to `stage`. Again: what of its output is there goes first, but for
- * what may not: beside that it makes a copy, which is worth a step where the backward begins (as a
- * view is, which makes nothing: what was held until then may go). */
+/* Runs an op after the state `id`, on to `stage`. If it runs again, existing outputs are freed
+ * first, except those that must not be: for these it makes a copy, which is useful where the
+ * backward begins (as is a view, which makes nothing), because memory held until then can be
+ * freed. */
 static bool run(sweep *z, uint32_t id, uint32_t op, uint32_t stage, bool again) {
     const cb_facts *f = z->f;
     state to = z->at.at[id];
@@ -238,7 +241,7 @@ static bool grow(sweep *z, uint32_t id) {
     return enter(z, without);
 }
 
-/* The fastest at the end within z->most bytes; CB_NONE: none was found. */
+/* Returns the fastest final state within z->most bytes, or CB_NONE. */
 static cb_status sweep_once(sweep *z, const cb_trial *t, uint32_t *end, cb_error *err) {
     *end = CB_NONE;
     z->at.len = 0;
@@ -273,8 +276,8 @@ typedef struct writing {
     cb_sim sim;
 } writing;
 
-/* Early pairs of one anchor run in the order of their ops: where that is not theirs, the next
- * spare op is the anchor. */
+/* Early pairs of one anchor run in the order of their ops. If they need another order, the next
+ * spare op becomes the anchor. */
 static bool write_pairs(const sweep *z, writing *w, uint32_t end, bool places) {
     uint32_t before = CB_NONE, last = 0, spare = 0;
     for (uint32_t id = end; !places && id != CB_NONE; id = z->at.at[id].from)
@@ -295,7 +298,7 @@ static bool write_pairs(const sweep *z, writing *w, uint32_t end, bool places) {
     return true;
 }
 
-/* By the simulator, of a problem with as many spare ops as it takes. */
+/* Evaluates the schedule with the simulator, on a problem with enough spare ops. */
 static cb_status judge(sweep *z, const cb_trial *t, uint32_t end, cb_arena *arena, cb_swept *out,
                        cb_error *err) {
     writing w = {.pairs = {.arena = z->arena}};

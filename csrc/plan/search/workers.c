@@ -1,7 +1,7 @@
 /* Threads take jobs from a counter.
  *
- * Only the caller may ask the user's poll function, which may be in Python: the others look at a
- * flag, and the caller, out of jobs, goes on asking until they are done. */
+ * Only the calling thread may call the user's poll function, which may be in Python. The others
+ * check a flag, and the calling thread, when out of jobs, keeps polling until they are done. */
 #include "workers.h"
 #include "tuning.h"
 
@@ -29,7 +29,7 @@ struct cb_workers {
     uint32_t n_job;
     atomic_uint next_job, next_helper, at_work;
     atomic_bool stop;
-    cb_status status[CB_HELPERS_MOST + 1]; /* by worker */
+    cb_status status[CB_HELPERS_MOST + 1]; /* [n] by worker */
     cb_error err[CB_HELPERS_MOST + 1];
 };
 
@@ -82,7 +82,7 @@ static cb_status add_helper(cb_workers *workers, cb_error *err) {
 static cb_status prepare(cb_workers *workers, uint32_t n_helper, cb_error *err) {
     atomic_store(&workers->stop, false);
     while (workers->n_helper < n_helper) CB_TRY(add_helper(workers, err));
-    for (uint32_t i = 0; i < workers->n_helper; i++) /* goals differ in how they are measured */
+    for (uint32_t i = 0; i < workers->n_helper; i++) /* goals differ in their measure */
         workers->helper[i]->goal.measure = workers->first->t->goal->measure;
     return CB_OK;
 }
@@ -97,7 +97,7 @@ static void do_jobs(cb_workers *workers, uint32_t who) {
         if (i >= workers->n_job) return;
         status = workers->fn(c, i, workers->user, &workers->err[who]);
     }
-    if (status == CB_OK) return; /* the caller may come twice: what it said first stands */
+    if (status == CB_OK) return; /* the caller may return twice; its first answer counts */
     workers->status[who] = status;
     atomic_store(&workers->stop, true);
 }
@@ -126,7 +126,7 @@ static void join(void *user, int64_t task, int thread) {
     atomic_fetch_sub(&workers->at_work, 1);
 }
 
-/* A mistake goes before the end that the others came to by it. */
+/* A real error takes precedence over the stops that it caused in other workers. */
 static cb_status result(const cb_workers *workers, cb_error *err) {
     cb_status status = CB_OK;
     for (uint32_t i = 0; i <= workers->n_helper; i++) {

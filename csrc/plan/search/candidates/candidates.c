@@ -1,5 +1,5 @@
-/* A full set gives up the candidate whose neighbours are closest in size: the front stays evenly
- * covered and its ends stay. */
+/* A full set drops the candidate whose neighbours are closest in size, so the front stays evenly
+ * covered and keeps its ends. */
 #include "candidates.h"
 #include "../tuning.h"
 
@@ -31,7 +31,7 @@ uint32_t cb_candidates_fitting(const cb_candidates *set, uint64_t size) {
     return n > 0 ? n - 1 : CB_NONE;
 }
 
-/* Puts `c` in its place; it then belongs to the set. */
+/* Inserts `c`; it then belongs to the set. */
 static void insert(cb_candidates *set, cb_candidate c) {
     for (uint32_t i = set->n; i-- > 0;) {
         if (set->at[i].size >= c.size && set->at[i].time_ps >= c.time_ps) drop(set, i);

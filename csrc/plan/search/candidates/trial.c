@@ -16,7 +16,7 @@ static bool is_lawful(const cb_trial *t, const cb_sim_life *life, size_t n,
     return cb_within_region_limits(f, life, n, backward_starts);
 }
 
-/* The best of the candidates in use, if it is better than the one told last. */
+/* Returns the best of the candidates in use, if it is better than the last one reported. */
 static void tell(const cb_trial *t, cb_progress *told) {
     const cb_goal *goal = t->goal;
     const cb_candidates *all = t->candidates;
@@ -45,7 +45,7 @@ cb_status cb_trial_poll(const cb_trial *t, cb_error *err) {
                                                     : cb_fail(err, CB_CANCELLED, "plan: cancelled");
 }
 
-/* What preferences add to the time of a plan with moves; `marked` is free after a run. */
+/* Returns the time that preferences add to a plan with moves; `marked` is free after a run. */
 static int64_t bend(cb_offload_sim *m) {
     int64_t more_ps = 0;
     for (uint32_t op = 0; op < m->f->p->n_op; op++) m->marked[op] = CB_NONE;

@@ -3,7 +3,7 @@
 #include "../tuning.h"
 #include "exact_parts.h"
 
-/* Has it nothing that the states say nothing about? */
+/* True if the problem has only features that the states represent. */
 static bool is_plain(const cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t r = 0; r < p->n_region; r++) {
@@ -12,14 +12,14 @@ static bool is_plain(const cb_facts *f) {
     for (uint32_t op = 0; op < f->n_unit; op++) {
         if (f->wish[op] != CB_FREE && f->wish[op] != CB_MUST_SAVE) return false;
         if (cb_is_view(f, op) && (p->op_workspace[op] > 0 || f->stays[op]))
-            return false; /* states have no views */
+            return false; /* states do not represent views */
     }
     return true;
 }
 
 cb_status cb_exact_suits(const cb_facts *f, bool *suits, cb_error *err) {
     uint32_t n;
-    /* states know of reruns of the forward only */
+    /* states represent only reruns of the forward */
     *suits =
         f->n_base > 0 && f->n_base <= CB_EXACT_STATES >> 1 && is_plain(f) && !cb_may_delay_any(f);
     if (!*suits) return CB_OK;
@@ -62,12 +62,12 @@ cb_status cb_exact_smallest(const cb_facts *f, const cb_goal *goal, int64_t most
         bool fits = best.time_ps >= 0;
         if (fits) found = best;
         if (fits) high = best.peak;
-        else low = z.refused - 1; /* with less than that nothing more can run */
+        else low = z.refused - 1; /* with fewer bytes no further op can run */
         if (i == 0 && !fits) goto done;
     }
     if (found.time_ps < 0) goto done;
     CB_TRY_DONE(
-        cb_exact_solve(&z, goal, high, &best, err)); /* the events of the last probe are others' */
+        cb_exact_solve(&z, goal, high, &best, err)); /* the events belong to the last probe */
     if (!cb_exact_write(&z, best.set, arena, out)) status = cb_no_memory(err);
 done:
     cb_arena_free(&scratch);

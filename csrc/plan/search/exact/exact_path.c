@@ -28,11 +28,11 @@ static label pop(solver *z) {
 
 typedef enum { RUNS, NO_ROOM, NO_WAY } outcome;
 
-/* The state after an event of `stage`. What is held and there already gets a copy. */
+/* Returns the state after an event of `stage`. A held value that exists already gets a copy. */
 static outcome after(solver *z, const label *from, const event *e, uint32_t stage, label *out) {
     uint32_t again = from->set & e->holds & z->doubled, makes = e->makes | again << 1;
     uint64_t bytes = z->fixed[stage] + z->set_bytes[from->set] + e->room;
-    uint32_t gone = (e->reads & z->doubled) << 2; /* the newest is read: the copy */
+    uint32_t gone = (e->reads & z->doubled) << 2; /* the newest, the copy, is read */
     if ((from->set & (e->reads | gone)) != e->reads || (from->set & makes)) return NO_WAY;
     if (from->time_ps + e->time_ps > z->most_ps) return NO_WAY;
     if (bytes > z->most) {
@@ -44,7 +44,7 @@ static outcome after(solver *z, const label *from, const event *e, uint32_t stag
     return RUNS;
 }
 
-/* True: the label is the best so far of its state. */
+/* Returns true if the label is the best so far of its state. */
 static bool enter(solver *z, label *layer, label l, uint32_t from, uint32_t stage, int how) {
     label *old = &layer[l.set];
     if (old->time_ps >= 0 && !is_before(&l, old)) return false;
@@ -59,7 +59,7 @@ static void relax(solver *z, label l, uint32_t from, uint32_t stage, int how) {
     if (enter(z, z->now, l, from, stage, how)) push(z, l);
 }
 
-/* A copy that goes leaves a mark; with the first gone, a copy takes its place. */
+/* A freed copy leaves a mark; if the first instance is gone, a copy replaces it. */
 static uint32_t without(const solver *z, uint32_t set, uint32_t b) {
     uint32_t bit = 1u << b;
     bool first = z->doubled & bit, copy = z->doubled << 1 & bit;
@@ -80,15 +80,16 @@ static void drop(solver *z, const label *l, uint32_t stage, uint32_t fixed) {
     }
 }
 
-/* Bits of what is owed a read once the outputs of an inside have been made. */
+/* Returns the bits of values that must still be read, after the outputs of an inside have been
+ * made. */
 static uint32_t owed_for(const solver *z, const event *e) {
     uint32_t owed = 0, made = e->makes | e->holds;
     for (uint32_t b = 0; z->owed && b < z->n_bit; b++) owed |= made >> b & 1 ? z->owes[b] : 0;
     return owed;
 }
 
-/* Runs ops of the forward again, or for the first time, before the base op at position `k`. A run
- * that reads what is owed a read must be read itself. */
+/* Runs ops of the forward again, or for the first time, before the base op at position `k`. The
+ * outputs of a run that reads such a value must be read themselves. */
 static void rerun(solver *z, const label *l, uint32_t stage, uint32_t k) {
     label to;
     for (uint32_t i = 0; i < z->n_rerun; i++) {
@@ -100,7 +101,7 @@ static void rerun(solver *z, const label *l, uint32_t stage, uint32_t k) {
     }
 }
 
-/* Before anything of the backward has run, with the base op that is its first. */
+/* Handles the start of the backward, at its first base op. */
 static void cross(solver *z, const label *l, uint32_t stage, uint32_t k) {
     label to;
     bool tight = false;
@@ -132,7 +133,7 @@ static void cross(solver *z, const label *l, uint32_t stage, uint32_t k) {
 static void spread(solver *z, const label *l, uint32_t stage) {
     uint32_t k = cb_exact_position(z, stage), backward = z->f->base_backward;
     label to;
-    if (stage == z->n_stage) { /* behind the last base op */
+    if (stage == z->n_stage) { /* after the last base op */
         drop(z, l, stage, backward == z->f->n_base ? z->held : 0);
         rerun(z, l, stage, k);
         return;
@@ -155,7 +156,7 @@ static void clear(label *at, size_t n) {
     for (size_t i = 0; i < n; i++) at[i].time_ps = -1;
 }
 
-/* The best label behind the last stage; its time is negative when there is none. */
+/* Returns the best label after the last stage; its time is negative if there is none. */
 cb_status cb_exact_solve(solver *z, const cb_goal *goal, uint64_t most, label *best,
                          cb_error *err) {
     size_t n_set = (size_t)1 << z->n_bit;

@@ -1,20 +1,21 @@
-/* From the last state back to the first, then forward again as steps, with the views put back. */
+/* Goes from the last state back to the first, then forward again to make steps, with the views
+ * restored. */
 #include "exact_parts.h"
 
 typedef struct writer {
     solver *z;
     cb_arena *arena;
     CB_VEC(uint32_t) step;
-    CB_VEC(uint32_t) sets;  /* what each makes */
-    CB_VEC(uint64_t) taken; /* what each takes in */
+    CB_VEC(uint32_t) sets;  /* outputs that each step makes */
+    CB_VEC(uint64_t) taken; /* values inlined into each step */
     uint32_t *made;         /* [n_storage] step that made the newest instance */
-    uint32_t *shown;        /* [n_value] the same, of the instance that a value stands for */
+    uint32_t *shown;        /* [n_value] the same, for the instance of a value */
 } writer;
 
 static bool show(writer *w, uint32_t value);
 
-/* What is held belongs to the first run, so its views are put in before another run. Outputs of the
- * backward that no flag holds are views of the last run. */
+/* Held values belong to the first run, so their views are inserted before another run. Backward
+ * outputs without a hold flag are views of the last run. */
 static bool show_first(writer *w, uint32_t n, const uint32_t *value, uint32_t op, bool flagged) {
     const cb_facts *f = w->z->f;
     for (uint32_t i = 0; i < n; i++) {
@@ -48,7 +49,7 @@ static bool emit(writer *w, uint32_t op, uint32_t made, uint64_t taken) {
     return true;
 }
 
-/* Brings a view up to its storage's newest instance. Views of views are few: they recurse. */
+/* Updates a view to its storage's newest instance. Recursion handles the few views of views. */
 static bool show(writer *w, uint32_t value) {
     const cb_problem *p = w->z->f->p;
     uint32_t op = p->value_op[value];
@@ -56,7 +57,7 @@ static bool show(writer *w, uint32_t value) {
     return !stale || !cb_is_view(w->z->f, op) || emit(w, op, CB_ALL_OUTPUTS, 0);
 }
 
-/* A view of what has gone for now waits for its reader. */
+/* A view of freed memory waits for its reader. */
 static bool is_there(const solver *z, uint32_t op, uint32_t set) {
     const cb_problem *p = z->f->p;
     if (!cb_is_view(z->f, op)) return true;
@@ -71,8 +72,8 @@ typedef struct past { /* an event of the schedule */
     bool first;       /* of the backward */
 } past;
 
-/* The view of what is in `set` that the backward starts with: of those that it begins with in the
- * base order, or else of the forward's, or else one of memory that is there whatever the plan. */
+/* Returns the view of memory in `set` with which the backward starts: one of those at its start in
+ * the base order, or else one of the forward, or else one of memory that exists in every plan. */
 static uint32_t view_of(const solver *z, uint32_t set) {
     const cb_facts *f = z->f;
     uint32_t found = CB_NONE;
@@ -120,7 +121,7 @@ static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
 /* ---- what is made in vain -------------------------------------------------------------------- */
 
 typedef struct use {
-    bool *needed;    /* [n_value] of what comes later, as it was made last */
+    bool *needed;    /* [n_value] of later reads, of the latest version */
     bool *held;      /* [n_storage] */
     uint32_t *first; /* [n_value] step that makes it first */
 } use;
@@ -152,7 +153,7 @@ static uint32_t used_of(const writer *w, use *u, uint32_t step) {
     return used;
 }
 
-/* A path may make an output of an inside and drop it, where that takes nothing: it is not made. */
+/* A path may make an output of an inside and drop it at no cost; such an output is not made. */
 static bool drop_unread(writer *w, cb_schedule *out) {
     const cb_facts *f = w->z->f;
     const cb_problem *p = f->p;
@@ -184,7 +185,7 @@ static bool drop_unread(writer *w, cb_schedule *out) {
 
 /* ---- the schedule ---------------------------------------------------------------------------- */
 
-/* What is there at the end and not held is the newest. */
+/* Values alive at the end without a hold are of the newest version. */
 static bool show_newest(writer *w, uint32_t n, const uint32_t *value) {
     const cb_facts *f = w->z->f;
     for (uint32_t i = 0; i < n; i++) {
@@ -201,7 +202,7 @@ static bool start_backward(writer *w, cb_schedule *out) {
     return ok;
 }
 
-/* Events from the last state back to the first, then forward again as steps. */
+/* Follows events from the last state back to the first, then forward again as steps. */
 bool cb_exact_write(solver *z, uint32_t set, cb_arena *arena, cb_schedule *out) {
     const cb_facts *f = z->f;
     writer w = {.z = z, .arena = arena};

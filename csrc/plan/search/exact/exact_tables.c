@@ -1,11 +1,12 @@
-/* Which values have a bit, what ops do to the bits, and the bytes of all that has none. */
+/* Tables of the exact solver: which values have a bit, how ops change the bits, and the bytes of
+ * values without a bit. */
 #include "../../model/over.h"
 #include "../tuning.h"
 #include "exact_parts.h"
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
-/* Is it there when the backward starts, as the caller gets it? */
+/* True if it is alive when the backward starts because the caller gets it. */
 static bool is_returned(const cb_facts *f, uint32_t storage) {
     const cb_problem *p = f->p;
     bool held = p->storage_flags[storage] & CB_STORE_HOLD_FORWARD;
@@ -26,7 +27,7 @@ static bool is_held(const cb_facts *f, uint32_t storage) {
     return cb_stays_to_end(f, storage) || is_returned(f, storage);
 }
 
-/* The ids of the units of an op, from the first: itself, or its outputs. */
+/* Returns the first id of the units of an op: itself, or its outputs. */
 static uint32_t units_of(const cb_facts *f, uint32_t op, uint32_t *first) {
     *first = cb_has_units(f, op) ? f->unit_begin[op] : op;
     return cb_has_units(f, op) ? f->unit_begin[op + 1] - f->unit_begin[op] : 1;
@@ -58,8 +59,8 @@ static void mark_reruns(const cb_facts *f, bool *is_read, bool *may_rerun) {
     }
 }
 
-/* Gives a bit to what a unit makes and to what it reads. Of what is held and read the next bit is
- * the copy, and the one after says that the copy has gone: who reads it needs another. */
+/* Gives bits to the outputs and inputs of a unit. For a value that is held and read, the next bit
+ * is its copy, and the one after that means that the copy was freed, so a reader needs another. */
 static void give_unit_bits(const cb_facts *f, const bool *is_read, uint32_t unit, uint32_t *bit_of,
                            uint32_t *n) {
     const cb_problem *p = f->p;
@@ -79,7 +80,7 @@ static void give_unit_bits(const cb_facts *f, const bool *is_read, uint32_t unit
     }
 }
 
-/* Returns the number of bits. More than there are: the problem does not suit. */
+/* Returns the number of bits. If it exceeds the available bits, the problem is unsuitable. */
 static uint32_t give_bits(const cb_facts *f, const bool *is_read, const bool *may_rerun,
                           uint32_t *bit_of) {
     uint32_t n = 0, first;
@@ -88,15 +89,16 @@ static uint32_t give_bits(const cb_facts *f, const bool *is_read, const bool *ma
         uint32_t n_unit = units_of(f, f->base[k], &first);
         for (uint32_t u = first; u < first + n_unit; u++) {
             if (!may_rerun[u]) continue;
-            if (n > CB_EXACT_BITS) return n; /* enough is known */
+            if (n > CB_EXACT_BITS) return n; /* the result is known */
             give_unit_bits(f, is_read, u, bit_of, &n);
         }
     }
     return n;
 }
 
-/* Where something is held until the backward begins, its first step may be one that nobody else
- * needs: bits for what is then owed a read. `owes` may be NULL. */
+/* If a value is held until the backward begins, the backward may begin with a step that nothing
+ * else needs. Adds bits for the outputs of that step, which must then be read. `owes` may be
+ * NULL. */
 static uint32_t give_owed_bits(const cb_facts *f, const bool *may_rerun, const uint32_t *bit_of,
                                uint32_t n, uint32_t *owes) {
     bool holds = false;
@@ -110,7 +112,7 @@ static uint32_t give_owed_bits(const cb_facts *f, const bool *may_rerun, const u
     return n;
 }
 
-/* Outputs of an op with an inside that may be made again, as a set. */
+/* Returns the set of outputs of an op with an inside that may be recomputed. */
 static uint32_t free_outputs(const cb_facts *f, const bool *may_rerun, uint32_t op) {
     uint32_t made = 0;
     for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
@@ -118,7 +120,7 @@ static uint32_t free_outputs(const cb_facts *f, const bool *may_rerun, uint32_t 
     return made;
 }
 
-/* What runs of the op may take in, as a set. */
+/* Returns the set of values that may be inlined into runs of the op. */
 static uint64_t free_inlinings(const cb_facts *f, const bool *may_rerun, uint32_t op) {
     const cb_problem *p = f->p;
     uint64_t taken = 0;
@@ -130,7 +132,7 @@ static uint64_t free_inlinings(const cb_facts *f, const bool *may_rerun, uint32_
     return taken;
 }
 
-/* Is it more than so many events? `n` grows by twos. */
+/* True if there are more than that many events. `n` grows by powers of two. */
 static bool has_more_sets(uint64_t set, uint32_t *n) {
     for (; set; set &= set - 1) {
         *n *= 2;
@@ -139,7 +141,7 @@ static bool has_more_sets(uint64_t set, uint32_t *n) {
     return false;
 }
 
-/* Are there as many events as there is room for? */
+/* True if the events fill the available room. */
 static bool has_few_sets(const cb_facts *f, const bool *may_rerun) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < f->n_base; k++) {
@@ -157,7 +159,8 @@ static bool has_few_sets(const cb_facts *f, const bool *may_rerun) {
     return n <= CB_EXACT_RERUNS;
 }
 
-/* Views that read or show more than one storage are not put back so easily. */
+/* Views that read or show more than one storage are not supported, because they are hard to
+ * restore. */
 static bool has_plain_views(const cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t k = 0; k < f->n_base; k++) {
@@ -174,8 +177,8 @@ static bool has_plain_views(const cb_facts *f) {
     return true;
 }
 
-/* The views with a bit that the backward begins with, in the base order: how many. They are shown
- * if they are there, and otherwise wait for their readers, so that they have no stage. */
+/* Counts the views with a bit with which the backward begins in the base order. They need no stage:
+ * they run if their memory is alive, and otherwise wait for their readers. */
 static uint32_t count_leading(const cb_facts *f, const uint32_t *bit_of) {
     const cb_problem *p = f->p;
     uint32_t k = f->base_backward;
@@ -202,7 +205,7 @@ cb_status cb_exact_count_bits(const cb_facts *f, uint32_t *n, cb_error *err) {
         if (chooses && !has_few_sets(f, may_rerun)) *n = CB_EXACT_BITS + 1;
         if (*n <= CB_EXACT_BITS && f->base_backward < f->n_base &&
             f->base_backward + count_leading(f, bit_of) == f->n_base)
-            *n = CB_EXACT_BITS + 1; /* nothing that the backward could start with for sure */
+            *n = CB_EXACT_BITS + 1; /* no step with which the backward can certainly start */
     }
     cb_arena_free(&scratch);
     return status;
@@ -241,8 +244,8 @@ static event make_event(const solver *z, uint32_t op, uint32_t made, uint64_t ta
     return e;
 }
 
-/* An event for each set of values that a run which makes these outputs may take in and reads; the
- * first of none. */
+/* Adds an event for each set of values that a run with these outputs reads and that may be inlined
+ * into it, beginning with the empty set. */
 static uint32_t make_taking(const solver *z, uint32_t op, uint32_t made, event *out) {
     const cb_problem *p = z->f->p;
     uint64_t all = free_inlinings(z->f, z->may_rerun, op), taken = 0;
@@ -254,7 +257,7 @@ static uint32_t make_taking(const solver *z, uint32_t op, uint32_t made, event *
     return n;
 }
 
-/* Is the base op at position `k` the last to read the storage? */
+/* True if the base op at position `k` is the last to read the storage. */
 static bool is_last_reader(const cb_facts *f, uint32_t k, uint32_t storage) {
     const cb_problem *p = f->p;
     for (uint32_t later = k + 1; later < f->n_base; later++) {
@@ -268,9 +271,9 @@ static bool is_last_reader(const cb_facts *f, uint32_t k, uint32_t storage) {
     return true;
 }
 
-/* Beside `e`, which takes nothing in, an event for each value with a bit whose memory the op at
- * position `k` may take over. An input without a bit makes `e` itself smaller if the op is the last
- * to read it. */
+/* In addition to `e`, which takes nothing over, adds an event for each value with a bit whose
+ * memory the op at position `k` may take over. An input without a bit makes `e` itself smaller if
+ * the op is the last to read it. */
 static uint32_t make_over(const solver *z, uint32_t k, event *e, event *out) {
     const cb_facts *f = z->f;
     uint32_t op = f->base[k], n_over = cb_count_over(f->p, op), n = 0;
@@ -290,8 +293,8 @@ static uint32_t make_over(const solver *z, uint32_t k, event *e, event *out) {
     return n;
 }
 
-/* The events of one base op, and those of running it again. Of outputs that may be made again the
- * base run makes any, and a rerun any but none. */
+/* Adds the events of one base op, and those of running it again. The base run makes any subset of
+ * the recomputable outputs, a rerun any non-empty subset. */
 static void make_events(solver *z, uint32_t k) {
     const cb_facts *f = z->f;
     uint32_t op = f->base[k], at = z->base_begin[k];
@@ -315,7 +318,7 @@ static void make_events(solver *z, uint32_t k) {
     z->base_begin[k + 1] = at;
 }
 
-/* Is there memory in `storage`, which has no bit, while the first step of the backward runs? */
+/* True if `storage`, which has no bit, is alive while the first step of the backward runs. */
 static bool is_there_between(const solver *z, const uint32_t *last, uint32_t storage) {
     const cb_facts *f = z->f;
     if (f->root[storage] == CB_NONE) return true;
@@ -333,7 +336,8 @@ static uint32_t find_opener(const solver *z, const uint32_t *last) {
     return CB_NONE;
 }
 
-/* Bytes of what has no bit, entering each stage, and the view of it that may begin the backward. */
+/* Computes the bytes of values without a bit on entry to each stage, and the view of one of them
+ * that may begin the backward. */
 static bool sum_fixed(solver *z) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -373,7 +377,7 @@ static void mark_bits(solver *z, const bool *is_read) {
         z->owed |= z->owes[b];
         if (!is_held(f, s) || !is_read[s] || !z->may_rerun[f->unit[s]]) continue;
         z->doubled |= 1u << b;
-        z->owes[b + 1] = z->owes[b]; /* the copy stays; the first may go, which it replaces */
+        z->owes[b + 1] = z->owes[b]; /* the copy replaces the first, which may be freed */
         z->bytes_of[b + 1] = p->storage_bytes[s];
         if (is_kept_to_the_end(f, s) && !cb_stays_to_end(f, s)) z->gone |= 4u << b;
     }
@@ -388,8 +392,8 @@ static void mark_bits(solver *z, const bool *is_read) {
     }
 }
 
-/* Reruns of an op are never fewer than its base events, but for one; what does not run again has as
- * many as it takes in sets. */
+/* An op has at least as many rerun events as base events, except for one; an op that does not run
+ * again has one event for each inlined set. */
 static size_t most_base_events(const cb_facts *f) {
     size_t n = (size_t)f->n_base + CB_EXACT_RERUNS;
     return f->inlines || f->p->over_begin ? (size_t)f->n_base * CB_EXACT_SETS : n;
