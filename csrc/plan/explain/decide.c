@@ -1,6 +1,6 @@
 /* A forward value is SAVEd when the backward reads its run of the forward, RECOMPUTEd when its op
- * runs again (or, first of all, in the backward); neither when the backward has no use for it. It
- * is OFFLOADed when its storage comes back from the host. */
+ * runs again (or, first of all, in the backward); neither if the backward does not use it. It is
+ * OFFLOADed when its storage comes back from the host. */
 #include "decide.h"
 
 #include "../cut/mincut.h"
@@ -9,14 +9,14 @@ typedef struct decider {
     const cb_facts *f;
     cb_plan *plan;
     bool *crosses; /* [n_value] made in the forward, read in the backward */
-    bool *again;   /* [n_value] made in the backward or more than once; of what is held to the end,
-                      such a run is read */
-    bool *copied;  /* [n_value] the latest run made a copy of what is held to the end */
+    bool *again;   /* [n_value] made in the backward or more than once; if held to the end, that
+                      run is read */
+    bool *copied;  /* [n_value] the latest run made a copy of a value held to the end */
     bool *fetched; /* [n_storage] brought back from the host */
     bool *at_peak; /* [n_storage] alive at the peak of the save-everything schedule */
 } decider;
 
-/* What a step takes in is made again there, or late. */
+/* An inlined value is recomputed there, or made late. */
 static void note_taken(const decider *d, uint32_t step, const uint32_t *made_at) {
     const cb_problem *p = d->f->p;
     const cb_schedule *s = &d->plan->schedule;

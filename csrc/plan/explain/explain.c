@@ -1,6 +1,6 @@
-/* What is said about a plan: one line a storage that the backward needs, largest first, each with
- * what the other choice would change. The simulator tries other choices, for as many lines as a
- * fixed effort allows. */
+/* Explains a plan: one line for each storage that the backward needs, largest first, with the
+ * effect of the other choice. The simulator tries other choices, for as many lines as a fixed
+ * effort allows. */
 #include "explain.h"
 
 #include "../../base/sort.h"
@@ -18,7 +18,7 @@ static int compare_lines(const void *a, const void *b) {
     return x->value < y->value ? -1 : x->value > y->value;
 }
 
-/* One line a storage: the first value of it that has a decision speaks for its views. */
+/* One line for each storage: its first value with a decision represents its views. */
 static void collect(const cb_facts *f, cb_explanation *e, bool *seen) {
     const cb_problem *p = e->p;
     for (uint32_t v = 0; v < p->n_value; v++) {
@@ -44,7 +44,7 @@ static void mark_peak(const cb_plan *plan, bool *alive) {
     }
 }
 
-/* Would both be one row of a summary? */
+/* True if both would be one row of a summary. */
 static bool alike(const cb_explanation *e, const cb_explained *a, const cb_explained *b) {
     const cb_problem *p = e->p;
     const cb_plan *plan = e->plan;
@@ -54,8 +54,8 @@ static bool alike(const cb_explanation *e, const cb_explained *a, const cb_expla
            strcmp(p->value_type[a->value], p->value_type[b->value]) == 0;
 }
 
-/* The first of each kind of line, then the largest; at most `most`. Lines are sorted by size, so
- * alike ones are near each other. */
+/* Returns the first of each kind of line, then the largest; at most `most`. Lines are sorted by
+ * size, so similar ones are near each other. */
 static void choose_lines(cb_explanation *e, uint32_t most, bool *chosen) {
     for (uint32_t i = 0; i < e->n_line && e->n_tried < most; i++) {
         bool first = true;
@@ -73,7 +73,7 @@ static void choose_lines(cb_explanation *e, uint32_t most, bool *chosen) {
 static cb_status try_others(const cb_facts *f, cb_arena *arena, cb_explanation *e, cb_error *err) {
     cb_whatif w;
     cb_status status = CB_OK;
-    if (e->plan->schedule.action) return CB_OK; /* no set of decisions in the simulator's sense */
+    if (e->plan->schedule.action) return CB_OK; /* not a set of decisions */
     uint32_t steps = e->plan->schedule.n_step + 1, most = EXPLAIN_EFFORT / steps;
     bool *chosen = CB_NEW(arena, bool, e->n_line);
     if (!chosen) return cb_no_memory(err);
@@ -88,7 +88,7 @@ static cb_status try_others(const cb_facts *f, cb_arena *arena, cb_explanation *
 
 /* ---- who reads it ---------------------------------------------------------------------------- */
 
-/* Counts the readers of each storage, or lists them where `list` is there. `seen` [n_storage]: last
+/* Counts the readers of each storage, and lists them if `list` is given. `seen` [n_storage]: last
  * op that read it. */
 static void find_readers(const cb_facts *f, uint32_t *seen, uint32_t *count, uint32_t *list) {
     const cb_problem *p = f->p;
@@ -140,7 +140,8 @@ static uint64_t bytes_made(const cb_facts *f, uint32_t op) {
     return bytes;
 }
 
-/* First runs of the backward that stand behind their place in the order. Views do not count. */
+/* Finds first runs of the backward that come later than their place in the order. Views do not
+ * count. */
 static cb_status list_delayed(const cb_facts *f, cb_arena *arena, cb_explanation *e,
                               cb_error *err) {
     const cb_schedule *s = &e->plan->schedule;

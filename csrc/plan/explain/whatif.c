@@ -40,7 +40,7 @@ static void note_run(cb_whatif *w, uint32_t unit, bool late, bool *ran) {
     ran[unit] = true;
 }
 
-/* Of each op, or of each output that is made; and what is taken in. */
+/* Runs of each op, or of each output made; and inlined values. */
 static void note_reruns(cb_whatif *w, const cb_schedule *s, bool *ran) {
     const cb_facts *f = w->f;
     const cb_problem *p = f->p;
@@ -139,7 +139,7 @@ static bool is_alive(const cb_whatif *w, uint32_t storage, uint32_t anchor) {
     return false;
 }
 
-/* Adds `top` at `anchor`, and what it needs that is not there. */
+/* Adds `top` at `anchor`, and the inputs that are not in memory. */
 static bool add_chain(cb_whatif *w, uint32_t top, uint32_t anchor) {
     const cb_facts *f = w->f;
     const cb_problem *p = f->p;
@@ -149,7 +149,7 @@ static bool add_chain(cb_whatif *w, uint32_t top, uint32_t anchor) {
     if (!CB_PUSH(&w->arena, w->stack, top)) return false;
     while (w->stack.len > 0) {
         uint32_t id = w->stack.at[--w->stack.len], op = cb_unit_op(f, id);
-        bool view = cb_is_view(f, op); /* brought up to date for free */
+        bool view = cb_is_view(f, op); /* updated at no cost */
         if (!view && !CB_PUSH(&w->arena, w->other.list, cb_pair_make(anchor, id))) return false;
         cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, id));
         for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
@@ -168,7 +168,7 @@ static bool add_chain(cb_whatif *w, uint32_t top, uint32_t anchor) {
     return true;
 }
 
-typedef struct steps { /* of a schedule under way */
+typedef struct steps { /* of a schedule being built */
     uint32_t n, *step, *made;
     uint64_t *taken;
 } steps;
@@ -179,7 +179,7 @@ static void add_step(steps *out, uint32_t op, uint32_t made, uint64_t taken) {
     out->taken[out->n++] = taken;
 }
 
-/* What a step takes in when all may read `value` in memory. */
+/* Returns the values inlined into a step if every step may read `value` in memory. */
 static uint64_t taken_beside(const cb_whatif *w, uint32_t step, uint32_t made, uint32_t value) {
     const cb_problem *p = w->f->p;
     uint32_t op = w->schedule.step[step];
@@ -187,7 +187,7 @@ static uint64_t taken_beside(const cb_whatif *w, uint32_t step, uint32_t made, u
     return taken ? cb_taken_read(p, op, made, taken & ~cb_inlining_bit(p, op, value)) : 0;
 }
 
-/* The schedule in which the unit `top` runs in the forward only. */
+/* Makes the schedule in which the unit `top` runs only in the forward. */
 static void drop_reruns(const cb_whatif *w, uint32_t top, steps *to, cb_schedule *out) {
     const cb_schedule *s = &w->schedule;
     const cb_facts *f = w->f;
@@ -213,8 +213,8 @@ static void drop_reruns(const cb_whatif *w, uint32_t top, steps *to, cb_schedule
     out->taken = f->inlines ? to->taken : NULL;
 }
 
-/* What ran again for the reruns and for others too is now for those others alone, so decisions are
- * read off the schedule anew. */
+/* Reruns that served the dropped reruns and others now serve only the others, so decisions are
+ * derived from the schedule again. */
 static cb_status save_instead(cb_whatif *w, uint32_t op, cb_error *err) {
     cb_arena scratch;
     cb_schedule other = {0};

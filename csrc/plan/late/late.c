@@ -33,12 +33,12 @@ void cb_late_expect(cb_late *s, const cb_goal *goal, uint32_t n) {
     cb_searcher_expect(s->all, goal, n);
 }
 
-/* Is nothing faster, or smaller? Then the other search is not worth its time. */
+/* True if no plan can be faster, or smaller: then the other search is not worth its time. */
 static bool is_best(const cb_late *s, const cb_goal *goal, const cb_found *found) {
     return !goal->smallest && found->cost_ps <= s->tools.f->once_ps;
 }
 
-/* Then the other search has no plans for it, where it follows the first. */
+/* True if the other search, when it follows the first, has no plans for the goal. */
 static bool costs_little(const cb_late *s, const cb_goal *goal, const cb_found *found) {
     if (!cb_searcher_follows(s->all)) return false;
     const double least = 1 + cb_searcher_little_extra(s->forward);
@@ -51,14 +51,15 @@ static bool is_better(const cb_goal *goal, const cb_found *a, const cb_found *b)
     return a->bytes < b->bytes;
 }
 
-/* As a schedule: only the searcher itself knows what its pairs mean. */
+/* Converts the result to a schedule, because only its searcher can interpret the pairs. */
 static cb_status write_schedule(const cb_late *s, cb_found *found, cb_error *err) {
     if (found->schedule.n_step > 0) return CB_OK;
     CB_TRY(cb_sim_run(s->tools.sim, found->pairs.list.at, found->pairs.list.len, err));
     return cb_sim_schedule(s->tools.sim, found->pairs.arena, &found->schedule, err);
 }
 
-/* Nothing fits either way. `why` is what the search without the backward says. */
+/* Handles a goal that neither search meets. `why` is the refusal of the search without backward
+ * reruns. */
 static void take_smaller(cb_error *err, const cb_refusal *why) {
     if (!err || why->smallest_bytes == 0 || why->smallest_bytes >= err->refusal.smallest_bytes)
         return;

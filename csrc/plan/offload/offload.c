@@ -1,7 +1,7 @@
-/* Three answers compete: the one without offload (search.c), and on a ladder of targets as its own
- * (ladder.h) the plans of joint searches and of searches where nothing runs again. A rung depends
- * on the problem and its target alone, and counts only if it is no faster than a bound says; so
- * whatever fits is chosen from a fixed set, and the promises of the ladder hold.
+/* Three answers compete: the one without offload (search.c), and, on a ladder of targets like that
+ * of ladder.h, the plans of joint searches and of searches without reruns. A rung depends only on
+ * the problem and its target, and counts only if it is not faster than a bound; so the answer is
+ * chosen from a fixed set, and the promises of the ladder hold.
  *
  * Which plan wins is asked in one place for both searches (weigh.h), which rungs are searched is
  * not (pick.h). Here a rung has two searches, each under a bound of its own and worth starting only
@@ -26,14 +26,14 @@
 #include "../search/weigh.h"
 #include "offload_search.h"
 
-#define LADDER_STRIDE 2 /* every second rung of the ladder: a joint search takes longer */
+#define LADDER_STRIDE 2 /* every second rung of the ladder, because a joint search takes longer */
 #define MOST_FAILED 2   /* rungs in a row that end the search for the smallest, */
-#define VAIN_EFFORT 4e4 /* or so many, times ops, where nothing runs again */
+#define VAIN_EFFORT 4e4 /* or this many, times ops, without reruns */
 
 typedef struct rung {
     cb_candidate joint, only; /* pairs in the arena; NULL: none that counts */
     bool has_joint, has_only; /* searched */
-    bool passed;              /* a plan was found that is a later rung's */
+    bool passed;              /* the plan found belongs to a later rung */
 } rung;
 
 typedef struct offload_chooser {
@@ -50,19 +50,19 @@ typedef struct offload_chooser {
     uint64_t target[CB_RUNGS_MOST + 1];
     double least_ps[CB_RUNGS_MOST];
     rung at[CB_RUNGS_MOST];
-    uint64_t floor;     /* what some op's inputs, outputs and scratch take */
+    uint64_t floor;     /* the largest working set of an op */
     uint32_t floor_op;  /* CB_NONE: no ops */
-    cb_schedule answer; /* the best so far, where there is one */
+    cb_schedule answer; /* the best so far, if any */
     cb_best best;
     uint64_t smallest;        /* bytes of any plan measured */
-    uint64_t must_host_bytes; /* of what must leave */
-    bool weighs_all;          /* measure plans that cannot be taken, too */
+    uint64_t must_host_bytes; /* of values that must leave */
+    bool weighs_all;          /* also measures plans that cannot be used */
 } offload_chooser;
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
 
-/* Extra time x of plans of so many bytes: by each tangent
- * x >= constant - slope bytes - link (reach + slope x). */
+/* Lower bound on the extra time x of plans of this size: by each tangent x >= constant - slope
+ * bytes - link (reach + slope x). */
 static double bound_of(const offload_chooser *z, uint64_t bytes) {
     double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12, best = 0;
     for (size_t i = 0; i < z->ladder.n_tangent; i++) {
@@ -73,13 +73,13 @@ static double bound_of(const offload_chooser *z, uint64_t bytes) {
     return best;
 }
 
-/* No plan of so many bytes that runs nothing again takes less. */
+/* Lower bound for plans of this size without reruns. */
 static double only_bound_of(const offload_chooser *z, uint64_t bytes) {
     double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12;
     return 2 * ((double)z->ladder.whole - (double)bytes) / link;
 }
 
-/* No plan of a rung that counts takes less. */
+/* Lower bound for the plans of a rung that count. */
 static double least_of(const offload_chooser *z, uint32_t r) {
     double least = (double)z->f->once_ps + z->least_ps[r];
     bool only = z->goal->offload == CB_OFFLOAD_ONLY;
@@ -154,7 +154,7 @@ static uint64_t next_target(const offload_chooser *z, uint32_t r) {
     return r + LADDER_STRIDE < z->n_rung ? z->target[r + LADDER_STRIDE] : 0;
 }
 
-/* The fastest candidate that counts for rung `r`, and takes no less than `least`. */
+/* Returns the fastest candidate that counts for rung `r` and takes at least `least`. */
 static cb_status keep_winner(offload_chooser *z, uint32_t r, double least, cb_candidate *out,
                              cb_error *err) {
     uint32_t i = cb_candidates_fitting(z->candidates, z->target[r]);
@@ -176,7 +176,7 @@ static cb_status search_for(offload_chooser *z, uint32_t r, bool reruns, const c
     return keep_winner(z, r, least, out, err);
 }
 
-/* Where prices of the ladder reach no plan, the ladder's own search gives a start. */
+/* If prices of the ladder reach no plan, the ladder's search provides a start. */
 static cb_status search_joint(offload_chooser *z, uint32_t r, cb_error *err) {
     const cb_candidate *seed = NULL;
     if (z->at[r].has_joint) return CB_OK;
@@ -200,7 +200,7 @@ static uint64_t beside(const offload_chooser *z) { return cb_beside_bytes(z->f, 
 
 static bool has_plan(const offload_chooser *z) { return z->best.time_ps < INT64_MAX; }
 
-/* Takes the schedule if it is the best so far of those weighed for the goal. */
+/* Keeps the schedule if it is the best so far for the goal. */
 static cb_status consider(offload_chooser *z, const cb_schedule *s, bool *taken, cb_error *err) {
     cb_weight w;
     *taken = false;
@@ -227,7 +227,7 @@ static cb_status consider_plan(offload_chooser *z, uint32_t r, const cb_candidat
     return consider(z, &schedule, taken, err);
 }
 
-/* Plans that run nothing again are searched for only if they can still win, others if `joint`. */
+/* Plans without reruns are searched for only if they can still win, others only if `joint`. */
 static cb_status consider_rung(offload_chooser *z, uint32_t r, bool joint, bool *taken,
                                cb_error *err) {
     double most = z->goal->smallest ? cb_most_time(z->f, z->goal)
@@ -255,7 +255,7 @@ static uint32_t first_rung(const offload_chooser *z) {
     return first - first % LADDER_STRIDE;
 }
 
-/* From the first rung that may fit, until no later one can be faster. */
+/* Searches from the first rung that may fit until no later one can be faster. */
 static cb_status consider_rungs(offload_chooser *z, cb_error *err) {
     bool taken;
     for (uint32_t r = first_rung(z); r < z->n_rung; r += LADDER_STRIDE) {
@@ -266,8 +266,8 @@ static cb_status consider_rungs(offload_chooser *z, cb_error *err) {
     return CB_OK;
 }
 
-/* Down the rungs to the floor, or until too many in a row have nothing smaller, but for those whose
- * plan is so small that it is a later one's. Joint searches take longer, and end sooner. */
+/* Descends the rungs to the floor, or until too many in a row find nothing smaller; rungs whose
+ * plan belongs to a later rung do not count. Joint searches take longer, so they end sooner. */
 static cb_status consider_small_rungs(offload_chooser *z, cb_error *err) {
     double most = cb_most_time(z->f, z->goal);
     uint64_t from = has_plan(z) ? z->best.bytes : z->ladder.whole;
@@ -287,9 +287,9 @@ static cb_status consider_small_rungs(offload_chooser *z, cb_error *err) {
     return CB_OK;
 }
 
-/* Nothing fits: the smallest plan at any price, for the error. Up from the last rung, as far as a
- * plan may be smaller than what was found: so it does not depend on the budget, and whoever asks
- * for that much gets it. */
+/* Handles a budget that no plan meets: finds the smallest plan at any cost, for the error. It goes
+ * up from the last rung, as long as a plan may be smaller than the one found. So the result does
+ * not depend on the budget, and a budget of its size is met. */
 static cb_status find_smallest(offload_chooser *z, cb_error *err) {
     uint64_t free_of = beside(z);
     bool taken;
@@ -303,8 +303,8 @@ static cb_status find_smallest(offload_chooser *z, cb_error *err) {
     }
 }
 
-/* Nothing was found, at any budget. What must be offloaded is on the host when the backward starts,
- * whatever else a plan does. */
+/* Handles the case that no plan was found at any budget. Values that must be offloaded are on the
+ * host when the backward starts in every plan. */
 static cb_status fail_at_any_budget(const offload_chooser *z, cb_error *err) {
     cb_refusal refusal = {.reason = CB_REFUSED_CONSTRAINTS, .budget_bytes = UINT64_MAX};
     if (z->must_host_bytes > z->goal->pinned_bytes) {
@@ -331,8 +331,8 @@ static cb_status fail(const offload_chooser *z, bool early, cb_error *err) {
     return cb_refuse(err, &refusal);
 }
 
-/* What the wishes alone ask for: nothing else runs again or moves, whatever that takes. So wherever
- * this keeps them, there is a plan to name. */
+/* Makes the plan that follows only the constraints: nothing else runs again or moves, whatever the
+ * size. If it satisfies them, there is a plan to report. */
 static cb_status consider_demands(offload_chooser *z, cb_error *err) {
     cb_pairs pairs = {.arena = z->arena};
     cb_schedule schedule;
@@ -346,7 +346,7 @@ static cb_status consider_demands(offload_chooser *z, cb_error *err) {
     return consider(z, &schedule, &taken, err);
 }
 
-/* Must something move or, where nothing else may, run again? */
+/* True if something must move or, if nothing else may, run again. */
 static bool has_demands(const offload_chooser *z) {
     bool only = z->goal->offload == CB_OFFLOAD_ONLY, must = false;
     for (uint32_t op = 0; op < z->f->p->n_op; op++)
@@ -354,7 +354,7 @@ static bool has_demands(const offload_chooser *z) {
     return must;
 }
 
-/* The answer without offload; where nothing may run again, that of saving everything. */
+/* Returns the answer without offload, or that of saving everything if nothing may run again. */
 static cb_status consider_runs(offload_chooser *z, cb_sim *sim, cb_error *err) {
     cb_found found = {.pairs = {.arena = z->arena}};
     cb_schedule schedule;

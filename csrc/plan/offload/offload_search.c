@@ -1,9 +1,11 @@
-/* Prices as in prices.c, with a second way to be there: a value is kept over its gap at the prices
- * of the moments, or brought back at a price of its bytes on the link, whichever is cheaper, and
- * running its op again competes with the cheaper of the two. Prices of moments follow the plans;
- * prices of the link come from a fixed list, from a free link to one that is busy all the time.
+/* Prices as in prices.c, with a second way to provide a value: it is kept over its gap at the
+ * prices of the moments, or brought back at a price for its bytes on the link, whichever is
+ * cheaper, and rerunning its op competes with the cheaper of the two. Prices of moments follow the
+ * plans; prices of the link come from a fixed list, from a free link to one that is busy all the
+ * time.
  *
- * Then crossover (improve.c), and moves of single pairs on the fastest plan, judged one by one. */
+ * Then come crossover (improve.c), and moves of single pairs on the fastest plan, evaluated one by
+ * one. */
 #include "offload_search.h"
 
 #include <math.h>
@@ -18,7 +20,7 @@
 #define AIM_STEPS 24
 #define OFFLOAD_EFFORT 2.5e6 /* trials of moves, times ops */
 #define MOST_TRIALS 2500
-#define CROSSINGS_TRIED 10 /* places of a crossover that are tried */
+#define CROSSINGS_TRIED 10 /* positions tried by a crossover */
 
 static const double link_price[CB_OFFLOAD_LINK_PRICES] = {0.015, 0.05, 0.12, 0.3,
                                                           0.6,   1.2}; /* shares of a copy's time */
@@ -71,7 +73,7 @@ static void set_save_costs(cb_offload_search *h, double link) {
         h->fetch[s] = move < keep;
         double cost = fmin(keep, move) * (double)f->p->storage_bytes[s] * h->uses->scale;
         bool stays = (f->p->storage_flags[s] & CB_STORE_HOLD_END) ||
-                     h->uses->earliest[s] == CB_NONE; /* at most the end needs it */
+                     h->uses->earliest[s] == CB_NONE; /* only the end may need it */
         cut->save_cost[i] = stays                             ? 0
                             : h->t->forced[op] && !f->held[s] ? CB_FLOW_INF
                                                               : (int64_t)fmin(cost, CB_CUT_UNITS);
@@ -124,7 +126,7 @@ static cb_status try_for(cb_offload_search *h, const cb_pairs *pairs, cb_offload
     return copy_pairs(pairs->list.at, pairs->list.len, &best->pairs) ? CB_OK : cb_no_memory(err);
 }
 
-/* The plan of the cut: what runs again, as late as possible, and what comes back. */
+/* Makes the plan of the cut: reruns, as late as possible, and values that come back. */
 static cb_status solve(cb_offload_search *h, double link, cb_offload_plan *best, cb_error *err) {
     const cb_facts *f = h->t->f;
     set_costs(h, link);
@@ -162,7 +164,7 @@ static cb_status aim(cb_offload_search *h, double link, int steps, cb_offload_pl
 
 /* ---- crossover of plans that fit ------------------------------------------------------------- */
 
-/* Ops below `split` as in `low`, the others as in `high`. */
+/* Ops below `split` decide as in `low`, the others as in `high`. */
 static bool mix(const cb_pairs *low, const cb_pairs *high, uint32_t split, cb_pairs *out) {
     out->list.len = 0;
     if (!CB_RESERVE(out->arena, out->list, low->list.len + high->list.len + 1)) return false;
@@ -210,7 +212,7 @@ static int compare_moves(const void *a, const void *b) {
     return x->pair < y->pair ? -1 : x->pair > y->pair;
 }
 
-/* Makes `now` the pairs that have an effect; what it was is tried again for it. */
+/* Reduces `now` to the pairs that have an effect, and tries it again. */
 static cb_status reload(cb_offload_search *h, cb_error *err) {
     const cb_offload_sim *m = h->t->offload_sim;
     const cb_facts *f = h->t->f;
@@ -235,7 +237,7 @@ static cb_status reload(cb_offload_search *h, cb_error *err) {
     return copy_pairs(h->next.list.at, h->next.list.len, &h->now.pairs) ? CB_OK : cb_no_memory(err);
 }
 
-/* `now` without `gone`, with `added` (0: none). */
+/* Returns `now` without `gone` and with `added` (0: none). */
 static bool change(cb_offload_search *h, cb_pair gone, const cb_pair *added, size_t n) {
     cb_pairs *out = &h->next;
     out->list.len = 0;
@@ -262,7 +264,7 @@ static bool has_pair(const cb_pairs *pairs, cb_pair pair) {
     return low < pairs->list.len && pairs->list.at[low] == pair;
 }
 
-/* The fetches that stand for running `op` again. */
+/* Returns the fetches that replace a rerun of `op`. */
 static size_t fetches_of(const cb_offload_search *h, cb_pair pair, cb_pair *out, size_t most) {
     const cb_problem *p = h->t->f->p;
     uint32_t op = cb_pair_op(pair);
@@ -277,8 +279,8 @@ static size_t fetches_of(const cb_offload_search *h, cb_pair pair, cb_pair *out,
     return n;
 }
 
-/* The op whose rerun stands for bringing back what `op` moves: an op that writes into memory may
- * have outputs in memory of others as well. */
+/* Returns the op whose rerun replaces a fetch by `op`. An op that writes into memory may also have
+ * outputs in memory of other ops. */
 static uint32_t maker_of(const cb_offload_search *h, uint32_t op) {
     const cb_facts *f = h->t->f;
     for (uint32_t v = f->p->out_begin[op]; v < f->p->out_begin[op + 1]; v++) {
@@ -344,8 +346,8 @@ done:
     return status;
 }
 
-/* Values that the backward reads as the forward left them: each could come back for its first
- * reader. After a trial of `now`. */
+/* Finds values that the backward reads from the forward: each could come back for its first reader.
+ * Runs after a trial of `now`. */
 static bool list_kept(const cb_offload_search *h, cb_arena *scratch, move *list, size_t *n) {
     const cb_offload_sim *m = h->t->offload_sim;
     const cb_problem *p = h->t->f->p;
@@ -369,7 +371,7 @@ static bool list_kept(const cb_offload_search *h, cb_arena *scratch, move *list,
     return true;
 }
 
-/* Moves what is kept, where that takes no longer: the room is for others. */
+/* Moves kept values if that takes no more time, to make room for others. */
 static cb_status use_link(cb_offload_search *h, uint32_t *left, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, h->t->scratch->alloc);
@@ -387,7 +389,8 @@ static cb_status use_link(cb_offload_search *h, uint32_t *left, cb_error *err) {
             status = cb_no_memory(err);
             goto done;
         }
-        h->now.time_ps = before == INT64_MAX ? before : before + 1; /* as fast will do */
+        h->now.time_ps =
+            before == INT64_MAX ? before : before + 1; /* an equally fast plan is accepted */
         CB_TRY_DONE(try_for(h, &h->next, &h->now, err));
         if (h->now.time_ps > before) h->now.time_ps = before;
     }
@@ -412,7 +415,7 @@ static cb_status polish(cb_offload_search *h, cb_error *err) {
     return CB_OK;
 }
 
-/* The fastest candidate that fits, if it beats `now`. */
+/* Returns the fastest candidate that fits, if it beats `now`. */
 static cb_status take_best(cb_offload_search *h, cb_error *err) {
     const cb_candidates *all = h->t->candidates;
     uint32_t at = cb_candidates_fitting(all, h->t->target);

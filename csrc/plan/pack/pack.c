@@ -18,15 +18,15 @@
 #include "../../base/chance.h"
 #include "../../base/sort.h"
 
-#define MOST_CHOICES 48      /* of a level: what lies higher is not tried there */
-#define MOST_SUM 1000000000u /* lives times their sections: placing takes a fortieth in looks */
+#define MOST_CHOICES 48      /* of a level; higher lives are not tried there */
+#define MOST_SUM 1000000000u /* lives times their sections */
 #define POLL_EVERY (1u << 22)
-#define FIRST_DEAD_ENDS 200 /* of an attempt, */
-#define MOST_DOUBLINGS 20   /* later twice as many, */
-#define PLAIN_ATTEMPTS 4    /* after these, which go back step by step, */
-#define LOOSE_DEAD_ENDS 4   /* of an attempt before it raises its capacity, */
-#define LOOSE_STEPS 32      /* from the least to the most in so many steps */
-#define ROUND_ATTEMPTS 6    /* each time all ranks have been tried in all ways */
+#define FIRST_DEAD_ENDS 200 /* of the first attempts */
+#define MOST_DOUBLINGS 20   /* later attempts have twice as many */
+#define PLAIN_ATTEMPTS 4    /* number of attempts that backtrack step by step */
+#define LOOSE_DEAD_ENDS 4   /* dead ends before an attempt raises its capacity */
+#define LOOSE_STEPS 32      /* steps from the smallest to the largest capacity */
+#define ROUND_ATTEMPTS 6    /* each time all ranks have been tried with all rules */
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
@@ -93,7 +93,7 @@ cb_status cb_pack_init(cb_pack *z, const cb_pack_life *life, uint32_t n, cb_aren
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
-/* The life that would end lowest; if there are several, the one that ranks first. */
+/* Returns the life that would end lowest; of several, the one that ranks first. */
 static uint32_t find_pivot(const cb_pack *z) {
     uint32_t pivot = z->next[z->n];
     for (uint32_t i = pivot; i != z->n; i = z->next[i])
@@ -101,7 +101,8 @@ static uint32_t find_pivot(const cb_pack *z) {
     return pivot;
 }
 
-/* A life of the same sections and bytes has been listed since `begin`: it makes no difference. */
+/* True if a life with the same sections and bytes has been listed since `begin`, so this one would
+ * make no difference. */
 static bool is_twin(const cb_pack *z, size_t begin, uint32_t i) {
     for (size_t k = begin; k < z->choice.len; k++) {
         const uint32_t j = z->choice.at[k];
@@ -154,8 +155,8 @@ static int compare_ranks(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* How large and how long it is, and how full its fullest section is. Ties are broken by what comes
- * next in a rule. */
+/* Criteria of a rank: size, length, and the load of the fullest section. The next criterion of a
+ * rule breaks ties. */
 static double rank_of(const cb_pack *z, uint32_t i, uint32_t rule, double factor) {
     const double length = z->last[i] - z->first[i] + 1.0, bytes = (double)z->life[i].bytes;
     const double moments = (double)z->life[i].last - z->life[i].made + 1.0;
@@ -217,7 +218,8 @@ static cb_status wait_for(cb_pack *z, cb_error *err) {
     return cb_fail(err, CB_CANCELLED, "plan: cancelled");
 }
 
-/* The next choice of the level above `depth` that fits; false: there is none left. */
+/* Takes the next choice of the level above `depth` that fits; returns false if there is none
+ * left. */
 static bool next_choice(cb_pack *z, uint32_t depth) {
     cb_pack_level *level = &z->level[depth + 1];
     while (level->choice < level->n_choice) {
@@ -231,9 +233,9 @@ static bool next_choice(cb_pack *z, uint32_t depth) {
     return false;
 }
 
-/* Nothing is left to try above `depth`. Back to where a change may help; that level's life has
- * failed. `depth` gets the number of lives that stay placed; `ended`: none could be taken back.
- * False: no memory. */
+/* Backtracks when nothing is left to try above `depth`, to a level where a change may help; the
+ * life of that level has failed. `depth` gets the number of lives that stay placed; `ended`: none
+ * could be removed. Returns false if out of memory. */
 static bool go_back(cb_pack *z, uint32_t *depth, bool *ended) {
     const uint32_t failed = *depth + 1;
     const uint32_t to = z->way.jumps ? cb_pack_find_blamed(z, failed) : *depth;
@@ -252,8 +254,8 @@ static bool go_back(cb_pack *z, uint32_t *depth, bool *ended) {
     return cb_pack_put_to_sleep(z, to);
 }
 
-/* More room for the lives that are not placed; those that failed are tried again. False: no
- * memory. */
+/* Raises the capacity for the lives that are not placed, and tries those that failed again. Returns
+ * false if out of memory. */
 static bool loosen(cb_pack *z, uint32_t depth) {
     z->capacity += z->step;
     z->dead_ends = 0;
@@ -265,7 +267,8 @@ static bool loosen(cb_pack *z, uint32_t depth) {
     return true;
 }
 
-/* One attempt. `depth` lives are placed, each by its level's choice before the next one to try. */
+/* Runs one attempt. `depth` lives are placed, each by the choice of its level before the next one
+ * to try. */
 static cb_status search(cb_pack *z, bool *found, bool *ended, cb_error *err) {
     uint32_t depth = 0;
     bool enters = true;

@@ -34,7 +34,8 @@ void cb_pack_clear(cb_pack *z) {
 
 /* ---- placing --------------------------------------------------------------------------------- */
 
-/* The lowest offset at which a sleeping life can wake up: on top of another that is to come. */
+/* Returns the lowest offset at which a sleeping life can wake up: on top of another unplaced
+ * life. */
 static uint64_t wakes_at(cb_pack *z, uint32_t i) {
     uint64_t low = z->capacity;
     for (uint32_t j = z->next[z->n]; j != z->n; j = z->next[j]) {
@@ -91,7 +92,7 @@ bool cb_pack_wake(cb_pack *z, uint32_t i) {
     return CB_PUSH(z->arena, z->trail, slept);
 }
 
-/* What meets `i`, which ends at `top`, wakes up and moves above it. */
+/* Lives that overlap `i` in time, which ends at `top`, wake up and move above it. */
 static bool raise(cb_pack *z, uint32_t i, uint64_t top) {
     for (uint32_t j = z->next[z->n]; j != z->n; j = z->next[j]) {
         if (!cb_pack_meet(z, i, j)) continue;
@@ -124,7 +125,7 @@ bool cb_pack_place(cb_pack *z, uint32_t level) {
     return raise(z, i, top);
 }
 
-/* A life that is not placed lies on what is below it now. */
+/* An unplaced life rests on what is below it now. */
 static void drop(cb_pack *z, uint32_t j) {
     cb_pack_top top = {.owner = CB_NONE};
     for (uint32_t s = z->first[j]; s <= z->last[j]; s++)

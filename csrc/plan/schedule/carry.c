@@ -2,8 +2,8 @@
 
 #define MOST_OUTPUTS 64 /* of a carrier */
 
-/* Marks of a storage: it may not move; more than one op picks it; its copy takes too long; an
- * output, which must be there at its time, in whoever's memory it is. */
+/* Marks of a storage: it must not move; more than one op picks it; its copy takes too long; it is
+ * an output, which must exist at its time, whoever owns its memory. */
 enum { STAYS = 1, SEVERAL = 2, LONG = 4, GIVEN = 8 };
 
 typedef struct finder {
@@ -13,10 +13,10 @@ typedef struct finder {
     uint8_t *mark;    /* [n_storage] */
     uint32_t *picker; /* [n_storage] view that reads the op which allocates it */
     bool *direct;     /* [n_op] something other than a view reads it */
-    bool *used;       /* [n_value] somebody reads it, or it is an output */
+    bool *used;       /* [n_value] it is read, or is an output */
 } finder;
 
-/* What is held, mutated, or no value of the forward does not move. */
+/* Held or mutated memory, and memory without values of the forward, does not move. */
 static void mark_staying(const finder *z) {
     const cb_facts *f = z->f;
     const cb_problem *p = z->p;
@@ -72,16 +72,15 @@ static void find_pickers(const finder *z) {
     }
 }
 
-/* The storages that `op` allocates: how many, and do all of them move? With them goes every value
- * that the op makes, so it must not give an output in the caller's memory either. */
+/* Counts the storages that `op` allocates and tells whether all may move. Every value that the op
+ * makes moves with them, so it must not make an output in the caller's memory either. */
 static uint32_t count_made(const finder *z, uint32_t op, bool *all_move) {
     const cb_problem *p = z->p;
     uint32_t n = 0, last = CB_NONE;
     *all_move = p->out_begin[op + 1] - p->out_begin[op] <= MOST_OUTPUTS;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
-        if (z->f->root[s] != op) { /* it hands on a storage of an input, or of the caller: for
-                                          readers of that nothing comes back */
+        if (z->f->root[s] != op) { /* an input's or the caller's: not brought back */
             *all_move &=
                 (p->storage_flags[s] & CB_STORE_STATIC) && !(z->mark[s] & GIVEN) && !z->used[v];
             continue;
@@ -102,7 +101,7 @@ static void choose(const finder *z) {
         if (z->mark[s] & STAYS) continue;
         bool single = count_made(z, root, &all_move) == 1;
         bool picked = !single && !z->direct[root] && !(z->mark[s] & SEVERAL);
-        if (picked) z->out->carrier[s] = z->picker[s]; /* CB_NONE: nobody reads it */
+        if (picked) z->out->carrier[s] = z->picker[s]; /* CB_NONE: nothing reads it */
         else if (all_move) z->out->carrier[s] = root;
     }
 }
@@ -121,7 +120,7 @@ static void drop_mixed(const finder *z) {
     }
 }
 
-/* Bytes and times of copies. What would be under way for too long stays. */
+/* Computes bytes and times of copies. Storages whose copy would take too long stay. */
 static void set_times(const finder *z, uint64_t *bytes, double link) {
     cb_carriers *out = z->out;
     for (uint32_t s = 0; s < z->p->n_storage; s++)
@@ -135,7 +134,7 @@ static void set_times(const finder *z, uint64_t *bytes, double link) {
     }
 }
 
-/* Without a budget (`firm`) a preference acts as a demand, where it can. */
+/* Without a budget (`firm`) a preference acts as a demand, if possible. */
 static cb_status add_wishes(const finder *z, bool firm, cb_error *err) {
     const cb_facts *f = z->f;
     const cb_problem *p = z->p;

@@ -1,8 +1,7 @@
 /* A step is a base step when its op has not run yet, comes later in the base order than all base
- * steps before, and runs in the forward if it is of the forward. All others are reruns, also the
- * first run of an op whose base run fell away. A rerun belongs to the first base step that needs
- * it, directly or through other reruns, so anchors are handed on backwards from readers to what
- * they read. */
+ * steps before, and runs in the forward if it is of the forward. All others are reruns, including
+ * the first run of an op without a base run. A rerun belongs to the first base step that needs it,
+ * directly or through other reruns, so anchors propagate backwards from readers to their inputs. */
 #include "decisions.h"
 
 static void find_base(const cb_facts *f, const cb_schedule *s, bool *ran, cb_decisions *out) {
@@ -18,7 +17,7 @@ static void find_base(const cb_facts *f, const cb_schedule *s, bool *ran, cb_dec
     }
 }
 
-/* `maker` [reads of all steps]: the step that made what each reads. */
+/* `maker` [reads of all steps]: the step that made the value read. */
 static void find_makers(const cb_facts *f, const cb_schedule *s, uint32_t *made_at,
                         uint32_t *maker) {
     const cb_problem *p = f->p;
@@ -53,7 +52,7 @@ static bool allocates(const cb_facts *f, uint32_t op) {
     return false;
 }
 
-/* Of an op with an inside a pair for each output made. */
+/* Adds a pair for each output that a run of an op with an inside makes. */
 static bool add_pairs(const cb_facts *f, uint32_t anchor, uint32_t op, uint32_t early,
                       uint32_t made, cb_pairs *out) {
     if (!cb_has_units(f, op))
@@ -65,7 +64,7 @@ static bool add_pairs(const cb_facts *f, uint32_t anchor, uint32_t op, uint32_t 
     return true;
 }
 
-/* Of all that the step takes in, at the anchor of what it makes. */
+/* Adds pairs for the values inlined into the step, at the anchor of its outputs. */
 static bool add_taken(const cb_facts *f, const cb_schedule *s, uint32_t step, uint32_t anchor,
                       cb_pairs *out) {
     const cb_problem *p = f->p;
@@ -83,7 +82,7 @@ static bool add_taken(const cb_facts *f, const cb_schedule *s, uint32_t step, ui
 
 static bool list_pairs(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
                        cb_decisions *out) {
-    uint32_t next = CB_NONE; /* position of the base step behind */
+    uint32_t next = CB_NONE; /* position of the base step after it */
     out->pairs.arena = arena;
     for (uint32_t t = s->n_step; t-- > 0;) {
         uint32_t anchor = out->anchor[t], id = s->step[t], early = 0;
@@ -125,8 +124,8 @@ cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s, cb_arena *are
 
 /* ---- the class of the bound ------------------------------------------------------------------ */
 
-/* May this run be one after the first, or a first one that is late? An op of which everything is
- * held to the end runs first in its phase, and in the backward in its place. */
+/* True if this run may be a rerun or a late first run. An op whose outputs are all held to the end
+ * has its first run in its phase, and in the backward in its place. */
 static bool may_be_late(const cb_facts *f, const cb_schedule *s, uint32_t step, bool first) {
     uint32_t op = s->step[step], made = cb_made_at(f->p, s, step);
     if (first && step >= s->backward_starts && cb_makes_only_held(f, op)) return false;
@@ -136,7 +135,7 @@ static bool may_be_late(const cb_facts *f, const cb_schedule *s, uint32_t step, 
     return true;
 }
 
-/* Does it keep what must be recomputed from the forward to the backward? */
+/* True if it keeps a value from the forward to the backward that must be recomputed. */
 static bool saves_forbidden(const cb_facts *f, const cb_schedule *s, const cb_lives *lives) {
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         const cb_instance *life = &lives->instance[i];
@@ -148,7 +147,7 @@ static bool saves_forbidden(const cb_facts *f, const cb_schedule *s, const cb_li
     return false;
 }
 
-/* Views may stand anywhere. They may run again unless their memory is written later. */
+/* Views may be anywhere, and may run again unless their memory is written later. */
 static bool keeps_order(const cb_facts *f, const cb_schedule *s, bool *ran) {
     uint32_t next = 0; /* position */
     for (uint32_t t = 0; t < s->n_step; t++) {
@@ -188,7 +187,7 @@ cb_status cb_follow_schedule(cb_facts *f, const cb_schedule *s, cb_error *err) {
     uint32_t n = s->backward_starts < s->n_step ? s->backward_starts : s->n_step;
     for (uint32_t t = 0; hoist && t < n; t++) {
         uint32_t op = s->step[t];
-        if (op >= f->p->n_op) continue; /* the walk will refuse it */
+        if (op >= f->p->n_op) continue; /* the walk refuses it */
         hoist[op] = f->position[op] != CB_NONE && f->position[op] >= f->base_backward;
     }
     cb_status status = hoist ? cb_facts_hoist(f, hoist, err) : cb_no_memory(err);

@@ -63,7 +63,7 @@ static bool add_step(cb_offload_sim *m, uint32_t op, uint32_t anchor) {
            CB_RESERVE(&m->arena, m->life, n_out);
 }
 
-/* A new life of the storage, unless this step has begun one. */
+/* Begins a new life of the storage, unless this step has already begun one. */
 static void begin_life(cb_offload_sim *m, uint32_t storage, uint32_t step) {
     uint32_t latest = m->latest[storage];
     if (latest != CB_NONE && m->life.at[latest].made == step) return;
@@ -90,7 +90,7 @@ static bool run_op(cb_offload_sim *m, uint32_t op, uint32_t anchor) {
     return true;
 }
 
-/* What `op` made last leaves: the lives of that, each once, go to `gone`. */
+/* The latest outputs of `op` leave: their lives, each once, go to `gone`. */
 static bool add_departure(cb_offload_sim *m, uint32_t op) {
     const cb_problem *p = m->f->p;
     cb_sim_departure d = {
@@ -129,7 +129,7 @@ static bool fetch_op(cb_offload_sim *m, uint32_t op, uint32_t anchor) {
     return CB_PUSH(&m->arena, m->fetch, x);
 }
 
-/* Is the value to be brought back for `anchor`, and has not been yet? */
+/* True if the value must be brought back for `anchor` and has not been yet. */
 static bool is_expected(const cb_offload_sim *m, uint32_t value, uint32_t anchor) {
     const cb_problem *p = m->f->p;
     uint32_t op = m->carrier[p->value_storage[value]];
@@ -139,7 +139,7 @@ static bool is_expected(const cb_offload_sim *m, uint32_t value, uint32_t anchor
     return (must || m->wanted[op] == anchor) && m->value_step[p->out_begin[op]] != CB_NONE;
 }
 
-/* Must the op that makes `value` run again, or come back, before `anchor` may read it? */
+/* True if the op that makes `value` must run again, or come back, before `anchor` can read it. */
 static bool is_due(const cb_offload_sim *m, uint32_t value, uint32_t anchor) {
     const cb_problem *p = m->f->p;
     uint32_t op = p->value_op[value], s = p->value_storage[value], root = m->f->root[s];
@@ -159,7 +159,7 @@ static bool any_input_due(const cb_offload_sim *m, uint32_t op, uint32_t anchor)
     return due;
 }
 
-/* Brings up what is due for the inputs of `top`, then runs `top`. */
+/* Runs or fetches what the inputs of `top` need, then runs `top`. */
 static bool run_with_inputs(cb_offload_sim *m, uint32_t top, uint32_t anchor) {
     const cb_problem *p = m->f->p;
     if (!any_input_due(m, top, anchor)) return run_op(m, top, anchor); /* nearly always */
@@ -186,7 +186,7 @@ static bool run_with_inputs(cb_offload_sim *m, uint32_t top, uint32_t anchor) {
     return true;
 }
 
-/* sim.h: for who reads it later. */
+/* sim.h: for later readers. */
 static bool run_early(cb_offload_sim *m, cb_pair pair, uint32_t anchor) {
     uint32_t op = cb_pair_op(pair);
     bool runs = cb_pair_is_early(pair) && !cb_pair_fetches(pair) &&
@@ -195,7 +195,7 @@ static bool run_early(cb_offload_sim *m, cb_pair pair, uint32_t anchor) {
     return !runs || run_with_inputs(m, op, anchor);
 }
 
-/* What is held does not leave: its first life is that of its op's base run. */
+/* Held values do not leave: their first life is that of their op's base run. */
 static bool hold_first_value(cb_offload_sim *m, uint32_t value) {
     const cb_facts *f = m->f;
     uint32_t position = f->position[f->p->value_op[value]];
@@ -284,7 +284,7 @@ static void mark_kept(cb_offload_sim *m) {
     }
 }
 
-/* Numbers the runs that are kept; a fetch has the number of the run behind it. */
+/* Numbers the runs that are kept; a fetch has the number of the run after it. */
 static bool number_runs(cb_offload_sim *m) {
     size_t fetch = 0, kept = 0;
     m->run.len = 0;
@@ -306,7 +306,7 @@ static bool number_runs(cb_offload_sim *m) {
     return true;
 }
 
-/* `marked` is free by now: it tells first runs from others. */
+/* `marked` is reused: it distinguishes first runs from others. */
 static void set_scratch(cb_offload_sim *m) {
     const cb_facts *f = m->f;
     if (f->has_again) fill_none(m->marked, f->p->n_op);
@@ -318,7 +318,7 @@ static void set_scratch(cb_offload_sim *m) {
     }
 }
 
-/* Lives of dropped steps have made == CB_NONE; last == CB_NONE: nobody reads it. */
+/* Lives of dropped steps have made == CB_NONE; last == CB_NONE means that nothing reads it. */
 static void set_lives(cb_offload_sim *m) {
     const cb_problem *p = m->f->p;
     uint32_t n_run = (uint32_t)m->run.len;
@@ -366,8 +366,8 @@ static void set_departures(cb_offload_sim *m) {
     }
 }
 
-/* Where a run's output takes over an input's memory, its bytes count once: as less scratch, modulo
- * 2^64. What leaves for the host keeps its memory. */
+/* If a run's output takes over an input's memory, the bytes count once: they are subtracted from
+ * scratch, modulo 2^64. Values that leave for the host keep their memory. */
 static void take_over(cb_offload_sim *m) {
     const cb_problem *p = m->f->p;
     for (size_t r = 0; p->over_begin && r < m->run.len; r++) {
@@ -406,7 +406,7 @@ static void set_soonest(cb_offload_sim *m) {
     }
 }
 
-/* What comes back must have left: no stale view of it may be read later. */
+/* A value that comes back must have left: no stale view of it may be read later. */
 static bool leave_first(const cb_offload_sim *m) {
     bool ok = true;
     for (size_t i = 0; i < m->fetch.len; i++)

@@ -19,8 +19,8 @@ static uint64_t read_bytes(const cb_offload_sim *m, const cb_sim_fetch *x) {
     return bytes;
 }
 
-/* Bytes that begin and end with each run, fetches and departures aside; and all that are alive if
- * fetches begin when they are read and departures are gone at once. */
+/* Computes the bytes that begin and end with each run, without fetches and departures; and the
+ * bytes alive if fetches begin when they are read and departures are freed at once. */
 static void set_profile(cb_offload_sim *m) {
     const cb_facts *f = m->f;
     uint32_t n = (uint32_t)m->run.len;
@@ -54,7 +54,7 @@ static void set_profile(cb_offload_sim *m) {
     }
 }
 
-/* The last run in [low, high] that starts by `when`; `low` if none does. */
+/* Returns the last run in [low, high] that starts by `when`; `low` if none does. */
 static uint32_t find_run(const cb_offload_sim *m, uint32_t low, uint32_t high, int64_t when) {
     while (low < high) {
         uint32_t middle = low + (high - low + 1) / 2;
@@ -64,7 +64,7 @@ static uint32_t find_run(const cb_offload_sim *m, uint32_t low, uint32_t high, i
     return low;
 }
 
-/* In order of their readers. Fetches were built nearly in that order. */
+/* Sorts fetches by their readers. They were built nearly in that order. */
 static void sort_fetches(cb_offload_sim *m) {
     for (size_t i = 1; i < m->fetch.len; i++) {
         cb_sim_fetch x = m->fetch.at[i];
@@ -93,7 +93,7 @@ static void find_room(cb_offload_sim *m, uint64_t target) {
     for (size_t i = 0; i < m->fetch.len; i++) {
         cb_sim_fetch *x = &m->fetch.at[i];
         uint64_t bytes = read_bytes(m, x);
-        uint32_t low = x->soonest; /* no sooner than the value has left */
+        uint32_t low = x->soonest; /* not before the value has left */
         if (low < before) low = before;
         if (low < x->at) low = x->at;
         x->at = x->first;
@@ -111,7 +111,7 @@ typedef struct player {
     cb_offload_sim *m;
     uint64_t target, live, held;
     int64_t clock, out_free, in_free;
-    size_t n_gone, n_back, next, due; /* `next` to send for, `due` to be read */
+    size_t n_gone, n_back, next, due; /* `next`: to be requested; `due`: to be read */
     bool failed;
 } player;
 
@@ -139,7 +139,7 @@ static void stall_until(player *z, int64_t when) {
     z->clock = when;
 }
 
-/* Waits for leaving copies until `bytes` more have room. */
+/* Waits for outgoing copies until there is room for `bytes` more. */
 static void make_room(player *z, uint64_t bytes) {
     cb_offload_sim *m = z->m;
     while (z->live + bytes > z->target && z->n_gone < m->leaving.len) {
@@ -149,7 +149,7 @@ static void make_room(player *z, uint64_t bytes) {
     }
 }
 
-/* Sends for a value, if there is room or no more time. */
+/* Starts fetching a value, if there is room or no time left. */
 static bool send_for(player *z, cb_sim_fetch *x, uint32_t run) {
     cb_offload_sim *m = z->m;
     uint64_t read = read_bytes(m, x);
@@ -162,7 +162,7 @@ static bool send_for(player *z, cb_sim_fetch *x, uint32_t run) {
     z->live += read;
     cb_sim_departure *d = &m->departure.at[x->departure];
     z->in_free = cb_later(cb_later(z->in_free, d->end), z->clock) + m->copy_ps[x->op];
-    x->at = (uint32_t)(m->held.len); /* from now on: its copy */
+    x->at = (uint32_t)(m->held.len); /* from now on the bytes are those of its copy */
     cb_sim_copy copy = {.end = z->in_free, .op = x->op};
     if (--d->fetches == 0) copy.bytes = d->bytes; /* the host is done with it */
     if (!CB_PUSH(&m->arena, m->held, copy)) z->failed = true;

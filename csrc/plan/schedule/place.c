@@ -20,12 +20,12 @@
 
 #define PATIENT_LIVES 6000
 #define SWEPT_LIVES 40000
-#define CLIMB_LOOKS 10000000u /* looks at a life that climbing may take: some ten milliseconds, */
-#define CLIMB_TRIES 6u        /* and orders, for each life */
-#define QUICK_LIVES 1000      /* so many are packed in a few milliseconds, */
-#define CLOSE_PART 500 /* more where an arena is farther from its floor than this part of it, */
-#define NEAR_PART 100  /* and with room to spare where it is farther than this */
-#define POLL_EVERY (1u << 24) /* looks at a life or a gap: some ten milliseconds */
+#define CLIMB_LOOKS 10000000u /* work limit of climbing, in lives examined: some ten milliseconds */
+#define CLIMB_TRIES 6u        /* limit of orders per life */
+#define QUICK_LIVES 1000      /* this many lives are packed in a few milliseconds */
+#define CLOSE_PART 500        /* more lives if the arena exceeds its floor by 1/500 */
+#define NEAR_PART 100         /* with extra capacity if it exceeds the floor by 1/100 */
+#define POLL_EVERY (1u << 24) /* work limit, in lives or gaps examined: some ten milliseconds */
 
 typedef enum order { BY_SIZE = 1, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
 
@@ -61,7 +61,7 @@ static uint64_t key_of(const item *it, order by) {
 }
 
 typedef struct placement {
-    item *items; /* [n] sorted by each pass as it likes */
+    item *items; /* [n] sorted by each pass in its own order */
     uint32_t n;
     uint64_t *offset; /* [n_instance] result of a pass */
     uint64_t top;     /* likewise: the bytes needed */
@@ -77,7 +77,7 @@ static cb_status wait_for(placement *z, uint32_t looks, cb_error *err) {
     return cb_fail(err, CB_CANCELLED, "plan: cancelled");
 }
 
-/* The lowest of the smallest gaps; behind everything when none is wide enough. */
+/* Returns the lowest of the smallest gaps that fit, or the end if none is wide enough. */
 static uint64_t find_gap(const item *it, const placed *at, uint32_t n, uint64_t *top) {
     uint64_t end = 0, best = UINT64_MAX, best_width = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
@@ -94,7 +94,7 @@ static uint64_t find_gap(const item *it, const placed *at, uint32_t n, uint64_t 
     return begin;
 }
 
-/* Puts an item where it was placed among the `n` so far. */
+/* Inserts a placed item among the `n` placed so far. */
 static void insert(placement *z, const item *it, uint64_t begin, placed *at, uint32_t n) {
     uint32_t low = 0, high = n;
     while (low < high) {
@@ -140,8 +140,8 @@ static uint32_t draw(climb *c, uint32_t n) {
     return (uint32_t)((c->chance >> 33) % n);
 }
 
-/* An item that ends at the top, and one before another that is in its way; CB_NONE: none is. Each
- * with the same chance. */
+/* Picks an item that ends at the top, and an earlier item that is in its way, or CB_NONE; each with
+ * the same probability. */
 static uint32_t draw_top(climb *c) {
     uint32_t found = CB_NONE, n = 0;
     for (uint32_t i = 0; i < c->z->n; i++) {
@@ -162,7 +162,7 @@ static uint32_t draw_before(climb *c, uint32_t i) {
     return found;
 }
 
-/* Moves item `from` to place `to`, and those between by one. */
+/* Moves item `from` to position `to`, and shifts those between by one. */
 static void move_item(item *items, uint32_t from, uint32_t to) {
     const item it = items[from];
     if (to < from) memmove(items + to + 1, items + to, (from - to) * sizeof *items);
@@ -170,7 +170,7 @@ static void move_item(item *items, uint32_t from, uint32_t to) {
     items[to] = it;
 }
 
-/* Places items anew from the first that has changed on; gives up where more is needed. */
+/* Places items again from the first changed one on; gives up as soon as more room is needed. */
 static cb_status place_from(climb *c, uint32_t first, cb_error *err) {
     placement *z = c->z;
     z->top = 0;
@@ -239,7 +239,7 @@ static void take_packed(const packer *x, uint64_t *best, uint64_t *top) {
     }
 }
 
-/* Within `capacity`, less than `*top`, if it can. */
+/* Tries to place everything within `capacity`, which is less than `*top`. */
 static cb_status pack_within(packer *x, uint64_t capacity, uint64_t *best, uint64_t *top,
                              cb_error *err) {
     bool found = false;
@@ -248,8 +248,9 @@ static cb_status pack_within(packer *x, uint64_t capacity, uint64_t *best, uint6
     return CB_OK;
 }
 
-/* With as little room to spare as it can, less than `*top`: attempts until one fails, then whole
- * searches at a quarter and at half of the room that there was, where the attempts left more. */
+/* Tries to place everything with as little extra capacity as possible, below `*top`: makes attempts
+ * until one fails, then full searches at a quarter and at half of the initial extra capacity, if
+ * the attempts left more. */
 static cb_status pack_loosely(packer *x, uint64_t floor, uint64_t *best, uint64_t *top,
                               cb_error *err) {
     static const cb_pack_rule rule[] = {CB_PACK_AREA, CB_PACK_LENGTH, CB_PACK_LONG_AREA};
@@ -265,8 +266,8 @@ static cb_status pack_loosely(packer *x, uint64_t floor, uint64_t *best, uint64_
     return CB_OK;
 }
 
-/* `best` [n_instance] has the offsets of the order `winner`, which needs `*top`. What little there
- * is to gain of many lives is not searched for. */
+/* `best` [n_instance] has the offsets of the order `winner`, which needs `*top`. Small gains in
+ * plans with many lives are not searched for. */
 static cb_status improve(placement *z, order winner, uint64_t floor, placed *at, uint64_t *best,
                          uint32_t n_instance, cb_arena *scratch, uint64_t *top, cb_error *err) {
     packer x;
@@ -304,7 +305,7 @@ static uint64_t take_gap(sweep *w, uint64_t bytes) {
         best = i;
         if (width == bytes) break;
     }
-    if (best == CB_NONE) { /* on top, from where a last gap that touches it begins */
+    if (best == CB_NONE) { /* on top, from the start of a last gap that touches the top */
         uint64_t begin = w->top;
         if (w->n > 0 && w->at[w->n - 1].end == w->top) begin = w->at[--w->n].begin;
         w->top = begin + bytes;
@@ -375,7 +376,7 @@ static bool is_free(const item *it, uint64_t begin, const placed *at, uint32_t n
     return true;
 }
 
-/* Items stay where they are, the larger and longer ones first; what is in their way then takes the
+/* Items keep their offsets, the larger and longer ones first; items in their way then take the
  * gaps. `at` [n] is scratch. */
 static cb_status place_near(placement *z, placed *at, cb_error *err) {
     item *items = z->items;
@@ -402,7 +403,7 @@ static cb_status place_near(placement *z, placed *at, cb_error *err) {
     return CB_OK;
 }
 
-/* No arena can be smaller than what lives at one moment. */
+/* No arena can be smaller than the largest sum of live bytes. */
 static uint64_t floor_bytes(const item *items, uint32_t n, uint64_t *change, uint32_t n_moment) {
     uint64_t live = 0, most = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -420,8 +421,9 @@ static uint32_t over_of(const cb_lives *lives, uint32_t i) {
     return lives->over ? lives->over[i] : CB_NONE;
 }
 
-/* The lives that take bytes; returns how many. A life that takes over the memory of another goes on
- * with that one's item, which has the id of the first of them. `at` [n_instance] is scratch. */
+/* Collects the lives that take bytes; returns their number. A life that takes over the memory of
+ * another shares the item of that life, which has the id of the first one. `at` [n_instance] is
+ * scratch. */
 static uint32_t list_items(const cb_problem *p, const cb_lives *lives, item *items, uint32_t *at) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < lives->n_instance; i++) {
@@ -439,7 +441,7 @@ static uint32_t list_items(const cb_problem *p, const cb_lives *lives, item *ite
     return n;
 }
 
-/* What takes over memory comes behind what it takes it from. */
+/* A life that takes over memory comes after the life that it takes it from. */
 static void set_offsets(cb_lives *lives, const uint64_t *offset) {
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         uint32_t from = over_of(lives, i);

@@ -5,7 +5,7 @@
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* What a run takes in may be taken in there, and is read. */
+/* Checks that each inlined value may be inlined into the run and is read by it. */
 static cb_status check_taken(const walker *w, uint32_t step, uint32_t op, uint32_t made,
                              uint64_t taken) {
     const cb_problem *p = w->p;
@@ -22,8 +22,8 @@ static cb_status check_taken(const walker *w, uint32_t step, uint32_t op, uint32
     return CB_OK;
 }
 
-/* Where collectives may run again, their first runs keep the base order, each in its own phase:
- * other processes wait there. */
+/* If collectives may run again, their first runs keep the base order, each in its own phase,
+ * because other processes wait there. */
 static cb_status check_collective(const walker *w, uint32_t step, uint32_t op) {
     const cb_problem *p = w->p;
     if (!p->collective_again || !(p->op_flags[op] & CB_POP_COLLECTIVE) || w->runs[op] > 0)
@@ -153,7 +153,7 @@ static void make_outputs(walker *w, uint32_t step, uint32_t op, uint32_t made) {
     }
 }
 
-/* What of `made` no run has taken in before. */
+/* Returns the part of `made` that no run has inlined before. */
 static uint32_t not_inlined(const walker *w, uint32_t op, uint32_t made) {
     const cb_problem *p = w->p;
     for (uint32_t v = p->out_begin[op]; w->inlined && v < p->out_begin[op + 1]; v++)
@@ -161,7 +161,8 @@ static uint32_t not_inlined(const walker *w, uint32_t op, uint32_t made) {
     return made;
 }
 
-/* `once_ps` counts one run of all that is ever made of the op, or taken in before it is made. */
+/* `once_ps` counts one run of everything that the op ever makes, or that is inlined before it is
+ * made. */
 static void take_time(walker *w, uint32_t op, uint32_t made) {
     const cb_problem *p = w->p;
     uint32_t before = w->ever[op], now = before | not_inlined(w, op, made);
@@ -173,7 +174,7 @@ static void take_time(walker *w, uint32_t op, uint32_t made) {
     w->lives->n_recomputed += again;
 }
 
-/* The same of what a run takes in. */
+/* The same for values inlined into a run. */
 static void take_inlined_time(walker *w, uint32_t op, uint64_t taken) {
     const cb_problem *p = w->p;
     for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++) {
@@ -246,13 +247,13 @@ static void keep(walker *w, uint32_t value, uint32_t instance) {
     m->keeper[instance] = first ? made : w->s->n_step;
 }
 
-/* The instance that is held for a value. */
+/* Returns the instance that is held for a value. */
 static uint32_t held_for(const walker *w, uint32_t value) {
     uint32_t first = w->first[w->p->value_storage[value]];
     return first == CB_NONE ? w->value_instance[value] : first;
 }
 
-/* Between forward and backward: what the caller of the forward receives must exist. */
+/* Checks, between forward and backward, that the values for the caller of the forward exist. */
 static cb_status enter_backward(walker *w) {
     const cb_problem *p = w->p;
     uint32_t starts = w->s->backward_starts;
@@ -306,7 +307,7 @@ static cb_status end_walk(walker *w) {
     return CB_OK;
 }
 
-/* What an op with an inside makes is read by a step, or held. */
+/* Checks that every output of an op with an inside is read by a step or held. */
 static cb_status check_use(const walker *w) {
     const cb_problem *p = w->p;
     const cb_lives *lives = w->lives;
@@ -323,8 +324,8 @@ static cb_status check_use(const walker *w) {
     return CB_OK;
 }
 
-/* The instance whose memory the output of a run takes over: of the inputs that its op lists the
- * first whose life ends with the step. CB_NONE: none does. */
+/* Returns the instance whose memory the output of a run takes over: the first listed input whose
+ * life ends with the step, or CB_NONE. */
 static uint32_t find_over(const walker *w, uint32_t step) {
     const cb_lives *lives = w->lives;
     uint32_t op = w->s->step[step], n = cb_count_over(w->p, op);
@@ -337,7 +338,8 @@ static uint32_t find_over(const walker *w, uint32_t step) {
     return CB_NONE;
 }
 
-/* What is taken over counts once while the step runs: from live_bytes, as differences. */
+/* Counts memory taken over once while the step runs: subtracts it from live_bytes, as
+ * differences. */
 static cb_status take_over(walker *w, cb_arena *arena) {
     cb_lives *lives = w->lives;
     if (!w->p->over_begin) return CB_OK;
@@ -375,7 +377,8 @@ static void measure(walker *w) {
 
 /* ---- from the first step to the last --------------------------------------------------------- */
 
-/* Which outputs a step makes is a choice only where there is an inside, and never none. */
+/* Checks the outputs that a step makes: only ops with an inside have a choice, and it is never
+ * empty. */
 static cb_status check_made(const cb_problem *p, const cb_schedule *s, uint32_t step,
                             cb_error *err) {
     uint32_t op = s->step[step], made = s->made[step], all = cb_all_made(p, op);
@@ -390,7 +393,7 @@ static cb_status check_made(const cb_problem *p, const cb_schedule *s, uint32_t 
                    made ? "an output that it does not have" : "none of its outputs");
 }
 
-/* Sets from outside may go beyond what the op has; the walk refuses them. */
+/* Sets from files may exceed the op's outputs; the walk refuses them. */
 static uint32_t count_reads(const cb_problem *p, uint32_t op, uint64_t taken) {
     uint32_t n = taken ? p->inline_begin[op + 1] - p->inline_begin[op] : 0;
     return cb_count_reads(p, op, n < CB_MOST_INLININGS ? taken & ((UINT64_C(1) << n) - 1) : taken);

@@ -1,6 +1,6 @@
 /* From pairs to steps, with what each reads: the first pass of the simulator (sim_measure.c). Most
- * plans run nothing again in the forward: it is built for the first of them and copied for the
- * others. */
+ * plans recompute nothing in the forward, so its steps are built for the first such plan and copied
+ * for the others. */
 #include "sim_parts.h"
 
 /* ---- building -------------------------------------------------------------------------------- */
@@ -10,7 +10,7 @@ static inline bool hold(cb_sim *sim, uint32_t value_step, uint32_t life, uint32_
            (cb_sim_is_plain(sim) || CB_PUSH(&sim->arena, sim->hold_made, made));
 }
 
-/* Of a run that takes something in: what it reads for that. */
+/* Adds the inputs of values inlined into a run. */
 static bool read_taken(cb_sim *sim, uint32_t op, uint32_t made, uint64_t taken) {
     cb_reading r = cb_read_run(sim->f->p, op, made, taken);
     if (!CB_RESERVE(&sim->arena, sim->read, cb_count_reads(sim->f->p, op, taken))) return false;
@@ -20,7 +20,7 @@ static bool read_taken(cb_sim *sim, uint32_t op, uint32_t made, uint64_t taken) 
     return true;
 }
 
-/* What the next step takes in. */
+/* Finds the values inlined into the next step. */
 static bool note_taken(cb_sim *sim, uint32_t op, uint32_t made, uint64_t *taken) {
     *taken = 0;
     if (!sim->taking.wished) return true;
@@ -28,7 +28,7 @@ static bool note_taken(cb_sim *sim, uint32_t op, uint32_t made, uint64_t *taken)
     return CB_PUSH(&sim->arena, sim->taken, *taken);
 }
 
-/* Of an op with an inside: the outputs in `made`, and the inputs of their slice. */
+/* Adds, for an op with an inside, the outputs in `made` and the inputs of their slice. */
 static bool run_some(cb_sim *sim, uint32_t op, uint32_t anchor, uint32_t made) {
     const cb_facts *f = sim->f;
     const cb_problem *p = f->p;
@@ -62,7 +62,7 @@ static bool run_some(cb_sim *sim, uint32_t op, uint32_t anchor, uint32_t made) {
 
 static uint32_t reached_made(const cb_sim *sim, uint32_t op);
 
-/* What it takes in is read as well. */
+/* The inputs of inlined values are read as well. */
 static bool begin_taking(cb_sim *sim, uint32_t op, uint64_t *taken) {
     return note_taken(sim, op, CB_ALL_OUTPUTS, taken) &&
            (!*taken || read_taken(sim, op, CB_ALL_OUTPUTS, *taken));
@@ -99,14 +99,14 @@ CB_SIM_INLINE bool run_op(cb_sim *sim, uint32_t op, uint32_t anchor, bool plain)
             sim->life.at[sim->life.len++] = (cb_sim_life){s, step, step};
         }
     }
-    /* A view sees its storage's latest run: its inputs have just been brought up to that. */
+    /* A view sees its storage's latest run: its inputs have just been updated. */
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
         sim->value_life[v] = sim->latest[p->value_storage[v]];
     sim->done[op] = anchor;
     return true;
 }
 
-/* Must the op that makes `value` run again before `anchor` may read it? */
+/* True if the op that makes `value` must run again before `anchor` can read it. */
 CB_SIM_INLINE bool is_due(const cb_sim *sim, uint32_t value, uint32_t anchor, bool plain) {
     const cb_problem *p = sim->f->p;
     uint32_t op = p->value_op[value], s = p->value_storage[value], root = sim->f->root[s];
@@ -126,7 +126,7 @@ CB_SIM_INLINE bool any_input_due(const cb_sim *sim, uint32_t op, uint32_t anchor
 
 /* ---- which outputs an anchor needs ----------------------------------------------------------- */
 
-/* Outputs of an op that have come up since the last question. */
+/* Returns the outputs of an op that were visited since the last query. */
 static uint32_t reached_made(const cb_sim *sim, uint32_t op) {
     const cb_facts *f = sim->f;
     uint32_t made = 0;
@@ -136,7 +136,7 @@ static uint32_t reached_made(const cb_sim *sim, uint32_t op) {
     return made;
 }
 
-/* What a step of this op reads, or taking in this unit: its slice, if it has one. */
+/* Returns the inputs of a step of this op, or of an inlined unit: its slice, if it has one. */
 static cb_slice slice_now(const cb_sim *sim, uint32_t op, uint32_t anchor) {
     const cb_facts *f = sim->f;
     if (op >= f->p->n_op) return cb_slice_of(f->p, cb_unit_op(f, op), cb_unit_made(f, op));
@@ -145,7 +145,7 @@ static cb_slice slice_now(const cb_sim *sim, uint32_t op, uint32_t anchor) {
     return cb_slice_of(f->p, op, base ? f->useful[op] : reached_made(sim, op));
 }
 
-/* Something has come up. */
+/* Visits a unit. */
 static bool push_reached(cb_sim *sim, uint32_t id, uint32_t top) {
     sim->reached[id] = sim->reach;
     if (sim->records &&
@@ -154,8 +154,8 @@ static bool push_reached(cb_sim *sim, uint32_t id, uint32_t top) {
     return CB_PUSH(&sim->arena, sim->stack, id);
 }
 
-/* Goes from what is on the stack, ids of ops and units, to what is due for them, and so on. What is
- * asked about first has come up already. */
+/* Goes from the ops and units on the stack to what must run for them, and so on. The initial
+ * entries have been visited already. */
 static bool spread_reach(cb_sim *sim, uint32_t anchor, uint32_t top) {
     const cb_facts *f = sim->f;
     const cb_problem *p = f->p;
@@ -174,7 +174,8 @@ static bool spread_reach(cb_sim *sim, uint32_t anchor, uint32_t top) {
     return true;
 }
 
-/* A new question: what do these need? Where ops have insides, as their runs make all of it. */
+/* Begins a new query for what these need. Used if ops have insides, because one run makes
+ * everything needed. */
 static bool ask_reach(cb_sim *sim, const uint32_t *id, uint32_t n, uint32_t anchor) {
     if (!sim->reached) return true;
     sim->reach++;
@@ -184,9 +185,9 @@ static bool ask_reach(cb_sim *sim, const uint32_t *id, uint32_t n, uint32_t anch
     return spread_reach(sim, anchor, 0);
 }
 
-/* Runs what is due for the inputs of `top`, then `top` itself; depth first with an own stack, two
- * entries a level: op and next input. A unit that is taken in has a level as well, and then is done
- * without a run. */
+/* Runs what the inputs of `top` need, then `top` itself: depth first, with an explicit stack of two
+ * entries per level, op and next input. An inlined unit also has a level, but is finished without a
+ * run. */
 CB_SIM_INLINE bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor, bool plain) {
     const cb_problem *p = sim->f->p;
     if (!any_input_due(sim, top, anchor, plain)) /* nearly always */
@@ -218,7 +219,7 @@ CB_SIM_INLINE bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor, b
     return true;
 }
 
-typedef struct early_run { /* one of the runs that early pairs ask for: an op, or outputs of one */
+typedef struct early_run { /* one of the runs of early pairs: an op, or outputs of one */
     const cb_pair *pair;
     size_t n, at; /* the next pair */
     uint32_t top, n_id, id[CB_MOST_INNER_OUTPUTS];
@@ -229,7 +230,7 @@ static size_t first_early(const cb_pair *pair, size_t n) {
     return n;
 }
 
-/* Passes over what has come up: `seen` [n_unit] says `stamp` of it. */
+/* Skips visited units, which have `stamp` in `seen` [n_unit]. */
 static bool next_early(const cb_sim *sim, early_run *run, uint32_t anchor, const uint32_t *seen,
                        uint32_t stamp) {
     const cb_facts *f = sim->f;
@@ -251,8 +252,8 @@ static bool next_early(const cb_sim *sim, early_run *run, uint32_t anchor, const
 }
 
 /* Early pairs are the last of their anchor, in the order of their ops. Those before the spare op
- * that begins the backward run even for nobody: what is held until then may go. But for outputs of
- * an inside, which are not made in vain. */
+ * that begins the backward run even if nothing reads them, because memory held until then can be
+ * freed; outputs of an inside are the exception. */
 static bool run_early(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t anchor) {
     bool opens = sim->f->spared && anchor == sim->f->base_backward;
     early_run run = {.pair = pair, .n = n, .at = first_early(pair, n)};
@@ -266,7 +267,7 @@ static bool run_early(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t ancho
     return true;
 }
 
-/* What is to be taken in at the anchor, and what is: all that will run there comes up once. */
+/* Determines what is inlined at the anchor: every unit that will run there is visited once. */
 static bool choose_taken(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t anchor) {
     cb_taking *t = &sim->taking;
     uint32_t base = sim->f->base[anchor], top = 0;
@@ -293,7 +294,7 @@ static bool choose_taken(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t an
     return ok;
 }
 
-/* What is held belongs to its op's first run, which is the base run. */
+/* Held values belong to their op's first run, which is the base run. */
 static bool hold_first(cb_sim *sim, const uint32_t *storage, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t life = sim->first_life[storage[i]];
@@ -367,7 +368,7 @@ static bool keep_forward(cb_sim *sim) {
     return true;
 }
 
-/* The vectors have had room for it before. */
+/* The vectors have held this much before, so there is room. */
 static void copy_forward(cb_sim *sim) {
     const cb_problem *p = sim->f->p;
     const cb_sim_forward *w = &sim->forward;
@@ -380,13 +381,13 @@ static void copy_forward(cb_sim *sim) {
     COPY_ARRAY(sim->first_life, w->first_life, p->n_storage);
     COPY_ARRAY(sim->base_step, w->base_step, w->n_base);
     for (sim->taken.len = 0; sim->taking.wished && sim->taken.len < w->n_step;)
-        sim->taken.at[sim->taken.len++] = 0; /* nothing is made again there */
+        sim->taken.at[sim->taken.len++] = 0; /* nothing is recomputed there */
     sim->step.len = w->n_step;
     sim->read.len = w->n_read;
     sim->life.len = w->n_life;
 }
 
-/* `done` is not copied: it is asked about the anchor at hand alone. */
+/* `done` is not copied, because it is used only for the current anchor. */
 static void begin(cb_sim *sim, bool copied) {
     const cb_problem *p = sim->f->p;
     sim->step.len = sim->read.len = sim->life.len = sim->hold.len = sim->hold_made.len = 0;
@@ -407,7 +408,7 @@ CB_SIM_INLINE bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t
                          bool plain) {
     const cb_facts *f = sim->f;
     size_t next = 0;
-    /* Hoisting adds to the forward, so that what was built before still begins it. */
+    /* Hoisting adds to the end of the forward, so the copied part still begins it. */
     bool lasts = n_pair == 0 || cb_pair_anchor(pair[0]) >= f->base_backward;
     bool copied = lasts && sim->forward.known;
     begin(sim, copied);

@@ -1,5 +1,6 @@
-/* The lazy backward: what runs again does so right before the first base op that needs it. What is
- * cheaper taken in is so by each that may; it runs by itself for the first that may not. */
+/* The lazy backward: a rerun takes place right before the first base op that needs it. A value that
+ * is cheaper to inline is inlined into each run that allows it, and runs separately for the first
+ * run that does not. */
 #include "sim_parts.h"
 
 typedef struct reading {
@@ -9,20 +10,20 @@ typedef struct reading {
 typedef struct lazy {
     const cb_facts *f;
     const bool *recompute;
-    uint32_t *inlined; /* [n_unit] last anchor that takes it in; NULL: no op may take in anything */
+    uint32_t *inlined; /* [n_unit] last anchor that inlines it; NULL: no inlinings */
     uint32_t *need;    /* [n_storage] */
     cb_arena *scratch;
     CB_VEC(reading) stack; /* whose inputs are needed */
     cb_pairs *out;
 } lazy;
 
-/* A view of what runs again does so as well, where somebody reads through it. */
+/* A view of a recomputed value also runs again, if something reads through it. */
 CB_SIM_INLINE bool is_view_again(const lazy *z, uint32_t op, uint32_t unit, bool plain) {
     return op != (plain ? unit : cb_unit_op(z->f, unit)) && z->recompute[unit] &&
            z->f->position[op] < z->f->base_backward;
 }
 
-/* Is it made inside the run that reads it? */
+/* True if it is inlined into the run that reads it. */
 static bool goes_in(const lazy *z, uint32_t host, uint32_t value, uint32_t unit) {
     const cb_facts *f = z->f;
     if (!cb_unit_inlines(f, unit)) return false;
@@ -34,8 +35,7 @@ static inline bool push(lazy *z, uint32_t id, uint32_t host) {
     return CB_PUSH(z->scratch, z->stack, ((reading){id, host}));
 }
 
-/* Notes the inputs of the ops on the stack as needed at `anchor`, and of those that run again for
- * it. */
+/* Notes the inputs of the ops on the stack, and of their reruns, as needed at `anchor`. */
 CB_SIM_INLINE bool spread_need(lazy *z, bool *again, uint32_t anchor, bool plain) {
     const cb_problem *p = z->f->p;
     while (z->stack.len > 0) {

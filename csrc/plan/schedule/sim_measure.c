@@ -1,5 +1,5 @@
-/* Three passes, each linear: build the steps with what each reads (sim_build.c); mark from the ends
- * what anybody needs; sum up lives over the steps that are kept. */
+/* Three passes, each linear: build the steps with what each reads (sim_build.c); mark what is
+ * needed, from the end; sum lives over the steps that are kept. */
 #include "../model/over.h"
 #include "sim_parts.h"
 
@@ -77,8 +77,8 @@ static void keep_maker(cb_sim *sim, const cb_sim_read *read, uint32_t value) {
     sim->step.at[read->step].made |= cb_value_made(sim->f, value);
 }
 
-/* Of a step that was built to take something in, what it takes in and reads for the outputs that
- * somebody reads. Its reads lie as they were built. */
+/* For a step with inlined values, finds those that its needed outputs use, and their inputs. Its
+ * reads are in the order in which they were built. */
 static void keep_taken_reads(cb_sim *sim, size_t t) {
     const cb_problem *p = sim->f->p;
     uint32_t op = sim->step.at[t].op, made = sim->step.at[t].made;
@@ -93,8 +93,8 @@ static void keep_taken_reads(cb_sim *sim, size_t t) {
     sim->taken.at[t] = taken;
 }
 
-/* The same where ops have insides: of their outputs those that somebody reads are made, and only
- * what these need is read. */
+/* The same if ops have insides: only outputs that are read are made, and only their inputs are
+ * read. */
 static void mark_kept_outputs(cb_sim *sim) {
     const cb_facts *f = sim->f;
     const cb_problem *p = f->p;
@@ -127,13 +127,13 @@ static void mark_kept_outputs(cb_sim *sim) {
     number_kept(sim);
 }
 
-/* Is the life that of an output that its step makes in the end? */
+/* True if the life is that of an output that its step still makes. */
 static bool is_made(const cb_sim *sim, uint32_t life, uint32_t made) {
     uint32_t own = cb_sim_made_of_life(sim, life);
     return own == 0 || (own & made);
 }
 
-/* Lives of dropped steps end up with no bytes: made == CB_NONE. */
+/* Lives of dropped steps get no bytes: made == CB_NONE. */
 CB_SIM_INLINE void set_lives(cb_sim *sim, size_t n_forward_hold, bool plain) {
     const cb_problem *p = sim->f->p;
     for (size_t i = 0; i < sim->life.len; i++) {
@@ -169,7 +169,7 @@ static inline uint64_t taken_at(const cb_sim *sim, size_t step) {
     return sim->taken.len > 0 ? sim->taken.at[step] : 0;
 }
 
-/* What a step takes in costs. Of an op by itself the first run is what it takes (bent_time). */
+/* Adds the cost of inlined values. For a single op the first run costs its own time (bent_time). */
 static int64_t taken_cost(cb_sim *sim, size_t step) {
     const cb_facts *f = sim->f;
     uint64_t taken = taken_at(sim, step);
@@ -185,8 +185,8 @@ static int64_t taken_cost(cb_sim *sim, size_t step) {
     return cost_ps;
 }
 
-/* `marked` is free by now: it tells first runs from others. Of what an op with an inside makes
- * every run but its base run is another. */
+/* `marked` is reused: it distinguishes first runs from others. For outputs of an op with an inside,
+ * every run except the base run is a further run. */
 CB_SIM_INLINE int64_t bent_time(cb_sim *sim, bool plain) {
     const cb_facts *f = sim->f;
     int64_t cost_ps = 0;
@@ -207,7 +207,7 @@ CB_SIM_INLINE int64_t bent_time(cb_sim *sim, bool plain) {
     return cost_ps;
 }
 
-/* What a run after the first makes beside its lives; `marked` is free by now. */
+/* Returns the copies that a further run makes in addition to its lives; `marked` is reused. */
 static uint64_t bytes_again(cb_sim *sim, uint32_t op) {
     bool first = sim->marked[op] == CB_NONE;
     sim->marked[op] = 0;

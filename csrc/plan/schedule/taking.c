@@ -1,5 +1,5 @@
-/* Readers stand behind what they read, so one pass from the last op to the first has seen all
- * readers of a unit when it comes to it. */
+/* Readers come after their inputs, so one pass from the last op to the first sees all readers of a
+ * unit before the unit. */
 #include "taking.h"
 
 #include "../../base/sort.h"
@@ -28,7 +28,7 @@ static int compare_reached(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* The inputs of what runs, or is taken in, are read by this run. */
+/* This run reads the inputs of units that run or are inlined. */
 static void note_reads(cb_taking *t, const cb_reached *x, uint64_t host) {
     const cb_problem *p = t->f->p;
     cb_slice slice = cb_slice_of(p, x->op, cb_unit_made(t->f, x->id));

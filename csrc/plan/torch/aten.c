@@ -201,7 +201,7 @@ uint32_t cb_aten_row(const char *op) {
     return row ? row->bits : 0;
 }
 
-/* Is `word`, in lower case, anywhere in `text`, whatever its case? */
+/* True if the lower-case `word` occurs in `text`, ignoring case. */
 static bool holds(const char *text, const char *word) {
     for (; *text; text++) {
         size_t i = 0;

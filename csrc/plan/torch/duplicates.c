@@ -1,6 +1,6 @@
 /* Value numbering in one pass: a node is looked up by its key and by the numbers of its inputs,
- * which are final when it comes. Two rows with one hash are told apart by comparing them; the later
- * stands under the next free hash. */
+ * which are final when it comes. Rows with equal hashes are compared; the later row takes the next
+ * free slot. */
 #include "duplicates.h"
 
 #include "../../base/map.h"

@@ -1,5 +1,5 @@
-/* Storages are what is moved, and views are seen through: who reads a view reads its storage. Only
- * ops of one phase fuse. A reduction ends a chain: what reads it needs all of it. */
+/* Traffic is counted by storage, and a read of a view is a read of its storage. Only ops of one
+ * phase fuse. A reduction ends a chain, because its readers need all of it. */
 #include "inductor_fusion.h"
 
 #include "../../base/sort.h"
@@ -7,8 +7,8 @@
 
 typedef struct fusion {
     cb_problem *p;
-    uint32_t *root;   /* [n_storage] op that allocates it, CB_NONE: the caller's */
-    uint32_t *reader; /* [n_storage] the one op that reads it, CB_NONE: none */
+    uint32_t *root;   /* [n_storage] op that allocates it; CB_NONE: the caller's */
+    uint32_t *reader; /* [n_storage] its only reader; CB_NONE: none */
     bool *leaves; /* [n_storage] held, returned, or read by several ops, later by other groups */
 } fusion;
 
@@ -16,7 +16,7 @@ static bool is_work(const cb_problem *p, uint32_t op) {
     return !(p->op_flags[op] & (CB_POP_PLACEHOLDER | CB_POP_VIEW));
 }
 
-/* Read by more than one op, held or returned. */
+/* Marks storages that are read by more than one op, held or returned. */
 static void find_readers(fusion *z) {
     const cb_problem *p = z->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
@@ -44,7 +44,7 @@ static bool same_phase(const cb_problem *p, uint32_t a, uint32_t b) {
     return (a < p->backward_starts) == (b < p->backward_starts);
 }
 
-/* The op that `op` fuses with, CB_NONE: none. */
+/* Returns the op that `op` fuses with, or CB_NONE. */
 static uint32_t partner_of(const fusion *z, uint32_t op) {
     const cb_problem *p = z->p;
     uint32_t partner = CB_NONE;
@@ -67,7 +67,7 @@ static int compare_keys(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Groups are called by their last op. `key` [n_op]: given group and op, sorted. */
+/* Groups are named by their last op. `key` [n_op]: given group and op, sorted. */
 static void name_groups(fusion *z, uint64_t *key) {
     cb_problem *p = z->p;
     uint32_t n = 0;
@@ -89,7 +89,7 @@ static void name_groups(fusion *z, uint64_t *key) {
     }
 }
 
-/* Now a storage leaves its group when an op of another reads it. */
+/* From here on a storage leaves its group if an op of another group reads it. */
 static void find_borders(fusion *z) {
     const cb_problem *p = z->p;
     for (uint32_t s = 0; s < p->n_storage; s++) z->leaves[s] = p->storage_flags[s] != 0;
@@ -111,8 +111,8 @@ static uint64_t bytes_of(const cb_problem *p, uint32_t value) {
     return own < whole ? own : whole;
 }
 
-/* What of its traffic an op is spared by its group. `seen`, `read` [n_storage]: op + 1 that counted
- * it last, group + 1 that has read it. */
+/* Returns the traffic that an op saves by being in its group. `seen`, `read` [n_storage]: op + 1
+ * that counted it last, group + 1 that has read it. */
 static uint64_t spared(const fusion *z, uint32_t op, uint32_t *seen, uint32_t *read) {
     const cb_problem *p = z->p;
     uint64_t bytes = 0;
@@ -133,7 +133,7 @@ static uint64_t spared(const fusion *z, uint32_t op, uint32_t *seen, uint32_t *r
     return bytes;
 }
 
-/* Group by group, so that `read` need not remember more than one. */
+/* Goes group by group, so that `read` holds one group at a time. */
 static void count_bytes(const fusion *z, uint64_t *key, uint32_t *seen, uint32_t *read) {
     cb_problem *p = z->p;
     for (uint32_t op = 0; op < p->n_op; op++) key[op] = (uint64_t)p->fused_group[op] << 32 | op;

@@ -1,11 +1,11 @@
 /* The rules are those of min_cut_rematerialization_partition in PyTorch 2.13 at its default
- * settings; `rules` holds their numbers, aten.c their op lists. They are kept as they are, also
- * where others would do better: conservative and aggressive are the presets to plan with.
+ * settings; `rules` holds their numbers, aten.c their op lists. They are kept unchanged, even where
+ * others would do better: conservative and aggressive are the presets to plan with.
  *
  *   weight: bytes x 1.1^distance to the backward, twice that if no reader needs it in memory
  *   bans:   what is not on the list, what the backward needs in memory anyway, results much smaller
- *           than their inputs, readers beyond an op that does not fuse, ends of long fused chains
- */
+ *           than their inputs, readers beyond an op that does not fuse, ends of long fused
+ * chains */
 #include "torch_compat.h"
 
 #include <math.h>
@@ -77,8 +77,8 @@ static bool allocate(torch_graph *g) {
            g->output && g->gradient && g->banned && g->distance && g->order && g->forward_op;
 }
 
-/* Readers in the order of ids. Twice over the inputs: count, then place; `last` [n_op] keeps an op
- * that reads another twice from counting twice. */
+/* Lists readers in the order of ids. Two passes over the inputs: count, then place; `last` [n_op]
+ * prevents an op that reads another twice from counting twice. */
 static void place_users(torch_graph *g, uint32_t *last, bool count) {
     const cb_problem *p = g->f->p;
     for (uint32_t op = 0; op < p->n_op; op++) last[op] = CB_NONE;
@@ -147,7 +147,8 @@ static void ban(torch_graph *g, uint32_t op) {
     if (!(g->class_of[op] & CB_ATEN_VIEW) && !wants_recompute(g->f->wish[op])) g->banned[op] = true;
 }
 
-/* `needed` [n_op]: does the backward, directly or through views, read it without fusing with it? */
+/* `needed` [n_op]: true if the backward, directly or through views, reads it without fusing with
+ * it. */
 static void find_needed(const torch_graph *g, bool *needed) {
     for (uint32_t op = g->f->p->n_op; op-- > 0;) {
         needed[op] = g->output[op];
@@ -226,7 +227,7 @@ static bool ban_far_readers(torch_graph *g) {
     return true;
 }
 
-typedef struct heap { /* of places; one may be in it several times */
+typedef struct heap { /* of positions; one may occur several times */
     uint32_t *at, len;
 } heap;
 
@@ -247,7 +248,7 @@ static uint32_t heap_pop(heap *h) {
     return top;
 }
 
-/* Where a fused walk has come far and has narrowed to one op, it is cut there. */
+/* A fused walk that has come far and narrowed to one op is cut there. */
 static bool ban_long_chains(torch_graph *g) {
     heap h = {.at = CB_NEW(g->scratch, uint32_t, (size_t)g->f->p->in_begin[g->f->p->n_op] + 1)};
     bool *visited = CB_NEW(g->scratch, bool, g->n_forward);

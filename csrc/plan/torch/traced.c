@@ -2,12 +2,12 @@
  * id and a storage, the second fills the problem in.
  *
  * In the file tensors with one storage id share memory, but an op that reads no tensor of a storage
- * makes a new allocation of that size, whoever else has it. Problems know no such reuse of ids, so
- * the second allocation gets a storage of its own here.
+ * makes a new allocation of that size, even if the id is in use. Problems have no such reuse of
+ * ids, so the second allocation gets a separate storage here.
  *
- * With `over` outputs may take over the memory of inputs. Files hold no strides: tensors are taken
- * as contiguous, so that an op that works element by element may write over an input with the same
- * shape and as many bytes.
+ * With `over` outputs may take over the memory of inputs. Files hold no strides: tensors are
+ * assumed to be contiguous, so that an elementwise op may write over an input with the same shape
+ * and number of bytes.
  *
  * Times are those of the graphs' reference evaluator: bytes moved count each storage read once, and
  * all arithmetic is f32 whatever the tensors' type. */
@@ -142,7 +142,7 @@ static cb_status count_reads(reader *r, uint32_t i) {
     return CB_OK;
 }
 
-/* The storages of the tensors that node i reads are in `seen_as` where `seen` is i. */
+/* The storages of the tensors that node i reads are in `seen_as` at entries where `seen` is i. */
 static void see_inputs(reader *r, uint32_t i) {
     for (const cb_json *c = r->nodes[i].inputs->as.child; c; c = c->next) {
         uint32_t from = (uint32_t)c->as.integer;
@@ -153,7 +153,7 @@ static void see_inputs(reader *r, uint32_t i) {
     }
 }
 
-/* `made` [n_file_storage]: has any node made it? */
+/* `made` [n_file_storage]: true if a node has made it. */
 static void set_storages(reader *r, bool *made) {
     r->n_storage = r->n_file_storage;
     for (uint32_t s = 0; s < r->n_file_storage; s++) {
@@ -257,8 +257,8 @@ static uint64_t add_bytes(uint64_t a, uint64_t b) {
     return a > MOST_BYTES - b ? MOST_BYTES + 1 : a + b; /* more than a problem may hold */
 }
 
-/* What the node moves; how many of its tensors lie in an input (`aliases`). `read` [n_file_storage]
- * is 0 before and after. */
+/* Computes the bytes that the node moves, and how many of its tensors are in memory of an input
+ * (`aliases`). `read` [n_file_storage] is 0 before and after. */
 static uint64_t bytes_moved(reader *r, uint32_t i, uint64_t *read, uint32_t *aliases) {
     const node *n = &r->nodes[i];
     uint64_t moved = 0;
@@ -299,7 +299,8 @@ static cb_status fill_work(reader *r, uint32_t i, uint64_t *read) {
     if (has_tag(n, "pointwise") && !(flags & CB_POP_COMPUTE)) flags |= CB_POP_FUSIBLE;
     if (has_tag(n, "reduction") && (cb_aten_row(n->op) & CB_ATEN_REDUCE))
         flags |= CB_POP_FUSIBLE | CB_POP_REDUCTION;
-    /* A tensor in an input beside a fresh one: taken for written to, which is never wrong. */
+    /* A tensor in memory of an input next to a new one: assumed to be written, which is always
+     * safe. */
     if (n->mutates || (aliases > 0 && aliases < n->outs->n)) flags |= CB_POP_MUTATES;
     bool view = aliases == n->outs->n && !n->mutates;
     if (view) flags = (flags & ~(uint32_t)CB_POP_FUSIBLE) | (n->outs->n > 0 ? CB_POP_VIEW : 0);
@@ -355,7 +356,7 @@ static void fill_storages(const reader *r) {
     }
 }
 
-/* Outputs of either kind are held to the end. Null: an input without a gradient. */
+/* Forward and backward outputs are held to the end. Null: an input without a gradient. */
 static cb_status fill_ends(const reader *r, const cb_json *root, const char *key, uint32_t *n,
                            uint32_t **out) {
     cb_problem *p = r->p;
@@ -379,7 +380,7 @@ static cb_status fill_ends(const reader *r, const cb_json *root, const char *key
     return CB_OK;
 }
 
-/* Positions among the placeholders that are no tangents. */
+/* Positions among the placeholders that are not tangents. */
 static cb_status mark_parameters(const reader *r, const cb_json *root) {
     const cb_json *list = cb_json_get(root, "static_inputs");
     uint32_t n = 0, *input = CB_NEW(r->scratch, uint32_t, r->n_node);

@@ -1,6 +1,6 @@
 /* Per storage: the anchors that make it (those at which its op runs) and the anchors that read it.
- * A change undoes the runs and reads of what leaves a chain and does those of what joins it: what
- * stays is not touched.
+ * A change undoes the runs and reads of entries that leave a chain and applies those of entries
+ * that join it; entries that stay are not touched.
  *
  * Views are seen through: reading a view is reading its storage's latest run, as the simulator
  * refreshes views for free. */
@@ -23,7 +23,7 @@ size_t cb_ledger_find_use(const cb_ledger_uses *u, uint32_t anchor) {
     return low;
 }
 
-/* Not a view for the caller: nothing runs again for that. */
+/* Except a view for the caller, for which nothing runs again. */
 size_t cb_ledger_find_reader(const cb_ledger *l, const cb_ledger_uses *u, uint32_t anchor) {
     size_t i = cb_ledger_find_use(u, anchor);
     while (i < u->len && u->at[i].anchor < l->n && cb_is_view(l->f, l->f->base[u->at[i].anchor]))
@@ -88,7 +88,8 @@ void cb_ledger_drop_uses(cb_ledger *l, uint32_t op, uint32_t anchor) {
     }
 }
 
-/* What outputs of an op with an inside cost depends on those made with them: cost_of_chain. */
+/* The cost of outputs of an op with an inside depends on the other outputs of the run:
+ * cost_of_chain. */
 static int64_t cost_alone(const cb_ledger *l, uint32_t unit) {
     return unit < l->f->p->n_op ? l->f->cost_ps[unit] : 0;
 }
@@ -112,7 +113,7 @@ void cb_ledger_pull_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
     cb_ledger_drop_uses(l, op, anchor);
 }
 
-/* Taken in at the anchor: no run, but its reads. What that costs: cost_of_chain. */
+/* Inlined at the anchor: adds its reads, but no run. cost_of_chain gives the cost. */
 bool cb_ledger_put_taken(cb_ledger *l, uint32_t unit, uint32_t anchor) {
     cb_ledger_ids *t = &l->taken[unit];
     if (!CB_RESERVE(&l->arena, *t, 1)) return false;
@@ -163,7 +164,7 @@ static uint32_t chain_id(const cb_ledger *l, uint32_t op) {
 }
 
 /* Adds the wanted ops that `top` needs, inputs first, and `top` itself if it is `early`: depth
- * first, two entries a level, op and next read. */
+ * first, with two stack entries per level, op and next read. */
 static bool grow_chain(cb_ledger *l, uint32_t top, bool early) {
     cb_ledger_ids *path = &l->path;
     path->len = 0;
@@ -202,7 +203,8 @@ static bool push_reached(cb_ledger *l, uint32_t id, uint32_t question) {
     return CB_PUSH(&l->arena, l->path, id);
 }
 
-/* What of the wanted comes up for `top` [n] and for that; what has come up already does not. */
+/* Visits the wanted units that `top` [n] needs, directly or not; units visited already are
+ * skipped. */
 static bool spread_reach(cb_ledger *l, const uint32_t *top, uint32_t n, uint32_t question) {
     cb_ledger_ids *path = &l->path;
     path->len = 0;
@@ -226,17 +228,17 @@ static bool needs(const cb_ledger *l, uint32_t id, uint32_t storage) {
     return false;
 }
 
-/* Does a run of `op` that makes what has come up read the storage? */
+/* True if a run of `op` that makes its visited outputs reads the storage. */
 static bool reads_now(const cb_ledger *l, uint32_t op, uint32_t storage, uint32_t base) {
     const cb_facts *f = l->f;
-    if (!cb_has_units(f, op) || op == base) return true; /* units taken in read their own */
+    if (!cb_has_units(f, op) || op == base) return true; /* inlined units have their own reads */
     for (uint32_t u = f->unit_begin[op]; u < f->unit_begin[op + 1]; u++)
         if (l->reached[u] == l->reach && !cb_is_taken(&l->taking, u) && needs(l, u, storage))
             return true;
     return false;
 }
 
-/* Units of an op, none of one without an inside. */
+/* Returns the units of an op; none if it has no inside. */
 static uint32_t first_unit(const cb_facts *f, uint32_t op) {
     return cb_has_units(f, op) ? f->unit_begin[op] : 0;
 }
@@ -245,7 +247,7 @@ static uint32_t end_unit(const cb_facts *f, uint32_t op) {
     return cb_has_units(f, op) ? f->unit_begin[op + 1] : 0;
 }
 
-/* The op, or all of its outputs that have come up, is under way. */
+/* Marks the op, or all its visited outputs, as being built. */
 static bool enter_op(cb_ledger *l, uint32_t op) {
     const cb_facts *f = l->f;
     l->done[op] = l->visit;
@@ -254,7 +256,7 @@ static bool enter_op(cb_ledger *l, uint32_t op) {
     return CB_PUSH(&l->arena, l->path, op) && CB_PUSH(&l->arena, l->path, l->need_begin[op]);
 }
 
-/* What a run takes in stands before it in the chain, in order of ids. */
+/* Values inlined into a run come before it in the chain, in order of ids. */
 static bool put_taken_entries(cb_ledger *l, uint32_t op, uint32_t made) {
     const cb_problem *p = l->f->p;
     uint64_t taken = cb_taken_now(&l->taking, op, made);
@@ -284,13 +286,13 @@ static bool leave_op(cb_ledger *l, uint32_t op) {
     return true;
 }
 
-/* Taking it in is under way: what it reads is made for it. */
+/* Marks an inlined unit as being built; its inputs are made for it. */
 static bool enter_taken(cb_ledger *l, uint32_t unit) {
     l->done[unit] = l->visit;
     return CB_PUSH(&l->arena, l->path, unit) && CB_PUSH(&l->arena, l->path, l->need_begin[unit]);
 }
 
-/* As grow_chain; `top` [n] are early units of one op, or the base op. */
+/* Like grow_chain; `top` [n] are early units of one op, or the base op. */
 static bool grow_joined(cb_ledger *l, const uint32_t *top, uint32_t n, uint32_t base) {
     const cb_facts *f = l->f;
     cb_ledger_ids *path = &l->path;
@@ -324,8 +326,8 @@ uint32_t cb_ledger_inlining(const cb_ledger *l, uint32_t anchor, const cb_ledger
     return cb_find_inlining(l->f->p, host, value);
 }
 
-/* The early ids of the same op as `least`, which are one run: those of which `seen` [n_unit] does
- * not say `stamp`. */
+/* Finds the early ids of the same op as `least`, which are one run, except those marked `stamp` in
+ * `seen` [n_unit]. */
 static uint32_t list_tops(const cb_ledger *l, const uint32_t *id, size_t n, uint32_t least,
                           const uint32_t *seen, uint32_t stamp,
                           uint32_t top[CB_MOST_INNER_OUTPUTS]) {
@@ -341,7 +343,8 @@ static uint32_t list_tops(const cb_ledger *l, const uint32_t *id, size_t n, uint
     return n_top;
 }
 
-/* What the runs of a chain that make outputs one by one cost, and what they take in. */
+/* Computes the cost of a chain's runs that make single outputs, and of the values inlined into
+ * them. */
 static int64_t cost_of_chain(const cb_ledger *l, uint32_t anchor, const cb_ledger_ids *chain) {
     const cb_facts *f = l->f;
     int64_t cost_ps = 0;
@@ -375,7 +378,7 @@ bool cb_ledger_note_busy(cb_ledger *l, uint32_t anchor, bool was) {
     return true;
 }
 
-/* The least early op from `next` on; CB_NONE: there is none. They are few. */
+/* Returns the smallest early op from `next` on, or CB_NONE. There are few of them. */
 static uint32_t next_early(const uint32_t *id, size_t n, uint32_t next) {
     uint32_t least = CB_NONE;
     for (size_t i = 0; i < n; i++) {
@@ -385,7 +388,7 @@ static uint32_t next_early(const uint32_t *id, size_t n, uint32_t next) {
     return least;
 }
 
-/* What is to be taken in, and what is: all that will run comes up once (taking.h). */
+/* Determines what is inlined: every unit that will run is visited once (taking.h). */
 static bool choose_taken(cb_ledger *l, uint32_t anchor, const uint32_t *id, size_t n) {
     uint32_t question = 0, top[CB_MOST_INNER_OUTPUTS];
     cb_taking *t = &l->taking;
@@ -412,8 +415,8 @@ static bool choose_taken(cb_ledger *l, uint32_t anchor, const uint32_t *id, size
     return ok;
 }
 
-/* Early ops run first, in the order of their ids, and with them what they need; then what the base
- * op needs. */
+/* Early ops run first, in the order of their ids, each with what it needs; then what the base op
+ * needs. */
 static bool grow_all(cb_ledger *l, uint32_t anchor, const uint32_t *id, size_t n) {
     bool more = false;
     l->grown.len = 0;
@@ -451,8 +454,8 @@ static bool note_chain(cb_ledger *l, uint32_t anchor) {
     return true;
 }
 
-/* What is held for the backward may go when its first step has run: a spare op is no step, but what
- * runs again before it is. */
+/* Memory held for the backward may be freed after its first step: a spare op is not a step, but a
+ * rerun before it is. */
 void cb_ledger_hold_until_backward(cb_ledger *l, bool touches) {
     const cb_facts *f = l->f;
     if (!f->spared || f->base_backward == f->n_base) return;
@@ -460,7 +463,7 @@ void cb_ledger_hold_until_backward(cb_ledger *l, bool touches) {
     for (size_t i = 0; i < l->chain[f->base_backward].len; i++) {
         uint32_t id = l->chain[f->base_backward].at[i];
         bool runs = !(id & CB_TAKEN) && cb_chain_op(id) < f->p->n_op;
-        if (runs) until = f->base_backward; /* outputs of an inside may be for nobody */
+        if (runs) until = f->base_backward; /* nothing may read some outputs of an inside */
     }
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
         if (l->held_until[s] == 0 || l->held_until[s] == l->n) continue;
@@ -469,7 +472,7 @@ void cb_ledger_hold_until_backward(cb_ledger *l, bool touches) {
     }
 }
 
-/* What stays in the chain is not touched: only the difference costs. */
+/* Entries that stay in the chain are not touched: only the difference costs time. */
 bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) {
     cb_ledger_ids *chain = &l->chain[anchor];
     bool was = chain->len > 0;

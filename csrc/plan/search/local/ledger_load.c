@@ -1,8 +1,8 @@
-/* A plan into the books: the base order, what outlives its readers, then chain by chain. A pair at
- * a view's position moves on to the next reader. And out of them. */
+/* Loads a plan into the ledger and reads it out again: the base order, held values, then chain by
+ * chain. A pair at a view's position moves to the next reader. */
 #include "ledger_parts.h"
 
-/* Who gets a view gets it of what its op saw. */
+/* A reader of a view gets the version that the view's op saw. */
 static bool add_shown(cb_ledger *l, uint32_t value) {
     const cb_facts *f = l->f;
     uint32_t op = f->p->value_op[value], s = f->p->value_storage[value];
@@ -52,7 +52,8 @@ static bool load_base(cb_ledger *l) {
     return add_ends(l);
 }
 
-/* Where the pairs of `anchor` take effect: at the next reader of what a view shows. */
+/* Returns where the pairs of `anchor` take effect: for a view, at the next reader of its
+ * storage. */
 static uint32_t real_anchor(const cb_ledger *l, uint32_t anchor) {
     const cb_facts *f = l->f;
     uint32_t op = f->base[anchor];

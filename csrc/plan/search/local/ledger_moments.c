@@ -1,6 +1,6 @@
 /* Moment = bytes alive when the anchor is entered + local, the rise inside its own steps. Whole
- * blocks of moments share a lift, so that long lives cost little; their peaks and areas are kept by
- * block, and worked out again for the blocks that changed.
+ * blocks of moments share a lift, so that long lives cost little. Peaks and areas are kept per
+ * block, and recomputed for the blocks that changed.
  *
  * Bytes are integers below 2^53, so sums are exact in any order. */
 #include "ledger_parts.h"
@@ -10,7 +10,7 @@
 #endif
 
 #define LEDGER_BLOCK CB_LEDGER_BLOCK_SIZE
-#define LEDGER_LANES 4 /* pairs of doubles in flight: a maximum waits for the one before it */
+#define LEDGER_LANES 4 /* independent pairs of doubles, to hide the latency of maximum */
 
 /* ---- bytes added ----------------------------------------------------------------------------- */
 
@@ -28,7 +28,7 @@ static bool note_moments(cb_ledger *l, uint32_t block) {
     return true;
 }
 
-/* To the moments in [from, end), of one block. */
+/* Adds to the moments in [from, end), within one block. */
 bool cb_ledger_add_in_block(cb_ledger *l, uint32_t block, uint32_t from, uint32_t end,
                             double bytes) {
     if (!note_moments(l, block)) return false;
@@ -37,8 +37,8 @@ bool cb_ledger_add_in_block(cb_ledger *l, uint32_t block, uint32_t from, uint32_
     return true;
 }
 
-/* Whole blocks are lifted, all at once when they are summed up. Of the two at the ends the lesser
- * part is gone through: what is to change, or, with a lift, what is not. */
+/* Lifts whole blocks, all at once when they are summed. In the two blocks at the ends, the smaller
+ * part is visited: the moments to change, or, with a lift, the others. */
 bool cb_ledger_add_load(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
     if (to >= l->n) to = l->n - 1; /* held to the end */
     if (from > to) return true;
@@ -72,7 +72,7 @@ typedef int64_t two_masks __attribute__((vector_size(16)));
 
 static two larger(two a, two b) {
 #ifdef __SSE2__
-    return _mm_max_pd(a, b); /* a > b ? a : b, which compilers do not make of what is below */
+    return _mm_max_pd(a, b); /* a > b ? a : b in a form that compilers vectorize */
 #else
     two_masks first = a > b;
     return (two)(((two_masks)a & first) | ((two_masks)b & ~first));
@@ -107,7 +107,7 @@ static double area_above(const double *moment, double level) {
     return all[0] + all[1];
 }
 
-/* Most blocks are not over the target: their area needs no look. */
+/* Most blocks are below the target, so their area is skipped. */
 static void sum_up_block(cb_ledger *l, uint32_t block) {
     const double *moment = l->moment + ((size_t)block << CB_LEDGER_BLOCK);
     double lift = l->lift[block], peak = peak_of(moment) + lift;

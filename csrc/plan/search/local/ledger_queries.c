@@ -1,10 +1,10 @@
-/* What is alive where, and a bound from below on the peak after a change, at a small part of the
- * cost of the change: most are ruled out by it. */
+/* Answers what is alive where, and bounds the peak after a change from below, at a small part of
+ * the cost of the change. The bound rules out most changes. */
 #include "ledger_parts.h"
 
 #include <math.h>
 
-/* Of the anchors in [from, to). */
+/* Over the anchors in [from, to). */
 static double peak_between(const cb_ledger *l, uint32_t from, uint32_t to) {
     double most = 0;
     for (uint32_t k = from; k < to;) {
@@ -20,8 +20,8 @@ static double peak_between(const cb_ledger *l, uint32_t from, uint32_t to) {
     return most;
 }
 
-/* Bytes that may go from the moments before `anchor` when `op` no longer reads them there; false
- * when more may follow, as a base run falls idle. */
+/* Finds bytes that may be freed before `anchor` when `op` no longer reads them there. Returns false
+ * if more may follow because a base run becomes idle. */
 static bool may_shorten(const cb_ledger *l, uint32_t op, uint32_t anchor, double *bytes) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
         uint32_t s = l->need[j], maker = l->f->unit[s];
@@ -37,7 +37,8 @@ static bool may_shorten(const cb_ledger *l, uint32_t op, uint32_t anchor, double
     return true;
 }
 
-/* What the chain would lose beside `op`: those that only it needs. Marks the others in `done`. */
+/* Finds what the chain would lose in addition to `op`: the entries that only `op` needs. Marks the
+ * others in `done`. */
 static bool shorten_chain(cb_ledger *l, uint32_t anchor, uint32_t op, double *bytes) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint32_t reader = l->f->base[anchor];
@@ -53,8 +54,8 @@ static bool shorten_chain(cb_ledger *l, uint32_t anchor, uint32_t op, double *by
     return true;
 }
 
-/* Where the rise begins that makes up for the run of a storage's op at `anchor`; `anchor`: there is
- * none, as nobody reads that run. */
+/* Returns where a longer life begins that replaces the run of a storage's op at `anchor`; `anchor`
+ * means none, because nothing reads that run. */
 static uint32_t rise_from(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
     const cb_ledger_spans *spans = cb_ledger_spans_of(l, storage);
     const cb_ledger_uses *u = cb_ledger_uses_of(l, storage);
@@ -65,7 +66,7 @@ static uint32_t rise_from(const cb_ledger *l, uint32_t storage, uint32_t anchor)
     return 1 + (i > 1 ? spans->at[i - 2].last : l->f->position[l->f->unit[storage]]);
 }
 
-/* Where something is taken in, or would be but for a second reader, more than one run changes. */
+/* If a value is inlined, or would be without a second reader, more than one run changes. */
 static bool may_inline(const cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     bool inlines = false;

@@ -1,19 +1,19 @@
-/* Settling works out the spans of the storages touched, adds what changed to the moments between,
- * and walks the chains at old and new ends again. Of storages that live alike (ledger_tables.c) one
- * is gone through. */
+/* Settling computes the spans of the touched storages, adds the changes to the moments between, and
+ * walks the chains at old and new ends again. Of storages with equal lives (ledger_tables.c), only
+ * one is processed. */
 #include "ledger_parts.h"
 
-/* What most of a search is spent in. */
+/* A search spends most of its time here. */
 #define CB_LEDGER_INLINE static inline __attribute__((always_inline))
 
 /* ---- spans ----------------------------------------------------------------------------------- */
 
-/* Anchors where it is taken in. */
+/* Anchors at which it is inlined. */
 static inline size_t n_taken(const cb_ledger *l, uint32_t unit) {
     return l->asks ? l->taken[unit].len : 0;
 }
 
-/* Reads at that anchor are of what is taken in there. */
+/* Reads at that anchor refer to the inlined value. */
 static inline bool is_inlined(const cb_ledger *l, uint32_t unit, uint32_t anchor) {
     return n_taken(l, unit) > 0 && cb_ledger_takes_at(l, unit, anchor);
 }
@@ -121,7 +121,7 @@ static void count_reads(cb_ledger *l, uint32_t op) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) l->left[l->need[j]]++;
 }
 
-/* What a step of a chain read last goes. */
+/* Frees what a step of a chain read for the last time. */
 CB_LEDGER_INLINE void end_reads(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
         uint32_t s = l->need[j];
@@ -130,7 +130,7 @@ CB_LEDGER_INLINE void end_reads(cb_ledger *l, uint32_t op, uint32_t anchor, doub
     }
 }
 
-/* What is taken in is read, but is not there. */
+/* An inlined value is read, but takes no memory. */
 static void hide_taken(cb_ledger *l, uint32_t anchor, bool hides) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     for (size_t i = 0; l->taking.wished && i < chain->len; i++) {
@@ -141,7 +141,8 @@ static void hide_taken(cb_ledger *l, uint32_t anchor, bool hides) {
     }
 }
 
-/* After a step of a chain: what it made for nobody and what it read last goes. */
+/* After a step of a chain: frees its unused outputs and the inputs that it read for the last
+ * time. */
 CB_LEDGER_INLINE void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
     for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
         uint32_t s = l->life[j];
@@ -152,8 +153,8 @@ CB_LEDGER_INLINE void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, doubl
 }
 
 /* Bytes that a step saves as its output takes over an input's memory: an input that no other step
- * reads from then on. `left` is that number of reads to come, the step's own included; 0: the step
- * is the last of its anchor. */
+ * reads from then on. `left` is the number of remaining reads, including the step's own; 0: the
+ * step is the last of its anchor. */
 static double bytes_over(const cb_ledger *l, uint32_t op, uint32_t anchor, uint32_t left) {
     const cb_problem *p = l->f->p;
     uint32_t n = op < p->n_op ? cb_count_over(p, op) : 0;
@@ -165,7 +166,8 @@ static double bytes_over(const cb_ledger *l, uint32_t op, uint32_t anchor, uint3
     return 0;
 }
 
-/* One step of a chain: what it makes comes. `takes`: it takes something in, with `more` scratch. */
+/* Runs one step of a chain: allocates its outputs. `takes`: a value is inlined, with `more`
+ * scratch. */
 CB_LEDGER_INLINE void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, bool takes,
                                uint64_t more, double *now, double *most) {
     const cb_facts *f = l->f;
@@ -176,7 +178,8 @@ CB_LEDGER_INLINE void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, bool 
     end_step(l, op, anchor, now);
 }
 
-/* What the base run of an op with an inside makes: what somebody reads of it. */
+/* Returns the bytes made by the base run of an op with an inside: those of its outputs that are
+ * read. */
 static uint32_t base_made(const cb_ledger *l, uint32_t op) {
     const cb_facts *f = l->f;
     uint32_t made = 0;
@@ -185,7 +188,7 @@ static uint32_t base_made(const cb_ledger *l, uint32_t op) {
     return made;
 }
 
-/* Entries of a chain that are one run, outputs of an op with an inside. */
+/* Returns the entries of a chain that form one run: outputs of an op with an inside. */
 static void run_joined(cb_ledger *l, const uint32_t *id, size_t n, uint32_t anchor, uint64_t more,
                        double *now, double *most) {
     const cb_facts *f = l->f;
@@ -199,8 +202,8 @@ static void run_joined(cb_ledger *l, const uint32_t *id, size_t n, uint32_t anch
     for (size_t i = 0; i < n; i++) end_step(l, cb_chain_op(id[i]), anchor, now);
 }
 
-/* Scratch of the entries that the next run of a chain takes in, from `*at` on, which goes behind
- * them. */
+/* Returns the scratch of the entries inlined into the next run of a chain, from `*at` on, and moves
+ * `*at` past them. */
 static uint64_t pass_taken(cb_ledger *l, uint32_t anchor, size_t *at) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint64_t bytes = 0;
@@ -209,7 +212,7 @@ static uint64_t pass_taken(cb_ledger *l, uint32_t anchor, size_t *at) {
     return bytes;
 }
 
-/* Gives the scratch of what the base op takes in. */
+/* Returns the scratch of values inlined into the base op. */
 static uint64_t run_chain(cb_ledger *l, uint32_t anchor, double *now, double *most) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint64_t more = 0;
@@ -226,7 +229,7 @@ static uint64_t run_chain(cb_ledger *l, uint32_t anchor, double *now, double *mo
     return 0;
 }
 
-/* Of the base op and what it takes in: nobody counts its reads down. */
+/* For the base op and its inlined values, whose reads are not counted down. */
 static void forget_reads(cb_ledger *l, uint32_t id) {
     for (uint32_t j = l->need_begin[id]; j < l->need_begin[id + 1]; j++) l->left[l->need[j]] = 0;
 }
@@ -259,7 +262,7 @@ static double rise_of_outputs(cb_ledger *l, uint32_t anchor) {
     return during > most ? during : most;
 }
 
-/* The rise where no op has an inside or takes anything in. */
+/* The rise if no op has an inside and nothing is inlined. */
 static double rise_plain(cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint32_t base = l->f->base[anchor];
@@ -278,7 +281,7 @@ static double rise_plain(cb_ledger *l, uint32_t anchor) {
     return during > most ? during : most;
 }
 
-/* The rise inside the steps of an anchor. What goes behind the last step does not count. */
+/* The rise inside the steps of an anchor. Memory freed after the last step does not count. */
 static double rise_inside(cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint32_t base = l->f->base[anchor];
@@ -335,7 +338,7 @@ static bool is_idle(const cb_ledger *l, uint32_t op) {
     return true;
 }
 
-/* An op's base run goes or comes back, and with it its reads; what it reads may follow. */
+/* Removes or restores an op's base run with its reads; the base runs of its inputs may follow. */
 static bool review_idle(cb_ledger *l, uint32_t op, bool *changed) {
     bool idle = is_idle(l, op);
     if (idle == l->idle[op]) return true;
@@ -358,7 +361,7 @@ static bool review_idle(cb_ledger *l, uint32_t op, bool *changed) {
 }
 
 bool cb_ledger_settle(cb_ledger *l) {
-    for (bool changed = true; changed;) { /* readers before what they read: few rounds */
+    for (bool changed = true; changed;) { /* readers before inputs: few rounds */
         changed = false;
         for (size_t i = l->touched.len; i-- > 0;) {
             if (!review_idle(l, l->f->unit[l->touched.at[i]], &changed)) return false;

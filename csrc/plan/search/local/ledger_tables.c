@@ -1,7 +1,7 @@
-/* The tables of a ledger that depend on the problem alone, and its memory.
+/* The tables of a ledger that depend only on the problem, and its memory.
  *
  * Outputs of one op that the same ops read and that are held alike (the statistics of a batch norm)
- * have the same lives in every plan. The books keep the first of them, with the bytes of all. */
+ * have the same lives in every plan. The ledger keeps the first of them, with the bytes of all. */
 #include "../tuning.h"
 #include "ledger.h"
 
@@ -68,7 +68,7 @@ static void list_made(cb_ledger *l, uint32_t *seen) {
 
 /* ---- twins ----------------------------------------------------------------------------------- */
 
-typedef struct reader_lists { /* the other way round than `read` */
+typedef struct reader_lists { /* the inverse of `read` */
     uint32_t *begin;          /* [n_storage + 1] into `reader` */
     uint32_t *reader;         /* rising */
     bool *alone; /* [n_storage] the caller, or a view for the caller, reads it as well */
@@ -108,14 +108,14 @@ static bool are_twins(const cb_ledger *l, const reader_lists *r, uint32_t a, uin
            memcmp(r->reader + r->begin[a], r->reader + r->begin[b], n * sizeof *r->reader) == 0;
 }
 
-/* Of the storages that an op makes, those that stand for themselves and their twins. */
+/* Returns the storages that an op makes, one for each set of twins. */
 static void list_lives(cb_ledger *l, const reader_lists *r) {
     const cb_problem *p = l->f->p;
     uint32_t n = 0;
     for (uint32_t s = 0; s < p->n_storage; s++) l->twin[s] = s;
     for (uint32_t op = 0; op < l->f->n_unit; op++) {
         l->life_begin[op] = n;
-        if (cb_has_units(l->f, op)) continue; /* its units have them */
+        if (cb_has_units(l->f, op)) continue; /* its units list them instead */
         for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
             uint32_t s = l->made[j], like = CB_NONE;
             double bytes = (double)p->storage_bytes[s];
@@ -131,7 +131,7 @@ static void list_lives(cb_ledger *l, const reader_lists *r) {
     l->life_begin[l->f->n_unit] = n;
 }
 
-/* What a base op reads of those; `seen` [n_storage] is scratch. */
+/* Finds which of those a base op reads; `seen` [n_storage] is scratch. */
 static void list_needs(cb_ledger *l, uint32_t *seen) {
     const cb_problem *p = l->f->p;
     uint32_t n = 0;

@@ -1,9 +1,9 @@
-/* Most changes are tried in vain. A trial notes runs, chains, spans and moments before it
- * overwrites them, and taking it back copies them: nothing is worked out twice, and what is put
- * back is what was there to the bit. */
+/* Most changes are rejected. A trial saves runs, chains, spans and moments before it overwrites
+ * them, and undoing it copies them back: nothing is recomputed, and the old state is restored bit
+ * by bit. */
 #include "ledger_parts.h"
 
-/* Peaks, areas and lifts of all blocks lie behind each other. */
+/* Peaks, areas and lifts of all blocks are stored one after another. */
 static size_t sums_of(const cb_ledger *l) { return 3 * (size_t)l->n_block; }
 
 void cb_ledger_try(cb_ledger *l) {
@@ -21,8 +21,8 @@ void cb_ledger_try(cb_ledger *l) {
 
 void cb_ledger_keep(cb_ledger *l) { l->notes.on = false; }
 
-/* Backwards, as runs, idle ops and spans may have changed more than once. What settling works out
- * is put back whole. */
+/* Goes backwards, because runs, idle ops and spans may have changed more than once. The results of
+ * settling are restored as a whole. */
 static bool put_back_runs(cb_ledger *l) {
     const cb_ledger_notes *notes = &l->notes;
     for (size_t i = notes->idle.len; i-- > 0;) {
@@ -44,7 +44,7 @@ static bool put_back_runs(cb_ledger *l) {
     return true;
 }
 
-/* All have had room for so many. */
+/* The arrays have held that many before, so there is room. */
 static bool put_back_chains(cb_ledger *l) {
     const cb_ledger_notes *notes = &l->notes;
     const uint32_t *id = notes->chain.at;

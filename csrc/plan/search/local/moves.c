@@ -4,7 +4,7 @@
 #include "../../../base/chance.h"
 #include "../tuning.h"
 
-/* Looked at far more often than there are moves. */
+/* Evaluated far more often than moves are made. */
 static void list_offers(cb_moves *m) {
     const cb_ledger *l = m->l;
     for (uint32_t k = 0; k < l->n; k++) {
@@ -107,11 +107,11 @@ bool cb_moves_without(cb_moves *m, uint32_t anchor, uint32_t op) {
     return true;
 }
 
-/* Blocks without one are passed over whole. */
+/* Blocks without one are skipped. */
 uint32_t cb_moves_hot(cb_moves *m, double bytes) {
     const cb_ledger *l = m->l;
     uint32_t start = cb_moves_draw(m, l->n), first = start >> CB_LEDGER_BLOCK, k = start;
-    for (uint32_t i = 0; i <= l->n_block; i++) { /* the first once more: what lies before `start` */
+    for (uint32_t i = 0; i <= l->n_block; i++) { /* the first again, up to `start` */
         uint32_t block = first + i < l->n_block ? first + i : first + i - l->n_block;
         uint32_t end = (block + 1) << CB_LEDGER_BLOCK;
         if (i > 0) k = block << CB_LEDGER_BLOCK;
@@ -122,13 +122,13 @@ uint32_t cb_moves_hot(cb_moves *m, double bytes) {
     return start;
 }
 
-/* Which of the storages that the op makes is to be freed, in a tiny search: any. */
+/* Chooses the storage of the op to free; in a tiny search, any of them. */
 static uint32_t draw_made(cb_moves *m, uint32_t op) {
     uint32_t n = m->l->made_begin[op + 1] - m->l->made_begin[op];
     return n > 1 ? cb_moves_draw(m, n) : 0;
 }
 
-/* The op to recompute, and where: a tournament of a few drawn at random. */
+/* Chooses the op to recompute, and where, in a tournament between a few random proposals. */
 static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     const cb_ledger *l = m->l;
     const cb_facts *f = l->f;
@@ -156,8 +156,8 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     return best;
 }
 
-/* Sometimes earlier than where it is read next, but behind `hot`; or there, before the others. In
- * a forward of many ops nothing is gained by it. */
+/* Sometimes chooses a place earlier than the next reader but after `hot`, or at the reader before
+ * its other reruns. In a forward of many ops this gains nothing. */
 static bool hasten(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     const cb_facts *f = m->l->f;
     if (cb_moves_chance(m) >= (m->heated ? CB_HEATED_EARLY : m->early_share)) return false;
@@ -169,8 +169,8 @@ static bool hasten(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     return true;
 }
 
-/* Any op to run again before the first of the backward, which then need not be beside what is held
- * until the backward has begun. CB_NONE: no place, or no op. */
+/* Chooses an op to run again before the first op of the backward, so that this op does not overlap
+ * memory held until the backward has begun. CB_NONE: no place, or no op. */
 static uint32_t choose_opening(cb_moves *m, uint32_t hot) {
     const cb_facts *f = m->l->f;
     uint32_t begin = f->base_backward;
@@ -181,7 +181,7 @@ static uint32_t choose_opening(cb_moves *m, uint32_t hot) {
     return m->may_rerun[op] ? op : CB_NONE;
 }
 
-/* An entry of a chain of which chance says whether it is to be taken in. */
+/* Decides at random whether to inline an entry of a chain. */
 static inline uint32_t draw_inlining(cb_moves *m, uint32_t id, double share) {
     if (!m->l->f->inlines) return id;
     bool may = cb_unit_inlines(m->l->f, cb_chain_op(id)) && !(id & CB_EARLY);

@@ -1,6 +1,6 @@
-/* Ruin and recreate: drop some reruns (at random, of a window of anchors, of a window of values),
- * recompute at hot anchors until the plan fits again, trim, and keep the result if it is no slower,
- * or little slower while the search is young. */
+/* Ruin and recreate: drops some reruns (at random, in a window of anchors, or in a window of
+ * values), recomputes at hot anchors until the plan fits again, trims it, and keeps the result if
+ * it is not slower, or only a little slower early in the search. */
 #include <math.h>
 
 #include "../tuning.h"
@@ -9,9 +9,9 @@
 typedef struct ruiner {
     cb_moves *m;
     double least_ps;
-    int64_t now_ps; /* of the plan we came from; INT64_MAX: it is over the target */
+    int64_t now_ps; /* of the previous plan; INT64_MAX: it exceeds the target */
     double now_peak;
-    bool ok;              /* memory did not run out */
+    bool ok;              /* false: out of memory */
     cb_ledger_ids anchor; /* scratch */
 } ruiner;
 
@@ -31,7 +31,7 @@ static void ruin_some(ruiner *r) {
     }
 }
 
-/* Drops of the chain at `anchor` each op in [low, high] (positions) with this probability. */
+/* Drops each op in [low, high] (positions) of the chain at `anchor` with this probability. */
 static void thin_chain(ruiner *r, uint32_t anchor, uint32_t low, uint32_t high, double share) {
     cb_moves *m = r->m;
     const cb_ledger_ids *chain = &m->l->chain[anchor];
@@ -79,7 +79,7 @@ static double need_of(const cb_ledger *l, double peak, double area) {
     return area / (double)l->n + CB_RUIN_EXCESS_WEIGHT * (peak - l->target);
 }
 
-/* The score of a proposal is what it frees a second. */
+/* The score of a proposal is the bytes that it frees per second. */
 static double weigh(ruiner *r, uint32_t anchor) {
     cb_moves *m = r->m;
     cb_ledger *l = m->l;
@@ -99,7 +99,7 @@ static bool is_best(const cb_moves *m) {
            (n == 0 || memcmp(m->next.at, m->best.at, n * sizeof *m->next.at) == 0);
 }
 
-/* False: no proposal frees anything, and chance ends the attempt. */
+/* Returns false if no proposal frees anything and chance ends the attempt. */
 static bool recreate_once(ruiner *r) {
     cb_moves *m = r->m;
     cb_ledger *l = m->l;
@@ -108,7 +108,8 @@ static bool recreate_once(ruiner *r) {
     else level += (l->peak - l->target) * cb_moves_chance(m);
     uint32_t hot = cb_moves_hot(m, level), best = CB_NONE;
     double most = -INFINITY;
-    /* The best of many is the same again and again, and where little decides it decides all. */
+    /* The best of many proposals is often the same one, and in small problems it determines the
+     * outcome. */
     uint32_t tries =
         cb_is_tiny_search(m) ? 1 + cb_moves_draw(m, CB_RUIN_PROPOSALS) : CB_RUIN_PROPOSALS;
     for (uint32_t i = 0; i < tries && r->ok; i++) {
@@ -116,7 +117,7 @@ static bool recreate_once(ruiner *r) {
         bool found;
         r->ok = cb_moves_propose(m, hot, CB_RUIN_DEEP_SHARE, &found, &anchor);
         if (!r->ok || !found) continue;
-        if (anchor == best && is_best(m)) { /* no better than itself */
+        if (anchor == best && is_best(m)) { /* not better than its origin */
             m->settled += CB_RUIN_WEIGHED;
             continue;
         }
@@ -167,7 +168,7 @@ static void trim_one(ruiner *r, uint32_t anchor, uint32_t op, bool *removed) {
     else r->ok = cb_moves_take_back(m);
 }
 
-/* The chains that changed, and a few reruns drawn from all. */
+/* Visits the chains that changed, and a few random reruns. */
 static void trim(ruiner *r) {
     cb_moves *m = r->m;
     bool removed;
@@ -205,12 +206,12 @@ static void note_plan(ruiner *r) {
     r->now_peak = l->peak;
 }
 
-/* One round; the plan in the ledger is the new one or the old one. */
+/* Runs one round; afterwards the ledger has the new plan or the old one. */
 static void try_once(ruiner *r, double temperature) {
     cb_moves *m = r->m;
     const cb_ledger *l = m->l;
     bool over = r->now_ps == INT64_MAX;
-    m->settled++; /* so that a round without a move counts */
+    m->settled++; /* so that a round without moves also counts */
     if (!over || cb_moves_chance(m) < 0.5) ruin(r);
     if (r->ok) recreate(r);
     if (r->ok && (over || l->peak <= l->target)) trim(r);

@@ -1,11 +1,11 @@
-/* Greedy removal: reruns that the plan can do without, those first that cost most time for the
- * bytes and moments they free. */
+/* Greedy removal of reruns that the plan can do without, in order of time per byte and moment
+ * freed, highest first. */
 #include "../../../base/sort.h"
 #include "../tuning.h"
 #include "moves.h"
 
 typedef struct rerun {
-    double worth; /* picoseconds a byte and moment: the dearest go first */
+    double worth; /* picoseconds per byte and moment; the most expensive go first */
     cb_pair pair;
 } rerun;
 
@@ -15,7 +15,7 @@ static int compare_reruns(const void *a, const void *b) {
     return x->pair < y->pair ? -1 : x->pair > y->pair;
 }
 
-/* Moments that the rerun keeps its op's memory free for. */
+/* Returns the moments for which the rerun keeps its op's memory free. */
 static double gap_before(const cb_ledger *l, uint32_t op, uint32_t anchor) {
     if (l->made_begin[op] == l->made_begin[op + 1]) return 1;
     const cb_ledger_spans *spans = cb_ledger_spans_of(l, l->made[l->made_begin[op]]);

@@ -1,4 +1,4 @@
-/* A walk with a growing penalty, for targets that one rerun a value does not reach. Its objective
+/* A walk with a growing penalty, for targets that one rerun per value does not reach. Its objective
  * is extra time + 2 x excess of the peak + penalty x excess of all moments, each as a share; the
  * penalty rises while the plan is over the target, so that no plateau holds it for long. */
 #include <math.h>
@@ -33,7 +33,8 @@ static void insert(walker *w) {
             (!found || cb_ledger_set(m->l, anchor, m->next.at, m->next.len));
 }
 
-/* `op` and what of the chain reads it, directly or not: `next` becomes the rest. */
+/* Removes `op` and the entries of the chain that read it, directly or not: `next` becomes the
+ * rest. */
 static bool without_readers(cb_moves *m, uint32_t anchor, uint32_t op) {
     const cb_ledger *l = m->l;
     const cb_ledger_ids *chain = &l->chain[anchor];
@@ -62,7 +63,7 @@ static void drop(walker *w) {
     w->ok = w->ok && cb_ledger_set(m->l, anchor, m->next.at, m->next.len);
 }
 
-/* A rerun moves to the reader before or after its anchor. */
+/* Moves a rerun to the reader before or after its anchor. */
 static void shift(walker *w) {
     cb_moves *m = w->m;
     const cb_ledger *l = m->l;
@@ -118,7 +119,7 @@ static void review_penalty(walker *w) {
     w->score = score_of(w);
 }
 
-/* Ends at the first plan under the target: ruin and recreate does better from there. */
+/* Ends at the first plan under the target, because ruin and recreate is better from there. */
 cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err) {
     walker w = {.m = m, .penalty = CB_WALK_PENALTY, .ok = true};
     double smallest = m->l->peak;

@@ -1,15 +1,15 @@
-/* Positions are those of the base order. A value that may run again is lost after its last read in
- * the forward unless it is kept. Where the forward ends, and at each position that misses a value,
- * a window fills the room there is with what later ops read, the first reads first. */
+/* Positions are those of the base order. A recomputable value is dropped after its last read in the
+ * forward unless it is kept. At the end of the forward, and at each position that misses a value, a
+ * window fills the available room with values that later ops read, in order of reads. */
 #include "windows.h"
 
 #include "../../../base/vec.h"
 #include "../tuning.h"
 
-typedef struct kept { /* a storage that the window at hand keeps */
+typedef struct kept { /* a storage that the current window keeps */
     uint32_t storage;
     uint32_t before;   /* it was alive until this position */
-    uint32_t from, to; /* and is now at these, too */
+    uint32_t from, to; /* and is now alive there as well */
 } kept;
 
 struct cb_windows {
@@ -19,22 +19,22 @@ struct cb_windows {
     uint64_t whole;
     uint32_t *mirror; /* [base_backward + 1] last read in the backward of anything made at or after
                          a position of the forward */
-    uint32_t *last_forward, *last; /* [n_storage] last position of the forward, and of all, that
-                                      reads it or makes it; n_base: to the end */
+    uint32_t *last_forward, *last; /* [n_storage] last position, in the forward and overall,
+                                        that reads or makes it; n_base: to the end */
     double *used;                  /* [n_base] bytes alive at each position */
-    uint32_t *until;               /* [n_storage] it is alive until this position; 0: it is not */
+    uint32_t *until;               /* [n_storage] alive until this position; 0: not alive */
     uint32_t *passed;              /* [n_storage] the last window that did not keep it */
     uint32_t *missed;              /* [n_storage] the last position that misses it */
-    uint32_t *chain, *seen;        /* [n_unit] the last window, and the last question, it is in */
+    uint32_t *chain, *seen;        /* [n_unit] the last window and the last query that contain it */
     uint32_t window, question, round;
     int64_t left; /* effort: units looked at */
     CB_VEC(kept) kept;
     cb_pairs pairs;
     CB_VEC(uint32_t) stack;
-    CB_VEC(uint32_t) grown; /* units that the last question found missing */
+    CB_VEC(uint32_t) grown; /* units that the last query found missing */
 };
 
-/* True if the value has to run again before the op at `k` may read it. */
+/* True if the value must be recomputed before the op at `k` can read it. */
 static bool is_lost(const cb_windows *w, uint32_t storage, uint32_t k) {
     const cb_facts *f = w->t->f;
     return f->root[storage] != CB_NONE && w->may_rerun[f->unit[storage]] &&
@@ -58,7 +58,7 @@ static void find_reads(cb_windows *w) {
     }
 }
 
-/* What is held is alive for longer than its reads say. */
+/* Extends the lives of held values beyond their reads. */
 static void find_last(cb_windows *w) {
     const cb_facts *f = w->t->f;
     const cb_problem *p = f->p;
@@ -110,7 +110,7 @@ cb_status cb_windows_new(cb_trial *t, const cb_ledger *l, const bool *may_rerun,
     return CB_OK;
 }
 
-/* Adds the storage's bytes to these positions, or takes them away. */
+/* Adds the storage's bytes to these positions, or subtracts them. */
 static void hold(cb_windows *w, uint32_t storage, uint32_t from, uint32_t to, int sign) {
     const cb_facts *f = w->t->f;
     const double bytes = sign * (double)f->p->storage_bytes[storage];
@@ -126,7 +126,7 @@ static bool has_room(cb_windows *w, uint32_t storage, uint32_t from, uint32_t to
     return true;
 }
 
-/* What is alive without any rerun. */
+/* Computes what is alive without any rerun. */
 static void begin(cb_windows *w) {
     const cb_facts *f = w->t->f;
     for (uint32_t k = 0; k < f->n_base; k++) w->used[k] = (double)f->p->op_workspace[f->base[k]];
@@ -140,8 +140,8 @@ static void begin(cb_windows *w) {
     }
 }
 
-/* The cost of making the storage again at `k`, with or without what the window makes anyway.
- * `grown` gets the units that have to run. */
+/* Returns the cost of recomputing the storage at `k`, with or without the units that the window
+ * makes anyway. `grown` gets the units that must run. */
 static bool ask_cost(cb_windows *w, uint32_t storage, uint32_t k, bool with_window, double *cost) {
     const cb_facts *f = w->t->f;
     const cb_ledger *l = w->l;
@@ -166,7 +166,7 @@ static bool ask_cost(cb_windows *w, uint32_t storage, uint32_t k, bool with_wind
     return true;
 }
 
-/* Runs what the last question found, at `k`. Saved values that this reads stay until then. */
+/* Runs the units of the last query at `k`. Saved values that they read stay until then. */
 static bool add_grown(cb_windows *w, uint32_t k) {
     const cb_facts *f = w->t->f;
     const cb_ledger *l = w->l;
@@ -197,7 +197,7 @@ static bool keep(cb_windows *w, uint32_t storage, uint32_t k, uint32_t to) {
     return CB_PUSH(w->t->scratch, w->kept, ((kept){storage, before, from, to}));
 }
 
-/* The time that keeping the storage saves when `next` reads it. */
+/* Returns the time that keeping the storage saves when `next` reads it. */
 static bool ask_gain(cb_windows *w, uint32_t s, uint32_t k, uint32_t next, double *gain) {
     double alone, with = 0;
     if (!ask_cost(w, s, next, false, &alone)) return false;
@@ -206,7 +206,7 @@ static bool ask_gain(cb_windows *w, uint32_t s, uint32_t k, uint32_t next, doubl
     return true;
 }
 
-/* Keeps a value that `next` misses, if there is room and making it again then takes long. */
+/* Keeps a value that `next` misses, if there is room and recomputing it then takes long. */
 static bool consider(cb_windows *w, uint32_t s, uint32_t k, uint32_t next, uint64_t target,
                      double rate) {
     const double least = rate * (double)w->t->f->p->storage_bytes[s];
@@ -225,7 +225,7 @@ static bool consider(cb_windows *w, uint32_t s, uint32_t k, uint32_t next, uint6
     return keep(w, s, w->window == 0 ? 0 : k, next);
 }
 
-/* What later ops miss, in the order in which they read it. */
+/* Visits the values that later ops miss, in the order of their reads. */
 static bool fill(cb_windows *w, uint32_t k, uint64_t target, double rate) {
     const cb_facts *f = w->t->f;
     const cb_ledger *l = w->l;
@@ -242,7 +242,7 @@ static bool fill(cb_windows *w, uint32_t k, uint64_t target, double rate) {
     return true;
 }
 
-/* Lets go what is cheap to make from the rest. */
+/* Drops values that are cheap to make from the others. */
 static bool prune(cb_windows *w, double rate, bool *any) {
     const cb_facts *f = w->t->f;
     *any = false;
@@ -274,7 +274,7 @@ static bool fill_and_prune(cb_windows *w, uint32_t k, uint64_t target, double ra
     return true;
 }
 
-/* Runs what makes the storage again at `k`, which the plan already counts as alive there. */
+/* Runs the units that recompute the storage at `k`; the plan already counts it as alive there. */
 static bool make_again(cb_windows *w, uint32_t storage, uint32_t k) {
     const uint32_t until = w->until[storage];
     double cost;
@@ -284,7 +284,7 @@ static bool make_again(cb_windows *w, uint32_t storage, uint32_t k) {
     return true;
 }
 
-/* The pairs of the window at `k`; what is kept for later gets early pairs. */
+/* Adds the pairs of the window at `k`; values kept for later get early pairs. */
 static bool close_window(cb_windows *w, uint32_t k) {
     const cb_facts *f = w->t->f;
     const cb_ledger *l = w->l;
@@ -303,7 +303,7 @@ static bool close_window(cb_windows *w, uint32_t k) {
     return true;
 }
 
-/* Opens a window if the op at `k` misses values: notes them and what makes them. */
+/* Opens a window if the op at `k` misses values: notes them and the units that make them. */
 static bool open_window(cb_windows *w, uint32_t k, bool *opened) {
     const cb_ledger *l = w->l;
     const uint32_t op = w->t->f->base[k];
@@ -338,7 +338,7 @@ static bool page(cb_windows *w, uint64_t target, double rate) {
 }
 
 /* Keeps the values that cross a position of the forward and take long to make for their size, until
- * the backward needs nothing that is made behind the position. */
+ * the backward no longer needs anything made after the position. */
 static bool keep_checkpoint(cb_windows *w, uint32_t at, uint64_t target) {
     const cb_facts *f = w->t->f;
     const cb_ledger *l = w->l;
