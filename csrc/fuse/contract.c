@@ -1,6 +1,6 @@
-/* A member does the arithmetic of an op, or reads one input for all that use it: what a run reads
- * it reads once. What the op writes counts by value in the planner, its launch once. Scratch is
- * rounded up to the arena's grain, so that what a run has can be cut up among its members. */
+/* A member does the arithmetic of an op, or reads one input for all members that use it, so a run
+ * reads each input once. The planner counts writes by value, and one launch. Scratch is rounded up
+ * to the arena's alignment, so that a run's scratch can be divided among its members. */
 #include "contract.h"
 
 #include "../base/sort.h"
@@ -14,9 +14,9 @@ typedef struct contracting {
     cb_arena scratch;
     cb_error *err;
     uint32_t *value;  /* [values of the graph] */
-    uint32_t *member; /* [values of the graph] place among those of its op, where it is one */
+    uint32_t *member; /* [values of the graph] index among its op's values, if it is one */
     uint8_t *slice;   /* [ops of the graph] */
-    uint8_t load[CB_MOST_INNER_INPUTS]; /* of the group at hand: the member that reads an input */
+    uint8_t load[CB_MOST_INNER_INPUTS]; /* of the current group: the member that reads an input */
     uint32_t n_in, n_value, n_member;
 } contracting;
 
@@ -44,8 +44,8 @@ cb_status cb_contracted_values(const cb_graph *joint, const cb_grouping *groupin
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* The place of a value in the list of inputs that begins at `first`, to which it is added where it
- * is new. */
+/* Returns the index of a value in the list of inputs that begins at `first`, and adds it if it is
+ * new. */
 static uint32_t input_place(contracting *x, uint32_t first, uint32_t value) {
     for (uint32_t k = first; k < x->n_in; k++)
         if (x->out->in_value[k] == value) return k - first;
@@ -53,7 +53,7 @@ static uint32_t input_place(contracting *x, uint32_t first, uint32_t value) {
     return x->n_in++ - first;
 }
 
-/* Bytes that reading this value takes: of what a view repeats, once. */
+/* Returns the bytes that reading this value takes; elements repeated by a view count once. */
 static uint64_t read_bytes(const contracting *x, uint32_t v) {
     const cb_value *value = &x->g->values.at[v];
     const uint64_t shown = (uint64_t)cb_numel(&value->shape) * cb_dtype_size(value->dtype),
@@ -65,7 +65,7 @@ static uint64_t round_up(const contracting *x, uint64_t bytes) {
     return (bytes + x->p->align - 1) & ~(x->p->align - 1);
 }
 
-/* Takes the next member of a group, whose number goes to *n. */
+/* Adds a member to a group and stores its number in *n. */
 static cb_status next_member(contracting *x, uint32_t id, cb_member m, uint32_t *n) {
     if (*n == CB_MOST_MEMBERS)
         return cb_fail(x->err, CB_UNSUPPORTED,
@@ -76,13 +76,14 @@ static cb_status next_member(contracting *x, uint32_t id, cb_member m, uint32_t 
     return CB_OK;
 }
 
-/* Whether the value comes from an op that mostly runs in the same kernel, so that it is there. */
+/* True if the value comes from an op that mostly runs in the same kernel, so that reading it costs
+ * nothing. */
 static bool is_near(const contracting *x, uint32_t op, uint32_t value) {
     const uint32_t maker = x->by->op_of[x->g->values.at[x->by->root[value]].producer];
     return x->by->kernel[op] != CB_NONE && x->by->kernel[maker] == x->by->kernel[op];
 }
 
-/* The member that reads a value from memory, for all that use it, as a bit. */
+/* Returns, as a bit, the member that reads a value from memory for all that use it. */
 static cb_status load(contracting *x, uint32_t op, uint32_t id, uint32_t in, uint32_t *n,
                       uint64_t *uses) {
     const uint32_t first = x->out->in_begin[op], known = x->n_in - first,
@@ -106,8 +107,8 @@ static cb_status load(contracting *x, uint32_t op, uint32_t id, uint32_t in, uin
     return CB_OK;
 }
 
-/* Members of one op of the graph, behind those that read what it is the first to read: the first
- * output does its work, the others are there with it. */
+/* Adds the members of one op of the graph, after those for inputs that it is the first to read: the
+ * first output does the work, the other outputs cost nothing more. */
 static cb_status add_members(contracting *x, uint32_t op, uint32_t id, uint32_t *n) {
     const cb_op *from = &x->g->ops.at[id];
     cb_member m = {.time_ps = -1,
@@ -216,7 +217,7 @@ static int by_op_and_value(const void *a, const void *b) {
     return x->value < y->value ? -1 : x->value > y->value;
 }
 
-/* Whether any of the ops reads the storage of this value. */
+/* True if any of the ops reads the storage of this value. */
 static bool any_reads(const contracting *x, const uint32_t *op, uint32_t n, uint32_t root) {
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < x->g->ops.at[op[i]].n_in; k++)
@@ -224,7 +225,8 @@ static bool any_reads(const contracting *x, const uint32_t *op, uint32_t n, uint
     return false;
 }
 
-/* Marks with 2, of the slice at hand, what values need that the op may take in beside this one. */
+/* Marks with 2 the members of the current slice that other inlined values of the op need as
+ * well. */
 static void mark_shared(contracting *x, const cb_grouped_inlining *at, uint32_t maker) {
     for (const cb_grouped_inlining *i = at; i-- > x->by->inlining && i->op == at->op;) {
         const uint32_t producer = x->g->values.at[i->value].producer;
@@ -240,10 +242,10 @@ static void mark_shared(contracting *x, const cb_grouped_inlining *at, uint32_t 
     }
 }
 
-/* Taking in a value adds the work of the members that it needs, but for those that a value before
- * it needs as well: who takes in the one mostly takes in the other. Of what they read only that
- * counts which the op does not read anyway; the value itself is not read. Scratch is all of it, as
- * nothing is known of what else is taken in. */
+/* Inlining a value adds the work of the members that it needs, except those that an earlier value
+ * needs as well, because both are mostly inlined together. Only inputs that the op does not read
+ * anyway count; the value itself is not read. All scratch counts, because the other inlined values
+ * are unknown. */
 static cb_inlining inlining_of(contracting *x, const cb_grouped_inlining *from) {
     const uint32_t maker = x->by->op_of[x->g->values.at[from->value].producer],
                    *host = x->by->member + x->by->begin[from->op],
@@ -324,7 +326,7 @@ static cb_status fill_in(contracting *x) {
     return copy_ends(x, x->p->backward_output, out->n_backward_output, &out->backward_output);
 }
 
-/* Room for all that there may be; what is written says how much there is. */
+/* Allocates for the maximum; the writer sets the actual counts. */
 static cb_problem_sizes sizes_of(const contracting *x) {
     cb_problem_sizes n = {.n_op = x->by->n_op, .n_inlining = x->by->n_inlining};
     for (uint32_t op = 0; op < x->by->n_op; op++) {

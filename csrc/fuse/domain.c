@@ -2,10 +2,11 @@
 
 #include "../ir/work.h"
 
-/* Sums of few rows are not cut into blocks that could be tasks: worth a group only while small. */
+/* Sums of few rows are not cut into blocks that could be tasks, so they join a group only while
+ * small. */
 #define COLUMN_BLOCKS_MIN 4
 #define COLUMN_COUNT_SMALL 32768
-/* A kernel of their own adds up narrower columns faster. */
+/* For narrower columns a separate kernel is faster. */
 #define COLUMNS_MIN 128
 
 static bool lies_across(const cb_domain *domain) {
@@ -27,11 +28,11 @@ static bool sums_columns(const cb_domain *domain) {
 
 /* ---- what an op is, and its own domain ------------------------------------------------------- */
 
-/* By the axes longer than 1: all reduced, the trailing ones, the leading ones, those between two
- * that are kept, or others. */
+/* The kind of a reduction by its axes longer than 1: all, the trailing ones, the leading ones,
+ * those between two kept axes, or others. */
 static cb_part reduction_of(const cb_attrs *attrs, const cb_shape *in, cb_domain *own) {
     const cb_shape *axes = &attrs->dims;
-    int64_t reduced = 1, kept = 1, behind = 1; /* behind: kept after the last reduced one */
+    int64_t reduced = 1, kept = 1, behind = 1; /* behind: kept axes after the last reduced one */
     int32_t next = 0, turns = 0;
     bool was = false, first = false, any = false;
     for (int32_t k = 0; k < in->rank; k++) {
@@ -60,7 +61,7 @@ static cb_part reduction_of(const cb_attrs *attrs, const cb_shape *in, cb_domain
 
 static bool is_sum(cb_opcode code) { return code == CB_OP_SUM || code == CB_OP_MEAN; }
 
-/* Whether rows of the domain fall into pieces of this length. */
+/* True if rows of the domain divide into pieces of this length. */
 static bool has_pieces(const cb_domain *domain, int64_t length) {
     return has_rows(domain) && length >= CB_PIECE_MIN && length <= CB_PIECE_MAX &&
            (length & (length - 1)) == 0 && domain->columns % length == 0;
@@ -79,7 +80,7 @@ static bool indexes_rows(const cb_shaped *op) {
     return op->attrs->i[0] == last && op->in1->dim[last] == 1;
 }
 
-/* The part that an op has in the domain of its own; NONE: it has none. */
+/* Returns the part of an op in its own domain, or NONE. */
 static cb_part own_part(const cb_shaped *op, cb_domain *own) {
     cb_part part = CB_PART_NONE;
     *own = (cb_domain){0};
@@ -118,7 +119,7 @@ static bool is_norm_gradient(cb_opcode code) {
     return code == CB_OP_LAYER_NORM_BWD || code == CB_OP_RMS_NORM_BWD;
 }
 
-/* Whether an op sums what lies side by side. */
+/* True if an op sums adjacent elements. */
 static bool sums_lines(const cb_shaped *op, cb_part part, const cb_domain *own,
                        const cb_domain *domain) {
     return domain->inner && part == CB_PART_ROWS && is_sum(op->code) &&
@@ -165,7 +166,7 @@ typedef struct axes {
     int64_t count, dim[CB_MAX_RANK], stride[CB_MAX_RANK];
 } axes;
 
-/* Without axes of size 1, and neighbours that are stepped through evenly are one. */
+/* Drops axes of size 1 and merges neighbouring axes with a common stride. */
 static axes merged(const cb_shape *shape, const int64_t *stride) {
     axes w = {.count = 1};
     for (int32_t k = 0; k < shape->rank; k++) {
@@ -179,9 +180,9 @@ static axes merged(const cb_shape *shape, const int64_t *stride) {
     return w;
 }
 
-/* The same for each element of rows that lie across: steps of 0 along them. */
+/* True if the value is the same for each element of a strided row: strides of 0 along it. */
 static cb_view view_across(const axes *w, const cb_domain *domain) {
-    const int outer = w->rank - 3; /* the axis of the rows that do not lie side by side */
+    const int outer = w->rank - 3; /* the axis along the strided rows */
     if (w->count != domain->count || w->rank < 2 || outer > 0) return CB_VIEW_OTHER;
     const bool is_inner = w->dim[outer + 2] == domain->inner && w->stride[outer + 2] == 1,
                is_same = w->dim[outer + 1] == domain->columns && w->stride[outer + 1] == 0,

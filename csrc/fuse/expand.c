@@ -1,7 +1,7 @@
-/* A step runs the members that lead to what it makes and takes in, each once, by rising id. Of what
- * they read comes from inside what the same op makes, or what the step takes in; the rest is read
- * where the plan has it. Scratch of a step is cut up among its members in order; the last has the
- * rest, so that all of it is there. */
+/* A step runs the members that lead to its outputs and inlined values, each once, in order of ids.
+ * Inputs made by the same op or inlined into the step stay inside; the others are read where the
+ * plan placed them. The scratch of a step is divided among its members in order; the last gets the
+ * rest. */
 #include "expand.h"
 
 #include "../base/sort.h"
@@ -22,12 +22,12 @@ typedef struct expanding {
     cb_error *err;
     uint32_t *value; /* [values of the graph] that of the problem */
     uint32_t *from;  /* [values of the problem] that of the graph */
-    uint8_t *slice;  /* [ops of the graph] runs in the step at hand */
-    uint32_t *run;   /* ops of the graph that the step at hand runs */
+    uint8_t *slice;  /* [ops of the graph] runs in the current step */
+    uint32_t *run;   /* ops of the graph that the current step runs */
     uint32_t n_run;
-    uint8_t *is_taken;  /* [values of the problem] by the step at hand */
-    uint32_t *instance; /* [values of the problem] read by the step at hand */
-    uint32_t *inner;    /* [values of the graph] instance that the step at hand has made of it */
+    uint8_t *is_taken;  /* [values of the problem] made by the current step */
+    uint32_t *instance; /* [values of the problem] read by the current step */
+    uint32_t *inner;    /* [values of the graph] instance that the current step has made */
     uint32_t *ops;      /* [steps written] ops of the graph */
     uint32_t n_step, n_in, n_out, n_instance; /* written so far */
 } expanding;
@@ -59,7 +59,7 @@ static void mark(expanding *x, uint32_t value) {
     }
 }
 
-/* Fills x->run with what a step runs, and says what it takes in. */
+/* Fills x->run with what a step runs, and marks the inlined values. */
 static void find_run(expanding *x, uint32_t step) {
     const cb_problem *p = x->p;
     const uint32_t op = x->plan->schedule.step[step],
@@ -96,7 +96,7 @@ static cb_status make_scratch(expanding *x) {
     return CB_OK;
 }
 
-/* Arrays for all that the steps run. */
+/* Allocates arrays for everything that the steps run. */
 static cb_status make_arrays(expanding *x) {
     const uint32_t n_old = x->plan->schedule.n_step;
     uint32_t n = 0, n_in = 0, n_out = 0;
@@ -121,7 +121,7 @@ static cb_status make_arrays(expanding *x) {
 
 /* ---- lives ----------------------------------------------------------------------------------- */
 
-/* Those of the plan: steps are groups. */
+/* The plan's groups: each step is a group. */
 static void copy_lives(expanding *x) {
     const cb_lives *old = &x->plan->lives;
     for (uint32_t i = 0; i < old->n_instance; i++) {
@@ -143,7 +143,7 @@ static uint32_t add_life(expanding *x, uint32_t storage, uint64_t bytes, cb_life
     return x->n_instance++;
 }
 
-/* The values that a step reads, as its list in the plan has them. */
+/* Returns the values that a step reads, in the order of the plan's list. */
 static void find_instances(expanding *x, uint32_t step) {
     const cb_lives *old = &x->plan->lives;
     const uint32_t op = x->plan->schedule.step[step];
@@ -163,7 +163,7 @@ static uint32_t instance_read(const expanding *x, uint32_t id, uint32_t value) {
     return inside ? x->inner[root] : x->instance[x->value[root]];
 }
 
-/* Where what an op of the graph makes is: as the step has it, or a local. */
+/* Returns where the output of an op of the graph is: as in the step, or a local. */
 static uint32_t instance_made(expanding *x, uint32_t step, uint32_t id, uint32_t value) {
     const cb_problem *p = x->p;
     const uint32_t op = x->plan->schedule.step[step], v = x->value[value];
@@ -196,7 +196,7 @@ static bool add_op(expanding *x, uint32_t step, uint32_t id) {
     return any;
 }
 
-/* Cuts up the scratch of the step among those of its members that want some. */
+/* Divides the scratch of the step among the members that need some. */
 static void share_scratch(expanding *x, uint32_t step, uint32_t first) {
     const cb_lives *old = &x->plan->lives;
     cb_lives *lives = &x->out->plan.lives;
@@ -228,7 +228,7 @@ static cb_part part_of(const expanding *x, uint32_t id, const cb_domain *domain)
     return cb_part_of(&op, domain);
 }
 
-/* A group of one instruction has a domain only where it makes a local. */
+/* A group of one instruction has a domain only if it makes a local. */
 static void add_step(expanding *x, uint32_t step) {
     cb_groups *groups = &x->out->groups;
     const cb_domain domain = x->by->domain[x->plan->schedule.step[step]];
@@ -254,9 +254,9 @@ static void add_step(expanding *x, uint32_t step) {
 
 /* ---- a plan of single ops -------------------------------------------------------------------- */
 
-/* A step that runs and is no view is a group; the plan has the offsets. What is brought back from
- * the host is made for the next step that runs. Reading by views alone ends with the last group
- * before the view. */
+/* A step that runs and is not a view is a group; offsets come from the plan. A value brought back
+ * from the host is made for the next step that runs. A life that only views read ends with the last
+ * group before the view. */
 static void keep_lives(expanding *x) {
     const cb_lives *lives = &x->plan->lives;
     const cb_groups *groups = &x->out->groups;

@@ -1,12 +1,12 @@
 /* Groups grow as those of lowering do (fuse.c), over the given order with every op once: a group
- * opens with the first op that has not run and takes what belongs to it among the next ones; what
- * does not is deferred, a few at most. All that a group reads is there when it opens, so groups run
- * in the order in which they open. No group crosses the border of the backward or of a region.
- * Constants and the like read nothing and can be made at any time: they join the only op that reads
- * them; of the others some of one size are one group.
+ * opens with the first op that has not run and takes the next ops that belong to it; a few others
+ * may be deferred. All inputs of a group exist when it opens, so groups run in the order in which
+ * they open. No group crosses the border of the backward or of a region. Constants and the like
+ * read nothing and can be made at any time: they join their only reader; the others form groups of
+ * equal size.
  *
- * A run may take in whatever it reads that could run beside it, and what that is made from, back to
- * what fuses with nothing: those are wishes, of which cb_grouping_make keeps what fits together. */
+ * A run may inline every input that could run with it, and its inputs in turn, back to ops that do
+ * not fuse. These are requests, of which cb_grouping_make keeps those that fit together. */
 #include "find_groups.h"
 
 #include "../base/sort.h"
@@ -15,7 +15,7 @@
 
 #define DEFERRED_MOST 8
 #define READ_MOST 20
-#define MADE_MOST (CB_MOST_MEMBERS - READ_MOST) /* values of a group; reading takes members too */
+#define MADE_MOST (CB_MOST_MEMBERS - READ_MOST) /* values of a group; reads take members as well */
 #define WISHES_MOST CB_MOST_INLININGS           /* of one op */
 
 typedef struct finding {
@@ -27,15 +27,15 @@ typedef struct finding {
     uint32_t *begin, *op, *kernel; /* groups so far, as in the request */
     cb_domain *domain;
     uint32_t n_group, n_op, n_kernel;
-    uint32_t *set;   /* [ops] its group, CB_NONE: it has run by itself, or not yet */
+    uint32_t *set;   /* [ops] its group; CB_NONE: it has run separately, or not yet */
     bool *ran;       /* [ops] */
-    bool *fuses;     /* [ops] it could be in some group */
+    bool *fuses;     /* [ops] could be in some group */
     bool *slice;     /* [ops] */
-    uint32_t *reads; /* [values] by ops, and 1 if the caller wants it */
-    uint32_t *only;  /* [ops] the op that alone reads what it makes, CB_NONE: none */
-    uint32_t first;  /* op of the group at hand */
-    uint32_t n_made, n_read, read[READ_MOST]; /* of the group at hand: values, roots of inputs */
-    CB_VEC(uint32_t) value;                   /* wishes, as in the request */
+    uint32_t *reads; /* [values] reads by ops, plus 1 if the caller needs it */
+    uint32_t *only;  /* [ops] the only reader of its output; CB_NONE: none */
+    uint32_t first;  /* op of the current group */
+    uint32_t n_made, n_read, read[READ_MOST]; /* of the current group: values, roots of inputs */
+    CB_VEC(uint32_t) value;                   /* requested inlinings */
     CB_VEC(uint32_t) reader;
 } finding;
 
@@ -82,7 +82,7 @@ static void mark_ops(finding *x) {
     }
 }
 
-/* Whether two ops could be in one group, by where they stand. */
+/* True if two ops could be in one group, by their phase and region. */
 static bool same_place(const finding *x, uint32_t a, uint32_t b) {
     const uint32_t late = x->g->backward_starts;
     return (a >= late) == (b >= late) && x->p->op_region[a] == x->p->op_region[b];
@@ -107,7 +107,7 @@ static bool is_there(const finding *x, uint32_t op) {
     return true;
 }
 
-/* Notes what it reads from outside of the group; false: too much. */
+/* Notes its reads from outside the group; returns false if there are too many. */
 static bool note_reads(finding *x, uint32_t op) {
     for (uint32_t k = 0; k < x->g->ops.at[op].n_in; k++) {
         const uint32_t root = root_of(x, cb_op_ins(x->g, op)[k]);
@@ -129,7 +129,7 @@ static cb_group_end join(finding *x, uint32_t op, cb_domain *longer) {
     return end;
 }
 
-/* Adds an op, and the sources that it alone reads. */
+/* Adds an op, and the sources that only it reads. */
 static cb_group_end join_with_sources(finding *x, uint32_t op, cb_domain *longer) {
     for (uint32_t k = 0; k < x->g->ops.at[op].n_in; k++) {
         const uint32_t maker = maker_of(x, cb_op_ins(x->g, op)[k]);
@@ -159,13 +159,13 @@ static void begin_group(void *user) {
     x->n_made = x->n_read = 0;
 }
 
-/* Sources open groups of their own, and join others by what reads them. */
+/* Sources open separate groups, and join others through their readers. */
 static bool passes(void *user, uint32_t op) {
     const finding *x = user;
     return x->ran[op] || is_member(x, op) || is_source(x, x->first) != is_source(x, op);
 }
 
-/* How often these ops read the value. */
+/* Returns how often these ops read the value. */
 static uint32_t reads_by(const finding *x, const uint32_t *op, uint32_t n, uint32_t value) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -174,7 +174,7 @@ static uint32_t reads_by(const finding *x, const uint32_t *op, uint32_t n, uint3
     return count;
 }
 
-/* How many values of the group others read, or the caller. */
+/* Returns the number of values of the group that others, or the caller, read. */
 static uint32_t count_given(const finding *x) {
     const cb_joining *group = &x->joining;
     uint32_t n = 0;
@@ -186,7 +186,7 @@ static uint32_t count_given(const finding *x) {
     return n;
 }
 
-/* Whether somebody outside of the kernel reads what the op makes, or the caller. */
+/* True if an op outside the kernel, or the caller, reads the output of the op. */
 static bool gives(const finding *x, const uint32_t *op, uint32_t n, uint32_t at) {
     const cb_op *o = &x->g->ops.at[op[at]];
     bool any = false;
@@ -195,9 +195,9 @@ static bool gives(const finding *x, const uint32_t *op, uint32_t n, uint32_t at)
     return any;
 }
 
-/* Of each op of a kernel the last op of its group: its own, where others read it or several groups
- * do, and of a reduction to something small, so that the plan may save that. What is of the
- * backward never runs again, and stays together. */
+/* Finds, for each op of a kernel, the last op of its group. An op ends a group if ops outside read
+ * it, if several groups do, or if it reduces to something small, so that the plan may save that.
+ * Ops of the backward never run again, and stay together. */
 static void split_kernel(const finding *x, const uint32_t *op, uint32_t n, uint32_t *last) {
     for (uint32_t at = n; at-- > 0;) {
         uint32_t only = CB_NONE;
@@ -234,7 +234,7 @@ static void add_groups(finding *x, uint32_t *op, uint32_t n) {
     x->n_kernel++;
 }
 
-/* One kernel from `first` on, if there is one. */
+/* Forms one kernel from `first` on, if possible. */
 static void make_kernel(finding *x, uint32_t first) {
     uint32_t op[CB_GROUP_MOST];
     cb_growing g = {.joining = &x->joining,
@@ -274,8 +274,8 @@ static cb_status make_kernels(finding *x, cb_error *err) {
 
 /* ---- wishes ---------------------------------------------------------------------------------- */
 
-/* Values that one op, or group, may take in; those that are not looked at yet at the front, rising,
- * so that what reads is looked at before what it reads. */
+/* Values that may be inlined into one op or group; those not examined yet come first, in rising
+ * order, so that readers are examined before their inputs. */
 typedef struct wishes {
     uint32_t reader; /* one of its ops */
     uint32_t n_open, open[WISHES_MOST];
@@ -286,7 +286,7 @@ static bool in_set(const finding *x, uint32_t op, uint32_t reader) {
     return op == reader || (x->set[op] != CB_NONE && x->set[op] == x->set[reader]);
 }
 
-/* Whether this value, which is read, may be wished for. */
+/* True if this input may be requested for inlining. */
 static bool may_wish(const finding *x, uint32_t value, uint32_t reader) {
     const uint32_t maker = x->g->values.at[value].producer;
     return x->fuses[maker] && !in_set(x, maker, reader) &&
@@ -304,7 +304,7 @@ static void open_value(const finding *x, wishes *w, uint32_t value) {
     w->open[at] = value;
 }
 
-/* Of what makes a value as much as it needs: what that reads from elsewhere. */
+/* Adds the inputs from elsewhere of the ops that make a value. */
 static void open_slice(finding *x, wishes *w, uint32_t maker) {
     const uint32_t set = x->set[maker], alone[] = {maker};
     const uint32_t *op = set == CB_NONE ? alone : x->op + x->begin[set];
@@ -321,7 +321,7 @@ static void open_slice(finding *x, wishes *w, uint32_t maker) {
     }
 }
 
-/* Those of one op, or of a group, which `op` is any of. */
+/* Requests inlinings for one op, or for a group that contains `op`. */
 static cb_status add_wishes(finding *x, const uint32_t *op, uint32_t n, cb_error *err) {
     wishes w = {.reader = op[0]};
     for (uint32_t i = 0; i < n; i++)

@@ -1,21 +1,21 @@
 /* A group opens with the first unit, a group of the plan, that has not run, and grows over those
- * that come next in the schedule (grow.h). It keeps the longest part of them that fits (room.h).
+ * that come next in the schedule (grow.h). It keeps the longest prefix of them that fits (room.h).
  *
  *     schedule   add gelu | matmul | dropout? | ...     dropout reads the matmul's result: deferred
- *     groups     {add gelu} {matmul dropout?}           a matmul fuses with nothing
+ *     groups     {add gelu} {matmul dropout?}           a matmul does not fuse
  *
- * Offsets are new where groups are: lives have become shorter, some are gone. Placement is a
- * heuristic, so the arena may come out larger than the plan's: then the groups of what found no
- * room are taken apart, and at last all. */
+ * Groups get new offsets, because lives have become shorter or have vanished. Placement is a
+ * heuristic, so the arena may become larger than the plan's: then groups with buffers that could
+ * not be placed are split, and in the end all groups. */
 #include "fuse.h"
 
 #include "grow.h"
 #include "room.h"
 
 typedef struct tactic {
-    uint32_t deferred; /* units passed over, at most */
-    uint32_t members;  /* steps of a group, at most; 1: the plan as it is */
-    uint32_t rounds;   /* in which groups are taken apart, at most */
+    uint32_t deferred; /* maximum number of units passed over */
+    uint32_t members;  /* maximum number of steps of a group; 1: the plan unchanged */
+    uint32_t rounds;   /* maximum number of rounds in which groups are split */
 } tactic;
 static const tactic tactics[] = {
     {8, CB_GROUP_MOST, 8}, {0, CB_GROUP_MOST, 8}, {0, 8, 8}, {0, 1, 1}};
@@ -27,9 +27,9 @@ typedef struct fusing {
     const cb_groups *units;
     cb_groups out;
     tactic by;
-    uint8_t *alone;      /* [units] joins no group */
-    uint32_t first, end; /* units: the first that has not run, after the last that was looked at */
-    uint32_t n_taken, taken[CB_GROUP_MOST]; /* units of the group at hand */
+    uint8_t *alone;      /* [units] must not join a group */
+    uint32_t first, end; /* units: the first that has not run, one past the last examined */
+    uint32_t n_taken, taken[CB_GROUP_MOST]; /* units of the current group */
     uint32_t *order;                        /* [units] as they run */
     uint32_t *unit_begin;                   /* [units + 1] of a group, in `order` */
     uint32_t group;                         /* in take_over */
@@ -39,8 +39,8 @@ typedef struct fusing {
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* The step that makes what this one reads and is neither there nor made in the group; CB_NONE: all
- * is there. */
+/* Returns the step that makes an input of this one that neither exists nor is made in the group, or
+ * CB_NONE. */
 static uint32_t waits_for(const fusing *x, uint32_t step) {
     const cb_op *op = cb_step_op(&x->steps, step);
     for (uint32_t k = 0; k < op->n_in; k++) {
@@ -65,7 +65,8 @@ static bool has_run(void *user, uint32_t unit) {
     return ((const fusing *)user)->room.group[unit] != CB_NONE;
 }
 
-/* All steps of a unit; the rows that it is planned with may be longer than those of its ops. */
+/* Adds all steps of a unit; the rows that it is planned with may be longer than those of its
+ * ops. */
 static cb_group_end join_steps(fusing *x, uint32_t unit, cb_domain *longer) {
     const cb_groups *u = x->units;
     const uint32_t n = x->joining.n;
@@ -106,7 +107,7 @@ static void note_end(fusing *x, cb_group_end end, uint32_t unit) {
     out->end_wait[out->n_group] = end == CB_END_WAIT ? unit_waits_for(x, unit) : CB_NONE;
 }
 
-/* The first n of the units taken; a unit by itself stays as it is planned. */
+/* Forms a group of the first n units taken; a single unit stays as planned. */
 static void close_group(fusing *x, uint32_t n) {
     const cb_groups *u = x->units;
     cb_groups *out = &x->out;
@@ -169,7 +170,7 @@ static void make_groups(fusing *x) {
 
 /* ---- lives ----------------------------------------------------------------------------------- */
 
-/* Members of a group that copy the same indices do so to one place. */
+/* Members of a group that copy the same indices share one copy. */
 static void share_scratch(fusing *x, uint32_t group) {
     const uint32_t *scratch = x->steps.plan->lives.scratch_instance, *step = x->out.step;
     for (uint32_t i = x->out.begin[group]; i < x->out.begin[group + 1]; i++) {
@@ -177,7 +178,7 @@ static void share_scratch(fusing *x, uint32_t group) {
             if (!cb_step_shares_scratch(&x->steps, step[i], step[k])) continue;
             x->out.life[scratch[step[i]]].is_shared = true;
             x->out.life[scratch[step[i]]].shared = scratch[step[k]];
-            break; /* the first has a place of its own */
+            break; /* the first has its own copy */
         }
     }
 }
@@ -187,7 +188,7 @@ static bool ends_here(const void *user, uint32_t instance) {
     return x->out.life[instance].last == x->group;
 }
 
-/* What results of a group take over. */
+/* Finds the memory that results of a group take over. */
 static void take_over(fusing *x, uint32_t group) {
     const uint32_t first = x->out.begin[group];
     const cb_taking taking = {.steps = &x->steps,
@@ -208,7 +209,7 @@ static void take_over(fusing *x, uint32_t group) {
     }
 }
 
-/* What a group of several makes for itself alone is a local. */
+/* A value that only its own group of several steps uses is a local. */
 static void find_lives(fusing *x) {
     const cb_lives *lives = &x->steps.plan->lives;
     const cb_groups *out = &x->out;
@@ -239,8 +240,8 @@ static void find_lives(fusing *x) {
     for (uint32_t g = 0; g < out->n_group && lives->over; g++) take_over(x, g);
 }
 
-/* Places the lives, and measures them. What lives a little longer than in the plan is placed near
- * the plan's offsets where placing from the start takes more than the plan, or did so before. */
+/* Places the lives and measures the arena. If placing from scratch takes more than the plan, or did
+ * so before, lives that are a little longer than in the plan are placed near the plan's offsets. */
 static cb_status place(fusing *x, bool from_start, uint64_t *live_bytes, uint64_t *arena_bytes) {
     const cb_lives *lives = &x->steps.plan->lives;
     const cb_groups *out = &x->out;
@@ -283,8 +284,8 @@ static cb_status place(fusing *x, bool from_start, uint64_t *live_bytes, uint64_
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-/* The unit runs by itself from now on; with `all`, so do the others of its group. False: it did
- * already. */
+/* Makes the unit run separately from now on; with `all`, also the others of its group. Returns
+ * false if it already did. */
 static bool leave(fusing *x, uint32_t group, uint32_t unit, bool all) {
     const uint32_t *begin = x->unit_begin;
     if (group == x->out.n_group || begin[group + 1] - begin[group] == 1) return false;
@@ -293,8 +294,8 @@ static bool leave(fusing *x, uint32_t group, uint32_t unit, bool all) {
     return all || x->alone[unit];
 }
 
-/* What makes or last reads something that found no room leaves its group, or, with `all`, takes it
- * apart; false: there is no such group. */
+/* Removes from its group each unit that makes or last reads a buffer that could not be placed, or,
+ * with `all`, splits its group. Returns false if there is no such group. */
 static bool split_groups(fusing *x, bool all) {
     const cb_plan *plan = x->steps.plan;
     bool any = false;
@@ -341,7 +342,7 @@ cb_status cb_fuse(const cb_graph *joint, const cb_problem *single, cb_fuses_fn f
     CB_TRY(cb_room_init(&x.room, &x.steps, x.units, arena, err));
     CB_TRY(make_tables(&x));
     bool good = false;
-    const bool moves = e->plan.schedule.action; /* what moves keeps its order */
+    const bool moves = e->plan.schedule.action; /* moved units keep their order */
     for (size_t i = moves ? n - 1 : 0; i < n && !good; i++) {
         x.by = tactics[i];
         memset(x.alone, 0, x.units->n_group);

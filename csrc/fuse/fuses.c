@@ -2,7 +2,7 @@
 
 #include "reads.h"
 
-/* `index`: which of them are indices, of integers; -1: none. */
+/* `index`: which input holds integer indices; -1: none. */
 static bool are_known(bool with_bool, const cb_dtype *dtype, uint32_t n, int index) {
     for (uint32_t k = 0; k < n; k++) {
         if ((int)k == index) continue;
@@ -11,7 +11,7 @@ static bool are_known(bool with_bool, const cb_dtype *dtype, uint32_t n, int ind
     return true;
 }
 
-/* Not on single numbers. */
+/* Does not apply to single numbers. */
 static bool is_only_full(cb_opcode code) {
     return code == CB_OP_TRIL || code == CB_OP_DROPOUT || code == CB_OP_GELU ||
            code == CB_OP_GELU_BWD;
@@ -26,7 +26,7 @@ bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t 
     if (!are_known(with_bool, in, n_in, cb_op_index_input(code))) return false;
     if (!are_known(with_bool, out, n_out, -1)) return false;
     if (is_small && is_only_full(code)) return false;
-    /* Which ops have the other parts, domain.c names one by one. */
+    /* domain.c lists the ops with other parts. */
     const bool is_pointwise = part == CB_PART_MAP || is_small;
     return !is_pointwise || flags & CB_OPF_FUSES;
 }

@@ -1,6 +1,5 @@
-/* Ops become numbers of sets, sets are put into an order in which each follows what it reads, and
- * each is tried out as one group on the machinery of grow.h, over a schedule that runs every
- * op once. */
+/* Assigns ops to sets, sorts the sets so that each follows its inputs, and tries each set as one
+ * group with grow.h, over a schedule that runs every op once. */
 #include "grouping.h"
 
 #include "../base/sort.h"
@@ -14,7 +13,7 @@ typedef struct making {
     cb_grouping *out;
     cb_arena *arena, *scratch;
     cb_error *err;
-    uint32_t *set; /* [ops] the group asked for, or n_group + op; CB_NONE: a view */
+    uint32_t *set; /* [ops] the requested group, or n_group + op; CB_NONE: a view */
     cb_steps steps;
     cb_joining joining;
     uint8_t *slice;                           /* [ops] those of: */
@@ -95,8 +94,8 @@ static cb_status make_sets(making *x) {
 typedef struct ordering {
     uint32_t n_set;
     uint32_t *begin, *op; /* [n_set + 1] members of each set, rising */
-    uint32_t *at, *input; /* [n_set] the member, and the input of it, to look at next */
-    uint8_t *state;       /* [n_set] 1: begun; 2: stands in the order */
+    uint32_t *at, *input; /* [n_set] the member, and its input, to examine next */
+    uint8_t *state;       /* [n_set] 1: begun; 2: in the order */
     uint32_t *stack, n_stack;
 } ordering;
 
@@ -119,7 +118,7 @@ static cb_status list_members(making *x, ordering *o) {
     return CB_OK;
 }
 
-/* The next set that this one reads and that does not stand in the order; CB_NONE: none is left. */
+/* Returns the next set that this one reads and that is not in the order yet, or CB_NONE. */
 static uint32_t next_needed(const making *x, ordering *o, uint32_t set) {
     for (; o->at[set] < o->begin[set + 1]; o->at[set]++, o->input[set] = 0) {
         const uint32_t op = o->op[o->at[set]];
@@ -147,7 +146,7 @@ static void append(making *x, const ordering *o, uint32_t set) {
     out->begin[out->n_op + 1] = out->begin[out->n_op];
 }
 
-/* Appends a set, and before it all that it needs. */
+/* Appends a set after all sets that it needs. */
 static cb_status visit(making *x, ordering *o, uint32_t first) {
     o->stack[o->n_stack++] = first;
     o->state[first] = 1;
@@ -218,9 +217,9 @@ static cb_status find_roots(making *x) {
     return CB_OK;
 }
 
-/* Of a group what others read, what is a result, and what the user speaks of; of an op by itself
- * all. A member's first output stands for its work, so it leads to the others: what nobody reads is
- * given, as nothing else would ask for its op. */
+/* Finds the outputs: for a group, values that others read, results, and values that the user names;
+ * for a single op, all its values. A member's first output represents its work, so it leads to the
+ * others. A value that nothing reads is an output, because nothing else would make its op run. */
 static void find_given(making *x) {
     const cb_graph *g = x->g;
     cb_grouping *out = x->out;
@@ -247,7 +246,7 @@ static void find_given(making *x) {
     }
 }
 
-/* What reads nothing may be made in a group of the backward, for that group alone. */
+/* An op without inputs may run in a group of the backward, for that group only. */
 static cb_status check_sources(const making *x) {
     const cb_grouping *out = x->out;
     for (uint32_t op = 0; op < out->n_op; op++) {
@@ -299,8 +298,8 @@ static cb_group_end join_marked(making *x, uint32_t *op) {
     return CB_END_NONE;
 }
 
-/* Tries the marked ops, those of an op and what may run with it, as one group; CB_END_NONE: they
- * run, else *op does not. Ops of a kernel may need its rows, which none of them has. */
+/* Tries the marked ops, those of an op and those inlined into it, as one group. CB_END_NONE: they
+ * run; otherwise *op does not. Ops of a kernel may need its rows, which none of them determines. */
 static cb_group_end try_marked(making *x, uint32_t host, uint32_t *op) {
     const uint32_t set = x->set[x->out->member[x->out->begin[host]]];
     cb_joining_start(&x->joining, (cb_domain){0});
@@ -321,7 +320,7 @@ static void unmark(making *x) {
     x->n_marked = 0;
 }
 
-/* Those of these members that are in the slice and not marked; false: too many. */
+/* Adds the members that are in the slice and not marked; returns false if there are too many. */
 static bool mark(making *x, uint32_t op) {
     const cb_grouping *out = x->out;
     for (uint32_t k = out->begin[op]; k < out->begin[op + 1]; k++) {
@@ -366,7 +365,7 @@ static int by_op_and_value(const void *a, const void *b) {
     return x->value < y->value ? -1 : x->value > y->value;
 }
 
-/* What inlining.h asks of the value and of the two ops. */
+/* Checks the requirements of inlining.h on the value and the two ops. */
 static bool may_be(const making *x, uint32_t value, uint32_t reader) {
     const cb_graph *g = x->g;
     const cb_grouping *out = x->out;
@@ -381,7 +380,7 @@ static bool may_be(const making *x, uint32_t value, uint32_t reader) {
            x->p->op_region[maker] == x->p->op_region[reader];
 }
 
-/* Whether a marked op reads the value, outside of the op that makes it. */
+/* True if a marked op, other than the maker, reads the value. */
 static bool is_wanted(const making *x, uint32_t value) {
     const uint32_t maker = x->out->op_of[x->g->values.at[value].producer];
     for (uint32_t i = 0; i < x->n_marked; i++) {
@@ -393,7 +392,8 @@ static bool is_wanted(const making *x, uint32_t value) {
     return false;
 }
 
-/* Whether all that a run may do fits with this value taken in; if not, it is as before. */
+/* Returns whether everything that a run may do fits with this value inlined; if not, nothing
+ * changes. */
 static bool take_in(making *x, uint32_t host, uint32_t value) {
     uint32_t before[CB_GROUP_MOST], n = x->n_marked, at = 0;
     memcpy(before, x->marked, n * sizeof *before);
@@ -409,12 +409,12 @@ static bool take_in(making *x, uint32_t host, uint32_t value) {
     return false;
 }
 
-/* Of the wishes of one op, the last value first, those that run beside what was taken before. What
- * is kept stands at the front again; returns how many. */
+/* Keeps the requested inlinings of one op, from the last value to the first, that fit the ones kept
+ * before. Moves them to the front and returns their number. */
 static uint32_t keep_fitting(making *x, cb_grouped_inlining *wish, uint32_t n) {
     const uint32_t op = wish->op;
     uint32_t kept = 0;
-    (void)mark_members(x, op); /* find_domains has found room for them */
+    (void)mark_members(x, op); /* find_domains has allocated them */
     for (uint32_t k = n; k-- > 0 && kept < CB_MOST_INLININGS;) {
         if (!is_wanted(x, wish[k].value) || !take_in(x, op, wish[k].value)) continue;
         x->out->domain[op] = x->joining.domain;

@@ -1,4 +1,4 @@
-/* What groups a caller asks for, as JSON in ids of the joint graph:
+/* Reads the groups that a caller requests, as JSON with ids of the joint graph:
  *
  *     {"groups": [[7, 8], [12, 14, 15]], "inlinings": [[8, 12]]}     a pair: value and reader */
 #include "grouping.h"

@@ -1,5 +1,5 @@
-/* What a grouping promises, checked by counting: nothing of how it was made is used. That a group
- * with all that it may take in runs as one is checked where it is lowered. */
+/* Checks a grouping independently of how it was made. Lowering checks that a group with everything
+ * that may be inlined into it runs as one. */
 #include "grouping.h"
 
 typedef struct checking {
@@ -14,7 +14,7 @@ static cb_status fail(const checking *c, uint32_t op, const char *what) {
                    c->p->op_name[c->x->member[c->x->begin[op]]], what);
 }
 
-/* Each op of the graph but views stands once, where op_of says. */
+/* Checks that each op of the graph except views occurs once, where op_of says. */
 static cb_status check_members(const checking *c) {
     const cb_grouping *x = c->x;
     uint32_t n_work = 0;
@@ -41,7 +41,7 @@ static cb_status check_members(const checking *c) {
     return CB_OK;
 }
 
-/* What several ops have in common, so that a plan may treat them as one. */
+/* Checks what several ops must share so that a plan may treat them as one. */
 static cb_status check_alike(const checking *c, uint32_t op) {
     const cb_grouping *x = c->x;
     const uint32_t first = x->member[x->begin[op]], late = c->g->backward_starts;
@@ -57,7 +57,7 @@ static cb_status check_alike(const checking *c, uint32_t op) {
     return CB_OK;
 }
 
-/* What is read from elsewhere is given, and made before. */
+/* Checks that values read from other ops are outputs of these and made earlier. */
 static cb_status check_reads(const checking *c, uint32_t op) {
     const cb_grouping *x = c->x;
     for (uint32_t k = x->begin[op]; k < x->begin[op + 1]; k++) {

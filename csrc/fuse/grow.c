@@ -27,7 +27,7 @@ static void forget(cb_joining *x, uint32_t step) {
         x->made[cb_place_out(x->steps, step, k)] = CB_MADE_OUTSIDE;
 }
 
-/* Works out what member `i` is in the group's domain; CB_END_NONE: it may be. */
+/* Determines the part of member `i` in the group's domain; CB_END_NONE: it may join. */
 static cb_group_end fit(cb_joining *x, uint32_t i) {
     const cb_steps *s = x->steps;
     const uint32_t step = x->step[i];
@@ -106,7 +106,7 @@ void cb_joining_cut(cb_joining *x, uint32_t n) {
     x->n = 0;
     x->domain = x->start;
     x->parts = (cb_parts){0};
-    for (uint32_t i = 0; i < n; i++) (void)cb_join(x, step[i]); /* they did before, in this order */
+    for (uint32_t i = 0; i < n; i++) (void)cb_join(x, step[i]); /* as before, in this order */
 }
 
 void cb_joining_start(cb_joining *x, cb_domain domain) {
@@ -116,7 +116,7 @@ void cb_joining_start(cb_joining *x, cb_domain domain) {
 
 /* ---- growth ---------------------------------------------------------------------------------- */
 
-/* From an empty group on, which starts with the rows of `start`. */
+/* Starts from an empty group with the rows of `start`. */
 static uint32_t grow_once(cb_growing *g, uint32_t first, cb_domain start, cb_domain *longer) {
     uint32_t at = first + 1, deferred = 0;
     cb_joining_start(g->joining, start);
@@ -139,7 +139,7 @@ static uint32_t grow_once(cb_growing *g, uint32_t first, cb_domain start, cb_dom
     return at;
 }
 
-/* Starts again with longer rows once a unit needs them, unless fewer steps join then. */
+/* Starts again with longer rows when a unit needs them, unless fewer steps would join. */
 uint32_t cb_grow(cb_growing *g, uint32_t first) {
     cb_domain start = {0}, longer = {0}, unused = {0};
     uint32_t at = grow_once(g, first, start, &longer);

@@ -21,7 +21,7 @@ cb_made cb_made_by(cb_opcode code, cb_part part, uint32_t output, bool late) {
     return CB_MADE_LAST;
 }
 
-/* A weight or a bias: one a column. */
+/* A weight or a bias: one element per column. */
 static bool is_weight(cb_opcode code, uint32_t input) {
     switch (code) {
         case CB_OP_LAYER_NORM:
@@ -59,13 +59,15 @@ void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype) {
     parts->narrow |= cb_dtype_is_float(dtype) && dtype != CB_F64;
 }
 
-/* A sum of everything adds up leaves of so many elements in so many lanes (micro/sums.h); a
- * generator draws so many numbers at a time. Rows must not cut lanes, nor blocks of rows leaves. */
+/* A sum of all elements adds leaves of a fixed number of elements in a fixed number of lanes
+ * (micro/sums.h); a generator draws a fixed number at a time. Rows must not cut lanes, and blocks
+ * of rows must not cut leaves. */
 #define LEAF 1024
 #define LANES 64
 #define DRAWN 8
 
-/* A total needs whole lines of the inner axis at a time, so that leaves are added up in order. */
+/* A sum of all elements needs whole lines of the inner axis at a time, so that leaves are added in
+ * order. */
 static bool fit_across(const cb_parts *parts, const cb_domain *domain) {
     if (parts->draws && domain->inner % DRAWN) return false;
     if (!parts->total && !parts->lines) return true;

@@ -30,13 +30,13 @@ static uint64_t bytes_of(const cb_room *r, uint32_t place) {
     return r->steps->plan->lives.instance[place].bytes;
 }
 
-/* Whether somebody is still to read it, or it is held to the end. */
+/* True if it still has readers, or is held to the end. */
 static bool stays(const cb_room *r, uint32_t place) {
     return r->left[place] > 0 || !is_placed(r, place) ||
            r->units->life[place].last == r->units->n_group;
 }
 
-/* Bytes of this kind: of the group at hand, or before it. */
+/* Returns the bytes of this kind: of the current group, or before it. */
 static uint64_t *tally_of(cb_room *r, uint32_t place) {
     const uint32_t maker = r->steps->maker[place];
     const bool is_own = maker != CB_NONE && r->group[r->unit_of[maker]] == r->current;
@@ -81,8 +81,8 @@ static void undo(cb_room *r, uint32_t unit) {
     r->group[unit] = CB_NONE;
 }
 
-/* Whether a unit of one step takes memory over as planned: another unit that reads it may have been
- * passed over. */
+/* True if a unit of one step takes memory over as planned; another unit that reads that memory may
+ * have been passed over. */
 static uint64_t taken_bytes(const cb_room *r, uint32_t unit) {
     const cb_groups *u = r->units;
     const cb_lives *lives = &r->steps->plan->lives;
@@ -92,7 +92,7 @@ static uint64_t taken_bytes(const cb_room *r, uint32_t unit) {
     return bytes_of(r, to);
 }
 
-/* Bytes that a unit takes beside what is there when it runs. */
+/* Returns the bytes that a unit takes in addition to what is alive when it runs. */
 static uint64_t own_bytes(const cb_room *r, uint32_t unit) {
     const cb_groups *u = r->units;
     uint64_t bytes = 0;
@@ -105,7 +105,7 @@ static uint64_t own_bytes(const cb_room *r, uint32_t unit) {
     return bytes - taken_bytes(r, unit);
 }
 
-/* Whether the units that have not run fit, one at a time. They are undone again. */
+/* True if the remaining units fit, run one at a time. The trial is undone. */
 static bool others_fit(cb_room *r, uint32_t first, uint32_t end) {
     uint32_t at = first;
     bool fits = true;
@@ -114,7 +114,7 @@ static bool others_fit(cb_room *r, uint32_t first, uint32_t end) {
         fits = r->before + r->made + own_bytes(r, at) <= r->limit;
         if (!fits) break;
         run(r, at);
-        r->group[at] = r->current + 1; /* told apart from members */
+        r->group[at] = r->current + 1; /* distinguished from members */
     }
     while (at-- > first) {
         if (r->group[at] != r->current + 1) continue;
@@ -124,7 +124,7 @@ static bool others_fit(cb_room *r, uint32_t first, uint32_t end) {
     return fits;
 }
 
-/* Bytes of scratch that a unit adds to that of the units before it in a group. */
+/* Returns the scratch that a unit adds to that of earlier units in a group. */
 static uint64_t own_scratch(const cb_room *r, const uint32_t *unit, uint32_t i) {
     const cb_groups *u = r->units;
     uint64_t bytes = 0;
@@ -146,7 +146,7 @@ static uint32_t count_steps(const cb_groups *u, const uint32_t *unit, uint32_t n
     return n_step;
 }
 
-/* Bytes that units which have just run as one group take over. */
+/* Returns the bytes that units take over which have just run as one group. */
 static uint64_t taken_together(const cb_room *r, const cb_joining *joining, const uint32_t *unit,
                                uint32_t n) {
     const cb_taking x = {.steps = r->steps,

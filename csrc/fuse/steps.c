@@ -72,7 +72,7 @@ static bool is_made_here(const cb_taking *x, uint32_t instance) {
     return is;
 }
 
-/* How often the group reads an instance. */
+/* Returns how often the group reads an instance. */
 static uint32_t count_reads(const cb_taking *x, uint32_t instance) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < x->n; i++)

@@ -1,5 +1,5 @@
-/* A call of the builder may append several ops. When a later one fails the earlier ones are taken
- * back, so that each call is whole or nothing: `mark_of` before, `settle` after. */
+/* A call of the builder may append several ops. If a later one fails, the earlier ones are removed,
+ * so that each call succeeds completely or has no effect: `mark_of` before, `settle` after. */
 #include "builder.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@ static mark mark_of(const cb_graph *g) {
                   g->attrs.len, g->inputs.len, g->backward_starts};
 }
 
-/* Takes back what was appended since `m` when `status` is a failure. */
+/* Removes everything appended since `m` if `status` is a failure. */
 static cb_status settle(cb_graph *g, mark m, cb_status status) {
     if (status == CB_OK) return CB_OK;
     g->ops.len = m.ops;
@@ -76,7 +76,7 @@ cb_status cb_build_expand(cb_graph *g, cb_value_id x, const cb_shape *shape, cb_
     return append1(g, CB_OP_EXPAND, 1, &x, &(cb_attrs){.dims = *shape}, out, err);
 }
 
-/* Replaces one -1 in `shape` by what the number of elements leaves for it. */
+/* Replaces one -1 in `shape` with the size that the number of elements implies. */
 static cb_status fill_in(const cb_shape *from, cb_shape *shape, cb_error *err) {
     char have[CB_SHAPE_TEXT], want[CB_SHAPE_TEXT];
     int32_t open = -1;
@@ -124,7 +124,7 @@ cb_status cb_build_reshape(cb_graph *g, cb_value_id x, const cb_shape *shape, cb
     return settle(g, m, build_reshape(g, x, shape, out, err));
 }
 
-/* Negative axes count from the end. What is out of range stays so, for the shape rule to refuse. */
+/* Negative axes count from the end. Axes out of range are left for the shape rule to refuse. */
 static int64_t from_end(int64_t axis, int32_t rank) {
     return axis < 0 && axis >= -rank ? axis + rank : axis;
 }
@@ -164,7 +164,7 @@ cb_status cb_build_full(cb_graph *g, const cb_shape *shape, cb_dtype dtype, doub
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 
-/* The axes of a reduction as the shape rule wants them: all of them written out, not negative,
+/* Converts the axes of a reduction to the form of the shape rule: explicit, not negative,
  * sorted. */
 static void tidy_axes(cb_shape *axes, int32_t rank) {
     if (axes->rank < 0 || axes->rank > CB_MAX_RANK) return; /* the shape rule refuses it */
@@ -229,8 +229,8 @@ static cb_status product(cb_graph *g, cb_value_id x, cb_value_id y, cb_value_id 
     return append1(g, CB_OP_MATMUL, 2, (cb_value_id[]){x, y}, NULL, out, err);
 }
 
-/* x[..,n,k] with its leading axes merged, when that is a view and a matrix; false: it takes a copy.
- */
+/* Merges the leading axes of x[..,n,k], if the result is a view and a matrix; returns false if that
+   needs a copy. */
 static bool merged_rows(const cb_value *x, cb_shape *merged) {
     int64_t stride[CB_MAX_RANK];
     const int32_t last = x->shape.rank - 1;
@@ -239,7 +239,7 @@ static bool merged_rows(const cb_value *x, cb_shape *merged) {
     return cb_view_strides(&x->shape, x->stride, merged, stride) && cb_is_matrix(merged, stride);
 }
 
-/* The batch axes of both operands broadcast. A copy that the layout asks for is made before. */
+/* Broadcasts the batch axes of both operands. A copy that the layout requires is made first. */
 static cb_status batched(cb_graph *g, cb_value_id x, cb_value_id y, cb_value_id *out,
                          cb_error *err) {
     CB_TRY(build_matrix(g, x, &x, err));
@@ -327,7 +327,7 @@ static void tidy_attrs(const cb_graph *g, cb_opcode code, uint32_t n_ins, const 
     }
 }
 
-/* The shape that all inputs broadcast to. */
+/* Returns the shape to which all inputs broadcast. */
 static cb_status common_shape(const cb_graph *g, cb_opcode code, uint32_t n_ins,
                               const cb_value_id *ins, cb_shape *out, cb_error *err) {
     *out = g->values.at[ins[0]].shape;

@@ -1,5 +1,5 @@
-/* Copies of a graph, whole or without what nobody needs. Names and regions are copied as they are,
- * so their ids stay; ops, values and storages are renumbered densely in their old order. */
+/* Copies a graph, complete or without unneeded ops. Names and regions are copied unchanged, so
+ * their ids stay; ops, values and storages are renumbered densely in their old order. */
 #include "../base/bitset.h"
 #include "graph.h"
 #include "infer_checks.h"
@@ -11,8 +11,8 @@ typedef struct renumbering {
     uint32_t *value, *storage;
 } renumbering;
 
-/* Inputs, what makes the outputs, and what that reads. One walk backwards: readers have larger ids.
- */
+/* Marks inputs, the ops that make the outputs, and their inputs. One pass backwards, because
+   readers have larger ids. */
 static void mark_needed(const cb_graph *g, cb_bitset *keep) {
     for (size_t i = 0; i < g->inputs.len; i++) cb_bitset_add(keep, g->inputs.at[i]);
     for (size_t i = 0; i < g->outputs.len; i++)
@@ -35,7 +35,7 @@ static cb_status copy_names(const cb_graph *g, cb_graph *to, cb_error *err) {
     return CB_OK;
 }
 
-/* What ops carry that are appended to the copy. */
+/* Attributes of the ops that are appended to the copy. */
 static void copy_defaults(const cb_graph *g, cb_graph *to) {
     to->location = g->location;
     to->region = g->region;
@@ -43,7 +43,7 @@ static void copy_defaults(const cb_graph *g, cb_graph *to) {
     to->constraint = g->constraint;
 }
 
-/* Room for everything: afterwards copying cannot fail. */
+/* Reserves room for everything, so that copying cannot fail. */
 static bool reserve_all(const cb_graph *g, cb_graph *to) {
     return CB_RESERVE(&to->arena, to->ops, g->ops.len) &&
            CB_RESERVE(&to->arena, to->values, g->values.len) &&
@@ -60,7 +60,7 @@ static void copy_values(const cb_graph *g, const cb_op *op, cb_graph *to, const 
         uint32_t id = (uint32_t)to->values.len;
         const cb_storage *storage = &g->storages.at[value.storage];
         map->value[op->out_begin + k] = id;
-        if (storage->root == op->out_begin + k) { /* else a view, whose root came before */
+        if (storage->root == op->out_begin + k) { /* otherwise a view, whose root came before */
             map->storage[value.storage] = (uint32_t)to->storages.len;
             to->storages.at[to->storages.len++] = (cb_storage){.bytes = storage->bytes, .root = id};
         }
@@ -83,7 +83,7 @@ static void copy_op(const cb_graph *g, cb_op_id id, cb_graph *to, const renumber
     to->ops.at[to->ops.len++] = op;
 }
 
-/* Values of `to` stand for the outputs of the op, each of a storage of its own. */
+/* Maps the outputs of the op to values of `to`, each with a separate storage. */
 static cb_status note_outputs(const cb_graph *g, const cb_op *op, const cb_graph *to,
                               const cb_value_id *outs, const renumbering *map, cb_error *err) {
     for (uint32_t k = 0; k < op->n_out; k++) {
@@ -97,7 +97,7 @@ static cb_status note_outputs(const cb_graph *g, const cb_op *op, const cb_graph
     return CB_OK;
 }
 
-/* Asks for other ops in the place of this one; false: there are none. */
+/* Asks for ops that replace this one; returns false if there are none. */
 static cb_status replace_op(const cb_graph *g, cb_op_id id, const cb_replacing *by, cb_graph *to,
                             const renumbering *map, bool *done, cb_error *err) {
     const cb_op *op = &g->ops.at[id];
@@ -116,7 +116,7 @@ static cb_status replace_op(const cb_graph *g, cb_op_id id, const cb_replacing *
     return reserve_all(g, to) ? CB_OK : cb_no_memory(err);
 }
 
-/* The ops in `keep`, or all when it is NULL. */
+/* Copies the ops in `keep`, or all if it is NULL. */
 static cb_status copy_graph(const cb_graph *g, const cb_bitset *keep, const cb_replacing *by,
                             cb_arena *scratch, cb_graph *to, cb_error *err) {
     renumbering map = {.value = CB_NEW(scratch, uint32_t, g->values.len),

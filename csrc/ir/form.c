@@ -1,5 +1,5 @@
-/* Words are looked up by a walk: the sets have a handful. Everything said of an op is checked by
- * cb_graph_append, so that a file cannot say what the builder would refuse. */
+/* Words are looked up by linear search, because the sets are small. cb_graph_append checks
+ * everything about an op, so a file cannot contain what the builder would refuse. */
 #include "form.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@ WORDS(constraint, "constraint", "free", "must_save", "prefer_save", "must_recomp
       "prefer_recompute", "must_offload", "prefer_offload");
 WORDS(output_kind, "output kind", "result", "state", "grad");
 
-/* How much of a hostile word an error repeats. */
+/* Characters of a hostile word that an error repeats. */
 static int shown(size_t length) { return length < 40 ? (int)length : 40; }
 
 cb_status cb_word_find(const cb_words *set, const char *text, size_t length, uint32_t *out,

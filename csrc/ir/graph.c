@@ -1,5 +1,5 @@
-/* Appending: check everything, infer, reserve room in every array, and only then write. What cannot
- * fail comes last, so a failed call leaves no trace but unused room in the arena. */
+/* Appending: check everything, infer, reserve room in every array, and only then write. Steps that
+ * cannot fail come last, so a failed call leaves nothing but unused room in the arena. */
 #include "graph.h"
 
 #include <inttypes.h>
@@ -7,15 +7,15 @@
 #include "infer.h"
 
 #define MOST (UINT32_C(1) << 30) /* ops, values, inputs: their sums stay far from CB_NONE */
-#define FEW 8                    /* inputs that most ops do with */
+#define FEW 8                    /* most ops have at most this many inputs */
 
 cb_status cb_graph_create(cb_alloc *alloc, cb_graph **out, cb_error *err) {
     cb_arena arena;
     cb_arena_init(&arena, alloc);
     cb_graph *g = CB_NEW(&arena, cb_graph, 1);
     if (!g) return cb_no_memory(err);
-    g->arena = arena; /* the graph lies in the arena it owns */
-    /* Room from the start: `at` is never NULL, to which not even 0 may be added. */
+    g->arena = arena; /* the graph is allocated in its own arena */
+    /* Reserves room at the start: `at` is never NULL, and adding even 0 to NULL is undefined. */
     if (!CB_RESERVE(&g->arena, g->in_value, 1)) {
         cb_graph_free(g);
         return cb_no_memory(err);
@@ -41,8 +41,7 @@ cb_status cb_graph_intern(cb_graph *g, const char *text, uint32_t *id, cb_error 
     return cb_names_intern(&g->names, text, strlen(text), id) ? CB_OK : cb_no_memory(err);
 }
 
-/* The attributes that the op has; every other slot is zero, so that equal ops have equal bytes of
- * meaning. */
+/* Copies the op's attributes; every other slot is zero, so that equal ops have equal bytes. */
 static cb_attrs own_attrs(cb_opcode code, const cb_attrs *given) {
     cb_attrs own = {0};
     cb_attr_slot slot;
@@ -53,7 +52,7 @@ static cb_attrs own_attrs(cb_opcode code, const cb_attrs *given) {
             case CB_ATTR_DTYPE: own.dtype = given->dtype; break;
             case CB_ATTR_DIMS: {
                 int32_t rank = given->dims.rank;
-                own.dims.rank = rank; /* an absurd rank is the rule's business to refuse */
+                own.dims.rank = rank; /* the shape rule refuses an absurd rank */
                 for (int32_t d = 0; d < rank && d < CB_MAX_RANK; d++)
                     own.dims.dim[d] = given->dims.dim[d];
                 break;
@@ -167,7 +166,7 @@ cb_status cb_graph_append_input(cb_graph *g, const char *name, cb_role role, cb_
 static cb_status check_pairing(const cb_graph *g, const cb_output *output, cb_error *err) {
     char have[CB_SHAPE_TEXT], want[CB_SHAPE_TEXT];
     const char *what = output->kind == CB_OUTPUT_STATE ? "state" : "gradient";
-    if (output->input == CB_NONE) return CB_OK; /* in a half whose other half has the input */
+    if (output->input == CB_NONE) return CB_OK; /* split graph: the other half has the input */
     if (output->input >= g->inputs.len) {
         return cb_fail(err, CB_INVALID,
                        "output: %s of input %" PRIu32 ", but the graph has %zu inputs", what,

@@ -7,7 +7,7 @@
  * "must_save", "origin": 3}], "outputs": [{"value": 8, "name": "loss", "kind": "result", "input":
  * 0}]}
  *
- * Values are numbered by the outputs of the ops in their order. What is absent or null is none
+ * Values are numbered by the outputs of the ops in their order. A missing or null key means none
  * (phase: forward, constraint: free). JSON has no infinities: attributes that are not finite are
  * the strings "inf", "-inf" and "nan". */
 #include "graph_json.h"
@@ -139,7 +139,7 @@ typedef struct reader {
     cb_error *err;
 } reader;
 
-/* An error of something that knows nothing of lines. */
+/* Adds a line to an error that has none. */
 static cb_status blame(const reader *r, const cb_json *node, cb_status status,
                        const cb_error *why) {
     if (status == CB_NOMEM) return cb_no_memory(r->err);

@@ -1,5 +1,5 @@
-/* Shape rules: views and data movement. A view says which elements of the input's storage it shows.
- */
+/* Shape rules: views and data movement. A view defines which elements of the input's storage it
+   shows. */
 #include <inttypes.h>
 
 #include "../base/alloc.h"
@@ -7,7 +7,7 @@
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-/* Output 0 starts where the input does; the caller goes on from there. */
+/* Output 0 starts where the input does; the caller adjusts it. */
 static cb_value *view_of(cb_infer *x, const cb_shape *shape) {
     cb_infer_set(x, 0, x->in[0]->dtype, shape);
     x->out[0].offset = x->in[0]->offset;
@@ -43,7 +43,7 @@ cb_status cb_infer_transpose(cb_infer *x, cb_error *err) {
         if (permutation) seen |= 1u << axis;
     }
     if (!permutation) {
-        cb_shape shown = *axes; /* an absurd rank must not be walked */
+        cb_shape shown = *axes; /* an absurd rank must not be iterated over */
         if (shown.rank < 0 || shown.rank > CB_MAX_RANK) shown.rank = 0;
         return cb_fail(err, CB_INVALID, "transpose: %s is not a permutation of the axes of %s",
                        cb_shape_text(&shown, text), cb_shape_text(&in->shape, have));
@@ -87,7 +87,7 @@ static bool same_type(const cb_value *a, const cb_value *b) {
     return a->dtype == b->dtype && cb_shape_equal(&a->shape, &b->shape);
 }
 
-/* Inputs are y, a placeholder for each of n_outs outputs, some x, and as many dx. */
+/* Inputs are y, a placeholder for each of n_outs outputs, several x, and as many dx. */
 cb_status cb_infer_custom_vjp(cb_infer *x, cb_error *err) {
     const int64_t index = x->attrs->i[0], n_outs = x->attrs->i[1];
     CB_TRY(cb_want_float(x, 0, err));
@@ -134,7 +134,7 @@ cb_status cb_infer_slice(cb_infer *x, cb_error *err) {
     int64_t count = stop == start ? 0 : (stop - start - 1) / step + 1;
     out->shape.dim[axis] = count;
     for (int32_t k = 0; k < in->shape.rank; k++) out->stride[k] = in->stride[k];
-    if (count > 1) out->stride[axis] *= step; /* else the step may be anything, also absurd */
+    if (count > 1) out->stride[axis] *= step; /* else it may be absurd */
     if (cb_numel(&out->shape) > 0) out->offset += start * in->stride[axis];
     return CB_OK;
 }

@@ -27,8 +27,8 @@ cb_status cb_infer_matmul(cb_infer *x, cb_error *err) {
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-/* Places of a window along one axis of size n; false: it does not fit. Scalars are at most
- * CB_ATTR_MAX. */
+/* Computes the number of window positions along one axis of size n; returns false if it does not
+ * fit. Scalars are at most CB_ATTR_MAX. */
 static bool window_count(int64_t n, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation,
                          int64_t *out) {
     int64_t reach, room;
@@ -81,7 +81,7 @@ static cb_status want_conv_pair(const cb_infer *x, cb_error *err) {
     return cb_want_rank(x, 1, 4, 4, err);
 }
 
-/* The attribute `shape` of a gradient op: what it is the gradient for. */
+/* The attribute `shape` of a gradient op: the shape of the tensor it is the gradient for. */
 static cb_status want_dims4(const cb_infer *x, cb_error *err) {
     char text[CB_SHAPE_TEXT];
     CB_TRY(cb_want_dims(x, err));
@@ -178,7 +178,7 @@ static cb_status want_rows(const cb_infer *x, uint32_t input, cb_error *err) {
     return cb_want_rank(x, input, 1, CB_MAX_RANK, err);
 }
 
-/* The shape of one number a row, and of one number a column. */
+/* Shapes with one number per row, and with one number per column. */
 static cb_shape rows_of(const cb_shape *s) {
     cb_shape rows = *s;
     rows.dim[--rows.rank] = 0;
@@ -234,7 +234,7 @@ static cb_status infer_norm(cb_infer *x, bool is_centred, cb_error *err) {
 cb_status cb_infer_layer_norm(cb_infer *x, cb_error *err) { return infer_norm(x, true, err); }
 cb_status cb_infer_rms_norm(cb_infer *x, cb_error *err) { return infer_norm(x, false, err); }
 
-/* Inputs g, x, weight: what the backwards of the norms have in common. */
+/* Checks inputs g, x and weight, which the backwards of all norms share. */
 static cb_status want_norm_bwd(const cb_infer *x, const cb_shape *columns, cb_error *err) {
     CB_TRY(cb_want_same_dtype(x, 0, 1, err));
     CB_TRY(cb_want_same_shape(x, 0, 1, err));
@@ -336,7 +336,7 @@ cb_status cb_infer_cross_entropy_bwd(cb_infer *x, cb_error *err) {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-#define LARGEST_HEAD 256           /* what the kernels' tiles are made for */
+#define LARGEST_HEAD 256           /* the size for which the kernels' tiles are made */
 #define RANK_MAX (CB_MAX_RANK - 1) /* gradients of primitives take the heads apart: one axis more */
 
 static cb_status want_attention(const cb_infer *x, cb_error *err) {
@@ -349,7 +349,7 @@ static cb_status want_attention(const cb_infer *x, cb_error *err) {
     return cb_fail(err, CB_INVALID, "%s: p is %g, must be in [0, 1)", cb_infer_name(x), p);
 }
 
-/* Are the axes before rows and columns those of q, with a head for each n heads of q? */
+/* True if the leading axes are those of q, with one head for each n heads of q. */
 static bool heads_fit(const cb_shape *q, const cb_shape *k) {
     const int32_t r = q->rank;
     for (int32_t i = 0; i < r - 3; i++)

@@ -133,7 +133,7 @@ static cb_status check_axes(const cb_infer *x, cb_error *err) {
     return CB_OK;
 }
 
-/* The shape that is left; `count` gets the number of elements that become one. */
+/* Computes the remaining shape; `count` gets the number of elements that are reduced to one. */
 static cb_shape reduced_shape(const cb_shape *in, const cb_shape *axes, bool keepdims,
                               int64_t *count) {
     cb_shape out = {0};

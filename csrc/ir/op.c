@@ -41,7 +41,7 @@ int cb_op_index_input(cb_opcode code) {
     }
 }
 
-/* About a hundred short names: a walk costs less than keeping a table for it. */
+/* About a hundred short names: linear search costs less than maintaining a table. */
 bool cb_op_find(const char *name, size_t length, cb_opcode *out) {
     for (int code = 0; code < CB_OP_COUNT; code++) {
         if (strlen(defs[code].name) == length && memcmp(defs[code].name, name, length) == 0) {
@@ -52,7 +52,7 @@ bool cb_op_find(const char *name, size_t length, cb_opcode *out) {
     return false;
 }
 
-/* Walks "name=slot name=slot": rows are short, and only text forms and the builder ask. */
+/* Scans "name=slot name=slot": rows are short, and only text forms and the builder call this. */
 bool cb_op_attr(cb_opcode code, int index, cb_attr_slot *out) {
     const char *at = defs[code].attrs;
     for (; *at && index > 0; index--) {

@@ -1,6 +1,6 @@
-/* The reader of the text form: one statement a line, one pass, no recursion. Types that a line
- * states are checked against what the shape rule gives, so a file cannot say anything the builder
- * would refuse. */
+/* Reads the text form: one statement per line, one pass, no recursion. Types in a line are checked
+ * against the result of the shape rule, so a file cannot contain anything the builder would
+ * refuse. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -30,7 +30,7 @@ static cb_status bad(const parser *p, const char *what) {
     return cb_fail(p->err, CB_INVALID, "line %zu: %s", p->line, what);
 }
 
-/* An error of something that knows nothing of lines. */
+/* Adds the line to an error that has none. */
 static cb_status blame(const parser *p, cb_status status, const cb_error *why) {
     if (status == CB_NOMEM) return cb_no_memory(p->err);
     return cb_fail(p->err, status, "line %zu: %s", p->line, why->text);
@@ -38,7 +38,7 @@ static cb_status blame(const parser *p, cb_status status, const cb_error *why) {
 
 static cb_status expected(const parser *p, const char *what) {
     slice rest = {p->at, (size_t)(p->end - p->at)};
-    size_t shown = 0; /* the next word or so, printable characters only */
+    size_t shown = 0; /* about one word, printable characters only */
     while (shown < rest.length && shown < 20 && rest.at[shown] > ' ' && rest.at[shown] <= '~')
         shown++;
     if (shown == 0) return cb_fail(p->err, CB_INVALID, "line %zu: expected %s", p->line, what);
@@ -121,7 +121,7 @@ static cb_status read_id(parser *p, const char *what, uint32_t *out) {
     return CB_OK;
 }
 
-/* JSON reads numbers and strings; here is only found where they end. */
+/* The JSON reader parses numbers and strings; this only finds where they end. */
 static cb_status read_json(parser *p, slice text, const cb_json **out) {
     cb_error why = {0};
     cb_status status = cb_json_parse(&p->scratch, text.at, text.length, out, &why);
@@ -269,8 +269,8 @@ static cb_status read_types(parser *p, cb_op_form *form, uint32_t n) {
     return CB_OK;
 }
 
-/* What stands behind the types: @"place", phase=, region=, constraint=, origin=. The last one
- * counts. */
+/* Reads what follows the types: @"place", phase=, region=, constraint=, origin=. If one is
+ * repeated, the last counts. */
 static cb_status read_marks(parser *p, cb_op_form *form) {
     while (!at_line_end(p)) {
         if (accept(p, '@')) {

@@ -1,4 +1,4 @@
-/* The writer of the text form. Same graph, same bytes. */
+/* Writes the text form. The same graph gives the same bytes. */
 #include <inttypes.h>
 #include <math.h>
 

@@ -1,6 +1,7 @@
-/* Nothing in the graph is trusted but the lengths of its arrays. Ops are checked in order: when op
- * i is judged, everything before it is known to be sound, so its shape rule can be run again on its
- * inputs and the outcome compared. A failure is a bug of whoever made the graph: CB_INTERNAL. */
+/* Only the lengths of the graph's arrays are trusted. Ops are checked in order: when op i is
+ * checked, everything before it is known to be valid, so its shape rule can be run again on its
+ * inputs and the results compared. A failure is a bug in the code that made the graph:
+ * CB_INTERNAL. */
 #include "verify.h"
 
 #include <inttypes.h>
@@ -22,7 +23,7 @@ static bool is_id_or_none(uint32_t id, size_t len) { return id == CB_NONE || id 
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* What the checks have walked over so far: ids must be dense and in this order. */
+/* Progress of the checks: ids must be dense and in this order. */
 typedef struct cursor {
     size_t values, storages, in_value, inputs;
 } cursor;
@@ -196,8 +197,8 @@ static cb_status check_forward(const cb_graph *g, cb_error *err) {
     return CB_OK;
 }
 
-/* BACKWARD is what tangents reach: tangent inputs, seeds (backward ops that read nothing), and
- * exactly the ops that read a backward value. */
+/* Ops in the BACKWARD phase are those that tangents reach: tangent inputs, seeds (backward ops
+ * without inputs), and exactly the ops that read a backward value. */
 static cb_status check_phases(const cb_graph *g, cb_error *err) {
     for (size_t id = 0; id < g->ops.len; id++) {
         const cb_op *op = &g->ops.at[id];

@@ -1,9 +1,9 @@
-/* Amounts of work, from shapes alone.
+/* Amounts of work, computed from shapes only.
  *
- * Flops: 2nmk for a product, likewise for convolution; else a weight for each element: what the
- * operation takes in a kernel of several next to an exponential, which is 10. They are measured, on
- * the CPU's executor with AVX2, as what one more operation adds to a chain in the cache; the device
- * says how many there are in a second (plan/model/cost.h).
+ * Flops: 2nmk for a product, likewise for convolution; otherwise a weight per element, the cost of
+ * the operation in a fused kernel relative to an exponential, which is 10. Weights were measured on
+ * the CPU's executor with AVX2, as the time that one more operation adds to a chain in the cache;
+ * the device gives flops per second (plan/model/cost.h).
  *
  * Bytes: each input is read once (an element that a stride of 0 repeats counts once, an input named
  * twice counts once) and each output is written once. Indexed reads count what is picked. */
@@ -11,7 +11,7 @@
 
 enum { ROW_BLOCKS_MAX = 64, ROWS_AT_LEAST = 16 };
 
-/* Partial sums at one time: two a column and block (weight and bias), 8 bytes each, in 4 MiB. */
+/* Partial sums at one time: two per column and block (weight and bias), 8 bytes each, in 4 MiB. */
 #define PARTIALS_MAX ((int64_t)1 << 18)
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -87,7 +87,7 @@ static uint64_t read_bytes(const cb_value *v) {
     return bytes;
 }
 
-/* Inputs whose elements are picked by index: what is read of them is what comes out. */
+/* Inputs whose elements are picked by index: as many are read as are returned. */
 static bool picks_from(cb_opcode code, uint32_t input) {
     return (code == CB_OP_GATHER || code == CB_OP_EMBEDDING) && input == 0;
 }
@@ -121,7 +121,7 @@ static double conv_flops(const cb_graph *g, cb_op_id id) {
     const cb_value_id *ins = cb_op_ins(g, id);
     const cb_shape *first = &g->values.at[ins[0]].shape, *second = &g->values.at[ins[1]].shape;
     const cb_shape *out = &g->values.at[op->out_begin].shape;
-    /* Who is w and y depends on the direction. */
+    /* Which tensors are w and y depends on the direction. */
     const cb_shape *w = op->code == CB_OP_CONV2D_WGRAD ? out : second;
     const cb_shape *y = op->code == CB_OP_CONV2D ? out : first;
     return 2.0 * (double)cb_numel(y) * (double)(w->dim[1] * w->dim[2] * w->dim[3]);

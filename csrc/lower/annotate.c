@@ -1,10 +1,10 @@
-/* The planner knows nothing of shapes or op semantics: this file is where they become bytes, work
- * and flags. Ids are kept, so there is no translation on the way back.
+/* The planner does not know shapes or op semantics: this file converts them to bytes, work and
+ * flags. Ids are kept, so nothing is translated on the way back.
  *
- * Constraints are stated per value but a storage is what is saved, so all values of one storage
- * leave here with the same constraint: the root's own, or else a save or offload that one of its
- * views asks for (to save a view is to save its storage). A recompute asked of a view says nothing,
- * for a view costs nothing. */
+ * Constraints are given per value, but storages are saved, so all values of one storage get the
+ * same constraint: the root's own, or else a save or offload constraint of one of its views (saving
+ * a view saves its storage). A recompute constraint on a view has no effect, because a view costs
+ * nothing. */
 #include "annotate.h"
 
 #include "../ir/work.h"
@@ -20,7 +20,7 @@ typedef struct job {
     cb_error *err;
 } job;
 
-/* A text in the problem's arena; NULL: out of memory. */
+/* Copies a text to the problem's arena; NULL: out of memory. */
 static const char *keep_text(job *j, const cb_str *text) {
     return text->failed ? NULL : cb_arena_strdup(&j->p->arena, text->at, text->len);
 }
@@ -35,7 +35,7 @@ static cb_work_class class_of(cb_dtype dtype) {
     }
 }
 
-/* The type that the arithmetic is done in: the output's, or for comparisons and the like the
+/* Returns the dtype of the arithmetic: the output's, or for comparisons and similar ops the
  * input's. */
 static cb_work_class work_class(const cb_graph *g, const cb_op *op, const cb_value_id *ins) {
     cb_work_class class = class_of(g->values.at[op->out_begin].dtype);
@@ -140,7 +140,8 @@ static bool is_recompute(uint8_t constraint) {
     return constraint == CB_MUST_RECOMPUTE || constraint == CB_PREFER_RECOMPUTE;
 }
 
-/* What view `v` asks for reaches its storage's root, unless the root has a say of its own. */
+/* Passes the constraint of view `v` to its storage's root, unless the root has its own
+ * constraint. */
 static cb_status constrain_root(job *j, cb_value_id root, cb_value_id v, uint8_t asked) {
     cb_problem *p = j->p;
     uint8_t own = p->value_constraint[root];
@@ -192,8 +193,8 @@ static cb_status annotate_regions(job *j) {
 }
 
 /* Results are written to the caller's buffers; new states, and gradients that an optimizer will
- * read, stay in the arena to the end. What depends on no tangent must be there when the backward
- * starts. */
+ * read, stay in the arena to the end. Outputs that do not depend on a tangent must exist when the
+ * backward starts. */
 static cb_status annotate_outputs(job *j) {
     const cb_graph *g = j->g;
     cb_problem *p = j->p;
@@ -213,8 +214,8 @@ static cb_status annotate_outputs(job *j) {
     return CB_OK;
 }
 
-/* Kernels of pointwise ops read element i of their inputs before they write element i. Those that
- * only move elements do not: their kernels copy whole rows. */
+/* Kernels of pointwise ops read element i of their inputs before they write element i. Ops that
+ * only move elements do not, because their kernels copy whole rows. */
 static bool may_be_over(const void *context, const cb_problem *p, uint32_t op, uint32_t at) {
     const cb_graph *g = context;
     const cb_value *in = &g->values.at[p->in_value[p->in_begin[op] + at]],

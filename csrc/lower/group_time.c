@@ -1,8 +1,8 @@
-/* Roofline of a whole group: while one thread waits for memory, its vector units are busy with what
- * came before, so arithmetic and traffic overlap, but for a part of what takes less. What is
- * computed twice in one group, as where a plan runs something again, is computed once
- * (exec/cpu/executor), and so is what is dear in an op and in its gradient, where both read the
- * same value. */
+/* Roofline of a whole group: while a thread waits for memory, its vector units work on earlier
+ * data, so arithmetic and traffic overlap, except for a part of the smaller one. Work that occurs
+ * twice in one group, for example because a plan recomputes a value, is done once
+ * (exec/cpu/executor), and so is the expensive part that an op and its gradient share if both read
+ * the same value. */
 #include "group_time.h"
 
 #include <math.h>
@@ -10,14 +10,14 @@
 
 #include "../fuse/grow.h"
 
-#define SHARED 0.9     /* of an op and its gradient: what is dear in them; measured */
-#define EXPOSED 0.3    /* of the lesser of arithmetic and traffic; measured */
+#define SHARED 0.9     /* of an op and its gradient: the share of their expensive part; measured */
+#define EXPOSED 0.3    /* share of the smaller that does not overlap; measured */
 #define STREAM 0.7     /* flops: to read an element of an array, or to write it */
-#define GATHERED 1.5   /* flops: an element of an operand whose rows do not lie in memory */
-#define ONE_NUMBER 300 /* flops: from the lanes of a sum to a number, and on to the next one */
+#define GATHERED 1.5   /* flops: an element of an operand whose rows are not contiguous */
+#define ONE_NUMBER 300 /* flops: to reduce the lanes of a sum to a number */
 
-/* What stands for the dear part of an op, and the place of the input that it is of; NONE: it shares
- * nothing. */
+/* Returns the op that represents the expensive part, and the index of the input that this part
+ * depends on; NONE: it shares nothing. */
 typedef struct dear {
     cb_opcode of;
     uint32_t input;
@@ -40,7 +40,7 @@ static dear dear_of(cb_opcode code) {
     }
 }
 
-/* A group under way. */
+/* The state for one group. */
 typedef struct timing {
     const cb_program *program;
     const cb_problem *p;
@@ -50,8 +50,8 @@ typedef struct timing {
     uint32_t same[CB_GROUP_MOST]; /* the first instruction that computes what this one does */
 } timing;
 
-/* Which output of which instruction this operand shows, numbered so that what is computed again has
- * the number of the first; CB_NONE: it comes from outside. */
+/* Returns the output that this operand shows, numbered so that a recomputed value has the number of
+ * the first; CB_NONE: it comes from outside. */
 static uint32_t number_of(const timing *t, const cb_operand *x) {
     for (uint32_t i = 0; i < t->n; i++) {
         for (uint32_t k = 0; k < t->instr[i].n_out; k++) {
@@ -82,8 +82,8 @@ static bool computes_the_same(const timing *t, uint32_t i, uint32_t k) {
     return same;
 }
 
-/* Whether what is dear in two ops is computed of the same value. Dropout's bits are of no value,
- * but of its stream. */
+/* True if the expensive parts of two ops depend on the same value. Dropout's bits depend on its
+ * stream instead of a value. */
 static bool shares(const timing *t, uint32_t i, uint32_t k) {
     const cb_instr *x = &t->instr[i], *y = &t->instr[k];
     const dear a = dear_of(x->code), b = dear_of(y->code);
@@ -112,15 +112,15 @@ static double arithmetic_s(timing *t) {
     return sum;
 }
 
-/* How many sums over a row become a number of it: of a mean and a spread, or of a largest element
- * and a sum, and what is on the way to the next pass. */
+/* Returns how many sums over a row are reduced to a number: for a mean and a spread, or a largest
+ * element and a sum, and values for the next pass. */
 static double numbers_of(const timing *t, const cb_instr *instr, const cb_domain *domain) {
     const double rows = domain->columns ? (double)(domain->count / domain->columns) : 0;
     const cb_operand *out = &t->program->operand[t->program->operand_id[instr->out_begin]];
     switch (instr->part) {
         case CB_PART_ROW_WISE: return 3 * rows;
         case CB_PART_ROWS: return rows;
-        case CB_PART_ACROSS: return 0; /* numbers side by side are computed as vectors */
+        case CB_PART_ACROSS: return 0; /* adjacent numbers are computed as vectors */
         case CB_PART_LINES:
         case CB_PART_PIECES: return (double)cb_numel(&out->shape);
         default: return 0;
@@ -129,9 +129,9 @@ static double numbers_of(const timing *t, const cb_instr *instr, const cb_domain
 
 typedef enum laid { AS_A_NUMBER, IN_MEMORY, IN_PIECES } laid;
 
-/* How an operand gives an element for each of the domain: as numbers, which are loaded once a row
- * or less; row by row from memory; or its rows are put together from pieces before they are read.
- * A domain without rows of its own takes those of which such an operand is a number. */
+/* How an operand provides an element for each of the domain: as a number, loaded at most once per
+ * row; row by row from memory; or from rows that are gathered from pieces first. A domain without
+ * rows uses those for which such an operand is one number. */
 static laid laid_out(const cb_operand *x, const cb_domain *domain) {
     const cb_view view = cb_view_of(&x->shape, x->stride, domain);
     int64_t run = 1;
@@ -147,7 +147,7 @@ static laid laid_out(const cb_operand *x, const cb_domain *domain) {
     return run % (domain->columns ? domain->columns : domain->count) == 0 ? IN_MEMORY : IN_PIECES;
 }
 
-/* Whether an instruction before this one, or an operand before, has read the same. */
+/* True if an earlier instruction or operand has read the same. */
 static bool is_read_before(const timing *t, uint32_t i, uint32_t in) {
     bool known = false;
     for (uint32_t k = 0; k <= i && !known; k++) {
@@ -157,7 +157,7 @@ static bool is_read_before(const timing *t, uint32_t i, uint32_t in) {
     return known;
 }
 
-/* Flops of reading one instruction's operands from memory and writing its results there. */
+/* Returns the flops of reading one instruction's operands from memory and writing its results. */
 static double flops_of_streams(const timing *t, uint32_t i, const cb_domain *domain) {
     const cb_instr *instr = &t->instr[i];
     const uint32_t *id = t->program->operand_id;
@@ -175,7 +175,7 @@ static double flops_of_streams(const timing *t, uint32_t i, const cb_domain *dom
     return flops * (double)domain->count;
 }
 
-/* Flops beside those of the instructions: what depends on how a group is laid over its domain. */
+/* Returns the additional flops that depend on how a group is laid over its domain. */
 static double flops_of_rows(const timing *t, const cb_domain *domain) {
     double flops = 0;
     for (uint32_t i = 0; i < t->n; i++) {

@@ -1,13 +1,13 @@
-/* A plan's schedule becomes a program. Steps that are views vanish (they are operands with other
- * strides); which of the others run together, in which order and where what they make lives is
- * worked out by fuse.h. What the plan calls an instance is here a buffer, or a local of the group
- * that it does not outlive.
+/* A plan's schedule becomes a program. View steps vanish (they become operands with other strides).
+ * fuse.h determines which of the other steps run together, their order, and the offsets of their
+ * results. An instance of the plan becomes a buffer, or a local of the group that it does not
+ * outlive.
  *
  *     step      0 matmul   1 reshape   2 relu   3 square   4 transpose   5 matmul
  *     group     0          -           1        1          -             2
  *
- * Results belong to the first run of their op: an argument's memory is written once, and what a
- * recomputed instruction makes of a result is a buffer of its own. */
+ * Results belong to the first run of their op: an argument's memory is written once, and a
+ * recomputed result gets a separate buffer. */
 #include "../fuse/fuse.h"
 #include "moves.h"
 
@@ -15,7 +15,7 @@ typedef struct lowering {
     const cb_graph *g;
     const cb_problem *p;
     const cb_plan *plan;     /* op by op */
-    const uint32_t *planned; /* [n_step] step of the plan that was made, NULL: the same */
+    const uint32_t *planned; /* [n_step] step of the original plan; NULL: the same */
     cb_program *program;
     cb_arena scratch;
     cb_error *err;
@@ -23,7 +23,7 @@ typedef struct lowering {
     uint32_t *memory;         /* [n_instance] its index into buffer, or into locals */
     uint32_t *storage_input;  /* [n_storage] argument that is this storage, CB_NONE */
     uint32_t *storage_output; /* [n_storage] likewise */
-    uint32_t *storage_buffer; /* [n_storage] its first life in memory, CB_NONE: not in the arena */
+    uint32_t *storage_buffer; /* [n_storage] its first life in memory; CB_NONE: not in the arena */
     uint32_t *value_operand;  /* [n_value] newest operand that shows it, CB_NONE */
     uint8_t *again;           /* [n_step] its op has run in a step before */
     const char **location;    /* [names] copies in the program's arena, NULL: not yet */
@@ -36,7 +36,7 @@ static cb_status new_ids(lowering *x, size_t n, uint32_t **ids) {
     return CB_OK;
 }
 
-/* Counts, so that every table of the program is allocated once. */
+/* Counts entries, so that every table of the program is allocated once. */
 static cb_status make_tables(lowering *x) {
     const cb_graph *g = x->g;
     const cb_groups *groups = &x->groups;
@@ -69,8 +69,8 @@ static cb_status make_tables(lowering *x) {
     return CB_OK;
 }
 
-/* In the plan's order, whatever the order of groups: results belong to the first run that gives
- * them. */
+/* Goes in the plan's order, whatever the order of groups: results belong to the first run that
+ * makes them. */
 static cb_status find_reruns(lowering *x) {
     const cb_schedule *s = &x->plan->schedule;
     const cb_lives *lives = &x->plan->lives;
@@ -132,8 +132,8 @@ static void lower_buffers(lowering *x) {
     }
 }
 
-/* The operand that shows `value` in the life `instance` of its storage; CB_NONE: in an argument's
- * memory. The same value in the same memory is one operand. */
+/* Returns the operand that shows `value` in the life `instance` of its storage; CB_NONE: in an
+ * argument's memory. The same value in the same memory is one operand. */
 static uint32_t operand_of(lowering *x, cb_value_id value, uint32_t instance) {
     const cb_value *v = &x->g->values.at[value];
     cb_operand operand = {.dtype = v->dtype, .shape = v->shape, .offset = v->offset};
@@ -250,8 +250,8 @@ static cb_status lower_arguments(lowering *x) {
     return CB_OK;
 }
 
-/* The liveness peak over groups and the arena's end, from the buffers alone. With `exact` they are
- * the plan's. */
+/* Computes the peak of live bytes over groups and the arena's end from the buffers. With `exact`
+ * they must equal the plan's. */
 static cb_status measure(lowering *x, bool exact) {
     cb_program *program = x->program;
     uint64_t *starts = CB_NEW(&x->scratch, uint64_t, program->n_group + (size_t)1);
@@ -289,7 +289,7 @@ static cb_status measure(lowering *x, bool exact) {
     return CB_OK;
 }
 
-/* Ops of the problem are those of the graph, so nothing is made in part or taken in. */
+/* Ops of the problem are those of the graph, so nothing is made in part or inlined. */
 static cb_status refuse_groups(const cb_problem *p, const cb_plan *plan, cb_error *err) {
     const cb_schedule *s = &plan->schedule;
     CB_TRY(cb_refuse_insides(p, "lower, op by op", err));
@@ -350,6 +350,6 @@ cb_status cb_lower_plan(const cb_lowered *of, const cb_plan *plan, cb_arena *are
 
 void cb_program_free(cb_program *program) {
     if (!program) return;
-    cb_arena arena = program->arena; /* the program lives in it */
+    cb_arena arena = program->arena; /* the program is allocated in it */
     cb_arena_free(&arena);
 }

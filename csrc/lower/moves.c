@@ -44,8 +44,8 @@ static void add(moving *x, cb_move move, uint32_t group, uint32_t life) {
     x->life[x->n_move++] = life;
 }
 
-/* A buffer that is brought back and leaves again before anything runs leaves behind the group that
- * it was brought back for. */
+/* A buffer that is brought back and leaves again before anything runs leaves after the group for
+ * which it was brought back. */
 static void move_out(moving *x, uint32_t step, uint32_t storage, uint32_t instance) {
     const uint32_t buffer = x->memory[instance], made = x->program->buffer[buffer].made;
     uint32_t group = cb_count_before(x->groups->step, x->groups->n_group, step) - 1;
@@ -56,7 +56,7 @@ static void move_out(moving *x, uint32_t step, uint32_t storage, uint32_t instan
     add(x, (cb_move){.buffer = buffer, .from = CB_NONE}, group, x->host.n_instance++);
 }
 
-/* What comes back and is gone before anything runs is read by nobody. */
+/* A value that comes back and is freed before anything runs has no reader. */
 static void move_in(moving *x, uint32_t step, uint32_t storage, uint32_t instance) {
     const uint32_t group = cb_count_before(x->groups->step, x->groups->n_group, step),
                    out = x->left[storage];
@@ -65,7 +65,7 @@ static void move_in(moving *x, uint32_t step, uint32_t storage, uint32_t instanc
     add(x, (cb_move){.buffer = x->memory[instance], .from = out}, group, x->life[out]);
 }
 
-/* Each storage that the op has made moves once. */
+/* Moves each storage made by the op once. */
 static void take_step(moving *x, uint32_t step) {
     const cb_problem *p = x->p;
     const cb_lives *lives = &x->plan->lives;
@@ -87,7 +87,8 @@ static void take_step(moving *x, uint32_t step) {
     }
 }
 
-/* By group, what comes back before what leaves; else in the order of the plan. */
+/* Sorts by group; within a group, values that come back before those that leave, otherwise in the
+ * order of the plan. */
 static cb_status sort_moves(moving *x) {
     cb_program *program = x->program;
     uint32_t *at, *next; /* a move's place in the program; the next place of a group */

@@ -1,4 +1,4 @@
-/* The groups of a program as JSON, for those who want to see what fusion has made of a step:
+/* The groups of a program as JSON, which shows the result of fusion:
  *
  *     {"format": "cutback.kernels", "version": 1, "arena_bytes": 786432, "live_bytes": 786400,
  *      "backward_starts": 3, "groups": [
@@ -36,11 +36,11 @@ typedef struct writing {
     const cb_plan *plan;
     cb_json_writer w;
     uint32_t group;
-    uint32_t *seen;          /* [n_operand] group + 1 in which it was counted last */
+    uint32_t *seen;          /* [n_operand] group + 1 that counted it last */
     uint32_t *made;          /* [n_memory] group + 1 in which it was written last */
     uint32_t *read;          /* [n_memory] likewise, read: then `bytes` are of this group */
     uint64_t *bytes;         /* [n_memory] */
-    uint64_t in, out, apart; /* bytes of the group at hand; its ops' one by one */
+    uint64_t in, out, apart; /* bytes of the current group; of its ops one by one */
 } writing;
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
@@ -56,7 +56,7 @@ static uint64_t memory_bytes(const cb_program *program, const cb_operand *x) {
     return (x->space == CB_SPACE_INPUT ? program->input : program->output)[x->buffer].bytes;
 }
 
-/* Of the elements that are there, not of their repetitions. */
+/* Counts distinct elements, not repetitions. */
 static uint64_t operand_bytes(const cb_operand *x) {
     uint64_t n = cb_dtype_size(x->dtype);
     for (int32_t k = 0; k < x->shape.rank; k++)
@@ -64,7 +64,8 @@ static uint64_t operand_bytes(const cb_operand *x) {
     return n;
 }
 
-/* Views of the same memory may show the same elements: together no more than there are. */
+/* Views of the same memory may show the same elements, so the sum is limited to the memory's
+ * size. */
 static void count_read(writing *x, uint32_t id) {
     const cb_operand *operand = &x->program->operand[id];
     if (operand->space == CB_SPACE_LOCAL || x->seen[id] == x->group + 1) return;
@@ -137,7 +138,7 @@ static void put_end(writing *x, const cb_group *group) {
     cb_json_end(&x->w, '}');
 }
 
-/* Instructions that index alike share theirs. */
+/* Instructions with the same indices share them. */
 static uint64_t scratch_bytes(const writing *x, const cb_group *group) {
     const cb_instr *instr = &x->program->instr[group->instr_begin];
     uint64_t bytes = 0;

@@ -10,14 +10,14 @@
  *     --- backward
  *     group 4: b4:f32[16,32] = matmul(in1:f32[16,8]{1,16}, b3:f32[8,32]) recomputed
  *
- * A group of several instructions names its domain, and has a line for each:
+ * A group of several instructions shows its domain, and has a line for each instruction:
  *
  *     group 3 [8192x1024]:
  *         l0:f32[8192,1024] = gelu(b1:f32[8192,1024]) @"model.py:3"
  *         b2:f32[8192,1024] = mul(l0:f32[8192,1024], in3:f32[8192,1024])
  *
  * b: a buffer, l: a local, in and out: an argument's memory; +n: elements from its start; {..}:
- * strides, where not row-major. What moves to the host and back has lines between the groups:
+ * strides, where not row-major. Moves to the host and back have lines between the groups:
  *
  *     move b3 to the host at 0
  *     move b7 from the host at 0 */
@@ -122,7 +122,7 @@ static void print_domain(const cb_domain *domain, cb_str *out) {
     }
 }
 
-/* Of a group: what comes back, or what leaves. */
+/* Writes the moves of a group: values that come back, or that leave. */
 static void print_moves(const cb_program *p, uint32_t g, bool leaving, cb_str *out) {
     if (!p->move_begin) return;
     for (uint32_t m = p->move_begin[g]; m < p->move_begin[g + 1]; m++) {

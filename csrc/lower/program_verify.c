@@ -1,6 +1,5 @@
-/* What must hold before a program may touch memory. Everything is recomputed from the program
- * alone, so a mistake of the planner, of placement or of lowering is found here rather than as a
- * wrong number. */
+/* Checks a program before it touches memory. Everything is recomputed from the program itself, so a
+ * bug in the planner, in placement or in lowering is found here rather than as a wrong number. */
 #include <inttypes.h>
 
 #include "../fuse/reads.h"
@@ -23,7 +22,7 @@ typedef struct check {
     uint32_t n_active;
 } check;
 
-/* Bytes of the memory that the operand shows a part of. */
+/* Returns the size of the memory that contains the operand. */
 static cb_status room_of(const check *c, uint32_t id, const cb_operand *x, uint64_t *room) {
     const cb_program *p = c->p;
     const uint32_t sizes[] = {p->n_buffer, p->n_input, p->n_output, p->n_local};
@@ -73,7 +72,7 @@ static void list_by(const cb_program *p, bool last, uint32_t *begin, uint32_t *o
         uint32_t g = last ? p->buffer[b].last : p->buffer[b].made;
         order[--begin[g + 1]] = b;
     }
-    /* Filling from the back has turned each end into the beginning of its own group. */
+    /* Filling from the back has turned each end into the beginning of its group. */
     for (uint32_t g = 0; g <= p->n_group; g++) begin[g] = begin[g + 1];
     begin[p->n_group + 1] = p->n_buffer;
 }
@@ -103,7 +102,7 @@ static cb_status check_buffers(check *c) {
     return CB_OK;
 }
 
-/* Where `buffer` belongs among the active ones. */
+/* Returns the position of `buffer` among the active ones. */
 static uint32_t place_in(const check *c, uint32_t buffer) {
     uint64_t offset = c->p->buffer[buffer].offset;
     uint32_t low = 0, high = c->n_active;
@@ -129,7 +128,8 @@ static cb_status taken_wrong(const check *c, uint32_t b, const char *what) {
                    c->p->buffer[b].over, what);
 }
 
-/* Each buffer is taken over once, where it ends, and by one that is as large. */
+/* Checks that each buffer is taken over at most once, where it ends, and by one of the same
+ * size. */
 static cb_status check_taken(check *c) {
     const cb_program *p = c->p;
     for (uint32_t b = 0; b < p->n_buffer; b++) {
@@ -147,8 +147,8 @@ static cb_status check_taken(check *c) {
     return CB_OK;
 }
 
-/* Time sweeps forward; the live buffers stay sorted by offset, so a new one meets its two
- * neighbours only. */
+/* Sweeps forward in time; live buffers stay sorted by offset, so a new one is compared only with
+ * its two neighbours. */
 static cb_status enter(check *c, uint32_t buffer) {
     const cb_buffer *x = &c->p->buffer[buffer];
     if (x->bytes == 0) return CB_OK;
@@ -269,7 +269,8 @@ static cb_status part_wrong(const check *c, uint32_t group, const cb_instr *inst
                    cb_op_def_of(instr->code)->name, group, what);
 }
 
-/* What the instruction is in the group's domain, and how it reads what the group makes. */
+/* Checks the part of the instruction in the group's domain, and how it reads values of the
+ * group. */
 static cb_status check_part(const check *c, uint32_t g, const cb_instr *instr, cb_parts *parts) {
     const cb_program *p = c->p;
     const uint32_t *ins = p->operand_id + instr->in_begin, *outs = p->operand_id + instr->out_begin;
@@ -318,7 +319,7 @@ static cb_status check_parts(const check *c, uint32_t g) {
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* Whether an instruction before this one in the group copies the same indices to the same place. */
+/* True if an earlier instruction of the group copies the same indices to the same place. */
 static bool shares_scratch(const cb_program *p, uint32_t g, const cb_instr *instr) {
     const int input = cb_op_index_input(instr->code);
     for (const cb_instr *other = &p->instr[p->group[g].instr_begin]; other < instr; other++) {
@@ -348,7 +349,8 @@ static cb_status move_wrong(const check *c, uint32_t m, const char *what) {
                    c->p->move[m].buffer, what);
 }
 
-/* What comes back has left before, and nothing else was put where it waits. */
+/* Checks that a value that comes back has left before, and that nothing overwrote its place on the
+ * host. */
 static cb_status check_return(const check *c, uint32_t m) {
     const cb_move *move = &c->p->move[m];
     const uint64_t bytes = c->p->buffer[move->buffer].bytes;
@@ -367,7 +369,7 @@ static cb_status check_return(const check *c, uint32_t m) {
     return CB_OK;
 }
 
-/* Of a group: what comes back, or what leaves. */
+/* Checks the moves of a group: values that come back, or that leave. */
 static cb_status check_moves(const check *c, uint32_t g, bool leaving) {
     const cb_program *p = c->p;
     if (!p->move_begin) return CB_OK;
@@ -466,7 +468,7 @@ static cb_status check_groups(check *c) {
                    next);
 }
 
-/* What the caller is promised is there at the end. */
+/* Checks that the promised outputs exist at the end. */
 static cb_status check_outputs(const check *c) {
     const cb_program *p = c->p;
     for (uint32_t i = 0; i < p->n_output; i++) {

@@ -1,15 +1,14 @@
-/* The plan's steps, written down again as two graphs. Each half is built in two passes over its
- * steps: the first finds what it needs from outside, the second appends the inputs and then the
- * ops.
+/* Writes the plan's steps as two graphs. Each half is built in two passes over its steps: the first
+ * finds what it needs from outside, the second appends the inputs and then the ops.
  *
  *     plan      f0 f1 f2 f3 | b0 f1' b1          f1' runs f1 again
  *     forward   inputs, f0 f1 f2 f3, outputs: results, saved_0 ...
  *     backward  inputs: saved_0 ..., arguments; b0 f1' b1, outputs: gradients
  *
- * What crosses is a whole storage, since that is what stays in memory: a view of a saved storage
- * that the backward reads but the plan does not run again is cloned at its first use. It costs
- * nothing, and the bytes that cross are those the plan counts. Apart from such views the order of
- * ops is the order of steps. */
+ * Whole storages cross, because whole storages stay in memory: a view of a saved storage that the
+ * backward reads but the plan does not run again is cloned at its first use. That costs nothing,
+ * and the bytes that cross are those the plan counts. Except for such views, ops are in the order
+ * of steps. */
 #include "split.h"
 
 typedef struct half {
@@ -22,8 +21,8 @@ typedef struct half {
     uint8_t *made;       /* [n_value] by a step of this half */
     uint8_t *saved;      /* [n_value] roots it takes from the other half */
     uint8_t *argument;   /* [n_op] inputs of the graph that it reads */
-    cb_value_id *mapped; /* [n_value] joint value -> value of `out`, CB_NONE: not there */
-    cb_value_id *first;  /* [n_value] the same of its first run: what outputs are */
+    cb_value_id *mapped; /* [n_value] joint value -> value of `out`; CB_NONE: none */
+    cb_value_id *first;  /* [n_value] the same for its first run, which outputs use */
     uint32_t *input_at;  /* [n_inputs] argument -> position among the inputs of `out`, CB_NONE */
     uint32_t n_saved;
 } half;
@@ -43,7 +42,7 @@ static cb_status half_init(half *h) {
 
 static cb_op_id producer(const half *h, cb_value_id v) { return h->joint->values.at[v].producer; }
 
-/* The value that a view shows. */
+/* Returns the value that a view shows. */
 static bool is_view(const half *h, cb_value_id v, cb_value_id *base) {
     if (h->joint->values.at[v].out_index != 0 ||
         !(cb_op_flags(h->joint, producer(h, v)) & CB_OPF_VIEW)) {
@@ -53,7 +52,7 @@ static bool is_view(const half *h, cb_value_id v, cb_value_id *base) {
     return true;
 }
 
-/* First pass: notes what has to come from outside for `v` to be readable here. */
+/* First pass: notes what must come from outside so that `v` can be read here. */
 static void need(half *h, cb_value_id v) {
     while (!h->made[v]) {
         if (!is_view(h, v, &v)) break;
@@ -74,7 +73,7 @@ static void find_needs(half *h) {
     }
 }
 
-/* What the next appended op carries; `id` is the op of the joint graph it stands for. */
+/* Sets the attributes of the next appended op; `id` is the corresponding op of the joint graph. */
 static cb_status carry(half *h, cb_op_id id) {
     const cb_op *op = &h->joint->ops.at[id];
     h->out->phase = op->phase;
@@ -143,8 +142,8 @@ static cb_status clone(half *h, cb_op_id id) {
     return cb_graph_intern(h->out, cb_graph_name(g, op->name), &h->out->ops.at[made].name, h->err);
 }
 
-/* Makes `v` readable in this half, cloning the views between it and what is there. Views of views
- * are few, so looking for the lowest missing one again and again is cheap. */
+/* Makes `v` readable in this half by cloning the views between it and an existing value. Views of
+ * views are few, so searching for the lowest missing one repeatedly is cheap. */
 static cb_status reach(half *h, cb_value_id v) {
     while (h->mapped[v] == CB_NONE) {
         cb_value_id lowest = v, base;

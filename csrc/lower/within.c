@@ -1,5 +1,5 @@
-/* The plans that are tried, from the fastest to the smallest: without a budget, what the planner
- * finds for it, the one at position 0 (planner.h), and the smallest at any price. */
+/* Tries plans from the fastest to the smallest: without a budget, the planner's plan for the
+ * budget, the one at position 0 (planner.h), and the smallest at any cost. */
 #include "within.h"
 
 #include "../plan/requests.h"
@@ -14,8 +14,8 @@ typedef struct within {
     const cb_lowered *of;
     const cb_plan_options *options;
     cb_budget asked;     /* a position in bytes, once they are known */
-    cb_planner *planner; /* NULL: not asked so far */
-    both lowest;         /* at position 0; empty: not made so far */
+    cb_planner *planner; /* NULL: not made yet */
+    both lowest;         /* at position 0; empty: not made yet */
     cb_alloc *alloc;
     cb_error *err;
 } within;
@@ -49,7 +49,7 @@ static cb_status make(within *w, const cb_budget *budget, both *out) {
     return lower(w, out);
 }
 
-/* With a planner of its own: a preset may change the order of ops. */
+/* Uses a separate planner, because a preset may change the order of ops. */
 static cb_status make_without_budget(const within *w, both *out) {
     cb_plan_options options = *w->options;
     *out = (both){0};
@@ -70,7 +70,7 @@ static uint64_t bytes_of(const both *b, cb_measure measure) {
     return measure == CB_MEASURE_ARENA ? b->program->arena_bytes : b->program->live_bytes;
 }
 
-/* Of the budget; shares are of saving everything op by op, as the planner has them. */
+/* The limit of the budget; shares refer to saving everything op by op, as in the planner. */
 static uint64_t limit_of(const cb_budget *budget, const cb_plan *plan) {
     if (budget->kind == CB_BUDGET_BYTES) return budget->bytes;
     if (cb_is_smallest(budget)) return 0;
@@ -85,8 +85,7 @@ static void take_lowest(within *w, both *out) {
     w->lowest = (both){0};
 }
 
-/* The program at position 0 takes the place of `out` if it fits, and is faster or `out` is empty.
- */
+/* The program at position 0 replaces `out` if it fits, and is faster or `out` is empty. */
 static cb_status try_lowest(within *w, uint64_t limit, both *out) {
     const cb_error why = *w->err;
     const cb_status status = make_lowest(w);
@@ -98,7 +97,8 @@ static cb_status try_lowest(within *w, uint64_t limit, both *out) {
     return CB_OK;
 }
 
-/* No plan fits op by op; err->refusal gets what the smallest program takes. */
+/* Handles the case that no plan fits op by op; err->refusal gets the bytes of the smallest
+ * program. */
 static cb_status try_smallest(within *w, uint64_t limit, both *out) {
     cb_error why = *w->err;
     cb_budget smallest = w->asked;
@@ -115,7 +115,7 @@ static cb_status try_smallest(within *w, uint64_t limit, both *out) {
     return CB_INFEASIBLE;
 }
 
-/* The answer to a budget that bounds bytes, and that not everything can be saved in. */
+/* Returns the answer to a budget in bytes that is too small for saving everything. */
 static cb_status choose_within(within *w, uint64_t limit, both *out) {
     const cb_status status = make(w, &w->asked, out);
     if (status != CB_OK && status != CB_INFEASIBLE) return status;
@@ -126,7 +126,7 @@ static cb_status choose_within(within *w, uint64_t limit, both *out) {
     return out->plan ? CB_OK : try_smallest(w, limit, out);
 }
 
-/* The smallest program; that of the smallest plan may be larger than another. */
+/* Returns the smallest program; that of the smallest plan may be larger than another. */
 static cb_status choose_smallest(within *w, both *out) {
     CB_TRY(make(w, &w->asked, out));
     if (w->asked.kind == CB_BUDGET_MIN && w->asked.share > 0) return CB_OK;
@@ -148,7 +148,7 @@ static bool is_for_programs(const within *w) {
            (b->measure == CB_MEASURE_ARENA || b->measure == CB_MEASURE_LIVE);
 }
 
-/* The bytes of a position, between those of programs. */
+/* Returns the bytes of a position, between the bytes of two programs. */
 static cb_status resolve(within *w, uint64_t taken, cb_ends *ends) {
     *ends = (cb_ends){.everything = taken};
     if (w->asked.kind != CB_BUDGET_POSITION) return CB_OK;
@@ -160,7 +160,7 @@ static cb_status resolve(within *w, uint64_t taken, cb_ends *ends) {
     return CB_OK;
 }
 
-/* Takes the place of `fast`, the program without a budget, if the budget asks for less. */
+/* Replaces `fast`, the program without a budget, if the budget requires less. */
 static cb_status improve(within *w, both *fast) {
     both other = {0};
     cb_ends ends;
@@ -168,7 +168,7 @@ static cb_status improve(within *w, both *fast) {
     CB_TRY(resolve(w, taken, &ends));
     const uint64_t limit = limit_of(&w->asked, fast->plan);
     const cb_status status = choose_smaller(w, taken, limit, &other);
-    if (status == CB_INFEASIBLE) { /* the floor is one for ops that run one by one */
+    if (status == CB_INFEASIBLE) { /* the floor holds for ops that run one by one */
         w->err->refusal.floor_bytes = 0;
         w->err->refusal.floor_op[0] = 0;
     }
@@ -220,7 +220,7 @@ uint64_t cb_bytes_within(const cb_problem *p, cb_measure measure, const cb_plan 
 
 /* ---- groups or single ops -------------------------------------------------------------------- */
 
-/* What the program for this budget takes. */
+/* Returns the bytes of the program for this budget. */
 static cb_status measure_program(const cb_lowered *of, const cb_plan_options *options,
                                  const cb_budget *budget, cb_alloc *alloc, uint64_t *bytes,
                                  cb_error *err) {
@@ -228,7 +228,7 @@ static cb_status measure_program(const cb_lowered *of, const cb_plan_options *op
     cb_plan *plan;
     cb_program *program;
     own.budget = *budget;
-    own.ignores_finish = true; /* a position is as many bytes whatever the time limit */
+    own.ignores_finish = true; /* a position is the same number of bytes for every time limit */
     CB_TRY(cb_plan_within(of, &own, alloc, &plan, &program, err));
     *bytes = cb_bytes_within(of->p, options->budget.measure, plan, program);
     cb_plan_free(plan);
