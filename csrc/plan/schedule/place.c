@@ -11,11 +11,12 @@
  *          +---------------------------- step
  *
  * A pass scans placed lives linearly, n^2 / 2 steps of one comparison; from PATIENT_LIVES on one
- * order must do, and from SWEPT_LIVES on a sweep through time, as an allocator that runs with the
- * schedule: each life takes the smallest gap that is free when it begins. Only gaps are looked at.
+ * order must do, and from SWEPT_LIVES on a sweep through time (best_fit.h): each life takes the
+ * smallest gap that is free when it begins.
  */
 #include "../../base/sort.h"
 #include "../pack/pack.h"
+#include "best_fit.h"
 #include "schedule.h"
 
 #define PATIENT_LIVES 6000
@@ -282,89 +283,47 @@ static cb_status improve(placement *z, order winner, uint64_t floor, placed *at,
 
 /* ---- the sweep ------------------------------------------------------------------------------- */
 
-typedef struct gap {
-    uint64_t begin, end;
-} gap;
-
-typedef struct sweep {
-    gap *at; /* sorted, apart */
-    uint32_t n;
-    uint64_t top; /* all above is free */
-} sweep;
-
-static void close_gap(sweep *w, uint32_t i) {
-    memmove(w->at + i, w->at + i + 1, (--w->n - i) * sizeof *w->at);
-}
-
-static uint64_t take_gap(sweep *w, uint64_t bytes) {
-    uint32_t best = CB_NONE;
-    for (uint32_t i = 0; i < w->n; i++) {
-        uint64_t width = w->at[i].end - w->at[i].begin;
-        if (width < bytes || (best != CB_NONE && width >= w->at[best].end - w->at[best].begin))
-            continue;
-        best = i;
-        if (width == bytes) break;
-    }
-    if (best == CB_NONE) { /* on top, from the start of a last gap that touches the top */
-        uint64_t begin = w->top;
-        if (w->n > 0 && w->at[w->n - 1].end == w->top) begin = w->at[--w->n].begin;
-        w->top = begin + bytes;
-        return begin;
-    }
-    uint64_t begin = w->at[best].begin;
-    w->at[best].begin += bytes;
-    if (w->at[best].begin == w->at[best].end) close_gap(w, best);
-    return begin;
-}
-
-static void give_gap(sweep *w, uint64_t begin, uint64_t end) {
-    uint32_t low = 0, high = w->n;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (w->at[middle].begin < begin) low = middle + 1;
-        else high = middle;
-    }
-    bool joins_left = low > 0 && w->at[low - 1].end == begin;
-    bool joins_right = low < w->n && w->at[low].begin == end;
-    if (joins_left && joins_right) {
-        w->at[low - 1].end = w->at[low].end;
-        close_gap(w, low);
-    } else if (joins_left) {
-        w->at[low - 1].end = end;
-    } else if (joins_right) {
-        w->at[low].begin = begin;
-    } else {
-        memmove(w->at + low + 1, w->at + low, (w->n++ - low) * sizeof *w->at);
-        w->at[low] = (gap){begin, end};
+/* Largest first of those that begin together. `items` are in order of their beginnings. */
+static void sort_for_sweep(placement *z) {
+    for (uint32_t i = 0; i < z->n; i++) z->items[i].key = key_of(&z->items[i], BY_START);
+    for (uint32_t i = 0, end; i < z->n; i = end) {
+        for (end = i + 1; end < z->n && z->items[end].made == z->items[i].made;) end++;
+        if (end > i + 1) cb_sort(z->items + i, end - i, sizeof *z->items, compare_items);
     }
 }
 
-static int compare_ends(const void *a, const void *b) {
-    const item *x = a, *y = b;
-    if (x->last != y->last) return x->last < y->last ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
+/* The lives in the order in which they end; `end` [n_moment + 1] is scratch. */
+static void list_ends(const placement *z, uint32_t *end, uint32_t n_moment, uint32_t *ending) {
+    for (uint32_t i = 0; i < z->n; i++) end[z->items[i].last + 1]++;
+    for (uint32_t t = 0; t < n_moment; t++) end[t + 1] += end[t];
+    for (uint32_t i = 0; i < z->n; i++) ending[end[z->items[i].last]++] = i;
 }
 
-/* `ending` [n] and `gaps` [n + 1] are scratch. */
-static cb_status place_in_sweep(placement *z, item *ending, gap *gaps, cb_error *err) {
-    sweep w = {.at = gaps};
-    item *items = z->items;
-    uint32_t n = z->n;
-    z->top = 0;
-    for (uint32_t i = 0; i < n; i++) items[i].key = key_of(&items[i], BY_START);
-    memcpy(ending, items, n * sizeof *items);
-    cb_sort(items, n, sizeof *items, compare_items);
-    cb_sort(ending, n, sizeof *ending, compare_ends);
-    for (uint32_t i = 0, gone = 0; i < n; i++) {
-        for (; ending[gone].last < items[i].made; gone++) {
-            uint64_t begin = z->offset[ending[gone].id];
-            CB_TRY(wait_for(z, w.n, err));
-            give_gap(&w, begin, begin + ending[gone].bytes);
+/* Until a life ends, its offset is the number of its block. */
+static cb_status place_in_sweep(placement *z, uint32_t n_moment, cb_arena *scratch, cb_error *err) {
+    uint32_t *ending, *end, n_gone = 0, block;
+    cb_fit fit;
+    CB_TRY_NEW(ending, scratch, z->n, err);
+    CB_TRY_NEW(end, scratch, (size_t)n_moment + 1, err);
+    sort_for_sweep(z);
+    list_ends(z, end, n_moment, ending);
+    cb_fit_init(&fit, scratch);
+    for (uint32_t i = 0; i < z->n; i++) {
+        for (; z->items[ending[n_gone]].last < z->items[i].made; n_gone++) {
+            uint64_t *offset = &z->offset[z->items[ending[n_gone]].id];
+            block = (uint32_t)*offset;
+            *offset = fit.block.at[block].begin;
+            cb_fit_give(&fit, block);
         }
-        CB_TRY(wait_for(z, w.n, err));
-        z->offset[items[i].id] = take_gap(&w, items[i].bytes);
-        if (w.top > z->top) z->top = w.top;
+        CB_TRY(wait_for(z, 1, err));
+        if (!cb_fit_take(&fit, z->items[i].bytes, &block)) return cb_no_memory(err);
+        z->offset[z->items[i].id] = block;
     }
+    for (; n_gone < z->n; n_gone++) {
+        uint64_t *offset = &z->offset[z->items[ending[n_gone]].id];
+        *offset = fit.block.at[*offset].begin;
+    }
+    z->top = fit.top;
     return CB_OK;
 }
 
@@ -466,43 +425,65 @@ cb_status cb_place_near(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
     return CB_OK;
 }
 
+/* The best of some orders, and then what a search makes of it. `z->offset` has the result. */
+static cb_status place_by_orders(placement *z, uint64_t floor, uint32_t n_instance,
+                                 cb_arena *scratch, cb_error *err) {
+    uint64_t *best = z->offset, *offset, smallest = UINT64_MAX;
+    placed *at;
+    order winner = BY_SIZE;
+    const order last = z->n > PATIENT_LIVES ? BY_SIZE : ORDER_COUNT - 1;
+    CB_TRY_NEW(at, scratch, z->n, err);
+    CB_TRY_NEW(offset, scratch, n_instance, err);
+    for (order by = BY_SIZE; by <= last && smallest > floor; by++) {
+        z->offset = offset;
+        CB_TRY(place_in_order(z, by, at, err));
+        if (z->top >= smallest) continue;
+        smallest = z->top;
+        winner = by;
+        memcpy(best, offset, n_instance * sizeof *best);
+    }
+    z->offset = offset;
+    if (smallest > floor && z->n <= PATIENT_LIVES)
+        CB_TRY(improve(z, winner, floor, at, best, n_instance, scratch, &smallest, err));
+    z->offset = best;
+    z->top = smallest;
+    return CB_OK;
+}
+
+static uint32_t count_moments(const cb_lives *lives) {
+    uint32_t n = 1;
+    for (uint32_t i = 0; i < lives->n_instance; i++)
+        if (lives->instance[i].last + 2 > n) n = lives->instance[i].last + 2;
+    return n;
+}
+
+static cb_status place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_poll poll,
+                       uint64_t *arena_bytes, cb_error *err) {
+    const uint32_t n_moment = count_moments(lives);
+    placement z = {.poll = poll};
+    uint32_t *item_of;
+    uint64_t *change;
+    CB_TRY_NEW(z.items, scratch, lives->n_instance, err);
+    CB_TRY_NEW(z.offset, scratch, lives->n_instance, err);
+    CB_TRY_NEW(item_of, scratch, lives->n_instance, err);
+    z.n = list_items(p, lives, z.items, item_of);
+    if (z.n > SWEPT_LIVES) {
+        CB_TRY(place_in_sweep(&z, n_moment, scratch, err));
+    } else {
+        CB_TRY_NEW(change, scratch, n_moment, err);
+        const uint64_t floor = floor_bytes(z.items, z.n, change, n_moment);
+        CB_TRY(place_by_orders(&z, floor, lives->n_instance, scratch, err));
+    }
+    set_offsets(lives, z.offset);
+    *arena_bytes = z.top;
+    return CB_OK;
+}
+
 cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, cb_poll poll,
                    uint64_t *arena_bytes, cb_error *err) {
-    uint32_t n_moment = 1;
-    item *items = CB_NEW(scratch, item, lives->n_instance);
-    placed *at = CB_NEW(scratch, placed, lives->n_instance);
-    uint64_t *offset = CB_NEW(scratch, uint64_t, lives->n_instance);
-    uint64_t *best = CB_NEW(scratch, uint64_t, lives->n_instance);
-    uint32_t *item_of = CB_NEW(scratch, uint32_t, lives->n_instance);
-    if (!items || !at || !offset || !best || !item_of) return cb_no_memory(err);
-    for (uint32_t i = 0; i < lives->n_instance; i++)
-        if (lives->instance[i].last + 2 > n_moment) n_moment = lives->instance[i].last + 2;
-    const uint32_t n = list_items(p, lives, items, item_of);
-    uint64_t *change = CB_NEW(scratch, uint64_t, n_moment);
-    if (!change) return cb_no_memory(err);
-    uint64_t floor = floor_bytes(items, n, change, n_moment), smallest = UINT64_MAX;
-    placement z = {.items = items, .n = n, .offset = best, .poll = poll};
-    if (n > SWEPT_LIVES) {
-        item *ending = CB_NEW(scratch, item, n);
-        gap *gaps = CB_NEW(scratch, gap, (size_t)n + 1);
-        if (!ending || !gaps) return cb_no_memory(err);
-        CB_TRY(place_in_sweep(&z, ending, gaps, err));
-        smallest = z.top;
-    }
-    order winner = BY_SIZE;
-    int last = n > SWEPT_LIVES ? 0 : n > PATIENT_LIVES ? BY_SIZE : ORDER_COUNT - 1;
-    for (int by = BY_SIZE; by <= last && smallest > floor; by++) {
-        z.offset = offset;
-        CB_TRY(place_in_order(&z, (order)by, at, err));
-        if (z.top >= smallest) continue;
-        smallest = z.top;
-        winner = (order)by;
-        memcpy(best, offset, lives->n_instance * sizeof *best);
-    }
-    z.offset = offset;
-    if (smallest > floor && n <= PATIENT_LIVES)
-        CB_TRY(improve(&z, winner, floor, at, best, lives->n_instance, scratch, &smallest, err));
-    set_offsets(lives, best);
-    *arena_bytes = smallest;
-    return CB_OK;
+    cb_arena own;
+    cb_arena_init(&own, scratch->alloc);
+    const cb_status status = place(p, lives, &own, poll, arena_bytes, err);
+    cb_arena_free(&own);
+    return status;
 }
