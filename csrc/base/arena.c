@@ -82,6 +82,18 @@ void *cb_arena_get(cb_arena *a, size_t count, size_t size) {
     return item;
 }
 
+/* Smaller chunks hold several items, or are the head. */
+void cb_arena_return(cb_arena *a, const void *item, size_t bytes) {
+    if (bytes < LARGEST_CHUNK) return;
+    cb_arena_chunk **link = &a->head;
+    while (*link && data_of(*link) != item) link = &(*link)->next;
+    cb_arena_chunk *chunk = *link;
+    if (!chunk) return;
+    *link = chunk->next;
+    CB_UNPOISON(data_of(chunk), chunk->room);
+    cb_free(a->alloc, chunk);
+}
+
 char *cb_arena_strdup(cb_arena *a, const char *text, size_t length) {
     size_t room;
     if (!cb_add_size(length, 1, &room)) return NULL;

@@ -22,7 +22,10 @@ void cb_arena_init(cb_arena *a, cb_alloc *alloc);
 void cb_arena_free(cb_arena *a); /* may be called twice */
 /* `count` items of `size` bytes, 16-byte aligned, zeroed. NULL on overflow or out of memory. */
 void *cb_arena_get(cb_arena *a, size_t count, size_t size);
-uint64_t cb_arena_bytes(const cb_arena *a);                          /* size of all chunks */
+uint64_t cb_arena_bytes(const cb_arena *a); /* size of all chunks */
+/* Frees an item of `bytes` if it is so large that it lies in a chunk of its own; otherwise it stays
+ * until the end. For growing arrays. */
+void cb_arena_return(cb_arena *a, const void *item, size_t bytes);
 char *cb_arena_strdup(cb_arena *a, const char *text, size_t length); /* adds the final 0 */
 
 #define CB_NEW(arena, type, count) ((type *)cb_arena_get((arena), (size_t)(count), sizeof(type)))

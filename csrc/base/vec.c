@@ -20,6 +20,7 @@ bool cb_vec_reserve(cb_arena *arena, void **data, size_t len, size_t *cap, size_
     memcpy(&old, (const void *)data, sizeof old);
     if (len) memcpy(fresh, old, len * size);
     memcpy((void *)data, &fresh, sizeof fresh);
+    if (old) cb_arena_return(arena, old, *cap * size);
     *cap = grown;
     return true;
 }
