@@ -30,6 +30,9 @@ typedef struct reader {
     cb_error *err;
     cb_json *root;
     const char *key; /* key of the value about to be read */
+    cb_json_fold *fold;
+    uint32_t n_fold;
+    bool is_part; /* of a text, which goes on behind the value */
     int depth;
     struct {
         cb_json *node, *last; /* container, its newest child */
@@ -223,6 +226,80 @@ static cb_status read_number(reader *r, cb_json *node) {
     return CB_OK;
 }
 
+/* ---- arrays that stay text ------------------------------------------------------------------- */
+
+/* To behind the string. */
+static cb_status skip_text(reader *r) {
+    const char *start = r->at++;
+    while (r->at < r->end && *r->at != '"') r->at += *r->at == '\\' && r->at + 1 < r->end ? 2 : 1;
+    if (r->at == r->end) return fail_at(r, start, "the string does not end");
+    r->at++;
+    return CB_OK;
+}
+
+static uint64_t *count_of(cb_json_fold *fold, const char *key, size_t length) {
+    for (int i = 0; i < CB_JSON_COUNTS && fold->list[i]; i++)
+        if (strlen(fold->list[i]) == length && memcmp(fold->list[i], key, length) == 0)
+            return &fold->count[i];
+    return NULL;
+}
+
+enum { IN_ARRAY = 1, IN_ELEMENT, IN_LIST }; /* how deep; the brackets match, or reading fails */
+
+/* From the bracket to behind the array. */
+static cb_status fold_array(reader *r, cb_json *node, cb_json_fold *fold) {
+    const char *key = r->at; /* the last string of the element itself */
+    size_t length = 0;
+    uint64_t *count = NULL;
+    int depth = 0;
+    bool starts = false; /* a list to be counted, without an item so far */
+    fold->at = r->at + 1;
+    fold->end = r->end;
+    fold->line = r->line;
+    do {
+        skip_space(r);
+        if (r->at == r->end) return fail_expected(r, "']'");
+        const char c = *r->at;
+        if (starts && c != ']') ++*count;
+        starts = false;
+        if (c == '"') {
+            const char *start = r->at + 1;
+            CB_TRY(skip_text(r));
+            if (depth != IN_ELEMENT) continue;
+            key = start;
+            length = (size_t)(r->at - 1 - start);
+            continue;
+        }
+        r->at++;
+        if (c == ',' && depth == IN_LIST && count) ++*count;
+        if (c == ']' || c == '}') depth--;
+        if (c != '[' && c != '{') continue;
+        if (++depth == MOST_DEPTH) return fail_at(r, r->at - 1, "nested more than 64 deep");
+        node->n += depth == IN_ELEMENT;
+        if (depth == IN_LIST) count = c == '[' ? count_of(fold, key, length) : NULL;
+        starts = depth == IN_LIST && count;
+    } while (depth > 0);
+    fold->node = node;
+    return CB_OK;
+}
+
+static cb_json_fold *fold_of(const reader *r, const cb_json *node) {
+    for (uint32_t i = 0; r->depth == 1 && node->key && i < r->n_fold; i++)
+        if (strcmp(r->fold[i].key, node->key) == 0 && !r->fold[i].node) return &r->fold[i];
+    return NULL;
+}
+
+static cb_status open_container(reader *r, cb_json *node, cb_json_kind kind) {
+    cb_json_fold *fold = kind == CB_JSON_ARRAY ? fold_of(r, node) : NULL;
+    if (r->depth == MOST_DEPTH) return fail_at(r, r->at, "nested more than 64 deep");
+    node->kind = kind;
+    if (fold) return fold_array(r, node, fold);
+    r->open[r->depth].node = node;
+    r->open[r->depth++].last = NULL;
+    r->at++;
+    return CB_OK;
+}
+
 /* ---- values ---------------------------------------------------------------------------------- */
 
 static cb_status read_word(reader *r, const char *word) {
@@ -237,15 +314,6 @@ static cb_status read_boolean(reader *r, cb_json *node, const char *word) {
     node->kind = CB_JSON_BOOL;
     node->as.boolean = *word == 't';
     return read_word(r, word);
-}
-
-static cb_status open_container(reader *r, cb_json *node, cb_json_kind kind) {
-    if (r->depth == MOST_DEPTH) return fail_at(r, r->at, "nested more than 64 deep");
-    node->kind = kind;
-    r->open[r->depth].node = node;
-    r->open[r->depth++].last = NULL;
-    r->at++;
-    return CB_OK;
 }
 
 /* Links a new node as the root or the next child of the innermost container. */
@@ -347,7 +415,8 @@ static cb_status next_value(reader *r, bool *more) {
     for (;;) {
         skip_space(r);
         *more = r->depth > 0;
-        if (r->depth == 0) return r->at == r->end ? CB_OK : fail_expected(r, "the end of the text");
+        if (r->depth == 0)
+            return r->at == r->end || r->is_part ? CB_OK : fail_expected(r, "the end of the text");
         const cb_json *node = r->open[r->depth - 1].node;
         bool object = node->kind == CB_JSON_OBJECT;
         if (is_next(r, object ? '}' : ']')) {
@@ -376,26 +445,55 @@ static cb_status read_document(reader *r) {
     return CB_OK;
 }
 
-cb_status cb_json_parse(cb_arena *arena, const char *text, size_t length, const cb_json **out,
-                        cb_error *err) {
-    if (length > MOST_BYTES)
-        return cb_fail(err, CB_INVALID, "JSON: a text of %zu bytes; the limit is 2^31", length);
+static cb_status read_with(reader *r, cb_arena *arena, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, arena->alloc);
-    reader r = {.arena = arena,
-                .scratch = &scratch,
-                .at = text,
-                .end = text + length,
-                .line_start = text,
-                .line = 1,
-                .err = err};
+    r->arena = arena;
+    r->scratch = &scratch;
+    r->err = err;
     /* In the user's locale strtod may expect a decimal comma. */
-    r.plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    cb_status status = r.plain ? read_document(&r) : cb_no_memory(err);
-    if (r.plain) freelocale(r.plain);
+    r->plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    cb_status status = r->plain ? read_document(r) : cb_no_memory(err);
+    if (r->plain) freelocale(r->plain);
     cb_arena_free(&scratch);
-    if (status == CB_OK) *out = r.root;
     return status;
+}
+
+cb_status cb_json_parse_folded(cb_arena *arena, const char *text, size_t length, cb_json_fold *fold,
+                               uint32_t n_fold, const cb_json **out, cb_error *err) {
+    if (length > MOST_BYTES)
+        return cb_fail(err, CB_INVALID, "JSON: a text of %zu bytes; the limit is 2^31", length);
+    reader r = {.at = text, .end = text + length, .line_start = text, .line = 1};
+    r.fold = fold;
+    r.n_fold = n_fold;
+    CB_TRY(read_with(&r, arena, err));
+    *out = r.root;
+    return CB_OK;
+}
+
+cb_status cb_json_parse(cb_arena *arena, const char *text, size_t length, const cb_json **out,
+                        cb_error *err) {
+    return cb_json_parse_folded(arena, text, length, NULL, 0, out, err);
+}
+
+cb_status cb_json_unfold(cb_arena *arena, cb_json_fold *fold, const cb_json **out, cb_error *err) {
+    reader r = {.at = fold->at, .end = fold->end, .line_start = fold->at, .line = fold->line};
+    r.err = err;
+    r.is_part = true;
+    const bool ends = fold->n_read == fold->node->n;
+    skip_space(&r);
+    *out = NULL;
+    if (ends) return is_next(&r, ']') ? CB_OK : fail_expected(&r, "']'");
+    if (fold->n_read++ > 0) {
+        if (!is_next(&r, ',')) return fail_expected(&r, "','");
+        r.at++;
+        skip_space(&r);
+    }
+    CB_TRY(read_with(&r, arena, err));
+    *out = r.root;
+    fold->at = r.at;
+    fold->line = r.line;
+    return CB_OK;
 }
 
 /* ---- access ---------------------------------------------------------------------------------- */

@@ -34,6 +34,32 @@ typedef struct cb_json {
 
 CB_MUST_CHECK cb_status cb_json_parse(cb_arena *arena, const char *text, size_t length,
                                       const cb_json **out, cb_error *err);
+
+/* Documents of which only the outline is needed at once: arrays of objects in the root that are as
+ * large as the document are left as text, and read element by element. What the elements say is
+ * checked as they are read. Where something is wrong with the document, cb_json_parse has the
+ * better error. */
+#define CB_JSON_COUNTS 4
+
+typedef struct cb_json_fold {
+    const char *key;
+    const char
+        *list[CB_JSON_COUNTS]; /* keys of lists in the elements, to be counted; NULL: no more */
+    /* results */
+    const cb_json *node; /* an array with `n`, but without children; NULL: no such key */
+    uint64_t
+        count[CB_JSON_COUNTS]; /* items of all these lists; keys with escapes are passed over */
+    const char *at, *end;      /* behind the element read last */
+    uint32_t line, n_read;
+} cb_json_fold;
+
+CB_MUST_CHECK cb_status cb_json_parse_folded(cb_arena *arena, const char *text, size_t length,
+                                             cb_json_fold *fold, uint32_t n_fold,
+                                             const cb_json **out, cb_error *err);
+/* The next element into `arena`; NULL: that was the last. */
+CB_MUST_CHECK cb_status cb_json_unfold(cb_arena *arena, cb_json_fold *fold, const cb_json **out,
+                                       cb_error *err);
+
 /* NULL: not an object or no such key. */
 const cb_json *cb_json_get(const cb_json *object, const char *key);
 const char *cb_json_kind_name(cb_json_kind kind);

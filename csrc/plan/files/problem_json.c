@@ -1,7 +1,8 @@
-/* Problems as JSON; docs/problem.md states the schema. Keys at their defaults are left out. The
- * reader does not validate: it builds what the text says, and cb_problem_verify checks it. Version
- * 1 has no ops with an inside and no inlinings; version 2 has no repeated collectives and no memory
- * taken over. */
+/* Problems from JSON; docs/problem.md states the schema. The reader does not validate: it builds
+ * what the text says, and cb_problem_verify checks it. Version 1 has no ops with an inside and no
+ * inlinings; version 2 has no repeated collectives and no memory taken over.
+ *
+ * Long texts are read op by op (cb_json_unfold). */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -10,173 +11,46 @@
 #include "../model/inlining.h"
 #include "../model/names.h"
 #include "../model/over.h"
+#include "problem_format.h"
 
-#define PROBLEM_FORMAT "cutback.problem"
-#define PROBLEM_VERSION 3
 #define FIRST_WITH_INSIDES 2  /* and with inlinings */
 #define FIRST_WITH_NETWORKS 3 /* and with `reruns` and the reserved keys */
 #define MOST_WHOLE ((uint64_t)INT64_MAX)
-
-/* ---- writing --------------------------------------------------------------------------------- */
-
-static void put_flags(cb_json_writer *w, uint32_t flags, const char *const *names, uint32_t n) {
-    if (flags == 0) return;
-    cb_json_begin(w, "flags", '[');
-    for (uint32_t i = 0; i < n; i++)
-        if (flags >> i & 1) cb_json_put_string(w, NULL, names[i]);
-    cb_json_end(w, ']');
-}
-
-static void put_ids(cb_json_writer *w, const char *key, const uint32_t *ids, uint32_t n) {
-    cb_json_begin(w, key, '[');
-    for (uint32_t i = 0; i < n; i++) cb_json_put_u64(w, NULL, ids[i]);
-    cb_json_end(w, ']');
-}
-
-static void put_storages(cb_json_writer *w, const cb_problem *p) {
-    cb_json_begin(w, "storages", '[');
-    for (uint32_t s = 0; s < p->n_storage; s++) {
-        cb_json_begin(w, NULL, '{');
-        cb_json_put_u64(w, "bytes", p->storage_bytes[s]);
-        put_flags(w, p->storage_flags[s], cb_store_flag_names, CB_STORE_FLAG_COUNT);
-        cb_json_end(w, '}');
-    }
-    cb_json_end(w, ']');
-}
-
-static void put_text_unless_empty(cb_json_writer *w, const char *key, const char *text) {
-    if (text[0]) cb_json_put_string(w, key, text);
-}
-
-static void put_outputs(cb_json_writer *w, const cb_problem *p, uint32_t op) {
-    cb_json_begin(w, "out", '[');
-    for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
-        cb_json_begin(w, NULL, '{');
-        cb_json_put_u64(w, "storage", p->value_storage[v]);
-        put_text_unless_empty(w, "type", p->value_type[v]);
-        if (cb_value_bytes(p, v) != p->storage_bytes[p->value_storage[v]])
-            cb_json_put_u64(w, "bytes", p->value_bytes[v]);
-        if (p->value_constraint[v] != CB_FREE)
-            cb_json_put_string(w, "constraint", cb_constraint_names[p->value_constraint[v]]);
-        if (cb_has_inside(p, op)) cb_json_put_u64(w, "member", p->value_member[v]);
-        cb_json_end(w, '}');
-    }
-    cb_json_end(w, ']');
-}
-
-static void put_bits(cb_json_writer *w, const char *key, uint64_t set) {
-    cb_json_begin(w, key, '[');
-    for (uint32_t i = 0; i < 64; i++)
-        if (set >> i & 1) cb_json_put_u64(w, NULL, i);
-    cb_json_end(w, ']');
-}
-
-/* Writes the work of an op, a member or an inlining. */
-static void put_work(cb_json_writer *w, double flops, uint64_t bytes, uint8_t work_class,
-                     int64_t time_ps, uint64_t workspace) {
-    if (flops != 0) cb_json_put_double(w, "flops", flops);
-    if (bytes != 0) cb_json_put_u64(w, "bytes", bytes);
-    if (work_class != CB_WORK_F32) cb_json_put_string(w, "class", cb_work_class_names[work_class]);
-    if (time_ps != -1) cb_json_put_int(w, "time_ps", time_ps);
-    if (workspace != 0) cb_json_put_u64(w, "workspace", workspace);
-}
-
-static void put_inside(cb_json_writer *w, const cb_problem *p, uint32_t op) {
-    if (!cb_has_inside(p, op)) return;
-    cb_json_begin(w, "inside", '[');
-    for (uint32_t i = p->member_begin[op]; i < p->member_begin[op + 1]; i++) {
-        const cb_member *m = &p->member[i];
-        cb_json_begin(w, NULL, '{');
-        put_flags(w, m->flags, cb_op_flag_names, CB_OP_FLAG_COUNT);
-        put_bits(w, "reads", m->reads);
-        put_bits(w, "uses", m->uses);
-        if (m->size != 0) cb_json_put_u64(w, "size", m->size);
-        put_work(w, m->flops, m->bytes, m->work_class, m->time_ps, m->workspace);
-        cb_json_end(w, '}');
-    }
-    cb_json_end(w, ']');
-}
-
-static void put_op(cb_json_writer *w, const cb_problem *p, uint32_t op) {
-    cb_json_begin(w, NULL, '{');
-    put_text_unless_empty(w, "name", p->op_name[op]);
-    put_text_unless_empty(w, "kind", p->op_kind[op]);
-    put_text_unless_empty(w, "at", p->op_location[op]);
-    put_flags(w, p->op_flags[op], cb_op_flag_names, CB_OP_FLAG_COUNT);
-    put_ids(w, "in", p->in_value + p->in_begin[op], p->in_begin[op + 1] - p->in_begin[op]);
-    put_outputs(w, p, op);
-    put_work(w, p->op_flops[op], p->op_bytes[op], p->op_class[op], p->op_time_ps[op],
-             p->op_workspace[op]);
-    if (p->op_group[op] != CB_NONE) cb_json_put_u64(w, "group", p->op_group[op]);
-    if (p->op_region[op] != CB_NONE) cb_json_put_u64(w, "region", p->op_region[op]);
-    put_inside(w, p, op);
-    if (cb_count_over(p, op) > 0) put_ids(w, "over", cb_over_of(p, op), cb_count_over(p, op));
-    cb_json_end(w, '}');
-}
-
-static void put_regions(cb_json_writer *w, const cb_problem *p) {
-    if (p->n_region == 0) return;
-    cb_json_begin(w, "regions", '[');
-    for (uint32_t r = 0; r < p->n_region; r++) {
-        cb_json_begin(w, NULL, '{');
-        cb_json_put_string(w, "name", p->region_name[r]);
-        if (p->region_parent[r] != CB_NONE) cb_json_put_u64(w, "parent", p->region_parent[r]);
-        if (p->region_limit[r] != UINT64_MAX) cb_json_put_u64(w, "saved_limit", p->region_limit[r]);
-        cb_json_end(w, '}');
-    }
-    cb_json_end(w, ']');
-}
-
-static void put_inlinings(cb_json_writer *w, const cb_problem *p) {
-    if (!p->inline_begin) return;
-    cb_json_begin(w, "inlinings", '[');
-    for (uint32_t i = 0; i < p->inline_begin[p->n_op]; i++) {
-        const cb_inlining *x = &p->inlining[i];
-        cb_json_begin(w, NULL, '{');
-        cb_json_put_u64(w, "value", x->value);
-        cb_json_put_u64(w, "op", x->op);
-        put_work(w, x->flops, x->bytes, x->work_class, x->time_ps, x->workspace);
-        cb_json_end(w, '}');
-    }
-    cb_json_end(w, ']');
-}
-
-cb_status cb_problem_to_json(const cb_problem *p, cb_str *out, cb_error *err) {
-    cb_json_writer w = {.out = out};
-    char fingerprint[17];
-    (void)snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, cb_problem_fingerprint(p));
-    cb_json_begin(&w, NULL, '{');
-    cb_json_put_string(&w, "format", PROBLEM_FORMAT);
-    cb_json_put_int(&w, "version", PROBLEM_VERSION);
-    cb_json_put_string(&w, "fingerprint", fingerprint);
-    cb_json_put_u64(&w, "backward_starts", p->backward_starts);
-    cb_json_put_u64(&w, "align", p->align);
-    cb_json_put_u64(&w, "static_bytes", p->static_bytes);
-    if (p->link_bytes_per_s != 0) cb_json_put_double(&w, "link_bytes_per_s", p->link_bytes_per_s);
-    if (p->reruns != CB_RERUNS_FORWARD)
-        cb_json_put_string(&w, "reruns", cb_reruns_names[p->reruns]);
-    if (p->collective_again) cb_json_put_bool(&w, "collective_again", true);
-    if (p->network_bytes_per_s != 0)
-        cb_json_put_double(&w, "network_bytes_per_s", p->network_bytes_per_s);
-    put_ids(&w, "forward_outputs", p->forward_output, p->n_forward_output);
-    put_ids(&w, "backward_outputs", p->backward_output, p->n_backward_output);
-    put_regions(&w, p);
-    put_storages(&w, p);
-    cb_json_begin(&w, "ops", '[');
-    for (uint32_t op = 0; op < p->n_op; op++) put_op(&w, p, op);
-    cb_json_end(&w, ']');
-    put_inlinings(&w, p);
-    cb_json_end(&w, '}');
-    return out->failed ? cb_no_memory(err) : CB_OK;
-}
-
-/* ---- reading --------------------------------------------------------------------------------- */
+#define MOST_WORDS 4096 /* that are looked up; what comes after them is copied */
 
 typedef struct reader {
     cb_problem *p;
     int64_t version;
+    cb_problem_sizes room;
+    cb_names *words; /* kinds, types and places in the source, which many have in common */
     cb_error *err;
 } reader;
+
+enum { STORAGES = 0, OPS, FOLDS }; /* what is folded of a long text */
+
+/* Objects of an array: its children, or what is unfolded. */
+typedef struct objects {
+    cb_json_fold *fold; /* NULL: they are children */
+    const cb_json *next;
+    cb_arena arena; /* of the one unfolded last */
+} objects;
+
+static objects objects_of(const reader *r, const cb_json *list, cb_json_fold *fold) {
+    objects o = {.fold = fold, .next = list->as.child};
+    cb_arena_init(&o.arena, r->p->arena.alloc);
+    return o;
+}
+
+/* NULL: that was the last. */
+static cb_status next_object(objects *o, const cb_json **out, cb_error *err) {
+    *out = o->next;
+    if (o->fold) {
+        cb_arena_free(&o->arena);
+        return cb_json_unfold(&o->arena, o->fold, out, err);
+    }
+    if (*out) o->next = (*out)->next;
+    return CB_OK;
+}
 
 static cb_status read_u64(const reader *r, const cb_json *object, const char *key, uint64_t max,
                           uint64_t *out) {
@@ -198,6 +72,18 @@ static cb_status read_text(const reader *r, const cb_json *object, const char *k
     CB_TRY(cb_json_want(object, key, CB_JSON_STRING, &node, r->err));
     *out = cb_arena_strdup(&r->p->arena, node->as.string, node->n);
     return *out ? CB_OK : cb_no_memory(r->err);
+}
+
+static cb_status read_word(const reader *r, const cb_json *object, const char *key,
+                           const char **out) {
+    const cb_json *node;
+    uint32_t id;
+    if (!cb_json_get(object, key) || r->words->len >= MOST_WORDS)
+        return read_text(r, object, key, out);
+    CB_TRY(cb_json_want(object, key, CB_JSON_STRING, &node, r->err));
+    if (!cb_names_intern(r->words, node->as.string, node->n, &id)) return cb_no_memory(r->err);
+    *out = r->words->text[id];
+    return CB_OK;
 }
 
 static cb_status read_double(const reader *r, const cb_json *object, const char *key, double *out) {
@@ -243,19 +129,16 @@ static cb_status want_object(const reader *r, const cb_json *node, const char *w
                    node->line, what, cb_json_kind_name(node->kind));
 }
 
-static cb_status read_storages(const reader *r, const cb_json *list) {
+static cb_status read_storage(const reader *r, const cb_json *node, uint32_t s) {
     static const char *const known[] = {"bytes", "flags"};
-    uint32_t s = 0;
-    for (const cb_json *c = list->as.child; c; c = c->next, s++) {
-        const cb_json *bytes;
-        uint32_t flags = 0;
-        CB_TRY(want_object(r, c, "storage"));
-        CB_TRY(cb_known_keys(c, "storage", known, 2, r->err));
-        CB_TRY(cb_json_want(c, "bytes", CB_JSON_DOUBLE, &bytes, r->err));
-        CB_TRY(cb_json_as_u64(bytes, "bytes", MOST_WHOLE, &r->p->storage_bytes[s], r->err));
-        CB_TRY(read_flags(r, c, cb_store_flag_names, CB_STORE_FLAG_COUNT, &flags));
-        r->p->storage_flags[s] = (uint8_t)flags;
-    }
+    const cb_json *bytes;
+    uint32_t flags = 0;
+    CB_TRY(want_object(r, node, "storage"));
+    CB_TRY(cb_known_keys(node, "storage", known, 2, r->err));
+    CB_TRY(cb_json_want(node, "bytes", CB_JSON_DOUBLE, &bytes, r->err));
+    CB_TRY(cb_json_as_u64(bytes, "bytes", MOST_WHOLE, &r->p->storage_bytes[s], r->err));
+    CB_TRY(read_flags(r, node, cb_store_flag_names, CB_STORE_FLAG_COUNT, &flags));
+    r->p->storage_flags[s] = (uint8_t)flags;
     return CB_OK;
 }
 
@@ -336,7 +219,7 @@ static cb_status read_outputs(const reader *r, const cb_json *list, uint32_t op)
         const cb_json *storage; /* there is no default to fall back to */
         CB_TRY(cb_json_want(c, "storage", CB_JSON_INT, &storage, r->err));
         CB_TRY(read_u32(r, c, "storage", &p->value_storage[v]));
-        CB_TRY(read_text(r, c, "type", &p->value_type[v]));
+        CB_TRY(read_word(r, c, "type", &p->value_type[v]));
         CB_TRY(read_u64(r, c, "bytes", MOST_WHOLE, &p->value_bytes[v]));
         CB_TRY(read_name(r, c, "constraint", cb_constraint_names, CB_CONSTRAINT_COUNT,
                          &p->value_constraint[v]));
@@ -386,14 +269,34 @@ static cb_status read_over(const reader *r, const cb_json *node, uint32_t op) {
     return read_ids(r, list, "over", p->over + p->over_begin[op]);
 }
 
+/* Lists were counted before anything was allocated for them, in a long text by their keys as they
+ * are spelled there. */
+static cb_status want_room(const reader *r, const cb_json *node, const char *key, uint64_t used,
+                           uint64_t room) {
+    const cb_json *list = cb_json_get(node, key);
+    if (!list || list->kind != CB_JSON_ARRAY || used + list->n <= room) return CB_OK;
+    return cb_fail(r->err, CB_INVALID, "line %u: \"%s\" is spelled with escapes", list->line, key);
+}
+
+static cb_status check_room(const reader *r, const cb_json *node, uint32_t op) {
+    const cb_problem *p = r->p;
+    const uint32_t *member = p->member_begin, *over = p->over_begin;
+    CB_TRY(want_room(r, node, "in", p->in_begin[op], r->room.n_in));
+    CB_TRY(want_room(r, node, "out", p->out_begin[op], r->room.n_value));
+    CB_TRY(want_room(r, node, "inside", member ? member[op] : 0, r->room.n_member));
+    return want_room(r, node, "over", over ? over[op] : 0, r->room.n_over);
+}
+
 static cb_status read_op(const reader *r, const cb_json *node, uint32_t op) {
     cb_problem *p = r->p;
     const cb_json *list;
+    CB_TRY(want_object(r, node, "op"));
     CB_TRY(check_op_keys(r, node));
+    CB_TRY(check_room(r, node, op));
     CB_TRY(read_inside(r, node, op));
     CB_TRY(read_text(r, node, "name", &p->op_name[op]));
-    CB_TRY(read_text(r, node, "kind", &p->op_kind[op]));
-    CB_TRY(read_text(r, node, "at", &p->op_location[op]));
+    CB_TRY(read_word(r, node, "kind", &p->op_kind[op]));
+    CB_TRY(read_word(r, node, "at", &p->op_location[op]));
     CB_TRY(read_flags(r, node, cb_op_flag_names, CB_OP_FLAG_COUNT, &p->op_flags[op]));
     CB_TRY(cb_json_want(node, "in", CB_JSON_ARRAY, &list, r->err));
     p->in_begin[op + 1] = p->in_begin[op] + list->n;
@@ -486,18 +389,32 @@ static cb_status read_again(const reader *r, const cb_json *root) {
     return read_double(r, root, "network_bytes_per_s", &p->network_bytes_per_s);
 }
 
-static cb_status read_body(const reader *r, const cb_json *root, const cb_json *storages,
-                           const cb_json *ops) {
+typedef cb_status (*object_fn)(const reader *r, const cb_json *node, uint32_t at);
+
+static cb_status read_objects(const reader *r, const cb_json *list, cb_json_fold *fold,
+                              object_fn read) {
+    objects o = objects_of(r, list, fold);
+    const cb_json *node;
+    cb_status status = next_object(&o, &node, r->err);
+    for (uint32_t at = 0; status == CB_OK && node; at++) {
+        status = read(r, node, at);
+        if (status == CB_OK) status = next_object(&o, &node, r->err);
+    }
+    cb_arena_free(&o.arena);
+    return status;
+}
+
+static cb_status read_body(const reader *r, const cb_json *root, cb_json_fold *fold) {
     cb_problem *p = r->p;
-    uint32_t op = 0;
+    const cb_json *storages = cb_json_get(root, "storages"), *ops = cb_json_get(root, "ops");
     CB_TRY(read_u32(r, root, "backward_starts", &p->backward_starts));
     CB_TRY(read_u64(r, root, "align", MOST_WHOLE, &p->align));
     CB_TRY(read_u64(r, root, "static_bytes", MOST_WHOLE, &p->static_bytes));
     CB_TRY(read_double(r, root, "link_bytes_per_s", &p->link_bytes_per_s));
     CB_TRY(read_again(r, root));
     CB_TRY(read_regions(r, root));
-    CB_TRY(read_storages(r, storages));
-    for (const cb_json *c = ops->as.child; c; c = c->next) CB_TRY(read_op(r, c, op++));
+    CB_TRY(read_objects(r, storages, fold ? &fold[STORAGES] : NULL, read_storage));
+    CB_TRY(read_objects(r, ops, fold ? &fold[OPS] : NULL, read_op));
     CB_TRY(read_inlinings(r, root));
     CB_TRY(read_ends(r, root, "forward_outputs", &p->n_forward_output, &p->forward_output));
     CB_TRY(read_ends(r, root, "backward_outputs", &p->n_backward_output, &p->backward_output));
@@ -517,6 +434,17 @@ static cb_status check_fingerprint(const reader *r, const cb_json *root) {
                    node->as.string, own);
 }
 
+static cb_status set_sizes(uint64_t in, uint64_t out, uint64_t members, uint64_t over,
+                           cb_problem_sizes *n, cb_error *err) {
+    if (in >= CB_NONE || out >= CB_NONE || members >= CB_NONE || over >= CB_NONE)
+        return cb_fail(err, CB_INVALID, "problem: too many values");
+    n->n_in = (uint32_t)in;
+    n->n_value = (uint32_t)out;
+    n->n_member = (uint32_t)members;
+    n->n_over = (uint32_t)over;
+    return CB_OK;
+}
+
 /* Sizes of all lists, before anything is allocated for them. */
 static cb_status count_items(const cb_json *ops, cb_problem_sizes *n, cb_error *err) {
     uint64_t in = 0, out = 0, members = 0, over = 0;
@@ -534,18 +462,12 @@ static cb_status count_items(const cb_json *ops, cb_problem_sizes *n, cb_error *
         if (inside && inside->kind == CB_JSON_ARRAY) members += inside->n;
         if (listed && listed->kind == CB_JSON_ARRAY) over += listed->n;
     }
-    if (in >= CB_NONE || out >= CB_NONE || members >= CB_NONE || over >= CB_NONE)
-        return cb_fail(err, CB_INVALID, "problem: too many values");
-    n->n_op = ops->n;
-    n->n_in = (uint32_t)in;
-    n->n_value = (uint32_t)out;
-    n->n_member = (uint32_t)members;
-    n->n_over = (uint32_t)over;
-    return CB_OK;
+    return set_sizes(in, out, members, over, n, err);
 }
 
-cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root, cb_problem **out,
-                                   cb_error *err) {
+/* `fold` [FOLDS]: of a long text; or NULL. */
+static cb_status read_document(cb_alloc *alloc, const cb_json *root, cb_json_fold *fold,
+                               cb_problem **out, cb_error *err) {
     static const char *const known[] = {"format",
                                         "version",
                                         "fingerprint",
@@ -566,24 +488,51 @@ cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root, cb_prob
     const cb_json *storages, *ops, *inlinings = cb_json_get(root, "inlinings");
     cb_problem_sizes n = {0};
     int64_t version;
-    CB_TRY(cb_check_format(root, PROBLEM_FORMAT, PROBLEM_VERSION, &version, err));
+    CB_TRY(cb_check_format(root, CB_PROBLEM_FORMAT, CB_PROBLEM_VERSION, &version, err));
     uint32_t n_known = sizeof known / sizeof *known;
     if (version < FIRST_WITH_NETWORKS) n_known -= 3;
     if (version < FIRST_WITH_INSIDES) n_known--;
     CB_TRY(cb_known_keys(root, "problem", known, n_known, err));
     CB_TRY(cb_json_want(root, "storages", CB_JSON_ARRAY, &storages, err));
     CB_TRY(cb_json_want(root, "ops", CB_JSON_ARRAY, &ops, err));
-    CB_TRY(count_items(ops, &n, err));
+    CB_TRY(fold ? set_sizes(fold[OPS].count[0], fold[OPS].count[1], fold[OPS].count[2],
+                            fold[OPS].count[3], &n, err)
+                : count_items(ops, &n, err));
+    n.n_op = ops->n;
     n.n_storage = storages->n;
     if (inlinings && inlinings->kind == CB_JSON_ARRAY) n.n_inlining = inlinings->n;
     cb_problem *p = NULL;
     CB_TRY(cb_problem_create(alloc, n, &p, err));
-    reader r = {.p = p, .version = version, .err = err};
+    cb_names words;
+    cb_names_init(&words, &p->arena);
+    reader r = {.p = p, .version = version, .room = n, .words = &words, .err = err};
     p->backward_starts = ops->n;
-    cb_status status = read_body(&r, root, storages, ops);
+    cb_status status = read_body(&r, root, fold);
     if (status == CB_OK) status = check_fingerprint(&r, root);
     if (status == CB_OK) *out = p;
     else cb_problem_free(p);
+    return status;
+}
+
+cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root, cb_problem **out,
+                                   cb_error *err) {
+    return read_document(alloc, root, NULL, out, err);
+}
+
+cb_status cb_problem_from_long_text(cb_alloc *alloc, const char *text, size_t length,
+                                    cb_problem **out, cb_error *err) {
+    cb_json_fold fold[FOLDS] = {
+        [STORAGES] = {.key = "storages"},
+        [OPS] = {.key = "ops", .list = {"in", "out", "inside", "over"}},
+    };
+    const cb_json *root;
+    cb_arena scratch;
+    cb_arena_init(&scratch, alloc);
+    cb_status status = cb_json_parse_folded(&scratch, text, length, fold, FOLDS, &root, err);
+    if (status == CB_OK && !(fold[STORAGES].node && fold[OPS].node))
+        status = cb_fail(err, CB_INVALID, "problem: there are no storages, or no ops");
+    if (status == CB_OK) status = read_document(alloc, root, fold, out, err);
+    cb_arena_free(&scratch);
     return status;
 }
 

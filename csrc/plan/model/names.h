@@ -30,4 +30,9 @@ CB_MUST_CHECK cb_status cb_check_format(const cb_json *root, const char *format,
 CB_MUST_CHECK cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root,
                                                  cb_problem **out, cb_error *err);
 
+/* Of a long text, in little more memory than the problem takes. Where something is wrong with it,
+ * cb_problem_from_json has the better error. */
+CB_MUST_CHECK cb_status cb_problem_from_long_text(cb_alloc *alloc, const char *text, size_t length,
+                                                  cb_problem **out, cb_error *err);
+
 #endif

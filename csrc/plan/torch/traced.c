@@ -17,6 +17,9 @@
 #include "../model/over.h"
 #include "aten.h"
 
+#define LONG_TEXT ((size_t)1 << 20) /* bytes; of shorter ones the document takes little memory */
+#define LONG_TEXT_HEAD 1024         /* where the format is looked for */
+
 #define MOST_BYTES (UINT64_C(1) << 60)
 #define MOST_READS (UINT32_C(1) << 24) /* values that ops read, counted with repetition */
 
@@ -468,9 +471,23 @@ static cb_status read_traced(cb_alloc *alloc, cb_arena *scratch, const cb_json *
     return status;
 }
 
+/* A problem whose text is long, by its first lines. */
+static bool is_long(const char *text, size_t length) {
+    static const char word[] = "\"cutback.problem\"";
+    const char *end = text + LONG_TEXT_HEAD;
+    if (length < LONG_TEXT) return false;
+    for (const char *at = text; (at = memchr(at, '"', (size_t)(end - at))) != NULL; at++)
+        if (memcmp(at, word, sizeof word - 1) == 0) return true;
+    return false;
+}
+
 cb_status cb_problem_read(cb_alloc *alloc, const char *text, size_t length, cb_problem **out,
                           cb_error *err) {
     const cb_json *root;
+    cb_error ignored = {0};
+    if (is_long(text, length) &&
+        cb_problem_from_long_text(alloc, text, length, out, &ignored) == CB_OK)
+        return CB_OK;
     cb_arena scratch;
     cb_arena_init(&scratch, alloc);
     cb_status status = cb_json_parse(&scratch, text, length, &root, err);

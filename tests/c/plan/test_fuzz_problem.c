@@ -5,6 +5,7 @@
 #include "fuzz.h"
 #include "plan/files/explanation.h"
 #include "plan/files/plan_json.h"
+#include "plan/model/names.h"
 #include "problems.h"
 
 static cb_alloc alloc;
@@ -59,9 +60,20 @@ static void plan_it(const cb_problem *p, const cb_plan_options *o) {
     }
 }
 
+/* Read as a long text it is the same problem, or refused. */
+static void try_long(const char *text, size_t length, const cb_problem *p) {
+    cb_problem *same;
+    const cb_status status = cb_problem_from_long_text(&alloc, text, length, &same, &err);
+    CHECK(status == CB_OK || (status == CB_INVALID && err.text[0]));
+    if (status != CB_OK) return;
+    CHECK(p && cb_problem_fingerprint(p) == cb_problem_fingerprint(same));
+    cb_problem_free(same);
+}
+
 static bool try_problem(const char *text, size_t length) {
-    cb_problem *p;
+    cb_problem *p = NULL;
     cb_status status = cb_problem_from_json(&alloc, text, length, &p, &err);
+    try_long(text, length, status == CB_OK ? p : NULL);
     CHECK(status == CB_OK || (status == CB_INVALID && err.text[0]));
     if (status != CB_OK) return false;
     for (cb_preset preset = CB_PRESET_AUTOGRAD; preset < CB_PRESET_COUNT; preset++) {

@@ -1,4 +1,5 @@
 /* Problems: what the checks refuse, JSON there and back, fingerprints. */
+#include "plan/model/names.h"
 #include "plan/model/problem.h"
 
 #include "check.h"
@@ -49,6 +50,43 @@ TEST(json_there_and_back) {
         cb_problem_free(p);
         cb_arena_free(&arena);
     }
+}
+
+/* Whatever stands between two objects, and in strings. */
+TEST(long_texts_are_read_op_by_op) {
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        cb_problem *p = random_problem(seed), *back = NULL;
+        cb_arena arena;
+        cb_arena_init(&arena, &alloc);
+        if (seed % 2) p->op_name[1] = "\"]}, {\\\"in\": [\\";
+        cb_str text = to_json(p, &arena), spread;
+        cb_str_init(&spread, &arena);
+        bool quoted = seed % 2; /* in a string, or nothing is to be spread */
+        for (size_t i = 0; i < text.len; i++) {
+            cb_str_add(&spread, &text.at[i], 1);
+            if (seed % 2 == 0 && text.at[i] == '"') quoted = !quoted;
+            if (!quoted && strchr("[]{},:", text.at[i])) cb_str_add(&spread, "\n ", 2);
+        }
+        CHECK_OK(cb_problem_from_long_text(&alloc, spread.at, spread.len, &back, &err));
+        if (!back) return;
+        CHECK(cb_problem_fingerprint(p) == cb_problem_fingerprint(back));
+        CHECK(strcmp(p->op_name[1], back->op_name[1]) == 0);
+        cb_problem_free(back);
+        cb_arena_free(&arena);
+        cb_problem_free(p);
+    }
+}
+
+TEST(counts_by_other_spellings_are_not_trusted) {
+    static const char text[] =
+        "{\"format\":\"cutback.problem\",\"version\":1,\"storages\":[{\"bytes\":8}],\"ops\":[{"
+        "\"in\":[],\"out\":[{\"storage\":0}]},{\"\\u0069n\":[0,0,0],\"out\":[]}],\"forward_"
+        "outputs\":[],\"backward_outputs\":[]}";
+    cb_problem *p;
+    CHECK_FAIL(cb_problem_from_long_text(&alloc, text, sizeof text - 1, &p, &err), CB_INVALID,
+               "spelled with escapes");
+    CHECK_OK(cb_problem_from_json(&alloc, text, sizeof text - 1, &p, &err));
+    cb_problem_free(p);
 }
 
 TEST(fingerprint_sees_structure_only) {
@@ -160,8 +198,10 @@ TEST(reader_names_the_slip) {
     };
     cb_problem *p;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        CHECK_FAIL(cb_problem_from_json(&alloc, cases[i].text, strlen(cases[i].text), &p, &err),
-                   CB_INVALID, cases[i].part);
+        const size_t length = strlen(cases[i].text);
+        CHECK(cb_problem_from_long_text(&alloc, cases[i].text, length, &p, &err) != CB_OK);
+        CHECK_FAIL(cb_problem_from_json(&alloc, cases[i].text, length, &p, &err), CB_INVALID,
+                   cases[i].part);
     }
     CHECK_FAIL(cb_problem_create(&alloc, (cb_problem_sizes){.n_op = UINT32_MAX}, &p, &err),
                CB_INVALID, "the limit is");
@@ -188,6 +228,8 @@ TEST(reader_names_what_is_reserved) {
 static cb_status read_and_write(cb_alloc *a, void *user) {
     const cb_str *text = user;
     cb_problem *p;
+    CB_TRY(cb_problem_from_long_text(a, text->at, text->len, &p, &err));
+    cb_problem_free(p);
     CB_TRY(cb_problem_from_json(a, text->at, text->len, &p, &err));
     cb_arena arena;
     cb_str again;
@@ -212,6 +254,8 @@ TEST(out_of_memory) {
 int main(void) {
     cb_alloc_init(&alloc);
     RUN(json_there_and_back);
+    RUN(long_texts_are_read_op_by_op);
+    RUN(counts_by_other_spellings_are_not_trusted);
     RUN(fingerprint_sees_structure_only);
     RUN(refuses_what_cannot_be);
     RUN(reader_names_the_slip);
