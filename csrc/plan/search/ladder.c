@@ -36,7 +36,7 @@ static void set_least(cb_ladder *d) {
 static cb_status build_base(cb_ladder *d, cb_error *err) {
     cb_trial *t = d->first.t;
     cb_prices *prices = &d->first.prices;
-    const double *from = NULL;
+    const cb_price_span *from = NULL;
     double once = (double)t->f->once_ps,
            scale = fmin(1, CB_START_EFFORT / (CB_NEXT_STEPS * (t->f->n_base + 1.0)));
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
@@ -44,8 +44,8 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
         int steps = (int)fmax(6, scale * (i == 0 ? CB_START_STEPS : CB_NEXT_STEPS));
         double known = 1.02 * fmin(known_at(d, target), once / 2);
         CB_TRY(cb_prices_polyak(prices, CB_PRICE_GUESS, target, from, known, steps, err));
-        memcpy(d->start[i], prices->best, t->f->n_base * sizeof **d->start);
-        from = d->start[i];
+        CB_TRY(cb_prices_keep(prices, &d->start[i], err));
+        from = &d->start[i];
     }
     return CB_OK;
 }
@@ -66,10 +66,9 @@ static cb_status bound_base(cb_ladder *d, cb_error *err) {
         double known = known_at(d, target);
         if (known == INFINITY) known = once / 2;
         status =
-            cb_prices_polyak(prices, CB_PRICE_BOUND, target, i == 0 ? NULL : d->proof_start[i - 1],
+            cb_prices_polyak(prices, CB_PRICE_BOUND, target, i == 0 ? NULL : &d->proof_start[i - 1],
                              known, (int)fmax(3, scale * CB_BOUND_STEPS), err);
-        if (status == CB_OK)
-            memcpy(d->proof_start[i], prices->best, t->f->n_base * sizeof **d->proof_start);
+        if (status == CB_OK) status = cb_prices_keep(prices, &d->proof_start[i], err);
     }
     prices->tries_drops = false;
     t->candidates = d->base;
@@ -152,10 +151,6 @@ static cb_status init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) {
     CB_TRY_NEW(d->may_rerun, a, f->n_unit, err);
     CB_TRY_NEW(d->drops, a, 1, err);
     d->drops->alloc = a->alloc;
-    for (int i = 0; i < CB_LADDER_STARTS; i++) {
-        CB_TRY_NEW(d->start[i], a, f->n_base, err);
-        CB_TRY_NEW(d->proof_start[i], a, f->n_base, err);
-    }
     cb_facts_mark_free(f, d->may_rerun);
     d->n_rung = cb_rung_targets(d->whole, false, d->target);
     CB_TRY(cb_worker_init(&d->first, t, cut, d->may_rerun, d->whole, err));
@@ -177,11 +172,8 @@ cb_status cb_ladder_follow(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *t
     d->rival = rival;
     d->follows = true;
     d->first.moves.pace = CB_FOLLOW_PACE;
-    for (int i = 0; i < CB_LADDER_STARTS; i++) {
-        const size_t n = t->f->n_base * sizeof **d->start;
-        if (n > 0) memcpy(d->start[i], rival->start[i], n);
-        if (n > 0) memcpy(d->proof_start[i], rival->proof_start[i], n);
-    }
+    memcpy(d->start, rival->start, sizeof d->start);
+    memcpy(d->proof_start, rival->proof_start, sizeof d->proof_start);
     return cb_workers_new(&d->first, d->n_tangent, threads, &d->workers, err);
 }
 
@@ -236,11 +228,11 @@ static const cb_candidate *find_winner(const cb_ladder *d, const cb_worker *c, u
 }
 
 /* The nearest share at or above the target has prices to start from. */
-static const double *start_of(const cb_ladder *d, double *const start[CB_LADDER_STARTS],
-                              uint64_t target) {
+static const cb_price_span *start_of(const cb_ladder *d, const cb_price_span *start,
+                                     uint64_t target) {
     const double tenths = fmin(10 * (double)target / ((double)d->whole + 1), CB_LADDER_STARTS);
     int i = CB_LADDER_STARTS - (int)ceil(tenths - 1e-6);
-    return start[i < 0 ? 0 : i >= CB_LADDER_STARTS ? CB_LADDER_STARTS - 1 : i];
+    return &start[i < 0 ? 0 : i >= CB_LADDER_STARTS ? CB_LADDER_STARTS - 1 : i];
 }
 
 static cb_status keep(cb_worker *c, const cb_candidate *found, cb_candidate *out, cb_error *err) {

@@ -60,9 +60,9 @@ typedef struct cb_ladder {
     bool has_dug;
     cb_candidate dug[CB_DUG_MOST]; /* see cb_ladder_dig_down */
     uint32_t n_dug;
-    double *start[CB_LADDER_STARTS];       /* [n_base] prices, for shares 0.9, 0.8 ... 0.1 */
-    double *proof_start[CB_LADDER_STARTS]; /* [n_base] likewise, of the bound */
-    size_t n_tangent;                      /* of the base: of the bound, and of the guess */
+    cb_price_span start[CB_LADDER_STARTS];       /* for shares 0.9, 0.8 ... 0.1 */
+    cb_price_span proof_start[CB_LADDER_STARTS]; /* likewise, of the bound */
+    size_t n_tangent;                            /* of the base: of the bound, and of the guess */
 } cb_ladder;
 
 /* After cb_try_pairs of the save-everything plan. `threads` may be NULL. */

@@ -367,8 +367,23 @@ static bool step_up(cb_prices *z, double target, double gap, double theta, bool 
     return true;
 }
 
-cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target, const double *from,
-                           double extra_ps, int steps, cb_error *err) {
+cb_status cb_prices_keep(const cb_prices *z, cb_price_span *out, cb_error *err) {
+    const uint32_t n = z->trial->f->n_base;
+    uint32_t from = 0, to = n;
+    while (to > 0 && z->best[to - 1] == 0) to--;
+    while (from < to && z->best[from] == 0) from++;
+    *out = (cb_price_span){.from = from, .to = to};
+    CB_TRY_NEW(out->at, z->trial->scratch, to - from, err);
+    if (to > from) memcpy(out->at, z->best + from, (to - from) * sizeof *out->at);
+    return CB_OK;
+}
+
+static double price_from(const cb_price_span *span, uint32_t k) {
+    return k >= span->from && k < span->to ? span->at[k - span->from] : 0;
+}
+
+cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target,
+                           const cb_price_span *from, double extra_ps, int steps, cb_error *err) {
     const cb_trial *t = z->trial;
     const cb_facts *f = t->f;
     double bytes = (double)target, best = -INFINITY, theta = 1, once = (double)f->once_ps;
@@ -380,7 +395,7 @@ cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target, co
     z->rule = rule;
     for (uint32_t k = 0; k < f->n_base; k++) {
         double over = (double)z->first_moment[k] - bytes;
-        z->price[k] = from ? from[k] : over > 0 ? z->start * over / (bytes + 1) : 0;
+        z->price[k] = from ? price_from(from, k) : over > 0 ? z->start * over / (bytes + 1) : 0;
         if (z->price[k] < whole) z->price[k] = 0;
     }
     memcpy(z->best, z->price, f->n_base * sizeof *z->best);

@@ -26,6 +26,12 @@ typedef enum cb_price_rule {
     CB_PRICE_RULES
 } cb_price_rule;
 
+/* Prices to start from. Most moments far from the peak have none. */
+typedef struct cb_price_span {
+    uint32_t from, to; /* no moment outside [from, to) has a price */
+    double *at;        /* [to - from] */
+} cb_price_span;
+
 typedef struct cb_prices {
     cb_cut *cut;
     cb_trial *trial;
@@ -64,13 +70,15 @@ CB_MUST_CHECK cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cu
 CB_MUST_CHECK cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int steps,
                                       cb_error *err);
 /* `steps` of Polyak's method at `target`, on the bound (CB_PRICE_BOUND) or the guess
- * (CB_PRICE_GUESS), from `from` [n_base] (NULL: from what is over the target when everything is
+ * (CB_PRICE_GUESS), from `from` (NULL: from what is over the target when everything is
  * saved), with `extra_ps` an upper estimate of the least extra time. The best tangent is noted, its
  * prices stay in `best`. Steps on the guess try the plan of each cut. Steps on the bound try that
  * plan with reruns in the other gaps, where the prices ask for some and `tries_drops` is set. */
 CB_MUST_CHECK cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target,
-                                         const double *from, double extra_ps, int steps,
+                                         const cb_price_span *from, double extra_ps, int steps,
                                          cb_error *err);
+/* `best` of the last of them, into the trial's scratch. */
+CB_MUST_CHECK cb_status cb_prices_keep(const cb_prices *z, cb_price_span *out, cb_error *err);
 /* The best bound of all tangents at `bytes`; at least 0. */
 double cb_prices_bound(const cb_prices *z, double bytes);
 /* True if some candidate takes so little time that the guess is wrong. */

@@ -133,13 +133,13 @@ done:
     return status;
 }
 
-cb_status cb_guess_rung(cb_prices *prices, const double *start_price, uint64_t target,
+cb_status cb_guess_rung(cb_prices *prices, const cb_price_span *start, uint64_t target,
                         cb_error *err) {
     const cb_trial *t = prices->trial;
     double once = (double)t->f->once_ps,
            known = (double)fastest_fitting(t->candidates, target) - once;
-    return cb_prices_polyak(prices, CB_PRICE_GUESS, target, start_price,
-                            fmin(known, once / 2) * 1.02, paced(t, CB_POLYAK_STEPS, 8), err);
+    return cb_prices_polyak(prices, CB_PRICE_GUESS, target, start, fmin(known, once / 2) * 1.02,
+                            paced(t, CB_POLYAK_STEPS, 8), err);
 }
 
 cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target, double share,
@@ -153,16 +153,17 @@ cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target, double
     double known = (double)fastest_fitting(t->candidates, target) - once;
     double least = cb_prices_guess(prices, (double)target, known);
     if (known <= CB_NEAR * least) return CB_OK;
+    const cb_price_span best = {.to = t->f->n_base, .at = prices->best};
     if (known > CB_CLOSE * least && known < once)
-        CB_TRY(cb_prices_polyak(prices, CB_PRICE_GUESS, target, prices->best, known,
+        CB_TRY(cb_prices_polyak(prices, CB_PRICE_GUESS, target, &best, known,
                                 paced(t, CB_MORE_POLYAK_STEPS, 8), err));
     if (known <= CB_FAR * least) share *= CB_NEAR_SHARE;
     return ruin(m, target, share, CB_PATIENCE, least_ps, err);
 }
 
-cb_status cb_prove_bound(cb_prices *prices, const double *start_price, uint64_t target,
+cb_status cb_prove_bound(cb_prices *prices, const cb_price_span *start, uint64_t target,
                          double known_ps, cb_error *err) {
-    return cb_prices_polyak(prices, CB_PRICE_BOUND, target, start_price, known_ps,
+    return cb_prices_polyak(prices, CB_PRICE_BOUND, target, start, known_ps,
                             paced(prices->trial, CB_PROOF_STEPS, 8), err);
 }
 

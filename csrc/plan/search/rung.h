@@ -6,15 +6,15 @@
 #include "prices.h"
 
 /* A guess at `target` (guess.h), and plans on the way. */
-CB_MUST_CHECK cb_status cb_guess_rung(cb_prices *prices, const double *start_price, uint64_t target,
-                                      cb_error *err);
+CB_MUST_CHECK cb_status cb_guess_rung(cb_prices *prices, const cb_price_span *start,
+                                      uint64_t target, cb_error *err);
 /* Then: prices, crossover, removal, and ruin and recreate at `target`. All plans end up in the
  * trial's candidates. `share` is of the usual effort of ruin and recreate. No search goes below
  * `least_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target,
                                        double share, double least_ps, cb_error *err);
 /* A bound at `target`, where a plan of `known_ps` of extra time is known. */
-CB_MUST_CHECK cb_status cb_prove_bound(cb_prices *prices, const double *start_price,
+CB_MUST_CHECK cb_status cb_prove_bound(cb_prices *prices, const cb_price_span *start,
                                        uint64_t target, double known_ps, cb_error *err);
 #define CB_LAST_ATTEMPTS 16
 /* The targets of a ladder, falling, with a 0 behind the last; `fine`: twice as close above 40 %.

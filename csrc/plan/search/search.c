@@ -46,7 +46,8 @@ static cb_status want_rungs(cb_searcher *s, const cb_goal *goal, bool *wanted, c
     double once = (double)s->f->once_ps,
            known = at == CB_NONE ? INFINITY : (double)d->base->at[at].time_ps;
     if (goal->known_ps > 0) known = fmin(known, (double)goal->known_ps);
-    for (uint32_t r = first; r < d->n_rung && r < first + CB_AHEAD; r++) {
+    const uint32_t ahead = cb_workers_at_once(d->workers) < CB_AHEAD ? 1 : CB_AHEAD;
+    for (uint32_t r = first; r < d->n_rung && r < first + ahead; r++) {
         if (once + cb_ladder_least(d, r, false) >= known ||
             (r > first && (r >= d->n_near || d->rival)))
             break;

@@ -144,7 +144,8 @@
 #define CB_LOW_SHARE 0.1    /* and once under it; */
 #define CB_LOW_PROBES 4     /* rungs tried where the smallest plans of the base are too slow */
 #define CB_TIGHT_OPS 1600   /* and at a rung's target, of so many ops at most: it takes as long */
-#define CB_AHEAD 2          /* rungs of a budget that are searched at once */
+#define CB_AHEAD 2 /* rungs of a budget that are searched at once, where threads are idle, */
+#define CB_ALONE_OPS 200000 /* of so many ops at most: a worker takes as much memory as its graph */
 
 /* ---- small problems: exact/ ------------------------------------------------------------------ */
 

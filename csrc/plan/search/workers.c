@@ -144,11 +144,16 @@ static cb_status run_alone(const cb_workers *workers, uint32_t n_job, cb_worker_
     return CB_OK;
 }
 
+uint32_t cb_workers_at_once(const cb_workers *workers) {
+    if (!workers->threads || workers->first->t->f->n_base > CB_ALONE_OPS) return 1;
+    const uint32_t n = (uint32_t)cb_threads_count(workers->threads);
+    return n > CB_HELPERS_MOST + 1 ? CB_HELPERS_MOST + 1 : n;
+}
+
 cb_status cb_workers_run(cb_workers *workers, uint32_t n_job, cb_worker_fn fn, void *user,
                          cb_error *err) {
-    uint32_t n_thread = workers->threads ? (uint32_t)cb_threads_count(workers->threads) : 1;
+    uint32_t n_thread = cb_workers_at_once(workers);
     if (n_thread > n_job) n_thread = n_job;
-    if (n_thread > CB_HELPERS_MOST + 1) n_thread = CB_HELPERS_MOST + 1;
     if (n_thread < 2) return run_alone(workers, n_job, fn, user, err);
     CB_TRY(prepare(workers, n_thread - 1, err));
     workers->fn = fn;

@@ -22,6 +22,8 @@ void cb_workers_free(cb_workers *workers); /* NULL is fine */
  * one thread. */
 CB_MUST_CHECK cb_status cb_workers_run(cb_workers *workers, uint32_t n_job, cb_worker_fn fn,
                                        void *user, cb_error *err);
+/* How many jobs are done at a time. */
+uint32_t cb_workers_at_once(const cb_workers *workers);
 /* The plans of the workers beside the first. NULL has none. */
 uint32_t cb_workers_count(const cb_workers *workers);
 cb_candidates *cb_workers_candidates(const cb_workers *workers, uint32_t i);

@@ -90,7 +90,7 @@ typedef struct cb_ledger {
     cb_ledger_ids *chain; /* [n] ops that run again at an anchor, in running order; with CB_EARLY
                              those that do so for who reads them later (sim.h) */
     cb_ledger_ids *runs;  /* [n_unit] anchors at which an op runs, rising */
-    cb_ledger_ids *taken; /* [n_unit] anchors at which it is taken in, rising */
+    cb_ledger_ids *taken; /* [n_unit] anchors at which it is taken in, rising; NULL: nothing is */
     bool *idle;           /* [n_unit] the base run is left out */
     cb_ledger_uses *use;  /* [n_storage] rising */
     cb_ledger_spans *span; /* [n_storage] rising */

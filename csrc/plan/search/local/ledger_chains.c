@@ -35,7 +35,7 @@ size_t cb_ledger_find_true_reader(const cb_ledger *l, uint32_t storage, uint32_t
     const cb_ledger_uses *u = cb_ledger_uses_of(l, storage);
     size_t i = cb_ledger_find_reader(l, u, anchor);
     uint32_t unit = l->f->unit[storage];
-    while (i < u->len && u->at[i].anchor < l->n && l->taken[unit].len > 0 &&
+    while (i < u->len && u->at[i].anchor < l->n && cb_ledger_count_taken(l, unit) > 0 &&
            cb_ledger_takes_at(l, unit, u->at[i].anchor))
         i = cb_ledger_find_reader(l, u, u->at[i].anchor + 1);
     return i;

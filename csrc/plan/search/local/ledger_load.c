@@ -91,7 +91,8 @@ cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair, doubl
     const cb_problem *p = l->f->p;
     for (uint32_t k = 0; k < l->n; k++) l->chain[k].len = 0;
     for (uint32_t op = 0; op < l->f->n_unit; op++) {
-        l->runs[op].len = l->taken[op].len = 0;
+        l->runs[op].len = 0;
+        if (l->taken) l->taken[op].len = 0;
         l->idle[op] = false;
     }
     for (uint32_t s = 0; s < p->n_storage; s++) l->use[s].len = l->span[s].len = 0;

@@ -40,6 +40,11 @@ static inline void cb_ledger_mark_end(cb_ledger *l, uint32_t anchor) {
         cb_ledger_mark(l, anchor);
 }
 
+/* At how many anchors the unit is taken in. */
+static inline size_t cb_ledger_count_taken(const cb_ledger *l, uint32_t unit) {
+    return l->taken ? l->taken[unit].len : 0;
+}
+
 /* ---- ledger_chains --------------------------------------------------------------------------- */
 
 /* The first use at `anchor` or behind it; `len`: there is none. */

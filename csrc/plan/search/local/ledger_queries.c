@@ -29,7 +29,7 @@ static bool may_shorten(const cb_ledger *l, uint32_t op, uint32_t anchor, double
         size_t i = spans->len;
         while (i > 0 && spans->at[i - 1].made >= anchor) i--;
         if (i == 0 || spans->at[i - 1].last != anchor) continue;
-        if (l->taken[maker].len > 0) return false;
+        if (cb_ledger_count_taken(l, maker) > 0) return false;
         bool lone = i == 1 && l->use[s].at[0].anchor == anchor;
         if (lone && !l->idle[maker] && l->runs[maker].len > 1) return false;
         *bytes += l->life_bytes[s];
@@ -80,7 +80,7 @@ double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op) {
     for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) { /* the largest first */
         uint32_t s = l->made[j], from = rise_from(l, s, anchor);
         double freed = 0, bytes = (double)l->f->p->storage_bytes[s];
-        if (from >= anchor || l->taken[op].len > 0) continue;
+        if (from >= anchor || cb_ledger_count_taken(l, op) > 0) continue;
         if (!shorten_chain(l, anchor, op, &freed) || freed >= bytes) return 0;
         return peak_between(l, from, anchor) + bytes - freed;
     }

@@ -8,14 +8,9 @@
 
 /* ---- spans ----------------------------------------------------------------------------------- */
 
-/* Anchors at which it is inlined. */
-static inline size_t n_taken(const cb_ledger *l, uint32_t unit) {
-    return l->asks ? l->taken[unit].len : 0;
-}
-
-/* Reads at that anchor refer to the inlined value. */
+/* Reads at that anchor are of what is taken in there. */
 static inline bool is_inlined(const cb_ledger *l, uint32_t unit, uint32_t anchor) {
-    return n_taken(l, unit) > 0 && cb_ledger_takes_at(l, unit, anchor);
+    return cb_ledger_count_taken(l, unit) > 0 && cb_ledger_takes_at(l, unit, anchor);
 }
 
 static bool list_spans(cb_ledger *l, uint32_t storage) {
@@ -70,7 +65,7 @@ static bool lives_once(const cb_ledger *l, uint32_t storage) {
     const cb_ledger_ids *runs = &l->runs[l->f->unit[storage]];
     const cb_ledger_spans *spans = &l->span[storage];
     return runs->len == 1 && spans->len == 1 && spans->at[0].made == runs->at[0] &&
-           n_taken(l, l->f->unit[storage]) == 0;
+           cb_ledger_count_taken(l, l->f->unit[storage]) == 0;
 }
 
 static bool respan_once(cb_ledger *l, uint32_t storage) {
@@ -327,7 +322,7 @@ static int64_t base_ps(const cb_ledger *l, uint32_t op) {
 
 static bool is_idle(const cb_ledger *l, uint32_t op) {
     const cb_ledger_ids *runs = &l->runs[op];
-    if (runs->len + n_taken(l, op) < 2 || l->holds[op]) return false;
+    if (runs->len + cb_ledger_count_taken(l, op) < 2 || l->holds[op]) return false;
     uint32_t next = runs->len > 1 ? runs->at[1] : CB_NONE;
     for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
         const cb_ledger_uses *u = &l->use[l->life[j]];

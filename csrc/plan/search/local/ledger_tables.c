@@ -196,7 +196,7 @@ static bool make_books(cb_ledger *l, cb_arena *a) {
     l->n_block = (l->n >> CB_LEDGER_BLOCK) + 1;
     l->chain = CB_NEW(a, cb_ledger_ids, l->n);
     l->runs = CB_NEW(a, cb_ledger_ids, l->f->n_unit);
-    l->taken = CB_NEW(a, cb_ledger_ids, l->f->n_unit);
+    if (l->asks) l->taken = CB_NEW(a, cb_ledger_ids, l->f->n_unit);
     l->idle = CB_NEW(a, bool, l->f->n_unit);
     l->use = CB_NEW(a, cb_ledger_uses, p->n_storage);
     l->span = CB_NEW(a, cb_ledger_spans, p->n_storage);
@@ -212,9 +212,9 @@ static bool make_books(cb_ledger *l, cb_arena *a) {
     if (!l->block_peak) return false;
     l->block_area = l->block_peak + l->n_block;
     l->lift = l->block_area + l->n_block;
-    return l->chain && l->runs && l->taken && l->idle && l->use && l->span && l->busy_at &&
-           l->moment && l->stale && l->rise && l->local && l->notes.sums && l->notes.moment_in &&
-           l->notes.chain_in;
+    return l->chain && l->runs && (l->taken || !l->asks) && l->idle && l->use && l->span &&
+           l->busy_at && l->moment && l->stale && l->rise && l->local && l->notes.sums &&
+           l->notes.moment_in && l->notes.chain_in;
 }
 
 static bool make_scratch(cb_ledger *l, cb_arena *a) {
