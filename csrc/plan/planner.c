@@ -7,8 +7,8 @@
 #include "explain/decide.h"
 #include "late/late.h"
 #include "model/device.h"
-#include "model/over.h"
 #include "offload/offload.h"
+#include "reference.h"
 #include "requests.h"
 #include "schedule/decisions.h"
 #include "schedule/offload_sim.h"
@@ -45,12 +45,13 @@ typedef struct planner {
     const cb_plan_options *o;
     cb_poll poll;        /* the caller's, except that CB_POLL_FINISH may be ignored */
     bool ignores_finish; /* now */
+    bool is_last;        /* no other question comes */
     cb_arena *scratch;
+    cb_arena searching; /* memory of the searches */
     cb_facts facts;
     cb_sim sim;
     cb_cut cut;
-    cb_lives save_all; /* lives of the save-everything plan */
-    uint64_t save_all_arena_bytes;
+    cb_reference save_all;
     const question *question; /* [n_question] all requested at once */
     uint32_t n_question;
     known_ends ends[CB_MEASURE_COUNT];
@@ -64,19 +65,6 @@ static int ask_caller(void *user) {
     return answer == CB_POLL_FINISH && r->ignores_finish ? CB_POLL_GO : answer;
 }
 
-static cb_status set_reference(planner *r, cb_error *err) {
-    cb_schedule schedule;
-    const cb_problem apart = cb_without_over(r->p);
-    CB_TRY(cb_sim_run(&r->sim, NULL, 0, err));
-    CB_TRY(cb_sim_schedule(&r->sim, r->scratch, &schedule, err));
-    CB_TRY(cb_schedule_walk(&apart, &schedule, r->facts.device, r->scratch, &r->save_all, err));
-    return cb_place(&apart, &r->save_all, r->scratch, r->poll, &r->save_all_arena_bytes, err);
-}
-
-static uint64_t save_all_bytes(const planner *r, cb_measure measure) {
-    return cb_measured(r->p, measure, &r->save_all, r->save_all_arena_bytes);
-}
-
 static cb_goal make_goal(const planner *r, const cb_budget *b) {
     const cb_plan_options *o = r->o;
     cb_goal goal = {
@@ -85,7 +73,8 @@ static cb_goal make_goal(const planner *r, const cb_budget *b) {
     goal.offload = b->offload;
     goal.pinned_bytes = b->pinned_bytes > 0 ? b->pinned_bytes : UINT64_MAX;
     if (b->kind == CB_BUDGET_SHARE)
-        goal.bytes = (uint64_t)(b->share * (double)save_all_bytes(r, b->measure));
+        goal.bytes =
+            (uint64_t)(b->share * (double)cb_reference_bytes(&r->save_all, r->p, b->measure));
     goal.smallest = cb_is_smallest(b);
     if (b->kind == CB_BUDGET_MIN) goal.share = b->share > 0 ? b->share : CB_MIN_SHARE;
     if (b->kind == CB_BUDGET_SMALLEST) goal.share = CB_MOST_EXTRA;
@@ -117,17 +106,17 @@ static cb_status new_late_searcher(planner *r, cb_error *err) {
     late_search *l = &r->late;
     const cb_search_tools tools = {
         .f = &l->facts, .cut = &l->cut, .sim = &l->sim, .threads = r->o->threads};
-    CB_TRY(cb_facts_make(r->p, r->facts.device, r->scratch, &l->facts, err));
+    CB_TRY(cb_facts_make(r->p, r->facts.device, &r->searching, &l->facts, err));
     cb_late_keep_ends(&l->facts);
     CB_TRY(cb_sim_init(&l->sim, &l->facts, r->scratch->alloc, err));
-    CB_TRY(cb_cut_init(&l->cut, &l->facts, r->scratch, err));
+    CB_TRY(cb_cut_init(&l->cut, &l->facts, &r->searching, err));
     l->cut.poll = r->cut.poll;
-    return cb_late_new(&tools, r->searcher[false], r->scratch, &l->both, err);
+    return cb_late_new(&tools, r->searcher[false], &r->searching, &l->both, err);
 }
 
 static cb_status new_searcher(planner *r, bool saved, cb_error *err) {
     const cb_search_tools tools = tools_of(r);
-    CB_TRY(cb_searcher_new(&tools, r->scratch, &r->searcher[saved], err));
+    CB_TRY(cb_searcher_new(&tools, &r->searching, &r->searcher[saved], err));
     if (saved) return CB_OK;
     if (r->late.wanted) CB_TRY(new_late_searcher(r, err));
     return tell_goals(r, err);
@@ -289,15 +278,27 @@ static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     plan->live_bytes = plan->lives.peak_bytes;
     plan->saved_bytes = plan->lives.saved_bytes;
     plan->total_bytes = plan->live_bytes + p->static_bytes;
-    plan->save_all_arena_bytes = r->save_all_arena_bytes;
-    plan->save_all_live_bytes = r->save_all.peak_bytes;
+    plan->save_all_arena_bytes = r->save_all.arena_bytes;
+    plan->save_all_live_bytes = r->save_all.live_bytes;
     plan->save_all_saved_bytes = r->save_all.saved_bytes;
     plan->time_ps = plan->lives.time_ps;
     plan->once_ps = plan->lives.once_ps;
     plan->trivial_ps = f->once_ps;
     CB_TRY(cb_in_bound_class(&all, &plan->schedule, &plan->lives, &plan->in_order, err));
     cb_plan_set_bound(plan, plan->lower_bound_ps);
-    return cb_decide(f, &r->save_all, plan, err);
+    return cb_decide(f, r->save_all.at_peak, plan, err);
+}
+
+/* Gives back what only searches use. */
+static void end_search(planner *r) {
+    cb_late_free(r->late.both);
+    cb_sim_free(&r->late.sim);
+    cb_searcher_free(r->searcher[0]);
+    cb_searcher_free(r->searcher[1]);
+    cb_sim_free(&r->sim);
+    cb_arena_free(&r->searching);
+    r->late.both = NULL;
+    r->searcher[0] = r->searcher[1] = NULL;
 }
 
 static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, cb_error *err) {
@@ -306,6 +307,7 @@ static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, c
     CB_TRY(cb_check_regions(r->p, r->o->preset, budget, err));
     CB_TRY(cb_check_insides(r->p, r->o->preset, &r->facts, budget, err));
     CB_TRY(choose_schedule(r, budget, plan, err));
+    if (r->is_last) end_search(r);
     CB_TRY(finish_plan(r, plan, err));
     if (cb_is_smallest(budget)) /* the budget in bytes */
         plan->budget_bytes = cb_measured(r->p, plan->measure, &plan->lives, plan->arena_bytes);
@@ -348,7 +350,7 @@ static cb_status find_ends(planner *r, const cb_budget *like, cb_ends *out, cb_e
     const bool ignored = r->ignores_finish;
     if (!known->known || known->pinned_bytes != like->pinned_bytes) {
         known_ends found = {.known = true, .pinned_bytes = like->pinned_bytes};
-        found.ends.everything = save_all_bytes(r, like->measure);
+        found.ends.everything = cb_reference_bytes(&r->save_all, r->p, like->measure);
         r->ignores_finish = true;
         const cb_status status = find_lowest(r, like, &found, err);
         r->ignores_finish = ignored;
@@ -376,6 +378,7 @@ static cb_status start(planner *r, const cb_problem *p, const cb_device *device,
                        cb_error *err) {
     r->p = p;
     r->scratch = scratch;
+    cb_arena_init(&r->searching, scratch->alloc);
     if (r->o->poll.ask) r->poll = (cb_poll){ask_caller, r};
     r->ignores_finish = r->o->ignores_finish;
     if (!device) device = cb_device_find("cpu");
@@ -383,15 +386,11 @@ static cb_status start(planner *r, const cb_problem *p, const cb_device *device,
     r->late.wanted = cb_may_delay_any(&r->facts);
     r->facts.all = false;
     CB_TRY(cb_sim_init(&r->sim, &r->facts, scratch->alloc, err));
-    return set_reference(r, err);
+    return cb_reference_make(&r->sim, r->poll, scratch, &r->save_all, err);
 }
 
 static void stop(planner *r) {
-    cb_late_free(r->late.both);
-    cb_sim_free(&r->late.sim);
-    cb_searcher_free(r->searcher[0]);
-    cb_searcher_free(r->searcher[1]);
-    cb_sim_free(&r->sim);
+    end_search(r);
     cb_arena_free(r->scratch);
 }
 
@@ -402,7 +401,7 @@ static void add_question(const planner *r, const cb_budget *b, cb_refusal *out) 
     out->measure = b->measure;
     if (out->reason != CB_REFUSED_BUDGET && out->reason != CB_REFUSED_STOPPED) return;
     if (b->kind == CB_BUDGET_SHARE) out->share = b->share;
-    out->save_all_bytes = save_all_bytes(r, b->measure);
+    out->save_all_bytes = cb_reference_bytes(&r->save_all, r->p, b->measure);
     if (has_peak)
         out->held_bytes =
             cb_held_bytes(&r->facts) + (b->measure == CB_MEASURE_TOTAL ? r->p->static_bytes : 0);
@@ -464,7 +463,7 @@ static cb_status resolve_all(planner *r, const cb_budget *budget, uint32_t n, cb
 
 static cb_status start_search(planner *r, const cb_problem *p, cb_arena *scratch, cb_error *err) {
     CB_TRY(start(r, p, r->o->device, scratch, err));
-    CB_TRY(cb_cut_init(&r->cut, &r->facts, scratch, err));
+    CB_TRY(cb_cut_init(&r->cut, &r->facts, &r->searching, err));
     r->cut.poll = r->poll;
     return CB_OK;
 }
@@ -483,6 +482,7 @@ cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
     CB_TRY_DONE(resolve_all(&r, budget, n, out, err));
     for (uint32_t i = 0; i < n; i++) {
         if (options->progress) *options->progress = (cb_progress){.budget = i};
+        r.is_last = i + 1 == n;
         CB_TRY_DONE(make_one(&r, &r.question[i], &out[i], alloc, err));
     }
 done:

@@ -13,7 +13,7 @@ typedef struct decider {
                       run is read */
     bool *copied;  /* [n_value] the latest run made a copy of a value held to the end */
     bool *fetched; /* [n_storage] brought back from the host */
-    bool *at_peak; /* [n_storage] alive at the peak of the save-everything schedule */
+    const bool *at_peak; /* [n_storage] alive at the peak of the save-everything schedule */
 } decider;
 
 /* An inlined value is recomputed there, or made late. */
@@ -55,14 +55,6 @@ static void follow_schedule(const decider *d, uint32_t *made_at) {
             if (!d->copied[v]) d->again[v] = rerun || t >= s->backward_starts;
             made_at[v] = t;
         }
-    }
-}
-
-static void mark_peak(const decider *d, const cb_lives *lives) {
-    for (uint32_t i = 0; i < lives->n_instance; i++) {
-        const cb_instance *life = &lives->instance[i];
-        bool alive = life->made <= lives->peak_step && life->last >= lives->peak_step;
-        if (alive && life->storage != CB_NONE) d->at_peak[life->storage] = true;
     }
 }
 
@@ -115,26 +107,32 @@ static void set_decisions(const decider *d) {
     }
 }
 
-cb_status cb_decide(const cb_facts *f, const cb_lives *save_all, cb_plan *plan, cb_error *err) {
+void cb_mark_peak(const cb_lives *lives, bool *at_peak) {
+    for (uint32_t i = 0; i < lives->n_instance; i++) {
+        const cb_instance *life = &lives->instance[i];
+        bool alive = life->made <= lives->peak_step && life->last >= lives->peak_step;
+        if (alive && life->storage != CB_NONE) at_peak[life->storage] = true;
+    }
+}
+
+cb_status cb_decide(const cb_facts *f, const bool *at_peak, cb_plan *plan, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, plan->arena.alloc);
     cb_status status = CB_OK;
-    decider d = {.f = f, .plan = plan};
+    decider d = {.f = f, .plan = plan, .at_peak = at_peak};
     d.crosses = CB_NEW(&scratch, bool, f->p->n_value);
     d.copied = CB_NEW(&scratch, bool, f->p->n_value);
     d.again = CB_NEW(&scratch, bool, f->p->n_value);
-    d.at_peak = CB_NEW(&scratch, bool, f->p->n_storage);
     d.fetched = CB_NEW(&scratch, bool, f->p->n_storage);
     uint32_t *made_at = CB_NEW(&scratch, uint32_t, f->p->n_value);
     plan->decision = CB_NEW(&plan->arena, uint8_t, f->p->n_value);
     plan->reason = CB_NEW(&plan->arena, uint8_t, f->p->n_value);
-    if (!d.crosses || !d.again || !d.copied || !d.at_peak || !d.fetched || !made_at ||
-        !plan->decision || !plan->reason) {
+    if (!d.crosses || !d.again || !d.copied || !d.fetched || !made_at || !plan->decision ||
+        !plan->reason) {
         status = cb_no_memory(err);
         goto done;
     }
     follow_schedule(&d, made_at);
-    mark_peak(&d, save_all);
     set_decisions(&d);
 done:
     cb_arena_free(&scratch);

@@ -6,9 +6,11 @@
 #include "../model/facts.h"
 #include "../schedule/plan.h"
 
-/* Fills plan->decision and plan->reason from plan->schedule. `save_all` are the lives of the
- * save-everything schedule: what is alive at its peak is recomputed for the room. */
-CB_MUST_CHECK cb_status cb_decide(const cb_facts *f, const cb_lives *save_all, cb_plan *plan,
+/* `at_peak` [n_storage] gets what lives at the peak of a schedule. */
+void cb_mark_peak(const cb_lives *lives, bool *at_peak);
+/* Fills plan->decision and plan->reason from plan->schedule. `at_peak`, of the save-everything
+ * schedule: what is recomputed of that is recomputed for the room. */
+CB_MUST_CHECK cb_status cb_decide(const cb_facts *f, const bool *at_peak, cb_plan *plan,
                                   cb_error *err);
 
 #endif

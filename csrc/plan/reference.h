@@ -1,0 +1,19 @@
+/* reference.h: what saving everything takes, which budgets and reports are compared with. Internal.
+ */
+#ifndef CB_PLAN_REFERENCE_H
+#define CB_PLAN_REFERENCE_H
+
+#include "schedule/plan.h"
+#include "schedule/sim.h"
+
+typedef struct cb_reference {
+    uint64_t live_bytes, saved_bytes, arena_bytes;
+    bool *at_peak; /* [n_storage] alive at its peak */
+} cb_reference;
+
+/* Memory is not taken over there. */
+CB_MUST_CHECK cb_status cb_reference_make(cb_sim *sim, cb_poll poll, cb_arena *arena,
+                                          cb_reference *out, cb_error *err);
+uint64_t cb_reference_bytes(const cb_reference *r, const cb_problem *p, cb_measure measure);
+
+#endif
