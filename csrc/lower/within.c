@@ -97,20 +97,40 @@ static cb_status try_lowest(within *w, uint64_t limit, both *out) {
     return CB_OK;
 }
 
-/* Handles the case that no plan fits op by op; err->refusal gets the bytes of the smallest
- * program. */
+/* A refusal names the smallest program of all that were tried. */
+static void note_program(const within *w, const both *b, cb_error *why) {
+    const cb_plan *plan = b->plan;
+    const uint64_t bytes = bytes_of(b, w->asked.measure), known = why->refusal.smallest_bytes;
+    if (why->refusal.reason != CB_REFUSED_BUDGET || (known > 0 && known <= bytes)) return;
+    why->refusal.smallest_bytes = bytes;
+    cb_refusal_set_op(&why->refusal, w->of->p, plan->schedule.step[plan->lives.peak_step]);
+}
+
+/* A plan that is as small as this kind of budget finds. If its program is larger than the limit,
+ * `why` gets its bytes, and `out` stays empty. */
+static cb_status try_small(within *w, cb_budget_kind kind, uint64_t limit, cb_error *why,
+                           both *out) {
+    cb_budget small = w->asked;
+    small.kind = kind;
+    small.share = 0;
+    const cb_status status = make(w, &small, out);
+    if (status == CB_INFEASIBLE) return CB_OK;
+    CB_TRY(status);
+    if (bytes_of(out, small.measure) <= limit) return CB_OK;
+    note_program(w, out, why);
+    drop(out);
+    return CB_OK;
+}
+
+/* No plan fits op by op, and the program at position 0 does not fit. Of two plans the smaller one
+ * may have the larger program, so both are tried; err->refusal gets what the smallest program
+ * takes, so that it never names more than "min" takes. */
 static cb_status try_smallest(within *w, uint64_t limit, both *out) {
     cb_error why = *w->err;
-    cb_budget smallest = w->asked;
-    smallest.kind = CB_BUDGET_SMALLEST;
-    cb_status status = make(w, &smallest, out);
-    if (status == CB_INFEASIBLE) *w->err = why;
-    if (status != CB_OK) return status;
-    const uint64_t bytes = bytes_of(out, smallest.measure);
-    if (bytes <= limit) return CB_OK;
-    if (why.refusal.smallest_bytes == 0 || bytes < why.refusal.smallest_bytes)
-        why.refusal.smallest_bytes = bytes;
-    drop(out);
+    CB_TRY(try_small(w, CB_BUDGET_MIN, limit, &why, out));
+    if (!out->plan) CB_TRY(try_small(w, CB_BUDGET_SMALLEST, limit, &why, out));
+    if (out->plan) return CB_OK;
+    if (w->lowest.plan) note_program(w, &w->lowest, &why);
     *w->err = why;
     return CB_INFEASIBLE;
 }
@@ -169,6 +189,7 @@ static cb_status improve(within *w, both *fast) {
     const uint64_t limit = limit_of(&w->asked, fast->plan);
     const cb_status status = choose_smaller(w, taken, limit, &other);
     if (status == CB_INFEASIBLE) { /* the floor holds for ops that run one by one */
+        note_program(w, fast, w->err);
         w->err->refusal.floor_bytes = 0;
         w->err->refusal.floor_op[0] = 0;
     }

@@ -201,6 +201,17 @@ def test_groups_keep_a_budget_that_single_ops_do_not(seed):
     )
 
 
+def test_a_refusal_names_no_more_than_min_takes():
+    """The program that saves everything is smaller here than that of the smallest plan."""
+    drawn = Drawn(166, 30)
+    least = drawn.compile(budget=budgets.parse("min", "arena"), device=ROW)
+    arena = json.loads(least.text("kernels"))["arena_bytes"]
+    assert arena == json.loads(drawn.compile(device=ROW).text("kernels"))["arena_bytes"]
+    with pytest.raises(BudgetError) as refused:
+        drawn.compile(budget=budgets.parse(arena - 64, "arena"), device=ROW)
+    assert refused.value.smallest_bytes == arena
+
+
 def groups_of(step):
     """The operations of each group of several, by their numbers."""
     lines = step.executable.text("groups").splitlines()
