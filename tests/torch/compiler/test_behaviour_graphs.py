@@ -149,6 +149,7 @@ def test_a_break_inside_a_layer_shares_the_budget(
     assert torch.equal(compiled(x), model(x)) and ran["forward"] > 3
 
 
+@pytest.mark.very_slow
 def test_dynamic_shapes(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     def f(self: Any, x: Any) -> Any:
         n, d = x.shape

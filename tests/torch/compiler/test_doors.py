@@ -237,7 +237,7 @@ def test_as_partition_fn(same_bits: Callable[..., bool]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU")
-@pytest.mark.parametrize("door", ["compile", "config"])
+@pytest.mark.parametrize("door", [pytest.param("compile", marks=pytest.mark.very_slow), "config"])
 def test_inductor(door: str) -> None:
     graphs: list[list[str]] = []
     look = torch._inductor.config.patch(

@@ -21,10 +21,12 @@ from torch import nn
 import cutback.torch as ct
 from cutback import BudgetError
 
-SLOW = pytest.param("encoder", marks=pytest.mark.very_slow)
+SLOW = ("encoder", "gpt")
 
 
-@pytest.mark.parametrize("name", [SLOW if name == "encoder" else name for name in CASES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.very_slow) if n in SLOW else n for n in CASES]
+)
 def test_gradients_and_peaks(
     name: str, ran: Counter[str], train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
@@ -131,7 +133,7 @@ def test_random_numbers_follow_the_seed(ran: Counter[str], same_bits: Callable[.
     assert ran["forward"] == 3
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_trained_parameters_are_the_same(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     def train(budget: Any) -> dict[str, Any]:
         model, inputs = make("gpt")
@@ -207,13 +209,8 @@ def test_plans_explain_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "doors",
-    [
-        "compile",
-        pytest.param("compile,name,inductor,checkpoint", marks=pytest.mark.very_slow),
-    ],
-)
+@pytest.mark.parametrize("doors", ["compile", "compile,name,inductor,checkpoint"])
+@pytest.mark.very_slow
 def test_the_example(doors: str) -> None:
     example = Path(__file__).parents[3] / "examples" / "torch_budget.py"
     options = ["--steps", "3", "--doors", doors]

@@ -61,7 +61,7 @@ def plain(name: str) -> list[Any]:
 
 # name, budget, offload, link; None: the CPU's own row
 RUNS = [
-    ("gpt", 0.65, "only", 5e7),
+    pytest.param("gpt", 0.65, "only", 5e7, marks=pytest.mark.very_slow),
     pytest.param("encoder", 0.95, "only", 3e8, marks=pytest.mark.very_slow),
     pytest.param("resnet", 0.65, "only", 5e7, marks=pytest.mark.very_slow),
     ("resnet", 0.5, True, 1e9),

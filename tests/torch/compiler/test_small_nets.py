@@ -147,7 +147,7 @@ def over_the_floor(seed: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "seeds", [(0, 3), pytest.param(range(30), marks=pytest.mark.very_slow)], ids=["2", "30"]
+    "seeds", [(0,), pytest.param(range(30), marks=pytest.mark.very_slow)], ids=["1", "30"]
 )
 def test_the_smallest_peak_is_near_the_floor(seeds: Iterable[int]) -> None:
     over = [over_the_floor(seed) for seed in seeds]

@@ -97,6 +97,7 @@ def test_gradients_that_are_kept_come_on_top() -> None:
         assert memory.peak_total_bytes == compiled.plans[0].numbers["total_bytes"] + kept
 
 
+@pytest.mark.very_slow
 def test_bits_do_not_depend_on_it(same_bits: Callable[..., bool]) -> None:
     found = []
     for budget in (None, "0.85x"):

@@ -403,7 +403,7 @@ def test_two_batch_sizes_in_turn(x: Any) -> None:
             x = F.dropout((x @ w).tanh().sin(), 0.2)
         return x
 
-    for rows in (6, 3, 6, 3, 5, 6):
+    for rows in (6, 3, 6):
         plain = gradients(f, x[:rows])
         assert_same(plain, gradients(f, x[:rows], run=functools.partial(checkpoint, budget="0.9x")))
 

@@ -185,7 +185,7 @@ def test_models(name: str) -> None:
     assert check(model, x, name in ("encoder", "unet", "resnet"), (1.0, "0.7x", "min")) >= 2
 
 
-@pytest.mark.parametrize("name", _some(BODIES, ("powers", "gathered")))
+@pytest.mark.parametrize("name", _some(BODIES, ("powers",)))
 def test_formulas_of_autograd(name: str) -> None:
     torch.manual_seed(0)
     model = Around(BODIES[name])
@@ -325,7 +325,7 @@ def _third_run(f: Callable[[Any, Any], Any], x: Any, w: Any, seed: int, budget: 
     return tracker.peak
 
 
-PART, OVER = (9, 133), (84, 106, 156)
+PART, OVER = (9,), (84, 106, 156)
 
 
 @pytest.mark.parametrize(
@@ -470,12 +470,15 @@ def test_conjugates_are_resolved_into_copies(name: str) -> None:
         assert memory.peak_bytes == plan.numbers["live_bytes"]
 
 
-def test_a_first_run_over_its_budget_is_said() -> None:
+@pytest.mark.parametrize(
+    "names", [("mlp", "added"), pytest.param(("unet",), marks=pytest.mark.very_slow)]
+)
+def test_a_first_run_over_its_budget_is_said(names: tuple[str, ...]) -> None:
     """Its forward has run before there is a plan. No more is measured than is said, and what is not
     said is within the budget."""
     over = 0
     eager_plan.forget_plans()  # what other tests have heard of is said again
-    for name in ("unet", "mlp", "added"):
+    for name in names:
         torch.manual_seed(0)
         model, x = MODELS[name]() if name in MODELS else (Added(), torch.randn(4, 8, 9, 7))
         x = x[0] if isinstance(x, tuple) else x

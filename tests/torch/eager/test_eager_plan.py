@@ -470,7 +470,7 @@ def _hinge(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name", ["hinge", "resnet", pytest.param("gpt", marks=pytest.mark.very_slow)]
+    "name", ["hinge", *(pytest.param(n, marks=pytest.mark.very_slow) for n in ("resnet", "gpt"))]
 )
 def test_a_share_is_one_of_what_the_region_takes(name: str) -> None:
     """Autograd's order may take more than the problem's: 1.0 is met, and so is what is named."""

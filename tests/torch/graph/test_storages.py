@@ -157,10 +157,10 @@ def complaints(
 @pytest.mark.filterwarnings("ignore")
 def test_some_operators() -> None:
     """Drawn once, with a fixed seed; one sample each, in two layouts."""
-    some = random.Random(29).sample(database(), 8)
+    some = random.Random(29).sample(database(), 4)
     said, compared = complaints(some, [torch.float32], 1, ("as it is", "transposed"))
     assert said == []
-    assert compared >= 10
+    assert compared >= 5
 
 
 @pytest.mark.very_slow

@@ -40,7 +40,7 @@ def test_policies_and_budget_of_the_article() -> None:
     assert float(rows[0][3]) == 0 < float(rows[-1][3])
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_evonorm() -> None:
     said = run("torch_seed_evonorm.py", "--batch", "1")
     rows = re.findall(r"^(\D.*?\S) +([\d.]+) +([\d.]+) +([\d.]+) +[\d.]+ +equal$", said, re.M)

@@ -29,7 +29,8 @@ def take_step(run: Callable[[], Any], model: Any) -> tuple[int, list[Any]]:
     return memory.peak_bytes, [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("name", ["encoder", pytest.param("resnet", marks=pytest.mark.very_slow)])
+@pytest.mark.very_slow
+@pytest.mark.parametrize("name", ["encoder", "resnet"])
 def test_steps_are_those_of_the_front_door(name: str, same_bits: Callable[..., bool]) -> None:
     model, inputs = make(name)
     joint = bench.capture(model, inputs)
