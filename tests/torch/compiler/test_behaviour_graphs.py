@@ -209,6 +209,16 @@ def test_a_budget_holds_for_larger_sizes(
         compiled(torch.randn(96, 16))
 
 
+def test_two_sizes_that_grow_at_once(train_step: Callable[..., Any]) -> None:
+    """As height and width of images do."""
+    model = Wrapped(lambda self, x: self.a(x).tanh().sin().tanh().sum(), a=nn.Conv2d(2, 3, 3))
+    compiled = ct.compile(model, budget=0.5, dynamic=True)
+    for height, width in ((12, 14), (20, 24), (9, 24), (33, 30)):
+        peak = train_step(compiled, torch.randn(2, 2, height, width)).peak_bytes
+        (plan,) = compiled.plans
+        assert peak <= plan.numbers["budget_bytes"], (height, width)
+
+
 def test_two_backwards_of_one_graph(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     w = torch.linspace(0, 1, 64, requires_grad=True)
     loss = ct.compile(lambda w: F.dropout(w.sin().exp(), 0.5).cos().sum(), budget="min")(w)

@@ -268,9 +268,10 @@ class ModelPartitioner(ModelSteps):
             nonlocal limits
             counts = together.calls.counts
             if at_hand.sized.start == self.sizes.starts:
-                for place, planned in limits:
-                    if args[place] > planned:  # smaller sizes take less
-                        self._outgrow(at_hand, args[place], planned, not (counts and counts[-1]))
+                over = next((pair for pair in limits if args[pair[0]] > pair[1]), None)
+                if over is not None:  # smaller sizes take less; one too large is enough
+                    place, planned = over
+                    self._outgrow(at_hand, args[place], planned, not (counts and counts[-1]))
             if at_hand.sized.start != self.sizes.starts and at_hand.key is not None:
                 with _PLANNING:
                     self._plan_again(at_hand, args)
