@@ -127,11 +127,25 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any 
 
 
 def uniform(shape: int | Sequence[int], dtype: Any = "f32") -> Array:
-    """Random multiples of 2**-16 in [0, 1): a function of the step's seed, its number and this
-    call's place in the program."""
-    graph = current()
-    attrs = {"stream": graph.next_stream(), "shape": _shape(shape), "dtype": dtypes.parse(dtype)}
-    return graph.apply("uniform", (), attrs)[0]
+    """Random multiples of 2**-16 in [0, 1), of 2**-11 in f16 and 2**-8 in bf16: a function of the
+    step's seed, its number and this call's place in the program."""
+    graph, name = current(), dtypes.parse(dtype)
+    wide = "f32" if name in _BITS else name
+    attrs = {"stream": graph.next_stream(), "shape": _shape(shape), "dtype": wide}
+    x: Array = graph.apply("uniform", (), attrs)[0]
+    return _rounded_down(x, name)
+
+
+_BITS = {"f16": 11, "bf16": 8}
+
+
+def _rounded_down(x: Array, dtype: dtypes.Name) -> Array:
+    """Numbers below 1 in a type in which the nearest one may be 1."""
+    bits = _BITS.get(str(dtype))
+    if bits is not None:
+        digits = 2.0**bits
+        x = floor(x * digits) * (1 / digits)
+    return x.astype(dtype)
 
 
 # ---- element by element --------------------------------------------------------------------------

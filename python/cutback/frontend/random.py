@@ -37,15 +37,18 @@ def _open(shape: Shape, dtype: Any) -> Array:
 def uniform(
     shape: Shape = (), low: ArrayLike = 0.0, high: ArrayLike = 1.0, dtype: Any = "f32"
 ) -> Array:
-    """Numbers in [low, high), of 32 random bits in f64 and 24 in f32."""
+    """Numbers in [low, high), of 32 random bits in f64 and 24 in f32. Rounding may give ``high``
+    unless the bounds are 0 and 1."""
     wide = "f64" if dtypes.parse(dtype) == "f64" else "f32"
     # 24 bits fill an f32 exactly, so that 1 is never reached
     digits = 16 if wide == "f64" else 8
     fine = ops.floor(ops.uniform(shape, wide) * 2.0**digits)
     x = ops.uniform(shape, wide) + fine * 2.0 ** -(16 + digits)
+    if isinstance(low, (int, float)) and isinstance(high, (int, float)) and (low, high) == (0, 1):
+        return ops._rounded_down(x, dtypes.parse(dtype))
     if not (isinstance(low, (int, float)) and low == 0 and isinstance(high, (int, float))):
         return (x * ops.subtract(high, low) + low).astype(dtype)
-    return (x if high == 1 else x * float(high)).astype(dtype)
+    return (x * float(high)).astype(dtype)
 
 
 def normal(
