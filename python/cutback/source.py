@@ -66,6 +66,18 @@ def located(text: str) -> str:
     return _Located(f"{text} [{where}]") if where else text
 
 
+def place_at_origin(error: Exception) -> None:
+    """Adds the user's source line that the error comes from, which is caught further out."""
+    where, trace = None, error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not os.path.abspath(name).startswith(_PACKAGE):
+            where = f"{_file(name)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    if where:
+        error.args = (_Located(f"{error} [{where}]"),)
+
+
 def place(error: Exception) -> None:
     """Adds the user's source line to the message of an error that does not have one yet. Errors of
     the core already name the line of the operation, which is more exact."""

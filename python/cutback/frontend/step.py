@@ -50,7 +50,9 @@ from .graph import current, is_tracing
 from .program_cache import DEFAULT as DEFAULT_CACHE
 from .program_cache import ProgramCache
 from .sizes import Decided, Family, Resized, Shapes, family_key, shapes_of
+from .state import load, state_of
 from .tracing import Call, Signature, Traced, leaves_of
+from .words import refuse_module, refuse_optimizer
 
 if TYPE_CHECKING:
     from ..devices import Device
@@ -201,6 +203,19 @@ class _Specialisation(Signature):
         if number is not None:
             raise self.traced.not_writable(number, call.leaves[number])
 
+    def explain_tied(self, error: Exception, call: Call) -> None:
+        """Says in an error what to do if one array is in two places that the step writes."""
+        known: dict[int, str] = {}
+        for i in sorted(self.written):
+            name, array = self.traced.names[i], call.leaves[i]
+            first = known.setdefault(id(array), name)
+            if first != name:
+                error.args = (
+                    f"{first} and {name} are one array, which a step cannot update twice; pass it "
+                    "once and use it in both places of the function",
+                )
+                return
+
     def _bytes_of_parameters(self, optimizer: Optimizer, call: Call) -> int:
         """Bytes of the parameters and of what the optimizer keeps for them."""
         names = [self.traced.graph.inputs[i][0] for i in self.traced.wrt_positions]
@@ -310,6 +325,7 @@ class Step(Generic[Result]):
         argnums, has_aux, returns, policy, optimizer, seed, program_cache = wanted
         if not callable(function):
             raise TypeError(f"expected a function, got {function!r}")
+        refuse_module(function)
         # Mistakes show here, not at the first call.
         searched = budgets.parse(options.budget, options.measure) is not None
         budgets.parse_preset(options.preset, options.measure if searched else None)
@@ -323,9 +339,7 @@ class Step(Generic[Result]):
         if isinstance(optimizer, type):
             raise TypeError(f"optimizer={optimizer.__name__} is a class; pass one of its instances")
         if optimizer is not None and not hasattr(optimizer, "prepare"):
-            raise TypeError(
-                f"optimizer={budgets.short(optimizer)}: expected an optimizer of cutback.optim"
-            )
+            refuse_optimizer(optimizer)
         if optimizer is not None:
             optimizer.check_steps()
         self.function = function
@@ -439,6 +453,7 @@ class Step(Generic[Result]):
                     else self._update(extras, spec, single),
                 )
             except (ValueError, TypeError) as error:
+                spec.explain_tied(error, call)
                 place(error)
                 raise
             finally:
@@ -624,6 +639,39 @@ class Step(Generic[Result]):
         with self._lock:
             self._specialise(self._read(args, kwargs))
         return self
+
+    def state_dict(self, params: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """A copy of all that the next call depends on, as a flat dict of arrays: those of the tree
+        ``params`` by their names (``"params['w1']"``), states of the optimizer (``"optimizer.t"``,
+        ``"optimizer.params['w1'].m"``), ``"rng_step"`` and ``"seed"``. With running statistics,
+        ``params`` is a tree with both.
+
+        ``np.savez`` and ``safetensors.numpy.save_file`` save it; a run that goes on from it has the
+        bits of one that was not interrupted.
+
+        Example:
+            >>> np.savez("run.npz", **step.state_dict(params))
+            >>> step.load_state_dict(np.load("run.npz"), params)
+        """
+        with self._lock:
+            return state_of(self, params)
+
+    def load_state_dict(self, state: Mapping[str, Any], params: Any) -> None:
+        """Copies a state that :meth:`state_dict` returned: into the arrays of ``params``, the
+        optimizer and the counter of random numbers. After an error nothing has changed.
+
+        Raises:
+            TypeError, ValueError: names, shapes or types differ from those of ``params``, or the
+                state is that of another optimizer.
+        """
+        with self._lock:
+            load(self, params, state)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} holds compiled programs and cannot be pickled: save what its state_dict "
+            "returns, compile the function again, and call load_state_dict"
+        )
 
     def clear(self) -> None:
         """Drops what was compiled, and its memory; optimizer state and counts of steps stay."""

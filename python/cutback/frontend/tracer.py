@@ -196,6 +196,11 @@ class Array(Methods):
     def __index__(self) -> int:
         self._no_elements("use as an index")
 
+    def __format__(self, spec: str) -> str:
+        if spec:
+            self._no_elements(f"format {spec!r}")
+        return repr(self)
+
     def item(self) -> NoReturn:
         """Not available: raises TypeError."""
         self._no_elements("item()")

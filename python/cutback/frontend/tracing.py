@@ -253,7 +253,13 @@ class Traced:
         self.surroundings = Surroundings(call.function)
         self.graph.random = self.surroundings.random if watches else None
         with tracing(self.graph), self.graph.policy(policy):
-            self.result = call.function(*args, **kwargs)
+            try:
+                self.result = call.function(*args, **kwargs)
+            except TypeError as error:
+                from .words import explain  # for an error alone
+
+                explain(error)
+                raise
         self.graph.random = None
 
     def _inputs(self, call: Call) -> list[Any]:

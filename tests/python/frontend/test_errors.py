@@ -261,3 +261,78 @@ def test_a_failed_step_leaves_everything_as_it_was():
     assert optimizer.t == 1
     step(params, np.array([0, 3]))
     assert optimizer.t == 2
+
+
+class Layer:
+    """What a module of PyTorch is known by."""
+
+    def named_parameters(self):
+        return []
+
+    def forward(self, x):
+        return x
+
+    __call__ = forward
+
+
+@pytest.mark.parametrize(
+    ("f", "text"),
+    [
+        (lambda x: x.mean(dim=-1), "Array.mean has no dim=; write axis="),
+        (lambda x: cutback.sum(x, dim=0), "cutback.sum has no dim=; write axis="),
+        (lambda x: x.sum(axis=0, keepdim=True), "Array.sum has no keepdim=; write keepdims="),
+        (lambda x: cutback.zeros(3, requires_grad=True), "has no requires_grad=; write argnums="),
+        (lambda x: cutback.ones(3, device="cuda"), "has no device=; write device= of cutback.comp"),
+        (lambda x: f"{x.sum():.3f}", "format '.3f' of a traced array"),
+    ],
+)
+def test_words_of_other_libraries(f, text):
+    with pytest.raises(TypeError, match=text) as caught:
+        cutback.compile(f, argnums=None)(A)
+    assert str(caught.value).count("[test_errors.py:") == 1
+
+
+def test_words_of_the_users_own_functions():
+    def mine(x):
+        return x
+
+    with pytest.raises(TypeError, match=r"mine\(\) got an unexpected keyword argument 'dim'$"):
+        cutback.compile(lambda x: mine(x, dim=0), argnums=None)(A)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".requires_grad", "write argnums="),
+        (".backward()", r"write cutback.grad\(f\)"),
+        (".detach()", r"write cutback.stop_gradient\(x\)"),
+    ],
+)
+def test_attributes_of_tensors(name, text):
+    with pytest.raises(AttributeError, match=text) as caught:
+        cutback.compile(lambda x: eval(f"x{name}", {"x": x}), argnums=None)(A)
+    assert "[" in str(caught.value)
+
+
+def test_modules_and_optimizers_of_pytorch():
+    with pytest.raises(TypeError, match=r"Layer is a torch.nn.Module.*cutback.torch.compile\("):
+        cutback.compile(Layer())
+    for given, meant in (("adamw", "AdamW"), ("rmsprop", "RMSprop"), ("AdamW_8bit", "AdamW8bit"),
+                         ("x", "AdamW")):  # fmt: skip
+        with pytest.raises(
+            TypeError, match=rf"optimizer='{given}': .*such as cutback.optim.{meant}\("
+        ):
+            cutback.compile(lambda x: x.sum(), optimizer=given)
+    sgd = type("SGD", (), {"__module__": "torch.optim.sgd"})()
+    with pytest.raises(TypeError, match=r"optimizer=a torch.SGD: .*cutback.optim.SGD\("):
+        cutback.compile(lambda x: x.sum(), optimizer=sgd)
+
+
+def test_one_array_in_two_places():
+    w = np.ones((3, 3))
+    step = cutback.compile(lambda p, x: (x @ p[0] @ p[1]).mean(), optimizer=cutback.optim.SGD(lr=1))
+    with pytest.raises(ValueError, match=r"p\[0\] and p\[1\] are one array.*use it in both places"):
+        step([w, w], A)
+    with pytest.raises(ValueError, match="overlap in memory"):
+        step([w, w[:]], A)
+    assert (w == 1).all()
