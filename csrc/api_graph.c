@@ -1,5 +1,5 @@
-/* The public face of the context and of graph building: arguments are checked here because they may
- * come from anywhere, and the work is done by the layer that owns it. */
+/* Public functions of the context and of graph building. Arguments are checked here because callers
+ * may pass anything; the layer that owns an object does the work. */
 #include <stdio.h>
 
 #include "ad/gradients.h"
@@ -11,8 +11,7 @@
 
 /* ---- context -------------------------------------------------------------------------------- */
 
-/* The context holds the allocator that everything else is counted by, so its own block is booked
- * nowhere. */
+/* The context holds the allocator that counts everything else, so its own block is not counted. */
 cb_status cb_context_new(const cb_context_options *options, cb_context **out, cb_error *err) {
     cb_context_options o = options ? *options : (cb_context_options){0};
     cb_alloc outside;
@@ -195,8 +194,8 @@ cb_status cb_graph_add_output(cb_graph *g, cb_value_id value, const char *name, 
     return cb_graph_append_output(g, value, name, CB_OUTPUT_RESULT, CB_NONE, err);
 }
 
-/* Which inputs are states a tracer learns only later, so the input takes the role with its new
- * value. */
+/* A tracer learns only later which inputs are states, so the input becomes a state when it gets its
+ * new value. */
 cb_status cb_graph_add_state(cb_graph *g, uint32_t input, cb_value_id value, cb_error *err) {
     if (input >= g->inputs.len) {
         return cb_fail(err, CB_INVALID, "state: the graph has %zu inputs and none at %u",

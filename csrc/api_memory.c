@@ -1,4 +1,4 @@
-/* The public face of a device's memory, for arrays that stay there between steps. */
+/* Public functions for device memory, for arrays that stay there between steps. */
 #include "pipeline.h"
 
 static cb_status device_of(cb_context *ctx, const char *name, const cb_backend **backend,
@@ -30,7 +30,7 @@ cb_status cb_memory_copy(cb_context *ctx, const char *backend, void *stream, boo
     CB_TRY(device_of(ctx, backend, &b, &device, err));
     const cb_status copied =
         b->copy(device, on, to_host ? CB_WAY_OUT : CB_WAY_IN, to, from, bytes, err);
-    /* Also after a failure no copy is under way to or from memory of the caller. */
+    /* Even after a failure, no copy to or from the caller's memory is still running. */
     const cb_status synced = b->sync(device, on, copied == CB_OK ? err : NULL);
     return copied == CB_OK ? synced : copied;
 }
@@ -72,7 +72,7 @@ static cb_status pooled_of(cb_context *ctx, const char *name, const cb_pooled **
                      : cb_fail(err, CB_UNSUPPORTED, "the backend \"%s\" keeps no memory", b->name);
 }
 
-/* Of a device that is open already; NULL: there is none, or it keeps no memory. */
+/* Returns the pool of a device that is already open; NULL: there is none, or it keeps no memory. */
 static const cb_pooled *open_pool_of(cb_context *ctx, const char *name, void **device) {
     const cb_backend *b = name ? cb_backend_find(name) : cb_backends[0];
     *device = b ? cb_devices_find(&ctx->devices, b) : NULL;

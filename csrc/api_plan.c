@@ -1,5 +1,5 @@
-/* Planning from files: each function parses the graph, asks planning.c one thing and gives a text.
- */
+/* Planning from files: each function parses the graph, makes one request to planning.c and returns
+   a text. */
 #include "plan/cut/mutwo.h"
 #include "plan/model/device.h"
 #include "planning.h"

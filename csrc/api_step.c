@@ -1,6 +1,6 @@
-/* The public face of a compiled step. Pointers from outside are checked before anything runs: what
- * is missing, misaligned or overlapping is named. A run allocates only if it is the first or the
- * largest so far in its memory; an optimizer step never does. */
+/* Public functions of a compiled step. Pointers from outside are checked before anything runs;
+ * errors name the missing, misaligned or overlapping argument. A run allocates only if it is the
+ * first or the largest so far in its memory; an optimizer step never does. */
 #include "pipeline.h"
 
 #include "optim/extras.h"
@@ -76,7 +76,7 @@ static cb_status add_range(cb_step *step, uint32_t *n, const char *kind, const c
     return CB_OK;
 }
 
-/* What a run reads and writes, but for what an update steps. */
+/* Lists what a run reads and writes, except the memory that an update steps. */
 static cb_status add_others(cb_step *step, uint32_t *n, const cb_run *run, cb_error *err) {
     const cb_program *p = step->program;
     for (uint32_t i = 0; i < p->n_input; i++) {
@@ -125,7 +125,7 @@ static cb_run_block *block_of(const cb_step *step) {
     return cb_run_block_of(step->memory, step->backend, step->pinned);
 }
 
-/* Where values that are moved to the host begin in the block. */
+/* Returns the offset in the block of values moved to the host. */
 static uint64_t host_at(const cb_step *step) {
     const uint64_t grain = step->backend->alignment, bytes = step->program->arena_bytes;
     return step->program->host_bytes ? (bytes + grain - 1) / grain * grain : bytes;
@@ -161,8 +161,7 @@ cb_status cb_step_pin(cb_step *step, cb_error *err) {
     return status;
 }
 
-/* Runs in one memory follow each other: one that comes on another stream waits for the one before
- * it. */
+/* Runs in one memory are sequential: a run on another stream waits for the previous run. */
 static cb_status follow(cb_step *step, cb_stream *stream, uint64_t *n_alloc, cb_error *err) {
     const cb_backend *b = step->backend;
     const cb_turn *last = block_of(step)->last;
@@ -187,7 +186,7 @@ static cb_status enter(cb_step *step, cb_bindings *bindings, uint64_t *n_alloc, 
     return status;
 }
 
-/* Where arguments of the host are in the backend's memory. */
+/* Fills in the addresses of host arguments in the backend's memory. */
 static cb_status stage_arguments(cb_step *step, const cb_run *run, cb_error *err) {
     const cb_program *p = step->program;
     for (uint32_t i = 0; i < p->n_input; i++)
@@ -201,7 +200,7 @@ static cb_status stage_arguments(cb_step *step, const cb_run *run, cb_error *err
     return CB_OK;
 }
 
-/* New states and results go to the host. */
+/* Copies new states and results to the host. */
 static cb_status fetch_results(cb_step *step, const cb_run *run, cb_error *err) {
     const cb_program *p = step->program;
     for (uint32_t i = 0; i < p->n_output; i++) {
@@ -216,7 +215,7 @@ static cb_status fetch_results(cb_step *step, const cb_run *run, cb_error *err) 
     return CB_OK;
 }
 
-/* Nothing of the host changes before the run is known to have ended well. */
+/* Host memory changes only after the run has succeeded. */
 static cb_status run_staged(cb_step *step, const cb_run *run, cb_bindings *bindings,
                             cb_run_stats *stats, cb_error *err) {
     const cb_program *p = step->program;
@@ -231,7 +230,7 @@ static cb_status run_staged(cb_step *step, const cb_run *run, cb_bindings *bindi
     return fetch_results(step, run, err);
 }
 
-/* Also after a failure no copy is under way to or from memory of the caller. */
+/* Even after a failure, no copy to or from the caller's memory is still running. */
 static cb_status after_copies(const cb_step *step, cb_status status, cb_error *err) {
     const cb_status synced =
         step->backend->sync(step->device, step->turn.stream, status == CB_OK ? err : NULL);
@@ -292,13 +291,13 @@ static const cb_argument *gradient_of(const cb_step *step, uint32_t k) {
     return &p->output[p->n_output - step->n_gradients + k];
 }
 
-/* How many states the group of a parameter has. */
+/* Returns the number of states of a parameter's group. */
 static uint32_t n_used(const cb_update *u, uint32_t k) {
     const cb_optimizer *o = u->optimizer;
     return cb_optimizer_n_used(o, u->hyper + (size_t)u->group[k] * o->n_hyper);
 }
 
-/* One parameter of an update, and the states that its group has. */
+/* Adds one parameter of an update, with the states of its group. */
 static cb_status add_parameter(cb_step *step, uint32_t *n, const cb_update *u, uint32_t k,
                                cb_error *err) {
     const cb_optimizer *o = u->optimizer;
@@ -321,7 +320,7 @@ static cb_status add_parameter(cb_step *step, uint32_t *n, const cb_update *u, u
     return CB_OK;
 }
 
-/* What an update writes beside parameters and states. */
+/* Lists what an update writes in addition to parameters and states. */
 static cb_status add_beside(cb_step *step, uint32_t *n, const cb_extra_row *row, uint32_t k,
                             cb_error *err) {
     cb_argument copy = *gradient_of(step, k);
@@ -352,7 +351,7 @@ static cb_status check_extras(cb_step *step, uint32_t *n, const cb_update *u, cb
     return u->run && u->run->inputs && u->run->outputs ? add_others(step, n, u->run, err) : CB_OK;
 }
 
-/* Whether the lists are there. */
+/* Checks that the lists are given. */
 static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *err) {
     if (!u || !u->optimizer)
         return cb_fail(err, CB_INVALID, "update: no %s given (NULL)", u ? "optimizer" : "update");
@@ -383,7 +382,7 @@ static uint32_t state_slot(const cb_step *step, uint32_t s, uint32_t k) {
     return step->program->n_input + step->program->n_output + s * step->n_gradients + k;
 }
 
-/* The numbers that a parameter keeps, before the step. */
+/* Reads the numbers that a parameter keeps, before the step. */
 static void numbers_before(const cb_update *u, uint32_t k, double *number) {
     const cb_optimizer *o = u->optimizer;
     for (uint32_t i = 0; i < o->n_number; i++) number[i] = u->numbers[k * o->n_number + i];
@@ -414,7 +413,7 @@ static cb_status fill_rows(cb_step *step, const cb_update *u, cb_error *err) {
     return CB_OK;
 }
 
-/* Parameters and states go to the backend's memory, or come back from there. */
+/* Copies parameters and states to the backend's memory, or back. */
 typedef cb_status (*stage_fn)(const cb_staging *s, cb_stream *stream, uint32_t slot, void *host,
                               uint64_t bytes, cb_error *err);
 
@@ -445,7 +444,7 @@ static cb_optim_table table_of(const cb_step *step, const cb_update *u) {
                             .n_hyper = u->optimizer->n_hyper};
 }
 
-/* Before the run, whose results an update that is refused would not get. */
+/* Checks before the run, because the results of a run would be lost if its update were refused. */
 static cb_status check_scratch(cb_step *step, const cb_update *u, cb_error *err) {
     for (uint32_t k = 0; k < step->n_gradients; k++)
         step->rows[k] = (cb_optim_row){.n = cb_numel(&gradient_of(step, k)->shape),
@@ -469,7 +468,7 @@ cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err)
     CB_TRY(cb_ranges_check(step->ranges, n, &step->update_ranges, err));
     if (step->backend->ready) CB_TRY(step->backend->ready(step->state, u->optimizer, err));
     const bool is_staged = u->on_host && !step->backend->is_host;
-    return is_staged ? fill_rows(step, u, err) : CB_OK; /* which takes the memory for copies */
+    return is_staged ? fill_rows(step, u, err) : CB_OK; /* allocates the memory for copies */
 }
 
 static cb_status put_update(cb_step *step, const cb_update *u, cb_optim_outcome *outcome,
@@ -492,7 +491,7 @@ static cb_status update_staged(cb_step *step, const cb_update *u, cb_optim_outco
     return move_rows(step, u, cb_stage_out, err);
 }
 
-/* The numbers that parameters keep, after the step. */
+/* Writes the numbers that parameters keep, after the step. */
 static void count_on(const cb_step *step, const cb_update *u) {
     const cb_optimizer *o = u->optimizer;
     for (uint32_t k = 0; o->n_number && k < step->n_gradients; k++) {

@@ -40,7 +40,7 @@ void cb_decisions_free(cb_decisions *d) {
 
 uint64_t cb_decisions_bytes(const cb_decisions *d) { return cb_arena_bytes(&d->arena); }
 
-/* Limits of regions are bytes that a search checks, and none takes place. */
+/* Only a search checks the limits of regions, and there is no search here. */
 static bool has_limits(const cb_problem *p) {
     bool any = false;
     for (uint32_t r = 0; r < p->n_region; r++) any |= p->region_limit[r] != UINT64_MAX;

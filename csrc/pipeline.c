@@ -1,6 +1,6 @@
-/* The whole way from a forward graph to something that runs. Each stage takes what the one before
- * it made and returns something new; what comes out is verified before it goes on, always: the
- * verifiers are linear and cheap next to planning, and a mistake is named where it was made. */
+/* The stages from a forward graph to an executable. Each stage takes the result of the previous one
+ * and returns a new object, which is always verified before the next stage: the verifiers are
+ * linear and cheap compared with planning, and an error is reported by the stage that made it. */
 #include "pipeline.h"
 
 #include "following.h"
@@ -20,7 +20,7 @@
 #include "plan/model/device.h"
 #include "plan/torch/inductor_fusion.h"
 
-/* Hands the text of a stage to the caller's hook, if there is one. */
+/* Passes the text of a stage to the caller's hook, if there is one. */
 static cb_status dump(const cb_step *step, const cb_compile_options *o, const char *stage,
                       cb_error *err) {
     char *text;
@@ -31,7 +31,7 @@ static cb_status dump(const cb_step *step, const cb_compile_options *o, const ch
     return CB_OK;
 }
 
-/* The caller's graph, which the step does not keep. */
+/* Copies the caller's graph, which the step does not keep. */
 static cb_status dump_forward(const cb_step *step, const cb_compile_options *o,
                               const cb_graph *forward, cb_error *err) {
     cb_arena scratch;
@@ -95,7 +95,7 @@ static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_com
     return cb_graph_verify(step->joint, CB_SPEC_JOINT, err);
 }
 
-/* Groups that the caller names run as they are; those that are found may be merged. */
+/* Groups named by the caller run unchanged; groups found automatically may be merged. */
 static cb_status find_request(cb_step *step, const char *text, cb_group_request *out,
                               cb_error *err) {
     step->merges = strcmp(text, CB_GROUPS_FOUND) == 0;
@@ -111,7 +111,7 @@ static cb_status make_groups(cb_step *step, const char *text, cb_error *err) {
     return cb_grouping_verify(&step->grouping, step->joint, step->problem, err);
 }
 
-/* The problem of groups takes the place of that of single ops. */
+/* Replaces the problem of single ops with that of groups. */
 static cb_status enter_groups(cb_step *step, const cb_compile_options *o, const char *text,
                               cb_error *err) {
     CB_TRY(make_groups(step, text, err));
@@ -140,7 +140,7 @@ static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_err
     return cb_find_fusion(step->problem, err);
 }
 
-/* Copies to the host are made by backends whose memory is the host's own. */
+/* Only backends whose memory is host memory make copies to the host. */
 static cb_status check_moves(const cb_step *step, cb_error *err) {
     const cb_schedule *s = &step->plan->schedule;
     if (step->backend->is_host) return CB_OK;
@@ -192,7 +192,7 @@ static cb_status read_either(cb_step *step, const cb_compile_options *o, const c
 /* The caller's plan may be for single ops or for groups; both are tried where both are allowed. */
 static cb_status read_plan(cb_step *step, const cb_compile_options *o, const cb_device *device,
                            cb_error *err) {
-    const bool of_single = step->single; /* where that is tried second */
+    const bool of_single = step->single; /* if that is tried second */
     const bool may = step->merges || is_auto(o);
     const cb_status status = read_either(step, o, device, err);
     if (status == CB_OK || status == CB_NOMEM || !step->backend->fuses) return status;
@@ -254,7 +254,8 @@ static cb_lowered single_ops_of(const cb_step *step) {
                         .fuses = step->backend->fuses};
 }
 
-/* Neither groups nor single ops have a plan for the budget: `out` gets what holds for both. */
+/* Handles the case that neither groups nor single ops have a plan for the budget: `out` gets the
+ * facts that hold for both. */
 static void join_refusals(cb_refusal *out, const cb_refusal *other) {
     const bool known = other->smallest_bytes > 0 && other->reason == out->reason;
     if (known && (out->smallest_bytes == 0 || other->smallest_bytes < out->smallest_bytes)) {
@@ -268,8 +269,8 @@ static void join_refusals(cb_refusal *out, const cb_refusal *other) {
     }
 }
 
-/* Single ops have no plan either (`err`); `groups` is the answer for groups. The budget of single
- * ops was in bytes: a share is put back. */
+/* Handles the case that single ops have no plan either (`err`); `groups` is the refusal for groups.
+ * The budget of single ops was in bytes, so a share is restored. */
 static cb_status refuse_both(const cb_error *groups, double share, uint64_t whole, cb_error *err) {
     if (groups->status == CB_INFEASIBLE) {
         const cb_refusal single = err->refusal;
@@ -355,7 +356,7 @@ static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_
     return CB_INFEASIBLE;
 }
 
-/* Takes the plan that follows the decisions if it keeps their budget at these sizes. */
+/* Uses the plan that follows the decisions if it keeps their budget at these sizes. */
 static cb_status try_decisions(cb_step *step, const cb_decisions *d, const cb_device *device,
                                cb_error *err) {
     const cb_lowered of = lowered_of(step);
@@ -379,7 +380,7 @@ static cb_status try_decisions(cb_step *step, const cb_decisions *d, const cb_de
     return CB_OK;
 }
 
-/* Decisions are for single ops or for groups. If they do not fit, the step is as before. */
+/* Decisions are for single ops or for groups. If they do not fit, the step does not change. */
 static cb_status follow(cb_step *step, const cb_compile_options *o, const cb_device *device,
                         cb_error *err) {
     const cb_decisions *d = o->decisions;
@@ -399,8 +400,8 @@ static cb_status follow(cb_step *step, const cb_compile_options *o, const cb_dev
     return CB_OK;
 }
 
-/* Makes a plan, with its program, or reads the one that the caller brought. Both plans have been
- * walked by the evaluator. */
+/* Makes a plan with its program, or reads the caller's plan. In both cases the evaluator has
+ * checked the plan. */
 static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error *err) {
     const cb_device *device;
     CB_TRY(cb_device_parse(o->device ? o->device : "cpu", &step->arena, &device, err));
@@ -420,7 +421,7 @@ static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error 
     return status == CB_INFEASIBLE && is_auto(o) ? try_groups(step, o, options, err) : status;
 }
 
-/* A plan in groups is split by the ops that its steps run. */
+/* Splits a plan in groups by the ops that its steps run. */
 static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err) {
     const cb_plan *plan = step->single ? &step->expanded.plan : step->plan;
     CB_TRY(cb_split_make(step->joint, plan, &step->ctx->alloc, split, err));
@@ -448,7 +449,7 @@ static cb_status make_program(cb_step *step, cb_error *err) {
     return cb_program_verify(step->program, err);
 }
 
-/* For arguments that do not lie in the backend's memory, and for the order of runs. */
+/* Allocates what arguments outside the backend's memory and the order of runs need. */
 static cb_status make_surroundings(cb_step *step, cb_error *err) {
     const cb_program *p = step->program;
     const cb_backend *b = step->backend;
@@ -461,7 +462,8 @@ static cb_status make_surroundings(cb_step *step, cb_error *err) {
     return b->event_new(step->device, &step->turn.ended, err);
 }
 
-/* Room for what an update's extras have to know of all gradients, which updates do not make. */
+/* Allocates room for the data about all gradients that an update's extras need, because updates do
+ * not allocate. */
 static cb_status make_squares(cb_step *step, cb_error *err) {
     const cb_program *p = step->program;
     const cb_optim_extras all = {.skips = true};
@@ -494,7 +496,7 @@ static cb_status make_executable(cb_step *step, cb_error *err) {
     return make_squares(step, err);
 }
 
-/* Any reader of graphs takes a joint graph as well, so this is the caller's mistake, not ours. */
+/* Readers of graphs also accept joint graphs, so this is the caller's error, not ours. */
 static cb_status check_forward(const cb_graph *forward, cb_error *err) {
     cb_error why = {0};
     cb_status status = cb_graph_verify(forward, CB_SPEC_FORWARD, &why);
@@ -532,7 +534,7 @@ cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_
                      cb_step **out, cb_error *err) {
     cb_status status;
     cb_error own = {0};
-    if (!err) err = &own; /* stages read what an earlier try has said */
+    if (!err) err = &own; /* stages read the errors of earlier tries */
     CB_TRY(check_options(o, err));
     cb_step *step = step_new(ctx, o);
     if (!step) return cb_no_memory(err);
@@ -548,7 +550,7 @@ done:
     return status;
 }
 
-/* A step with all stages up to the program, and nothing on a device. */
+/* Makes a step with all stages up to the program, and nothing on a device. */
 static cb_status plan_step(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
                            cb_step **out, cb_error *err) {
     cb_status status;
@@ -602,7 +604,7 @@ void cb_step_free(cb_step *step) {
     cb_problem_free(step->problem);
     cb_problem_free(step->single);
     cb_graph_free(step->joint);
-    cb_arena arena = step->arena; /* the step lies in it */
+    cb_arena arena = step->arena; /* the step is allocated in it */
     cb_arena_free(&arena);
 }
 
@@ -619,7 +621,7 @@ uint64_t cb_step_bytes(const cb_step *step) {
     return bytes + event_bytes(step, step->stepping);
 }
 
-/* One graph of the split, or one after the other. */
+/* Writes one graph of the split, or both. */
 static cb_status print_split(const cb_step *step, bool forward, bool backward, cb_str *out,
                              cb_error *err) {
     cb_split split = {0};

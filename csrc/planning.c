@@ -1,4 +1,4 @@
-/* planning.c: the planner on problems that are read and checked already. */
+/* planning.c: runs the planner on problems that have been read and checked. */
 #include "planning.h"
 #include "pipeline.h"
 #include "plan/files/cut_json.h"
@@ -82,7 +82,7 @@ cb_status cb_planning_evaluate(const cb_problem *p, const cb_schedule *schedule,
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-typedef struct page { /* a text in the making */
+typedef struct page { /* a text being written */
     cb_context *ctx;
     cb_arena scratch;
     cb_str text;
@@ -94,7 +94,7 @@ static void open_page(page *t, cb_context *ctx) {
     cb_str_init(&t->text, &t->scratch);
 }
 
-/* Gives the text, unless something has failed, and closes the page either way. */
+/* Returns the text, unless something has failed, and closes the page in either case. */
 static cb_status close_page(page *t, cb_status status, char **out, cb_error *err) {
     if (status == CB_OK) status = cb_text_give(&t->ctx->alloc, &t->text, out, err);
     cb_arena_free(&t->scratch);

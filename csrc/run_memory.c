@@ -121,8 +121,8 @@ cb_run_block *cb_run_block_of(const cb_run_memory *memory, const cb_backend *bac
 
 /* ---- growing and releasing ------------------------------------------------------------------- */
 
-/* Waits for the latest run in a block, by its event: its stream may be gone. What that run left is
- * gone afterwards, too. */
+/* Waits for the latest run in a block by its event, because its stream may no longer exist.
+ * Gradients that the run left in the block are then invalid. */
 static cb_status settle(cb_run_block *block, cb_error *err) {
     const cb_turn *last = block->last;
     if (!last) return CB_OK;
@@ -143,7 +143,7 @@ static cb_status empty(cb_run_block *block, const cb_backend *backend, void *dev
     return CB_OK;
 }
 
-/* The memory's block is replaced by one of its own; steps that have pinned it keep it. */
+/* Gives the memory a new block; steps that have pinned the old one keep it. */
 static cb_status replace(cb_run_memory *memory, cb_run_block **block, cb_error *err) {
     cb_run_block *made = NULL;
     CB_TRY(new_block(memory, &made, err));
@@ -202,7 +202,7 @@ uint64_t cb_run_memory_bytes(cb_run_memory *memory) {
     return bytes;
 }
 
-/* It is nobody's last run any more. */
+/* The block no longer belongs to the last run of a step. */
 static void forget(const cb_run_memory *memory, const cb_turn *turn, cb_run_block *pinned) {
     cb_run_block *const blocks[] = {memory->block[index_of(turn->backend)], pinned};
     for (int i = 0; i < 2; i++)

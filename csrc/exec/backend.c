@@ -1,6 +1,6 @@
-/* Finding backends by name, and opening their devices. Two threads that ask for a device at once
- * may both open one: the second to be done closes its own again, so that nobody waits under a lock
- * that a forked child would inherit. */
+/* Finding backends by name, and opening their devices. Two threads that request a device at the
+ * same time may both open it; the second to finish closes its own again. So no thread waits under a
+ * lock that a forked child would inherit. */
 #include "backend.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
-/* The list of backends, alone in its file: a program of the tests that links another list has that
- * one. */
+/* The list of backends, in its own file so that tests can link a different list. */
 #include "backend.h"
 
 const cb_backend *const cb_backends[] = {&cb_backend_cpu,  &cb_backend_debug, &cb_backend_ref,

@@ -1,6 +1,6 @@
-/* What a run must not do, the lookup does once: finding kernels, copying shapes and strides,
- * listing which tensors point into the caller's buffers. What is left for each group is a struct on
- * the stack and one call an instruction. */
+/* Preparation does once what a run must not do: it finds kernels, copies shapes and strides, and
+ * lists the tensors that point into the caller's buffers. A run then needs only a struct on the
+ * stack for each group and one call per instruction. */
 #include "executable.h"
 
 #include <string.h>
@@ -9,8 +9,8 @@
 
 /* ---- finding kernels ------------------------------------------------------------------------- */
 
-/* A kernel is found by the dtype of its first floating operand, or of its first operand where all
- * are integers. */
+/* A kernel is found by the dtype of its first floating-point operand, or of its first operand if
+ * all are integers. */
 static cb_dtype kernel_dtype(const cb_program *p, const cb_instr *instr) {
     uint32_t begin[2] = {instr->in_begin, instr->out_begin}, n[2] = {instr->n_in, instr->n_out};
     for (int side = 0; side < 2; side++) {
@@ -35,7 +35,7 @@ static cb_status find_kernel(const cb_program *p, const cb_instr *instr, cb_kern
 
 /* ---- indices of the caller ------------------------------------------------------------------- */
 
-/* The input that has to be copied before it is used, -1: none. */
+/* Returns the input that must be copied before it is used, or -1. */
 static int copied_input(const cb_program *p, const cb_instr *instr) {
     const int input = cb_op_index_input(instr->code);
     if (input < 0) return -1;

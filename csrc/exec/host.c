@@ -1,5 +1,5 @@
-/* Work is done when a call returns, so that streams and waiting are nothing, and an event is the
- * time at which it was recorded. */
+/* Work is finished when a call returns, so streams and waits do nothing, and an event is the time
+ * at which it was recorded. */
 #include "host.h"
 
 #include <string.h>

@@ -1,18 +1,18 @@
-/* Scratch by op, from shapes alone, so that no plan depends on the machine. */
+/* Scratch by op, computed only from shapes, so that plans do not depend on the machine. */
 #include "workspace.h"
 
 #include "../ir/work.h"
 #include "attention_tiles.h"
 #include "tiles.h"
 
-/* One block needs no partial sums: it adds up in the output itself or in registers. */
+/* One block needs no partial sums: it adds in the output itself or in registers. */
 static uint64_t column_workspace(int64_t rows, int64_t columns, size_t accumulator, int partials) {
     int64_t blocks = cb_row_blocks(rows, columns);
     if (blocks == 1) return 0;
     return (uint64_t)blocks * (uint64_t)columns * accumulator * (uint64_t)partials;
 }
 
-/* What a value of this dtype is summed in. */
+/* Returns the dtype in which values of this dtype are summed. */
 static size_t accumulator_size(cb_dtype dtype) {
     return dtype == CB_F16 || dtype == CB_BF16 || dtype == CB_F32 ? sizeof(float) : sizeof(double);
 }
@@ -32,7 +32,7 @@ static uint64_t conv_workspace(const cb_graph *g, cb_op_id id) {
     const cb_value_id *ins = cb_op_ins(g, id);
     const cb_shape *first = &g->values.at[ins[0]].shape, *second = &g->values.at[ins[1]].shape;
     const cb_value *out = &g->values.at[op->out_begin];
-    /* Who is x, w and y depends on the direction. */
+    /* Which tensors are x, w and y depends on the direction. */
     const cb_shape *x = first, *w = second, *y = &out->shape;
     if (op->code == CB_OP_CONV2D_DGRAD) x = &out->shape, y = first;
     if (op->code == CB_OP_CONV2D_WGRAD) x = second, w = &out->shape, y = first;
@@ -45,7 +45,7 @@ static uint64_t conv_workspace(const cb_graph *g, cb_op_id id) {
     return flipped > direct ? flipped : direct;
 }
 
-/* The destination as [outer, rows, inner], added to along `axis`. */
+/* Views the destination as [outer, rows, inner], indexed along `axis`. */
 static uint64_t scatter_workspace(const cb_value *out, int64_t axis) {
     const cb_shape *s = &out->shape;
     const int64_t outer = cb_numel_of(s, 0, axis), inner = cb_numel_of(s, axis + 1, s->rank);
@@ -53,8 +53,8 @@ static uint64_t scatter_workspace(const cb_value *out, int64_t axis) {
     return cb_scatter_scratch(&tiles);
 }
 
-/* With no kept axis behind the last reduced one (longer than 1) sums run along rows, and need no
- * scratch; others add up columns, in blocks of rows. */
+/* Without a kept axis (longer than 1) after the last reduced one, sums run along rows and need no
+ * scratch; others add columns, in blocks of rows. */
 static uint64_t reduce_workspace(const cb_value *in, const cb_value *out, const cb_attrs *attrs) {
     const cb_shape *axes = &attrs->dims;
     int32_t next = axes->rank - 1;

@@ -1,13 +1,13 @@
 /* The cpu backend: every buffer is at its planned offset in the arena that the caller gives. A run
- * allocates nothing; addresses are worked out again only where the arena is another one. A group of
- * one instruction is a kernel; one of several is run by the executor. */
+ * allocates nothing; addresses are computed again only if the arena has changed. A group of one
+ * instruction is a kernel; the executor runs groups of several. */
 #include "../executable.h"
 #include "executor/executor.h"
 
 typedef struct state {
     cb_executable x;
     cb_executor *executor;
-    char *arena; /* that addresses are for; NULL until the first run */
+    char *arena; /* the arena of the addresses; NULL until the first run */
     uint64_t
         *top; /* [n_group] end of the highest buffer that the group touches, scratch included */
 } state;
@@ -18,7 +18,7 @@ typedef struct run {
     uint64_t peak; /* high-water mark of what the groups so far have touched */
 } run;
 
-/* A buffer takes its bytes rounded up to the arena's grain, as it does in the plan. */
+/* A buffer takes its bytes rounded up to the arena's alignment, as in the plan. */
 static void touch(const cb_program *p, uint32_t buffer, uint64_t *top) {
     uint64_t end =
         (p->buffer[buffer].offset + p->buffer[buffer].bytes + p->align - 1) & ~(p->align - 1);

@@ -1,6 +1,6 @@
-/* One row of finders for each instruction set; a finder knows the kernels of one file. The search
- * runs when a program is compiled, never when it runs, so a walk over a dozen functions is fast
- * enough. */
+/* One row of finders for each instruction set; each finder returns the kernels of one file. The
+ * search runs when a program is compiled, never when it runs, so a walk over a dozen functions is
+ * fast enough. */
 #include "../../base/cpu.h"
 #include "executor/record.h"
 #include "kern.h"

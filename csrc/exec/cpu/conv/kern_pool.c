@@ -1,5 +1,5 @@
 /* Pooling over windows of [n,c,h,w] planes. Planes are independent; a task is a run of planes.
- * Gradients gather: an input sums the windows it lies in, so nothing is written twice. */
+ * Gradients gather: each input sums the windows that contain it, so nothing is written twice. */
 #include "../../../base/ints.h"
 #include "../../../base/kern_half.h"
 #include "../../../micro/vecmath.h"
@@ -18,7 +18,7 @@ typedef struct pool {
     void (*run)(const struct pool *p, int64_t plane);
 } pool;
 
-/* Where along one axis window `o` meets the input: first <= i < last. */
+/* Returns where window `o` overlaps the input along one axis: first <= i < last. */
 typedef struct range {
     int64_t first, last;
 } range;
@@ -28,7 +28,7 @@ static range window_range(int64_t o, int64_t stride, int64_t pad, int64_t kernel
     return (range){max_i64(start, 0), min_i64(start + kernel, n)};
 }
 
-/* The windows whose element `shift`, from where their stride begins, lies in the input. */
+/* Returns the windows whose element `shift` is in the input. */
 static range windows_at(int64_t shift, int64_t stride, int64_t n, int64_t windows) {
     range r = {shift >= 0 ? 0 : min_i64(div_up(-shift, stride), windows), 0};
     r.last = n <= shift ? 0 : min_i64(div_up(n - shift, stride), windows);
@@ -36,7 +36,7 @@ static range windows_at(int64_t shift, int64_t stride, int64_t n, int64_t window
     return r;
 }
 
-/* The windows that input `i` lies in. */
+/* Returns the windows that contain input `i`. */
 static range windows_of(int64_t i, int64_t stride, int64_t pad, int64_t kernel, int64_t n) {
     int64_t below = i + pad - kernel + 1;
     return (range){below > 0 ? div_up(below, stride) : 0, min_i64((i + pad) / stride + 1, n)};
@@ -48,8 +48,9 @@ static inline float load_half(const pool *p, const uint16_t *at) { return half_l
 #define STORE_PLAIN(p, at, x) (*(at) = (x))
 #define STORE_HALF(p, at, x) half_store((p)->dtype, (at), (x))
 
-/* The first largest of each window; the first NaN, if there is one, is the largest. Without
- * branches: which element is the largest is not to be foreseen, and of a choice gcc makes one. */
+/* The first largest of each window; the first NaN, if there is one, is the largest. Written without
+ * branches, because the position of the largest element is unpredictable and gcc turns a
+ * conditional into a branch. */
 #define IS_MORE(v, most) (((v) > (most)) | (((v) != (v)) & ((most) == (most))))
 
 #define DEFINE_MAX(name, window, stored, real, load)                                           \
@@ -83,7 +84,7 @@ static inline float load_half(const pool *p, const uint16_t *at) { return half_l
         }                                                                                      \
     }
 
-/* The same tap by tap along a row of outputs, on vectors. */
+/* Does the same tap by tap along a row of outputs, with vectors. */
 #define WIDE_ROW 16 /* outputs from which that is faster */
 #define DEFINE_WIDE_MAX(name, row, real)                                                          \
     static inline __attribute__((always_inline)) void row(const real *restrict x, int64_t stride, \
@@ -121,8 +122,8 @@ static inline float load_half(const pool *p, const uint16_t *at) { return half_l
         }                                                                                         \
     }
 
-/* The mean over a window for each output: `in_h` to `out_w` name sides of the pool, `along` finds
- * what of the input an output reads along one axis. */
+/* Computes the mean over a window for each output: `in_h` to `out_w` are sides of the pool, `along`
+ * finds the inputs that an output reads along one axis. */
 #define DEFINE_MEAN(name, stored, real, load, store, along, in_h, in_w, out_h, out_w)  \
     static void name(const pool *p, int64_t plane) {                                   \
         const stored *x = (const stored *)p->in + plane * p->in_h * p->in_w;           \

@@ -1,8 +1,8 @@
 /* Two registers are allocated in one pass over the operations of a phase. An operation overwrites
- * one of its operands, if possible one that nobody reads later; else it works on a copy. Where a
- * register is needed, the value goes that is read again last (Belady), to a slot if it is nowhere
- * else. Since operands may be in memory, few values ever leave their register. Packed elements are
- * unpacked into a register each time they are read. */
+ * one of its operands, if possible one that is not read later; otherwise it works on a copy. If a
+ * register is needed, the value whose next read is farthest is evicted (Belady), to a slot if it is
+ * not stored elsewhere. Since operands may be in memory, few values ever leave their register.
+ * Packed elements are unpacked into a register each time they are read. */
 #include "assemble.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ typedef struct assembler {
     const cb_x_table *table;
     cb_x_code *code;
     bool masked;
-    int n, at; /* operations of the phase, in order; the one at work */
+    int n, at; /* operations of the phase, in order; the current one */
     int16_t order[CB_X_MICROS];
     cb_x_joint joint[CB_X_MICROS];
     int16_t in_register[2]; /* value, NOWHERE: free */
@@ -57,7 +57,7 @@ static bool reads_itself(const cb_micro *micro, cb_x_kind kind, int16_t id) {
     return false;
 }
 
-/* Whether operation `at`, or a part of it, reads this. */
+/* True if operation `at`, or a part of it, reads this value. */
 static bool reads(const assembler *a, int16_t at, cb_x_kind kind, int16_t id) {
     const cb_x_joint *joint = &a->joint[at];
     bool does = reads_itself(&a->m->micro[at], kind, id);
@@ -66,7 +66,7 @@ static bool reads(const assembler *a, int16_t at, cb_x_kind kind, int16_t id) {
     return does;
 }
 
-/* What overwrites an array comes after all that reads it. */
+/* An operation that overwrites an array comes after all its readers. */
 static void defer_stores(assembler *a) {
     for (int k = a->n - 1; k >= 0; k--) {
         const int16_t moved = a->order[k];
@@ -81,7 +81,8 @@ static void defer_stores(assembler *a) {
     }
 }
 
-/* In the order of the program, but what only takes a value in comes right after it is made. */
+/* In program order, except that an operation which only accumulates a value comes right after the
+ * value is made. */
 static void order_phase(assembler *a, int phase) {
     const cb_microcode *m = a->m;
     for (int k = 0; k < m->n_micro; k++) {
@@ -122,14 +123,14 @@ static int register_of(const assembler *a, cb_x_ref r) {
     return a->in_register[0] == r.id ? 0 : (a->in_register[1] == r.id ? 1 : NOWHERE);
 }
 
-/* The next operation after the one at work that reads value v. */
+/* Returns the next operation after the current one that reads value v. */
 static int next_use(const assembler *a, int16_t v) {
     for (int k = a->at + 1; k < a->n; k++)
         if (reads(a, a->order[k], CB_X_VALUE, v)) return k;
     return INT32_MAX;
 }
 
-/* May its register be overwritten by the operation at work? */
+/* True if the current operation may overwrite its register. */
 static bool is_spare(const assembler *a, int16_t v) {
     return a->slot_of[v] != NOWHERE || next_use(a, v) == INT32_MAX;
 }
@@ -149,7 +150,7 @@ static void spill(assembler *a, int reg) {
     a->code->is_full = true;
 }
 
-/* A register to write to, other than `kept` (NOWHERE: any). */
+/* Returns a register to write to, other than `kept` (NOWHERE: any). */
 static int free_register(assembler *a, int kept) {
     int best = NOWHERE, furthest = -1;
     for (int reg = 0; reg < 2; reg++) {
@@ -187,8 +188,8 @@ static int load(assembler *a, cb_x_ref r, int kept) {
     return reg;
 }
 
-/* A register with this operand which may be overwritten. `other`: an operand whose register must
- * stay as it is. */
+/* Returns a register with this operand that may be overwritten. `other`: an operand whose register
+ * must not change. */
 static int take(assembler *a, cb_x_ref r, cb_x_ref other) {
     int reg = register_of(a, r);
     if (reg == NOWHERE) return load(a, r, register_of(a, other));
@@ -242,7 +243,7 @@ static bool can_overwrite(const assembler *a, cb_x_ref r) {
 
 /* ---- two records in one (kern_scaled.h): the last one, and what is done with its register ---- */
 
-/* A product with a number, of what the last record has loaded, or of a register. */
+/* Emits a product with a number, of the value that the last record has loaded, or of a register. */
 static bool scale(assembler *a, int reg, place p) {
     const made last = a->last;
     const bool loaded = last.what == AN_OPERAND && last.reg == reg;
@@ -262,7 +263,7 @@ static bool scale(assembler *a, int reg, place p) {
     return true;
 }
 
-/* An operation on the product that the last record has made, and an operand. */
+/* Emits an operation on the product of the last record and an operand. */
 static bool of_scaled(assembler *a, cb_x_op op, int reg, place p) {
     const made last = a->last;
     if (last.what != A_PRODUCT || last.reg != reg || op >= CB_X_N_OF_SCALED) return false;
@@ -277,7 +278,7 @@ static bool of_scaled(assembler *a, cb_x_op op, int reg, place p) {
     return true;
 }
 
-/* What makes what the last record has made and stores it; NULL: there is none. */
+/* Returns the record that computes the same as the last record and also stores it, or NULL. */
 static cb_x_fn storing(const assembler *a, int reg) {
     const made last = a->last;
     const cb_x_table *t = a->table;
@@ -292,7 +293,7 @@ static cb_x_fn storing(const assembler *a, int reg) {
     }
 }
 
-/* A store of what the last record has made, where that is never one around the caches. */
+/* Emits a store of the last record's result, if that store never bypasses the caches. */
 static bool store_made(assembler *a, int reg, int16_t stream) {
     const cb_x_fn fn = storing(a, reg);
     if (!fn || a->m->stream[stream].over < 0) return false;
@@ -302,7 +303,7 @@ static bool store_made(assembler *a, int reg, int16_t stream) {
     return true;
 }
 
-/* Of two operands that may both be overwritten that one is which makes one record of two. */
+/* If both operands may be overwritten, chooses the one that merges two records into one. */
 static bool swaps_operands(const assembler *a, const cb_micro *micro) {
     const bool first = can_overwrite(a, micro->in[0]), second = can_overwrite(a, micro->in[1]);
     const bool scaled = a->last.what == A_PRODUCT && a->last.reg == register_of(a, micro->in[1]);
@@ -315,8 +316,8 @@ static void binary(assembler *a, const cb_micro *micro) {
     cb_x_op op = swaps ? reversed(micro->op) : micro->op;
     bool is_square = first.kind == second.kind && first.id == second.id;
     int reg = take(a, first, second);
-    /* Where `take` has copied the operand, the second one is still in its own register; a value
-     * squared is itself. */
+    /* If `take` has copied the operand, the second one is still in its own register; for a square
+     * both are the same value. */
     place p = is_square ? (place){CB_X_SELF, 0} : place_of(a, second, reg);
     if (!is_square && is_packed(a, second)) {
         (void)load(a, second, reg);
@@ -357,7 +358,7 @@ static place in_memory(assembler *a, cb_x_ref r) {
 static void choose(assembler *a, const cb_micro *micro) {
     place choice[2];
     for (int k = 0; k < 2; k++) choice[k] = in_memory(a, micro->in[k + 1]);
-    for (int16_t k = 0; k < 2; k++) { /* what is packed takes a register, and comes last */
+    for (int16_t k = 0; k < 2; k++) { /* a packed operand takes a register, and comes last */
         if (!is_packed(a, micro->in[k + 1])) continue;
         choice[k] = (place){CB_X_SLOT, (int16_t)(VALUE_SLOTS + k)};
         put(a, a->table->spill[load(a, micro->in[k + 1], register_of(a, micro->in[0]))],

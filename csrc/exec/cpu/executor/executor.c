@@ -1,5 +1,5 @@
-/* Runs assembled groups: rows are dealt to threads in blocks whose size follows from the shape,
- * each row is walked once a phase, and what blocks have summed is put together in order. */
+/* Runs assembled groups: rows are dealt to threads in blocks whose size depends on the shape, each
+ * row takes one pass per phase, and partial sums of blocks are combined in order. */
 #include "executor.h"
 
 #include <string.h>
@@ -37,8 +37,8 @@ static cb_status make_group(cb_executor *e, uint32_t group, cb_x_room *room, cb_
     return CB_OK;
 }
 
-/* Whether an instruction that is a group of its own runs here: pointwise ones do, whose kernels
- * compute and do not only move elements. */
+/* True if a group of one instruction runs here: pointwise ones do, if their kernels compute and do
+ * not only move elements. */
 static bool runs_alone(const cb_program *p, const cb_instr *instr) {
     if (instr->code == CB_OP_CONTIGUOUS || instr->code == CB_OP_FULL) return false;
     return cb_alone_of(p, instr, cb_kernels_fuse).part == CB_PART_MAP;
@@ -57,8 +57,8 @@ static cb_status make_groups(cb_executor *e, cb_error *err) {
     return status;
 }
 
-/* Groups that are too large for the executor run kernel by kernel, with locals in memory of their
- * own: there are no such groups among ordinary models. */
+/* Groups that are too large for the executor run kernel by kernel, with locals in separate memory.
+ * Ordinary models have no such groups. */
 static cb_status make_locals(const cb_executor *e, cb_error *err) {
     const cb_program *p = e->x->program;
     for (uint32_t l = 0; l < p->n_local; l++) {
@@ -88,8 +88,8 @@ void cb_executor_free(cb_executor *e) {
     if (e) cb_free(e->x->runtime->alloc, e->context);
 }
 
-/* Contexts and tiles for as many threads as there are now, one context more for what is shared. The
- * number of threads is the user's to change between runs. */
+/* Allocates contexts and tiles for the current number of threads, and one more context for values
+ * shared by all threads. The user may change the number of threads between runs. */
 static cb_status make_memory(cb_executor *e, cb_error *err) {
     cb_alloc *alloc = e->x->runtime->alloc;
     const int threads = e->x->runtime->pool ? cb_threads_count(e->x->runtime->pool) : 1;
@@ -118,7 +118,7 @@ void cb_executor_print(const cb_executor *e, uint32_t group, cb_str *out) {
 
 /* ---- one row --------------------------------------------------------------------------------- */
 
-typedef struct piece { /* elements first..last of one row, and where things are for it */
+typedef struct piece { /* elements first..last of one row, and its addresses */
     int64_t row, first, last, block;
     int64_t begin, end; /* rows of the task */
     int thread;
@@ -152,7 +152,7 @@ static void fill(cb_executor *e, const cb_x_stream *s, int k, int64_t at, int64_
     }
 }
 
-/* The row of a tensor whose rows lie across: the first of a batch gathers them all. */
+/* Returns a row of a tensor with strided rows: the first row of a batch gathers all of them. */
 static char *row_across(cb_executor *e, int k, const piece *p) {
     const cb_x_fused *f = e->f;
     const cb_walk *w = &f->walk[k];
@@ -171,8 +171,8 @@ static char *row_across(cb_executor *e, int k, const piece *p) {
     return tile_of(e, p->thread, f->across[k] + in_batch);
 }
 
-/* Where the sums of columns of a block lie: in the scratch, or, where there is one block, in the
- * result if that can hold them. */
+/* Returns where a block's column sums are: in the scratch, or, with a single block, in the result
+ * if its dtype can hold them. */
 static char *sums_of_block(const cb_executor *e, const cb_x_stream *s, int64_t block) {
     const cb_x_fused *f = e->f;
     const cb_instr *instr = &e->x->program->instr[s->instr];
@@ -183,7 +183,7 @@ static char *sums_of_block(const cb_executor *e, const cb_x_stream *s, int64_t b
     return e->x->address[instr->scratch] + at * f->real;
 }
 
-/* Element 0 of the piece's row in stream k; what is filled holds only the piece. */
+/* Returns element 0 of the piece's row in stream k; a filled stream holds only the piece. */
 static char *row_of_stream(cb_executor *e, int k, const piece *p) {
     const cb_x_stream *s = &e->f->m.stream[k];
     int64_t at = p->row * e->f->m.columns + p->first;
@@ -204,7 +204,7 @@ static char *row_of_stream(cb_executor *e, int k, const piece *p) {
     return data + (offset - p->first) * s->size;
 }
 
-/* `is_next`: the row before was run just now, by this thread. */
+/* `is_next`: this thread has just run the previous row. */
 static void run_piece(cb_executor *e, const piece *p, bool is_next) {
     const cb_x_fused *f = e->f;
     const cb_microcode *m = &f->m;
@@ -244,7 +244,7 @@ static void clear_sums(cb_executor *e, int64_t block, int thread) {
     }
 }
 
-/* The sums of a run of rows join those of their block. */
+/* Adds the sums of a run of rows to those of their block. */
 static void end_run(cb_executor *e, int64_t block, int thread) {
     const cb_microcode *m = &e->f->m;
     for (int k = 0; k < m->n_columns; k++) {
@@ -283,7 +283,7 @@ static void task(void *user, int64_t index, int thread) {
 
 /* ---- rows side by side ----------------------------------------------------------------------- */
 
-typedef struct sides { /* rows that lie side by side, and where things are for them */
+typedef struct sides { /* adjacent strided rows, and their addresses */
     cb_x_lines lines;
     int64_t row, at; /* the first of them, and its first element */
     char *from[CB_R_STREAMS];
@@ -320,7 +320,7 @@ static void load_lanes(cb_executor *e, const sides *at, int k) {
     cb_x_lanes lane = at->lines.lanes;
     if (f->one_a_row[k]) {
         cb_x_lanes_load(&lane, v->number, v, t, at->row);
-    } else if (w->count != f->m.rows) { /* repeated along the row, side by side in memory */
+    } else if (w->count != f->m.rows) { /* repeated along the row, adjacent over rows */
         cb_x_lanes_load(&lane, v->number, v, t, cb_walk_to(w, at->at).offset[0]);
     } else {
         lane.n = 1;
@@ -329,7 +329,7 @@ static void load_lanes(cb_executor *e, const sides *at, int k) {
     }
 }
 
-/* Numbers that are one a line: where they lie. */
+/* Returns the address of numbers with one element per line. */
 static void find_numbers(const cb_executor *e, sides *at) {
     const cb_x_fused *f = e->f;
     for (int k = 0; k < f->m.n_line; k++) {
@@ -377,7 +377,7 @@ static void run_phase_across(cb_executor *e, const sides *at, int phase) {
     }
 }
 
-/* As many rows as there are lanes, each element of all of them at a time. */
+/* Runs as many rows as there are lanes, one element of all of them at a time. */
 static void run_sides(cb_executor *e, int64_t unit, const cb_x_lines *task, int thread) {
     const cb_x_fused *f = e->f;
     const cb_microcode *m = &f->m;
@@ -409,7 +409,7 @@ static void task_across(void *user, int64_t index, int thread) {
     const int64_t begin = index * f->rows_in_task,
                   end = min_i64(begin + f->rows_in_task, f->n_unit);
     cb_x_start(m, &e->context[thread], e->shared);
-    for (int k = 0; k < m->n_total; k++) { /* a unit is all rows of an outer place then */
+    for (int k = 0; k < m->n_total; k++) { /* a unit is then all rows of one outer index */
         e->context[thread].sum[m->total[k].acc].leaves =
             (char *)f->leaf[k] + div_up(begin * m->columns * m->inner, CB_X_LEAF) * f->real;
     }
@@ -448,7 +448,7 @@ static void combine_task(void *user, int64_t index, int thread) {
             n = min_i64(CB_TILE, m->columns - at);
     const cb_x_columns *column = &m->column[index / tiles];
     const cb_x_stream *s = &m->stream[column->stream];
-    /* Blocks lie one after another, where there are several. */
+    /* Several blocks are stored one after another. */
     cb_x_combine(f, &e->x->tensor[column->tensor], at, n, sums_of_block(e, s, 0) + at * f->real,
                  column->is_mean);
 }
@@ -471,10 +471,10 @@ static void after_all(cb_executor *e) {
                     e);
 }
 
-/* A store around the caches fills a line in a buffer of the core. Where stores of 128 bytes go by
- * turns to two arrays that lie at about the same place of a page, they push each other's lines out
- * unfinished, and memory takes twice to ten times as long (measured on Zen 3; those of 256 bytes,
- * as with AVX-512, do not). */
+/* A store around the caches fills a line in a buffer of the core. If stores of 128 bytes alternate
+ * between two arrays at about the same offset within a page, they evict each other's unfinished
+ * lines, and writing takes two to ten times as long (measured on Zen 3; stores of 256 bytes, as
+ * with AVX-512, do not). */
 static bool gets_in_the_way(const cb_x_table *table, const uintptr_t *far, int n,
                             uintptr_t address) {
     enum { PAGE = 4096, NEAR = 256, WIDE = 256 };
@@ -485,8 +485,7 @@ static bool gets_in_the_way(const cb_x_table *table, const uintptr_t *far, int n
     return false;
 }
 
-/* Large results that no later phase reads are stored around the caches, where every row is
- * aligned. */
+/* Large results that no later phase reads bypass the caches if every row is aligned. */
 static void choose_stores(cb_executor *e, const cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     for (int k = 0; k < m->n_phase; k++) {

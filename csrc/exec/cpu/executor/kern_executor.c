@@ -1,8 +1,8 @@
 /* The functions that records point to (executor/record.h), for one instruction set.
  *
  * A function is leaf code that ends in a jump to the next one: it calls nothing and keeps nothing
- * on the stack, since a compiler that has to clean up after it would give up the jump. What is rare
- * and long (sine and cosine of huge numbers) is a function of its own that is jumped to. */
+ * on the stack, since otherwise the compiler could not emit the tail jump. Rare, long code (sine
+ * and cosine of huge numbers) is a separate function that is jumped to. */
 #include <math.h>
 
 #include "../../../base/kern_half.h"
@@ -145,7 +145,7 @@ VFN bool any(INT mask) {
 #endif
 }
 
-/* Where a number is too large for the vectors, all take the slow way. */
+/* If a number is too large for the vector code, all take the slow path. */
 #define FAR_LANES(q, d) far |= EX_VM(abs)(v##d##q) > CB_SIN_MAX_F32;
 #define LEAVE_IF_FAR(function, d) \
     INT far = {0};                \
@@ -213,7 +213,7 @@ SELECT_REGISTER(1)
 ALL_FORMS(LOAD_FORM, 0, _)
 ALL_FORMS(LOAD_FORM, 1, _)
 
-/* How an array's elements become a vector, and a vector becomes such elements. */
+/* Conversions from an array's elements to a vector, and back. */
 VFN VEC of_bytes(const char *from) {
     BYTES bytes;
     memcpy(&bytes, from, sizeof bytes);
@@ -310,7 +310,7 @@ PACKED_FAR(0, f16)
 PACKED_FAR(1, f16)
 #endif
 
-/* An element of the row by its position, which rarely is one of the running lanes. */
+/* An element of the row by its position, which is rarely in the current lanes. */
 #define EX_LANE_AT const int64_t lane = (int64_t)c->EX_FIELD(s)[s->b] - i;
 #define IF_HERE if (__builtin_expect((uint64_t)lane < EX_STEP, 0))
 
@@ -368,7 +368,7 @@ EX_OP(loop) {
     EX_NEXT;
 }
 
-/* Not inlined: of constants gcc makes a copy of strings, which takes longer than all else. */
+/* Not inlined: with constants gcc emits a string copy, which takes longer than everything else. */
 __attribute__((noinline)) static void set_lanes(cb_x_context *c, int k, VEC x) {
     char *to = (char *)c->EX_FIELD(acc)[k];
     for (int lane = 0; lane < CB_X_LANES; lane += EX_LANES) EX_VM(store)(to + lane * EX_SIZE, x);
@@ -424,18 +424,18 @@ __attribute__((noinline)) static void fold_leaf(cb_x_context *c, const cb_record
     fold(c, s->b, s->c);
 }
 
-/* At the end of an iteration: sums over everything have leaves of their own, which rows do not
- * begin. */
+/* At the end of an iteration: sums over all elements have their own leaves, which do not start at
+ * rows. */
 EX_OP(totals) {
     EX_BEGIN
     if (((i + EX_STEP + c->leaf) & (CB_X_LEAF - 1)) == 0) {
         fold_leaf(c, s);
-        v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = CB_ZERO; /* nothing is kept over the call */
+        v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = CB_ZERO; /* nothing is kept over a call */
     }
     EX_NEXT;
 }
 
-/* The sum of a piece of the row joins the others, in the stream. */
+/* Adds the sum of a piece of the row to the others, in the stream. */
 __attribute__((noinline)) static void put_piece(cb_x_context *c, const cb_record *s, int64_t i,
                                                 bool is_mean) {
     const int64_t length = (int64_t)1 << (s->c & 0xFF), at = i >> (s->c & 0xFF);
@@ -463,12 +463,12 @@ __attribute__((noinline)) static void put_piece(cb_x_context *c, const cb_record
 EX_PIECE(piece_sum, false)
 EX_PIECE(piece_mean, true)
 
-/* As loop, and the sums s->b .. s->b + s->c are folded at the end of each leaf. */
+/* Like `loop`, and folds the sums s->b .. s->b + s->c at the end of each leaf. */
 EX_OP(loop_sums) {
     EX_BEGIN i += EX_STEP;
     if ((i & (CB_X_LEAF - 1)) == 0) {
         fold_leaf(c, s);
-        v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = CB_ZERO; /* nothing is kept over the call */
+        v00 = v01 = v02 = v03 = v10 = v11 = v12 = v13 = CB_ZERO; /* nothing is kept over a call */
     }
     if (i < c->end) EX_LOOP_AGAIN;
     EX_NEXT;

@@ -1,3 +1,3 @@
-/* The executor's functions once more, for f64. */
+/* The executor's functions for f64. */
 #define CB_X_WIDE 1
 #include "kern_executor.c"

@@ -46,7 +46,7 @@ void cb_x_lanes_clear(const cb_x_lanes *l) {
             (m->is_wide ? clear_f64 : clear_f32)(l, k);
 }
 
-/* The vector `from` joins the next one, and starts again. */
+/* Adds the vector `from` to the next one, and resets it. */
 static void join_next(const cb_x_lanes *l, int from) {
     l->f->table->add(cb_x_lane_vector(l, from + 1), cb_x_lane_vector(l, from), l->n);
     memset(cb_x_lane_vector(l, from), 0, (size_t)(l->f->pitch * l->f->real));
@@ -120,12 +120,13 @@ void cb_x_lanes_store(const cb_x_lanes *l, int number, const cb_tensor *t, int64
 
 static int64_t count_of(const cb_x_fused *f) { return f->m.rows * f->m.columns; }
 
-/* Elements of all tasks but the last. */
+/* Elements of every task except the last. */
 static int64_t task_elements(const cb_x_fused *f) {
     return f->rows_in_task * f->m.columns * f->m.inner;
 }
 
-/* The elements of the leaf that the first element of a task is in, where two tasks share it. */
+/* Returns the elements of the leaf that contains the first element of a task, if two tasks share
+ * it. */
 static char *shared_leaf(const cb_x_fused *f, int total, int64_t task) {
     return (char *)f->shared[total] + (task - 1) * CB_X_LEAF * f->real;
 }

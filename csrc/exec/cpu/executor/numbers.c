@@ -1,8 +1,8 @@
 /* Numbers between the passes over a row, and before and after all rows.
  *
- * A position is a number like others: rows have at most CB_ROW_MAX elements, which f32 counts. Of
- * several instructions with the same indices only those are read that are in the list: the copy of
- * the first. */
+ * A position is a number like others: rows have at most CB_ROW_MAX elements, which f32 represents
+ * exactly. If several instructions have the same indices, only the first one's copy is in the list
+ * and read. */
 #include "numbers.h"
 
 #include "../index/indices.h"

@@ -8,7 +8,7 @@ const cb_x_limits cb_x_record_limits = {CB_R_STREAMS, CB_R_SCALARS, CB_R_ACCS};
 
 static void touch(const cb_microcode *m, cb_x_phase *ph, int16_t id, bool reads, bool writes) {
     const cb_x_stream *s = &m->stream[id];
-    if (s->tile >= 0 || s->source == CB_X_VECTORS) return; /* which have room behind their end */
+    if (s->tile >= 0 || s->source == CB_X_VECTORS) return; /* with room after their end */
     int j = 0;
     while (j < ph->n_touched && ph->touched[j].stream != id) j++;
     if (j == ph->n_touched)
@@ -29,7 +29,7 @@ static void list_touched(const cb_microcode *m, int at, cb_x_phase *ph) {
     }
 }
 
-/* A copy of the records, in `memory`. */
+/* Copies the records to `memory`. */
 static cb_status keep(const cb_x_code *code, cb_arena *memory, cb_record **record,
                       cb_x_store **store, cb_error *err) {
     if (code->is_full)
@@ -87,13 +87,13 @@ static void set_mask(const cb_x_table *table, cb_x_context *c, int64_t n) {
     c->n_mask = n;
 }
 
-/* Elements that arrive before they would be asked for. */
+/* Shorter phases do not prefetch: hardware prefetching is enough for them. */
 #define SHORT_PHASE 4096
 
 typedef char aside[CB_X_LANES * sizeof(double)]; /* 64 elements of a stream */
 
 /* The last elements of a row, fewer than 64: through padded copies of the arrays that the phase
- * touches. Tiles have room behind their end, so the elements that are too many do no harm there. */
+ * touches. Tiles have room behind their end, so the excess elements do no harm there. */
 static void run_rest(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
                      int64_t n) {
     _Alignas(64) aside copy[CB_R_STREAMS];
@@ -132,8 +132,8 @@ void cb_x_phase_run(const cb_x_table *table, cb_x_context *c, const cb_x_phase *
         table->fold(c, ph->first_total, ph->n_total);
 }
 
-/* The last 64 elements of a part, of which the other iterations leave n over: read where they are,
- * before anything is written there, and written to `copy`. */
+/* Runs the last 64 elements of a part, of which the other iterations leave n: reads them in place,
+ * before anything is written there, and writes to `copy`. */
 static void run_last(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t last,
                      aside *copy) {
     const int64_t first = last - CB_X_LANES;
@@ -161,7 +161,7 @@ static void copy_few(char *restrict to, const char *restrict from, int64_t n) {
     for (; at < n; at++) to[at] = from[at];
 }
 
-/* What run_last has made of the n elements that are left over. */
+/* Copies the results of run_last for the n remaining elements. */
 static void take_last(const cb_x_context *c, const cb_x_phase *ph, int64_t last, int64_t n,
                       aside *copy) {
     for (int j = 0; j < ph->n_touched; j++) {

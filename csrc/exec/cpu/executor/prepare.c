@@ -1,5 +1,5 @@
-/* Makes groups ready: their records, how streams move from row to row, how rows are cut into
- * tasks. */
+/* Prepares groups: their records, the steps of streams from row to row, and the division of rows
+ * into tasks. */
 #include "prepare.h"
 
 #include "../../../ir/work.h"
@@ -22,11 +22,11 @@ static void order_numbers(cb_x_fused *f) {
     f->first_number[f->m.n_phase + 1] = n;
 }
 
-/* Elements of the rows that are gathered together, at most. */
+/* Maximum number of elements of the rows that are gathered together. */
 #define BATCH_ELEMENTS ((int64_t)1 << 18)
 
-/* Rows of a transposed tensor lie across its memory: several are gathered at once, each to a tile
- * of its own. */
+/* Rows of a transposed tensor are strided: several are gathered at once, each to a separate
+ * tile. */
 static bool lies_across(const cb_x_fused *f, int k) {
     const cb_walk *w = &f->walk[k];
     const int last = w->rank - 1;
@@ -50,9 +50,9 @@ static void make_tiles(cb_x_fused *f) {
     }
 }
 
-#define ROWS_ONCE 4 /* that share what is gathered once, at least */
+#define ROWS_ONCE 4 /* minimum number of rows that share a gathered row */
 
-/* Whether every row of an operand is the same. */
+/* True if all rows of an operand are equal. */
 static bool repeats(const cb_x_fused *f, int k) {
     const cb_walk *w = &f->walk[k];
     const cb_x_source source = f->m.stream[k].source;
@@ -61,10 +61,10 @@ static bool repeats(const cb_x_fused *f, int k) {
     return f->m.columns % (f->m.rows * f->m.columns / w->dim[0]) == 0;
 }
 
-/* Elements of a tile of rows that lie side by side: it should fit the second-level cache. */
+/* Elements of a tile of adjacent rows, which should fit the L2 cache. */
 #define ACROSS_ELEMENTS ((int64_t)1 << 15)
 
-/* Tasks that share leaves, at most. */
+/* Maximum number of tasks that share leaves. */
 #define SHARING_TASKS 64
 
 static void cut_across(cb_x_fused *f) {
@@ -86,7 +86,7 @@ static void cut_across(cb_x_fused *f) {
     for (int k = 0; k < m->n_stream; k++) f->runs_over &= m->stream[k].over < 0;
 }
 
-/* Tasks are cut by shape alone. */
+/* Tasks are cut by shape only. */
 static void cut(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     f->chunks = 1;
@@ -100,7 +100,7 @@ static void cut(cb_x_fused *f) {
         f->rows_in_task = div_up(m->rows, blocks);
     } else if (m->columns <= CB_X_CHUNK || m->has_rows) {
         f->rows_in_task = max_i64(CB_X_CHUNK / max_i64(m->columns, 1), 1);
-        for (int k = 0; k < m->n_stream; k++) { /* rows may lie across, or be gathered once */
+        for (int k = 0; k < m->n_stream; k++) { /* rows may be strided, or gathered once */
             if (m->stream[k].source == CB_X_GATHERED)
                 f->rows_in_task = max_i64(f->rows_in_task, repeats(f, k) ? ROWS_ONCE : CB_ACROSS);
         }
@@ -118,7 +118,7 @@ static void make_walks(const cb_executable *x, cb_x_fused *f) {
         if (m->stream[k].source == CB_X_TILE) continue;
         f->walk[k] = walk_of(t);
         f->is_whole[k] = cb_is_contiguous(&t->shape, t->stride);
-        /* A vector of one element a column is the same in every row. */
+        /* A vector with one element per column is the same in every row. */
         if (cb_numel(&t->shape) != m->rows * m->columns) f->walk[k] = (cb_walk){.rank = 0};
     }
     for (int k = 0; k < m->n_stream; k++) {

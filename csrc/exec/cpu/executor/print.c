@@ -13,8 +13,8 @@
  *         LOOP
  *       s4 = DIV(s0, s2) after phase 0
  *
- * r: a virtual register, s: a number of the row, slot: what did not stay in a register. In a build
- * with CB_PROFILE each record also says how often it ran and how many ticks it took. */
+ * r: a virtual register, s: a number of the row, slot: a spilled value. In a build with CB_PROFILE
+ * each record also says how often it ran and how many ticks it took. */
 #include "print.h"
 
 #include <inttypes.h>
@@ -35,7 +35,7 @@ static const char *const op_names[CB_X_OP_COUNT] = {
 #undef OP_NAME
 static const char *const format_names[CB_X_FORMAT_COUNT] = {"", " bf16", " f16", " bool"};
 
-/* What a record is: its register, and the forms of its operands. */
+/* The kind of a record: its register, and the forms of its operands. */
 typedef struct meaning {
     int reg, form, other, format;
     cb_x_op op;
@@ -255,7 +255,7 @@ static void print_source(const cb_program *p, const cb_x_stream *s, cb_str *out)
     cb_str_addf(out, "\n");
 }
 
-/* Numbers from tensors, one a row or one for all. */
+/* Numbers from tensors, one per row or one for all rows. */
 static void print_values(const cb_program *p, const cb_x_row_value *v, int n, const char *when,
                          bool is_store, cb_str *out) {
     for (int k = 0; k < n; k++) {

@@ -1,11 +1,11 @@
-/* Each phase becomes the executor's microcode, of one phase there, and its records. An array that
- * is read and written is two streams; the assembler stores to it after everything that reads it.
+/* Compiles each phase to the executor's microcode, as a single phase, and to records. An array that
+ * is read and written is two streams; the assembler stores to it after all its readers.
  *
- * The executor has two registers, and makes one record of a product with a number, what it goes
- * into and where that is stored, if these follow on one another. So values are computed where they
- * are wanted: of two operands first the one that takes more registers, and of equal ones first the
- * one that is no such product (Sethi and Ullman, The generation of optimal code for arithmetic
- * expressions, 1970). So AdamW is six records, with those of join.h, and fourteen as written. */
+ * The executor has two registers, and merges a product with a number, its user and the store into
+ * one record if they are adjacent. So values are computed just before their use: of two operands,
+ * the one that takes more registers comes first, and of equal ones the one that is not such a
+ * product (Sethi and Ullman, The generation of optimal code for arithmetic expressions, 1970). So
+ * AdamW takes six records with those of join.h, instead of fourteen. */
 #include "compile.h"
 
 #include "../../../micro/phases.h"
@@ -85,19 +85,19 @@ static void measure_room(building *b) {
     }
 }
 
-/* Whether it is a value times a number, which joins what it goes into. */
+/* True if it is a value times a number, which merges with its user. */
 static bool is_scaled(const building *b, uint16_t node) {
     const cb_e_node *n = &b->x->node[node];
     return n->op == CB_E_MUL && b->x->node[n->in[0]].is_vector != b->x->node[n->in[1]].is_vector;
 }
 
-/* Whether operand `y` is computed before `x`, which stands before it. */
+/* True if operand `y` is computed before `x`, which precedes it. */
 static bool goes_first(const building *b, uint16_t y, uint16_t x) {
     if (b->room[y] != b->room[x]) return b->room[y] > b->room[x];
     return is_scaled(b, x) && !is_scaled(b, y);
 }
 
-/* A value, after what it needs. */
+/* Emits a value after its operands. */
 static void visit(building *b, uint16_t node) {
     const cb_e_node *n = &b->x->node[node];
     uint16_t in[3];
@@ -121,8 +121,8 @@ static bool is_array(const cb_e_node *n, int array) {
     return array == 0 ? n->op == CB_E_PARAM : n->op == CB_E_STATE && n->in[0] == array - 2;
 }
 
-/* What is given back as it was is not written. An array given under another's name is copied: read
- * before anything is stored, as every value is. */
+/* A result that is an unchanged argument is not written. An array returned under another name is
+ * copied: it is read before anything is stored, like every value. */
 static void store(building *b, int array, uint16_t node) {
     const cb_e_node *n = &b->x->node[node];
     if (is_array(n, array)) return;
@@ -173,7 +173,7 @@ static cb_status compile_phase(cb_expression *x, int level, bool scales, cb_aren
                        "them nearer to where they are read",
                        x->base.name);
     }
-    /* Sums in the order in which they were asked for (cb_t_over_row). */
+    /* Sums in the order in which they were requested (cb_t_over_row). */
     for (int k = 0; k < phase->n_sum; k++) phase->sum[k].acc = m->number[k].a;
     phase->n_stream = m->n_stream;
     return status;

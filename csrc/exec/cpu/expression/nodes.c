@@ -1,5 +1,5 @@
-/* From the caller's list to nodes that are known to be whole: every operand stands before its
- * reader, and what is one number for each element is told from what is one for each row. */
+/* Converts the caller's list to validated nodes: every operand precedes its reader, and values with
+ * a number per element are distinguished from those with a number per row. */
 #include "nodes.h"
 
 typedef struct op_row {
@@ -23,7 +23,7 @@ static cb_status fail(const cb_expression_spec *s, uint32_t node, const char *wh
                    s->nodes[node].op ? s->nodes[node].op : "(null)", why);
 }
 
-/* What a node is, after its operands. */
+/* Determines the kind of a node from its operands. */
 static cb_status classify(cb_expression *x, const cb_expression_spec *s, uint32_t i,
                           cb_error *err) {
     cb_e_node *n = &x->node[i];
@@ -63,7 +63,7 @@ static cb_status read_node(cb_expression *x, const cb_expression_spec *s, uint32
     return classify(x, s, i, err);
 }
 
-/* What the results need, in order. */
+/* Lists what the results need, in order. */
 static void mark_needed(cb_expression *x) {
     for (uint32_t k = 0; k <= x->base.n_state; k++) x->node[x->out[k]].is_needed = true;
     for (int i = x->n_node - 1; i >= 0; i--) {

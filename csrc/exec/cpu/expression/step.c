@@ -1,7 +1,7 @@
-/* One step of an expression. A row of at most CB_X_CHUNK elements is stepped at once, by one
- * thread: its sums, its numbers, its new values. Longer rows are cut, and take one pass over all of
- * them for each level of sums before the one that updates; a sum is put together from pieces of
- * CB_X_CHUNK elements in their order, so that its bits do not depend on threads. */
+/* Runs one step of an expression. One thread steps a row of at most CB_X_CHUNK elements at once:
+ * its sums, its numbers, its new values. Longer rows are cut, and take one pass over all of them
+ * for each level of sums before the updating pass. A sum combines pieces of CB_X_CHUNK elements in
+ * their order, so its bits do not depend on threads. */
 #include "step.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ typedef struct region {
 typedef struct worker { /* a task's */
     cb_x_context c;
     double value[CB_E_NODES + 1]; /* of nodes that are numbers */
-    const cb_optim_row *known;    /* whose numbers these are */
+    const cb_optim_row *known;    /* the group of these numbers */
 } worker;
 
 #define NUMBER_OP(id, name, n_in, op, expression) \
@@ -76,7 +76,7 @@ static void point_to(const cb_e_phase *phase, const cb_optim_row *row, cb_x_cont
     for (int k = 0; k < phase->n_stream; k++) c->p[k] = array[phase->array[k]];
 }
 
-/* The beginning of the next row, which no record has asked for when it is reached. */
+/* Prefetches the beginning of the next row, which no record has prefetched yet. */
 static void expect_row(const cb_e_phase *phase, const cb_optim_table *table, uint32_t at) {
     if (at >= table->n_rows) return;
     const cb_optim_row *row = &table->rows[at];
@@ -91,7 +91,7 @@ static void expect_row(const cb_e_phase *phase, const cb_optim_table *table, uin
     }
 }
 
-/* New values of elements first..last, and what else a step does with them. */
+/* Computes new values of elements first..last, and runs the extras of a step. */
 static void update(const region *r, worker *w, const cb_e_phase *phase, uint32_t row, int64_t first,
                    int64_t last) {
     const cb_optim_table *table = r->split.table;
@@ -106,7 +106,7 @@ static void update(const region *r, worker *w, const cb_e_phase *phase, uint32_t
     }
 }
 
-/* The sums of elements first..last: to the numbers of the row, or to `out`. */
+/* Writes the sums of elements first..last to the numbers of the row, or to `out`. */
 static void run_sums(const cb_expression *x, const cb_e_phase *phase, worker *w, int64_t first,
                      int64_t last, double *out) {
     cb_x_phase_run(x->table, &w->c, &phase->code, first, last, false);
@@ -118,7 +118,7 @@ static void take_sums(const cb_e_phase *phase, const double *sum, worker *w) {
     for (int k = 0; k < phase->n_sum; k++) w->value[phase->sum[k].node] = sum[k];
 }
 
-/* A row that is not cut: every phase, one after another. */
+/* Runs a row that is not cut: every phase, one after another. */
 static void run_row(const region *r, worker *w, uint32_t at) {
     const cb_optim_row *row = &r->split.table->rows[at];
     const cb_expression *x = r->x;
@@ -143,7 +143,7 @@ static bool is_long(const cb_optim_row *row) { return row->n > CB_X_CHUNK; }
 
 static int64_t pieces_of(int64_t n) { return (n + CB_X_CHUNK - 1) / CB_X_CHUNK; }
 
-/* The numbers of a long row up to this level, from the sums of the phases before. */
+/* Computes the numbers of a long row up to this level, from the sums of earlier phases. */
 static void recall_numbers(const region *r, worker *w, uint32_t at) {
     const cb_optim_row *row = &r->split.table->rows[at];
     const cb_expression *x = r->x;
@@ -173,7 +173,7 @@ static void run_part(const region *r, worker *w, const cb_stretch *part) {
     }
 }
 
-/* Pieces to sums, row by row. */
+/* Combines pieces to sums, row by row. */
 static void add_pieces(const region *r) {
     const cb_e_phase *phase = &r->phase[r->level];
     for (uint32_t i = 0; i < r->split.table->n_rows; i++) {
@@ -222,8 +222,8 @@ static void start(const region *r, worker *w) {
     for (int k = 0; k < CB_R_ACCS; k++) w->c.sum[k].count = 0, w->c.sum[k].leaves = NULL;
 }
 
-/* With nothing to sum, any part of a row is stepped by itself, and rows of one group and step have
- * the same numbers. */
+/* Without sums, any part of a row is stepped independently, and rows of one group and step have the
+ * same numbers. */
 static void run_plain(const region *r, worker *w, const cb_stretch *part) {
     const cb_expression *x = r->x;
     const cb_optim_row *row = &r->split.table->rows[part->row];

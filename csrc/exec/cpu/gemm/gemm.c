@@ -1,15 +1,17 @@
 /* The BLAS's thread count. OpenBLAS built on its own threads keeps one setting for the process, and
- * its "local" call changes that too; OpenBLAS on OpenMP and MKL keep one a thread. Both are served:
+ * its "local" call changes that too; OpenBLAS on OpenMP and MKL keep one setting per thread. The
+ * code supports both:
  *
- *   - the thread that opens a region sets one thread and remembers what was there; every task sets
- * it again for the thread it runs on;
- *   - regions of two contexts may overlap. Then the second one reads 1, which is the first one's
- * doing and must not be restored; the last one to leave restores what the first one found. A second
- * one that reads something else has a setting of its own, so settings are local and each restores
- * its own.
+ *   - the thread that opens a region sets one thread and remembers the old number; every task sets
+ *     it again for its own thread;
+ *   - regions of two contexts may overlap. Then the second one reads 1, which the first one set and
+ *     which must not be restored; the last one to leave restores the number that the first one
+ *     found. If the second one reads another number, settings are per thread and each restores its
+ *     own.
  *
- * The guard is process-wide because the setting is. A forked child has none of the threads that had
- * regions open: it starts with none, and its first region restores what theirs would have. */
+ * The guard is process-wide because the setting may be. A forked child has none of the threads that
+ * had regions open: it starts with no open region, and its first region restores the number that
+ * theirs would have restored. */
 #include "gemm.h"
 
 #include <pthread.h>
@@ -22,10 +24,10 @@ static struct {
     pthread_mutex_t lock;
     int n_open;
     int threads_before; /* what the first region found */
-    bool is_local;      /* settings are known to belong to threads */
+    bool is_local;      /* settings are known to be per thread */
     bool is_orphaned;   /* forked while a region was open: the setting is still that region's */
     pthread_once_t once;
-    int vector_bits; /* of this processor */
+    int vector_bits; /* the widest vectors of this processor */
     bool has_fma;    /* this processor, and so our own kernel, has fused multiply-adds */
 } guard = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
@@ -65,8 +67,8 @@ static int exchange_threads(const cb_blas *b, int n) {
 
 /* A BLAS that does not know this processor falls back to kernels for an older one. Ours with wider
  * vectors are faster then: 190 against 124 Gflop/s on one core of a Zen 5, where OpenBLAS 0.3.31
- * takes its Haswell kernels. What counts is the processor and not the instruction set that
- * CUTBACK_ISA allows our kernels: it changes no bit, and the BLAS does not heed it. */
+ * takes its Haswell kernels. The processor decides, not the instruction set that CUTBACK_ISA allows
+ * our kernels: the choice does not change bits, and the BLAS ignores CUTBACK_ISA. */
 static bool is_outdated(const cb_blas *blas) {
     return blas && blas->vector_bits != 0 && blas->vector_bits < guard.vector_bits;
 }
@@ -103,23 +105,23 @@ void cb_gemm_end(cb_gemm_region *region) {
     pthread_mutex_unlock(&guard.lock);
 }
 
-/* Only a per-thread setting needs this; where the setting is the process's, it is 1 already. */
+/* Only a per-thread setting needs this; a process-wide setting is 1 already. */
 void cb_gemm_enter_task(const cb_gemm_region *region) {
     if (region->blas && region->blas->set_threads_local) exchange_threads(region->blas, 1);
 }
 
 /* ---- our own kernel -------------------------------------------------------------------------- */
 
-#define SMALLEST_INNER 32  /* below, a product is mostly reading and writing */
-#define LARGEST_FLOPS 1e8  /* above, what counts is how blocks are packed for the caches */
+#define SMALLEST_INNER 32  /* below this, a product is mostly reading and writing */
+#define LARGEST_FLOPS 1e8  /* above this, packing of blocks for the caches dominates */
 #define NARROW 16          /* rows or columns that a BLAS pads to whole blocks */
-#define NARROW_INNER 1024  /* beyond, lines of a transposed side are too many */
-#define TASK_FLOPS 5e5     /* ten times what it takes to hand out a task, on one core */
-#define TASKS_PER_THREAD 4 /* so that threads end together */
+#define NARROW_INNER 1024  /* beyond this, a transposed side has too many lines */
+#define TASK_FLOPS 5e5     /* ten times the cost of starting a task, on one core */
+#define TASKS_PER_THREAD 4 /* so that threads finish together */
 #define GRAIN_ROWS 12      /* sums in registers: gemm_fma.h */
 #define GRAIN_COLUMNS 32
 
-/* Measured on a Zen 4 beside OpenBLAS 0.3.31 (benchmarks/cpu/bench_products.py). */
+/* Measured on a Zen 4 against OpenBLAS 0.3.31 (benchmarks/cpu/bench_products.py). */
 bool cb_gemm_own_is_faster(cb_dtype dtype, int64_t m, int64_t n, int64_t k) {
     pthread_once(&guard.once, set_up);
     double flops = 2.0 * (double)m * (double)n * (double)k;
@@ -128,7 +130,8 @@ bool cb_gemm_own_is_faster(cb_dtype dtype, int64_t m, int64_t n, int64_t k) {
            (flops <= LARGEST_FLOPS || is_narrow);
 }
 
-/* Columns are divided first: pieces of columns have no panel in common, which each would pack. */
+/* Columns are divided first, because pieces of columns share no panel that each would have to
+ * pack. */
 cb_gemm_cut cb_gemm_cut_of(int64_t batch, int64_t m, int64_t n, int64_t k, int threads) {
     if (batch <= 0 || m <= 0 || n <= 0) return (cb_gemm_cut){1, 1, 1};
     double worth = 2.0 * (double)batch * (double)m * (double)n * (double)k / TASK_FLOPS;

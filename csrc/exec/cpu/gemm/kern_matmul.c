@@ -1,8 +1,8 @@
 /* Matrix products. The output is cut into tiles, never along the inner axis, and each tile is one
- * single-threaded call: the same bits for any number of threads. For a BLAS its shape alone decides
- * about the tiles (tiles.h): a multi-threaded BLAS gives other bits for another thread count, and a
- * row of a product has other bits than the same row computed alone. With our own kernel it has the
- * same, so tiles follow the number of threads (cb_gemm_cut_of).
+ * single-threaded call: the same bits for any number of threads. For a BLAS the shape alone
+ * determines the tiles (tiles.h): a multi-threaded BLAS gives different bits for different thread
+ * counts, and a row of a product has other bits than the same row computed alone. Our own kernel
+ * gives the same bits, so its tiles depend on the number of threads (cb_gemm_cut_of).
  *
  * 16-bit operands are widened to f32 block by block and summed in f32 over the whole inner axis;
  * the sum is rounded once. */
@@ -32,7 +32,8 @@ typedef struct product {
     int64_t n_row, n_column; /* tiles */
 } product;
 
-/* Row-major or column-major; a side of length 1 may have any stride. False: neither. */
+/* Finds whether it is row-major or column-major; a side of length 1 may have any stride. Returns
+ * false if neither. */
 static bool matrix_of(const cb_tensor *t, matrix *out) {
     int32_t r = t->shape.rank;
     int64_t rows = t->shape.dim[r - 2], columns = t->shape.dim[r - 1];
@@ -47,7 +48,7 @@ static bool matrix_of(const cb_tensor *t, matrix *out) {
     return (rows <= 1 || row == 1) && (columns <= 1 || column >= rows);
 }
 
-/* Elements from the first element of the tensor to matrix `item` of the batch. */
+/* Returns the offset in elements of matrix `item` of the batch. */
 static int64_t batch_offset(const cb_tensor *t, int64_t item) {
     int64_t offset = 0;
     for (int32_t k = t->shape.rank - 3; k >= 0; k--) {

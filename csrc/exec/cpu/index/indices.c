@@ -1,5 +1,5 @@
-/* One pass with branches: kernels that read many indices look whether all are right in a pass of
- * their own, which runs on vectors, and come here for the text. */
+/* One pass with branches: kernels that read many indices check them in a separate vectorized pass,
+ * and call this only for the error text. */
 #include "indices.h"
 
 #include <inttypes.h>

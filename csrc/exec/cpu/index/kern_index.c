@@ -19,7 +19,7 @@
 
 #define TASK_ELEMENTS ((int64_t)1 << 15)
 
-/* Every index in 0 .. rows? Without branches, so that it runs on vectors. */
+/* True if every index is in 0 .. rows. Without branches, so that it vectorizes. */
 static bool are_in_range(const cb_tensor *index, int64_t n, int64_t rows) {
     bool are_wrong = false;
     if (index->dtype == CB_I64) {
@@ -72,7 +72,7 @@ DEFINE_GATHER(gather_2, uint16_t)
 DEFINE_GATHER(gather_4, uint32_t)
 DEFINE_GATHER(gather_8, uint64_t)
 
-/* Along the last axis: n elements of one row, from the i-th on. */
+/* Handles the last axis: n elements of one row, from the i-th on. */
 #define GATHER_ROW(type, index_type)                                                \
     {                                                                               \
         const type *restrict x = (const type *)r->x->data + outer * r->rows;        \
@@ -165,7 +165,7 @@ typedef struct block {
     int64_t outer, row, column, rows, columns;
 } block;
 
-/* The same along the last axis. */
+/* Does the same along the last axis. */
 #define ADD_ROW(index_type, load)                                                    \
     {                                                                                \
         const index_type *at = (const index_type *)a->index->data + b->outer * a->n; \
@@ -176,8 +176,8 @@ typedef struct block {
         return;                                                                      \
     }
 
-/* Adds all of src that falls into the block to `sum`, which is [rows, columns] with `ld` elements
- * between rows. */
+/* Adds all elements of src that belong to the block to `sum`, which is [rows, columns] with `ld`
+ * elements between rows. */
 #define DEFINE_ADD(name, stored, real, load)                                                  \
     static void name(const adding *a, const block *b, void *sum_at, int64_t ld) {             \
         real *sum = sum_at;                                                                   \
@@ -237,7 +237,7 @@ static void add_block(const adding *a, const block *b, void *sum, int64_t ld) {
 }
 
 static void fill_in_place(const adding *a, const block *b) {
-    bool is_whole = b->columns == a->inner; /* rows lie one after the other */
+    bool is_whole = b->columns == a->inner; /* rows are contiguous */
     size_t size = cb_dtype_size(a->out->dtype),
            bytes = (size_t)(is_whole ? b->columns * b->rows : b->columns) * size;
     size_t first = (size_t)((b->outer * a->rows + b->row) * a->inner + b->column) * size;

@@ -1,5 +1,5 @@
-/* Data movement: contiguous, concat, pad, tril. Elements are moved by their size alone. Each kernel
- * cuts its longest tensor into tasks of CB_CHUNK elements and copies runs. */
+/* Data movement: contiguous, concat, pad, tril. Elements are moved as bytes, by their size. Each
+ * kernel cuts its longest tensor into tasks of CB_CHUNK elements and copies runs. */
 #include "kern_copy.h"
 
 typedef struct move {
@@ -20,7 +20,7 @@ static move move_of(const cb_kernel_args *args, const cb_tensor *in, double fill
                   .fill = cb_element_of(in->dtype, fill)};
 }
 
-/* n elements of the input, from its element `from` on, to element `to` of the output. */
+/* Copies n elements of the input, from its element `from` on, to element `to` of the output. */
 static void copy(const move *m, int64_t from, int64_t to, int64_t n) {
     cb_walk_copy(&m->walk, cb_walk_to(&m->walk, from), 0, m->in->data, m->size, cb_at(m->out, to),
                  n);
@@ -39,9 +39,9 @@ static void copy_chunk(void *user, int64_t task, int thread) {
     copy(m, at, at, min_i64(CB_CHUNK, m->walk.count - at));
 }
 
-/* A transposed copy: rows of the output lie across the input, while another axis `k` runs along it.
- * Blocks of TURN_EDGE x TURN_EDGE in these axes read whole cache lines and stay in the first-level
- * cache. */
+/* A transposed copy: rows of the output are strided in the input, while another axis `k` is
+ * contiguous. Blocks of TURN_EDGE x TURN_EDGE in these axes read whole cache lines and stay in the
+ * L1 cache. */
 #define TURN_EDGE 32
 
 typedef struct transposed {
@@ -109,8 +109,8 @@ static cb_status run_contiguous(const cb_kernel_args *args, cb_error *err) {
 
 /* ---- an input among the elements of the output ---------------------------------------------- */
 
-/* Goes over the input and a view of the output of the same shape, whose runs may be single elements
- * apart. */
+/* Iterates over the input and a view of the output of the same shape, whose runs may be single
+ * elements. */
 typedef struct spread {
     cb_walk walk; /* of the input and the view */
     const void *in;
@@ -155,8 +155,8 @@ static void spread_chunk(void *user, int64_t task, int thread) {
     }
 }
 
-/* Puts the input where it belongs in the output: `at` elements along the axis, and there `every`
- * elements from one to the next. */
+/* Copies the input to its place in the output: `at` elements along the axis, with a step of `every`
+ * elements. */
 static void put_along(const cb_kernel_args *args, const cb_tensor *in, int64_t axis, int64_t at,
                       int64_t every) {
     const cb_tensor *out = &args->out[0];
@@ -197,7 +197,7 @@ typedef struct pad {
     int64_t row, low, body, item, period, in_row;
 } pad;
 
-/* The piece of the output from `at` on: its length, and where it comes from (-1: the fill). */
+/* Returns the length of the piece of the output at `at`, and its source (-1: the fill). */
 static int64_t piece_at(const pad *p, int64_t at, int64_t *from) {
     int64_t column = at % p->row, place = column - p->low;
     *from = -1;
@@ -228,7 +228,7 @@ static void fill_chunk(void *user, int64_t task, int thread) {
     fill(&p->m, at, min_i64(CB_CHUNK, cb_numel(&p->m.out->shape) - at));
 }
 
-#define SHORT_ITEM 16 /* elements; shorter ones are spread over an output that is filled before */
+#define SHORT_ITEM 16 /* elements; shorter items are copied into an output that is filled first */
 
 static cb_status run_pad(const cb_kernel_args *args, cb_error *err) {
     (void)err;

@@ -1,4 +1,4 @@
-/* Values from nothing: full, iota, uniform; and dropout, which draws like uniform. */
+/* Ops without inputs: full, iota, uniform; and dropout, which draws like uniform. */
 #include "../../../base/kern_random.h"
 #include "kern_copy.h"
 

@@ -1,4 +1,4 @@
-/* Pointwise ops of two inputs and more, as plain_unary.c. */
+/* Pointwise ops of two or more inputs; see plain_unary.c. */
 #include "../../../micro/point_ops.h"
 #include "kern_map.h"
 
@@ -38,7 +38,7 @@ CB_BINARY_INT(LOOP_I64)
 CB_COMPARE(LOOP_COMPARE)
 CB_LOGICAL(LOOP_U8)
 
-/* `where` moves elements without looking at them: one loop for each size. */
+/* `where` moves elements without interpreting them: one loop for each size. */
 #define LOOP_WHERE(name, type)                                      \
     static void name(const void *const *in, void *out, int64_t n) { \
         const uint8_t *c = in[0];                                   \
@@ -86,7 +86,7 @@ static cb_loop_fn loop_of(cb_opcode code, cb_dtype dtype) {
                 default: return NULL;
             }
         case CB_BOOL:
-        case CB_U8: /* a bool is 0 or 1: as a number it compares as it should */
+        case CB_U8: /* a bool is 0 or 1, so it compares correctly as a number */
             switch (code) {
                 CB_BINARY_INT(CASE_U8)
                 CB_COMPARE(CASE_U8)
@@ -135,6 +135,6 @@ cb_kernel_fn CB_KERN(binary)(cb_opcode code, cb_dtype dtype) {
     if (code == CB_OP_BATCH_NORM_APPLY) return cb_dtype_is_float(dtype) ? run_apply : NULL;
     bool compares = code >= CB_OP_EQ && code <= CB_OP_LOGICAL_OR;
     if (compares && dtype == CB_BOOL)
-        return run_binary; /* the dtype of the result: any input will do */
+        return run_binary; /* the dtype of the result, the same for any input */
     return loop_of(code, dtype) ? run_binary : NULL;
 }

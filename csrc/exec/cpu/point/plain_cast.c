@@ -1,4 +1,4 @@
-/* cast: one loop for each pair of machine types. 16-bit floats are read through f32 (kern_map.h)
+/* Cast: one loop for each pair of machine types. 16-bit floats are read through f32 (kern_map.h)
  * and written here, from the widest form of the source, so that each cast rounds once. */
 #include "kern_map.h"
 
@@ -33,7 +33,7 @@ static inline uint8_t f64_to_u8(double x) { return x >= 255.0 ? 255 : (x > 0.0 ?
         }                                                           \
     }
 
-/* From the machine type `from` to every dtype; integers wrap. */
+/* Casts from the machine type `from` to every dtype; integers wrap. */
 #define FROM_INT(from, type)                                          \
     CAST_LOOP(from##_bool, type, uint8_t, x != 0)                     \
     CAST_LOOP(from##_u8, type, uint8_t, (uint8_t)x)                   \

@@ -1,5 +1,5 @@
-/* Pointwise ops of one input: the list of expressions (point_ops.h), made into one loop for each
- * type. */
+/* Pointwise ops of one input: one loop for each type, generated from the list of expressions
+ * (point_ops.h). */
 #include "../../../micro/point_ops.h"
 #include "kern_map.h"
 
@@ -34,7 +34,7 @@ CB_UNARY_INT(LOOP_I64)
 LOOP_U8(LOGICAL_NOT, !x)
 
 /* Sine and cosine of huge arguments need the math library, which does not vectorise. Which of the
- * two an element takes depends on its value alone. */
+ * two an element takes depends only on its value. */
 static bool has_far(const float *x, int64_t n) {
     int far = 0;
     for (int64_t i = 0; i < n; i++) far |= fabsf(x[i]) > CB_SIN_MAX_F32;

@@ -1,10 +1,10 @@
 /* batch_norm, its statistics alone, and its gradient: x is [images, channels, plane], statistics
  * are of a channel.
  *
- * Long planes: a task is a channel, walked in pieces of at most CB_TILE elements of one plane.
- * Short planes: a task is BATCH_GROUP channels, which lie side by side in an image, walked in
- * pieces of several images: a channel alone would use a few bytes of each cache line.
- * Planes of one element: the channels are columns of a matrix, and vectors go over them. */
+ * Long planes: a task is a channel, processed in pieces of at most CB_TILE elements of one plane.
+ * Short planes: a task is BATCH_GROUP channels, which are adjacent in an image, processed in pieces
+ * of several images, because a single channel would use a few bytes of each cache line. Planes of
+ * one element: the channels are columns of a matrix, and vectors run over them. */
 #include "../executor/scalar.h"
 #include "../executor/vector.h"
 #include "../move/kern_copy.h"
@@ -12,7 +12,7 @@
 #define BATCH_GROUP 8
 #define SHORT_PLANE 64
 #define SHORT_PIECE 256  /* elements of a channel gathered at a time */
-#define BATCH_COLUMNS 32 /* of a task, where planes have one element */
+#define BATCH_COLUMNS 32 /* of a task, if planes have one element */
 _Static_assert(CB_TILE <= BATCH_GROUP * SHORT_PIECE, "a long piece fits the tile of a task");
 
 typedef struct batch {
@@ -24,7 +24,7 @@ typedef struct batch {
     bool is_short;
     int64_t group;          /* channels of a task */
     int64_t pieces, planes; /* pieces of a channel; planes in a piece */
-    bool is_far;            /* result 0 goes around the caches */
+    bool is_far;            /* result 0 bypasses the caches */
 } batch;
 
 typedef struct place { /* of piece p of the channels from `channel` on */

@@ -1,12 +1,11 @@
 /* layer_norm and rms_norm over the last axis, with their gradients.
  *
  * The weight's gradient is a sum over all rows. Rows are cut into blocks by shape (cb_row_blocks);
- * a task adds up its block's rows in scratch while it computes dx, and the blocks are added in
- * order at the end. With one block there is no scratch, and the sums are a second pass over tiles
- * of columns.
+ * a task sums its block's rows in scratch while it computes dx, and the blocks are added in order
+ * at the end. With one block there is no scratch, and the sums are a second pass over tiles of
+ * columns.
  *
- *     scratch:  | block 0: dweight[c] (dbias[c]) | block 1: ... |     in the compute type
- */
+ *     scratch:  | block 0: dweight[c] (dbias[c]) | block 1: ... |     in the compute type */
 #include "../move/kern_copy.h"
 
 #include "../../../ir/work.h"

@@ -1,7 +1,7 @@
 /* sum, mean, amax, amin over any axes of a tensor of any strides.
  *
- * The axes fall into three walks by their logical places, never by strides, so that strides cannot
- * change the order of a sum:
+ * The axes are split into three loops by their logical positions, never by strides, so that strides
+ * cannot change the order of a sum:
  *
  *     outer    kept axes before the last reduced one     [a, R, b, S, c, d]   reduced: R, S
  *     reduced  R, S                                                           outer: a, b
@@ -14,8 +14,9 @@
  * Columns: reduced places are rows that are added to a tile of columns, in runs, in blocks
  * (cb_row_blocks); the blocks' sums are added in order, in scratch where the blocks are tasks.
  *
- * What differs between ops and types is in a table of loops. Maxima are taken over integer keys
- * (kern_rows.h); a minimum is the maximum of the negated floats or the complemented integers. */
+ * A table of loops contains everything that depends on op and type. Maxima are taken over integer
+ * keys (kern_rows.h); a minimum is the maximum of the negated floats or the complemented
+ * integers. */
 #include "../move/kern_copy.h"
 
 #include "../../../ir/work.h"
@@ -131,9 +132,9 @@ typedef struct reduction {
     const cb_tensor *in, *out;
     cb_walk outer, reduced, columns;
     size_t size;     /* of an element of `in` */
-    bool whole_rows; /* rows of columns lie in the input one element after another */
+    bool whole_rows; /* rows of columns are contiguous in the input */
     int64_t blocks, tiles, units, units_in_task;
-    int64_t output, segment; /* row sums in segments: the output at work, elements of a segment */
+    int64_t output, segment; /* row sums in segments: the current output, elements of a segment */
     char *partials;
 } reduction;
 
@@ -184,7 +185,8 @@ static void put_results(const reduction *r, int64_t at, const void *sums, int64_
 
 /* ---- row sums -------------------------------------------------------------------------------- */
 
-/* Elements first..first+n of what is reduced into one output: in place, or gathered and widened. */
+/* Returns elements first..first+n of those reduced to one output: in place, or gathered and
+ * widened. */
 typedef struct leaf_tiles {
     uint64_t raw[CB_TILE];
     float wide[CB_TILE];
@@ -205,7 +207,7 @@ static const void *leaf_at(const reduction *r, int64_t base, int64_t first, int6
     return tiles->wide;
 }
 
-/* Partial results added in pairs, as kern_rows.h does. */
+/* Adds partial results in pairs, as in kern_rows.h. */
 typedef struct cells {
     uint64_t count;
     cell level[56];
@@ -289,7 +291,7 @@ typedef struct column_tiles {
     leaf_tiles row;
 } column_tiles;
 
-/* The sums of the rows of a block, for tile `t` of the columns of one outer place. */
+/* Sums the rows of a block, for tile `t` of the columns of one outer index. */
 static void sum_block(const reduction *r, int64_t base, int64_t t, int64_t block, void *sums,
                       column_tiles *tiles) {
     const cb_walk *w = &r->reduced;
@@ -324,7 +326,7 @@ static void sum_block(const reduction *r, int64_t base, int64_t t, int64_t block
     }
 }
 
-/* Unit: a tile of columns of one outer place, all blocks. */
+/* Unit: a tile of columns of one outer index, all blocks. */
 static void columns_task(void *user, int64_t task, int thread) {
     (void)thread;
     const reduction *r = user;
@@ -375,7 +377,7 @@ static void reduce_columns(reduction *r) {
     r->blocks = cb_row_blocks(r->reduced.count, outputs);
     r->partials = r->args->scratch;
     bool few =
-        r->units < 16 && r->blocks > 1; /* else there are tasks enough without cutting rows */
+        r->units < 16 && r->blocks > 1; /* otherwise there are enough tasks without cutting rows */
     if (few && r->args->scratch_bytes >= (size_t)(r->blocks * outputs) * r->op->size) {
         cb_parallel(r->args->pool, r->units * r->blocks, block_task, r);
         cb_parallel(r->args->pool, div_up(outputs, CB_TILE), combine_task, r);
