@@ -38,6 +38,10 @@ TEST(graph_mistakes) {
                "cb_graph_add_input");
     CHECK_FAIL(cb_graph_add_op(g, "add", 2, absent, NULL, 1, &out, &err), CB_INVALID,
                "none with the id 99");
+    CHECK_FAIL(cb_graph_add_gradients(g, 1, both, both, 2, absent, &out, &err), CB_INVALID,
+               "none with the id");
+    CHECK_FAIL(cb_graph_add_gradients(g, 2, both, absent, 1, both, &out, &err), CB_INVALID,
+               "none with the id");
     CHECK_FAIL(cb_graph_add_op(g, "add", 2, both, NULL, 2, &out, &err), CB_INVALID,
                "has 1 outputs");
     CHECK_FAIL(cb_graph_add_op(g, "add", 1, both, NULL, 1, &out, &err), CB_INVALID, "add");

@@ -8,44 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from coverage_rows import NUMPY, TORCH, Row
+from coverage_rows import NUMPY, TORCH, Row, drawn, ours, weighted
 
 import cutback
-import cutback.nn.functional as F
 from cutback import names
 from cutback.frontend import methods
-
-
-def drawn(row: Row, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    # distinct numbers, none of them next to a kink that finite differences would meet
-    n = int(np.prod(shape))
-    x = np.random.default_rng(7).permutation(np.linspace(-2.0137, 1.9871, n)).reshape(shape)
-    if row.domain == "positive":
-        x = np.abs(x) + 0.1
-    elif row.domain == "unit":
-        x = np.tanh(x) * 0.9
-    elif row.domain == "share":
-        x = 1 / (1 + np.exp(-x))
-    return x.astype(dtype)
-
-
-class Ours:
-    """cutback.nn.functional, with constants as they are."""
-
-    given = staticmethod(lambda x: x)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(F, name)
-
-
-def ours(row: Row, x: Any) -> Any:
-    return row.call(cutback if row.oracle == "numpy" else Ours(), x)
-
-
-def weighted(y: Any) -> Any:
-    """A scalar to differentiate: each element with a weight of its own."""
-    w = np.linspace(0.5, 1.5, y.size).reshape(y.shape)
-    return (y * w).sum()
 
 
 def torch_twin(row: Row, x: np.ndarray[Any, Any]) -> tuple[Any, Any]:

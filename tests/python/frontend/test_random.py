@@ -94,7 +94,7 @@ def test_the_same_under_every_plan():
     x = rng.standard_normal((64, 32)).astype(np.float32)
     found, recomputed = set(), 0
     before = cb.get_num_threads()
-    for options in ({}, {"budget": 0}, {"preset": "recompute_all"}, {"groups": False}):
+    for options in ({}, {"preset": "recompute_all"}, {"preset": "recompute_all", "groups": False}):
         step = cb.value_and_grad(noisy, seed=11, **options)
         for threads in (1, 2):
             cb.set_num_threads(threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from coverage_rows import NUMPY, TORCH, drawn, ours, weighted
 from gradient_rows import ROWS
 
 import cutback
@@ -205,3 +206,29 @@ def test_statistics_that_examples_would_share():
 
     with pytest.raises(ValueError, match="running statistics"):
         cutback.vmap(f, (None, 0))(np.zeros(4), RNG.standard_normal((N, 5, 4)))
+
+
+def named(row):
+    return f"{row.oracle}: {row.name}"
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("row", [*NUMPY, *TORCH], ids=named)
+def test_compositions_agree_with_a_loop(row):
+    """All that is composed of operations with rules, and gradients of each example."""
+    shape = row.shapes[0]
+    x = np.stack([drawn(row, shape, np.float64) + i * 1e-3 for i in range(N)])
+    if row.domain == "integers":
+        x = np.round(x)
+
+    def f(x):
+        return ours(row, x)
+
+    try:
+        want = looped(f, (0,), x)
+    except (TypeError, ValueError, NotImplementedError):
+        pytest.skip("not of a traced array, or not of f64")
+    close(cutback.vmap(f)(x), want, 1e-9)
+    if row.smooth:
+        gradient = cutback.grad(lambda x: weighted(f(x)))
+        close(cutback.vmap(gradient)(x), looped(gradient, (0,), x), 1e-8)
