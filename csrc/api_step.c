@@ -334,16 +334,18 @@ static cb_status check_extras(cb_step *step, uint32_t *n, const cb_update *u, cb
     const char *name = u->optimizer->name;
     if (!u->extras) return CB_OK;
     if (!step->backend->is_host) {
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "%s: the backend \"%s\" does nothing beside an update; steps that clip, "
-                       "skip, average or copy run on a CPU",
-                       name, step->backend->name);
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "%s: the backend \"%s\" only updates; steps that clip, skip, average or copy "
+            "run on a CPU",
+            name, step->backend->name);
     }
     if (u->extras->zeroes) {
-        return cb_fail(err, CB_INVALID,
-                       "%s: the gradients of a compiled step stay inside and are made anew by each "
-                       "run; there is nothing to set to zero",
-                       name);
+        return cb_fail(
+            err, CB_INVALID,
+            "%s: a compiled step keeps its gradients inside and each run makes new ones; "
+            "there is nothing to set to zero",
+            name);
     }
     CB_TRY(cb_extras_check(u->optimizer, u->extras, step->n_gradients, err));
     for (uint32_t k = 0; u->extras->rows && k < step->n_gradients; k++)
@@ -362,8 +364,8 @@ static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *
         if (cb_optimizer_state_kind(u->optimizer, s) == CB_STATE_ALIKE) continue;
         return cb_fail(
             err, CB_UNSUPPORTED,
-            "%s keeps %s in a form of its own; it steps arrays outside of compiled steps", name,
-            u->optimizer->state[s]);
+            "%s keeps %s in its own format; compiled steps cannot use it, steps over arrays can",
+            name, u->optimizer->state[s]);
     }
     if (!step->backend->update) {
         return cb_fail(err, CB_UNSUPPORTED, "%s: the backend \"%s\" has no optimizers", name,
@@ -459,7 +461,7 @@ cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err)
     uint32_t n = 0;
     CB_TRY(check_lists(step, u, err));
     if (u->optimizer->axes != CB_AXES_NONE)
-        return cb_fail(err, CB_UNSUPPORTED, "%s steps matrices outside of compiled steps alone",
+        return cb_fail(err, CB_UNSUPPORTED, "%s steps matrices, which compiled steps cannot do",
                        u->optimizer->name);
     CB_TRY(cb_optimizer_check(u->optimizer, u->hyper, u->n_groups, err));
     for (uint32_t k = 0; k < step->n_gradients; k++) CB_TRY(add_parameter(step, &n, u, k, err));

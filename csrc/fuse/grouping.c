@@ -40,8 +40,8 @@ static bool is_view(const making *x, uint32_t op) { return x->p->op_flags[op] & 
 
 static cb_status refuse_phases(const making *x, uint32_t a, uint32_t b, uint32_t group) {
     return cb_fail(x->err, CB_INVALID,
-                   "groups: %s and %s are in group %u, but no group has ops of the forward and of "
-                   "the backward",
+                   "groups: %s and %s are in group %u, but a group cannot have ops of both the "
+                   "forward and the backward",
                    x->p->op_name[a], x->p->op_name[b], group);
 }
 
@@ -54,16 +54,17 @@ static cb_status check_member(const making *x, uint32_t group, uint32_t at) {
     const char *name = x->p->op_name[op];
     if (x->p->op_flags[op] & (CB_POP_VIEW | CB_POP_PLACEHOLDER | CB_POP_ONCE))
         return cb_fail(x->err, CB_INVALID,
-                       "groups: %s is in group %u, but a view, an input or an op that runs once is "
-                       "in none",
+                       "groups: %s is in group %u, but a view, an input or an op that runs once "
+                       "cannot be in a group",
                        name, group);
     if (x->set[op] < ask->n_group)
         return cb_fail(x->err, CB_INVALID, "groups: %s is in group %u and again in group %u", name,
                        x->set[op], group);
     if (cb_is_tangent(x->g, op))
-        return cb_fail(x->err, CB_UNSUPPORTED,
-                       "groups: %s, in group %u, stands for the tangent, and is an op by itself",
-                       name, group);
+        return cb_fail(
+            x->err, CB_UNSUPPORTED,
+            "groups: %s, in group %u, stands for the tangent, which has to be an op by itself",
+            name, group);
     const bool late = op >= x->g->backward_starts;
     const bool alike = x->g->ops.at[op].phase == x->g->ops.at[first].phase ||
                        x->g->ops.at[op].n_in == 0 || x->g->ops.at[first].n_in == 0;
@@ -160,7 +161,7 @@ static cb_status visit(making *x, ordering *o, uint32_t first) {
         }
         if (o->state[needed] == 1)
             return cb_fail(x->err, CB_UNSUPPORTED,
-                           "groups: %s and %s are in one group, and what is between them is not",
+                           "groups: %s and %s are in one group, but an op between them is not",
                            x->p->op_name[o->op[o->begin[needed]]],
                            x->p->op_name[o->op[o->begin[needed + 1] - 1]]);
         o->state[needed] = 1;
@@ -281,10 +282,12 @@ void cb_mark_slice(const cb_grouping *x, const cb_graph *g, uint32_t value, uint
 static const char *reason_of(cb_group_end end) {
     switch (end) {
         case CB_END_DOMAIN: return "it runs over other elements than those before it";
-        case CB_END_CUT: return "rows would cut what is summed or drawn at a time";
-        case CB_END_DTYPE: return "it computes in f64 where others do not, or the other way";
-        case CB_END_READ: return "it reads what is made there in another order, or incomplete";
-        case CB_END_LIMIT: return "there are too many of them";
+        case CB_END_CUT: return "a row would hold part of what is summed or drawn together";
+        case CB_END_DTYPE: return "it computes in f64 and the others do not, or the reverse";
+        case CB_END_READ:
+            return "it reads a result in another order than it is made in, or before it is "
+                   "complete";
+        case CB_END_LIMIT: return "the group would have too many ops";
         default: return "it runs by itself";
     }
 }
@@ -460,7 +463,8 @@ static cb_status find_inlinings(making *x) {
 static cb_status make_all(making *x, cb_fuses_fn fuses) {
     cb_plan once = {0};
     if (!fuses && x->ask->n_group > 0)
-        return cb_fail(x->err, CB_UNSUPPORTED, "groups: this backend runs each op by itself");
+        return cb_fail(x->err, CB_UNSUPPORTED,
+                       "groups: this backend cannot run several ops as one");
     CB_TRY(find_roots(x));
     CB_TRY(make_sets(x));
     CB_TRY(make_order(x));

@@ -33,7 +33,7 @@ static cb_status check_members(const checking *c) {
             return cb_fail(c->err, CB_INTERNAL, "groups: op %u has no members", op);
         for (uint32_t k = x->begin[op]; k < x->begin[op + 1]; k++) {
             if (x->member[k] >= c->g->ops.len || x->op_of[x->member[k]] != op)
-                return fail(c, op, "has a member of another");
+                return fail(c, op, "has a member that belongs to another op");
             if (k > x->begin[op] && x->member[k - 1] >= x->member[k])
                 return fail(c, op, "has members out of order");
         }
@@ -49,10 +49,11 @@ static cb_status check_alike(const checking *c, uint32_t op) {
     for (uint32_t k = x->begin[op]; k < x->begin[op + 1]; k++) {
         const uint32_t i = x->member[k];
         if (c->p->op_flags[i] & (CB_POP_PLACEHOLDER | CB_POP_ONCE))
-            return fail(c, op, "has a member that is none");
+            return fail(c, op, "has a member that cannot be in a group");
         if ((i >= late) != (first >= late))
-            return fail(c, op, "crosses the border of the backward");
-        if (c->p->op_region[i] != c->p->op_region[first]) return fail(c, op, "crosses regions");
+            return fail(c, op, "has members of the forward and of the backward");
+        if (c->p->op_region[i] != c->p->op_region[first])
+            return fail(c, op, "has members of two regions");
     }
     return CB_OK;
 }
@@ -66,11 +67,12 @@ static cb_status check_reads(const checking *c, uint32_t op) {
             const uint32_t value = cb_op_ins(c->g, i)[j], root = x->root[value],
                            maker = c->g->values.at[root].producer;
             if (c->g->storages.at[c->g->values.at[value].storage].root != root || maker >= i)
-                return fail(c, op, "reads what no op before it has made");
+                return fail(c, op, "reads a value that no earlier op makes");
             if (x->op_of[maker] == op) continue;
             if (x->op_of[maker] == CB_NONE || x->op_of[maker] > op)
                 return fail(c, op, "stands before what it reads");
-            if (!x->is_given[root]) return fail(c, op, "reads what its group does not give");
+            if (!x->is_given[root])
+                return fail(c, op, "reads a value that its group does not give out");
         }
     }
     return CB_OK;
@@ -87,8 +89,9 @@ static cb_status check_inlinings(const checking *c) {
             return fail(c, at->op, "has inlinings out of order");
         if (x->root[at->value] != at->value || !x->is_given[at->value] ||
             x->op_of[c->g->values.at[at->value].producer] >= at->op)
-            return fail(c, at->op, "may take in what is not given before");
-        if (x->domain[at->op].count == 0) return fail(c, at->op, "takes in and runs by itself");
+            return fail(c, at->op, "may inline a value that no earlier op gives out");
+        if (x->domain[at->op].count == 0)
+            return fail(c, at->op, "may inline values but is not fused");
     }
     return CB_OK;
 }

@@ -295,9 +295,10 @@ static cb_status refuse_groups(const cb_problem *p, const cb_plan *plan, cb_erro
     CB_TRY(cb_refuse_insides(p, "lower, op by op", err));
     for (uint32_t t = 0; t < s->n_step; t++) {
         if (!cb_taken_at(s, t)) continue;
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "lower, op by op: step %u (%s) takes in what no kernel makes inside", t,
-                       p->op_name[s->step[t]]);
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "lower, op by op: step %u (%s) inlines a value that no kernel computes itself", t,
+            p->op_name[s->step[t]]);
     }
     return CB_OK;
 }

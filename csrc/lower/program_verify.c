@@ -51,8 +51,8 @@ static cb_status check_operand(const check *c, uint32_t id) {
         if (__builtin_mul_overflow(x->shape.dim[k] - 1, x->stride[k], &reach) ||
             (reach < 0 ? __builtin_add_overflow(low, reach, &low)
                        : __builtin_add_overflow(high, reach, &high))) {
-            return cb_fail(c->err, CB_INTERNAL, "program: operand %" PRIu32 " has absurd strides",
-                           id);
+            return cb_fail(c->err, CB_INTERNAL,
+                           "program: operand %" PRIu32 " has strides beyond any memory", id);
         }
     }
     uint64_t elements = room / cb_dtype_size(x->dtype);
@@ -135,13 +135,14 @@ static cb_status check_taken(check *c) {
     for (uint32_t b = 0; b < p->n_buffer; b++) {
         const cb_buffer *to = &p->buffer[b];
         if (!to->takes_over) continue;
-        if (to->over >= p->n_buffer || to->over == b) return taken_wrong(c, b, "there is none");
+        if (to->over >= p->n_buffer || to->over == b)
+            return taken_wrong(c, b, "there is no such buffer");
         const cb_buffer *from = &p->buffer[to->over];
-        if (c->is_taken[to->over]) return taken_wrong(c, b, "another has taken it over");
+        if (c->is_taken[to->over]) return taken_wrong(c, b, "another buffer takes it over too");
         if (from->last != to->made || from->made >= to->made)
-            return taken_wrong(c, b, "that does not end where this begins");
+            return taken_wrong(c, b, "its life does not end in the group where the new one begins");
         if (from->bytes != to->bytes || from->offset != to->offset)
-            return taken_wrong(c, b, "it is not the same memory");
+            return taken_wrong(c, b, "the two differ in size or offset");
         c->is_taken[to->over] = 1;
     }
     return CB_OK;
@@ -211,7 +212,7 @@ static cb_status check_read(const check *c, uint32_t group, uint32_t id) {
         good = c->p->locals[x->buffer].group == group && c->local_written[x->buffer];
     if (good) return CB_OK;
     return cb_fail(c->err, CB_INTERNAL,
-                   "program: group %" PRIu32 " reads operand %" PRIu32 ", which is not there",
+                   "program: group %" PRIu32 " reads operand %" PRIu32 ", which is not in memory",
                    group, id);
 }
 
@@ -279,7 +280,7 @@ static cb_status check_part(const check *c, uint32_t g, const cb_instr *instr, c
     const cb_part part = cb_part_of(&shaped, domain);
     bool late = false;
     if (part == CB_PART_NONE || part != instr->part)
-        return part_wrong(c, g, instr, "its part is another one");
+        return part_wrong(c, g, instr, "its part is not that of its op");
     for (uint32_t k = 0; k < instr->n_in; k++) {
         const uint8_t *at = made_at(c, ins[k]);
         const cb_operand *x = &p->operand[ins[k]];
@@ -287,7 +288,8 @@ static cb_status check_part(const check *c, uint32_t g, const cb_instr *instr, c
         cb_parts_add_dtype(parts, x->dtype);
         late |= made == CB_MADE_LATE;
         if (!cb_may_read(instr->code, part, k, made, cb_view_of(&x->shape, x->stride, domain)))
-            return part_wrong(c, g, instr, "it reads what is not complete, or in another order");
+            return part_wrong(c, g, instr,
+                              "it reads a value before it is complete, or in another order");
     }
     for (uint32_t k = 0; k < instr->n_out; k++) {
         cb_parts_add_dtype(parts, p->operand[outs[k]].dtype);
@@ -305,16 +307,17 @@ static cb_status check_parts(const check *c, uint32_t g) {
     if (group->n_instr == 1 && !cb_group_fuses(group)) {
         if (instr->part == CB_PART_NONE && group->domain.count == 0 && group->domain.columns == 0)
             return CB_OK;
-        return part_wrong(c, g, instr, "it is alone and has a part");
+        return part_wrong(c, g, instr, "it is alone in its group but has a part");
     }
     for (uint32_t i = 0; i < group->n_instr; i++) CB_TRY(check_part(c, g, &instr[i], &parts));
     for (uint32_t i = 0; i < group->n_instr; i++) {
         for (uint32_t k = 0; k < instr[i].n_out; k++)
             *made_at(c, p->operand_id[instr[i].out_begin + k]) = CB_MADE_OUTSIDE;
     }
-    if (!cb_parts_agree(&parts)) return part_wrong(c, g, instr, "another computes in f64");
+    if (!cb_parts_agree(&parts))
+        return part_wrong(c, g, instr, "another instruction computes in f64");
     if (cb_parts_fit(&parts, &group->domain)) return CB_OK;
-    return part_wrong(c, g, instr, "its rows cut what must stay whole");
+    return part_wrong(c, g, instr, "its rows hold part of what must stay whole");
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -357,14 +360,15 @@ static cb_status check_return(const check *c, uint32_t m) {
     if (move->from >= m || c->p->move[move->from].from != CB_NONE ||
         c->p->move[move->from].host != move->host ||
         c->p->buffer[c->p->move[move->from].buffer].bytes != bytes)
-        return move_wrong(c, m, "it comes back from where it never was");
+        return move_wrong(c, m, "it returns from the host but never left for that place");
     for (uint32_t k = move->from + 1; k < m; k++) {
         const cb_move *other = &c->p->move[k];
         if (other->from == CB_NONE && other->host < move->host + bytes &&
             move->host < other->host + c->p->buffer[other->buffer].bytes)
-            return move_wrong(c, m, "something else was put where it waits");
+            return move_wrong(c, m, "another buffer was copied over it on the host");
     }
-    if (c->written[move->buffer]) return move_wrong(c, m, "it comes back over what is there");
+    if (c->written[move->buffer])
+        return move_wrong(c, m, "it returns although it is on the device");
     c->written[move->buffer] = 1;
     return CB_OK;
 }
@@ -379,7 +383,7 @@ static cb_status check_moves(const check *c, uint32_t g, bool leaving) {
         if (move->buffer >= p->n_buffer || !lives_in(&p->buffer[move->buffer], g) ||
             p->buffer[move->buffer].bytes > p->host_bytes ||
             move->host > p->host_bytes - p->buffer[move->buffer].bytes)
-            return move_wrong(c, m, "its buffer is not there, or its place on the host");
+            return move_wrong(c, m, "its buffer or its place on the host does not exist");
         if (!leaving) CB_TRY(check_return(c, m));
         else if (!c->written[move->buffer]) return move_wrong(c, m, "it leaves before it is made");
     }
@@ -438,8 +442,8 @@ static cb_status check_take_over(const check *c, uint32_t b) {
         return taken_wrong(c, b, "the group does not read that once, and then write this");
     if (x->offset != 0 || !cb_is_contiguous(&x->shape, x->stride) ||
         (uint64_t)cb_numel(&x->shape) * cb_dtype_size(x->dtype) != to->bytes)
-        return taken_wrong(c, b, "it is not read in the order in which it is written");
-    if (moves_in(p, to->made, to->over)) return taken_wrong(c, b, "that leaves for the host");
+        return taken_wrong(c, b, "the group reads it in another order than it writes");
+    if (moves_in(p, to->made, to->over)) return taken_wrong(c, b, "it is copied to the host");
     return CB_OK;
 }
 

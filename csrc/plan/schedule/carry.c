@@ -151,9 +151,9 @@ static cb_status add_wishes(const finder *z, bool firm, cb_error *err) {
                        "MUST_OFFLOAD of %s: its memory cannot leave (%s); save it instead",
                        cb_op_text(p, p->value_op[v], text),
                        z->mark[s] & LONG ? "its copy would take 1,000 s or more"
-                       : f->held[s]      ? "it is an output, alive anyway"
-                                         : "it is changed in place, handed out in pieces, or made "
-                                           "together with an output");
+                       : f->held[s]      ? "it is an output, which stays alive"
+                                    : "it is changed in place, split into several views, or made "
+                                      "together with an output");
     }
     return CB_OK;
 }

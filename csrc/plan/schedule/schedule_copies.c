@@ -95,7 +95,7 @@ static cb_status time_copy(const walker *w, uint32_t step, uint32_t op, uint64_t
     *copy_ps = cb_copy_time_ps(bytes, w->lanes->link);
     if (*copy_ps >= 0) return CB_OK;
     return cb_fail(w->err, CB_INVALID,
-                   "step %u: copying the %llu bytes of %s over a link of %g bytes a second takes "
+                   "step %u: copying the %llu bytes of %s over a link of %g bytes per second takes "
                    "1,000 s or more",
                    step, (unsigned long long)bytes, w->p->op_name[op], w->lanes->link);
 }

@@ -11,12 +11,12 @@ static cb_status check_taken(const walker *w, uint32_t step, uint32_t op, uint32
     const cb_problem *p = w->p;
     uint32_t n = p->inline_begin ? p->inline_begin[op + 1] - p->inline_begin[op] : 0;
     if (n < CB_MOST_INLININGS && taken >> n)
-        return cb_fail(w->err, CB_INVALID, "step %u: %s has %u inlinings and takes in another",
-                       step, p->op_name[op], n);
+        return cb_fail(w->err, CB_INVALID, "step %u: %s has %u inlinings and inlines another", step,
+                       p->op_name[op], n);
     uint64_t vain = taken & ~cb_taken_read(p, op, made, taken);
     for (uint32_t i = 0; vain && i < n; i++) {
         if (!(vain >> i & 1)) continue;
-        return cb_fail(w->err, CB_INVALID, "step %u: %s takes in value %u, which it does not read",
+        return cb_fail(w->err, CB_INVALID, "step %u: %s inlines value %u, which it does not read",
                        step, p->op_name[op], p->inlining[p->inline_begin[op] + i].value);
     }
     return CB_OK;
@@ -412,14 +412,14 @@ static cb_status check_steps(const cb_problem *p, const cb_schedule *s, uint64_t
         cb_action action = cb_action_at(s, t);
         if (action != CB_ACTION_RUN && cb_has_inside(p, op)) {
             return cb_fail(err, CB_INVALID,
-                           "step %u: %s has an inside, and what it makes does not move", t,
+                           "step %u: %s has an inside, so its results cannot be offloaded", t,
                            p->op_name[op]);
         }
         if (s->made && action == CB_ACTION_RUN) CB_TRY(check_made(p, s, t, err));
         uint64_t taken = cb_taken_at(s, t);
         if (taken && (action != CB_ACTION_RUN || !p->inline_begin))
-            return cb_fail(err, CB_INVALID, "step %u: %s takes in what no run of it may", t,
-                           p->op_name[op]);
+            return cb_fail(err, CB_INVALID, "step %u: %s inlines a value that it may never inline",
+                           t, p->op_name[op]);
         if (action == CB_ACTION_RUN) *n_in += count_reads(p, op, taken);
         if (action != CB_ACTION_WAIT) *n_out += p->out_begin[op + 1] - p->out_begin[op];
     }

@@ -370,7 +370,7 @@ static cb_status fill_ends(const reader *r, const cb_json *root, const char *key
         uint64_t id;
         if (c->kind == CB_JSON_NULL) continue;
         if (r->n_node == 0)
-            return cb_fail(r->err, CB_INVALID, "line %u: an output of no nodes", c->line);
+            return cb_fail(r->err, CB_INVALID, "line %u: an output without nodes", c->line);
         CB_TRY(cb_json_as_u64(c, key, r->n_node - 1, &id, r->err));
         for (uint32_t v = p->out_begin[id]; v < p->out_begin[id + 1]; v++) {
             uint32_t s = p->value_storage[v];

@@ -215,22 +215,23 @@ TEST(what_is_no_formula_is_refused) {
     t.out[0] = p;
     text again = t;
     put(&t, "cube", p, 0, 0);
-    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "mine: node 2, cube, is not among the ops");
+    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID,
+               "mine: node 2, cube, is not an op of expressions");
     t = again, put(&t, "add", p, 2, 0);
     CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "node 2, add, reads a node that does not stand");
     t = again, two(&t, "pow", p, c);
     CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "pow, is there for numbers");
     t = again, one(&t, "sum", c);
-    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "sums what is one number already");
+    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "sums a value that is one number already");
     t = again, put(&t, "state", 0, 0, 0);
-    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "state, is none of the states");
+    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "state, is not one of the states");
     t = again, put(&t, "hyper", 5, 0, 0);
-    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "hyper, is none of the numbers");
+    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "hyper, is not one of the numbers");
     t = again, t.out[0] = 7;
-    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "result 0 is no node");
+    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "result 0 is not a node");
     t = again;
     for (int k = 0; k < 4; k++) p = two(&t, "mul", t.out[0], one(&t, "sum", p));
-    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "sums of sums of sums of sums");
+    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "needs sums nested more than three deep");
     CHECK_FAIL(make(&again, 5, &x, &err), CB_UNSUPPORTED, "mine has 5 states");
     CHECK(x == NULL);
 }

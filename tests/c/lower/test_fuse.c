@@ -170,13 +170,13 @@ TEST(verifier_finds_what_is_wrong_in_a_group) {
     cb_domain *domain = &p->group[home->group].domain;
 
     map->part = CB_PART_ONE;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its part is another one");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its part is not that of its op");
     map->part = CB_PART_MAP;
     alone->part = CB_PART_MAP;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "it is alone and has a part");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "it is alone in its group but has a part");
     alone->part = CB_PART_NONE;
     domain->count++;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its part is another one");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its part is not that of its op");
     domain->count--;
     home->bytes--;
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "shows elements");
@@ -211,7 +211,7 @@ TEST(verifier_finds_reads_before_writes) {
         found = true;
         *a = *b;
         *b = kept;
-        CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "which is not there");
+        CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "which is not in memory");
     }
     CHECK(found);
     cb_program_free(p);

@@ -170,14 +170,14 @@ TEST(what_is_no_group_is_refused_by_name) {
                    late = find(g, CB_OP_GELU_BWD, CB_BACKWARD),
                    seed = find(g, CB_OP_FULL, CB_BACKWARD);
     refuse(&m, product, add, CB_UNSUPPORTED, "it runs over other elements");
-    refuse(&m, add, drop, CB_UNSUPPORTED, "what is between them is not");
+    refuse(&m, add, drop, CB_UNSUPPORTED, "but an op between them is not");
     refuse(&m, add, late, CB_INVALID, "of the forward and of the backward");
     refuse(&m, seed, late, CB_UNSUPPORTED, "stands for the tangent");
     refuse(&m, add, view, CB_INVALID, "a view, an input");
     refuse(&m, add, 0, CB_INVALID, "a view, an input");
     refuse(&m, gelu, gelu, CB_INVALID, "and again in group 0");
     refuse(&m, gelu, 100000, CB_INVALID, "no op 100000");
-    refuse(&m, sum, gelu, CB_UNSUPPORTED, "what is between them is not");
+    refuse(&m, sum, gelu, CB_UNSUPPORTED, "but an op between them is not");
     model_free(&m);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }

@@ -54,7 +54,8 @@ TEST(the_verifier_finds_wrong_moves) {
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, ": it");
     *in = kept;
     in->from = (uint32_t)(in - p->move);
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "it comes back from where it never was");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL,
+               "it returns from the host but never left for that place");
     *in = kept;
     in->buffer = out->buffer; /* not there any more */
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its buffer is not there");

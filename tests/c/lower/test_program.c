@@ -113,7 +113,7 @@ TEST(verifier_finds_what_is_wrong) {
     cb_instr *last = &p->instr[p->n_instr - 1], *first = &p->instr[0];
     uint32_t *read = &p->operand_id[first->in_begin], operand = *read;
     *read = p->operand_id[last->out_begin];
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "which is not there");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "which is not in memory");
     *read = operand;
 
     uint32_t *write = &p->operand_id[first->out_begin];

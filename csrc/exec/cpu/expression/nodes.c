@@ -34,14 +34,12 @@ static cb_status classify(cb_expression *x, const cb_expression_spec *s, uint32_
         if (in->level > n->level) n->level = in->level;
     }
     if (n->op == CB_E_SUM) {
-        if (!n->is_vector) return fail(s, i, "sums what is one number already", err);
+        if (!n->is_vector) return fail(s, i, "sums a value that is one number already", err);
         n->is_vector = false;
         n->level++;
     }
-    if (n->op == CB_E_POW && n->is_vector)
-        return fail(s, i, "is there for numbers, not for arrays", err);
-    if (n->level >= CB_E_PHASES)
-        return fail(s, i, "needs sums of sums of sums of sums; three follow on one another", err);
+    if (n->op == CB_E_POW && n->is_vector) return fail(s, i, "takes numbers, not arrays", err);
+    if (n->level >= CB_E_PHASES) return fail(s, i, "needs sums nested more than three deep", err);
     return CB_OK;
 }
 
@@ -49,16 +47,16 @@ static cb_status read_node(cb_expression *x, const cb_expression_spec *s, uint32
                            cb_error *err) {
     const cb_expression_node *from = &s->nodes[i];
     const op_row *row = find_op(from->op);
-    if (!row) return fail(s, i, "is not among the ops", err);
+    if (!row) return fail(s, i, "is not an op of expressions", err);
     cb_e_node *n = &x->node[i];
     *n = (cb_e_node){.op = row->op, .n_in = row->n_in, .value = from->value};
     for (int k = 0; k < row->n_in; k++) {
-        if (from->in[k] >= i) return fail(s, i, "reads a node that does not stand before it", err);
+        if (from->in[k] >= i) return fail(s, i, "reads a node that is not before it", err);
         n->in[k] = (uint16_t)from->in[k];
     }
     const bool is_state = row->op == CB_E_STATE, is_hyper = row->op == CB_E_HYPER;
-    if (is_state && from->in[0] >= s->n_states) return fail(s, i, "is none of the states", err);
-    if (is_hyper && from->in[0] >= s->n_hyper) return fail(s, i, "is none of the numbers", err);
+    if (is_state && from->in[0] >= s->n_states) return fail(s, i, "is not one of the states", err);
+    if (is_hyper && from->in[0] >= s->n_hyper) return fail(s, i, "is not one of the numbers", err);
     if (is_state || is_hyper) n->in[0] = (uint16_t)from->in[0];
     return classify(x, s, i, err);
 }
@@ -95,7 +93,7 @@ cb_status cb_e_read(cb_expression *x, const cb_expression_spec *s, cb_error *err
     for (uint32_t i = 0; i < s->n_nodes; i++) CB_TRY(read_node(x, s, i, err));
     for (uint32_t k = 0; k <= s->n_states; k++) {
         if (s->out[k] >= s->n_nodes)
-            return cb_fail(err, CB_INVALID, "%s: result %u is no node", s->name, k);
+            return cb_fail(err, CB_INVALID, "%s: result %u is not a node", s->name, k);
         x->out[k] = (uint16_t)s->out[k];
     }
     mark_needed(x);

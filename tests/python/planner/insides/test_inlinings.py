@@ -68,7 +68,7 @@ def test_a_slice_asks_for_what_it_takes_in():
     problem["inlinings"] = [{"value": 1, "op": 2, "time_ps": 3}]
     both(problem, [["run", 2, [1], [1]], 4, ["run", 2, [0]], 5], 1)
     steps = [1, ["run", 2, [0], [1]], ["run", 2, [1]], 4, 5]
-    assert "takes in value 1, which it does not read" in refused(problem, steps, 3)
+    assert "inlines value 1, which it does not read" in refused(problem, steps, 3)
 
 
 BROKEN = [
