@@ -364,6 +364,7 @@ class Step(Generic[Result]):
         self._left: Executable | None = None  # in a forked child, what ran when it was forked
         _steps.add(self)
         self.__doc__ = function.__doc__
+        self.__wrapped__ = function
 
     @property
     def rng_step(self) -> int:

@@ -171,9 +171,12 @@ class Call:
 
     def _make_names(self) -> list[str]:
         args_tree, kwargs_tree = self.tree[3]
-        code = getattr(self.function, "__code__", None)
+        function: Any = self.function
+        for _ in range(20):  # that of a transformation, such as grad(grad(f))
+            function = getattr(function, "__wrapped__", function)
+        code = getattr(function, "__code__", None)
         parameters = code.co_varnames[: code.co_argcount] if code is not None else ()
-        if getattr(self.function, "__self__", None) is not None:
+        if getattr(function, "__self__", None) is not None:
             parameters = parameters[1:]
         result = []
         for i, child in enumerate(args_tree[3]):

@@ -163,6 +163,31 @@ def equation(layers, x):
     return ((slopes + cutback.sin(x)) ** 2).mean()
 
 
+SCALE = 2.0
+
+
+def scaled(x):
+    return (x**3).sum() * SCALE
+
+
+def test_variables_of_the_function_are_watched():
+    for transform in (cutback.vmap, cutback.jacrev, cutback.hessian, cutback.grad):
+        step = transform(scaled)
+        step(X)
+        try:
+            globals()["SCALE"] = 3.0
+            with pytest.warns(RuntimeWarning, match="SCALE was"):
+                step(X)
+        finally:
+            globals()["SCALE"] = 2.0
+
+
+def test_names_of_arguments_are_those_of_the_function():
+    for transform in (cutback.grad, cutback.jacrev):
+        with pytest.raises(TypeError, match=r"x(\[.*\])? is i64|primals\[0\] is i64"):
+            transform(cutback.grad(scaled))(np.arange(3))
+
+
 @pytest.mark.parametrize("loss", [deep_penalty, equation])
 def test_losses_with_gradients_measure_what_was_planned(loss):
     rng = np.random.default_rng(1)
