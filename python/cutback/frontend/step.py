@@ -211,8 +211,8 @@ class _Specialisation(Signature):
             first = known.setdefault(id(array), name)
             if first != name:
                 error.args = (
-                    f"{first} and {name} are one array, which a step cannot update twice; pass it "
-                    "once and use it in both places of the function",
+                    f"{first} and {name} overlap in memory: they are one array, which a step cannot "
+                    "update twice; pass it once and use it in both places of the function",
                 )
                 return
 
