@@ -238,7 +238,7 @@ TEST(verifier_finds_reads_in_another_order) {
         found = true;
     }
     CHECK(found);
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "it reads what is not complete");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "it reads a value before it is complete");
     p->operand = own;
     cb_program_free(p);
     free(more);

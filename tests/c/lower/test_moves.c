@@ -58,7 +58,7 @@ TEST(the_verifier_finds_wrong_moves) {
                "it returns from the host but never left for that place");
     *in = kept;
     in->buffer = out->buffer; /* not there any more */
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its buffer is not there");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its buffer or its place on the host");
     *in = kept;
     kept = *out;
     out->host = p->host_bytes;

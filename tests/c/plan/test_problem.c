@@ -148,7 +148,7 @@ TEST(refuses_what_cannot_be) {
     REFUSES(p->value_storage[2] = 1; p->in_value[1] = 0, "storage 1 was made by op_1");
     REFUSES(p->value_storage[3] = 1, "no input is in its storage 1");
     REFUSES(p->storage_flags[0] = 0, "must be static");
-    REFUSES(p->op_flags[1] = CB_POP_BACKWARD, "stands before the backward");
+    REFUSES(p->op_flags[1] = CB_POP_BACKWARD, "is before the backward");
     REFUSES(p->op_flags[1] = CB_POP_PLACEHOLDER, "a placeholder has no inputs");
     REFUSES(p->op_flags[1] = UINT32_C(1) << 30, "unknown flags");
     REFUSES(p->op_flops[1] = NAN, "flops");

@@ -114,7 +114,8 @@ TEST(what_is_refused) {
 #define ENDS ",\"forward_outputs\":[],\"backward_outputs\":[]"
     expect("{\"nodes\":[]}", "storage_bytes");
     expect("{\"nodes\":7,\"storage_bytes\":[]}", "nodes");
-    expect(GRAPH("", "", ",\"forward_outputs\":[0],\"backward_outputs\":[]"), "of no nodes");
+    expect(GRAPH("", "", ",\"forward_outputs\":[0],\"backward_outputs\":[]"),
+           "an output without nodes");
     expect(GRAPH("", "-1", ENDS), "storage_bytes");
     expect(GRAPH("3", "", ENDS), "a node must be an object");
     expect(GRAPH("{\"kind\":\"output\"}", "", ENDS), "node 0 is of kind \"output\"");

@@ -46,7 +46,7 @@ def test_it_says_for_whom_it_waits_and_how_long(monkeypatch: pytest.MonkeyPatch)
         store.set("plan/1", "same")
 
     monkeypatch.setattr(agreement.warnings, "warn", answer)
-    expected = r"After 0\.1 s there is no answer from rank 1 of 2; it waits for 29\.9 s more"
+    expected = r"After 0\.1 s there is no answer from rank 1 of 2; it waits 29\.9 s longer"
     with pytest.warns(UserWarning, match=expected):
         assert agreement._compare(store, "plan", 2, 0.1) == "same"
 

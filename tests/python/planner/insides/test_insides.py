@@ -73,7 +73,7 @@ BROKEN = [
     ([2, 4, ["run", 2, [1]], 5], 1, "makes output 1, which nobody reads"),
     ([2, 4, ["run", 2, [0, 1]], 5], 1, "makes output 0, which nobody reads"),
     ([2, 2, 4, 5], 2, "which nobody reads"),
-    ([2, 4, ["out", 2], ["in", 2], 5], 1, "does not move"),
+    ([2, 4, ["out", 2], ["in", 2], 5], 1, "cannot be offloaded"),
     ([2, 4, ["out", 2, [0]], 5], 1, "3 entries"),
     ([2, 4, ["run", 2, [0], [0]], 5], 1, "no inlining of value 0"),
 ]
