@@ -302,7 +302,7 @@ def hessian(
 
 
 class custom_vjp:  # noqa: N801  # JAX's name
-    """A function with a gradient of its own, :meth:`defvjp`. Source: ``jax.custom_vjp``.
+    """A function with a gradient of its own, which ``defvjp`` sets. Source: ``jax.custom_vjp``.
 
     Example:
         >>> @cutback.custom_vjp

@@ -154,3 +154,35 @@ def test_gradient_penalty() -> None:
     x, y = (rng.standard_normal((64, 1)).astype(np.float32) for _ in range(2))
     check_gradients(penalty, penalty_twin, layers(rng), x, y)
     check(penalty, penalty_twin, layers(rng), x, y)
+
+
+def adapted(grad: Any, f: Any, p: Any, x: Any, y: Any) -> Any:
+    slopes = grad(f)(p, x, y)
+    return {name: p[name] - 0.1 * slopes[name] for name in p}
+
+
+def test_learning_to_learn() -> None:
+    """A step of gradient descent for each task inside the loss (Finn, Abbeel, Levine 2017)."""
+    rng = np.random.default_rng(2)
+    params: Any = {
+        name: he(rng, *s).astype(np.float64) for name, s in (("a", (1, 8)), ("b", (8, 1)))
+    }
+    x = rng.uniform(-3, 3, (4, 5, 1))
+
+    def error(m: Any) -> Any:
+        return lambda p, x, y: ((m.tanh(x @ p["a"]) @ p["b"] - y) ** 2).mean()
+
+    def meta(m: Any, grad: Any, vmap: Any) -> Any:
+        def task(p: Any) -> Any:
+            return lambda x, y: error(m)(adapted(grad, error(m), p, x, y), x * 2, y)
+
+        return lambda p, x, y: vmap(task(p))(x, y).mean()
+
+    ours = cb.grad(meta(cb, cb.grad, cb.vmap))(params, x, np.sin(x))
+    tensors = {name: torch.from_numpy(array) for name, array in params.items()}
+    tx = torch.from_numpy(x)
+    theirs = torch.func.grad(meta(torch, torch.func.grad, torch.func.vmap))(
+        tensors, tx, torch.sin(tx)
+    )
+    for name, gradient in ours.items():
+        assert abs(gradient - theirs[name].numpy()).max() <= 1e-12 * abs(gradient).max()
