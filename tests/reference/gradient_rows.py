@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cutback.policies import OPS
+
+_POINTWISE = 1 << 1
 Shapes = tuple[tuple[int, ...], ...]
 
 _WINDOW = {"kernel_h": 2, "kernel_w": 2, "stride_h": 1, "stride_w": 2, "pad_h": 1, "pad_w": 0}
@@ -46,17 +49,22 @@ def _norm_bwd(name: str) -> Callable[..., Any]:
     return call
 
 
+def _plain() -> dict[str, tuple[Shapes, Any]]:
+    """Pointwise operations of one or two arrays, without attributes."""
+    names = [
+        (name, n)
+        for name, n, most, outs, flags, attributes, _, differentiable in OPS.values()
+        if differentiable
+        and flags & _POINTWISE
+        and not attributes
+        and (most, outs) in ((1, 1), (2, 1))
+    ]
+    return {name: row for name, n in names for name, row in _named(name, ((3, 4),) * n).items()}
+
+
 ROWS: dict[str, tuple[Shapes, Callable[..., Any]]] = {
-    **_named(
-        "neg abs exp log log1p sqrt rsqrt reciprocal square sin cos tanh sigmoid erf relu gelu "
-        "gelu_tanh silu contiguous",
-        ((3, 4),),
-    ),
-    **_named(
-        "tanh_bwd sigmoid_bwd relu_bwd gelu_bwd gelu_tanh_bwd silu_bwd add sub mul div pow "
-        "maximum minimum softmax_bwd log_softmax_bwd",
-        ((3, 4), (3, 4)),
-    ),
+    **_plain(),
+    **_named("softmax_bwd log_softmax_bwd", ((3, 4), (3, 4))),
     **_named("sum mean amax amin", ((3, 4),), axes=(1,), keepdims=0),
     **_named("softmax log_softmax", ((3, 4),)),
     **_named("matmul", ((2, 3, 4), (2, 4, 5))),
