@@ -640,7 +640,7 @@ static cb_status print_grouping(const cb_step *step, cb_str *out, cb_error *err)
 
 static cb_status print_launches(const cb_step *step, cb_str *out, cb_error *err) {
     if (step->backend->launches && !step->state)
-        return cb_fail(err, CB_UNSUPPORTED, "text: launches are of a step that was compiled");
+        return cb_fail(err, CB_UNSUPPORTED, "text: only a compiled step has launches");
     if (step->backend->launches) return step->backend->launches(step->state, out, err);
     return cb_fail(err, CB_UNSUPPORTED, "text: the backend \"%s\" launches no kernels",
                    step->backend->name);

@@ -41,7 +41,7 @@ Written by `tools/gen_docs.py` from the op table, `csrc/ir/ops.def`; edit that. 
 of `cb_graph_add_op`, of `cutback.Graph` and of the text form of a graph.
 
 `cutback.nn.functional` has the signatures of `torch.nn.functional` over these; options of
-PyTorch's that are not built raise NotImplementedError, and class scores lie in the last axis.
+PyTorch's that are not supported raise NotImplementedError, and class scores lie in the last axis.
 
 Inputs of pointwise operations broadcast as in NumPy; their dtypes must agree. An operation with
 several outputs lists them behind `->`. Attributes are integers, numbers, lists of integers (`[]`)

@@ -150,15 +150,15 @@ static cb_status check_wrt(const cb_graph *g, const cb_joint_options *options, c
         const uint32_t position = options->wrt[i];
         if (position >= g->inputs.len) {
             return cb_fail(err, CB_INVALID,
-                           "gradient asked for input %" PRIu32 ", but the graph has %zu inputs",
+                           "gradient requested for input %" PRIu32 ", but the graph has %zu inputs",
                            position, g->inputs.len);
         }
         const cb_value *v = &g->values.at[input_value(g, position)];
         if (cb_dtype_is_float(v->dtype)) continue;
-        return cb_fail(err, CB_TYPE,
-                       "gradient asked for input '%s' of dtype %s; only floating inputs have one",
-                       cb_graph_name(g, g->ops.at[g->inputs.at[position]].name),
-                       cb_dtype_name(v->dtype));
+        return cb_fail(
+            err, CB_TYPE,
+            "gradient requested for input '%s' of dtype %s; only floating inputs have one",
+            cb_graph_name(g, g->ops.at[g->inputs.at[position]].name), cb_dtype_name(v->dtype));
     }
     return CB_OK;
 }

@@ -373,8 +373,7 @@ static cb_status want_heads(const cb_infer *x, uint32_t at, cb_error *err) {
     for (int32_t i = 0; i < r - 2; i++) fits = fits && v->dim[i] == k->dim[i];
     if (!fits) {
         return cb_fail(err, CB_INVALID,
-                       "%s: q %s, k %s, v %s do not fit; they are [..,h,l,e], [..,h/n,s,e] and "
-                       "[..,h/n,s,d]",
+                       "%s: q %s, k %s, v %s do not fit [..,h,l,e], [..,h/n,s,e] and [..,h/n,s,d]",
                        cb_infer_name(x), cb_shape_text(q, queries), cb_shape_text(k, keys),
                        cb_shape_text(v, values));
     }

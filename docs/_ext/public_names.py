@@ -63,7 +63,7 @@ DIRECTIVES = {
 
 
 def public(module: ModuleType) -> list[str]:
-    """The public names of a module, without those of modules."""
+    """The public names of a module, except names of modules."""
     names = getattr(module, "__all__", None) or [
         name
         for name, value in vars(module).items()

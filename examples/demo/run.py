@@ -184,7 +184,7 @@ def row(task: str, result: Result) -> tuple[str, ...]:
 
 
 def print_table(rows: list[tuple[str, ...]]) -> None:
-    """Aligned columns on standard output."""
+    """Prints aligned columns on standard output."""
     widths = [max(len(line[i]) for line in [HEADERS, *rows]) for i in range(len(HEADERS))]
     for line in [HEADERS, tuple("-" * width for width in widths), *rows]:
         print(

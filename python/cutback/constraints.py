@@ -150,7 +150,9 @@ def _check_ops(ops: list[Op], names: list[str]) -> None:
 def _by_list(verb: str, rest: str, ops: list[Op]) -> Chooser:
     names = [name for name in rest.split(",") if name]
     if not names:
-        raise ValueError(f"policy: {verb}: names no operation, as in {verb}:aten.mm,aten.bmm")
+        raise ValueError(
+            f"policy: {verb}: needs at least one operation, as in {verb}:aten.mm,aten.bmm"
+        )
     if verb == "names":
         for name in names:
             if not any(fnmatchcase(op.name, name) for op in ops):

@@ -86,7 +86,7 @@ static cb_status check_step(const walker *w, uint32_t step, uint32_t op, cb_read
     if (cb_once_flags(p, op) && w->runs[op] > 0) {
         return cb_fail(w->err, CB_INVALID,
                        "step %u: %s may run only once (random, effect, collective, mutation or "
-                       "unknown) and runs again",
+                       "unknown) but runs again",
                        step, p->op_name[op]);
     }
     CB_TRY(check_collective(w, step, op));

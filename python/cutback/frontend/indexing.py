@@ -114,7 +114,7 @@ def _item(x: Array, item: Any) -> Any:
         return operator.index(item)
     except TypeError:
         raise TypeError(
-            located(f"{item!r} is no index; there are ints, slices, None, ... and integer arrays")
+            located(f"{item!r} is not an index; use ints, slices, None, ... and integer arrays")
         ) from None
 
 

@@ -288,7 +288,7 @@ def norm(
         return result if keepdims else result.squeeze(axes)
     if len(axes) != 1 or isinstance(ord, str):
         raise NotImplementedError(
-            located(f"norm: ord={ord!r} over {len(axes)} axes needs singular values, not built")
+            located(f"norm: ord={ord!r} over {len(axes)} axes is not supported (singular values)")
         )
     if ord in (math.inf, -math.inf):
         return size.max(axes, keepdims) if ord > 0 else size.min(axes, keepdims)

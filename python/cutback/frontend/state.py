@@ -49,9 +49,9 @@ def load(step: Any, params: Any, state: Mapping[str, Any]) -> None:
         _check_array(name, array, given[name])
     if bool(optimizer) != (step.optimizer is not None):
         raise ValueError(
-            "the state is of a step with an optimizer, and this one has none"
+            "the state comes from a step with an optimizer, but this one has none"
             if optimizer
-            else "the state is of a step without an optimizer, and this one has one"
+            else "the state comes from a step without an optimizer, but this one has one"
         )
     number, seed = int(state["rng_step"]), int(state["seed"])
     if step.optimizer is not None:

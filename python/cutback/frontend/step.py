@@ -211,8 +211,8 @@ class _Specialisation(Signature):
             first = known.setdefault(id(array), name)
             if first != name:
                 error.args = (
-                    f"{first} and {name} overlap in memory: they are one array, which a step cannot "
-                    "update twice; pass it once and use it in both places of the function",
+                    f"{first} and {name} overlap in memory: they are one array, which a step "
+                    "cannot update twice; pass it once and use it in both places of the function",
                 )
                 return
 
@@ -260,9 +260,11 @@ class _Specialisation(Signature):
             ValueError: it is nested differently, or gradients stay inside for an optimizer.
         """
         if self.run.keeps_gradients:
-            raise ValueError("out= has no use here: gradients stay inside, for the optimizer")
+            raise ValueError(
+                "out= cannot be used here: the gradients stay inside the step, for its optimizer"
+            )
         if not self.argnums:
-            raise ValueError("out= is for gradients, and argnums=None asks for none")
+            raise ValueError("out= takes gradients, but argnums=None requests none")
         if self._out_tree is None:
             zeros = [0] * sum(self.n_arrays)
             self._out_tree = tree.flatten(self.gradient_tree(zeros, single))[1]

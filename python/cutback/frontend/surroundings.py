@@ -327,7 +327,7 @@ class Surroundings:
             return [(variable, value if isinstance(value, np.ndarray) else before)]
         warn(
             f"{variable.name} was {_named(before)} when the function was traced and is "
-            f"{_named(value)} now: calls go on with the former. Pass {variable.name} as an "
+            f"{_named(value)} now: calls keep using the former. Pass {variable.name} as an "
             "argument",
             RuntimeWarning,
         )
@@ -343,6 +343,6 @@ class Surroundings:
             at = f" at {where}" if where else ""
             warn(
                 f"an array that the traced function has used as a constant{at} was changed since: "
-                "calls go on with the former elements. Pass it as an argument",
+                "calls keep using the former elements. Pass it as an argument",
                 RuntimeWarning,
             )

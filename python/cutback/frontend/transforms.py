@@ -418,8 +418,8 @@ def _examples(leaves: list[Any], axes: list[int | None], names: list[str], size:
         if not -len(shape) <= axis < len(shape):
             raise ValueError(
                 located(
-                    f"vmap: {name} has the shape {list(shape)} and no axis {axis}; say None in "
-                    "in_axes for what all examples share"
+                    f"vmap: {name} has the shape {list(shape)} and no axis {axis}; write None in "
+                    "in_axes for an argument that all examples share"
                 )
             )
         found[f"axis {axis} of {name}"] = shape[axis]

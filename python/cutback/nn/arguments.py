@@ -50,7 +50,7 @@ def not_built(what: str, **options: tuple[Any, Any]) -> None:
             isinstance(given, (bool, int, float)) and given == default
         ):
             raise NotImplementedError(
-                located(f"{what}: {name}={given!r:.60} is not built; only {default!r} is")
+                located(f"{what}: {name}={given!r:.60} is not supported; only {default!r} is")
             )
 
 

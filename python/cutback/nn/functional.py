@@ -2,7 +2,7 @@
 
 Shapes are written as in ``x[n, c, h, w]``; ``..`` stands for any axes. All of them work inside a
 traced function. Class scores lie in the last axis everywhere (PyTorch has them in axis 1). Options
-of PyTorch's that are not built raise NotImplementedError when they are used. Names that these
+of PyTorch's that are not supported raise NotImplementedError when they are used. Names that these
 arguments had before (``x``, ``axis``, ``index``, ``logits``, ``labels``) are still taken.
 """
 
@@ -187,7 +187,7 @@ def _last(x: Array, normalized_shape: Any, what: str) -> tuple[int, ...]:
         shape = tuple(index(n) for n in (normalized_shape if several else (normalized_shape,)))
     except TypeError:
         raise TypeError(
-            located(f"{what}: normalized_shape={normalized_shape!r:.60} is no tuple of sizes")
+            located(f"{what}: normalized_shape={normalized_shape!r:.60} is not a tuple of sizes")
         ) from None
     if not shape or x.shape[-len(shape) :] != shape:
         raise ValueError(
@@ -359,10 +359,10 @@ def _padding(padding: Any, stride: tuple[int, int], reach: tuple[int, int]) -> t
     if padding != "same":
         raise ValueError(located(f"conv2d: padding={padding!r:.40} is not 'valid' or 'same'"))
     if stride != (1, 1):
-        raise ValueError(located(f"conv2d: padding='same' goes with stride 1, not {stride}"))
+        raise ValueError(located(f"conv2d: padding='same' needs stride 1, not {stride}"))
     if reach[0] % 2 or reach[1] % 2:
         raise NotImplementedError(
-            located("conv2d: padding='same' with a kernel of even size is not built; pad before it")
+            located("conv2d: padding='same' does not support kernels of even size; pad before it")
         )
     return reach[0] // 2, reach[1] // 2
 

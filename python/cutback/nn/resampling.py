@@ -81,7 +81,7 @@ def instance_norm(
     """Normalises ``input[n, c, ..]`` over the places of each channel of each sample (Ulyanov et al.
     2016). Running statistics are not built."""
     if running_mean is not None or running_var is not None or not use_input_stats:
-        raise NotImplementedError(located("instance_norm: running statistics are not built"))
+        raise NotImplementedError(located("instance_norm: running statistics are not supported"))
     x = _float(input)
     if x.ndim < 3:
         raise ValueError(located(f"instance_norm: expected input[n, c, ..], got {x.shape}"))
@@ -204,7 +204,7 @@ def _adaptive(x: Array, axis: int, size: int, name: str) -> Array:
     if size == n:
         return x
     if not 0 < size <= _MOST:
-        raise ValueError(located(f"an adaptive pool to {size} places; 1 to {_MOST} are built"))
+        raise ValueError(located(f"an adaptive pool to {size} places; 1 to {_MOST} are supported"))
     if n % size == 0:
         split = x.reshape([*x.shape[:axis], size, n // size, *x.shape[axis + 1 :]])
         return split.mean(axis + 1) if name == "mean" else split.max(axis + 1)
@@ -257,7 +257,7 @@ def lp_pool2d(
 ) -> Array:
     """p-norm of each window of ``input[n, c, h, w]``."""
     if ceil_mode:
-        raise NotImplementedError(located("lp_pool2d: ceil_mode=True is not built"))
+        raise NotImplementedError(located("lp_pool2d: ceil_mode=True is not supported"))
     p, (kh, kw) = number("lp_pool2d", norm_type=norm_type), pair(kernel_size, "lp_pool2d")
     sh, sw = (kh, kw) if stride is None else pair(stride, "lp_pool2d: stride")
     window = {
@@ -453,7 +453,7 @@ def interpolate(
     if n < 1 or (size is None) == (scale_factor is None):
         raise ValueError(located("interpolate: input[n, c, ..], and one of size and scale_factor"))
     if mode == "bicubic" or antialias:
-        raise NotImplementedError(located("interpolate: bicubic and antialias are not built"))
+        raise NotImplementedError(located("interpolate: bicubic and antialias are not supported"))
     linear = {"linear": 1, "bilinear": 2, "trilinear": 3}
     if mode not in ("nearest", "nearest-exact", "area") and linear.get(mode) != n:
         raise ValueError(located(f"interpolate: mode={mode!r} does not fit an input of {x.shape}"))
@@ -517,7 +517,9 @@ def embedding_bag(
     ``offsets`` have sizes that are not known, and are not built."""
     if offsets is not None or max_norm is not None or scale_grad_by_freq or sparse:
         raise NotImplementedError(
-            located("embedding_bag: offsets, max_norm, scale_grad_by_freq, sparse are not built")
+            located(
+                "embedding_bag: offsets, max_norm, scale_grad_by_freq and sparse are not supported"
+            )
         )
     not_built(
         "embedding_bag",

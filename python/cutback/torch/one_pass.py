@@ -89,7 +89,7 @@ class OnePass(torch.optim.Optimizer):
     def __init__(self, *args: Any, half: Half | None = None, seed: int = 0, **kwargs: Any) -> None:
         if half not in _RESTS:
             raise ValueError(
-                f"{type(self).__name__}: half={half!r} is none of 'master', 'remainder' and "
+                f"{type(self).__name__}: half={half!r} is not one of 'master', 'remainder' and "
                 "'stochastic'"
             )
         self.half, self.seed = half, integer("seed", seed, 0, 2**64 - 1)

@@ -410,8 +410,8 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
             for first, other in zip(fixed[0], zip(*fixed, strict=True), strict=False):
                 if any(pair != first for pair in other):
                     raise ValueError(
-                        f"{kind.__name__}: groups differ in {first[0]}; options that are no "
-                        "numbers are the same for all"
+                        f"{kind.__name__}: groups differ in {first[0]}; options that are not "
+                        "numbers must be the same in all"
                     )
             made: _native.Expression = kind.expression(tuple(fixed[0]))
             return made

@@ -388,7 +388,7 @@ TEST(mistakes) {
     cb_value_id labels = named(g, "labels", CB_ROLE_DATA, CB_I64, DIMS(3));
     fails(g, 0, CB_INVALID, "the graph has no result");
     fails(g, 2, CB_INVALID, "input 2, but the graph has 2 inputs");
-    fails(g, 1, CB_TYPE, "gradient asked for input 'labels' of dtype i64");
+    fails(g, 1, CB_TYPE, "gradient requested for input 'labels' of dtype i64");
     result(g, unary(g, CB_OP_EXP, x), "logits");
     fails(g, 0, CB_INVALID, "the loss 'logits' has shape (3,)");
     cb_graph_free(g);

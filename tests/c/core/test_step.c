@@ -233,7 +233,7 @@ TEST(the_code_of_a_gpu_needs_none) {
     CHECK(strstr(code, "// group 0: cb_k0<<<") && strstr(code, "__global__"));
     cb_text_free(ctx, code);
     CHECK_FAIL(mlp_compile_text(ctx, size, cuda, "launches", &code, &err), CB_UNSUPPORTED,
-               "launches are of a step that was compiled");
+               "only a compiled step has launches");
     cb_context_free(ctx);
 }
 

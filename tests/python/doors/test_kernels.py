@@ -184,7 +184,7 @@ def test_a_step_of_single_ops_says_so():
 def test_out_is_for_gradients():
     x = np.ones(4, np.float32)
     step = cutback.compile(lambda a: a + a, argnums=None)
-    with pytest.raises(ValueError, match="out= is for gradients"):
+    with pytest.raises(ValueError, match="out= takes gradients"):
         step(x, out=x.copy())
 
 

@@ -101,7 +101,7 @@ def test_what_has_no_fixed_shape_is_refused():
         cutback.trace(lambda x: x[x], a)
     with pytest.raises(IndexError, match="3 indices"):
         cutback.trace(lambda x: x[0, 0, 0], a)
-    with pytest.raises(TypeError, match="is no index"):
+    with pytest.raises(TypeError, match="is not an index"):
         cutback.trace(lambda x: x["a"], a)
 
 

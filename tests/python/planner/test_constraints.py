@@ -117,7 +117,7 @@ def test_tables(tmp_path):
     ("policy", "said"),
     [
         ("wisely", "policy 'wisely' is not one of"),
-        ("save:", "names no operation"),
+        ("save:", "needs at least one operation"),
         ("save:aten.mmm", "no operation 'aten.mmm'"),
         ("names:zz*", "a name like 'zz"),
         ("mu-two:7 apples", "7 apples"),

@@ -415,8 +415,8 @@ def _spoilt(how: str) -> Callable[[Any], None]:
         ("random numbers", "functionalised random numbers"),
         ("a gradient", "depends on a gradient, but the forward"),
         ("no descriptor", "no descriptors"),
-        ("no input", "which is no input of the graph"),
-        ("a subclass", "a, which is no input of the graph"),
+        ("no input", "which is not an input of the graph"),
+        ("a subclass", "a, which is not an input of the graph"),
     ],
 )
 def test_graphs_that_are_refused(how: str, said: str) -> None:

@@ -204,7 +204,7 @@ def test_mixed_parameters_in_groups():
 
 
 def test_what_cannot_be_is_said():
-    with pytest.raises(ValueError, match="half='f32' is none of"):
+    with pytest.raises(ValueError, match="half='f32' is not one of"):
         ours.AdamW([nn.Parameter(torch.ones(3))], half="f32")
     with pytest.raises(ValueError, match="seed"):
         ours.AdamW([nn.Parameter(torch.ones(3))], half="stochastic", seed=2**64)

@@ -511,7 +511,7 @@ class Reader:
             target = by_desc.get(source)
             if target is None:
                 raise UnsupportedGraphError(
-                    f"forward output {k} overwrites {source.expr()}, which is no input "
+                    f"forward output {k} overwrites {source.expr()}, which is not an input "
                     "of the graph; write into tensors that are passed as they are"
                 )
             found[k] = target
