@@ -8,6 +8,7 @@
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
 #   make bench-optim     optimizers beside PyTorch's                               (ten minutes; installs PyTorch)
 #   make bench-cpu       kernels on a CPU beside PyTorch's, eager and by Inductor     (an hour; installs PyTorch)
+#   make bench-torch     PyTorch models on a CPU by code generator (15 minutes; installs PyTorch)
 #   make test-slow       the planner's limits on every traced graph, PyTorch's operators, models of libraries, fuzzing (an hour; installs them)
 #   make test-versions   Python tests and the bridge's with other versions of Python and PyTorch   (part of test-slow)
 #   make gpu LIMIT=330   on an NVIDIA GPU: whether it works, is correct, how fast it is   (ten minutes; installs nothing)
@@ -25,7 +26,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu gpu docs lint wheel clean
+.PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu bench-torch gpu docs lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo $(if $(DEVICE),--device $(DEVICE))
@@ -122,6 +123,11 @@ bench-optim: $(VENV)/.bench
 bench-cpu: $(VENV)/.bench
 	$(BIN)/python benchmarks/cpu/bench_fused.py $(if $(ROWS),--only $(ROWS)) $(if $(JAX),--jax $(JAX))
 	$(if $(ROWS),,$(BIN)/python benchmarks/cpu/bench_products.py)
+	$(BIN)/python benchmarks/run.py --report
+
+# Training steps of PyTorch models: eager, torch.compile, and each of our code generators. ROUNDS=3 measures less.
+bench-torch: $(VENV)/.bench
+	$(BIN)/python benchmarks/pytorch/bench_native.py $(if $(ROWS),--models $(ROWS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 	$(BIN)/python benchmarks/run.py --report
 
 # Needs no virtual environment: takes the Python that has PyTorch. LIMIT=seconds; ONLY=stage,... (tests/gpu/README.md).

@@ -40,6 +40,13 @@ MEASURED = {
     "planner_": ("csrc/plan", "csrc/flow"),
     "pytorch_": ("csrc/plan", "python/cutback/torch"),
     "step_memory": ("csrc/plan", "python/cutback/torch"),
+    "torch_native": (
+        "csrc/exec/cpu",
+        "csrc/fuse",
+        "csrc/lower",
+        "csrc/micro",
+        "python/cutback/torch",
+    ),
     "torch_": ("csrc/plan", "python/cutback/torch"),
 }
 
