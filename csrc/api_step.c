@@ -237,6 +237,22 @@ static cb_status after_copies(const cb_step *step, cb_status status, cb_error *e
     return status == CB_OK ? synced : status;
 }
 
+/* The run uses the caller's block, so nothing of the step's memory is looked at. */
+static cb_status use_block(const cb_step *step, void *block, cb_bindings *bindings, cb_error *err) {
+    const cb_backend *b = step->backend;
+    if (!b->is_host) {
+        return cb_fail(err, CB_UNSUPPORTED, "run: the backend \"%s\" takes no block of the caller",
+                       b->name);
+    }
+    if ((uintptr_t)block % b->alignment) {
+        return cb_fail(err, CB_INVALID, "run: the block is not aligned to %llu bytes",
+                       (unsigned long long)b->alignment);
+    }
+    bindings->arena = block;
+    bindings->host = (char *)block + host_at(step);
+    return CB_OK;
+}
+
 cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, cb_error *err) {
     if (!run) return cb_fail(err, CB_INVALID, "run: no bindings given (NULL)");
     CB_TRY(check_run(step, run, err));
@@ -254,12 +270,13 @@ cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, c
     cb_run_stats stats = {0};
     uint64_t n_alloc = 0;
     step->has_run = step->has_update = false;
-    CB_TRY(enter(step, &bindings, &n_alloc, err));
+    CB_TRY(run->block ? use_block(step, run->block, &bindings, err)
+                      : enter(step, &bindings, &n_alloc, err));
     if (run->on_host)
         CB_TRY(after_copies(step, run_staged(step, run, &bindings, &stats, err), err));
     else CB_TRY(step->backend->run(step->state, &bindings, &stats, err));
     CB_TRY(step->backend->record(step->device, step->turn.stream, step->turn.ended, err));
-    step->has_run = true;
+    step->has_run = !run->block; /* what is kept inside is gone with the caller's block */
     if (result)
         *result =
             (cb_run_result){.peak_bytes = stats.peak_bytes, .n_alloc = stats.n_alloc + n_alloc};

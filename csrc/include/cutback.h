@@ -480,6 +480,9 @@ typedef struct cb_run {
     double *group_seconds; /* [n_groups] seconds that each group takes; may be NULL */
     uint64_t *group_bytes; /* [n_groups] bytes allocated in each group; only the backend "debug"
                               fills it; may be NULL */
+    void *block; /* memory that this run uses instead of the step's: cb_step_run_bytes, aligned to
+                    64 bytes. Only for backends that run on the host, and without an update after
+                    the run. NULL: the step's memory */
 } cb_run;
 typedef struct cb_run_result {
     uint64_t peak_bytes; /* measured; cb_step_numbers has the planned ones */

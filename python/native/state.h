@@ -205,6 +205,11 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_run_memory *memory, cb_step 
                           const uint32_t *wrt, uint32_t n_wrt,
                           bool on_device); /* owns `core`, also on failure */
 
+/* ---- step_call.c ----------------------------------------------------------------------------- */
+
+/* call(*addresses, block): runs the step on memory whose layout the caller answers for. */
+PyObject *cb_py_step_call(cb_py_step *self, PyObject *const *values, Py_ssize_t n);
+
 /* ---- profile_rows.c -------------------------------------------------------------------------- */
 
 /* A row (steps, seconds, bytes) for each of `n` groups. */

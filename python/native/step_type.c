@@ -449,6 +449,10 @@ static PyObject *step_bytes(cb_py_step *self, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(cb_step_bytes(self->core));
 }
 
+static PyObject *step_run_bytes(cb_py_step *self, void *Py_UNUSED(closure)) {
+    return PyLong_FromUnsignedLongLong(cb_step_run_bytes(self->core));
+}
+
 static PyObject *step_numbers(cb_py_step *self, void *Py_UNUSED(closure)) {
     cb_step_numbers n = cb_step_get_numbers(self->core);
     return Py_BuildValue("{sK sK sK sK sK sK sK sN sL sL sL sk sk}", "arena_bytes", n.arena_bytes,
@@ -527,6 +531,9 @@ static PyMethodDef step_methods[] = {
      "train(*, inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, "
      "numbers, extras=None, count=None, next=0, stream=None) -> ((peak_bytes, n_alloc, seconds), "
      "(norm, skipped)); count and next as for run, extras as for OptimizerTable.ask"},
+    {"call", (PyCFunction)(void (*)(void))cb_py_step_call, METH_FASTCALL,
+     "call(*addresses, block, /): runs on memory of the caller: the addresses of all inputs and "
+     "outputs, then of run_bytes bytes of scratch (0 if it needs none)"},
     {"text", (PyCFunction)step_text, METH_O,
      "text(what, /): \"joint\", \"plan\", ... see cb_step_text"},
     {NULL, NULL, 0, NULL},
@@ -547,6 +554,7 @@ static PyGetSetDef step_getset[] = {
     {"is_left", (getter)step_is_left, NULL,
      "whether this process was forked while another thread ran the step", NULL},
     {"nbytes", (getter)step_bytes, NULL, "bytes that the compiled program holds in the core", NULL},
+    {"run_bytes", (getter)step_run_bytes, NULL, "bytes of scratch that a run needs", NULL},
     {"numbers", (getter)step_numbers, NULL, "planned bytes and modelled times", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
