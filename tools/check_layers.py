@@ -84,7 +84,8 @@ PYTHON_LEFT: dict[str, tuple[str, ...]] = {
     # torch/*.py: hooks, flags, memory, transfers: what all the rest of it may use
     "cutback.torch": ("cutback.__init__",),
     "cutback.torch.graph": ("cutback.torch",),
-    "cutback.torch.compiler": ("cutback.torch.graph",),
+    "cutback.torch.native": ("cutback.torch.graph",),
+    "cutback.torch.compiler": ("cutback.torch.native",),
     "cutback.torch.eager": ("cutback.torch.graph",),
     "cutback.torch.profiler": ("cutback.torch.compiler",),
     # public names for what lies in these folders

@@ -7,10 +7,11 @@
 >>> print(step.plans[0])
 """
 
-# graph turns a joint graph into a problem and a plan back into graphs; compiler and eager are the
-# two ways to run a plan; profiler measures. compiler and eager import graph, profiler imports graph
-# and compiler, and all may import hooks, flags, memory and transfers. Start at
-# compiler/compiling.py or eager/regions.py.
+# graph turns a joint graph into a problem and a plan back into graphs; native runs groups of their
+# nodes in our kernels; compiler and eager are the two ways to run a plan; profiler measures.
+# native, compiler and eager import graph, compiler imports native, profiler imports graph and
+# compiler, and all may import hooks, flags, memory and transfers. Start at compiler/compiling.py
+# or eager/regions.py.
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from ..graph.floats import backward_writes_by_floats
 from ..graph.graphs import UnsupportedGraphError, attribute, location
 from ..graph.leaves import aot_backend
 from ..graph.sizes import sizes_as
+from ..native.lowering import lower
 from ..types import GraphFunction, GraphInput, GraphValue
 from . import scratch
 from .bypassed import note_inputs
@@ -43,22 +44,35 @@ if TYPE_CHECKING:
 
 Compiler = Callable[[fx.GraphModule, Sequence[GraphInput]], codegen.Boxed]
 
-CODEGENS = ("eager", "inductor")
+CODEGENS = ("eager", "native", "inductor")
 
 _GIVES_MEMORY = "Encountered a set_ on a graph input"  # AOTAutograd's words
 _GIVERS = ("set_", "set_data", "shallow_copy_data_")  # the last by PyTorch 2.14
 _DEPTH = 12  # stack frames of PyTorch to search for a caller
 
 
-def _boxed(name: str) -> Compiler:
+def _lowered(gm: fx.GraphModule, name: str, partitioner: Partitioner) -> fx.GraphModule:
+    """The graph as the code generator runs it: with ``"native"``, in groups."""
+    if not partitioner.door.native:
+        return gm
+    made, note = lower(gm, name)
+    if note not in partitioner.compiler_notes:
+        partitioner.compiler_notes.append(note)
+    return made
+
+
+def _boxed(name: str, partitioner: Partitioner) -> Compiler:
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[GraphInput]) -> codegen.Boxed:
-        return codegen.compile_boxed(gm, name)
+        return codegen.compile_boxed(_lowered(gm, name, partitioner), name)
 
     return compiler
 
 
-def _watched(gm: fx.GraphModule, name: str, graph: scratch.Graph | None) -> codegen.Boxed:
+def _watched(
+    gm: fx.GraphModule, name: str, graph: scratch.Graph | None, partitioner: Partitioner
+) -> codegen.Boxed:
     """Wraps a forward or backward so that its first run is measured."""
+    gm = _lowered(gm, name, partitioner)
     if graph is None:
         return codegen.compile_boxed(gm, name)
     block = graph.backward if name == "backward" else graph.forward
@@ -83,7 +97,7 @@ def _forward(
     for meta in seen:
         if getattr(meta, "bw_donated_idxs", 0) is None:  # at run time PyTorch takes None for "some"
             meta.bw_donated_idxs = []
-    run = _watched(gm, "forward", graph)
+    run = _watched(gm, "forward", graph, partitioner)
     if graph is not None:
         graph.key = partitioner.at_hand.key
     if partitioner.at_hand.kept is None:
@@ -107,7 +121,7 @@ def _compiler(partitioner: Partitioner, at_hand: AtHand) -> Compile:
         device = device_of(gm)
         if placed is not None:
             gm.meta[codegen.PLUGS] = str(device), placed.plugs
-        run = _watched(gm, name, graph)
+        run = _watched(gm, name, graph, partitioner)
         if name == "backward":
             return _first_derivatives(run)
         return run if placed is None else _in_segment(run, placed.segment, device)
@@ -178,7 +192,7 @@ def _inference(
     partitioner: Partitioner,
     inner_gradients: bool = False,
 ) -> Compiler:
-    run = _boxed("inference")
+    run = _boxed("inference", partitioner)
 
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[GraphInput]) -> codegen.Boxed:
         if inner_gradients and isinstance(partitioner, ModelPartitioner):
@@ -218,9 +232,10 @@ def _backward(
     gm: fx.GraphModule,
     example_inputs: Sequence[GraphInput],
     graph: scratch.Graph | None,
+    partitioner: Partitioner,
     kept: list[JointGraph],
 ) -> codegen.Boxed:
-    run = _first_derivatives(_watched(gm, "backward", graph))
+    run = _first_derivatives(_watched(gm, "backward", graph, partitioner))
     return kept[0].backward(run) if kept else run
 
 
@@ -325,7 +340,9 @@ def _run_eager(
             fw_compiler=functools.partial(
                 _forward, graph=graph, partitioner=partitioner, kept=kept
             ),
-            bw_compiler=functools.partial(_backward, graph=graph, kept=kept),
+            bw_compiler=functools.partial(
+                _backward, graph=graph, partitioner=partitioner, kept=kept
+            ),
             inference_compiler=_inference(partitioner, inner),
             keep_inference_input_mutations=keep,
         )
@@ -399,8 +416,8 @@ def _run_tagged(
             run = compile_fx(gm, list(inputs))
             return run
         options = {
-            "fw_compiler": _boxed("forward"),
-            "bw_compiler": _boxed("backward"),
+            "fw_compiler": _boxed("forward", partitioner),
+            "bw_compiler": _boxed("backward", partitioner),
             "inference_compiler": _inference(partitioner),
             "partition_fn": min_cut_rematerialization_partition,
         }
@@ -448,18 +465,21 @@ def make_backend(
     """
     if codegen not in CODEGENS:
         raise ValueError(f"codegen={codegen!r} is not one of {', '.join(CODEGENS)}")
-    run: Callable[..., GraphFunction] = _run_eager if codegen == "eager" else _run_inductor
+    run: Callable[..., GraphFunction] = _run_inductor if codegen == "inductor" else _run_eager
     why = hooks.why_tags(codegen)
     if why is not None:
         warnings.warn(why, stacklevel=3)
         run = functools.partial(_run_tagged, codegen=codegen)
     if codegen == "inductor" and partitioner.options.offload:
         raise ValueError(
-            "offload goes with codegen='eager': Inductor cannot compile plans in which values "
-            "move to the host"
+            "offload goes with codegen='eager' or codegen='native': Inductor cannot compile plans "
+            "in which values move to the host"
         )
     partitioner.door = Door(
-        same_kernels=codegen == "eager", inductor=codegen == "inductor", watches_views=True
+        same_kernels=codegen != "inductor",
+        inductor=codegen == "inductor",
+        watches_views=True,
+        native=codegen == "native",
     )
 
     def backend(gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> GraphFunction:

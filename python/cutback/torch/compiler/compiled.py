@@ -26,6 +26,7 @@ from ... import BudgetError, budgets
 from ...planner.plan import Plan
 from .. import hooks
 from ..memory import MemoryTracker
+from ..native.lowering import NativeNote
 from .backends import make_backend
 from .bypassed import Watch
 from .growing import LargerError
@@ -116,7 +117,7 @@ class Runner:
         """Measures what the forward holds in the first calls, because PyTorch may leave parts of a
         model to eager mode, which no plan covers."""
         options = self.partitioner.options
-        plans = options.target.budget is not None and self.codegen == "eager"
+        plans = options.target.budget is not None and self.codegen != "inductor"
         # with offload, values in transit to the host live longer than planned
         plans = plans and not options.offload
         trains = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -282,8 +283,9 @@ class CompiledFunction:
         return self._runner.partitioner.plans
 
     @property
-    def compiler_notes(self) -> list[CompilerNote]:
-        """The changes that Inductor made to the plans, with ``codegen="inductor"``."""
+    def compiler_notes(self) -> list[CompilerNote | NativeNote]:
+        """The changes that Inductor made to the plans, with ``codegen="inductor"``; with
+        ``"native"``, which ops of each graph run in our kernels, and why others do not."""
         return self._runner.partitioner.compiler_notes
 
     @property
@@ -357,7 +359,7 @@ class Context:
         return [plan for runner in self.runners for plan in runner.partitioner.plans]
 
     @property
-    def compiler_notes(self) -> list[CompilerNote]:
+    def compiler_notes(self) -> list[CompilerNote | NativeNote]:
         """Of all functions."""
         return [note for runner in self.runners for note in runner.partitioner.compiler_notes]
 
@@ -426,9 +428,10 @@ class CompiledModule(OptimizedModule):
         return plans
 
     @property
-    def compiler_notes(self) -> list[CompilerNote]:
-        """The changes that Inductor made to the plans, with ``codegen="inductor"``."""
-        notes: list[CompilerNote] = self.dynamo_ctx.compiler_notes
+    def compiler_notes(self) -> list[CompilerNote | NativeNote]:
+        """The changes that Inductor made to the plans, with ``codegen="inductor"``; with
+        ``"native"``, which ops of each graph run in our kernels, and why others do not."""
+        notes: list[CompilerNote | NativeNote] = self.dynamo_ctx.compiler_notes
         return notes
 
     @property

@@ -201,8 +201,10 @@ def compile(
             holds for all together (:mod:`compiler.several`).
         codegen: ``"eager"``: runs the planned ops in the planned order with PyTorch's own kernels:
             the measured peak equals the planned one, and the bits do not depend on the budget.
-            ``"inductor"``: Inductor compiles the two planned graphs; it may reorder and fuse ops.
-            Plans are corrected by its estimate of the peak (:mod:`compiler.inductor`).
+            ``"native"``: the same on a CPU, with runs of fusable ops as calls of our kernels
+            (docs/torch.md). ``"inductor"``: Inductor compiles the two planned graphs; it may
+            reorder and fuse ops. Plans are corrected by its estimate of the peak
+            (:mod:`compiler.inductor`).
         offload: with ``codegen="eager"``, allows values to move to the host and back. ``"only"``:
             in addition nothing runs again. On CUDA the copies use pinned memory and separate
             streams.

@@ -147,6 +147,8 @@ class Door:
     """True if Inductor compiles the graphs. It cannot run moves."""
     watches_views: bool = False
     """True if a backend of ours detects writes to returned views (:mod:`compiler.returned`)."""
+    native: bool = False
+    """True if groups of nodes run in our kernels (:mod:`native`)."""
 
 
 def check_rate(rate: float | None) -> float | None:

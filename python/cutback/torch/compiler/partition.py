@@ -35,6 +35,7 @@ from ..graph.leaves import IsLeaf
 from ..graph.segment import Placed
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
 from ..graph.view_counters import keep_counters
+from ..native.lowering import NativeNote
 from . import inductor, reference
 from .growing import Symbols
 from .options import (
@@ -74,8 +75,8 @@ class InForce:
     """The plans that compiled code follows, and the measurements of that code."""
 
     plans: list[Plan] = field(default_factory=list)
-    compiler_notes: list[inductor.CompilerNote] = field(default_factory=list)
-    """The changes that Inductor made to the plans, one note for each graph that it compiled."""
+    compiler_notes: list[inductor.CompilerNote | NativeNote] = field(default_factory=list)
+    """The changes that Inductor made to the plans, or what runs in our kernels, by graph."""
     kernels: Kernels | None = None
     """Measures what the first steps take from the allocator, if that is measured."""
     stats: AllocatorStats | None = None
@@ -257,8 +258,8 @@ class Partitioner(CustomPartitionerFn):
         return self.in_force.plans
 
     @property
-    def compiler_notes(self) -> list[inductor.CompilerNote]:
-        """The changes that Inductor made to the plans, one note for each graph that it compiled."""
+    def compiler_notes(self) -> list[inductor.CompilerNote | NativeNote]:
+        """The changes that Inductor made to the plans, or what runs in our kernels, by graph."""
         return self.in_force.compiler_notes
 
     def begin(self, writes_by_floats: bool | None, is_last: bool) -> None:

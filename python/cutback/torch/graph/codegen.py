@@ -30,6 +30,9 @@ RUN_OF = "cutback_run_of"
 STEP = "cutback_step"
 """Key in a node's ``meta``: the number of the plan's step that it runs. None: it is not a step."""
 
+NAME = "cutback_name"
+"""Key in a node's ``meta``: its name in measurements, where that is not its target's."""
+
 PLUGS = "cutback_plugs"
 """Key in a graph module's ``meta``: the device, and by step the bytes of the plug
 (:mod:`graph.segment`) that is allocated while the step runs."""
@@ -211,7 +214,8 @@ def _statement(text: _Text, node: fx.Node, parts: list[fx.Node] | None) -> None:
         text.lines.append(call if parts == [] else f"{name} = {call}")
     else:
         op, seen = text.constant(text.watch.op, "watch"), text.constant(text.watch.seen, "watch")
-        said = f"{str(node.target)!r}, {node.meta.get(RUN_OF, node.name)!r}"
+        what = node.meta.get(NAME) or str(node.target)
+        said = f"{what!r}, {node.meta.get(RUN_OF, node.name)!r}"
         text.lines.append(f"with {op}({said}): {name} = {call}")
         text.modules[len(text.lines) + 2] = module_path(node)
         text.lines.append(f"{seen}({name})")

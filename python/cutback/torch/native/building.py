@@ -1,0 +1,129 @@
+"""Translates nodes of PyTorch's graph into a graph of ours."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import fx
+
+from .arrays import NAMES, Array, Graph
+from .layouts import Meta, Sizes, axes_of, meta_of
+
+if TYPE_CHECKING:
+    from torch.fx.node import Argument
+
+
+class Value(NamedTuple):
+    """A tensor in a graph of ours."""
+
+    array: Array  # its axes are `axes` of the tensor
+    axes: tuple[int, ...]
+    meta: Meta
+
+
+Results = Value | list[Value | None]
+"""What a node returns: a tensor, or a tuple of tensors, some of which may be missing."""
+
+
+class Builder:
+    """The graph of one group.
+
+    Args:
+        sizes: what sizes of fake tensors are.
+        shown: the node whose elements a node shows under another shape. None: it is no such view.
+    """
+
+    def __init__(self, sizes: Sizes, shown: Callable[[fx.Node], fx.Node | None]) -> None:
+        self.graph = Graph()
+        self.sizes = sizes
+        self.inputs: list[fx.Node] = []
+        """Tensors that the group takes, in the order of the graph's arguments."""
+        self.values: dict[fx.Node, Results] = {}
+        self._shown = shown
+
+    # ---- tensors of PyTorch's graph -----------------------------------------------------------
+
+    def meta(self, node: fx.Node, index: int | None = None) -> Meta:
+        """Of a node's tensor, or of one of its tensors."""
+        val = node.meta["val"]
+        return meta_of(val if index is None else val[index], self.sizes)
+
+    def value(self, node: fx.Node) -> Value:
+        """A tensor: made in the group, a view of what is there, or an argument."""
+        known = self.values.get(node)
+        if known is None:
+            known = self.values[node] = self._view_or_input(node)
+        assert isinstance(known, Value)
+        return known
+
+    def _view_or_input(self, node: fx.Node) -> Value:
+        shown = self._shown(node)
+        meta = self.meta(node)
+        if shown is not None and node.target is not operator.getitem:
+            return self.as_view(self.value(shown), meta)
+        if shown in self.values:  # a tuple that the group makes
+            part = self.values[shown][node.args[1]]
+            assert isinstance(part, Value)
+            return part
+        axes = axes_of(meta)
+        assert axes is not None, node
+        self.inputs.append(node)
+        array = self.graph.input([meta.shape[a] for a in axes], NAMES[meta.dtype])
+        return Value(array, axes, meta)
+
+    def as_view(self, value: Value, meta: Meta) -> Value:
+        """The same memory under another shape."""
+        axes = axes_of(meta)
+        assert axes is not None
+        return Value(value.array.reshape([meta.shape[a] for a in axes]), axes, meta)
+
+    def tensor(self, node: fx.Node, position: int) -> Value:
+        """The tensor that a node takes at a position."""
+        given = node.args[position]
+        assert isinstance(given, fx.Node), node
+        return self.value(given)
+
+    # ---- arrays in the order of axes that an operation needs ----------------------------------
+
+    def framed(self, value: Value, axes: Sequence[int], rank: int) -> Array:
+        """A tensor that broadcasts to one of `rank` axes, as an array over some of those axes, in
+        their order; of size 1 along axes that it lacks."""
+        shift = rank - len(value.meta.shape)
+        own = tuple(a + shift for a in value.axes)
+        wanted = [a for a in axes if a in own]
+        array = value.array.transpose([own.index(a) for a in wanted])
+        sizes = dict(zip(own, value.array.shape, strict=True))
+        return array.reshape([sizes.get(a, 1) for a in axes])
+
+    def logical(self, value: Value) -> Array:
+        """A tensor as an array of its shape."""
+        rank = len(value.meta.shape)
+        return self.framed(value, range(rank), rank).expand(value.meta.shape)
+
+    def result(self, array: Array, meta: Meta) -> Value:
+        """An array of a tensor's shape that was computed here, as that tensor."""
+        axes = axes_of(meta)
+        assert axes is not None
+        array = array.cast(NAMES[meta.dtype])
+        sized = [a for a, n in enumerate(meta.shape) if n != 1]
+        array = array.reshape([meta.shape[a] for a in sized])
+        if list(axes) != sized:
+            array = array.transpose([sized.index(a) for a in axes]).copy()
+        return Value(array, axes, meta)
+
+
+def tensors_of(node: fx.Node) -> list[torch.Tensor]:
+    """The fake tensors that a node returns."""
+    val = node.meta.get("val")
+    given = val if isinstance(val, (tuple, list)) else (val,)
+    return [v for v in given if isinstance(v, torch.Tensor)]
+
+
+def argument(node: fx.Node, position: int, name: str, default: Argument) -> Argument:
+    """An argument of a call, by position or name."""
+    if position < len(node.args):
+        return node.args[position]
+    return node.kwargs.get(name, default)

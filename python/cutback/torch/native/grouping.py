@@ -1,0 +1,289 @@
+"""Which nodes of a planned graph run together, so that no peak rises above the plan's.
+
+A group is a run of nodes that our kernels compute, with nothing of PyTorch's between them. While it
+runs, all that it reads and all that it returns is there, where the nodes one by one would free some
+of it meanwhile: a group in which that is more than the most that the graph takes anywhere is cut.
+Later nodes that read what a group makes join it, if what they return may be there so much earlier.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import fx
+
+from ..graph.sizes import hint
+from .building import tensors_of
+from .layouts import elements_of, meta_of
+from .table import is_exact, why_foreign, why_no_array
+
+_AHEAD = 200  # nodes after a group that are looked at
+_MOST = 64  # nodes of a group
+_LEAST = 4095  # bytes of scratch that plans do not count (compiler/counted_scratch.py)
+
+Item: TypeAlias = fx.Node | list[fx.Node]
+"""A node that PyTorch runs, or the nodes of a group."""
+
+
+def is_view(node: fx.Node) -> bool:
+    """Does a call return memory of its first argument, without writing to it?"""
+    if node.target is torch.ops.aten._unsafe_view.default:
+        return True
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return False
+    returned = [r.alias_info for r in schema.returns]
+    return bool(returned) and all(a is not None and not a.is_write for a in returned)
+
+
+def _is_barrier(node: fx.Node) -> bool:
+    """May the call do more than return what is a function of its arguments?"""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    return node.target._schema.is_mutable or node.target.namespace not in ("aten", "prims")
+
+
+class Kinds:
+    """What each node of a graph is.
+
+    Args:
+        everything: see :func:`native.lowering.lower`.
+    """
+
+    def __init__(self, graph: fx.Graph, everything: bool = False) -> None:
+        self.order = list(graph.nodes)
+        self.everything = everything
+        self.why: dict[fx.Node, str] = {}  # calls of PyTorch's, with the reason
+        self.own: set[fx.Node] = set()
+        self.views: set[fx.Node] = set()
+        for node in self.order:
+            if node.op != "call_function":
+                continue
+            if node.target is operator.getitem:
+                if node.args[0] in self.own:
+                    self.views.add(node)
+            elif is_view(node):
+                if isinstance(node.meta.get("val"), torch.Tensor):
+                    self.views.add(node)
+            elif tensors_of(node):
+                why = why_foreign(node, everything)
+                if why is None:
+                    self.own.add(node)
+                else:
+                    self.why[node] = why
+
+    def source(self, node: fx.Node) -> fx.Node:
+        """The node that makes the memory of a value."""
+        while node in self.views or is_view(node) or _is_part_of_view(node):
+            given = node.args[0]
+            assert isinstance(given, fx.Node)
+            node = given
+        return node
+
+    def shown(self, node: fx.Node) -> fx.Node | None:
+        """The node whose elements a view shows, all of them, or whose tuple it is a part of. None:
+        it is no such view."""
+        if node not in self.views:
+            return None
+        given = node.args[0]
+        assert isinstance(given, fx.Node)
+        if node.target is operator.getitem:
+            return given
+        new, old = node.meta["val"], given.meta.get("val")
+        if not isinstance(old, torch.Tensor) or new.dtype != old.dtype:
+            return None
+        if why_no_array(new) is not None or why_no_array(old) is not None:
+            return None
+        counts = [elements_of(meta_of(v, int)) for v in (new, old)]
+        same = counts[0] == counts[1] and new.storage_offset() == old.storage_offset()
+        return given if same else None
+
+    def is_cut_off(self, node: fx.Node, group: Collection[fx.Node]) -> bool:
+        """Does the node read only a part of something that the group makes?"""
+        for given in node.all_input_nodes:
+            shown: fx.Node | None = given
+            while shown is not None and shown not in group:
+                given, shown = shown, self.shown(shown)
+            if shown is None and self.source(given) in group:
+                return True
+        return False
+
+    def sources(self, node: fx.Node) -> list[fx.Node]:
+        """The same of all that a node reads."""
+        return list(dict.fromkeys(self.source(n) for n in node.all_input_nodes))
+
+
+def _is_part_of_view(node: fx.Node) -> bool:
+    """Is it a part of a tuple of views, as of a split?"""
+    given = node.args[0] if node.target is operator.getitem else None
+    return isinstance(given, fx.Node) and is_view(given)
+
+
+class Results(NamedTuple):
+    """Tensors of a group that something outside of it reads."""
+
+    nodes: list[fx.Node]
+    bytes: int
+
+
+def _bytes(node: fx.Node) -> int:
+    """Of the memory that a node makes."""
+    return sum(hint(v.numel()) * v.element_size() for v in tensors_of(node))
+
+
+def results_of(group: Sequence[fx.Node], kinds: Kinds) -> Results:
+    """What of a group is read outside of it: nodes, or parts of their tuples."""
+    inside = set(group)
+    found: list[fx.Node] = []
+
+    def is_read(node: fx.Node) -> bool:
+        for user in node.users:
+            if user in kinds.views:
+                if is_read(user):
+                    return True
+            elif user not in inside:
+                return True
+        return False
+
+    for node in group:
+        if isinstance(node.meta["val"], (tuple, list)):
+            found += [part for part in node.users if is_read(part)]
+        elif is_read(node):
+            found.append(node)
+    return Results(found, sum(map(_bytes, found)))
+
+
+class Grouping:
+    """The order in which a graph runs in groups.
+
+    Args:
+        can_run: whether the kernels of a group need at most so many bytes besides what it returns.
+    """
+
+    def __init__(self, kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool]) -> None:
+        self.kinds = kinds
+        self.can_run = can_run
+        self.at = {node: i for i, node in enumerate(kinds.order)}
+        self.before, self.live = self._timeline()
+        self.most = max(self.live, default=0)
+
+    def _timeline(self) -> tuple[list[int], list[int]]:
+        """Bytes that are there before each node, and while it runs. Arguments that the caller
+        keeps do not count."""
+        last: dict[fx.Node, int] = {}
+        for i, node in enumerate(self.kinds.order):
+            for source in (node, *self.kinds.sources(node)):
+                last[source] = i
+        dying: dict[int, int] = {}
+        size: dict[fx.Node, int] = {}
+        total = 0
+        for node in self.kinds.order:
+            makes = node in self.kinds.own or node is self.kinds.source(node)
+            is_kept = node.op == "get_attr" or node.name.startswith("primals")
+            is_part = node.op == "call_function" and node.target is operator.getitem
+            if makes and not is_kept and not (is_part and node in self.kinds.views):
+                size[node] = 0 if _is_tuple(node) and node not in self.kinds.own else _bytes(node)
+                dying[last[node]] = dying.get(last[node], 0) + size[node]
+                total += size[node] if node.op == "placeholder" else 0
+        before, live = [], []
+        for i, node in enumerate(self.kinds.order):
+            before.append(total)
+            total += 0 if node.op == "placeholder" else size.get(node, 0)
+            live.append(total)
+            total -= dying.get(i, 0)
+        return before, live
+
+    # ---- runs ---------------------------------------------------------------------------------
+
+    def arrange(self) -> list[Item]:
+        """All nodes but views, in the order in which they run."""
+        self.items: list[Item] = []
+        self.taken: set[fx.Node] = set()
+        self.there: set[fx.Node] = set()
+        run: list[fx.Node] = []
+        for node in self.kinds.order:
+            if node in self.taken or node in self.kinds.views:
+                continue
+            is_own = node in self.kinds.own
+            if run and (not is_own or len(run) >= _MOST or self.kinds.is_cut_off(node, run)):
+                self._close(run)
+                run = []
+                if node in self.taken:
+                    continue
+            if is_own:
+                run.append(node)
+                self.taken.add(node)
+            else:
+                self.items.append(node)
+                self.there.add(node)
+        return self.items
+
+    def _close(self, run: list[fx.Node]) -> None:
+        """Adds the groups of a run."""
+        if self._fits(run):
+            group = self._with_later(run)
+            if self._runs(group):
+                self._add(group)
+                return
+            self.taken.difference_update(group[len(run) :])
+            if len(group) > len(run) and self._runs(run):
+                self._add(run)
+                return
+        half = len(run) // 2
+        self._close(run[:half])
+        self._close(run[half:])
+
+    def _add(self, group: list[fx.Node]) -> None:
+        if len(group) == 1 and is_exact(group[0]) and not self.kinds.everything:
+            self.items.append(group[0])  # a call costs more than it gains
+            self.kinds.why[group[0]] = "it stands alone, and PyTorch's kernel has the same bits"
+        else:
+            self.items.append(group)
+        self.there.update(group)
+
+    def _taken_by(self, group: Sequence[fx.Node]) -> int:
+        """Bytes that are there while a group runs."""
+        return self.before[self.at[group[0]]] + results_of(group, self.kinds).bytes
+
+    def _fits(self, group: Sequence[fx.Node]) -> bool:
+        return len(group) == 1 or self._taken_by(group) <= self.most
+
+    def _runs(self, group: Sequence[fx.Node]) -> bool:
+        room = max(self.most - self._taken_by(group), _LEAST)
+        return self.can_run(group, room) or len(group) == 1
+
+    def _with_later(self, run: list[fx.Node]) -> list[fx.Node]:
+        """The group of a run, and of later nodes that read what it makes."""
+        group = list(run)
+        end = self.at[run[-1]]
+        for j in range(end + 1, min(end + _AHEAD, len(self.kinds.order))):
+            node = self.kinds.order[j]
+            if _is_barrier(node) or len(group) >= _MOST:
+                break
+            if node not in self.kinds.own or node in self.taken or not self._joins(node, group):
+                continue
+            size = _bytes(node)
+            if max(self.live[end:j]) + size > self.most or not self._fits([*group, node]):
+                continue
+            for i in range(end, j):
+                self.live[i] += size
+                self.before[i + 1] += size
+            group.append(node)
+            self.taken.add(node)
+        return group
+
+    def _joins(self, node: fx.Node, group: Collection[fx.Node]) -> bool:
+        """Does a later node read what the group makes, and nothing that is not there by then?"""
+        sources = self.kinds.sources(node)
+        known = all(s in self.there or s in group for s in sources)
+        reads = any(s in group for s in sources)
+        return known and reads and not self.kinds.is_cut_off(node, group)
+
+
+def _is_tuple(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (tuple, list))

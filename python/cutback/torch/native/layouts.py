@@ -1,0 +1,72 @@
+"""How a tensor lies in memory: which of its axes are there, from the slowest to the fastest.
+
+Our kernels take contiguous arrays. A tensor is one whatever the order of its strides, if its
+elements fill a piece of memory: an array whose axes are the tensor's in the order of their strides.
+Axes of size 1, and those along which elements repeat (stride 0), are no axes of that array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+Sizes = Callable[[Any], int]
+"""What a size of a fake tensor, perhaps symbolic, is as an int."""
+
+
+class Meta(NamedTuple):
+    """Shape, strides and dtype of a tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Is it row-major?"""
+        expected = 1
+        for n, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if n != 1 and stride != expected:
+                return self.numel == 0
+            expected *= n
+        return True
+
+
+def meta_of(val: torch.Tensor, sizes: Sizes) -> Meta:
+    """Of a fake tensor."""
+    return Meta(tuple(map(sizes, val.shape)), tuple(map(sizes, val.stride())), val.dtype)
+
+
+def axes_of(meta: Meta) -> tuple[int, ...] | None:
+    """The axes of the array in memory. None: the tensor's elements have gaps between them, or lie
+    on each other."""
+    sized = [a for a, n in enumerate(meta.shape) if n != 1]
+    if meta.numel == 0:
+        return tuple(sized)
+    axes = [a for a in sized if meta.stride[a] != 0]
+    axes.sort(key=lambda a: -meta.stride[a])
+    expected = 1
+    for a in reversed(axes):
+        if meta.stride[a] != expected:
+            return None
+        expected *= meta.shape[a]
+    return tuple(axes)
+
+
+def elements_of(meta: Meta) -> int | None:
+    """How many elements of memory a tensor has. None: it has gaps."""
+    axes = axes_of(meta)
+    return None if axes is None else math.prod(meta.shape[a] for a in axes)
+
+
+def repeats(meta: Meta) -> bool:
+    """Does one element of memory stand for several of the tensor?"""
+    return elements_of(meta) not in (None, meta.numel)

@@ -1,0 +1,94 @@
+"""The table: for each ATen operation, what it is in our operations, or why it stays PyTorch's.
+
+What an operation is decided to be depends on the operation, on the shapes, strides and dtypes of
+its tensors and on nothing else: not on the budget, the plan or the number of threads. So a node
+and its reruns use one kernel, and bits do not depend on the budget.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from . import pointwise, reductions
+from .arrays import NAMES
+from .building import tensors_of
+from .layouts import axes_of, meta_of, repeats
+from .pointwise import Row
+
+aten = torch.ops.aten
+
+ROWS: dict[Any, Row] = {**pointwise.ROWS, **reductions.ROWS}
+"""Operations in ours."""
+
+_PRODUCT = "products stay PyTorch's"
+_RANDOM = "PyTorch draws its random numbers"
+_LOOKUP = "lookups by index stay PyTorch's"
+
+FOREIGN: dict[Any, str] = {
+    **dict.fromkeys((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
+                     aten.mv.default, aten.dot.default), _PRODUCT),
+    **dict.fromkeys((aten.convolution.default, aten.convolution_backward.default),
+                    "convolutions stay PyTorch's"),
+    **dict.fromkeys((aten._scaled_dot_product_flash_attention_for_cpu.default,
+                     aten._scaled_dot_product_flash_attention_for_cpu_backward.default),
+                    "attention stays PyTorch's"),
+    **dict.fromkeys((aten.native_dropout.default, aten.bernoulli.p, aten.rand.default), _RANDOM),
+    **dict.fromkeys((aten.embedding.default, aten.embedding_dense_backward.default,
+                     aten.index.Tensor, aten.index_put.default, aten.gather.default,
+                     aten.scatter_add.default, aten.nll_loss_forward.default,
+                     aten.nll_loss_backward.default), _LOOKUP),
+}  # fmt: skip
+"""Operations that stay PyTorch's, with the reason."""
+
+SLOWER: frozenset[Any] = frozenset()
+"""Operations with a row whose groups were measured slower than PyTorch's kernels."""
+
+
+def why_no_array(val: torch.Tensor) -> str | None:
+    """Why a tensor cannot be an argument or a result; None: it can."""
+    if val.layout is not torch.strided:
+        return f"a tensor has layout {val.layout}"
+    if val.dtype not in NAMES:
+        return f"a tensor is {val.dtype}"
+    if any(type(n) is not int for n in (*val.shape, *val.stride())):
+        return "a size varies from call to call"
+    if axes_of(meta_of(val, int)) is None:
+        return "a tensor has gaps between its elements"
+    if val.is_neg() or val.is_conj():
+        return "a tensor is negated or conjugated lazily"
+    return None
+
+
+def _results(node: fx.Node) -> str | None:
+    for val in tensors_of(node):
+        if repeats(meta_of(val, int)):
+            return "its result shares elements"
+    return None
+
+
+def why_foreign(node: fx.Node, everything: bool = False) -> str | None:
+    """Why a call stays PyTorch's. None: it runs in our kernels.
+
+    Args:
+        everything: also what PyTorch's kernels were measured to run faster.
+    """
+    row = ROWS.get(node.target)
+    if row is None:
+        return FOREIGN.get(node.target, "it has no row in the table")
+    if node.target in SLOWER and not everything:
+        return "PyTorch's kernel is faster"
+    vals = [v for n in (*node.all_input_nodes, node) for v in tensors_of(n)]
+    if not vals:
+        return "it has no tensors"
+    return next(filter(None, map(why_no_array, vals)), None) or _results(node) or row.check(node)
+
+
+def is_exact(node: fx.Node) -> bool:
+    """Does PyTorch's kernel give the same bits?"""
+    vals = [v for n in (*node.all_input_nodes, node) for v in tensors_of(n)]
+    floats = {v.dtype for v in vals if v.dtype.is_floating_point}
+    wide = floats <= {torch.float32, torch.float64} and len(floats) <= 1
+    return ROWS[node.target].exact and wide

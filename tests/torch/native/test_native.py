@@ -1,0 +1,319 @@
+"""Training steps with ``codegen="native"``: gradients close to those of PyTorch's kernels, equal
+bits under every budget, peaks at most those planned."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import small_models
+import torch.nn.functional as F
+from torch import fx, nn
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import cutback.torch as ct
+from cutback.torch.graph.codegen import compile_boxed
+from cutback.torch.native.grouping import Grouping, Kinds, results_of
+from cutback.torch.native.layouts import Meta
+from cutback.torch.native.lowering import NativeNote, laid, lower
+
+
+class Norm(nn.Module):
+    """EvoNorm-S0 and what follows it: one chain of fusable operations."""
+
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        shape = (1, channels, 1, 1)
+        self.w, self.b, self.v = (nn.Parameter(torch.rand(shape) + 0.5) for _ in range(3))
+        self.mix = nn.Parameter(torch.randn(channels, channels) / 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            g = x.reshape(x.shape[0], 4, -1)
+            std = (g.var(dim=2, unbiased=False, keepdim=True) + 1e-5).sqrt()
+            y = (x * torch.sigmoid(self.v * x)).reshape_as(g) / std
+            x = y.reshape_as(x) * self.w + self.b
+            x = torch.einsum("bchw,cd->bdhw", x, self.mix)
+        return x.square().mean()
+
+
+def mlp() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """With layer norms, and 16 bits in the middle."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = (nn.Linear(24, 24) for _ in range(3))
+            self.norm = nn.LayerNorm(24)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.norm(F.gelu(self.a(x)))
+            with torch.autocast("cpu", torch.bfloat16):
+                x = torch.tanh(self.b(x)) * 0.3
+            return self.c(x.float()).softmax(-1).log().mean()
+
+    return Model(), (torch.randn(10, 24),)
+
+
+def gpt() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """With dropout."""
+    model = small_models.GPT(layers=2)
+    return model, (torch.randint(50, (2, 12)), torch.randint(50, (2, 12)))
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "gpt": gpt, "mlp": mlp, "norm": lambda: (Norm(), (torch.randn(2, 8, 6, 6),)),
+}  # fmt: skip
+
+
+def trained(name: str, **wishes: Any) -> tuple[list[torch.Tensor], Any]:
+    """Loss and gradients of three steps under the same random numbers, and the compiled model."""
+    torch.manual_seed(0)
+    model, inputs = MODELS[name]()
+    step = ct.compile(copy.deepcopy(model), **wishes) if wishes else model
+    found = []
+    for seed in range(3):
+        step.zero_grad()
+        torch.manual_seed(seed)
+        loss = step(*inputs)
+        loss.backward()
+        found += [loss.detach().clone(), *(p.grad.clone() for p in step.parameters())]
+    return found, step
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name: str) -> None:
+    """Gradients, bits under budgets, and peaks."""
+    wanted, _ = trained(name)
+    found, step = trained(name, codegen="native")
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2 if name == "mlp" else 1e-4, atol=1e-5)
+    notes = step.compiler_notes
+    assert [note.graph for note in notes] == ["forward", "backward"]
+    assert all(note.groups for note in notes)
+    for budget in (0.5, 0) if name == "gpt" else (0.3,):
+        again, under = trained(name, codegen="native", budget=budget)
+        assert all(map(torch.equal, again, found)), budget
+        planned = under.plans[0].numbers["live_bytes"]
+        assert under.allocator_stats.peak_bytes <= planned * 1.02 + 4096
+
+
+def test_by_name_of_the_backend() -> None:
+    """As an option of torch.compile."""
+    wanted, _ = trained("norm")
+    torch.manual_seed(0)
+    model, inputs = MODELS["norm"]()
+    step = torch.compile(model, backend="cutback", options={"codegen": "native", "budget": 0.5})
+    step(*inputs).backward()
+    for p, b in zip(model.parameters(), wanted[1:], strict=False):
+        torch.testing.assert_close(p.grad, b, rtol=1e-4, atol=1e-5)
+
+
+def test_backward_twice_and_hooks() -> None:
+    """retain_graph and hooks of parameters work as with PyTorch's kernels."""
+    model, inputs = MODELS["norm"]()
+    step = ct.compile(model, codegen="native")
+    seen = []
+    model.w.register_hook(lambda g: seen.append(g.clone()))
+    loss = step(*inputs)
+    loss.backward(retain_graph=True)
+    first = model.w.grad.clone()
+    loss.backward()
+    assert torch.equal(model.w.grad, 2 * first)
+    assert len(seen) == 2
+
+
+def test_inference_runs_in_groups() -> None:
+    """Without gradients there is one graph, and no plan."""
+    model, inputs = MODELS["norm"]()
+    step = ct.compile(model, codegen="native")
+    with torch.no_grad():
+        found = step(*inputs)
+        torch.testing.assert_close(found, model(*inputs))
+    assert [note.graph for note in step.compiler_notes] == ["inference"]
+
+
+def test_threads_share_executables() -> None:
+    """Two threads run the same model, and so the same executables."""
+    model, inputs = MODELS["norm"]()
+    step = ct.compile(model, codegen="native")
+    with torch.no_grad():
+        wanted = step(*inputs)
+        wrong = []
+
+        def run() -> None:
+            with torch.no_grad():
+                for _ in range(50):
+                    if not torch.equal(step(*inputs), wanted):
+                        wrong.append(1)
+
+        threads = [threading.Thread(target=run) for _ in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert not wrong
+
+
+# ---- graphs -------------------------------------------------------------------------------------
+
+
+def traced(f: Callable[..., Any], *inputs: torch.Tensor) -> fx.GraphModule:
+    """A function's graph, with fake tensors. Its arguments stay the caller's."""
+    gm = make_fx(f, tracing_mode="fake")(*inputs)
+    for i, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        node.name = f"primals_{i}"
+    return gm
+
+
+def test_a_view_of_a_result_is_shared() -> None:
+    """Views inside a group are no calls, and those that are returned show the group's memory."""
+    x = torch.randn(64, 60)
+    gm = traced(lambda x: ((y := x.exp().view(32, 120)).sum(0), y, y.t()), x)
+    made, note = lower(gm, "forward")
+    assert note.groups == [("aten.exp", "aten.sum.dim_IntList")]
+    total, y, t = compile_boxed(made)([x])
+    torch.testing.assert_close(y, x.exp().view(32, 120))
+    torch.testing.assert_close(total, y.sum(0))
+    assert t.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def test_a_part_of_a_result_cuts_the_run() -> None:
+    """What reads a slice of a group's result runs after the group."""
+    x = torch.randn(4, 6)
+    gm = traced(lambda x: x.exp()[1].tanh(), x)
+    made, note = lower(gm, "forward")
+    assert note.groups == [("aten.exp",), ("aten.tanh",)]
+    torch.testing.assert_close(compile_boxed(made)([x]), x.exp()[1].tanh())
+
+
+def test_later_readers_join() -> None:
+    """A sum behind a product joins the group that makes what it reads."""
+    x, w = torch.randn(512, 8), torch.randn(8, 8)
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.exp()
+        z = y[:1] @ w
+        return z, y.sum(0), y @ y.t()
+
+    made, note = lower(traced(f, x, w), "forward")
+    assert note.groups == [("aten.exp", "aten.sum.dim_IntList")]
+    for a, b in zip(compile_boxed(made)([x, w]), f(x, w), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_readers_do_not_pass_writes() -> None:
+    """What comes after a write into memory reads what was written."""
+    x, w = torch.randn(16, 8), torch.randn(16, 8)
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        w.copy_(y @ y.t() @ w)
+        return (y * w).tanh().sum(0)
+
+    made, _ = lower(traced(f, x, w.clone()), "forward")
+    mine, theirs = w.clone(), w.clone()
+    torch.testing.assert_close(compile_boxed(made)([x, mine]), f(x, theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_no_group_raises_the_peak() -> None:
+    """Two chains whose results are summed at once: as one group they would hold both arguments."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        total = (x @ w).exp().sum()
+        for _ in range(4):
+            total = total + (x @ w).exp().sum()
+        return total
+
+    gm = traced(f, torch.randn(64, 64), torch.randn(64, 64))
+    kinds = Kinds(gm.graph)
+    grouping = Grouping(kinds, lambda nodes, room: True)
+    for item in grouping.arrange():
+        if isinstance(item, list):
+            there = grouping.before[grouping.at[item[0]]] + results_of(item, kinds).bytes
+            assert there <= grouping.most
+
+
+def test_groups_are_cut_where_kernels_need_too_much() -> None:
+    """Down to single nodes, if no room is enough."""
+    gm = traced(lambda x: x.exp().tanh().sin().sum(0), torch.randn(8, 8))
+    whole = Grouping(Kinds(gm.graph), lambda nodes, room: True).arrange()
+    cut = Grouping(Kinds(gm.graph), lambda nodes, room: len(nodes) < 3).arrange()
+    assert [len(item) for item in whole if isinstance(item, list)] == [4]
+    assert [len(item) for item in cut if isinstance(item, list)] == [2, 2]
+
+
+def test_a_group_keeps_to_its_room() -> None:
+    """A group whose kernels need more than the plan leaves is planned within that."""
+    x = torch.randn(8, 4096)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            y = x.exp()
+            x = (y / y.sum(0, keepdim=True) - y.mean(1, keepdim=True)).tanh()
+        return x
+
+    made, note = lower(traced(f, x), "forward")
+    torch.testing.assert_close(compile_boxed(made)([x]), f(x))
+    assert sum(map(len, note.groups)) >= 12
+
+
+def test_arguments_in_another_layout() -> None:
+    """Kernels that lay out a result otherwise than PyTorch's shape function says are found."""
+    x = torch.randn(6, 4)
+    gm = traced(lambda x: x.exp().sum(0), x)
+    made, _ = lower(gm, "forward")
+    other = torch.randn(4, 6).t()
+    torch.testing.assert_close(compile_boxed(made)([other]), other.exp().sum(0))
+    torch.testing.assert_close(compile_boxed(made)([x.double()]), x.exp().sum(0))
+    wide = Meta((5, 4), (0, 1), torch.float32)
+    given = torch.randn(1, 8)[:, ::2].expand(5, 4)
+    assert torch.equal(laid(given, wide), given[:1])
+
+
+def test_says_what_stays_foreign() -> None:
+    """With counts and reasons."""
+    model, inputs = MODELS["gpt"]()
+    step = ct.compile(model, codegen="native")
+    step(*inputs).backward()
+    forward = step.compiler_notes[0]
+    assert isinstance(forward, NativeNote)
+    reasons = {f.op: f.reason for f in forward.foreign}
+    assert reasons["aten.addmm"] == "products stay PyTorch's"
+    assert reasons["aten.native_dropout"] == "PyTorch draws its random numbers"
+    assert "operations in" in str(forward) and "aten.addmm" in str(forward)
+
+
+def test_refuses_other_devices() -> None:
+    """A graph on a GPU has no kernels here yet."""
+    with FakeTensorMode():
+        x = torch.empty(4, device="cuda")
+    graph = fx.Graph()
+    node = graph.placeholder("x")
+    node.meta["val"] = x
+    graph.output(node)
+    with pytest.raises(ct.UnsupportedGraphError, match="runs tensors on the CPU only"):
+        lower(fx.GraphModule({}, graph), "forward")
+
+
+def test_unknown_codegen() -> None:
+    """The error lists all."""
+    with pytest.raises(ValueError, match="one of eager, native, inductor"):
+        ct.compile(Norm(), codegen="fast")
+
+
+def test_foreign_operations_of_a_whole_step_are_few() -> None:
+    """Of a chain without products none is."""
+    gm = traced(
+        lambda x, y: F.mse_loss(F.silu(x) * 2 + y, y).sqrt(), torch.randn(9), torch.randn(9)
+    )
+    _, note = lower(gm, "forward")
+    assert note.foreign == []

@@ -1,0 +1,128 @@
+"""Each row of the table beside PyTorch's kernels, over PyTorch's operator samples."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest", reason="PyTorch's own tests need it (requirements/torch.txt)")
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import table_samples
+from table_samples import DTYPES, EXACT, Sample, check, complaints
+
+from cutback.torch.native.table import FOREIGN, ROWS
+
+aten = torch.ops.aten
+
+RANDOM = ("dropout", "rrelu", "bernoulli", "multinomial", "rand", "normal", "uniform",
+          "cauchy", "exponential", "geometric", "empty", "new_empty", "attention")  # fmt: skip
+PARTS = 16
+
+FAST = ("add", "where", "clamp", "nn.functional.gelu", "nn.functional.layer_norm", "softmax",
+        "var", "cat")  # fmt: skip
+
+
+def database() -> list[Any]:
+    """PyTorch's operators that draw no random numbers, by name."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    kept = [op for op in op_db if not any(word in op.name for word in RANDOM)]
+    return sorted(kept, key=lambda op: op.formatted_name)
+
+
+def test_some_rows() -> None:
+    """A sample of some operators, with gradients."""
+    chosen = [op for op in database() if op.name in FAST and not op.variant_test_name]
+    wrong, ran = complaints(chosen, ["f32", "bf16"], 1)
+    assert wrong == []
+    assert {"aten.gelu_backward", "aten.native_layer_norm_backward", "aten.where.self"} <= ran
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_rows(part: int) -> None:
+    """Eight samples of all operators."""
+    wrong, _ = complaints(database()[part::PARTS], list(DTYPES), 8)
+    assert wrong == []
+
+
+def test_no_row_is_foreign() -> None:
+    """An operation has a row or a reason, not both."""
+    assert not ROWS.keys() & FOREIGN.keys()
+
+
+SPECIAL = [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-40, -1e-40, 3e38, 1.0, -2.5]
+
+UNARY = [op for op, row in ROWS.items()
+         if op.namespace == "aten" and len(op._schema.arguments) == 1]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", UNARY, ids=str)
+def test_special_values(op: Any) -> None:
+    """NaN, infinities, signed zeros, subnormal and huge numbers."""
+    x = torch.tensor(SPECIAL)
+    if op in (aten.logical_not.default, aten.bitwise_not.default):
+        x = x > 0
+    elif op is aten.silu.default:
+        x = x[x.abs() < 1e38]  # PyTorch's vectorised kernel says NaN for -3e38
+    said, ran = check(Sample(lambda x: op(x), [x]), gradients=False)
+    assert said == ""
+    assert ran == {str(op).removesuffix(".default")}
+
+
+LAYOUTS = {
+    "transposed": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "channels last": lambda x: x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2),
+    "repeated": lambda x: x[:1].expand(3, -1, -1, -1),
+    "odd": lambda x: x[:, :1].contiguous(),
+    "one": lambda x: x[:1, :1, :1, :1],
+    "gaps": lambda x: torch.cat([x, x], -1)[..., ::2],
+}
+
+
+def _chain(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    z = (x.sigmoid() * y).clone()
+    w = z.transpose(0, 1).exp()
+    return z, w.sum((0, 2), keepdim=True), w.square().mean(-1) if w.numel() else w
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("other", LAYOUTS)
+def test_layouts(name: str, other: str) -> None:
+    """A chain with reductions and a copy, of two arguments that lie in memory in several ways."""
+    base = torch.randn(3, 5, 7, 9, generator=torch.Generator().manual_seed(1))
+    inputs = [LAYOUTS[name](base), LAYOUTS[other](base)]
+    said, ran = check(Sample(_chain, inputs), gradients=False)
+    assert said == ""
+    assert "aten.sum.dim_IntList" in ran
+
+
+def test_empty_tensors() -> None:
+    """The same chain of nothing."""
+    x = torch.empty(0, 5, 7, 9)
+    said, ran = check(Sample(_chain, [x, x[:, :1]]), gradients=False)
+    assert said == ""
+    assert "aten.sum.dim_IntList" in ran
+
+
+def test_exact_rows_are_told_apart() -> None:
+    """What rounds in its own way is not among them."""
+    assert "aten.add.Tensor" in EXACT
+    assert not EXACT & {"aten.exp", "aten.gelu", "aten.sum.dim_IntList", "aten._softmax"}
+
+
+def test_a_wrong_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison can fail."""
+    from cutback.torch.native import lowering, pointwise
+
+    wrong = pointwise.row(lambda g, x: x.op("exp") * 1.001)
+    monkeypatch.setitem(lowering.ROWS, aten.exp.default, wrong)
+    said, _ = check(Sample(torch.exp, [torch.randn(8)]), gradients=False)
+    assert said.startswith("error ")
+    assert table_samples.SLACK == 2.0
