@@ -1,0 +1,87 @@
+"""Claim: a position takes little more planning time than the bytes that it stands for, and position
+0 is close to ``"min"``.
+
+python benchmarks/planner/bench_positions.py [GRAPH ...]
+
+`planner_positions`: a line for each traced graph. "0 above min" is how far the bytes of position 0
+are above those of ``"min"``, in percent of what saving everything takes (at most 2 is asked).
+"bytes s" and "position s" are seconds of processor time, on one thread, from the problem to the
+plan: of a budget in bytes, and of the position that stands for the same bytes, whose plan is the
+same; means over three positions. "most more s" is the largest difference of the three. At most 1.3
+times is asked at each, or 0.5 s more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent))
+
+from common import save  # noqa: E402
+
+import cutback  # noqa: E402
+
+COMMAND = "python benchmarks/planner/bench_positions.py"
+GRAPHS = ROOT / "tests" / "data" / "graphs"
+DEVICE = "a100"
+POSITIONS = (0.25, 0.5, 0.75)
+MOST_RATIO, MOST_MORE_S, MOST_ABOVE = 1.3, 0.5, 2.0
+
+
+def planned(text: str, budget: float | str) -> tuple[cutback.Plan, float]:
+    """A plan, and its seconds of processor time."""
+    begin = time.process_time()
+    plan = cutback.plan(text, budget=budget, device=DEVICE)
+    return plan, time.process_time() - begin
+
+
+def row_of(path: Path) -> dict[str, Any]:
+    """One graph."""
+    text = cutback.files.read_text(path)
+    in_bytes = at_position = more = 0.0
+    met = True
+    for k in POSITIONS:
+        plan, slow = planned(text, k)
+        same, fast = planned(text, f"{plan.numbers['budget_bytes']}B")
+        assert plan.numbers["time_ps"] == same.numbers["time_ps"]
+        met &= slow <= max(MOST_RATIO * fast, fast + MOST_MORE_S)
+        in_bytes, at_position, more = in_bytes + fast, at_position + slow, max(more, slow - fast)
+    least = cutback.plan(text, budget="min", device=DEVICE).numbers["live_bytes"]
+    assert plan.position is not None
+    above = 100 * (plan.position.smallest - least) / plan.position.everything
+    return {
+        "graph": path.name.removesuffix(".json.gz"),
+        "0 above min": round(above, 3),
+        "bytes s": in_bytes / len(POSITIONS),
+        "position s": at_position / len(POSITIONS),
+        "most more s": more,
+        "met": "yes" if met and above <= MOST_ABOVE else "no",
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("graphs", nargs="*", help="names in tests/data/graphs; all unless given")
+    options = parser.parse_args()
+    cutback.set_num_threads(1)
+    rows = []
+    for path in sorted(GRAPHS.glob("*.json.gz")):
+        if options.graphs and path.name.removesuffix(".json.gz") not in options.graphs:
+            continue
+        rows.append(row_of(path))
+        print(rows[-1], flush=True)
+    if not options.graphs:
+        save("planner_positions", COMMAND, rows)
+
+
+if __name__ == "__main__":
+    main()
