@@ -21,11 +21,15 @@ void cb_pack_clear(cb_pack *z) {
         z->prev[i] = last;
         last = i;
     }
-    for (uint32_t s = 0; s < z->n_section; s++) z->top[s] = (cb_pack_top){.owner = CB_NONE};
+    for (uint32_t s = 0; s < z->n_section; s++) {
+        z->top[s] = (cb_pack_top){.owner = CB_NONE};
+        z->lowest[s] = CB_NONE;
+    }
     for (uint32_t i = 0; i < n; i++) {
         z->offset[i] = 0;
         z->under[i] = CB_NONE;
         z->asleep[i] = 0;
+        z->level_of[i] = 0;
     }
     z->choice.len = z->below.len = z->trail.len = 0;
     z->stale_first = 0;
@@ -47,9 +51,16 @@ static uint64_t wakes_at(cb_pack *z, uint32_t i) {
     return low > z->offset[i] ? low : z->offset[i];
 }
 
-bool cb_pack_promises(cb_pack *z) {
-    const uint32_t low = z->stale_first, high = z->stale_last;
-    if (low > high) return true;
+/* True if the life found last for this section still fits there, below all that is to come. */
+static bool has_room(const cb_pack *z, uint32_t s) {
+    const uint32_t i = z->lowest[s];
+    if (z->rest[s] == 0) return true;
+    if (i == CB_NONE || z->level_of[i] > 0 || (z->way.lifts && z->asleep[i])) return false;
+    return z->offset[i] + z->rest[s] <= z->capacity;
+}
+
+/* Finds the lowest life that is to come in each of these sections. */
+static void find_lowest(cb_pack *z, uint32_t low, uint32_t high) {
     for (uint32_t s = low; s <= high; s++) z->least[s] = NONE_THERE;
     for (uint32_t i = z->next[z->n]; i != z->n; i = z->next[i]) {
         const uint32_t begin = z->first[i] > low ? z->first[i] : low;
@@ -60,17 +71,28 @@ bool cb_pack_promises(cb_pack *z) {
         }
         const bool lifts = z->way.lifts && z->asleep[i];
         const uint64_t offset = lifts ? wakes_at(z, i) : z->offset[i];
-        for (uint32_t s = begin; s <= end; s++)
-            z->least[s] = offset < z->least[s] ? offset : z->least[s];
+        for (uint32_t s = begin; s <= end; s++) {
+            if (offset >= z->least[s]) continue;
+            z->least[s] = offset;
+            z->lowest[s] = i;
+        }
         z->looks += 2 + (end - begin) / 4;
     }
+}
+
+bool cb_pack_promises(cb_pack *z) {
+    uint32_t low = z->stale_first, high = z->stale_last;
+    if (low > high) return true;
+    z->looks += (high - low) / 2;
+    while (low <= high && has_room(z, low)) low++;
+    while (high > low && has_room(z, high)) high--;
+    if (low <= high) find_lowest(z, low, high);
     bool fits = true;
     for (uint32_t s = low; s <= high; s++) {
         if (z->least[s] == NONE_THERE || z->least[s] + z->rest[s] <= z->capacity) continue;
         fits = false;
         z->full = s;
     }
-    z->looks += high - low;
     z->stale_first = UINT32_MAX;
     z->stale_last = 0;
     return fits;
@@ -142,6 +164,7 @@ void cb_pack_take_back(cb_pack *z, const cb_pack_level *level) {
     memcpy(z->top + z->first[i], z->below.at + level->below, length * sizeof *z->top);
     for (uint32_t s = z->first[i]; s <= z->last[i]; s++) z->rest[s] += z->life[i].bytes;
     z->next[z->prev[i]] = z->prev[z->next[i]] = i;
+    z->level_of[i] = 0;
     for (uint32_t j = z->next[z->n]; j != z->n; j = z->next[j])
         if (cb_pack_meet(z, i, j)) drop(z, j);
     cb_pack_wind_back(z, level->placed);

@@ -64,13 +64,15 @@ typedef struct cb_pack {
     uint32_t *first, *last; /* [n] sections */
     cb_pack_top *top;       /* [n_section] */
     uint64_t *rest;         /* [n_section] bytes of lives that are not placed */
-    uint64_t *least; /* [n_section] of those, the lowest `offset`; UINT64_MAX: there are none */
+    uint64_t *least;  /* [n_section] of those, the lowest `offset`; UINT64_MAX: there are none */
+    uint32_t *lowest; /* [n_section] of those, the life with the lowest offset when it was looked
+                         for last; CB_NONE: not so far */
     uint32_t stale_first;  /* sections whose `least` is out of date, to stale_last; */
     uint32_t stale_last;   /* less than the first: none */
     uint32_t full;         /* a section that what is to come does not fit */
     uint64_t *offset;      /* [n] of lives; of those not placed, the lowest they can have */
     uint32_t *under;       /* [n] the life that they would rest on; CB_NONE: none */
-    uint32_t *level_of;    /* [n] of those placed; levels count from 1 */
+    uint32_t *level_of;    /* [n] of those placed; levels count from 1. 0: not placed */
     uint32_t *asleep;      /* [n] the level at which it failed at its offset; 0: awake */
     cb_pack_rank *rank;    /* [n] falling */
     uint32_t *next, *prev; /* [n + 1] those not placed, by rank: a ring through n */

@@ -8,7 +8,7 @@
 
 /* ---- spans ----------------------------------------------------------------------------------- */
 
-/* Reads at that anchor are of what is taken in there. */
+/* Reads at that anchor refer to the inlined value. */
 static inline bool is_inlined(const cb_ledger *l, uint32_t unit, uint32_t anchor) {
     return cb_ledger_count_taken(l, unit) > 0 && cb_ledger_takes_at(l, unit, anchor);
 }
