@@ -19,7 +19,7 @@
 #include "../../base/sort.h"
 
 #define MOST_CHOICES 48      /* of a level; higher lives are not tried there */
-#define MOST_SUM 1000000000u /* lives times their sections */
+#define MOST_SUM 5000000000u /* lives times their sections */
 #define POLL_EVERY (1u << 22)
 #define FIRST_DEAD_ENDS 200 /* of the first attempts */
 #define MOST_DOUBLINGS 20   /* later attempts have twice as many */
@@ -58,6 +58,7 @@ static bool get_tables(cb_pack *z) {
     z->top = CB_NEW(z->arena, cb_pack_top, z->n_section);
     z->rest = CB_NEW(z->arena, uint64_t, z->n_section);
     z->least = CB_NEW(z->arena, uint64_t, z->n_section);
+    z->lowest = CB_NEW(z->arena, uint32_t, z->n_section);
     z->offset = CB_NEW(z->arena, uint64_t, n);
     z->under = CB_NEW(z->arena, uint32_t, n);
     z->level_of = CB_NEW(z->arena, uint32_t, n);
@@ -69,7 +70,7 @@ static bool get_tables(cb_pack *z) {
     z->blamed = CB_NEW(z->arena, uint64_t, ((size_t)n + 2) * z->n_word);
     bool lives = z->offset && z->under && z->level_of && z->asleep;
     bool order = z->rank && z->next && z->prev && z->level && z->blamed;
-    return z->top && z->rest && z->least && lives && order;
+    return z->top && z->rest && z->least && z->lowest && lives && order;
 }
 
 cb_status cb_pack_init(cb_pack *z, const cb_pack_life *life, uint32_t n, cb_arena *arena,

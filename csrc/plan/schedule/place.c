@@ -10,9 +10,10 @@
  *          |  [tmp] [tmp]   [tmp] [tmp]            the gaps that are left
  *          +---------------------------- step
  *
- * A pass scans placed lives linearly, n^2 / 2 steps of one comparison; from PATIENT_LIVES on one
- * order must do, and from SWEPT_LIVES on a sweep through time (best_fit.h): each life takes the
- * smallest gap that is free when it begins.
+ * A pass scans placed lives linearly, n^2 / 2 steps of one comparison. From PATIENT_LIVES on there
+ * is no search, and other orders are tried only if the first leaves much; from SWEPT_LIVES on there
+ * is one sweep through time (best_fit.h): each life takes the smallest gap that is free when it
+ * begins.
  */
 #include "../../base/sort.h"
 #include "../pack/pack.h"
@@ -24,8 +25,12 @@
 #define CLIMB_LOOKS 10000000u /* work limit of climbing, in lives examined: some ten milliseconds */
 #define CLIMB_TRIES 6u        /* limit of orders per life */
 #define QUICK_LIVES 1000      /* this many lives are packed in a few milliseconds */
-#define CLOSE_PART 500        /* more lives if the arena exceeds its floor by 1/500 */
-#define NEAR_PART 100         /* with extra capacity if it exceeds the floor by 1/100 */
+#define MANY_LIVES 2600       /* more than these take tenths of a second */
+#define PACK_ROUNDS 6         /* looks from each life at each other that a search may take */
+#define LOOSE_ROUNDS 12       /* the same of an attempt with extra capacity */
+#define CLOSE_PART 500        /* lives are packed if the arena exceeds its floor by 1/500, */
+#define NEAR_PART 200         /* many lives if by 1/200; then also with extra capacity */
+#define FAR_PART 50 /* a search within 1/200 is hopeless if the arena exceeds it by 1/50 */
 #define POLL_EVERY (1u << 24) /* work limit, in lives or gaps examined: some ten milliseconds */
 
 typedef enum order { BY_SIZE = 1, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
@@ -213,6 +218,11 @@ static cb_status climb_from(placement *z, uint64_t floor, placed *at, uint64_t *
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
+static uint64_t effort_for(uint32_t n, uint32_t rounds) {
+    const uint64_t own = (uint64_t)rounds * n * n;
+    return own > CB_PACK_EFFORT ? own : CB_PACK_EFFORT;
+}
+
 typedef struct packer {
     cb_pack pack;
     cb_pack_life *life; /* [n] of the items, as they are now */
@@ -249,20 +259,24 @@ static cb_status pack_within(packer *x, uint64_t capacity, uint64_t *best, uint6
     return CB_OK;
 }
 
-/* Tries to place everything with as little extra capacity as possible, below `*top`: makes attempts
- * until one fails, then full searches at a quarter and at half of the initial extra capacity, if
- * the attempts left more. */
+/* Tries to place everything with as little extra capacity as possible, below `*top`: makes one
+ * attempt per rule (of many lives a single attempt), then full searches: within NEAR_PART, or at a
+ * quarter and at half of the initial extra capacity. Ends when the arena is near its floor. */
 static cb_status pack_loosely(packer *x, uint64_t floor, uint64_t *best, uint64_t *top,
                               cb_error *err) {
-    static const cb_pack_rule rule[] = {CB_PACK_AREA, CB_PACK_LENGTH, CB_PACK_LONG_AREA};
-    const uint64_t room = *top - floor;
-    bool found = true;
-    for (size_t k = 0; k < sizeof rule / sizeof *rule && found; k++) {
-        if (*top - floor <= floor / NEAR_PART) return CB_OK;
+    static const cb_pack_rule rule[] = {CB_PACK_LENGTH, CB_PACK_AREA, CB_PACK_LONG_AREA};
+    const uint64_t room = *top - floor, near = floor / NEAR_PART;
+    bool found;
+    x->pack.effort = effort_for(x->pack.n, LOOSE_ROUNDS);
+    for (size_t k = 0; k < sizeof rule / sizeof *rule; k++) {
+        if (*top - floor <= near || (k > 0 && x->pack.n > MANY_LIVES)) return CB_OK;
         CB_TRY(cb_pack_loosely(&x->pack, floor, *top - 1, rule[k], &found, err));
         if (found) take_packed(x, best, top);
     }
-    for (uint64_t part = 4; part > 1 && *top - floor > floor / NEAR_PART; part /= 2)
+    if (*top - floor > near && *top - floor <= floor / FAR_PART)
+        CB_TRY(pack_within(x, floor + near, best, top, err));
+    x->pack.effort = CB_PACK_EFFORT;
+    for (uint64_t part = 4; part > 1 && *top - floor > 2 * near; part /= 2)
         CB_TRY(pack_within(x, floor + room / part, best, top, err));
     return CB_OK;
 }
@@ -273,7 +287,9 @@ static cb_status improve(placement *z, order winner, uint64_t floor, placed *at,
                          uint32_t n_instance, cb_arena *scratch, uint64_t *top, cb_error *err) {
     packer x;
     CB_TRY(packer_init(&x, z, scratch, err));
-    const bool tries = z->n <= QUICK_LIVES || *top - floor > floor / CLOSE_PART;
+    x.pack.effort = effort_for(z->n, PACK_ROUNDS);
+    const uint64_t part = z->n > MANY_LIVES ? NEAR_PART : CLOSE_PART;
+    const bool tries = z->n <= QUICK_LIVES || *top - floor > floor / part;
     if (x.fits && tries) CB_TRY(pack_within(&x, floor, best, top, err));
     if (*top == floor) return CB_OK;
     sort_items(z, winner);
@@ -431,10 +447,10 @@ static cb_status place_by_orders(placement *z, uint64_t floor, uint32_t n_instan
     uint64_t *best = z->offset, *offset, smallest = UINT64_MAX;
     placed *at;
     order winner = BY_SIZE;
-    const order last = z->n > PATIENT_LIVES ? BY_SIZE : ORDER_COUNT - 1;
+    const uint64_t enough = z->n > PATIENT_LIVES ? floor + floor / NEAR_PART : floor;
     CB_TRY_NEW(at, scratch, z->n, err);
     CB_TRY_NEW(offset, scratch, n_instance, err);
-    for (order by = BY_SIZE; by <= last && smallest > floor; by++) {
+    for (order by = BY_SIZE; by < ORDER_COUNT && smallest > enough; by++) {
         z->offset = offset;
         CB_TRY(place_in_order(z, by, at, err));
         if (z->top >= smallest) continue;
