@@ -34,10 +34,9 @@ def stop_gradient(x: Any) -> Any:
         ...     return (x * cutback.stop_gradient(x)).sum()
         >>> cutback.grad(loss)(np.array([2.0, 3.0])).tolist()
         [2.0, 3.0]
-
-    Raises:
-        TypeError: called outside a traced function.
     """
+    if not is_tracing():
+        return x
     leaves, structure = tree.flatten(lifted(x))
     stopped = [leaf._apply("stop_gradient") if isinstance(leaf, Array) else leaf for leaf in leaves]
     return tree.unflatten(structure, stopped)

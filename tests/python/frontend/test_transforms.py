@@ -304,6 +304,7 @@ def test_stop_gradient():
         still = cutback.stop_gradient({"a": x, "b": [x * 2]})
         return (x * still["a"] + still["b"][0]).sum()
 
+    assert cutback.stop_gradient(V) is V
     close(cutback.grad(f)(V), V)
     close(run(f, V), (V * V + 2 * V).sum())
 
