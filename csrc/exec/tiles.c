@@ -224,8 +224,8 @@ static void cut_forward(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
     set_slots(t, s, dtype, s->groups * div_up(s->n, t->images) * div_up(s->pixels, t->pixels));
 }
 
-/* Input channels are cut so that a task owns all windows of its channels: what it adds to, no one
- * else does. */
+/* Input channels are cut so that a task owns all windows of its channels. Thus no two tasks add to
+ * the same elements. */
 static void cut_data_gradient(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
     int64_t inputs = s->window / s->area, most = max_i64(1152 / s->area, 1);
     t->channels = even_split(s->channels, 512, 16);

@@ -68,9 +68,10 @@ static uint64_t round_up(const contracting *x, uint64_t bytes) {
 /* Adds a member to a group and stores its number in *n. */
 static cb_status next_member(contracting *x, uint32_t id, cb_member m, uint32_t *n) {
     if (*n == CB_MOST_MEMBERS)
-        return cb_fail(x->err, CB_UNSUPPORTED,
-                       "groups: that of %s reads and makes more than %d values; make it smaller",
-                       x->p->op_name[id], CB_MOST_MEMBERS);
+        return cb_fail(
+            x->err, CB_UNSUPPORTED,
+            "groups: the group of %s reads and makes more than %d values; make it smaller",
+            x->p->op_name[id], CB_MOST_MEMBERS);
     x->out->member[x->n_member++] = m;
     (*n)++;
     return CB_OK;

@@ -21,7 +21,7 @@ static cb_status check_members(const checking *c) {
     for (uint32_t i = 0; i < c->g->ops.len; i++) {
         const bool is_view = c->p->op_flags[i] & CB_POP_VIEW;
         if (is_view != (x->op_of[i] == CB_NONE))
-            return cb_fail(c->err, CB_INTERNAL, "groups: %s is a view or of a group, not both",
+            return cb_fail(c->err, CB_INTERNAL, "groups: %s must be either a view or in a group",
                            c->p->op_name[i]);
         n_work += !is_view;
     }

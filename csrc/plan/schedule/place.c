@@ -441,7 +441,7 @@ cb_status cb_place_near(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
     return CB_OK;
 }
 
-/* The best of some orders, and then what a search makes of it. `z->offset` has the result. */
+/* Places by the best of several orders, then improves that by a search. Sets `z->offset`. */
 static cb_status place_by_orders(placement *z, uint64_t floor, uint32_t n_instance,
                                  cb_arena *scratch, cb_error *err) {
     uint64_t *best = z->offset, *offset, smallest = UINT64_MAX;

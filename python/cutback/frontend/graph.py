@@ -163,8 +163,8 @@ class Graph:
         return results[0] if len(results) == 1 else results
 
     def apply(self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any]) -> tuple[Array, ...]:
-        """Adds one operation on values of this graph, as the policies in force decide; all its
-        outputs."""
+        """Adds one operation on values of this graph, as the policies in force decide. Returns all
+        its outputs."""
         for x in ins:
             if x.graph is not self:
                 if (inner := innermost(ins)) is not self:
@@ -393,8 +393,8 @@ class Graph:
 
 
 def innermost(values: Sequence[Array]) -> Any:
-    """The graph that operations on these values belong to: of a function that runs on examples of a
-    batch (:func:`cutback.vmap`), that of the innermost call among them."""
+    """The graph that operations on these values belong to. Inside :func:`cutback.vmap` each call
+    has a graph; the operations belong to that of the innermost call."""
     return max((x.graph for x in values), key=lambda graph: getattr(graph, "depth", 0))
 
 

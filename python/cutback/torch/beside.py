@@ -80,7 +80,7 @@ class Beside(NamedTuple):
         """The arguments of ``step``, checked as far as they are known without parameters.
 
         Raises:
-            TypeError, ValueError: a number is none, or outside its range.
+            TypeError, ValueError: an argument is not a number, or is outside its range.
         """
         grad_scale, max_norm, average_decay, zero_grads = numbers
         usual = grad_scale is None and max_norm is None and averages is None and copies is None
@@ -100,8 +100,8 @@ class Beside(NamedTuple):
         names: Sequence[str],
         scale: float,
     ) -> None:
-        """Tells the table what its next step does. ``scale`` is a scaler's, which has looked for
-        infinities.
+        """Tells the table what its next step does. ``scale`` is the factor of a gradient scaler,
+        which has already checked the gradients for infinities.
 
         Raises:
             TypeError, ValueError: a tensor does not fit its parameter.

@@ -91,7 +91,7 @@ def _copy(row: torch.Tensor, source: torch.Tensor, device: torch.device, out: bo
 
 @has_side_effect
 def leave(t: torch.Tensor) -> torch.Tensor:
-    """A copy of ``t`` on the host, which may be under way still."""
+    """Returns a copy of ``t`` on the host. The copy may still be in progress."""
     source = _whole(t)
     on_cuda = t.device.type == "cuda"
     _here.making = True

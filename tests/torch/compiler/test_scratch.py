@@ -156,9 +156,7 @@ def test_a_plan_stays_if_no_other_takes_less_with_scratch() -> None:
     steps(compiled, x, 2)
     (before,) = compiled.plans
     limit = before.numbers["budget_bytes"]
-    with pytest.warns(
-        UserWarning, match=f"budget of .* \\({limit} bytes\\): .*, and stays, as none"
-    ):
+    with pytest.warns(UserWarning, match=f"budget of .* \\({limit} bytes\\): .* less, so it stays"):
         steps(compiled, x)
     (after,) = compiled.plans
     assert after.core.steps == before.core.steps and after.position == before.position

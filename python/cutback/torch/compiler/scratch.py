@@ -388,7 +388,7 @@ def excess_of_all_text(taken: int, limit: int | None, stays: bool) -> str | None
     size = f"{budgets.text(taken)} ({taken} bytes)"
     said = f"the smallest takes {size}, and is used from now on"
     if stays:
-        said = f"the plan in force takes {size}, and stays, as none takes {MARGIN:.0%} less"
+        said = f"the plan in force takes {size}; none takes {MARGIN:.0%} less, so it stays"
     return (
         "kernels take scratch, which was measured in the first steps, and no plan that counts it "
         f"meets the budget{asked}: {said}. Leave that much memory"
