@@ -3,9 +3,9 @@
  * An op is differentiated if one of its outputs has a gradient and one of its inputs is active. A
  * value is active if it depends on a wanted value through floating values and ops with a gradient.
  * So appended ops are on paths from the wanted values to the results. If several ops read a value,
- * its gradients are added in the order of the visit. Ops with the rule `expand` are rewritten into
- * primitives, appended at the end. These are visited in reverse immediately and add their gradients
- * to the op's inputs. */
+ * its gradients are added in the order of the visit, those of slices last (slices.h). Ops with the
+ * rule `expand` are rewritten into primitives, appended at the end. These are visited in reverse
+ * immediately and add their gradients to the op's inputs. */
 #include "backward.h"
 
 #include <inttypes.h>
@@ -101,10 +101,38 @@ static bool is_on_path(const cb_backward *b, cb_op_id id) {
     return reached && wanted;
 }
 
+/* Adds the gradients of slices of the op's outputs. All readers have been visited. */
+static cb_status settle_slices(cb_backward *b, cb_op_id id, cb_error *err) {
+    const cb_op op = b->g->ops.at[id];
+    for (cb_value_id value = op.out_begin; value < op.out_begin + op.n_out; value++) {
+        cb_value_id some;
+        do {
+            CB_TRY(cb_slices_take(&b->slices, &b->scratch, b->g, value, &some, err));
+            if (some != CB_NONE) CB_TRY(cb_backward_add(b, value, some, err));
+        } while (some != CB_NONE);
+    }
+    return CB_OK;
+}
+
+static bool is_plain_slice(const cb_vjp *x) {
+    return x->code == CB_OP_SLICE && x->attrs.i[3] == 1 && x->attrs.i[1] < x->attrs.i[2];
+}
+
+/* A slice's gradient waits for those of other slices of the same value. */
+static cb_status keep_slice(cb_backward *b, const cb_vjp *x, cb_error *err) {
+    const cb_slice_gradient part = {.of = x->in[0],
+                                    .axis = x->attrs.i[0],
+                                    .start = x->attrs.i[1],
+                                    .stop = x->attrs.i[2],
+                                    .gradient = x->dout[0]};
+    return cb_slices_add(&b->slices, &b->scratch, part, err);
+}
+
 /* Runs the op's rule and adds the results to the gradients of its inputs, unless the rule has set
  * x->expand. */
 static cb_status apply_rule(cb_backward *b, cb_op_id id, cb_vjp *x, cb_error *err) {
     CB_TRY(describe(b, id, x, err));
+    if (is_plain_slice(x)) return keep_slice(b, x, err);
     cb_vjp_of(x->code)(x);
     if (x->e.status != CB_OK) return x->e.status;
     for (uint32_t i = 0; i < x->n_in && !x->expand; i++)
@@ -128,6 +156,7 @@ static cb_status apply_expansion(cb_backward *b, cb_vjp *x, cb_error *err) {
         if (x->dout[i] != CB_NONE) CB_TRY(cb_backward_add(b, outs[i], x->dout[i], err));
     for (cb_op_id i = end; i-- > begin;) {
         cb_vjp primitive;
+        CB_TRY(settle_slices(b, i, err));
         if (!is_on_path(b, i)) continue;
         CB_TRY(apply_rule(b, i, &primitive, err));
         if (!primitive.expand) continue;
@@ -178,9 +207,11 @@ cb_status cb_backward_walk(cb_backward *b, cb_error *err) {
     mark_active(b, 0, b->starts);
     for (cb_op_id i = b->starts; i-- > 0;) {
         cb_vjp x;
+        b->g->location = b->g->ops.at[i].location;
+        CB_TRY(settle_slices(b, i, err));
         if (b->g->ops.at[i].code == CB_OP_CUSTOM_VJP) CB_TRY(apply_custom(b, i, err));
         if (!is_on_path(b, i)) continue;
-        b->g->location = b->g->ops.at[i].location;
+        b->g->location = b->g->ops.at[i].location; /* a rule that was replayed has left its own */
         CB_TRY(apply_rule(b, i, &x, err));
         if (x.expand) CB_TRY(apply_expansion(b, &x, err));
     }

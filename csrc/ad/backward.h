@@ -8,13 +8,14 @@
 #ifndef CB_AD_BACKWARD_H
 #define CB_AD_BACKWARD_H
 
-#include "../ir/graph.h"
+#include "slices.h"
 
 typedef struct cb_backward {
     cb_graph *g;
     cb_arena scratch;
     CB_VEC(cb_value_id) grad; /* [value] its gradient so far; CB_NONE: none */
     CB_VEC(uint8_t) active;   /* [value] 1 if its gradient may be needed */
+    cb_slices slices;         /* gradients of slices that have not been added yet */
     cb_op_id starts;          /* ops before this one are differentiated */
 } cb_backward;
 

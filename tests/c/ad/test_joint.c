@@ -152,6 +152,45 @@ TEST(matrix_gradients_copy_nothing) {
     cb_graph_free(g);
 }
 
+static cb_value_id slice(cb_graph *g, cb_value_id x, int64_t axis, int64_t start, int64_t stop) {
+    const cb_attrs attrs = {.i = {axis, start, stop, 1}};
+    cb_value_id out = 0;
+    CHECK_OK(cb_build(g, CB_OP_SLICE, 1, &x, &attrs, &out, &err));
+    return out;
+}
+
+/* The joint graph of the sum of squares of slices [start, stop) of x[8, 6]. */
+static cb_graph *of_slices(size_t n, const int64_t (*part)[3]) {
+    cb_graph *g = ir_graph();
+    const cb_value_id x = named(g, "x", CB_ROLE_PARAM, CB_F32, DIMS(8, 6));
+    cb_value_id sum = CB_NONE;
+    for (size_t k = 0; k < n; k++) {
+        cb_value_id y = slice(g, x, part[k][0], part[k][1], part[k][2]);
+        y = unary(g, CB_OP_SUM, unary(g, CB_OP_SQUARE, y));
+        sum = k ? binary(g, CB_OP_ADD, sum, y) : y;
+    }
+    result(g, sum, "loss");
+    cb_graph *joint = build_joint(g, WRT(0));
+    cb_graph_free(g);
+    return joint;
+}
+
+TEST(gradients_of_slices_are_concatenated) {
+    const int64_t all[][3] = {{0, 5, 8}, {0, 0, 2}, {0, 2, 5}};
+    cb_graph *joint = of_slices(3, all);
+    CHECK(count(joint, CB_OP_CONCAT) == 1 && count(joint, CB_OP_PAD) == 0);
+    CHECK(producer(joint, 1)->code == CB_OP_CONCAT);
+    cb_graph_free(joint);
+    const int64_t some[][3] = {{1, 4, 5}, {1, 1, 2}}; /* zeros between, before and after */
+    joint = of_slices(2, some);
+    CHECK(count(joint, CB_OP_CONCAT) == 1 && count(joint, CB_OP_PAD) == 2);
+    cb_graph_free(joint);
+    const int64_t over[][3] = {{0, 0, 4}, {0, 4, 8}, {0, 3, 5}, {1, 0, 3}, {1, 3, 6}};
+    joint = of_slices(5, over); /* both halves, twice, and what overlaps them */
+    CHECK(count(joint, CB_OP_CONCAT) == 2 && count(joint, CB_OP_PAD) == 1);
+    cb_graph_free(joint);
+}
+
 /* x @ weight.T + bias */
 TEST(linear_gradients_copy_nothing) {
     cb_graph *g = ir_graph();
@@ -452,6 +491,7 @@ int main(void) {
     RUN(text);
     RUN(only_what_is_asked);
     RUN(matrix_gradients_copy_nothing);
+    RUN(gradients_of_slices_are_concatenated);
     RUN(linear_gradients_copy_nothing);
     RUN(phases_follow_tangents);
     RUN(gradient_ops_have_the_forward_place_alone);
