@@ -44,6 +44,15 @@ cb_isa cb_cpu_kernel_isa(void) {
     return best;
 }
 
+bool cb_cpu_multiplies_bf16(void) {
+#if defined(__x86_64__)
+    return !getenv("CUTBACK_ISA") && cb_cpu_isa() == CB_ISA_AVX512 &&
+           __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
+
 const char *cb_isa_name(cb_isa isa) {
     switch (isa) {
         case CB_ISA_BASELINE: return "baseline";

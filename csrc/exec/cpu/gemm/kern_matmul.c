@@ -4,12 +4,13 @@
  * counts, and a row of a product has other bits than the same row computed alone. Our own kernel
  * gives the same bits, so its tiles depend on the number of threads (cb_gemm_cut_of).
  *
- * 16-bit operands are widened to f32 block by block and summed in f32 over the whole inner axis;
- * the sum is rounded once. */
+ * 16-bit operands are widened to f32 block by block, or pairs of bf16 are multiplied as they are
+ * (gemm_bf16.h), and summed in f32 over the whole inner axis; the sum is rounded once. */
 #include "../../../base/ints.h"
 #include "../../../base/kern_half.h"
 #include "../../../micro/vecmath.h"
 #include "../kern.h"
+#include "gemm_bf16.h"
 #include "gemm_own.h"
 
 #include "../../tiles.h"
@@ -30,6 +31,7 @@ typedef struct product {
     matrix a, b;
     int64_t batch, n, k, m;
     int64_t n_row, n_column; /* tiles */
+    bool is_native;          /* pairs of bf16 are multiplied as they are (gemm_bf16.h) */
 } product;
 
 /* Finds whether it is row-major or column-major; a side of length 1 may have any stride. Returns
@@ -117,12 +119,32 @@ static const float *widen_block(const product *p, const void *at, const matrix *
     return to;
 }
 
-static void multiply_half_tile(const product *p, place at, float *scratch) {
+static bf16_view bf16_view_of(const void *at, const matrix *m) {
+    return m->is_transposed ? (bf16_view){at, 1, m->ld} : (bf16_view){at, m->ld, 1};
+}
+
+/* Sums of a tile. A block of the inner axis in bf16 takes the room of half as many f32. */
+static void multiply_pairs(const product *p, place at, float *left, float *sum) {
     const cb_tensor *x = &p->args->in[0], *y = &p->args->in[1];
-    const cb_matmul_tiles *t = &p->tiles;
-    float *a = scratch, *b = a + t->rows * t->inner, *sum = b + t->inner * t->columns;
-    int64_t x_at = batch_offset(x, at.item) + at.row * p->a.row,
-            y_at = batch_offset(y, at.item) + at.column * p->b.column;
+    _Alignas(64) uint16_t panel[2 * BF16_INNER * BF16_COLUMNS];
+    const int64_t x_at = batch_offset(x, at.item) + at.row * p->a.row,
+                  y_at = batch_offset(y, at.item) + at.column * p->b.column,
+                  most = 2 * p->tiles.inner;
+    int64_t k0 = 0;
+    do { /* once even when k is 0: that writes the zeros */
+        const bf16_view a = bf16_view_of(element_at(p, x, x_at + k0 * p->a.column), &p->a),
+                        b = bf16_view_of(element_at(p, y, y_at + k0 * p->b.row), &p->b);
+        const bf16_out out = {sum, at.columns, at.columns, k0 > 0};
+        bf16_multiply(a, at.rows, b, min_i64(most, p->k - k0), out, (uint16_t *)left, panel);
+        k0 += most;
+    } while (k0 < p->k);
+}
+
+/* The same in f32. */
+static void multiply_widened(const product *p, place at, float *a, float *b, float *sum) {
+    const cb_tensor *x = &p->args->in[0], *y = &p->args->in[1];
+    const int64_t x_at = batch_offset(x, at.item) + at.row * p->a.row,
+                  y_at = batch_offset(y, at.item) + at.column * p->b.column;
     cb_gemm g = {.dtype = CB_F32,
                  .m = at.rows,
                  .n = at.columns,
@@ -131,16 +153,23 @@ static void multiply_half_tile(const product *p, place at, float *scratch) {
                  .a_transposed = p->a.is_transposed,
                  .b_transposed = p->b.is_transposed};
     int64_t k0 = 0;
-    do { /* once even when k is 0: that writes the zeros */
-        g.k = min_i64(t->inner, p->k - k0);
+    do {
+        g.k = min_i64(p->tiles.inner, p->k - k0);
         g.a = widen_block(p, element_at(p, x, x_at + k0 * p->a.column), &p->a, at.rows, g.k, a,
                           &g.lda);
         g.b = widen_block(p, element_at(p, y, y_at + k0 * p->b.row), &p->b, g.k, at.columns, b,
                           &g.ldb);
         g.add = k0 > 0;
         cb_gemm_run(&p->region, &g);
-        k0 += t->inner;
+        k0 += p->tiles.inner;
     } while (k0 < p->k);
+}
+
+static void multiply_half_tile(const product *p, place at, float *scratch) {
+    const cb_matmul_tiles *t = &p->tiles;
+    float *a = scratch, *b = a + t->rows * t->inner, *sum = b + t->inner * t->columns;
+    if (p->is_native) multiply_pairs(p, at, a, sum);
+    else multiply_widened(p, at, a, b, sum);
     uint16_t *out = (uint16_t *)p->args->out[0].data + (at.item * p->n + at.row) * p->m + at.column;
     for (int64_t i = 0; i < at.rows; i++)
         half_narrow(p->dtype, sum + i * at.columns, out + i * p->m, at.columns);
@@ -172,11 +201,12 @@ static cb_status want_matrix(const cb_tensor *t, const char *side, matrix *out, 
                    side, cb_shape_text(&t->shape, text));
 }
 
-static cb_status matmul(const cb_kernel_args *args, cb_error *err) {
+static cb_status multiply(const cb_kernel_args *args, bool is_native, cb_error *err) {
     const cb_shape *x = &args->in[0].shape, *y = &args->in[1].shape;
     int32_t r = x->rank;
     product p = {.args = args,
                  .dtype = args->out[0].dtype,
+                 .is_native = is_native,
                  .batch = cb_numel_of(x, 0, r - 2),
                  .n = x->dim[r - 2],
                  .k = x->dim[r - 1],
@@ -189,7 +219,7 @@ static cb_status matmul(const cb_kernel_args *args, cb_error *err) {
     bool is_faster = is_half(p.dtype) ? cb_gemm_own_is_faster(CB_F32, p.tiles.rows, p.tiles.columns,
                                                               p.tiles.inner)
                                       : cb_gemm_own_is_faster(p.dtype, p.n, p.m, p.k);
-    cb_gemm_begin(&p.region, is_faster ? NULL : args->blas, &gemm_own);
+    cb_gemm_begin(&p.region, is_faster || is_native ? NULL : args->blas, &gemm_own);
     if (!is_half(p.dtype) && cb_gemm_is_own(&p.region, p.dtype)) cut_by_threads(&p);
     p.n_row = div_up(p.n, p.tiles.rows);
     p.n_column = div_up(p.m, p.tiles.columns);
@@ -203,6 +233,14 @@ static cb_status matmul(const cb_kernel_args *args, cb_error *err) {
     return CB_OK;
 }
 
+static cb_status matmul(const cb_kernel_args *args, cb_error *err) {
+    return multiply(args, false, err);
+}
+static cb_status matmul_pairs(const cb_kernel_args *args, cb_error *err) {
+    return multiply(args, true, err);
+}
+
 cb_kernel_fn CB_KERN(matmul)(cb_opcode code, cb_dtype dtype) {
-    return code == CB_OP_MATMUL && cb_dtype_is_float(dtype) ? matmul : NULL;
+    if (code != CB_OP_MATMUL || !cb_dtype_is_float(dtype)) return NULL;
+    return dtype == CB_BF16 && bf16_is_native() ? matmul_pairs : matmul;
 }
