@@ -304,6 +304,17 @@ def test_refuses_other_devices() -> None:
         lower(fx.GraphModule({}, graph), "forward")
 
 
+def test_measured_slower() -> None:
+    """Calls that PyTorch's kernels run faster stay PyTorch's; which, depends on the call."""
+    x = torch.randn(64, 60)
+    gm = traced(lambda x: (F.gelu(x).exp(), F.gelu(x, approximate="tanh").exp()), x)
+    _, note = lower(gm, "forward")
+    assert [(f.op, f.reason) for f in note.foreign] == [("aten.gelu", "PyTorch's kernel is faster")]
+    assert sorted(op for group in note.groups for op in group) == ["aten.exp"] * 2 + ["aten.gelu"]
+    _, note = lower(gm, "forward", everything=True)
+    assert note.foreign == []
+
+
 def test_unknown_codegen() -> None:
     """The error lists all."""
     with pytest.raises(ValueError, match="one of eager, native, inductor"):
