@@ -10,16 +10,17 @@ from ..frontend.tracer import Array
 def over_inner_axis(name: str, x: Array, axis: int) -> Array:
     """``"softmax"`` or ``"log_softmax"`` over an axis that is not the last."""
     if _lies_across(x, axis):
-        return _softmax_across(x, axis) if name == "softmax" else _log_softmax_across(x, axis)
+        across = _softmax_across if name == "softmax" else _log_softmax_across
+        if x.dtype in ("f32", "f64"):
+            return across(x, axis)
+        return across(x.astype("float32"), axis).astype(x.dtype)
     return x.swapaxes(axis, -1)._apply(name).swapaxes(axis, -1)
 
 
 def _lies_across(x: Array, axis: int) -> bool:
-    """True if groups can reduce this axis in place (`csrc/fuse/domain.h`). False for 16-bit floats,
-    because each operation would round."""
+    """True if groups can reduce this axis in place (`csrc/fuse/domain.h`)."""
     before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    is_inner = before > 1 and 4 <= x.shape[axis] <= 4096 and after >= 24
-    return is_inner and x.dtype in ("f32", "f64")
+    return before > 1 and 4 <= x.shape[axis] <= 4096 and after >= 24
 
 
 def _softmax_across(x: Array, axis: int) -> Array:
