@@ -1,0 +1,102 @@
+"""Claim: plans that count the measured scratch of kernels keep the allocator's peak within the
+budget, and take no more time.
+
+python benchmarks/pytorch/bench_scratch.py
+
+`torch_scratch`: nets of convolutions at position 0.7. "before" and "after" are the peak of the
+allocator over the budget, under the first plan and under the one that counts scratch (at most 1.02
+is asked, unless a warning says that no plan keeps to it). "ms before" and "ms after" are
+milliseconds of processor time of a step, on one thread, medians over turns. "time" is the median of
+the ratios in one turn (at most 1.02 is asked); "least" and "most" bound it with 95 % confidence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parents[1] / "tests" / "torch" / "compiler"))
+
+from common import median_interval, save
+from test_conv_nets import Inverted, Next, Residual, net, peak_by_profiler, run
+
+import cutback.torch as ct
+
+COMMAND = "python benchmarks/pytorch/bench_scratch.py"
+NETS = {"ResNet": Residual, "EfficientNet": Inverted, "ConvNeXt": Next}
+POSITION, ROUNDS = 0.7, 25
+
+
+def processor_ms(work: Callable[[], Any]) -> float:
+    """Milliseconds of processor time."""
+    begin = time.process_time()
+    work()
+    return 1e3 * (time.process_time() - begin)
+
+
+def row_of(name: str, width: int, size: int) -> dict[str, Any]:
+    """One net, with blocks like those of ``name``."""
+    model, inputs = net(NETS[name], width, size)
+    after = ct.compile(model, budget=POSITION)
+    run(after, inputs, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        after.save_plans(Path(folder) / "plans.json")
+        torch._dynamo.reset()
+        before = ct.compile(copy.deepcopy(model), plans=Path(folder) / "plans.json")
+        run(before, inputs, 2)
+    after = ct.compile(model, budget=POSITION)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run(after, inputs, 4)
+    limit = after.plans[0].position.limit
+    times: dict[str, list[float]] = {"before": [], "after": []}
+    steps = {"before": before, "after": after}
+    for turn in range(ROUNDS):
+        for which in ("before", "after")[:: 1 if turn % 2 else -1]:
+            step = steps[which]
+            times[which].append(processor_ms(lambda step=step: run(step, inputs)))  # type: ignore[misc]
+    ratios = [b / a for a, b in zip(times["before"], times["after"], strict=True)]
+    interval = median_interval(ratios)
+    assert interval is not None
+    return {
+        "net": f"{name}, width {width}, {size} x {size}",
+        "before": round(peak_by_profiler(before, inputs) / limit, 3),
+        "after": round(peak_by_profiler(after, inputs) / limit, 3),
+        "warned": "yes" if any("scratch" in str(w.message) for w in said) else "no",
+        "ms before": statistics.median(times["before"]),
+        "ms after": statistics.median(times["after"]),
+        "time": round(statistics.median(ratios), 3),
+        "least": round(interval[0], 3),
+        "most": round(interval[1], 3),
+    }
+
+
+def main() -> None:
+    """Command line."""
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for name in NETS:
+        for width, size in ((16, 32), (32, 48)):
+            torch._dynamo.reset()
+            rows.append(row_of(name, width, size))
+            print(rows[-1], flush=True)
+    save("torch_scratch", COMMAND, rows, "torch")
+
+
+if __name__ == "__main__":
+    main()
