@@ -1,6 +1,6 @@
-/* following.h: what a plan decides, without sizes: which ops run, in which order, and what each run
- * makes. It is made at one size of a graph and followed at others, where offsets, bytes and times
- * are worked out again and nothing is searched. Internal. */
+/* following.h: the decisions of a plan, without sizes: which ops run, in which order, and what each
+ * run makes. They are made at one size of a graph and followed at others, where offsets, bytes and
+ * times are recomputed without a search. Internal. */
 #ifndef CB_FOLLOWING_H
 #define CB_FOLLOWING_H
 
@@ -16,16 +16,17 @@ struct cb_decisions {
     uint8_t *decision, *reason; /* [n_value] */
     cb_preset preset;
     cb_measure measure;
-    uint64_t budget_bytes; /* UINT64_MAX: none. Of the smallest plan: what it takes */
+    uint64_t budget_bytes; /* UINT64_MAX: none. For the smallest plan: its bytes */
     double position;       /* -1: the budget was not a position */
     uint64_t smallest_bytes, everything_bytes;
 };
 
-/* Of a plan of `p`, which is `single`, the graph op by op, or the same in groups. */
+/* Makes the decisions of a plan of `p`, which is `single`, the graph op by op, or the same in
+ * groups. */
 CB_MUST_CHECK cb_status cb_decisions_copy(const cb_problem *p, const cb_problem *single,
                                           const cb_plan *plan, cb_alloc *alloc, cb_decisions **out,
                                           cb_error *err);
-/* A plan of `p` that follows the decisions; `out` NULL: they are not valid for it. */
+/* Makes a plan of `p` that follows the decisions; `out` NULL: they are not valid for it. */
 CB_MUST_CHECK cb_status cb_decisions_plan(const cb_decisions *d, const cb_problem *p,
                                           const cb_device *device, cb_alloc *alloc, cb_plan **out,
                                           cb_error *err);

@@ -1,5 +1,5 @@
-/* pipeline.h: the insides of the public handles cb_context and cb_step, for pipeline.c and api_*.c
- * alone. */
+/* pipeline.h: the contents of the public handles cb_context and cb_step, only for pipeline.c and
+ * api_*.c. */
 #ifndef CB_PIPELINE_H
 #define CB_PIPELINE_H
 
@@ -38,11 +38,11 @@ struct cb_step {
     void *device, *state; /* of the backend: the context's, the compiled program */
     uint32_t n_gradients; /* the last outputs are gradients */
     bool keep_gradients;
-    bool follows;          /* decisions that the caller gave */
+    bool follows;          /* decisions of the caller */
     bool *is_stepped;      /* [n_input] an optimizer updates it after the run */
-    bool has_run;          /* the gradients inside are those of a run that has not failed */
+    bool has_run;          /* the gradients inside come from a run that succeeded */
     cb_run_memory *memory; /* that it runs in, perhaps with other steps */
-    cb_run_block *pinned;  /* the block that stays its own; NULL: the memory's */
+    cb_run_block *pinned;  /* its pinned block; NULL: the memory's */
     cb_turn turn;          /* the latest run: its stream, and where it ended */
     cb_event *began;       /* the latest run */
     cb_event *stepping;    /* where the latest update begins */
@@ -50,7 +50,7 @@ struct cb_step {
     cb_staging staging; /* slots: inputs, outputs, then [n_state][n_gradients] of the optimizer */
     void **inputs, **outputs; /* [n_input], [n_output] where arguments of the host are staged */
     cb_range *ranges; /* room for the checks of a run or an optimizer step: neither allocates */
-    cb_known_ranges run_ranges, update_ranges; /* which of them the latest one found good */
+    cb_known_ranges run_ranges, update_ranges; /* the addresses that passed the latest check */
     cb_optim_row *rows;                        /* [n_gradients] */
     void *squares; /* of all gradients, for extras of an update; NULL: none are kept */
 };

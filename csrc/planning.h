@@ -1,12 +1,12 @@
-/* planning.h: the planner on problems that are read and checked once and asked many times: what
- * api_plan.c does with texts, and the extension module with objects of Python. Internal. */
+/* planning.h: the planner on problems that are read and checked once and used for many requests,
+ * from texts (api_plan.c) or from Python objects (the extension module). Internal. */
 #ifndef CB_PLANNING_H
 #define CB_PLANNING_H
 
 #include "include/cutback.h"
 #include "plan/planner.h"
 
-/* Of the context: what a problem or a plan that outlives a call is made in. */
+/* Returns the context's allocator for problems and plans that outlive a call. */
 cb_alloc *cb_planning_alloc(cb_context *ctx);
 /* A problem or a traced graph (docs/problem.md), checked and ready for the planner. */
 CB_MUST_CHECK cb_status cb_planning_read(cb_context *ctx, const char *graph, size_t length,
@@ -22,21 +22,21 @@ typedef struct cb_planning_request {
     cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
 } cb_planning_request;
-/* A plan for each budget, in one search; an impossible one has its reason in its place. On failure
- * there are no plans. */
+/* Makes a plan for each budget, in one search; an impossible budget gets its reason instead. On
+ * failure there are no plans. */
 CB_MUST_CHECK cb_status cb_planning_plans(cb_context *ctx, const cb_problem *p,
                                           const cb_planning_request *request, cb_answer *out,
                                           cb_error *err);
-/* The ends that positions lie between (plan/planner.h). `device` NULL: "cpu". */
+/* Computes the ends of positions (plan/planner.h). `device` NULL: "cpu". */
 CB_MUST_CHECK cb_status cb_planning_ends(cb_context *ctx, const cb_problem *p, cb_preset preset,
                                          cb_measure measure, const char *device, cb_poll poll,
                                          cb_ends *out, cb_error *err);
-/* A plan as JSON, for this problem. `device` NULL: the one it names. */
+/* Reads a plan for this problem from JSON. `device` NULL: the plan's device. */
 CB_MUST_CHECK cb_status cb_planning_read_plan(cb_context *ctx, const cb_problem *p,
                                               const char *text, size_t length, const char *device,
                                               cb_plan **out, cb_error *err);
 
-/* Bytes and times of a schedule from anywhere; `lives` lie in `arena`. */
+/* Computes bytes and times of any schedule; `lives` are allocated in `arena`. */
 CB_MUST_CHECK cb_status cb_planning_evaluate(const cb_problem *p, const cb_schedule *schedule,
                                              const char *device, cb_arena *arena, cb_lives *lives,
                                              uint64_t *arena_bytes, cb_error *err);
@@ -54,14 +54,14 @@ CB_MUST_CHECK cb_status cb_planning_explain_json(cb_context *ctx, const cb_probl
 CB_MUST_CHECK cb_status cb_planning_evaluate_json(cb_context *ctx, const cb_problem *p,
                                                   const char *text, size_t length,
                                                   const char *device, char **out, cb_error *err);
-/* `network` may be NULL: not wanted. */
+/* `network` may be NULL. */
 CB_MUST_CHECK cb_status cb_planning_cut_json(cb_context *ctx, const cb_problem *p, cb_preset preset,
                                              char **out, char **network, cb_error *err);
 CB_MUST_CHECK cb_status cb_planning_frontier_json(cb_context *ctx, const cb_problem *p,
                                                   cb_preset preset, const char *device,
                                                   cb_poll poll, char **out, cb_error *err);
 
-/* What a compiled step was planned from, and its plan; the step owns them. */
+/* Returns the problem of a compiled step, and its plan; the step owns them. */
 const cb_problem *cb_step_problem(const cb_step *step);
 const cb_plan *cb_step_plan(const cb_step *step);
 

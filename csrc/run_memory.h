@@ -1,10 +1,10 @@
-/* run_memory.h: memory that steps run in, one after another. It has one block for each backend, in
- * which the arena of whichever step runs is placed, so that many programs take no more than the
- * largest one needs. What a block holds is scratch between runs, but for gradients that are kept
- * inside until the next run in it.
+/* run_memory.h: memory that steps run in, one after another. It has one block for each backend,
+ * which holds the arena of the running step, so that many programs take no more than the largest
+ * one. The contents of a block are scratch between runs, except gradients that are kept inside
+ * until the next run in it.
  *
- * Runs in a memory come one at a time. Steps that use it may be compiled and freed meanwhile, so
- * blocks are looked at between cb_run_memory_lock and cb_run_memory_unlock alone. */
+ * Runs in a memory take place one at a time. Steps that use it may be compiled and freed meanwhile,
+ * so blocks may be accessed only between cb_run_memory_lock and cb_run_memory_unlock. */
 #ifndef CB_RUN_MEMORY_H
 #define CB_RUN_MEMORY_H
 

@@ -1,8 +1,8 @@
-/* staging.h: copies, in a backend's memory, of arguments that a caller has in the host's. Each
- * argument has a slot, whose copy is allocated when it is first needed and kept. Copies are scratch
- * between runs, so steps of one memory (run_memory.h) use the same ones, each as large as the
- * largest argument in its slot. Where the backend's memory is the host's, or an argument lies in it
- * already, there is no copy: a slot is the argument itself. */
+/* staging.h: copies, in a backend's memory, of arguments that are in host memory. Each argument has
+ * a slot, whose copy is allocated when it is first needed and kept. Copies are scratch between
+ * runs, so steps of one memory (run_memory.h) use the same ones, each as large as the largest
+ * argument in its slot. If the backend's memory is host memory, or an argument is already in it,
+ * there is no copy: a slot is the argument itself. */
 #ifndef CB_STAGING_H
 #define CB_STAGING_H
 
@@ -25,8 +25,8 @@ typedef struct cb_staging {
 CB_MUST_CHECK cb_status cb_staging_init(cb_staging *s, const cb_backend *backend, void *device,
                                         size_t n_slot, cb_arena *arena, cb_error *err);
 
-/* Where argument `host` of so many bytes is in the backend's memory; NULL: nowhere, it is empty.
- * `there`: it is no memory of the host's, and lies where it should. */
+/* Returns where argument `host` of this many bytes is in the backend's memory; NULL: it is empty.
+ * `there`: it is not host memory and is already in place. */
 CB_MUST_CHECK cb_status cb_stage(cb_staging *s, uint32_t slot, void *host, uint64_t bytes,
                                  bool there, void **at, cb_error *err);
 /* Puts copies on the stream: of an argument that has a block, to it and back. */

@@ -1,36 +1,35 @@
-/* backend.h: the contract between a compiled step and whatever runs it. A backend is a const table
- * of functions, and each folder here holds one. docs/backends.md goes through the table call by
- * call; the host's backends share kernel.h, executable.h and host.h.
+/* backend.h: the contract between a compiled step and the backend that runs it. A backend is a
+ * const table of functions, and each folder here holds one. docs/backends.md goes through the table
+ * call by call; the host's backends share kernel.h, executable.h and host.h.
  *
  *   cpu    one planned arena, vectorised kernels, the thread pool of the context
- *   debug  the cpu kernels, but every buffer is allocated by itself at its first group and freed
- *          after its last; its counted peak equals program->live_bytes (locals, there for the time
- *          of their group, do not count), and a sanitizer sees every stray access
+ *   debug  the cpu kernels, but every buffer is allocated separately at its first group and freed
+ *          after its last; its counted peak equals program->live_bytes (locals, which exist only
+ *          during their group, do not count), and a sanitizer sees every stray access
  *   ref    the slow twin: plain loops in double, no kernel shared with cpu
  *   null   runs nothing, counts groups
  *   cuda   a GPU, by kernels that are written for the program and compiled when it is
  *
- * Memory. What a run reads and writes lies in the backend's memory. Where `is_host` is false the
- * host never touches it but through `copy`. The arena of a run is the caller's, who may give
- * another one, or the same one to other executables, whenever no run is pending in it.
+ * Memory. The inputs and outputs of a run are in the backend's memory. If `is_host` is false, the
+ * host accesses it only through `copy`. The caller owns the arena of a run and may pass another
+ * one, or pass the same one to other executables, whenever no run is pending in it.
  *
- * Streams. `copy`, `record`, `wait`, `run` and `update` put work on a stream, which does it in the
- * order in which it came; streams are ordered among each other by events alone. A stream is the
- * caller's, who keeps it until its work is done: a backend makes none, keeps none, and gives none
- * back. NULL is the device's own stream. On the host all work is done when the call returns, and
- * the stream is looked at by nobody.
+ * Streams. `copy`, `record`, `wait`, `run` and `update` put work on a stream, which does it in
+ * order; only events order work on different streams. The caller owns a stream and keeps it until
+ * its work is done: a backend does not make, keep or return streams. NULL is the device's own
+ * stream. On the host all work is done when the call returns, and the stream is ignored.
  *
  * Blocking. `record`, `wait`, `address`, `update` and `run` put work on a stream and return: they
  * neither allocate memory (`debug` does) nor wait for the device, so that they can be captured. A
  * graph that has captured a run holds the address of its arena, which the caller keeps as long as
  * the graph. All other calls may block.
  *
- * Errors. A call answers for what shows at once. What shows while work is done is answered by
- * `sync` (of the device: it is lost, and so is every later call) or `finish` (of a run: an index
- * out of range, say). A run that fails changes none of its inputs, nor does what was put behind it
- * for the same executable until `finish` has answered.
+ * Errors. A call returns the errors that are known at once. Errors that occur while work is done
+ * are returned by `sync` (of the device: it is lost, and every later call fails) or `finish` (of a
+ * run: for example an index out of range). A failed run changes none of its inputs, nor do later
+ * runs of the same executable until `finish` has returned.
  *
- * Threads. A device is used by any number of threads, an executable by one at a time. */
+ * Threads. Any number of threads may use a device; one thread at a time may use an executable. */
 #ifndef CB_EXEC_BACKEND_H
 #define CB_EXEC_BACKEND_H
 
@@ -47,13 +46,14 @@ typedef struct cb_runtime { /* what a backend may use; outlives every device ope
     cb_cuda_options cuda; /* libraries; all NULL: none were named */
 } cb_runtime;
 
-typedef struct cb_stream cb_stream; /* defined nowhere: a backend knows what its handles are */
-typedef struct cb_event cb_event;   /* likewise: a point on a stream, and when it was reached */
+typedef struct cb_stream cb_stream; /* never defined: each backend knows its handles */
+typedef struct cb_event cb_event;   /* likewise: a point on a stream, and the time at which it was
+                                       reached */
 
 typedef enum cb_way { CB_WAY_IN = 0, /* from the host */ CB_WAY_OUT } cb_way;
 
-/* Lists are read before `run` returns. Memory that they point to, and what a run fills, is left
- * alone by the caller until the run is done. */
+/* Lists are read before `run` returns. The caller must not touch the memory that they point to, or
+ * the outputs of a run, until the run is done. */
 typedef struct cb_bindings {
     cb_stream *stream;
     void *const *inputs;  /* [n_input] contiguous, aligned to an element */
@@ -63,8 +63,8 @@ typedef struct cb_bindings {
                     hold nothing before the run, and are not looked at without `uses_arena` */
     uint64_t seed;
     uint32_t step;   /* of the random generator */
-    cb_poll_fn poll; /* asked before anything is put on the stream, and by backends that run within
-                        the call between groups; may be NULL */
+    cb_poll_fn poll; /* called before anything is put on the stream, and between groups by backends
+                        that run within the call; may be NULL */
     void *poll_user;
     double *group_seconds; /* [n_group] filled when not NULL */
     uint64_t *group_bytes; /* [n_group] bytes allocated while each group ran, filled by the debug
@@ -95,7 +95,7 @@ struct cb_mark {
     void *device;
     cb_event *event;
     atomic_bool is_reached; /* as far as is known */
-    cb_mark *next;          /* the backend's, while nothing refers to it */
+    cb_mark *next;          /* owned by the backend while nothing refers to it */
 };
 
 struct cb_block {
@@ -114,11 +114,12 @@ typedef struct cb_backend {
     bool uses_arena;    /* runs need cb_bindings.arena and .host; false: it makes its own buffers */
     uint64_t alignment; /* of arguments it allocates and buffers in the arena; power of two */
     cb_workspace_fn workspace; /* scratch that it wants for an op */
-    cb_fuses_fn fuses;         /* what runs in groups of several; NULL: nothing */
+    cb_fuses_fn fuses;         /* which ops run in groups of several; NULL: none */
     /* Ops without a kernel, which primitives replace before a step is planned (ad/lacking.h); NULL:
      * none. */
     bool (*lacks)(cb_opcode code);
-    /* May this group run here? CB_UNSUPPORTED names the first instruction that may not. */
+    /* Checks that this group may run here. CB_UNSUPPORTED names the first instruction that may
+     * not. */
     cb_status (*supports)(const cb_program *program, uint32_t group, cb_error *err);
 
     /* ---- a device ---- */
@@ -130,44 +131,44 @@ typedef struct cb_backend {
 
     /* ---- memory ---- */
 
-    /* The block is the caller's, who frees it when no work on it is left. */
+    /* The caller owns the block and frees it when no work on it is pending. */
     cb_status (*alloc)(void *device, size_t bytes, void **block, cb_error *err);
     void (*free)(void *device, void *block); /* NULL is fine */
     const cb_pooled *pooled;                 /* NULL: it keeps no memory */
-    /* Both sides stay as they are until the work is done; it may be done when the call returns. */
+    /* Both sides must not change until the work is done; it may be done when the call returns. */
     cb_status (*copy)(void *device, cb_stream *stream, cb_way way, void *to, const void *from,
                       size_t bytes, cb_error *err);
 
     /* ---- order ---- */
 
     cb_status (*sync)(void *device, cb_stream *stream, cb_error *err); /* all its work is done */
-    /* An event is the caller's. It may be freed while work waits for it. */
+    /* The caller owns an event. It may be freed while work waits for it. */
     cb_status (*event_new)(void *device, cb_event **event, cb_error *err);
     void (*event_free)(void *device, cb_event *event); /* NULL is fine */
     cb_status (*record)(void *device, cb_stream *stream, cb_event *event, cb_error *err);
-    /* What comes after on this stream waits for where the event was recorded last; for nothing
-     * where it never was. */
+    /* Later work on this stream waits for the last recording of the event; it does not wait if
+     * there is none. */
     cb_status (*wait)(void *device, cb_stream *stream, cb_event *event, cb_error *err);
-    /* Between two events that were recorded; blocks until both are reached. */
+    /* Returns the time between two recorded events; blocks until both are reached. */
     cb_status (*seconds)(void *device, cb_event *from, cb_event *to, double *out, cb_error *err);
 
     /* ---- programs ---- */
 
-    /* Program and device outlive the executable. What runs need besides the arena, and what an
-     * update of the gradients needs that are kept inside, is there when the call returns. */
+    /* Program and device outlive the executable. When the call returns, everything is allocated
+     * that runs need besides the arena, and that an update of gradients kept inside needs. */
     cb_status (*compile)(const cb_program *program, void *device, void **executable, cb_error *err);
-    /* Runs of one executable on several streams are ordered by the caller: they share its memory.
-     * New states replace the inputs they belong to as the last action. */
+    /* The caller must order runs of one executable on several streams, because they share its
+     * memory. New states replace the inputs they belong to as the last action. */
     cb_status (*run)(void *executable, const cb_bindings *bindings, cb_run_stats *stats,
                      cb_error *err);
-    /* Blocks until the runs that were put on the stream are done, and answers the first error that
-     * any has met since it was last asked. */
+    /* Blocks until the runs on the stream are done, and returns the first error of any run since
+     * the last call. */
     cb_status (*finish)(void *executable, cb_stream *stream, cb_error *err);
-    /* Where an operand is that is kept inside after a run (a gradient), until the next run in the
-     * same arena; NULL: there is none. */
+    /* Returns where an operand is kept inside after a run (a gradient), until the next run in the
+     * same arena; NULL: none. */
     void *(*address)(void *executable, uint32_t operand);
-    /* Frees what `address` answers for, since another executable is about to use the memory of
-     * this one. NULL: it holds nothing but what lies in the arena. */
+    /* Frees the memory that `address` returns, because another executable is about to use this
+     * one's memory. NULL: everything is in the arena. */
     void (*let_go)(void *executable);
     /* Writes the launches of a run in order, as JSON (docs/problem.md, "Launches"). NULL: a run
      * launches nothing. */
@@ -177,22 +178,23 @@ typedef struct cb_backend {
      * names in it. NULL: groups become nothing that could be read. */
     cb_status (*code)(const cb_program *program, const cb_runtime *runtime, void *executable,
                       cb_str *out, cb_error *err);
-    /* Bytes of the host's memory that the executable holds. Arena and arguments are not counted
-     * where a run allocates them, nor is what a driver keeps. */
+    /* Returns the bytes of host memory that the executable holds. Arena and arguments that a run
+     * allocates are not counted, nor is memory of a driver. */
     uint64_t (*bytes)(const void *executable);
     /* Ends when no run is left; NULL is fine. */
     void (*destroy)(void *executable);
 
     /* ---- optimizers ---- */
 
-    /* Makes ready what steps of this optimizer need; may block. Asked before the run whose
-     * gradients are stepped. NULL: nothing is needed. */
+    /* Prepares for steps of this optimizer; may block. Called before the run whose gradients are
+     * stepped. NULL: nothing is needed. */
     cb_status (*ready)(void *executable, const cb_optimizer *optimizer, cb_error *err);
-    /* Where numbers of the latest update are; false: it had no such group. NULL: nowhere. */
+    /* Returns where the numbers of the latest update are; false: it had no such group. NULL: not
+     * supported. */
     bool (*resident)(const void *executable, uint32_t group, cb_resident *out);
-    /* Puts one step of the optimizer on the stream of the run that has made the gradients. What is
-     * in the table was checked; it is read before the call returns, and parameters, gradients and
-     * states lie in the backend's memory. NULL: the backend has no optimizers. */
+    /* Puts one step of the optimizer on the stream of the run that has made the gradients. The
+     * table has been checked; it is read before the call returns, and parameters, gradients and
+     * states are in the backend's memory. NULL: the backend has no optimizers. */
     cb_status (*update)(void *device, void *executable, cb_stream *stream,
                         const cb_optimizer *optimizer, const cb_optim_table *table, cb_error *err);
 } cb_backend;
@@ -200,20 +202,19 @@ typedef struct cb_backend {
 extern const cb_backend cb_backend_cpu, cb_backend_debug, cb_backend_ref, cb_backend_null,
     cb_backend_cuda;
 
-/* builtin.c: all that there are, ended by NULL; the first is the one that runs unless another is
- * named. */
+/* builtin.c: all backends, ended by NULL; the first one is the default. */
 extern const cb_backend *const cb_backends[];
 #define CB_BACKENDS_MOST 8
 
 const cb_backend *cb_backend_find(const char *name); /* NULL: unknown */
 /* "cpu, debug and null" */
 void cb_backend_names(cb_str *out);
-/* May each group of the program run there? */
+/* Checks that each group of the program may run there. */
 CB_MUST_CHECK cb_status cb_backend_supports(const cb_backend *backend, const cb_program *program,
                                             cb_error *err);
 
-/* The open devices of one runtime, by backend. A device is opened when it is first asked for, by
- * any thread. */
+/* The open devices of one runtime, by backend. A device is opened at the first request, by any
+ * thread. */
 typedef struct cb_devices {
     const cb_runtime *runtime;
     _Atomic(void *) open[CB_BACKENDS_MOST];

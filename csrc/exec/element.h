@@ -7,8 +7,8 @@
 #include "../base/kern_half.h"
 #include "../include/cutback.h"
 
-/* `value` as one element of the dtype, as cb_copy_run reads it; integers truncate and saturate, NaN
- * is 0. */
+/* Writes `value` as one element of the dtype, as cb_copy_run reads it; integers truncate and
+ * saturate, NaN becomes 0. */
 static inline uint64_t cb_element_of(cb_dtype dtype, double value) {
     uint64_t element = 0;
     float single = (float)value;

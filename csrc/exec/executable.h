@@ -1,8 +1,8 @@
-/* executable.h: a program made ready to run by kernels: each instruction's function and tensors are
+/* executable.h: a program prepared to run with kernels: each instruction's function and tensors are
  * looked up once, so that a run only fills in addresses. Shared by the backends that run kernels.
  * Program and runtime must outlive it.
  *
- * Addresses come from two sides: ARENA and LOCAL operands are placed by the backend, wherever it
+ * Addresses come from two sources: ARENA and LOCAL operands are placed by the backend, wherever it
  * keeps buffers and locals (cb_executable_place), INPUT and OUTPUT operands by cb_executable_bind
  * at the start of a run. */
 #ifndef CB_EXEC_EXECUTABLE_H
@@ -16,27 +16,27 @@ typedef struct cb_executable {
     const cb_runtime *runtime;
     cb_arena memory;
     cb_kernel_fn *kernel; /* [n_instr] */
-    cb_tensor *tensor;    /* [n_tensor] beside program->operand_id */
+    cb_tensor *tensor;    /* [n_tensor] parallel to program->operand_id */
     uint32_t *bound;      /* [n_bound] tensors in the caller's buffers: indices into `tensor` */
-    char **address;       /* [n_buffer] of each buffer, NULL: not there; the backend's to fill */
+    char **address;       /* [n_buffer] of each buffer; NULL: not there; filled by the backend */
     char **local;         /* [n_local] likewise, of each local */
-    char *host;           /* [program->host_bytes] what has moved to the host; as `address` */
+    char *host;           /* [program->host_bytes] values moved to the host; like `address` */
     uint32_t n_tensor, n_bound;
 } cb_executable;
 
-/* CB_UNSUPPORTED names the first instruction of the group without a kernel; CB_INTERNAL: scratch
- * has no room for indices that have to be copied. */
+/* Returns CB_UNSUPPORTED with the first instruction of the group without a kernel; CB_INTERNAL:
+ * scratch has no room for indices that must be copied. */
 CB_MUST_CHECK cb_status cb_executable_supports(const cb_program *program, uint32_t group,
                                                cb_error *err);
-/* On failure nothing is left behind. */
+/* On failure nothing is left allocated. */
 CB_MUST_CHECK cb_status cb_executable_init(cb_executable *x, const cb_program *program,
                                            const cb_runtime *runtime, cb_error *err);
 void cb_executable_free(cb_executable *x);
 uint64_t cb_executable_bytes(const cb_executable *x); /* of its own memory */
 
-/* Copies the indices of an instruction that lie in the caller's memory (cb_op_index_copy) to the
- * head of its scratch, where nobody else writes them; that one of its inputs `in` points there from
- * then on. The bytes that the copy takes, 0 where there is none. */
+/* Copies the indices of an instruction that are in the caller's memory (cb_op_index_copy) to the
+ * head of its scratch, where nothing else writes them, and redirects that entry of its inputs `in`.
+ * Returns the bytes of the copy, 0 if there is none. */
 size_t cb_copy_indices(const cb_program *program, const cb_instr *instr, cb_tensor *in,
                        void *scratch);
 
@@ -44,26 +44,28 @@ size_t cb_copy_indices(const cb_program *program, const cb_instr *instr, cb_tens
 void cb_executable_place(cb_executable *x, uint32_t group);
 /* The same for all groups, with each buffer at its offset in the arena, and x->host. */
 void cb_executable_place_all(cb_executable *x, char *arena, char *host);
-/* Points the others at the caller's buffers; CB_INVALID: one is missing. */
+/* Points the other tensors at the caller's buffers; CB_INVALID: one is missing. */
 CB_MUST_CHECK cb_status cb_executable_bind(cb_executable *x, const cb_bindings *bindings,
                                            cb_error *err);
-/* Runs a group whose tensors are placed and bound, one instruction after another. Errors end in the
- * user's source line. */
+/* Runs a group whose tensors are placed and bound, one instruction after another. Errors end with
+ * the user's source line. */
 CB_MUST_CHECK cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
                                                 const cb_bindings *bindings, cb_error *err);
-/* Copies what moves to the host or back at a group: what comes back before it runs, what leaves
- * after. `host` has program->host_bytes, `address` those of buffers. */
+/* Copies values to the host or back at a group: back before it runs, to the host after it. `host`
+ * has program->host_bytes, `address` those of buffers. */
 void cb_run_moves(const cb_program *program, uint32_t group, bool leaving, char *host,
                   char *const *address);
-/* Where an operand is kept inside, NULL: it is the caller's, or its buffer is not there. */
+/* Returns where an operand is kept inside; NULL: it is the caller's, or its buffer does not
+ * exist. */
 void *cb_executable_address(const cb_executable *x, uint32_t operand);
 
-/* The last action of a run: new states replace those of the caller. `address` is the backend's. */
+/* The last action of a run: new states replace those of the caller. `address` comes from the
+ * backend. */
 void cb_replace_states(const cb_program *program, const cb_bindings *bindings,
                        void *(*address)(void *executable, uint32_t operand), void *executable);
 
-/* The run loop: `run_group` for each group in order; asks `poll` before the first group and then
- * about every 5 ms of work (CB_CANCELLED), and fills group_seconds. */
+/* The run loop: calls `run_group` for each group in order; calls `poll` before the first group and
+ * then about every 5 ms of work (CB_CANCELLED), and fills group_seconds. */
 typedef cb_status (*cb_run_group_fn)(void *user, uint32_t group, cb_error *err);
 CB_MUST_CHECK cb_status cb_run_groups(uint32_t n_group, const cb_bindings *bindings,
                                       cb_run_group_fn run_group, void *user, cb_error *err);

@@ -1,5 +1,5 @@
-/* host.h: what the backends that run on the host have in common: its memory, work that is done when
- * a call returns, and kernels that want the same scratch. Their device is the runtime itself. */
+/* host.h: shared by the backends that run on the host: host memory, work that is finished when a
+ * call returns, and kernels with the same scratch. Their device is the runtime itself. */
 #ifndef CB_EXEC_HOST_H
 #define CB_EXEC_HOST_H
 
@@ -22,7 +22,7 @@ cb_status cb_host_finish(void *executable, cb_stream *stream, cb_error *err);
 cb_status cb_host_update(void *device, void *executable, cb_stream *stream,
                          const cb_optimizer *optimizer, const cb_optim_table *table, cb_error *err);
 
-/* A host backend's answers to all but what it does with programs. */
+/* A host backend's functions, except those for programs. */
 #define CB_HOST_CALLS                                                                           \
     .is_host = true, .alignment = CB_ALIGN, .workspace = cb_op_workspace, .open = cb_host_open, \
     .close = cb_host_close, .alloc = cb_host_alloc, .free = cb_host_free, .copy = cb_host_copy, \
@@ -30,7 +30,7 @@ cb_status cb_host_update(void *device, void *executable, cb_stream *stream,
     .record = cb_host_record, .wait = cb_host_wait, .seconds = cb_host_seconds,                 \
     .finish = cb_host_finish, .update = cb_host_update
 
-/* Seconds since some moment in the past. */
+/* Returns seconds since a fixed moment in the past. */
 double cb_host_clock(void);
 
 #endif

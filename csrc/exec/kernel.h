@@ -1,14 +1,14 @@
-/* kernel.h: what a CPU kernel is. A kernel computes all outputs of one instruction.
+/* kernel.h: the interface of a CPU kernel, which computes all outputs of one instruction.
  *
- * Bits: outputs depend on shapes, dtypes, inputs and attributes alone: never on the number of
+ * Bits: outputs depend only on shapes, dtypes, inputs and attributes, never on the number of
  * threads, on alignment or on the instruction set. Work is cut by shape (cb_row_blocks, fixed tile
  * sizes), a reduction has a fixed number of lanes and a fixed order, contraction is off
  * (-ffp-contract=off) and multiply-adds are fused where gemm_fma.h says so. Compute type: f32 for
  * f32, f16, bf16; f64 for f64; each op rounds its result to its dtype once. Memory: no allocation.
- * Scratch is what cb_op_workspace says for this op (workspace.h), without the copy of the indices:
- * these are in memory that nobody else writes, so a kernel may check them in one pass and use them
- * in the next. Inputs and outputs never overlap, but the output of a
- * pointwise op may be an input of the same dtype, element by element (plan/model/over.h). */
+ * Scratch has the size given by cb_op_workspace for this op (workspace.h), without the copy of the
+ * indices: these are in memory that nothing else writes, so a kernel may check them in one pass and
+ * use them in the next. Inputs and outputs never overlap, but the output of a pointwise op may be
+ * an input of the same dtype, element by element (plan/model/over.h). */
 #ifndef CB_EXEC_KERNEL_H
 #define CB_EXEC_KERNEL_H
 
@@ -36,11 +36,11 @@ typedef struct cb_kernel_args {
     cb_philox random; /* seed and step of the run; stream from the op's attributes */
 } cb_kernel_args;
 
-/* CB_INVALID for data-dependent mistakes (an index out of range); everything else was checked
+/* Returns CB_INVALID for data-dependent errors (an index out of range); everything else was checked
  * before. */
 typedef cb_status (*cb_kernel_fn)(const cb_kernel_args *args, cb_error *err);
 
-/* The kernel for an op at these dtypes, for the best instruction set
+/* Returns the kernel for an op at these dtypes, for the best instruction set
  * (CUTBACK_ISA=baseline|avx2|avx512 lowers it); NULL: none. */
 cb_kernel_fn cb_cpu_kernel(cb_opcode code, cb_dtype dtype);
 

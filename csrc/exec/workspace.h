@@ -1,12 +1,11 @@
-/* workspace.h: how much scratch an op has while it runs: what the host backends answer when a plan
- * is made. */
+/* workspace.h: the scratch of an op while it runs, as host backends report it for planning. */
 #ifndef CB_EXEC_WORKSPACE_H
 #define CB_EXEC_WORKSPACE_H
 
 #include "../ir/graph.h"
 
-/* Of the kernel, at most CB_WORKSPACE_MAX (tiles.h) and a function of shapes alone, after the copy
- * of its indices. */
+/* Returns the scratch of the kernel, at most CB_WORKSPACE_MAX (tiles.h) and a function of shapes
+ * only, which comes after the copy of its indices. */
 uint64_t cb_op_workspace(const cb_graph *g, cb_op_id id);
 
 /* Indices in the caller's memory (an argument, or a result) may be overwritten by another thread

@@ -1,16 +1,16 @@
-/* contract.h: the problem of groups: each op of a grouping is one op, with an inside where it has
- * several members. Value ids count the values that are given, in the order of the problem's ops;
- * the storage of a value has the value's id. */
+/* contract.h: makes the problem of groups: each op of a grouping is one op, with an inside if it
+ * has several members. Value ids count the outputs of the problem's ops in order; the storage of a
+ * value has the value's id. */
 #ifndef CB_FUSE_CONTRACT_H
 #define CB_FUSE_CONTRACT_H
 
 #include "grouping.h"
 
-/* `value` [values of the graph], from `arena`: that of the problem which shows the same storage;
+/* `value` [values of the graph], allocated in `arena`: the problem's value with the same storage;
  * CB_NONE: it never leaves its group. */
 CB_MUST_CHECK cb_status cb_contracted_values(const cb_graph *joint, const cb_grouping *grouping,
                                              cb_arena *arena, uint32_t **value, cb_error *err);
-/* `single`: the graph as cb_annotate gives it. */
+/* `single`: the result of cb_annotate. */
 CB_MUST_CHECK cb_status cb_contract(const cb_graph *joint, const cb_problem *single,
                                     const cb_grouping *grouping, cb_alloc *alloc, cb_problem **out,
                                     cb_error *err);

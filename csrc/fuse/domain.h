@@ -1,47 +1,48 @@
-/* domain.h: what the instructions of one group have in common. A group runs over `count` elements
- * in row-major order; where one of its instructions reduces rows or columns, the elements are
- * count / columns rows of `columns` each.
+/* domain.h: the common domain of the instructions of one group. A group runs over `count` elements
+ * in row-major order; if one of its instructions reduces rows or columns, the elements are count /
+ * columns rows of `columns` each.
  *
  *     part        shape of its results      what it does in the group
  *     MAP         count elements            element i from element i of each input
  *     ROW_WISE    count elements            softmax, norms and their gradients: a row from a row;
  *                                           the gradient of ROWS that index, which does so as well
- *     ROWS        one a row                 sum, mean, amax, amin over the columns; cross-entropy;
+ *     ROWS        one per row               sum, mean, amax, amin over the columns; cross-entropy;
  *                                           gather of one element of each row
- *     ROW_MAP     one a row                 pointwise on what is one a row
- *     COLUMNS     one a column              sum, mean over the rows
+ *     ROW_MAP     one per row               pointwise on values with one per row
+ *     COLUMNS     one per column            sum, mean over the rows
  *     TOTAL       one                       sum, mean over everything
  *     ONE         one                       pointwise on single values
- *     PIECES      one a piece of a row      sum, mean over even pieces of each row
- *     ACROSS      one a row                 sum, mean, amax, amin over rows that lie across memory
- *     LINES       one a line                sum, mean over rows that lie side by side
+ *     PIECES      one per piece of row      sum, mean over even pieces of each row
+ *     ACROSS      one per row               sum, mean, amax, amin over strided rows
+ *     LINES       one per line              sum, mean over adjacent strided rows
  *
- * A value that is made in a group is read there as it was made: SAME where it has count elements,
- * ROW where it is one a row (repeated along the row, or by a ROW_MAP), ONE where it is one. COLUMNS
- * and TOTAL are complete only when the group is: a total may be read by ONE instructions, which
- * then run after everything else; nothing else reads them, nor PIECES and LINES. Rows lie across
- * where the group reduces an inner axis: then `inner` rows lie side by side, so that element c of
- * row r is element (r / inner * columns + c) * inner + r % inner of the domain, and only MAP,
- * ACROSS, ROW_MAP, LINES, TOTAL and ONE are parts. A line is the `inner` elements at one c. What
- * comes from outside is read in any way. There are two rows at least, so that one a row and one are
- * told apart.
+ * A value that is made in a group is read there as it was made: SAME if it has count elements, ROW
+ * if it has one per row (repeated along the row, or by a ROW_MAP), ONE if it is a single element.
+ * COLUMNS and TOTAL are complete only when the group is. ONE instructions may read a total and then
+ * run after everything else; nothing else reads these two, nor PIECES and LINES.
  *
- * Nothing here knows which machine runs the group. */
+ * Rows are strided if the group reduces an inner axis. Then `inner` rows are adjacent in memory, so
+ * that element c of row r is element (r / inner * columns + c) * inner + r % inner of the domain,
+ * and only MAP, ACROSS, ROW_MAP, LINES, TOTAL and ONE are parts. A line is the `inner` elements at
+ * one c. Inputs from outside are read in any way. There are at least two rows, so that one per row
+ * differs from a single element.
+ *
+ * Nothing here depends on the machine that runs the group. */
 #ifndef CB_FUSE_DOMAIN_H
 #define CB_FUSE_DOMAIN_H
 
 #include "../ir/op.h"
 
 /* Shorter rows cost more than they save; sums over longer ones are cut into segments, which are
- * tasks of their own. */
+ * separate tasks. */
 #define CB_ROW_MIN 32
 #define CB_ROW_MAX ((int64_t)1 << 16)
 /* Pieces of rows are powers of two: whole lanes, and no more than one leaf of a sum. */
 #define CB_PIECE_MIN 64
 #define CB_PIECE_MAX 1024
-/* Rows that lie across are computed side by side, as the lanes of vectors; the tiles of so many
- * lanes bound their length. A sum of everything or of lines takes whole lines, whose tiles have
- * at most CB_LINES_MAX elements. */
+/* Strided rows are computed in parallel, as the lanes of vectors; the tiles of that many lanes
+ * limit their length. A sum of all elements or of lines takes whole lines, whose tiles have at most
+ * CB_LINES_MAX elements. */
 #define CB_INNER_MIN 24
 #define CB_ACROSS_MIN 4
 #define CB_ACROSS_MAX 4096
@@ -50,7 +51,7 @@
 typedef struct cb_domain {
     int64_t count;
     int64_t columns; /* 0: no part has rows */
-    int64_t inner;   /* rows that lie side by side, across memory; 0: rows lie along it */
+    int64_t inner;   /* number of adjacent strided rows; 0: rows are contiguous */
 } cb_domain;
 
 typedef enum cb_part {
@@ -67,26 +68,26 @@ typedef enum cb_part {
     CB_PART_LINES
 } cb_part;
 
-/* How an operand is laid over a domain. */
+/* How an operand maps to a domain. */
 typedef enum cb_view {
     CB_VIEW_OTHER = 0, /* any strides */
     CB_VIEW_SAME,      /* element i is element i */
-    CB_VIEW_ROW,       /* one a row */
-    CB_VIEW_COLUMN,    /* one a column, the same in each row */
+    CB_VIEW_ROW,       /* one per row */
+    CB_VIEW_COLUMN,    /* one per column, the same in each row */
     CB_VIEW_ONE        /* one element everywhere */
 } cb_view;
 
-typedef struct cb_shaped { /* an op and what it runs on; NULL: there is no such input */
+typedef struct cb_shaped { /* an op and its operands; NULL: no such input */
     cb_opcode code;
     const cb_attrs *attrs;
     const cb_shape *in0, *in1, *out0;
 } cb_shaped;
 
-/* What an op is in this domain. */
+/* Returns the part of an op in this domain. */
 cb_part cb_part_of(const cb_shaped *op, const cb_domain *domain);
 
-/* Whether an op can join a group with this domain, which it may widen (from single elements) or
- * give rows: then the new domain. An empty group has the domain {0, 0}. */
+/* True if an op can join a group with this domain, which it may widen (from single elements) or
+ * give rows: then the domain is updated. An empty group has the domain {0, 0}. */
 bool cb_domain_join(cb_domain *domain, const cb_shaped *op);
 
 cb_view cb_view_of(const cb_shape *shape, const int64_t *stride, const cb_domain *domain);

@@ -1,6 +1,6 @@
-/* expand.h: a plan's steps as groups of ops of the graph, as the plan has them: a step of a plan of
- * single ops is a group of one; a step of a contracted problem becomes the ops that it runs. What
- * the plan places keeps its place; what a step makes for itself is a local of its group. */
+/* expand.h: expands a plan's steps to groups of ops of the graph: a step of a plan of single ops is
+ * a group of one; a step of a contracted problem becomes the ops that it runs. Values keep the
+ * plan's offsets; a value that a step makes only for itself is a local of its group. */
 #ifndef CB_FUSE_EXPAND_H
 #define CB_FUSE_EXPAND_H
 
@@ -10,15 +10,16 @@
 typedef struct cb_life { /* of an instance of the plan */
     uint32_t made, last; /* group indices; last == n_group: held to the end */
     uint64_t offset;     /* in the arena */
-    bool is_local;       /* lives and dies in group `made`, without bytes in the arena */
-    bool is_shared;      /* scratch: it is where that of an instance before it is */
+    bool is_local;       /* exists only in group `made`, without bytes in the arena */
+    bool is_shared;      /* scratch in the same place as that of an earlier instance */
     uint32_t shared;     /* is_shared: that instance */
-    bool is_gone;        /* over before a step runs: it takes no bytes */
-    bool takes_over;     /* it begins in the memory of another, which ends with group `made` */
+    bool is_gone;        /* ends before a step runs, so it takes no bytes */
+    bool takes_over;     /* begins in the memory of another instance, which ends with group `made`
+                            */
     uint32_t over;       /* takes_over: that instance */
 } cb_life;
 
-/* How many of `n` ascending steps come before this one. */
+/* Returns how many of `n` ascending steps come before this one. */
 static inline uint32_t cb_count_before(const uint32_t *steps, uint32_t n, uint32_t step) {
     uint32_t low = 0, high = n;
     while (low < high) {
@@ -42,19 +43,19 @@ typedef struct cb_groups {
     uint32_t backward_starts;
 } cb_groups;
 
-/* Tables of these sizes, with zeros. */
+/* Allocates zeroed tables of these sizes. */
 CB_MUST_CHECK cb_status cb_groups_new(cb_groups *groups, size_t n_group, size_t n_instr,
                                       size_t n_instance, cb_arena *arena, cb_error *err);
 
 typedef struct cb_expanded {
-    cb_plan plan;     /* of the graph, op by op, with lives as far as lowering looks at them */
-    cb_groups groups; /* its steps in order, one group a step of the plan that runs */
-    bool is_fused;    /* fuse.h has joined some of them: the plan's bytes are a bound */
+    cb_plan plan;     /* of the graph, op by op, with the parts of lives that lowering uses */
+    cb_groups groups; /* its steps in order, one group for each step of the plan that runs */
+    bool is_fused;    /* fuse.h has merged some of them: the plan's bytes are a bound */
     uint32_t *step;   /* [plan.schedule.n_step] step of the plan; NULL: the same */
 } cb_expanded;
 
-/* `single` is the graph as cb_annotate gives it. `grouping` NULL: `p` is `single`, and the plan
- * must outlive what is handed out, which lies in `arena`. */
+/* `single` is the result of cb_annotate. `grouping` NULL: `p` is `single`, and the plan must
+ * outlive the result, which is allocated in `arena`. */
 CB_MUST_CHECK cb_status cb_expand(const cb_graph *joint, const cb_problem *single,
                                   const cb_grouping *grouping, const cb_problem *p,
                                   const cb_plan *plan, cb_arena *arena, cb_expanded *out,

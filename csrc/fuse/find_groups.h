@@ -1,5 +1,6 @@
-/* find_groups.h: which ops of a joint graph are worth planning as one, and what their runs may take
- * in: a request that cb_grouping_make grants (grouping.h). It is the same on every machine. */
+/* find_groups.h: finds the ops of a joint graph that are worth planning as one, and the values to
+ * inline into their runs: a request to cb_grouping_make (grouping.h). It is the same on every
+ * machine. */
 #ifndef CB_FUSE_FIND_GROUPS_H
 #define CB_FUSE_FIND_GROUPS_H
 
@@ -10,8 +11,8 @@
 #define CB_GROUPS_FOUND "found"
 #define CB_GROUPS_AUTO "auto"
 
-/* `single`: the graph as cb_annotate gives it. fuses NULL: there are none. What is handed out lies
- * in `arena`. */
+/* `single`: the result of cb_annotate. `fuses` NULL: no groups. The result is allocated in
+ * `arena`. */
 CB_MUST_CHECK cb_status cb_find_groups(const cb_graph *joint, const cb_problem *single,
                                        cb_fuses_fn fuses, cb_arena *arena, cb_group_request *out,
                                        cb_error *err);

@@ -4,38 +4,38 @@
 
 #include "domain.h"
 
-/* Whether a backend can run an op as this part of a group of several instructions. */
+/* Tells whether a backend can run an op as this part of a group of several instructions. */
 typedef bool (*cb_fuses_fn)(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
                             const cb_dtype *out, uint32_t n_out);
 
 #define CB_PART_OPERANDS 8 /* no op with more inputs and outputs has a part */
 
-/* Whether the backend runs it and it computes in one width of floats. `dtype`: of inputs, then of
- * outputs, none of which is looked at if there are too many. */
+/* True if the backend runs it and it computes in one width of floats. `dtype`: of inputs, then of
+ * outputs; not used if there are too many. */
 bool cb_part_fuses(cb_fuses_fn fuses, cb_opcode code, cb_part part, const cb_dtype *dtype,
                    uint32_t n_in, uint32_t n_out);
 
 /* Backends that run the executor's microcode fuse these: pointwise ops, reductions and rows of
- * floats, with bool where ops compare and choose, and integers that are indices. Fused and unfused
- * execution give bitwise identical results. */
+ * floats, with bools for ops that compare and choose, and integers that are indices. Fused and
+ * unfused execution give bitwise identical results. */
 bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
                      const cb_dtype *out, uint32_t n_out);
 
-/* Why a group holds no more: what kept out the first step that was passed over after the last that
+/* Why a group ends: the reason against the first step that was passed over after the last one that
  * joined. */
 typedef enum cb_group_end {
     CB_END_NONE = 0, /* not known */
     CB_END_PROGRAM,  /* no step was left */
-    CB_END_BACKEND,  /* this backend runs each op by itself */
-    CB_END_OP,       /* the step fuses with nothing */
+    CB_END_BACKEND,  /* this backend runs each op separately */
+    CB_END_OP,       /* the step does not fuse */
     CB_END_DOMAIN,   /* it runs over another domain */
-    CB_END_CUT,      /* with it, rows would cut what is summed or drawn at a time */
-    CB_END_DTYPE,    /* it computes in f64, the group in narrower floats, or the other way */
-    CB_END_READ,     /* it reads what the group makes in another way, or before it is complete */
-    CB_END_WAIT,     /* it reads what a step makes that was passed over */
-    CB_END_ROOM,     /* the bytes of both would not do */
-    CB_END_LIMIT,    /* the group has as many steps as it may */
-    CB_END_PLAN      /* the plan has it so */
+    CB_END_CUT,      /* its rows would cut a unit that is summed or drawn at a time */
+    CB_END_DTYPE,    /* it computes in f64 and the group in narrower floats, or the reverse */
+    CB_END_READ,     /* it reads a value of the group in another order, or before it is complete */
+    CB_END_WAIT,     /* it reads an output of a step that was passed over */
+    CB_END_ROOM,     /* merging would exceed the planned memory */
+    CB_END_LIMIT,    /* the group has the maximum number of steps */
+    CB_END_PLAN      /* the plan ends it here */
 } cb_group_end;
 
 #endif

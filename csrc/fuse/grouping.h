@@ -1,13 +1,13 @@
-/* grouping.h: which ops of a joint graph are one op of the problem, before anything is planned, and
- * what its runs may take in (plan/model/inside.h, inlining.h). contract.h makes the problem, and
- * expand.h goes back from a plan of it to ops of the graph.
+/* grouping.h: which ops of a joint graph form one op of the problem, before planning, and which
+ * values may be inlined into its runs (plan/model/inside.h, inlining.h). contract.h makes the
+ * problem, and expand.h converts its plan back to ops of the graph.
  *
  *     graph      0 input  1 matmul  2 add  3 expand  4 gelu  5 matmul        group {2, 4}
  *     problem    0 input  1 matmul  2 {add, gelu}  3 matmul                  a view is no op
  *
- * What reads a view reads the storage that it shows, so problems of groups have no views: each of
- * their values has a storage of its own. A run of an op does everything over one domain (domain.h):
- * that of all its members and of all that it may take in together. So any of them fit. */
+ * A reader of a view reads its storage, so problems of groups have no views: each of their values
+ * has a separate storage. A run of an op uses one domain (domain.h), that of all its members and of
+ * all values that may be inlined into it. So any subset fits. */
 #ifndef CB_FUSE_GROUPING_H
 #define CB_FUSE_GROUPING_H
 
@@ -15,20 +15,20 @@
 #include "../plan/model/problem.h"
 #include "fuses.h"
 
-/* What is asked for, in ids of the joint graph. */
+/* A request, in ids of the joint graph. */
 typedef struct cb_group_request {
     uint32_t n_group;
     const uint32_t *begin; /* [n_group + 1] into op */
     const uint32_t *op;    /* of each group; each op in one at most, none of them a view or input */
-    const uint32_t *kernel;  /* [n_group] rising: groups of one number could run as one, and stand
-                                together in the order; NULL: none do, */
+    const uint32_t *kernel;  /* [n_group] rising: groups with equal numbers could run as one, and
+                                are adjacent in the order; NULL: none do, */
     const cb_domain *domain; /* [n_group] and over this domain; likewise */
     uint32_t n_inlining;
-    const uint32_t *value;  /* [n_inlining] what may be taken in, */
-    const uint32_t *reader; /* [n_inlining] and an op (or any of its group) that may do so */
+    const uint32_t *value;  /* [n_inlining] a value that may be inlined, */
+    const uint32_t *reader; /* [n_inlining] and the op (or any op of its group) */
 } cb_group_request;
 
-/* From JSON, see grouping_json.c. What is handed out lies in `arena`. */
+/* Reads JSON, see grouping_json.c. The result is allocated in `arena`. */
 CB_MUST_CHECK cb_status cb_group_request_read(const char *text, size_t length, cb_arena *arena,
                                               cb_group_request *out, cb_error *err);
 
@@ -41,12 +41,12 @@ typedef struct cb_grouping {
     uint32_t n_op;     /* of the problem, in its order */
     uint32_t *begin;   /* [n_op + 1] into member */
     uint32_t *member;  /* ops of the graph, rising */
-    uint32_t *kernel;  /* [n_op] as asked for; CB_NONE: of no group */
-    uint32_t *op_of;   /* [ops of the graph] op of the problem, CB_NONE: a view */
+    uint32_t *kernel;  /* [n_op] the requested group; CB_NONE: no group */
+    uint32_t *op_of;   /* [ops of the graph] op of the problem; CB_NONE: a view */
     uint32_t *root;    /* [values of the graph] the value that made its storage */
-    uint8_t *is_read;  /* [values of the graph] roots: an op reads it, through views or not */
+    uint8_t *is_read;  /* [values of the graph] roots: an op reads it, directly or through views */
     uint8_t *is_given; /* [values of the graph] roots: a value of the problem */
-    cb_domain *domain; /* [n_op] of its runs; {0, 0}: it runs by itself and takes nothing in */
+    cb_domain *domain; /* [n_op] of its runs; {0, 0}: it runs separately and nothing is inlined */
     uint32_t n_inlining;
     cb_grouped_inlining *inlining; /* by op, then by value */
 } cb_grouping;
@@ -54,28 +54,29 @@ typedef struct cb_grouping {
 static inline uint32_t cb_group_size(const cb_grouping *x, uint32_t op) {
     return x->begin[op + 1] - x->begin[op];
 }
-/* Whether a value is made by a member of an inside: such an op has a member for the first of its
- * outputs, and for each other that anybody reads or is given. */
+/* True if a member of an inside makes the value: such an op has a member for its first output, and
+ * for each other output that is read or returned. */
 static inline bool cb_is_member_value(const cb_grouping *x, const cb_graph *g, uint32_t value) {
     const bool first = g->ops.at[g->values.at[value].producer].out_begin == value;
     return first || x->is_read[value] || x->is_given[value];
 }
-/* Whether it stands for the tangent: of the backward, and reads nothing of it. No group has it. */
+/* True if it represents the tangent: it is in the backward, and reads nothing of it. It is never in
+ * a group. */
 bool cb_is_tangent(const cb_graph *g, uint32_t op);
-/* Marks in `slice` [ops of the graph] with 1 the members of its op that a value is made by; where
- * it is not 0, it stays as it is. */
+/* Marks with 1 in `slice` [ops of the graph] the members of its op that make a value; entries that
+ * are not 0 stay unchanged. */
 void cb_mark_slice(const cb_grouping *x, const cb_graph *g, uint32_t value, uint8_t *slice);
 
-/* `single`: the graph as cb_annotate gives it. Groups that cannot run are refused: CB_UNSUPPORTED
- * names the op that keeps one from it. Of the inlinings those are left out that are none, or that a
- * run could not do beside the others of its op. What is handed out lies in `arena`. */
+/* `single`: the result of cb_annotate. Groups that cannot run are refused: CB_UNSUPPORTED names the
+ * op that prevents it. Drops inlinings that are invalid or that conflict with other inlinings of
+ * the same op. The result is allocated in `arena`. */
 CB_MUST_CHECK cb_status cb_grouping_make(const cb_graph *joint, const cb_problem *single,
                                          const cb_group_request *request, cb_fuses_fn fuses,
                                          cb_arena *arena, cb_grouping *out, cb_error *err);
-/* CB_INTERNAL: what it promises does not hold. */
+/* Returns CB_INTERNAL if a property of the grouping does not hold. */
 CB_MUST_CHECK cb_status cb_grouping_verify(const cb_grouping *x, const cb_graph *joint,
                                            const cb_problem *single, cb_error *err);
-/* As text, see grouping_text.c. */
+/* Writes it as text, see grouping_text.c. */
 CB_MUST_CHECK cb_status cb_grouping_print(const cb_grouping *x, const cb_graph *joint, cb_str *out,
                                           cb_error *err);
 

@@ -1,8 +1,8 @@
-/* steps.h: a plan's schedule as those see it who build groups: which steps run, what they read
- * and make.
+/* steps.h: a plan's schedule in the form for building groups: which steps run, what they read and
+ * make.
  *
- * A place is where a value is kept: an instance of the plan, or, behind those, a storage in an
- * argument's memory. */
+ * A place is where a value is kept: an instance of the plan, or, numbered after those, a storage in
+ * an argument's memory. */
 #ifndef CB_FUSE_STEPS_H
 #define CB_FUSE_STEPS_H
 
@@ -10,7 +10,7 @@
 #include "../plan/schedule/plan.h"
 #include "domain.h"
 
-/* An op of a graph as domains see it. */
+/* Converts an op of a graph to the form that domain.h uses. */
 cb_shaped cb_shaped_op(const cb_graph *g, cb_op_id id);
 
 typedef struct cb_steps {
@@ -18,14 +18,14 @@ typedef struct cb_steps {
     const cb_problem *p;
     const cb_plan *plan;
     uint32_t n_place;
-    uint32_t *maker; /* [n_place] step that makes it, CB_NONE: the caller does */
-    uint32_t *reads; /* [n_place] by steps that are no views, each input counted */
+    uint32_t *maker; /* [n_place] step that makes it; CB_NONE: the caller does */
+    uint32_t *reads; /* [n_place] by steps that are not views, each input counted */
 } cb_steps;
 
 CB_MUST_CHECK cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p,
                                       const cb_plan *plan, cb_arena *arena, cb_error *err);
-/* The same of every op once, before anything is planned: nothing has a place but a storage. Fills
- * `plan` as far as this looks at it. */
+/* The same for every op once, before planning: only storages have places. Fills the parts of `plan`
+ * that this uses. */
 CB_MUST_CHECK cb_status cb_steps_once(cb_steps *s, cb_plan *plan, const cb_graph *g,
                                       const cb_problem *p, cb_arena *arena, cb_error *err);
 
@@ -49,24 +49,23 @@ static inline uint32_t cb_place_out(const cb_steps *s, uint32_t step, uint32_t k
     return cb_place_of(s, cb_step_op(s, step)->out_begin + k,
                        lives->value_instance_out[lives->out_begin[step] + k]);
 }
-/* Whether the scratch of one step may be that of another in the same group: both hold a copy of the
- * same indices, and nothing else. */
+/* True if two steps of a group may share scratch: both hold only a copy of the same indices. */
 bool cb_step_shares_scratch(const cb_steps *s, uint32_t step, uint32_t other);
 static inline uint64_t cb_step_scratch(const cb_steps *s, uint32_t step) {
     uint32_t scratch = s->plan->lives.scratch_instance[step];
     return scratch == CB_NONE ? 0 : s->plan->lives.instance[scratch].bytes;
 }
 
-/* Memory that what a group makes takes over from what it reads (plan/model/over.h).
+/* Memory that outputs of a group take over from its inputs (plan/model/over.h).
  *
- * A step that is a group of its own takes over what the plan says. In a group of several, a value
- * takes over memory through those that the group keeps for itself:
+ * A group of one step takes over what the plan says. In a group of several steps, a value takes
+ * over memory through the group's locals:
  *
  *     plan     b over a, c over b          b = relu(a)    c = neg(b)
  *     group    {relu neg}: c over a, as b is a local
  *
- * All members must then be pointwise: such a group passes over its elements once, and reads each of
- * them before it is written. Others take nothing over. */
+ * All members must then be pointwise: such a group makes one pass over its elements, and reads each
+ * of them before it is written. Other groups take nothing over. */
 static inline bool cb_part_may_take(cb_part part) {
     return part == CB_PART_MAP || part == CB_PART_ONE;
 }
@@ -74,14 +73,14 @@ typedef struct cb_taking {
     const cb_steps *steps;
     const uint32_t *step; /* [n] of the group, in order */
     uint32_t n;
-    /* Whether nothing reads this instance after the group, and it is not held. */
+    /* True if nothing reads this instance after the group and it is not held. */
     bool (*ends)(const void *user, uint32_t instance);
     const void *user;
 } cb_taking;
 
-/* The instance, made before the group, whose memory the result of member `at` takes over; CB_NONE:
- * none. The plan must have something that is taken over; the group must be one step or pointwise,
- * and the result must outlive it. */
+/* Returns the instance, made before the group, whose memory the result of member `at` takes over,
+ * or CB_NONE. The plan must take something over; the group must be one step or pointwise, and the
+ * result must outlive it. */
 uint32_t cb_taken(const cb_taking *x, uint32_t at);
 
 #endif

@@ -1,4 +1,4 @@
-/* builder.h: the comfortable way to add ops: NumPy broadcasting (explicit `expand` views),
+/* builder.h: the convenient way to add ops: NumPy broadcasting (explicit `expand` views),
  * contiguous copies where an op needs them, reshapes that fall back to a copy, and matmul's 1-D and
  * batch rules. */
 #ifndef CB_IR_BUILDER_H
@@ -6,8 +6,8 @@
 
 #include "graph.h"
 
-/* Any op; `outs` has room for the op's outputs. Dtypes must already agree (promotion is the
- * caller's). */
+/* Adds any op; `outs` has room for the op's outputs. Dtypes must already agree, because promotion
+ * is up to the caller. */
 CB_MUST_CHECK cb_status cb_build(cb_graph *g, cb_opcode code, uint32_t n_ins,
                                  const cb_value_id *ins, const cb_attrs *attrs, cb_value_id *outs,
                                  cb_error *err);
@@ -20,7 +20,7 @@ CB_MUST_CHECK cb_status cb_build2(cb_graph *g, cb_opcode code, cb_value_id x, cb
 /* A scalar and an expand view of it. */
 CB_MUST_CHECK cb_status cb_build_full(cb_graph *g, const cb_shape *shape, cb_dtype dtype,
                                       double value, cb_value_id *out, cb_error *err);
-/* These four give x itself where nothing changes. One dim of a reshape may be -1. */
+/* These four return x itself if nothing changes. One dim of a reshape may be -1. */
 CB_MUST_CHECK cb_status cb_build_cast(cb_graph *g, cb_value_id x, cb_dtype dtype, cb_value_id *out,
                                       cb_error *err);
 CB_MUST_CHECK cb_status cb_build_contiguous(cb_graph *g, cb_value_id x, cb_value_id *out,

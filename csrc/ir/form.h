@@ -1,5 +1,5 @@
-/* form.h: what the text form and the JSON form of a graph share: words for enums, and turning what
- * was read of one op into an op of the graph. */
+/* form.h: shared by the text form and the JSON form of a graph: words for enums, and conversion of
+ * a parsed op to an op of the graph. */
 #ifndef CB_IR_FORM_H
 #define CB_IR_FORM_H
 
@@ -22,7 +22,7 @@ extern const cb_words cb_output_kind_words; /* "result" "state" "grad" */
 CB_MUST_CHECK cb_status cb_word_find(const cb_words *set, const char *text, size_t length,
                                      uint32_t *out, cb_error *err);
 
-/* An op as read. Outputs state their types, which must be what the shape rule gives. */
+/* A parsed op. The stated types of outputs must equal the result of the shape rule. */
 typedef struct cb_op_form {
     cb_opcode code;
     cb_attrs attrs;
@@ -37,16 +37,16 @@ typedef struct cb_op_form {
 #define CB_OP_FORM_EMPTY \
     ((cb_op_form){.location = CB_NONE, .name = CB_NONE, .region = CB_NONE, .origin = CB_NONE})
 
-/* Attribute `name`, noted as seen. Unknown and repeated ones are errors. */
+/* Finds attribute `name` and marks it as seen. Unknown and repeated ones are errors. */
 CB_MUST_CHECK cb_status cb_form_attr(cb_op_form *form, const char *name, size_t length,
                                      cb_attr_slot *slot, cb_error *err);
-/* Ops without inputs take shape and dtype from the type of their output: those are not written as
- * attributes. */
+/* Ops without inputs take shape and dtype from the type of their output, so these are not written
+ * as attributes. */
 bool cb_form_is_implied(cb_opcode code, const cb_attr_slot *slot);
 /* Appends the op, given its attributes and outputs' types. */
 CB_MUST_CHECK cb_status cb_form_append(cb_graph *g, cb_op_form *form, uint32_t n_ins,
                                        const cb_value_id *ins, cb_error *err);
-/* What the last op left as "carried by ops from now on" is not part of what was read. */
+/* Resets the attributes that the last op left for later ops, which are not part of the file. */
 void cb_form_reset_current(cb_graph *g);
 
 #endif

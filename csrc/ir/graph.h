@@ -61,8 +61,7 @@ typedef struct cb_output {
 typedef struct cb_region {
     uint32_t name;        /* id in g->names */
     uint32_t parent;      /* CB_NONE: outermost */
-    uint64_t saved_limit; /* at most so many bytes of values made inside may be saved; UINT64_MAX:
-                             no limit */
+    uint64_t saved_limit; /* limit on saved bytes of values made inside; UINT64_MAX: no limit */
 } cb_region;
 
 struct cb_graph {
@@ -78,8 +77,8 @@ struct cb_graph {
     cb_names names;
     cb_op_id
         backward_starts; /* first op that autodiff appended; ops.len in a forward graph: appending
-                          * moves it along, so autodiff sets it once its own ops are there */
-    /* what ops appended from now on carry */
+                            increases it, so autodiff sets it after adding its ops */
+    /* attributes of ops appended from now on */
     uint32_t location, region;
     uint8_t phase, constraint;
 };
@@ -100,8 +99,8 @@ static inline uint32_t cb_op_flags(const cb_graph *g, cb_op_id op) {
 }
 
 /* Appends one op exactly as given: equal shapes, contiguous where the op needs it; checks
- * everything and infers the outputs. The graph is unchanged on failure. `builder.h` is the
- * comfortable way. */
+ * everything and infers the outputs. The graph is unchanged on failure. `builder.h` is more
+ * convenient. */
 CB_MUST_CHECK cb_status cb_graph_append(cb_graph *g, cb_opcode code, uint32_t n_ins,
                                         const cb_value_id *ins, const cb_attrs *attrs,
                                         cb_op_id *out, cb_error *err);
@@ -120,8 +119,8 @@ CB_MUST_CHECK cb_status cb_graph_prune(const cb_graph *g, cb_alloc *alloc, cb_gr
 CB_MUST_CHECK cb_status cb_graph_copy(const cb_graph *g, cb_alloc *alloc, cb_graph **out,
                                       cb_error *err);
 
-/* Which ops a copy has others in the place of. `replace` appends them to `to`; `ins` are values of
- * `to`, and `outs` gets one for each output, of its type and in a storage of its own. */
+/* Replacements of ops in a copy. `replace` appends them to `to`; `ins` are values of `to`, and
+ * `outs` gets one for each output, of its type and in a separate storage. */
 typedef struct cb_replacing {
     void *user;
     bool (*wants)(void *user, const cb_graph *g, cb_op_id id); /* of at most 8 inputs, no view */

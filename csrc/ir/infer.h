@@ -1,5 +1,5 @@
-/* infer.h: what an op's outputs look like: the rule of ops.def for it (infer_rules.h) is looked up
- * and used. Used by cb_graph_append and by who asks beforehand.
+/* infer.h: infers the outputs of an op with its rule from ops.def (infer_rules.h). Used by
+ * cb_graph_append and by code that needs the result earlier.
  *
  * value <- infer_checks <- infer_move, infer_nn, infer_pointwise <- infer <- graph */
 #ifndef CB_IR_INFER_H
@@ -9,8 +9,9 @@
 
 CB_MUST_CHECK cb_status cb_infer_outputs(cb_infer *x, cb_error *err);
 
-/* What CB_OPF_MATRIX asks of inputs: the last two axes are row-major (stride 1 and at least a row)
- * or column-major. Other axes may have any stride; dims of size 1 are free; empty is fine. */
+/* The requirement of CB_OPF_MATRIX on inputs: the last two axes are row-major (stride 1 and at
+ * least a row) or column-major. Other axes may have any stride; dims of size 1 are free; empty is
+ * fine. */
 bool cb_is_matrix(const cb_shape *shape, const int64_t *stride);
 
 #endif

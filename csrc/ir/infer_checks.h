@@ -1,4 +1,4 @@
-/* infer_checks.h: what shape rules see and fill, and the checks that they share. */
+/* infer_checks.h: the input and output of shape rules, and their shared checks. */
 #ifndef CB_IR_INFER_CHECKS_H
 #define CB_IR_INFER_CHECKS_H
 
@@ -6,7 +6,8 @@
 
 #define CB_MAX_OUTS 4
 
-/* What a rule sees and fills. Rules write dtype, shape, and for views also stride and offset. */
+/* The input and output of a rule. Rules write dtype, shape, and for views also stride and
+ * offset. */
 typedef struct cb_infer {
     cb_opcode code;
     const cb_attrs *attrs;
@@ -25,7 +26,7 @@ static inline void cb_infer_set(cb_infer *x, int out, cb_dtype dtype, const cb_s
     x->out[out].shape = *shape;
 }
 
-/* What statistics of a value of this dtype are kept in. */
+/* Returns the dtype of statistics of a value of this dtype. */
 static inline cb_dtype cb_stat_dtype(cb_dtype dtype) { return dtype == CB_F64 ? CB_F64 : CB_F32; }
 
 CB_MUST_CHECK cb_status cb_want_float(const cb_infer *x, uint32_t input, cb_error *err);

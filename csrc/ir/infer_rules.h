@@ -8,7 +8,7 @@
 
 #include "infer_checks.h"
 
-/* One declaration a row; rows that share a rule repeat it, which C allows. */
+/* One declaration per row; rows that share a rule repeat it, which C allows. */
 #define CB_OP(id, name, min_ins, max_ins, n_outs, flags, infer, vjp, attrs, doc) \
     cb_status cb_infer_##infer(cb_infer *x, cb_error *err);
 #include "ops.def"

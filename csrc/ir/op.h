@@ -1,4 +1,4 @@
-/* op.h: what is known about an op without looking at a graph. All of it comes from ops.def. */
+/* op.h: facts about an op that do not depend on a graph. All of them come from ops.def. */
 #ifndef CB_IR_OP_H
 #define CB_IR_OP_H
 
@@ -17,14 +17,14 @@ enum {
     CB_OPF_POINTWISE = 1 << 1, /* output element i needs element i of each input: fuses */
     CB_OPF_REDUCE = 1 << 2,    /* reduces rows or columns: fuses with its producers */
     CB_OPF_VIEW = 1 << 3,      /* output 0 shares the storage of input 0: costs nothing */
-    CB_OPF_COMPUTE = 1 << 4,   /* time grows faster than bytes: dear to recompute */
+    CB_OPF_COMPUTE = 1 << 4,   /* time grows faster than bytes: expensive to recompute */
     CB_OPF_RANDOM = 1 << 5,    /* draws from the counter-based generator: pure, and recomputable */
     CB_OPF_STRIDED = 1 << 6,   /* the kernel reads any strides; other ops get contiguous inputs */
     CB_OPF_MATRIX = 1 << 7, /* the last two axes must be row- or column-major; others may stride */
     CB_OPF_GRAD = 1 << 8,   /* made by autodiff */
     CB_OPF_FUSES = 1 << 9,  /* pointwise in a group: its microcode is known (micro/translate.c) */
     CB_OPF_BOOLS = 1 << 10, /* bools go in or out, in a group too */
-    CB_OPF_EXACT = 1 << 11  /* no digits beyond those of inputs of the same dtype: never rounds */
+    CB_OPF_EXACT = 1 << 11  /* never rounds: results are exact in the inputs' dtype */
 };
 
 typedef struct cb_op_def {
@@ -38,9 +38,10 @@ typedef struct cb_op_def {
 } cb_op_def;
 
 const cb_op_def *cb_op_def_of(cb_opcode code);
-/* CB_INVALID: there is no such op, or it takes another number of inputs. */
+/* Returns CB_INVALID if there is no such op, or it takes another number of inputs. */
 CB_MUST_CHECK cb_status cb_op_check_call(cb_opcode code, uint32_t n_ins, cb_error *err);
-/* The input whose elements say which elements of another one are read or written; -1: none. */
+/* Returns the input with indices of the elements of another input that are read or written; -1:
+ * none. */
 int cb_op_index_input(cb_opcode code);
 bool cb_op_find(const char *name, size_t length, cb_opcode *out);
 

@@ -1,4 +1,5 @@
-/* work.h: how much work an op is, from its shapes alone, for the planner's cost model. */
+/* work.h: the amount of work of an op, computed only from its shapes, for the planner's cost
+ * model. */
 #ifndef CB_IR_WORK_H
 #define CB_IR_WORK_H
 
@@ -11,8 +12,8 @@ typedef struct cb_work {
 
 cb_work cb_op_work(const cb_graph *g, cb_op_id id);
 
-/* In how many blocks of rows a sum over columns is added up, fixed by shape so that results do not
- * depend on the thread count: 1..64. */
+/* Returns the number of blocks of rows in a sum over columns: 1..64, determined by shape so that
+ * results do not depend on the thread count. */
 int64_t cb_row_blocks(int64_t rows, int64_t columns);
 
 #endif

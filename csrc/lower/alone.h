@@ -1,5 +1,5 @@
-/* alone.h: what an instruction is by itself. Groups of one have neither domain nor part in a
- * program; a backend may run them as it runs groups. */
+/* alone.h: the part of an instruction in a group of one. A program stores neither domain nor part
+ * for these; a backend may run them like larger groups. */
 #ifndef CB_LOWER_ALONE_H
 #define CB_LOWER_ALONE_H
 
@@ -10,7 +10,7 @@ typedef struct cb_alone {
     cb_part part; /* NONE: it cannot run as a group */
 } cb_alone;
 
-/* An instruction as domains see it. */
+/* Converts an instruction to the form that domain.h uses. */
 cb_shaped cb_shaped_instr(const cb_program *program, const cb_instr *instr);
 
 cb_alone cb_alone_of(const cb_program *program, const cb_instr *instr, cb_fuses_fn fuses);

@@ -6,22 +6,22 @@
 #include "../ir/graph.h"
 #include "../plan/model/problem.h"
 
-/* Bytes of scratch that an op of a graph has while it runs. */
+/* Returns the scratch of an op of a graph. */
 typedef uint64_t (*cb_workspace_fn)(const cb_graph *g, cb_op_id id);
 
 typedef struct cb_annotate_options {
-    bool keep_gradients;   /* gradients live in the arena to the end (an optimizer consumes them);
-                              false: the caller's buffers */
+    bool keep_gradients;   /* gradients stay in the arena to the end (an optimizer uses them);
+                              false: they go to the caller's buffers */
     uint64_t static_bytes; /* parameters and optimizer states, for the `total` measure */
-    cb_reruns reruns;      /* of which ops plans may repeat or delay runs */
+    cb_reruns reruns;      /* the ops whose runs plans may repeat or delay */
     bool takes_over;       /* outputs of pointwise ops may take over the memory of inputs */
-    /* What the backend answers that will run the program: */
-    uint64_t alignment; /* of what lies in the arena: bytes, a power of two */
+    /* Properties of the backend that will run the program: */
+    uint64_t alignment; /* of buffers in the arena: bytes, a power of two */
     cb_workspace_fn workspace;
 } cb_annotate_options;
 
-/* Results are the caller's buffers (STATIC). New states live in the arena to the end and are copied
- * out. */
+/* Results are the caller's buffers (STATIC). New states stay in the arena to the end and are then
+ * copied out. */
 CB_MUST_CHECK cb_status cb_annotate(const cb_graph *joint, const cb_annotate_options *options,
                                     cb_alloc *alloc, cb_problem **out, cb_error *err);
 

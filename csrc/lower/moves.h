@@ -1,9 +1,9 @@
-/* moves.h: copies to the host and back, as a plan that offloads has them. Internal.
+/* moves.h: copies of a plan with offload to the host and back. Internal.
  *
  * A plan copies while it computes: a copy out has a start and an end, and so has a copy back. A
- * program runs both at once, in the order of the plan: a copy out behind the last group before its
- * step, a copy back in front of the first group behind it. The buffers of both live at least as
- * long as in the plan, so what the plan has room for, the program has. */
+ * program runs both as single copies, in the order of the plan: a copy out after the last group
+ * before its step, a copy back before the first group after it. The program's buffers have the
+ * lives of the plan, which cover both copies, so the plan's memory suffices. */
 #ifndef CB_LOWER_MOVES_H
 #define CB_LOWER_MOVES_H
 

@@ -1,16 +1,17 @@
-/* program.h: the flat program a backend runs: groups of instructions over operands whose bytes have
- * an address before anything runs. It owns its memory: graph, problem and plan may be freed.
+/* program.h: the flat program that a backend runs: groups of instructions over operands whose
+ * addresses are known before anything runs. It owns its memory: graph, problem and plan may be
+ * freed.
  *
- * A group is what runs at once: instructions in order, over one domain where there are several
- * (domain.h). All that a group reads and writes is alive together. A value that is made in a group,
- * read there and nowhere else is LOCAL: it has no bytes in the arena.
- * Views are no instructions: they are operands with other strides.
+ * A group runs as one unit: instructions in order, over one domain if there are several (domain.h).
+ * All inputs and outputs of a group are alive together. A value that is made and read only inside a
+ * group is LOCAL: it has no bytes in the arena. Views are not instructions: they are operands with
+ * other strides.
  *
  *   operand.space  address of its first element
  *   ARENA          arena + buffers[operand.buffer].offset + operand.offset * element size
  *   INPUT          bindings.inputs[operand.buffer] + ...
  *   OUTPUT         bindings.outputs[operand.buffer] + ...
- *   LOCAL          none: it is the backend's to keep; locals[operand.buffer] has its size */
+ *   LOCAL          none: the backend keeps it; locals[operand.buffer] has its size */
 #ifndef CB_LOWER_PROGRAM_H
 #define CB_LOWER_PROGRAM_H
 
@@ -39,29 +40,29 @@ typedef struct cb_instr {
     cb_opcode code;
     cb_attrs attrs;
     uint32_t in_begin, n_in;   /* operand ids, in program->operand_id */
-    uint32_t out_begin, n_out; /* likewise; an output nobody reads has an operand all the same */
+    uint32_t out_begin, n_out; /* likewise; an unread output also has an operand */
     uint32_t op;               /* op of the joint graph */
     uint32_t step;             /* of the plan */
     uint32_t scratch;          /* buffer id, CB_NONE: none */
-    cb_part part;              /* in a group of several; NONE in a group of its own */
+    cb_part part;              /* in a group of several; NONE in a group of one */
     bool recomputed;
     const char *location; /* user's source line, "" unknown */
 } cb_instr;
 
 typedef struct cb_group {
     uint32_t instr_begin, n_instr;
-    cb_domain domain; /* {0, 0} in a group of one instruction by itself */
+    cb_domain domain; /* {0, 0} in a group of one separate instruction */
     cb_group_end end;
-    uint32_t end_step; /* of the plan: the one that did not join; the group's own where it is the
-                          one that fuses with nothing. CB_NONE: none */
-    uint32_t end_wait; /* CB_END_WAIT: the step that makes what it reads; else CB_NONE */
+    uint32_t end_step; /* step of the plan that did not join; the group's own step if that does not
+                          fuse. CB_NONE: none */
+    uint32_t end_wait; /* CB_END_WAIT: the step that makes its input; otherwise CB_NONE */
 } cb_group;
 
-/* Whether it runs over a domain: as several instructions do, and one whose results are not all in
- * memory. Else it is one instruction by itself. */
+/* True if it runs over a domain, as do several instructions, or one whose results are not all in
+ * memory. Otherwise it is one separate instruction. */
 static inline bool cb_group_fuses(const cb_group *group) { return group->domain.count > 0; }
 
-/* A value that lives and dies in one group: contiguous, of this many bytes. */
+/* A value that exists only in one group: contiguous, of this many bytes. */
 typedef struct cb_local {
     uint64_t bytes;
     uint32_t group;
@@ -79,7 +80,8 @@ typedef struct cb_buffer {
 } cb_buffer;
 
 /* A copy of a whole buffer to the host's block, or from there. Group g has the moves move_begin[g]
- * .. move_begin[g + 1]: what comes back is copied before it runs, what leaves after. */
+ * .. move_begin[g + 1]: values that come back are copied before it runs, values that leave after
+ * it. */
 typedef struct cb_move {
     uint32_t buffer;
     uint32_t from; /* coming back: the move that took it out; leaving: CB_NONE */
@@ -110,33 +112,34 @@ typedef struct cb_program {
     uint32_t n_move;
     cb_move *move;
     uint32_t *move_begin;     /* [n_group + 1]; NULL: nothing moves */
-    uint64_t host_bytes;      /* of the block for what has moved */
+    uint64_t host_bytes;      /* of the host's block for moved values */
     uint32_t backward_starts; /* group index */
     uint64_t align;           /* of each buffer's offset: the plan's, a power of two */
     uint64_t arena_bytes;     /* <= the plan's */
     uint64_t live_bytes; /* liveness peak, scratch included: what the debug backend must measure */
 } cb_program;
 
-/* The graph that a program is of, and the problems that its plans are made for. */
+/* The graph of a program, and the problems for which its plans are made. */
 typedef struct cb_lowered {
     const cb_graph *joint;
-    const cb_problem *single;    /* op by op, as cb_annotate gives it */
+    const cb_problem *single;    /* op by op, the result of cb_annotate */
     const cb_problem *p;         /* of groups (contract.h), or `single` */
     const cb_grouping *grouping; /* NULL: p is `single` */
     cb_fuses_fn fuses;           /* NULL: groups run as they are planned, at the plan's offsets */
 } cb_lowered;
 
-/* The plan is expanded, its groups grow (fuse.h), and become the program's. What `expanded` says
- * lies in `arena`. */
+/* Expands the plan, grows its groups (fuse.h), and makes the program from them. `expanded` is
+ * allocated in `arena`. */
 CB_MUST_CHECK cb_status cb_lower_plan(const cb_lowered *of, const cb_plan *plan, cb_arena *arena,
                                       cb_expanded *expanded, cb_program **out, cb_error *err);
 void cb_program_free(cb_program *program);
-/* Every operand inside its buffer, no two live buffers overlap, every read after a write. */
+/* Checks that every operand is inside its buffer, that no two live buffers overlap, and that every
+ * read comes after a write. */
 CB_MUST_CHECK cb_status cb_program_verify(const cb_program *program, cb_error *err);
 void cb_program_print_operand(const cb_program *program, uint32_t id, cb_str *out);
 CB_MUST_CHECK cb_status cb_program_print(const cb_program *program, cb_str *out, cb_error *err);
-/* What is in each group, what it moves, and why it ends, as JSON: see program_json.c. Problem and
- * plan are those that the program was made of. */
+/* Writes the contents of each group, its traffic, and why it ends, as JSON: see program_json.c.
+ * Problem and plan are those of the program. */
 CB_MUST_CHECK cb_status cb_program_kernels(const cb_program *program, const cb_problem *p,
                                            const cb_plan *plan, cb_str *out, cb_error *err);
 

@@ -1,5 +1,5 @@
-/* planner.h: the planner's question and answer. Pure: the same problem and options give the same
- * plan, bit for bit. */
+/* planner.h: the planner's interface. It is a pure function: the same problem and options give the
+ * same plan, bit for bit. */
 #ifndef CB_PLAN_PLANNER_H
 #define CB_PLAN_PLANNER_H
 
@@ -8,51 +8,53 @@
 #include "schedule/plan.h"
 
 typedef struct cb_plan_options {
-    cb_preset preset; /* answer when there is no budget */
+    cb_preset preset; /* used without a budget */
     cb_budget budget;
     const cb_device *device; /* NULL: "cpu" */
     cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
-    cb_threads *threads;   /* to search with; NULL: the caller's only. The plan is the same */
+    cb_threads *threads;   /* threads for the search; NULL: only the caller's. The plan is the same
+                              */
     bool ignores_finish;   /* CB_POLL_FINISH does not end a search */
 } cb_plan_options;
 
-/* CB_INFEASIBLE: err->refusal has the smallest peak found and the op at it. */
+/* Returns CB_INFEASIBLE if no plan is found: err->refusal has the smallest peak found and its
+ * op. */
 CB_MUST_CHECK cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options,
                                      cb_alloc *alloc, cb_plan **out, cb_error *err);
 typedef struct cb_answer {
-    cb_plan *plan; /* NULL: the budget is out of reach, see why.refusal */
+    cb_plan *plan; /* NULL: no plan meets the budget, see why.refusal */
     cb_error why;
 } cb_answer;
-/* The same for `n` budgets, in one search: `out` [n] gets what each would get alone. The budget in
- * `options` does not count. On failure there are no plans. */
+/* The same for `n` budgets, in one search: `out` [n] gets what each would get separately. The
+ * budget in `options` is ignored. On failure there are no plans. */
 CB_MUST_CHECK cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
                                           const cb_budget *budget, uint32_t n, cb_alloc *alloc,
                                           cb_answer *out, cb_error *err);
-/* The ends that positions lie between, under a measure: `options` may have any budget. Like a
- * position, it is not ended early by CB_POLL_FINISH, so that the same position is always the same
- * number of bytes. */
+/* Computes the ends of positions under a measure: `options` may have any budget. Like a position,
+ * it is not ended early by CB_POLL_FINISH, so that the same position is always the same number of
+ * bytes. */
 CB_MUST_CHECK cb_status cb_plan_ends(const cb_problem *p, const cb_plan_options *options,
                                      cb_measure measure, cb_alloc *alloc, cb_ends *out,
                                      cb_error *err);
 
-/* A planner that is asked several times, where one budget depends on the plan for another: searches
- * are shared. Problem, options and allocator stay the caller's. */
+/* A planner for several requests, if one budget depends on the plan for another: searches are
+ * shared. Problem, options and allocator are borrowed. */
 typedef struct cb_planner cb_planner;
 CB_MUST_CHECK cb_status cb_planner_new(const cb_problem *p, const cb_plan_options *options,
                                        cb_alloc *alloc, cb_planner **out, cb_error *err);
 void cb_planner_free(cb_planner *self); /* NULL is fine */
-/* What cb_plan_make answers to this budget. */
+/* Answers a budget like cb_plan_make. */
 CB_MUST_CHECK cb_status cb_planner_ask(cb_planner *self, const cb_budget *budget, cb_plan **out,
                                        cb_error *err);
-/* Once it was asked for a peak: an answer that costs no more than this share of time is no slower
- * than the plan at position 0. */
+/* After a request about a peak: an answer that costs at most this share of time is no slower than
+ * the plan at position 0. */
 double cb_planner_little_extra(const cb_planner *self);
-/* The plan at position 0 of the measure of `like`, which is never ended by CB_POLL_FINISH. */
+/* Returns the plan at position 0 of the measure of `like`. CB_POLL_FINISH never ends this. */
 CB_MUST_CHECK cb_status cb_planner_smallest(cb_planner *self, const cb_budget *like, cb_plan **out,
                                             cb_error *err);
 
-/* Walks and places plan->schedule and fills everything that follows from it. */
+/* Checks and places plan->schedule and fills everything that follows from it. */
 CB_MUST_CHECK cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *plan,
                                       cb_error *err);
 

@@ -1,5 +1,4 @@
-/* reference.h: what saving everything takes, which budgets and reports are compared with. Internal.
- */
+/* reference.h: the save-everything plan, with which budgets and reports are compared. Internal. */
 #ifndef CB_PLAN_REFERENCE_H
 #define CB_PLAN_REFERENCE_H
 
@@ -11,7 +10,7 @@ typedef struct cb_reference {
     bool *at_peak; /* [n_storage] alive at its peak */
 } cb_reference;
 
-/* Memory is not taken over there. */
+/* Nothing is taken over in it. */
 CB_MUST_CHECK cb_status cb_reference_make(cb_sim *sim, cb_poll poll, cb_arena *arena,
                                           cb_reference *out, cb_error *err);
 uint64_t cb_reference_bytes(const cb_reference *r, const cb_problem *p, cb_measure measure);

@@ -1,4 +1,4 @@
-/* requests.h: what may be asked of the planner. Internal. */
+/* requests.h: checks of requests to the planner. Internal. */
 #ifndef CB_PLAN_REQUESTS_H
 #define CB_PLAN_REQUESTS_H
 
@@ -8,13 +8,13 @@ static inline bool cb_is_smallest(const cb_budget *b) {
     return b->kind == CB_BUDGET_MIN || b->kind == CB_BUDGET_SMALLEST;
 }
 
-/* Presets and budgets by themselves. */
+/* Checks presets and budgets independently of a problem. */
 CB_MUST_CHECK cb_status cb_check_request(cb_preset preset, const cb_budget *budget, uint32_t n,
                                          cb_error *err);
-/* For a problem whose ops have insides: not with offload, nor like PyTorch. */
+/* Refuses offload and torch-compat for a problem whose ops have insides. */
 CB_MUST_CHECK cb_status cb_check_insides(const cb_problem *p, cb_preset preset, const cb_facts *f,
                                          const cb_budget *b, cb_error *err);
-/* For a problem whose regions have limits: not like PyTorch. */
+/* Refuses torch-compat for a problem whose regions have limits. */
 CB_MUST_CHECK cb_status cb_check_regions(const cb_problem *p, cb_preset preset, const cb_budget *b,
                                          cb_error *err);
 /* The error of offload on the measure `saved`. */

@@ -1,14 +1,14 @@
-/* kern.h: what every kernel file starts from.
+/* kern.h: included by every kernel file.
  *
  * A file kern_<x>.c is compiled once for each instruction set (cmake/kernels.cmake) and exports one
  * function, named with CB_KERN, that finds its kernels:
  *
  *     cb_kernel_fn CB_KERN(unary)(cb_opcode code, cb_dtype dtype) { ... }    NULL: not one of mine
  *
- * `dtype` is that of any floating input or output of the op, or of its first input; which of the
- * kernel's loops runs is decided when it is called, from the tensors. Everything else in a kernel
- * file and in the headers it includes is static: a function shared between builds would carry one
- * build's instructions into another. */
+ * `dtype` is that of any floating-point input or output of the op, or of its first input; the
+ * kernel chooses its loop from the tensors when it is called. Everything else in a kernel file and
+ * in the headers it includes is static: a function shared between builds would carry one build's
+ * instructions into another. */
 #ifndef CB_EXEC_CPU_KERN_H
 #define CB_EXEC_CPU_KERN_H
 
@@ -29,8 +29,8 @@
     X(softmax, isa)           \
     X(source, isa)
 
-/* Of pointwise ops, plain_<x>.c, compiled once, for any machine. On floats the executor runs these
- * ops; its twin, the debug backend, runs the kernels. */
+/* Kernels of pointwise ops, plain_<x>.c, are compiled once, for any machine. On floats the executor
+ * runs these ops; the debug backend, its reference, runs the kernels. */
 #define CB_KERN_PLAIN(X) \
     X(binary, plain)     \
     X(cast, plain)       \

@@ -1,4 +1,4 @@
-/* explain.h: what there is to say about a plan, for text and JSON alike. Internal. */
+/* explain.h: collects the explanation of a plan, for text and for JSON. Internal. */
 #ifndef CB_PLAN_EXPLAIN_H
 #define CB_PLAN_EXPLAIN_H
 
@@ -11,9 +11,9 @@
 
 typedef struct cb_explained { /* one storage that the backward needs */
     uint32_t storage;
-    uint32_t value; /* the first that has a decision; it speaks for its views */
-    uint32_t op;    /* that allocates the storage: what would run again */
-    uint32_t made;  /* the outputs that would */
+    uint32_t value; /* the first with a decision; it represents its views */
+    uint32_t op;    /* allocates the storage, and would run again */
+    uint32_t made;  /* the outputs that would run again */
     uint64_t bytes;
     bool at_peak; /* alive at the peak of this plan */
     cb_change otherwise;
@@ -21,8 +21,8 @@ typedef struct cb_explained { /* one storage that the backward needs */
 
 typedef struct cb_delayed { /* an op of the backward that runs later than its place */
     uint32_t op;
-    uint32_t before; /* the op that it runs for, right before it; CB_NONE: the end of the step */
-    uint64_t bytes;  /* of what it makes */
+    uint32_t before; /* the op right before which it runs; CB_NONE: the end of the step */
+    uint64_t bytes;  /* of its outputs */
 } cb_delayed;
 
 typedef struct cb_explanation {
@@ -32,9 +32,9 @@ typedef struct cb_explanation {
                                  line, then the largest */
     cb_explained *line;       /* largest first */
     uint32_t *reader_begin;   /* [n_storage + 1] into `reader` */
-    uint32_t *reader;         /* ops that read a storage, views seen through, in order */
+    uint32_t *reader;         /* ops that read a storage, also through views, in order */
     cb_floor floor;           /* of `live` */
-    uint64_t held_bytes;      /* results and gradients, which every plan has at its end */
+    uint64_t held_bytes;      /* results and gradients, which every plan holds at its end */
     uint32_t n_set;
     cb_working_set set[CB_EXPLAIN_SETS];
     const uint32_t *base; /* op at a position */
@@ -44,9 +44,9 @@ typedef struct cb_explanation {
 
 CB_MUST_CHECK cb_status cb_explanation_make(const cb_problem *p, const cb_plan *plan,
                                             cb_arena *arena, cb_explanation *out, cb_error *err);
-/* The floor under the measure of the plan; UINT64_MAX: none is known. */
+/* Returns the floor under the plan's measure; UINT64_MAX: unknown. */
 uint64_t cb_explanation_floor(const cb_explanation *e);
-/* Why the op behind a line may run only once; NULL: its flags allow reruns. */
+/* Returns why the op of a line may run only once; NULL: its flags allow reruns. */
 const char *cb_explained_once(const cb_explanation *e, const cb_explained *line);
 
 #endif

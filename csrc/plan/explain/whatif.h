@@ -1,14 +1,14 @@
-/* whatif.h: what one other decision would change in a plan. Internal.
+/* whatif.h: computes what changing one decision would change in a plan. Internal.
  *
  *     CB_TRY(cb_whatif_init(&w, f, &plan->schedule, alloc, err));
  *     CB_TRY(cb_whatif_flip(&w, storage, &change, err));      if (change.known) ...
  *     cb_whatif_free(&w);
  *
- * The other decision is tried by the simulator, so the change is exact. A value that is saved runs
- * again right before the first op of the backward that reads it, with whatever it needs that is not
- * there any more and may run again; a value that is recomputed is kept from the forward. All other
- * decisions stay. Lives are not placed again: bytes are those of the measures `live` and `saved`.
- */
+ * The other decision is tried by the simulator, so the change is exact. A saved value is recomputed
+ * right before the first op of the backward that reads it, together with its inputs that are no
+ * longer alive and may run again; a value that is recomputed is kept from the forward. All other
+ * decisions stay. Lives are not placed again: bytes are those of the measures `live` and
+ * `saved`. */
 #ifndef CB_PLAN_WHATIF_H
 #define CB_PLAN_WHATIF_H
 
@@ -22,12 +22,12 @@ typedef struct cb_change { /* the other plan minus this one */
 typedef struct cb_whatif {
     const cb_facts *f;
     cb_arena arena;
-    bool exact; /* decisions can make this schedule; otherwise nothing is known */
+    bool exact; /* decisions can produce this schedule; otherwise nothing is known */
     cb_sim sim;
     cb_schedule schedule;     /* borrowed */
     bool *base;               /* [n_step] see decisions.h */
-    cb_pairs pairs, other;    /* of the plan; of the one tried */
-    bool *again;              /* [n_unit] runs, or is taken in, more than once or in the backward */
+    cb_pairs pairs, other;    /* of the plan; of the alternative */
+    bool *again;              /* [n_unit] runs, or is inlined, more than once or in the backward */
     uint32_t *start;          /* [n_base] first step that runs for the base op */
     uint32_t *need;           /* [n_storage] first base op that reads it in the backward */
     uint32_t *life_begin;     /* [n_storage + 1] into `life` */
@@ -41,8 +41,8 @@ typedef struct cb_whatif {
 CB_MUST_CHECK cb_status cb_whatif_init(cb_whatif *w, const cb_facts *f, const cb_schedule *s,
                                        cb_alloc *alloc, cb_error *err);
 void cb_whatif_free(cb_whatif *w);
-/* Not known: the storage has no other choice (run-once op, output), or its op is of the backward.
- */
+/* Unknown if the storage has no other choice (run-once op, output), or its op is in the
+   backward. */
 CB_MUST_CHECK cb_status cb_whatif_flip(cb_whatif *w, uint32_t storage, cb_change *out,
                                        cb_error *err);
 

@@ -1,11 +1,11 @@
-/* explanation.h: what there is to say about a plan, as text and as JSON. Internal. */
+/* explanation.h: writes the explanation of a plan, as text and as JSON. Internal. */
 #ifndef CB_PLAN_EXPLANATION_H
 #define CB_PLAN_EXPLANATION_H
 
 #include "../schedule/plan.h"
 
-/* For people: totals; then one line a saved, recomputed or offloaded value, with the reason and
- * what the other choice would change. */
+/* As text: totals, then one line per saved, recomputed or offloaded value, with the reason and the
+ * effect of the other choice. */
 CB_MUST_CHECK cb_status cb_plan_explanation_to_text(const cb_problem *p, const cb_plan *plan,
                                                     cb_str *out, cb_error *err);
 /* The same as JSON (docs/problem.md, "Explanation"). */

@@ -1,4 +1,4 @@
-/* problem_format.h: what writer and reader of problem files agree on. Internal. */
+/* problem_format.h: definitions shared by the writer and the reader of problem files. Internal. */
 #ifndef CB_PLAN_PROBLEM_FORMAT_H
 #define CB_PLAN_PROBLEM_FORMAT_H
 

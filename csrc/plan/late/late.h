@@ -1,29 +1,29 @@
-/* late.h: the search for a budget where ops of the backward may run late, and again. Internal.
+/* late.h: the search for a budget if ops of the backward may run late, and again. Internal.
  *
- * Two searchers answer: one runs only ops of the forward again, the other also those of the
- * backward (facts.h: `all`), and the better plan is the answer. More choices make a search of fixed
- * effort worse where they do not help, so neither is enough alone. Each chooses from a set of plans
- * that does not depend on the budget, and so do both together: a larger budget never gives a slower
- * plan, a smaller one never a larger plan (ladder.h). */
+ * Two searchers answer: one reruns only ops of the forward, the other also those of the backward
+ * (facts.h: `all`), and the better plan is the answer. Neither is enough, because more choices make
+ * a search of fixed effort worse where they do not help. Each chooses from a set of plans that does
+ * not depend on the budget, and so do both together: a larger budget never gives a slower plan, a
+ * smaller one never a larger plan (ladder.h). */
 #ifndef CB_PLAN_LATE_H
 #define CB_PLAN_LATE_H
 
 #include "../search/search.h"
 
-typedef struct cb_late cb_late; /* lies in an arena */
+typedef struct cb_late cb_late; /* allocated in an arena */
 
-/* Keeps in their places the ops of the backward whose values the effects at the end read
- * (cb_problem_tail): late, one could run after such an effect. */
+/* Keeps in place the ops of the backward whose values the final effects read (cb_problem_tail); a
+ * late op could run after such an effect. */
 void cb_late_keep_ends(cb_facts *f);
 
-/* `forward` runs only ops of the forward again, and stays the caller's. `tools` are those of the
- * searcher for all ops. */
+/* `forward` reruns only ops of the forward, and is borrowed. `tools` are those of the searcher for
+ * all ops. */
 CB_MUST_CHECK cb_status cb_late_new(const cb_search_tools *tools, cb_searcher *forward,
                                     cb_arena *arena, cb_late **out, cb_error *err);
 void cb_late_free(cb_late *s); /* NULL is fine */
-/* As cb_searcher_expect, for both. */
+/* Like cb_searcher_expect, for both. */
 void cb_late_expect(cb_late *s, const cb_goal *goal, uint32_t n);
-/* As cb_searcher_ask. The bound holds for plans of either searcher. */
+/* Like cb_searcher_ask. The bound holds for plans of both searchers. */
 CB_MUST_CHECK cb_status cb_late_ask(cb_late *s, const cb_goal *goal, cb_found *out, cb_error *err);
 
 #endif

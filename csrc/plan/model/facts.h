@@ -1,13 +1,14 @@
-/* facts.h: what every part of the planner asks of a problem again and again, worked out once: which
- * op allocates a storage, what may run twice, what the user wants, and the base order. Internal.
+/* facts.h: facts about a problem that all parts of the planner need, computed once: the op that
+ * allocates each storage, the ops that may run twice, the user's constraints, and the base order.
+ * Internal.
  *
- * The base order is the given order without the ops that nobody needs: placeholders excluded,
- * forward first. A position is an index into it.
+ * The base order is the given order without placeholders and unneeded ops, forward first. A
+ * position is an index into it.
  *
- * What runs again is a unit: an op, or one output of an op with an inside (inside.h), whose runs
- * make some of the outputs. Units are numbered behind the ops, an op's next to each other; an op
- * without an inside is its own unit. An op with an inside is an id of its own too, which stands for
- * all of its outputs that anybody needs. */
+ * Reruns are counted in units: a unit is an op, or one output of an op with an inside (inside.h),
+ * whose runs make some of the outputs. Outputs are numbered after the ops, those of an op
+ * consecutively; an op without an inside is its own unit. The id of an op with an inside represents
+ * all its needed outputs. */
 #ifndef CB_PLAN_FACTS_H
 #define CB_PLAN_FACTS_H
 
@@ -16,77 +17,74 @@
 typedef struct cb_facts {
     const cb_problem *p;
     const cb_device *device;
-    cb_alloc *alloc;      /* for scratch of whoever works with the facts */
+    cb_alloc *alloc;      /* allocator for users of the facts */
     uint32_t n_unit;      /* ids: n_op ops, and the units of those with an inside */
     uint32_t *unit_begin; /* [n_op + 1] the units of op i's outputs; NULL: no op has an inside */
     uint32_t *unit_op;    /* [n_unit - n_op] */
-    uint32_t *useful;     /* [n_op] outputs that anybody needs, of an op with an inside; NULL */
+    uint32_t *useful;     /* [n_op] needed outputs of an op with an inside; NULL */
     int64_t *time_ps;     /* [n_unit] of one run */
-    int64_t
-        *cost_ps;    /* [n_unit] what searches count for a run after the first: its time, more where
-                         the user prefers to save, less where the user prefers to recompute */
-    bool bent;       /* do the two differ anywhere? */
-    int64_t once_ps; /* the least that a plan takes: the base order, each op once, or taken in where
-                        that is less */
-    int64_t inlining_ps;     /* what the base order takes more than that */
-    bool *inlines;           /* [n_unit] some op may take it in (inlining.h), and it may run twice;
-                                NULL: no op may take in anything */
-    int64_t *inline_cost_ps; /* [inlinings] what searches count for it, as `cost_ps` */
-    int64_t *least_cost_ps;  /* [n_unit] of making it again, whichever way is cheapest: `cost_ps` or
-                                an inlining; the same array where nothing is taken in */
+    int64_t *cost_ps; /* [n_unit] cost of a rerun in searches: its time, more if the user prefers to
+                        save, less if the user prefers to recompute */
+    bool bent;        /* true if the two differ for a unit */
+    int64_t once_ps; /* minimum time of a plan: the base order with each op once, or inlined if that
+                        is less */
+    int64_t inlining_ps;     /* additional time of the base order */
+    bool *inlines;           /* [n_unit] may be inlined into some op (inlining.h) and may run twice;
+                                NULL: no inlinings */
+    int64_t *inline_cost_ps; /* [inlinings] its cost in searches, like `cost_ps` */
+    int64_t *least_cost_ps;  /* [n_unit] cheapest cost of recomputing it: `cost_ps` or an inlining;
+                                the same array without inlinings */
     uint32_t
         *root; /* [n_storage] op that allocates it, CB_NONE: static, unused or of a dropped op */
     uint32_t *unit; /* [n_storage] the unit that makes it, CB_NONE likewise */
-    bool *once; /* [n_unit] may not run twice: by its flags, or as it, or a view of what it makes,
-                   touches memory that is mutated */
+    bool *once;     /* [n_unit] must not run twice: by its flags, or because it, or a view of its
+                   result, uses memory that is mutated */
     uint64_t
-        *again_bytes; /* [n_unit] what a run after the first makes of the caller's storages, for
-                              itself alone: the caller's memory is written once */
-    bool has_again;   /* does any op? */
-    bool *stays;      /* [n_unit] its first run never falls away though later runs may: it makes
-                         storages of the caller, or it is a collective */
-    bool *held;       /* [n_storage] alive when the backward starts whatever the plan */
+        *again_bytes; /* [n_unit] bytes of the private copies that a rerun makes of the caller's
+                         storages, whose memory is written once */
+    bool has_again;   /* true if any op does */
+    bool *stays;      /* [n_unit] its first run is never dropped, although it may run again: it
+                         makes storages of the caller, or it is a collective */
+    bool *held;       /* [n_storage] alive when the backward starts in every plan */
     uint32_t *scope;  /* [n_storage] innermost region that holds its op and all its forward readers,
                         CB_NONE: none */
     uint8_t *wish;    /* [n_unit] cb_constraint of what it allocates, all views considered */
-    uint32_t *wish_value; /* [n_unit] the value that says so, CB_NONE: none */
-    bool offloads;        /* some wish is to offload */
+    uint32_t *wish_value; /* [n_unit] the value with that constraint; CB_NONE: none */
+    bool offloads;        /* some constraint asks for offload */
     uint32_t n_base;
     uint32_t *base;         /* [n_base] ops */
     uint32_t *position;     /* [n_unit] CB_NONE: dropped or a placeholder */
     uint32_t base_backward; /* position of the first backward op */
     bool all;               /* ops of the backward may run late, and again, like those of the
-                               forward (CB_RERUNS_ALL). Whoever copies facts may clear it */
-    bool spared; /* before each op of the base order stands one that does nothing (spare.h) */
+                               forward (CB_RERUNS_ALL). A copy of the facts may clear it */
+    bool spared; /* each op of the base order is preceded by one that does nothing (spare.h) */
     uint32_t first_spare; /* if `spared`: ops with this id or a larger one are spare */
 } cb_facts;
 
-/* CB_INVALID: constraints contradict each other; the text names both sides. */
+/* Returns CB_INVALID if constraints contradict each other; the text names both sides. */
 CB_MUST_CHECK cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *arena,
                                       cb_facts *out, cb_error *err);
 
 /* Moves ops of the backward that no tangent reaches to the end of the forward, in place: those in
- * `hoist` [n_op] and what they need. Ops that may run only once, and ops beside memory that the
- * backward writes into, stay where they are, and so does whatever needs them. Wishes and regions
- * stay those of the given order. */
+ * `hoist` [n_op] and what they need. Ops that may run only once, ops that use memory written by the
+ * backward, and their users stay where they are. Constraints and regions do not change. */
 CB_MUST_CHECK cb_status cb_facts_hoist(cb_facts *f, const bool *hoist, cb_error *err);
 
-/* Does `storage` count against the limit of `region`? It does when its op and all its forward
- * readers lie in the region (or regions inside it) and it is not held: what leaves a region is its
- * caller's business. */
+/* True if `storage` counts against the limit of `region`: its op and all its forward readers are in
+ * the region (or its subregions) and it is not held. Values that leave a region do not count. */
 bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
 
-#define CB_AGAINST_PREFERENCE 4 /* factor on the cost of going against a PREFER_* */
+#define CB_AGAINST_PREFERENCE 4 /* factor on the cost of violating a PREFER_* */
 
-/* May a plan run the op again, or for the first time after its place in the base order? Ops of the
- * forward that are free to run twice may, whatever they make: what is held of it belongs to the
- * first run (schedule.h). With `all`, ops of the backward may as well, except collectives and the
- * first op. The search, the floor and explain all ask here. */
+/* True if a plan may run the op again, or for the first time after its place in the base order. Ops
+ * of the forward that may run twice may, whatever they make: held outputs belong to the first run
+ * (schedule.h). With `all`, ops of the backward may as well, except collectives and the first op.
+ * The search, the floor and explain all use this. */
 bool cb_may_rerun(const cb_facts *f, uint32_t unit);
-/* The same of all units, into `out` [n_unit], but for those of which all stays to the end: a search
- * frees nothing by them. */
+/* The same for all units, into `out` [n_unit], except those whose outputs all stay to the end,
+ * because rerunning them frees nothing. */
 void cb_facts_mark_free(const cb_facts *f, bool *out);
-/* May a plan run this op of the backward late? */
+/* True if a plan may run this op of the backward late. */
 static inline bool cb_may_delay(const cb_facts *f, uint32_t unit) {
     return f->position[unit] != CB_NONE && f->position[unit] >= f->base_backward &&
            cb_may_rerun(f, unit);
@@ -97,13 +95,13 @@ static inline bool cb_may_delay_any(const cb_facts *f) {
         if (cb_may_delay(f, f->base[k])) return true;
     return false;
 }
-/* Do flags keep all that the op makes to the end? Then a rerun would free nothing. */
+/* True if flags keep all outputs of the op to the end, so that a rerun would free nothing. */
 bool cb_makes_only_held(const cb_facts *f, uint32_t op);
-/* May a plan let the op take in what lies in the storage, which then needs no bytes there? */
+/* True if a plan may inline the storage's value into the op, so that it needs no bytes there. */
 bool cb_may_take_in(const cb_facts *f, uint32_t op, uint32_t storage);
-/* Bytes of what every plan has at its end: results and gradients. */
+/* Returns the bytes that every plan holds at its end: results and gradients. */
 uint64_t cb_held_bytes(const cb_facts *f);
-/* Is the storage there from its op's first run to the end, so that no rerun frees it? */
+/* True if the storage is alive from its op's first run to the end, so that no rerun frees it. */
 static inline bool cb_stays_to_end(const cb_facts *f, uint32_t storage) {
     return f->p->storage_flags[storage] & CB_STORE_HOLD_END;
 }
@@ -115,21 +113,21 @@ static inline bool cb_is_view(const cb_facts *f, uint32_t op) {
 static inline uint32_t cb_unit_op(const cb_facts *f, uint32_t unit) {
     return unit < f->p->n_op ? unit : f->unit_op[unit - f->p->n_op];
 }
-/* Is the id an op whose outputs are units? */
+/* True if the id is an op whose outputs are units. */
 static inline bool cb_has_units(const cb_facts *f, uint32_t op) {
     return f->unit_begin && op < f->p->n_op && f->unit_begin[op] < f->unit_begin[op + 1];
 }
-/* The outputs that an id stands for. */
+/* Returns the outputs that an id represents. */
 static inline uint32_t cb_unit_made(const cb_facts *f, uint32_t unit) {
     if (unit >= f->p->n_op) return UINT32_C(1) << (unit - f->unit_begin[cb_unit_op(f, unit)]);
     return cb_has_units(f, unit) ? f->useful[unit] : CB_ALL_OUTPUTS;
 }
-/* The output of its op, as a set, that a value is; 0: its op has no inside. */
+/* Returns the value as a set of its op's outputs; 0: its op has no inside. */
 static inline uint32_t cb_value_made(const cb_facts *f, uint32_t value) {
     uint32_t op = f->p->value_op[value];
     return cb_has_units(f, op) ? UINT32_C(1) << (value - f->p->out_begin[op]) : 0;
 }
-/* The value that a unit makes which some op may take in. */
+/* Returns the value of a unit that may be inlined. */
 static inline uint32_t cb_unit_value(const cb_facts *f, uint32_t unit) {
     uint32_t op = cb_unit_op(f, unit);
     return f->p->out_begin[op] + (unit < f->p->n_op ? 0 : unit - f->unit_begin[op]);
@@ -141,7 +139,7 @@ static inline bool cb_unit_inlines(const cb_facts *f, uint32_t unit) {
  * there: it is not a view, and nothing holds it in memory from its first run on. Not for problems
  * with insides or inlinings. */
 bool cb_may_remake_at_end(const cb_facts *f, uint32_t value);
-/* What searches count for a run after the first that makes these outputs. */
+/* Returns the cost in searches of a rerun that makes these outputs. */
 int64_t cb_again_cost_ps(const cb_facts *f, uint32_t op, uint32_t made);
 
 #define CB_OP_TEXT 160

@@ -1,14 +1,13 @@
-/* inlining.h: values that a run takes in. Internal.
+/* inlining.h: values that are inlined into runs. Internal.
  *
- * A value that is to be made again may be made inside the run that reads it: it then has no bytes,
- * and what it is made from is read by that run. The problem lists which ops may take in which
- * values, and what each adds to the time and to the scratch of a run; both add up, so that any of
- * an op's inlinings go together.
+ * A recomputed value may be computed inside the run that reads it: it then takes no bytes, and that
+ * run reads its inputs. The problem lists which values may be inlined into which ops, and what each
+ * adds to the time and scratch of a run; both add up, so any of an op's inlinings can be combined.
  *
- *     x --> v = cast(x) --> g = f(v)      g with v taken in reads x, and v has no bytes
+ *     x --> v = cast(x) --> g = f(v)      g with v inlined reads x, and v has no bytes
  *
- * What a run takes in is a set, a bit each by their place among the op's inlinings, which rise by
- * value: an op reads, directly or through others taken in, what stands before it. */
+ * The inlined values of a run are a set, with one bit for each of the op's inlinings, which are
+ * sorted by value. */
 #ifndef CB_PLAN_INLINING_H
 #define CB_PLAN_INLINING_H
 
@@ -16,47 +15,47 @@
 
 #define CB_MOST_INLININGS 64 /* of one op */
 
-/* The place of the inlining of `value` into `op` among all; CB_NONE: there is none. */
+/* Returns the index of the inlining of `value` into `op` among all inlinings, or CB_NONE. */
 uint32_t cb_find_inlining(const cb_problem *p, uint32_t op, uint32_t value);
-/* The same among the op's, as a set; 0: there is none. */
+/* The same among the op's inlinings, as a set; 0: none. */
 static inline uint64_t cb_inlining_bit(const cb_problem *p, uint32_t op, uint32_t value) {
     uint32_t at = cb_find_inlining(p, op, value);
     return at == CB_NONE ? 0 : UINT64_C(1) << (at - p->inline_begin[op]);
 }
-/* The outputs of its op that a value is. */
+/* Returns the value as a set of its op's outputs. */
 static inline uint32_t cb_made_value(const cb_problem *p, uint32_t value) {
     uint32_t op = p->value_op[value];
     return cb_has_inside(p, op) ? UINT32_C(1) << (value - p->out_begin[op]) : CB_ALL_OUTPUTS;
 }
-/* Of `taken` those that a run of the op that makes these outputs reads, directly or through others
- * of them. */
+/* Returns those of `taken` that a run with these outputs reads, directly or through others of
+ * them. */
 uint64_t cb_taken_read(const cb_problem *p, uint32_t op, uint32_t made, uint64_t taken);
-/* Scratch of all that a run takes in. */
+/* Returns the scratch of all values inlined into a run. */
 uint64_t cb_taken_workspace(const cb_problem *p, uint32_t op, uint64_t taken);
 
-/* What a run reads: inputs of the op, then those of each value that it takes in, by place. All
- * entries of those lists come up, so that they can be counted; `value` is CB_NONE for those that
- * are not read: beyond a slice, or taken in.
+/* Iterates over what a run reads: inputs of the op, then those of each inlined value, in order. It
+ * returns all entries of those lists, so that they can be counted; `value` is CB_NONE for entries
+ * that are not read: outside the slice, or inlined.
  *
  *     cb_reading r = cb_read_run(p, op, made, taken);
  *     for (uint32_t v; cb_read_next(&r, &v);) if (v != CB_NONE) ... */
 typedef struct cb_reading {
     const cb_problem *p;
     uint32_t op;   /* that runs */
-    uint32_t from; /* whose list it is: the same, or of a value taken in */
+    uint32_t from; /* the op of the current list: the same, or that of an inlined value */
     uint32_t j;    /* next entry of that list */
-    uint32_t at;   /* next inlining, by its place among the op's */
+    uint32_t at;   /* next inlining, by its index among the op's */
     uint64_t taken;
     cb_slice slice; /* of `from` */
 } cb_reading;
 cb_reading cb_read_run(const cb_problem *p, uint32_t op, uint32_t made, uint64_t taken);
 bool cb_read_next(cb_reading *r, uint32_t *value);
-/* How many entries that is. */
+/* Returns the number of those entries. */
 uint32_t cb_count_reads(const cb_problem *p, uint32_t op, uint64_t taken);
 
 /* Sorts the `n` inlinings of a problem that is being filled, and finds where each op's begin. */
 CB_MUST_CHECK cb_status cb_inlinings_index(cb_problem *p, uint32_t n, cb_error *err);
-/* The rules for all of them; `root` [n_storage] says which op allocates each storage. */
+/* Checks all of them; `root` [n_storage] is the op that allocates each storage. */
 CB_MUST_CHECK cb_status cb_verify_inlinings(const cb_problem *p, const uint32_t *root,
                                             cb_error *err);
 

@@ -1,15 +1,15 @@
 /* inside.h: ops with an inside. Internal.
  *
  * Most ops make all of their outputs whenever they run. An op with an inside is a group of members
- * that run as one: a run makes some of its outputs, and takes the slice of the inside that those
- * need: the members that lead to them, and the inputs that these read. What members make for each
- * other has no bytes.
+ * that run as one: a run makes some of its outputs and executes the slice of the inside that those
+ * need: the members that lead to them, and the inputs that these read. Values that members make for
+ * each other take no bytes.
  *
  *     in 0 --> member 0 --> member 1 --> output 0       outputs {0}: members 0 and 1, input 0
  *                     \--> member 2 --> output 1        outputs {1}: members 0 and 2, both inputs
  *     in 1 ---------------/
  *
- * Outputs that a run makes are a set, a bit each by their place among the op's. */
+ * The outputs of a run are a set, with one bit for each output of the op. */
 #ifndef CB_PLAN_INSIDE_H
 #define CB_PLAN_INSIDE_H
 
@@ -23,14 +23,14 @@
 #define CB_ALL_OUTPUTS UINT32_MAX
 
 typedef struct cb_slice {
-    uint64_t members; /* by their place in the op; none: the op has no inside */
-    uint64_t inputs;  /* by their place in the op's list; all bits: all of them */
+    uint64_t members; /* indices in the op; empty: the op has no inside */
+    uint64_t inputs;  /* indices in the op's list; all bits: all of them */
 } cb_slice;
 
 static inline bool cb_has_inside(const cb_problem *p, uint32_t op) {
     return p->member_begin && p->member_begin[op] < p->member_begin[op + 1];
 }
-/* All outputs of the op as a set. */
+/* Returns all outputs of the op as a set. */
 static inline uint32_t cb_all_made(const cb_problem *p, uint32_t op) {
     if (!cb_has_inside(p, op)) return CB_ALL_OUTPUTS;
     uint32_t n = p->out_begin[op + 1] - p->out_begin[op];
@@ -44,11 +44,11 @@ cb_slice cb_slice_of(const cb_problem *p, uint32_t op, uint32_t made);
 static inline bool cb_slice_reads(cb_slice slice, uint32_t input) {
     return slice.inputs == UINT64_MAX || (slice.inputs >> input & 1);
 }
-/* Scratch of a run that makes these outputs. */
+/* Returns the scratch of a run that makes these outputs. */
 uint64_t cb_run_workspace(const cb_problem *p, uint32_t op, uint32_t made);
-/* CB_UNSUPPORTED, where an op has an inside: `what` knows none. */
+/* Returns CB_UNSUPPORTED if an op has an inside, which `what` does not support. */
 CB_MUST_CHECK cb_status cb_refuse_insides(const cb_problem *p, const char *what, cb_error *err);
-/* The rules for the inside of one op; `root` [n_storage] says which op allocates each storage. */
+/* Checks the inside of one op; `root` [n_storage] is the op that allocates each storage. */
 CB_MUST_CHECK cb_status cb_verify_inside(const cb_problem *p, uint32_t op, const uint32_t *root,
                                          cb_error *err);
 

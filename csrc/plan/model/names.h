@@ -1,4 +1,4 @@
-/* names.h: the words that files and reports use for the planner's enums. Internal. */
+/* names.h: the names of the planner's enum values in files and reports. Internal. */
 #ifndef CB_PLAN_NAMES_H
 #define CB_PLAN_NAMES_H
 
@@ -14,23 +14,25 @@ extern const char *const cb_measure_names[CB_MEASURE_COUNT];
 
 enum { CB_OP_FLAG_COUNT = 13, CB_STORE_FLAG_COUNT = 3 };
 
-/* Why an op that may not run again by these flags, or by what is written after it, may not. */
+/* Returns why an op must not run again, because of these flags or of later writes. */
 const char *cb_why_once(uint32_t op_flags);
-/* The index of the string `node` in `names`; CB_INVALID lists the names. */
+/* Finds the index of the string `node` in `names`; the error CB_INVALID lists the names. */
 CB_MUST_CHECK cb_status cb_name_index(const cb_json *node, const char *what,
                                       const char *const *names, uint32_t n, uint32_t *out,
                                       cb_error *err);
-/* CB_INVALID when the object has a key that is not among the `n` known ones: most likely a slip. */
+/* Returns CB_INVALID if the object has a key that is not among the `n` known ones, most likely a
+ * typo. */
 CB_MUST_CHECK cb_status cb_known_keys(const cb_json *object, const char *what,
                                       const char *const *known, uint32_t n, cb_error *err);
-/* The document is an object with this `format`, of a version from 1 to `newest`: `version`. */
+/* Checks that the document is an object with this `format` and a version from 1 to `newest`, which
+ * `version` gets. */
 CB_MUST_CHECK cb_status cb_check_format(const cb_json *root, const char *format, int64_t newest,
                                         int64_t *version, cb_error *err);
-/* cb_problem_from_json, of a text that is parsed already. */
+/* Like cb_problem_from_json, for text that has been parsed. */
 CB_MUST_CHECK cb_status cb_problem_from_document(cb_alloc *alloc, const cb_json *root,
                                                  cb_problem **out, cb_error *err);
 
-/* Of a long text, in little more memory than the problem takes. Where something is wrong with it,
+/* Reads a long text in little more memory than the problem takes. For invalid text,
  * cb_problem_from_json has the better error. */
 CB_MUST_CHECK cb_status cb_problem_from_long_text(cb_alloc *alloc, const char *text, size_t length,
                                                   cb_problem **out, cb_error *err);

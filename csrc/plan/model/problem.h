@@ -1,7 +1,7 @@
-/* problem.h: what the planner sees: ops, values and storages of a joint graph, in plain arrays
- * indexed by id, without shapes or op semantics. Built from our own graphs (lower/annotate), from
- * other tracers, or from JSON (docs/problem.md); round-trips to that JSON, so any planner result
- * can be reproduced from a file.
+/* problem.h: the planner's view of a joint graph: ops, values and storages in plain arrays indexed
+ * by id, without shapes or op semantics. It is built from our graphs (lower/annotate), by other
+ * tracers, or from JSON (docs/problem.md), and round-trips to that JSON, so any planner result can
+ * be reproduced from a file.
  *
  * An op that is a PLACEHOLDER (argument of the graph) is never a step of a schedule. Values of one
  * storage are views of one allocation: bytes count once, while any of them lives. */
@@ -26,15 +26,14 @@ enum { /* op flags */
        CB_POP_MUTATES = 1 << 9,         /* writes an input: runs exactly once */
        CB_POP_UNKNOWN = 1 << 10,        /* unknown or custom op: expensive, not recomputable */
        CB_POP_REDUCTION = 1 << 11,      /* with FUSIBLE: output much smaller than the input */
-       CB_POP_PARAMETER =
-           1 << 12 /* with PLACEHOLDER: parameter or buffer, there in every step anyway */
+       CB_POP_PARAMETER = 1 << 12 /* with PLACEHOLDER: parameter or buffer, alive in every step */
 };
-/* What a member of an op with an inside may be: what runs once is an op by itself. */
+/* Flags of a member of an op with an inside; ops that run once are separate ops. */
 #define CB_POP_INNER (CB_POP_FUSIBLE | CB_POP_COMPUTE | CB_POP_RANDOM_COUNTER | CB_POP_REDUCTION)
 #define CB_POP_ONCE \
     (CB_POP_RANDOM_STATEFUL | CB_POP_EFFECT | CB_POP_COLLECTIVE | CB_POP_MUTATES | CB_POP_UNKNOWN)
 
-/* What runs whether or not anything reads what it makes. */
+/* Flags of ops that run even if nothing reads their outputs. */
 #define CB_POP_ACTS (CB_POP_ONCE & ~CB_POP_UNKNOWN)
 
 enum { /* storage flags */
@@ -45,7 +44,7 @@ enum { /* storage flags */
            1 << 2 /* must be alive at the end (gradients kept for the optimizer, new states) */
 };
 
-/* Which ops may run again, or run their first time later than the given order has them. */
+/* Which ops may run again, or have their first run later than in the given order. */
 typedef enum cb_reruns {
     CB_RERUNS_FORWARD = 0, /* ops of the forward */
     CB_RERUNS_ALL,         /* ops of the backward as well */
@@ -62,24 +61,25 @@ typedef enum cb_work_class {
 } cb_work_class;
 
 typedef struct cb_member { /* of an op with an inside (inside.h): makes one value of it */
-    uint64_t reads;        /* inputs of the op, a bit each by their place in its list */
-    uint64_t uses;         /* members before it whose values it reads, a bit each */
+    uint64_t reads;        /* inputs of the op, one bit for each index in its list */
+    uint64_t uses;         /* earlier members whose values it reads, one bit each */
     uint64_t size;         /* bytes of the value that it makes */
     double flops;
-    uint64_t bytes;     /* moved; what the op writes of it counts by itself */
+    uint64_t bytes;     /* moved; writes of the op count separately */
     int64_t time_ps;    /* measured picoseconds, -1: use the cost model */
-    uint64_t workspace; /* scratch bytes, beside those of the op and of other members */
+    uint64_t workspace; /* scratch bytes, in addition to those of the op and of other members */
     uint32_t flags;     /* CB_POP_INNER */
     uint8_t work_class; /* cb_work_class */
 } cb_member;
 
-/* A value that runs of one of its readers may take in (inlining.h): what that adds to the run. */
+/* A value that may be inlined into runs of one of its readers (inlining.h), and what that adds to a
+ * run. */
 typedef struct cb_inlining {
-    uint32_t value, op; /* what is taken in, and the op whose runs may do so */
+    uint32_t value, op; /* the inlined value, and the op into whose runs */
     double flops;
     uint64_t bytes;     /* moved */
     int64_t time_ps;    /* measured picoseconds, -1: use the cost model */
-    uint64_t workspace; /* scratch bytes, beside those of the run */
+    uint64_t workspace; /* scratch bytes, in addition to those of the run */
     uint8_t work_class; /* cb_work_class */
 } cb_inlining;
 
@@ -109,7 +109,7 @@ typedef struct cb_problem {
     uint8_t *value_constraint; /* [n_value] cb_constraint */
     uint64_t *value_bytes;   /* [n_value] of its elements, UINT64_MAX: as many as its storage; views
                                 may have fewer or more */
-    const char **value_type; /* [n_value] "f32[8,32]", for people */
+    const char **value_type; /* [n_value] "f32[8,32]", for display */
 
     uint32_t n_storage;
     uint64_t *storage_bytes;
@@ -124,40 +124,41 @@ typedef struct cb_problem {
         *forward_output; /* value ids that must exist when the backward starts */
     uint32_t n_backward_output, *backward_output; /* value ids that must exist at the end */
     uint32_t backward_starts;   /* first op of the backward in the given order (= id order) */
-    uint64_t align;             /* arena grain in bytes, a power of two; 64 */
-    uint64_t static_bytes;      /* parameters, optimizer states, ...: what `total` adds to `live` */
+    uint64_t align;             /* alignment of offsets in the arena, a power of two; 64 */
+    uint64_t static_bytes;      /* bytes of parameters, optimizer states, ..., which `total` adds to
+                                   `live` */
     double link_bytes_per_s;    /* one direction of the offload link; 0: no offload */
     uint8_t reruns;             /* cb_reruns */
-    bool collective_again;      /* collectives of the forward may run again. Their first runs stay
-                                 where they are, in the base order */
-    double network_bytes_per_s; /* that a collective's `op_bytes` move at, if that is slower than
-                                   memory; 0: they move as in memory */
+    bool collective_again;      /* collectives of the forward may run again. Their first runs keep
+                                   their place in the base order */
+    double network_bytes_per_s; /* rate of a collective's `op_bytes`, if slower than memory; 0: the
+                                   memory's rate */
 
-    uint32_t *member_begin; /* [n_op + 1] into member; none of its own: an op without an inside.
-                               NULL: no op has one */
+    uint32_t *member_begin; /* [n_op + 1] into member; an empty range: no inside. NULL: no op has
+                               one */
     cb_member *member;
     uint8_t *value_member; /* [n_value] the member of its op that makes it; NULL likewise */
 
     uint32_t
-        *inline_begin; /* [n_op + 1] into inlining: what runs of an op may take in. NULL: none */
+        *inline_begin;     /* [n_op + 1] into inlining: values that may be inlined into an op. NULL:
+                          none */
     cb_inlining *inlining; /* by op, then by value */
 
-    uint32_t *over_begin; /* [n_op + 1] into `over`; NULL: no op lists anything */
-    uint32_t *over;       /* places in an op's list of inputs whose memory its output may take
-                             (over.h) */
+    uint32_t *over_begin; /* [n_op + 1] into `over`; NULL: all lists are empty */
+    uint32_t *over;       /* indices of inputs whose memory the output may take (over.h) */
 
-    /* What a device that fuses counts (cost.h), by whoever knows which ops run as one kernel
-     * (plan/torch/inductor_fusion.h); NULL: every op is by itself. */
+    /* Counts for a device that fuses (cost.h), filled by code that knows which ops run as one
+     * kernel (plan/torch/inductor_fusion.h); NULL: every op is separate. */
     uint32_t *fused_group; /* [n_op] last op of its group */
     uint64_t *fused_bytes; /* [n_op] bytes moved across the border of its group */
-    bool *fused_launch;    /* [n_op] is it the one that its group's launch counts for? */
+    bool *fused_launch;    /* [n_op] true for the op that carries its group's launch */
 } cb_problem;
 
 typedef struct cb_problem_sizes {
     uint32_t n_op, n_in, n_value, n_storage, n_member, n_inlining, n_over;
 } cb_problem_sizes;
-/* Zeroed arrays; constraints FREE, times -1, ids CB_NONE. No members: no arrays for them, and
- * likewise of inlinings and memory taken over. */
+/* Allocates zeroed arrays, with constraints FREE, times -1, ids CB_NONE. Without members there are
+ * no arrays for them, and likewise for inlinings and memory taken over. */
 CB_MUST_CHECK cb_status cb_problem_create(cb_alloc *alloc, cb_problem_sizes n, cb_problem **out,
                                           cb_error *err);
 void cb_problem_free(cb_problem *p);
@@ -165,18 +166,19 @@ static inline uint64_t cb_value_bytes(const cb_problem *p, uint32_t value) {
     return p->value_bytes[value] == UINT64_MAX ? p->storage_bytes[p->value_storage[value]]
                                                : p->value_bytes[value];
 }
-/* The flags for which an op runs exactly once. */
+/* Returns the flags for which an op runs exactly once. */
 static inline uint32_t cb_once_flags(const cb_problem *p, uint32_t op) {
     uint32_t once = p->op_flags[op] & CB_POP_ONCE;
     return p->collective_again ? once & ~(uint32_t)CB_POP_COLLECTIVE : once;
 }
-/* The first of the effects at the end of the given order, n_op if the last op is not an effect.
- * They stand for what happens after the backward (leaves copy gradients, an optimizer steps), so
- * all other ops of the backward run before them. */
+/* Returns the first of the effects at the end of the given order, n_op if the last op is not an
+ * effect. They represent what happens after the backward (leaves copy gradients, an optimizer
+ * steps), so all other ops of the backward run before them. */
 uint32_t cb_problem_tail(const cb_problem *p);
-/* Everything the planner relies on; run on every problem from outside. */
+/* Checks everything that the planner relies on; run on every problem from outside. */
 CB_MUST_CHECK cb_status cb_problem_verify(const cb_problem *p, cb_error *err);
-/* Hash of all but sizes and costs: equal for problems of graphs that differ in sizes only. */
+/* Hash of everything except sizes and costs: equal for problems of graphs that differ only in
+ * sizes. */
 uint64_t cb_problem_structure(const cb_problem *p);
 /* Hash of structure, sizes and flags; not of costs, names or source lines. */
 uint64_t cb_problem_fingerprint(const cb_problem *p);

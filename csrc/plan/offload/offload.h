@@ -1,4 +1,4 @@
-/* offload.h: the search for a budget where values may move to the host. Internal. */
+/* offload.h: the search for a budget with moves of values to the host. Internal. */
 #ifndef CB_PLAN_OFFLOAD_H
 #define CB_PLAN_OFFLOAD_H
 
@@ -7,13 +7,13 @@
 
 typedef struct cb_offloaded {
     cb_schedule schedule;
-    double least_extra_ps; /* no plan of the bound's class (docs/planner.md) that fits takes less;
-                              < 0: not known */
+    double least_extra_ps; /* lower bound for plans of the bound's class (docs/planner.md) that fit;
+                              < 0: unknown */
 } cb_offloaded;
 
-/* The answer into `arena`. Never slower than what `searcher`, which asks for plans without offload,
- * answers, nor than that of CB_OFFLOAD_ONLY to the same goal. Fails as cb_searcher_ask does, and
- * with CB_UNSUPPORTED where there is no link. */
+/* Writes the answer to `arena`. It is never slower than the answer of `searcher`, which finds plans
+ * without offload, nor than that of CB_OFFLOAD_ONLY for the same goal. Fails like cb_searcher_ask,
+ * and with CB_UNSUPPORTED if there is no link. */
 CB_MUST_CHECK cb_status cb_search_offload(const cb_search_tools *tools, cb_searcher *searcher,
                                           const cb_goal *goal, cb_arena *arena, cb_offloaded *out,
                                           cb_error *err);

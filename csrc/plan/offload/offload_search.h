@@ -1,5 +1,5 @@
 /* offload_search.h: the search at one target for plans that also move values to the host. Internal.
- * All plans end up in the trial's candidates; the trial has an offload simulator. */
+ * All plans become candidates of the trial, which has an offload simulator. */
 #ifndef CB_PLAN_OFFLOAD_SEARCH_H
 #define CB_PLAN_OFFLOAD_SEARCH_H
 
@@ -24,16 +24,16 @@ typedef struct cb_offload_search {
     double link_ps;  /* of a byte in one direction */
     bool reruns;     /* ops may run again */
     cb_pairs pairs, next;
-    cb_offload_plan best[CB_OFFLOAD_LINK_PRICES + 1]; /* fastest that fits, by price of the link;
-                                             the last is what the search was given */
-    cb_offload_plan now;                              /* the plan that moves change */
+    /* fastest that fits, by price of the link; the last is the initial plan */
+    cb_offload_plan best[CB_OFFLOAD_LINK_PRICES + 1];
+    cb_offload_plan now; /* the plan changed by moves */
 } cb_offload_search;
 
 /* `uses` and `cut` are borrowed; the costs of the cut change. */
 CB_MUST_CHECK cb_status cb_offload_search_init(cb_offload_search *h, cb_trial *t,
                                                const cb_prices *uses, cb_cut *cut, cb_error *err);
-/* At the target of the trial. `reruns`: may ops run again? `seed` (may be NULL): a plan that moves
- * nothing. */
+/* Searches at the target of the trial. `reruns`: ops may run again. `seed` (may be NULL): a plan
+ * without moves. */
 CB_MUST_CHECK cb_status cb_offload_search_run(cb_offload_search *h, bool reruns,
                                               const cb_candidate *seed, cb_error *err);
 

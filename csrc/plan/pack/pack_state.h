@@ -1,11 +1,9 @@
-/* pack_state.h: lives that are placed, those that are not, and what is to blame. Internal to
- * pack.c.
+/* pack_state.h: placed lives, unplaced lives, and the levels to blame. Internal to pack.c.
  *
  *   offset |            +-------+        floor: top of what lies there
  *          |  +---------+.......|        ....   a gap for good: whatever comes next lies above
  *          |  |    +----+       |        rest:  bytes of what is to come
- *          +--+----+------------+---- section
- */
+ *          +--+----+------------+---- section */
 #ifndef CB_PLAN_PACK_STATE_H
 #define CB_PLAN_PACK_STATE_H
 
@@ -18,15 +16,15 @@ typedef struct cb_pack_life { /* bytes > 0; alive at moments made..last, both in
     uint32_t made, last;
 } cb_pack_life;
 
-typedef struct cb_pack_level { /* a life that is placed, or the next to be */
+typedef struct cb_pack_level { /* a placed life, or the next one to place */
     uint32_t life;
-    uint32_t choice, n_choice; /* of `choice`: the first not tried so far, the end of those */
+    uint32_t choice, n_choice; /* of `choice`: the first one not tried yet, and the end */
     size_t below;              /* first of `below` */
     size_t opened, placed;     /* length of `trail` when the level began, when `life` was placed */
 } cb_pack_level;
 
 typedef struct cb_pack_rank {
-    double rank; /* of lives with the same offset the one with the larger rank goes first */
+    double rank; /* of lives with the same offset, the one with the larger rank goes first */
     uint32_t id;
 } cb_pack_rank;
 
@@ -39,48 +37,47 @@ typedef struct cb_pack_sleep { /* undoes a change of `asleep` */
     uint32_t life, level;
 } cb_pack_sleep;
 
-typedef struct cb_pack_way { /* how an attempt searches */
+typedef struct cb_pack_way { /* the method of an attempt */
     bool lowest;             /* any life below the pivot's top may be next, not only those that meet
                                 the pivot */
     bool lifts;              /* sleeping lives count at the offset at which they can wake up */
-    bool jumps;              /* back to the deepest level to blame, not to the last */
+    bool jumps;              /* jumps back to the deepest level to blame, instead of to the last */
 } cb_pack_way;
 
 typedef struct cb_pack {
     const cb_pack_life *life; /* [n] */
     uint32_t n, n_section;
     uint64_t capacity;
-    uint64_t effort; /* looks that a search may take; the caller may change it */
+    uint64_t effort; /* work limit of a search; the caller may change it */
     uint64_t step;   /* bytes that an attempt adds to its capacity instead of ending, */
     uint64_t most;   /* up to `most`; 0: it ends */
     bool proven;     /* by the last search: no offsets fit the capacity */
     cb_arena *arena;
     cb_poll poll;
-    uint64_t looks, most_looks; /* at a life or a section: the measure of work */
+    uint64_t looks, most_looks; /* lives or sections examined: the measure of work */
     uint64_t polled, chance;
     uint64_t dead_ends, most_dead_ends; /* of this attempt */
     cb_pack_way way;
     bool complete;          /* this attempt has skipped nothing so far */
     uint32_t *first, *last; /* [n] sections */
     cb_pack_top *top;       /* [n_section] */
-    uint64_t *rest;         /* [n_section] bytes of lives that are not placed */
-    uint64_t *least;  /* [n_section] of those, the lowest `offset`; UINT64_MAX: there are none */
-    uint32_t *lowest; /* [n_section] of those, the life with the lowest offset when it was looked
-                         for last; CB_NONE: not so far */
-    uint32_t stale_first;  /* sections whose `least` is out of date, to stale_last; */
-    uint32_t stale_last;   /* less than the first: none */
-    uint32_t full;         /* a section that what is to come does not fit */
-    uint64_t *offset;      /* [n] of lives; of those not placed, the lowest they can have */
-    uint32_t *under;       /* [n] the life that they would rest on; CB_NONE: none */
-    uint32_t *level_of;    /* [n] of those placed; levels count from 1. 0: not placed */
-    uint32_t *asleep;      /* [n] the level at which it failed at its offset; 0: awake */
-    cb_pack_rank *rank;    /* [n] falling */
-    uint32_t *next, *prev; /* [n + 1] those not placed, by rank: a ring through n */
-    cb_pack_level *level;  /* [n + 2] */
-    uint64_t *blamed;      /* [n + 2][n_word] of a level: a bit for each level to blame */
+    uint64_t *rest;         /* [n_section] bytes of unplaced lives */
+    uint64_t *least;        /* [n_section] lowest `offset` of those; UINT64_MAX: none */
+    uint32_t *lowest;       /* [n_section] unplaced life that was lowest when last looked for */
+    uint32_t stale_first;   /* sections whose `least` is out of date, to stale_last; */
+    uint32_t stale_last;    /* less than the first: none */
+    uint32_t full;          /* a section that the unplaced lives do not fit */
+    uint64_t *offset;       /* [n] of lives; of unplaced lives, the lowest possible */
+    uint32_t *under;        /* [n] the life on which they would rest; CB_NONE: none */
+    uint32_t *level_of;     /* [n] of placed lives; levels count from 1 */
+    uint32_t *asleep;       /* [n] the level at which it failed at its offset; 0: awake */
+    cb_pack_rank *rank;     /* [n] falling */
+    uint32_t *next, *prev;  /* [n + 1] unplaced lives, by rank: a ring through n */
+    cb_pack_level *level;   /* [n + 2] */
+    uint64_t *blamed;       /* [n + 2][n_word] of a level: a bit for each level to blame */
     uint32_t n_word;
     CB_VEC(uint32_t) choice;
-    CB_VEC(cb_pack_top) below; /* tops under what was placed */
+    CB_VEC(cb_pack_top) below; /* tops below placed lives */
     CB_VEC(cb_pack_sleep) trail;
 } cb_pack;
 
@@ -90,33 +87,35 @@ static inline bool cb_pack_meet(const cb_pack *z, uint32_t i, uint32_t j) {
 
 /* Sets `rest` for the time before anything is placed; */
 void cb_pack_sum(cb_pack *z);
-/* then the rest of the state, with the ranks sorted. */
+/* then the rest of the state, with sorted ranks. */
 void cb_pack_clear(cb_pack *z);
-/* Brings `least` up to date. False: in the section `full` no order of what is to come fits. */
+/* Updates `least`. Returns false if no order of the unplaced lives fits in the section `full`. */
 bool cb_pack_promises(cb_pack *z);
-/* False: a section of `i` is `full` if `i` is placed. */
+/* Returns false if a section of `i` becomes `full` when `i` is placed. */
 bool cb_pack_fits_above(cb_pack *z, uint32_t i);
-/* Places a level's life at its offset, and wakes what meets it. False: no memory. */
+/* Places a level's life at its offset, and wakes lives that overlap it in time. Returns false if
+ * out of memory. */
 bool cb_pack_place(cb_pack *z, uint32_t level);
-/* Takes the last life that was placed back. */
+/* Removes the last placed life. */
 void cb_pack_take_back(cb_pack *z, const cb_pack_level *level);
-/* A life that failed at its offset sleeps until a life that meets it is placed: all layouts that
- * have it at this offset, under all else that meets it, have been searched. False: no memory. */
+/* A life that failed at its offset sleeps until a life that overlaps it in time is placed: all
+ * layouts with it at this offset, below all other lives that overlap it, have been searched.
+ * Returns false if out of memory. */
 bool cb_pack_put_to_sleep(cb_pack *z, uint32_t level);
 /* False: no memory. */
 bool cb_pack_wake(cb_pack *z, uint32_t i);
 void cb_pack_wind_back(cb_pack *z, size_t length);
 
-/* For a failure of a level, blames the levels up to `depth` that explain why `s` is full: those
- * that are placed there, and what these and the lives to come rest on. */
+/* For a failure of a level, blames the levels up to `depth` that explain why `s` is full: lives
+ * placed there, and the lives on which these and the unplaced ones rest. */
 void cb_pack_blame(cb_pack *z, uint32_t level, uint32_t s, uint32_t depth);
-/* Blames what life `i` rests on. */
+/* Blames the lives on which life `i` rests. */
 void cb_pack_blame_under(cb_pack *z, uint32_t level, uint32_t i);
-/* Blames what made life `i` fall asleep. */
+/* Blames the levels that put life `i` to sleep. */
 void cb_pack_blame_sleep(cb_pack *z, uint32_t level, uint32_t i);
-/* The deepest level below `level` that is to blame for its failure; 0: none. */
+/* Returns the deepest level below `level` that is to blame for its failure; 0: none. */
 uint32_t cb_pack_find_blamed(const cb_pack *z, uint32_t level);
-/* Whatever is to blame for the failure of `from` is also to blame for that of `to`. */
+/* Adds the levels to blame for the failure of `from` to those of `to`. */
 void cb_pack_pass_blame(cb_pack *z, uint32_t from, uint32_t to);
 
 #endif

@@ -1,10 +1,10 @@
-/* place_within.h: offsets within a given capacity, for lives from anywhere. */
+/* place_within.h: finds offsets within a given capacity, for any set of lives. */
 #ifndef CB_PLAN_PLACE_WITHIN_H
 #define CB_PLAN_PLACE_WITHIN_H
 
 #include "pack.h"
 
-/* Looks of a search: about ten seconds. */
+/* Work limit of a search: about ten seconds. */
 #define CB_PLACE_EFFORT UINT64_C(4000000000)
 
 typedef enum cb_fit {
@@ -15,7 +15,7 @@ typedef enum cb_fit {
 
 typedef struct cb_placed {
     cb_fit fit;
-    uint64_t live_bytes;  /* alive at the fullest moment; no capacity below it can do */
+    uint64_t live_bytes;  /* largest sum of live bytes, a lower bound on the capacity */
     uint32_t moment;      /* the first such moment */
     uint64_t arena_bytes; /* CB_FIT_FOUND: the largest end of a life */
 } cb_placed;

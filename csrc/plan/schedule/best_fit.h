@@ -1,5 +1,5 @@
-/* best_fit.h: memory handed out as an allocator does that runs with the schedule: each request gets
- * the smallest gap that holds it, of equal ones the lowest. Internal. */
+/* best_fit.h: a best-fit allocator that runs with the schedule: each request gets the smallest gap
+ * that holds it, and the lowest of equal gaps. Internal. */
 #ifndef CB_PLAN_BEST_FIT_H
 #define CB_PLAN_BEST_FIT_H
 
@@ -7,7 +7,7 @@
 
 typedef struct cb_fit_block { /* a gap, or memory in use */
     uint64_t begin;
-    uint32_t before, behind; /* neighbours in memory, CB_NONE: none */
+    uint32_t before, behind; /* neighbours in memory; CB_NONE: none */
     uint32_t left, right;    /* of a gap: its children in the tree */
 } cb_fit_block;
 
@@ -15,13 +15,13 @@ typedef struct cb_fit {
     cb_arena *arena;
     CB_VEC(cb_fit_block) block; /* in memory they follow each other without holes, up to `top` */
     uint32_t root;              /* of the gaps, by width and place */
-    uint32_t last;              /* block that ends at `top`, CB_NONE: there is none */
+    uint32_t last;              /* block that ends at `top`; CB_NONE: none */
     uint32_t spare;             /* block that is not in use; `behind` leads to the next */
     uint64_t top;
 } cb_fit;
 
 void cb_fit_init(cb_fit *w, cb_arena *arena);
-/* `block` gets what cb_fit_give wants. False: out of memory. */
+/* `block` gets the handle for cb_fit_give. Returns false if out of memory. */
 CB_MUST_CHECK bool cb_fit_take(cb_fit *w, uint64_t bytes, uint32_t *block);
 void cb_fit_give(cb_fit *w, uint32_t block);
 

@@ -1,5 +1,5 @@
-/* offload_timeline.h: a plan with copies between device and host, first as built and then played
- * through on a clock. Internal: offload_sim.h is how to use it. */
+/* offload_timeline.h: a plan with copies between device and host, first as built and then simulated
+ * with a clock. Internal: used through offload_sim.h. */
 #ifndef CB_PLAN_OFFLOAD_TIMELINE_H
 #define CB_PLAN_OFFLOAD_TIMELINE_H
 
@@ -9,20 +9,20 @@
 typedef struct cb_sim_fetch { /* a value that comes back */
     uint32_t op, step;        /* step as built */
     uint32_t departure;
-    uint32_t life, n_life; /* what comes back: lives from `life` on */
+    uint32_t life, n_life; /* the returning lives, from `life` on */
     uint64_t bytes;
-    uint32_t soonest; /* run: no life of it before this one lasts so long */
+    uint32_t soonest; /* run: all its earlier lives have ended */
     uint32_t first;   /* run: its first reader */
-    uint32_t at;      /* run: it is sent for before that one */
+    uint32_t at;      /* run: it is requested before that one */
 } cb_sim_fetch;
 
 typedef struct cb_sim_departure { /* a value that leaves */
     uint32_t op, source;          /* step that made it */
     uint32_t life, n_life;        /* entries of `gone` */
     uint64_t bytes;
-    uint32_t fetches; /* that are kept, and still to come */
+    uint32_t fetches; /* that are kept and still to come */
     uint32_t last;    /* run: last use of it so far */
-    uint32_t next;    /* after the same run, CB_NONE: last */
+    uint32_t next;    /* after the same run; CB_NONE: last */
     int64_t end;      /* of the copy */
 } cb_sim_departure;
 
@@ -53,15 +53,15 @@ typedef struct cb_offload_sim {
     CB_VEC(uint32_t) gone; /* lives that leave */
     uint32_t *value_step, *value_life, *latest, *marked, *done;
     uint32_t *base_step, *first_life; /* see sim.h */
-    uint32_t *wanted;                 /* [n_op] last anchor that wants it brought back */
+    uint32_t *wanted;                 /* [n_op] last anchor that needs it brought back */
     uint32_t *brought;                /* [n_op] last anchor it was brought back for */
-    uint32_t *host;                   /* [n_op] its departure, CB_NONE: none so far */
+    uint32_t *host;                   /* [n_op] its departure; CB_NONE: none so far */
     CB_VEC(uint32_t) fetch_of;        /* [step.len] CB_NONE: a run */
     uint32_t crossing;
     size_t n_forward_hold;
     /* by run that is kept */
     CB_VEC(uint32_t) run;        /* step as built */
-    CB_VEC(uint64_t) scratch;    /* [run.len] bytes beside its lives */
+    CB_VEC(uint64_t) scratch;    /* [run.len] bytes in addition to its lives */
     CB_VEC(int64_t) start;       /* [run.len + 1] if nothing stalls */
     CB_VEC(uint64_t) made, ends; /* [run.len + 1] bytes that begin with it, and end with it */
     CB_VEC(uint64_t) room;       /* [run.len + 1] bytes alive while it runs */
@@ -70,17 +70,17 @@ typedef struct cb_offload_sim {
     uint32_t backward; /* first run of the backward */
 
     /* results */
-    bool broken; /* no plan: something comes back before it has left */
+    bool broken; /* not a plan: something comes back before it has left */
     uint64_t peak, moved_bytes, host_bytes;
     int64_t time_ps, stall_ps;
-    uint64_t *moment; /* [n_base] most bytes alive while a base op and what is anchored there run */
+    uint64_t *moment; /* [n_base] peak of bytes while a base op and the runs anchored there run */
     CB_VEC(uint32_t) out; /* the schedule: op | cb_action << CB_SIM_ACTION */
     uint32_t backward_starts;
 } cb_offload_sim;
 #define CB_SIM_ACTION 30
 
-/* After the plan has been built: when copies run, which steps wait for them, and the results. Uses
- * up to `target` bytes where that saves time. */
+/* Call after the plan has been built: computes when copies run, which steps wait for them, and the
+ * results. Uses up to `target` bytes if that saves time. */
 CB_MUST_CHECK bool cb_offload_sim_play(cb_offload_sim *m, uint64_t target);
 
 #endif

@@ -1,5 +1,5 @@
-/* plan.h: a plan as it is handed out: a schedule that has been walked and placed, with what was
- * decided for each value. Internal. */
+/* plan.h: a finished plan: a schedule that has been checked and placed, with the decision for each
+ * value. Internal. */
 #ifndef CB_PLAN_PLAN_H
 #define CB_PLAN_PLAN_H
 
@@ -16,16 +16,16 @@ typedef enum cb_reason {
     CB_REASON_CUT,       /* on the minimum cut: the cheapest place to save */
     CB_REASON_FORBIDDEN, /* may not be recomputed (compute-intensive under the preset, stateful,
                             unknown) */
-    CB_REASON_POLICY,    /* the user said so */
+    CB_REASON_POLICY,    /* the user's constraint */
     CB_REASON_HELD,      /* an output, alive anyway */
-    CB_REASON_CHEAP,     /* recomputed: cheaper than keeping it */
+    CB_REASON_CHEAP,     /* recomputed: that is cheaper than keeping it */
     CB_REASON_PEAK,      /* recomputed: it was alive at the peak and the budget needed the room */
     CB_REASON_PRESET     /* the preset saves or recomputes all such values */
 } cb_reason;
 
-/* Which schedules a lower bound on the time holds for. */
+/* The class of schedules for which a lower bound on the time holds. */
 typedef enum cb_bound_class {
-    CB_BOUND_TRIVIAL = 0, /* all: it is the time of running every op once, nothing more is known */
+    CB_BOUND_TRIVIAL = 0, /* all: it is only the time of running every op once */
     CB_BOUND_ANY,         /* all that keep the budget */
     CB_BOUND_ORDERED      /* those that keep the budget and the base order (decisions.h) */
 } cb_bound_class;
@@ -33,7 +33,7 @@ typedef enum cb_bound_class {
 typedef struct cb_plan {
     cb_arena arena;
     cb_schedule schedule;
-    const cb_device *device; /* row the times are of */
+    const cb_device *device; /* device row of the times */
     uint8_t *decision;       /* [n_value] cb_decision; NONE: the backward does not need it */
     uint8_t *reason;         /* [n_value] cb_reason */
     cb_lives lives;          /* with offsets */
@@ -42,16 +42,16 @@ typedef struct cb_plan {
     uint64_t save_all_arena_bytes, save_all_live_bytes,
         save_all_saved_bytes; /* the save-everything plan of the same problem */
     int64_t time_ps, once_ps;
-    int64_t lower_bound_ps; /* never above time_ps. Until the plan is walked: what the search
-                               proved, -1: nothing */
+    int64_t lower_bound_ps; /* never above time_ps. Before the plan is checked: the bound of the
+                               search; -1: none */
     int64_t trivial_ps;     /* no schedule takes less, whatever the budget */
     cb_bound_class bound_class;
     bool in_order;           /* of the class CB_BOUND_ORDERED */
     uint64_t budget_bytes;   /* the resolved budget, UINT64_MAX: none */
-    uint64_t program_budget; /* what its program keeps to, where op by op the plan need not;
+    uint64_t program_budget; /* limit of its program, if the plan op by op may exceed it;
                                 UINT64_MAX: budget_bytes */
-    double position;         /* the budget as it was asked, if it was a position; -1: it was not */
-    uint64_t smallest_bytes, everything_bytes; /* of a position: the ends it lies between */
+    double position;         /* the requested budget, if it was a position; -1: it was not */
+    uint64_t smallest_bytes, everything_bytes; /* of a position: its ends */
     cb_measure measure;
     cb_preset preset;
 } cb_plan;
@@ -60,17 +60,18 @@ extern const char *const cb_decision_names[CB_DECISION_OFFLOAD + 1];
 extern const char *const cb_reason_names[CB_REASON_PRESET + 1];
 extern const char *const cb_bound_class_names[CB_BOUND_ORDERED + 1];
 
-/* Empty, without a budget. It lies in the arena it owns. */
+/* Makes an empty plan without a budget, allocated in its own arena. */
 CB_MUST_CHECK cb_status cb_plan_new(cb_alloc *alloc, cb_plan **out, cb_error *err);
 void cb_plan_free(cb_plan *plan);
-/* The bound and its class, from what was proven for the plan's budget (-1: nothing). A bound of a
- * class that the plan is not in becomes the trivial one. After time_ps, trivial_ps and in_order. */
+/* Sets the bound and its class, from the bound proven for the plan's budget (-1: none). A bound of
+ * a class that does not contain the plan becomes the trivial one. Call after time_ps, trivial_ps
+ * and in_order are set. */
 void cb_plan_set_bound(cb_plan *plan, int64_t proven_ps);
-/* What the budget was, if it was a position, and the bytes of both ends of its range. */
+/* Sets the position that was requested, and the bytes of both ends of its range. */
 void cb_plan_set_position(cb_plan *plan, double position, uint64_t smallest, uint64_t everything);
-/* (time - lower bound) / lower bound; -1 where the bound is 0 and the time is not. */
+/* Returns (time - lower bound) / lower bound; -1 if the bound is 0 and the time is not. */
 double cb_plan_gap(const cb_plan *plan);
-/* What a measure counts in a walked and placed schedule. */
+/* Returns what a measure counts in a checked and placed schedule. */
 uint64_t cb_measured(const cb_problem *p, cb_measure measure, const cb_lives *lives,
                      uint64_t arena_bytes);
 

@@ -1,9 +1,9 @@
-/* sim.h: from decisions to a schedule, and what that schedule needs. Internal: the search's
- * evaluator, in buffers that are used again and again. It agrees with cb_schedule_walk to the byte.
+/* sim.h: converts decisions to a schedule and evaluates it. Internal: the search's evaluator, with
+ * reusable buffers. It agrees with cb_schedule_walk to the byte.
  *
- * Decisions are pairs (pair.h). Any sorted set of pairs is a valid plan: what no pair makes afresh
- * is read from its latest run, which then lives that long; pairs nobody needs have no effect; a
- * first run nobody reads falls out of the schedule. */
+ * Decisions are pairs (pair.h). Any sorted set of pairs is a valid plan: a value that no pair
+ * recomputes is read from its latest run, which then lives that long; unneeded pairs have no
+ * effect; a first run without readers is dropped from the schedule. */
 #ifndef CB_PLAN_SIM_H
 #define CB_PLAN_SIM_H
 
@@ -20,17 +20,17 @@ typedef struct cb_sim_life { /* one life of a storage */
 typedef struct cb_sim_step {
     uint32_t op, anchor;
     uint32_t reads; /* first entry in `read` */
-    uint32_t made;  /* outputs, of an op with an inside; at last those that somebody reads */
+    uint32_t made;  /* outputs of an op with an inside; in the end those that are read */
 } cb_sim_step;
 
 typedef struct cb_sim_read {
-    uint32_t step; /* that made the value, CB_NONE: a placeholder */
+    uint32_t step; /* that made the value; CB_NONE: a placeholder */
     uint32_t life; /* CB_NONE: static */
 } cb_sim_read;
 
-typedef struct cb_sim_forward { /* as it is built where nothing runs again in it */
+typedef struct cb_sim_forward { /* as built if nothing runs again in it */
     bool known;
-    uint32_t n_base; /* so many base ops; cb_facts_hoist may add some later */
+    uint32_t n_base; /* number of base ops; cb_facts_hoist may add some later */
     size_t n_step, n_read, n_life;
     cb_sim_step *step;
     cb_sim_read *read;
@@ -45,8 +45,9 @@ typedef struct cb_sim {
     CB_VEC(cb_sim_read) read;
     CB_VEC(cb_sim_life) life; /* as built; made and last count kept steps after cb_sim_run */
     CB_VEC(cb_sim_read)
-    hold; /* what must exist when the backward starts, then what must at the end */
-    CB_VEC(uint32_t) hold_made; /* which outputs of its step each is, as in a step */
+    hold; /* values that must exist when the backward starts, then those that must exist at the end
+             */
+    CB_VEC(uint32_t) hold_made; /* the outputs of its step, as in a step */
     CB_VEC(uint32_t) stack;
     CB_VEC(uint32_t) new_index;        /* [step.len + 1] index among the kept steps */
     CB_VEC(bool) keep;                 /* [step.len] */
@@ -54,13 +55,13 @@ typedef struct cb_sim {
     uint32_t *value_step, *value_life; /* [n_value] latest run */
     uint32_t *latest;                  /* [n_storage] newest life */
     uint32_t *base_step;               /* [n_base] step as built: an op's first */
-    uint32_t *first_life;              /* [n_storage] what is held of it */
-    uint32_t *marked, *done;  /* [n_unit] last anchor that wants it again; that ran it again */
-    uint32_t *reached, reach; /* [n_unit] the last question of what an op needs that it came up in;
-                                 NULL: no op has an inside, and none takes anything in */
-    cb_taking taking;         /* what the anchor at hand takes in */
-    CB_VEC(uint64_t) taken;   /* [step.len] what each takes in; nothing where no op may */
-    bool records;             /* what is asked about is noted in `taking` */
+    uint32_t *first_life;              /* [n_storage] its held instance */
+    uint32_t *marked, *done;  /* [n_unit] last anchor that needs it again; that ran it again */
+    uint32_t *reached, reach; /* [n_unit] the last query that visited it; NULL: no insides and no
+                                 inlinings */
+    cb_taking taking;         /* values inlined at the current anchor */
+    CB_VEC(uint64_t) taken;   /* [step.len] values inlined into each; empty without inlinings */
+    bool records;             /* visited units are noted in `taking` */
     uint32_t crossing;        /* steps as built before the backward */
     uint32_t *held_forward, *held_end; /* storages with these flags */
     uint32_t n_held_forward, n_held_end;
@@ -70,8 +71,8 @@ typedef struct cb_sim {
     uint32_t n_step, backward_starts;
     uint64_t peak, saved;
     int64_t time_ps;
-    int64_t cost_ps;  /* the same with f->cost_ps for runs after the first: what searches compare */
-    uint64_t *moment; /* [n_base] most bytes alive while a base op and its anchored reruns run */
+    int64_t cost_ps;  /* the same with f->cost_ps for reruns, which searches compare */
+    uint64_t *moment; /* [n_base] peak of bytes while a base op and its anchored reruns run */
 } cb_sim;
 
 CB_MUST_CHECK cb_status cb_sim_init(cb_sim *sim, const cb_facts *f, cb_alloc *alloc, cb_error *err);
@@ -81,17 +82,17 @@ CB_MUST_CHECK cb_status cb_sim_run(cb_sim *sim, const cb_pair *pair, size_t n_pa
 CB_MUST_CHECK cb_status cb_sim_schedule(const cb_sim *sim, cb_arena *arena, cb_schedule *out,
                                         cb_error *err);
 
-/* Is the storage alive when the backward starts? Lives of steps that fell away are not. */
+/* True if the storage is alive when the backward starts. Lives of dropped steps do not count. */
 static inline bool cb_is_saved(const cb_sim_life *life, uint32_t backward_starts) {
     return life->made != CB_NONE && life->made < backward_starts && life->last != CB_NONE &&
            life->last >= backward_starts;
 }
-/* Does each region save at most its limit in a schedule with these lives? */
+/* True if each region saves at most its limit in a schedule with these lives. */
 bool cb_within_region_limits(const cb_facts *f, const cb_sim_life *life, size_t n,
                              uint32_t backward_starts);
 
-/* Every unit in `recompute` [n_unit] that the backward needs, at the first base op that needs it:
- * as late as possible, and kept until its last use. `need` [n_storage] (may be NULL) gets the
+/* Adds every unit in `recompute` [n_unit] that the backward needs, at the first base op that needs
+ * it: as late as possible, and kept until its last use. `need` [n_storage] (may be NULL) gets the
  * position of the first such need, CB_NONE: none. Without `need`, forward values that are outputs
  * of the backward (cb_may_remake_at_end) count as read by its last op. */
 CB_MUST_CHECK cb_status cb_recompute_lazily(const cb_facts *f, const bool *recompute,

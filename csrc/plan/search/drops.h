@@ -1,4 +1,4 @@
-/* drops.h: the plan that goes with the bound. Internal. */
+/* drops.h: makes the plan that corresponds to the bound. Internal. */
 #ifndef CB_PLAN_DROPS_H
 #define CB_PLAN_DROPS_H
 
@@ -12,11 +12,11 @@ typedef struct cb_drops {
     const double *sum; /* [n_base + 1] running sum of the prices of moments */
 } cb_drops;
 
-/* The reruns in all gaps but the main ones over which the prices make keeping a value dearer than
- * running its op again; often there are none. A rerun before the main gap is an early pair: it runs
- * where its inputs are read last, before an op that does not read the value. */
+/* Finds the reruns in all gaps except the main ones for which keeping the value costs more than
+ * rerunning its op, at the current prices; often there are none. A rerun before the main gap is an
+ * early pair: it runs where its inputs are last read, before an op that does not read the value. */
 CB_MUST_CHECK cb_status cb_drop_gaps(const cb_drops *z, cb_pairs *out, cb_error *err);
-/* Adds the reruns of the cut, or others; each pair once. */
+/* Adds the reruns of the cut, or other reruns, each pair once. */
 CB_MUST_CHECK cb_status cb_add_pairs(const cb_pairs *more, cb_pairs *out, cb_error *err);
 
 #endif

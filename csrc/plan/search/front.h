@@ -1,10 +1,10 @@
-/* front.h: where there are few ops, the plans that budgets choose from, all at once. Internal.
+/* front.h: the set of plans from which budgets choose if there are few ops. Internal.
  *
- * A ladder's targets lie shares of the memory apart. Of a few ops every value is such a share, and
- * the plan that a budget wants lies between two rungs. So for them a search walks down the front of
- * plans itself: from save-everything, each target is one byte below the plan just found, until no
- * search finds one. The walk depends on the problem alone, and so do the promises for smaller and
- * larger budgets (ladder.h). Its ops have spare ones between them (spare.h). */
+ * The targets of a ladder are shares of the memory apart. With few ops every value is such a share,
+ * and the best plan for a budget is often between two rungs. So a search walks down the front of
+ * plans instead: it starts from save-everything, and each target is below the plan just found,
+ * until no search finds a plan. The walk depends only on the problem, so the promises for smaller
+ * and larger budgets hold (ladder.h). The problem has spare ops between its ops (spare.h). */
 #ifndef CB_PLAN_FRONT_H
 #define CB_PLAN_FRONT_H
 

@@ -1,5 +1,5 @@
-/* gaps.h: what every plan of a base order keeps in memory, and the intervals over which a plan may
- * either keep a value or run its op again. Internal.
+/* gaps.h: the bytes that every plan of a base order keeps in memory, and the intervals over which a
+ * plan may either keep a value or run its op again. Internal.
  *
  * The class of plans: base ops run in the given order. A forward op that may run again
  * (cb_may_rerun) may do so before any base op or after the last one, as often as the plan likes,
@@ -36,18 +36,18 @@ typedef struct cb_gap {
 } cb_gap;
 
 typedef struct cb_gaps {
-    CB_VEC(cb_gap) list; /* all but the main gaps and what lies before them */
+    CB_VEC(cb_gap) list; /* all except the main gaps and the time before them */
     double *least;       /* [n_base] bytes in memory at each moment, in every plan */
     uint32_t *early;     /* [n_storage] moment after the last forward read */
     uint32_t *start;     /* [n_storage] first moment of the main gap; no less than `early` */
     uint32_t *end;       /* [n_storage] moment at which the main gap ends; CB_NONE: none */
     double *again_ps;    /* [n_storage] a rerun in [early, start) costs this */
-    uint32_t *due;       /* [n_unit] the unit has run, or has been taken in, before this moment;
-                            CB_NONE: no op that the forward needs reads what it makes */
-    uint32_t *sure;      /* [n_unit] the same of runs that write to memory */
+    uint32_t *due;       /* [n_unit] the unit has run, or has been inlined, before this moment;
+                            CB_NONE: no needed op of the forward reads its output */
+    uint32_t *sure;      /* [n_unit] the same for runs that write to memory */
 } cb_gaps;
 
-/* What one run after the first costs at least, not counting members that other outputs share. */
+/* Returns the minimum cost of a rerun, without members that other outputs share. */
 int64_t cb_again_alone_ps(const cb_facts *f, uint32_t unit);
 
 /* `earliest` [n_storage]: the first position of the backward that may need the value, directly or

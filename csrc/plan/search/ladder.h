@@ -1,13 +1,13 @@
 /* ladder.h: the fixed set of plans that budgets choose from. Internal.
  *
  * A rung is a target in bytes and the fastest plan that a search at that target finds. Targets and
- * searches depend on the problem alone, so the set does, and the answer to a budget is the fastest
- * of the set that fits: a smaller budget never gives a larger plan and a larger one never a slower,
- * in one process or in several. Only rungs that may hold the answer are searched: the plan of rung
- * r is larger than the target of rung r + 1 and takes at least `least_ps[r]`, or it does not count.
- * Deep rungs, which prices do not reach, start from the plan of the one before, are no faster than
- * it, and end with the first that has none. Near rungs are searched at once by the threads there
- * are; of a deep one, its two attempts. */
+ * searches depend only on the problem, and so does the set. The answer to a budget is the fastest
+ * plan of the set that fits: a smaller budget never gives a larger plan and a larger one never a
+ * slower, in one process or in several. Only rungs that may hold the answer are searched: the plan
+ * of rung r is larger than the target of rung r + 1 and takes at least `least_ps[r]`, or it does
+ * not count. Deep rungs, which prices do not reach, start from the plan of the one before, are no
+ * faster than it, and end with the first that has none. Near rungs are searched in parallel by the
+ * available threads; at a deep rung, its two attempts are. */
 #ifndef CB_PLAN_LADDER_H
 #define CB_PLAN_LADDER_H
 
@@ -21,116 +21,119 @@
 typedef struct cb_ladder {
     cb_worker first;      /* the caller's */
     cb_workers *workers;  /* it and those of other threads */
-    cb_candidates *base;  /* plans of all searches that every budget does first */
-    cb_candidates *drops; /* plans of the steps on the bound. Every budget considers them, too. They
-                             are in the base only if some of them beats the guess */
+    cb_candidates *base;  /* plans of the searches that every budget needs first */
+    cb_candidates *drops; /* plans of the steps on the bound. Every budget considers them as well.
+                             They are in the base only if one of them beats the guess */
     bool *may_rerun;
     uint64_t whole; /* save-everything's bytes */
     uint32_t n_rung;
-    uint64_t target[CB_RUNGS_MOST + 1]; /* falling; a 0 behind the last */
-    double least_ps[CB_RUNGS_MOST];     /* rising: no plan of the rung counts that has less extra
-                                           time. See cb_ladder_least */
-    double own_ps[CB_RUNGS_MOST];       /* the same of near rungs, from a guess of their own; 0:
-                                           not asked for so far */
-    uint32_t n_near;                    /* rungs that the base reaches; those behind are deep */
+    uint64_t target[CB_RUNGS_MOST + 1]; /* falling; a 0 after the last */
+    double least_ps[CB_RUNGS_MOST];     /* rising: plans of the rung with less extra time do not
+                                           count. See cb_ladder_least */
+    double own_ps[CB_RUNGS_MOST];       /* the same for near rungs, from a guess at each; 0: not
+                                           computed yet */
+    uint32_t n_near;                    /* rungs that the base reaches; later ones are deep */
     uint32_t n_priced;                  /* rungs that prices reach. Where that is few, windows
                                            (windows.h) add plans to the base; else
                                            CB_RUNGS_MOST */
     bool searched[CB_RUNGS_MOST];
     cb_candidate plan[CB_RUNGS_MOST];  /* size 0: none that counts */
-    cb_candidate tight[CB_RUNGS_MOST]; /* offsets fit where the plan's do not; size 0: none */
-    bool tightened[CB_RUNGS_MOST];     /* it was looked for (pick.c) */
+    cb_candidate tight[CB_RUNGS_MOST]; /* plan whose offsets fit although those of the rung's plan
+                                          do not; size 0: none */
+    bool tightened[CB_RUNGS_MOST];     /* that plan was searched for (pick.c) */
     cb_candidate last_deep;            /* of the last deep rung searched; size 0: it had none */
     double deep_ps[CB_RUNGS_MOST];     /* extra time of the deep rungs searched: later ones take no
                                           less */
-    const cb_facts *few;  /* the caller's to set: of the problem itself, where there are so few ops
-                            that a front suits (front.h); or NULL */
+    const cb_facts *few;  /* set by the caller: facts of the original problem, if it has few enough
+                             ops for a front (front.h); or NULL */
     cb_candidates *front; /* NULL: not walked so far */
     bool has_front;       /* it is done */
     cb_swept swept;       /* below all of the front */
-    struct cb_ladder *rival; /* the caller's to set: of a smaller class of plans, whose answers are
-                               considered as well; or NULL */
+    struct cb_ladder *rival; /* set by the caller: ladder of a smaller class of plans, whose answers
+                                are considered as well; or NULL */
     bool follows;            /* see cb_ladder_follow */
     bool has_followed;       /* its base is built */
-    const cb_candidate *from_rival[CB_RUNGS_MOST]; /* of rungs searched, its plan; NULL: none */
-    cb_candidate low[CB_MEASURE_COUNT], min[CB_MEASURE_COUNT]; /* the answers to position 0 and to
-                               `min`, for who follows; size 0: none so far */
-    bool judged[CB_RUNGS_MOST], spared[CB_RUNGS_MOST];         /* see cb_ladder_spares */
-    bool modest; /* the caller's to set: peaks are solved exactly, so no effort is added */
+    const cb_candidate *from_rival[CB_RUNGS_MOST]; /* plans of searched rungs; NULL: none */
+    /* the answers to position 0 and to `min`, for a following ladder; size 0: none so far */
+    cb_candidate low[CB_MEASURE_COUNT], min[CB_MEASURE_COUNT];
+    bool judged[CB_RUNGS_MOST], spared[CB_RUNGS_MOST]; /* see cb_ladder_spares */
+    bool modest; /* set by the caller: peaks are solved exactly, so no effort is added */
     bool has_dug;
     cb_candidate dug[CB_DUG_MOST]; /* see cb_ladder_dig_down */
     uint32_t n_dug;
     cb_price_span start[CB_LADDER_STARTS];       /* for shares 0.9, 0.8 ... 0.1 */
-    cb_price_span proof_start[CB_LADDER_STARTS]; /* likewise, of the bound */
-    size_t n_tangent;                            /* of the base: of the bound, and of the guess */
+    cb_price_span proof_start[CB_LADDER_STARTS]; /* the same for the bound */
+    size_t n_tangent;                            /* of the base: tangents of the bound, and of the
+                                                    guess */
 } cb_ladder;
 
-/* After cb_try_pairs of the save-everything plan. `threads` may be NULL. */
+/* Call after cb_try_pairs of the save-everything plan. `threads` may be NULL. */
 CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
                                        cb_error *err);
-/* The same of a ladder that follows `rival`, which is built: it searches from the plans of the
- * rival, with CB_FOLLOW_PACE of the effort, and only where they cost more than
- * cb_ladder_little_extra. Before anything else than cb_ladder_prove is asked, it needs
- * cb_ladder_follow_base. */
+/* The same for a ladder that follows `rival`, which has been built: it searches from the plans of
+ * the rival, with CB_FOLLOW_PACE of the effort, and only where they cost more than
+ * cb_ladder_little_extra. Call cb_ladder_follow_base before any function except cb_ladder_prove. */
 CB_MUST_CHECK cb_status cb_ladder_follow(cb_ladder *d, cb_trial *t, cb_cut *cut,
                                          cb_threads *threads, cb_ladder *rival, cb_error *err);
-/* No effect if it has been done. */
+/* Has no effect if called again. */
 CB_MUST_CHECK cb_status cb_ladder_follow_base(cb_ladder *d, cb_error *err);
 void cb_ladder_free(cb_ladder *d);
-/* Whether position 0 has an answer of its own. Of few ops the answer to `min` takes little time. */
+/* True if position 0 has a separate answer. With few ops the answer to `min` is found quickly and
+ * used instead. */
 bool cb_ladder_has_low(const cb_ladder *d);
-/* The least extra time, as a share, of the answer to position 0, as far as it is no rung's plan:
- * CB_LITTLE_EXTRA, or that of the smallest plan of the base if it costs less. 0 where the answer to
- * `min` takes its place. */
+/* Returns the minimum extra time, as a share, of the answer to position 0 if it is not a rung's
+ * plan: CB_LITTLE_EXTRA, or that of the smallest plan of the base if that costs less. 0 if the
+ * answer to `min` is used instead. */
 double cb_ladder_little_extra(const cb_ladder *d);
-/* A search by `c` starts from the plans of the base and the front, and from what the base proved.
- */
+/* Makes a search by `c` start from the plans of the base and the front, and from the bounds that
+   the base proved. */
 void cb_ladder_begin(const cb_ladder *d, cb_worker *c);
-/* Whether windows added plans to the base, and whether a near rung has them to start from. The plan
- * of such a rung is no faster than that of the base at the target above. So only the first rung
- * that fits may hold an answer. */
+/* True if windows added plans to the base; and if a near rung starts from them. The plan of such a
+ * rung is no faster than that of the base at the target above. So only the first rung that fits may
+ * hold an answer. */
 static inline bool cb_ladder_pages(const cb_ladder *d) { return d->n_priced < d->n_near; }
 static inline bool cb_ladder_is_paged(const cb_ladder *d, uint32_t r) { return r >= d->n_priced; }
-/* The first rung whose plan may be as small as `bytes`. */
+/* Returns the first rung whose plan may be as small as `bytes`. */
 uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
-/* Least extra time of the plan of rung `r`, as far as it follows from the base and, with `deep`,
- * from the deep rungs before it, which have been searched. */
+/* Returns a lower bound on the extra time of the plan of rung `r`, from the base and, with `deep`,
+ * from the earlier deep rungs, which have been searched. */
 double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep);
-/* Whether a plan of rung `r`, which has been searched, may take so long and count. */
+/* True if a plan of the searched rung `r` with this extra time may count. */
 bool cb_ladder_may_take(const cb_ladder *d, uint32_t r, int64_t time_ps);
-/* Is the rival's plan of near rung `r` so close to the bound that budgets need no search of this
- * rung? Depends on the rung alone, so the set of plans does not depend on the budget. */
+/* True if the rival's plan of near rung `r` is so close to the bound that budgets need no search of
+ * this rung. Depends only on the rung, so the set of plans does not depend on the budget. */
 CB_MUST_CHECK cb_status cb_ladder_spares(cb_ladder *d, uint32_t r, bool *out, cb_error *err);
-/* `least_ps` gets the least extra time of the plan of near rung `r`, from a guess at its target: no
- * less than cb_ladder_least says, and worth asking for before a search. */
+/* `least_ps` gets the least extra time of the plan of near rung `r`, from a guess at its target: at
+ * least cb_ladder_least, and worth computing before a search. */
 CB_MUST_CHECK cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err);
-/* Searches the near rungs in `wanted` [CB_RUNGS_MOST] that have not been, and the first deep one if
- * any of the deep is wanted. */
+/* Searches the near rungs in `wanted` [CB_RUNGS_MOST] that have not been searched, and the first
+ * deep one if any deep rung is wanted. */
 CB_MUST_CHECK cb_status cb_ladder_climb_many(cb_ladder *d, const bool *wanted, cb_error *err);
-/* Searches rung `r` and, from the first deep one on, all before it; `best` is NULL when the rung
- * has no plan. */
+/* Searches rung `r`, and for a deep rung all deep rungs before it; `best` is NULL if the rung has
+ * no plan. */
 CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best,
                                         cb_error *err);
-/* Of a rung that has been searched and has no plan: was one found that is so small that it is a
- * later rung's? Where values are large, most rungs are like that. */
+/* For a searched rung without a plan: true if a plan was found that is so small that it belongs to
+ * a later rung. With large values, most rungs are like that. */
 bool cb_ladder_passes(const cb_ladder *d, uint32_t r);
-/* Climbs all deep rungs, then searches below the smallest plan found, down to the floor, for the
- * plans in `dug`: the same whatever is asked for. */
+/* Searches all deep rungs, then below the smallest plan found, down to the floor, for the plans in
+ * `dug`, independently of the request. */
 CB_MUST_CHECK cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err);
 typedef struct cb_dig_effort { /* shares of the usual effort */
     double descent;            /* to get under a target */
     double share;              /* once under it */
 } cb_dig_effort;
-/* A plan under each target, which are no rungs, starting from `from`; size 0: none found. */
+/* Finds a plan under each target, which need not be rungs, starting from `from`; size 0: none
+ * found. */
 CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, cb_dig_effort effort,
                                       const uint64_t target[CB_ATTEMPTS],
                                       cb_candidate out[CB_ATTEMPTS], cb_error *err);
-/* The fastest plan found at `target`, which is no rung, with `from` to start with; size 0: none
- * that fits. */
+/* Finds the fastest plan at `target`, which need not be a rung, starting from `from`; size 0: none
+ * fits. */
 CB_MUST_CHECK cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
                                          cb_candidate *out, cb_error *err);
-/* `bound_ps` gets a bound on the extra time of plans of `bytes` (prices.h), where a plan of
- * `known_ps` of extra time is known. */
+/* `bound_ps` gets a bound on the extra time of plans of `bytes` (prices.h), given a known plan with
+ * `known_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps,
                                         double *bound_ps, cb_error *err);
 

@@ -1,4 +1,4 @@
-/* prices.h: schedules from minimum cuts under a price for each moment. Internal.
+/* prices.h: makes schedules from minimum cuts with a price for each moment. Internal.
  *
  * The prices of a target also prove something: with price_t >= 0 and the value of the cut,
  *
@@ -8,8 +8,8 @@
  * the gaps and what each plan holds in any case, docs/planner.md the proof. It is linear in B: a
  * tangent, good for all budgets.
  *
- * The same over fewer plans is a guess (guess.h): larger, so it leads the search better, but no
- * proof. */
+ * The same sum over fewer plans is a guess (guess.h): it is larger, so it guides the search better,
+ * but it proves nothing. */
 #ifndef CB_PLAN_PRICES_H
 #define CB_PLAN_PRICES_H
 
@@ -21,12 +21,12 @@
 typedef enum cb_price_rule {
     CB_PRICE_NEED = 0, /* a value is kept until the last schedule needed it */
     CB_PRICE_DIRECT,   /* until the backward reads it */
-    CB_PRICE_GUESS,    /* the same, with what guess.h counts */
+    CB_PRICE_GUESS,    /* the same, with the counts of guess.h */
     CB_PRICE_BOUND,    /* over the main gaps of gaps.h */
     CB_PRICE_RULES
 } cb_price_rule;
 
-/* Prices to start from. Most moments far from the peak have none. */
+/* Initial prices. Most moments far from the peak have none. */
 typedef struct cb_price_span {
     uint32_t from, to; /* no moment outside [from, to) has a price */
     double *at;        /* [to - from] */
@@ -49,24 +49,23 @@ typedef struct cb_prices {
                                CB_NONE: none */
     uint32_t *direct;       /* [n_storage] first position in the backward that reads it, CB_NONE */
     uint32_t *need;         /* [n_storage] first position that needs it in the last schedule */
-    uint64_t *inlined;    /* [n_op] members in the slices of outputs that may be taken in; NULL: of
-                               none */
-    bool *unused_forward; /* [n_unit] no forward op that is needed in the forward reads what it
-                               makes: running it in the backward costs nothing more */
-    double *guess_least;  /* [n_base] what guess.h counts at each moment */
+    uint64_t *inlined; /* [n_op] members in the slices of outputs that may be inlined; NULL: none */
+    bool *unused_forward; /* [n_unit] no needed forward op reads its output in the forward: running
+                             it in the backward costs nothing more */
+    double *guess_least;  /* [n_base] bytes that guess.h counts at each moment */
     cb_gaps gaps;
     cb_pairs pairs, dropped; /* of the last plan, and with reruns in all gaps (drops.h) */
     cb_tangents tangent, guess;
     bool tries_drops; /* steps on the bound try plans */
 } cb_prices;
 
-/* Where values may be taken in, making one again costs what the cheapest way does, and it is
- * nowhere in memory for a reader that may take it in. */
+/* If values may be inlined, recomputing one costs as much as the cheapest way, and it takes no
+ * memory for a reader into which it may be inlined. */
 
-/* After a trial of the save-everything schedule. */
+/* Call after a trial of the save-everything schedule. */
 CB_MUST_CHECK cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *err);
-/* `steps` rounds of cut, schedule, and dearer moments where the schedule holds more than `target`
- * bytes. */
+/* Runs `steps` rounds of cut, schedule, and higher prices at moments where the schedule holds more
+ * than `target` bytes. */
 CB_MUST_CHECK cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int steps,
                                       cb_error *err);
 /* `steps` of Polyak's method at `target`, on the bound (CB_PRICE_BOUND) or the guess
@@ -77,14 +76,14 @@ CB_MUST_CHECK cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_ru
 CB_MUST_CHECK cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target,
                                          const cb_price_span *from, double extra_ps, int steps,
                                          cb_error *err);
-/* `best` of the last of them, into the trial's scratch. */
+/* Copies `best` of the last step to the trial's scratch. */
 CB_MUST_CHECK cb_status cb_prices_keep(const cb_prices *z, cb_price_span *out, cb_error *err);
-/* The best bound of all tangents at `bytes`; at least 0. */
+/* Returns the best bound of all tangents at `bytes`; at least 0. */
 double cb_prices_bound(const cb_prices *z, double bytes);
 /* True if some candidate takes so little time that the guess is wrong. */
 bool cb_prices_misjudge(const cb_prices *z, const cb_candidates *all);
-/* The guess at `bytes`, or the bound where a plan of `known_ps` of extra time shows that the guess
- * is wrong. */
+/* Returns the guess at `bytes`, or the bound if a plan with `known_ps` of extra time shows that the
+ * guess is wrong. */
 double cb_prices_guess(const cb_prices *z, double bytes, double known_ps);
 
 #endif

@@ -4,12 +4,12 @@
 
 #include "choose.h"
 
-/* All return CB_INFEASIBLE and fill err->refusal. The planner adds what it knows of the question:
- * the share that was asked for and the bytes of saving everything. */
+/* All return CB_INFEASIBLE and fill err->refusal. The planner adds the requested share and the
+ * bytes of saving everything. */
 
 /* A goal `smallest`, whose plan may have any size: only its time is bounded. */
 CB_MUST_CHECK cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err);
-/* Any other goal, once the smallest plan is known. `d` is NULL if no ladder was climbed. */
+/* Any other goal, once the smallest plan is known. `d` is NULL if no ladder was searched. */
 CB_MUST_CHECK cb_status cb_fail_budget(const cb_chooser *k, const cb_ladder *d, cb_error *err);
 /* The caller ended the search before anything fitted. */
 CB_MUST_CHECK cb_status cb_fail_ended(const cb_goal *goal, cb_error *err);

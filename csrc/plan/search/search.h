@@ -7,41 +7,41 @@
 #include "../cut/mincut.h"
 #include "../schedule/goal.h"
 
-/* What a search works with; all of it stays the caller's, and is changed. */
+/* The tools of a search; the caller owns them, and the search changes them. */
 typedef struct cb_search_tools {
     const cb_facts *f;
     cb_cut *cut;
     cb_sim *sim;
-    cb_threads *threads; /* may be NULL: then it takes more time and finds the same */
+    cb_threads *threads; /* may be NULL: the search then takes longer and finds the same */
 } cb_search_tools;
 
-typedef struct cb_searcher cb_searcher; /* lies in an arena */
+typedef struct cb_searcher cb_searcher; /* allocated in an arena */
 
-/* A search for any number of goals, all on saved bytes or all on peaks: what one goal has found out
- * the next need not, and each gets the answer that it would get alone. cb_searcher_free does no
- * harm to what was found. */
+/* A search for any number of goals, all on saved bytes or all on peaks. Goals share intermediate
+ * results, and each gets the answer that it would get alone. Answers remain valid after
+ * cb_searcher_free. */
 CB_MUST_CHECK cb_status cb_searcher_new(const cb_search_tools *tools, cb_arena *arena,
                                         cb_searcher **out, cb_error *err);
-/* The goals that will be asked, in this order; they stay the caller's. The first to be asked does
- * the work for all of them at once. */
+/* Announces goals in the order in which they will be asked; they are borrowed. The first one asked
+ * does the work for all of them. */
 void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n);
-/* Of a search for peaks that has answered: answers that cost no more than this share of time are
- * no slower than position 0. */
+/* For a search for peaks that has answered: answers that cost at most this share of time are no
+ * slower than position 0. */
 double cb_searcher_little_extra(const cb_searcher *s);
-/* The answers of `rival`, of a smaller class of plans, are considered as well, and asked for first:
- * targets at which it comes close to the bound need no search. */
+/* Also considers the answers of `rival`, a search of a smaller class of plans, and asks for them
+ * first: targets at which it comes close to the bound need no search. */
 void cb_searcher_set_rival(cb_searcher *s, cb_searcher *rival);
-/* Of a search for peaks with a rival: are all its plans slower than cb_searcher_little_extra of the
- * rival? */
+/* For a search for peaks with a rival: true if all its plans are slower than
+ * cb_searcher_little_extra of the rival. */
 bool cb_searcher_follows(const cb_searcher *s);
 void cb_searcher_free(cb_searcher *s); /* NULL is fine */
-/* The answer into `out`, whose arena is given. CB_INFEASIBLE: err->refusal has the smallest plan
+/* Writes the answer to `out`, whose arena is set. CB_INFEASIBLE: err->refusal has the smallest plan
  * found and the op at its peak. */
 CB_MUST_CHECK cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out,
                                         cb_error *err);
-/* A bound on the time of the plans of this search that meet the goal, into `found`, which is the
- * best answer known, by whatever search. After cb_searcher_ask. There is none if the caller ends
- * it. */
+/* Writes a bound on the time of this search's plans that meet the goal to `found`, which is the
+ * best known answer of any search. Call after cb_searcher_ask. There is no bound if the caller ends
+ * the search. */
 CB_MUST_CHECK cb_status cb_searcher_prove(cb_searcher *s, const cb_goal *goal, cb_found *found,
                                           cb_error *err);
 

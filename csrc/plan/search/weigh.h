@@ -1,5 +1,5 @@
-/* weigh.h: what a plan measures for a goal, and whether that beats the best so far: the same for
- * searches with and without offload. Internal. */
+/* weigh.h: measures a plan for a goal and compares it with the best so far, for searches with and
+ * without offload. Internal. */
 #ifndef CB_PLAN_WEIGH_H
 #define CB_PLAN_WEIGH_H
 
@@ -8,9 +8,9 @@
 #include "../schedule/plan.h"
 
 typedef struct cb_weight {
-    uint64_t bytes;   /* by the goal's measure, offsets and all */
-    int64_t time_ps;  /* preferences aside */
-    uint32_t peak_op; /* what runs at the peak; CB_NONE: no steps */
+    uint64_t bytes;   /* by the goal's measure, including offsets */
+    int64_t time_ps;  /* without preferences */
+    uint32_t peak_op; /* op at the peak; CB_NONE: no steps */
 } cb_weight;
 
 typedef struct cb_best {
@@ -20,28 +20,28 @@ typedef struct cb_best {
 
 #define CB_NO_BEST ((cb_best){INT64_MAX, UINT64_MAX})
 
-/* Bytes that a goal counts and searches do not. */
+/* Returns bytes that a goal counts but searches do not. */
 static inline uint64_t cb_beside_bytes(const cb_facts *f, const cb_goal *goal) {
     return goal->measure == CB_MEASURE_TOTAL ? f->p->static_bytes : 0;
 }
 
-/* Picoseconds that the goal `min` allows. */
+/* Returns the picoseconds that the goal `min` allows. */
 static inline double cb_most_time(const cb_facts *f, const cb_goal *goal) {
     return (double)f->once_ps * (1 + goal->share);
 }
 
-/* The schedule walked, and placed where offsets count. */
+/* Checks the schedule, and places it if offsets count. */
 CB_MUST_CHECK cb_status cb_weigh_schedule(const cb_facts *f, const cb_goal *goal,
                                           const cb_schedule *s, cb_weight *out, cb_error *err);
 
-/* Of a budget: does it fit, and is it faster than the best so far, or as fast and smaller? */
+/* For a budget: true if it fits and is faster than the best so far, or equally fast and smaller. */
 static inline bool cb_is_faster(const cb_goal *goal, int64_t time_ps, uint64_t bytes,
                                 cb_best best) {
     bool first = time_ps < best.time_ps || (time_ps == best.time_ps && bytes < best.bytes);
     return bytes <= goal->bytes && first;
 }
 
-/* Of the goal `min`: is it smaller, and not too slow? */
+/* For the goal `min`: true if it is smaller and not too slow. */
 static inline bool cb_is_smaller(double most_ps, const cb_weight *w, cb_best best) {
     return w->bytes < best.bytes && (double)w->time_ps <= most_ps;
 }

@@ -1,4 +1,4 @@
-/* worker.h: what one thread searches targets with. Internal. */
+/* worker.h: the state with which one thread searches targets. Internal. */
 #ifndef CB_PLAN_WORKER_H
 #define CB_PLAN_WORKER_H
 
@@ -10,15 +10,15 @@ typedef struct cb_worker {
     cb_prices prices;
     cb_ledger ledger;
     cb_moves moves;
-    cb_candidates *work;   /* plans of the target at hand */
+    cb_candidates *work;   /* plans of the current target */
     const bool *may_rerun; /* [n_op] */
     uint64_t whole;        /* save-everything's bytes */
 } cb_worker;
 
-/* After cb_try_pairs of the save-everything plan by `t`. */
+/* Call after cb_try_pairs of the save-everything plan by `t`. */
 CB_MUST_CHECK cb_status cb_worker_init(cb_worker *c, cb_trial *t, cb_cut *cut,
                                        const bool *may_rerun, uint64_t whole, cb_error *err);
-/* For another thread, with a trial and a cut of its own, likewise: it knows the first `n_tangent`
+/* The same for another thread, with a separate trial and cut: it gets the first `n_tangent`
  * tangents of the bound and of the guess of `like`. */
 CB_MUST_CHECK cb_status cb_worker_init_like(cb_worker *c, const cb_worker *like, size_t n_tangent,
                                             cb_trial *t, cb_cut *cut, cb_error *err);

@@ -1,22 +1,22 @@
-/* duplicates.h: which ops of a graph compute the same. */
+/* duplicates.h: finds ops of a graph that compute the same. */
 #ifndef CB_PLAN_DUPLICATES_H
 #define CB_PLAN_DUPLICATES_H
 
 #include "../../base/alloc.h"
 #include "../../base/status.h"
 
-/* Nodes in an order in which each reads earlier ones. Two are the same when their keys are (what is
- * called, with which constants) and their inputs are, one by one. */
+/* Nodes in an order in which each reads earlier ones. Two nodes are equal if their keys (the
+ * operator and its constants) and their inputs are equal, one by one. */
 typedef struct cb_calls {
     uint32_t n;
-    const uint32_t *key;      /* [n]; CB_NONE: like no other */
+    const uint32_t *key;      /* [n]; CB_NONE: equal to no other */
     const uint32_t *in_start; /* [n + 1] */
     const uint32_t *in;       /* [in_start[n]] nodes, each below its reader */
     uint32_t n_in;
 } cb_calls;
 
-/* same[i]: the first node that computes what node i does, perhaps i itself. CB_INVALID names a node
- * whose inputs are not earlier ones. */
+/* same[i]: the first node that computes the same as node i, possibly i itself. CB_INVALID names a
+ * node whose inputs are not earlier ones. */
 CB_MUST_CHECK cb_status cb_find_duplicates(cb_alloc *alloc, const cb_calls *calls, uint32_t *same,
                                            cb_error *err);
 

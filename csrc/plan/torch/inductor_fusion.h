@@ -1,8 +1,9 @@
-/* inductor_fusion.h: which ops of an imported problem its own compiler runs as one kernel, as
- * PyTorch's Inductor does with pointwise chains: what they cost on a device "+fused". Internal.
+/* inductor_fusion.h: finds the ops of an imported problem that a compiler runs as one kernel, as
+ * PyTorch's Inductor does with pointwise chains. This determines costs on a "+fused" device.
+ * Internal.
  *
- * A group is what the problem says (op_group), else an op that fuses with the only op that reads
- * it. What is made and read inside a group alone is not moved, what several ops of a group read is
+ * A group comes from the problem (op_group), or consists of ops that fuse with their only reader.
+ * Values made and read only inside a group are not moved, an input of several ops of a group is
  * moved once, and a group is launched once. */
 #ifndef CB_PLAN_TORCH_INDUCTOR_FUSION_H
 #define CB_PLAN_TORCH_INDUCTOR_FUSION_H

@@ -10,14 +10,14 @@ typedef struct cb_x_store { /* where a record stores to; the stream -1: nowhere 
 } cb_x_store;
 
 typedef struct cb_x_code {
-    int n, room, n_prefetch; /* those that ask for what comes later stand first */
+    int n, room, n_prefetch; /* prefetches come first */
     cb_record *record;
     cb_x_store *store; /* [room] */
     bool is_full;
 } cb_x_code;
 
 /* Appends the records of one phase, its loop and the end. `masked`: for the last elements of a row,
- * of which only those count whose mask is set. */
+ * of which only those with a set mask count. */
 void cb_assemble_phase(const cb_microcode *m, int phase, bool masked, const cb_x_table *table,
                        cb_x_code *code);
 

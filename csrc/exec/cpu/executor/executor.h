@@ -1,8 +1,8 @@
 /* executor.h: groups of several instructions, run in one pass over their rows. Start at record.h.
  *
- * What it needs beside the arena is of the machine, not of the plan: for each thread a context and
- * tiles of at most CB_ROW_MAX elements, allocated by the first run; for sums over everything one
- * number for each leaf, allocated when a program is compiled. */
+ * Its memory outside the arena belongs to the machine, not to the plan: for each thread a context
+ * and tiles of at most CB_ROW_MAX elements, allocated by the first run; for sums over all elements
+ * one number for each leaf, allocated when a program is compiled. */
 #ifndef CB_EXEC_EXECUTOR_H
 #define CB_EXEC_EXECUTOR_H
 
@@ -11,14 +11,14 @@
 typedef struct cb_executor cb_executor;
 
 /* Made in x->memory; x must outlive it. Groups that do not fit its tables are left to the kernels,
- * and x->local of those is filled. */
+ * and their x->local is filled. */
 CB_MUST_CHECK cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err);
-uint64_t cb_executor_bytes(const cb_executor *e); /* beside x->memory: of threads */
+uint64_t cb_executor_bytes(const cb_executor *e); /* in addition to x->memory: memory of threads */
 void cb_executor_free(cb_executor *e);            /* before x; NULL is fine */
 bool cb_executor_has(const cb_executor *e, uint32_t group);
-/* The records of a group that it has, as text for people. */
+/* Writes the records of a group as text for people. */
 void cb_executor_print(const cb_executor *e, uint32_t group, cb_str *out);
-/* Addresses are those of x->tensor and x->address. */
+/* Uses the addresses in x->tensor and x->address. */
 CB_MUST_CHECK cb_status cb_executor_run(cb_executor *e, uint32_t group, const cb_bindings *bindings,
                                         cb_error *err);
 

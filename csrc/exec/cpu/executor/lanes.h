@@ -19,8 +19,9 @@ typedef struct cb_x_lanes {
 char *cb_x_lane_vector(const cb_x_lanes *l, int k);
 /* Empties all accumulators. */
 void cb_x_lanes_clear(const cb_x_lanes *l);
-/* After `done` elements of each row, sums of a phase whose run or block ends there go on. Returns
- * after how many elements that is to be done next; with 0, only that. */
+/* Call it after `done` elements of each row: adds the sums of runs and blocks that end there to the
+ * sums around them. Returns the number of elements after which to call it next; with `done` = 0 it
+ * does nothing else. */
 int64_t cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done);
 /* The numbers that come after a phase; -1: before the first. */
 void cb_x_lanes_after(const cb_x_lanes *l, int phase);

@@ -5,27 +5,28 @@
 
 #include "prepare.h"
 
-/* Copies the indices of a group that the caller could change, and checks them: before any row is
+/* Copies the indices of a group that the caller could change, and checks them, before any row is
  * computed. */
 CB_MUST_CHECK cb_status cb_x_take_indices(const cb_executable *x, const cb_microcode *m,
                                           cb_error *err);
-/* A number of the list from an element of its tensor; an index is a position. */
+/* Reads a number of the list from an element of its tensor; an index is a position. */
 void cb_x_load_number(const cb_microcode *m, cb_x_context *c, const cb_x_row_value *v,
                       const cb_tensor *t, int64_t element);
-/* A number to an element, rounded to its dtype. */
+/* Writes a number to an element, rounded to its dtype. */
 void cb_x_store_number(const cb_microcode *m, const cb_x_context *c, int id, const cb_tensor *t,
                        int64_t element);
 void cb_x_set_constants(const cb_microcode *m, cb_x_context *c);
-/* Numbers are those that are the same for all rows; sums are empty. */
+/* Starts with the numbers that are the same for all rows, and empty sums. */
 void cb_x_start(const cb_microcode *m, cb_x_context *c, const cb_x_context *shared);
-/* Those that come after a phase of a row, or belong before or after all rows. */
+/* Computes the numbers after a phase of a row, or before or after all rows. */
 void cb_x_numbers_after(const cb_x_fused *f, cb_x_context *c, int after);
 void cb_x_shared_numbers(const cb_x_fused *f, cb_x_context *c, int when);
-/* A sum over `count` elements from those of leaves, as kern_reduce.c adds up a long row: segments
- * of leaves in pairs, then the segments. */
+/* Combines sums of leaves to a sum over `count` elements, as kern_reduce.c adds a long row:
+ * segments of leaves in pairs, then the segments. */
 void cb_x_sum_up(const cb_microcode *m, cb_x_context *c, const cb_x_total *total, const void *leaf,
                  int64_t count, cb_dtype dtype);
-/* n elements of `out` from `at` on are the sums of all blocks, in order; `from` is the first's. */
+/* Sets n elements of `out` from `at` on to the sums of all blocks, in order; `from` is the first
+ * block's. */
 void cb_x_combine(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t n,
                   const char *from, bool is_mean);
 

@@ -7,7 +7,7 @@
 #include "phase_code.h"
 
 #define CB_X_ANEW INT64_MIN
-#define CB_X_TILE_PAD 128 /* elements behind a tile; random numbers are drawn in such pieces */
+#define CB_X_TILE_PAD 128 /* elements after a tile; random numbers are drawn in such pieces */
 
 typedef struct cb_x_fused { /* one group, ready to run */
     cb_microcode m;
@@ -15,10 +15,10 @@ typedef struct cb_x_fused { /* one group, ready to run */
     cb_walk *walk, *load_walk; /* [n_stream], [n_load] */
     cb_walk *line_walk;        /* [n_line] */
     const cb_x_table *table;
-    int64_t real;              /* bytes of a number that is computed with */
+    int64_t real;              /* bytes of a number in the compute type */
     void *leaf[CB_X_TOTALS];   /* sums of leaves, in order */
     void *shared[CB_X_TOTALS]; /* the elements of leaves that two tasks share (lanes.h) */
-    char **column;             /* [n_stream] sums of columns, where a result cannot hold them */
+    char **column;             /* [n_stream] sums of columns, if a result cannot hold them */
     bool *is_whole;            /* [n_stream] */
     int64_t *step;   /* [n_stream] bytes from one row to the next; CB_X_ANEW: found for each row */
     bool *one_a_row; /* [n_load] the number of row r is element r */
@@ -26,18 +26,18 @@ typedef struct cb_x_fused { /* one group, ready to run */
     int16_t first_number[CB_X_PHASES + 2]; /* [phase + 1] in `order` */
     int64_t n_task, rows_in_task, chunks;  /* chunks: tasks of one row */
     size_t n_tile, tile_bytes;             /* of a thread */
-    int64_t batch;   /* rows that are gathered together where they lie across */
-    int32_t *across; /* [n_stream] the tile of the first of them, -1: they do not */
-    /* Where rows lie side by side (m.inner), a task is rows_in_task units. A unit is `lanes` rows,
-     * and `strips` units make up all rows at one place of the outer axes. */
+    int64_t batch;                         /* strided rows that are gathered together */
+    int32_t *across; /* [n_stream] the tile of the first of them; -1: not strided */
+    /* For strided rows (m.inner), a task is rows_in_task units. A unit is `lanes` rows, and
+     * `strips` units make up all rows at one index of the outer axes. */
     int64_t lanes, pitch, strips, n_unit; /* pitch: lanes, filled up to whole iterations */
     int64_t rows_in_block;                /* elements of a row in a block of its sum */
-    size_t lane_bytes;                    /* of a thread, for vectors, behind its tiles */
-    /* An iteration may begin in a line and end behind it: what it writes there is written again. */
+    size_t lane_bytes;                    /* of a thread, for vectors, after its tiles */
+    /* An iteration may begin in a line and end after it: the excess is overwritten later. */
     bool runs_over;
 } cb_x_fused;
 
-/* Makes a group ready, in `memory`; `room` is used on the way. NULL: it is too large for that. */
+/* Prepares a group in `memory`; `room` is temporary. NULL: the group is too large. */
 CB_MUST_CHECK cb_status cb_x_prepare(const cb_executable *x, uint32_t group, cb_x_room *room,
                                      cb_arena *memory, cb_x_fused **out, cb_error *err);
 

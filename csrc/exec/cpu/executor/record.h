@@ -10,14 +10,14 @@
  *     OTHER, SELF   the other register, or the one that is overwritten
  *     STREAM        p[k] + i: an array of the caller or the arena, or a tile of the thread. What is
  *                   packed there (16-bit floats, bools) is unpacked into a register first
- *     SLOT          64 floats of the thread: what did not stay in a register
+ *     SLOT          64 floats of the thread: a spilled value
  *     SCALAR        s[k] in every lane: constants, and results for the running row
  *
- * Where the compiler or the calling convention gives no tail calls (sanitizers, -O0), the same
+ * If the compiler or the calling convention does not support tail calls (sanitizers, -O0), the same
  * functions keep their registers in the context and return to a loop.
  *
- * Sums have CB_X_LANES lanes on every machine (element i in lane i mod 64), folded at every
- * CB_X_LEAF elements and put together in pairs, as the one-op kernels do it (kern_rows.h). */
+ * Sums have CB_X_LANES lanes on every machine (element i in lane i mod 64), folded after every
+ * CB_X_LEAF elements and added in pairs, as in the single-op kernels (kern_rows.h). */
 #ifndef CB_EXEC_RECORD_H
 #define CB_EXEC_RECORD_H
 
@@ -45,27 +45,27 @@ typedef enum cb_x_form {
     CB_X_FORM_COUNT
 } cb_x_form;
 
-typedef void (*cb_x_fn)(void); /* of the type that an instruction set's build gives it */
+typedef void (*cb_x_fn)(void); /* of the type that the build for an instruction set defines */
 
 typedef struct cb_record {
     cb_x_fn fn;
-    int16_t dst, b, c, to; /* what they number depends on the function */
+    int16_t dst, b, c, to; /* their meaning depends on the function */
 #ifdef CB_PROFILE
-    _Atomic uint64_t count, ticks; /* how often it ran, and for how long */
+    _Atomic uint64_t count, ticks; /* number of runs, and their total time */
 #endif
 } cb_record;
 
 /* Leaves of a sum in pairs: digit k of a binary counter holds the sum of 2^k leaves. */
 typedef struct cb_x_pairs {
     uint64_t count;
-    void *leaves; /* not NULL: leaves are written here, one after another, and put together later */
+    void *leaves; /* not NULL: leaves are written here, one after another, and combined later */
     union {
         float level[48];
         double level64[48];
     };
 } cb_x_pairs;
 
-/* What a thread works with: in f32, or, in the fields with 64 in their names, in f64. */
+/* The state of a thread: in f32, or, in the fields with 64 in their names, in f64. */
 typedef struct cb_x_context {
     char *p[CB_R_STREAMS]; /* element 0 of the running row in each stream */
     union {
@@ -75,8 +75,8 @@ typedef struct cb_x_context {
     int64_t end; /* of the elements to run over, a multiple of 64 from where they start */
     const cb_record *again; /* where an iteration begins */
     int64_t leaf; /* elements between the beginning of a leaf of all elements and that of the row */
-    /* Right behind p and s: where a store lies at the same place of a page of 4 KiB as what is
-     * loaded soon, the load waits for it, and slots are stored to all the time. */
+    /* Right after p and s: a load waits for a recent store at the same offset of a 4 KiB page, and
+     * slots are stored to frequently. */
     union {
         _Alignas(64) float slot[CB_X_SLOTS][CB_X_LANES];
         double slot64[CB_X_SLOTS][CB_X_LANES];
@@ -87,11 +87,11 @@ typedef struct cb_x_context {
         double acc64[CB_R_ACCS][CB_X_LANES];
     };
     int64_t n_mask; /* lanes that are set in: */
-    union {         /* all bits set in lanes that exist: of a row's last records */
+    union {         /* all bits set in valid lanes, for the last records of a row */
         _Alignas(64) float mask[CB_X_LANES];
         double mask64[CB_X_LANES];
     };
-    union { /* registers, on the way through a slow path */
+    union { /* registers, saved during a slow path */
         _Alignas(64) float far[2 * CB_X_LANES];
         double far64[2 * CB_X_LANES];
     };
@@ -130,19 +130,21 @@ typedef struct cb_x_table {
     cb_x_fn prefetch[CB_X_FORMAT_COUNT];            /* BYTE: none */
     cb_x_fn totals, piece[2], loop, loop_sums, end; /* piece: sums, means */
     void (*run)(cb_x_context *c, const cb_record *code, int64_t begin);
-    /* Adds the lanes of accumulators first..first+n up and to their sums, and clears them. */
+    /* Folds the lanes of accumulators first..first+n, adds them to their sums, and clears the
+     * lanes. */
     void (*fold)(cb_x_context *c, int first, int n);
     void (*add)(void *to, const void *from, int64_t n); /* elements */
-    /* Adds n elements, which are those at..at+n of all, to accumulator k, and folds its leaves. */
+    /* Adds elements at..at+n to accumulator k, and folds its leaves. */
     void (*to_lanes)(cb_x_context *c, int k, int64_t at, const void *line, int64_t n);
-    /* s[to] is the largest (of keys: of the negatives, the smallest) of accumulator k, cleared. */
+    /* Stores the maximum of accumulator k (or the minimum, if keys are negated) in s[to] and resets
+     * the accumulator. */
     void (*largest)(cb_x_context *c, int k, int to, bool is_min);
-    /* 1 where dropout keeps an element, else 0, for elements first..first+n; first a multiple of 8.
-     * `out` has room up to the next multiple of 128. */
+    /* Writes 1 if dropout keeps an element, otherwise 0, for elements first..first+n; first is a
+     * multiple of 8. `out` has room up to the next multiple of 128. */
     void (*keep)(const cb_philox *random, uint64_t first, uint32_t threshold, void *out, int64_t n);
 } cb_x_table;
 
-/* For the chosen instruction set; `is_wide`: in f64. */
+/* Returns the table for the chosen instruction set; `is_wide`: in f64. */
 const cb_x_table *cb_x_table_of(bool is_wide);
 
 #endif

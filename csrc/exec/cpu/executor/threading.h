@@ -1,5 +1,5 @@
-/* threading.h: what the functions of records are written in, for kern_executor.c: the type that
- * they compute with, and how one goes on to the next. */
+/* threading.h: macros for the functions of records in kern_executor.c: their compute type, and the
+ * jump from one to the next. */
 #ifndef CB_EXEC_THREADING_H
 #define CB_EXEC_THREADING_H
 
@@ -7,7 +7,7 @@
 #include "scalar.h"
 #include "vector_wide.h"
 
-/* kern_wide.c includes kern_executor.c with CB_X_WIDE set: then it is about f64. */
+/* kern_wide.c includes kern_executor.c with CB_X_WIDE set, for f64. */
 #ifdef CB_X_WIDE
 #define EX_REAL double
 #define EX_KEY int64_t
@@ -115,7 +115,7 @@ static uint64_t ticks_now(void) {
 }
 
 static const cb_record *run_one(cb_x_context *c, const cb_record *s, int64_t *i) {
-    cb_record *counted = (cb_record *)(uintptr_t)s; /* records lie in memory of the executor */
+    cb_record *counted = (cb_record *)(uintptr_t)s; /* records are in memory of the executor */
     const uint64_t begin = ticks_now();
     const cb_record *next = ((op_fn)s->fn)(c, s, i);
     counted->ticks += ticks_now() - begin;

@@ -1,4 +1,4 @@
-/* compile.h: nodes become records. */
+/* compile.h: compiles nodes to records. */
 #ifndef CB_EXEC_EXPRESSION_COMPILE_H
 #define CB_EXEC_EXPRESSION_COMPILE_H
 

@@ -1,5 +1,5 @@
-/* form.h: what an expression is made into. nodes.c checks what the caller wrote, compile.c makes
- * records of it, step.c runs these over a table. */
+/* form.h: the compiled form of an expression. nodes.c checks the caller's expression, compile.c
+ * makes records, step.c runs them over a table. */
 #ifndef CB_EXEC_EXPRESSION_FORM_H
 #define CB_EXEC_EXPRESSION_FORM_H
 
@@ -8,16 +8,16 @@
 #include "ops.h"
 
 enum {
-    CB_E_NODES = 512, /* at most, of an expression */
-    CB_E_PHASES = 4,  /* at most: sums of sums of sums, and the update */
+    CB_E_NODES = 512, /* maximum number in an expression */
+    CB_E_PHASES = 4,  /* maximum: sums of sums of sums, and the update */
     CB_E_ARRAYS = 2 + CB_MAX_STATES
 };
 
 typedef struct cb_e_node {
     cb_e_op op;
     uint16_t in[3], n_in;
-    uint16_t level; /* how many sums follow on one another below it */
-    bool is_vector; /* one number for each element, else one for each row */
+    uint16_t level; /* depth of nested sums below it */
+    bool is_vector; /* one number for each element, otherwise one for each row */
     bool is_needed;
     double value;
 } cb_e_node;
@@ -32,9 +32,9 @@ typedef struct cb_e_sum {
     int16_t acc;
 } cb_e_sum;
 
-/* One walk over the elements of a row. Sums of level k are what phase k is for, new values what the
- * last one is for; what several of them need is computed again, from arrays that nobody has
- * written yet. */
+/* One pass over the elements of a row. Phase k computes the sums of level k, the last phase the new
+ * values; values that several phases need are recomputed, from arrays that have not been written
+ * yet. */
 typedef struct cb_e_phase {
     cb_x_phase code;
     int n_give, n_sum, n_stream;
@@ -44,7 +44,7 @@ typedef struct cb_e_phase {
 } cb_e_phase;
 
 struct cb_expression {
-    cb_optimizer base; /* the first member: a step finds the expression by it */
+    cb_optimizer base; /* the first member, through which a step finds the expression */
     cb_arena arena;    /* it lies in it */
     const cb_x_table *table;
     int n_node, n_phase, n_number;

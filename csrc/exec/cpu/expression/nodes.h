@@ -1,10 +1,10 @@
-/* nodes.h: what the caller wrote becomes nodes. */
+/* nodes.h: converts the caller's expression to nodes. */
 #ifndef CB_EXEC_EXPRESSION_NODES_H
 #define CB_EXEC_EXPRESSION_NODES_H
 
 #include "form.h"
 
-/* Fills node, number, out and the counts of x, whose face is there. */
+/* Fills node, number, out and the counts of x, whose interface is set. */
 CB_MUST_CHECK cb_status cb_e_read(cb_expression *x, const cb_expression_spec *spec, cb_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* step.h: one step of an expression: what its optimizer points to. */
+/* step.h: one step of an expression, to which its optimizer points. */
 #ifndef CB_EXEC_EXPRESSION_STEP_H
 #define CB_EXEC_EXPRESSION_STEP_H
 

@@ -1,13 +1,12 @@
-/* gemm.h: one single-threaded matrix product, by the BLAS that was handed in or by our own kernel.
- * Bits depend on sizes, strides and transposes alone: not on threads (there is one), nor alignment;
- * those of our own kernel on k alone.
+/* gemm.h: one single-threaded matrix product, by the given BLAS or by our own kernel. Bits depend
+ * only on sizes, strides and transposes, not on threads (there is one) or alignment; those of our
+ * own kernel depend only on k.
  *
  *     cb_gemm_region region;
  *     cb_gemm_begin(&region, args->blas, &gemm_own);  on the thread that opens the parallel region
  *         cb_gemm_enter_task(&region);                once in every task
  *         cb_gemm_run(&region, &product);             any number of times
- *     cb_gemm_end(&region);
- */
+ *     cb_gemm_end(&region); */
 #ifndef CB_EXEC_CPU_GEMM_GEMM_H
 #define CB_EXEC_CPU_GEMM_GEMM_H
 
@@ -23,7 +22,7 @@ typedef struct cb_gemm {
     const void *a, *b;
     int64_t lda, ldb, ldc; /* elements between rows as stored */
     bool a_transposed, b_transposed;
-    bool add; /* c += ab; else c is written and never read */
+    bool add; /* c += ab; otherwise c is written and never read */
     void *c;
 } cb_gemm;
 
@@ -32,8 +31,8 @@ typedef struct cb_gemm_kernel {
     void (*multiply)(const cb_gemm *g);
 } cb_gemm_kernel;
 
-/* While a region is open the BLAS uses one thread; its setting is as before when the last region
- * has ended. */
+/* While a region is open the BLAS uses one thread; when the last region has ended, its setting is
+ * restored. */
 typedef struct cb_gemm_region {
     const cb_blas *blas; /* NULL: none, or older than this processor */
     const cb_gemm_kernel *own;
@@ -46,8 +45,8 @@ void cb_gemm_enter_task(const cb_gemm_region *region);
 void cb_gemm_run(const cb_gemm_region *region, const cb_gemm *g);
 void cb_gemm_end(cb_gemm_region *region);
 
-/* True if our own kernel is the faster one for c[m,n] = a[m,k] b[k,n], whichever BLAS there is. A
- * matter of sizes and of the processor: instruction sets that are held back change no bit. */
+/* True if our own kernel is faster for c[m,n] = a[m,k] b[k,n], whatever the BLAS. Depends on sizes
+ * and the processor; restricting the instruction set does not change bits. */
 bool cb_gemm_own_is_faster(cb_dtype dtype, int64_t m, int64_t n, int64_t k);
 
 /* How our own kernel's products of a batch are divided into tasks. */

@@ -4,8 +4,8 @@
  * second-level cache while GEMM_BLOCK rows of a pass it, GEMM_ROWS at a time, with their sums in
  * registers. The inner axis is cut into blocks of GEMM_INNER from its start; each is summed from
  * zero by fused multiply-adds (gemm_fma.h) and then added to the result. So an element's bits
- * depend on its row, its column and k alone: they are the same for any instruction set, any way to
- * lay out the operands and any part of a product that is computed at a time. */
+ * depend only on its row, its column and k: they are the same for any instruction set, any layout
+ * of the operands and any division of the product. */
 #ifndef CB_EXEC_CPU_GEMM_GEMM_OWN_H
 #define CB_EXEC_CPU_GEMM_GEMM_OWN_H
 
@@ -19,11 +19,11 @@
 #define GEMM_TABLE_ROWS 6  /* of left sides of any order: a pointer for each, of 16 */
 #define GEMM_DIRECT 16     /* rows up to which b is read where it lies */
 #define GEMM_AHEAD 16      /* rows of b that are fetched ahead */
-#define GEMM_NARROW 16     /* columns of a product that is faster with its sides changed */
-#define GEMM_NARROW_ROWS 8 /* the same where rows of a then have to be transposed */
+#define GEMM_NARROW 16     /* columns up to which a product is faster with its sides exchanged */
+#define GEMM_NARROW_ROWS 8 /* the same if rows of a must then be transposed */
 #define GEMM_SUMS (2 * GEMM_ROWS)
 #define GEMM_WIDEST 8                        /* vectors of columns */
-#define GEMM_UNROLL _Pragma("GCC unroll 24") /* else -O2 leaves the sums in memory */
+#define GEMM_UNROLL _Pragma("GCC unroll 24") /* otherwise -O2 leaves the sums in memory */
 
 typedef struct gemm_view { /* element (i, j) at at[i * row + j * column] */
     const void *at;

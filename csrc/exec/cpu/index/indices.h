@@ -10,8 +10,8 @@ static inline int64_t cb_index_at(const cb_tensor *index, int64_t i) {
                                   : ((const int32_t *)index->data)[i];
 }
 
-/* CB_INVALID names the first that is not in 0 .. rows, nor the label that attrs ignore: the same
- * one whatever the threads do. */
+/* Returns CB_INVALID with the first index that is neither in 0 .. rows nor the ignored label of
+ * attrs; the same one for any number of threads. */
 CB_MUST_CHECK cb_status cb_check_indices(cb_opcode code, const cb_attrs *attrs,
                                          const cb_tensor *index, int64_t rows, cb_error *err);
 

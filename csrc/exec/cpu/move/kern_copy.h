@@ -1,4 +1,4 @@
-/* kern_copy.h: moving elements: strided runs of one size, and walks over the axes of strided
+/* kern_copy.h: copies elements: strided runs of one size, and iteration over the axes of strided
  * tensors. */
 #ifndef CB_EXEC_CPU_MOVE_KERN_COPY_H
 #define CB_EXEC_CPU_MOVE_KERN_COPY_H
@@ -11,9 +11,9 @@
 #include "../../element.h"
 #include "../kern.h"
 
-/* Elements in a tile: what a kernel holds on its stack at a time. */
-/* Before a loop whose output may be one of its inputs, element by element: iterations depend on
- * nothing of each other. clang checks that when the loop runs. */
+/* Elements in a tile, which a kernel holds on its stack. */
+/* For a loop whose output may be one of its inputs, element by element: iterations are independent.
+ * clang checks overlap at run time. */
 #ifdef __clang__
 #define CB_IN_PLACE
 #else
@@ -24,7 +24,8 @@
 /* Elements in a task of a parallel region. */
 #define CB_CHUNK CB_X_CHUNK
 
-/* Results of so many bytes are stored around the caches: they are gone before they are read. */
+/* Results of at least this size bypass the caches, because they would be evicted before they are
+ * read. */
 #define CB_FAR_BYTES ((size_t)8 << 20)
 
 static inline void *cb_at(const cb_tensor *t, int64_t element) {
@@ -54,7 +55,7 @@ static inline void *cb_at(const cb_tensor *t, int64_t element) {
         return;                                                                     \
     }
 
-/* n >= 1 elements of `size` bytes, `stride` elements apart, to `out` one after another. */
+/* Copies n >= 1 elements of `size` bytes, `stride` elements apart, to `out` contiguously. */
 static inline void cb_copy_run(const void *in, int64_t stride, size_t size, void *restrict out,
                                int64_t n) {
     if (stride == 1 || n == 1) {
@@ -71,7 +72,7 @@ static inline void cb_copy_run(const void *in, int64_t stride, size_t size, void
 #undef CB_RUN
 #undef CB_REPEAT
 
-/* Rows that lie across: element i of row r is in[r + i * stride], and goes to out[r * pitch + i].
+/* Gathers strided rows: element i of row r is in[r + i * stride], and goes to out[r * pitch + i].
  * CB_ACROSS rows at a time use whole cache lines. */
 #define CB_ACROSS 16
 #define CB_ACROSS_ROWS(rows)                                                          \
@@ -116,7 +117,7 @@ static inline cb_walk cb_walk_of(const cb_tensor *const *tensors, int n_tensors)
     return w;
 }
 
-/* n elements of tensor t from place p on, row after row, to `out`. */
+/* Copies n elements of tensor t from place p on, row by row, to `out`. */
 static inline void cb_walk_copy(const cb_walk *w, cb_position p, int t, const void *data,
                                 size_t size, void *out, int64_t n) {
     int64_t stride = w->stride[t][w->rank - 1];

@@ -15,8 +15,8 @@
 
 #include "../move/kern_copy.h"
 
-/* out[i] = f(in[0][i], in[1][i], ...); inputs may be one and the same, and the output may be an
- * input; else tensors never overlap. */
+/* out[i] = f(in[0][i], in[1][i], ...); inputs may be the same tensor, and the output may be an
+ * input; otherwise tensors never overlap. */
 typedef void (*cb_loop_fn)(const void *const *in, void *out, int64_t n);
 
 #define CB_SHORT_ROW 64 /* rows below this are gathered together */
@@ -33,14 +33,13 @@ typedef struct cb_map {
 
 typedef struct cb_map_tiles { /* of one task */
     _Alignas(64) uint64_t
-        value[CB_WALKERS + 1][CB_TILE]; /* what the loop reads; the last is what it writes */
+        value[CB_WALKERS + 1][CB_TILE]; /* inputs of the loop; the last one is its output */
     _Alignas(64) uint16_t half[CB_TILE];
-    const char *repeated[CB_WALKERS]; /* where the tile's one value came from, NULL: it is not of
-                                         one value */
+    const char *repeated[CB_WALKERS]; /* source of the tile's repeated value; NULL: not repeated */
     int64_t n_repeated[CB_WALKERS];
 } cb_map_tiles;
 
-/* Input t for a run of n elements at place p, `linear` in the output. */
+/* Returns input t for a run of n elements at place p, `linear` in the output. */
 static inline const void *cb_map_input(const cb_map *m, cb_map_tiles *tiles, int t,
                                        const cb_position *p, int64_t linear, int64_t n) {
     const cb_tensor *in = m->in[t];

@@ -1,13 +1,12 @@
 /* kern_batch_columns.h: the channels of a matrix, for one compute type (kern_rows.h): BATCH_COLUMNS
- * of them side by side in vectors, walked row by row. The sums have the order of kern_batch_rows.h:
- * for each channel a leaf of SHORT_PIECE rows in CB_SUM_LANES lanes (row mod lanes), leaves in
- * pairs. */
+ * of them in vectors, processed row by row. The sums have the order of kern_batch_rows.h: for each
+ * channel a leaf of SHORT_PIECE rows in CB_SUM_LANES lanes (row mod lanes), leaves in pairs. */
 
 typedef struct CB_TYPED(column_sums) {
     CB_TYPED(pairs) of[BATCH_COLUMNS];
 } CB_TYPED(column_sums);
 
-/* One row of some channels, in vectors where it is a whole one. */
+/* One row of some channels, with vectors if it is complete. */
 #define EACH_COLUMN(statement)                                 \
     if (n == BATCH_COLUMNS) {                                  \
         for (int64_t c = 0; c < BATCH_COLUMNS; c++) statement; \
@@ -26,7 +25,7 @@ ADD_ROW(add_spread, (x[c] - m[c]) * (x[c] - m[c]))
 ADD_ROW(add_dot_from, (x[c] - m[c]) * y[c])
 #undef ADD_ROW
 
-/* The lanes of a leaf, folded in halves, go to the sums, and are cleared. */
+/* Folds the lanes of a leaf in halves, adds them to the sums, and clears them. */
 static void CB_TYPED(end_leaf)(CB_REAL lane[CB_SUM_LANES][BATCH_COLUMNS], int64_t n,
                                CB_TYPED(column_sums) * sums) {
     for (int width = CB_SUM_LANES / 2; width > 0; width /= 2) {
@@ -38,7 +37,7 @@ static void CB_TYPED(end_leaf)(CB_REAL lane[CB_SUM_LANES][BATCH_COLUMNS], int64_
     memset(lane, 0, sizeof(CB_REAL) * CB_SUM_LANES * BATCH_COLUMNS);
 }
 
-/* Mean and rstd of n channels, which go to the results as well. */
+/* Computes mean and rstd of n channels, and writes them to the results. */
 static void CB_TYPED(columns_stats)(const batch *m, int64_t first, int64_t n,
                                     CB_REAL *restrict mean, CB_REAL *restrict rstd) {
     const cb_tensor *x = &m->args->in[0];
@@ -84,7 +83,7 @@ static void CB_TYPED(columns_task)(void *user, int64_t task, int thread) {
         weight[c] = CB_TYPED(load)(&args->in[1], first + c, 1, one)[0];
         bias[c] = CB_TYPED(load)(&args->in[2], first + c, 1, one)[0];
     }
-    for (int64_t r = m->images - 1; r >= 0; r--) { /* what was read last is still near */
+    for (int64_t r = m->images - 1; r >= 0; r--) { /* the data read last are still in the cache */
         const CB_REAL *restrict row = CB_TYPED(load)(x, r * m->image + first, n, tile);
         EACH_COLUMN(result[c] = (row[c] - mean[c]) * rstd[c] * weight[c] + bias[c])
         CB_TYPED(put_row)(y, r * m->image + first, n, result);

@@ -7,7 +7,8 @@ typedef struct CB_TYPED(piece) { /* of each channel of a task */
     CB_REAL tile[BATCH_GROUP * SHORT_PIECE];
 } CB_TYPED(piece);
 
-/* Long planes: in place, or widened. Short ones: gathered from the planes of several images. */
+/* Long planes: read in place, or widened. Short ones: gathered from the planes of several
+ * images. */
 static void CB_TYPED(load_piece)(const batch *m, const cb_tensor *t, int64_t channel, int64_t p,
                                  CB_TYPED(piece) * out) {
     place at = place_of(m, channel, p);
@@ -28,7 +29,7 @@ static void CB_TYPED(load_piece)(const batch *m, const cb_tensor *t, int64_t cha
     }
 }
 
-/* The tile of `from` to where the piece lies. */
+/* Copies the tile `from` to the place of the piece. */
 static void CB_TYPED(store_piece)(const batch *m, const cb_tensor *t, int64_t channel, int64_t p,
                                   const CB_TYPED(piece) * from) {
     place at = place_of(m, channel, p);
@@ -52,7 +53,7 @@ static void CB_TYPED(store_piece)(const batch *m, const cb_tensor *t, int64_t ch
     }
 }
 
-/* Mean and rstd of some channels, which go to the results as well. */
+/* Computes mean and rstd of some channels, and writes them to the results. */
 static void CB_TYPED(batch_stats)(const batch *m, int64_t first, int64_t channels,
                                   CB_TYPED(piece) * x, CB_REAL *restrict mean,
                                   CB_REAL *restrict rstd) {
@@ -145,7 +146,7 @@ static void CB_TYPED(batch_bwd_task)(void *user, int64_t task, int thread) {
         mean_g[c] = dbias / (CB_REAL)m->count;
         mean_gh[c] = dweight / (CB_REAL)m->count;
     }
-    for (int64_t p = m->pieces - 1; p >= 0; p--) { /* what was read last is still near */
+    for (int64_t p = m->pieces - 1; p >= 0; p--) { /* the data read last are still in the cache */
         CB_TYPED(load_piece)(m, &args->in[0], first, p, &g);
         CB_TYPED(load_piece)(m, &args->in[1], first, p, &x);
         for (int64_t c = 0; c < channels; c++) {

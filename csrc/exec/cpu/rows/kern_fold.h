@@ -1,5 +1,5 @@
-/* kern_fold.h: the 64 lanes of a sum become one number, in halves: lane i and lane i + 32, then
- * i and i + 16, ... For float and double, with the same bits on every instruction set. */
+/* kern_fold.h: folds the 64 lanes of a sum to one number, in halves: lane i and lane i + 32, then i
+ * and i + 16, ... For float and double, with the same bits on every instruction set. */
 #ifndef CB_EXEC_CPU_ROWS_KERN_FOLD_H
 #define CB_EXEC_CPU_ROWS_KERN_FOLD_H
 
@@ -9,7 +9,7 @@
 #include "../../../base/kern_vector.h"
 
 #define CB_SUM_LANES 64
-/* Of a vector that lanes are added up in: a register, as gcc takes longer ones through memory. */
+/* Size of a vector of lanes: a register, because gcc passes longer ones through memory. */
 #define CB_LANE_BYTES (4 * CB_VW)
 
 /* Of N vectors `at`: k and k + N / 2, those and k + N / 4, ... without a loop, which gcc would run

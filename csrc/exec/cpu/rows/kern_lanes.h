@@ -5,8 +5,8 @@
 
 #include "kern_fold.h"
 
-/* Adds elements at..at+n of a sum until its lanes are to be folded, after each `leaf` elements.
- * Returns how many were added. */
+/* Adds elements at..at+n of a sum until its lanes must be folded, after each `leaf` elements.
+ * Returns the number of added elements. */
 #define CB_ADD_TO_LANES(real, name)                                                        \
     static inline void name##_few(real *lanes, const real *from, int64_t n) {              \
         for (int64_t i = 0; i < n; i++) lanes[i] += from[i];                               \

@@ -94,7 +94,7 @@ static void CB_TYPED(norm_bwd_row)(const norm *m, int64_t row, void *dweight, vo
     }
 }
 
-/* The sums over rows for a tile of columns, when there is one block and so no scratch. */
+/* Sums over rows for a tile of columns, if there is one block and so no scratch. */
 static void CB_TYPED(norm_bwd_columns)(const norm *m, int64_t first) {
     const cb_tensor *g = &m->args->in[0], *x = &m->args->in[1];
     const CB_REAL *means = m->args->in[3].data, *rstds = m->args->in[m->is_centred ? 4 : 3].data;
@@ -115,7 +115,7 @@ static void CB_TYPED(norm_bwd_columns)(const norm *m, int64_t first) {
     if (m->is_centred) CB_TYPED(put_row)(&m->args->out[2], first, n, db);
 }
 
-/* The blocks' sums of a tile of columns, in order. */
+/* Adds the blocks' sums of a tile of columns, in order. */
 static void CB_TYPED(norm_bwd_combine)(const norm *m, int64_t first) {
     int64_t n = min_i64(CB_TILE, m->columns - first);
     for (int64_t k = 0; k < m->partials; k++) {

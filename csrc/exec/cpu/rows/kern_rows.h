@@ -5,10 +5,9 @@
  *     CB_TYPED(name)     name_f32 or name_f64: the functions of a template
  *     ROW_MATH(exp)      cb_exp_f32 or cb_exp_f64
  *
- * A sum has one order, whatever the instruction set: leaves of up to CB_TILE elements, each added
- * up in CB_SUM_LANES lanes that are folded in halves, and the leaves added in pairs, pairs of
- * pairs, ... The vectors are gcc's and clang's vector extension, registers of the instruction
- * set. */
+ * A sum has the same order on every instruction set: leaves of up to CB_TILE elements, each summed
+ * in CB_SUM_LANES lanes that are folded in halves, and the leaves added in pairs, pairs of pairs,
+ * ... The vectors are gcc's and clang's vector extension, registers of the instruction set. */
 #include "../move/kern_copy.h"
 #include "kern_fold.h"
 
@@ -36,7 +35,7 @@
 /* ---- leaves ---------------------------------------------------------------------------------- */
 
 typedef CB_REAL CB_TYPED(full) __attribute__((vector_size(CB_LANE_BYTES)));
-/* In memory: gcc copies what memcpy reads in halves. */
+/* In memory: gcc splits a memcpy of it in halves. */
 typedef CB_TYPED(full) CB_TYPED(lanes) __attribute__((aligned(sizeof(CB_REAL)), may_alias));
 
 /* Vector k + q of the lanes; four at a time, which stay in registers. */
@@ -110,7 +109,7 @@ static inline CB_REAL CB_TYPED(total)(const CB_TYPED(pairs) * p) {
 
 /* ---- rows of any floating dtype -------------------------------------------------------------- */
 
-/* Elements at..at+n of a contiguous tensor as CB_REAL: in place, or widened into `tile`. */
+/* Returns elements at..at+n of a contiguous tensor as CB_REAL: in place, or widened into `tile`. */
 static inline const CB_REAL *CB_TYPED(load)(const cb_tensor *t, int64_t at, int64_t n,
                                             CB_REAL *tile) {
 #if REAL_BITS == 32
@@ -124,8 +123,8 @@ static inline const CB_REAL *CB_TYPED(load)(const cb_tensor *t, int64_t at, int6
     return cb_at(t, at);
 }
 
-/* Where to write elements at..: in place, or to `tile`, which CB_TYPED(commit) then rounds and
- * stores. */
+/* Returns where to write elements at..: in place, or to `tile`, which CB_TYPED(commit) then rounds
+ * and stores. */
 static inline CB_REAL *CB_TYPED(target)(const cb_tensor *t, int64_t at, CB_REAL *tile) {
     return is_half(t->dtype) ? tile : cb_at(t, at);
 }
@@ -139,7 +138,7 @@ static inline void CB_TYPED(commit)(const cb_tensor *t, int64_t at, int64_t n,
 #endif
 }
 
-/* The same where the row has been computed elsewhere. */
+/* The same for a row that has been computed elsewhere. */
 static inline void CB_TYPED(put_row)(const cb_tensor *t, int64_t at, int64_t n,
                                      const CB_REAL *row) {
     if (is_half(t->dtype)) CB_TYPED(commit)(t, at, n, row);
@@ -149,8 +148,8 @@ static inline void CB_TYPED(put_row)(const cb_tensor *t, int64_t at, int64_t n,
 /* ---- largest --------------------------------------------------------------------------------- */
 
 /* Floats in order as integers; every NaN is the largest. An integer maximum is the same in any
- * order, so the compiler may vectorise it as it likes; the NaN goes in by a mask because gcc makes
- * a branch of a choice. */
+ * order, so the compiler may vectorise it as it likes; the NaN is selected with a mask because gcc
+ * turns a conditional into a branch. */
 static inline ROW_KEY CB_TYPED(key)(CB_REAL x) {
     const CB_REAL infinity = (CB_REAL)INFINITY;
     ROW_KEY bits, limit;

@@ -1,9 +1,9 @@
 /* kern_softmax_rows.h: the rows of kern_softmax.c for one compute type (kern_rows.h).
  *
- * A row is walked in tiles: its largest element, the sum of e^(x - largest), the result. Where the
- * result is stored in the compute type, it holds the exponentials between the last two passes; a
- * 16-bit result cannot, and they are computed again. A row of only -inf is NaN, as is a row with
- * +inf or NaN. */
+ * A row is processed in tiles, in three passes: its largest element, the sum of e^(x - largest),
+ * the result. If the result is stored in the compute type, it holds the exponentials between the
+ * last two passes; a 16-bit result cannot, so they are computed again. A row of only -inf is NaN,
+ * as is a row with +inf or NaN. */
 #include "kern_rows.h"
 
 static CB_REAL CB_TYPED(row_max)(const cb_tensor *x, int64_t at, int64_t columns) {

@@ -1,4 +1,4 @@
-/* bound.h: what is proven about the extra time of plans of a size. Internal.
+/* bound.h: proven lower bounds on the extra time of plans of a size. Internal.
  *
  * A bound that is linear in the budget (prices.h says where it comes from and which plans it is
  * about) is a tangent of the best one; several together bound better than each. */
@@ -9,7 +9,7 @@
 
 typedef struct cb_tangent { /* extra picoseconds >= constant - slope x bytes */
     double constant, slope;
-    double reach; /* sum over moments of price x the time before or after it, whichever is less */
+    double reach; /* sum over moments of price x the smaller of the times before and after */
 } cb_tangent;
 
 typedef CB_VEC(cb_tangent) cb_tangents;
@@ -18,7 +18,7 @@ static inline double cb_tangent_at(cb_tangent line, double bytes) {
     return line.constant - line.slope * bytes;
 }
 
-/* The best bound of the first `n` tangents at `bytes`; at least 0. */
+/* Returns the best bound of the first `n` tangents at `bytes`; at least 0. */
 double cb_tangents_bound(const cb_tangents *t, size_t n, double bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* candidates.h: the schedules seen in a search that no other beats in both size and time. Internal.
- */
+/* candidates.h: the schedules of a search that no other one beats in both size and time.
+   Internal. */
 #ifndef CB_PLAN_CANDIDATES_H
 #define CB_PLAN_CANDIDATES_H
 
@@ -21,12 +21,12 @@ typedef struct cb_candidates {
 } cb_candidates;
 
 void cb_candidates_free(cb_candidates *set);
-/* Keeps a copy if no candidate is as small and as fast; throws out what it beats. */
+/* Keeps a copy if no candidate is as small and as fast; removes candidates that it beats. */
 CB_MUST_CHECK cb_status cb_candidates_offer(cb_candidates *set, uint64_t size, int64_t time_ps,
                                             const cb_pair *pair, size_t n_pair, cb_error *err);
-/* Adds what `from` has. The pairs stay those of `from`, which must outlive this. */
+/* Adds the candidates of `from`. The pairs belong to `from`, which must outlive this set. */
 void cb_candidates_borrow(cb_candidates *set, const cb_candidates *from);
-/* Index of the fastest candidate of at most `size` bytes, CB_NONE: none. */
+/* Returns the index of the fastest candidate of at most `size` bytes, or CB_NONE. */
 uint32_t cb_candidates_fitting(const cb_candidates *set, uint64_t size);
 
 #endif

@@ -1,6 +1,6 @@
-/* exact_parts.h: the states of the exact solver. Included by the files of this folder alone, each
- * above those before it: exact_tables (the problem as bits and events), exact_path (the shortest
- * path), exact_schedule (its events as steps), exact.
+/* exact_parts.h: the states of the exact solver. Included only by the files of this folder, each of
+ * which builds on those before it: exact_tables (the problem as bits and events), exact_path (the
+ * shortest path), exact_schedule (its events as steps), exact.
  *
  * A shortest path. A state is a position in the base order and the set of those values in memory
  * about which there is a choice, a bit each; edges are single events:
@@ -15,8 +15,8 @@
  * whose outputs are only results may run.
  *
  * An op with an inside has an event for each set of its outputs that may be made again, also as
- * base op: it leaves out what may be made later. So has any op for each set of values that it may
- * take in: it reads what they are made from, and does not ask for them.
+ * base op: it leaves out what may be made later. Any op has an event for each set of values that it
+ * may inline: it reads the inputs of these values and does not need the values themselves.
  *
  * An op that may take over the memory of an input (model/over.h) has an event for each such input
  * with a bit: the value is gone afterwards, and its bytes are room for the output. An input without
@@ -24,19 +24,20 @@
  *
  * All other values live from their op to their last reader whatever the plan. Dijkstra's algorithm
  * goes through the sets of one position after the other; labels are compared by time, then by peak,
- * so that of the fastest schedules the smallest wins. Views take part in nothing: they are put back
- * where somebody reads through them.
+ * so that of the fastest schedules the smallest wins. Views are not represented: they are restored
+ * where something reads through them.
  *
- * What is held belongs to its op's first run: from then on it is there, until the first step of the
- * backward has run or to the end. A rerun makes a copy of it beside, which counts in its step and
- * may stay to be read: while a copy is the newest, the first is not read. So a bit says that the
- * first is there, one that a copy is, and one that the newest, a copy, has gone.
+ * Held values belong to their op's first run: they are alive from then on, until the first step of
+ * the backward has run or to the end. A rerun makes a separate copy, which counts in its step and
+ * may stay to be read: while a copy is the newest, the first instance is not read. So one bit says
+ * that the first instance is alive, one that a copy is, and one that the newest, a copy, has been
+ * freed.
  *
- * So the first step of the backward can be worth choosing: a rerun of something small,
- * also of what is there already, or a view put back for nothing lets the rest go. Such a view is
- * tried only where something else has no room, since it looks odd. Outputs of an inside are not
- * made in vain: one that the backward begins with is owed a read, which is a bit as well, and stays
- * until then. Elsewhere what nobody reads is no gain and is left out in the end. */
+ * So the first step of the backward can be worth choosing: a rerun of something small, even of an
+ * existing value, or an unneeded view frees the rest. Such a view is tried only if nothing else has
+ * room, since it looks odd. Outputs of an inside must be read: one with which the backward begins
+ * has a bit for its pending read, and stays until then. Elsewhere unread outputs bring no gain and
+ * are dropped in the end. */
 #ifndef CB_PLAN_EXACT_PARTS_H
 #define CB_PLAN_EXACT_PARTS_H
 
@@ -44,7 +45,7 @@
 #include "../tuning.h"
 
 /* Last events of a state. FIRST, SHOW and CROSS are the base op, a view and the reruns that are the
- * backward's first step: what it starts with may go after that. */
+ * backward's first step: memory held until then may be freed after it. */
 enum {
     NOTHING = 0,
     RUN_BASE,
@@ -66,15 +67,15 @@ typedef struct label {
     uint32_t set;
 } label;
 
-typedef struct event { /* an op that may run: what it takes, as sets of bits and as bytes */
+typedef struct event { /* an op that may run: its requirements, as sets of bits and as bytes */
     uint32_t op;
     uint32_t made;         /* outputs, of an op with an inside */
-    uint64_t taken;        /* what it takes in */
-    uint32_t pays;         /* bits of reads that are owed, which this is */
+    uint64_t taken;        /* inlined values */
+    uint32_t pays;         /* bits of pending reads that this satisfies */
     uint32_t reads, makes; /* bits */
-    uint32_t holds;        /* bits of what is held: a rerun makes a copy of it */
-    uint32_t over;         /* bit of the value whose memory it takes over, 0: none */
-    uint64_t room;         /* bytes of what it makes, and scratch */
+    uint32_t holds;        /* bits of held values, of which a rerun makes a copy */
+    uint32_t over;         /* bit of the value whose memory it takes over; 0: none */
+    uint64_t room;         /* bytes of its outputs and scratch */
     int64_t time_ps;
 } event;
 
@@ -82,21 +83,21 @@ typedef struct solver {
     const cb_facts *f;
     cb_arena *arena;
     bool *may_rerun;  /* [n_unit] */
-    uint32_t *bit_of; /* [n_storage] CB_NONE: no choice about it */
+    uint32_t *bit_of; /* [n_storage] CB_NONE: no choice */
     uint32_t n_bit;
     uint64_t bytes_of[CB_EXACT_BITS];
     uint32_t held;    /* bits that the backward starts with, its first step included */
-    uint32_t stays;   /* bits that are there to the end once they are made */
-    uint32_t doubled; /* of either, those with a bit for a copy behind them, and one for its end */
-    uint32_t ends;    /* bits that are there at the end */
+    uint32_t stays;   /* bits that stay to the end once made */
+    uint32_t doubled; /* of both, those followed by a bit for a copy, and one for its end */
+    uint32_t ends;    /* bits that are set at the end */
     uint32_t gone;    /* bits that are not */
-    uint32_t owes[CB_EXACT_BITS]; /* by bit: the bit that says that a read of it is owed, 0: none */
+    uint32_t owes[CB_EXACT_BITS]; /* by bit: the bit of its pending read; 0: none */
     uint32_t owed;                /* all of these */
     uint32_t leading;             /* bits of the views that the backward begins with */
     uint32_t viewed;              /* the same, and of the forward's views */
     uint32_t n_leading;
-    uint32_t opener;      /* a view of memory without a bit that is there when the backward begins,
-                             which may begin it; CB_NONE: there is none */
+    uint32_t opener;      /* a view of memory without a bit that is alive when the backward begins,
+                             which may begin it; CB_NONE: none */
     uint32_t *base_begin; /* [n_base + 1] into base */
     event *base;
     event rerun[CB_EXACT_RERUNS];
@@ -110,8 +111,8 @@ typedef struct solver {
     label *heap;
     size_t n_heap, room_heap;
     uint64_t most;    /* the budget */
-    uint64_t refused; /* the least that an event wanted beyond it */
-    int64_t most_ps;  /* slower labels lead nowhere */
+    uint64_t refused; /* the smallest excess of an event over it */
+    int64_t most_ps;  /* slower labels are useless */
 } solver;
 
 /* The base position of a stage. */
@@ -121,28 +122,28 @@ static inline uint32_t cb_exact_position(const solver *z, uint32_t stage) {
     return stage + z->n_leading - (stage > backward);
 }
 
-/* Bits of what a view can show: the newest is there. */
+/* Returns the bits of what a view can show: the newest instance is alive. */
 static inline uint32_t cb_exact_shows(const solver *z, uint32_t set) {
     return set & ~(set >> 2 & z->doubled);
 }
 
-/* May the base op fall away, its runs being made later? */
+/* True if the base op may be skipped, with its runs made later. */
 static inline bool cb_exact_may_skip(const solver *z, uint32_t k) {
     uint32_t op = z->f->base[k];
     if (cb_has_units(z->f, op)) return z->base[z->base_begin[k]].made == 0;
     return z->may_rerun[op] && !z->f->stays[op];
 }
 
-/* How many bits the problem takes; more than CB_EXACT_BITS: it does not suit. */
+/* Returns the number of bits of the problem; above CB_EXACT_BITS it is unsuitable. */
 CB_MUST_CHECK cb_status cb_exact_count_bits(const cb_facts *f, uint32_t *n, cb_error *err);
-/* For a problem that suits; all of `z` lies in `arena`. */
+/* For a suitable problem; all of `z` is allocated in `arena`. */
 CB_MUST_CHECK cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena,
                                         cb_error *err);
-/* The best label behind the last stage within `most` bytes; its time is negative when there is
+/* Returns the best label after the last stage within `most` bytes; its time is negative if there is
  * none. */
 CB_MUST_CHECK cb_status cb_exact_solve(solver *z, const cb_goal *goal, uint64_t most, label *best,
                                        cb_error *err);
-/* The schedule that led to `set` behind the last stage. False: out of memory. */
+/* Makes the schedule that led to `set` after the last stage. Returns false if out of memory. */
 CB_MUST_CHECK bool cb_exact_write(solver *z, uint32_t set, cb_arena *arena, cb_schedule *out);
 
 #endif

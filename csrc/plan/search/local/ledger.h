@@ -6,28 +6,28 @@
  *     cb_ledger_set(&l, anchor, op, n) && cb_ledger_settle(&l)      false: out of memory
  *     l.peak, l.extra_ps, l.area
  *
- * A move replaces what runs again at one anchor and costs what it touches, where cb_sim_run costs
- * the whole plan: 100 times less at 2,000 ops. As in the simulator, a first run that nobody reads
- * before its op runs again is idle: it takes neither time nor room. Where the two differ (an idle
- * op's own chain, what is held for one step only), the ledger is above.
+ * A move replaces the reruns at one anchor. Its cost depends on what it touches, whereas cb_sim_run
+ * processes the whole plan: 100 times less at 2,000 ops. As in the simulator, a first run that
+ * nothing reads before its op runs again is idle: it takes neither time nor memory. If the two
+ * differ (for an idle op's own chain, or values held for one step only), the ledger's peak is
+ * higher.
  *
- * What is held of an op belongs to its first run: that span lasts until then, beside the span of a
- * rerun.
+ * Held outputs belong to the op's first run: that span lasts until the hold ends, in addition to
+ * the span of a rerun.
  *
- * The books are kept by unit (facts.h): of an op with an inside the outputs come and go one by one,
- * its base run shrinks to those that somebody reads, and what is needed together is one run.
+ * The ledger works by unit (facts.h): outputs of an op with an inside are added and removed one by
+ * one, its base run shrinks to the outputs that are read, and outputs needed together are one run.
  *
- * What is taken in (taking.h) stands in the chain before the run that takes it in, behind all
- * others if that is the base op. It has no lives; reads of it at its anchor are kept among the
- * uses, but
- * passed over. */
+ * An inlined unit (taking.h) comes in the chain before the run into which it is inlined, or last if
+ * that is the base op. It has no lives; reads of it at its anchor are kept among the uses, but
+ * ignored. */
 #ifndef CB_PLAN_LEDGER_H
 #define CB_PLAN_LEDGER_H
 
 #include "../../schedule/sim.h"
 #include "../../schedule/taking.h"
 
-typedef struct cb_ledger_use { /* of a storage, by the steps of one anchor */
+typedef struct cb_ledger_use { /* reads of a storage by the steps of one anchor */
     uint32_t anchor, count;
 } cb_ledger_use;
 
@@ -44,18 +44,18 @@ typedef struct cb_ledger_sums {
     int64_t extra_ps; /* in f->cost_ps */
 } cb_ledger_sums;
 
-typedef struct cb_ledger_run { /* that came or went */
+typedef struct cb_ledger_run { /* that were added or removed */
     uint32_t op, anchor;
     bool came;
 } cb_ledger_run;
 
-typedef struct cb_ledger_notes { /* the undo log: what a trial overwrote, in order */
+typedef struct cb_ledger_notes { /* the undo log: old contents that a trial overwrote, in order */
     bool on;
     uint32_t trial;
     cb_ledger_sums before;
     CB_VEC(cb_ledger_run) run;
-    cb_ledger_ids idle;                    /* ops whose base run went or came back */
-    cb_ledger_ids chained, n_chain, chain; /* anchors, and what their chains were */
+    cb_ledger_ids idle;                    /* ops whose base run was removed or restored */
+    cb_ledger_ids chained, n_chain, chain; /* anchors, and their old chains */
     double *sums;                          /* [3 n_block] peaks, areas and lifts of all blocks */
     cb_ledger_ids block;
     CB_VEC(double) moment; /* of each block */
@@ -63,7 +63,7 @@ typedef struct cb_ledger_notes { /* the undo log: what a trial overwrote, in ord
     CB_VEC(double) local; /* of each anchor */
     cb_ledger_ids storage, n_span;
     cb_ledger_spans span;           /* of each storage, `n_span` of them */
-    uint32_t *moment_in, *chain_in; /* [n_block], [n] the trial that noted them last */
+    uint32_t *moment_in, *chain_in; /* [n_block], [n] the last trial that saved them */
 } cb_ledger_notes;
 
 typedef struct cb_ledger {
@@ -72,27 +72,27 @@ typedef struct cb_ledger {
     uint32_t n;            /* anchors: f->n_base */
     const bool *may_rerun; /* [n_unit] */
     uint32_t *read_begin;  /* [n_unit + 1] into `read` */
-    uint32_t *read;        /* storages an op reads, views seen through, each once */
+    uint32_t *read;        /* storages an op reads, also through views, each once */
     uint32_t *made_begin;  /* [n_unit + 1] into `made` */
-    uint32_t *made;        /* storages an op allocates, the largest first, but behind them those
-                              that stay to the end: no rerun frees any of their bytes */
-    uint32_t *twin;       /* [n_storage] the one that stands for it in `use` and `span`: made by the
-                             same op, and read and held alike */
-    uint32_t *life_begin; /* [n_unit + 1] into `life` */
-    uint32_t *life;       /* of what an op makes, those that stand for themselves */
-    uint32_t *need_begin; /* [n_unit + 1] into `need` */
-    uint32_t *need;       /* of what an op reads, the same */
-    double *life_bytes;   /* [n_storage] of it and those that it stands for */
-    double *made_bytes;   /* [n_unit] of all that it makes */
-    uint32_t *held_until; /* [n_storage] anchor until which the first run's is held, n: to the end,
-                             0: not held */
-    bool *holds;          /* [n_unit] something that it makes is held */
-    cb_ledger_ids *chain; /* [n] ops that run again at an anchor, in running order; with CB_EARLY
-                             those that do so for who reads them later (sim.h) */
-    cb_ledger_ids *runs;  /* [n_unit] anchors at which an op runs, rising */
-    cb_ledger_ids *taken; /* [n_unit] anchors at which it is taken in, rising; NULL: nothing is */
-    bool *idle;           /* [n_unit] the base run is left out */
-    cb_ledger_uses *use;  /* [n_storage] rising */
+    uint32_t *made;        /* storages an op allocates, largest first; those that stay to the end
+                              come last, because no rerun frees their bytes */
+    uint32_t *twin;        /* [n_storage] its representative in `use` and `span`, made by the same
+                             op, read and held alike */
+    uint32_t *life_begin;  /* [n_unit + 1] into `life` */
+    uint32_t *life;        /* outputs of an op that represent themselves */
+    uint32_t *need_begin;  /* [n_unit + 1] into `need` */
+    uint32_t *need;        /* inputs of an op that represent themselves */
+    double *life_bytes;    /* [n_storage] of it and those that it represents */
+    double *made_bytes;    /* [n_unit] of all its outputs */
+    uint32_t *held_until;  /* [n_storage] anchor until which the first run's instance is held; n: to
+                             the end, 0: not held */
+    bool *holds;           /* [n_unit] some output of it is held */
+    cb_ledger_ids *chain;  /* [n] ops that run again at an anchor, in running order; with CB_EARLY
+                             for later readers (sim.h) */
+    cb_ledger_ids *runs;   /* [n_unit] anchors at which an op runs, rising */
+    cb_ledger_ids *taken;  /* [n_unit] anchors at which it is inlined, rising; NULL: no inlinings */
+    bool *idle;            /* [n_unit] the base run is dropped */
+    cb_ledger_uses *use;   /* [n_storage] rising */
     cb_ledger_spans *span; /* [n_storage] rising */
     cb_ledger_ids busy;    /* anchors with a chain, in any order */
     uint32_t *busy_at;     /* [n] index in `busy` */
@@ -103,7 +103,7 @@ typedef struct cb_ledger {
     double *block_area;    /* [n_block] */
     bool *stale;           /* [n_block] the two are out of date */
     uint32_t n_block;
-    double *local; /* [n] part of it above what is alive when the anchor is entered */
+    double *local; /* [n] part of it above the bytes alive when the anchor is entered */
     double target;
     /* results of cb_ledger_settle */
     double peak;
@@ -115,9 +115,9 @@ typedef struct cb_ledger {
     uint32_t *wanted, *early, *done, *stood; /* [n_unit] stamps */
     uint32_t *reached, reach;                /* [n_unit] stamps, where ops have insides */
     cb_taking taking;
-    bool asks;      /* ops have insides, or take something in */
-    bool records;   /* what comes up is noted in `taking` */
-    uint32_t *left; /* [n_storage] reads to come */
+    bool asks;      /* the problem has insides or inlinings */
+    bool records;   /* visited units are noted in `taking` */
+    uint32_t *left; /* [n_storage] remaining reads */
     uint32_t round, visit;
     cb_ledger_spans fresh;
     cb_ledger_notes notes;
@@ -126,28 +126,28 @@ typedef struct cb_ledger {
 CB_MUST_CHECK cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
                                        cb_alloc *alloc, cb_error *err);
 void cb_ledger_free(cb_ledger *l);
-/* Starts the books anew with this plan; pairs of ops that may not run again are left out. */
+/* Loads this plan; pairs of ops that may not run again are left out. */
 CB_MUST_CHECK cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair,
                                        double target, cb_error *err);
-/* In a chain: made by the same run as the entry before, as another output of its op. */
+/* In a chain: made by the same run as the previous entry, as another output of its op. */
 #define CB_JOINED (UINT32_C(1) << 29)
-/* Taken in by the next run of the chain. CB_INLINE says that it is to be, where it may. */
+/* Inlined into the next run of the chain. CB_INLINE requests that, if possible. */
 #define CB_TAKEN (UINT32_C(1) << 27)
 static inline uint32_t cb_chain_op(uint32_t id) {
     return id & ~(CB_EARLY | CB_JOINED | CB_INLINE | CB_TAKEN);
 }
-/* What runs again at `anchor` from now on: those of `op` [n], entries as in a chain, that are early
- * or that its base op or an early one needs. The results are stale until cb_ledger_settle. */
+/* Sets the reruns at `anchor`: those of `op` [n], entries as in a chain, that are early or that its
+ * base op or an early one needs. The results are stale until cb_ledger_settle. */
 CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n);
 CB_MUST_CHECK bool cb_ledger_settle(cb_ledger *l);
-/* A trial: from here on changes are noted, until they are kept or taken back. Between settlings;
- * what is taken back need not have been settled. */
+/* Begins a trial: changes are logged from here on, until they are kept or undone. Call between
+ * settlings; undone changes need not have been settled. */
 void cb_ledger_try(cb_ledger *l);
 static inline bool cb_ledger_has_tried(const cb_ledger *l) { return l->notes.chained.len > 0; }
 void cb_ledger_keep(cb_ledger *l);
 CB_MUST_CHECK bool cb_ledger_take_back(cb_ledger *l);
-/* The results that cb_ledger_set and cb_ledger_settle would give; the books stay as they are. Only
- * between settlings, outside a trial. */
+/* Returns the results that cb_ledger_set and cb_ledger_settle would give, without changing the
+ * ledger. Only between settlings, outside a trial. */
 CB_MUST_CHECK bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n,
                                    cb_ledger_sums *out);
 /* Appends the plan, sorted. */
@@ -160,26 +160,27 @@ static inline const cb_ledger_spans *cb_ledger_spans_of(const cb_ledger *l, uint
     return &l->span[l->twin[storage]];
 }
 
-#define CB_LEDGER_BLOCK 5 /* log2 of the anchors whose moments are summed up together */
-/* Most bytes alive while an anchor's steps run. */
+#define CB_LEDGER_BLOCK 5 /* log2 of the number of anchors in a block */
+/* Returns the peak of bytes while an anchor's steps run. */
 static inline double cb_ledger_moment(const cb_ledger *l, uint32_t anchor) {
     return l->moment[anchor] + l->lift[anchor >> CB_LEDGER_BLOCK];
 }
 
-/* Where the latest of these lives ends that has begun when `anchor` has been run; 0: none has. */
+/* Returns the end of the latest of these lives that has begun when `anchor` has run; 0: none
+ * has. */
 static inline uint32_t cb_spans_last(const cb_ledger_spans *spans, uint32_t anchor) {
     size_t i = spans->len;
     while (i > 0 && spans->at[i - 1].made > anchor) i--;
     return i > 0 ? spans->at[i - 1].last : 0;
 }
 
-/* Is the storage alive when `anchor` is entered and still when it ends, and not held there anyway?
+/* True if the storage is alive when `anchor` is entered and when it ends, and is not held there.
  * `next` gets the anchor that reads it next. */
 bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next);
-/* Is it alive when `anchor` is entered? */
+/* True if it is alive when `anchor` is entered. */
 bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor);
-/* No less than this is the peak when `op` no longer runs at `anchor`; 0: nothing is known without
- * trying. Between settlings, at a small part of their cost. */
+/* Returns a lower bound on the peak if `op` no longer ran at `anchor`; 0: unknown without a trial.
+ * Call between settlings; costs a small part of one. */
 double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op);
 static inline uint64_t cb_ledger_bytes(const cb_ledger *l, uint32_t op) {
     uint64_t bytes = 0;

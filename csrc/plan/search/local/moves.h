@@ -1,12 +1,12 @@
-/* moves.h: what the searches over one ledger share: seeded chance, changes that can be taken back,
- * and the choice of what to drop and what to recompute. Internal. */
+/* moves.h: shared by the searches over one ledger: seeded random numbers, changes that can be
+ * undone, and the choice of what to drop and what to recompute. Internal. */
 #ifndef CB_PLAN_MOVES_H
 #define CB_PLAN_MOVES_H
 
 #include "../candidates/trial.h"
 #include "ledger.h"
 
-typedef struct cb_chain_change { /* what an anchor's chain was */
+typedef struct cb_chain_change { /* an anchor's old chain */
     uint32_t anchor, begin, end; /* into `before` */
 } cb_chain_change;
 
@@ -18,13 +18,13 @@ typedef struct cb_moves {
     const bool *may_rerun; /* [n_unit] */
     double early_share;    /* of proposals that make a value before the anchor that reads it */
     bool heated;           /* more so; and slower plans are accepted on the way */
-    double pace;           /* the caller's to set: share of the usual effort; 1 at first */
-    uint32_t *offer;       /* [l->n] what the base op there makes first, CB_NONE: not to be freed */
+    double pace;           /* set by the caller: share of the usual effort; initially 1 */
+    uint32_t *offer;       /* [l->n] first output of the base op there; CB_NONE: cannot be freed */
     uint32_t *seen;        /* [n_unit] stamps */
     uint32_t stamp;
     CB_VEC(cb_chain_change) change; /* since cb_moves_forget */
     cb_ledger_ids before;
-    cb_ledger_ids next;       /* the chain being made up */
+    cb_ledger_ids next;       /* the chain being built */
     cb_ledger_ids todo, best; /* scratch */
     uint32_t settled;         /* settlings so far, for polling */
     uint32_t polled;          /* `settled` at the last poll */
@@ -32,45 +32,47 @@ typedef struct cb_moves {
     double whole;             /* the objectives */
 } cb_moves;
 
-bool cb_is_small_search(const cb_moves *m); /* so few ops that effort costs little */
-bool cb_is_tiny_search(const cb_moves *m);  /* so few that little decides all */
-bool cb_is_bare_search(const cb_moves *m);  /* no backward, so nothing that prices could place */
+bool cb_is_small_search(const cb_moves *m); /* few enough ops that effort is cheap */
+bool cb_is_tiny_search(const cb_moves *m);  /* so few that chance decides a lot */
+bool cb_is_bare_search(const cb_moves *m);  /* no backward, so prices have no effect */
 CB_MUST_CHECK cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratch,
                                       uint64_t whole, cb_error *err);
 
 uint32_t cb_moves_draw(cb_moves *m, uint32_t n); /* 0 .. n-1; n >= 1 */
 double cb_moves_chance(cb_moves *m);             /* [0, 1) */
 
-/* All of these are false when memory runs out. */
+/* All of these return false if memory runs out. */
 CB_MUST_CHECK bool cb_moves_settle(cb_moves *m);
 CB_MUST_CHECK bool cb_moves_set(cb_moves *m, uint32_t anchor, const uint32_t *op,
-                                size_t n);     /* noted, not settled */
-CB_MUST_CHECK bool cb_moves_undo(cb_moves *m); /* all noted changes; settled */
-/* What was tried since cb_ledger_try; it counts as a settling. */
+                                size_t n);     /* logged, not settled */
+CB_MUST_CHECK bool cb_moves_undo(cb_moves *m); /* all logged changes; settled */
+/* Undoes everything since cb_ledger_try; counts as a settling. */
 CB_MUST_CHECK bool cb_moves_take_back(cb_moves *m);
 void cb_moves_forget(cb_moves *m); /* the changes stay */
 
-/* A busy anchor, rather one with many reruns, and one of its ops. False: there is none. */
+/* Picks a busy anchor, preferably one with many reruns, and one of its ops. Returns false if there
+ * is none. */
 bool cb_moves_pick(cb_moves *m, uint32_t *anchor, uint32_t *op);
 /* `next` becomes the chain of `anchor` without `op`. */
 CB_MUST_CHECK bool cb_moves_without(cb_moves *m, uint32_t anchor, uint32_t op);
-/* A value alive across `hot`, recomputed where it is read next, with what of its ancestors is gone
- * by then: `next` becomes the new chain of `anchor`. `found` is false when there is none. */
+/* Proposes to recompute a value alive across `hot` where it is read next, with its ancestors that
+ * are no longer alive: `next` becomes the new chain of `anchor`. `found` is false if there is no
+ * such value. */
 CB_MUST_CHECK bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
                                     uint32_t *anchor);
-/* An anchor over `bytes`, at random. */
+/* Picks a random anchor over `bytes`. */
 uint32_t cb_moves_hot(cb_moves *m, double bytes);
 
-/* CB_CANCELLED when the caller's poll function says so. */
+/* Returns CB_CANCELLED if the caller's poll function says so. */
 CB_MUST_CHECK cb_status cb_moves_poll(cb_moves *m, cb_error *err);
-/* The plan in the ledger, judged by the simulator and offered to the candidates. */
+/* Evaluates the plan in the ledger with the simulator and offers it to the candidates. */
 CB_MUST_CHECK cb_status cb_moves_offer(cb_moves *m, cb_error *err);
 
-/* The searches. Each starts from the plan in the ledger and leaves its best there, having offered
- * it. None goes below `least_ps` of extra time. */
+/* The searches. Each starts from the plan in the ledger, leaves its best plan there, and offers it
+ * to the candidates. None goes below `least_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_trim(cb_moves *m, double least_ps, cb_error *err);
 CB_MUST_CHECK cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err);
-/* Ends after `patience` of the settlings without progress. */
+/* Ends after a share of `patience` of the settlings without progress. */
 CB_MUST_CHECK cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double patience,
                                              double least_ps, cb_error *err);
 
