@@ -1,28 +1,31 @@
-/* While op t runs, its inputs, outputs and scratch are alive, and beside them enough to make all
- * that later ops of the base order read. What is least of that is a minimum vertex cut between
- * values that cannot be made again and later reads:
+/* While op t runs, its inputs, outputs and scratch are alive, and in addition enough values to make
+ * all that later ops of the base order read. The least bytes of such values are a minimum vertex
+ * cut between values that cannot be recomputed and later reads:
  *
  *   source --inf--> in(s)              s was made before t by an op that may not run again
  *   in(s) --bytes--> out(s)            0 for what t reads: it is counted already
  *   out(s) --inf--> in(s')             making s' again reads s
  *   out(s) --inf--> sink               an op after t reads s, or it is an output
  *
- * Why: take a plan, and what it has in memory both when t runs and after. On every path there is a
- * storage of it or one that t reads: otherwise the last one of the path, which an op after t reads,
- * has to be made after t, so the one before it is read after t, and so on to the first, which
- * cannot be made any more. Every t gives a floor, so any choice of t does: those where most
- * is there for certain, and others evenly spread. Only ops that run exactly once count, as others
- * may run at other times as well, and ops of the backward of which all is held to the end: their
- * first run stays in its place.
+ * Proof: take a plan, and the storages that it has in memory both while t runs and afterwards.
+ * Every path contains one of them or one that t reads. Otherwise the last storage of the path,
+ * which an op after t reads, would have to be made after t, so the one before it would be read
+ * after t, and so on to the first, which cannot be made any more. Every t gives a floor, so any
+ * choice of t is valid: we take those where most bytes are alive for certain, and others evenly
+ * spread. Only two kinds of ops count: those that run exactly once, because others may run at
+ * other times as well, and ops of the backward whose outputs are all held to the end, because
+ * their first run stays in its place.
  *
- * What an op may take in (inlining.h) needs no bytes where it runs, but what that is made from is
- * read there, so the argument is the same; t is taken to need none for what it may take in.
+ * A value that an op may inline (inlining.h) needs no bytes where the op runs, but its inputs are
+ * read there, so the proof holds for them. We assume that t needs no bytes for values that it may
+ * inline.
  *
- * Where t may take over the memory of what it reads (over.h), that counts once. It is not there
- * after t then, so the rest of the argument is the same.
+ * If t may take over the memory of a value that it reads (over.h), that memory counts once. The
+ * value is not there after t, so the rest of the proof is the same.
  *
- * Where ops of the backward may be late, one before t may not have run yet: what it makes can still
- * be made, just as what can be made again. The ops that read s after t run after t in any case.
+ * If ops of the backward may be late, an op before t may not have run yet. Then its outputs can
+ * still be made, like values that can be recomputed. The ops that read s after t run after t in any
+ * case.
  *
  * It holds for plans that keep the base order and run only ops late or again that may (facts.h). */
 #include "floor.h"
