@@ -74,7 +74,7 @@ these exceptions:
   same at 1e20 and says NaN at 1e30; its `batch_norm` sums in f64. Cast such inputs to f64.
 - The mean of a row of equal numbers may be a unit of the last place off, so that `layer_norm` of
   such a row is not quite 0 (0.04 at 1000, where rstd is 316).
-- Sums round in an order of their own, so that a sum over large numbers that cancel may differ.
+- Sums are rounded in another order, so a sum over large numbers that cancel may differ.
 
 A dropout's p is rounded to a multiple of 2^-16, for the mask and for 1 / (1-p) alike. One with
 p = 1 multiplies by 0, as PyTorch's does: NaN and infinities become NaN.

@@ -519,7 +519,7 @@ class OnePass(torch.optim.Optimizer):
         return f"{what.get(column, 'a state of ')}{name} {why}"
 
     def _step_there(self, reason: str) -> None:
-        """PyTorch's own code takes the step, which is said when it begins to."""
+        """Notes that PyTorch's own code takes the step. Warns the first time, with the reason."""
         if self.why_torch is None:
             warnings.warn(
                 f"cutback.torch.optim.{type(self).__name__}: {reason}; PyTorch's own code steps "
@@ -582,11 +582,11 @@ class Counting(OnePass):
             )
 
     def _begin(self, p: Tensor, state: ParamState, group: Group) -> ParamState:
-        """As PyTorch does."""
+        """Makes the state of a parameter as PyTorch does, or adds what a loaded state lacks."""
         if self.half is not None and {"step", *self._kept, *self._needed(group, p)} <= set(state):
             return {**state, **self._rest(p)}
         if state:
-            raise NotOursError(f"a state has {' and '.join(state)} alone")
+            raise NotOursError(f"a state has only {' and '.join(state)}")
         dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
         numbers = {"step": 0.0, **dict(zip(self._kept, self._first_numbers(group), strict=True))}
         state = {key: torch.tensor(x, dtype=dtype, device="cpu") for key, x in numbers.items()}
