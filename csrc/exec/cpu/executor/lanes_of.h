@@ -28,6 +28,10 @@ static void CB_TYPED(compute)(const cb_x_lanes *l, const cb_x_number *number) {
         CB_X_PRODUCTS(LANES_CASE)
         LANES_CASE(RECIPROCAL, 1 / x)
         LANES_CASE(NEG, -x)
+        LANES_CASE(FLOOR, LANES_MATH(floor)(x))
+        LANES_CASE(SQRT, LANES_MATH(sqrt)(x))
+        LANES_CASE(RSQRT, 1 / LANES_MATH(sqrt)(x))
+        LANES_CASE(LOG, LANES_MATH(log)(x))
         default:
             for (int64_t i = 0; i < l->n; i++)
                 to[i] = NUM_SCALAR(number->op, a[i * step[0]], b[i * step[1]], c[i * step[2]]);
@@ -57,5 +61,7 @@ static void CB_TYPED(clear)(const cb_x_lanes *l, int acc) {
     NUM_KEY *to = (NUM_KEY *)(void *)cb_x_lane_vector(l, m->acc_lanes[acc]);
     const bool is_sum = m->acc_kind[acc] == CB_X_ROW_SUM;
     const int64_t n = (is_sum ? CB_X_SUM_VECTORS : 1) * l->f->pitch;
-    for (int64_t i = 0; i < n; i++) to[i] = is_sum ? 0 : NUM_KEY_MIN;
+    if (is_sum) memset(to, 0, (size_t)n * sizeof *to);
+    else
+        for (int64_t i = 0; i < n; i++) to[i] = NUM_KEY_MIN;
 }
