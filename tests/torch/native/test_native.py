@@ -88,7 +88,7 @@ def trained(name: str, **wishes: Any) -> tuple[list[torch.Tensor], Any]:
     return found, step
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param("gpt", marks=pytest.mark.very_slow), "mlp", "norm"])
 def test_models(name: str) -> None:
     """Gradients, bits under budgets, and peaks."""
     wanted, _ = trained(name)
@@ -98,7 +98,7 @@ def test_models(name: str) -> None:
     notes = step.compiler_notes
     assert [note.graph for note in notes] == ["forward", "backward"]
     assert all(note.groups for note in notes)
-    for budget in (0.5, 0) if name == "gpt" else (0.3,):
+    for budget in (0.5, 0) if name == "gpt" else (0,):
         again, under = trained(name, codegen="native", budget=budget)
         assert all(map(torch.equal, again, found)), budget
         planned = under.plans[0].numbers["live_bytes"]
@@ -130,22 +130,13 @@ def test_backward_twice_and_hooks() -> None:
     assert len(seen) == 2
 
 
-def test_inference_runs_in_groups() -> None:
-    """Without gradients there is one graph, and no plan."""
-    model, inputs = MODELS["norm"]()
-    step = ct.compile(model, codegen="native")
-    with torch.no_grad():
-        found = step(*inputs)
-        torch.testing.assert_close(found, model(*inputs))
-    assert [note.graph for note in step.compiler_notes] == ["inference"]
-
-
 def test_threads_share_executables() -> None:
-    """Two threads run the same model, and so the same executables."""
+    """Three threads run one model, without gradients: there is one graph, and no plan."""
     model, inputs = MODELS["norm"]()
     step = ct.compile(model, codegen="native")
     with torch.no_grad():
         wanted = step(*inputs)
+        torch.testing.assert_close(wanted, model(*inputs))
         wrong = []
 
         def run() -> None:
@@ -160,6 +151,7 @@ def test_threads_share_executables() -> None:
         for t in threads:
             t.join()
     assert not wrong
+    assert [note.graph for note in step.compiler_notes] == ["inference"]
 
 
 # ---- graphs -------------------------------------------------------------------------------------
