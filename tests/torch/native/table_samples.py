@@ -123,10 +123,13 @@ def check(sample: Sample, gradients: bool) -> tuple[str, set[str]]:
     function = with_gradients(sample.call) if gradients else _leaves_of(sample.call)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        try:
+            theirs = function(*sample.inputs)
+        except RuntimeError:  # PyTorch refuses it, as gradients of a loss's weights
+            return "", set()
         ours = in_groups(function, sample.inputs)
         if ours is None:
             return "", set()
-        theirs = function(*sample.inputs)
         exact = function(*(t.double() if t.is_floating_point() else t for t in sample.inputs))
     for found, wanted, true in zip(ours[0], theirs, exact, strict=True):
         said = complaint(found, wanted, true)
