@@ -41,7 +41,8 @@ static cb_status build_base(cb_ladder *d, cb_error *err) {
            scale = fmin(1, CB_START_EFFORT / (CB_NEXT_STEPS * (t->f->n_base + 1.0)));
     for (int i = 0; i < CB_LADDER_STARTS; i++) {
         uint64_t target = (uint64_t)((double)d->whole * ((CB_LADDER_STARTS - i) / 10.0));
-        int steps = (int)fmax(6, scale * (i == 0 ? CB_START_STEPS : CB_NEXT_STEPS));
+        int steps = (int)fmax(t->f->n_base > CB_ALONE_OPS ? CB_LARGE_STEPS : CB_LEAST_STEPS,
+                              scale * (i == 0 ? CB_START_STEPS : CB_NEXT_STEPS));
         double known = 1.02 * fmin(known_at(d, target), once / 2);
         CB_TRY(cb_prices_polyak(prices, CB_PRICE_GUESS, target, from, known, steps, err));
         CB_TRY(cb_prices_keep(prices, &d->start[i], err));

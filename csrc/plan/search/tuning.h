@@ -88,6 +88,8 @@
 #define CB_NEXT_STEPS 30         /* steps at the other shares, which reuse prices */
 #define CB_BOUND_STEPS 15        /* steps on the bound at each share */
 #define CB_START_EFFORT 250000.0 /* steps times base ops: large graphs take fewer steps */
+#define CB_LEAST_STEPS 6         /* minimum number of steps on the guess at a share, */
+#define CB_LARGE_STEPS 4         /* and of graphs of more than CB_ALONE_OPS ops */
 #define CB_ENOUGH 1.02           /* times the bound: closer plans need no larger class */
 #define CB_SLACK 0.97            /* times the guess: minimum time of a plan that counts */
 #define CB_GROWTH 1.03           /* growth of the minimum time per rung without a guess */
