@@ -45,17 +45,23 @@ FOREIGN: dict[Any, str] = {
 }  # fmt: skip
 """Operations that stay PyTorch's, with the reason."""
 
+_TINY = 1 << 13  # elements, below which what counts is the number of calls
 _LARGE = 1 << 19  # elements of a tensor that does not fit the second cache
 
 
-def _by_erf(node: fx.Node) -> bool:
-    return bool(node.kwargs.get("approximate", "none") == "none")
-
-
-def _is_small(node: fx.Node) -> bool:
+def _elements(node: fx.Node) -> int:
     given = node.args[0]
     assert isinstance(given, fx.Node)
-    return math.prod(map(int, given.meta["val"].shape)) < _LARGE
+    return math.prod(map(int, given.meta["val"].shape))
+
+
+def _by_erf(node: fx.Node) -> bool:
+    by_erf = node.kwargs.get("approximate", "none") == "none"
+    return bool(by_erf and _elements(node) >= _TINY)
+
+
+def _in_cache(node: fx.Node) -> bool:
+    return _TINY <= _elements(node) < _LARGE
 
 
 def _is_half(node: fx.Node) -> bool:
@@ -73,7 +79,7 @@ def _always(node: fx.Node) -> bool:
 SLOWER: dict[Any, Callable[[fx.Node], bool]] = {
     aten.gelu.default: _by_erf,  # PyTorch's takes 0.4 to 0.5 of our time
     aten.gelu_backward.default: _by_erf,  # 0.8
-    aten.native_layer_norm_backward.default: _is_small,  # 0.7; of large tensors 1.5
+    aten.native_layer_norm_backward.default: _in_cache,  # 0.7; of large tensors 1.5
     aten._log_softmax_backward_data.default: _always,  # 0.8 to 0.97
     aten._softmax_backward_data.default: _always,  # 0.9
     aten.sum.dim_IntList: _is_half,  # 0.6
