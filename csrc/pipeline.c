@@ -134,6 +134,7 @@ static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_err
                                          .static_bytes = o->static_bytes,
                                          .alignment = step->backend->alignment,
                                          .workspace = step->backend->workspace,
+                                         .reruns = CB_RERUNS_ALL,
                                          .takes_over = true};
     CB_TRY(cb_annotate(step->joint, &options, &step->ctx->alloc, &step->problem, err));
     CB_TRY(cb_problem_verify(step->problem, err));
@@ -167,26 +168,10 @@ static bool is_auto(const cb_compile_options *o) {
     return o->groups && strcmp(o->groups, CB_GROUPS_AUTO) == 0;
 }
 
-static void set_reruns(cb_step *step, cb_reruns reruns) {
-    step->problem->reruns = (uint8_t)reruns;
-    if (step->single) step->single->reruns = (uint8_t)reruns;
-}
-
-/* Ops of the backward may run late or again in the caller's plan. The problem allows that only for
- * a plan that does it, so that all other plans keep their fingerprint. */
-static cb_status read_either(cb_step *step, const cb_compile_options *o, const cb_device *device,
-                             cb_error *err) {
-    const size_t length = strlen(o->plan_json);
-    cb_alloc *alloc = &step->ctx->alloc;
-    cb_status status =
-        cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err);
-    if (status == CB_OK || status == CB_NOMEM) return status;
-    set_reruns(step, CB_RERUNS_ALL);
-    status =
-        cb_plan_from_json(step->problem, device, alloc, o->plan_json, length, &step->plan, err);
-    if (status == CB_OK) return dump(step, o, "problem", err);
-    set_reruns(step, CB_RERUNS_FORWARD);
-    return status;
+static cb_status read_as_is(cb_step *step, const cb_compile_options *o, const cb_device *device,
+                            cb_error *err) {
+    return cb_plan_from_json(step->problem, device, &step->ctx->alloc, o->plan_json,
+                             strlen(o->plan_json), &step->plan, err);
 }
 
 /* The caller's plan may be for single ops or for groups; both are tried where both are allowed. */
@@ -194,12 +179,12 @@ static cb_status read_plan(cb_step *step, const cb_compile_options *o, const cb_
                            cb_error *err) {
     const bool of_single = step->single; /* if that is tried second */
     const bool may = step->merges || is_auto(o);
-    const cb_status status = read_either(step, o, device, err);
+    const cb_status status = read_as_is(step, o, device, err);
     if (status == CB_OK || status == CB_NOMEM || !step->backend->fuses) return status;
     const cb_error why = *err;
     if (of_single) leave_groups(step);
     else CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
-    if (read_either(step, o, device, err) != CB_OK) {
+    if (read_as_is(step, o, device, err) != CB_OK) {
         *err = why;
         return status;
     }

@@ -11,7 +11,6 @@
 #include "reference.h"
 #include "requests.h"
 #include "schedule/decisions.h"
-#include "schedule/offload_sim.h"
 #include "search/tuning.h"
 #include "search/weigh.h"
 
@@ -167,34 +166,27 @@ static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb
     return status == CB_OK && is_small ? find_saved_by_both(r, goal, found, err) : status;
 }
 
-/* Makes a preset's schedule, with the offloaded values on the host. */
-static cb_status move_preset(planner *r, const cb_budget *b, const cb_pairs *pairs, cb_plan *plan,
-                             cb_error *err) {
-    cb_offload_sim offload_sim;
-    uint64_t most = b->pinned_bytes > 0 ? b->pinned_bytes : UINT64_MAX;
-    CB_TRY(cb_offload_sim_init(&offload_sim, &r->facts, true, r->scratch->alloc, err));
-    cb_status status =
-        cb_offload_sim_run(&offload_sim, pairs->list.at, pairs->list.len, UINT64_MAX, err);
-    if (status == CB_OK && offload_sim.host_bytes > most) {
-        const cb_refusal refusal = {.reason = CB_REFUSED_PINNED,
-                                    .budget_bytes = UINT64_MAX,
-                                    .pinned_bytes = most,
-                                    .smallest_bytes = offload_sim.host_bytes};
-        status = cb_refuse(err, &refusal);
-    }
-    if (status == CB_OK)
-        status = cb_offload_sim_schedule(&offload_sim, &plan->arena, &plan->schedule, err);
-    cb_offload_sim_free(&offload_sim);
-    return status;
+static cb_status ask_without(void *user, const cb_goal *goal, cb_found *found, cb_error *err) {
+    return ask_searcher(user, goal, found, err);
+}
+
+/* Searches for moves know no late ops of the backward, but the plan without moves may have some. */
+static cb_status bound_late_moves(planner *r, const cb_goal *goal, cb_offloaded *found,
+                                  cb_error *err) {
+    cb_found known = {.cost_ps = found->time_ps, .bytes = found->bytes, .least_extra_ps = -1};
+    CB_TRY(cb_late_prove_moves(r->late.both, goal, &known, err));
+    found->least_extra_ps = known.least_extra_ps;
+    return CB_OK;
 }
 
 static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb_error *err) {
     cb_offloaded found;
-    cb_searcher **searcher = &r->searcher[false];
-    if (!*searcher) CB_TRY(new_searcher(r, false, err));
+    if (!r->searcher[false]) CB_TRY(new_searcher(r, false, err));
     const cb_search_tools tools = tools_of(r);
-    CB_TRY(cb_search_offload(&tools, *searcher, goal, r->scratch, &found, err));
-    if (found.least_extra_ps >= 0 && !r->facts.bent && !r->late.wanted)
+    const cb_ask_without without = {ask_without, r};
+    CB_TRY(cb_search_offload(&tools, without, goal, r->scratch, &found, err));
+    if (r->late.wanted && found.least_extra_ps >= 0) CB_TRY(bound_late_moves(r, goal, &found, err));
+    if (found.least_extra_ps >= 0 && !r->facts.bent)
         plan->lower_bound_ps = r->facts.once_ps + (int64_t)found.least_extra_ps;
     return cb_schedule_copy(&found.schedule, &plan->arena, &plan->schedule, err);
 }
@@ -260,7 +252,9 @@ static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *p
     CB_TRY(cb_cut_poll(&r->cut, err));
     CB_TRY(cb_facts_hoist(&r->facts, r->cut.hoist, err));
     CB_TRY(cb_recompute_lazily(&r->facts, r->cut.recompute, NULL, &pairs, err));
-    if (r->facts.offloads) return move_preset(r, budget, &pairs, plan, err);
+    if (r->facts.offloads)
+        return cb_offload_preset(&r->facts, budget->pinned_bytes, &pairs, &plan->arena,
+                                 &plan->schedule, err);
     CB_TRY(cb_sim_run(&r->sim, pairs.list.at, pairs.list.len, err));
     return cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err);
 }

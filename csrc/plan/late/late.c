@@ -87,7 +87,10 @@ static cb_status ask_both(cb_late *s, const cb_goal *goal, cb_found *out, cb_err
     if (first == CB_OK && cb_poll_answer(goal->poll) == CB_POLL_FINISH) return CB_OK;
     if (first == CB_OK && !goal->smallest) own.known_ps = out->cost_ps;
     const cb_status second = cb_searcher_ask(s->all, &own, &other, err);
-    if (second == CB_INFEASIBLE && first == CB_INFEASIBLE) take_smaller(err, &why.refusal);
+    if (second == CB_INFEASIBLE && first == CB_INFEASIBLE) {
+        take_smaller(err, &why.refusal);
+        if (other.smallest < out->smallest) out->smallest = other.smallest;
+    }
     if (second == CB_INFEASIBLE && first == CB_OK) return CB_OK;
     const bool ended = second == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH;
     if (ended && first == CB_OK) return CB_OK;
@@ -103,4 +106,8 @@ cb_status cb_late_ask(cb_late *s, const cb_goal *goal, cb_found *out, cb_error *
     CB_TRY(ask_both(s, goal, out, err));
     if (goal->skips_bound || out->least_extra_ps >= 0) return CB_OK;
     return cb_searcher_prove(s->all, goal, out, err);
+}
+
+cb_status cb_late_prove_moves(cb_late *s, const cb_goal *goal, cb_found *found, cb_error *err) {
+    return cb_searcher_prove_moves(s->all, goal, found, err);
 }

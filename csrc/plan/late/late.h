@@ -25,5 +25,8 @@ void cb_late_free(cb_late *s); /* NULL is fine */
 void cb_late_expect(cb_late *s, const cb_goal *goal, uint32_t n);
 /* Like cb_searcher_ask. The bound holds for plans of both searchers. */
 CB_MUST_CHECK cb_status cb_late_ask(cb_late *s, const cb_goal *goal, cb_found *out, cb_error *err);
+/* As cb_searcher_prove_moves, of plans of either searcher. */
+CB_MUST_CHECK cb_status cb_late_prove_moves(cb_late *s, const cb_goal *goal, cb_found *found,
+                                            cb_error *err);
 
 #endif

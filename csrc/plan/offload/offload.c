@@ -39,7 +39,7 @@ typedef struct rung {
 typedef struct offload_chooser {
     const cb_facts *f;
     const cb_goal *goal;
-    cb_searcher *searcher;
+    cb_ask_without without;
     cb_arena *arena;
     cb_offload_sim offload_sim;
     cb_offload_search haul;
@@ -360,7 +360,7 @@ static cb_status consider_runs(offload_chooser *z, cb_sim *sim, cb_error *err) {
     cb_schedule schedule;
     bool taken;
     if (z->goal->offload != CB_OFFLOAD_ONLY) {
-        cb_status status = cb_searcher_ask(z->searcher, z->goal, &found, err);
+        cb_status status = z->without.ask(z->without.user, z->goal, &found, err);
         if (status == CB_INFEASIBLE) z->smallest = found.smallest;
         if (status == CB_INFEASIBLE) return CB_OK;
         if (status != CB_OK) return status;
@@ -382,12 +382,12 @@ static cb_status choose(offload_chooser *z, cb_cut *cut, cb_sim *sim, cb_error *
     return has_plan(z) ? CB_OK : find_smallest(z, err);
 }
 
-cb_status cb_search_offload(const cb_search_tools *tools, cb_searcher *searcher,
+cb_status cb_search_offload(const cb_search_tools *tools, cb_ask_without without,
                             const cb_goal *goal, cb_arena *arena, cb_offloaded *out,
                             cb_error *err) {
     offload_chooser *z = CB_NEW(arena, offload_chooser, 1);
     if (!z) return cb_no_memory(err);
-    *z = (offload_chooser){.f = tools->f, .goal = goal, .searcher = searcher, .arena = arena};
+    *z = (offload_chooser){.f = tools->f, .goal = goal, .without = without, .arena = arena};
     z->best = CB_NO_BEST;
     z->smallest = UINT64_MAX;
     cb_status status = choose(z, tools->cut, tools->sim, err);
@@ -395,6 +395,8 @@ cb_status cb_search_offload(const cb_search_tools *tools, cb_searcher *searcher,
     if (status == CB_OK || early) {
         status = has_plan(z) ? CB_OK : fail(z, early, err);
         out->schedule = z->answer;
+        out->bytes = z->best.bytes;
+        out->time_ps = z->best.time_ps;
         uint64_t bytes = goal->smallest ? z->best.bytes : goal->bytes;
         out->least_extra_ps = early || status != CB_OK ? -1 : bound_of(z, bytes - beside(z));
     }
@@ -402,5 +404,22 @@ cb_status cb_search_offload(const cb_search_tools *tools, cb_searcher *searcher,
     if (z->base) cb_candidates_free(z->base);
     cb_ladder_free(&z->ladder);
     cb_offload_sim_free(&z->offload_sim);
+    return status;
+}
+
+cb_status cb_offload_preset(const cb_facts *f, uint64_t pinned_bytes, const cb_pairs *pairs,
+                            cb_arena *arena, cb_schedule *out, cb_error *err) {
+    cb_offload_sim sim;
+    CB_TRY(cb_offload_sim_init(&sim, f, true, arena->alloc, err));
+    cb_status status = cb_offload_sim_run(&sim, pairs->list.at, pairs->list.len, UINT64_MAX, err);
+    if (status == CB_OK && pinned_bytes > 0 && sim.host_bytes > pinned_bytes) {
+        const cb_refusal refusal = {.reason = CB_REFUSED_PINNED,
+                                    .budget_bytes = UINT64_MAX,
+                                    .pinned_bytes = pinned_bytes,
+                                    .smallest_bytes = sim.host_bytes};
+        status = cb_refuse(err, &refusal);
+    }
+    if (status == CB_OK) status = cb_offload_sim_schedule(&sim, arena, out, err);
+    cb_offload_sim_free(&sim);
     return status;
 }

@@ -14,7 +14,7 @@
  * choice of t is valid: we take those where most bytes are alive for certain, and others evenly
  * spread. Only two kinds of ops count: those that run exactly once, because others may run at
  * other times as well, and ops of the backward whose outputs are all held to the end, because
- * their first run stays in its place.
+ * their first run stays in its place. For all others, only what is alive while they run counts.
  *
  * A value that an op may inline (inlining.h) needs no bytes where the op runs, but its inputs are
  * read there, so the proof holds for them. We assume that t needs no bytes for values that it may
@@ -187,8 +187,20 @@ static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays
     return most < 5 ? 5 : most;
 }
 
+/* Every op runs at some time, and what it reads, makes and needs is there then. */
+static cb_floor largest_working_set(const cb_ledger *l) {
+    cb_floor floor = {0, CB_NONE};
+    for (uint32_t k = 0; k < l->n; k++) {
+        const uint32_t op = l->f->base[k];
+        if (l->f->p->op_flags[op] & CB_POP_VIEW) continue;
+        const uint64_t bytes = working_set(l, op);
+        if (floor.op == CB_NONE || bytes > floor.bytes) floor = (cb_floor){bytes, op};
+    }
+    return floor;
+}
+
 cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out, cb_error *err) {
-    *out = (cb_floor){0, CB_NONE};
+    *out = largest_working_set(l);
     cb_working_set *list = CB_NEW(scratch, cb_working_set, l->n);
     uint32_t *last = CB_NEW(scratch, uint32_t, l->f->p->n_storage), n;
     uint64_t *stays = CB_NEW(scratch, uint64_t, (size_t)l->n + 1);

@@ -423,6 +423,18 @@ cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target,
     return CB_PUSH(t->scratch, *known, top) ? CB_OK : cb_no_memory(err);
 }
 
+/* Extra time x >= constant - slope (bytes + link (once + x) / 2). */
+double cb_prices_bound_moves(const cb_prices *z, double bytes, double link) {
+    const double half = link / 2, once = (double)z->trial->f->once_ps;
+    double best = 0;
+    for (size_t i = 0; i < z->tangent.len; i++) {
+        const cb_tangent *line = &z->tangent.at[i];
+        const double x = line->constant - line->slope * (bytes + half * once);
+        best = fmax(best, x / (1 + half * line->slope));
+    }
+    return best;
+}
+
 double cb_prices_bound(const cb_prices *z, double bytes) {
     return cb_tangents_bound(&z->tangent, z->tangent.len, bytes);
 }

@@ -78,6 +78,9 @@ CB_MUST_CHECK cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint6
                                          cb_error *err);
 /* Copies `best` of the last step to the trial's scratch. */
 CB_MUST_CHECK cb_status cb_prices_keep(const cb_prices *z, cb_price_span *out, cb_error *err);
+/* Returns what the tangents say of plans that may also hold values on the host: a plan of `bytes`
+ * and time T at most link x T / 2 bytes. At least 0. */
+double cb_prices_bound_moves(const cb_prices *z, double bytes, double link);
 /* Returns the best bound of all tangents at `bytes`; at least 0. */
 double cb_prices_bound(const cb_prices *z, double bytes);
 /* True if some candidate takes so little time that the guess is wrong. */

@@ -235,6 +235,27 @@ cb_status cb_searcher_prove(cb_searcher *s, const cb_goal *goal, cb_found *found
     return CB_OK;
 }
 
+/* Keep on the device what a plan moves: it holds at most as many bytes more as were on the host
+ * alone, and of its time T those take half to leave and half to return, so they are at most
+ * link x T / 2. So a plan of at most B bytes takes what the bound says of B + link x T / 2, or
+ * more. */
+cb_status cb_searcher_prove_moves(cb_searcher *s, const cb_goal *goal, cb_found *found,
+                                  cb_error *err) {
+    const double link = cb_link_bytes_per_s(s->f->p, s->f->device) * 1e-12,
+                 beside = (double)cb_beside_bytes(s->f, goal),
+                 bytes = (double)(goal->smallest ? found->bytes : goal->bytes) - beside;
+    const double most = bytes + link * (double)found->cost_ps / 2;
+    cb_goal wider = *goal;
+    wider.smallest = false;
+    wider.bytes =
+        most + beside < (double)UINT64_MAX / 2 ? (uint64_t)(most + beside) + 1 : UINT64_MAX / 2;
+    CB_TRY(cb_searcher_prove(s, &wider, found, err));
+    if (found->least_extra_ps < 0) return CB_OK;
+    found->least_extra_ps =
+        fmax(found->least_extra_ps, cb_prices_bound_moves(&s->d.first.prices, bytes, link));
+    return CB_OK;
+}
+
 /* Returns a schedule, if no set of pairs of the original problem describes the plan. */
 static cb_status answer(const cb_chooser *k, cb_found *out, cb_error *err) {
     out->pairs.list.at = k->best.pair;

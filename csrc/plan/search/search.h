@@ -44,5 +44,8 @@ CB_MUST_CHECK cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_
  * the search. */
 CB_MUST_CHECK cb_status cb_searcher_prove(cb_searcher *s, const cb_goal *goal, cb_found *found,
                                           cb_error *err);
+/* The same where plans may also move values to the host. */
+CB_MUST_CHECK cb_status cb_searcher_prove_moves(cb_searcher *s, const cb_goal *goal,
+                                                cb_found *found, cb_error *err);
 
 #endif

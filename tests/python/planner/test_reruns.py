@@ -181,3 +181,30 @@ def test_plans_of_the_wider_class_keep_its_rules_and_are_no_larger():
             check_plan(document, plan.document)
             live[reruns] = plan.numbers["live_bytes"]
         assert live["all"] <= live["forward"]
+
+
+def test_with_offload_plans_are_no_slower_and_positions_are_the_same_bytes():
+    late = moved = 0
+    for seed in range(8):
+        problem = {**tangled(seed), "link_bytes_per_s": 2e9}
+        for budget in (0.0, 0.4, "0.6x"):
+            alone, with_moves = (answer(problem, budget, offload) for offload in (False, True))
+            if alone is None:
+                continue
+            assert with_moves["time_ps"] <= alone["time_ps"], (seed, budget)
+            assert with_moves["lower_bound_ps"] <= with_moves["time_ps"], (seed, budget)
+            assert with_moves["budget_bytes"] == alone["budget_bytes"], (seed, budget)
+            narrow = answer({**problem, "reruns": "forward"}, with_moves["budget_bytes"], True)
+            late += narrow is None or with_moves["time_ps"] < narrow["time_ps"]
+            moved += with_moves["time_ps"] < alone["time_ps"]
+    assert late >= 2 and moved >= 2, (late, moved)
+
+
+def answer(problem, budget, offload):
+    """The numbers of a plan that keeps the problem's rules; None: none fits."""
+    try:
+        plan = cutback.plan(json.dumps(problem), budget=budget, measure="live", offload=offload)
+    except cutback.BudgetError:
+        return None
+    check_plan(problem, plan.document)
+    return plan.numbers

