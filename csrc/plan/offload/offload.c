@@ -129,7 +129,7 @@ static cb_status start(offload_chooser *z, cb_cut *cut, cb_sim *sim, cb_error *e
     CB_TRY(cb_force_recompute(z->f, cut, forced, err));
     for (uint32_t op = 0; op < z->f->p->n_op; op++) z->runs.has_demands |= forced[op];
     CB_TRY(cb_try_pairs(&z->runs, NULL, 0, err));
-    CB_TRY(cb_ladder_init(&z->ladder, &z->runs, cut, NULL, err));
+    CB_TRY(cb_ladder_init(&z->ladder, &z->runs, cut, NULL, NULL, err));
     z->moves = z->runs;
     z->moves.offload_sim = &z->offload_sim;
     z->moves.candidates = z->candidates;

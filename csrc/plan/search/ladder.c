@@ -160,8 +160,10 @@ static cb_status init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) {
 }
 
 cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
-                         cb_error *err) {
+                         cb_ladder *rival, cb_error *err) {
     CB_TRY(init(d, t, cut, err));
+    d->rival = rival;
+    if (rival) d->first.moves.pace = CB_FOLLOW_PACE;
     CB_TRY(build_all(d, err));
     return cb_workers_new(&d->first, d->n_tangent, threads, &d->workers, err);
 }

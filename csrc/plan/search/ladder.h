@@ -49,10 +49,9 @@ typedef struct cb_ladder {
     cb_candidates *front; /* NULL: not walked so far */
     bool has_front;       /* it is done */
     cb_swept swept;       /* below all of the front */
-    struct cb_ladder *rival; /* set by the caller: ladder of a smaller class of plans, whose answers
-                                are considered as well; or NULL */
-    bool follows;            /* see cb_ladder_follow */
-    bool has_followed;       /* its base is built */
+    struct cb_ladder *rival;                       /* see cb_ladder_init; or NULL */
+    bool follows;                                  /* see cb_ladder_follow */
+    bool has_followed;                             /* its base is built */
     const cb_candidate *from_rival[CB_RUNGS_MOST]; /* plans of searched rungs; NULL: none */
     /* the answers to position 0 and to `min`, for a following ladder; size 0: none so far */
     cb_candidate low[CB_MEASURE_COUNT], min[CB_MEASURE_COUNT];
@@ -67,12 +66,14 @@ typedef struct cb_ladder {
                                                     guess */
 } cb_ladder;
 
-/* Call after cb_try_pairs of the save-everything plan. `threads` may be NULL. */
+/* Call after cb_try_pairs of the save-everything plan. `threads` may be NULL. With a `rival`, the
+ * ladder of a smaller class of plans, whose answers are considered as well, it takes CB_FOLLOW_PACE
+ * of the effort. */
 CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
-                                       cb_error *err);
+                                       cb_ladder *rival, cb_error *err);
 /* The same for a ladder that follows `rival`, which has been built: it searches from the plans of
- * the rival, with CB_FOLLOW_PACE of the effort, and only where they cost more than
- * cb_ladder_little_extra. Call cb_ladder_follow_base before any function except cb_ladder_prove. */
+ * the rival, and only where they cost more than cb_ladder_little_extra. Call cb_ladder_follow_base
+ * before any function except cb_ladder_prove. */
 CB_MUST_CHECK cb_status cb_ladder_follow(cb_ladder *d, cb_trial *t, cb_cut *cut,
                                          cb_threads *threads, cb_ladder *rival, cb_error *err);
 /* Has no effect if called again. */

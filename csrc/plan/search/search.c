@@ -113,6 +113,7 @@ static cb_status get_ready_to_follow(cb_searcher *s, cb_error *err) {
 /* Searches the part that all goals share. */
 static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     cb_trial *t = &s->t;
+    cb_ladder *rival = s->rival ? &s->rival->d : NULL;
     bool modest;
     cb_ladder_free(&s->d); /* of a search that was ended early */
     t->proven = NULL;
@@ -123,9 +124,8 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     if (few) CB_TRY(use_spares(s, err));
     CB_TRY(cb_try_pairs(t, NULL, 0, err));
     if (saved) CB_TRY(cb_try_for_saved(t, s->cut, err));
-    else CB_TRY(cb_ladder_init(&s->d, t, s->cut, s->threads, err));
+    else CB_TRY(cb_ladder_init(&s->d, t, s->cut, s->threads, rival, err));
     s->d.modest = modest;
-    s->d.rival = s->rival ? &s->rival->d : NULL;
     s->d.few = few ? s->f : NULL;
     CB_TRY(cb_try_presets(t, s->cut, err));
     s->ready = true;
