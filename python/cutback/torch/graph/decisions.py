@@ -14,6 +14,7 @@ rerunnable, or if the size of its result depends on values.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,15 @@ def _may_decide(reader: Reader, node: fx.Node) -> bool:
 
 def _inexact(dtype: torch.dtype) -> bool:
     return bool(dtype.is_floating_point or dtype.is_complex)
+
+
+def same_bits(nodes: Iterable[fx.Node | None]) -> bool:
+    """Do all kernels add in one order, so that runs of an op give the same bits?"""
+    if torch.are_deterministic_algorithms_enabled():
+        return True
+    made = (node.meta.get("val") for node in nodes if node is not None)
+    tensors = (t for val in made for t in (val if isinstance(val, (list, tuple)) else [val]))
+    return all(t.device.type == "cpu" for t in tensors if isinstance(t, torch.Tensor))
 
 
 def to_pin(reader: Reader, same_kernels: bool) -> set[fx.Node]:

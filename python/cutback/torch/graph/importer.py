@@ -361,6 +361,8 @@ def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imp
     forward_outputs = _hold_forward(writer, set(overwritten))
     backward_outputs, copied = _hold_backward(writer, copies)
     problem = _problem(writer, start, parameters, forward_outputs, backward_outputs)
+    if known.emitted and known.same_kernels and decisions.same_bits(writer.order):
+        problem.reruns = "all"
     return Imported(
         problem, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
         reader.again, writer.positions, reader.rewritten(), copied, reader.witnesses(),
