@@ -43,9 +43,12 @@ def of_readers() -> dict[str, Any]:
 
 
 @pytest.fixture
-def library() -> Any:
-    with torch.library._scoped_library("mylib", "FRAGMENT") as library:
+def library(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An op of the reader's, under a name that the snippets of docs/, which register their own for
+    good, do not have."""
+    with torch.library._scoped_library("mylib_of_examples", "FRAGMENT") as library:
         library.define("fused_norm(Tensor x) -> Tensor")
+        monkeypatch.setattr(torch.ops, "mylib", torch.ops.mylib_of_examples, raising=False)
         yield library
 
 
