@@ -1,5 +1,5 @@
-/* vec.h: growable arrays in an arena. Growth leaves the old block behind, so an array uses at most
- * twice its final size.
+/* vec.h: growable arrays in an arena. Growth gives a large old block back to the arena and leaves a
+ * small one behind, so an array uses at most twice its final size.
  *
  *     CB_VEC(uint32_t) ids = {0};
  *     if (!CB_PUSH(&arena, ids, 7)) return cb_no_memory(err);
