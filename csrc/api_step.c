@@ -381,7 +381,7 @@ static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *
         if (cb_optimizer_state_kind(u->optimizer, s) == CB_STATE_ALIKE) continue;
         return cb_fail(
             err, CB_UNSUPPORTED,
-            "%s keeps %s in its own format; compiled steps cannot use it, steps over arrays can",
+            "%s keeps %s in its own format, so it steps arrays only outside of compiled steps",
             name, u->optimizer->state[s]);
     }
     if (!step->backend->update) {
@@ -478,7 +478,8 @@ cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err)
     uint32_t n = 0;
     CB_TRY(check_lists(step, u, err));
     if (u->optimizer->axes != CB_AXES_NONE)
-        return cb_fail(err, CB_UNSUPPORTED, "%s steps matrices, which compiled steps cannot do",
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s steps matrices, so it steps arrays only outside of compiled steps",
                        u->optimizer->name);
     CB_TRY(cb_optimizer_check(u->optimizer, u->hyper, u->n_groups, err));
     for (uint32_t k = 0; k < step->n_gradients; k++) CB_TRY(add_parameter(step, &n, u, k, err));
