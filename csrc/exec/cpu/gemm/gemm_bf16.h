@@ -182,16 +182,17 @@ static void bf16_add_panel(bf16_left a, int64_t rows, const uint16_t *panel, int
 /* ---- products -------------------------------------------------------------------------------- */
 
 /* c[rows, columns] (+)= a[rows, inner] b[inner, columns], all in rows of c's `ld` elements. `left`
- * has room for rows, in whole panels, times inner, made even; `panel` is on the caller's stack. */
+ * has room for rows times inner, made even; `panel` is on the caller's stack. */
 static void bf16_multiply(bf16_view a, int64_t rows, bf16_view b, int64_t inner, bf16_out out,
                           uint16_t *left, uint16_t *panel) {
     const int64_t pairs = (inner + 1) / 2, columns = out.columns;
     /* Rows that lie a page or half of one apart push each other out of the first-level cache. */
     const bool is_packed = a.column != 1,
                is_padded = !is_packed && (inner % 2 || (a.row % BF16_FAR == 0 && rows > BF16_ROWS));
+    _Alignas(64) uint16_t rest[2 * BF16_INNER * BF16_LANES]; /* the panel of the last few rows */
     for (int64_t i = 0; is_packed && i < rows; i += BF16_LANES)
         bf16_pack((bf16_view){a.at, a.column, a.row}, inner, i, gemm_least(BF16_LANES, rows - i),
-                  left + i * 2 * pairs, 2 * BF16_LANES);
+                  rows - i < BF16_LANES ? rest : left + i * 2 * pairs, 2 * BF16_LANES);
     for (int64_t i = 0; is_padded && i < rows; i++) {
         memcpy(left + i * 2 * pairs, a.at + i * a.row, (size_t)inner * sizeof *left);
         if (inner % 2) left[i * 2 * pairs + inner] = 0;
@@ -210,8 +211,9 @@ static void bf16_multiply(bf16_view a, int64_t rows, bf16_view b, int64_t inner,
         for (int64_t i = 0; is_packed && i < rows; i += BF16_LANES) {
             bf16_out some = out;
             some.c += i * out.ld;
-            bf16_add_panel((bf16_left){left + i * 2 * pairs, 2, 2 * BF16_LANES},
-                           gemm_least(BF16_LANES, rows - i), panel, pairs, some);
+            const uint16_t *at = rows - i < BF16_LANES ? rest : left + i * 2 * pairs;
+            bf16_add_panel((bf16_left){at, 2, 2 * BF16_LANES}, gemm_least(BF16_LANES, rows - i),
+                           panel, pairs, some);
         }
         if (!is_packed) bf16_add_panel(from, rows, panel, pairs, out);
         out.c += BF16_COLUMNS;
