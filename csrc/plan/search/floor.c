@@ -187,12 +187,15 @@ static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays
     return most < 5 ? 5 : most;
 }
 
-/* Every op runs at some time, and what it reads, makes and needs is there then. */
+/* An op runs at some time, and what it reads, makes and needs is there then: unless it is always
+ * inlined, or each of its runs makes a part. */
 static cb_floor largest_working_set(const cb_ledger *l) {
     cb_floor floor = {0, CB_NONE};
     for (uint32_t k = 0; k < l->n; k++) {
         const uint32_t op = l->f->base[k];
+        const bool inlined = l->f->inlines && l->f->inlines[op];
         if (l->f->p->op_flags[op] & CB_POP_VIEW) continue;
+        if (inlined || cb_has_inside(l->f->p, op)) continue;
         const uint64_t bytes = working_set(l, op);
         if (floor.op == CB_NONE || bytes > floor.bytes) floor = (cb_floor){bytes, op};
     }
