@@ -375,7 +375,7 @@ TEST(decisions_run_out_of_memory_cleanly) {
     cb_decisions *d = NULL;
     cb_step *step = NULL;
     bool failed = true;
-    for (uint64_t nth = 1; failed; nth += CB_ASAN ? 23 : 7) {
+    for (uint64_t nth = 1; failed; nth += (CB_ASAN ? 23 : 7) + nth / 16) {
         cb_context_fail_alloc(ctx, nth);
         o.decisions = NULL;
         cb_status status = decide(ctx, small, o, &d);

@@ -218,9 +218,10 @@ TEST(what_is_no_formula_is_refused) {
     CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID,
                "mine: node 2, cube, is not an op of expressions");
     t = again, put(&t, "add", p, 2, 0);
-    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "node 2, add, reads a node that does not stand");
+    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID,
+               "node 2, add, reads a node that is not before it");
     t = again, two(&t, "pow", p, c);
-    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "pow, is there for numbers");
+    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "pow, takes numbers, not arrays");
     t = again, one(&t, "sum", c);
     CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "sums a value that is one number already");
     t = again, put(&t, "state", 0, 0, 0);

@@ -341,7 +341,7 @@ def test_results_that_are_kept_are_no_calls_of_later_steps() -> None:
             plans.append(run.plans)
     assert plans[1] == plans[-1]
     texts = [str(w.message) for w in told if "kept from earlier steps" in str(w.message)]
-    assert len(texts) == 1 and "of 1 call so far" in texts[0]
+    assert len(texts) == 1 and "from 1 call so far" in texts[0]
     assert sum("pending together" in str(w.message) for w in told) <= 1
 
 

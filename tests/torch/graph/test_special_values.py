@@ -161,6 +161,7 @@ NOT_COMPARED = {
     "input", "full", "iota", "uniform", "scatter_add",  # no values
     "dropout",  # under other names above
     "batch_norm_stats",  # with what it is made for
+    "custom_vjp",  # whose gradient is the caller's
     "conv2d_dgrad", "conv2d_wgrad", "embedding_bwd", "avg_pool2d_bwd",  # gradients
 }  # fmt: skip
 
