@@ -128,8 +128,18 @@ static cb_status taken_wrong(const check *c, uint32_t b, const char *what) {
                    c->p->buffer[b].over, what);
 }
 
-/* Checks that each buffer is taken over at most once, where it ends, and by one of the same
- * size. */
+/* True if a buffer comes back from the host before its first group runs. */
+static bool comes_back(const cb_program *p, uint32_t buffer) {
+    const uint32_t group = p->buffer[buffer].made;
+    if (!p->move_begin) return false;
+    for (uint32_t i = p->move_begin[group]; i < p->move_begin[group + 1]; i++) {
+        if (p->move[i].buffer == buffer && p->move[i].from != CB_NONE) return true;
+    }
+    return false;
+}
+
+/* Checks that each buffer is taken over at most once, where it ends, and by one of the same size.
+ * It began in an earlier group, or comes back from the host for this one. */
 static cb_status check_taken(check *c) {
     const cb_program *p = c->p;
     for (uint32_t b = 0; b < p->n_buffer; b++) {
@@ -139,7 +149,9 @@ static cb_status check_taken(check *c) {
             return taken_wrong(c, b, "there is no such buffer");
         const cb_buffer *from = &p->buffer[to->over];
         if (c->is_taken[to->over]) return taken_wrong(c, b, "another buffer takes it over too");
-        if (from->last != to->made || from->made >= to->made)
+        const bool is_earlier = from->made < to->made ||
+                                (from->made == to->made && to->over < b && comes_back(p, to->over));
+        if (from->last != to->made || !is_earlier)
             return taken_wrong(c, b, "its life does not end in the group where the new one begins");
         if (from->bytes != to->bytes || from->offset != to->offset)
             return taken_wrong(c, b, "the two differ in size or offset");

@@ -643,7 +643,7 @@ class Step(Generic[Result]):
             self._specialise(self._read(args, kwargs))
         return self
 
-    def state_dict(self, params: Any) -> dict[str, np.ndarray[Any, Any]]:
+    def state_dict(self, params: Any) -> dict[str, Any]:
         """A copy of all that the next call depends on, as a flat dict of arrays: those of the tree
         ``params`` by their names (``"params['w1']"``), states of the optimizer (``"optimizer.t"``,
         ``"optimizer.params['w1'].m"``), ``"rng_step"`` and ``"seed"``. With running statistics,

@@ -135,7 +135,7 @@ BF16_INLINE void bf16_sum(const int rows, const int width, bf16_left a, const ui
     GEMM_UNROLL
     for (int j = 0; j < width; j++) {
         const int64_t n = out->columns - j * BF16_LANES;
-        const __mmask16 mask = n >= BF16_LANES ? 0xFFFF : (__mmask16)((1u << (n > 0 ? n : 0)) - 1);
+        const __mmask16 mask = (__mmask16)(n >= BF16_LANES ? 0xFFFFu : (1u << (n > 0 ? n : 0)) - 1);
         GEMM_UNROLL
         for (int i = 0; i < rows; i++) {
             float *c = out->c + i * out->ld + j * BF16_LANES;
