@@ -50,8 +50,8 @@ def arenas(held):
 
 
 def of_steps(held):
-    """The bytes of steps; graphs that other tests have compiled may still be alive."""
-    return {name: size for name, size in held.arenas.items() if name.startswith("step ")}
+    """The bytes of steps of this file; what other tests have compiled may still be alive."""
+    return {name: size for name, size in held.arenas.items() if name == "step `loss`"}
 
 
 @pytest.fixture(autouse=True)
