@@ -233,7 +233,7 @@ def plain(p: Any, g: Any, *, lr: float = 0.1) -> Any:
         (cb.optim.Adafactor, TypeError, "Adafactor does not support compiled steps"),
         (cb.optim.SOAP, TypeError, "SOAP does not support compiled steps"),
         (cb.optim.AdamW8bit, TypeError, "AdamW8bit does not support compiled steps"),
-        (cb.optim.Muon, NotImplementedError, "muon steps matrices, so it steps arrays only outside"),
+        (cb.optim.Muon, NotImplementedError, "muon steps matrices, so it steps arrays only"),
         (plain, NotImplementedError, "plain: the cuda backend has no step for it"),
     ],
 )
