@@ -128,12 +128,11 @@ static cb_status taken_wrong(const check *c, uint32_t b, const char *what) {
                    c->p->buffer[b].over, what);
 }
 
-/* True if a buffer comes back from the host before its first group runs. */
-static bool comes_back(const cb_program *p, uint32_t buffer) {
-    const uint32_t group = p->buffer[buffer].made;
+/* True if group `g` copies the buffer to the host after it runs, or back before. */
+static bool moves_in(const cb_program *p, uint32_t g, uint32_t buffer, bool leaving) {
     if (!p->move_begin) return false;
-    for (uint32_t i = p->move_begin[group]; i < p->move_begin[group + 1]; i++) {
-        if (p->move[i].buffer == buffer && p->move[i].from != CB_NONE) return true;
+    for (uint32_t m = p->move_begin[g]; m < p->move_begin[g + 1]; m++) {
+        if (p->move[m].buffer == buffer && (p->move[m].from == CB_NONE) == leaving) return true;
     }
     return false;
 }
@@ -149,8 +148,8 @@ static cb_status check_taken(check *c) {
             return taken_wrong(c, b, "there is no such buffer");
         const cb_buffer *from = &p->buffer[to->over];
         if (c->is_taken[to->over]) return taken_wrong(c, b, "another buffer takes it over too");
-        const bool is_earlier = from->made < to->made ||
-                                (from->made == to->made && to->over < b && comes_back(p, to->over));
+        const bool is_earlier = from->made < to->made || (from->made == to->made && to->over < b &&
+                                                          moves_in(p, to->made, to->over, false));
         if (from->last != to->made || !is_earlier)
             return taken_wrong(c, b, "its life does not end in the group where the new one begins");
         if (from->bytes != to->bytes || from->offset != to->offset)
@@ -434,14 +433,6 @@ static bool is_pointwise(const cb_program *p, const cb_group *group) {
     return is;
 }
 
-static bool moves_in(const cb_program *p, uint32_t g, uint32_t buffer) {
-    bool any = false;
-    for (uint32_t m = p->move_begin ? p->move_begin[g] : 0;
-         p->move_begin && m < p->move_begin[g + 1]; m++)
-        any |= p->move[m].from == CB_NONE && p->move[m].buffer == buffer;
-    return any;
-}
-
 /* Element i is read once, before element i is written. */
 static cb_status check_take_over(const check *c, uint32_t b) {
     const cb_program *p = c->p;
@@ -455,7 +446,7 @@ static cb_status check_take_over(const check *c, uint32_t b) {
     if (x->offset != 0 || !cb_is_contiguous(&x->shape, x->stride) ||
         (uint64_t)cb_numel(&x->shape) * cb_dtype_size(x->dtype) != to->bytes)
         return taken_wrong(c, b, "the group reads it in another order than it writes");
-    if (moves_in(p, to->made, to->over)) return taken_wrong(c, b, "it is copied to the host");
+    if (moves_in(p, to->made, to->over, true)) return taken_wrong(c, b, "it is copied to the host");
     return CB_OK;
 }
 

@@ -134,6 +134,23 @@ class Pullback:
         return result
 
 
+def as_tuple(argnums: int | Sequence[int]) -> tuple[int, ...]:
+    """The positions of one or several arguments."""
+    return (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+
+def check_argnums(argnums: Sequence[int], count: int) -> None:
+    """Raises ValueError if one of them is no position among ``count`` arguments."""
+    for argnum in argnums:
+        if not 0 <= argnum < count:
+            raise ValueError(
+                located(
+                    f"argnums={argnum}, but the function was called with {count} positional "
+                    "arguments"
+                )
+            )
+
+
 def value_and_gradients(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -148,15 +165,8 @@ def value_and_gradients(
         TypeError, ValueError: the result is no scalar, or an argument has no gradient.
     """
     graph = current()
-    several = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    for n in several:
-        if not 0 <= n < len(args):
-            raise ValueError(
-                located(
-                    f"argnums={n}, but the function was called with {len(args)} positional "
-                    "arguments"
-                )
-            )
+    several = as_tuple(argnums)
+    check_argnums(several, len(args))
     values, wrt, below = list(lifted(args)), [], []
     for n in several:
         leaves, structure = tree.flatten(values[n])

@@ -15,7 +15,7 @@ from ..policies import PolicyFunction
 from ..run.arrays import as_array, of_traced
 from ..run.executable import Executable
 from ..source import located
-from .gradients import check_loss
+from .gradients import check_argnums, check_loss
 from .graph import Graph, tracing
 from .surroundings import Surroundings
 from .tracer import Array
@@ -213,14 +213,7 @@ def leaves_of(positional: Sequence[range], argnums: Sequence[int]) -> list[range
     Raises:
         ValueError: there is no such argument.
     """
-    for argnum in argnums:
-        if not 0 <= argnum < len(positional):
-            raise ValueError(
-                located(
-                    f"argnums={argnum}, but the function was called with {len(positional)} "
-                    "positional arguments"
-                )
-            )
+    check_argnums(argnums, len(positional))
     return [positional[argnum] for argnum in argnums]
 
 

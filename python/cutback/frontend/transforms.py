@@ -15,7 +15,7 @@ import numpy as np
 from .. import dtypes, tree
 from ..source import located
 from .batching import Batch
-from .gradients import Pullback, lifted
+from .gradients import Pullback, as_tuple, check_argnums, lifted
 from .graph import current, is_tracing, tracing
 from .ops import stack, zeros_like
 from .rearrange import eye
@@ -152,22 +152,11 @@ def jvp(
     return step(_arrays(primals), _arrays(tangents))
 
 
-def _several(argnums: int | Sequence[int]) -> tuple[int, ...]:
-    return (argnums,) if isinstance(argnums, int) else tuple(argnums)
-
-
 def _of_arguments(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: tuple[int, ...]
 ) -> Callable[..., Any]:
     """``f`` as a function of the arguments ``argnums`` alone."""
-    for n in argnums:
-        if not 0 <= n < len(args):
-            raise ValueError(
-                located(
-                    f"argnums={n}, but the function was called with {len(args)} positional "
-                    "arguments"
-                )
-            )
+    check_argnums(argnums, len(args))
 
     def of_some(*chosen: Any) -> Any:
         values = list(args)
@@ -191,7 +180,7 @@ def _jacobian(
     has_aux: bool,
     rows_of: Callable[..., Any],
 ) -> Callable[..., Any]:
-    chosen = _several(argnums)
+    chosen = as_tuple(argnums)
     single = isinstance(argnums, int)
 
     def jacobian(*args: Any, **kwargs: Any) -> Any:
