@@ -85,10 +85,30 @@ def _ordered(x: Array, labels: str, order: str) -> Array:
     return x.reshape([next(sizes) if c in labels else 1 for c in order])
 
 
+def _for_each(
+    a: tuple[Array, str], b: tuple[Array, str], result: str, sizes: dict[str, int]
+) -> tuple[Array, str] | None:
+    """One product of ``a`` with each matrix of a stack ``b``, ``nd,edh->enh``, which copies neither
+    operands nor result. None if the labels are not in such an order, or if the gradient of ``a``,
+    a sum over the stack, would take more memory than the copies."""
+    (x, p), (y, q) = a, b
+    stack, rows, ends, columns = q[:-2], p[:-1], p[-1:], q[-1:]
+    if not (len(p) >= 2 and len(q) >= 3 and q[-2] == ends) or set(p) & set(stack + columns):
+        return None
+    order = "".join(c for c in result if c in p + q)
+    if order != stack + rows + columns or sizes[ends] > sizes[columns]:
+        return None
+    flat = x.reshape((1,) * len(stack) + (-1, sizes[ends]))
+    return (flat @ y).reshape([sizes[c] for c in order]), order
+
+
 def _contract(
     a: tuple[Array, str], b: tuple[Array, str], kept: str, sizes: dict[str, int]
 ) -> tuple[Array, str]:
     """Two operands as one: a matrix product where labels end here, else a product of elements."""
+    found = _for_each(a, b, kept, sizes) or _for_each(b, a, kept, sizes)
+    if found is not None:
+        return found
     (x, p), (y, q) = a, b
     both = [c for c in p if c in q]
     ends = "".join(c for c in both if c not in kept)

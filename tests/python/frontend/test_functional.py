@@ -305,3 +305,21 @@ def test_sizes_may_be_numbers_of_numpy(run):
     np.testing.assert_array_equal(run(lambda x: F.layer_norm(x, np.int64(5)), x), plain)
     plain = run(lambda x: F.rms_norm(x, 5), x)
     np.testing.assert_array_equal(run(lambda x: F.rms_norm(x, np.int64(5)), x), plain)
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "copies"),
+    [
+        ("nd,edh->enh", False), ("edh,nd->enh", False), ("nmd,efdh->efnmh", False),
+        ("nd,edh->neh", True), ("dn,edh->enh", True),
+    ],
+)  # fmt: skip
+def test_einsum_with_a_stack_of_matrices(subscripts, copies):
+    rng = np.random.default_rng(0)
+    sizes = dict(zip("ndmefh", (5, 3, 2, 4, 2, 6), strict=True))
+    first, second = subscripts.partition("->")[0].split(",")
+    x, y = (rng.standard_normal([sizes[c] for c in term]) for term in (first, second))
+    made = cutback.compile(lambda x, y: cutback.einsum(subscripts, x, y), argnums=None)
+    np.testing.assert_allclose(made(x, y), np.einsum(subscripts, x, y), rtol=0, atol=1e-14)
+    graph = str(cutback.trace(lambda x, y: cutback.einsum(subscripts, x, y), x, y))
+    assert ("contiguous" in graph or "transpose" in graph) == copies
