@@ -197,13 +197,26 @@ def _of_budget(e: BudgetError) -> str:
     tail = _way_out(e, LONGEST - len(head))
     if e.unplanned_bytes is not None and beside not in (limit, smallest):
         head += _fitting(head, tail, f", and parts left to eager mode hold {beside} more")
+    alone = _held_alone(e)
+    if alone:
+        head += _fitting(head, tail, alone)
     if e.smallest_bytes is not None:
         head += _where(e, LONGEST - len(head) - len(tail))
-    if tells_floor:
+    if tells_floor and not alone:
         head += _fitting(
             head, tail, f"; no plan in this order of operations takes less than {bound}"
         )
     return f"{head}{tail}"
+
+
+def _held_alone(e: BudgetError) -> str:
+    """Says that no plan can meet the budget, because of what every plan holds at its end."""
+    held, reference = e.held_bytes or 0, e.reference_bytes or 0
+    if e.measure not in ("arena", "live") or held <= (e.budget_bytes or 0):
+        return ""
+    by_share = e.share is not None and reference > 0
+    size = _percent(rounded_share(held, reference, up=False)) if by_share else _sizes((held, -1))[0]
+    return f"; results and gradients alone take {size}"
 
 
 def _fitting(head: str, tail: str, text: str) -> str:

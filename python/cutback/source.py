@@ -7,7 +7,10 @@ import sys
 import warnings
 from types import FrameType
 
+import numpy as np
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep  # its functions call ours
 _inside: dict[str, bool] = {}
 
 
@@ -22,14 +25,19 @@ def _file(path: str) -> str:
     return os.path.basename(path)
 
 
+def _is_inside(path: str) -> bool:
+    """True if the file is one of this package or of NumPy."""
+    return os.path.abspath(path).startswith((_PACKAGE, _NUMPY))
+
+
 def _frame() -> FrameType | None:
-    """The innermost frame outside this package, or None if there is none."""
+    """The innermost frame outside this package and NumPy, or None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         inside = _inside.get(name)
         if inside is None:
-            inside = _inside[name] = os.path.abspath(name).startswith(_PACKAGE)
+            inside = _inside[name] = _is_inside(name)
         if not inside:
             return frame
         frame = frame.f_back
@@ -71,7 +79,7 @@ def place_at_origin(error: Exception) -> None:
     where, trace = None, error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not os.path.abspath(name).startswith(_PACKAGE):
+        if not _is_inside(name):
             where = f"{_file(name)}:{trace.tb_lineno}"
         trace = trace.tb_next
     if where:

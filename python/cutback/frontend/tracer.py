@@ -175,12 +175,12 @@ class Array(Methods):
 
     # ---- elements are not there ------------------------------------------------------------------
 
-    def _no_elements(self, what: str) -> NoReturn:
+    def _no_elements(self, what: str, instead: str = "") -> NoReturn:
         raise TypeError(
             located(
                 f"{what} of a traced array {self.dtype}{list(self.shape)}: its elements are not "
                 "known while the function is traced; use cutback.where for a choice by value, "
-                "or compute it outside the function"
+                f"{instead}or compute it outside the function"
             )
         )
 
@@ -206,7 +206,7 @@ class Array(Methods):
         self._no_elements("item()")
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._no_elements("conversion to NumPy")
+        self._no_elements("conversion to NumPy", "cutback's function in place of NumPy's, ")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """``ndarray + traced`` and ``np.exp(traced)`` arrive here."""

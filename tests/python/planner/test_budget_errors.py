@@ -250,3 +250,22 @@ def test_sizes_that_differ_look_different_and_round_to_the_safe_side(size, apart
     if texts[0].endswith("B"):
         assert budgets.parse_bytes(texts[0]) >= size
         assert budgets.parse_bytes(texts[1]) <= other
+
+
+def test_results_that_exceed_the_budget_alone_are_named():
+    rng = np.random.default_rng(0)
+    params = [rng.standard_normal((64, 64), np.float32) for _ in range(3)]
+
+    def loss(params, x):
+        for w in params:
+            x = cutback.tanh(x @ w)
+        return x.sum()
+
+    step = cutback.compile(loss, optimizer=cutback.optim.SGD(lr=0.1), budget="0.5x")
+    with pytest.raises(cutback.BudgetError) as told:
+        step(params, rng.standard_normal((16, 64), np.float32))
+    error = told.value
+    assert error.held_bytes == 3 * 64 * 64 * 4 > error.budget_bytes
+    share = errors.rounded_share(error.held_bytes, error.reference_bytes, up=False)
+    assert f"results and gradients alone take {100 * share:.6g}%" in str(error)
+    check_sentence(error)
