@@ -1,0 +1,63 @@
+"""Scripts as their authors would write them agree with their twins in PyTorch, also where every
+call that NumPy has is NumPy's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ports import NINE, Makes, NumPyFirst, Port
+
+import cutback as cb
+from cutback import tree
+
+Make = Callable[[Makes], Port]
+STEPS = 10
+
+
+def tensors(values: Any, needs_gradient: bool = False) -> Any:
+    """The tree with copies of its arrays as tensors."""
+    leaves, structure = tree.flatten(values)
+    made = [torch.tensor(np.asarray(x), requires_grad=needs_gradient) for x in leaves]
+    return tree.unflatten(structure, made)
+
+
+def drawn(port: Port) -> Callable[[], tuple[Any, ...]]:
+    """A function that gives, call by call, what the loss draws in that step."""
+    if port.drawn is None:
+        return tuple
+    step = cb.compile(port.drawn, argnums=None)
+    return lambda: tuple(torch.tensor(np.asarray(x)) for x in step(*port.data))
+
+
+@pytest.mark.parametrize("xp", [cb, NumPyFirst()], ids=["cutback", "numpy"])
+@pytest.mark.parametrize("make", NINE)
+def test_losses_are_those_of_pytorch(make: Make, xp: Any) -> None:
+    port, copy = make(Makes(np.float32)), make(Makes(np.float32))
+    params, data, draw = tensors(copy.params, True), tensors(copy.data), drawn(copy)
+    optimizer = torch.optim.AdamW(tree.flatten(params)[0], lr=1e-3)
+    step = cb.compile(partial(port.loss, xp), optimizer=cb.optim.AdamW(lr=1e-3))
+    for _ in range(STEPS):
+        ours = float(step(port.params, *port.data))
+        loss = port.twin(params, *data, *draw())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert ours == pytest.approx(loss.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("xp", [cb, NumPyFirst()], ids=["cutback", "numpy"])
+@pytest.mark.parametrize("make", NINE)
+def test_gradients_are_those_of_pytorch(make: Make, xp: Any) -> None:
+    port = make(Makes(np.float64))
+    params, data, draw = tensors(port.params, True), tensors(port.data), drawn(port)
+    port.twin(params, *data, *draw()).backward()
+    wanted = [p.grad.numpy() for p in tree.flatten(params)[0]]
+    _, gradients = cb.value_and_grad(partial(port.loss, xp))(port.params, *port.data)
+    for ours, theirs in zip(tree.flatten(gradients)[0], wanted, strict=True):
+        largest = np.abs(theirs).max()
+        assert np.abs(np.asarray(ours) - theirs).max() <= 1e-12 * max(largest, 1e-300)

@@ -1,0 +1,361 @@
+"""Nine training scripts as their authors would write them, each with its twin in PyTorch.
+
+A script is a loss over ``xp`` (Cutback's names, or NumPy's where NumPy has them) and a twin that
+PyTorch differentiates. Random numbers that a loss draws are handed to its twin as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as TF
+
+import cutback as cb
+from cutback.nn import functional as F
+
+Tree = Any
+
+
+class Port(NamedTuple):
+    params: Tree
+    data: tuple[Any, ...]
+    loss: Callable[..., Any]  # (xp, params, *data)
+    twin: Callable[..., Any]  # (params, *data, *drawn)
+    drawn: Callable[..., Any] | None = None  # what the loss draws, as functions of its data
+
+
+class NumPyFirst:
+    """NumPy's function under a name that it has, else Cutback's."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name, None) or getattr(cb, name)
+
+
+class Makes:
+    """Random arrays of one dtype."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.rng, self.dtype = np.random.default_rng(0), dtype
+
+    def he(self, *shape: int, fan: int = 0) -> Any:
+        scale = np.sqrt(2 / (fan or shape[0]))
+        return (self.rng.standard_normal(shape) * scale).astype(self.dtype)
+
+    def conv(self, o: int, i: int, k: int) -> Any:
+        return self.he(o, i, k, k, fan=i * k * k)
+
+    def normal(self, *shape: int) -> Any:
+        return self.rng.standard_normal(shape).astype(self.dtype)
+
+    def zeros(self, n: int) -> Any:
+        return np.zeros(n, self.dtype)
+
+    def ones(self, n: int) -> Any:
+        return np.ones(n, self.dtype)
+
+
+def pinn(m: Makes) -> Port:
+    params = [
+        (m.he(1, 32), m.zeros(32)), (m.he(32, 32), m.zeros(32)), (m.he(32, 1), m.zeros(1)),
+    ]  # fmt: skip
+    ends = np.array([[0.0], [3.14159]], m.dtype)
+
+    def net(xp: Any, params: Tree, x: Any) -> Any:
+        for i, (w, b) in enumerate(params):
+            x = x @ w + b
+            if i < 2:
+                x = xp.tanh(x)
+        return x
+
+    def loss(xp: Any, params: Tree, x: Any) -> Any:
+        du = cb.grad(lambda x: net(xp, params, x).sum())
+        d2u = cb.grad(lambda x: du(x).sum())(x)
+        return ((d2u + xp.sin(x)) ** 2).mean() + (net(xp, params, ends) ** 2).mean()
+
+    def twin(params: Tree, x: Any) -> Any:
+        x = x.clone().requires_grad_()
+        (du,) = torch.autograd.grad(net(torch, params, x).sum(), x, create_graph=True)
+        (d2u,) = torch.autograd.grad(du.sum(), x, create_graph=True)
+        bounds = net(torch, params, torch.from_numpy(ends))
+        return ((d2u + torch.sin(x)) ** 2).mean() + (bounds**2).mean()
+
+    return Port(params, (np.linspace(0, 3.14159, 64, dtype=m.dtype)[:, None],), loss, twin)
+
+
+def vae(m: Makes) -> Port:
+    d, h, z = 96, 32, 8
+    params = {
+        "e1": m.he(d, h), "e1b": m.zeros(h), "mu": m.he(h, z), "lv": m.he(h, z),
+        "d1": m.he(z, h), "d1b": m.zeros(h), "d2": m.he(h, d), "d2b": m.zeros(d),
+    }  # fmt: skip
+
+    def loss(xp: Any, p: Tree, x: Any) -> Any:
+        h = F.relu(x @ p["e1"] + p["e1b"])
+        mu, lv = h @ p["mu"], h @ p["lv"]
+        noise = cb.random.normal(mu.shape, dtype=mu.dtype)
+        z = mu + xp.exp(0.5 * lv) * noise
+        logits = F.relu(z @ p["d1"] + p["d1b"]) @ p["d2"] + p["d2b"]
+        rec = F.binary_cross_entropy_with_logits(logits, x, reduction="sum") / x.shape[0]
+        return rec - 0.5 * xp.sum(1 + lv - mu**2 - xp.exp(lv)) / x.shape[0]
+
+    def twin(p: Tree, x: Any, noise: Any) -> Any:
+        h = TF.relu(x @ p["e1"] + p["e1b"])
+        mu, lv = h @ p["mu"], h @ p["lv"]
+        z = mu + torch.exp(0.5 * lv) * noise
+        logits = TF.relu(z @ p["d1"] + p["d1b"]) @ p["d2"] + p["d2b"]
+        rec = TF.binary_cross_entropy_with_logits(logits, x, reduction="sum") / x.shape[0]
+        return rec - 0.5 * torch.sum(1 + lv - mu**2 - torch.exp(lv)) / x.shape[0]
+
+    def drawn(x: Any) -> Any:
+        return (cb.random.normal((x.shape[0], z), dtype=x.dtype),)
+
+    x = (m.rng.random((16, d)) > 0.5).astype(m.dtype)
+    return Port(params, (x,), loss, twin, drawn)
+
+
+def lstm(m: Makes) -> Port:
+    words, width, h_size, time, batch = 64, 16, 32, 6, 8
+    params = {
+        "emb": m.he(words, width), "wx": m.he(width, 4 * h_size), "wh": m.he(h_size, 4 * h_size),
+        "b": m.zeros(4 * h_size), "out": m.he(h_size, words),
+    }  # fmt: skip
+    tokens = m.rng.integers(0, words, (batch, time))
+
+    def loss(xp: Any, p: Tree, tokens: Any, labels: Any) -> Any:
+        x = F.embedding(tokens, p["emb"]) @ p["wx"] + p["b"]
+        h = c = xp.zeros((tokens.shape[0], h_size), m.dtype)
+        states = []
+        for t in range(tokens.shape[1]):
+            i, f, g, o = xp.split(x[:, t] + h @ p["wh"], 4, axis=-1)
+            c = cb.sigmoid(f) * c + cb.sigmoid(i) * xp.tanh(g)
+            h = cb.sigmoid(o) * xp.tanh(c)
+            states.append(h)
+        return F.cross_entropy(xp.stack(states, 1) @ p["out"], labels)
+
+    def twin(p: Tree, tokens: Any, labels: Any) -> Any:
+        x = TF.embedding(tokens, p["emb"]) @ p["wx"] + p["b"]
+        h = c = x.new_zeros(tokens.shape[0], h_size)
+        states = []
+        for t in range(tokens.shape[1]):
+            i, f, g, o = torch.chunk(x[:, t] + h @ p["wh"], 4, dim=-1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            states.append(h)
+        logits = torch.stack(states, 1) @ p["out"]
+        return TF.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    return Port(params, (tokens, np.roll(tokens, -1, 1)), loss, twin)
+
+
+def resnet(m: Makes) -> Port:
+    def norm(c: int) -> Tree:
+        return {"g": m.ones(c), "b": m.zeros(c)}
+
+    def block(i: int, o: int) -> Tree:
+        made = {"c1": m.conv(o, i, 3), "n1": norm(o), "c2": m.conv(o, o, 3), "n2": norm(o)}
+        return made | ({"skip": m.conv(o, i, 1)} if i != o else {})
+
+    widths = [(8, 8), (8, 16), (16, 32)]
+    params = {
+        "stem": m.conv(8, 3, 3), "n": norm(8), "blocks": [block(i, o) for i, o in widths],
+        "fc": m.he(32, 10), "fcb": m.zeros(10),
+    }  # fmt: skip
+    sizes = [8, *(o for _, o in widths for _ in range(2))]
+    states = [{"m": m.zeros(c), "v": m.ones(c)} for c in sizes]
+
+    def forward(f: Any, pooled: Any, p: Tree, states: Tree, x: Any) -> Any:
+        kept = iter(states)
+
+        def normed(x: Any, p: Tree) -> Any:
+            s = next(kept)
+            return f.batch_norm(x, s["m"], s["v"], p["g"], p["b"], training=True)
+
+        x = f.relu(normed(f.conv2d(x, p["stem"], padding=1), p["n"]))
+        for b in p["blocks"]:
+            stride = 2 if "skip" in b else 1
+            h = f.relu(normed(f.conv2d(x, b["c1"], stride=stride, padding=1), b["n1"]))
+            h = normed(f.conv2d(h, b["c2"], padding=1), b["n2"])
+            x = f.relu(h + (f.conv2d(x, b["skip"], stride=stride) if "skip" in b else x))
+        return pooled(x, 1).reshape(x.shape[0], -1) @ p["fc"] + p["fcb"]
+
+    def loss(xp: Any, p: Tree, states: Tree, x: Any, y: Any) -> Any:
+        return F.cross_entropy(forward(F, F.adaptive_avg_pool2d, p, states, x), y)
+
+    def twin(p: Tree, states: Tree, x: Any, y: Any) -> Any:
+        return TF.cross_entropy(forward(TF, TF.adaptive_avg_pool2d, p, states, x), y)
+
+    return Port(params, (states, m.normal(8, 3, 8, 8), m.rng.integers(0, 10, 8)), loss, twin)
+
+
+def causal_attention(q: Any, k: Any, v: Any, dropped: Any) -> Any:
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    above = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return (scores.masked_fill(above, -torch.inf).softmax(-1) * dropped) @ v
+
+
+def rope(m: Makes) -> Port:
+    words, width, heads, layers, time, batch = 48, 32, 4, 2, 8, 4
+    size = width // heads
+    names = {"qkv": (width, 3 * width), "o": (width, width), "g": (width, 2 * width),
+             "u": (width, 2 * width), "d": (2 * width, width)}  # fmt: skip
+
+    blocks = [
+        {"n1": m.ones(width), "n2": m.ones(width), **{k: m.he(*s) for k, s in names.items()}}
+        for _ in range(layers)
+    ]
+    params = {"tok": m.he(words, width, fan=50 * width), "blocks": blocks, "nf": m.ones(width)}
+    angles = np.outer(np.arange(time), 1e4 ** (-np.arange(size // 2) / (size // 2)))
+    cos, sin = np.cos(angles).astype(m.dtype), np.sin(angles).astype(m.dtype)
+
+    def loss(xp: Any, p: Tree, tok: Any, lab: Any) -> Any:
+        def rot(x: Any) -> Any:
+            a, b = xp.split(x, 2, axis=-1)
+            return xp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+        x = F.embedding(tok, p["tok"])
+        for b in p["blocks"]:
+            h = F.rms_norm(x, (width,), b["n1"])
+            q, k, v = (
+                a.reshape(batch, time, heads, size).transpose(0, 2, 1, 3)
+                for a in xp.split(h @ b["qkv"], 3, axis=-1)
+            )
+            y = F.scaled_dot_product_attention(rot(q), rot(k), v, is_causal=True, dropout_p=0.1)
+            x = x + y.transpose(0, 2, 1, 3).reshape(batch, time, width) @ b["o"]
+            h = F.rms_norm(x, (width,), b["n2"])
+            x = x + (F.silu(h @ b["g"]) * (h @ b["u"])) @ b["d"]
+        return F.cross_entropy(F.rms_norm(x, (width,), p["nf"]) @ p["tok"].T, lab)
+
+    def twin(p: Tree, tok: Any, lab: Any, *masks: Any) -> Any:
+        c, s = torch.from_numpy(cos), torch.from_numpy(sin)
+
+        def rot(x: Any) -> Any:
+            a, b = x.chunk(2, -1)
+            return torch.cat([a * c - b * s, a * s + b * c], -1)
+
+        x = TF.embedding(tok, p["tok"])
+        for b, mask in zip(p["blocks"], masks, strict=True):
+            h = TF.rms_norm(x, (width,), b["n1"])
+            q, k, v = (
+                a.view(batch, time, heads, size).transpose(1, 2)
+                for a in (h @ b["qkv"]).chunk(3, -1)
+            )
+            y = causal_attention(rot(q), rot(k), v, mask)
+            x = x + y.transpose(1, 2).reshape(batch, time, width) @ b["o"]
+            h = TF.rms_norm(x, (width,), b["n2"])
+            x = x + (TF.silu(h @ b["g"]) * (h @ b["u"])) @ b["d"]
+        logits = TF.rms_norm(x, (width,), p["nf"]) @ p["tok"].T
+        return TF.cross_entropy(logits.flatten(0, 1), lab.flatten())
+
+    def drawn(*data: Any) -> Any:  # attention drops the elements that dropout drops
+        ones = np.ones((batch, heads, time, time), m.dtype)
+        return tuple(F.dropout(ones, 0.1) for _ in range(layers))
+
+    tok = m.rng.integers(0, words, (batch, time))
+    return Port(params, (tok, np.roll(tok, -1, 1)), loss, twin, drawn)
+
+
+def simclr(m: Makes) -> Port:
+    params = {"w1": m.he(32, 64), "w2": m.he(64, 16)}
+    a = m.normal(16, 32)
+
+    def loss(xp: Any, p: Tree, a: Any, b: Any) -> Any:
+        z = xp.concatenate([a, b])
+        z = F.normalize(F.relu(z @ p["w1"]) @ p["w2"], dim=-1)
+        s = z @ z.T / 0.1
+        n = z.shape[0]
+        s = xp.where(xp.eye(n, dtype=bool), -1e9, s)
+        labels = xp.concatenate([xp.arange(n // 2) + n // 2, xp.arange(n // 2)])
+        return F.cross_entropy(s, labels)
+
+    def twin(p: Tree, a: Any, b: Any) -> Any:
+        z = TF.normalize(TF.relu(torch.cat([a, b]) @ p["w1"]) @ p["w2"], dim=-1)
+        n = z.shape[0]
+        s = (z @ z.T / 0.1).masked_fill(torch.eye(n, dtype=torch.bool), -1e9)
+        return TF.cross_entropy(s, torch.arange(n).roll(n // 2))
+
+    return Port(params, (a, a + (0.1 * m.normal(16, 32)).astype(m.dtype)), loss, twin)
+
+
+def gan(m: Makes) -> Port:
+    """The discriminator's loss plus the generator's; the steps of both are one."""
+    params = {"g": [m.he(16, 64), m.he(64, 2)], "d": [m.he(2, 64), m.he(64, 1)]}
+
+    def both(f: Any, stop: Any, like: Any, p: Tree, x: Any, z: Any) -> Any:
+        def net(w: Tree, x: Any) -> Any:
+            return f.leaky_relu(x @ w[0], 0.2) @ w[1]
+
+        def bce(logits: Any, y: float) -> Any:
+            return f.binary_cross_entropy_with_logits(logits, like(logits, y))
+
+        made, fixed = net(p["g"], z), [stop(w) for w in p["d"]]
+        d_loss = bce(net(p["d"], x), 1.0) + bce(net(p["d"], stop(made)), 0.0)
+        return d_loss + bce(net(fixed, made), 1.0)
+
+    def loss(xp: Any, p: Tree, x: Any, z: Any) -> Any:
+        return both(F, cb.stop_gradient, xp.full_like, p, x, z)
+
+    def twin(p: Tree, x: Any, z: Any) -> Any:
+        return both(TF, torch.Tensor.detach, torch.full_like, p, x, z)
+
+    return Port(params, (m.normal(32, 2), m.normal(32, 16)), loss, twin)
+
+
+def experts(m: Makes) -> Port:
+    d, e, h, n = 32, 4, 64, 32
+    params = {"r": m.he(d, e), "w1": m.he(e, d, h, fan=d), "w2": m.he(e, h, d, fan=h)}
+
+    def mixed(f: Any, einsum: Any, p: Tree, x: Any) -> Any:
+        gate = f.softmax(x @ p["r"], dim=-1)
+        h = f.gelu(einsum("nd,edh->enh", x, p["w1"]))
+        o = einsum("enh,ehd->end", h, p["w2"])
+        return einsum("ne,end->nd", gate, o)
+
+    def loss(xp: Any, p: Tree, x: Any, y: Any) -> Any:
+        return xp.mean((mixed(F, xp.einsum, p, x) - y) ** 2)
+
+    def twin(p: Tree, x: Any, y: Any) -> Any:
+        return ((mixed(TF, torch.einsum, p, x) - y) ** 2).mean()
+
+    return Port(params, (m.normal(n, d), m.normal(n, d)), loss, twin)
+
+
+def diffusion(m: Makes) -> Port:
+    c = 16
+    params = {
+        "inp": m.conv(c, 3, 3), "t1": m.he(64, c), "c1": m.conv(c, c, 3), "c2": m.conv(c, c, 3),
+        "up": m.conv(c, c, 3), "out": m.conv(3, c, 3), "g": [m.ones(c), m.ones(c)],
+        "b": [m.zeros(c), m.zeros(c)],
+    }  # fmt: skip
+    abar = np.cumprod(1 - np.linspace(1e-4, 0.02, 1000)).astype(m.dtype)
+    rates = np.exp(-np.log(10000) * np.arange(32) / 32).astype(m.dtype)
+
+    def body(f: Any, p: Tree, x: Any, embedded: Any) -> Any:
+        h = r = f.conv2d(x, p["inp"], padding=1)
+        h = f.conv2d(f.silu(f.group_norm(h, 8, p["g"][0], p["b"][0])), p["c1"], padding=1)
+        h = h + (f.silu(embedded) @ p["t1"])[:, :, None, None]
+        h = f.conv2d(f.silu(f.group_norm(h, 8, p["g"][1], p["b"][1])), p["c2"], padding=1) + r
+        u = f.interpolate(f.avg_pool2d(h, 2), scale_factor=2)
+        h = h + f.conv2d(u, p["up"], padding=1)
+        return f.conv2d(f.silu(h), p["out"], padding=1)
+
+    def loss(xp: Any, p: Tree, x0: Any, t: Any, eps: Any) -> Any:
+        angles = t[:, None].astype(m.dtype) * rates
+        embedded = xp.concatenate([xp.sin(angles), xp.cos(angles)], axis=-1)
+        ab = cb.take(abar, t)[:, None, None, None]  # np.take looks at its first argument only
+        x = xp.sqrt(ab) * x0 + xp.sqrt(1 - ab) * eps
+        return F.mse_loss(body(F, p, x, embedded), eps)
+
+    def twin(p: Tree, x0: Any, t: Any, eps: Any) -> Any:
+        angles = t[:, None].to(x0.dtype) * torch.from_numpy(rates)
+        ab = torch.from_numpy(abar)[t][:, None, None, None]
+        x = ab.sqrt() * x0 + (1 - ab).sqrt() * eps
+        return TF.mse_loss(body(TF, p, x, torch.cat([angles.sin(), angles.cos()], -1)), eps)
+
+    x0 = m.normal(4, 3, 8, 8)
+    data = (x0, m.rng.integers(0, 1000, 4), m.normal(*x0.shape))
+    return Port(params, data, loss, twin)
+
+
+NINE = [pinn, vae, lstm, resnet, rope, simclr, gan, experts, diffusion]
