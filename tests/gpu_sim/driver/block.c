@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "counts.h"
 #include "entries.h"
 #include "fiber.h"
 #include "memory.h"
@@ -29,7 +30,7 @@ static struct {
         uint32_t arrived, expected; /* expected 0: all that are alive */
         uint16_t clock;             /* the latest of those who have arrived */
     } barrier[N_BARRIERS];
-    uint64_t burnt;
+    uint64_t burnt, issued;
 } run;
 
 static sim_fiber *of(sim_thread *t) { return (sim_fiber *)t; }
@@ -152,7 +153,7 @@ bool sim_is_left_out(uint32_t site) {
 }
 
 static void on_fence(sim_thread *t, uint32_t site) {
-    if (t->is_watched && !sim_is_left_out(site)) sim_races_fence(of(t));
+    if (sim_device.watches_races && !sim_is_left_out(site)) sim_races_fence(of(t));
 }
 
 /* Barriers of the block */
@@ -258,6 +259,7 @@ static void on_copy(sim_thread *t, uint32_t site, uint64_t to, uint64_t from, ui
 static void end_thread(sim_fiber *f) {
     on_copy_wait(&f->thread, 0, -1);
     f->state = DONE;
+    run.issued += f->thread.issued;
     sim_now.n_alive--;
     const uint32_t warp = f->thread.id / SIM_WARP;
     sim_now.gone[warp] |= 1u << f->thread.lane;
@@ -286,9 +288,14 @@ static void all_threads(void) {
     sim_switch(&never, run.main_stack);
 }
 
+static void on_access(sim_thread *t, uint32_t site, uint64_t address, uint32_t bytes, int access) {
+    if (sim_counts()) sim_count_access(address, bytes, access);
+    if (sim_device.watches_races) sim_races_access(t, site, address, bytes, access);
+}
+
 static sim_hooks hooks = {
     .fault = on_fault,
-    .access = sim_races_access,
+    .access = on_access,
     .fence = on_fence,
     .out_of_fuel = on_out_of_fuel,
     .barrier = on_barrier,
@@ -318,7 +325,7 @@ static void set_up_thread(uint32_t id, uint32_t block) {
         .hooks = &hooks,
         .fuel = FUEL,
         .approximate = sim_device.approximate,
-        .is_watched = sim_device.watches_races,
+        .is_watched = sim_device.watches_races || sim_counts(),
         .may_read_unwritten = sim_device.may_read_unwritten,
     };
     sim_now.gone[id / SIM_WARP] &= ~(1u << id % SIM_WARP);
@@ -385,7 +392,7 @@ sim_fault sim_run_grid(const sim_launch *launch) {
         sim_now.left_out = sim_device.left_out.line;
     sim_now.n_threads = launch->block[0] * launch->block[1] * launch->block[2];
     sim_now.n_blocks = launch->grid[0] * launch->grid[1] * launch->grid[2];
-    run.burnt = 0;
+    run.burnt = run.issued = 0;
     hooks.warp = sim_warp_hooks.warp;
     hooks.multiply = sim_warp_hooks.multiply;
     hooks.load_matrix = sim_warp_hooks.load_matrix;
@@ -410,5 +417,6 @@ sim_fault sim_run_grid(const sim_launch *launch) {
     sim_memory_set_states(SIM_PARAMS, kernel->params_bytes, 0);
     for (uint32_t id = 0; kernel->local_bytes && id < sim_now.n_threads; id++)
         sim_memory_set_states(SIM_LOCAL + id * SIM_LOCAL_BYTES, kernel->local_bytes, 0);
+    sim_count_launch(kernel->name, run.issued);
     return sim_now.fault;
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "counts.h"
 #include "entries.h"
 #include "execute.h"
 #include "hooks.h"
@@ -43,6 +44,7 @@ int sim_set(const char *name, long value) {
     else if (strcmp(name, "approximate") == 0) sim_device.approximate = (unsigned)value;
     else if (strcmp(name, "failed") == 0) sim_device.failed = (sim_result)value;
     else if (strcmp(name, "machine_code") == 0) sim_device.takes_machine_code = value != 0;
+    else if (strcmp(name, "counts") == 0) sim_count_from_now(value != 0);
     else if (strcmp(name, "fuel") == 0) sim_device.fuel = (uint64_t)value;
     else found = -1;
     pthread_mutex_unlock(&sim_device.lock);

@@ -108,7 +108,8 @@ struct sim_thread {
     uint64_t local;
     const uint64_t *globals; /* addresses of the module's variables */
     const sim_hooks *hooks;
-    int32_t fuel; /* jumps backward until somebody looks whether this ends */
+    int32_t fuel;    /* jumps backward until somebody looks whether this ends */
+    uint64_t issued; /* half instructions so far (translate/cost.py) */
     uint32_t copy_group;
     uint32_t approximate; /* 0: approximate operations are rounded right */
     bool is_watched;      /* for races */

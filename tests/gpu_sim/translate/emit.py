@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from . import memory, together
+from .cost import JUMPS, cost_of
 from .forms import C_TYPES, FORMS
 from .ptx import BITS, Function, Module, Statement, UnsupportedError, Variable, split, variable
 
@@ -82,6 +83,8 @@ class Writer:
         self.tables: dict[str, list[str]] = {}  # .branchtargets
         self.seen: set[str] = set()  # labels
         self.globals = list(module.variables)
+        self.begun = 0  # the line of the block of instructions that is being written
+        self.issued = 0  # half instructions of a machine that they cost
 
     # Registers, constants, symbols
 
@@ -175,6 +178,7 @@ class Writer:
 
     def write(self) -> None:
         """All of the body."""
+        self._begin_block()
         for statement in self.function.body:
             try:
                 self._statement(statement)
@@ -184,6 +188,16 @@ class Writer:
             except (IndexError, ValueError, KeyError):
                 where = f"line {statement.line} of {self.function.name}"
                 raise UnsupportedError(f"{where}: {statement.text}") from None
+        self._end_block()
+
+    def _begin_block(self) -> None:
+        """Instructions from here to a label or jump run together, and are counted once."""
+        self.begun, self.issued = len(self.lines), 0
+        self.lines.append(";")
+
+    def _end_block(self) -> None:
+        if self.issued:
+            self.lines[self.begun] = f"t->issued += {self.issued};"
 
     def _statement(self, statement: Statement) -> None:
         text = statement.text
@@ -195,7 +209,9 @@ class Writer:
             self.lines.append(";}")
         elif text.endswith(":"):
             self.seen.add(text[:-1])
+            self._end_block()
             self.lines.append(f"{self.label(text[:-1])}:;")
+            self._begin_block()
         elif text.startswith(".reg"):
             self._registers(text)
         elif text.startswith((".shared", ".local")):
@@ -205,6 +221,7 @@ class Writer:
             self.buffers[made.name] = f"b_{made.name}"
             self.lines.append(f"char b_{made.name}[{made.bytes}] __attribute__((aligned(16)));")
         elif text.startswith(".branchtargets"):
+            self.lines.pop()  # where the block of the label would begin
             table = self.lines.pop().removesuffix(":;")
             self.tables[table] = split(text.split(None, 1)[1])
         elif not text.startswith(".pragma"):
@@ -227,7 +244,13 @@ class Writer:
         line = self._instruction(Instruction(opcode, tuple(split(rest)), site))
         if guard:
             line = f"if ({guard[1]}{self.name(guard[2])}) {{ {line} }}"
+        self.issued += cost_of(opcode)
+        jumps = opcode.split(".")[0] in JUMPS
+        if jumps:
+            self._end_block()
         self.lines.append(line)
+        if jumps:
+            self._begin_block()
 
     def _instruction(self, ins: Instruction) -> str:
         form = FORMS.get(ins.opcode)
