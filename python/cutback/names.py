@@ -33,7 +33,7 @@ _REARRANGE = (
     "column_stack", "copy", "diag", "diagonal", "dstack", "empty", "empty_like", "eye",
     "flip", "fliplr", "flipud", "hsplit", "hstack", "identity", "interp", "linspace",
     "median", "meshgrid", "moveaxis", "ndim", "percentile", "quantile", "repeat", "roll",
-    "rot90", "searchsorted", "shape", "size", "sort", "tile", "top_k", "tri", "triu",
+    "rot90", "searchsorted", "segment_sum", "shape", "size", "sort", "tile", "top_k", "tri", "triu",
     "unstack", "vsplit", "vstack",
 )  # fmt: skip
 
@@ -62,13 +62,14 @@ _NEEDS = "it needs an operation that the core does not have"
 _INEXACT = "a composition of existing operations would not be exact; it needs its own operation"
 NOT_BUILT = {
     "arccos": _NEEDS, "arccosh": _INEXACT, "arcsin": _NEEDS, "arcsinh": _INEXACT,
-    "arctan": _NEEDS, "arctan2": _NEEDS, "bincount": "use (one_hot(x, n)).sum(0)",
+    "arctan": _NEEDS, "arctan2": _NEEDS, "bincount": "use segment_sum(ones, x, n)",
     "cbrt": _INEXACT, "compress": _UNKNOWN_SIZE, "extract": _UNKNOWN_SIZE,
     "fft": "there are no complex numbers",
     "flatnonzero": _UNKNOWN_SIZE, "floor_divide": _INEXACT, "fmod": _INEXACT,
     "histogram": "compare with the edges and sum", "mod": _INEXACT, "nonzero": _UNKNOWN_SIZE,
     "remainder": _INEXACT, "unique": _UNKNOWN_SIZE,
     "put": "nothing writes into a traced array; use cutback.where",
+    "segment_max": _NEEDS, "segment_min": _NEEDS, "segment_prod": _NEEDS,
     "scan": "write a Python loop over the steps", "cond": "use cutback.where",
     "while_loop": "the number of rounds must be known: write a Python loop",
     "fori_loop": "write a Python loop", "jit": "cutback.compile(f, argnums=None) compiles f",

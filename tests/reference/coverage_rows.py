@@ -110,6 +110,8 @@ NUMPY = [
     Row("diag of a matrix", lambda m, x: m.diag(x.reshape(x.shape[0], -1), -1)),
     Row("triu 1", lambda m, x: m.triu(x, 1)),
     Row("take", lambda m, x: m.take(x, [0, 1, 1], axis=0)),
+    Row("take_along_axis broadcast", lambda m, x: m.take_along_axis(
+        x, np.arange(3).reshape((1,) * (x.ndim - 1) + (3,)), axis=-1)),
     Row("take_along_axis", lambda m, x: m.take_along_axis(x, m.argsort(x, axis=-1), axis=-1)),
     Row("pad", lambda m, x: m.pad(x, 2)),
     Row("pad edge", lambda m, x: m.pad(x, 1, mode="edge")),

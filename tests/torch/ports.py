@@ -1,4 +1,4 @@
-"""Nine training scripts as their authors would write them, each with its twin in PyTorch.
+"""Training scripts as their authors would write them, each with its twin in PyTorch.
 
 A script is a loss over ``xp`` (Cutback's names, or NumPy's where NumPy has them) and a twin that
 PyTorch differentiates. Random numbers that a loss draws are handed to its twin as data."""
@@ -358,4 +358,39 @@ def diffusion(m: Makes) -> Port:
     return Port(params, data, loss, twin)
 
 
-NINE = [pinn, vae, lstm, resnet, rope, simclr, gan, experts, diffusion]
+def graph(m: Makes) -> Port:
+    """Attention over the edges of a graph, normalized for each node."""
+    nodes, edges, width, classes, graphs = 24, 80, 8, 4, 3
+    source, target = (m.rng.integers(0, nodes, edges) for _ in range(2))
+    of_graph = np.sort(m.rng.integers(0, graphs, nodes))
+    params = {
+        "w": [m.he(width, width) for _ in range(2)], "a": [m.he(2 * width, 1) for _ in range(2)],
+        "out": m.he(width, classes),
+    }  # fmt: skip
+
+    def forward(f: Any, xp: Any, join: Any, total: Any, p: Tree, data: tuple[Any, ...]) -> Any:
+        x, source, target, of_graph = data
+        for w, a in zip(p["w"], p["a"], strict=True):
+            h = x @ w
+            scores = f.leaky_relu(join([h[source], h[target]], -1) @ a, 0.2)
+            weights = xp.exp(scores - scores.max())
+            weights = weights / (total(weights, target, nodes)[target] + 1e-9)
+            x = f.elu(total(h[source] * weights, target, nodes))
+        return total(x, of_graph, graphs) @ p["out"]
+
+    def summed(x: Any, ids: Any, n: int) -> Any:
+        return x.new_zeros(n, *x.shape[1:]).index_add(0, ids, x)
+
+    def loss(xp: Any, p: Tree, *data: Any) -> Any:
+        *data, y = data
+        return F.cross_entropy(forward(F, xp, xp.concatenate, cb.segment_sum, p, data), y)
+
+    def twin(p: Tree, *data: Any) -> Any:
+        *data, y = data
+        return TF.cross_entropy(forward(TF, torch, torch.cat, summed, p, data), y)
+
+    labels = m.rng.integers(0, classes, graphs)
+    return Port(params, (m.normal(nodes, width), source, target, of_graph, labels), loss, twin)
+
+
+SCRIPTS = [pinn, vae, lstm, resnet, rope, simclr, gan, experts, diffusion, graph]

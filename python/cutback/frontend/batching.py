@@ -255,6 +255,15 @@ def _embedding(b: Batch, ins: _Ins, name: str, attrs: _Attrs) -> Sequence[Array]
     return (b.shaped(found, (b.size, *index.shape, table.shape[1])),)
 
 
+def _embedding_bwd(b: Batch, ins: _Ins, name: str, attrs: _Attrs) -> Sequence[Array]:
+    g, index = ins
+    columns = g.shape[1]
+    zeros = b.outer.full((b.size, attrs["rows"], columns), 0.0, str(g.dtype))
+    rows = b.shaped(b.all_of(index), (b.size, index.size, 1))
+    wide = b.call("expand", rows, shape=(b.size, index.size, columns))
+    return (b.call("scatter_add", zeros, wide, b.all_of(g), axis=1),)
+
+
 def _row_norm(b: Batch, ins: _Ins, name: str, attrs: _Attrs) -> Sequence[Array]:
     x, *params = ins
     if not any(p.graph is b for p in params):
@@ -288,5 +297,6 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("max_pool2d", "avg_pool2d"), _fold),
     **dict.fromkeys(("layer_norm", "rms_norm"), _row_norm),
     "uniform": _uniform, "reshape": _reshape, "expand": _expand, "transpose": _transpose,
-    "matmul": _matmul, "embedding": _embedding, "batch_norm": _batch_norm,
+    "matmul": _matmul, "embedding": _embedding, "embedding_bwd": _embedding_bwd,
+    "batch_norm": _batch_norm,
 }  # fmt: skip

@@ -10,7 +10,8 @@ from .. import dtypes, names
 from ..source import located
 
 _OURS = {
-    "abs": "cutback.absolute(x)", "at": "cutback.where(mask, value, x)",
+    "abs": "cutback.absolute(x)",
+    "at": "cutback.where(mask, value, x), or x + cutback.segment_sum(y, ids, n) for .at[].add",
     "backward": "cutback.grad(f) or cutback.compile(f)", "bfloat16": "x.astype('bf16')",
     "bool": "x.astype(bool)", "chunk": "cutback.split(x, n, axis)", "contiguous": "x",
     "cpu": "x", "cuda": "cutback.compile(f, backend='cuda')",
@@ -35,6 +36,10 @@ _OURS = {
     "nonzero": "cutback.where(mask, x, 0); the number of elements found is not known",
     "tobytes": "the result of the function", "fill": "cutback.full_like(x, value)",
     "topk": "cutback.top_k(x, k)", "flip": "cutback.flip(x, axis)",
+    "index_add": "x + cutback.segment_sum(y, ids, n)",
+    "index_add_": "x + cutback.segment_sum(y, ids, n)",
+    "scatter_add": "x + cutback.segment_sum(y, ids, n) for slices",
+    "scatter_add_": "x + cutback.segment_sum(y, ids, n) for slices",
     "logsumexp": "cutback.logsumexp(x, axis)", "gather": "cutback.take_along_axis(x, index, axis)",
 }  # fmt: skip
 

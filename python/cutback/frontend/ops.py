@@ -26,8 +26,8 @@ __all__ = [
     "full_like", "greater", "greater_equal", "less", "less_equal", "log", "log1p", "logical_and",
     "logical_not", "logical_or", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply",
     "negative", "not_equal", "ones", "ones_like", "pad", "power", "ravel", "reciprocal", "reshape",
-    "rsqrt", "sigmoid", "sign", "sin", "split", "sqrt", "square", "squeeze", "stack", "std",
-    "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "transpose", "tril",
+    "rsqrt", "sigmoid", "sign", "sin", "split", "sqrt", "square", "squeeze", "stack",
+    "std", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "transpose", "tril",
     "uniform", "var", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
@@ -561,7 +561,15 @@ def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -> Array:
 
 
 def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int) -> Array:
-    """``out[.., i, ..] = x[.., indices[.., i, ..], ..]``; indices are not negative."""
+    """``out[.., i, ..] = x[.., indices[.., i, ..], ..]``; indices are not negative. The other axes
+    broadcast."""
     x = _array(x)
+    index = x.graph.lift(indices)
     number = _normalize_axis(axis, x.ndim, "take_along_axis")
-    return x._apply("gather", x.graph.lift(indices), axis=number)
+    if index.ndim == x.ndim:  # else the core says what is wrong
+        rows, columns = list(x.shape), list(index.shape)
+        for n in range(x.ndim):
+            if n != number and 1 in (rows[n], columns[n]):
+                rows[n] = columns[n] = rows[n] * columns[n]
+        x, index = broadcast_to(x, rows), broadcast_to(index, columns)
+    return x._apply("gather", index, axis=number)

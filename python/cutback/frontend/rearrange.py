@@ -513,3 +513,32 @@ def interp(x: ArrayLike, xp: ArrayLike, fp: ArrayLike) -> Array:
     x0, x1, f0, f1 = (v.take(k) for v, k in ((p, at), (p, at + 1), (f, at), (f, at + 1)))
     inside = ops.minimum(ops.maximum(a, p[0]), p[-1])
     return f0 + (f1 - f0) * ((inside - x0) / (x1 - x0))
+
+
+def segment_sum(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> Array:
+    """Sums of the slices of ``data`` along its first axis that have the same id, in their order:
+    ``out[s] = sum of data[i] where segment_ids[i] == s``, of shape ``[num_segments, ..]``.
+
+    An id outside 0 .. num_segments - 1 is an error when the step runs. Source:
+    ``jax.ops.segment_sum``; PyTorch's ``index_add``; NumPy's ``np.add.at``.
+
+    Raises:
+        ValueError: ``segment_ids`` is not one id for each slice.
+        TypeError: ``data`` is not floating-point.
+    """
+    x = _array(data)
+    index = x.graph.lift(segment_ids)
+    if not x.ndim or index.shape != x.shape[:1]:
+        raise ValueError(
+            located(
+                f"segment_sum: segment_ids has one id for each of the {x.shape[0] if x.ndim else 0}"
+                f" slices of data {x.shape}, but its shape is {index.shape}"
+            )
+        )
+    if x.dtype not in dtypes.FLOATS:
+        raise TypeError(
+            located(f"segment_sum: data must be floating, not {x.dtype}; pass data.astype('f32')")
+        )
+    count = whole(num_segments, "segment_sum: num_segments")
+    rows = x.reshape((x.shape[0], math.prod(x.shape[1:])))
+    return rows._apply("embedding_bwd", index, rows=count).reshape((count, *x.shape[1:]))

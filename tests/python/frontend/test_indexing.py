@@ -119,3 +119,35 @@ def test_new_axes_up_to_eight(run):
     np.testing.assert_array_equal(run(lambda x: x[key], a), a[key])
     with pytest.raises(ValueError, match=r"9 dimensions.*\[test_indexing.py:"):
         cutback.trace(lambda x: x[(None,) * 6], a)
+
+
+@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 2)])
+def test_segment_sum_is_that_of_numpy(shape):
+    rng = np.random.default_rng(0)
+    x, ids = rng.standard_normal(shape), np.array([2, 0, 2, 4, 0, 2, 1])
+    want = np.zeros((5, *shape[1:]))
+    np.add.at(want, ids, x)
+    weights = rng.standard_normal(want.shape)
+
+    def loss(x, ids):
+        return (cutback.segment_sum(x, ids, num_segments=5) * weights).sum()
+
+    found = cutback.compile(lambda x, i: cutback.segment_sum(x, i, 5), argnums=None)(x, ids)
+    np.testing.assert_allclose(found, want, rtol=0, atol=1e-15)
+    np.testing.assert_array_equal(cutback.grad(loss)(x, ids), weights[ids])
+    each = cutback.vmap(lambda x, i: cutback.segment_sum(x, i, 5))(
+        np.stack([x, 2 * x]), np.stack([ids, ids])
+    )
+    np.testing.assert_allclose(each[1], 2 * want, rtol=0, atol=1e-14)
+
+
+def test_segment_sum_refuses():
+    x = np.zeros((3, 2))
+    for args, error, text in [
+        ((x, np.zeros(2, int), 4), ValueError, r"one id for each of the 3 slices .* is \(2,\)"),
+        ((x.astype(int), np.zeros(3, int), 4), TypeError, "floating, not i64"),
+        ((x, np.array([0, 4, 1]), 4), ValueError, "index 4 out of range for 4 rows"),
+    ]:
+        step = cutback.compile(lambda x, i, n=args[2]: cutback.segment_sum(x, i, n), argnums=None)
+        with pytest.raises(error, match=text):
+            step(*args[:2])

@@ -40,8 +40,7 @@ def looped(f, axes, *args):
 
 WITHOUT = {
     "softmax_bwd", "log_softmax_bwd", "layer_norm_bwd", "rms_norm_bwd", "batch_norm_bwd",
-    "batch_norm_stats", "cross_entropy_bwd", "attention_bwd", "embedding_bwd", "conv2d_wgrad",
-    "avg_pool2d_bwd",
+    "batch_norm_stats", "cross_entropy_bwd", "attention_bwd", "conv2d_wgrad", "avg_pool2d_bwd",
 }  # fmt: skip
 RANDOM = {"dropout", "uniform"}
 
@@ -74,7 +73,7 @@ def test_every_operation_has_a_rule_or_is_listed():
                 *(RNG.uniform(0.2, 0.9, (N, *shape)) for shape in shapes)
             )
 
-    for name in WITHOUT & {"softmax_bwd", "embedding_bwd", "conv2d_wgrad"}:
+    for name in WITHOUT & {"softmax_bwd", "conv2d_wgrad"}:
         refused(name)
     known = set(cutback.frontend.batching._RULES)
     pointwise = {name for name, *_, flags, _, _, _ in OPS.values() if flags & 2}

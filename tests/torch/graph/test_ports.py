@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ports import NINE, Makes, NumPyFirst, Port
+from ports import SCRIPTS, Makes, NumPyFirst, Port
 
 import cutback as cb
 from cutback import tree
@@ -35,7 +35,7 @@ def drawn(port: Port) -> Callable[[], tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("xp", [cb, NumPyFirst()], ids=["cutback", "numpy"])
-@pytest.mark.parametrize("make", NINE)
+@pytest.mark.parametrize("make", SCRIPTS)
 def test_losses_are_those_of_pytorch(make: Make, xp: Any) -> None:
     port, copy = make(Makes(np.float32)), make(Makes(np.float32))
     params, data, draw = tensors(copy.params, True), tensors(copy.data), drawn(copy)
@@ -51,7 +51,7 @@ def test_losses_are_those_of_pytorch(make: Make, xp: Any) -> None:
 
 
 @pytest.mark.parametrize("xp", [cb, NumPyFirst()], ids=["cutback", "numpy"])
-@pytest.mark.parametrize("make", NINE)
+@pytest.mark.parametrize("make", SCRIPTS)
 def test_gradients_are_those_of_pytorch(make: Make, xp: Any) -> None:
     port = make(Makes(np.float64))
     params, data, draw = tensors(port.params, True), tensors(port.data), drawn(port)
