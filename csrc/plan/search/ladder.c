@@ -238,20 +238,6 @@ static const cb_price_span *start_of(const cb_ladder *d, const cb_price_span *st
     return &start[i < 0 ? 0 : i >= CB_LADDER_STARTS ? CB_LADDER_STARTS - 1 : i];
 }
 
-static cb_status keep(cb_worker *c, const cb_candidate *found, cb_candidate *out, cb_error *err) {
-    *out = *found;
-    CB_TRY_NEW(out->pair, c->t->scratch, found->n_pair, err);
-    if (found->n_pair > 0) memcpy(out->pair, found->pair, found->n_pair * sizeof *found->pair);
-    return CB_OK;
-}
-
-/* Returns the worker's fastest plan that fits; size 0: none. */
-static cb_status keep_fastest(cb_worker *c, uint64_t target, cb_candidate *out, cb_error *err) {
-    uint32_t at = cb_candidates_fitting(c->work, target);
-    *out = (cb_candidate){0};
-    return at == CB_NONE ? CB_OK : keep(c, &c->work->at[at], out, err);
-}
-
 void cb_ladder_begin(const cb_ladder *d, cb_worker *c) {
     cb_candidates_free(c->work);
     cb_candidates_borrow(c->work, d->base);
@@ -298,7 +284,7 @@ static cb_status search_near(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *e
     CB_TRY(d->follows ? search_on(d, c, r, err) : search_with_prices(d, c, r, err));
     const cb_candidate *winner = find_winner(d, c, r);
     d->searched[r] = true;
-    return winner ? keep(c, winner, &d->plan[r], err) : CB_OK;
+    return winner ? cb_worker_keep(c, winner, &d->plan[r], err) : CB_OK;
 }
 
 /* ---- a deep rung ----------------------------------------------------------------------------- */
@@ -307,7 +293,7 @@ static cb_status search_near(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *e
 typedef struct deep_search {
     const cb_candidate *from;     /* NULL: from what is there */
     uint64_t target[CB_ATTEMPTS]; /* two for each rung, with equal contents */
-    double descent, share, least_ps;
+    double descent, share, least_ps, most_ps;
     uint32_t r;                       /* CB_NONE: the target is not a rung */
     bool last;                        /* full effort: usual effort found none */
     cb_candidate out[CB_ATTEMPTS];    /* the fastest; size 0: none that fits */
@@ -325,11 +311,12 @@ static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i,
                                 .descent = s->descent,
                                 .share = s->share / CB_ATTEMPTS,
                                 .improves = d->follows || (s->r == CB_NONE && cb_ladder_pages(d)),
-                                .least_ps = s->least_ps};
+                                .least_ps = s->least_ps,
+                                .most_ps = s->most_ps};
     CB_TRY(cb_search_deep_rung(&c->moves, &own, err));
-    CB_TRY(keep_fastest(c, s->target[i], &s->out[i], err));
+    CB_TRY(cb_worker_keep_fastest(c, s->target[i], &s->out[i], err));
     const cb_candidate *winner = s->r == CB_NONE ? NULL : find_winner(d, c, s->r);
-    return winner ? keep(c, winner, &s->winner[i], err) : CB_OK;
+    return winner ? cb_worker_keep(c, winner, &s->winner[i], err) : CB_OK;
 }
 
 /* Returns the faster plan, or the smaller of two equally fast ones; size 0: none. */
@@ -371,8 +358,20 @@ typedef struct searches {
     uint32_t n_near, near[CB_RUNGS_MOST];
 } searches;
 
+/* True if an attempt on the same thread, at a smaller target, found a plan that is fast enough. */
+static bool is_decided(const searches *s, uint32_t job) {
+    const deep_search *deep = &s->deep;
+    if (deep->most_ps <= 0 || job == 0 || job >= s->n_attempt) return false;
+    if (cb_workers_at_once(s->d->workers) > 1) return false; /* the other has not ended */
+    const cb_candidate *found = &deep->out[job - 1];
+    const double once = (double)s->d->first.t->f->once_ps;
+    return deep->target[job - 1] < deep->target[job] && found->size > 0 &&
+           (double)found->time_ps <= once + deep->most_ps;
+}
+
 static cb_status search_one(cb_worker *c, uint32_t job, void *user, cb_error *err) {
     searches *s = user;
+    if (is_decided(s, job)) return CB_OK;
     cb_candidates *before = c->t->candidates;
     cb_ladder_begin(s->d, c);
     cb_status status = job < s->n_attempt ? attempt(s->d, &s->deep, c, job, err)
@@ -537,8 +536,11 @@ cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, cb_dig_effort ef
                         const uint64_t target[CB_ATTEMPTS], cb_candidate out[CB_ATTEMPTS],
                         cb_error *err) {
     searches s = {.d = d, .n_attempt = CB_ATTEMPTS};
-    s.deep =
-        (deep_search){.from = from, .descent = effort.descent, .share = effort.share, .r = CB_NONE};
+    s.deep = (deep_search){.from = from,
+                           .descent = effort.descent,
+                           .share = effort.share,
+                           .most_ps = effort.most_ps,
+                           .r = CB_NONE};
     memcpy(s.deep.target, target, sizeof s.deep.target);
     CB_TRY(search_all(&s, err));
     memcpy(out, s.deep.out, sizeof s.deep.out);
@@ -557,7 +559,7 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
     if (status == CB_OK)
         status = cb_search_rung(&c->moves, &c->prices, target,
                                 cb_ladder_pages(d) ? paged_share(d) : 1, 0, err);
-    if (status == CB_OK) status = keep_fastest(c, target, out, err);
+    if (status == CB_OK) status = cb_worker_keep_fastest(c, target, out, err);
     c->t->candidates = d->base;
     return status;
 }

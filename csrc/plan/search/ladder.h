@@ -123,9 +123,10 @@ CB_MUST_CHECK cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err);
 typedef struct cb_dig_effort { /* shares of the usual effort */
     double descent;            /* to get under a target */
     double share;              /* once under it */
+    double most_ps;            /* the extra time allowed (rung.h); 0: any */
 } cb_dig_effort;
 /* Finds a plan under each target, which need not be rungs, starting from `from`; size 0: none
- * found. */
+ * found. With `most_ps`, targets after one that is met within it may be left out. */
 CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, cb_dig_effort effort,
                                       const uint64_t target[CB_ATTEMPTS],
                                       cb_candidate out[CB_ATTEMPTS], cb_error *err);

@@ -227,8 +227,10 @@ typedef struct low_search {
 /* Tries two targets, at thirds between `low` and `high`. A plan that costs less than
  * cb_ladder_little_extra only serves to find smaller ones. */
 static cb_status dig_at_thirds(cb_chooser *k, cb_ladder *d, low_search *s, cb_error *err) {
-    const cb_dig_effort effort = {.descent = CB_LOW_DESCENT, .share = CB_LOW_SHARE};
     const double most_ps = cb_most_time(k->t->f, k->t->goal);
+    const cb_dig_effort effort = {.descent = CB_LOW_DESCENT,
+                                  .share = CB_LOW_SHARE,
+                                  .most_ps = most_ps - (double)k->t->f->once_ps};
     const double least_ps = (double)k->t->f->once_ps * (1 + cb_ladder_little_extra(d));
     const uint64_t part = (s->high - s->low) / (CB_ATTEMPTS + 1);
     uint64_t target[CB_ATTEMPTS];

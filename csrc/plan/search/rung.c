@@ -124,7 +124,8 @@ static cb_status ruin(cb_moves *m, uint64_t target, double share, double patienc
         if (i > 0 && !turns)
             CB_TRY_DONE(cb_ledger_load(m->l, from.list.at, from.list.len, (double)target, err));
         m->heated = turns && i % 2 == 1;
-        CB_TRY_DONE(cb_ruin_and_recreate(m, effort(m, part), patience, least_ps, err));
+        const cb_ruin_limits limits = {effort(m, part), patience, least_ps, 0, INFINITY};
+        CB_TRY_DONE(cb_ruin_and_recreate(m, &limits, err));
         CB_TRY_DONE(cb_trim(m, least_ps, err));
     }
 done:
@@ -170,6 +171,13 @@ cb_status cb_prove_bound(cb_prices *prices, const cb_price_span *start, uint64_t
 static cb_status search_deep(cb_moves *m, const cb_deep_search *s, const cb_candidate *from,
                              cb_error *err) {
     bool last = s->attempt >= CB_LAST_ATTEMPTS;
+    const cb_ruin_limits limits = {
+        .settlings = effort(m, last ? 1 : s->descent),
+        .patience = CB_DEEP_PATIENCE,
+        .least_ps = s->least_ps,
+        .enough_ps = CB_LOW_ENOUGH * s->most_ps,
+        .most_ps = s->most_ps > 0 ? CB_LOW_SLACK * s->most_ps : INFINITY,
+    };
     double rounds = s->attempt >= 2 * CB_LAST_ATTEMPTS
                         ? fmin(CB_ROUNDS_MOST, CB_ROUNDS_OPS / (m->l->n + 1.0))
                         : 1;
@@ -177,9 +185,7 @@ static cb_status search_deep(cb_moves *m, const cb_deep_search *s, const cb_cand
         CB_TRY(i % 2 == 0 ? load(m, from, s->target, err)
                           : cb_ledger_load(m->l, NULL, 0, (double)s->target, err));
         CB_TRY(cb_walk_down(m, effort(m, last ? 1 : CB_WALK_SHARE), err));
-        if (m->l->peak > m->l->target)
-            CB_TRY(cb_ruin_and_recreate(m, effort(m, last ? 1 : s->descent), CB_DEEP_PATIENCE,
-                                        s->least_ps, err));
+        if (m->l->peak > m->l->target) CB_TRY(cb_ruin_and_recreate(m, &limits, err));
     }
     if (m->l->peak > m->l->target) return CB_OK;
     CB_TRY(cb_trim(m, s->least_ps, err));

@@ -29,7 +29,8 @@ typedef struct cb_deep_search {
                          */
     double share;     /* share of the usual effort for ruin and recreate */
     double least_ps;
-    bool improves; /* a candidate that fits is improved; otherwise it ends the search */
+    double most_ps; /* the extra time allowed: descents that exceed it are given up; 0: any */
+    bool improves;  /* a candidate that fits is improved; otherwise it ends the search */
 } cb_deep_search;
 /* For targets where prices find no plan: a penalty walk, then ruin and recreate. */
 CB_MUST_CHECK cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *err);

@@ -144,6 +144,8 @@
 #define CB_LOW_GAP 0.02     /* share of the memory at which these rounds end */
 #define CB_LOW_DESCENT 0.4  /* share of the usual effort to get under a target */
 #define CB_LOW_SHARE 0.1    /* share of the effort once under the target */
+#define CB_LOW_ENOUGH 0.5   /* times the extra time allowed: a faster plan is not improved */
+#define CB_LOW_SLACK 1.1    /* times the extra time allowed: a slower descent is given up */
 #define CB_LOW_PROBES 4     /* rungs tried if the smallest plans of the base are too slow */
 #define CB_TIGHT_OPS 1600   /* maximum ops for a second search of a rung with tight offsets */
 #define CB_AHEAD 2          /* rungs of one budget searched at once if threads are idle */

@@ -27,3 +27,17 @@ void cb_worker_free(cb_worker *c) {
     cb_ledger_free(&c->ledger);
     if (c->work) cb_candidates_free(c->work);
 }
+
+cb_status cb_worker_keep(cb_worker *c, const cb_candidate *found, cb_candidate *out,
+                         cb_error *err) {
+    *out = *found;
+    CB_TRY_NEW(out->pair, c->t->scratch, found->n_pair, err);
+    if (found->n_pair > 0) memcpy(out->pair, found->pair, found->n_pair * sizeof *found->pair);
+    return CB_OK;
+}
+
+cb_status cb_worker_keep_fastest(cb_worker *c, uint64_t target, cb_candidate *out, cb_error *err) {
+    uint32_t at = cb_candidates_fitting(c->work, target);
+    *out = (cb_candidate){0};
+    return at == CB_NONE ? CB_OK : cb_worker_keep(c, &c->work->at[at], out, err);
+}

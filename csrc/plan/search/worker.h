@@ -22,6 +22,12 @@ CB_MUST_CHECK cb_status cb_worker_init(cb_worker *c, cb_trial *t, cb_cut *cut,
  * tangents of the bound and of the guess of `like`. */
 CB_MUST_CHECK cb_status cb_worker_init_like(cb_worker *c, const cb_worker *like, size_t n_tangent,
                                             cb_trial *t, cb_cut *cut, cb_error *err);
+/* Copies a plan to the worker's arena. */
+CB_MUST_CHECK cb_status cb_worker_keep(cb_worker *c, const cb_candidate *found, cb_candidate *out,
+                                       cb_error *err);
+/* Copies the fastest plan that fits; size 0: none. */
+CB_MUST_CHECK cb_status cb_worker_keep_fastest(cb_worker *c, uint64_t target, cb_candidate *out,
+                                               cb_error *err);
 void cb_worker_free(cb_worker *c);
 
 #endif

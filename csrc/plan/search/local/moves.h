@@ -72,8 +72,14 @@ CB_MUST_CHECK cb_status cb_moves_offer(cb_moves *m, cb_error *err);
  * to the candidates. None goes below `least_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_trim(cb_moves *m, double least_ps, cb_error *err);
 CB_MUST_CHECK cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err);
-/* Ends after a share of `patience` of the settlings without progress. */
-CB_MUST_CHECK cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double patience,
-                                             double least_ps, cb_error *err);
+typedef struct cb_ruin_limits {
+    uint32_t settlings;
+    double patience; /* share of the settlings: as many without progress end the search */
+    double least_ps;
+    double enough_ps; /* extra time of a plan that fits and ends the search */
+    double most_ps;   /* extra time at which a search that is still above the target ends */
+} cb_ruin_limits;
+CB_MUST_CHECK cb_status cb_ruin_and_recreate(cb_moves *m, const cb_ruin_limits *limits,
+                                             cb_error *err);
 
 #endif

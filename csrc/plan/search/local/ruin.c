@@ -224,19 +224,27 @@ static void try_once(ruiner *r, double temperature) {
     note_plan(r);
 }
 
-cb_status cb_ruin_and_recreate(cb_moves *m, uint32_t settlings, double patience, double least_ps,
-                               cb_error *err) {
+/* True if a plan that fits is fast enough, or if the plan at hand, which does not fit, takes too
+ * long already. */
+static bool is_over(const ruiner *r, const cb_ruin_limits *limits, int64_t best_ps) {
+    const bool fits = best_ps < INT64_MAX;
+    if (fits) return (double)best_ps <= fmax(limits->least_ps, limits->enough_ps);
+    return (double)r->m->l->extra_ps > limits->most_ps;
+}
+
+cb_status cb_ruin_and_recreate(cb_moves *m, const cb_ruin_limits *limits, cb_error *err) {
     cb_ledger *l = m->l;
-    ruiner r = {.m = m, .least_ps = least_ps, .ok = true};
+    ruiner r = {.m = m, .least_ps = limits->least_ps, .ok = true};
     cb_pairs best = {.arena = m->scratch};
-    uint32_t begin = m->settled, progress = begin, longest = (uint32_t)(patience * settlings);
+    const uint32_t begin = m->settled, settlings = limits->settlings;
+    uint32_t progress = begin, longest = (uint32_t)(limits->patience * settlings);
     cb_moves_forget(m);
     note_plan(&r);
     int64_t best_ps = r.now_ps;
     double best_peak = r.now_peak;
     r.ok = cb_ledger_pairs(l, &best);
     while (r.ok && m->settled - begin < settlings && m->settled - progress <= longest &&
-           (double)best_ps > least_ps) {
+           !is_over(&r, limits, best_ps)) {
         double age = (double)(m->settled - begin) / (double)settlings;
         CB_TRY(cb_moves_poll(m, err));
         try_once(&r, (m->heated ? CB_HEATED_WARM : CB_RUIN_WARM) * (1 - age));
