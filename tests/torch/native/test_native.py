@@ -177,13 +177,115 @@ def test_a_view_of_a_result_is_shared() -> None:
     assert t.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
-def test_a_part_of_a_result_cuts_the_run() -> None:
-    """What reads a slice of a group's result runs after the group."""
-    x = torch.randn(4, 6)
-    gm = traced(lambda x: x.exp()[1].tanh(), x)
+PARTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "row": lambda x: x[1],
+    "columns": lambda x: x[:, 1:4],
+    "every other": lambda x: x[:, 1::2],
+    "every other, reversed axes": lambda x: x.t()[1::2],
+    "one": lambda x: x[2, 3],
+    "repeated": lambda x: x[:, 2:3].expand(-1, 5),
+    "piece of a piece": lambda x: x.view(2, 2, 6)[:, 1, 2:][:, ::3],
+    "split": lambda x: x.split([2, 4], 1)[1],
+    "chunk": lambda x: x.unsafe_chunk(3, 1)[2],
+    "diagonal blocks": lambda x: x[:, :4].view(2, 2, 4).transpose(0, 1),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_tensors(name: str) -> None:
+    """Parts of an argument, of a group's result and of what PyTorch computes are read in place."""
+    x, part = torch.randn(4, 6), PARTS[name]
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.exp()
+        z = x @ x.t() @ x
+        return part(x).tanh() * 2, part(y).sin(), part(z).square().sum(), part(y)
+
+    gm = traced(f, x)
     made, note = lower(gm, "forward")
-    assert note.groups == [("aten.exp",), ("aten.tanh",)]
-    torch.testing.assert_close(compile_boxed(made)([x]), x.exp()[1].tanh())
+    assert not [f for f in note.foreign if f.op != "aten.mm"], note
+    assert len(note.groups) == 2, note
+    for a, b in zip(compile_boxed(made)([x]), f(x), strict=True):
+        torch.testing.assert_close(a, b)
+        assert a.stride() == b.stride()
+
+
+def test_overlapping_parts_stay_pytorchs() -> None:
+    """Windows that share elements are no block of an array; the group ends before them."""
+    x = torch.randn(4, 6)
+    gm = traced(lambda x: x.exp().unfold(1, 3, 1).tanh(), x)
+    made, note = lower(gm, "forward", everything=True)
+    assert note.groups == [("aten.exp",)]
+    assert [f.reason for f in note.foreign] == ["a tensor has gaps between its elements"]
+    torch.testing.assert_close(compile_boxed(made)([x]), x.exp().unfold(1, 3, 1).tanh())
+
+
+class Rows(nn.Module):
+    """Softmax, norms and reductions over tensors of any number of rows and columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(4, 6)
+        self.norm = nn.LayerNorm(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[rows, columns, 6] to a scalar."""
+        y, gate = self.a(x).chunk(2, -1)
+        x = self.norm(x + self.b(y * torch.sigmoid(gate)))
+        p = (x @ x.transpose(1, 2) / x.shape[1]).softmax(-1)
+        return (p * p.mean(1, keepdim=True)).sum((1, 2)).square().mean()
+
+
+@pytest.mark.parametrize("budget", [pytest.param(None, marks=pytest.mark.very_slow), 0])
+def test_sizes_that_vary(budget: int | None) -> None:
+    """Groups serve all sizes of a graph; nothing is traced again."""
+    torch.manual_seed(0)
+    model = Rows()
+    traces = []
+    plain = copy.deepcopy(model)
+    step = ct.compile(model, codegen="native", dynamic=True, budget=budget)
+    for rows, columns in ((3, 5), (4, 9), (2, 3), (3, 5), (17, 4)):
+        x = torch.randn(rows, columns, 6, requires_grad=True)
+        own = x.detach().clone().requires_grad_()
+        plain.zero_grad()
+        step.zero_grad()
+        plain(own).backward()
+        step(x).backward()
+        pairs = [(x, own), *zip(model.parameters(), plain.parameters(), strict=True)]
+        for a, b in pairs:
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6)
+        traces.append(len(step.compiler_notes))
+    note = step.compiler_notes[0]
+    assert traces == [2] * 5
+    assert not [f for f in note.foreign if "varies" in f.reason or "size" in f.reason]
+    assert any("aten._softmax" in group for group in note.groups)
+
+
+def test_sizes_that_no_row_takes() -> None:
+    """A mean over an axis that turns out to be empty is PyTorch's."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x.exp() * 2)[2:].mean(0).tanh()
+
+    step = torch.compile(f, backend="cutback", options={"codegen": "native"}, dynamic=True)
+    for rows in (5, 3, 2):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(step(x), f(x), equal_nan=True)
+
+
+def test_a_row_that_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that our kernels refuse stays PyTorch's, with what they said."""
+    from cutback.torch.native import lowering, pointwise
+
+    def refuse(*args: Any) -> Any:
+        raise ValueError("not today")
+
+    monkeypatch.setitem(lowering.ROWS, torch.ops.aten.tanh.default, pointwise.row(refuse))
+    x = torch.randn(8, 8)
+    made, note = lower(traced(lambda x: (x.exp().tanh() * 2).sin().sum(0), x), "forward")
+    (foreign,) = note.foreign
+    assert foreign.op == "aten.tanh" and "our kernels refuse it: not today" in foreign.reason
+    torch.testing.assert_close(compile_boxed(made)([x]), (x.exp().tanh() * 2).sin().sum(0))
 
 
 def test_later_readers_join() -> None:
@@ -284,16 +386,19 @@ def test_says_what_stays_foreign() -> None:
     assert "operations in" in str(forward) and "aten.addmm" in str(forward)
 
 
-def test_refuses_other_devices() -> None:
-    """A graph on a GPU has no kernels here yet."""
+def test_other_devices() -> None:
+    """What is on a GPU stays PyTorch's."""
     with FakeTensorMode():
         x = torch.empty(4, device="cuda")
     graph = fx.Graph()
     node = graph.placeholder("x")
     node.meta["val"] = x
+    for _ in range(2):
+        node = graph.call_function(torch.ops.aten.exp.default, (node,))
+        node.meta["val"] = x
     graph.output(node)
-    with pytest.raises(ct.UnsupportedGraphError, match="runs tensors on the CPU only"):
-        lower(fx.GraphModule({}, graph), "forward")
+    _, note = lower(fx.GraphModule({}, graph), "forward")
+    assert [(f.op, f.calls, f.reason) for f in note.foreign] == [("aten.exp", 2, "it is on cuda:0")]
 
 
 def test_measured_slower() -> None:

@@ -33,6 +33,11 @@ OWN = {
     "nn.functional.leaky_relu", "nn.functional.threshold", "masked_fill", "clone", "amax", "amin",
     "nn.functional.mse_loss", "nn.functional.gelu", "nn.functional.layer_norm", "softmax", "var",
     "log_softmax", "sum", "mean", "exp", "neg", "add", "sub", "mul", "div", "full_like",
+    "nn.functional.batch_norm", "nn.functional.group_norm", "nn.functional.nll_loss",
+    "nn.functional.cross_entropy", "nn.functional.pad", "stack", "select", "narrow", "split",
+    "unsafe_split", "nn.functional.embedding", "new_full", "new_zeros", "chunk", "__getitem__",
+    "nn.functional.instance_norm", "nn.functional.rms_norm", "unsafe_chunk", "slice",
+    "softmax_with_dtype", "nn.functional.glu", "tensor_split", "unbind", "_native_batch_norm_legit",
 }  # fmt: skip
 
 
@@ -118,6 +123,58 @@ def test_layouts(name: str, other: str) -> None:
     said, ran = check(Sample(_chain, inputs), gradients=False)
     assert said == ""
     assert "aten.sum.dim_IntList" in ran
+
+
+ORDERS: dict[str, Any] = {
+    "contiguous": lambda x: x,
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "one sample": lambda x: x[:1],
+    "two axes": lambda x: x[:, :, 0, 0].contiguous(),
+    "one channel": lambda x: x[:, :1].contiguous(),
+}
+
+
+def _batch_normed(training: bool) -> Any:
+    def call(*given: torch.Tensor) -> Any:
+        x, w, b, mean, var, g = given
+        made = aten._native_batch_norm_legit_functional(x, w, b, mean, var, training, 0.3, 1e-3)
+        y, *kept = made
+        back = aten.native_batch_norm_backward(
+            g, x, w, mean, var, kept[0], kept[1], training, 1e-3, [True, True, True]
+        )
+        return y, *back, *(kept if training else kept[2:])
+
+    return call
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ORDERS)
+def test_batch_norm(name: str, training: bool, dtype: str) -> None:
+    """Forward and backward, in each order of strides. With 16 bits, statistics are in f32 where
+    PyTorch's shape function says 16 bits: that stays PyTorch's."""
+    g = torch.Generator().manual_seed(3)
+    x, dy = (ORDERS[name](torch.randn(3, 6, 4, 5, generator=g)).to(DTYPES[dtype]) for _ in "xg")
+    channels = [torch.rand(x.shape[1], generator=g) + 0.5 for _ in range(4)]
+    said, ran = check(Sample(_batch_normed(training), [x, *channels, dy]), gradients=False)
+    assert said == ""
+    assert len(ran) == (2 if dtype == "f32" else 0)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_group_norm(name: str) -> None:
+    """Forward and backward, in each order of strides."""
+    g = torch.Generator().manual_seed(4)
+    x = ORDERS[name](torch.randn(3, 6, 4, 5, generator=g))
+    channels = [torch.rand(x.shape[1], generator=g) + 0.5 for _ in range(2)]
+    groups = min(3, x.shape[1])
+
+    def call(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.group_norm(x, groups, w, b)
+
+    said, ran = check(Sample(call, [x, *channels]), gradients=True)
+    assert said == ""
+    assert {"aten.native_group_norm", "aten.native_group_norm_backward"} <= ran
 
 
 def test_empty_tensors() -> None:

@@ -60,6 +60,12 @@ class Array:
         in_order = tuple(axes) == tuple(range(len(self.shape)))
         return self if in_order else self.op("transpose", axes=tuple(axes))
 
+    def part(self, axis: int, start: int, n: int) -> Array:
+        """``n`` elements along an axis."""
+        if n == self.shape[axis]:
+            return self
+        return self.op("slice", axis=axis, start=start, stop=start + n, step=1)
+
     def copy(self) -> Array:
         """A row-major copy."""
         return self.op("contiguous")

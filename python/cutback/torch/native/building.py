@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import fx
 
 from .arrays import NAMES, Array, Graph
-from .layouts import Meta, Sizes, axes_of, meta_of
+from .layouts import Meta, Sizes, Window, axes_of, meta_of
 
 if TYPE_CHECKING:
     from torch.fx.node import Argument
@@ -28,21 +28,33 @@ Results = Value | list[Value | None]
 """What a node returns: a tensor, or a tuple of tensors, some of which may be missing."""
 
 
+class Views(Protocol):
+    """What views of a graph show."""
+
+    def shown(self, node: fx.Node) -> fx.Node | None:
+        """The node whose elements a node shows under another shape. None: it is no such view."""
+        ...
+
+    def block(self, node: fx.Node, sizes: Sizes) -> tuple[fx.Node, Window] | None:
+        """The node in whose memory a node's tensor is a block, and which. None: it is none."""
+        ...
+
+
 class Builder:
     """The graph of one group.
 
     Args:
         sizes: what sizes of fake tensors are.
-        shown: the node whose elements a node shows under another shape. None: it is no such view.
+        views: what views of the graph show.
     """
 
-    def __init__(self, sizes: Sizes, shown: Callable[[fx.Node], fx.Node | None]) -> None:
+    def __init__(self, sizes: Sizes, views: Views) -> None:
         self.graph = Graph()
         self.sizes = sizes
         self.inputs: list[fx.Node] = []
         """Tensors that the group takes, in the order of the graph's arguments."""
         self.values: dict[fx.Node, Results] = {}
-        self._shown = shown
+        self._views = views
 
     # ---- tensors of PyTorch's graph -----------------------------------------------------------
 
@@ -60,7 +72,7 @@ class Builder:
         return known
 
     def _view_or_input(self, node: fx.Node) -> Value:
-        shown = self._shown(node)
+        shown = self._views.shown(node)
         meta = self.meta(node)
         if shown is not None and node.target is not operator.getitem:
             return self.as_view(self.value(shown), meta)
@@ -68,6 +80,10 @@ class Builder:
             part = self.values[shown][node.args[1]]
             assert isinstance(part, Value)
             return part
+        block = self._views.block(node, self.sizes)
+        if block is not None:
+            root, window = block
+            return self._block(self.value(root).array, window, meta)
         axes = axes_of(meta)
         assert axes is not None, node
         self.inputs.append(node)
@@ -79,6 +95,14 @@ class Builder:
         axes = axes_of(meta)
         assert axes is not None
         return Value(value.array.reshape([meta.shape[a] for a in axes]), axes, meta)
+
+    def _block(self, memory: Array, window: Window, meta: Meta) -> Value:
+        """Elements of a tensor that has gaps between them."""
+        array = memory.reshape(window.frame)
+        counts = [*(meta.shape[a] for a in window.axes), 1]
+        for axis, (start, n) in enumerate(zip(window.starts, counts, strict=True)):
+            array = array.part(axis, start, n)
+        return Value(array.reshape(counts[:-1]), window.axes, meta)
 
     def tensor(self, node: fx.Node, position: int) -> Value:
         """The tensor that a node takes at a position."""

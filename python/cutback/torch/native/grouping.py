@@ -14,10 +14,12 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ..graph.sizes import hint
 from .building import tensors_of
-from .layouts import elements_of, meta_of
+from .layouts import Sizes, Window, elements_of, meta_of, window_of
+from .symbols import Symbols
 from .table import is_exact, why_foreign, why_no_array
 
 _AHEAD = 200  # nodes after a group that are looked at
@@ -28,9 +30,16 @@ Item: TypeAlias = fx.Node | list[fx.Node]
 """A node that PyTorch runs, or the nodes of a group."""
 
 
+_UNSAFE_VIEWS = frozenset((
+    torch.ops.aten._unsafe_view.default, torch.ops.aten.unsafe_split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default,
+))  # fmt: skip
+"""Views whose schemas do not say so."""
+
+
 def is_view(node: fx.Node) -> bool:
     """Does a call return memory of its first argument, without writing to it?"""
-    if node.target is torch.ops.aten._unsafe_view.default:
+    if node.target in _UNSAFE_VIEWS:
         return True
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None:
@@ -45,7 +54,8 @@ def _is_barrier(node: fx.Node) -> bool:
         return False
     if not isinstance(node.target, torch._ops.OpOverload):
         return True
-    return node.target._schema.is_mutable or node.target.namespace not in ("aten", "prims")
+    namespace = node.target.namespace
+    return node.target._schema.is_mutable or namespace not in ("aten", "prims", "cutback")
 
 
 class Kinds:
@@ -56,26 +66,40 @@ class Kinds:
     """
 
     def __init__(self, graph: fx.Graph, everything: bool = False) -> None:
+        self.graph = graph
         self.order = list(graph.nodes)
         self.everything = everything
         self.why: dict[fx.Node, str] = {}  # calls of PyTorch's, with the reason
         self.own: set[fx.Node] = set()
         self.views: set[fx.Node] = set()
+        self.symbols = Symbols(graph)
         for node in self.order:
             if node.op != "call_function":
                 continue
             if node.target is operator.getitem:
-                if node.args[0] in self.own:
+                if node.args[0] in self.own or _is_part_of_view(node):
                     self.views.add(node)
             elif is_view(node):
-                if isinstance(node.meta.get("val"), torch.Tensor):
-                    self.views.add(node)
+                self.views.add(node)
             elif tensors_of(node):
-                why = why_foreign(node, everything)
+                why = self._why_foreign(node)
                 if why is None:
                     self.own.add(node)
                 else:
                     self.why[node] = why
+
+    def _why_foreign(self, node: fx.Node) -> str | None:
+        for given in (*node.all_input_nodes, node):
+            if not self.symbols.know(given):
+                return "a size is known only while the graph runs"
+        return why_foreign(node, self.is_block, self.everything)
+
+    def make_foreign(self, node: fx.Node, why: str) -> None:
+        """Leaves a call to PyTorch's kernel."""
+        self.own.remove(node)
+        self.why[node] = why
+        parts = [n for n in node.users if n.target is operator.getitem]
+        self.views.difference_update(parts)
 
     def source(self, node: fx.Node) -> fx.Node:
         """The node that makes the memory of a value."""
@@ -92,16 +116,45 @@ class Kinds:
             return None
         given = node.args[0]
         assert isinstance(given, fx.Node)
-        if node.target is operator.getitem:
+        if given in self.own and node.target is operator.getitem:
             return given
         new, old = node.meta["val"], given.meta.get("val")
-        if not isinstance(old, torch.Tensor) or new.dtype != old.dtype:
+        if not (isinstance(new, torch.Tensor) and isinstance(old, torch.Tensor)):
+            return None
+        if new.dtype != old.dtype:
             return None
         if why_no_array(new) is not None or why_no_array(old) is not None:
             return None
-        counts = [elements_of(meta_of(v, int)) for v in (new, old)]
-        same = counts[0] == counts[1] and new.storage_offset() == old.storage_offset()
-        return given if same else None
+        counts = [elements_of(meta_of(v, hint)) for v in (new, old)]
+        same = counts[0] == counts[1] and _equal(new.storage_offset(), old.storage_offset())
+        return given if same and _equal(new.numel(), old.numel()) else None
+
+    def root(self, node: fx.Node) -> fx.Node:
+        """The tensor whose memory a view shows."""
+        while is_view(node) or _is_part_of_view(node):
+            given = node.args[0]
+            assert isinstance(given, fx.Node)
+            node = given
+        return node
+
+    def is_block(self, node: fx.Node) -> bool:
+        """Is a view a block of an array (:func:`layouts.window_of`)?"""
+        return self.block(node, hint) is not None
+
+    def block(self, node: fx.Node, sizes: Sizes) -> tuple[fx.Node, Window] | None:
+        """The tensor in whose memory a view is a block, and which. None: it is no such view."""
+        root = self.root(node)
+        new, old = node.meta.get("val"), root.meta.get("val")
+        if root is node or not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+            return None
+        if new.dtype != old.dtype or why_no_array(old) is not None or _is_lazy(new):
+            return None
+        elements = elements_of(meta_of(old, sizes))
+        offset = sizes(new.storage_offset()) - sizes(old.storage_offset())
+        if elements is None or offset < 0:
+            return None
+        window = window_of(meta_of(new, sizes), offset, elements)
+        return None if window is None else (root, window)
 
     def is_cut_off(self, node: fx.Node, group: Collection[fx.Node]) -> bool:
         """Does the node read only a part of something that the group makes?"""
@@ -109,13 +162,22 @@ class Kinds:
             shown: fx.Node | None = given
             while shown is not None and shown not in group:
                 given, shown = shown, self.shown(shown)
-            if shown is None and self.source(given) in group:
+            if shown is None and self.source(given) in group and not self.is_block(given):
                 return True
         return False
 
     def sources(self, node: fx.Node) -> list[fx.Node]:
         """The same of all that a node reads."""
         return list(dict.fromkeys(self.source(n) for n in node.all_input_nodes))
+
+
+def _equal(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
+    """Are two sizes the same in each call?"""
+    return statically_known_true(a == b)
+
+
+def _is_lazy(val: torch.Tensor) -> bool:
+    return bool(val.is_neg() or val.is_conj())
 
 
 def _is_part_of_view(node: fx.Node) -> bool:

@@ -67,6 +67,42 @@ def elements_of(meta: Meta) -> int | None:
     return None if axes is None else math.prod(meta.shape[a] for a in axes)
 
 
+class Window(NamedTuple):
+    """Where a tensor lies in memory that is larger than it."""
+
+    frame: tuple[int, ...]
+    """Shape of the memory, whose axes are those of the tensor, then one of the smallest stride."""
+    starts: tuple[int, ...]
+    """First element along each axis of the frame."""
+    axes: tuple[int, ...]
+    """The tensor's axes, from the slowest to the fastest."""
+
+
+def window_of(meta: Meta, offset: int, elements: int) -> Window | None:
+    """A tensor with gaps between its elements as a block of an array.
+
+    Args:
+        offset: of its first element in the memory.
+        elements: of the memory.
+
+    Returns:
+        None: it is no such block.
+    """
+    axes = [a for a, n in enumerate(meta.shape) if n != 1 and meta.stride[a] != 0]
+    axes.sort(key=lambda a: -meta.stride[a])
+    strides = [meta.stride[a] for a in axes] + [1]
+    frame, starts, outer = [], [], elements
+    for stride in strides:
+        if stride <= 0 or outer % stride:
+            return None
+        frame.append(outer // stride)
+        starts.append(offset // stride)
+        offset, outer = offset % stride, stride
+    counts = [*(meta.shape[a] for a in axes), 1]
+    fits = all(s + n <= f for s, n, f in zip(starts, counts, frame, strict=True))
+    return Window(tuple(frame), tuple(starts), tuple(axes)) if fits else None
+
+
 def repeats(meta: Meta) -> bool:
     """Does one element of memory stand for several of the tensor?"""
     return elements_of(meta) not in (None, meta.numel)

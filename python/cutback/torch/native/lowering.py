@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,17 +14,28 @@ from torch.fx._lazy_graph_module import _make_graph_module
 
 from ... import BudgetError
 from ..graph.codegen import NAME, RUN_OF
-from ..graph.graphs import UnsupportedGraphError, location
-from .building import Builder, tensors_of
-from .grouping import Grouping, Kinds, results_of
-from .layouts import Meta
+from ..graph.sizes import hint
+from .building import Builder
+from .grouping import Grouping, Item, Kinds, results_of
+from .layouts import Meta, Sizes
+from .symbols import sizes_with, symbols_in
 from .table import ROWS
 
 if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import sympy
+
     from ... import _native
 
 _KEPT = 512
 """Executables that are kept for other groups of the same structure."""
+
+
+class CannotRunError(Exception):
+    """Our kernels do not run a node that the table has a row for."""
+
+    def __init__(self, node: fx.Node, why: Exception) -> None:
+        super().__init__(f"{node}: {why}")
+        self.node = node
 
 
 class ForeignOp(NamedTuple):
@@ -105,17 +116,21 @@ class _Group(NamedTuple):
     results: list[tuple[fx.Node, Meta]]
 
 
-def _compile(nodes: Sequence[fx.Node], kinds: Kinds, room: int) -> tuple[_Group, bool]:
+def _compile(
+    nodes: Sequence[fx.Node], kinds: Kinds, room: int | None, sizes: Sizes = hint
+) -> tuple[_Group, bool]:
     """A group, and whether it runs in so many bytes besides arguments and results. Where it needs
     more, it is planned again under that budget: some of its values are then computed twice."""
-    b = Builder(int, kinds.shown)
+    b = Builder(sizes, kinds)
     for node in nodes:
         b.values[node] = ROWS[node.target].build(b, node)
     results = results_of(nodes, kinds).nodes
     for node in results:
         b.graph.output(b.value(node).array)
     step = _executables.of(b, None)
-    if step.run_bytes > max(room, 0):
+    if room is None:
+        room = step.run_bytes
+    elif step.run_bytes > max(room, 0):
         try:
             step = _executables.of(b, max(room, 0))
         except BudgetError:
@@ -183,6 +198,81 @@ def call_of(group: _Group, checked: Sequence[bool]) -> Callable[..., Any]:
     return function
 
 
+# ---- calls with sizes that vary -----------------------------------------------------------------
+
+_SIZES_KEPT = 256
+"""Sizes for which a call keeps its function."""
+
+
+def _by_nodes(
+    nodes: Sequence[fx.Node], kinds: Kinds, group: _Group, sizes: Sizes
+) -> Callable[..., Any]:
+    """A function like :func:`call_of`'s that runs PyTorch's kernels, node by node."""
+
+    def run(*given: torch.Tensor) -> Any:
+        values: dict[fx.Node, Any] = {n: t for (n, _), t in zip(group.inputs, given, strict=True)}
+
+        def value(node: fx.Node) -> Any:
+            if node not in values:
+                val = node.meta["val"]
+                is_size = isinstance(val, (int, torch.SymInt))
+                values[node] = sizes(val) if is_size else compute(node)
+            return values[node]
+
+        def compute(node: fx.Node) -> Any:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), value)
+            return node.target(*args, **kwargs)
+
+        made = tuple(value(n) for n, _ in group.results)
+        return made[0] if len(made) == 1 else made
+
+    return run
+
+
+def varying(
+    nodes: Sequence[fx.Node], kinds: Kinds, group: _Group, room: int, checked: Sequence[bool],
+    symbols: Sequence[sympy.Symbol],
+) -> Callable[..., Any]:  # fmt: skip
+    """A function of the values of symbols and of a group's arguments. The group is compiled for
+    each set of values.
+
+    Args:
+        group: compiled for the hints.
+        room: see :func:`_compile`; for sizes not larger than the hints.
+    """
+    known: OrderedDict[tuple[int, ...], Callable[..., Any]] = OrderedDict()
+    held = _bytes_of(group)
+
+    def make(values: tuple[int, ...]) -> Callable[..., Any]:
+        sizes = sizes_with(dict(zip(symbols, values, strict=True)))
+        try:
+            made, fits = _compile(nodes, kinds, None, sizes)
+            if not fits or [n for n, _ in made.inputs] != [n for n, _ in group.inputs]:
+                return _by_nodes(nodes, kinds, group, sizes)
+            if _bytes_of(made) <= held:
+                made, _ = _compile(nodes, kinds, room, sizes)
+            return call_of(made, checked)
+        except MemoryError:
+            raise
+        except Exception:  # sizes for which the table has no row, as a mean of nothing
+            return _by_nodes(nodes, kinds, group, sizes)
+
+    def native(*args: Any) -> Any:
+        values = args[: len(symbols)]
+        run = known.get(values)
+        if run is None:
+            run = known[values] = make(values)
+            while len(known) > _SIZES_KEPT:
+                known.popitem(last=False)
+        return run(*args[len(symbols) :])
+
+    return native
+
+
+def _bytes_of(group: _Group) -> int:
+    return sum(m.numel * m.dtype.itemsize for _, m in (*group.inputs, *group.results))
+
+
 # ---- graphs -------------------------------------------------------------------------------------
 
 
@@ -199,6 +289,9 @@ class _Writer:
         self.env: dict[fx.Node, fx.Node] = {}
         self.ours: set[fx.Node] = set()  # values of the old graph that a call of ours returns
         self.groups: list[tuple[str, ...]] = []
+        self.symbols: dict[sympy.Symbol, fx.Node] = {}
+        for node in kinds.graph.find_nodes(op="placeholder"):
+            self.last_argument = self.copy(node)
 
     def have(self, node: fx.Node) -> fx.Node:
         """The node of the new graph for a value; views are written where they are first read."""
@@ -212,11 +305,37 @@ class _Writer:
         copied = self.env[node] = self.graph.node_copy(node, self.env.__getitem__)
         return copied
 
-    def call(self, nodes: Sequence[fx.Node], group: _Group) -> None:
-        """A group."""
-        given = tuple(self.have(n) for n, _ in group.inputs)
+    def symbol(self, symbol: sympy.Symbol) -> fx.Node:
+        """The node for a symbol's value, at the start of the graph."""
+        known = self.symbols.get(symbol)
+        if known is None:
+            node, axis = self.kinds.symbols.places[symbol]
+            known = self.have(node)
+            if axis is not None:
+                with self.graph.inserting_after(self.last_argument):
+                    known = self.graph.call_function(torch.ops.aten.sym_size.int, (known, axis))
+                    known.meta["val"] = node.meta["val"].shape[axis]
+            self.symbols[symbol] = known
+        return known
+
+    def _function(
+        self, nodes: Sequence[fx.Node], group: _Group, room: int
+    ) -> tuple[Callable[..., Any], list[fx.Node]]:
+        """The function of a group, and what it takes before the group's arguments."""
         checked = [self.kinds.source(n) not in self.ours for n, _ in group.inputs]
-        call = self.graph.call_function(call_of(group, checked), given)
+        reached = {n for node in nodes for n in (node, *_reads(node, self.kinds))}
+        found: set[sympy.Symbol] = set().union(*map(symbols_in, reached))
+        if not found:
+            return call_of(group, checked), []
+        symbols = sorted(found, key=str)
+        function = varying(nodes, self.kinds, group, room, checked, symbols)
+        return function, [self.symbol(s) for s in symbols]
+
+    def call(self, nodes: Sequence[fx.Node], group: _Group, room: int) -> None:
+        """A group."""
+        tensors = [self.have(n) for n, _ in group.inputs]
+        function, values = self._function(nodes, group, room)
+        call = self.graph.call_function(function, (*values, *tensors))
         vals = [n.meta["val"] for n, _ in group.results]
         call.meta[RUN_OF] = nodes[-1].meta.get(RUN_OF, nodes[-1].name)
         call.meta[NAME] = "native: " + ", ".join(dict.fromkeys(map(_op_name, nodes)))
@@ -231,15 +350,25 @@ class _Writer:
         self.groups.append(tuple(map(_op_name, nodes)))
 
 
-def _check_devices(graph: fx.Graph) -> None:
-    for node in graph.nodes:
-        for val in tensors_of(node):
-            if val.device.type not in ("cpu", "meta"):
-                raise UnsupportedGraphError(
-                    f"{node.name} ({location(node) or node.target}) is on {val.device}: "
-                    'codegen="native" runs tensors on the CPU only. Use codegen="eager" or '
-                    '"inductor", or move model and inputs to the CPU'
-                )
+def _reads(node: fx.Node, kinds: Kinds) -> Iterator[fx.Node]:
+    """What a node reads, and what the views are of that it reads."""
+    for given in node.all_input_nodes:
+        yield given
+        while given in kinds.views:
+            shown = given.args[0]
+            assert isinstance(shown, fx.Node)
+            given = shown
+            yield given
+
+
+def _arranged(kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool]) -> list[Item]:
+    """The order in which a graph runs. Nodes that our kernels turn out not to run are left to
+    PyTorch's."""
+    while True:
+        try:
+            return Grouping(kinds, can_run).arrange()
+        except CannotRunError as error:
+            kinds.make_foreign(error.node, f"our kernels refuse it: {error.__cause__}")
 
 
 def lower(
@@ -252,24 +381,29 @@ def lower(
         everything: also operations that PyTorch's kernels were measured to run faster, and those
             that stand alone.
 
-    Raises:
-        UnsupportedGraphError: a tensor is not on the CPU.
     """
-    _check_devices(gm.graph)
     kinds = Kinds(gm.graph, everything)
-    compiled: dict[tuple[fx.Node, ...], _Group] = {}
+    compiled: dict[tuple[fx.Node, ...], tuple[_Group, int]] = {}
 
     def can_run(nodes: Sequence[fx.Node], room: int) -> bool:
-        compiled[tuple(nodes)], fits = _compile(nodes, kinds, room)
+        try:
+            group, fits = _compile(nodes, kinds, room)
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            if len(nodes) > 1:
+                return False  # the group is cut until the node is found
+            raise CannotRunError(nodes[0], error) from error
+        compiled[tuple(nodes)] = group, room
         return fits
 
-    items = Grouping(kinds, can_run).arrange()
+    items = _arranged(kinds, can_run)
     writer = _Writer(kinds)
     for item in items:
-        if isinstance(item, fx.Node):
+        if not isinstance(item, fx.Node):
+            writer.call(item, *compiled[tuple(item)])
+        elif item.op != "placeholder":
             writer.copy(item)
-        else:
-            writer.call(item, compiled[tuple(item)])
     made = _make_graph_module(gm, writer.graph)
     made.meta.update(gm.meta)
     counts = Counter((_op_name(n), kinds.why[n]) for n in kinds.order if n in kinds.why)

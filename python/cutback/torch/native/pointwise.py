@@ -89,6 +89,8 @@ def _numbers(node: fx.Node) -> str | None:
     for a in node.args:
         if not isinstance(a, (fx.Node, bool, int, float, type(None), torch.dtype)):
             return f"an argument is a {type(a).__name__}"
+        if isinstance(a, fx.Node) and not isinstance(a.meta.get("val"), torch.Tensor):
+            return f"an argument is a {type(a.meta.get('val')).__name__}"
     for k, v in node.kwargs.items():
         if k in _NEUTRAL and v != _NEUTRAL[k]:
             return f"{k}={v!r}"

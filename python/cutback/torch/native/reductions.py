@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..graph.sizes import hint
 from .arrays import NAMES, Array, computed_in, is_float
 from .building import Builder, Results, Value, argument, tensors_of
-from .layouts import Meta, axes_of
+from .layouts import Meta, axes_of, meta_of
 from .pointwise import Check, Row
 
 aten = torch.ops.aten
@@ -75,12 +77,20 @@ def _float_result(node: fx.Node) -> str | None:
 def _not_empty(node: fx.Node) -> str | None:
     given = node.args[0]
     assert isinstance(given, fx.Node)
-    if any(n == 0 for n in given.meta["val"].shape):
+    if any(hint(n) == 0 for n in given.meta["val"].shape):
         return "it reduces no elements"
     return _float_result(node)
 
 
 # ---- softmax ------------------------------------------------------------------------------------
+
+
+def _has_rows(node: fx.Node) -> bool:
+    """Are the axes of a tensor in order, perhaps with gaps between rows?"""
+    meta = meta_of(node.meta["val"], hint)
+    strides = [s for n, s in zip(meta.shape, meta.stride, strict=True) if n != 1]
+    in_order = all(a >= b for a, b in itertools.pairwise(strides))
+    return meta.numel == 0 or (in_order and (not strides or strides[-1] == 1))
 
 
 def _over_last(position: int, n_tensors: int) -> Check:
@@ -91,8 +101,8 @@ def _over_last(position: int, n_tensors: int) -> Check:
             return "it is not over the last axis"
         for a in node.args[:n_tensors]:
             assert isinstance(a, fx.Node)
-            if not a.meta["val"].is_contiguous():
-                return "an argument is not contiguous"
+            if not _has_rows(a):
+                return "the last axis of an argument is not the fastest"
         return _float_result(node)
 
     return check
@@ -108,23 +118,23 @@ def _over_rows(name: str, n_tensors: int) -> Callable[[Builder, fx.Node], Value]
     return build
 
 
+def _safe_softmax(b: Builder, node: fx.Node) -> Value:
+    meta = b.meta(node)
+    x = b.logical(b.tensor(node, 0)).cast(computed_in(NAMES[meta.dtype]))
+    largest = x.reduce("amax", [len(x.shape) - 1], keepdims=True)
+    return b.result(b.graph.where(largest <= -math.inf, 0.0, x.op("softmax")), meta)
+
+
 # ---- layer norm ---------------------------------------------------------------------------------
-
-
-def _same_dtypes(node: fx.Node) -> str | None:
-    vals = [a.meta["val"] for a in node.all_input_nodes] + tensors_of(node)
-    if len({v.dtype for v in vals if isinstance(v, torch.Tensor)}) > 1:
-        return "its arguments have several dtypes"
-    return _float_result(node)
 
 
 def _contiguous(positions: Sequence[int]) -> Check:
     def check(node: fx.Node) -> str | None:
         for i in positions:
             a = node.args[i]
-            if isinstance(a, fx.Node) and not a.meta["val"].is_contiguous():
-                return "an argument is not contiguous"
-        return _same_dtypes(node)
+            if isinstance(a, fx.Node) and not _has_rows(a):
+                return "the last axis of an argument is not the fastest"
+        return _float_result(node)
 
     return check
 
@@ -235,7 +245,8 @@ def _concat_check(node: fx.Node) -> str | None:
     out = tensors_of(node)[0]
     if any(v.dtype != out.dtype for v in vals):
         return "its arguments have several dtypes"
-    if any(v.dim() != out.dim() or v.dim() == 0 for v in vals) or not out.is_contiguous():
+    in_order = meta_of(out, hint).is_contiguous
+    if any(v.dim() != out.dim() or v.dim() == 0 for v in vals) or not in_order:
         return "an argument has another rank, or the result is not contiguous"
     return _float_result(node)
 
@@ -252,6 +263,7 @@ ROWS: dict[Any, Row] = {
     aten.amin.default: Row(_reduced("amin"), _not_empty, exact=True),
     aten.var.correction: Row(_variance, _not_empty),
     aten._softmax.default: Row(_over_rows("softmax", 1), _over_last(1, 1)),
+    aten._safe_softmax.default: Row(_safe_softmax, _over_last(1, 1)),
     aten._log_softmax.default: Row(_over_rows("log_softmax", 1), _over_last(1, 1)),
     aten._softmax_backward_data.default: Row(_over_rows("softmax_bwd", 2), _over_last(2, 2)),
     aten._log_softmax_backward_data.default: Row(_over_rows("log_softmax_bwd", 2),
@@ -262,6 +274,11 @@ ROWS: dict[Any, Row] = {
     aten.cat.default: Row(_concat, _concat_check, exact=True),
     aten.full.default: Row(_full(None), _constant(1), exact=True),
     aten.full_like.default: Row(_full(None), _constant(1), exact=True),
+    aten.zeros.default: Row(_full(0.0), _constant(None), exact=True),
+    aten.ones.default: Row(_full(1.0), _constant(None), exact=True),
+    aten.new_zeros.default: Row(_full(0.0), _constant(None), exact=True),
+    aten.new_ones.default: Row(_full(1.0), _constant(None), exact=True),
+    aten.new_full.default: Row(_full(None, 2), _constant(2), exact=True),
     aten.zeros_like.default: Row(_full(0.0), _constant(None), exact=True),
     aten.ones_like.default: Row(_full(1.0), _constant(None), exact=True),
 }  # fmt: skip

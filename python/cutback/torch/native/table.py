@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from . import pointwise, reductions
+from ..graph.sizes import hint
+from . import lookups, norms, pointwise, reductions
 from .arrays import NAMES
 from .building import tensors_of
 from .layouts import axes_of, meta_of, repeats
@@ -22,7 +23,7 @@ from .pointwise import Row
 
 aten = torch.ops.aten
 
-ROWS: dict[Any, Row] = {**pointwise.ROWS, **reductions.ROWS}
+ROWS: dict[Any, Row] = {**pointwise.ROWS, **reductions.ROWS, **norms.ROWS, **lookups.ROWS}
 """Operations in ours."""
 
 _PRODUCT = "products stay PyTorch's"
@@ -38,10 +39,9 @@ FOREIGN: dict[Any, str] = {
                      aten._scaled_dot_product_flash_attention_for_cpu_backward.default),
                     "attention stays PyTorch's"),
     **dict.fromkeys((aten.native_dropout.default, aten.bernoulli.p, aten.rand.default), _RANDOM),
-    **dict.fromkeys((aten.embedding.default, aten.embedding_dense_backward.default,
-                     aten.index.Tensor, aten.index_put.default, aten.gather.default,
-                     aten.scatter_add.default, aten.nll_loss_forward.default,
-                     aten.nll_loss_backward.default), _LOOKUP),
+    **dict.fromkeys((aten.embedding_dense_backward.default, aten.index.Tensor,
+                     aten.index_put.default, aten.gather.default, aten.scatter_add.default),
+                    _LOOKUP),
 }  # fmt: skip
 """Operations that stay PyTorch's, with the reason."""
 
@@ -52,7 +52,7 @@ _LARGE = 1 << 19  # elements of a tensor that does not fit the second cache
 def _elements(node: fx.Node) -> int:
     given = node.args[0]
     assert isinstance(given, fx.Node)
-    return math.prod(map(int, given.meta["val"].shape))
+    return math.prod(map(hint, given.meta["val"].shape))
 
 
 def _by_erf(node: fx.Node) -> bool:
@@ -95,9 +95,9 @@ def why_no_array(val: torch.Tensor) -> str | None:
         return f"a tensor has layout {val.layout}"
     if val.dtype not in NAMES:
         return f"a tensor is {val.dtype}"
-    if any(type(n) is not int for n in (*val.shape, *val.stride())):
-        return "a size varies from call to call"
-    if axes_of(meta_of(val, int)) is None:
+    if val.device.type not in ("cpu", "meta"):
+        return f"it is on {val.device}"
+    if axes_of(meta_of(val, hint)) is None:
         return "a tensor has gaps between its elements"
     if val.is_neg() or val.is_conj():
         return "a tensor is negated or conjugated lazily"
@@ -106,23 +106,25 @@ def why_no_array(val: torch.Tensor) -> str | None:
 
 def _results(node: fx.Node) -> str | None:
     for val in tensors_of(node):
-        if repeats(meta_of(val, int)):
+        if repeats(meta_of(val, hint)):
             return "its result shares elements"
     return None
 
 
-def why_foreign(node: fx.Node, everything: bool = False) -> str | None:
+def why_foreign(
+    node: fx.Node, is_block: Callable[[fx.Node], bool], everything: bool = False
+) -> str | None:
     """Why a call stays PyTorch's. None: it runs in our kernels.
 
     Args:
+        is_block: is a node a view that is a block of an array?
         everything: also what PyTorch's kernels were measured to run faster.
     """
     row = ROWS.get(node.target)
     if row is None:
         return FOREIGN.get(node.target, "it has no row in the table")
-    vals = [v for n in (*node.all_input_nodes, node) for v in tensors_of(n)]
-    if not vals:
-        return "it has no tensors"
+    given = [n for n in node.all_input_nodes if not is_block(n)]
+    vals = [v for n in (*given, node) for v in tensors_of(n)]
     why = next(filter(None, map(why_no_array, vals)), None) or _results(node) or row.check(node)
     if why is None and not everything and SLOWER.get(node.target, _never)(node):
         return "PyTorch's kernel is faster"
