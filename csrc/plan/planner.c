@@ -218,7 +218,6 @@ static cb_status choose_found(planner *r, const cb_budget *budget, const cb_goal
     return choose_for(r, &any, plan, found, err);
 }
 
-/* Copies the schedule found for a goal to the plan's arena. */
 static cb_status choose_for_budget(planner *r, const cb_budget *budget, const cb_goal *goal,
                                    cb_plan *plan, cb_error *err) {
     cb_found found = {.pairs = {.arena = r->scratch}};
@@ -237,32 +236,40 @@ static bool lowest_fits(const planner *r, const cb_budget *budget, const cb_goal
            goal->offload != CB_OFFLOAD_ONLY && known->ends.smallest <= goal->bytes;
 }
 
-/* Makes the schedule in the plan's arena. */
-static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *plan,
-                                 cb_error *err) {
+/* Makes the schedule of a preset in the plan's arena. */
+static cb_status choose_preset(planner *r, uint64_t pinned_bytes, cb_plan *plan, cb_error *err) {
     cb_pairs pairs = {.arena = r->scratch};
-    if (budget->kind != CB_BUDGET_NONE) {
-        const cb_goal goal = make_goal(r, budget);
-        const cb_status status = choose_for_budget(r, budget, &goal, plan, err);
-        if (status != CB_INFEASIBLE || !lowest_fits(r, budget, &goal)) return status;
-        return cb_schedule_copy(&r->ends[goal.measure].lowest, &plan->arena, &plan->schedule, err);
-    }
+    cb_facts facts;
+    cb_sim sim;
     CB_TRY(cb_cut_poll(&r->cut, err));
     CB_TRY(cb_cut_preset(&r->cut, r->o->preset, err));
     CB_TRY(cb_cut_poll(&r->cut, err));
-    CB_TRY(cb_facts_hoist(&r->facts, r->cut.hoist, err));
-    CB_TRY(cb_recompute_lazily(&r->facts, r->cut.recompute, NULL, &pairs, err));
-    if (r->facts.offloads)
-        return cb_offload_preset(&r->facts, budget->pinned_bytes, &pairs, &plan->arena,
-                                 &plan->schedule, err);
-    CB_TRY(cb_sim_run(&r->sim, pairs.list.at, pairs.list.len, err));
-    return cb_sim_schedule(&r->sim, &plan->arena, &plan->schedule, err);
+    CB_TRY(cb_facts_hoist(&r->facts, r->cut.hoist, r->scratch, &facts, err));
+    CB_TRY(cb_recompute_lazily(&facts, r->cut.recompute, NULL, &pairs, err));
+    if (facts.offloads)
+        return cb_offload_preset(&facts, pinned_bytes, &pairs, &plan->arena, &plan->schedule, err);
+    CB_TRY(cb_sim_init(&sim, &facts, r->scratch->alloc, err));
+    cb_status status = cb_sim_run(&sim, pairs.list.at, pairs.list.len, err);
+    if (status == CB_OK) status = cb_sim_schedule(&sim, &plan->arena, &plan->schedule, err);
+    cb_sim_free(&sim);
+    return status;
 }
 
-/* Walks and places plan->schedule and fills in what follows from it. */
+/* Makes the schedule in the plan's arena. */
+static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *plan,
+                                 cb_error *err) {
+    if (budget->kind == CB_BUDGET_NONE) return choose_preset(r, budget->pinned_bytes, plan, err);
+    const cb_goal goal = make_goal(r, budget);
+    const cb_status status = choose_for_budget(r, budget, &goal, plan, err);
+    if (status != CB_INFEASIBLE || !lowest_fits(r, budget, &goal)) return status;
+    return cb_schedule_copy(&r->ends[goal.measure].lowest, &plan->arena, &plan->schedule, err);
+}
+
+/* Walks and places plan->schedule and fills in what follows from it and from the problem alone. */
 static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     const cb_problem *p = r->p;
-    const cb_facts *f = &r->facts;
+    cb_facts followed, *f = &followed;
+    CB_TRY(cb_follow_schedule(&r->facts, &plan->schedule, r->scratch, f, err));
     cb_facts all = *f; /* a schedule may run everything that the problem allows */
     all.all = r->late.wanted;
     CB_TRY(cb_schedule_walk(p, &plan->schedule, f->device, &plan->arena, &plan->lives, err));
@@ -505,7 +512,6 @@ cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *p
     planner r = {.o = &never_polls};
     cb_status status;
     CB_TRY_DONE(start(&r, p, device, &scratch, err));
-    CB_TRY_DONE(cb_follow_schedule(&r.facts, &plan->schedule, err));
     CB_TRY_DONE(finish_plan(&r, plan, err));
 done:
     stop(&r);

@@ -192,9 +192,9 @@ uint64_t cb_explanation_floor(const cb_explanation *e) {
 cb_status cb_explanation_make(const cb_problem *p, const cb_plan *plan, cb_arena *arena,
                               cb_explanation *out, cb_error *err) {
     cb_explanation e = {.p = p, .plan = plan};
-    cb_facts facts;
-    CB_TRY(cb_facts_make(p, plan->device, arena, &facts, err));
-    CB_TRY(cb_follow_schedule(&facts, &plan->schedule, err));
+    cb_facts given, facts;
+    CB_TRY(cb_facts_make(p, plan->device, arena, &given, err));
+    CB_TRY(cb_follow_schedule(&given, &plan->schedule, arena, &facts, err));
     bool *seen = CB_NEW(arena, bool, p->n_storage), *alive = CB_NEW(arena, bool, p->n_storage);
     CB_TRY_NEW(e.line, arena, p->n_storage, err);
     if (!seen || !alive) return cb_no_memory(err);

@@ -65,10 +65,12 @@ typedef struct cb_facts {
 CB_MUST_CHECK cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *arena,
                                       cb_facts *out, cb_error *err);
 
-/* Moves ops of the backward that no tangent reaches to the end of the forward, in place: those in
- * `hoist` [n_op] and what they need. Ops that may run only once, ops that use memory written by the
- * backward, and their users stay where they are. Constraints and regions do not change. */
-CB_MUST_CHECK cb_status cb_facts_hoist(cb_facts *f, const bool *hoist, cb_error *err);
+/* Copies the facts and moves ops of the backward that no tangent reaches to the end of the forward:
+ * those in `hoist` [n_op] and what they need. Ops that may run only once, ops that use memory
+ * written by the backward, and their users stay where they are. Constraints and regions do not
+ * change. The copy shares all arrays but the base order with `f`. */
+CB_MUST_CHECK cb_status cb_facts_hoist(const cb_facts *f, const bool *hoist, cb_arena *arena,
+                                       cb_facts *out, cb_error *err);
 
 /* True if `storage` counts against the limit of `region`: its op and all its forward readers are in
  * the region (or its subregions) and it is not held. Values that leave a region do not count. */

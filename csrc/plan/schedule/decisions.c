@@ -180,7 +180,8 @@ cb_status cb_in_bound_class(const cb_facts *f, const cb_schedule *s, const cb_li
 
 /* ---- the base order -------------------------------------------------------------------------- */
 
-cb_status cb_follow_schedule(cb_facts *f, const cb_schedule *s, cb_error *err) {
+cb_status cb_follow_schedule(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
+                             cb_facts *out, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, f->alloc);
     bool *hoist = CB_NEW(&scratch, bool, f->p->n_op);
@@ -190,7 +191,7 @@ cb_status cb_follow_schedule(cb_facts *f, const cb_schedule *s, cb_error *err) {
         if (op >= f->p->n_op) continue; /* the walk refuses it */
         hoist[op] = f->position[op] != CB_NONE && f->position[op] >= f->base_backward;
     }
-    cb_status status = hoist ? cb_facts_hoist(f, hoist, err) : cb_no_memory(err);
+    cb_status status = hoist ? cb_facts_hoist(f, hoist, arena, out, err) : cb_no_memory(err);
     cb_arena_free(&scratch);
     return status;
 }

@@ -23,8 +23,9 @@ CB_MUST_CHECK cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s,
 CB_MUST_CHECK cb_status cb_in_bound_class(const cb_facts *f, const cb_schedule *s,
                                           const cb_lives *lives, bool *out, cb_error *err);
 
-/* Changes the base order to that of a foreign schedule: ops of the given backward that it runs in
- * the forward are hoisted. */
-CB_MUST_CHECK cb_status cb_follow_schedule(cb_facts *f, const cb_schedule *s, cb_error *err);
+/* A copy whose base order is that of the schedule: ops of the given backward that it runs in the
+ * forward are hoisted (cb_facts_hoist). */
+CB_MUST_CHECK cb_status cb_follow_schedule(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
+                                           cb_facts *out, cb_error *err);
 
 #endif

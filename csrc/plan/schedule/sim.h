@@ -30,7 +30,6 @@ typedef struct cb_sim_read {
 
 typedef struct cb_sim_forward { /* as built if nothing runs again in it */
     bool known;
-    uint32_t n_base; /* number of base ops; cb_facts_hoist may add some later */
     size_t n_step, n_read, n_life;
     cb_sim_step *step;
     cb_sim_read *read;

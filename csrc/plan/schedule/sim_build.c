@@ -341,10 +341,8 @@ static bool reach_end(cb_sim *sim) {
 static bool keep_forward(cb_sim *sim) {
     const cb_problem *p = sim->f->p;
     cb_sim_forward *w = &sim->forward;
-    *w = (cb_sim_forward){.n_base = sim->f->base_backward,
-                          .n_step = sim->step.len,
-                          .n_read = sim->read.len,
-                          .n_life = sim->life.len};
+    *w =
+        (cb_sim_forward){.n_step = sim->step.len, .n_read = sim->read.len, .n_life = sim->life.len};
     w->step = CB_NEW(&sim->arena, cb_sim_step, w->n_step);
     w->read = CB_NEW(&sim->arena, cb_sim_read, w->n_read);
     w->life = CB_NEW(&sim->arena, cb_sim_life, w->n_life);
@@ -352,7 +350,7 @@ static bool keep_forward(cb_sim *sim) {
     w->value_life = CB_NEW(&sim->arena, uint32_t, p->n_value);
     w->latest = CB_NEW(&sim->arena, uint32_t, p->n_storage);
     w->first_life = CB_NEW(&sim->arena, uint32_t, p->n_storage);
-    w->base_step = CB_NEW(&sim->arena, uint32_t, w->n_base);
+    w->base_step = CB_NEW(&sim->arena, uint32_t, sim->f->base_backward);
     if (!w->step || !w->read || !w->life || !w->value_step || !w->value_life || !w->latest ||
         !w->first_life || !w->base_step)
         return false;
@@ -363,7 +361,7 @@ static bool keep_forward(cb_sim *sim) {
     COPY_ARRAY(w->value_life, sim->value_life, p->n_value);
     COPY_ARRAY(w->latest, sim->latest, p->n_storage);
     COPY_ARRAY(w->first_life, sim->first_life, p->n_storage);
-    COPY_ARRAY(w->base_step, sim->base_step, w->n_base);
+    COPY_ARRAY(w->base_step, sim->base_step, sim->f->base_backward);
     w->known = true;
     return true;
 }
@@ -379,7 +377,7 @@ static void copy_forward(cb_sim *sim) {
     COPY_ARRAY(sim->value_life, w->value_life, p->n_value);
     COPY_ARRAY(sim->latest, w->latest, p->n_storage);
     COPY_ARRAY(sim->first_life, w->first_life, p->n_storage);
-    COPY_ARRAY(sim->base_step, w->base_step, w->n_base);
+    COPY_ARRAY(sim->base_step, w->base_step, sim->f->base_backward);
     for (sim->taken.len = 0; sim->taking.wished && sim->taken.len < w->n_step;)
         sim->taken.at[sim->taken.len++] = 0; /* nothing is recomputed there */
     sim->step.len = w->n_step;
@@ -412,7 +410,7 @@ CB_SIM_INLINE bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t
     bool lasts = n_pair == 0 || cb_pair_anchor(pair[0]) >= f->base_backward;
     bool copied = lasts && sim->forward.known;
     begin(sim, copied);
-    for (uint32_t k = copied ? sim->forward.n_base : 0; k < f->n_base; k++) {
+    for (uint32_t k = copied ? f->base_backward : 0; k < f->n_base; k++) {
         if (k == f->base_backward) {
             if (lasts && !copied && !keep_forward(sim)) return false;
             if (!cross_to_backward(sim)) return false;

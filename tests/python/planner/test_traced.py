@@ -343,6 +343,14 @@ def test_many_budgets_are_single_budgets():
         assert answer.to_json() == alone.to_json(), share
 
 
+@pytest.mark.parametrize("name", ["gpt2_small_plain", "unet"])
+def test_a_preset_changes_nothing_for_the_budgets_after_it(name):
+    """What a cut runs in the forward stays there for its own plan alone."""
+    asks = {"preset": "torch-compat", "measure": "saved", "device": "a100"}
+    after = cutback.plans(path_of(name), [None, "0.8x"], **asks)[1]
+    assert after.to_json() == cutback.plan(path_of(name), budget="0.8x", **asks).to_json()
+
+
 def test_budgets_at_the_command_line(tmp_path, capsys):
     graph = str(path_of("evonorm_s0"))
     folder = tmp_path / "plans"
