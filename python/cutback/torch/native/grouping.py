@@ -173,7 +173,8 @@ class Kinds:
 
 def _equal(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
     """Are two sizes the same in each call?"""
-    return statically_known_true(a == b)
+    known: bool = statically_known_true(a == b)
+    return known
 
 
 def _is_lazy(val: torch.Tensor) -> bool:
