@@ -401,6 +401,45 @@ def test_other_devices() -> None:
     assert [(f.op, f.calls, f.reason) for f in note.foreign] == [("aten.exp", 2, "it is on cuda:0")]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout(dtype: torch.dtype) -> None:
+    """Masks are PyTorch's, and so are the bits."""
+    x = torch.randn(40, 50, dtype=dtype)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, mask = torch.native_dropout(x, 0.3, True)
+        return (y + x).exp(), mask
+
+    gm = traced(f, x)
+    made, note = lower(gm, "forward")
+    assert [(f.op, f.reason) for f in note.foreign] == [
+        ("aten.native_dropout", "PyTorch draws its random numbers")
+    ]
+    assert note.groups == [("aten.native_dropout_backward", "aten.add.Tensor", "aten.exp")]
+    torch.manual_seed(3)
+    wanted, mask = f(x)
+    torch.manual_seed(3)
+    found, drawn = compile_boxed(made)([x])
+    assert torch.equal(drawn, mask)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_scratch_of_single_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose kernels need too much memory besides its tensors stays PyTorch's."""
+    from cutback.torch.native import lowering
+
+    x = torch.randn(64, 4096)
+    _, note = lower(traced(lambda x: x.exp().sum(0), x), "forward")
+    assert not note.foreign
+    monkeypatch.setattr(lowering, "_SCRATCH", 256)
+    monkeypatch.setattr(lowering, "_PART", 1 << 20)
+    _, note = lower(traced(lambda x: x.exp().sum(0), x), "forward")
+    assert note.foreign[0].op == "aten.sum.dim_IntList"
+    assert "bytes of scratch" in note.foreign[0].reason
+    _, note = lower(traced(lambda x: x.exp().sum(1), x), "forward")
+    assert not note.foreign
+
+
 def test_measured_slower() -> None:
     """Calls that PyTorch's kernels run faster stay PyTorch's; which, depends on the call."""
     x = torch.randn(128, 64)

@@ -34,8 +34,8 @@ OWN = {
     "nn.functional.mse_loss", "nn.functional.gelu", "nn.functional.layer_norm", "softmax", "var",
     "log_softmax", "sum", "mean", "exp", "neg", "add", "sub", "mul", "div", "full_like",
     "nn.functional.batch_norm", "nn.functional.group_norm", "nn.functional.nll_loss",
-    "nn.functional.cross_entropy", "nn.functional.pad", "stack", "select", "narrow", "split",
-    "unsafe_split", "nn.functional.embedding", "new_full", "new_zeros", "chunk", "__getitem__",
+    "nn.functional.cross_entropy", "stack", "select", "narrow", "split", "unsafe_split",
+    "new_full", "new_zeros", "chunk", "__getitem__",
     "nn.functional.instance_norm", "nn.functional.rms_norm", "unsafe_chunk", "slice",
     "softmax_with_dtype", "nn.functional.glu", "tensor_split", "unbind", "_native_batch_norm_legit",
 }  # fmt: skip
@@ -134,6 +134,10 @@ ORDERS: dict[str, Any] = {
 }
 
 
+PLANES = ("contiguous", "one sample", "one channel")
+"""Those in which an axis that norms reduce is the fastest."""
+
+
 def _batch_normed(training: bool) -> Any:
     def call(*given: torch.Tensor) -> Any:
         x, w, b, mean, var, g = given
@@ -151,14 +155,14 @@ def _batch_normed(training: bool) -> Any:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ORDERS)
 def test_batch_norm(name: str, training: bool, dtype: str) -> None:
-    """Forward and backward, in each order of strides. With 16 bits, statistics are in f32 where
-    PyTorch's shape function says 16 bits: that stays PyTorch's."""
+    """Forward and backward. Where channels are the fastest axis, it stays PyTorch's. With 16 bits,
+    statistics are in f32 where PyTorch's shape function says 16 bits: that stays PyTorch's."""
     g = torch.Generator().manual_seed(3)
     x, dy = (ORDERS[name](torch.randn(3, 6, 4, 5, generator=g)).to(DTYPES[dtype]) for _ in "xg")
     channels = [torch.rand(x.shape[1], generator=g) + 0.5 for _ in range(4)]
     said, ran = check(Sample(_batch_normed(training), [x, *channels, dy]), gradients=False)
     assert said == ""
-    assert len(ran) == (2 if dtype == "f32" else 0)
+    assert len(ran) == (2 if dtype == "f32" and name in PLANES else 0)
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -174,7 +178,7 @@ def test_group_norm(name: str) -> None:
 
     said, ran = check(Sample(call, [x, *channels]), gradients=True)
     assert said == ""
-    assert {"aten.native_group_norm", "aten.native_group_norm_backward"} <= ran
+    assert ("aten.native_group_norm" in ran) == (name in PLANES)
 
 
 def test_empty_tensors() -> None:

@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ..graph.sizes import hint
 from .building import tensors_of
 from .layouts import Sizes, Window, elements_of, meta_of, window_of
+from .masks import draw
 from .symbols import Symbols
 from .table import is_exact, why_foreign, why_no_array
 
@@ -53,7 +54,7 @@ def _is_barrier(node: fx.Node) -> bool:
     if node.op != "call_function" or node.target is operator.getitem:
         return False
     if not isinstance(node.target, torch._ops.OpOverload):
-        return True
+        return node.target is not draw
     namespace = node.target.namespace
     return node.target._schema.is_mutable or namespace not in ("aten", "prims", "cutback")
 

@@ -18,6 +18,7 @@ from ..graph.sizes import hint
 from .building import Builder
 from .grouping import Grouping, Item, Kinds, results_of
 from .layouts import Meta, Sizes
+from .masks import draw, split_dropouts
 from .symbols import sizes_with, symbols_in
 from .table import ROWS
 
@@ -277,7 +278,8 @@ def _bytes_of(group: _Group) -> int:
 
 
 def _op_name(node: fx.Node) -> str:
-    return str(node.target).removesuffix(".default")
+    name = str(node.target).removesuffix(".default")
+    return node.meta.get(NAME, name) if node.target is draw else name
 
 
 class _Writer:
@@ -361,6 +363,27 @@ def _reads(node: fx.Node, kinds: Kinds) -> Iterator[fx.Node]:
             yield given
 
 
+_SCRATCH = 1 << 14
+_PART = 8
+
+
+def _leave_wasteful(kinds: Kinds) -> None:
+    """Leaves to PyTorch's kernels the nodes for which ours need much scratch: over 16 KiB and an
+    eighth of what they read and return. This depends on the node alone, and so do bits."""
+    for node in [n for n in kinds.order if n in kinds.own]:
+        if ROWS[node.target].by_element:
+            continue
+        try:
+            group, _ = _compile([node], kinds, None)
+            room = max(_SCRATCH, _bytes_of(group) // _PART)
+            if group.step.run_bytes > room and not _compile([node], kinds, room)[1]:
+                kinds.make_foreign(node, f"it needs {group.step.run_bytes} bytes of scratch")
+        except MemoryError:
+            raise
+        except Exception as error:
+            kinds.make_foreign(node, f"our kernels refuse it: {error}")
+
+
 def _arranged(kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool]) -> list[Item]:
     """The order in which a graph runs. Nodes that our kernels turn out not to run are left to
     PyTorch's."""
@@ -382,7 +405,10 @@ def lower(
             that stand alone.
 
     """
+    split_dropouts(gm.graph)
     kinds = Kinds(gm.graph, everything)
+    if not everything:
+        _leave_wasteful(kinds)
     compiled: dict[tuple[fx.Node, ...], tuple[_Group, int]] = {}
 
     def can_run(nodes: Sequence[fx.Node], room: int) -> bool:

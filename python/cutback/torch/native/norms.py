@@ -1,4 +1,8 @@
-"""Rows of the table for batch norm and group norm, in any order of strides."""
+"""Rows of the table for batch norm and group norm.
+
+Both are fast where an axis that they reduce is the fastest in memory; where the channels are,
+PyTorch's kernels are faster.
+"""
 
 from __future__ import annotations
 
@@ -8,70 +12,64 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from ..graph.sizes import hint
 from .arrays import HALVES, NAMES, Array, computed_in, is_float
 from .building import Builder, Results, Value, tensors_of
-from .layouts import Meta, axes_of
-from .pointwise import Check, Row
+from .layouts import Meta, meta_of
+from .pointwise import Row
 
 aten = torch.ops.aten
 
-_CHANNELS = 1
-"""The axis of channels."""
 
+class _Sizes(NamedTuple):
+    """Samples, channels and elements of each."""
 
-class _Frame(NamedTuple):
-    """The order of axes in which a norm is computed: that of a tensor in memory."""
-
-    meta: Meta
-    axes: tuple[int, ...]  # all of them, those of size 1 first
-    dtype: str
+    n: int
+    channels: int
+    inner: int
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes in this order."""
-        return tuple(self.meta.shape[a] for a in self.axes)
-
-    def of(self, b: Builder, given: Any) -> Array:
-        """A tensor in this order."""
-        return (
-            b.framed(b.value(given), self.axes, len(self.axes)).cast(self.dtype).expand(self.shape)
-        )
-
-    def channels(self, b: Builder, given: Any, default: float) -> Array:
-        """A tensor with a number for each channel."""
-        if not isinstance(given, fx.Node):
-            return b.graph.full((1,) * len(self.axes), default, self.dtype)
-        return self.along(b.logical(b.value(given)).cast(self.dtype))
-
-    def along(self, array: Array) -> Array:
-        """A number for each channel, to broadcast."""
-        channels = self.meta.shape[_CHANNELS]
-        return array.reshape([channels if a == _CHANNELS else 1 for a in self.axes])
+    def shape(self) -> tuple[int, int, int]:
+        """Three axes."""
+        return self.n, self.channels, self.inner
 
     @property
-    def others(self) -> list[int]:
-        """The places of all axes but that of channels."""
-        return [i for i, a in enumerate(self.axes) if a != _CHANNELS]
-
-    def value(self, array: Array, meta: Meta) -> Value:
-        """An array in this order as a tensor that lies in memory in it."""
-        axes = axes_of(meta)
-        assert axes is not None
-        return Value(
-            array.cast(NAMES[meta.dtype]).reshape([meta.shape[a] for a in axes]), axes, meta
-        )
+    def of_channel(self) -> int:
+        """Elements of a channel."""
+        return self.n * self.inner
 
 
-def _frame(meta: Meta) -> _Frame:
-    axes = axes_of(meta)
-    assert axes is not None
-    ones = [a for a in range(len(meta.shape)) if a not in axes]
-    return _Frame(meta, (*ones, *axes), computed_in(NAMES[meta.dtype]))
+def _sizes(meta: Meta) -> _Sizes:
+    n, channels, *rest = meta.shape
+    return _Sizes(n, channels, math.prod(rest))
 
 
-def _vector(b: Builder, node: fx.Node, index: int, array: Array) -> Value:
-    meta = b.meta(node, index)
-    return b.result(array.reshape(meta.shape), meta)
+class _Norm:
+    """The arrays of a call: tensors of the input's shape have three axes, and compute in one type.
+
+    Args:
+        given: the input.
+    """
+
+    def __init__(self, b: Builder, node: fx.Node, given: fx.Node) -> None:
+        self.b, self.node = b, node
+        meta = b.meta(given)
+        self.sizes, self.dtype = _sizes(meta), computed_in(NAMES[meta.dtype])
+
+    def whole(self, given: Any) -> Array:
+        """A tensor of the input's shape."""
+        return self.b.logical(self.b.value(given)).cast(self.dtype).reshape(self.sizes.shape)
+
+    def channels(self, given: Any, default: float) -> Array:
+        """A number for each channel."""
+        if isinstance(given, fx.Node):
+            return self.b.logical(self.b.value(given)).cast(self.dtype)
+        return self.b.graph.full((self.sizes.channels,), default, self.dtype)
+
+    def result(self, index: int, array: Array) -> Value:
+        """One of the call's tensors."""
+        meta = self.b.meta(self.node, index)
+        return self.b.result(array.reshape(meta.shape), meta)
 
 
 def _floats(node: fx.Node) -> str | None:
@@ -79,50 +77,38 @@ def _floats(node: fx.Node) -> str | None:
         if not is_float(NAMES.get(val.dtype, "")):
             return f"its result is {val.dtype}"
     given = node.all_input_nodes[0].meta["val"]
-    if given.dim() < 2 or given.numel() == 0:
-        return "its input has no channels, or no elements"
+    if given.dim() < 3 or given.numel() == 0:
+        return "its input has no elements besides channels"
+    for val in (n.meta["val"] for n in node.all_input_nodes):
+        if val.dim() == given.dim() and not meta_of(val, hint).is_contiguous:
+            return "PyTorch's kernel is faster where channels are the fastest axis"
     return None
 
 
 # ---- batch norm ---------------------------------------------------------------------------------
 
 
+def _column(array: Array) -> Array:
+    """A number for each channel, to broadcast."""
+    return array.reshape((1, array.shape[0], 1))
+
+
 def _batch_norm(b: Builder, node: fx.Node) -> Results:
     given, weight, bias, running_mean, running_var, training, momentum, eps = node.args
-    frame = _frame(b.meta(node, 0))
-    x = frame.of(b, given)
+    norm = _Norm(b, node, node.all_input_nodes[0])
+    x, w, shift = norm.whole(given), norm.channels(weight, 1.0), norm.channels(bias, 0.0)
+    old = norm.channels(running_mean, 0.0), norm.channels(running_var, 1.0)
     if not training:
-        mean = frame.channels(b, running_mean, 0.0)
-        rstd = (frame.channels(b, running_var, 1.0) + float(eps)).op("rsqrt")
-        y = (x - mean) * rstd * frame.channels(b, weight, 1.0) + frame.channels(b, bias, 0.0)
-        return [frame.value(y, b.meta(node, 0)), *_unchanged(b, node)]
-    mean = x.reduce("mean", frame.others, keepdims=True)
-    apart = x - mean
-    var = apart.op("square").reduce("mean", frame.others, keepdims=True)
-    rstd = (var + float(eps)).op("rsqrt")
-    y = apart * rstd * frame.channels(b, weight, 1.0) + frame.channels(b, bias, 0.0)
-    made: list[Value | None] = [frame.value(y, b.meta(node, 0))]
-    made += [_vector(b, node, 1, mean), _vector(b, node, 2, rstd)]
-    if len(node.meta["val"]) == 5:
-        count = frame.meta.numel // frame.meta.shape[_CHANNELS]
-        unbiased = var * (count / max(count - 1, 1))
-        for i, (old, new) in enumerate(((running_mean, mean), (running_var, unbiased)), 3):
-            kept = frame.channels(b, old, 0.0) * (1 - float(momentum)) + new * float(momentum)
-            made.append(_vector(b, node, i, kept))
-    return made
-
-
-def _unchanged(b: Builder, node: fx.Node) -> list[Value]:
-    """What an evaluating batch norm returns besides its result: no statistics, and copies."""
-    made = []
-    for i in range(1, len(node.meta["val"])):
-        meta = b.meta(node, i)
-        if i < 3:
-            array = b.graph.full(meta.shape, 0.0, NAMES[meta.dtype])
-        else:
-            array = b.logical(b.tensor(node, i)).copy()
-        made.append(b.result(array, meta))
-    return made
+        rstd = (old[1] + float(eps)).op("rsqrt")
+        y = (x - _column(old[0])) * _column(rstd * w) + _column(shift)
+        none = [b.graph.full((0,), 0.0, norm.dtype) for _ in range(2)]
+        rows = [y, *none, *(v.copy() for v in old)]
+        return [norm.result(i, array) for i, array in enumerate(rows)]
+    y, mean, var, rstd = b.graph.op("batch_norm", x, w, shift, eps=float(eps))
+    count, part = norm.sizes.of_channel, float(momentum)
+    new = mean, var * (count / max(count - 1, 1))
+    kept = [a * (1 - part) + c * part for a, c in zip(old, new, strict=True)]
+    return [norm.result(i, array) for i, array in enumerate((y, mean, rstd, *kept))]
 
 
 def _batch_norm_check(node: fx.Node) -> str | None:
@@ -136,150 +122,53 @@ def _is_rounded(statistics: torch.Tensor) -> str | None:
     return "its statistics have 16 bits" if NAMES.get(statistics.dtype) in HALVES else None
 
 
+def _batch_norm_backward(b: Builder, node: fx.Node) -> Results:
+    dy, given, weight, running_mean, running_var, mean, rstd, training, eps, _ = node.args
+    assert isinstance(given, fx.Node)
+    norm = _Norm(b, node, given)
+    x, g, w = norm.whole(given), norm.whole(dy), norm.channels(weight, 1.0)
+    if training:
+        center, scale = norm.channels(mean, 0.0), norm.channels(rstd, 1.0)
+    else:
+        center = norm.channels(running_mean, 0.0)
+        scale = (norm.channels(running_var, 1.0) + float(eps)).op("rsqrt")
+    made = b.graph.op("batch_norm_bwd", g, x, w, center, scale)
+    if not training:
+        made = (g * _column(scale * w), *made[1:])
+    wanted = [v is not None for v in node.meta["val"]]
+    return [norm.result(i, a) if wanted[i] else None for i, a in enumerate(made)]
+
+
 def _batch_norm_backward_check(node: fx.Node) -> str | None:
     mean = node.args[5]
     rounded = _is_rounded(mean.meta["val"]) if isinstance(mean, fx.Node) else None
     return rounded or _floats(node)
 
 
-def _batch_norm_backward(b: Builder, node: fx.Node) -> Results:
-    dy, given, weight, running_mean, running_var, mean, rstd, training, eps, _ = node.args
-    assert isinstance(given, fx.Node)
-    wanted = [v is not None for v in node.meta["val"]]
-    frame = _frame(b.meta(node, 0) if wanted[0] else b.meta(given))
-    x, g = frame.of(b, given), frame.of(b, dy)
-    if training:
-        center, scale = (frame.channels(b, v, 0.0) for v in (mean, rstd))
-    else:
-        center = frame.channels(b, running_mean, 0.0)
-        scale = (frame.channels(b, running_var, 1.0) + float(eps)).op("rsqrt")
-    xhat = (x - center) * scale
-    dbias = g.reduce("sum", frame.others, keepdims=True)
-    dweight = (g * xhat).reduce("sum", frame.others, keepdims=True)
-    made: list[Value | None] = [None, None, None]
-    if wanted[0]:
-        count = frame.meta.numel // frame.meta.shape[_CHANNELS]
-        if training:
-            g = g - (dbias / count + xhat * (dweight / count))
-        made[0] = frame.value(g * (scale * frame.channels(b, weight, 1.0)), b.meta(node, 0))
-    if wanted[1]:
-        made[1] = _vector(b, node, 1, dweight)
-    if wanted[2]:
-        made[2] = _vector(b, node, 2, dbias)
-    return made
-
-
 # ---- group norm ---------------------------------------------------------------------------------
 
 
-class _Groups(NamedTuple):
-    """A frame in which the axis of channels is two: groups, and channels of a group."""
-
-    frame: _Frame
-    n: int
-
-    @property
-    def place(self) -> int:
-        """Of the axis of groups."""
-        return self.frame.axes.index(_CHANNELS)
-
-    def split(self, array: Array) -> Array:
-        """An array over the frame's axes, or one that broadcasts to it."""
-        at, channels = self.place, array.shape[self.place]
-        inner = (self.n, channels // self.n) if channels > 1 else (1, 1)
-        return array.reshape((*array.shape[:at], *inner, *array.shape[at + 1 :]))
-
-    def whole(self, array: Array) -> Array:
-        """The reverse of split."""
-        at, shape = self.place, array.shape
-        return array.reshape((*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :]))
-
-    @property
-    def inside(self) -> list[int]:
-        """The places of the axes that a group has."""
-        rank = len(self.frame.axes) + 1
-        return [i for i in range(rank) if i != self.place and i != self.rows]
-
-    @property
-    def rows(self) -> int:
-        """The place of the axis of samples."""
-        at = self.frame.axes.index(0)
-        return at + (at > self.place)
-
-    def samples(self, b: Builder, given: Any) -> Array:
-        """A number for each sample and group, to broadcast."""
-        array = b.logical(b.value(given)).cast(self.frame.dtype)
-        sizes = {self.rows: self.frame.meta.shape[0], self.place: self.n}
-        return array.reshape([sizes.get(i, 1) for i in range(len(self.frame.axes) + 1)])
-
-    def all_but_channels(self) -> list[int]:
-        """The places that a sum for each channel goes over."""
-        rank = len(self.frame.axes) + 1
-        return [i for i in range(rank) if i not in (self.place, self.place + 1)]
-
-
 def _group_norm(b: Builder, node: fx.Node) -> Results:
-    given, weight, bias, eps = node.args[0], node.args[1], node.args[2], node.args[7]
-    groups = _Groups(_frame(b.meta(node, 0)), _n_groups(node, 6))
-    frame = groups.frame
-    x = groups.split(frame.of(b, given))
-    mean = x.reduce("mean", groups.inside, keepdims=True)
-    apart = x - mean
-    rstd = (apart.op("square").reduce("mean", groups.inside, keepdims=True) + float(eps)).op(
-        "rsqrt"
-    )
-    w, shift = (groups.split(frame.channels(b, v, d)) for v, d in ((weight, 1.0), (bias, 0.0)))
-    y = groups.whole(apart * rstd * w + shift)
-    return [frame.value(y, b.meta(node, 0)), _vector(b, node, 1, mean), _vector(b, node, 2, rstd)]
+    given, weight, bias, n_groups, eps = (node.args[i] for i in (0, 1, 2, 6, 7))
+    assert isinstance(n_groups, int)
+    norm = _Norm(b, node, node.all_input_nodes[0])
+    x = norm.whole(given)
+    rows = norm.sizes.n * n_groups
+    grouped = x.reshape((rows, norm.sizes.channels // n_groups * norm.sizes.inner))
+    mean = grouped.reduce("mean", (1,), keepdims=True)
+    apart = grouped - mean
+    rstd = (apart.op("square").reduce("mean", (1,), keepdims=True) + float(eps)).op("rsqrt")
+    w, shift = norm.channels(weight, 1.0), norm.channels(bias, 0.0)
+    y = (apart * rstd).reshape(x.shape) * _column(w) + _column(shift)
+    return [norm.result(i, array) for i, array in enumerate((y, mean, rstd))]
 
 
-def _n_groups(node: fx.Node, position: int) -> int:
-    n = node.args[position]
-    assert isinstance(n, int)
-    return n
-
-
-def _group_norm_check(position: int) -> Check:
-    def check(node: fx.Node) -> str | None:
-        if not isinstance(node.args[position], int):
-            return "its number of groups varies"
-        for a in node.all_input_nodes:
-            val = a.meta["val"]
-            if val.dim() > 1 and val.dim() == node.all_input_nodes[0].meta["val"].dim():
-                strides = [s for n, s in zip(val.shape, val.stride(), strict=True) if n != 1]
-                if val.shape[0] != 1 and val.stride(0) != max(strides):
-                    return "samples are not the slowest axis"
-        return _floats(node)
-
-    return check
-
-
-def _group_norm_backward(b: Builder, node: fx.Node) -> Results:
-    dy, given, mean, rstd, weight = node.args[:5]
-    assert isinstance(given, fx.Node)
-    wanted = [v is not None for v in node.meta["val"]]
-    frame = _frame(b.meta(node, 0) if wanted[0] else b.meta(given))
-    groups = _Groups(frame, _n_groups(node, 8))
-    x, g = groups.split(frame.of(b, given)), groups.split(frame.of(b, dy))
-    scale = groups.samples(b, rstd)
-    xhat = (x - groups.samples(b, mean)) * scale
-    made: list[Value | None] = [None, None, None]
-    if wanted[0]:
-        inner = g * groups.split(frame.channels(b, weight, 1.0))
-        count = math.prod(x.shape[i] for i in groups.inside)
-        first = inner.reduce("sum", groups.inside, keepdims=True) / count
-        second = (inner * xhat).reduce("sum", groups.inside, keepdims=True) / count
-        dx = (inner - (first + xhat * second)) * scale
-        made[0] = frame.value(groups.whole(dx), b.meta(node, 0))
-    for i, each in ((1, g * xhat), (2, g)):
-        if wanted[i]:
-            made[i] = _vector(b, node, i, each.reduce("sum", groups.all_but_channels()))
-    return made
+def _group_norm_check(node: fx.Node) -> str | None:
+    return _floats(node) if isinstance(node.args[6], int) else "its number of groups varies"
 
 
 ROWS: dict[Any, Row] = {
     aten._native_batch_norm_legit_functional.default: Row(_batch_norm, _batch_norm_check),
     aten.native_batch_norm_backward.default: Row(_batch_norm_backward, _batch_norm_backward_check),
-    aten.native_group_norm.default: Row(_group_norm, _group_norm_check(6)),
-    aten.native_group_norm_backward.default: Row(_group_norm_backward, _group_norm_check(8)),
+    aten.native_group_norm.default: Row(_group_norm, _group_norm_check),
 }

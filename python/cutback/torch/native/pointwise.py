@@ -27,6 +27,8 @@ class Row(NamedTuple):
     check: Check
     exact: bool = False
     """PyTorch's kernel gives the same bits in f32 and f64."""
+    by_element: bool = False
+    """It computes element by element, and needs no memory besides its result."""
 
 
 Kind = Literal["float", "compare", "select", "logical"]
@@ -128,7 +130,7 @@ def row(f: Formula, kind: Kind = "float", check: Check | None = None, exact: boo
     def checked(node: fx.Node) -> str | None:
         return _check(node, kind) or (None if check is None else check(node))
 
-    return Row(lambda b, node: _build(b, node, f, kind), checked, exact)
+    return Row(lambda b, node: _build(b, node, f, kind), checked, exact, by_element=True)
 
 
 # ---- formulas -----------------------------------------------------------------------------------

@@ -239,6 +239,22 @@ def _concat(b: Builder, node: fx.Node) -> Value:
     return b.result(b.graph.op("concat", *parts, axis=axis)[0], meta)
 
 
+def _stack(b: Builder, node: fx.Node) -> Value:
+    nodes, axis = _joined(node)
+    parts = []
+    for a in nodes:
+        part = b.logical(b.value(a))
+        parts.append(part.reshape((*part.shape[:axis], 1, *part.shape[axis:])))
+    return b.result(b.graph.op("concat", *parts, axis=axis)[0], b.meta(node))
+
+
+def _stack_check(node: fx.Node) -> str | None:
+    nodes, _ = _joined(node)
+    if len({a.meta["val"].dtype for a in nodes}) > 1:
+        return "its arguments have several dtypes"
+    return _float_result(node)
+
+
 def _concat_check(node: fx.Node) -> str | None:
     nodes, _ = _joined(node)
     vals = [a.meta["val"] for a in nodes]
@@ -272,6 +288,7 @@ ROWS: dict[Any, Row] = {
     _NORM_BACKWARD: Row(_layer_norm_backward, _contiguous((0, 1, 3, 4, 5))),
     aten.mse_loss.default: Row(_squared_error, _not_empty),
     aten.cat.default: Row(_concat, _concat_check, exact=True),
+    aten.stack.default: Row(_stack, _stack_check, exact=True),
     aten.full.default: Row(_full(None), _constant(1), exact=True),
     aten.full_like.default: Row(_full(None), _constant(1), exact=True),
     aten.zeros.default: Row(_full(0.0), _constant(None), exact=True),

@@ -15,20 +15,23 @@ import torch
 from torch import fx
 
 from ..graph.sizes import hint
-from . import lookups, norms, pointwise, reductions
+from . import norms, pointwise, reductions
 from .arrays import NAMES
 from .building import tensors_of
 from .layouts import axes_of, meta_of, repeats
+from .masks import draw
 from .pointwise import Row
 
 aten = torch.ops.aten
 
-ROWS: dict[Any, Row] = {**pointwise.ROWS, **reductions.ROWS, **norms.ROWS, **lookups.ROWS}
+ROWS: dict[Any, Row] = {**pointwise.ROWS, **reductions.ROWS, **norms.ROWS}
 """Operations in ours."""
 
 _PRODUCT = "products stay PyTorch's"
 _RANDOM = "PyTorch draws its random numbers"
 _LOOKUP = "lookups by index stay PyTorch's"
+_COPY = "filling and copying does not fuse"
+_FASTER = "PyTorch's kernel is faster"
 
 FOREIGN: dict[Any, str] = {
     **dict.fromkeys((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
@@ -38,10 +41,15 @@ FOREIGN: dict[Any, str] = {
     **dict.fromkeys((aten._scaled_dot_product_flash_attention_for_cpu.default,
                      aten._scaled_dot_product_flash_attention_for_cpu_backward.default),
                     "attention stays PyTorch's"),
-    **dict.fromkeys((aten.native_dropout.default, aten.bernoulli.p, aten.rand.default), _RANDOM),
-    **dict.fromkeys((aten.embedding_dense_backward.default, aten.index.Tensor,
-                     aten.index_put.default, aten.gather.default, aten.scatter_add.default),
-                    _LOOKUP),
+    **dict.fromkeys((draw, aten.native_dropout.default, aten.bernoulli.p, aten.rand.default),
+                    _RANDOM),
+    **dict.fromkeys((aten.embedding.default, aten.embedding_dense_backward.default,
+                     aten.index.Tensor, aten.index_put.default, aten.gather.default,
+                     aten.scatter_add.default, aten.nll_loss_forward.default,
+                     aten.nll_loss_backward.default), _LOOKUP),
+    **dict.fromkeys((aten.slice_backward.default, aten.select_backward.default,
+                     aten.constant_pad_nd.default), _COPY),
+    aten.native_group_norm_backward.default: _FASTER,
 }  # fmt: skip
 """Operations that stay PyTorch's, with the reason."""
 
@@ -127,7 +135,7 @@ def why_foreign(
     vals = [v for n in (*given, node) for v in tensors_of(n)]
     why = next(filter(None, map(why_no_array, vals)), None) or _results(node) or row.check(node)
     if why is None and not everything and SLOWER.get(node.target, _never)(node):
-        return "PyTorch's kernel is faster"
+        return _FASTER
     return why
 
 
