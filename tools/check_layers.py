@@ -79,7 +79,8 @@ PYTHON_LEFT: dict[str, tuple[str, ...]] = {
     "cutback.nn": ("cutback.frontend",),
     "cutback.__init__": ("cutback.nn",),
     "cutback.doctor": ("cutback.__init__",),
-    "cutback.cli": ("cutback.doctor",),
+    "cutback.estimate_command": ("cutback.doctor", "cutback.torch.profiler"),
+    "cutback.cli": ("cutback.estimate_command",),
     "cutback.__main__": ("cutback.cli",),
     # torch/*.py: hooks, flags, memory, transfers: what all the rest of it may use
     "cutback.torch": ("cutback.__init__",),

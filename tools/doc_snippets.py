@@ -135,6 +135,17 @@ def one_loss(params, x, y):
 
 
 """,
+    "docs/estimate.md": ARRAYS
+    + """
+params = np.ones((4, 4), np.float32)
+x = np.ones((2, 4), np.float32)
+
+
+def loss(params, x):
+    return cb.tanh(x @ params).sum()
+
+
+""",
     "docs/fusion.md": [
         ARRAYS
         + """

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .frontend import linalg as linalg
     from .frontend import random as random
     from .frontend.elementwise import *  # noqa: F403
+    from .frontend.estimating import estimate
     from .frontend.graph import Graph
     from .frontend.namespace import (
         bfloat16,
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
         vjp,
         vmap,
     )
+    from .planner.estimating import Estimate
     from .planner.plan import Plan
     from .planner.search import plans
     from .planner.tradeoffs import Frontier
@@ -99,6 +101,7 @@ __all__ = [
     "BudgetError",
     "CheckpointPolicy",
     "DeviceArray",
+    "Estimate",
     "Frontier",
     "Graph",
     "Memory",
@@ -159,6 +162,7 @@ __all__ = [
     "empty_like",
     "equal",
     "erf",
+    "estimate",
     "exp",
     "exp2",
     "expand_dims",
@@ -256,6 +260,7 @@ __all__ = [
     "rot90",
     "rsqrt",
     "searchsorted",
+    "segment_sum",
     "set_num_threads",
     "shape",
     "sigmoid",
@@ -309,12 +314,14 @@ __all__ = [
 # optimizers, and a step does not load file formats.
 _HOMES = {
     "Array": "frontend.tracer", "BudgetError": "errors", "CheckpointPolicy": "policies",
-    "DeviceArray": "device_arrays", "Frontier": "planner.tradeoffs", "Graph": "frontend.graph",
+    "DeviceArray": "device_arrays", "Estimate": "planner.estimating",
+    "Frontier": "planner.tradeoffs", "Graph": "frontend.graph",
     "Memory": "run.memory", "MemoryLimitError": "run.memory", "memory": "run.memory",
     "Plan": "planner.plan", "Stats": "run.executable", "Step": "frontend.step",
     "Traced": "frontend.tracing", "checkpoint": "frontend.regions",
     "checkpoint_name": "frontend.regions", "compile": "frontend.training",
-    "frontier": "frontend.planning", "grad": "frontend.training", "plan": "frontend.planning",
+    "estimate": "frontend.estimating", "frontier": "frontend.planning",
+    "grad": "frontend.training", "plan": "frontend.planning",
     "plans": "planner.search", "release_memory": "run.memory", "trace": "frontend.training",
     "value_and_grad": "frontend.training",
     **dict.fromkeys(TRANSFORMS, "frontend.transforms"),

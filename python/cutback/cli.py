@@ -1,5 +1,5 @@
 """The command line: ``cutback plan FILE``, ``cut``, ``frontier``, ``explain``, ``diff``,
-``evaluate``, ``place``, ``doctor``, ``ops``, ``cache``.
+``evaluate``, ``estimate``, ``place``, ``doctor``, ``ops``, ``cache``.
 
 Files contain problems or traced graphs, and may be compressed. An error prints one line to standard
 error and exits with code 2. Each command imports its modules when it runs, so that the others start
@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import __version__, _native, files
+from . import __version__, _native, estimate_command, files
 from .budgets import MEASURES, PRESETS, Budget, parse_bytes, parse_preset, text, whole_number
 from .devices import resolve
-from .policies import OPS
 from .schedule import bytes_of
 
 if TYPE_CHECKING:
@@ -170,6 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("--json", action="store_true", help="totals and all changes")
     diff.add_argument("--report", type=_file, metavar="FILE", help="write an HTML page as well")
 
+    estimate_command.add_parser(commands)
     _place_parser(commands.add_parser("place", help="offsets for buffers in one block of memory"))
     evaluate = commands.add_parser("evaluate", help="bytes and time of a plan")
     evaluate.add_argument("file", help=_FILE)
@@ -514,6 +514,15 @@ def _evaluate(options: argparse.Namespace) -> int:
     return 0
 
 
+def _estimate(options: argparse.Namespace) -> int:
+    answer = estimate_command.estimate(options, _bytes(options.budget))
+    if options.json:
+        _print_json(json.dumps(answer.document()))
+    else:
+        _print(str(answer))
+    return 0
+
+
 def _place(options: argparse.Namespace) -> int:
     from . import placement
 
@@ -530,16 +539,6 @@ def _place(options: argparse.Namespace) -> int:
     files.write_text(options.output, answer)
     top = max((b.size + at for b, at in zip(buffers, offsets, strict=True)), default=0)
     _print(f"{len(buffers)} buffers in {text(top)}: {options.output}")
-    return 0
-
-
-def _ops() -> int:
-    for name, low, high, outs, _, attributes, meaning, differentiable in OPS.values():
-        ins = str(low) if low == high else f"{low}+" if high < 0 else f"{low}-{high}"
-        gradient = "" if differentiable else "  (no gradient)"
-        sys.stdout.write(f"{name:18} {ins:>3} -> {outs}  {meaning}{gradient}\n")
-        if attributes:
-            sys.stdout.write(f"{'':30}{attributes}\n")
     return 0
 
 
@@ -561,6 +560,7 @@ _COMMANDS = {
     "frontier": _frontier,
     "explain": _explain,
     "diff": _diff,
+    "estimate": _estimate,
     "evaluate": _evaluate,
     "place": _place,
 }
@@ -572,13 +572,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command in _COMMANDS:
             return _COMMANDS[options.command](options)
+        from . import doctor  # which is not needed by most commands
+
         if options.command == "ops":
-            return _ops()
+            return doctor.list_operations()
         if options.command == "cache":
             return _cache(options.action)
-        from .doctor import main as doctor
-
-        return doctor(options.verbose)
+        return doctor.main(options.verbose)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

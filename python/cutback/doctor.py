@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import __version__, _native, cuda_libraries, devices
+from .policies import OPS
 
 _VECTOR_BITS = {"baseline": 128, "avx2": 256, "avx512": 512}  # of the core's own kernel
 _OPTIONAL = ("ml_dtypes", "torch", "tqdm", "scipy")
@@ -124,3 +125,14 @@ def main(verbose: bool = False) -> int:
         sys.stdout.write(f"{what:15} {text}\n")
         failed |= result.startswith("FAILED")
     return 1 if failed else 0
+
+
+def list_operations() -> int:
+    """Prints the operations of the core. Returns 0."""
+    for name, low, high, outs, _, attributes, meaning, differentiable in OPS.values():
+        ins = str(low) if low == high else f"{low}+" if high < 0 else f"{low}-{high}"
+        gradient = "" if differentiable else "  (no gradient)"
+        sys.stdout.write(f"{name:18} {ins:>3} -> {outs}  {meaning}{gradient}\n")
+        if attributes:
+            sys.stdout.write(f"{'':30}{attributes}\n")
+    return 0

@@ -21,8 +21,8 @@ __all__ = [
     "column_stack", "copy", "diag", "diagonal", "dstack", "empty", "empty_like", "eye", "flip",
     "fliplr", "flipud", "hsplit", "hstack", "identity", "interp", "linspace", "median",
     "meshgrid", "moveaxis", "ndim", "percentile", "quantile", "repeat", "roll", "rot90",
-    "searchsorted", "shape", "size", "sort", "tile", "top_k", "tri", "triu", "unstack", "vsplit",
-    "vstack",
+    "searchsorted", "segment_sum", "shape", "size", "sort", "tile", "top_k", "tri", "triu",
+    "unstack", "vsplit", "vstack",
 ]  # fmt: skip
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING or not hooks.missing():
     from .graph.graphs import UnsupportedGraphError
     from .graph.statistics import load as load_profile
     from .profiler.batches import MaxBatch, max_batch
+    from .profiler.estimating import estimate
     from .profiler.profiling import Profile, profile
     from .profiler.tracing import TracedStep, trace
 
@@ -61,6 +62,7 @@ __all__ = [
     "checkpoint_contexts",
     "checkpoint_plan",
     "checkpoint_sequential",
+    "estimate",
     "frontends",
     "load_profile",
     "max_batch",

@@ -55,6 +55,25 @@ class MaxBatch:
         return f"<cutback.torch.MaxBatch {self.batch}, {len(self.tried)} tried>"
 
 
+def made_step(make_step: Callable[[int], Any], batch: int) -> tuple[Any, tuple[Any, ...], Any]:
+    """What ``make_step`` returns for a batch under fake tensors: the step, its inputs, and the
+    optimizer or None.
+
+    Raises:
+        TypeError: if it returned something else.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        made = make_step(batch)
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
+        raise TypeError(
+            "make_step(batch) must return a module or function, a tuple of its inputs, and for "
+            f"measure='total' the optimizer; it returned {type(made).__name__}"
+        )
+    step, inputs, *optimizer = made
+    inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    return step, inputs, next(iter(optimizer), None)
+
+
 class _Search:
     def __init__(
         self,
@@ -87,27 +106,14 @@ class _Search:
                 self.stopped |= self.progress(batch, self.tried[batch], plan is not None) is True
         return batch in self.plans
 
-    def _traced(self, batch: int) -> Any:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            made = self.make_step(batch)
-        if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
-            raise TypeError(
-                "make_step(batch) must return a module or function, a tuple of its inputs, and for "
-                f"measure='total' the optimizer; it returned {type(made).__name__}"
-            )
-        step, inputs, *optimizer = made
-        inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-        if (self.measure == "total") != bool(optimizer):
+    def _try(self, batch: int) -> tuple[int, Plan | None]:
+        model, inputs, optimizer = made_step(self.make_step, batch)
+        if (self.measure == "total") != (optimizer is not None):
             raise ValueError(
                 f"measure={self.measure!r}: make_step must return an optimizer for 'total', and "
                 "only for 'total'"
             )
-        return trace(
-            step, *inputs, policy=self.policy, dynamic=False, optimizer=next(iter(optimizer), None)
-        )
-
-    def _try(self, batch: int) -> tuple[int, Plan | None]:
-        step = self._traced(batch)
+        step = trace(model, *inputs, policy=self.policy, dynamic=False, optimizer=optimizer)
         try:
             plan = step.plan(self.budget, measure=self.measure, **self.options)
             limit = plan.numbers["budget_bytes"] or 0

@@ -1,0 +1,81 @@
+"""``cutback.estimate``: batches of a function of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..devices import Device
+from ..optim import Optimizer
+from ..planner.estimating import MOST, Estimate, Way, estimate_with
+from ..problem import Problem
+from ..run.executable import Executable
+from .tracing import Call, Traced
+
+_EXPECTED = (
+    "make_step(batch) returns (loss, arguments), where arguments is a tuple, or "
+    "(loss, arguments, optimizer)"
+)
+
+
+def _problem_of(made: Any) -> Problem:
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
+        raise TypeError(f"{_EXPECTED}; it returned {type(made).__name__}")
+    loss, args, *rest = made
+    optimizer = rest[0] if rest else None
+    if not isinstance(args, tuple):
+        raise TypeError(f"{_EXPECTED}; its arguments are {type(args).__name__}")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{_EXPECTED}; its optimizer is {type(optimizer).__name__}")
+    if any(type(leaf).__module__.partition(".")[0] == "torch" for leaf in (loss, *args)):
+        raise TypeError("make_step returned a step of PyTorch: use cutback.torch.estimate")
+    call = Call(loss, args, {})
+    traced = Traced(call, (0,), None, watches=False)
+    traced.finish(with_loss=True)
+    params = [array for i in traced.wrt if (array := call.arrays[i]) is not None]
+    static = sum(array.nbytes for array in params)
+    if optimizer is not None:
+        names = [traced.graph.inputs[i][0] for i in traced.wrt_positions]
+        static += optimizer.state_bytes(names, params)
+    run = Executable(traced.graph, traced.wrt_positions, keep_gradients=True, static_bytes=static)
+    return run.native.plan().problem.parts()
+
+
+def estimate(
+    make_step: Callable[[int], Any],
+    budget: int | str | None = None,
+    *,
+    device: Device | None = None,
+    measure: str = "total",
+    batches: Sequence[int] | None = None,
+    most: int = MOST,
+) -> Estimate:
+    """What a training step takes at each batch size, and the largest batch within a budget. Nothing
+    runs.
+
+    The step is traced at batches of 16 and 24. Its sizes are taken as linear functions of the
+    batch, and a trace at the answer checks them; if they are not linear, every batch is traced.
+    Plans are searched at 16 and at the answer, and only evaluated at other batches, so a plan that
+    is searched for such a batch may be smaller or faster than the table says.
+
+    Args:
+        make_step: ``make_step(batch)`` returns ``(loss, arguments)`` or ``(loss, arguments,
+            optimizer)``. Gradients are those of the first argument. Only shapes and types of arrays
+            count: ``np.broadcast_to(np.float32(0), shape)`` takes no memory.
+        budget: bytes, or ``"80GiB"``. None: only the table.
+        device: row of the cost model, see :func:`cutback.compile`.
+        measure: ``"total"`` (parameters, optimizer states, gradients and the step), ``"live"`` or
+            ``"arena"`` (the step alone, with gradients).
+        batches: batch sizes of the table; powers of two unless given.
+        most: the largest batch to try.
+
+    Raises:
+        ValueError, TypeError: if an argument or the result of make_step is invalid.
+
+    >>> def make_step(batch):
+    ...     data = np.broadcast_to(np.float32(0), (batch, 4))
+    ...     return lambda w, x: cutback.tanh(x @ w).sum(), (np.ones((4, 4), np.float32), data)
+    >>> print(cutback.estimate(make_step, "1MiB", device="a100", most=64))
+    """
+    way = Way(lambda batch: _problem_of(make_step(batch)), device, measure, (None,))
+    return estimate_with(way, budget, batches, most)

@@ -1,0 +1,314 @@
+"""What a training step takes at each batch size, and the largest batch within a budget, without
+running anything.
+
+Plans are searched at few batches. Their schedules are valid at every batch, so the others are only
+evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .. import _native, budgets, devices
+from ..problem import Problem
+from ..schedule import Schedule
+from .plan import Plan
+from .scaling import FIRST, Family, structure_of
+from .search import plans
+
+POSITIONS = (0.75, 0.5, 0.25)
+MOST = 1 << 20
+_ROUNDS = 3  # searches beyond the largest batch that fits by earlier plans
+_CHECKED = 40  # the third batch to trace, if none fits
+
+
+class Figure(NamedTuple):
+    """Bytes of a plan at some batch, and the modelled seconds of a step."""
+
+    bytes: int
+    seconds: float
+
+
+class Point(NamedTuple):
+    """What a step takes at one batch."""
+
+    batch: int
+    without_plan: Figure
+    plans: dict[str, Figure]
+    """Plans that save less and less, by their position at the largest batch; the last one,
+    ``"smallest"``, is the smallest of all plans found."""
+    within: Figure | None
+    """The fastest plan within the budget. None: no plan found is within it."""
+
+    @property
+    def extra(self) -> float:
+        """Extra time within the budget, as a share of the time without a plan."""
+        if self.within is None or not self.without_plan.seconds:
+            return 0.0
+        return self.within.seconds / self.without_plan.seconds - 1
+
+
+class Estimate:
+    """The result of :func:`cutback.estimate`.
+
+    >>> def make_step(batch):
+    ...     data = np.broadcast_to(np.float32(0), (batch, 4))
+    ...     return lambda w, x: cutback.tanh(x @ w).sum(), (np.ones((4, 4), np.float32), data)
+    >>> print(cutback.estimate(make_step, "1MiB", most=64))
+    """
+
+    def __init__(
+        self, points: list[Point], batch: int | None, budget: int | None, measure: str, device: str,
+        is_linear: bool,
+    ) -> None:  # fmt: skip
+        self.points = points
+        """One for each batch of the table, in order."""
+        self.batch = batch
+        """The largest batch found within the budget. None: no batch fits, or there is no budget."""
+        self.budget_bytes = budget
+        self.measure = measure
+        self.device = device
+        self.is_linear = is_linear
+        """Whether sizes are linear in the batch; otherwise each batch was traced."""
+
+    def point(self, batch: int) -> Point:
+        """The point of a batch.
+
+        Raises:
+            KeyError: if the table does not have it.
+        """
+        for point in self.points:
+            if point.batch == batch:
+                return point
+        raise KeyError(batch)
+
+    def document(self) -> dict[str, Any]:
+        """The estimate as a document for JSON."""
+
+        def figure(f: Figure | None) -> Any:
+            return None if f is None else f._asdict()
+
+        rows = [
+            {
+                "batch": p.batch,
+                "without_plan": figure(p.without_plan),
+                "plans": {name: figure(f) for name, f in p.plans.items()},
+                "within": figure(p.within),
+            }
+            for p in self.points
+        ]
+        names = ("batch", "budget_bytes", "measure", "device", "is_linear")
+        return {**{name: getattr(self, name) for name in names}, "points": rows}
+
+    def _headline(self) -> str:
+        if self.budget_bytes is None:
+            return f"bytes ({self.measure}) and modelled step times on {self.device}"
+        size = budgets.text(self.budget_bytes)
+        if self.batch is None:
+            return f"no batch fits {size} ({self.measure})"
+        point = self.point(self.batch)
+        assert point.within is not None
+        return (
+            f"batch {self.batch}: {budgets.text(point.within.bytes)} of {size} ({self.measure}), "
+            f"{1e3 * point.within.seconds:.4g} ms a step on {self.device} by the cost model, "
+            f"{100 * point.extra:.1f} % more than without a plan"
+        )
+
+    def __str__(self) -> str:
+        names = max((list(p.plans) for p in self.points), key=len, default=[])
+        rows = [["batch", "no plan", *names, "in the budget", "ms", "extra"]]
+        for p in self.points:
+            within, shown = p.within, p.within or p.without_plan
+            rows.append([
+                str(p.batch), budgets.text(p.without_plan.bytes),
+                *(budgets.text(p.plans[n].bytes) if n in p.plans else "" for n in names),
+                budgets.text(within.bytes) if within else "-", f"{1e3 * shown.seconds:.4g}",
+                f"{100 * p.extra:.1f} %" if within else "-",
+            ])  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        table = ("  ".join(f"{x:>{w}}" for x, w in zip(row, widths, strict=True)) for row in rows)
+        lines = [self._headline(), *table]
+        if not self.is_linear:
+            lines.append("sizes are not linear in the batch: each batch was traced")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<cutback.Estimate: {self._headline()}>"
+
+
+class Way(NamedTuple):
+    """How steps are traced and measured."""
+
+    trace: Callable[[int], Problem]
+    device: devices.Device | None
+    measure: str
+    """``"live"``, ``"arena"`` or ``"total"``, which adds what exists in every step."""
+    presets: Sequence[str | None]
+    """Presets of plans without a budget; the smallest of them counts."""
+
+    @property
+    def kept(self) -> str:
+        """The measure of the step alone."""
+        return "arena" if self.measure == "arena" else "live"
+
+
+class _Schedules:
+    """Schedules of problems with one structure, made at some batch."""
+
+    def __init__(self, problem: _native.Problem, way: Way) -> None:
+        row = devices.resolve(way.device)
+        found = [
+            problem.plan(preset=budgets.parse_preset(preset), device=row) for preset in way.presets
+        ]
+        saving = min(found, key=lambda plan: plan.numbers["live_bytes"])
+        self.saving = saving.steps, saving.backward_starts
+        self.named: dict[str, Schedule] = {}
+        self.others = [schedule for _, schedule in _searched(problem, way, ("smallest",))]
+
+    def name(self, problem: _native.Problem, way: Way) -> None:
+        """Searches the plans of the table's columns."""
+        self.named = {str(wish): plan for wish, plan in _searched(problem, way, POSITIONS)}
+
+    def add(self, problem: _native.Problem, way: Way, asked: Sequence[budgets.Budget]) -> None:
+        """Searches more plans."""
+        self.others += [schedule for _, schedule in _searched(problem, way, asked)]
+
+
+def _searched(
+    problem: _native.Problem, way: Way, asked: Sequence[budgets.Budget]
+) -> list[tuple[budgets.Budget, Schedule]]:
+    """The schedules of those budgets that can be met."""
+    answers = plans(problem, asked, measure=way.kept, device=way.device)
+    rows = zip(asked, answers, strict=True)
+    return [(wish, plan.schedule) for wish, plan in rows if isinstance(plan, Plan)]
+
+
+class Estimator:
+    """Estimates batches of one step."""
+
+    def __init__(self, way: Way, budget: int | None) -> None:
+        self.way, self.budget = way, budget
+        self.row = devices.resolve(way.device)
+        self.family = Family(way.trace)
+        self._known: dict[int, Point] = {}
+        self._schedules: dict[str, _Schedules] = {}  # by structure
+
+    def _schedules_of(self, problem: Problem, checked: _native.Problem) -> _Schedules:
+        structure = structure_of(problem)
+        if structure not in self._schedules:
+            self._schedules[structure] = _Schedules(checked, self.way)
+        return self._schedules[structure]
+
+    def _static(self, problem: Problem) -> int:
+        return problem.static_bytes if self.way.measure == "total" else 0
+
+    def point(self, batch: int) -> Point:
+        """What the step takes at a batch."""
+        if batch not in self._known:
+            self._known[batch] = self._point(batch)
+        return self._known[batch]
+
+    def _point(self, batch: int) -> Point:
+        problem = self.family.problem(batch)
+        checked, static = problem.check(), self._static(problem)
+        schedules = self._schedules_of(problem, checked)
+
+        def figure(schedule: Any) -> Figure:
+            found = checked.evaluate(schedule, self.row)
+            size = found["arena_bytes"] if self.way.kept == "arena" else found["peak_bytes"]
+            return Figure(size + static, found["time_ps"] / 1e12)
+
+        without = figure(schedules.saving)
+        named = {name: figure(schedule) for name, schedule in schedules.named.items()}
+        every = [without, *named.values(), *map(figure, schedules.others)]
+        named["smallest"] = min(every)
+        fitting = [f for f in every if self.budget is not None and f.bytes <= self.budget]
+        within = min(fitting, key=lambda f: (f.seconds, f.bytes), default=None)
+        return Point(batch, without, named, within)
+
+    def fits(self, batch: int) -> bool:
+        """True if a plan found so far is within the budget."""
+        return self.point(batch).within is not None
+
+    def _largest(self, low: int, most: int) -> int:
+        """The largest batch that fits, from one that does; a larger batch is taken to need more."""
+        high = 2 * low
+        while high <= most and self.fits(high):
+            low, high = high, 2 * high
+        high = min(high, most + 1)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.fits(middle) else (low, middle)
+        return low
+
+    def _meets(self, batch: int) -> bool:
+        """Searches a plan for the budget at a batch, as a step of this batch does. Adds it to the
+        schedules, or else the smallest."""
+        assert self.budget is not None
+        problem = self.family.problem(batch)
+        checked, room = problem.check(), self.budget - self._static(problem)
+        schedules = self._schedules_of(problem, checked)
+        before = len(schedules.others)
+        schedules.add(checked, self.way, (max(1, room),))
+        met = len(schedules.others) > before
+        if not met:
+            schedules.add(checked, self.way, ("smallest",))
+        self._known.clear()
+        return met
+
+    def largest(self, most: int) -> int | None:
+        """The largest batch within the budget: a search at this batch meets it, and no plan found
+        meets it at the next."""
+        first = next((n for n in (FIRST, 1) if n <= most and self.fits(n)), None)
+        if first is None:
+            return None
+        batch = self._largest(first, most)
+        met = batch
+        while met > 1 and not self._meets(met):
+            met = max(1, min(met - 1, met * 255 // 256))  # another search found a smaller plan
+        for _ in range(_ROUNDS if met == batch else 0):
+            if batch == most or not self._meets(batch + 1):
+                break
+            larger = self._largest(batch + 1, most)
+            batch = met = larger if larger == batch + 1 or self._meets(larger) else batch + 1
+        return met
+
+    def estimate(self, batches: Sequence[int] | None, most: int) -> Estimate:
+        """The whole table."""
+        largest = None if self.budget is None else self.largest(most)
+        if not self.family.check(largest or _CHECKED):
+            self._known.clear()
+            largest = None if self.budget is None else self.largest(most)
+        if batches is None:
+            batches = self._powers(largest, most)
+        problem = self.family.problem(largest or max(batches))
+        checked = problem.check()
+        self._schedules_of(problem, checked).name(checked, self.way)
+        self._known.clear()
+        points = [self.point(n) for n in sorted({*batches, *([largest] if largest else [])})]
+        name = self.row or "cpu"
+        if name.startswith("{"):
+            name = "this device"
+        return Estimate(points, largest, self.budget, self.way.measure, name, self.family.is_linear)
+
+    def _powers(self, largest: int | None, most: int) -> list[int]:
+        end = 32 if largest is None else 2 * largest
+        return [1 << k for k in range(21) if 1 << k <= min(end, most)]
+
+
+def estimate_with(
+    way: Way, budget: int | str | None, batches: Sequence[int] | None, most: int
+) -> Estimate:
+    """Checks the arguments that all kinds of steps share, and estimates.
+
+    Raises:
+        ValueError, TypeError: if one is invalid.
+    """
+    if way.measure not in ("live", "arena", "total"):
+        raise ValueError(f"measure={way.measure!r} is not one of 'live', 'arena', 'total'")
+    limit = None if budget is None else budgets.named_bytes("budget", budget)
+    if batches is not None and (not batches or any(type(n) is not int or n < 1 for n in batches)):
+        raise ValueError(f"batches={batches!r}: give integers of at least 1")
+    if not 1 <= most <= MOST:
+        raise ValueError(f"most={most}: need 1 <= most <= {MOST}")
+    return Estimator(way, limit).estimate(batches, most)

@@ -1,0 +1,157 @@
+"""Problems of one step at all batch sizes, from traces at a few.
+
+Bytes and work of most steps are linear functions of the batch. Two traces give these functions, and
+a third trace checks them. If a size is not linear, or the graph depends on the batch, every batch
+is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ..problem import Inlining, Member, Op, Problem, Storage, Value
+
+FIRST, SECOND = 16, 24
+"""The batches that are traced. They are no small ones: a batch of 1 may be another graph, because
+axes of 1 broadcast. They are multiples of 8, because some sizes are rounded to 64 bytes."""
+
+_ROUNDED = 64  # sizes may differ by this much from a linear function
+
+_WORK = ("flops", "bytes", "time_ps", "workspace")
+_FIELDS: dict[type, tuple[str, ...]] = {
+    Storage: ("bytes",), Value: ("bytes",), Op: _WORK, Member: ("size", *_WORK), Inlining: _WORK,
+    Problem: ("static_bytes",),
+}  # fmt: skip
+
+
+def _parts(problem: Problem) -> Iterator[Any]:
+    """All parts that have sizes, in a fixed order."""
+    yield problem
+    yield from problem.storages
+    for op in problem.ops:
+        yield op
+        yield from op.outputs
+        yield from op.inside
+    yield from problem.inlinings
+
+
+def numbers_of(problem: Problem) -> list[int | float | None]:
+    """All sizes and amounts of work, in a fixed order."""
+    return [getattr(part, name) for part in _parts(problem) for name in _FIELDS[type(part)]]
+
+
+def structure_of(problem: Problem) -> str:
+    """Everything but the sizes: schedules of a problem are valid for those of equal structure.
+    Whether an op counts as a reduction depends on sizes, and changes only its price."""
+    ops = [
+        (op.kind, op.inputs, sorted(op.flags - {"reduction"}), op.work, op.group, op.region,
+         list(op.over),
+         [(v.storage, v.constraint, v.member) for v in op.outputs],
+         [(m.reads, m.uses, m.work, sorted(m.flags)) for m in op.inside])
+        for op in problem.ops
+    ]  # fmt: skip
+    rest = (
+        [sorted(s.flags) for s in problem.storages], problem.forward_outputs,
+        problem.backward_outputs, problem.backward_starts, problem.align, problem.reruns,
+        [(i.value, i.op, i.work) for i in problem.inlinings],
+    )  # fmt: skip
+    return repr((ops, rest))
+
+
+def _copy(problem: Problem) -> Problem:
+    """A copy whose sizes may be set. Types of values, which are only shown, are left out."""
+    ops = [
+        replace(
+            op,
+            outputs=[replace(v, type="") for v in op.outputs],
+            inside=[replace(m) for m in op.inside],
+        )
+        for op in problem.ops
+    ]
+    storages = [replace(s) for s in problem.storages]
+    inlinings = [replace(i) for i in problem.inlinings]
+    return replace(problem, ops=ops, storages=storages, inlinings=inlinings)
+
+
+def _with_numbers(problem: Problem, numbers: list[int | float | None]) -> Problem:
+    result, source = _copy(problem), iter(numbers)
+    for part in _parts(result):
+        for name in _FIELDS[type(part)]:
+            setattr(part, name, next(source))
+    return result
+
+
+class Family:
+    """The problems of one step.
+
+    Args:
+        trace: makes the problem of a batch.
+    """
+
+    def __init__(self, trace: Callable[[int], Problem]) -> None:
+        self._trace = trace
+        self._traced: dict[int, Problem] = {}
+        first, second = self.traced(FIRST), self.traced(SECOND)
+        self.is_linear = structure_of(first) == structure_of(second)
+        """Whether problems between and beyond the traced ones are predicted."""
+        self._base = numbers_of(first)
+        self._slopes: list[int | float] = []
+        if self.is_linear:
+            self._find_slopes(numbers_of(second))
+
+    def _find_slopes(self, second: list[int | float | None]) -> None:
+        slopes = [_slope(a, b) for a, b in zip(self._base, second, strict=True)]
+        self._slopes = [slope for slope in slopes if slope is not None]
+        self.is_linear = len(slopes) == len(self._slopes)
+
+    def traced(self, batch: int) -> Problem:
+        """The problem of a batch, from a trace."""
+        if batch not in self._traced:
+            self._traced[batch] = self._trace(batch)
+        return self._traced[batch]
+
+    @property
+    def n_traced(self) -> int:
+        """Number of batches traced so far."""
+        return len(self._traced)
+
+    def problem(self, batch: int) -> Problem:
+        """The problem of a batch, predicted if sizes are linear."""
+        if batch in self._traced or batch == 1 or not self.is_linear:
+            return self.traced(batch)
+        return _with_numbers(self._traced[FIRST], self._predicted(batch))
+
+    def _predicted(self, batch: int) -> list[int | float | None]:
+        steps = batch - FIRST
+        return [
+            None if base is None else max(0, base + steps * slope)
+            for base, slope in zip(self._base, self._slopes, strict=True)
+        ]
+
+    def check(self, batch: int) -> bool:
+        """Traces a third batch and returns whether its sizes are those predicted. If not, every
+        batch is traced from then on."""
+        if not self.is_linear or batch in (FIRST, SECOND):
+            return self.is_linear
+        traced = self.traced(batch)
+        pairs = zip(numbers_of(traced), self._predicted(batch), strict=False)
+        is_same_step = structure_of(traced) == structure_of(self._traced[FIRST])
+        self.is_linear = is_same_step and all(_are_alike(*pair) for pair in pairs)
+        return self.is_linear
+
+
+def _slope(first: int | float | None, second: int | float | None) -> int | float | None:
+    """The growth of a number from one batch to the next. None: it is not linear."""
+    if first is None or second is None:
+        return 0 if first is second else None
+    growth, steps = second - first, SECOND - FIRST
+    if isinstance(growth, int):
+        return growth // steps if growth % steps == 0 else None
+    return growth / steps
+
+
+def _are_alike(traced: int | float | None, predicted: int | float | None) -> bool:
+    if traced is None or predicted is None:
+        return traced is predicted
+    return abs(traced - predicted) <= max(_ROUNDED, 1e-9 * abs(traced))

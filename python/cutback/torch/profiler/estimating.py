@@ -1,0 +1,48 @@
+"""``cutback.torch.estimate``: batches of a PyTorch step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...planner.estimating import MOST, Estimate, Way, estimate_with
+from ...problem import Problem
+from .batches import made_step
+from .tracing import trace
+
+
+def estimate(
+    make_step: Callable[[int], Any],
+    budget: int | str | None = None,
+    *,
+    device: Any = None,
+    measure: str = "total",
+    batches: Sequence[int] | None = None,
+    most: int = MOST,
+) -> Estimate:
+    """What the training step of a model takes at each batch size, and the largest batch within a
+    budget. Nothing runs and no memory is allocated. See :func:`cutback.estimate`.
+
+    Args:
+        make_step: as for :func:`max_batch`; the optimizer is optional, and counts with
+            ``measure="total"``.
+        budget, device, batches, most: as for :func:`cutback.estimate`.
+        measure: ``"total"`` (parameters, buffers, gradients, optimizer states if there is an
+            optimizer, and the step), ``"live"`` or ``"arena"`` (the step alone).
+
+    Raises:
+        ValueError, TypeError: if an argument or the result of make_step is invalid.
+        UnsupportedGraphError: if the step cannot be planned.
+
+    >>> def make_step(batch):
+    ...     return torch.nn.Linear(8, 8), (torch.randn(batch, 8),)
+    >>> print(cutback.torch.estimate(make_step, "1MiB", device="a100", most=64))
+    """
+
+    def problem_of(batch: int) -> Problem:
+        step, inputs, optimizer = made_step(make_step, batch)
+        counted = optimizer if measure == "total" else None
+        return trace(step, *inputs, dynamic=False, optimizer=counted).problem
+
+    way = Way(problem_of, device, measure, (None, "torch-compat"))
+    return estimate_with(way, budget, batches, most)
