@@ -13,6 +13,7 @@ plain numbers, so changing ``lr`` between steps does not recompile anything.
 
 from __future__ import annotations
 
+from . import schedules
 from .algorithms import (
     ADOPT,
     SGD,
@@ -66,4 +67,5 @@ __all__ = [
     "Schedule",
     "ScheduleFreeAdamW",
     "foreach",
+    "schedules",
 ]

@@ -13,7 +13,7 @@ from ..device_arrays import beside, copied
 from ..integers import integer
 from ..scalars import flag
 from .extras import Extras, Outcome, check_arrays, outcome
-from .groups import check_matches, checked_groups, find_group, patterns_of
+from .groups import Pattern, check_matches, checked_groups, find_group, patterns_of
 from .numbers import Row, betas, least_zero
 from .state import (
     HALVES,
@@ -66,10 +66,10 @@ class Optimizer(_InTheCore):
     steps taken: ``lr=lambda t: 1e-3 / (1 + t)``.
 
     Args:
-        groups: parameter groups, as dicts with ``"names"`` (shell patterns such as ``"*bias*"``,
-            matched against leaf names such as ``params['layers'][0]['bias']``) and the options
-            that differ: ``{"names": ["*norm*", "*bias*"], "weight_decay": 0.0}``. A parameter
-            belongs to the first group that matches it.
+        groups: parameter groups, as dicts with ``"names"`` and the options that differ:
+            ``{"names": ["*norm*", "*bias*"], "weight_decay": 0.0}``. Names are shell patterns,
+            matched against leaf names such as ``params['layers'][0]['bias']``, or functions of
+            such a name. A parameter belongs to the first group that matches it.
         half: how to update parameters in half precision, where most updates would be rounded away.
             ``"master"`` updates an f32 copy. ``"remainder"`` (bfloat16 only) stores the low 16
             bits of that copy. ``"stochastic"`` (bfloat16 only) stores nothing and rounds
@@ -425,7 +425,7 @@ class Optimizer(_InTheCore):
         self,
         names: list[str],
         params: Sequence[Array],
-        patterns: tuple[tuple[str, ...], ...],
+        patterns: tuple[tuple[Pattern, ...], ...],
         used: Sequence[Sequence[str]],
     ) -> State:
         held = self._state

@@ -1,9 +1,12 @@
-"""Parameter groups, selected by patterns of names."""
+"""Parameter groups, selected by patterns of names or by functions of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+Pattern = str | Callable[[str], bool]
+"""A shell pattern, or a function of a name."""
 
 
 def checked_groups(owner: str, groups: Any) -> list[dict[str, Any]]:
@@ -22,19 +25,20 @@ def checked_groups(owner: str, groups: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
-def patterns_of(owner: str, groups: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
+def patterns_of(owner: str, groups: Sequence[Mapping[str, Any]]) -> tuple[tuple[Pattern, ...], ...]:
     """The current name patterns of each group.
 
     Raises:
-        TypeError: if the names of a group are not a pattern or a list of patterns.
+        TypeError: if the names of a group are not a pattern, a function or a list of these.
     """
     rows = []
     for group in groups:
         names = group["names"]
-        row = (names,) if isinstance(names, str) else names
-        if not isinstance(row, Sequence) or not all(isinstance(p, str) for p in row):
+        row = (names,) if isinstance(names, str) or callable(names) else names
+        if not isinstance(row, Sequence) or not all(isinstance(p, str) or callable(p) for p in row):
             raise TypeError(
-                f"{owner}: names={names!r} of a group must be a pattern or a list of them"
+                f"{owner}: names={names!r} of a group must be a pattern, a function of a name, or "
+                "a list of them"
             )
         rows.append(tuple(row))
     return tuple(rows)
@@ -44,7 +48,7 @@ def check_matches(
     owner: str,
     groups: Sequence[Mapping[str, Any]],
     names: Sequence[str],
-    patterns: Sequence[Sequence[str]],
+    patterns: Sequence[Sequence[Pattern]],
 ) -> None:
     """Checks that each group matches at least one parameter.
 
@@ -60,12 +64,17 @@ def check_matches(
             )
 
 
-def find_group(name: str, patterns: Sequence[Sequence[str]]) -> int:
+def find_group(name: str, patterns: Sequence[Sequence[Pattern]]) -> int:
     """The number of the first group that matches the name, counted from 1; 0 if no group does."""
     from fnmatch import fnmatchcase
 
     for i, row in enumerate(patterns):
-        # leaf names contain brackets, so "[" must not start a character set
-        if any(fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in row):
-            return i + 1
+        for pattern in row:
+            # leaf names contain brackets, so "[" must not start a character set
+            if (
+                fnmatchcase(name, pattern.replace("[", "[[]"))
+                if isinstance(pattern, str)
+                else pattern(name)
+            ):
+                return i + 1
     return 0

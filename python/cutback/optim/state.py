@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..integers import integer
+from .groups import Pattern
 
 Array = np.ndarray[Any, Any]
 Kind = tuple[tuple[int, ...], np.dtype[Any]]
@@ -35,7 +36,9 @@ class State(NamedTuple):
     loaded: dict[str, dict[str, Array]] | None = (
         None  # until the first step: state -> name -> array
     )
-    patterns: tuple[tuple[str, ...], ...] = ()  # the name patterns that group_of was computed from
+    patterns: tuple[
+        tuple[Pattern, ...], ...
+    ] = ()  # the name patterns that group_of was computed from
     first: int = -1  # counter when this state was made; equal to it until a step is taken
 
     @property

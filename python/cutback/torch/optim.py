@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ADOPT", "ASGD", "SGD", "SOAP", "AdEMAMix", "Adadelta", "Adafactor", "Adagrad", "Adam",
            "AdamW", "AdamW8bit", "Adamax", "Lion", "Muon", "NAdam", "NorMuon", "RAdam",
-           "RMSprop", "Rprop", "foreach"]  # fmt: skip
+           "RMSprop", "Rprop", "ScheduleFreeAdamW", "foreach"]  # fmt: skip
 
 
 class Adam(Counting, torch.optim.Adam):
@@ -349,6 +349,59 @@ class AdEMAMix(OfArrays):
     """
 
     _kind = arrays.AdEMAMix
+
+
+class ScheduleFreeAdamW(OfArrays):
+    """:class:`cutback.optim.ScheduleFreeAdamW` of tensors. PyTorch has none.
+
+    :meth:`eval` changes the parameters to the averages, for validation or saving, and :meth:`train`
+    changes them back; a step needs them as :meth:`train` leaves them. Each group has
+    ``train_mode``, which is part of the state.
+
+    >>> optimizer = cutback.torch.optim.ScheduleFreeAdamW(model.parameters(), lr=2.5e-3)
+    >>> optimizer.step()
+    >>> optimizer.eval()
+    """
+
+    _kind = arrays.ScheduleFreeAdamW
+    _kept = ("weight_sum", "lr_max")
+
+    def _first_numbers(self, group: Group) -> tuple[float, ...]:
+        return 0.0, 0.0
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As PyTorch's."""
+        super().add_param_group(param_group)
+        self.param_groups[-1].setdefault("train_mode", True)
+
+    def eval(self) -> None:
+        """Changes the parameters from y to the average x, in place."""
+        self._move(False, lambda beta1: 1 - 1 / beta1)
+
+    def train(self) -> None:
+        """Changes the parameters from the average x back to y, in place."""
+        self._move(True, lambda beta1: 1 - beta1)
+
+    @torch.no_grad()
+    def _move(self, trains: bool, share: Callable[[float], float]) -> None:
+        for group in self.param_groups:
+            if group["train_mode"] == trains:
+                continue
+            for p in group["params"]:
+                z = self.state.get(p, {}).get("z")
+                if z is not None:
+                    p.add_((z - p) * share(group["betas"][0]))
+            group["train_mode"] = trains
+
+    def step(self, *args: Any, **options: Any) -> Any:
+        """As for the other optimizers here.
+
+        Raises:
+            RuntimeError: the parameters are averages, since :meth:`eval`.
+        """
+        if not all(group["train_mode"] for group in self.param_groups):
+            raise RuntimeError("ScheduleFreeAdamW: call optimizer.train() before optimizer.step()")
+        return super().step(*args, **options)
 
 
 class NorMuon(OfArrays):

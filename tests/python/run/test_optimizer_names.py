@@ -118,3 +118,21 @@ def test_masked_arrays_are_refused(where):
         with pytest.raises(TypeError, match="masked arrays are not supported"):
             optimizer.step(*arrays)
     assert optimizer.t == 1
+
+
+def test_groups_by_a_function_of_the_name():
+    params = {"w": np.ones(3), "bias": np.ones(3)}
+    zeros = {name: np.zeros(3) for name in params}
+    decays = {name for name in params if not name.startswith("b")}
+    optimizer = cutback.optim.SGD(
+        lr=0.1,
+        weight_decay=1.0,
+        groups=[{"names": lambda name: name[8:-2] not in decays, "weight_decay": 0.0}],
+    )
+    optimizer.step(params, zeros)
+    np.testing.assert_allclose(params["w"], 0.9)
+    np.testing.assert_array_equal(params["bias"], 1.0)
+    with pytest.raises(ValueError, match="do not match any parameter"):
+        cutback.optim.SGD(groups=[{"names": lambda name: False}]).step(params, zeros)
+    with pytest.raises(TypeError, match="a function of a name"):
+        cutback.optim.SGD(groups=[{"names": 3}])
