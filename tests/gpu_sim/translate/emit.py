@@ -224,6 +224,7 @@ class Writer:
             self.lines.pop()  # where the block of the label would begin
             table = self.lines.pop().removesuffix(":;")
             self.tables[table] = split(text.split(None, 1)[1])
+            self._begin_block()
         elif not text.startswith(".pragma"):
             self._guarded(text, statement.site)
 
