@@ -5,6 +5,7 @@
 
 #include "../base/sort.h"
 #include "../plan/model/inlining.h"
+#include "../plan/model/updates.h"
 
 typedef struct contracting {
     const cb_graph *g;
@@ -310,10 +311,25 @@ static cb_status copy_ends(contracting *x, const uint32_t *from, uint32_t n, uin
     return CB_OK;
 }
 
+/* Values are storages here. A gradient whose parameter nothing reads stays to the end. */
+static cb_status copy_updates(contracting *x) {
+    const cb_problem *p = x->p;
+    for (uint32_t v = 0; p->updates && v < p->n_value; v++) {
+        const uint32_t storage = p->value_storage[v], to = x->value[v];
+        if (!cb_is_updating(p, storage) || x->by->root[v] != v || to == CB_NONE) continue;
+        const uint32_t root = x->g->storages.at[p->updates[storage]].root;
+        const uint32_t parameter = x->value[root];
+        if (parameter == CB_NONE) x->out->storage_flags[to] |= CB_STORE_HOLD_END;
+        else CB_TRY(cb_set_update(x->out, to, parameter, x->err));
+    }
+    return CB_OK;
+}
+
 static cb_status fill_in(contracting *x) {
     cb_problem *out = x->out;
     CB_TRY(add_ops(x));
     add_inlinings(x);
+    CB_TRY(copy_updates(x));
     CB_TRY(copy_regions(x));
     out->align = x->p->align;
     out->static_bytes = x->p->static_bytes;

@@ -1,6 +1,7 @@
 #include "requests.h"
 
 #include "model/inside.h"
+#include "model/updates.h"
 
 cb_status cb_refuse_saved(cb_error *err) {
     return cb_fail(err, CB_UNSUPPORTED,
@@ -10,6 +11,8 @@ cb_status cb_refuse_saved(cb_error *err) {
 /* Copies to the host move all outputs of an op, and PyTorch has no ops with insides. */
 cb_status cb_check_insides(const cb_problem *p, cb_preset preset, const cb_facts *f,
                            const cb_budget *b, cb_error *err) {
+    if (b->offload != CB_OFFLOAD_ASKED || f->offloads)
+        CB_TRY(cb_refuse_updates(p, "plan: offload", err));
     if (b->offload != CB_OFFLOAD_ASKED || f->offloads)
         return cb_refuse_insides(p, "plan: offload", err);
     if (b->kind == CB_BUDGET_NONE && preset == CB_PRESET_TORCH_COMPAT)

@@ -50,6 +50,8 @@ class Storage:
 
     bytes: int
     flags: frozenset[StorageFlag] = _NO_STORAGE_FLAGS
+    updates: int | None = None
+    """Of a gradient that an optimizer consumes inside the step: the storage of its parameter."""
 
 
 @dataclass(slots=True)

@@ -35,11 +35,15 @@ cb_py_columns cb_py_columns_of_values(const cb_problem *p) {
 }
 
 cb_py_columns cb_py_columns_of_storages(const cb_problem *p) {
+    static uint32_t none = CB_NONE; /* that of every storage, where no gradient has an update */
+    uint32_t *updates = p->updates ? p->updates : &none;
     return (cb_py_columns){.what = "storage",
-                           .n = 2,
+                           .n = 3,
                            .column = {{"bytes", CB_PY_COUNT, ARRAY(p->storage_bytes), NULL, 0},
                                       {"flags", CB_PY_WORDS8, ARRAY(p->storage_flags),
-                                       cb_store_flag_names, CB_STORE_FLAG_COUNT}}};
+                                       cb_store_flag_names, CB_STORE_FLAG_COUNT},
+                                      {"updates", CB_PY_ID_OPTION, updates,
+                                       p->updates ? sizeof *updates : 0, NULL, 0}}};
 }
 
 cb_py_columns cb_py_columns_of_members(const cb_problem *p) {

@@ -313,6 +313,18 @@ static int take_ends(taker *k, const char *name, PyObject *list, uint32_t *n, ui
     return take_ids(&problem, 0, name, list, *ids);
 }
 
+static int take_storages(taker *k) {
+    cb_problem *p = k->p;
+    bool any = false;
+    p->updates = CB_NEW(&p->arena, uint32_t, p->n_storage);
+    if (!p->updates) return no_memory();
+    for (uint32_t s = 0; s < p->n_storage; s++) p->updates[s] = CB_NONE;
+    if (take_rows(p, cb_py_columns_of_storages(p), k->storages) < 0) return -1;
+    for (uint32_t s = 0; s < p->n_storage; s++) any |= p->updates[s] != CB_NONE;
+    if (!any) p->updates = NULL;
+    return 0;
+}
+
 static int take_everything(taker *k) {
     cb_problem *p = k->p;
     cb_py_columns whole = cb_py_columns_of_problem(p);
@@ -320,7 +332,7 @@ static int take_everything(taker *k) {
     if (status == 0) status = take_item(p, &whole, 0, k->source);
     cb_py_columns_close(&whole);
     if (status < 0 || take_regions(k) < 0) return -1;
-    if (take_rows(p, cb_py_columns_of_storages(p), k->storages) < 0) return -1;
+    if (take_storages(k) < 0) return -1;
     for (uint32_t op = 0; op < p->n_op; op++)
         if (take_op(k, op) < 0) return -1;
     if (take_rows(p, cb_py_columns_of_inlinings(p), k->inlinings) < 0) return -1;

@@ -154,6 +154,9 @@ class Walk:
         self.work = fused_work(problem) if is_fused(device) else None
         self.lanes = Lanes(problem.get("link_bytes_per_s", 0.0) or link_of(device))
         self.crossing = 0  # bytes still on their way out when the backward starts, gone by then
+        self.gradient_of = {  # storage of a parameter -> that of the gradient its update reads
+            s["updates"]: g for g, s in enumerate(self.storages) if "updates" in s
+        }
         for i, kinds in enumerate(self.flags):
             if "placeholder" in kinds:
                 for v in range(self.first[i], self.first[i + 1]):
@@ -393,6 +396,12 @@ class Walk:
                 if op.get("inside"):
                     self.unread[id(seen[s])] = t, k
             self.value_life[self.first[i] + k] = seen[s]
+        for j in [i, *(self.maker[v] for v in taken)]:
+            if "view" in self.flags[j]:
+                continue
+            for v in self.ops[j]["in"]:  # a gradient outlives the readers of its parameter
+                gradient = self.gradient_of.get(self.storage_of[v], -1)
+                self.hold(self.own.get(gradient), t)
         if op.get("over") and not taken:
             listed = [self.storage_of[op["in"][k]] for k in op["over"]]
             output = seen[op["out"][0]["storage"]]
@@ -450,6 +459,11 @@ class Walk:
             if s not in self.own:
                 raise BrokenPlanError(f"storage {s} is not alive at the end")
             self.hold(self.own[s], self.end)
+        for g in self.gradient_of.values():
+            if g not in self.own:
+                raise BrokenPlanError(f"gradient storage {g} is never made")
+            self.hold(self.own[g], self.starts)
+            self.unread.pop(id(self.own[g]), None)
         for i, kinds in enumerate(self.flags):
             acts = kinds & (ONCE - {"unknown"}) and "placeholder" not in kinds
             if acts and i not in self.runs:

@@ -39,7 +39,8 @@ static void mark_held(maker *m, bool *may_run) {
     const cb_facts *f = m->f;
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++)
-        m->held[s] = is_forward(f, s) && (p->storage_flags[s] & CB_STORE_HOLD_FORWARD);
+        m->held[s] = is_forward(f, s) &&
+                     ((p->storage_flags[s] & CB_STORE_HOLD_FORWARD) || cb_is_updating(p, s));
     for (uint32_t i = 0; i < p->n_forward_output; i++) {
         uint32_t s = p->value_storage[p->forward_output[i]];
         m->held[s] = is_forward(f, s);

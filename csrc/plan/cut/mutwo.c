@@ -197,6 +197,7 @@ cb_status cb_mutwo_whole(const cb_facts *f, uint64_t *bytes, cb_error *err) {
 static cb_status constrain(cb_problem *p, const cb_budget *saved, const cb_device *device,
                            cb_arena *scratch, cb_error *err) {
     CB_TRY(cb_refuse_insides(p, "mu-two", err));
+    CB_TRY(cb_refuse_updates(p, "mu-two", err));
     cb_facts f;
     uint64_t target = saved->bytes, whole;
     uint8_t *choice = CB_NEW(scratch, uint8_t, p->n_op);

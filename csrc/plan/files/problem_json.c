@@ -11,6 +11,7 @@
 #include "../model/inlining.h"
 #include "../model/names.h"
 #include "../model/over.h"
+#include "../model/updates.h"
 #include "problem_format.h"
 
 #define FIRST_WITH_INSIDES 2  /* and with inlinings */
@@ -130,16 +131,17 @@ static cb_status want_object(const reader *r, const cb_json *node, const char *w
 }
 
 static cb_status read_storage(const reader *r, const cb_json *node, uint32_t s) {
-    static const char *const known[] = {"bytes", "flags"};
+    static const char *const known[] = {"bytes", "flags", "updates"};
     const cb_json *bytes;
-    uint32_t flags = 0;
+    uint32_t flags = 0, parameter = CB_NONE;
     CB_TRY(want_object(r, node, "storage"));
-    CB_TRY(cb_known_keys(node, "storage", known, 2, r->err));
+    CB_TRY(cb_known_keys(node, "storage", known, r->version < FIRST_WITH_NETWORKS ? 2 : 3, r->err));
     CB_TRY(cb_json_want(node, "bytes", CB_JSON_DOUBLE, &bytes, r->err));
     CB_TRY(cb_json_as_u64(bytes, "bytes", MOST_WHOLE, &r->p->storage_bytes[s], r->err));
     CB_TRY(read_flags(r, node, cb_store_flag_names, CB_STORE_FLAG_COUNT, &flags));
     r->p->storage_flags[s] = (uint8_t)flags;
-    return CB_OK;
+    CB_TRY(read_u32(r, node, "updates", &parameter));
+    return parameter == CB_NONE ? CB_OK : cb_set_update(r->p, s, parameter, r->err);
 }
 
 /* Reads distinct indices below 64 as a set. */

@@ -5,6 +5,7 @@
 #include "../model/inlining.h"
 #include "../model/names.h"
 #include "../model/over.h"
+#include "../model/updates.h"
 #include "problem_format.h"
 
 static void put_flags(cb_json_writer *w, uint32_t flags, const char *const *names, uint32_t n) {
@@ -27,6 +28,7 @@ static void put_storages(cb_json_writer *w, const cb_problem *p) {
         cb_json_begin(w, NULL, '{');
         cb_json_put_u64(w, "bytes", p->storage_bytes[s]);
         put_flags(w, p->storage_flags[s], cb_store_flag_names, CB_STORE_FLAG_COUNT);
+        if (cb_is_updating(p, s)) cb_json_put_u64(w, "updates", p->updates[s]);
         cb_json_end(w, '}');
     }
     cb_json_end(w, ']');

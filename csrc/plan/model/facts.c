@@ -52,7 +52,7 @@ static void mark_needed(cb_facts *f, bool *needed) {
     for (uint32_t v = 0; v < p->n_value; v++) {
         uint32_t s = p->value_storage[v];
         bool hold = p->storage_flags[s] & (CB_STORE_HOLD_FORWARD | CB_STORE_HOLD_END);
-        if (hold && f->root[s] == p->value_op[v]) need(f, v, needed);
+        if ((hold || cb_is_updating(p, s)) && f->root[s] == p->value_op[v]) need(f, v, needed);
     }
     for (uint32_t op = p->n_op; op-- > 0;) {
         if (p->op_flags[op] & CB_POP_ACTS) needed[op] = true;
@@ -128,8 +128,9 @@ static void set_order(cb_facts *f, const bool *needed) {
 
 /* ---- what may run twice ---------------------------------------------------------------------- */
 
-/* An op may not run twice if it reads memory that is overwritten later, or allocates memory that
- * another op writes into. `mutator` [n_storage]: the last op that writes into the storage. */
+/* An op may not run twice if it reads memory that is overwritten later, allocates memory that
+ * another op writes into, or makes a gradient that an update consumes. `mutator` [n_storage]: the
+ * last op that writes into the storage. */
 static void mark_once(cb_facts *f, uint32_t *mutator) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) mutator[s] = CB_NONE;
@@ -149,7 +150,8 @@ static void mark_once(cb_facts *f, uint32_t *mutator) {
         }
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1] && !f->once[id]; v++) {
             bool makes = cb_makes(made, v - p->out_begin[op]);
-            f->once[id] = makes && mutator[p->value_storage[v]] != CB_NONE;
+            uint32_t s = p->value_storage[v];
+            f->once[id] = makes && (mutator[s] != CB_NONE || cb_is_updating(p, s));
         }
     }
 }
@@ -204,7 +206,8 @@ static void mark_viewed_once(cb_facts *f) {
 static void mark_held(cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++)
-        f->held[s] = p->storage_flags[s] & (CB_STORE_HOLD_FORWARD | CB_STORE_HOLD_END);
+        f->held[s] = p->storage_flags[s] & (CB_STORE_HOLD_FORWARD | CB_STORE_HOLD_END) ||
+                     (cb_is_updating(p, s) && f->root[s] < p->backward_starts);
     for (uint32_t i = 0; i < p->n_forward_output; i++)
         f->held[p->value_storage[p->forward_output[i]]] = true;
 }
@@ -328,7 +331,8 @@ static void cost_inlinings(cb_facts *f, int64_t *least_ps) {
  * inlining by a run that makes any of these. `sure` [n_unit], `ends` [n_storage], both false. */
 static void mark_sure(const cb_facts *f, bool *sure, bool *ends) {
     const cb_problem *p = f->p;
-    for (uint32_t s = 0; s < p->n_storage; s++) ends[s] = p->storage_flags[s] & ~CB_STORE_STATIC;
+    for (uint32_t s = 0; s < p->n_storage; s++)
+        ends[s] = (p->storage_flags[s] & ~CB_STORE_STATIC) || cb_is_updating(p, s);
     for (uint32_t i = 0; i < p->n_forward_output; i++)
         ends[p->value_storage[p->forward_output[i]]] = true;
     for (uint32_t i = 0; i < p->n_backward_output; i++)
@@ -458,6 +462,7 @@ cb_status cb_facts_make(const cb_problem *p, const cb_device *device, cb_arena *
     sum_given(&f);
     keep_collectives(&f);
     find_scopes(&f);
+    CB_TRY(cb_list_follows(p, arena, &f.follows, err));
     CB_TRY(gather_wishes(&f, err));
     bend_costs(&f);
     if (!find_inlinings(&f, arena)) return cb_no_memory(err);
@@ -504,13 +509,6 @@ bool cb_may_remake_at_end(const cb_facts *f, uint32_t value) {
     uint32_t s = f->p->value_storage[value], op = f->p->value_op[value];
     if (f->unit_begin || f->inlines || f->root[s] != op || f->held[s]) return false;
     return f->position[op] < f->base_backward && f->base_backward < f->n_base;
-}
-
-uint64_t cb_held_bytes(const cb_facts *f) {
-    uint64_t held = 0;
-    for (uint32_t s = 0; s < f->p->n_storage; s++)
-        if (f->root[s] != CB_NONE && cb_stays_to_end(f, s)) held += f->p->storage_bytes[s];
-    return held;
 }
 
 void cb_facts_mark_free(const cb_facts *f, bool *out) {

@@ -13,6 +13,7 @@
 #define CB_PLAN_FACTS_H
 
 #include "cost.h"
+#include "updates.h"
 
 typedef struct cb_facts {
     const cb_problem *p;
@@ -51,6 +52,7 @@ typedef struct cb_facts {
     uint8_t *wish;    /* [n_unit] cb_constraint of what it allocates, all views considered */
     uint32_t *wish_value; /* [n_unit] the value with that constraint; CB_NONE: none */
     bool offloads;        /* some constraint asks for offload */
+    cb_follows follows;   /* gradients that are alive while an op runs */
     uint32_t n_base;
     uint32_t *base;         /* [n_base] ops */
     uint32_t *position;     /* [n_unit] CB_NONE: dropped or a placeholder */
@@ -101,11 +103,16 @@ static inline bool cb_may_delay_any(const cb_facts *f) {
 bool cb_makes_only_held(const cb_facts *f, uint32_t op);
 /* True if a plan may inline the storage's value into the op, so that it needs no bytes there. */
 bool cb_may_take_in(const cb_facts *f, uint32_t op, uint32_t storage);
-/* Returns the bytes that every plan holds at its end: results and gradients. */
-uint64_t cb_held_bytes(const cb_facts *f);
 /* True if the storage is alive from its op's first run to the end, so that no rerun frees it. */
 static inline bool cb_stays_to_end(const cb_facts *f, uint32_t storage) {
     return f->p->storage_flags[storage] & CB_STORE_HOLD_END;
+}
+/* Returns the bytes that every plan holds at its end: results and gradients. */
+static inline uint64_t cb_held_bytes(const cb_facts *f) {
+    uint64_t held = 0;
+    for (uint32_t s = 0; s < f->p->n_storage; s++)
+        if (f->root[s] != CB_NONE && cb_stays_to_end(f, s)) held += f->p->storage_bytes[s];
+    return held;
 }
 
 static inline bool cb_is_view(const cb_facts *f, uint32_t op) {

@@ -1,8 +1,10 @@
 #include "over.h"
 #include "inside.h"
+#include "updates.h"
 
 void cb_mark_kept(const cb_problem *p, bool *out) {
-    for (uint32_t s = 0; s < p->n_storage; s++) out[s] = p->storage_flags[s] != 0;
+    for (uint32_t s = 0; s < p->n_storage; s++)
+        out[s] = p->storage_flags[s] != 0 || cb_is_updating(p, s);
     for (uint32_t i = 0; i < p->n_forward_output; i++)
         out[p->value_storage[p->forward_output[i]]] = true;
     for (uint32_t i = 0; i < p->n_backward_output; i++)

@@ -157,6 +157,10 @@ static uint64_t hash_over(const cb_problem *p, uint64_t hash) {
     return hash_ids(p->over, p->over_begin[p->n_op], hash);
 }
 
+static uint64_t hash_updates(const cb_problem *p, uint64_t hash) {
+    return p->updates ? hash_ids(p->updates, p->n_storage, hash) : hash;
+}
+
 static uint64_t hash_again(const cb_problem *p, uint64_t hash) {
     if (p->collective_again) hash = hash_u64(p->collective_again, hash);
     return p->reruns == CB_RERUNS_FORWARD ? hash : hash_u64(UINT64_C(2) + p->reruns, hash);
@@ -200,7 +204,7 @@ uint64_t cb_problem_fingerprint(const cb_problem *p) {
         hash = hash_u64(p->storage_flags[s], hash_u64(p->storage_bytes[s], hash));
     if (p->member_begin) hash = hash_members(p, hash);
     if (p->inline_begin) hash = hash_inlinings(p, hash);
-    return hash_again(p, hash_over(p, hash));
+    return hash_again(p, hash_updates(p, hash_over(p, hash)));
 }
 
 static uint64_t hash_structure_inside(const cb_problem *p, uint64_t hash) {
@@ -230,6 +234,6 @@ uint64_t cb_problem_structure(const cb_problem *p) {
     for (uint32_t v = 0; v < p->n_value; v++) hash = hash_u64(p->value_constraint[v], hash);
     for (uint32_t s = 0; s < p->n_storage; s++) hash = hash_u64(p->storage_flags[s], hash);
     if (p->reruns != CB_RERUNS_FORWARD) hash = hash_u64(p->reruns, hash);
-    hash = hash_over(p, hash);
+    hash = hash_updates(p, hash_over(p, hash));
     return hash_structure_inside(p, hash_structure_regions(p, hash));
 }

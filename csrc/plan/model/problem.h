@@ -114,6 +114,8 @@ typedef struct cb_problem {
     uint32_t n_storage;
     uint64_t *storage_bytes;
     uint8_t *storage_flags; /* CB_STORE_* */
+    uint32_t *updates;      /* [n_storage] of a gradient: the parameter's storage, which its update
+                          rewrites (updates.h); CB_NONE: no update reads it. NULL: there are none */
 
     uint32_t n_region;
     const char **region_name;

@@ -5,6 +5,7 @@
 #include "inlining.h"
 #include "names.h"
 #include "over.h"
+#include "updates.h"
 
 #define MOST_ITEMS ((uint32_t)1 << 26) /* as in problem.c */
 #define MOST_BYTES (UINT64_C(1) << 60) /* of all storages and scratch together */
@@ -265,6 +266,7 @@ static cb_status verify_ops(const cb_problem *p, storage_facts *f, cb_error *err
     }
     if (p->inline_begin) CB_TRY(cb_verify_inlinings(p, f->root, err));
     CB_TRY(verify_ends(p, f->root, err));
+    CB_TRY(cb_verify_updates(p, f->root, err));
     return cb_verify_over(p, err);
 }
 

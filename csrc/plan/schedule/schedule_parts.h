@@ -22,6 +22,7 @@
 #ifndef CB_PLAN_SCHEDULE_PARTS_H
 #define CB_PLAN_SCHEDULE_PARTS_H
 
+#include "../model/updates.h"
 #include "schedule.h"
 
 typedef struct leaver { /* on its way to the host */
@@ -74,7 +75,8 @@ typedef struct walker {
     uint32_t newest; /* the op with the largest id that depends on a tangent and has run; CB_NONE:
                         none has run */
     uint32_t tail;   /* cb_problem_tail */
-    bool *inlined;   /* [n_value] inlined by some run so far, before its op made it; NULL: no run
+    cb_follows follows;
+    bool *inlined; /* [n_value] inlined by some run so far, before its op made it; NULL: no run
                         has inlined values */
     int64_t clock;
     lanes *lanes; /* NULL: nothing moves */

@@ -126,6 +126,21 @@ static void read_inputs(walker *w, uint32_t step, cb_reading reading) {
     }
 }
 
+/* The gradients of parameters that the op reads are alive while it runs. */
+static void hold_gradients(walker *w, uint32_t step, uint32_t op) {
+    for (uint32_t j = cb_follows_begin(&w->follows, op); j < cb_follows_end(&w->follows, op); j++)
+        cb_walk_hold(w, w->first[w->follows.gradient[j]], step);
+}
+
+/* The same for a run and what is inlined into it. */
+static void hold_gradients_of_run(walker *w, uint32_t step, uint32_t op, uint64_t taken) {
+    const cb_problem *p = w->p;
+    hold_gradients(w, step, op);
+    for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++)
+        if (taken >> i & 1)
+            hold_gradients(w, step, p->value_op[p->inlining[p->inline_begin[op] + i].value]);
+}
+
 static void make_outputs(walker *w, uint32_t step, uint32_t op, uint32_t made) {
     const cb_problem *p = w->p;
     uint32_t *at = w->lives->value_instance_out + w->lives->out_begin[step];
@@ -205,6 +220,7 @@ static cb_status run_op(walker *w, uint32_t step, uint32_t op) {
             cb_walk_stall_until(w, m->ready[p->value_op[v]]);
     }
     make_outputs(w, step, op, made);
+    if (p->updates) hold_gradients_of_run(w, step, op, taken);
     if (m) {
         m->made_at[op] = step;
         m->ready[op] = 0;
@@ -298,6 +314,15 @@ static cb_status end_walk(walker *w) {
                            s);
         cb_walk_hold(w, w->first[s], w->s->n_step);
     }
+    for (uint32_t s = 0; p->updates && s < p->n_storage; s++) {
+        if (!cb_is_updating(p, s)) continue;
+        if (w->first[s] == CB_NONE)
+            return cb_fail(w->err, CB_INVALID,
+                           "storage %u is never made, so storage %u has no "
+                           "update",
+                           s, p->updates[s]);
+        cb_walk_hold(w, w->first[s], w->s->backward_starts);
+    }
     for (uint32_t op = 0; op < p->n_op; op++) {
         if ((p->op_flags[op] & CB_POP_ACTS) && w->runs[op] == 0 &&
             !(p->op_flags[op] & CB_POP_PLACEHOLDER)) {
@@ -307,7 +332,7 @@ static cb_status end_walk(walker *w) {
     return CB_OK;
 }
 
-/* Checks that every output of an op with an inside is read by a step or held. */
+/* Checks that every output of an op with an inside is read by a step or an update, or held. */
 static cb_status check_use(const walker *w) {
     const cb_problem *p = w->p;
     const cb_lives *lives = w->lives;
@@ -317,6 +342,8 @@ static cb_status check_use(const walker *w) {
         for (uint32_t i = lives->out_begin[t]; i < lives->out_begin[t + 1]; i++) {
             uint32_t instance = lives->value_instance_out[i];
             if (instance == CB_NONE || lives->instance[instance].last > t) continue;
+            const uint32_t storage = lives->instance[instance].storage;
+            if (cb_is_updating(w->p, storage) && w->first[storage] == instance) continue;
             return cb_fail(w->err, CB_INVALID, "step %u: %s makes output %u, which nobody reads", t,
                            p->op_name[op], i - lives->out_begin[t]);
         }
@@ -470,6 +497,7 @@ static cb_status start_walk(walker *w, cb_arena *scratch, cb_arena *arena) {
     cb_fill_none(w->mutator, p->n_storage);
     for (uint32_t v = 0; v < p->n_value; v++)
         w->have[v] = p->op_flags[p->value_op[v]] & CB_POP_PLACEHOLDER;
+    CB_TRY(cb_list_follows(p, scratch, &w->follows, w->err));
     return w->s->action ? cb_walk_start_copies(w, scratch, n_instance, n_out) : CB_OK;
 }
 

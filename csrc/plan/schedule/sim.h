@@ -63,7 +63,8 @@ typedef struct cb_sim {
     bool records;             /* visited units are noted in `taking` */
     uint32_t crossing;        /* steps as built before the backward */
     uint32_t *held_forward, *held_end; /* storages with these flags */
-    uint32_t n_held_forward, n_held_end;
+    uint32_t *updating;                /* gradients that updates consume */
+    uint32_t n_held_forward, n_held_end, n_updating;
     cb_sim_forward forward;
 
     /* results */

@@ -333,7 +333,8 @@ static bool reach_end(cb_sim *sim) {
                  : !hold(sim, sim->value_step[v], sim->value_life[v], cb_value_made(sim->f, v)))
             return false;
     }
-    return hold_first(sim, sim->held_end, sim->n_held_end);
+    return hold_first(sim, sim->held_end, sim->n_held_end) &&
+           hold_first(sim, sim->updating, sim->n_updating);
 }
 
 #define COPY_ARRAY(to, from, n) ((n) > 0 ? memcpy(to, from, (n) * sizeof *(to)) : (to))

@@ -10,6 +10,13 @@ static uint32_t *list_held(cb_arena *a, const cb_problem *p, uint32_t flag, uint
     return held;
 }
 
+static uint32_t *list_updating(cb_arena *a, const cb_problem *p, uint32_t *n) {
+    uint32_t *updating = CB_NEW(a, uint32_t, p->updates ? p->n_storage : 0);
+    for (uint32_t s = 0; updating && p->updates && s < p->n_storage; s++)
+        if (cb_is_updating(p, s)) updating[(*n)++] = s;
+    return updating;
+}
+
 cb_status cb_sim_init(cb_sim *sim, const cb_facts *f, cb_alloc *alloc, cb_error *err) {
     const cb_problem *p = f->p;
     *sim = (cb_sim){.f = f};
@@ -26,10 +33,11 @@ cb_status cb_sim_init(cb_sim *sim, const cb_facts *f, cb_alloc *alloc, cb_error 
     sim->moment = CB_NEW(&sim->arena, uint64_t, f->n_base);
     sim->held_forward = list_held(&sim->arena, p, CB_STORE_HOLD_FORWARD, &sim->n_held_forward);
     sim->held_end = list_held(&sim->arena, p, CB_STORE_HOLD_END, &sim->n_held_end);
+    sim->updating = list_updating(&sim->arena, p, &sim->n_updating);
     bool takes = cb_taking_init(&sim->taking, f, &sim->arena);
     if (takes && (sim->reached || !asks) && sim->value_step && sim->value_life && sim->latest &&
         sim->base_step && sim->first_life && sim->marked && sim->done && sim->moment &&
-        sim->held_forward && sim->held_end)
+        sim->held_forward && sim->held_end && sim->updating)
         return CB_OK;
     cb_sim_free(sim);
     return cb_no_memory(err);
@@ -133,6 +141,28 @@ static bool is_made(const cb_sim *sim, uint32_t life, uint32_t made) {
     return own == 0 || (own & made);
 }
 
+/* The gradients of parameters that the op reads are alive while it runs. */
+static void hold_gradients(cb_sim *sim, uint32_t op, uint32_t step) {
+    const cb_follows *x = &sim->f->follows;
+    for (uint32_t j = cb_follows_begin(x, op); j < cb_follows_end(x, op); j++) {
+        const uint32_t first = sim->first_life[x->gradient[j]];
+        cb_sim_life *life = first == CB_NONE ? NULL : &sim->life.at[first];
+        if (life && life->made != CB_NONE && life->made <= step && life->last < step)
+            life->last = step;
+    }
+}
+
+/* The same for a run and what is inlined into it. */
+static void hold_gradients_of_run(cb_sim *sim, size_t t) {
+    const cb_problem *p = sim->f->p;
+    const uint32_t op = sim->step.at[t].op, step = sim->new_index.at[t];
+    const uint64_t taken = sim->taken.len > 0 ? sim->taken.at[t] : 0;
+    hold_gradients(sim, op, step);
+    for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++)
+        if (taken >> i & 1)
+            hold_gradients(sim, p->value_op[p->inlining[p->inline_begin[op] + i].value], step);
+}
+
 /* Lives of dropped steps get no bytes: made == CB_NONE. */
 CB_SIM_INLINE void set_lives(cb_sim *sim, size_t n_forward_hold, bool plain) {
     const cb_problem *p = sim->f->p;
@@ -149,11 +179,13 @@ CB_SIM_INLINE void set_lives(cb_sim *sim, size_t n_forward_hold, bool plain) {
             if (sim->read.at[j].life != CB_NONE)
                 sim->life.at[sim->read.at[j].life].last = sim->new_index.at[t];
         }
+        if (p->updates) hold_gradients_of_run(sim, t);
     }
     for (size_t i = 0; i < sim->hold.len; i++) {
         if (sim->hold.at[i].life == CB_NONE) continue;
         cb_sim_life *life = &sim->life.at[sim->hold.at[i].life];
         bool end = i >= n_forward_hold || (p->storage_flags[life->storage] & CB_STORE_HOLD_END);
+        if (cb_is_updating(p, life->storage)) end = false;
         uint32_t until = end ? sim->n_step : sim->backward_starts;
         if (life->last < until) life->last = until;
     }

@@ -93,6 +93,11 @@ static void set_end_due(finder *z) {
             continue;
         z->out->due[unit] = z->out->sure[unit] = f->n_base;
     }
+    for (uint32_t s = 0; p->updates && s < p->n_storage; s++) {
+        uint32_t unit = f->unit[s];
+        if (unit != CB_NONE && cb_is_updating(p, s) && f->position[unit] >= f->base_backward)
+            z->out->due[unit] = z->out->sure[unit] = f->n_base;
+    }
     for (uint32_t i = 0; i < p->n_backward_output; i++) {
         uint32_t unit = f->unit[p->value_storage[p->backward_output[i]]];
         if (unit != CB_NONE && f->position[unit] >= f->base_backward)

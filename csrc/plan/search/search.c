@@ -120,7 +120,7 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     s->d = (cb_ladder){0};
     if (follows(s, saved)) return get_ready_to_follow(s, err);
     CB_TRY(cb_exact_suits(s->f, &modest, err));
-    bool few = !saved && !modest && s->f->n_base < CB_FEW_OPS;
+    bool few = !saved && !modest && s->f->n_base < CB_FEW_OPS && !s->f->p->updates;
     if (few) CB_TRY(use_spares(s, err));
     CB_TRY(cb_try_pairs(t, NULL, 0, err));
     if (saved) CB_TRY(cb_try_for_saved(t, s->cut, err));

@@ -99,6 +99,10 @@ static cb_status extend_facts(cb_facts *f, uint32_t n, uint32_t more, cb_arena *
     SPREAD_ARRAY(f->wish_value);
     SPREAD_ARRAY(f->position);
     f->n_unit += more;
+    if (f->follows.begin) {
+        EXTEND_ARRAY(f->follows.begin, n + 1, more);
+        for (uint32_t op = n; op < n + more; op++) f->follows.begin[op + 1] = f->follows.begin[n];
+    }
     CB_TRY(renumber_units(f, n, more, arena, err));
     f->base = CB_NEW(arena, uint32_t, (size_t)f->n_base + more);
     return f->base ? CB_OK : cb_no_memory(err);

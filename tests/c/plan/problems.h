@@ -11,6 +11,7 @@
 
 #include "plan/model/over.h"
 #include "plan/model/problem.h"
+#include "plan/model/updates.h"
 
 #define MAKER_MOST 512
 
@@ -26,7 +27,8 @@ typedef struct maker {
     uint64_t limit[4];           /* of region id; all regions are siblings */
     uint32_t n_region;
     cb_reruns reruns;
-    uint32_t over; /* draws inputs whose memory outputs may take over; 0: none */
+    uint32_t over;    /* draws inputs whose memory outputs may take over; 0: none */
+    uint32_t updates; /* draws gradients that updates consume; 0: none */
     uint32_t n_member, member_begin[MAKER_MOST + 1]; /* of ops with an inside */
     cb_member member[2 * MAKER_MOST];
     uint8_t value_member[MAKER_MOST];
@@ -119,6 +121,38 @@ static inline bool make_over(cb_problem *p, uint32_t seed) {
     return cb_list_over(p, is_drawn, &seed, NULL) == CB_OK;
 }
 
+/* Takes the value out of the backward's outputs. */
+static inline void drop_output(cb_problem *p, uint32_t storage) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_backward_output; i++)
+        if (p->value_storage[p->backward_output[i]] != storage)
+            p->backward_output[n++] = p->backward_output[i];
+    p->n_backward_output = n;
+}
+
+/* Most arguments get a gradient: anything that an op makes in memory of its own, mostly late. */
+static inline bool make_updates(cb_problem *p, uint32_t seed) {
+    uint64_t state = seed;
+    for (uint32_t s = 0; s < p->n_storage; s++) {
+        if (!(p->storage_flags[s] & CB_STORE_STATIC) || maker_draw(&state, 4) == 0) continue;
+        uint32_t late = p->n_value - p->n_value / 2, v = 0;
+        v = maker_draw(&state, 3) ? late + maker_draw(&state, p->n_value - late)
+                                  : maker_draw(&state, p->n_value);
+        uint32_t gradient = p->value_storage[v], root = 0, argument = 0;
+        while (p->value_storage[root] != gradient) root++;
+        while (argument < p->n_value && p->value_storage[argument] != s) argument++;
+        bool fits = !p->storage_flags[gradient] && argument < p->n_value &&
+                    p->op_flags[p->value_op[argument]] & CB_POP_PLACEHOLDER &&
+                    !(p->updates && p->updates[gradient] != CB_NONE);
+        for (uint32_t i = 0; i < p->n_forward_output; i++)
+            fits &= p->value_storage[p->forward_output[i]] != gradient;
+        if (!fits) continue;
+        drop_output(p, gradient);
+        if (cb_set_update(p, gradient, s, NULL) != CB_OK) return false;
+    }
+    return true;
+}
+
 static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
     cb_problem *p;
     cb_problem_sizes n = {m->n_op,     m->n_in,       m->n_value, m->n_storage,
@@ -167,6 +201,7 @@ static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
     p->n_backward_output = m->n_grad;
     ok &= copy_ids(&p->arena, m->result, m->n_result, &p->forward_output) &&
           copy_ids(&p->arena, m->grad, m->n_grad, &p->backward_output);
+    if (ok && m->updates) ok = make_updates(p, m->updates);
     if (ok && m->over) ok = make_over(p, m->over);
     if (ok) return p;
     cb_problem_free(p);

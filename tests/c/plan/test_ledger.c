@@ -18,7 +18,7 @@ typedef struct bench {
     bool *may_rerun, early;
 } bench;
 
-static bool insides, inlinings, over; /* of the benches to come */
+static bool insides, inlinings, over, updates; /* of the benches to come */
 
 static bool start_as(bench *b, uint64_t seed, uint32_t n_forward, bool spared) {
     static maker m;
@@ -27,6 +27,7 @@ static bool start_as(bench *b, uint64_t seed, uint32_t n_forward, bool spared) {
     if (seed % 2) hold_parts(&m, seed);
     if (inlinings) give_inlinings(&m, seed);
     if (over) m.over = 1 + (uint32_t)seed;
+    if (updates) m.updates = 1 + (uint32_t)seed;
     m.reruns = seed / 2 % 3 == 1 ? CB_RERUNS_ALL : CB_RERUNS_FORWARD;
     *b = (bench){.p = make_problem(&m, &alloc), .early = seed % 4 == 3 || spared};
     cb_arena_init(&b->arena, &alloc);
@@ -158,6 +159,14 @@ TEST(books_agree_about_memory_taken_over) {
     over = insides = inlinings = false;
 }
 
+TEST(books_agree_about_updates) {
+    updates = true;
+    check_books();
+    over = insides = inlinings = true;
+    check_books();
+    updates = over = insides = inlinings = false;
+}
+
 static bool same_schedules(const cb_schedule *a, const cb_schedule *b) {
     return a->n_step == b->n_step && a->backward_starts == b->backward_starts &&
            (a->n_step == 0 || memcmp(a->step, b->step, a->n_step * sizeof *a->step) == 0);
@@ -257,6 +266,9 @@ TEST(trials_are_taken_back) {
     insides = true;
     check_trials();
     insides = false;
+    updates = true;
+    check_trials();
+    updates = false;
 }
 
 /* The same problem, but every other op makes two storages of what was one, for the same readers. */
@@ -439,6 +451,7 @@ int main(void) {
     RUN(books_agree_about_insides);
     RUN(books_agree_about_inlinings);
     RUN(books_agree_about_memory_taken_over);
+    RUN(books_agree_about_updates);
     RUN(spare_ops_leave_no_steps);
     RUN(trials_are_taken_back);
     RUN(twins_are_as_one);

@@ -310,9 +310,9 @@ static void judge_bounds(bounder *b, const cb_problem *p, cb_arena *arena) {
 }
 
 /* One of twelve kinds of problems, and these once more, where the backward runs late and again, and
- * both where memory is taken over. */
+ * both where memory is taken over or updates consume gradients. */
 static void make_kind(maker *m, int kind, uint64_t seed, uint32_t n_forward) {
-    bool over = kind >= 24, all = kind / 12 % 2;
+    bool updates = kind >= 48, over = kind >= 24 && !updates, all = kind / 12 % 2;
     kind %= 12;
     if (kind % 2) make_random_insides(m, seed, n_forward);
     else make_random(m, seed, n_forward + 1);
@@ -321,6 +321,7 @@ static void make_kind(maker *m, int kind, uint64_t seed, uint32_t n_forward) {
     if (kind >= 6) give_inlinings(m, seed);
     if (all) m->reruns = CB_RERUNS_ALL;
     if (over) m->over = 1 + (uint32_t)seed;
+    if (updates) m->updates = 1 + (uint32_t)seed;
 }
 
 /* Members that outputs share are paid for once, and those that the forward may leave out not at
@@ -360,6 +361,13 @@ TEST(bounds_are_below_sets_with_memory_taken_over) {
     bounder b = {0};
     for (int kind = 24; kind < 48; kind++)
         judge_kind(&b, kind, kind < 36 ? check_rounds(100, 3000) : check_rounds(50, 3000));
+    CHECK(b.known > 20 && b.total > 100);
+}
+
+TEST(bounds_are_below_sets_with_updates) {
+    bounder b = {0};
+    for (int kind = 48; kind < 72; kind++)
+        judge_kind(&b, kind, kind < 60 ? check_rounds(100, 3000) : check_rounds(50, 3000));
     CHECK(b.known > 20 && b.total > 100);
 }
 
@@ -538,6 +546,7 @@ int main(void) {
     RUN(bounds_are_below_all_sets);
     RUN(bounds_are_below_late_sets);
     RUN(bounds_are_below_sets_with_memory_taken_over);
+    RUN(bounds_are_below_sets_with_updates);
     RUN(a_late_op_may_pass_a_reader);
     RUN(bounds_are_below_the_optimum);
     RUN(several_budgets_are_single_ones);

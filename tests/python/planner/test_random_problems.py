@@ -45,6 +45,7 @@ class Maker:
         self.ops, self.storages, self.storage_of = [], [], []
         self.tangent, self.written = set(), set()  # values; storages somebody has written into
         self.stale = set()  # values that lie in memory written since
+        self.mutated = set()  # storages
 
     def chance(self, percent):
         return self.draw(st.integers(0, 99)) < percent
@@ -91,6 +92,7 @@ class Maker:
             outs = [self.storage_of[reads[0]]]
         elif kind == "mutates":
             outs = [self.storage_of[reads[0]]]
+            self.mutated.add(outs[0])
             self.stale.update(v for v, s in enumerate(self.storage_of) if s == outs[0])
         else:
             outs = [self.storage() for _ in range(self.draw(st.integers(1, 3)))]
@@ -101,6 +103,28 @@ class Maker:
             for out in op["out"]:
                 if self.chance(8):
                     out["constraint"] = self.draw(st.sampled_from(WISHES))
+
+    def updates(self, returned):
+        """Some arguments get an update; whether any does. Its gradient is any result that no flag
+        holds, nothing returns and nothing writes into."""
+        makers = {}
+        for op in self.ops:
+            for out in op["out"]:
+                makers.setdefault(out["storage"], []).append(op)
+        kept = {self.storage_of[v] for v in returned} | self.mutated
+        free = [
+            s
+            for s, storage in enumerate(self.storages)
+            if "flags" not in storage and s in makers and s not in kept
+        ]
+        for s in range(len(self.storages)):
+            if s not in makers or s in self.mutated or not self.chance(40) or not free:
+                continue
+            if "placeholder" in makers[s][0]["flags"]:
+                gradient = self.draw(st.sampled_from(free))
+                free.remove(gradient)
+                self.storages[gradient]["updates"] = s
+        return any("updates" in storage for storage in self.storages)
 
     def problem(self, constrained):
         for _ in range(self.draw(st.integers(1, 2))):
@@ -120,11 +144,12 @@ class Maker:
             if "flags" not in storage and self.chance(5):
                 flags = ["hold_end", "hold_forward"] if makers[0] < starts else ["hold_end"]
                 storage["flags"] = [self.draw(st.sampled_from(flags))]
+        updates = self.updates([*early, live[-1]])
         if constrained:
             self.constrain()
         return {
             "format": "cutback.problem",
-            "version": 1,
+            "version": 3 if updates else 1,
             "backward_starts": starts,
             "forward_outputs": early,
             "backward_outputs": [live[-1]],

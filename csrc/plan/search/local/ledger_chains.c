@@ -73,12 +73,26 @@ void cb_ledger_touch_made(cb_ledger *l, uint32_t op) {
         cb_ledger_touch(l, l->life[j]);
 }
 
+/* A gradient is used where its parameter is read, until its update. */
+static bool follow(cb_ledger *l, uint32_t id, uint32_t anchor, bool adds) {
+    const cb_follows *x = &l->f->follows;
+    const uint32_t op = cb_unit_op(l->f, id);
+    for (uint32_t j = cb_follows_begin(x, op); j < cb_follows_end(x, op); j++) {
+        const uint32_t s = x->gradient[j];
+        if (l->f->unit[s] == CB_NONE) continue;
+        if (!adds) drop_use(l, s, anchor);
+        else if (!cb_ledger_add_use(l, s, anchor)) return false;
+        cb_ledger_touch(l, s);
+    }
+    return true;
+}
+
 bool cb_ledger_add_uses(cb_ledger *l, uint32_t op, uint32_t anchor) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
         if (!cb_ledger_add_use(l, l->need[j], anchor)) return false;
         cb_ledger_touch(l, l->need[j]);
     }
-    return true;
+    return !l->f->follows.begin || follow(l, op, anchor, true);
 }
 
 void cb_ledger_drop_uses(cb_ledger *l, uint32_t op, uint32_t anchor) {
@@ -86,6 +100,7 @@ void cb_ledger_drop_uses(cb_ledger *l, uint32_t op, uint32_t anchor) {
         drop_use(l, l->need[j], anchor);
         cb_ledger_touch(l, l->need[j]);
     }
+    if (l->f->follows.begin) (void)follow(l, op, anchor, false);
 }
 
 /* The cost of outputs of an op with an inside depends on the other outputs of the run:

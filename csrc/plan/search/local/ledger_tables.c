@@ -97,6 +97,7 @@ static void list_readers(const cb_ledger *l, reader_lists *r) {
         uint32_t v = p->backward_output[i], s = p->value_storage[v];
         r->alone[s] |= cb_is_view(l->f, p->value_op[v]) || !cb_stays_to_end(l->f, s);
     }
+    for (uint32_t s = 0; s < p->n_storage; s++) r->alone[s] |= cb_is_updating(p, s);
 }
 
 static bool are_twins(const cb_ledger *l, const reader_lists *r, uint32_t a, uint32_t b) {
