@@ -3,16 +3,20 @@
  * linear and cheap compared with planning, and an error is reported by the stage that made it. */
 #include "pipeline.h"
 
+#include <stdio.h>
+
 #include "following.h"
 #include "optim/extras.h"
 
 #include "ad/joint.h"
 #include "ad/lacking.h"
+#include "base/sort.h"
 #include "fuse/contract.h"
 #include "fuse/find_groups.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "lower/annotate.h"
+#include "lower/indices.h"
 #include "lower/split.h"
 #include "lower/within.h"
 #include "plan/files/explanation.h"
@@ -66,6 +70,8 @@ static cb_step *step_new(cb_context *ctx, const cb_compile_options *o) {
     if (!step) return NULL;
     *step = (cb_step){
         .arena = arena, .ctx = ctx, .n_gradients = o->n_wrt, .keep_gradients = o->keep_gradients};
+    step->updates_inside = o->updates_inside && o->keep_gradients;
+    step->updates_reason = "";
     return step;
 }
 
@@ -86,13 +92,48 @@ static cb_status choose_backend(cb_step *step, const cb_compile_options *o, cb_e
 static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
                             cb_error *err) {
     const cb_joint_options options = {.wrt = o->wrt, .n_wrt = o->n_wrt};
-    cb_graph *known = NULL;
+    cb_graph *known = NULL, *copying = NULL;
     CB_TRY(cb_expand_lacking(forward, step->backend->lacks, &step->ctx->alloc, &known, err));
-    const cb_status status =
-        cb_joint_build(known ? known : forward, &options, &step->ctx->alloc, &step->joint, err);
+    const cb_graph *from = known ? known : forward;
+    cb_status status = CB_OK;
+    if (step->updates_inside) status = cb_copy_index_inputs(from, &step->ctx->alloc, &copying, err);
+    if (status == CB_OK)
+        status = cb_joint_build(copying ? copying : from, &options, &step->ctx->alloc, &step->joint,
+                                err);
+    cb_graph_free(copying);
     cb_graph_free(known);
     CB_TRY(status);
     return cb_graph_verify(step->joint, CB_SPEC_JOINT, err);
+}
+
+/* Updates come after the run instead. */
+static cb_status update_after(cb_step *step, const char *reason, cb_error *err) {
+    step->updates_inside = false;
+    step->updates_reason = cb_arena_strdup(&step->arena, reason, strlen(reason));
+    return step->updates_reason ? CB_OK : cb_no_memory(err);
+}
+
+/* Decides whether updates come inside the run, and makes the joint graph. */
+static cb_status make_joint_for_updates(cb_step *step, const cb_graph *forward,
+                                        const cb_compile_options *o, cb_error *err) {
+    char reason[256];
+    cb_op_id late;
+    if (step->updates_inside && !step->backend->is_host)
+        CB_TRY(update_after(step, "this backend updates after its runs", err));
+    CB_TRY(make_joint(step, forward, o, err));
+    if (!step->updates_inside) return CB_OK;
+    CB_TRY(cb_find_late_check(step->joint, &late, err));
+    if (late == CB_NONE) return CB_OK;
+    const cb_op *op = &step->joint->ops.at[late];
+    (void)snprintf(
+        reason, sizeof reason,
+        "the indices of %s_%u (%.100s) are checked only in the backward, so the step may "
+        "fail there",
+        cb_op_def_of(op->code)->name, late, cb_graph_name(step->joint, op->location));
+    CB_TRY(update_after(step, reason, err));
+    cb_graph_free(step->joint);
+    step->joint = NULL;
+    return make_joint(step, forward, o, err);
 }
 
 /* Groups named by the caller run unchanged; groups found automatically may be merged. */
@@ -131,6 +172,7 @@ static void leave_groups(cb_step *step) {
 
 static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_error *err) {
     const cb_annotate_options options = {.keep_gradients = o->keep_gradients,
+                                         .updates_inside = step->updates_inside,
                                          .static_bytes = o->static_bytes,
                                          .alignment = step->backend->alignment,
                                          .workspace = step->backend->workspace,
@@ -461,6 +503,26 @@ static cb_status make_squares(cb_step *step, cb_error *err) {
     return step->squares ? CB_OK : cb_no_memory(err);
 }
 
+static int by_group(const void *a, const void *b) {
+    const struct cb_due *x = a, *y = b;
+    if (x->group != y->group) return x->group < y->group ? -1 : 1;
+    return x->gradient < y->gradient ? -1 : x->gradient > y->gradient;
+}
+
+/* An update comes after the last group of its gradient's buffer. */
+static cb_status list_updates(cb_step *step, cb_error *err) {
+    const cb_program *p = step->program;
+    if (!step->updates_inside) return CB_OK;
+    CB_TRY_NEW(step->due, &step->arena, step->n_gradients, err);
+    for (uint32_t k = 0; k < step->n_gradients; k++) {
+        const cb_operand *x = &p->operand[p->output[p->n_output - step->n_gradients + k].operand];
+        const uint32_t last = p->buffer[x->buffer].last;
+        step->due[k] = (struct cb_due){last < p->n_group ? last : p->n_group - 1, k};
+    }
+    cb_sort(step->due, step->n_gradients, sizeof *step->due, by_group);
+    return CB_OK;
+}
+
 static cb_status make_executable(cb_step *step, cb_error *err) {
     const cb_program *p = step->program;
     CB_TRY(step->backend->compile(p, step->device, &step->state, err));
@@ -475,6 +537,7 @@ static cb_status make_executable(cb_step *step, cb_error *err) {
     CB_TRY_NEW(step->is_stepped, &step->arena, p->n_input, err);
     CB_TRY_NEW(step->inputs, &step->arena, p->n_input, err);
     CB_TRY_NEW(step->outputs, &step->arena, p->n_output, err);
+    CB_TRY(list_updates(step, err));
     if (!step->keep_gradients) return CB_OK;
     for (uint32_t k = 0; k < step->n_gradients; k++)
         step->is_stepped[p->output[p->n_output - step->n_gradients + k].input] = true;
@@ -497,7 +560,7 @@ static cb_status make_stages(cb_step *step, const cb_graph *forward, const cb_co
     CB_TRY(check_forward(forward, err));
     CB_TRY(dump_forward(step, o, forward, err));
 
-    CB_TRY(make_joint(step, forward, o, err));
+    CB_TRY(make_joint_for_updates(step, forward, o, err));
     CB_TRY(dump(step, o, "joint", err));
 
     CB_TRY(make_problem(step, o, err));

@@ -38,6 +38,11 @@ struct cb_step {
     void *device, *state; /* of the backend: the context's, the compiled program */
     uint32_t n_gradients; /* the last outputs are gradients */
     bool keep_gradients;
+    bool updates_inside;        /* runs update parameters */
+    const char *updates_reason; /* why they do not, although that was asked for; "": it was not */
+    struct cb_due {
+        uint32_t group, gradient;
+    } *due; /* [n_gradients] with updates inside: the group after which each update comes, rising */
     bool follows;          /* decisions of the caller */
     bool *is_stepped;      /* [n_input] an optimizer updates it after the run */
     bool has_run;          /* the gradients inside come from a run that succeeded */

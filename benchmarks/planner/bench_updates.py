@@ -61,7 +61,16 @@ def main() -> None:
         loss, args = case()
         for budget in ("min", "smallest"):
             separate = peak(loss, args, budget)
-            rows.append({"model": name, "budget": budget, "separate step, bytes": separate})
+            inside = peak(loss, args, budget, updates="inside")
+            rows.append(
+                {
+                    "model": name,
+                    "budget": budget,
+                    "separate step, bytes": separate,
+                    "inside, bytes": inside,
+                    "inside / separate": round(inside / separate, 3),
+                }
+            )
     save("planner_updates", COMMAND, rows)
 
 

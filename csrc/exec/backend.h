@@ -67,6 +67,11 @@ typedef struct cb_bindings {
                         that run within the call; may be NULL */
     void *poll_user;
     double *group_seconds; /* [n_group] filled when not NULL */
+    /* Called after each group, when nothing of it is running any more; returns true once it has
+     * changed inputs, and then the run polls no more. Only for backends with `updates_inside`.
+     * NULL: nothing is to be called. */
+    bool (*after_group)(void *user, uint32_t group);
+    void *after_user;
     uint64_t *group_bytes; /* [n_group] bytes allocated while each group ran, filled by the debug
                               backend when not NULL; others leave it alone */
 } cb_bindings;
@@ -110,8 +115,11 @@ typedef struct cb_backend {
 
     /* ---- questions, asked while a step is planned and lowered; pure functions ---- */
 
-    bool is_host;       /* its memory is the host's */
-    bool uses_arena;    /* runs need cb_bindings.arena and .host; false: it makes its own buffers */
+    bool is_host;    /* its memory is the host's */
+    bool uses_arena; /* runs need cb_bindings.arena and .host; false: it makes its own buffers */
+    bool
+        updates_inside; /* runs call cb_bindings.after_group, and once the forward has run they fail
+                            only at indices that have not been checked before */
     uint64_t alignment; /* of arguments it allocates and buffers in the arena; power of two */
     cb_workspace_fn workspace; /* scratch that it wants for an op */
     cb_fuses_fn fuses;         /* which ops run in groups of several; NULL: none */

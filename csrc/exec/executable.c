@@ -244,18 +244,21 @@ cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
 cb_status cb_run_groups(uint32_t n_group, const cb_bindings *bindings, cb_run_group_fn run_group,
                         void *user, cb_error *err) {
     bool needs_clock = bindings->poll || bindings->group_seconds;
-    double start = needs_clock ? cb_host_clock() : 0, polled = start - POLL_SECONDS;
+    double start = needs_clock ? cb_host_clock() : 0, polled = start - 2 * POLL_SECONDS;
+    bool changed = false;
     for (uint32_t g = 0; g < n_group; g++) {
-        if (bindings->poll && start - polled >= POLL_SECONDS) {
+        if (bindings->poll && !changed && start - polled >= POLL_SECONDS) {
             polled = start;
             if (bindings->poll(bindings->poll_user))
                 return cb_fail(err, CB_CANCELLED, "run: cancelled by the caller");
         }
         CB_TRY(run_group(user, g, err));
-        if (!needs_clock) continue;
-        double end = cb_host_clock();
+        const double end = needs_clock ? cb_host_clock() : 0;
         if (bindings->group_seconds) bindings->group_seconds[g] = end - start;
         start = end;
+        if (!bindings->after_group) continue;
+        changed = bindings->after_group(bindings->after_user, g);
+        if (needs_clock) start = cb_host_clock();
     }
     return CB_OK;
 }

@@ -65,7 +65,7 @@ void cb_replace_states(const cb_program *program, const cb_bindings *bindings,
                        void *(*address)(void *executable, uint32_t operand), void *executable);
 
 /* The run loop: calls `run_group` for each group in order; calls `poll` before the first group and
- * then about every 5 ms of work (CB_CANCELLED), and fills group_seconds. */
+ * then about every 5 ms of work (CB_CANCELLED), fills group_seconds, and calls `after_group`. */
 typedef cb_status (*cb_run_group_fn)(void *user, uint32_t group, cb_error *err);
 CB_MUST_CHECK cb_status cb_run_groups(uint32_t n_group, const cb_bindings *bindings,
                                       cb_run_group_fn run_group, void *user, cb_error *err);

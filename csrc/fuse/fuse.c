@@ -209,6 +209,30 @@ static void take_over(fusing *x, uint32_t group) {
     }
 }
 
+/* A gradient is alive until its update, which comes after the forward, so that nothing can fail any
+ * more, and after the last group that reads its parameter (plan/model/updates.h). */
+static void keep_gradients(fusing *x) {
+    const cb_steps *s = &x->steps;
+    const cb_groups *out = &x->out;
+    const uint32_t n_instance = s->plan->lives.n_instance;
+    uint32_t forward = 0;
+    for (uint32_t g = 0; g < out->n_group; g++) {
+        for (uint32_t i = out->begin[g]; i < out->begin[g + 1]; i++) {
+            if (out->step[i] < s->plan->schedule.backward_starts) forward = g;
+            for (uint32_t k = 0; k < cb_step_op(s, out->step[i])->n_in; k++) {
+                const uint32_t at = cb_gradient_of(s, cb_place_in(s, out->step[i], k));
+                if (at < n_instance && out->life[at].last < g) out->life[at].last = g;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < s->n_place; i++) {
+        const uint32_t at = cb_gradient_of(s, i);
+        if (at >= n_instance) continue;
+        if (out->life[at].last < forward) out->life[at].last = forward;
+        out->life[at].is_local = false;
+    }
+}
+
 /* A value that only its own group of several steps uses is a local. */
 static void find_lives(fusing *x) {
     const cb_lives *lives = &x->steps.plan->lives;
@@ -236,6 +260,7 @@ static void find_lives(fusing *x) {
         life->is_local |=
             !is_alone && life->last == life->made && lives->instance[i].storage != CB_NONE;
     }
+    if (x->steps.gradient_at) keep_gradients(x);
     for (uint32_t g = 0; g < out->n_group; g++) share_scratch(x, g);
     for (uint32_t g = 0; g < out->n_group && lives->over; g++) take_over(x, g);
 }

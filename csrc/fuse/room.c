@@ -43,6 +43,12 @@ static uint64_t *tally_of(cb_room *r, uint32_t place) {
     return is_own ? &r->made : &r->before;
 }
 
+/* True if the gradient exists after the step. */
+static bool is_made(const cb_room *r, uint32_t gradient, uint32_t step) {
+    const uint32_t maker = r->steps->maker[gradient], unit = r->unit_of[maker];
+    return r->group[unit] != CB_NONE && (unit != r->unit_of[step] || maker <= step);
+}
+
 static void run_step(cb_room *r, uint32_t step) {
     const cb_op *op = cb_step_op(r->steps, step);
     for (uint32_t k = 0; k < op->n_out; k++) {
@@ -53,13 +59,24 @@ static void run_step(cb_room *r, uint32_t step) {
         const uint32_t place = cb_place_in(r->steps, step, k);
         r->left[place]--;
         if (!stays(r, place)) *tally_of(r, place) -= bytes_of(r, place);
+        const uint32_t gradient = cb_gradient_of(r->steps, place);
+        if (gradient == CB_NONE) continue;
+        r->left[gradient]--;
+        if (is_made(r, gradient, step) && !stays(r, gradient))
+            *tally_of(r, gradient) -= bytes_of(r, gradient);
     }
 }
 
 static void undo_step(cb_room *r, uint32_t step) {
     const cb_op *op = cb_step_op(r->steps, step);
     for (uint32_t k = op->n_in; k-- > 0;) {
-        const uint32_t place = cb_place_in(r->steps, step, k);
+        const uint32_t place = cb_place_in(r->steps, step, k),
+                       gradient = cb_gradient_of(r->steps, place);
+        if (gradient != CB_NONE) {
+            if (is_made(r, gradient, step) && !stays(r, gradient))
+                *tally_of(r, gradient) += bytes_of(r, gradient);
+            r->left[gradient]++;
+        }
         if (!stays(r, place)) *tally_of(r, place) += bytes_of(r, place);
         r->left[place]++;
     }

@@ -1,5 +1,7 @@
 #include "steps.h"
 
+#include "../plan/model/updates.h"
+
 cb_shaped cb_shaped_op(const cb_graph *g, cb_op_id id) {
     const cb_op *op = &g->ops.at[id];
     const cb_value *values = g->values.at;
@@ -13,6 +15,35 @@ cb_shaped cb_shaped_op(const cb_graph *g, cb_op_id id) {
     };
 }
 
+static bool is_run(const cb_steps *s, uint32_t step) {
+    return !(s->p->op_flags[cb_step_id(s, step)] & CB_POP_VIEW) &&
+           cb_action_at(&s->plan->schedule, step) == CB_ACTION_RUN;
+}
+
+/* A gradient is that of its op's first run. */
+static cb_status find_gradients(cb_steps *s, cb_arena *arena, cb_error *err) {
+    const cb_problem *p = s->p;
+    const uint32_t n_step = s->plan->schedule.n_step, n_instance = s->plan->lives.n_instance;
+    if (!p->updates) return CB_OK;
+    CB_TRY_NEW(s->gradient_at, arena, s->n_place, err);
+    for (uint32_t i = 0; i < s->n_place; i++) s->gradient_at[i] = CB_NONE;
+    for (uint32_t step = 0; step < n_step; step++) {
+        for (uint32_t k = 0; is_run(s, step) && k < cb_step_op(s, step)->n_out; k++) {
+            const uint32_t storage = p->value_storage[cb_step_op(s, step)->out_begin + k];
+            if (!cb_is_updating(p, storage)) continue;
+            uint32_t *at = &s->gradient_at[n_instance + p->updates[storage]];
+            if (*at == CB_NONE) *at = cb_place_out(s, step, k);
+        }
+    }
+    for (uint32_t step = 0; step < n_step; step++) {
+        for (uint32_t k = 0; is_run(s, step) && k < cb_step_op(s, step)->n_in; k++) {
+            const uint32_t gradient = cb_gradient_of(s, cb_place_in(s, step, k));
+            if (gradient != CB_NONE) s->reads[gradient]++;
+        }
+    }
+    return CB_OK;
+}
+
 cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p, const cb_plan *plan,
                         cb_arena *arena, cb_error *err) {
     const uint32_t n_step = plan->schedule.n_step;
@@ -22,8 +53,7 @@ cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p, con
     CB_TRY_NEW(s->reads, arena, s->n_place, err);
     for (uint32_t i = 0; i < s->n_place; i++) s->maker[i] = CB_NONE;
     for (uint32_t step = 0; step < n_step; step++) {
-        if (p->op_flags[cb_step_id(s, step)] & CB_POP_VIEW) continue;
-        if (cb_action_at(&plan->schedule, step) != CB_ACTION_RUN) continue;
+        if (!is_run(s, step)) continue;
         const cb_op *op = cb_step_op(s, step);
         for (uint32_t k = 0; k < op->n_in; k++) s->reads[cb_place_in(s, step, k)]++;
         for (uint32_t k = 0; k < op->n_out; k++) {
@@ -31,7 +61,7 @@ cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p, con
             if (*maker == CB_NONE) *maker = step;
         }
     }
-    return CB_OK;
+    return find_gradients(s, arena, err);
 }
 
 cb_status cb_steps_once(cb_steps *s, cb_plan *plan, const cb_graph *g, const cb_problem *p,

@@ -19,7 +19,10 @@ typedef struct cb_steps {
     const cb_plan *plan;
     uint32_t n_place;
     uint32_t *maker; /* [n_place] step that makes it; CB_NONE: the caller does */
-    uint32_t *reads; /* [n_place] by steps that are not views, each input counted */
+    uint32_t *reads; /* [n_place] by steps that are not views, each input counted; of a gradient
+                        that an update consumes, also those of its parameter */
+    uint32_t *gradient_at; /* [n_place] of a parameter: where the gradient is that its update
+                              consumes; CB_NONE: nowhere. NULL: there are no updates */
 } cb_steps;
 
 CB_MUST_CHECK cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p,
@@ -48,6 +51,10 @@ static inline uint32_t cb_place_out(const cb_steps *s, uint32_t step, uint32_t k
     const cb_lives *lives = &s->plan->lives;
     return cb_place_of(s, cb_step_op(s, step)->out_begin + k,
                        lives->value_instance_out[lives->out_begin[step] + k]);
+}
+/* Returns where the gradient is that the update of this place consumes, or CB_NONE. */
+static inline uint32_t cb_gradient_of(const cb_steps *s, uint32_t place) {
+    return s->gradient_at ? s->gradient_at[place] : CB_NONE;
 }
 /* True if two steps of a group may share scratch: both hold only a copy of the same indices. */
 bool cb_step_shares_scratch(const cb_steps *s, uint32_t step, uint32_t other);

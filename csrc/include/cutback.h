@@ -374,6 +374,9 @@ typedef struct cb_compile_options {
     cb_run_memory *memory; /* must be of `ctx`; the step keeps a reference. NULL: a new one */
     bool keep_gradients;   /* true: gradients stay in the arena for cb_step_update; false: they are
                             written to the caller's buffers */
+    bool updates_inside;   /* with keep_gradients: a run updates each parameter as soon as nothing
+                              reads it any more and nothing can fail, and its gradient ends there.
+                              Ignored where that cannot be (cb_step_updates_reason) */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
     const char *plan_json; /* use this plan; NULL: search for one */
     /* Decisions made with the same options for a graph that differs only in sizes. They replace the
@@ -483,6 +486,8 @@ typedef struct cb_run {
     void *block; /* memory that this run uses instead of the step's: cb_step_run_bytes, aligned to
                     64 bytes. Only for backends that run on the host, and without an update after
                     the run. NULL: the step's memory */
+    const struct cb_update *update; /* made inside this run, which it names as its `run`. Only if
+                                       cb_step_updates_inside. NULL: nothing is updated */
 } cb_run;
 typedef struct cb_run_result {
     uint64_t peak_bytes; /* measured; cb_step_numbers has the planned ones */
@@ -490,9 +495,14 @@ typedef struct cb_run_result {
                             run in its memory; with "debug" also each buffer */
 } cb_run_result;
 
+/* True if runs update parameters. If updates inside were asked for and are not possible, the other
+ * function says why; "" otherwise. The text belongs to the step. */
+CB_API bool cb_step_updates_inside(const cb_step *step);
+CB_API const char *cb_step_updates_reason(const cb_step *step);
 /* Runs forward and backward. After a failure or a cancel, inputs are unchanged and outputs are
- * undefined. New states are copied into their inputs last. Runs in one memory are ordered, even on
- * different streams. */
+ * undefined. New states are copied into their inputs last. A run with an update changes parameters
+ * only once nothing can fail any more, and from then on does not poll. Runs in one memory are
+ * ordered, even on different streams. */
 CB_API CB_MUST_CHECK cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result,
                                            cb_error *err);
 /* Bytes that a run needs in the step's memory, and by how many the memory would have to grow. */

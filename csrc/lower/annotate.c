@@ -9,6 +9,8 @@
 
 #include "../ir/work.h"
 #include "../plan/model/over.h"
+#include "../plan/model/updates.h"
+#include "indices.h"
 
 #define SHRINKS 4 /* a reduction that shrinks by more than this does not fuse for free */
 
@@ -192,6 +194,23 @@ static cb_status annotate_regions(job *j) {
     return CB_OK;
 }
 
+static bool is_inside(const job *j) {
+    return j->options->keep_gradients && j->options->updates_inside;
+}
+
+static cb_status annotate_update(job *j, const cb_output *output) {
+    const cb_value_id parameter = j->g->ops.at[j->g->inputs.at[output->input]].out_begin;
+    return cb_set_update(j->p, j->p->value_storage[output->value], j->p->value_storage[parameter],
+                         j->err);
+}
+
+/* Indices that the step has copied from the caller stay as they were when they were checked. */
+static void keep_indices(job *j) {
+    cb_problem *p = j->p;
+    for (cb_op_id id = 0; is_inside(j) && id < p->n_op; id++)
+        if (cb_copies_indices(j->g, id)) p->op_flags[id] |= CB_POP_UNKNOWN;
+}
+
 /* Results are written to the caller's buffers; new states, and gradients that an optimizer will
  * read, stay in the arena to the end. Outputs that do not depend on a tangent must exist when the
  * backward starts. */
@@ -202,6 +221,10 @@ static cb_status annotate_outputs(job *j) {
     CB_TRY_NEW(p->backward_output, &p->arena, g->outputs.len, j->err);
     for (size_t i = 0; i < g->outputs.len; i++) {
         const cb_output *output = &g->outputs.at[i];
+        if (output->kind == CB_OUTPUT_GRAD && is_inside(j)) {
+            CB_TRY(annotate_update(j, output));
+            continue;
+        }
         bool kept = output->kind == CB_OUTPUT_STATE ||
                     (output->kind == CB_OUTPUT_GRAD && j->options->keep_gradients);
         p->storage_flags[p->value_storage[output->value]] |=
@@ -230,6 +253,7 @@ static cb_status annotate_all(job *j) {
     CB_TRY(annotate_ops(j));
     CB_TRY(annotate_values(j));
     CB_TRY(annotate_outputs(j));
+    keep_indices(j);
     CB_TRY(annotate_constraints(j));
     CB_TRY(annotate_regions(j));
     j->p->backward_starts = j->g->backward_starts;

@@ -12,6 +12,7 @@ typedef uint64_t (*cb_workspace_fn)(const cb_graph *g, cb_op_id id);
 typedef struct cb_annotate_options {
     bool keep_gradients;   /* gradients stay in the arena to the end (an optimizer uses them);
                               false: they go to the caller's buffers */
+    bool updates_inside;   /* with keep_gradients: updates consume the gradients during the run */
     uint64_t static_bytes; /* parameters and optimizer states, for the `total` measure */
     cb_reruns reruns;      /* the ops whose runs plans may repeat or delay */
     bool takes_over;       /* outputs of pointwise ops may take over the memory of inputs */

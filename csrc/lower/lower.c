@@ -47,6 +47,7 @@ static cb_status make_tables(lowering *x) {
         n_ids += op->n_in + op->n_out;
     }
     program->align = x->p->align;
+    program->updates_inside = x->p->updates != NULL;
     program->n_group = groups->n_group;
     program->n_instr = groups->n_instr;
     for (uint32_t i = 0; i < x->plan->lives.n_instance; i++) {

@@ -114,6 +114,8 @@ typedef struct cb_program {
     uint32_t *move_begin;     /* [n_group + 1]; NULL: nothing moves */
     uint64_t host_bytes;      /* of the host's block for moved values */
     uint32_t backward_starts; /* group index */
+    bool updates_inside;      /* gradients in the arena are consumed by updates, each after the last
+                                 group of its buffer */
     uint64_t align;           /* of each buffer's offset: the plan's, a power of two */
     uint64_t arena_bytes;     /* <= the plan's */
     uint64_t live_bytes; /* liveness peak, scratch included: what the debug backend must measure */

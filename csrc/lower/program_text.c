@@ -62,6 +62,8 @@ static void print_arguments(const cb_program *p, cb_str *out) {
         cb_str_addf(out, " %s", kinds[output->role_or_kind]);
         if (output->input != CB_NONE) cb_str_addf(out, " of input %" PRIu32, output->input);
         if (place->space == CB_SPACE_ARENA) cb_str_addf(out, " in b%" PRIu32, place->buffer);
+        if (p->updates_inside && output->role_or_kind == CB_OUTPUT_GRAD)
+            cb_str_addf(out, " updates after group %" PRIu32, p->buffer[place->buffer].last);
         cb_str_addf(out, "\n");
     }
 }

@@ -5,6 +5,7 @@
 #include "../fuse/reads.h"
 #include "../fuse/steps.h"
 #include "alone.h"
+#include "verify_updates.h"
 
 typedef struct check {
     const cb_program *p;
@@ -480,8 +481,9 @@ static cb_status check_outputs(const check *c) {
     const cb_program *p = c->p;
     for (uint32_t i = 0; i < p->n_output; i++) {
         const cb_operand *x = &p->operand[p->output[i].operand];
+        const bool consumed = p->updates_inside && p->output[i].role_or_kind == CB_OUTPUT_GRAD;
         bool kept = x->space == CB_SPACE_ARENA && c->written[x->buffer] &&
-                    p->buffer[x->buffer].last == p->n_group;
+                    (consumed || p->buffer[x->buffer].last == p->n_group);
         bool given = x->space == CB_SPACE_OUTPUT && x->buffer == i && c->output_written[i];
         if ((kept || given) && cb_is_contiguous(&x->shape, x->stride) && x->offset == 0) continue;
         return cb_fail(c->err, CB_INTERNAL, "program: output %" PRIu32 " (%s) is never made", i,
@@ -510,7 +512,8 @@ static cb_status check_all(check *c) {
     CB_TRY(check_groups(c));
     for (uint32_t b = 0; b < p->n_buffer; b++)
         if (p->buffer[b].takes_over) CB_TRY(check_take_over(c, b));
-    return check_outputs(c);
+    CB_TRY(check_outputs(c));
+    return p->updates_inside ? cb_verify_inner_updates(p, c->err) : CB_OK;
 }
 
 cb_status cb_program_verify(const cb_program *program, cb_error *err) {

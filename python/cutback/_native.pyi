@@ -150,6 +150,7 @@ class Graph:
         progress: _Progress | None = None,
         memory: RunMemory | None = None,
         decisions: _Decisions | None = None,
+        updates_inside: bool = False,
     ) -> Step: ...
     def decide(
         self,
@@ -166,6 +167,7 @@ class Graph:
         dump: Callable[[str, str], object] | None = None,
         time_limit: float = 0.0,
         progress: _Progress | None = None,
+        updates_inside: bool = False,
     ) -> tuple[_Decisions, int]: ...
     def compile_text(
         self,
@@ -181,6 +183,7 @@ class Graph:
         static_bytes: int = 0,
         plan_json: str | None = None,
         groups: str | None = None,
+        updates_inside: bool = False,
     ) -> str: ...
 
 @disjoint_base
@@ -278,6 +281,8 @@ class Step:
     def follows(self) -> bool: ...
     @property
     def is_left(self) -> bool: ...
+    @property
+    def updates(self) -> tuple[bool, str]: ...
     def text(self, what: str, /) -> str: ...
     def call(self, *addresses: int) -> None: ...
     def plan(self) -> Plan: ...

@@ -169,16 +169,18 @@ static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const
     for (size_t s = 0; s < CB_MAX_STATES; s++) states[s] = params + (1 + s) * self->n_wrt;
     cb_update update = {0};
     if (opt) update = update_of(self, call, taken + 1, on_host, states);
+    const bool inside = opt && cb_step_updates_inside(self->core);
     update.run = &run;
+    if (inside) run.update = &update;
 
     const bool waits = on_host || !run.stream;
     double seconds = 0;
     cb_py_work work;
     cb_py_work_begin(&work, self->context);
     run.poll_user = &work;
-    cb_status status = opt ? cb_step_check_update(self->core, &update, &error) : CB_OK;
+    cb_status status = opt && !inside ? cb_step_check_update(self->core, &update, &error) : CB_OK;
     if (status == CB_OK) status = cb_step_run(self->core, &run, &result, &error);
-    if (status == CB_OK && opt) status = cb_step_update(self->core, &update, &error);
+    if (status == CB_OK && opt && !inside) status = cb_step_update(self->core, &update, &error);
     if (status == CB_OK && waits) status = cb_step_wait(self->core, &seconds, &error);
     if (status == CB_OK && opt && !call->outcome.skipped) *opt->t = taken + 1;
     if (status == CB_OK && draws && draws->at) *draws->at = draws->next;
@@ -545,6 +547,12 @@ static PyObject *step_is_left(cb_py_step *self, void *closure) {
     return is_left < 0 ? NULL : PyBool_FromLong(is_left);
 }
 
+static PyObject *step_updates(cb_py_step *self, void *closure) {
+    (void)closure;
+    return Py_BuildValue("(Ns)", PyBool_FromLong(cb_step_updates_inside(self->core)),
+                         cb_step_updates_reason(self->core));
+}
+
 static PyGetSetDef step_getset[] = {
     {"inputs", (getter)step_inputs, NULL, "((name, dtype, shape, bytes, role, input, inside), ...)",
      NULL},
@@ -553,6 +561,8 @@ static PyGetSetDef step_getset[] = {
     {"follows", (getter)step_follows, NULL, "whether the plan follows given decisions", NULL},
     {"is_left", (getter)step_is_left, NULL,
      "whether this process was forked while another thread ran the step", NULL},
+    {"updates", (getter)step_updates, NULL,
+     "(whether runs update parameters, why they do not although that was asked for)", NULL},
     {"nbytes", (getter)step_bytes, NULL, "bytes that the compiled program holds in the core", NULL},
     {"run_bytes", (getter)step_run_bytes, NULL, "bytes of scratch that a run needs", NULL},
     {"numbers", (getter)step_numbers, NULL, "planned bytes and modelled times", NULL},

@@ -158,6 +158,7 @@ const cb_backend cb_backend_cpu = {
     .name = "cpu",
     CB_HOST_CALLS,
     .uses_arena = true,
+    .updates_inside = true,
     .fuses = cb_kernels_fuse,
     .supports = cb_executable_supports,
     .compile = cpu_compile,

@@ -31,6 +31,7 @@ from ..device_arrays import handle
 from ..integers import index
 from ..policies import Policy, PolicyFunction, resolve
 from ..run.executable import (
+    UPDATES,
     CompileOptions,
     Draws,
     Executable,
@@ -101,6 +102,7 @@ class Options(TypedDict, total=False):
     progress: Progress | None
     program_cache: int | str
     memory: Memory | None
+    updates: str
 
 
 _MANY = 64  # compiled specialisations of a step that look like a mistake
@@ -332,12 +334,15 @@ class Step(Generic[Result]):
         searched = budgets.parse(options.budget, options.measure) is not None
         budgets.parse_preset(options.preset, options.measure if searched else None)
         budgets.choice("on_infeasible", options.on_infeasible, budgets.INFEASIBLE)
+        budgets.choice("updates", options.updates, UPDATES)
         options.search()
         if not isinstance(has_aux, bool):
             raise TypeError(f"has_aux={budgets.short(has_aux)} is neither True nor False")
         if argnums is not None and not isinstance(argnums, (tuple, list, range)):
             (argnums,) = argnums_of(argnums)
         argnums_of(argnums)
+        if options.updates == "inside" and optimizer is None:
+            raise ValueError("updates='inside' are an optimizer's: give the step an optimizer")
         if isinstance(optimizer, type):
             raise TypeError(f"optimizer={optimizer.__name__} is a class; pass one of its instances")
         if optimizer is not None and not hasattr(optimizer, "prepare"):
@@ -754,6 +759,16 @@ class Step(Generic[Result]):
             static_bytes=spec.static_bytes,
         )
         return code_text(spec.traced.graph, spec.traced.wrt_positions, options)
+
+    @property
+    def updates_inside(self) -> bool:
+        """Whether the latest call's program updates parameters inside its backward."""
+        return self._compiled.run.updates_inside
+
+    @property
+    def updates_reason(self) -> str:
+        """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
+        return self._compiled.run.updates_reason
 
     @property
     def stats(self) -> Stats | None:

@@ -83,6 +83,7 @@ def compile(
     policy: Policy | None = None,
     preset: str | None = None,
     optimizer: Optimizer | None = None,
+    updates: str = "after",
     argnums: ArgNums = 0,
     has_aux: bool = False,
     backend: str = "cpu",
@@ -134,6 +135,11 @@ def compile(
         preset: what to save without a budget: ``"autograd"`` (default), ``"conservative"``,
             ``"aggressive"``, ``"shape-aware"`` or ``"recompute_all"``.
         optimizer: a :class:`cutback.optim.AdamW` or another of :mod:`cutback.optim`.
+        updates: when the optimizer steps a parameter: ``"after"`` the backward, or ``"inside"`` it,
+            as soon as nothing reads the parameter any more and nothing can fail. Each gradient then
+            takes memory only until its update, with the same bits. Calls with ``extras`` compile a
+            second program, which updates after the backward. Where updates inside are not possible,
+            they come after it, and :attr:`Step.updates_reason` says why (docs/optim.md).
         argnums: positional arguments to differentiate by.
         backend, device, plan, groups: as for :class:`cutback.run.executable.Executable`.
         on_infeasible: what to do if no plan meets the budget: ``"error"``; ``"min"`` or
@@ -174,6 +180,7 @@ def compile(
             time_limit=time_limit,
             progress=progress,
             memory=memory,
+            updates=updates,
         ),
     )
 

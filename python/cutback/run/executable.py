@@ -19,6 +19,7 @@ from ..device_arrays import DeviceArray, handle
 from ..integers import integer
 from ..source import place, warn
 from .arrays import as_array, wrap
+from .measures import Planned, Stats
 from .memory import Memory, Place, place_in
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def _backend_and_device(options: CompileOptions) -> dict[str, Any]:
     return {"backend": backend, "device": device}
 
 
+UPDATES = ("after", "inside")  # when an optimizer steps a parameter
+_ONLY_PLAN = ("debug", "ref", "null")  # updates inside, which they do not run
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
 Groups = bool | Mapping[str, Sequence[Sequence[int]]] | None
 # The core's words for groups=..., unless the caller lists groups.
@@ -121,6 +124,7 @@ class CompileOptions(NamedTuple):
     progress: Progress | None = None
     memory: Memory | Place | None = None
     decisions: _native._Decisions | None = None
+    updates: str = "after"
 
     @property
     def searches(self) -> bool:
@@ -155,6 +159,7 @@ class CompileOptions(NamedTuple):
             "plan_json": plan if plan is None or isinstance(plan, str) else plan.to_json(),
             "groups": _groups_text(self.groups),
             "keep_gradients": self.keep_gradients,
+            "updates_inside": self.keep_gradients and self.updates == "inside",
             "static_bytes": integer("static_bytes", self.static_bytes, 0, 2**63 - 1),
         }
 
@@ -209,44 +214,6 @@ def _compile(
         step = graph._native.compile(wrt, **other.native(), **other_than_plan)
         warn(budgets.fallen_back(error, options.on_infeasible), UserWarning)
         return step
-
-
-class Planned(NamedTuple):
-    """What the plan predicts, in bytes and in picoseconds of the cost model."""
-
-    arena_bytes: int  # size of the step's block, with offsets and alignment
-    live_bytes: int  # liveness peak
-    saved_bytes: int  # bytes alive between forward and backward
-    total_bytes: int  # live bytes, parameters, gradients and optimizer states
-    save_all_arena_bytes: int  # arena_bytes of the plan that saves everything
-    save_all_live_bytes: int
-    save_all_saved_bytes: int
-    budget_bytes: int | None  # None: no budget
-    time_ps: int  # time of the step
-    once_ps: int  # time of the step without recomputation
-    lower_bound_ps: int  # lower bound on the time of all plans within the budget
-    n_groups: int  # number of kernels of a step
-    n_recomputed: int  # number of values that are recomputed
-
-    @property
-    def recompute_share(self) -> float:
-        """Modelled time of recomputation, as a share of the step's time without it."""
-        return (self.time_ps - self.once_ps) / self.once_ps if self.once_ps else 0.0
-
-
-class Stats(NamedTuple):
-    """What a run measured.
-
-    >>> value = step(params, x, y)
-    >>> print(step.stats.peak_bytes)
-    """
-
-    peak_bytes: int  # largest number of bytes in use in the arena
-    n_alloc: int  # heap allocations of the core during the run
-    seconds: float  # time of forward, backward and optimizer in the core
-    call_seconds: float = 0.0
-    """Time of the whole call on the host, including reading arguments and making results; with
-    ``stream=``, until the work was queued."""
 
 
 def _dump_function() -> Any:
@@ -325,6 +292,8 @@ class Executable:
             the numbers in their names (``gelu_8``), and pairs of a value (in ``text("joint")``)
             and an op that may compute it inside its own kernel.
         keep_gradients: gradients stay in the arena, for an optimizer.
+        updates: when an optimizer steps a parameter: ``"after"`` the run, or ``"inside"`` it, see
+            :func:`cutback.compile`.
         on_infeasible, time_limit, progress: see :func:`cutback.compile`.
         memory: a :class:`cutback.Memory` shared with other steps. None: a block of its own.
         static_bytes: bytes of parameters and optimizer states, counted by the measure ``total``.
@@ -356,18 +325,21 @@ class Executable:
         progress: Progress | None = None,
         memory: Memory | Place | None = None,
         decisions: _native._Decisions | None = None,
+        updates: str = "after",
     ) -> None:
         budgets.choice("backend", backend, backends())
         budgets.choice("on_infeasible", on_infeasible, budgets.INFEASIBLE)
+        budgets.choice("updates", updates, UPDATES)
         backend, device = _on_gpu(backend, device)
         options = CompileOptions(
             budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes,
-            on_infeasible, time_limit, progress, memory, decisions,
+            on_infeasible, time_limit, progress, memory, decisions, updates,
         )  # fmt: skip
         self.place = place_in(memory, "an Executable")
         self.native = _compile(graph, wrt, options, self.place.native)
         self.backend = backend
         self.keeps_gradients = keep_gradients
+        self.updates = updates
         self.groups = groups if isinstance(groups, Mapping) else None  # only if listed by hand
         self.names = [name for name, _ in graph.inputs]
         self._template = [
@@ -389,6 +361,10 @@ class Executable:
         self.found = -1.0, False  # the norm of all gradients, and whether the update was skipped
         self.timeline: list[int] | None = None  # bytes during each step, measured by a profile
         self._plan: Plan | None = None
+        self.updates_inside, self.updates_reason = self.native.updates
+        self._only_plans = updates == "inside" and backend in _ONLY_PLAN
+        self._after: Executable | None = None  # updates after its runs; for some calls
+        self._request = graph, tuple(wrt), options
 
     @property
     def planned(self) -> Planned:
@@ -475,6 +451,8 @@ class Executable:
         ``draws.counter`` to ``draws.rng_step + 1`` together with everything else that it updates:
         all of it changes or nothing, however the call ends. If an argument is on a GPU, results
         are, too; with ``stream`` the call does not wait for them."""
+        if update is not None and self._goes_after(update):
+            return self._run_after(arrays, draws, out, stream, update)
         inputs = self.inputs(arrays)
         there = on_device(inputs)
         first = there.find(1)
@@ -491,6 +469,21 @@ class Executable:
             measured, self.found = hold(self._train, update, inputs, outputs, there, draws, stream)
         self.stats = Stats(*measured)
         return self.split(outputs)
+
+    def _goes_after(self, update: Update) -> bool:
+        """Whether another program must make the update, after its run: it needs all gradients, or
+        the backend only plans updates inside."""
+        return update.beside is not None if self.updates_inside else self._only_plans
+
+    def _run_after(self, *arguments: Any) -> tuple[list[Any], list[Any]]:
+        """:meth:`run` of a program that updates after its runs; it is compiled once."""
+        if self._after is None:
+            graph, wrt, options = self._request
+            options = options._replace(updates="after", plan=None, decisions=None)
+            self._after = Executable(graph, wrt, **options._asdict())
+        found = self._after.run(*arguments)
+        self.stats, self.found = self._after.stats, self._after.found
+        return found
 
     def _train(
         self,

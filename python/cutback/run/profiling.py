@@ -116,7 +116,7 @@ def profile(
     """
     debug = Executable(
         graph, wrt, backend="debug", plan=run.text("plan"), groups=run.groups,
-        keep_gradients=run.keeps_gradients,
+        keep_gradients=run.keeps_gradients, updates=run.updates,
     )  # fmt: skip
     times = _rows(run, arrays, seed, rng_step)
     sizes = {
@@ -153,8 +153,9 @@ def _bytes_moved(graph: Graph, run: Executable, wrt: Sequence[int]) -> dict[str,
     problem = run.plan.parts
     if run.plan.in_groups:
         single = Executable(
-            graph, wrt, backend="null", groups=False, keep_gradients=run.keeps_gradients
-        )
+            graph, wrt, backend="null", groups=False, keep_gradients=run.keeps_gradients,
+            updates=run.updates,
+        )  # fmt: skip
         problem = single.plan.parts
     return {op.name: op.bytes for op in problem.ops}
 

@@ -491,6 +491,37 @@ TEST(guards) {
     check_run_fails(&cb_backend_debug, &f, NULL, NULL, CB_INTERNAL, "buffer 0");
 }
 
+typedef struct changes { /* of a run of slow groups */
+    uint32_t first;      /* the group after which something changes */
+    int polled;
+} changes;
+
+static cb_status take_a_while(void *user, uint32_t group, cb_error *e) {
+    (void)user, (void)group, (void)e;
+    const double begin = cb_host_clock();
+    while (cb_host_clock() - begin < 6e-3) continue;
+    return CB_OK;
+}
+
+static bool has_changed(void *user, uint32_t group) {
+    return group >= ((const changes *)user)->first;
+}
+
+static int count_polls(void *user) {
+    ((changes *)user)->polled++;
+    return 0;
+}
+
+TEST(nobody_polls_after_a_change) {
+    for (uint32_t first = 0; first <= 4; first++) {
+        changes c = {.first = first};
+        const cb_bindings bindings = {
+            .poll = count_polls, .poll_user = &c, .after_group = has_changed, .after_user = &c};
+        CHECK_OK(cb_run_groups(4, &bindings, take_a_while, NULL, &err));
+        CHECK(c.polled == (first < 4 ? (int)first + 1 : 4));
+    }
+}
+
 int main(void) {
     RUN(all);
     RUN(a_gpu_needs_its_libraries_named);
@@ -501,5 +532,6 @@ int main(void) {
     RUN(no_room_for_indices);
     RUN(out_of_memory);
     RUN(guards);
+    RUN(nobody_polls_after_a_change);
     return check_report();
 }

@@ -1,0 +1,25 @@
+/* indices.h: index arrays that a step reads more than once. An op checks its indices when it runs,
+ * so every op that reads indices can fail. Where the step copies them once, only the first check
+ * can: later ones see the same numbers. */
+#ifndef CB_LOWER_INDICES_H
+#define CB_LOWER_INDICES_H
+
+#include "../ir/graph.h"
+
+/* True if integers made by such an op are positions of elements of its input, so that no input can
+ * bring them out of range. */
+static inline bool cb_makes_positions(cb_opcode code) {
+    return code == CB_OP_MAX_POOL2D || code == CB_OP_ARGMAX;
+}
+/* True if the op copies integers from the memory of an input. */
+bool cb_copies_indices(const cb_graph *g, cb_op_id id);
+/* A new graph in which ops read copies of indices that are in the memory of inputs; NULL: none
+ * do. */
+CB_MUST_CHECK cb_status cb_copy_index_inputs(const cb_graph *g, cb_alloc *alloc, cb_graph **out,
+                                             cb_error *err);
+/* Finds an op of a joint graph whose indices may be out of range although the forward has run:
+ * no op that the forward's outputs need checks the same copy against the same bound. CB_NONE: there
+ * is none. */
+CB_MUST_CHECK cb_status cb_find_late_check(const cb_graph *joint, cb_op_id *out, cb_error *err);
+
+#endif

@@ -1,0 +1,39 @@
+/* step_parts.h: declarations shared by the files of a compiled step's public functions: api_step.c
+ * (what it is, and runs), api_update.c (the optimizer), step_parts.c (what both need). */
+#ifndef CB_STEP_PARTS_H
+#define CB_STEP_PARTS_H
+
+#include "pipeline.h"
+
+/* ---- step_parts.c ---------------------------------------------------------------------------- */
+
+/* Adds one argument's memory to the step's list; empty arguments need none. */
+CB_MUST_CHECK cb_status cb_step_add_range(cb_step *step, uint32_t *n, const char *kind,
+                                          const cb_argument *a, const void *data, bool written,
+                                          cb_error *err);
+/* Lists what a run reads and writes, except the memory that an update steps. */
+CB_MUST_CHECK cb_status cb_step_add_others(cb_step *step, uint32_t *n, const cb_run *run,
+                                           cb_error *err);
+/* Returns the block that the step runs in. */
+cb_run_block *cb_step_block(const cb_step *step);
+/* Even after a failure, no copy to or from the caller's memory is still running. */
+CB_MUST_CHECK cb_status cb_step_after_copies(const cb_step *step, cb_status status, cb_error *err);
+
+/* ---- api_update.c ---------------------------------------------------------------------------- */
+
+/* Updates of a run with updates inside. */
+typedef struct cb_inner_updates {
+    cb_step *step;
+    const cb_update *update;
+    uint32_t n_done; /* of step->due */
+} cb_inner_updates;
+
+/* Checks the update of a run, and that its parameters are inputs of the run. */
+CB_MUST_CHECK cb_status cb_inner_updates_check(cb_step *step, const cb_run *run, cb_error *err);
+/* Makes the updates that come after this group; `user` is a cb_inner_updates. Returns true once
+ * there has been one. Cannot fail: everything has been checked. */
+bool cb_inner_updates_after(void *user, uint32_t group);
+/* Writes what parameters count, after the last update. */
+void cb_inner_updates_end(const cb_inner_updates *x);
+
+#endif
