@@ -25,10 +25,11 @@ from torch.utils._pytree import tree_iter
 from ... import BudgetError, budgets
 from ...planner.plan import Plan
 from .. import hooks
-from ..memory import MemoryTracker
+from ..memory import MemoryTracker, StepTracker
 from ..native.lowering import NativeNote
 from .backends import make_backend
 from .bypassed import Watch
+from .eager_parts import follow, nodes_of
 from .growing import LargerError
 from .inductor import CompilerNote
 from .saved_plans import Path
@@ -113,7 +114,7 @@ class Runner:
                 raise error from None
             raise
 
-    def _measured(self) -> contextlib.AbstractContextManager[MemoryTracker | None]:
+    def _measured(self) -> contextlib.AbstractContextManager[StepTracker | None]:
         """Measures what the forward holds in the first calls, because PyTorch may leave parts of a
         model to eager mode, which no plan covers."""
         options = self.partitioner.options
@@ -124,9 +125,9 @@ class Runner:
         if self._told or self._to_measure == 0 or not (plans and trains):
             return contextlib.nullcontext()
         self._to_measure -= 1
-        return MemoryTracker()
+        return StepTracker()
 
-    def _tell_unplanned(self, result: Any, memory: MemoryTracker | None, runs: int | None) -> None:
+    def _tell_unplanned(self, result: Any, memory: StepTracker | None, runs: int | None) -> None:
         """Warns if a step, or a part of it, was left to eager PyTorch and so has no budget."""
         if self._told or self.partitioner.options.target.budget is None:
             return
@@ -172,6 +173,8 @@ class Runner:
                 f"{self.partitioner.name_limit(limit)}{figure}. {why}",
                 stacklevel=5,
             )
+        else:
+            self._follow(memory, tensors, limit)
 
     def _beside(self, memory: MemoryTracker, results: list[torch.Tensor]) -> tuple[int, int]:
         """Returns the bytes left by the forward that no plan covers, and the peak that the step may
@@ -185,7 +188,26 @@ class Runner:
         if beside <= 0:
             return 0, 0
         self._left_out = beside
-        return beside, live + beside + _gradient_bytes(results)
+        gradients = sum(t.nbytes for t in nodes_of(results)[1] if t.layout is torch.strided)
+        return beside, live + beside + gradients
+
+    def _follow(self, memory: StepTracker, results: list[torch.Tensor], limit: int) -> None:
+        """Warns at the end of the backward if eager parts take the step over its budget there."""
+
+        def tell(peak: int) -> None:
+            if self._told or peak <= limit:
+                return
+            self._told = True
+            warnings.warn(
+                "parts of the model are not planned, and their backward takes the step over the "
+                f"{self.partitioner.name_limit(limit)}: while it ran, at least "
+                f"{budgets.text(peak)} ({peak} bytes) were alive. It holds what such a part "
+                "computes, and what torch.utils.checkpoint computes again there. fullgraph=True "
+                "says why PyTorch does not compile them",
+                stacklevel=2,
+            )
+
+        follow(memory, nodes_of(results)[0], tell)
 
     def _with_parts_left_out(self, error: BudgetError, memory: MemoryTracker | None) -> BudgetError:
         """Describes a share: it counts from what was compiled, and the forward was seen to hold
@@ -248,25 +270,6 @@ class Runner:
         if not saved.plans:
             raise RuntimeError("nothing has been planned yet: run a training step first")
         saved.write(path)
-
-
-def _gradient_bytes(results: list[torch.Tensor]) -> int:
-    """Bytes of the gradients of leaves that are reached through parts of autograd's graph that are
-    not compiled."""
-    stack = [t.grad_fn for t in results if t.grad_fn is not None]
-    seen = set(stack)
-    leaves = set()
-    while stack:
-        node = stack.pop()
-        compiled = type(node).__name__ == "CompiledFunctionBackward"
-        for other, _ in node.next_functions:
-            variable = getattr(other, "variable", None)
-            if variable is not None and not compiled:
-                leaves.add(variable)
-            if other is not None and other not in seen:
-                seen.add(other)
-                stack.append(other)
-    return sum(t.nbytes for t in leaves if t.layout is torch.strided)
 
 
 class CompiledFunction:

@@ -1,0 +1,86 @@
+"""Follows parts of a model that PyTorch leaves to eager mode into their backward.
+
+What such a part saves is seen when the forward ends. What its backward makes besides gradients,
+such as the values that ``torch.utils.checkpoint`` computes again, is seen only while it runs. So
+the tracker of a measured forward continues in those nodes of the model's autograd graph that are
+not compiled. A tracker that stayed on during the whole backward would not work: the engine restores
+the modes of a thread before each node.
+
+What compiled nodes make is not seen, so the peak is a lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..memory import StepTracker
+
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
+
+MOST_NODES = 10_000
+"""Larger graphs are not followed."""
+
+
+def nodes_of(results: Sequence[torch.Tensor]) -> tuple[list[Node], list[torch.Tensor]]:
+    """Returns the nodes of autograd's graph that are not compiled, and the leaves whose gradients
+    they make."""
+    stack = [t.grad_fn for t in results if t.grad_fn is not None]
+    seen = set(stack)
+    nodes: list[Node] = []
+    leaves: dict[torch.Tensor, None] = {}
+    while stack:
+        node = stack.pop()
+        compiled = type(node).__name__ == "CompiledFunctionBackward"
+        variable = getattr(node, "variable", None)
+        if not compiled and variable is None:
+            nodes.append(node)
+        for other, _ in node.next_functions:
+            if other is None:
+                continue
+            leaf = getattr(other, "variable", None)
+            if leaf is not None and not compiled:
+                leaves[leaf] = None
+            if other not in seen:
+                seen.add(other)
+                stack.append(other)
+    return nodes, list(leaves)
+
+
+def follow(tracker: StepTracker, nodes: Sequence[Node], on_end: Callable[[int], None]) -> None:
+    """Lets the tracker of a forward measure these nodes when they run.
+
+    Args:
+        on_end: called at the end of the backward, with the peak since now.
+    """
+    if not nodes or len(nodes) > MOST_NODES:
+        tracker.end()
+        return
+    tracker.peak_bytes = tracker.live_bytes
+    began = ended = False
+
+    def ends() -> None:
+        nonlocal ended
+        ended = True
+        tracker.end()
+        on_end(tracker.peak_bytes)
+
+    def enter(gradients: Sequence[torch.Tensor | None]) -> None:
+        nonlocal began
+        if ended:
+            return
+        if not began:
+            began = True
+            torch.autograd.Variable._execution_engine.queue_callback(ends)
+        tracker.__enter__()
+
+    def leave(made: Sequence[torch.Tensor | None], given: Sequence[torch.Tensor | None]) -> None:
+        if not ended:
+            tracker.__exit__(None, None, None)
+
+    for node in nodes:
+        node.register_prehook(enter)
+        node.register_hook(leave)

@@ -1,0 +1,83 @@
+"""The backward of parts that PyTorch leaves to eager mode: a warning if it exceeds the budget."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import cutback.torch as ct
+
+BYTES = 256 * 64 * 4  # of one activation
+
+
+class Net(nn.Module):
+    """A planned part, and one that PyTorch does not compile."""
+
+    def __init__(self, layers: int, reentrant: bool) -> None:
+        super().__init__()
+        first = [m for _ in range(6) for m in (nn.Linear(64, 64), nn.GELU())]
+        self.first = nn.Sequential(*first)
+        self.rest = nn.Sequential(*(nn.GELU() for _ in range(layers)))
+        self.reentrant = reentrant
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """[256, 64], the same."""
+        rest = torch._dynamo.disable(self.rest)
+        return checkpoint(rest, self.first(x), use_reentrant=self.reentrant)
+
+
+def steps(net: nn.Module, budget: Any, count: int = 4) -> tuple[list[str], list[int]]:
+    """The warnings of steps, and their peaks."""
+    step = ct.compile(net, budget=budget)
+    x, peaks = torch.randn(256, 64), []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(count):
+            with ct.MemoryTracker(net) as memory:
+                step(x).sum().backward()
+            net.zero_grad(set_to_none=True)
+            peaks.append(memory.peak_bytes)
+    return [str(w.message) for w in said], peaks
+
+
+@pytest.mark.parametrize("reentrant", [False, pytest.param(True, marks=pytest.mark.very_slow)])
+def test_a_checkpoint_outside_of_what_is_compiled(reentrant: bool) -> None:
+    """What it computes again takes the step over its budget: a warning says so once, with at most
+    the true peak, which nearly all is part of."""
+    torch.manual_seed(0)
+    budget = 16 * BYTES
+    said, peaks = steps(Net(24, reentrant), f"{budget}B")
+    (text,) = [w for w in said if "their backward takes the step over" in w]
+    (told,) = re.findall(r"at least .*? \((\d+) bytes\)", text)
+    assert budget < int(told) <= max(peaks)
+    assert int(told) >= max(peaks) - 2 * BYTES
+    assert not [w for w in said if "may be over" in w]
+
+
+@pytest.mark.very_slow
+def test_an_eager_part_that_fits_is_not_told_of() -> None:
+    """Its backward is measured, and stays within the budget."""
+    said, peaks = steps(Net(4, False), f"{20 * BYTES}B")
+    assert max(peaks) <= 20 * BYTES
+    assert not [w for w in said if "not planned" in w]
+
+
+@pytest.mark.very_slow
+def test_following_changes_no_bit() -> None:
+    """Measured steps and later ones have equal gradients."""
+    net = Net(6, False)
+    step = ct.compile(net, budget=f"{64 * BYTES}B")
+    x, seen = torch.randn(256, 64), []
+    for _ in range(5):
+        step(x).sum().backward()
+        seen.append([p.grad for p in net.parameters()])
+        net.zero_grad(set_to_none=True)
+    for gradients in seen[1:]:
+        for a, b in zip(seen[0], gradients, strict=True):
+            assert a is not None and b is not None and torch.equal(a, b)
