@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes what documents take from elsewhere: docs/ops.md from csrc/ir/ops.def, and the figures of
-README.md, ARCHITECTURE.md and docs/*.md from benchmarks/results (doc_figures.py says how).
+"""Writes what documents take from elsewhere: docs/ops.md from csrc/ir/ops.def, docs/names.md from
+the package's tables of names, and the figures of README.md, ARCHITECTURE.md and docs/*.md from
+benchmarks/results (doc_figures.py says how).
 
-    tools/gen_docs.py            writes both
+    tools/gen_docs.py            writes all
     tools/gen_docs.py --check    exit 1, and says what differs
 
 Run it after a change of the op table or of results; `make check` runs the check.
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import doc_figures
+import names_page
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "csrc/ir/ops.def"
@@ -177,18 +179,22 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     check: bool = parser.parse_args().check
     fresh = write_ops(read_table(TABLE.read_text(encoding="utf-8")))
+    pages = {OPS: fresh, names_page.PAGE: names_page.text()}
     if not check:
-        OPS.write_text(fresh, encoding="utf-8")
+        for page, wanted in pages.items():
+            page.write_text(wanted, encoding="utf-8")
         doc_figures.write()
         return 0
     said = doc_figures.check()
-    there = OPS.read_text(encoding="utf-8") if OPS.exists() else ""
-    if there != fresh:
-        diff = difflib.unified_diff(
-            there.splitlines(True), fresh.splitlines(True), "docs/ops.md", "from ops.def"
-        )
-        sys.stdout.writelines(diff)
-        said.append("docs/ops.md is out of date: run tools/gen_docs.py")
+    for page, wanted in pages.items():
+        there = page.read_text(encoding="utf-8") if page.exists() else ""
+        if there != wanted:
+            name = str(page.relative_to(ROOT))
+            diff = difflib.unified_diff(
+                there.splitlines(True), wanted.splitlines(True), name, "from the tables"
+            )
+            sys.stdout.writelines(diff)
+            said.append(f"{name} is out of date: run tools/gen_docs.py")
     print(*said, sep="\n", end="\n" if said else "")
     return 1 if said else 0
 

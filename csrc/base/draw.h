@@ -3,6 +3,7 @@
 #ifndef CB_BASE_DRAW_H
 #define CB_BASE_DRAW_H
 
+#include "dtype.h"
 #include "philox.h"
 
 /* 1 with probability 1 - p, else 0; p in 0..1 is rounded to a multiple of 2^-32. */
@@ -13,5 +14,12 @@ void cb_draw_uniform_f64(const cb_philox *random, uint64_t n, double *out);
 /* Normal with mean 0 and variance 1. */
 void cb_draw_normal_f32(const cb_philox *random, uint64_t n, float *out);
 void cb_draw_normal_f64(const cb_philox *random, uint64_t n, double *out);
+
+/* Which of its 16 random bits a uniform number uses. A type of fewer significant bits takes as many
+ * leading bits as it holds exactly. So the number is below 1, while rounding could give 1. */
+static inline uint32_t cb_uniform_mask(cb_dtype dtype) {
+    if (dtype == CB_F16) return 0xFFE0u;
+    return dtype == CB_BF16 ? 0xFF00u : 0xFFFFu;
+}
 
 #endif

@@ -2,6 +2,8 @@
  * integers that wrap. */
 #include "ref_ops.h"
 
+#include "../../base/draw.h"
+
 #include <math.h>
 
 #define SQRT_2 1.4142135623730951
@@ -20,9 +22,10 @@ void cb_ref_source(const cb_ref_call *c) {
         switch (c->code) {
             case CB_OP_FULL: cb_ref_put(&c->out[0], i, c->attrs->f[0]); break;
             case CB_OP_IOTA: cb_ref_put_int(&c->out[0], i, index[c->attrs->i[0]]); break;
-            default:
-                cb_ref_put(&c->out[0], i,
-                           cb_philox_u16(&c->random, (uint64_t)i) / 65536.0); /* uniform */
+            default: { /* uniform */
+                const uint32_t bits = cb_philox_u16(&c->random, (uint64_t)i);
+                cb_ref_put(&c->out[0], i, (bits & cb_uniform_mask(c->out[0].dtype)) / 65536.0);
+            }
         }
     }
 }

@@ -129,11 +129,10 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any 
 def uniform(shape: int | Sequence[int], dtype: Any = "f32") -> Array:
     """Random multiples of 2**-16 in [0, 1), of 2**-11 in f16 and 2**-8 in bf16: a function of the
     step's seed, its number and this call's place in the program."""
-    graph, name = current(), dtypes.parse(dtype)
-    wide = "f32" if name in _BITS else name
-    attrs = {"stream": graph.next_stream(), "shape": _shape(shape), "dtype": wide}
+    graph = current()
+    attrs = {"stream": graph.next_stream(), "shape": _shape(shape), "dtype": dtypes.parse(dtype)}
     x: Array = graph.apply("uniform", (), attrs)[0]
-    return _rounded_down(x, name)
+    return x
 
 
 _BITS = {"f16": 11, "bf16": 8}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import dtypes
 from ..frontend.graph import random_graph
@@ -118,6 +118,21 @@ __all__ = [
     "softsign", "tanh", "tanhshrink", "threshold", "triplet_margin_loss", "unfold",
     "upsample",
 ]  # fmt: skip
+
+
+_NOT_BUILT = {
+    "conv3d": "the core has convolutions of one and two axes",
+    "ctc_loss": "write the forward algorithm with logaddexp in a loop over the steps",
+    "grid_sample": "it needs an operation that the core does not have; interpolate resizes",
+    "max_unpool2d": "max_pool2d does not return indices; interpolate enlarges",
+    "multi_head_attention_forward": "project with linear and call scaled_dot_product_attention",
+}
+"""Names of PyTorch that do not exist, with the reason or with what to write."""
+
+
+def __getattr__(name: str) -> NoReturn:
+    reason = f": {_NOT_BUILT[name]}" if name in _NOT_BUILT else ""
+    raise AttributeError(f"cutback.nn.functional has no {name}{reason}", name=name)
 
 
 # ---- linear, embedding ---------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def cosine_decay_schedule(
 def _exponential(
     init: float, rate: float, begin: int, steps: int, end: float | None, t: int
 ) -> float:
-    value = init * rate ** (max(t - begin, 0) / steps)
+    value = float(init * rate ** (max(t - begin, 0) / steps))
     return value if end is None else max(value, end) if rate < 1 else min(value, end)
 
 

@@ -40,5 +40,5 @@ def test_optimizers() -> None:
     text = (ROOT / "docs/optim.md").read_text(encoding="utf-8")
     table = text.partition("## The optimizers")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))))
-    others = {"Optimizer", "Outcome", "RecordingError", "Schedule", "foreach"}
+    others = {"Optimizer", "Outcome", "RecordingError", "Schedule", "foreach", "schedules"}
     assert named == set(optim.__all__) - others

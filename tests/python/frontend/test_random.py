@@ -192,3 +192,10 @@ def test_mistakes(f, error, text):
     with pytest.raises(error, match=text) as caught:
         drawn(f)
     assert "[test_random.py:" in str(caught.value)
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [("f16", 11), ("bf16", 8)])
+def test_uniform_numbers_of_16_bits_keep_the_leading_bits(dtype: str, digits: int) -> None:
+    found = drawn(lambda: cb.uniform(N, dtype).astype("f32"), 3, 2)
+    bits = philox(3, 0, 2, N).astype(np.int64) >> (16 - digits)
+    np.testing.assert_array_equal(found, bits / 2.0**digits)

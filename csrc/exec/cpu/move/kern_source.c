@@ -1,4 +1,5 @@
 /* Ops without inputs: full, iota, uniform; and dropout, which draws like uniform. */
+#include "../../../base/draw.h"
 #include "../../../base/kern_random.h"
 #include "kern_copy.h"
 
@@ -114,7 +115,8 @@ static void spread(const random_job *r, const uint16_t *bits, int64_t at, int64_
         return;
     }
     float *y = out->dtype == CB_F32 ? (float *)cb_at(out, at) : x;
-    for (int64_t i = 0; i < n; i++) y[i] = (float)bits[i] * 0x1p-16f;
+    const int mask = (int)cb_uniform_mask(out->dtype);
+    for (int64_t i = 0; i < n; i++) y[i] = (float)(bits[i] & mask) * 0x1p-16f;
     if (out->dtype != CB_F32) half_narrow(out->dtype, x, cb_at(out, at), n);
 }
 

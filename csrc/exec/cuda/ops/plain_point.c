@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../../../base/philox.h"
+#include "../../../base/draw.h"
 #include "../../element.h"
 #include "../text/turn.h"
 #include "families.h"
@@ -44,9 +44,10 @@ static void add_bits(const cb_cu_op *x) {
 
 static void add_uniform(const cb_cu_op *x) {
     add_bits(x);
-    const char *real = cb_cu_real(cb_cu_out(x, 0)->dtype);
-    cb_cu_add(x->code, "narrow(&p%d[i], (%s)bits * (%s)0x1p-16f);\n", cb_cu_out_param(x, 0), real,
-              real);
+    const cb_dtype dtype = cb_cu_out(x, 0)->dtype;
+    const char *real = cb_cu_real(dtype);
+    cb_cu_add(x->code, "narrow(&p%d[i], (%s)(bits & %uu) * (%s)0x1p-16f);\n", cb_cu_out_param(x, 0),
+              real, cb_uniform_mask(dtype), real);
 }
 
 /* ---- ops with inputs ------------------------------------------------------------------------- */
