@@ -157,6 +157,63 @@ TEST(a_run_repeats_and_does_not_allocate) {
     cb_context_free(ctx);
 }
 
+enum { GUARD = 4096 };
+
+/* One run in `block`, from the state `before`. */
+static cb_status run_in(cb_step *step, mlp_memory *memory, void *block, float before) {
+    cb_run run = mlp_run(memory);
+    run.block = block;
+    *(float *)memory->inputs[cb_step_output(step, 1).input] = before;
+    return cb_step_run(step, &run, NULL, &err);
+}
+
+TEST(a_run_can_use_memory_of_the_caller) {
+    cb_context *ctx = new_context(2);
+    const cb_budget half = {.kind = CB_BUDGET_SHARE, .share = 0.5};
+    cb_step *step = NULL;
+    mlp_memory memory;
+    CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){.budget = half}, &step, &err));
+    mlp_memory_init(&memory, step);
+    const float before = *(float *)memory.inputs[cb_step_output(step, 1).input];
+    const uint64_t bytes = cb_step_run_bytes(step), grows = cb_step_growth(step);
+    const size_t room = (bytes + 63) / 64 * 64 + 2 * GUARD;
+    char *block = aligned_alloc(64, room);
+    memset(block, 0x5a, room);
+    CHECK(bytes > 0 && grows > 0);
+    CHECK_OK(run_in(step, &memory, block + GUARD, before));
+    const uint64_t first = mlp_hash(&memory, step);
+    CHECK(cb_step_growth(step) == grows); /* the step's memory was not used */
+    for (size_t i = 0; i < GUARD; i++) CHECK(block[i] == 0x5a);
+    for (size_t i = GUARD + bytes; i < room; i++) CHECK(block[i] == 0x5a);
+    CHECK_OK(run_in(step, &memory, NULL, before));
+    CHECK(mlp_hash(&memory, step) == first && cb_step_growth(step) == 0);
+    memset(block, 0xff, room); /* what a block holds does not count */
+    CHECK_OK(run_in(step, &memory, block, before));
+    CHECK(mlp_hash(&memory, step) == first);
+    CHECK(run_in(step, &memory, block + 4, before) == CB_INVALID);
+    CHECK(strstr(err.text, "the block is not aligned to 64 bytes"));
+    CHECK(*(float *)memory.inputs[cb_step_output(step, 1).input] == before);
+    free(block);
+    mlp_memory_free(&memory);
+    cb_step_free(step);
+    cb_context_free(ctx);
+}
+
+TEST(a_device_takes_no_memory_of_the_host) {
+    cb_context *ctx = new_context(1);
+    cb_step *step = NULL;
+    mlp_memory memory;
+    CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){0}, &step, &err));
+    mlp_memory_init(&memory, step);
+    char *block = aligned_alloc(64, 64);
+    CHECK(run_in(step, &memory, block, 0) == CB_UNSUPPORTED);
+    CHECK(strstr(err.text, "takes no block of the caller"));
+    free(block);
+    mlp_memory_free(&memory);
+    cb_step_free(step);
+    cb_context_free(ctx);
+}
+
 static int stop_at_once(void *user) {
     ++*(int *)user;
     return 1;
@@ -399,6 +456,8 @@ int main(void) {
     if (!CB_TSAN) RUN(presets_order_as_their_names_say);
     if (!CB_TSAN) RUN(slow_twin_agrees);
     RUN(a_run_repeats_and_does_not_allocate);
+    if (has_backend("cuda")) RUN(a_run_can_use_memory_of_the_caller);
+    else RUN(a_device_takes_no_memory_of_the_host);
     RUN(cancel_leaves_inputs_alone);
     RUN(a_plan_read_back_is_the_same_step);
     RUN(a_text_needs_no_executable);

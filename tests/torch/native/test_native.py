@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import cutback.torch as ct
+from cutback.torch.compiler import backends
 from cutback.torch.graph.codegen import compile_boxed
 from cutback.torch.native.grouping import Grouping, Kinds, results_of
 from cutback.torch.native.layouts import Meta
@@ -449,6 +451,37 @@ def test_measured_slower() -> None:
     assert sorted(op for group in note.groups for op in group) == ["aten.exp"] * 2 + ["aten.gelu"]
     _, note = lower(gm, "forward", everything=True)
     assert note.foreign == []
+
+
+def test_notes_of_replaced_plans_go() -> None:
+    """Notes are those of the code that runs."""
+    first = traced(lambda x: x.exp().sum(0), torch.randn(4, 4))
+    second = traced(lambda x: x.tanh().sum(0), torch.randn(4, 4))
+    partitioner: Any = types.SimpleNamespace(
+        door=types.SimpleNamespace(native=True), compiler_notes=["of another graph"]
+    )
+    latest: dict[str, NativeNote] = {}
+    for gm in (first, second):
+        backends._lowered(gm, "forward", partitioner, latest)
+    backends._lowered(first, "backward", partitioner, latest)
+    assert partitioner.compiler_notes == ["of another graph", *latest.values()]
+    assert latest["forward"].groups == [("aten.tanh", "aten.sum.dim_IntList")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms_of_several_types(dtype: torch.dtype) -> None:
+    """Statistics reach PyTorch's backward in the type that its kernels expect."""
+    w = torch.rand(8)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(F.silu(x), (8,), w)
+
+    step = torch.compile(f, backend="cutback", options={"codegen": "native"})
+    x = torch.randn(5, 8, dtype=dtype, requires_grad=True)
+    own = x.detach().clone().requires_grad_()
+    step(x).float().square().sum().backward()
+    f(own).float().square().sum().backward()
+    torch.testing.assert_close(x.grad, own.grad)
 
 
 def test_unknown_codegen() -> None:

@@ -26,7 +26,7 @@ from ..graph.floats import backward_writes_by_floats
 from ..graph.graphs import UnsupportedGraphError, attribute, location
 from ..graph.leaves import aot_backend
 from ..graph.sizes import sizes_as
-from ..native.lowering import lower
+from ..native.lowering import NativeNote, lower
 from ..types import GraphFunction, GraphInput, GraphValue
 from . import scratch
 from .bypassed import note_inputs
@@ -51,28 +51,40 @@ _GIVERS = ("set_", "set_data", "shallow_copy_data_")  # the last by PyTorch 2.14
 _DEPTH = 12  # stack frames of PyTorch to search for a caller
 
 
-def _lowered(gm: fx.GraphModule, name: str, partitioner: Partitioner) -> fx.GraphModule:
+Notes = dict[str, NativeNote]
+"""Of the two graphs of a joint graph: what became of each under its latest plan."""
+
+
+def _lowered(
+    gm: fx.GraphModule, name: str, partitioner: Partitioner, latest: Notes
+) -> fx.GraphModule:
     """The graph as the code generator runs it: with ``"native"``, in groups."""
     if not partitioner.door.native:
         return gm
     made, note = lower(gm, name)
-    if note not in partitioner.compiler_notes:
-        partitioner.compiler_notes.append(note)
+    old, notes = latest.get(name), partitioner.compiler_notes
+    notes[:] = [n for n in notes if n is not old]
+    notes.append(note)
+    latest[name] = note
     return made
 
 
 def _boxed(name: str, partitioner: Partitioner) -> Compiler:
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[GraphInput]) -> codegen.Boxed:
-        return codegen.compile_boxed(_lowered(gm, name, partitioner), name)
+        return codegen.compile_boxed(_lowered(gm, name, partitioner, {}), name)
 
     return compiler
 
 
 def _watched(
-    gm: fx.GraphModule, name: str, graph: scratch.Graph | None, partitioner: Partitioner
+    gm: fx.GraphModule,
+    name: str,
+    graph: scratch.Graph | None,
+    partitioner: Partitioner,
+    notes: Notes,
 ) -> codegen.Boxed:
     """Wraps a forward or backward so that its first run is measured."""
-    gm = _lowered(gm, name, partitioner)
+    gm = _lowered(gm, name, partitioner, notes)
     if graph is None:
         return codegen.compile_boxed(gm, name)
     block = graph.backward if name == "backward" else graph.forward
@@ -87,6 +99,7 @@ def _forward(
     graph: scratch.Graph | None,
     partitioner: Partitioner,
     kept: list[JointGraph],
+    notes: Notes,
 ) -> codegen.Boxed:
     """Compiles a forward for AOTAutograd.
 
@@ -97,17 +110,17 @@ def _forward(
     for meta in seen:
         if getattr(meta, "bw_donated_idxs", 0) is None:  # at run time PyTorch takes None for "some"
             meta.bw_donated_idxs = []
-    run = _watched(gm, "forward", graph, partitioner)
+    run = _watched(gm, "forward", graph, partitioner, notes)
     if graph is not None:
         graph.key = partitioner.at_hand.key
     if partitioner.at_hand.kept is None:
         return run
     kept[:] = [partitioner.at_hand.kept]
-    compiler = functools.partial(_compiler, partitioner, partitioner.at_hand)
+    compiler = functools.partial(_compiler, partitioner, partitioner.at_hand, notes)
     return kept[0].forward(gm, run, seen, compiler)
 
 
-def _compiler(partitioner: Partitioner, at_hand: AtHand) -> Compile:
+def _compiler(partitioner: Partitioner, at_hand: AtHand, notes: Notes) -> Compile:
     """Returns a compiler for the two graphs of a plan that replaces another one.
 
     Args:
@@ -121,7 +134,7 @@ def _compiler(partitioner: Partitioner, at_hand: AtHand) -> Compile:
         device = device_of(gm)
         if placed is not None:
             gm.meta[codegen.PLUGS] = str(device), placed.plugs
-        run = _watched(gm, name, graph, partitioner)
+        run = _watched(gm, name, graph, partitioner, notes)
         if name == "backward":
             return _first_derivatives(run)
         return run if placed is None else _in_segment(run, placed.segment, device)
@@ -234,8 +247,9 @@ def _backward(
     graph: scratch.Graph | None,
     partitioner: Partitioner,
     kept: list[JointGraph],
+    notes: Notes,
 ) -> codegen.Boxed:
-    run = _first_derivatives(_watched(gm, "backward", graph, partitioner))
+    run = _first_derivatives(_watched(gm, "backward", graph, partitioner, notes))
     return kept[0].backward(run) if kept else run
 
 
@@ -335,13 +349,14 @@ def _run_eager(
     def compiled(keep: bool) -> GraphFunction:
         graph = _measured(partitioner)
         kept: list[JointGraph] = []
+        notes: Notes = {}
         backend = aot_backend(
             partitioner,
             fw_compiler=functools.partial(
-                _forward, graph=graph, partitioner=partitioner, kept=kept
+                _forward, graph=graph, partitioner=partitioner, kept=kept, notes=notes
             ),
             bw_compiler=functools.partial(
-                _backward, graph=graph, partitioner=partitioner, kept=kept
+                _backward, graph=graph, partitioner=partitioner, kept=kept, notes=notes
             ),
             inference_compiler=_inference(partitioner, inner),
             keep_inference_input_mutations=keep,

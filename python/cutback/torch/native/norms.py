@@ -164,6 +164,9 @@ def _group_norm(b: Builder, node: fx.Node) -> Results:
 
 
 def _group_norm_check(node: fx.Node) -> str | None:
+    vals = [a.meta["val"] for a in node.all_input_nodes] + tensors_of(node)
+    if len({v.dtype for v in vals if isinstance(v, torch.Tensor)}) > 1:
+        return "its arguments have several dtypes"
     return _floats(node) if isinstance(node.args[6], int) else "its number of groups varies"
 
 

@@ -128,13 +128,22 @@ def _safe_softmax(b: Builder, node: fx.Node) -> Value:
 # ---- layer norm ---------------------------------------------------------------------------------
 
 
+def _same_dtypes(node: fx.Node) -> str | None:
+    """With several dtypes PyTorch's kernels return f32 statistics where its shape functions say 16
+    bits."""
+    vals = [a.meta["val"] for a in node.all_input_nodes] + tensors_of(node)
+    if len({v.dtype for v in vals if isinstance(v, torch.Tensor)}) > 1:
+        return "its arguments have several dtypes"
+    return _float_result(node)
+
+
 def _contiguous(positions: Sequence[int]) -> Check:
     def check(node: fx.Node) -> str | None:
         for i in positions:
             a = node.args[i]
             if isinstance(a, fx.Node) and not _has_rows(a):
                 return "the last axis of an argument is not the fastest"
-        return _float_result(node)
+        return _same_dtypes(node)
 
     return check
 
