@@ -78,8 +78,8 @@ PYTHON_LEFT: dict[str, tuple[str, ...]] = {
     "cutback.frontend": ("cutback.run",),
     "cutback.nn": ("cutback.frontend",),
     "cutback.__init__": ("cutback.nn",),
-    "cutback.doctor": ("cutback.__init__",),
-    "cutback.estimate_command": ("cutback.doctor", "cutback.torch.profiler"),
+    "cutback.doctor": ("cutback.torch.profiler",),  # it tries everything
+    "cutback.estimate_command": ("cutback.doctor",),
     "cutback.cli": ("cutback.estimate_command",),
     "cutback.__main__": ("cutback.cli",),
     # torch/*.py: hooks, flags, memory, transfers: what all the rest of it may use

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import __version__, _native, estimate_command, files
+from . import _native, estimate_command, files
 from .budgets import MEASURES, PRESETS, Budget, parse_bytes, parse_preset, text, whole_number
 from .devices import resolve
 from .schedule import bytes_of
@@ -91,11 +91,7 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
         "--profile", metavar="FILE", help="measured seconds by operation, before the cost model"
     )
     plan.add_argument(
-        "--time-limit",
-        type=_seconds,
-        default=0.0,
-        metavar="S",
-        help="end the search after S seconds",
+        "--time-limit", type=_seconds, default=0.0, metavar="S", help="seconds for the search"
     )
     plan.add_argument("--explain", action="store_true", help="print each decision with its reason")
     plan.add_argument("--json", action="store_true", help="print the plan (docs/problem.md)")
@@ -117,11 +113,19 @@ def _place_parser(place: argparse.ArgumentParser) -> None:
     )
 
 
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
+        from .doctor import version
+
+        sys.stdout.write(f"cutback {version()}\n")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cutback", description="Plan what a training step saves and recomputes."
     )
-    parser.add_argument("--version", action="version", version=f"cutback {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     doctor = commands.add_parser(
         "doctor", help="show what this installation consists of, and try it"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +17,8 @@ from . import __version__, _native, cuda_libraries, devices
 from .policies import OPS
 
 _VECTOR_BITS = {"baseline": 128, "avx2": 256, "avx512": 512}  # of the core's own kernel
-_OPTIONAL = ("ml_dtypes", "torch", "tqdm", "scipy")
+_OPTIONAL = ("ml_dtypes", "tqdm", "scipy")
+_TESTED = ((3, 11), (3, 13))  # the first and the last version of Python that the tests run with
 
 
 def _optional(name: str) -> str:
@@ -37,6 +40,61 @@ def _matrix_product(machine: dict[str, Any]) -> str:
     if machine["blas_bits"] and machine["blas_bits"] < own:
         return f"own kernel with {own}-bit vectors; not {where}, which uses {machine['blas_bits']}"
     return where
+
+
+def version() -> str:
+    """The version, the commit it was built from where that is known, and the instruction set of the
+    kernels that this machine uses.
+
+    >>> cutback.doctor.version().split()[0] == cutback.__version__
+    True
+    """
+    machine = _native.machine()
+    commit = f"commit {machine['commit']}, " if machine["commit"] else ""
+    return f"{__version__} ({commit}{machine['isa']})"
+
+
+def _python() -> str:
+    first, last = (".".join(map(str, tested)) for tested in _TESTED)
+    known = _TESTED[0] <= sys.version_info[:2] <= _TESTED[1]
+    tested = f"supported: {first} to {last}" if known else f"not tested: {first} to {last} are"
+    return f"{platform.python_version()} ({tested}; {sys.executable})"
+
+
+def _torch_step() -> str:
+    """Compares the gradients of a tiny PyTorch model with and without a budget."""
+    import torch
+
+    from .torch import compile
+
+    layers = [torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh()) for _ in range(4)]
+    model, x = torch.nn.Sequential(*layers), torch.randn(64, 32)
+    weights = tuple(model.parameters())
+    before = torch.autograd.grad(model(x).square().mean(), weights)
+    after = torch.autograd.grad(compile(model, budget="min")(x).square().mean(), weights)
+    same = all(map(torch.equal, before, after))
+    return "a step under a budget: ok" if same else "FAILED: a budget changed the gradients"
+
+
+def _torch() -> str:
+    """The version of PyTorch, whether it is one that the bridge is made for, and a step with it."""
+    found = _optional("torch")
+    if found == "not installed":
+        return found
+    try:
+        from .torch import hooks
+
+        gone = hooks.missing()
+        if gone is not None:
+            return (
+                f"{found} (not supported: it lacks {gone[0]}.{gone[1]}; tested with "
+                f"{hooks.TESTED}). cutback.torch.checkpoint works"
+            )
+        known = found.startswith(f"{hooks.TESTED}.")
+        tested = "supported" if known else f"not tested: {hooks.TESTED} is"
+        return f"{found} ({tested}); {_torch_step()}"
+    except Exception as error:  # whatever an installation of PyTorch may raise
+        return f"FAILED: {found}: {type(error).__name__}: {error}"
 
 
 def _training_step() -> str:
@@ -96,11 +154,10 @@ def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
     """Yields (what, value) for each fact; the last is the result of a training step. ``verbose``
     adds the places where NVIDIA's libraries were searched."""
     machine = _native.machine()
-    yield "cutback", f"{__version__} in {os.path.dirname(os.path.abspath(__file__))}"
-    yield "python", f"{platform.python_version()} ({sys.executable})"
+    yield "cutback", f"{version()} in {os.path.dirname(os.path.abspath(__file__))}"
+    yield "python", _python()
     yield "numpy", np.__version__
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
-    yield "instructions", machine["isa"]
     yield "threads", str(machine["threads"])
     yield "matrix product", _matrix_product(machine)
     row = devices.measured()
@@ -111,19 +168,20 @@ def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
     yield from cuda
     if any(what == "cuda device" for what, _ in cuda):
         yield "cuda kernel", _gpu_kernel()
-    for name in _OPTIONAL:
-        yield name, _optional(name)
+    yield "also", ", ".join(f"{name} {_optional(name)}" for name in _OPTIONAL)
+    yield "torch", _torch()
     yield "training step", _training_step()
 
 
 def main(verbose: bool = False) -> int:
     """Prints the lines. Returns 0 if the training step works and, with a GPU, the kernel; else
     1."""
-    failed = False
+    failed, indent = False, "\n" + " " * 16
+    width = max(24, shutil.get_terminal_size().columns - 16) if sys.stdout.isatty() else 10**6
     for what, result in lines(verbose):
-        text = result.replace("\n", "\n" + " " * 16)
-        sys.stdout.write(f"{what:15} {text}\n")
-        failed |= result.startswith("FAILED")
+        rows = [row for line in result.split("\n") for row in textwrap.wrap(line, width)]
+        sys.stdout.write(f"{what:15} {indent.join(rows)}\n")
+        failed |= "FAILED" in result
     return 1 if failed else 0
 
 

@@ -78,8 +78,8 @@ static PyObject *backends(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)
 static PyObject *machine(PyObject *module, PyObject *Py_UNUSED(none)) {
     cb_py_context *context = cb_py_context_get(cb_py_state_of(module));
     if (!context) return NULL;
-    return Py_BuildValue("{sssssssisi}", "isa", cb_isa_name(cb_cpu_isa()), "blas",
-                         context->blas_name, "blas_path", context->blas_path, "blas_bits",
+    return Py_BuildValue("{sssssssssisi}", "commit", CB_COMMIT, "isa", cb_isa_name(cb_cpu_isa()),
+                         "blas", context->blas_name, "blas_path", context->blas_path, "blas_bits",
                          context->blas_bits, "threads", cb_context_threads(context->core));
 }
 
@@ -105,7 +105,8 @@ static PyMethodDef module_methods[] = {
      "ask_for_large_pages(address, bytes, /): for memory that was not touched yet"},
     {"same_objects", cb_py_same_objects, METH_VARARGS,
      "same_objects(objects, known, /) -> True if a dict's values or a list's items are `known`"},
-    {"machine", machine, METH_NOARGS, "machine() -> {isa, blas, blas_path, blas_bits, threads}"},
+    {"machine", machine, METH_NOARGS,
+     "machine() -> {commit, isa, blas, blas_path, blas_bits, threads}"},
     {"find_duplicates", cb_py_find_duplicates, METH_VARARGS,
      "find_duplicates(keys, starts, inputs, /) -> [first node that computes the same]"},
     {"place", cb_py_place, METH_VARARGS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import cutback
-from cutback import cli
+from cutback import _native, cli
 
 
 @pytest.fixture
@@ -28,7 +29,11 @@ def test_version(capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["--version"])
     assert end.value.code == 0
-    assert capsys.readouterr().out == f"cutback {cutback.__version__}\n"
+    out = capsys.readouterr().out
+    isa = _native.machine()["isa"]
+    assert re.fullmatch(
+        rf"cutback {cutback.__version__} \((commit [0-9a-f]{{10}}, )?{isa}\)\n", out
+    )
 
 
 def test_doctor():
@@ -41,7 +46,8 @@ def test_doctor():
         "cutback",
         "python",
         "numpy",
-        "instructions",
+        "supported",
+        "torch",
         "threads",
         "matrix product",
         "ml_dtypes",
