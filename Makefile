@@ -26,7 +26,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu bench-torch gpu docs lint wheel clean
+.PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu bench-torch gpu docs lint wheel release clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo $(if $(DEVICE),--device $(DEVICE))
@@ -155,6 +155,10 @@ lint: $(VENV)/.lint $(VENV)/.build-tools
 
 wheel: $(VENV)/.build-tools
 	$(BIN)/python -m pip wheel --no-deps -w dist .
+
+# RELEASING.md. DRY=1 warns where a release would be refused.
+release: $(VENV)/.build-tools
+	$(BIN)/python tools/release.py $(if $(DRY),--dry)
 
 # One virtual environment; each stamp adds what its target needs. The package is rebuilt when a source changes.
 $(BIN)/python:

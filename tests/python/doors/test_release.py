@@ -1,0 +1,77 @@
+"""What a release consists of: the archive of sources, and a wheel that is built from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+MOST_BYTES = 2_500_000
+FILES = {"CHANGELOG.md", "CMakeLists.txt", "CMakePresets.json", "LICENSE", "README.md"}
+FOLDERS = {"cmake", "csrc", "cuda", "python", "tests"}
+
+
+def run(*command: str | Path, cwd: Path) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """Built in a copy of the checkout that also holds what a developer's holds: an environment, a
+    build, the cache of an interpreter."""
+    pytest.importorskip("scikit_build_core")
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    folder = tmp_path_factory.mktemp("release")
+    checkout = folder / "checkout"
+    run("git", "clone", "-q", "--no-hardlinks", ROOT, checkout, cwd=ROOT)
+    (checkout / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    for name in (
+        ".venv/bin/python",
+        ".venv/lib/python/csrc/a.c",
+        "build/package/cuda/a.c",
+        "dist/cutback.whl",
+        "python/cutback/__pycache__/a.pyc",
+        "python/cutback/_native.cpython-311-x86_64-linux-gnu.so",
+    ):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_bytes(os.urandom(3_000_000))
+    build = f"from scikit_build_core.build import build_sdist; build_sdist({str(folder)!r})"
+    run(sys.executable, "-c", build, cwd=checkout)
+    (found,) = folder.glob("*.tar.gz")
+    return found
+
+
+def test_an_archive_has_the_sources_and_no_more(archive):
+    with tarfile.open(archive) as tar:
+        names = {Path(*Path(name).parts[1:]) for name in tar.getnames()}
+    top = {name.parts[0] for name in names}
+    assert top == FILES | FOLDERS | {"PKG-INFO", "pyproject.toml"}
+    assert not [name for name in names if name.suffix in (".pyc", ".so")]
+    tests = {name.parts[1] for name in names if name.parts[0] == "tests"}
+    assert "python" in tests and "c" in tests and "data" not in tests
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
+    assert {str(name) for name in names} - set(tracked) == {"PKG-INFO"}
+    for folder in ("cmake", "csrc", "cuda", "python"):
+        missing = {n for n in tracked if n.startswith(f"{folder}/")} - {str(n) for n in names}
+        assert not missing
+    assert archive.stat().st_size <= MOST_BYTES
+
+
+@pytest.mark.very_slow
+def test_a_wheel_is_built_from_the_archive_alone(archive, tmp_path):
+    """In an empty environment: pip brings what builds it, and NumPy, which it needs."""
+    venv.create(tmp_path / "empty", with_pip=True)
+    python = tmp_path / "empty" / "bin" / "python"
+    run(python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, archive, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.stat().st_size < 4_000_000
+    run(python, "-m", "pip", "install", "-q", wheel, cwd=tmp_path)
+    run(python, "-m", "cutback", "doctor", cwd=tmp_path)
