@@ -432,3 +432,21 @@ def test_read_only_arrays_are_handed_on_as_such(gpu: Driver) -> None:
     assert "dltensor_versioned" in repr(array.__dlpack__(max_version=(1, 0)))
     with pytest.raises(BufferError, match="read-only"):
         array.__dlpack__()
+
+
+def test_a_state_is_loaded_into_arrays_of_a_device(gpu: Driver) -> None:
+    params, x, y = arrays()
+    step = cb.compile(loss, optimizer=cb.optim.SGD(lr=1e-2, momentum=0.9), device="cuda")
+    there = cuda.to_device(params)
+    step(there, x, y)
+    state, kept = step.state_dict(there), cuda.to_host(there)
+    step(there, x, y)
+    after = cuda.to_host(there)
+    addresses = {name: array.address for name, array in there.items()}
+    step.load_state_dict(state, there)
+    assert {name: array.address for name, array in there.items()} == addresses
+    for name, value in cuda.to_host(there).items():
+        assert value.tobytes() == kept[name].tobytes()
+    step(there, x, y)
+    for name, value in cuda.to_host(there).items():
+        assert value.tobytes() == after[name].tobytes()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import tree
+from .. import dtypes, tree
 from ..device_arrays import DeviceArray, copied
 
 _COUNTERS = ("rng_step", "seed")
@@ -59,7 +59,10 @@ def load(step: Any, params: Any, state: Mapping[str, Any]) -> None:
     step.rng_step = number
     step.seed = seed
     for name, array in arrays.items():
-        array[...] = given[name]
+        if isinstance(array, DeviceArray):
+            array.write(np.ascontiguousarray(given[name]))
+        else:
+            array[...] = given[name]
 
 
 def _check_names(wanted: set[str], given: set[str]) -> None:
@@ -73,15 +76,12 @@ def _check_names(wanted: set[str], given: set[str]) -> None:
 
 
 def _check_array(name: str, array: Any, given: np.ndarray[Any, Any]) -> None:
-    if isinstance(array, DeviceArray):
-        raise TypeError(
-            f"{name} is on a device, where nothing is loaded; load into arrays of the host, and "
-            "move them"
-        )
-    if array.shape != given.shape or array.dtype != given.dtype:
+    is_there = isinstance(array, DeviceArray)
+    dtype = dtypes.to_numpy(array.core_dtype) if is_there else array.dtype
+    if array.shape != given.shape or dtype != given.dtype:
         raise ValueError(
             f"{name} is {array.dtype}{list(array.shape)}, and in the state it is "
             f"{given.dtype}{list(given.shape)}"
         )
-    if not array.flags.writeable:
+    if not (array.writable if is_there else array.flags.writeable):
         raise ValueError(f"{name}: the array is read-only, and the state is copied into it")
