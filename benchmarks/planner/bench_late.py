@@ -1,13 +1,15 @@
 """Claim: where ops of the backward may run late, unrolled loops fit a budget at less extra time.
 
-python benchmarks/planner/bench_late.py
+python benchmarks/planner/bench_late.py [--min]
 
 Steps of recurrent networks under shares of what saving everything takes, planned with reruns of
 the forward only and with `reruns: "all"`. Seconds are the processor's, from problem to plan.
+`planner_late_min` has the smallest plans of longer steps (``"min"``); `--min` writes only those.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -70,12 +72,12 @@ def problem_of(turn: Callable[..., tuple[Any, Any]], gates: int, turns: int) -> 
     return fields
 
 
-def planned(problem: dict[str, Any], share: float, reruns: str) -> tuple[dict[str, Any], float]:
+def planned(problem: dict[str, Any], budget: str, reruns: str) -> tuple[dict[str, Any], float]:
     """The numbers of a plan, and seconds; no numbers: none fits."""
     text = json.dumps({**problem, "version": 3, "reruns": reruns})
     begin = time.process_time()
     try:
-        numbers = dict(cutback.plan(text, budget=f"{share}x", device="cpu").numbers)
+        numbers = dict(cutback.plan(text, budget=budget, device="cpu").numbers)
     except cutback.BudgetError:
         numbers = {}
     return numbers, time.process_time() - begin
@@ -92,8 +94,8 @@ def rows_of(name: str, problem: dict[str, Any]) -> list[dict[str, Any]]:
     """A row a share."""
     rows = []
     for share in SHARES:
-        forward, seconds = planned(problem, share, "forward")
-        every, both = planned(problem, share, "all")
+        forward, seconds = planned(problem, f"{share}x", "forward")
+        every, both = planned(problem, f"{share}x", "all")
         rows.append(
             {
                 "step": name,
@@ -109,8 +111,37 @@ def rows_of(name: str, problem: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def smallest_of(name: str, problem: dict[str, Any]) -> dict[str, Any]:
+    """The row of ``"min"``: "peak" is a share of what saving everything takes."""
+    forward, seconds = planned(problem, "min", "forward")
+    every, both = planned(problem, "min", "all")
+    everything = forward["save_all_live_bytes"]
+    return {
+        "step": name,
+        "ops": len(problem["ops"]),
+        "forward peak": round(forward["live_bytes"] / everything, 4),
+        "peak": round(every["live_bytes"] / everything, 4),
+        "forward extra %": extra(forward),
+        "extra %": extra(every),
+        "forward s": round(seconds, 2),
+        "s": round(both, 2),
+    }
+
+
 def main() -> None:
     """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--min", action="store_true", help='only the smallest plans (`"min"`)')
+    options = parser.parse_args()
+    small = [
+        smallest_of(f"LSTM of {turns} turns", problem_of(lstm_turn, 4, turns))
+        for turns in (16, 32, 64)
+    ]
+    save("planner_late_min", f"{COMMAND} --min", small)
+    if options.min:
+        return
     rows = rows_of("RNN of 6 turns", problem_of(rnn_turn, 1, 6))
     for turns in (16, 32):
         rows += rows_of(f"LSTM of {turns} turns", problem_of(lstm_turn, 4, turns))
