@@ -420,13 +420,15 @@ static cb_status consider_found(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return digs ? consider_dug(k, d, err) : CB_OK;
 }
 
-/* True if the answer to position 0, which is smaller than all plans of the base, is known to take
- * longer than another known plan. */
+/* True if the answer to position 0 is known to take longer than another known plan: then it need
+ * not be found. It is not larger than the smallest plan of the base, if that is fast enough. */
 static bool is_low_slower(const cb_chooser *k, const cb_ladder *d) {
-    if (k->t->goal->known_ps == 0 || d->base->n == 0) return false;
+    const double once = (double)k->t->f->once_ps;
+    if (k->t->goal->measure == CB_MEASURE_ARENA || d->base->n == 0) return false;
+    if ((double)d->base->at[0].time_ps > once * (1 + CB_MIN_SHARE)) return false;
     const double bytes = (double)d->base->at[0].size;
     const double least = cb_tangents_bound(&d->first.prices.tangent, d->n_tangent, bytes);
-    return (double)k->t->f->once_ps + least >= cb_time_to_beat(k);
+    return once + least > cb_time_to_beat(k);
 }
 
 /* Considers the answers to `min` and to position 0, if they may be faster than the best so far. */
