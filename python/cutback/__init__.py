@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from .planner.search import plans
     from .planner.tradeoffs import Frontier
     from .policies import CheckpointPolicy
-    from .run.executable import Stats
+    from .run.measures import Stats
     from .run.memory import Memory, MemoryLimitError, memory, release_memory
 
 # `from cutback import *` imports every public name except those that would hide a builtin (abs,
@@ -317,7 +317,7 @@ _HOMES = {
     "DeviceArray": "device_arrays", "Estimate": "planner.estimating",
     "Frontier": "planner.tradeoffs", "Graph": "frontend.graph",
     "Memory": "run.memory", "MemoryLimitError": "run.memory", "memory": "run.memory",
-    "Plan": "planner.plan", "Stats": "run.executable", "Step": "frontend.step",
+    "Plan": "planner.plan", "Stats": "run.measures", "Step": "frontend.step",
     "Traced": "frontend.tracing", "checkpoint": "frontend.regions",
     "checkpoint_name": "frontend.regions", "compile": "frontend.training",
     "estimate": "frontend.estimating", "frontier": "frontend.planning",

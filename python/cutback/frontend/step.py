@@ -36,14 +36,13 @@ from ..run.executable import (
     Draws,
     Executable,
     Groups,
-    Planned,
-    Stats,
     Update,
     check_random_step,
     check_seed,
     code_text,
     decide,
 )
+from ..run.measures import Planned, Stats
 from ..run.memory import Memory, place_in
 from ..source import located, place
 from .gradients import lifted, value_and_gradients
