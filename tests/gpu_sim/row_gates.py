@@ -3,6 +3,7 @@ and host time of each kernel, and the time that follows from them.
 
     python row_gates.py           writes row_gates.json anew, and says what has changed
     python row_gates.py 4 9       only prints these rows, in comparison with the file
+    python row_gates.py --write 6 writes only this row anew
 
 Grids and host times come from full sizes on the driver that runs nothing; registers, shared memory
 and spills from machine code for sm_90; instructions and bytes from small sizes that run on the
@@ -57,7 +58,7 @@ SMALL = {  # sizes for the stand-in, which give the same kernels; and once with 
     2: (4, 2048, 8, 8),
     3: (1 << 18,),
     4: (512, 1024),
-    5: (12, 16, 512),
+    5: (12, 128, 512),
     6: (16, 8192),
     7: (1 << 18,),
     8: (2, 64, 56, 56),
@@ -180,11 +181,11 @@ def extended(number: int, dtype: str, full: Sequence[Any]) -> list[dict[str, flo
     return found
 
 
-def resident(kernel: gates.Kernel, threads: int) -> int:
-    """Blocks of a kernel on a multiprocessor of sm_90."""
+def resident(kernel: gates.Kernel, threads: int, shared: int) -> int:
+    """Blocks of a kernel on a multiprocessor of sm_90. `shared` includes the system's 1 KiB."""
     warps = -(-threads // 32)
     by_registers = 65536 // (-(-max(kernel.registers, 1) * 32 // 256) * 256 * warps)
-    by_shared = (228 << 10) // (kernel.shared + 1024)
+    by_shared = (228 << 10) // shared
     return min(32, WARPS // warps, by_registers, by_shared)
 
 
@@ -201,7 +202,8 @@ def predicted_us(memory_bytes: float, issued: float, warps: float, blocks: float
 def kernel_row(launch: Any, kernel: gates.Kernel, counts: Any, elements: int) -> dict[str, Any]:
     """A launch with its prediction."""
     blocks, threads = math.prod(launch["grid"]), launch["threads"]
-    fit = resident(kernel, threads)
+    shared = max(kernel.shared, 1024) + launch["shared_bytes"]
+    fit = resident(kernel, threads, shared)
     warps = -(-threads // 32) * min(fit, blocks / MULTIPROCESSORS)
     in_flight = counts["read"] * min(1.0, fit * MULTIPROCESSORS / blocks)
     missed = min(1.0, (in_flight / L2_BYTES) ** 2)
@@ -212,7 +214,7 @@ def kernel_row(launch: Any, kernel: gates.Kernel, counts: Any, elements: int) ->
         "grid": "x".join(map(str, launch["grid"])),
         "threads": threads,
         "registers": kernel.registers,
-        "shared": kernel.shared,
+        "shared": shared - 1024,
         "spills": kernel.spills,
         "warps": round(warps, 1),
         "instructions per element": round(counts["issued"] / elements, 1),
@@ -344,12 +346,15 @@ def main(arguments: Sequence[str]) -> None:
         return
     from client import build
 
+    writes = not arguments or arguments[0] == "--write"
+    numbers = [int(n) for n in arguments if n != "--write"] or ROWS
     os.environ |= environment(build()) | {"CUTBACK_CUDA_CODE": "ptx"}
-    found = measured([int(n) for n in arguments] or ROWS)
+    found = measured(numbers)
     known = json.loads(GATES.read_text()) if GATES.exists() else {}
     print("\n".join(lines(found["rows"], known)))
-    if arguments:
+    if not writes:
         return
+    found["rows"] = known.get("rows", {}) | found["rows"]
     found["means"] = {dtype: mean(found["rows"], dtype) for dtype in DTYPES}
     found["before"] = known.get("before") or {
         name: row["predicted us"] for name, row in (known or found)["rows"].items()

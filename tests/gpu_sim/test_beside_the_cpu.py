@@ -46,6 +46,14 @@ GROUPS: dict[str, Case] = {
     ),
     "rows that lie across": (lambda x, y: F.softmax(x.T) + y, (numbers(64, 40), numbers(40, 64))),
     "an odd number of rows that meet at barriers": (F.softmax, (numbers(3, 3000),)),
+    "rows of which two are a leaf of a total": (
+        lambda x: (F.softmax(x) ** 2).sum(),
+        (numbers(1057, 512),),
+    ),
+    "rows that two phases read": (
+        lambda x, y: F.rms_norm(F.silu(x) * y, (4096,)) * y,
+        (numbers(3, 4096), numbers(3, 4096)),
+    ),
     "rows of two leaves": (F.softmax, (numbers(6, 1500),)),
     "rows that are one longer than the lanes": (F.softmax, (numbers(5, 129),)),
     "rows too long for shared memory": (

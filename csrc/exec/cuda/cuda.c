@@ -136,12 +136,25 @@ static cb_status write_code(executable *x, cb_arena *texts, cb_error *err) {
     return write_groups(&x->code, x->d->runtime->alloc, err);
 }
 
+/* More than 48 KiB of shared memory has to be asked for. */
+static cb_status allow_shared(executable *x, cb_error *err) {
+    enum { MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
+    for (size_t k = 0; k < x->code.kernels.len; k++) {
+        const int bytes = (int)x->code.kernels.at[k].shared;
+        if (bytes == 0) continue;
+        CB_CU(&x->d->driver,
+              cuFuncSetAttribute(x->function[k], MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes));
+    }
+    return CB_OK;
+}
+
 static cb_status compile_code(executable *x, cb_arena *texts, cb_error *err) {
     CB_TRY(write_code(x, texts, err));
     const size_t n = x->code.kernels.len;
     CB_TRY_NEW(x->function, &x->memory, n, err);
     if (n == 0) return CB_OK;
-    return cb_cu_parts_make(&x->parts, &x->code, x->d, texts, x->function, err);
+    CB_TRY(cb_cu_parts_make(&x->parts, &x->code, x->d, texts, x->function, err));
+    return allow_shared(x, err);
 }
 
 static cb_status make_code(executable *x, cb_error *err) {
@@ -372,7 +385,7 @@ static cb_status launch(executable *x, void *stream, cb_error *err) {
         }
         CB_CU(&x->d->driver,
               cuLaunchKernel(x->function[l->kernel], l->grid.x, l->grid.y, l->grid.z, l->threads, 1,
-                             1, 0, stream, x->parameter + l->param_begin, NULL));
+                             1, l->shared, stream, x->parameter + l->param_begin, NULL));
     }
     return mark(x, stream, &marked, x->program->n_group, err);
 }

@@ -12,27 +12,30 @@ typedef struct writing {
 
 /* Writes the registers and memory that a kernel uses, and how many of its blocks fit on a
  * multiprocessor. */
-static cb_status put_resources(writing *x, void *function, uint32_t threads) {
+static cb_status put_resources(writing *x, void *function, uint32_t threads, uint32_t shared) {
+    enum { SHARED_SIZE_BYTES = 1 }; /* of CUfunction_attribute */
     static const struct {
         const char *name;
-        int attribute; /* CUfunction_attribute */
-    } asked[] = {{"registers", 4}, {"local_bytes", 3}, {"shared_bytes", 1}};
+        int attribute;
+    } asked[] = {{"registers", 4}, {"local_bytes", 3}, {"shared_bytes", SHARED_SIZE_BYTES}};
     cb_error *const err = x->err;
     int value = 0;
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
         CB_CU(&x->d->driver, cuFuncGetAttribute(&value, asked[i].attribute, function));
+        if (asked[i].attribute == SHARED_SIZE_BYTES) value += (int)shared;
         cb_json_put_int(&x->w, asked[i].name, value);
     }
     CB_CU(&x->d->driver,
-          cuOccupancyMaxActiveBlocksPerMultiprocessor(&value, function, (int)threads, 0));
+          cuOccupancyMaxActiveBlocksPerMultiprocessor(&value, function, (int)threads, shared));
     cb_json_put_int(&x->w, "blocks_per_multiprocessor", value);
     return CB_OK;
 }
 
-static cb_status put_kernel(writing *x, const char *name, void *function, uint32_t threads) {
+static cb_status put_kernel(writing *x, const char *name, void *function, uint32_t threads,
+                            uint32_t shared) {
     cb_json_put_string(&x->w, "kernel", name);
     cb_json_put_u64(&x->w, "threads", threads);
-    return put_resources(x, function, threads);
+    return put_resources(x, function, threads, shared);
 }
 
 static cb_status put_launch(writing *x, const cb_cu_launch *l, void *const *function) {
@@ -48,7 +51,7 @@ static cb_status put_launch(writing *x, const cb_cu_launch *l, void *const *func
         cb_json_put_u64(&x->w, NULL, l->grid.y);
         cb_json_put_u64(&x->w, NULL, l->grid.z);
         cb_json_end(&x->w, ']');
-        const cb_status status = put_kernel(x, name, function[l->kernel], l->threads);
+        const cb_status status = put_kernel(x, name, function[l->kernel], l->threads, l->shared);
         if (status != CB_OK) return status;
     }
     cb_json_end(&x->w, '}');
@@ -65,7 +68,7 @@ static cb_status put_update(writing *x, const cb_cu_update *u) {
     for (size_t i = 0; u->optimizer && i < sizeof kernel / sizeof *kernel; i++) {
         cb_json_begin(&x->w, NULL, '{');
         const cb_status status =
-            put_kernel(x, kernel[i].name, kernel[i].function, kernel[i].threads);
+            put_kernel(x, kernel[i].name, kernel[i].function, kernel[i].threads, 0);
         if (status != CB_OK) return status;
         cb_json_end(&x->w, '}');
     }

@@ -126,10 +126,9 @@ const I ROWS = (I)p0, COLUMNS = 64;
 const unsigned t = threadIdx.x % 16, team = threadIdx.x / 16 % 1, slot = threadIdx.x / 16;
 const I row = blockIdx.x * (I)16 + slot;
 if (row >= ROWS) return;
-__shared__ __align__(16) float tiles3[16][64];
-float *const tile3 = tiles3[slot];
-__shared__ __align__(16) float tiles4[16][64];
-float *const tile4 = tiles4[slot];
+__shared__ __align__(16) float tiles[1024];
+float *const tile3 = tiles + (0 + slot) * 64;
+float *const tile4 = tiles + (0 + slot) * 64;
 int r0 = INT32_MIN;
 for (I leaf = team; leaf < (I)1; leaf += 1) {
 int k0 = INT32_MIN;
@@ -146,7 +145,7 @@ float v0[V]; EACH v0[j] = x_SELECT(t1[j], t0[j], p2);
 EACH k0 = max(k0, key_of((v0[j])));
 { float w[V]; EACH w[j] = v0[j]; store(tile3 + col, w, true, V); }
 }
-r0 = fold_largest(k0);
+r0 = fold_largest<V>(k0);
 }
 const float s1 = of_key(r0);
 float r1 = 0;
@@ -225,6 +224,9 @@ const I ROWS = (I)p0, COLUMNS = 64;
 const unsigned t = threadIdx.x % 16, team = threadIdx.x / 16 % 1, slot = threadIdx.x / 16;
 const I row = blockIdx.x * (I)16 + slot;
 if (row >= ROWS) return;
+__shared__ __align__(16) float tiles[2048];
+float *const tile0 = tiles + (0 + slot) * 64;
+float *const tile1 = tiles + (16 + slot) * 64;
 float r0 = 0;
 for (I leaf = team; leaf < (I)1; leaf += 1) {
 float a0[V] = {};
@@ -235,8 +237,10 @@ const I e = row * COLUMNS + col;
 const int n = V;
 float t0[V];
 load(t0, p1 + e, true, n);
+store(tile0 + col, t0, true, V);
 float t1[V];
 load(t1, p2 + e, true, n);
+store(tile1 + col, t1, true, V);
 float v0[V]; EACH v0[j] = x_MUL(t0[j], t1[j]);
 EACH a0[j] += v0[j];
 }
@@ -250,10 +254,10 @@ const I col = turn * 64 + t * V;
 const I e = row * COLUMNS + col;
 const int n = V;
 float t0[V];
-load(t0, p1 + e, true, n);
+load(t0, tile0 + col, true, V);
 float v1[V]; EACH v1[j] = x_SUB(t0[j], s0);
 float t1[V];
-load(t1, p2 + e, true, n);
+load(t1, tile1 + col, true, V);
 float v2[V]; EACH v2[j] = x_MUL(t1[j], v1[j]);
 float t2[V];
 EACH t2[j] = ONE_WHERE((int64_t)((e + j) % (I)64) <= (int64_t)((e + j) / (I)64 % (I)64) + (int64_t)0);

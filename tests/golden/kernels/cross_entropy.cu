@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(256) cb_k4(const int64_t *__restric
 typedef uint32_t I;
 __shared__ uint64_t wrong[256];
 uint64_t first = ~(uint64_t)0;
-#pragma unroll 1
+#pragma unroll 4
 for (I i = threadIdx.x; i < (I)p2; i += 256) {
 const int64_t at = p0[i];
 const bool is_wrong = at < 0 || at >= (int64_t)p3;
@@ -93,8 +93,9 @@ const I ROWS = (I)p0, COLUMNS = 500;
 const unsigned t = threadIdx.x % 16, team = threadIdx.x / 16 % 1, slot = threadIdx.x / 16;
 const I row = blockIdx.x * (I)16 + slot;
 if (row >= ROWS) return;
-__shared__ __align__(16) float tiles2[16][500];
-float *const tile2 = tiles2[slot];
+__shared__ __align__(16) float tiles[8000];
+float *const tile0 = tiles + (0 + slot) * 500;
+float *const tile2 = tiles + (0 + slot) * 500;
 float taken5 = 0;
 const float s11 = widen(p1[0]);
 const float s12 = x_DIV(1.0f, s11);
@@ -112,12 +113,13 @@ const I e = row * COLUMNS + col;
 const int n = V;
 float t0[V];
 load(t0, p4 + e, all_even, n);
+store(tile0 + col, t0, true, V);
 EACH k0 = max(k0, key_of((t0[j])));
 EACH if ((int64_t)(col + j) == i0) taken5 = t0[j];
 }
-r0 = fold_largest(k0);
+r0 = fold_largest<V>(k0);
 }
-const float s5 = __shfl_sync(half_warp(), taken5, (int)(i0 / 4), 16);
+const float s5 = __shfl_sync(team_mask<V>(), taken5, (int)(i0 / V), 16);
 const float s1 = of_key(r0);
 float r1 = 0;
 for (I leaf = team; leaf < (I)1; leaf += 1) {
@@ -128,7 +130,7 @@ for (I col = first; col < COLUMNS && col < first + 1024; col += 64) {
 const I e = row * COLUMNS + col;
 const int n = V;
 float t0[V];
-load(t0, p4 + e, all_even, n);
+load(t0, tile0 + col, true, V);
 float v0[V]; EACH v0[j] = x_SUB(t0[j], s1);
 float v1[V]; EACH v1[j] = x_EXP(v0[j]);
 EACH a1[j] += v1[j];

@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(256) cb_k0(const int64_t *__restric
 typedef uint32_t I;
 __shared__ uint64_t wrong[256];
 uint64_t first = ~(uint64_t)0;
-#pragma unroll 1
+#pragma unroll 4
 for (I i = threadIdx.x; i < (I)p2; i += 256) {
 const int64_t at = p0[i];
 const bool is_wrong = at < 0 || at >= (int64_t)p3;

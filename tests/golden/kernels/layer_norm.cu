@@ -11,8 +11,8 @@ const I ROWS = (I)p0, COLUMNS = 384;
 const unsigned t = threadIdx.x % 16, team = threadIdx.x / 16 % 1, slot = threadIdx.x / 16;
 const I row = blockIdx.x * (I)16 + slot;
 if (row >= ROWS) return;
-__shared__ __align__(16) float tiles4[16][384];
-float *const tile4 = tiles4[slot];
+__shared__ __align__(16) float tiles[6144];
+float *const tile0 = tiles + (0 + slot) * 384;
 float r0 = 0;
 for (I leaf = team; leaf < (I)1; leaf += 1) {
 float a0[V] = {};
@@ -23,6 +23,7 @@ const I e = row * COLUMNS + col;
 const int n = V;
 float t0[V];
 load(t0, p1 + e, all_even, n);
+store(tile0 + col, t0, true, V);
 EACH a0[j] += t0[j];
 }
 r0 = fold(a0);
@@ -38,11 +39,10 @@ const I col = turn * 64 + t * V;
 const I e = row * COLUMNS + col;
 const int n = V;
 float t0[V];
-load(t0, p1 + e, all_even, n);
+load(t0, tile0 + col, true, V);
 float v0[V]; EACH v0[j] = x_SUB(t0[j], s2);
 float v1[V]; EACH v1[j] = x_MUL(v0[j], v0[j]);
 EACH a1[j] += v1[j];
-{ float w[V]; EACH w[j] = v0[j]; store(tile4 + col, w, true, V); }
 }
 r1 = fold(a1);
 }
@@ -56,9 +56,10 @@ for (I turn = 0; turn < 6; turn++) {
 const I col = turn * 64 + t * V;
 const I e = row * COLUMNS + col;
 const int n = V;
-float t4[V];
-load(t4, tile4 + col, true, V);
-float v2[V]; EACH v2[j] = x_MUL(t4[j], s7);
+float t0[V];
+load(t0, tile0 + col, true, V);
+float v0[V]; EACH v0[j] = x_SUB(t0[j], s2);
+float v2[V]; EACH v2[j] = x_MUL(v0[j], s7);
 float t1[V];
 load(t1, p4 + col, all_even, n);
 float v3[V]; EACH v3[j] = x_MUL(v2[j], t1[j]);

@@ -1,9 +1,10 @@
-// compute capability 8.0, 35840 bytes beside the arena
+// compute capability 8.0, 36096 bytes beside the arena
 // group 0: cb_k0<<<(128, 1, 1), 256>>>(0x800, 0x35aaaaab, 0x40000000, input 3+0, input 2+0, 0x43c00000, 0x3727c5ac, input 0+0, input 1+0, extra+3072, extra+11264, extra+19456, extra+27648)
 // group 0: cb_k1<<<(6, 64, 1), 256>>>(0x800, 0x35aaaaab, 0x40000000, 0x20, extra+3072, extra+11264, extra+19456, extra+27648, input 3+0, input 2+0, input 0+0, input 1+0, arena+0, arena+98304, arena+196608)
 // group 0: cb_k2<<<(6, 3, 1), 64>>>(0x180, arena+0, output 1+0, 0x40, arena+98304, output 2+0, 0x40, arena+196608, output 3+0, 0x40)
 // group 0: cb_k3<<<(96, 1, 1), 128>>>(0x800, 0x300, 0x35aaaaab, 0x40000000, extra+3072, extra+11264, extra+19456, extra+27648, input 3+0, input 2+0, input 0+0, input 1+0, extra+0)
-// group 0: cb_k4<<<(1, 1, 1), 1024>>>(0x35aaaaab, 0x40000000, extra+0, 0x300, 0x40, 0xc, 0xc0000, output 0+0)
+// group 0: cb_k4<<<(12, 1, 1), 32>>>(0x40, 0x300, extra+0, extra+35840)
+// group 0: cb_k5<<<(1, 1, 1), 32>>>(0x35aaaaab, 0x40000000, extra+35840, 0xc, 0xc0000, output 0+0)
 
 #include "prelude.cuh"
 
@@ -15,8 +16,8 @@ const I ROWS = (I)p0, COLUMNS = 384;
 const unsigned t = threadIdx.x % 16, team = threadIdx.x / 16 % 1, slot = threadIdx.x / 16;
 const I row = blockIdx.x * (I)16 + slot;
 if (row >= ROWS) return;
-__shared__ __align__(16) float tiles7[16][384];
-float *const tile7 = tiles7[slot];
+__shared__ __align__(16) float tiles[6144];
+float *const tile7 = tiles + (0 + slot) * 384;
 const float s11 = x_MUL(1.0f, p1);
 const float s13 = x_MUL(s11, p2);
 float r0 = 0;
@@ -262,21 +263,22 @@ if (t == 0) p12[run] = sum; }
 }
 /* 128 */
 
-extern "C" __global__ void __launch_bounds__(1024) cb_k4(float p0, float p1, const float *__restrict__ p2, uint64_t p3, uint64_t p4, uint64_t p5, uint64_t p6, float *p7) {
-__shared__ float part[64];
+extern "C" __global__ void __launch_bounds__(32) cb_k4(uint64_t p0, uint64_t p1, const float *__restrict__ p2, float *p3) {
+if (blockIdx.y == 0) {
+const uint64_t first = blockIdx.x * p0, last = first + p0;
+const float sum = pairs_of_warp(p2, first, last < p1 ? last : p1);
+if (threadIdx.x == 0) p3[blockIdx.x] = sum;
+}
+}
+/* 32 */
+
+extern "C" __global__ void __launch_bounds__(32) cb_k5(float p0, float p1, const float *__restrict__ p2, uint64_t p3, uint64_t p4, float *p5) {
 const float s11 = x_MUL(1.0f, p0);
 const float s13 = x_MUL(s11, p1);
 float s8;
-#pragma unroll 1
-for (uint64_t i = threadIdx.x / 32; i < p5; i += 32) {
-const uint64_t last = (i + 1) * p4;
-const float sum = pairs_of_warp(p2, i * p4, last < p3 ? last : p3);
-if (threadIdx.x % 32 == 0) part[i] = sum;
-}
-__syncthreads();
-s8 = pairs_of_warp(part, 0, p5) / (float)p6;
+s8 = pairs_of_warp(p2, 0, p3) / (float)p4;
 if (threadIdx.x) return;
-narrow(&p7[0], s8);
+narrow(&p5[0], s8);
 }
-/* 1024 */
+/* 32 */
 

@@ -11,8 +11,9 @@ const I ROWS = (I)p0, COLUMNS = 3000;
 const unsigned t = threadIdx.x % 16, team = threadIdx.x / 16 % 4, slot = threadIdx.x / 64;
 const I row = blockIdx.x * (I)1 + slot;
 if (row >= ROWS) return;
-__shared__ __align__(16) float tiles2[1][3000];
-float *const tile2 = tiles2[slot];
+__shared__ __align__(16) float tiles[3000];
+float *const tile0 = tiles + (0 + slot) * 3000;
+float *const tile2 = tiles + (0 + slot) * 3000;
 __shared__ int part0[1][3];
 __shared__ float part1[1][3];
 int r0 = INT32_MIN;
@@ -25,9 +26,10 @@ const I e = row * COLUMNS + col;
 const int n = V;
 float t0[V];
 load(t0, p1 + e, all_even, n);
+store(tile0 + col, t0, true, V);
 EACH k0 = max(k0, key_of((t0[j])));
 }
-r0 = fold_largest(k0);
+r0 = fold_largest<V>(k0);
 if (t == 0) part0[slot][leaf] = r0;
 }
 __syncthreads();
@@ -42,7 +44,7 @@ for (I col = first; col < COLUMNS && col < first + 1024; col += 64) {
 const I e = row * COLUMNS + col;
 const int n = V;
 float t0[V];
-load(t0, p1 + e, all_even, n);
+load(t0, tile0 + col, true, V);
 float v0[V]; EACH v0[j] = x_SUB(t0[j], s0);
 float v1[V]; EACH v1[j] = x_EXP(v0[j]);
 EACH a1[j] += v1[j];

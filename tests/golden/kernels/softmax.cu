@@ -11,10 +11,9 @@ const I ROWS = (I)p0, COLUMNS = 256;
 const unsigned t = threadIdx.x % 16, team = threadIdx.x / 16 % 1, slot = threadIdx.x / 16;
 const I row = blockIdx.x * (I)16 + slot;
 if (row >= ROWS) return;
-__shared__ __align__(16) float tiles3[16][256];
-float *const tile3 = tiles3[slot];
-__shared__ __align__(16) float tiles4[16][256];
-float *const tile4 = tiles4[slot];
+__shared__ __align__(16) float tiles[4096];
+float *const tile3 = tiles + (0 + slot) * 256;
+float *const tile4 = tiles + (0 + slot) * 256;
 int r0 = INT32_MIN;
 for (I leaf = team; leaf < (I)1; leaf += 1) {
 int k0 = INT32_MIN;
@@ -36,7 +35,7 @@ float v1[V]; EACH v1[j] = x_ADD(v0[j], t1[j]);
 EACH k0 = max(k0, key_of((v1[j])));
 { float w[V]; EACH w[j] = v1[j]; store(tile3 + col, w, true, V); }
 }
-r0 = fold_largest(k0);
+r0 = fold_largest<V>(k0);
 }
 const float s1 = of_key(r0);
 float r1 = 0;

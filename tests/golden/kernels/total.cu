@@ -1,6 +1,7 @@
-// compute capability 8.0, 1280 bytes beside the arena
+// compute capability 8.0, 1536 bytes beside the arena
 // group 0: cb_k0<<<(37, 1, 1), 128>>>(0x1, 0x493e0, 0x125, input 0+0, extra+0)
-// group 0: cb_k1<<<(1, 1, 1), 1024>>>(extra+0, 0x125, 0x40, 0x5, 0x493e0, output 0+0)
+// group 0: cb_k1<<<(5, 1, 1), 32>>>(0x40, 0x125, extra+0, extra+1280)
+// group 0: cb_k2<<<(1, 1, 1), 32>>>(extra+1280, 0x5, 0x493e0, output 0+0)
 
 #include "prelude.cuh"
 
@@ -28,19 +29,20 @@ if (t == 0) p4[run] = sum; }
 }
 /* 128 */
 
-extern "C" __global__ void __launch_bounds__(1024) cb_k1(const float *__restrict__ p0, uint64_t p1, uint64_t p2, uint64_t p3, uint64_t p4, float *p5) {
-__shared__ float part[64];
+extern "C" __global__ void __launch_bounds__(32) cb_k1(uint64_t p0, uint64_t p1, const float *__restrict__ p2, float *p3) {
+if (blockIdx.y == 0) {
+const uint64_t first = blockIdx.x * p0, last = first + p0;
+const float sum = pairs_of_warp(p2, first, last < p1 ? last : p1);
+if (threadIdx.x == 0) p3[blockIdx.x] = sum;
+}
+}
+/* 32 */
+
+extern "C" __global__ void __launch_bounds__(32) cb_k2(const float *__restrict__ p0, uint64_t p1, uint64_t p2, float *p3) {
 float s0;
-#pragma unroll 1
-for (uint64_t i = threadIdx.x / 32; i < p3; i += 32) {
-const uint64_t last = (i + 1) * p2;
-const float sum = pairs_of_warp(p0, i * p2, last < p1 ? last : p1);
-if (threadIdx.x % 32 == 0) part[i] = sum;
-}
-__syncthreads();
-s0 = pairs_of_warp(part, 0, p3) / (float)p4;
+s0 = pairs_of_warp(p0, 0, p1) / (float)p2;
 if (threadIdx.x) return;
-narrow(&p5[0], s0);
+narrow(&p3[0], s0);
 }
-/* 1024 */
+/* 32 */
 

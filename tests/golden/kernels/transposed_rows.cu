@@ -27,8 +27,8 @@ turned0[0].fill(p1 + from, (I)40, rows, (int)COLUMNS, all_even, threadIdx.x, 256
 }
 __syncthreads();
 if (row >= ROWS) return;
-__shared__ __align__(16) float tiles2[16][128];
-float *const tile2 = tiles2[slot];
+__shared__ __align__(16) float tiles[2048];
+float *const tile2 = tiles + (0 + slot) * 128;
 int r0 = INT32_MIN;
 for (I leaf = team; leaf < (I)1; leaf += 1) {
 int k0 = INT32_MIN;
@@ -41,7 +41,7 @@ float t0[V];
 turned0[0].load(t0, slot, col);
 EACH k0 = max(k0, key_of((t0[j])));
 }
-r0 = fold_largest(k0);
+r0 = fold_largest<V>(k0);
 }
 const float s0 = of_key(r0);
 float r1 = 0;

@@ -34,6 +34,7 @@ void cb_cu_include(cb_cu_code *c, const char *file) {
 
 void cb_cu_begin(cb_cu_code *c) {
     c->body.len = 0;
+    c->shared = 0;
     c->n_param = 0;
 }
 
@@ -215,7 +216,7 @@ static uint32_t kernel_of(cb_cu_code *c, uint32_t threads) {
         return k;
     }
     const cb_cu_kernel kernel = {
-        .begin = begin, .size = s->len - begin, .at = at, .length = length};
+        .begin = begin, .size = s->len - begin, .at = at, .length = length, .shared = c->shared};
     if (!CB_PUSH(c->arena, c->kernels, kernel)) s->failed = true;
     return number;
 }
@@ -233,8 +234,11 @@ static void add_launch(cb_cu_code *c, cb_cu_launch *launch) {
 void cb_cu_end(cb_cu_code *c, cb_cu_grid grid, uint32_t threads) {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0) return; /* nothing to do */
     const uint32_t kernel = kernel_of(c, threads);
-    add_launch(
-        c, &(cb_cu_launch){.kernel = kernel, .call = CB_NONE, .grid = grid, .threads = threads});
+    add_launch(c, &(cb_cu_launch){.kernel = kernel,
+                                  .call = CB_NONE,
+                                  .grid = grid,
+                                  .threads = threads,
+                                  .shared = c->shared});
 }
 
 bool cb_cu_end_call(cb_cu_code *c, const cb_cu_call *call) {
@@ -290,8 +294,10 @@ void cb_cu_print(const cb_cu_code *c, cb_str *out) {
         const cb_cu_launch *l = &c->launches.at[k];
         if (l->call != CB_NONE) cb_str_addf(out, "// group %u: cublasLtMatmul(", l->group);
         else
-            cb_str_addf(out, "// group %u: cb_k%u<<<(%u, %u, %u), %u>>>(", l->group, l->kernel,
+            cb_str_addf(out, "// group %u: cb_k%u<<<(%u, %u, %u), %u", l->group, l->kernel,
                         l->grid.x, l->grid.y, l->grid.z, l->threads);
+        if (l->call == CB_NONE && l->shared) cb_str_addf(out, ", %u", l->shared);
+        if (l->call == CB_NONE) cb_str_addf(out, ">>>(");
         for (uint32_t i = 0; i < l->n_param; i++) {
             if (i) cb_str_addf(out, ", ");
             print_param(&c->params.at[l->param_begin + i], out);

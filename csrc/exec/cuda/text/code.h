@@ -52,12 +52,13 @@ typedef struct cb_cu_launch {
     uint32_t call;   /* index of the call; CB_NONE: this launches a kernel */
     uint32_t group;
     cb_cu_grid grid;
-    uint32_t threads;
+    uint32_t threads, shared; /* shared: bytes whose number is given at the launch */
     uint32_t param_begin, n_param;
 } cb_cu_launch;
 
 typedef struct cb_cu_kernel { /* its text in `source`, and the part of it after the name */
     size_t begin, size, at, length;
+    uint32_t shared; /* bytes that launches give it */
 } cb_cu_kernel;
 
 typedef struct cb_cu_code {
@@ -82,6 +83,7 @@ typedef struct cb_cu_code {
     bool failed; /* a kernel has too many parameters */
     /* the kernel that is being written */
     cb_str body;
+    uint32_t shared; /* bytes of `extern __shared__` memory; they must follow from the text */
     cb_cu_param param[CB_CU_PARAMS];
     const char *type[CB_CU_PARAMS];
     bool writes[CB_CU_PARAMS];

@@ -44,7 +44,7 @@ cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t grou
     check_indices(code, m);
     cb_cu_micro_init(x, code, m);
     cb_cu_place_leaves(x);
-    x->has_leaves = cb_cu_walks_rows(m) && m->columns % CB_X_LEAF == 0;
+    x->has_leaves = cb_cu_walks_rows(m) && (m->columns % CB_X_LEAF == 0 || cb_cu_rows_of_leaf(m));
     cb_cu_need_sums(x);
     cb_cu_keep_numbers(x);
     cb_cu_forget(x);

@@ -47,20 +47,44 @@ static void note_constants(cb_cu_micro *x) {
     }
 }
 
+/* True if two streams are the same elements of memory, which is not written, in arrays of different
+ * shapes. */
+static bool are_same(const cb_cu_micro *x, int one, int other) {
+    const cb_x_stream *a = &x->m->stream[one], *b = &x->m->stream[other];
+    if (a->source != CB_X_ARRAY || b->source != CB_X_ARRAY) return one == other;
+    if (a->is_written || b->is_written) return one == other;
+    const cb_operand *p = operand_of(x, a->tensor), *q = operand_of(x, b->tensor);
+    return p->space == q->space && p->buffer == q->buffer && p->offset == q->offset &&
+           p->dtype == q->dtype && cb_numel(&p->shape) == cb_numel(&q->shape) && cb_t_is_whole(p) &&
+           cb_t_is_whole(q);
+}
+
+static void find_same(cb_cu_micro *x) {
+    for (int16_t k = 0; k < x->m->n_stream; k++) {
+        int16_t first = 0;
+        while (first < k && !are_same(x, first, k)) first++;
+        x->same_as[k] = first;
+    }
+}
+
 void cb_cu_micro_init(cb_cu_micro *x, cb_cu_code *code, const cb_microcode *m) {
     memset(x, 0, sizeof *x);
     x->code = code;
     x->m = m;
     note_constants(x);
+    find_same(x);
     memset(x->maker, 0xFF, sizeof x->maker);
     memset(x->in_tile, 0xFF, sizeof x->in_tile);
+    memset(x->with_tile, 0xFF, sizeof x->with_tile);
     for (int16_t k = 0; k < m->n_micro; k++) {
         const cb_micro *micro = &m->micro[k];
         if (micro->is_dead) continue;
         if (micro->value >= 0) x->maker[micro->value] = k;
         if (micro->second >= 0) x->maker[micro->second] = k;
-        if (micro->op == CB_X_STORE && m->stream[micro->dst].source == CB_X_TILE)
+        if (micro->op == CB_X_STORE && m->stream[micro->dst].source == CB_X_TILE) {
             x->in_tile[micro->dst] = micro->in[0].id;
+            x->with_tile[micro->in[0].id] = micro->dst;
+        }
     }
 }
 
@@ -69,13 +93,40 @@ void cb_cu_forget(cb_cu_micro *x) {
     memset(x->is_loaded, 0, sizeof x->is_loaded);
 }
 
-/* The value that an operand refers to: a value itself, or the value of a tile that this kernel
- * recomputes; -1: the operand is not a value. */
+/* The stream of the tile in which an earlier phase has left a value; -1: none. */
+static int16_t left_in(const cb_cu_micro *x, int16_t value) {
+    const int16_t stream = x->with_tile[value];
+    const bool is_left = x->has_tiles && stream >= 0 && !x->is_cheap[stream] &&
+                         x->m->micro[x->maker[value]].phase < x->phase;
+    return is_left ? stream : -1;
+}
+
+/* Where a kernel takes an operand from: it recomputes the value of a tile that it does not have,
+ * and loads a value that is in one. */
+static cb_x_ref source_of(const cb_cu_micro *x, cb_x_ref ref) {
+    if (ref.kind == CB_X_IN_STREAM && x->in_tile[ref.id] >= 0 &&
+        (!x->has_tiles || x->is_cheap[ref.id]))
+        ref = (cb_x_ref){CB_X_VALUE, x->in_tile[ref.id]};
+    if (ref.kind == CB_X_VALUE && left_in(x, ref.id) >= 0)
+        ref = (cb_x_ref){CB_X_IN_STREAM, left_in(x, ref.id)};
+    if (ref.kind == CB_X_IN_STREAM) ref.id = x->same_as[ref.id];
+    return ref;
+}
+
+/* The value that an operand refers to; -1: the operand is not a value. */
 static int16_t value_of(const cb_cu_micro *x, cb_x_ref ref) {
-    if (ref.kind == CB_X_VALUE) return ref.id;
-    if (ref.kind == CB_X_IN_STREAM && (!x->has_tiles || x->is_cheap[ref.id]))
-        return x->in_tile[ref.id];
-    return -1;
+    const cb_x_ref source = source_of(x, ref);
+    return source.kind == CB_X_VALUE ? source.id : -1;
+}
+
+int16_t cb_cu_loads(const cb_cu_micro *x, cb_x_ref ref) {
+    const cb_x_ref source = source_of(x, ref);
+    return source.kind == CB_X_IN_STREAM ? source.id : -1;
+}
+
+bool cb_cu_is_same_in_rows(const cb_cu_micro *x, int stream) {
+    return cb_numel(&operand_of(x, x->m->stream[stream].tensor)->shape) !=
+           x->m->rows * x->m->columns;
 }
 
 void cb_cu_need(cb_cu_micro *x, int micro) {
@@ -117,11 +168,17 @@ static int price_of(const cb_cu_micro *x, int16_t value) {
     int price = is_dear(micro->op) ? PRICE_MOST + 1 : 1;
     for (int j = 0; j < 3 && price <= PRICE_MOST; j++) {
         const cb_x_ref ref = micro->in[j];
-        if (ref.kind == CB_X_VALUE) price += price_of(x, ref.id);
+        if (ref.kind == CB_X_VALUE) {
+            const int16_t tile = x->with_tile[ref.id];
+            price +=
+                tile >= 0 && x->is_decided[tile] && !x->is_cheap[tile] ? 1 : price_of(x, ref.id);
+        }
         if (ref.kind != CB_X_IN_STREAM) continue;
-        const cb_x_stream *s = &x->m->stream[ref.id];
+        const int16_t stream = x->same_as[ref.id];
+        const cb_x_stream *s = &x->m->stream[stream];
         if (s->source == CB_X_TILE)
-            price += x->is_cheap[ref.id] ? price_of(x, x->in_tile[ref.id]) : 1;
+            price += x->is_cheap[stream] ? price_of(x, x->in_tile[stream]) : 1;
+        else if (x->is_held[stream]) price++;
         else
             price += s->source == CB_X_ARRAY &&
                              cb_numel(&operand_of(x, s->tensor)->shape) == x->m->columns
@@ -132,11 +189,15 @@ static int price_of(const cb_cu_micro *x, int16_t value) {
 }
 
 void cb_cu_find_cheap(cb_cu_micro *x) {
+    memset(x->is_cheap, 0, sizeof x->is_cheap);
+    memset(x->is_decided, 0, sizeof x->is_decided);
     for (int k = 0; k < x->m->n_micro; k++) { /* in order: tiles depend on earlier tiles */
         const cb_micro *micro = &x->m->micro[k];
         const bool is_tile = micro->op == CB_X_STORE && !micro->is_dead &&
                              x->m->stream[micro->dst].source == CB_X_TILE;
-        if (is_tile) x->is_cheap[micro->dst] = price_of(x, x->in_tile[micro->dst]) <= PRICE_MOST;
+        if (!is_tile) continue;
+        x->is_cheap[micro->dst] = price_of(x, x->in_tile[micro->dst]) <= PRICE_MOST;
+        x->is_decided[micro->dst] = true;
     }
 }
 
@@ -322,6 +383,11 @@ static void load_stream(cb_cu_micro *x, int k) {
         cb_cu_add(x->code, "turned%d%s.load(t%d, %s);\n", k, x->turned_tile, k, x->turned_at);
         return;
     }
+    const bool is_held = x->has_tiles && x->is_held[k];
+    if (is_held && x->is_filled[k]) {
+        cb_cu_add(x->code, "load(t%d, tile%d + col, true, V);\n", k, k);
+        return;
+    }
     switch (s->source) {
         case CB_X_KEPT: draw(x, k); break;
         case CB_X_TRIANGLE: add_triangle(x, k); break;
@@ -333,16 +399,17 @@ static void load_stream(cb_cu_micro *x, int k) {
         case CB_X_TILE: cb_cu_add(x->code, "load(t%d, tile%d + col, true, V);\n", k, k); break;
         default: load_array(x, k);
     }
+    if (is_held) cb_cu_add(x->code, "store(tile%d + col, t%d, true, V);\n", k, k);
 }
 
 /* ---- micro-operations ------------------------------------------------------------------------ */
 
 static text ref_text(cb_cu_micro *x, cb_x_ref ref) {
     text t = {""};
-    const int16_t value = value_of(x, ref);
-    if (value >= 0) snprintf(t.at, sizeof t.at, "v%d[j]", value);
-    else if (ref.kind == CB_X_NUMBER) t = number_text(x, ref.id);
-    else if (ref.kind == CB_X_IN_STREAM) snprintf(t.at, sizeof t.at, "t%d[j]", ref.id);
+    const cb_x_ref source = source_of(x, ref);
+    if (source.kind == CB_X_VALUE) snprintf(t.at, sizeof t.at, "v%d[j]", source.id);
+    else if (source.kind == CB_X_NUMBER) t = number_text(x, source.id);
+    else if (source.kind == CB_X_IN_STREAM) snprintf(t.at, sizeof t.at, "t%d[j]", source.id);
     return t;
 }
 
@@ -377,7 +444,8 @@ static void add_micro(cb_cu_micro *x, const cb_micro *micro) {
     const char *guard = x->is_guarded ? "if (j < n) " : "";
     for (int j = 0; j < 3; j++) {
         const cb_x_ref ref = micro->in[j];
-        if (ref.kind == CB_X_IN_STREAM && value_of(x, ref) < 0) load_stream(x, ref.id);
+        const int16_t loaded = cb_cu_loads(x, ref);
+        if (loaded >= 0) load_stream(x, loaded);
         in[j] = ref_text(x, ref);
     }
     switch ((int)micro->op) {

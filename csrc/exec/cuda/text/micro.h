@@ -24,16 +24,23 @@ typedef struct cb_cu_micro {
     bool has_tiles;  /* values that cross phases are in shared memory; else they are recomputed */
     bool is_guarded; /* n may be less than V */
     int vector;      /* V */
-    bool is_turned[CB_X_STREAMS]; /* the stream is in shared memory as turned<stream> (turn.h) */
-    bool has_leaves;              /* the kernel that walks rows computes the leaves of totals */
-    bool stores_with_leaves;      /* the kernel of leaves also stores arrays */
+    int16_t same_as[CB_X_STREAMS]; /* the first stream of the same array */
+    bool is_turned[CB_X_STREAMS];  /* the stream is in shared memory as turned<stream> (turn.h) */
+    bool has_leaves;               /* the kernel that walks rows computes the leaves of totals */
+    bool stores_with_leaves;       /* the kernel of leaves also stores arrays */
     uint64_t leaves_at[CB_X_TOTALS];
     const char *turned_tile, *turned_at; /* text of the tile, "[slot]", and position in it */
     bool needed[CB_X_MICROS];
     bool is_loaded[CB_X_STREAMS];
     int16_t maker[CB_X_VALUES];     /* the micro-operation that defines a value */
     int16_t in_tile[CB_X_STREAMS];  /* the value that a tile holds; -1: not a tile */
+    int16_t with_tile[CB_X_VALUES]; /* the stream of the tile that holds a value; -1: none */
     bool is_cheap[CB_X_STREAMS];    /* the tile is recomputed even with has_tiles */
+    bool is_decided[CB_X_STREAMS];  /* while tiles are looked for: is_cheap of the tile is final */
+    bool is_held[CB_X_STREAMS];     /* with has_tiles, the array is copied to a tile when read */
+    int16_t tile_of[CB_X_STREAMS];  /* the tile of a stream that has one (tiles.h) */
+    bool is_filled[CB_X_STREAMS];   /* an earlier phase has filled the tile of the array */
+    int phase;                      /* the phase that is being written (cb_cu_need_phase) */
     bool is_constant[CB_X_SCALARS]; /* the number is a constant */
     bool of_row[CB_X_SCALARS];      /* the number depends on a reduction of the row */
     bool is_kept[CB_X_SCALARS];     /* later kernels read the number from extra memory */
@@ -45,6 +52,11 @@ void cb_cu_forget(cb_cu_micro *x); /* begins a new kernel: nothing is needed yet
 void cb_cu_need(cb_cu_micro *x, int micro);
 /* Keeps, for later kernels, the numbers from reductions of rows that needed operations read. */
 void cb_cu_keep_numbers(cb_cu_micro *x);
+
+/* The stream of the array or tile from which an operand is loaded; -1: it is not loaded. */
+int16_t cb_cu_loads(const cb_cu_micro *x, cb_x_ref ref);
+/* True if each row reads the same elements of the array. */
+bool cb_cu_is_same_in_rows(const cb_cu_micro *x, int stream);
 
 /* Finds the tiles that few operations can recompute from other tiles and from arrays that are the
  * same for each row. Shared memory limits how many rows a multiprocessor processes at a time. */

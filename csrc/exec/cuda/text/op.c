@@ -90,6 +90,8 @@ void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char
     else cb_cu_offset(x->code, o->shape.rank, o->shape.dim, o->stride, name, at);
 }
 
+enum { MANY_INDICES = 4096 }; /* a block of the largest size checks more of them */
+
 /* Uses one block, because there are few indices compared to the elements they select. The first
  * wrong index is reported, so the error is the same in every run. If nothing is ignored, 0 is used
  * as the ignored index: it is always in range, except if the range is empty. */
@@ -97,7 +99,7 @@ void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64
     static const char text[] =
         "__shared__ uint64_t wrong[$threads];\n"
         "uint64_t first = ~(uint64_t)0;\n"
-        "#pragma unroll 1\n"
+        "#pragma unroll 4\n"
         "for (I i = threadIdx.x; i < (I)$n; i += $threads) {\n"
         "const int64_t at = $index[i];\n"
         "const bool is_wrong = at < 0 || at >= (int64_t)$limit;\n"
@@ -116,6 +118,7 @@ void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64
         "}\n";
     cb_cu_code *c = x->code;
     const int64_t n = cb_numel(&cb_cu_in(x, k)->shape);
+    const int threads = n > MANY_INDICES ? 1024 : CB_CU_THREADS;
     if (n == 0) return;
     cb_cu_begin_op(x);
     const int p = cb_cu_in_param(x, k),
@@ -125,10 +128,10 @@ void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64
     cb_cu_template(
         c, text,
         CB_CU_HOLES(
-            CB_CU_HOLE(threads, CB_CU_THREADS), CB_CU_HOLE(half, CB_CU_THREADS / 2),
-            CB_CU_HOLE_PARAM(index, p), CB_CU_HOLE_PARAM(failure, f), CB_CU_HOLE_PARAM(n, count),
-            CB_CU_HOLE_PARAM(limit, most), CB_CU_HOLE_PARAM(number, number),
+            CB_CU_HOLE(threads, threads), CB_CU_HOLE(half, threads / 2), CB_CU_HOLE_PARAM(index, p),
+            CB_CU_HOLE_PARAM(failure, f), CB_CU_HOLE_PARAM(n, count), CB_CU_HOLE_PARAM(limit, most),
+            CB_CU_HOLE_PARAM(number, number),
             CB_CU_HOLE_TEXT(ignores, limit > 0 || ignore ? " && at != (int64_t)$ignored" : ""),
             CB_CU_HOLE_COUNT(ignored, ignore ? *ignore : 0)));
-    cb_cu_end(c, (cb_cu_grid){1, 1, 1}, CB_CU_THREADS);
+    cb_cu_end(c, (cb_cu_grid){1, 1, 1}, (uint32_t)threads);
 }

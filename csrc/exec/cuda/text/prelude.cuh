@@ -38,14 +38,16 @@ inline uint8_t widen(uint8_t x) { return x; }
 inline int32_t widen(int32_t x) { return x; }
 inline int64_t widen(int64_t x) { return x; }
 
-inline void narrow(half_t *to, float x) {
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(x));
-    if (x != x) to->bits = (uint16_t)((cb_bits_of_f32(x) >> 16 & 0x8000u) | 0x7E00u);
-}
+/* Conversions of the device, one instruction each: any NaN becomes 0x7FFF. */
+inline void narrow(half_t *to, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(x)); }
 inline void narrow(bhalf_t *to, float x) {
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to->bits) : "f"(x));
+#else
     const uint32_t bits = cb_bits_of_f32(x);
     const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
-    to->bits = (uint16_t)(x != x ? bits >> 16 | 0x40u : rounded);
+    to->bits = (uint16_t)(x != x ? 0x7FFFu : rounded);
+#endif
 }
 /* Rounds a double to odd: the last bit of the float is set if any bits were lost. So the next
  * rounding gives the same result as rounding the double directly. */
@@ -183,8 +185,8 @@ inline void cast(int64_t *to, int64_t x) { *to = x; }
 /* True if an address is a multiple of `bytes`, a power of two. */
 inline bool is_even(const void *p, unsigned bytes) { return ((size_t)p & (bytes - 1)) == 0; }
 
-/* Loads or stores elements p[0], ..., p[n - 1]. `even`: p is aligned for 16-byte accesses (V-byte
- * ones for bools). */
+/* Loads or stores elements p[0], ..., p[n - 1]. `even`: p is aligned for accesses of V elements, or
+ * of 16 bytes if those are more. */
 template <int V> inline void load(float (&to)[V], const float *p, bool even, int n) {
     if constexpr (V % 4 == 0) {
         if (even && n == V) {
@@ -193,6 +195,12 @@ template <int V> inline void load(float (&to)[V], const float *p, bool even, int
                 const float4 x = *(const float4 *)(p + q);
                 to[q] = x.x, to[q + 1] = x.y, to[q + 2] = x.z, to[q + 3] = x.w;
             }
+            return;
+        }
+    } else if constexpr (V == 2) {
+        if (even && n == V) {
+            const float2 x = *(const float2 *)p;
+            to[0] = x.x, to[1] = x.y;
             return;
         }
     }
@@ -204,6 +212,11 @@ template <int V> inline void store(float *p, const float (&from)[V], bool even, 
 #pragma unroll
             for (int q = 0; q < V; q += 4)
                 *(float4 *)(p + q) = make_float4(from[q], from[q + 1], from[q + 2], from[q + 3]);
+            return;
+        }
+    } else if constexpr (V == 2) {
+        if (even && n == V) {
+            *(float2 *)p = make_float2(from[0], from[1]);
             return;
         }
     }
@@ -282,22 +295,27 @@ inline void keep_even(float (&to)[V], uint64_t seed, uint64_t step, uint32_t str
     }
 }
 
-/* ---- reductions of 64 lanes: 16 threads with four each, in the order of the CPU -------------- */
+/* ---- reductions of 64 lanes, in the order of the CPU: 16 threads with four each, or a warp with
+ * two each ------------------------------------------------------------------------------------- */
 
-inline unsigned half_warp() { return 0xFFFFu << (threadIdx.x & 16); }
-
-/* Adds lanes i and i + 32, then i and i + 16, and so on. All 16 threads get the sum. */
-inline float fold(float (&a)[4]) {
-#pragma unroll 1
-    for (int d = 8; d > 0; d /= 2) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) a[j] += __shfl_xor_sync(half_warp(), a[j], d);
-    }
-    return (a[0] + a[2]) + (a[1] + a[3]);
+/* The threads that share 64 lanes with this one, V each. */
+template <int V> inline unsigned team_mask() {
+    return V == 4 ? 0xFFFFu << (threadIdx.x & 16) : ~0u;
 }
-inline int fold_largest(int key) {
+
+/* Adds lanes i and i + 32, then i and i + 16, and so on. All threads of the team get the sum. */
+template <int V> inline float fold(float (&a)[V]) {
 #pragma unroll 1
-    for (int d = 8; d > 0; d /= 2) key = max(key, __shfl_xor_sync(half_warp(), key, d));
+    for (int d = 32 / V; d > 0; d /= 2) {
+#pragma unroll
+        for (int j = 0; j < V; j++) a[j] += __shfl_xor_sync(team_mask<V>(), a[j], d);
+    }
+    if constexpr (V == 4) return (a[0] + a[2]) + (a[1] + a[3]);
+    else return a[0] + a[1];
+}
+template <int V> inline int fold_largest(int key) {
+#pragma unroll 1
+    for (int d = 32 / V; d > 0; d /= 2) key = max(key, __shfl_xor_sync(team_mask<V>(), key, d));
     return key;
 }
 

@@ -1,9 +1,9 @@
 /* There are two kinds of kernels. Without reductions of rows, a thread processes V elements
  * anywhere. With them, rows are divided as on the CPU, into leaves of 1,024 elements with 64 lanes.
- * A team of sixteen threads holds the lanes of a leaf, four each, so each thread reads 16 bytes at
- * a time. A row of several leaves has several teams, and leaves are combined in pairs. Values of
- * the row that a later phase needs stay in shared memory if they fit, and are recomputed otherwise.
- */
+ * A team of threads holds the lanes of a leaf: sixteen threads with four each, which read 16 bytes
+ * at a time, or, where shared memory limits how many rows a multiprocessor holds, a warp with two
+ * each. A row of several leaves has several teams, and leaves are combined in pairs. What later
+ * phases need stays in shared memory (tiles.h) if it fits, and is recomputed otherwise. */
 #include "rows.h"
 
 #include <stdio.h>
@@ -11,13 +11,16 @@
 
 #include "../../../micro/translation.h"
 #include "sums.h"
+#include "tiles.h"
 #include "turn.h"
 
 enum {
     THREADS = 256,
-    TEAM = 16,       /* threads that share a leaf */
-    TEAMS_MOST = 16, /* most teams of a row */
-    SHARED_MOST = 40 << 10,
+    TEAM = 16,                         /* threads that share a leaf */
+    TEAM_BYTES = 4 << 10,              /* with so large tiles of a leaf, a warp shares it */
+    TEAMS_MOST = 16,                   /* most teams of a row */
+    LEAVES_ENOUGH = 132 * 4,           /* of several rows, each of which keeps a team busy */
+    SHARED_MOST = 40 << 10,            /* bytes of tiles that need not be asked for */
     TURNED_MOST = 4,                   /* most arrays that are read through tiles */
     TURNED_ROWS = 4,                   /* with fewer rows, 8 bytes of a line are read at a time */
     TWICE_FROM = 132 * 8 * 2 * THREADS /* from this many vectors on, a thread processes two */
@@ -25,7 +28,9 @@ enum {
 
 typedef struct layout { /* how a block walks rows */
     int64_t leaves;
-    int teams, rows; /* teams per row, rows per block */
+    int team;        /* threads per leaf, each with CB_X_LANES / team lanes */
+    int teams, rows; /* teams per row, rows per block at a time */
+    int each;        /* rows that a team walks, one after another */
     int64_t pitch;   /* elements of a row in a tile */
     int n_tile;
     int n_turned; /* arrays with strided rows, which are read through tiles (turn.h) */
@@ -80,7 +85,14 @@ static void flat_kernel(cb_cu_micro *x) {
 
 /* Rows per block. Threads without a row return immediately, so no other thread may wait for them.
  * Therefore a row that needs more than a warp, and thus barriers, gets a separate block. */
-static int rows_of(int teams) { return TEAM * teams > 32 ? 1 : THREADS / (TEAM * teams); }
+static int rows_of(int threads) { return threads > 32 ? 1 : THREADS / threads; }
+
+static void set_team(layout *l, int team) {
+    l->team = team;
+    l->teams = 1;
+    while (l->teams < l->leaves && l->teams < TEAMS_MOST) l->teams *= 2;
+    l->rows = rows_of(team * l->teams);
+}
 
 static bool is_read(const cb_microcode *m, int stream) {
     bool any = false;
@@ -101,7 +113,7 @@ static void find_turned(const cb_cu_micro *x, layout *l) {
         const cb_operand *o = &p->operand[p->operand_id[m->stream[k].tensor]];
         const cb_walk w = cb_t_walk_of(o);
         if (!cb_cu_turn_of(&w, &turn) || turn.columns != m->columns || turn.between > 1) continue;
-        if (turn.outer > 1 && turn.rows % rows_of(1)) continue; /* a block would span matrices */
+        if (turn.outer > 1 && turn.rows % rows_of(TEAM)) continue; /* a block would span matrices */
         l->turned[l->n_turned].stream = k;
         l->turned[l->n_turned].walk = w;
         l->turned[l->n_turned++].tile = cb_cu_tile_of(o->dtype, l->rows, l->pitch, TURNED_ROWS);
@@ -116,49 +128,69 @@ static int64_t shared_of(const layout *l, bool turns) {
     return bytes;
 }
 
-/* The number of rows per block whose data fit in shared memory, at least `fewest`; 0: not even
- * these fit. */
-static int rows_that_fit(const layout *l, int64_t row_bytes, int fewest) {
+/* The number of rows per block whose data fit in `most` bytes of shared memory, at least `fewest`;
+ * 0: not even these fit. */
+static int rows_that_fit(const layout *l, int64_t row_bytes, int fewest, int64_t most) {
     int rows = l->rows;
-    while (rows > fewest && rows * row_bytes > SHARED_MOST) rows /= 2;
-    return rows * row_bytes <= SHARED_MOST ? rows : 0;
+    while (rows > fewest && rows * row_bytes > most) rows /= 2;
+    return rows * row_bytes <= most ? rows : 0;
+}
+
+/* Bytes of shared memory that a block may ask for, less 4 KiB for sums. */
+static int64_t shared_most(int capability) {
+    switch (capability) {
+        case 80:
+        case 87: return 159 << 10;
+        case 90:
+        case 100:
+        case 103:
+        case 110: return 223 << 10;
+        default: return capability > 80 ? 95 << 10 : SHARED_MOST;
+    }
+}
+
+static bool draws(const cb_microcode *m) {
+    bool any = false;
+    for (int k = 0; k < m->n_stream; k++) any |= m->stream[k].source == CB_X_KEPT;
+    return any;
+}
+
+/* Finds tiles beside arrays with strided rows. Returns the rows per block, 0 if they do not fit. */
+static int turned_rows(cb_cu_micro *x, layout *l) {
+    if (l->leaves == 1) find_turned(x, l);
+    if (l->n_turned == 0) return 0;
+    l->n_tile = cb_cu_find_tiles(x, false);
+    return rows_that_fit(l, shared_of(l, true), TURNED_ROWS, SHARED_MOST);
+}
+
+/* The same without such arrays. If random numbers are drawn, four lanes per thread are better:
+ * they come from one block of numbers. */
+static int tiled_rows(cb_cu_micro *x, layout *l, bool holds) {
+    l->n_turned = 0;
+    l->n_tile = cb_cu_find_tiles(x, holds);
+    const int64_t bytes = shared_of(l, false);
+    set_team(l, bytes >= TEAM_BYTES * l->leaves && !draws(x->m) ? 2 * TEAM : TEAM);
+    const int fewest = l->team * l->teams < 32 ? 2 : 1; /* a whole warp */
+    const int rows = rows_that_fit(l, bytes, fewest, SHARED_MOST);
+    if (rows > 0) return rows;
+    return rows_that_fit(l, bytes, fewest, shared_most(x->code->capability));
 }
 
 static layout layout_of(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
-    layout l = {.leaves = cb_cu_div_up(m->columns, CB_X_LEAF), .teams = 1};
-    while (l.teams < l.leaves && l.teams < TEAMS_MOST) l.teams *= 2;
-    l.rows = rows_of(l.teams);
+    layout l = {.leaves = cb_cu_div_up(m->columns, CB_X_LEAF), .each = cb_cu_rows_of_leaf(m)};
+    if (!x->has_leaves || l.each == 0) l.each = 1;
     l.pitch = cb_cu_div_up(m->columns, 4) * 4;
-    cb_cu_find_cheap(x);
-    for (int k = 0; k < m->n_stream; k++) l.n_tile += x->in_tile[k] >= 0 && !x->is_cheap[k];
-    if (l.leaves == 1) find_turned(x, &l);
-    int rows = l.n_turned ? rows_that_fit(&l, shared_of(&l, true), TURNED_ROWS) : 0;
-    if (rows == 0) {
-        l.n_turned = 0;
-        rows = rows_that_fit(&l, shared_of(&l, false), l.teams > 1 ? 1 : 2); /* a whole warp */
-    }
+    set_team(&l, TEAM);
+    x->has_tiles = true;
+    int rows = turned_rows(x, &l);
+    if (rows == 0) rows = tiled_rows(x, &l, true);
+    if (rows == 0) rows = tiled_rows(x, &l, false);
     x->has_tiles = l.n_tile > 0 && rows > 0;
     if (rows > 0) l.rows = rows;
+    else set_team(&l, TEAM);
     for (int k = 0; k < l.n_turned; k++) l.turned[k].tile.rows = l.rows;
     return l;
-}
-
-static bool is_acc(cb_x_op op) { return op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN; }
-
-/* True for sums and extremes over the row. */
-static bool is_row_acc(const cb_microcode *m, const cb_micro *micro) {
-    if (!is_acc(micro->op) || micro->is_dead) return false;
-    const cb_x_acc_kind kind = m->acc_kind[micro->dst];
-    return kind == CB_X_ROW_SUM || kind == CB_X_LARGEST;
-}
-
-static bool is_take(const cb_micro *micro) { return micro->op == CB_X_TAKE && !micro->is_dead; }
-
-/* True if the operation is a total whose leaves this kernel computes, because no row ends within a
- * leaf. */
-static bool is_leaf(const cb_cu_micro *x, const cb_micro *micro) {
-    return x->has_leaves && cb_cu_is_total(x->m, micro);
 }
 
 /* Declares a taken element. If rows have one leaf, it is in a register of the thread that found it,
@@ -175,8 +207,9 @@ static void declare_taken(cb_cu_code *c, const layout *l, int id) {
 static void add_taken(cb_cu_code *c, const layout *l, const cb_micro *take) {
     const int id = take->dst, at = take->in[1].id;
     if (l->leaves == 1)
-        cb_cu_add(c, "const float s%d = __shfl_sync(half_warp(), taken%d, (int)(i%d / 4), %d);\n",
-                  id, id, at, TEAM);
+        cb_cu_add(c,
+                  "const float s%d = __shfl_sync(team_mask<V>(), taken%d, (int)(i%d / V), %d);\n",
+                  id, id, at, l->team);
     else
         cb_cu_add(c, "const float s%d = i%d >= 0 && i%d < COLUMNS ? taken%d : 0.0f;\n", id, at, at,
                   id);
@@ -186,10 +219,28 @@ static void add_taken(cb_cu_code *c, const layout *l, const cb_micro *take) {
 static void declare_parts(const cb_cu_micro *x, const layout *l) {
     const cb_microcode *m = x->m;
     for (int k = 0; k < m->n_micro; k++) {
-        if (!is_row_acc(m, &m->micro[k]) || l->leaves == 1) continue;
+        if (!cb_cu_is_row_acc(m, &m->micro[k]) || l->leaves == 1) continue;
         cb_cu_add(x->code, "__shared__ %s part%d[%d][%lld];\n",
                   m->micro[k].op == CB_X_ACC ? "float" : "int", m->micro[k].dst, l->rows,
                   (long long)l->leaves);
+    }
+}
+
+/* Writes the declarations of tiles. More than SHARED_MOST bytes are given at the launch. */
+static void declare_tiles(const cb_cu_micro *x, const layout *l) {
+    cb_cu_code *c = x->code;
+    const int64_t floats = l->n_tile * l->rows * l->pitch, bytes = floats * (int64_t)sizeof(float);
+    if (bytes > SHARED_MOST) {
+        cb_cu_add(c, "extern __shared__ __align__(16) float tiles[]; /* %lld bytes */\n",
+                  (long long)bytes);
+        c->shared = (uint32_t)bytes;
+    } else {
+        cb_cu_add(c, "__shared__ __align__(16) float tiles[%lld];\n", (long long)floats);
+    }
+    for (int k = 0; k < x->m->n_stream; k++) {
+        if (!x->is_held[k] && (x->in_tile[k] < 0 || x->is_cheap[k])) continue;
+        cb_cu_add(c, "float *const tile%d = tiles + (%d + slot) * %lld;\n", k,
+                  x->tile_of[k] * l->rows, (long long)l->pitch);
     }
 }
 
@@ -199,14 +250,9 @@ static void declare_shared(void *with) {
     const layout *l = &w->l;
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
-    for (int k = 0; x->has_tiles && k < m->n_stream; k++) {
-        if (x->in_tile[k] < 0 || x->is_cheap[k]) continue;
-        cb_cu_add(c, "__shared__ __align__(16) float tiles%d[%d][%lld];\n", k, l->rows,
-                  (long long)l->pitch);
-        cb_cu_add(c, "float *const tile%d = tiles%d[slot];\n", k, k);
-    }
+    if (x->has_tiles) declare_tiles(x, l);
     for (int k = 0; k < m->n_micro; k++) {
-        if (is_take(&m->micro[k])) declare_taken(c, l, m->micro[k].dst);
+        if (cb_cu_is_take(&m->micro[k])) declare_taken(c, l, m->micro[k].dst);
     }
     declare_parts(x, l);
 }
@@ -214,23 +260,21 @@ static void declare_shared(void *with) {
 static void for_accs(cb_cu_micro *x, int phase, const char *sum, const char *largest) {
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
-        if (micro->phase != phase || !is_row_acc(x->m, micro)) continue;
+        if (micro->phase != phase || !cb_cu_is_row_acc(x->m, micro)) continue;
         cb_cu_template(x->code, micro->op == CB_X_ACC ? sum : largest,
                        CB_CU_HOLES(CB_CU_HOLE(a, micro->dst)));
     }
 }
 
-/* Writes the lanes of a leaf of totals or, if `ends`, the sum of a finished leaf. */
-static void for_leaves(cb_cu_micro *x, int phase, bool ends) {
+/* Writes the lanes of a leaf of totals or, if `at` says which leaf it is, the sum of a finished
+ * one. Phase -1: of all phases. */
+static void for_leaves(cb_cu_micro *x, int phase, const char *at) {
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
-        if (micro->phase != phase || !is_leaf(x, micro)) continue;
-        if (ends)
-            cb_cu_add(
-                x->code,
-                "{ const float sum = fold(a%d);\nif (t == 0) p%d[row * (COLUMNS / %d) + leaf] "
-                "= sum; }\n",
-                micro->dst, cb_cu_leaves_param(x, micro->dst), CB_X_LEAF);
+        if ((phase >= 0 && micro->phase != phase) || !cb_cu_is_leaf(x, micro)) continue;
+        if (at)
+            cb_cu_add(x->code, "{ const float sum = fold(a%d);\nif (t == 0) p%d[%s] = sum; }\n",
+                      micro->dst, cb_cu_leaves_param(x, micro->dst), at);
         else cb_cu_add(x->code, "float a%d[V] = {};\n", micro->dst);
     }
 }
@@ -242,14 +286,15 @@ static void close_accs(cb_cu_micro *x, const layout *l, int phase) {
     bool any = false;
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
-        any |= micro->phase == phase && (is_take(micro) || is_row_acc(x->m, micro));
+        any |= micro->phase == phase && (cb_cu_is_take(micro) || cb_cu_is_row_acc(x->m, micro));
     }
     if (!any) return;
-    if (l->leaves > 1) cb_cu_add(c, l->teams > 2 ? "__syncthreads();\n" : "__syncwarp();\n");
+    if (l->leaves > 1)
+        cb_cu_add(c, l->team * l->teams > 32 ? "__syncthreads();\n" : "__syncwarp();\n");
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
-        if (micro->phase == phase && is_take(micro)) add_taken(c, l, micro);
-        if (micro->phase != phase || !is_row_acc(x->m, micro) || l->leaves == 1) continue;
+        if (micro->phase == phase && cb_cu_is_take(micro)) add_taken(c, l, micro);
+        if (micro->phase != phase || !cb_cu_is_row_acc(x->m, micro) || l->leaves == 1) continue;
         const bool sums = micro->op == CB_X_ACC;
         cb_cu_add(c, "r%d = %s<%lld>(part%d[slot]);\n", micro->dst,
                   sums ? "pairs_of" : "largest_of", (long long)l->leaves, micro->dst);
@@ -274,7 +319,7 @@ static void numbers_after(cb_cu_micro *x, int phase) {
 /* Writes the loop over one leaf, V elements per iteration. A compile-time trip count removes the
  * bounds checks and cuts compile time by about 25 %. */
 static void add_turns(cb_cu_code *c, const cb_microcode *m, const layout *l) {
-    const char *unrolled = "#pragma unroll 2\n";
+    const char *unrolled = l->team == TEAM ? "#pragma unroll 2\n" : "#pragma unroll 4\n";
     if (l->leaves == 1 && m->columns % CB_X_LANES == 0) {
         cb_cu_add(c, "%sfor (I turn = 0; turn < %lld; turn++) {\n", unrolled,
                   (long long)m->columns / CB_X_LANES);
@@ -288,34 +333,27 @@ static void add_turns(cb_cu_code *c, const cb_microcode *m, const layout *l) {
 
 /* Writes a phase: its reductions, stores and takes, and the numbers that are available after it. */
 static void row_phase(cb_cu_micro *x, const layout *l, int phase) {
+    static const char leaf[] = "row * (COLUMNS / 1024) + leaf"; /* CB_X_LEAF */
     cb_cu_code *c = x->code;
     const cb_microcode *m = x->m;
-    bool any = false;
-    cb_cu_forget(x);
-    for (int k = 0; k < m->n_micro; k++) {
-        const cb_micro *micro = &m->micro[k];
-        const bool ends =
-            is_row_acc(m, micro) || is_leaf(x, micro) || cb_cu_is_store(x, micro) || is_take(micro);
-        if (micro->phase != phase || !ends) continue;
-        cb_cu_need(x, k);
-        any = true;
-    }
-    if (any) {
+    if (cb_cu_need_phase(x, phase)) {
         for_accs(x, phase, "float r$a = 0;\n", "int r$a = INT32_MIN;\n");
         cb_cu_add(c, "for (I leaf = team; leaf < (I)%lld; leaf += %d) {\n", (long long)l->leaves,
                   l->teams);
         for_accs(x, phase, "float a$a[V] = {};\n", "int k$a = INT32_MIN;\n");
-        for_leaves(x, phase, false);
+        if (l->each == 1) for_leaves(x, phase, NULL);
         add_turns(c, m, l);
         cb_cu_add(c, "const I e = row * COLUMNS + col;\nconst int n = %s;\n",
                   x->is_guarded ? "COLUMNS - col < V ? COLUMNS - col : V" : "V");
         cb_cu_body(x);
+        for (int k = 0; k < m->n_stream; k++) x->is_filled[k] |= x->is_held[k] && x->is_loaded[k];
         cb_cu_add(c, "}\n");
-        for_leaves(x, phase, true);
-        if (l->leaves == 1) for_accs(x, phase, "r$a = fold(a$a);\n", "r$a = fold_largest(k$a);\n");
+        if (l->each == 1) for_leaves(x, phase, leaf);
+        if (l->leaves == 1)
+            for_accs(x, phase, "r$a = fold(a$a);\n", "r$a = fold_largest<V>(k$a);\n");
         else
             for_accs(x, phase, "r$a = fold(a$a);\nif (t == 0) part$a[slot][leaf] = r$a;\n",
-                     "r$a = fold_largest(k$a);\nif (t == 0) part$a[slot][leaf] = r$a;\n");
+                     "r$a = fold_largest<V>(k$a);\nif (t == 0) part$a[slot][leaf] = r$a;\n");
         cb_cu_add(c, "}\n");
         close_accs(x, l, phase);
     }
@@ -376,34 +414,70 @@ static void add_phases(void *with) {
     for (int phase = 0; phase < w->x->m->n_phase; phase++) row_phase(w->x, &w->l, phase);
 }
 
+/* Writes the lanes of totals whose leaves are several rows, before these, or the sums after
+ * them. */
+static void begin_leaves(void *with) {
+    row_writer *w = with;
+    if (w->l.each > 1) for_leaves(w->x, -1, NULL);
+}
+
+static void end_leaves(void *with) {
+    row_writer *w = with;
+    if (w->l.each > 1) for_leaves(w->x, -1, "group");
+}
+
 static void row_kernel(cb_cu_micro *x) {
     static const char text[] =
         "const unsigned t = threadIdx.x % $team, team = threadIdx.x / $team % $teams, "
         "slot = threadIdx.x / $row_threads;\n"
-        "const I row = blockIdx.x * (I)$rows + slot;\n"
-        "$(turned)"
-        "if (row >= ROWS) return;\n"
-        "$(shared)$(once)$(row_numbers)$(phases)$(stores)";
+        "$(walk)"
+        "$(row_numbers)$(phases)$(stores)"
+        "$(ends)";
+    static const char one_row[] = "const I row = blockIdx.x * (I)$rows + slot;\n"
+                                  "$(turned)"
+                                  "if (row >= ROWS) return;\n"
+                                  "$(shared)$(once)";
+    static const char rows_of_a_leaf[] =
+        "const I group = blockIdx.x * (I)$rows + slot;\n"
+        "if (group * $each >= ROWS) return;\n"
+        "$(shared)$(once)$(lanes)"
+        "#pragma unroll 1\n"
+        "for (I row = group * $each; row < ROWS && row < group * $each + $each; row++) {\n";
     row_writer w = {.x = x, .l = layout_of(x)};
-    w.threads = TEAM * w.l.teams * w.l.rows;
+    const int64_t rows = (int64_t)w.l.rows * w.l.each;
+    w.threads = w.l.team * w.l.teams * w.l.rows;
     cb_cu_begin(x->code);
-    cb_cu_head(x, 4);
+    cb_cu_head(x, CB_X_LANES / w.l.team);
+    memset(x->is_filled, 0, sizeof x->is_filled);
     cb_cu_template(
         x->code, text,
         CB_CU_HOLES(
-            CB_CU_HOLES_OF(x), CB_CU_HOLE(team, TEAM), CB_CU_HOLE(teams, w.l.teams),
-            CB_CU_HOLE(rows, w.l.rows), CB_CU_HOLE(row_threads, TEAM * w.l.teams),
+            CB_CU_HOLES_OF(x), CB_CU_HOLE(team, w.l.team), CB_CU_HOLE(teams, w.l.teams),
+            CB_CU_HOLE(rows, w.l.rows), CB_CU_HOLE(row_threads, w.l.team * w.l.teams),
+            CB_CU_HOLE(each, w.l.each),
+            CB_CU_HOLE_TEXT(walk, w.l.each > 1 ? rows_of_a_leaf : one_row),
+            CB_CU_HOLE_TEXT(ends, w.l.each > 1 ? "}\n$(leaves)" : ""),
+            CB_CU_HOLE_PART(lanes, begin_leaves, &w), CB_CU_HOLE_PART(leaves, end_leaves, &w),
             CB_CU_HOLE_PART(turned, fill_turned, &w), CB_CU_HOLE_PART(shared, declare_shared, &w),
             CB_CU_HOLE_PART(phases, add_phases, &w), CB_CU_HOLE_PART(stores, store_numbers, x)));
     memset(x->is_turned, 0, sizeof x->is_turned);
-    cb_cu_end(x->code, (cb_cu_grid){(uint32_t)cb_cu_div_up(x->m->rows, w.l.rows), 1, 1},
+    cb_cu_end(x->code, (cb_cu_grid){(uint32_t)cb_cu_div_up(x->m->rows, rows), 1, 1},
               (uint32_t)w.threads);
+}
+
+/* Rows of 64, 128, 256 or 512 elements, so many that their leaves keep the whole device busy. */
+int cb_cu_rows_of_leaf(const cb_microcode *m) {
+    bool fits = m->n_total > 0 && m->columns % CB_X_LANES == 0 && m->columns < CB_X_LEAF &&
+                CB_X_LEAF % m->columns == 0 && m->rows * m->columns / CB_X_LEAF >= LEAVES_ENOUGH;
+    for (int k = 0; k < m->n_stream; k++) fits &= m->stream[k].source != CB_X_GATHERED;
+    for (int k = 0; k < m->n_micro; k++) fits &= !cb_cu_is_take(&m->micro[k]);
+    return fits ? (int)(CB_X_LEAF / m->columns) : 0;
 }
 
 bool cb_cu_walks_rows(const cb_microcode *m) {
     bool any = m->n_store > 0;
     for (int k = 0; k < m->n_micro; k++)
-        any |= is_row_acc(m, &m->micro[k]) || is_take(&m->micro[k]);
+        any |= cb_cu_is_row_acc(m, &m->micro[k]) || cb_cu_is_take(&m->micro[k]);
     return any;
 }
 

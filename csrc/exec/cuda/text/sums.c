@@ -15,7 +15,6 @@ enum {
     COLUMN_THREADS = 64,
     TEAM = 16,
     TEAM_THREADS = 128,
-    TOTAL_WARPS = 32,
     ACROSS_MOST = 16,         /* 256 bytes of a row in f32 */
     SLOT_THREADS = 256,       /* threads of a column block */
     BLOCKS_ENOUGH = 528,      /* four for each multiprocessor */
@@ -316,23 +315,37 @@ static void end_teams(cb_cu_micro *x, int64_t runs) {
               TEAM_THREADS);
 }
 
-static void sum_pieces(cb_cu_micro *x) {
-    cb_cu_code *c = x->code;
+/* Marks what the sums of pieces of one length need. False: there are none. */
+static bool need_pieces(cb_cu_micro *x, int log_length) {
+    bool any = false;
+    cb_cu_forget(x);
     for (int k = 0; k < x->m->n_pieces; k++) {
-        const cb_x_pieces *pieces = &x->m->pieces[k];
-        const int64_t length = (int64_t)1 << pieces->log_length,
-                      runs = x->m->rows * x->m->columns / length;
-        cb_cu_forget(x);
+        if (x->m->pieces[k].log_length != log_length) continue;
         for (int i = 0; i < x->m->n_micro; i++) {
-            if (is_piece(x->m, &x->m->micro[i]) && x->m->micro[i].dst == pieces->acc)
+            if (is_piece(x->m, &x->m->micro[i]) && x->m->micro[i].dst == x->m->pieces[k].acc)
                 cb_cu_need(x, i);
         }
+        any = true;
+    }
+    return any;
+}
+
+static void sum_pieces(cb_cu_micro *x) {
+    enum { LENGTHS = 63 };
+    cb_cu_code *c = x->code;
+    for (int log_length = 0; log_length < LENGTHS; log_length++) {
+        if (!need_pieces(x, log_length)) continue;
+        const int64_t length = (int64_t)1 << log_length, runs = x->m->rows * x->m->columns / length;
         team_kernel(x, is_piece, runs, length);
-        const int p = operand_param(x, x->m->stream[pieces->stream].tensor);
-        cb_cu_add(c, "const float sum = fold(a%d);\n", pieces->acc);
-        cb_cu_add(c, "if (t == 0) narrow(&p%d[run], sum", p);
-        if (pieces->is_mean) cb_cu_add(c, " / %lld.0f", (long long)length);
-        cb_cu_add(c, ");\n");
+        for (int k = 0; k < x->m->n_pieces; k++) {
+            const cb_x_pieces *pieces = &x->m->pieces[k];
+            if (pieces->log_length != log_length) continue;
+            const int p = operand_param(x, x->m->stream[pieces->stream].tensor);
+            cb_cu_add(c, "{ const float sum = fold(a%d);\n", pieces->acc);
+            cb_cu_add(c, "if (t == 0) narrow(&p%d[run], sum", p);
+            if (pieces->is_mean) cb_cu_add(c, " / %lld.0f", (long long)length);
+            cb_cu_add(c, "); }\n");
+        }
         end_teams(x, runs);
     }
 }
@@ -346,50 +359,58 @@ static const char *rounding_of(const cb_cu_micro *x, uint32_t tensor) {
 
 /* ---- totals ---------------------------------------------------------------------------------- */
 
-/* Writes s<number>, the sum of leaves in memory. A warp sums each segment. */
-static void finish_total(cb_cu_micro *x, const cb_x_total *total, uint64_t leaves_at) {
-    static const char one_segment[] = "float s$total;\n"
-                                      "s$total = pairs_of_warp(p$from, 0, p$leaves)$mean;\n";
-    static const char segments[] =
-        "float s$total;\n"
-        "#pragma unroll 1\n"
-        "for (uint64_t i = threadIdx.x / 32; i < p$n; i += $warps) {\n"
-        "const uint64_t last = (i + 1) * p$each;\n"
-        "const float sum = pairs_of_warp(p$from, i * p$each, last < p$leaves ? last : p$leaves);\n"
-        "if (threadIdx.x % 32 == 0) part[i] = sum;\n"
-        "}\n"
-        "__syncthreads();\n"
-        "s$total = pairs_of_warp(part, 0, p$n)$mean;\n";
+/* How the leaves of a total are divided into segments. */
+typedef struct segments {
+    int64_t leaves, each, n; /* leaves; leaves of a segment; segments */
+} segments;
+
+static segments segments_of(const cb_microcode *m) {
+    const int64_t count = m->rows * m->columns, length = cb_segment_of(count);
+    return (segments){cb_cu_div_up(count, CB_X_LEAF), length / CB_X_LEAF,
+                      cb_cu_div_up(count, length)};
+}
+
+static int floats_at(cb_cu_micro *x, uint64_t offset, bool writes) {
+    return cb_cu_param_of(x->code, (cb_cu_param){CB_CU_EXTRA, 0, offset}, "float", writes);
+}
+
+/* Adds a kernel in which a warp for each segment and total adds up the segment's leaves. */
+static void sum_segments(cb_cu_micro *x, const segments *s, const uint64_t *parts_at) {
+    static const char text[] =
+        "if (blockIdx.y == $k) {\n"
+        "const uint64_t first = blockIdx.x * p$each, last = first + p$each;\n"
+        "const float sum = pairs_of_warp(p$from, first, last < p$leaves ? last : p$leaves);\n"
+        "if (threadIdx.x == 0) p$to[blockIdx.x] = sum;\n"
+        "}\n";
     cb_cu_code *c = x->code;
-    const int64_t count = x->m->rows * x->m->columns, segment = cb_segment_of(count),
-                  n = cb_cu_div_up(count, segment);
-    const cb_cu_param at = {CB_CU_EXTRA, 0, leaves_at};
-    const int from = cb_cu_param_of(c, at, "float", false),
-              leaves = cb_cu_count(c, cb_cu_div_up(count, CB_X_LEAF)),
-              each = n > 1 ? cb_cu_count(c, segment / CB_X_LEAF) : 0,
-              n_param = n > 1 ? cb_cu_count(c, n) : 0;
-    cb_cu_template(c, n > 1 ? segments : one_segment,
-                   CB_CU_HOLES(CB_CU_HOLE(total, total->number), CB_CU_HOLE(from, from),
-                               CB_CU_HOLE(leaves, leaves), CB_CU_HOLE(each, each),
-                               CB_CU_HOLE(n, n_param), CB_CU_HOLE(warps, TOTAL_WARPS),
-                               CB_CU_HOLE_COUNT(count, count),
+    cb_cu_begin(c);
+    const int each = cb_cu_count(c, s->each), leaves = cb_cu_count(c, s->leaves);
+    for (int k = 0; k < x->m->n_total; k++)
+        cb_cu_template(c, text,
+                       CB_CU_HOLES(CB_CU_HOLE(k, k), CB_CU_HOLE(each, each),
+                                   CB_CU_HOLE(leaves, leaves),
+                                   CB_CU_HOLE(from, floats_at(x, x->leaves_at[k], false)),
+                                   CB_CU_HOLE(to, floats_at(x, parts_at[k], true))));
+    cb_cu_end(c, (cb_cu_grid){(uint32_t)s->n, (uint32_t)x->m->n_total, 1}, 32);
+}
+
+/* Writes s<number>, the sum of `n` leaves or segments in memory. */
+static void finish_total(cb_cu_micro *x, const cb_x_total *total, uint64_t at, int64_t n) {
+    static const char text[] = "float s$total;\n"
+                               "s$total = pairs_of_warp(p$from, 0, p$n)$mean;\n";
+    cb_cu_code *c = x->code;
+    cb_cu_template(c, text,
+                   CB_CU_HOLES(CB_CU_HOLE(total, total->number),
+                               CB_CU_HOLE(from, floats_at(x, at, false)),
+                               CB_CU_HOLE(n, cb_cu_count(c, n)),
+                               CB_CU_HOLE_COUNT(count, x->m->rows * x->m->columns),
                                CB_CU_HOLE_TEXT(mean, total->is_mean ? " / (float)$count" : "")));
 }
 
-/* Adds a kernel of one block that computes totals and the numbers that depend on them. */
-static void finish_totals(cb_cu_micro *x) {
+/* Writes what totals give, and the numbers that depend on them. */
+static void give_totals(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
-    const int64_t count = m->rows * m->columns;
-    const bool has_parts = m->n_total && cb_cu_div_up(count, cb_segment_of(count)) > 1;
-    cb_cu_begin(c);
-    if (has_parts) cb_cu_add(c, "__shared__ float part[%d];\n", CB_SEGMENTS);
-    cb_cu_once(x);
-    for (int k = 0; k < m->n_total; k++) {
-        if (has_parts && k > 0) cb_cu_add(c, "__syncthreads();\n"); /* `part` is reused */
-        finish_total(x, &m->total[k], x->leaves_at[k]);
-    }
-    cb_cu_add(c, "if (threadIdx.x) return;\n");
     for (int k = 0; k < m->n_total; k++) {
         const char *rounding = rounding_of(x, m->total[k].tensor);
         if (!m->total[k].is_local)
@@ -404,7 +425,26 @@ static void finish_totals(cb_cu_micro *x) {
     for (int k = 0; k < m->n_give; k++) {
         cb_cu_narrow_number(x, operand_param(x, m->give[k].tensor), "0", m->give[k].number);
     }
-    cb_cu_end(c, (cb_cu_grid){1, 1, 1}, has_parts ? 32 * TOTAL_WARPS : 32);
+}
+
+/* Adds the kernel of one warp that ends totals. If there are several segments, a kernel before it
+ * adds up each of them. */
+static void finish_totals(cb_cu_micro *x) {
+    const cb_microcode *m = x->m;
+    cb_cu_code *c = x->code;
+    const segments s = segments_of(m);
+    const bool has_parts = m->n_total > 0 && s.n > 1;
+    uint64_t at[CB_X_TOTALS];
+    for (int k = 0; k < m->n_total; k++)
+        at[k] = has_parts ? cb_cu_extra(c, (uint64_t)s.n * sizeof(float)) : x->leaves_at[k];
+    if (has_parts) sum_segments(x, &s, at);
+    cb_cu_begin(c);
+    cb_cu_once(x);
+    for (int k = 0; k < m->n_total; k++)
+        finish_total(x, &m->total[k], at[k], has_parts ? s.n : s.leaves);
+    cb_cu_add(c, "if (threadIdx.x) return;\n");
+    give_totals(x);
+    cb_cu_end(c, (cb_cu_grid){1, 1, 1}, 32);
 }
 
 void cb_cu_place_leaves(cb_cu_micro *x) {
