@@ -149,6 +149,26 @@ def test_the_allocators_peak_keeps_to_the_budget(block: type[nn.Module]) -> None
 
 
 @pytest.mark.very_slow
+def test_shapes_that_take_turns_keep_to_the_budget() -> None:
+    """Each shape has a graph and a plan of its own."""
+    model, inputs = net(Residual)
+    batches = [inputs, tuple(t[:5] for t in inputs)]
+    compiled = ct.compile(model, budget=0.7, dynamic=False)
+    for _ in range(2):
+        for batch in batches:
+            run(compiled, batch)
+    before = compiled.plans
+    for _ in range(2):
+        for batch in batches:
+            run(compiled, batch)
+    for batch, plan, old in zip(batches, compiled.plans, before, strict=True):
+        limit = old.numbers["budget_bytes"]
+        assert plan.numbers["budget_bytes"] == limit and plan.position == old.position
+        assert any(op.workspace >= counted_scratch.GRAIN for op in plan.parts.ops)
+        assert peak_by_profiler(compiled, batch) <= 1.02 * limit
+
+
+@pytest.mark.very_slow
 def test_a_plan_over_several_graphs_counts_it() -> None:
     model, (x, y) = net(Residual)
 

@@ -9,6 +9,7 @@ import functools
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -288,6 +289,49 @@ def test_without_a_budget_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -
     compiled = ct.compile(model, budget="0.8x")
     steps(compiled, x)
     assert compiled.allocator_stats is None
+
+
+def peaks_and_plans(compiled: Any, batches: list[torch.Tensor]) -> list[tuple[int, int]]:
+    """The allocator's peak of a step of each batch, and the bytes of its plan."""
+    found = []
+    for x, plan in zip(batches, compiled.plans, strict=True):
+        compiled.zero_grad(set_to_none=True)
+        peak = peak_by_profiler(lambda x=x: compiled(x).backward())
+        found.append((peak, plan.numbers["live_bytes"]))
+    return found
+
+
+@pytest.mark.parametrize("budget", [0.0, pytest.param("0.9x", marks=pytest.mark.very_slow)])
+def test_shapes_that_take_turns(budget: Any, tmp_path: Path) -> None:
+    """PyTorch compiles a graph for each shape, and each is a whole step. Scratch counts in each
+    plan, and shapes that come later have the whole budget as well."""
+    torch.manual_seed(0)
+    model = Narrow()
+    plain = copy.deepcopy(model)
+    batches = [torch.randn(n, 2, 300) for n in (16, 8, 12)]
+    compiled = ct.compile(model, budget=budget, dynamic=False)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            for x in batches[:2]:
+                steps(compiled, x)
+        (first, second) = compiled.plans
+        steps(compiled, batches[2], 3)
+    assert compiled.plans[:2] == [first, second] and len(compiled.plans) == 3
+    texts = [str(w.message) for w in told]
+    assert len(texts) <= 1 and all("kernels take scratch" in text for text in texts)
+    for peak, planned in peaks_and_plans(compiled, batches):
+        assert peak <= planned < peak + 2 * counted_scratch.GRAIN
+    if budget == 0.0:
+        assert all(plan.position is not None for plan in compiled.plans)
+    for x in batches:
+        assert torch.equal(*(m(x).detach() for m in (compiled, plain)))
+    compiled.save_plans(tmp_path / "plans.json")
+    again = ct.compile(copy.deepcopy(plain), plans=tmp_path / "plans.json", dynamic=False)
+    for x in batches:
+        steps(again, x)
+    sizes = [plan.numbers["live_bytes"] for plan in compiled.plans]
+    assert [plan.numbers["live_bytes"] for plan in again.plans] == sizes
 
 
 def test_graphs_that_share_a_budget() -> None:

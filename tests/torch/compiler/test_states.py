@@ -343,7 +343,8 @@ def paths_through_known_graphs(path: Path) -> None:
     assert partitioner_of(run).state is S.SHARED
 
 
-@walk((S.SINGLE, E.SCRATCH_OVER), (S.JOINED, E.SCRATCH_OVER))
+@walk((S.SINGLE, E.SCRATCH_OVER), (S.JOINED, E.SCRATCH_OVER), (S.JOINED, E.GRAPH_FITS),
+      (S.JOINED, E.GRAPH_OVER))  # fmt: skip
 def scratch_that_is_counted(path: Path) -> None:
     takes = [0]  # bytes besides the results
 
@@ -363,7 +364,7 @@ def scratch_that_is_counted(path: Path) -> None:
         def forward(self, x: Any) -> Any:
             return rough((x * self.weight).sin().exp()).cos().exp().sum()
 
-    run, x = ct.compile(Rough(), budget="4MiB"), torch.randn(1 << 14, WIDTH)
+    run, x = ct.compile(Rough(), budget="4MiB", dynamic=False), torch.randn(1 << 14, WIDTH)
     takes[0] = 9 << 19
     step(run, x)
     step(run, x)
@@ -373,6 +374,12 @@ def scratch_that_is_counted(path: Path) -> None:
     assert partitioner_of(run).state is S.JOINED
     step(run, x)
     assert partitioner_of(run).state is S.GRAPHS_DUE
+    takes[0] = 0
+    step(run, x)
+    for rows in (1 << 13, 1 << 18):  # shapes whose graphs are steps of their own
+        step(run, torch.randn(rows, WIDTH))
+        assert partitioner_of(run).state is S.JOINED
+    assert len(run.plans) == 3
 
 
 SLOW = (  # many graphs, symbolic shapes

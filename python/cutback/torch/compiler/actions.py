@@ -172,9 +172,23 @@ class ModelActions(RepeatingPartitioner):
         assert occasion.made is not None
         plan, schedule = occasion.made
         self.graphs.unmet = None
-        self.plans.append(plan)
+        self._add(occasion, occasion.made)
         self.ever.most_bytes = max(self.ever.most_bytes, plan.numbers["budget_bytes"] or 0)
         return schedule
+
+    def _add(self, occasion: Occasion, made: Made) -> None:
+        """Adds the plan of a graph that has the whole budget."""
+        assert occasion.graph is not None
+        problem = occasion.graph.problem
+        key, force = key_of(problem), self.in_force
+        force.plans.append(made.plan)
+        if not force.paths:
+            force.by_graph[key] = made.plan
+            return
+        part, shown = Part(problem, *made.schedule, ()), Shown([key], None)
+        force.parts.append(part)
+        force.paths.append(PlannedPath(made.plan, shown, [part]))
+        self.steps.covered.append(Counter([key]))
 
     def _do_put_off(self, occasion: Occasion) -> Schedule:
         """Plans the graph as for ``"min"``, because it cannot meet its share alone."""
@@ -189,7 +203,7 @@ class ModelActions(RepeatingPartitioner):
         """Decides what to do with a graph that exceeds the budget."""
         assert occasion.graph is not None and occasion.error is not None
         made = self._fall_back(occasion.graph.problem, occasion.error)
-        self.plans.append(made.plan)
+        self._add(occasion, made)
         return made.schedule
 
     def _do_plan_as_min(self, occasion: Occasion) -> Schedule:
@@ -235,7 +249,10 @@ class ModelActions(RepeatingPartitioner):
         return last if last is not None and sorted(last.keys) == sorted(keys) else Shown(keys, None)
 
     def _do_plan_graphs(self, occasion: Occasion) -> None:
-        """Makes one plan over all graphs, or one for each path if they are on several paths."""
+        """Makes one plan over all graphs, or one for each path or for each graph that is a step."""
+        apart, self.graphs.apart = self.graphs.apart, {}
+        if len(apart) > 1 and len(self.graphs.problems) == 1:
+            return self._plan_apart(apart)
         shown = self._graphs_of_round()
         near = paths.sharing(shown, self.steps.paths)[: paths.MOST_PATHS]
         if len(near) > 1:
@@ -245,6 +262,13 @@ class ModelActions(RepeatingPartitioner):
 
     def _plan_path(self, keys: list[str], common: Common | None) -> None:
         """Makes one plan over the graphs of the only path."""
+        made, order = self._make_path(keys, common)
+        return self._put_in_force(made, keys, common, order)
+
+    def _make_path(
+        self, keys: list[str], common: Common | None
+    ) -> tuple[Made, list[tuple[int, int]]]:
+        """Returns a plan over graphs, and their order as of :func:`joining.join`."""
         problems = [self.graphs.by_key[key].problem for key in keys]
         joined, order = join(problems, common)
         own, counted = self._shared_budget().own_of(keys, common), self._counted(keys, common)
@@ -252,7 +276,25 @@ class ModelActions(RepeatingPartitioner):
             made = self._make(joined, self.options.target, own, counted)
         except BudgetError as error:
             made = self._over(joined, counted, Shown(keys, common), error)
-        return self._put_in_force(made, keys, common, order)
+        return made, order
+
+    def _plan_apart(self, apart: dict[str, bool]) -> None:
+        """Makes plans again for graphs each of which is a whole step, and keeps other plans."""
+        plans, planned = self.in_force.alone(), []
+        for key, again in apart.items():
+            made = Made(plans[key], self.graphs.by_key[key].schedule)
+            if again:
+                made, _ = self._make_path([key], None)
+            part = self._part(key, made.schedule)
+            planned.append(PlannedPath(made.plan, Shown([key], None), [part]))
+        self.in_force = ModelPlans(
+            [path.plan for path in planned],
+            stats=self.in_force.allocator_stats,
+            parts=[part for path in planned for part in path.parts],
+            paths=planned,
+        )
+        self.steps.cover([path.shown for path in planned])
+        self.graphs.waited, self.graphs.unmet = 0, None
 
     def _over(
         self, joined: Problem, counted: Problem | None, shown: Shown, error: BudgetError
@@ -415,13 +457,15 @@ class ModelActions(RepeatingPartitioner):
             made = self._make(counted, smallest(self.options.target.measure))
         except BudgetError:  # refused because of constraints, not bytes
             raise error from None
-        now = self._in_force_with(counted, shown)
+        then, now = self.in_force.plan_for(shown), self._in_force_with(counted, shown)
         stays = now is not None and self._bytes_of(now) <= (1 + MARGIN) * self._bytes_of(made)
         if now is not None and stays:
             made = now
-        made = made._replace(plan=Plan.of(made.plan.core, position=self.position))
+        position = self.position if then is None else then.position
+        made = made._replace(plan=Plan.of(made.plan.core, position=position))
         text = excess_of_all_text(self._bytes_of(made), error.budget_bytes, stays)
-        if text is not None:
+        told = self.ever.told_of_scratch and len(self.plans) > 1  # of a graph of another step
+        if text is not None and not told:
             self.ever.told_of_scratch = True
             warnings.warn(text, stacklevel=2)
         return made
@@ -429,10 +473,9 @@ class ModelActions(RepeatingPartitioner):
     def _in_force_with(self, counted: Problem, shown: Shown) -> Made | None:
         """Returns the plan in force for the problem with measured scratch, or None if it is for
         other graphs."""
-        then = [path.shown for path in self.in_force.paths]
-        if len(self.plans) != 1 or then not in ([], [shown]) or (not then and len(shown.keys) > 1):
+        plan = self.in_force.plan_for(shown)
+        if plan is None:
             return None
-        (plan,) = self.plans
         problem, measure = self.completed(counted), self.options.target.measure
         if len(problem.ops) != len(plan.parts.ops):
             return None
@@ -500,8 +543,10 @@ class ModelActions(RepeatingPartitioner):
     def _do_count_scratch(self, occasion: Occasion) -> None:
         """Notes measured scratch, which plans count when they are made again."""
         assert occasion.scratch is not None
-        self.graphs.scratch, self.graphs.traces = dict(occasion.scratch), occasion.traces
-        self.graphs.scratch_rounds += 1
+        due, plans = occasion.scratch, self.in_force.alone()
+        self.graphs.scratch, self.graphs.traces = {**self.graphs.scratch, **due}, occasion.traces
+        self.graphs.scratch_rounds.update(due.keys())
+        self.graphs.apart = {key: key in due for key in plans} if len(plans) > 1 else {}
 
     def _do_share(self, occasion: Occasion) -> None:
         assert occasion.calls is not None
@@ -515,19 +560,11 @@ class ModelActions(RepeatingPartitioner):
     # ---- no plan meets the budget ---------------------------------------------------------------
 
     def _tell_of_rounds(self) -> None:
-        """Warns that a graph is in no plan of several graphs, and that no more such plans will be
-        made."""
+        """See :func:`together.tell_of_rounds`."""
         if self.ever.told_of_rounds:
             return
         self.ever.told_of_rounds = True
-        warnings.warn(
-            f"plans of several graphs were made again {MOST_ROUNDS} times because new graphs "
-            "appeared, and now there is another one: from now on each new graph gets its own "
-            "smallest plan, and the budget of the whole step may not hold. Begin with the step "
-            "that has the most graphs, or remove the graph breaks (fullgraph=True names the "
-            "first)",
-            stacklevel=2,
-        )
+        together.tell_of_rounds(MOST_ROUNDS)
 
     @property
     def _has_run(self) -> bool:

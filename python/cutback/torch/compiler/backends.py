@@ -18,6 +18,7 @@ from torch._functorch import config as functorch_config
 from torch._guards import TracingContext
 
 from ... import budgets
+from ...planner.plan import Plan
 from .. import amounts, hooks
 from ..graph import codegen
 from ..graph.both_passes import WrittenInBothPassesError
@@ -262,8 +263,7 @@ def _limit_of_step(partitioner: ModelPartitioner) -> int | None:
         shared = partitioner.in_force.shared_by_calls
         whole = None if shared else partitioner.limit_bytes(1)
         return whole or partitioner.bytes_of_budget()
-    budget = plans[0].numbers["budget_bytes"] if len(plans) == 1 else None
-    return None if budget is None else budget - total.static_bytes
+    return _limit_of_plan(partitioner, plans[0]) if len(plans) == 1 else None
 
 
 def _in_words(
@@ -298,25 +298,40 @@ def _take_measured(partitioner: ModelPartitioner, kernels: scratch.Kernels) -> N
     step exceeds its budget."""
     if kernels is not partitioner.in_force.kernels or partitioner.waits:
         return
-    limit, stats = _limit_of_step(partitioner), kernels.stats
+    limit, stats, is_done = _limit_of_step(partitioner), kernels.stats, kernels.is_done
+    position, alone = partitioner.position, partitioner.in_force.alone()
+    if len(alone) > 1:  # each step runs one of several graphs
+        key = kernels.latest or ""
+        if key not in alone or not partitioner.bounds_sizes:
+            return
+        limit, position = _limit_of_plan(partitioner, alone[key]), alone[key].position
+        stats, is_done = kernels.alone.get(key), kernels.is_done_alone(key)
     if limit is None or stats is None:
         return
     if stats.peak_bytes <= limit * (1 + scratch.MARGIN) and not partitioner.places:
         return
-    if not kernels.is_done and partitioner.may_count_scratch:
+    if not is_done and partitioner.may_count_scratch:
         return
     if not partitioner.count_scratch(kernels.scratch, kernels.traces):
-        _tell_of_scratch(partitioner, stats, limit)
+        _tell_of_scratch(partitioner, stats, limit, position)
+
+
+def _limit_of_plan(partitioner: ModelPartitioner, plan: Plan) -> int | None:
+    """Returns the budget of a plan in live bytes, if it bounds what planned graphs make."""
+    total, budget = partitioner.options.total, plan.numbers["budget_bytes"]
+    if budget is None or partitioner.options.target.measure == "saved":
+        return None
+    return budget if total is None else budget - total.static_bytes
 
 
 def _tell_of_scratch(
-    partitioner: ModelPartitioner, stats: scratch.AllocatorStats, limit: int
-) -> None:
+    partitioner: ModelPartitioner, stats: scratch.AllocatorStats, limit: int,
+    position: budgets.Position | None,
+) -> None:  # fmt: skip
     """Warns once if the scratch of kernels takes a step over its budget."""
     target = partitioner.options.target
     if partitioner.ever.told_of_scratch:
         return
-    position = partitioner.position
     text = scratch.excess_text(
         stats, limit, amounts.name_of(limit, position),
         _in_words(target, position, limit, 2 * limit - stats.peak_bytes),

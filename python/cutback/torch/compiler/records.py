@@ -76,6 +76,25 @@ class ModelPlans(InForce):
     """Each graph's part of plans for several graphs or calls."""
     paths: list[PlannedPath] = field(default_factory=list)
     """If ``plans`` cover whole steps: one for each path that shares a graph with another one."""
+    by_graph: dict[str, Plan] = field(default_factory=dict)
+    """Before that: the plans of graphs that have the whole budget, by key."""
+
+    def alone(self) -> dict[str, Plan]:
+        """Returns the plans of steps that run one graph, by the key of the graph: for example one
+        for each shape for which PyTorch compiles the model. Empty if a plan covers several
+        graphs."""
+        if any(len(path.shown.keys) > 1 for path in self.paths):
+            return {}
+        return {path.shown.keys[0]: path.plan for path in self.paths} or dict(self.by_graph)
+
+    def plan_for(self, shown: Shown) -> Plan | None:
+        """Returns the only plan for steps that run these graphs, or None."""
+        if len(shown.keys) == 1 and (plan := self.alone().get(shown.keys[0])) is not None:
+            return plan
+        then = [path.shown for path in self.paths]
+        if len(self.plans) != 1 or then not in ([], [shown]) or (not then and shown.keys[1:]):
+            return None
+        return self.plans[0]
 
     @property
     def shared_by_calls(self) -> bool:
@@ -114,8 +133,11 @@ class Graphs:
     traces: Traces = field(default_factory=dict)
     """Bytes that ops were seen to allocate and free, by the key of a graph and the name of an
     op."""
-    scratch_rounds: int = 0
-    """How often plans were made again to count scratch."""
+    scratch_rounds: Counter[str] = field(default_factory=Counter)
+    """How often plans were made again to count the scratch of a graph, by its key."""
+    apart: dict[str, bool] = field(default_factory=dict)
+    """If such plans are due for several graphs, each of which is a whole step: the keys, and
+    whether the graph's plan must be made again."""
 
     def next_round(self) -> None:
         """Called when plans were made again."""

@@ -18,6 +18,7 @@ and later steps are measured instead.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
@@ -188,10 +189,16 @@ class Kernels:
         """Bytes allocated and freed in the last run, by the same keys."""
         self.steps = 0
         """Number of measured steps."""
+        self.alone: dict[str, AllocatorStats] = {}
+        """The same figures for steps that ran one graph, by its key."""
+        self.latest: str | None = None
+        """The graph that the last step ran, if it ran one."""
         self.lock = threading.Lock()
         self._tell = tell
         self._graphs: list[Graph] = []
         self._rows: list[GraphPeak] = []
+        self._keys: list[str | None] = []
+        self._runs_alone: Counter[str] = Counter()
         self._by_op: dict[str, int] = {}
         self._tracker: StepTracker | None = None
 
@@ -211,6 +218,10 @@ class Kernels:
         """True if no step is measured any more."""
         return self.steps >= STEPS
 
+    def is_done_alone(self, key: str) -> bool:
+        """True if enough steps that ran only this graph were measured."""
+        return self._runs_alone[key] >= STEPS
+
     def tracker(self) -> StepTracker:
         """Returns the tracker of this step."""
         if self._tracker is None:
@@ -224,6 +235,7 @@ class Kernels:
             scratch: by operation and node.
         """
         self._rows.append(row)
+        self._keys.append(graph.key)
         nodes = self.scratch.setdefault(graph.key or "", {})
         for (op, node), size in scratch.items():
             self._by_op[op] = max(size, self._by_op.get(op, 0))
@@ -241,6 +253,7 @@ class Kernels:
         if not self._rows:
             return
         rows, self._rows = self._rows, []
+        (key, *others), self._keys = dict.fromkeys(self._keys), []
         top = max(rows, key=lambda row: row.peak_bytes)
         by_op = sorted(self._by_op.items(), key=lambda item: -item[1])
         stats = AllocatorStats(
@@ -249,6 +262,12 @@ class Kernels:
         )  # fmt: skip
         if not self._searches and (self.stats is None or stats.peak_bytes > self.stats.peak_bytes):
             self.stats = stats
+        self.latest = None if others else key
+        if self.latest is not None:
+            before = self.alone.get(self.latest)
+            if not self._searches and (before is None or stats.peak_bytes > before.peak_bytes):
+                self.alone[self.latest] = stats
+            self._runs_alone[self.latest] += 1
         self.steps += 1
         self._tell(self)
 

@@ -30,6 +30,7 @@ import torch
 from torch._guards import CompileContext
 
 from ... import BudgetError, budgets
+from ...planner.plan import Plan
 from ...problem import Problem
 from .. import amounts, hooks
 from ..graph.importer import Imported
@@ -44,7 +45,7 @@ from .joining import join, lenient
 from .looking import ModelSteps
 from .options import modest
 from .partition import AtHand
-from .records import CompiledGraph, Traces, key_of
+from .records import CompiledGraph, Shown, Traces, key_of
 from .replaceable import JointGraph
 from .saved_plans import SavedPlans
 from .sharing import bytes_in
@@ -129,8 +130,10 @@ class ModelPartitioner(ModelSteps):
 
     def _plan_graph(self, graph: Imported) -> Schedule | None:
         """Returns the schedule of a graph that the plans in force do not cover."""
-        others = self.in_force.parts or not self.graphs.only(self.at_hand.frame)
-        if others or self.state not in FIRST_GRAPH or not self.at_hand.is_last:
+        apart = self.state is State.JOINED and bool(self.in_force.alone())
+        others = (self.in_force.parts and not apart) or not self.graphs.only(self.at_hand.frame)
+        known = apart or self.state in FIRST_GRAPH
+        if others or not known or not self.at_hand.is_last:
             event = Event.GRAPH_NEW if self._rounds_left else Event.GRAPH_LATE
             return self._fire(event, Occasion(graph))
         target = self.options.target
@@ -394,14 +397,14 @@ class ModelPartitioner(ModelSteps):
         """True if plans may be made again to count measured scratch."""
         target, measures, steps = self.options.target, ("live", "total"), self.steps
         one_call = not steps.patterns and all(max(p.values()) == 1 for p in steps.covered)
+        plans = list(self.in_force.alone().values()) or self.plans[:2]
         return (
             self.state in COUNTS_SCRATCH
             and one_call
-            and len(self.plans) == 1
-            and self.plans[0].numbers["budget_bytes"] is not None
+            and (len(plans) == 1 or bool(self.in_force.alone()))
+            and all(plan.numbers["budget_bytes"] is not None for plan in plans)
             and target.is_bound
             and target.measure in measures
-            and self.graphs.scratch_rounds < MOST_SCRATCH_ROUNDS
             # ranks may measure different scratch, and must not stop repeating separately
             and not any(g.problem.collective_again for g in self.graphs.by_key.values())
         )
@@ -419,24 +422,42 @@ class ModelPartitioner(ModelSteps):
         """
         if not self.may_count_scratch:
             return False
-        limit = self.plans[0].numbers["budget_bytes"] or 0
-        graphs, known = self.graphs.by_key, self.graphs.scratch
-        rows = {
-            key: merged(known.get(key, ()), rows_of(graph.problem, measured.get(key, {}), limit))
-            for key, graph in graphs.items()
-        }
-        due = self.places and self.in_force.placed is None and self.graphs.scratch_rounds == 0
-        is_over = any(rows.values()) and rows != known and self._bytes_with(rows) > limit
-        if not due and not is_over:
-            return False
-        self._fire(Event.SCRATCH_OVER, Occasion(scratch=rows, traces=traces))
-        return True
+        alone = self.in_force.alone()
+        if len(alone) > 1:
+            steps = [(plan, Shown([key], None), [key]) for key, plan in alone.items()]
+        else:
+            paths = self.in_force.paths
+            shown = paths[0].shown if paths else self._graphs_of_round()
+            steps = [(self.plans[0], shown, list(self.graphs.by_key))]
+        due: dict[str, Rows] = {}
+        for plan, shown, keys in steps:
+            due |= self._due_scratch(plan, shown, {key: measured.get(key, {}) for key in keys})
+        if due:
+            self._fire(Event.SCRATCH_OVER, Occasion(scratch=due, traces=traces))
+        return bool(due)
 
-    def _bytes_with(self, scratch: Mapping[str, Rows]) -> int:
-        """Returns the bytes of the plan in force with measured scratch."""
-        (plan,) = self.plans
-        path = self.in_force.paths[0].shown if self.in_force.paths else self._graphs_of_round()
-        keys, common = path
+    def _due_scratch(
+        self, plan: Plan, shown: Shown, measured: Mapping[str, Mapping[str, int]]
+    ) -> dict[str, Rows]:
+        """Returns the scratch that the plan of a step must count when it is made again. Empty: the
+        plan stays."""
+        known, rounds = self.graphs.scratch, self.graphs.scratch_rounds
+        if max((rounds[key] for key in measured), default=0) >= MOST_SCRATCH_ROUNDS:
+            return {}
+        limit, graphs = plan.numbers["budget_bytes"] or 0, self.graphs.by_key
+        rows = {
+            key: merged(known.get(key, ()), rows_of(graphs[key].problem, sizes, limit))
+            for key, sizes in measured.items()
+        }
+        places = self.places and self.in_force.placed is None and not rounds
+        is_new = any(rows.values()) and any(rows[key] != known.get(key) for key in rows)
+        if places or (is_new and self._bytes_with(plan, shown, rows) > limit):
+            return dict(rows)
+        return {}
+
+    def _bytes_with(self, plan: Plan, shown: Shown, scratch: Mapping[str, Rows]) -> int:
+        """Returns the bytes of the plan of a step with measured scratch."""
+        keys, common = shown
         problems = [with_scratch(self.graphs.by_key[key].problem, scratch[key]) for key in keys]
         counted = self.completed(join(problems, common)[0])
         if len(counted.ops) != len(plan.parts.ops):  # a graph was not recompiled

@@ -116,6 +116,9 @@ TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
     (_S.NEW, _E.GRAPH_OVER): (_S.SINGLE, _A.SETTLE),
     (_S.SINGLE, _E.GRAPH_OVER): (_S.SINGLE, _A.SETTLE),
     (_S.CALLS_DUE, _E.GRAPH_OVER): (_S.CALLS_DUE, _A.SETTLE),
+    # one more graph that is a whole step
+    (_S.JOINED, _E.GRAPH_FITS): (_S.JOINED, _A.KEEP_PLAN),
+    (_S.JOINED, _E.GRAPH_OVER): (_S.JOINED, _A.SETTLE),
     # steps with several graphs
     (_S.NEW, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_AS_MIN),
     (_S.SINGLE, _E.GRAPH_NEW): (_S.GRAPHS_DUE, _A.PLAN_AS_MIN),

@@ -366,6 +366,18 @@ def tell_of_path(graphs: int, held: int, budget: str, final: bool) -> None:
     )
 
 
+def tell_of_rounds(rounds: int) -> None:
+    """Warns that a graph is in no plan of several graphs, and that no more such plans will be
+    made."""
+    warnings.warn(
+        f"plans of several graphs were made again {rounds} times because new graphs appeared, and "
+        "now there is another one: from now on each new graph gets its own smallest plan, and the "
+        "budget of the whole step may not hold. Begin with the step that has the most graphs, or "
+        "remove the graph breaks (fullgraph=True names the first)",
+        stacklevel=3,
+    )
+
+
 def tell_of_first_step(graphs: int, held: int, budget: str, final: bool) -> None:
     """Warns that the graphs of one call were planned one after another."""
     then = "They are not planned again" if final else "The next step has one plan for all of them"
