@@ -375,7 +375,7 @@ def test_with_the_optimizer_the_rest_of_the_budget_counts() -> None:
     assert saved.allocator_stats.op == BATCH_NORM
 
 
-@pytest.mark.parametrize("budget", ["share", "bytes"])
+@pytest.mark.parametrize("budget", ["share", "bytes", "position"])
 def test_calls_that_are_pending_together(budget: str) -> None:
     """What the other call has saved is there when the backward of one takes its scratch."""
     model, x = net()
@@ -383,7 +383,8 @@ def test_calls_that_are_pending_together(budget: str) -> None:
     whole(x).backward()
     one, y = whole.plans[0].numbers["live_bytes"], x.flip(0)
     torch._dynamo.reset()
-    compiled = ct.compile(model, budget="0.8x" if budget == "share" else int(1.5 * one))
+    asked = {"share": "0.8x", "position": 0.5, "bytes": int(1.5 * one)}[budget]
+    compiled = ct.compile(model, budget=asked)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -395,10 +396,10 @@ def test_calls_that_are_pending_together(budget: str) -> None:
         (compiled(x) + compiled(y)).backward()
     assert stats.tensor_bytes == pytest.approx(memory.peak_bytes, abs=8)  # the sum and its gradient
     said = [str(w.message) for w in told if "scratch" in str(w.message)]
-    if budget == "share":
-        assert not said  # of all calls, which share is not known here
-    else:
-        assert len(said) == (stats.peak_bytes > 1.02 * int(1.5 * one) >= stats.tensor_bytes)
+    limit = int(1.5 * one) if budget == "bytes" else compiled.plans[0].shared.limit
+    assert len(said) == (stats.peak_bytes > 1.02 * limit and stats.tensor_bytes <= limit)
+    if budget == "position":
+        assert "the budget is 0.5: " in said[0] and f"({limit} bytes)" in said[0]
 
 
 @pytest.mark.parametrize("forwards", [3, 20])

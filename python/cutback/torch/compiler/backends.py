@@ -259,10 +259,13 @@ def _limit_of_step(partitioner: ModelPartitioner) -> int | None:
     total, plans = partitioner.options.total, partitioner.plans
     if not partitioner.bounds_sizes or partitioner.options.target.measure == "saved":
         return None
+    limits = [plan.shared.limit for plan in plans if plan.shared is not None]
+    if limits or partitioner.in_force.shared_by_calls:
+        limits += [plan.numbers["budget_bytes"] or 0 for plan in plans]  # of calls that are alone
+        limit = partitioner.bytes_of_budget() or max(limits)
+        return limit if total is None else limit - total.static_bytes
     if total is None:
-        shared = partitioner.in_force.shared_by_calls
-        whole = None if shared else partitioner.limit_bytes(1)
-        return whole or partitioner.bytes_of_budget()
+        return partitioner.limit_bytes(1) or partitioner.bytes_of_budget()
     return _limit_of_plan(partitioner, plans[0]) if len(plans) == 1 else None
 
 
@@ -300,6 +303,8 @@ def _take_measured(partitioner: ModelPartitioner, kernels: scratch.Kernels) -> N
         return
     limit, stats, is_done = _limit_of_step(partitioner), kernels.stats, kernels.is_done
     position, alone = partitioner.position, partitioner.in_force.alone()
+    if partitioner.plans and (shared := partitioner.plans[0].shared) is not None:
+        position = shared.position
     if len(alone) > 1:  # each step runs one of several graphs
         key = kernels.latest or ""
         if key not in alone or not partitioner.bounds_sizes:
