@@ -21,7 +21,7 @@ _ArgumentRow = tuple[
 # (kind, bytes, share, measure), and perhaps (..., offload, pinned bytes, exact)
 _Budget = tuple[int, int, float, int] | tuple[int, int, float, int, int, int, bool]
 
-_Progress = Callable[[float, tuple[int, float, float] | None], object]
+_Progress = Callable[[float, tuple[int, float, float, int] | None], object]
 
 @final
 class Problem:

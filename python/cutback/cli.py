@@ -8,13 +8,12 @@ faster."""
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import re
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +21,17 @@ from . import _native, estimate_command, files
 from .budgets import MEASURES, PRESETS, Budget, parse_bytes, parse_preset, text, whole_number
 from .devices import resolve
 from .schedule import bytes_of
+from .terminal import interruptible, print_json, print_text, tell
 
 if TYPE_CHECKING:
     from .planner.plan import Plan
-    from .planner.search import Best
 
 _DEVICE = (
     "row of the cost model: a name, measured (this CPU) or FILE.json; a100 for traced graphs, else "
     "cpu, unless given"
 )
 _FILE = "a problem or a traced graph, as JSON or gzipped JSON (docs/problem.md)"
+_MODELS = (".onnx", ".pt", ".pt2", ".pth", ".safetensors")
 
 
 def _file(name: str) -> str:
@@ -214,26 +214,15 @@ def _seconds(text: str) -> float:
 
 
 def _read_graph(path: str) -> str:
+    if path.endswith(_MODELS):
+        raise ValueError(
+            f"{path}: a model without its backward cannot be planned; "
+            "cutback.torch.trace(model, *inputs).save(FILE) writes a training step"
+        )
     graph = files.read_text(path)
     if not graph.lstrip().startswith("{"):
         raise ValueError(f"{path}: expected a graph, which is a JSON object")
     return graph
-
-
-def _print(what: str) -> None:
-    sys.stdout.write(files.shown(what.rstrip("\n")) + "\n")
-
-
-def _print_json(what: str) -> None:
-    """Prints JSON with control characters escaped, so that it cannot affect the terminal."""
-    what = files.SHOWN.sub(lambda found: json.dumps(found[0])[1:-1], what.rstrip("\n"))
-    sys.stdout.write(what + "\n")
-
-
-def _tell(error: Exception) -> None:
-    """Prints an error on one line, with control characters escaped."""
-    what = " ".join(str(error).split()) or type(error).__name__
-    sys.stderr.write(f"cutback: {files.one_line(what)}\n")
 
 
 def _budgets(spec: str) -> list[Budget]:
@@ -249,40 +238,6 @@ def _budgets(spec: str) -> list[Budget]:
     return [_budget(part.strip()) for part in spec.split(",") if part.strip()]
 
 
-@contextmanager
-def _interruptible() -> Iterator[Callable[[float, Best | None], bool]]:
-    """Yields a progress function that shows seconds and best plan on a terminal. The first Ctrl-C
-    ends the search, a second one the program."""
-    stop = False
-    shown = sys.stderr.isatty()
-
-    def interrupt(number: int, frame: object) -> None:
-        nonlocal stop
-        if stop:
-            raise KeyboardInterrupt
-        stop = True
-
-    def progress(seconds: float, best: Best | None) -> bool:
-        if shown and seconds >= 0.5:
-            sys.stderr.write(f"\r\x1b[Ksearching, {seconds:.1f} s{_told(best)} (Ctrl-C: take it) ")
-            sys.stderr.flush()
-        return stop
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield progress
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if shown:
-            sys.stderr.write("\r\x1b[K")
-
-
-def _told(best: Best | None) -> str:
-    if best is None:
-        return ""
-    return f": best {text(best.bytes)}, {100 * best.extra:+.1f} %, gap {100 * best.gap:.1f} %"
-
-
 def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -> int:
     from .planner.plan import Plan
     from .planner.search import plans
@@ -290,7 +245,7 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
     asked, measure = _budgets(options.budgets), options.measure or "live"
     if not asked:
         raise ValueError(f"--budgets {options.budgets!r} names no budget")
-    with _interruptible() as progress:
+    with interruptible(len(asked)) as progress:
         answers = plans(
             graph,
             asked,
@@ -303,10 +258,11 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
         )
     if options.output:
         os.makedirs(options.output, exist_ok=True)
-    _print(f"{'budget':>12} {measure:>12} {'extra time':>10} {'at least':>8} {'gap':>8} recomputed")
+    titles = f"{'budget':>12} {measure:>12} {'extra time':>10} {'at least':>8} {'gap':>8}"
+    print_text(f"{titles} recomputed")
     for spec, answer in zip(asked, answers, strict=True):
         if not isinstance(answer, Plan):
-            _print(f"{spec!s:>12} {'-':>12}  out of reach")
+            print_text(f"{spec!s:>12} {'-':>12}  out of reach")
             continue
         n = answer.numbers
         extra, bound = (
@@ -317,7 +273,7 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
             bound = "trivial"
         gap = "n/a" if n["gap"] is None else f"{100 * n['gap']:.2f}%"
         size = text(bytes_of(n, measure))
-        _print(f"{spec!s:>12} {size:>12} {extra:>10} {bound:>8} {gap:>8} {n['recomputed']:>10}")
+        print_text(f"{spec!s:>12} {size:>12} {extra:>10} {bound:>8} {gap:>8} {n['recomputed']:>10}")
         if options.output:
             document = {
                 **answer.document,
@@ -362,7 +318,7 @@ def _plan(options: argparse.Namespace) -> int:
     device = options.device or ("a100" if files.is_traced(graph) else None)
     if options.budgets is not None:
         return _plan_several(options, graph, device)
-    with _interruptible() as progress:
+    with interruptible() as progress:
         answer = plan(
             graph,
             budget=_budget(options.budget),
@@ -388,11 +344,11 @@ def _plan(options: argparse.Namespace) -> int:
         document = {**answer.document, "file": os.path.relpath(options.file, folder)}
         files.write_text(options.output, json.dumps(document) + "\n")
     if options.json:
-        _print_json(answer.to_json())
+        print_json(answer.to_json())
     elif not options.explain:
-        _print(str(answer))
+        print_text(str(answer))
     elif not options.output:
-        _print(explained)
+        print_text(explained)
     return 0
 
 
@@ -404,10 +360,10 @@ def _cut(options: argparse.Namespace) -> int:
     if network is not None:
         files.write_text(options.dump_network, network)
     if options.json:
-        _print_json(answer)
+        print_json(answer)
         return 0
     cut = json.loads(answer)
-    _print(
+    print_text(
         f"{options.preset}: saves {len(cut['saved'])} values, {text(cut['saved_bytes'])} besides "
         f"arguments; cut {cut['cut']} of a network of {cut['nodes']} nodes and {cut['arcs']} arcs, "
         f"in {cut['solve_ms']:.2f} ms"
@@ -427,9 +383,9 @@ def _frontier(options: argparse.Namespace) -> int:
         title = f"Frontier of {Path(options.file).name}"
         answer.report(options.report, title=title, peaks=options.peaks)
     if options.json:
-        _print_json(answer.to_json())
+        print_json(answer.to_json())
     else:
-        _print(str(answer))
+        print_text(str(answer))
     return 0
 
 
@@ -475,7 +431,7 @@ def _explain(options: argparse.Namespace) -> int:
 
     plan, document = _read_plan(options.plan)
     answer = _plan_for(read_problem(_graph_of(options, document)), plan, options.plan)
-    (_print_json if options.json else _print)(answer.explain(as_json=options.json))
+    (print_json if options.json else print_text)(answer.explain(as_json=options.json))
     if options.report:
         answer.report(options.report, title=f"Plan {Path(options.plan).name}")
     return 0
@@ -490,9 +446,9 @@ def _diff(options: argparse.Namespace) -> int:
     after = _plan_for(problem, second, options.other)
     answer = before.diff(after)
     if options.json:
-        _print_json(answer.to_json())
+        print_json(answer.to_json())
     else:
-        _print(str(answer))
+        print_text(str(answer))
     if options.report:
         names = f"{Path(options.plan).name} and {Path(options.other).name}"
         answer.report(options.report, title=f"Plans {names}")
@@ -504,13 +460,17 @@ def _evaluate(options: argparse.Namespace) -> int:
     device = resolve(options.device)
     if device is None and files.is_traced(graph) and '"device"' not in plan:
         device = "a100"
-    answer = _native.Problem.read(graph).evaluate_json(plan, device)
+    problem = _native.Problem.read(graph)
+    try:
+        answer = problem.evaluate_json(plan, device)
+    except ValueError as error:
+        raise ValueError(f"{options.plan}: {error}") from None
     if options.json:
-        _print_json(answer)
+        print_json(answer)
         return 0
     n = json.loads(answer)
     extra = 100 * (n["time_ps"] - n["once_ps"]) / max(1, n["once_ps"])
-    _print(
+    print_text(
         f"peak {text(n['peak_bytes'])}, arena {text(n['arena_bytes'])}, saved "
         f"{text(n['saved_bytes'])}\n{n['time_ps'] / 1e9:.3f} ms, {extra:.1f} % more than running "
         f"everything once; {n['recomputed']} of {n['runs']} runs are repeated"
@@ -521,9 +481,9 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _estimate(options: argparse.Namespace) -> int:
     answer = estimate_command.estimate(options, _bytes(options.budget))
     if options.json:
-        _print_json(json.dumps(answer.document()))
+        print_json(json.dumps(answer.document()))
     else:
-        _print(str(answer))
+        print_text(str(answer))
     return 0
 
 
@@ -542,7 +502,7 @@ def _place(options: argparse.Namespace) -> int:
         return 0
     files.write_text(options.output, answer)
     top = max((b.size + at for b, at in zip(buffers, offsets, strict=True)), default=0)
-    _print(f"{len(buffers)} buffers in {text(top)}: {options.output}")
+    print_text(f"{len(buffers)} buffers in {text(top)}: {options.output}")
     return 0
 
 
@@ -570,9 +530,20 @@ _COMMANDS = {
 }
 
 
+def _named(error: Exception, options: argparse.Namespace) -> Exception:
+    """The error, with the name of the file in which it is if the text says only the line."""
+    file = getattr(options, "file", None)
+    if file is None or not re.match(r"(JSON, )?line \d+[:,]", str(error)):
+        return error
+    return ValueError(f"{file}: {error}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command. Returns 0 on success, and 2 after an error, which is printed on one line."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks how to go on
+        importlib.import_module("argcomplete").autocomplete(parser)
+    options = parser.parse_args(arguments)
     try:
         if options.command in _COMMANDS:
             return _COMMANDS[options.command](options)
@@ -587,7 +558,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, ValueError, TypeError, NotImplementedError, MemoryError) as error:
-        _tell(error)
+        tell(_named(error, options))
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("cutback: interrupted\n")

@@ -11,10 +11,11 @@ static bool report(cb_py_search *s, int64_t now) {
     PyObject *answer = NULL;
     PyEval_RestoreThread(s->work.thread);
     if (PyErr_CheckSignals() == 0)
-        answer = best->best_bytes == 0 ? PyObject_CallFunction(s->progress, "dO", seconds, Py_None)
-                                       : PyObject_CallFunction(s->progress, "d(Kdd)", seconds,
-                                                               (unsigned long long)best->best_bytes,
-                                                               best->extra, best->gap);
+        answer = best->best_bytes == 0
+                     ? PyObject_CallFunction(s->progress, "dO", seconds, Py_None)
+                     : PyObject_CallFunction(s->progress, "d(Kddk)", seconds,
+                                             (unsigned long long)best->best_bytes, best->extra,
+                                             best->gap, (unsigned long)best->budget);
     const int wanted = answer ? PyObject_IsTrue(answer) : -1;
     Py_XDECREF(answer);
     s->work.raised = wanted < 0;

@@ -50,7 +50,11 @@ cb_status cb_unknown_device(const char *name, cb_error *err) {
         if (i > 0) strcat(list, ", ");
         strcat(list, devices[i].name);
     }
-    return cb_fail(err, CB_INVALID, "no device is called \"%.40s\"; there are %s", name, list);
+    return cb_fail(
+        err, CB_INVALID,
+        "no device is called \"%.40s\"; there are %s. A device of your own is a JSON file "
+        "(docs/planner.md, section 6)",
+        name, list);
 }
 
 double cb_arithmetic_s(const cb_device *device, uint32_t flags, uint32_t work_class, double flops) {

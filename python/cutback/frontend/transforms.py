@@ -128,8 +128,8 @@ def jvp(
     tuple that is nested like ``primals``.
 
     It is computed as the gradient of a vjp, and takes about three times as long as ``f``; attention
-    takes four to five times as long, because its products are made in memory. With ``has_aux``, ``f`` returns (value, aux), and the result is (value, tangent, aux). Source:
-    ``jax.jvp``.
+    takes four to five times as long, because its products are made in memory. With ``has_aux``,
+    ``f`` returns (value, aux), and the result is (value, tangent, aux). Source: ``jax.jvp``.
 
     Example:
         >>> value, slope = cutback.jvp(cutback.sin, (np.zeros(3),), (np.ones(3),))

@@ -21,6 +21,7 @@ class Best(NamedTuple):
     bytes: int  # in the budget's measure, before offsets are assigned
     extra: float  # extra time, relative to running everything once
     gap: float  # time above the current lower bound, relative to the bound
+    budget: int = 0  # index of the budget that it is for
 
 
 Progress = Callable[[float], object] | Callable[[float, Best | None], object]
@@ -45,7 +46,7 @@ def seconds_of(time_limit: float) -> float:
 
 def teller_of(
     progress: Progress | None,
-) -> Callable[[float, tuple[int, float, float] | None], object] | None:
+) -> Callable[[float, tuple[int, float, float, int] | None], object] | None:
     """Adapts ``progress`` to the signature with which the core calls it.
 
     Raises:
@@ -65,11 +66,8 @@ def teller_of(
     except ValueError:  # a builtin without a signature
         pass
 
-    def with_best(seconds: float, best: tuple[int, float, float] | None) -> object:
-        if best is None:
-            return tell(seconds, None)
-        size, extra, gap = best
-        return tell(seconds, Best(size, extra, gap))
+    def with_best(seconds: float, best: tuple[int, float, float, int] | None) -> object:
+        return tell(seconds, None if best is None else Best(*best))
 
     return with_best
 

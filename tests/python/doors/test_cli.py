@@ -95,6 +95,54 @@ def test_a_file_that_is_not_there(capsys, tmp_path):
     assert capsys.readouterr().err.count("\n") == 2
 
 
+@pytest.mark.parametrize("command", [["plan"], ["cut"], ["frontier"]])
+@pytest.mark.parametrize("text, where", [("{\n", "JSON, line 2,"), ('{"a": 1}', "line 1:")])
+def test_an_error_in_a_file_names_it(command, text, where, capsys, tmp_path):
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    assert cli.main([*command, str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"cutback: {path}: {where}")
+
+
+def test_an_error_in_a_plan_names_the_plan(problem, capsys, tmp_path):
+    plan = tmp_path / "plan.json"
+    plan.write_text("{}\n")
+    assert cli.main(["evaluate", problem, str(plan)]) == 2
+    assert capsys.readouterr().err.startswith(f"cutback: {plan}: line 1:")
+
+
+def test_a_model_is_no_graph(capsys):
+    assert cli.main(["plan", "model.onnx"]) == 2
+    assert "cutback.torch.trace(model, *inputs).save(FILE)" in capsys.readouterr().err
+
+
+def test_an_unknown_device_offers_those_there_are(problem, capsys):
+    assert cli.main(["plan", problem, "--device", "h300"]) == 2
+    err = capsys.readouterr().err
+    assert '"h300"' in err and "h100, h200" in err and "JSON file" in err
+
+
+def test_errors_have_a_colour_on_a_terminal_only(monkeypatch, capsys):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.main(["plan", "model.onnx"]) == 2
+    assert capsys.readouterr().err.startswith("\x1b[1;31mcutback:\x1b[0m model.onnx: ")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert cli.main(["plan", "model.onnx"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_completion(tmp_path):
+    """What a shell asks of a command that was registered with argcomplete."""
+    pytest.importorskip("argcomplete")
+    line, answer = "cutback plan --bud", tmp_path / "answer"
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "COMP_LINE": line}
+    asked |= {"COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": " "}
+    command = [sys.executable, "-m", "cutback"]
+    subprocess.run(command, env={**os.environ, **asked}, check=True)
+    assert set(answer.read_text().split()) == {"--budget", "--budgets"}
+
+
 def test_an_unknown_command(capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["dance"])

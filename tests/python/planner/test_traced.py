@@ -380,6 +380,18 @@ def test_progress_is_told_the_best_plan():
     assert extras[-1] >= (n["time_ps"] - n["once_ps"]) / n["once_ps"] - 1e-9
 
 
+def test_progress_is_told_which_budget_a_plan_is_for():
+    told = []
+    cutback.plans(
+        path_of("resnet50_bn"),
+        ["0.5x", "0.3x"],
+        device="a100",
+        progress=lambda seconds, best: told.append(best),
+    )
+    budgets = [best.budget for best in told if best is not None]
+    assert budgets == sorted(budgets) and budgets[-1] == 1
+
+
 @pytest.mark.parametrize("measure", ["live", "arena"])
 def test_exact_budgets(measure):
     """A search at just the budget is never slower than the ladder's answer, and keeps the bound."""
