@@ -162,6 +162,68 @@ TEST(what_is_held_is_of_the_first_run) {
     }
 }
 
+/* w, x -> h = f(x, w) -> c; backward: w's gradient d = f(t, x), e = f(t, w), last = f(e, x). Ops 0..7
+ * are w x h c t d e last. */
+static cb_problem *with_update(void) {
+    static maker m;
+    memset(&m, 0, sizeof m);
+    uint32_t w = make_input(&m, 64), x = make_input(&m, 64),
+             h = make_op(&m, CB_POP_FUSIBLE, 2, (const uint32_t[]){x, w}, 100),
+             c = make_op(&m, CB_POP_FUSIBLE, 1, &h, 8);
+    m.backward_starts = m.n_op;
+    m.result[m.n_result++] = c;
+    uint32_t t = make_input(&m, 8);
+    m.flags[m.n_op - 1] |= CB_POP_BACKWARD;
+    uint32_t d = make_op(&m, CB_POP_BACKWARD, 2, (const uint32_t[]){t, x}, 64);
+    uint32_t e = make_op(&m, CB_POP_BACKWARD, 2, (const uint32_t[]){t, w}, 32);
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 3, (const uint32_t[]){e, x, h}, 16);
+    cb_problem *p = make_problem(&m, &alloc);
+    CHECK_OK(cb_set_update(p, p->value_storage[d], p->value_storage[w], &err));
+    return p;
+}
+
+TEST(a_gradient_ends_with_the_last_reader_of_its_parameter) {
+    cb_problem *p = with_update();
+    cb_arena arena;
+    cb_lives lives;
+    cb_arena_init(&arena, &alloc);
+    CHECK_OK(cb_problem_verify(p, &err));
+    /* h | h c | h c d | h d e | h e last */
+    CHECK_OK(walk(p, &arena, 5, (const uint32_t[]){2, 3, 5, 6, 7}, 2, &lives));
+    const uint64_t want[] = {100, 108, 172, 196, 148};
+    for (int t = 0; t < 5; t++) CHECK(lives.live_bytes[t] == want[t]);
+    /* h runs again for the last op and reads w: the update waits, and so does d. */
+    CHECK_OK(walk(p, &arena, 6, (const uint32_t[]){2, 3, 5, 6, 2, 7}, 2, &lives));
+    const uint64_t again[] = {100, 108, 72, 96, 196, 148};
+    for (int t = 0; t < 6; t++) CHECK(lives.live_bytes[t] == again[t]);
+    cb_arena_free(&arena);
+    cb_problem_free(p);
+}
+
+TEST(names_what_no_update_can_read) {
+    cb_problem *p = with_update();
+    const uint32_t d = p->value_storage[p->out_begin[5]], e = p->value_storage[p->out_begin[6]],
+                   h = p->value_storage[p->out_begin[2]], last = p->value_storage[p->out_begin[7]];
+    const struct {
+        uint32_t gradient, parameter;
+        const char *why;
+    } wrong[] = {{d, 99, "of 8"},
+                 {d, h, "not that of a placeholder"},
+                 {e, 0, "another update"},
+                 {last, 1, "the backward returns it"},
+                 {1, 0, "static or held"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        uint32_t *at = &p->updates[wrong[i].gradient], kept = *at;
+        *at = wrong[i].parameter;
+        CHECK_FAIL(cb_problem_verify(p, &err), CB_INVALID, wrong[i].why);
+        *at = kept;
+    }
+    p->op_flags[6] |= CB_POP_MUTATES; /* e = f(t, w) writes into w */
+    p->value_storage[p->out_begin[6]] = 0;
+    CHECK_FAIL(cb_problem_verify(p, &err), CB_INVALID, "writes into what it updates");
+    cb_problem_free(p);
+}
+
 TEST(mutation_pins_its_readers) {
     static maker m;
     memset(&m, 0, sizeof m);
@@ -464,6 +526,8 @@ int main(void) {
     RUN(names_the_broken_rule);
     RUN(views_hold_their_storage);
     RUN(what_is_held_is_of_the_first_run);
+    RUN(a_gradient_ends_with_the_last_reader_of_its_parameter);
+    RUN(names_what_no_update_can_read);
     RUN(mutation_pins_its_readers);
     RUN(copies_take_their_time);
     RUN(offsets_never_overlap);
