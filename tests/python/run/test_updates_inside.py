@@ -277,3 +277,16 @@ def test_options_are_checked():
         cb.compile(loss, optimizer=cb.optim.SGD(lr=0.1), updates="before")
     with pytest.raises(ValueError, match="give the step an optimizer"):
         cb.compile(loss, updates="inside")
+
+
+def test_other_sizes():
+    runs = []
+    for updates in ("after", "inside"):
+        params = parameters()
+        step = compiled(cb.optim.AdamW(), updates, budget="0.8x")
+        random = np.random.default_rng(5)
+        for n in (6, 12, 6):
+            step(params, *random.integers(0, VOCABULARY, (2, n)))
+            assert step.stats.peak_bytes <= step.planned.arena_bytes
+        runs.append((bits(params), step.n_planned))
+    assert runs[0] == runs[1]
