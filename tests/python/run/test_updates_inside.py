@@ -290,3 +290,22 @@ def test_other_sizes():
             assert step.stats.peak_bytes <= step.planned.arena_bytes
         runs.append((bits(params), step.n_planned))
     assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("groups", [None, True])
+def test_parameters_that_nothing_reads_and_empty_ones(groups):
+    def two(p, q, x):
+        return ((cb.tanh(x @ p["w"]) @ q["v"]) ** 2).mean()
+
+    runs = []
+    for updates in ("after", "inside"):
+        random = np.random.default_rng(0)
+        p = {"w": random.standard_normal((16, 32)).astype(np.float32), "unread": np.ones((64, 64))}
+        q = {"v": random.standard_normal((32, 8)).astype(np.float32), "empty": np.zeros((0, 3))}
+        optimizer = cb.optim.AdamW(weight_decay=0.1)
+        step = cb.compile(two, optimizer=optimizer, argnums=(0, 1), updates=updates, groups=groups)
+        for _ in range(3):
+            step(p, q, np.ones((4, 16), np.float32))
+        runs.append(bits((p, q)))
+    assert step.updates_inside
+    assert runs[0] == runs[1]
