@@ -162,8 +162,8 @@ TEST(what_is_held_is_of_the_first_run) {
     }
 }
 
-/* w, x -> h = f(x, w) -> c; backward: w's gradient d = f(t, x), e = f(t, w), last = f(e, x). Ops 0..7
- * are w x h c t d e last. */
+/* w, x -> h = f(x, w) -> c; backward: d = f(t, x) is w's gradient, e = f(t, w), last = f(e, x, h).
+ * Ops 0..7 are w x h c t d e last. */
 static cb_problem *with_update(void) {
     static maker m;
     memset(&m, 0, sizeof m);
