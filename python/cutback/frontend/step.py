@@ -52,6 +52,7 @@ from .program_cache import ProgramCache
 from .sizes import Decided, Family, Resized, Shapes, family_key, shapes_of
 from .state import load, state_of
 from .tracing import Call, Signature, Traced, leaves_of
+from .within import compiled_within
 from .words import refuse_module, refuse_optimizer
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class _Specialisation(Signature):
         self._planned_at = family.canonical_ways(self._shapes) if options.searches else None
         if options.searches and family.varying:
             options = options._replace(decisions=step._decisions(call, family, options))
-        self.run = Executable(self.traced.graph, self.traced.wrt_positions, **options._asdict())
+        self.run = compiled_within(self.traced, options)
         super().__init__(call, self.traced.names)
         self.key = call.key
         self._python_bytes = (

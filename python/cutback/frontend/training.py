@@ -139,7 +139,8 @@ def compile(
             as soon as nothing reads the parameter any more and nothing can fail. Each gradient then
             takes memory only until its update, with the same bits. Calls with ``extras`` compile a
             second program, which updates after the backward. Where updates inside are not possible,
-            they come after it, and :attr:`Step.updates_reason` says why (docs/optim.md).
+            they come after it, and :attr:`Step.updates_reason` says why (docs/optim.md). If no plan
+            meets the budget with updates after the backward, they are inside it where possible.
         argnums: positional arguments to differentiate by.
         backend, device, plan, groups: as for :class:`cutback.run.executable.Executable`.
         on_infeasible: what to do if no plan meets the budget: ``"error"``; ``"min"`` or

@@ -396,6 +396,11 @@ class Executable:
         given = iter(arrays)
         return [next(given) if value is None else value for value in self._template]
 
+    @property
+    def runs_inside(self) -> bool:
+        """Whether runs update parameters inside the backward."""
+        return self.updates_inside and not self._only_plans
+
     def outputs(
         self,
         out: Sequence[Any] | None = None,

@@ -261,7 +261,7 @@ def test_results_that_exceed_the_budget_alone_are_named():
             x = cutback.tanh(x @ w)
         return x.sum()
 
-    step = cutback.compile(loss, optimizer=cutback.optim.SGD(lr=0.1), budget="0.5x")
+    step = cutback.compile(loss, optimizer=cutback.optim.SGD(lr=0.1), budget="0.1x")
     with pytest.raises(cutback.BudgetError) as told:
         step(params, rng.standard_normal((16, 64), np.float32))
     error = told.value

@@ -176,3 +176,26 @@ def check(port: Port, steps: int, saves: bool = True) -> None:
     assert position.smallest < position.everything or not saves
     assert step.stats.peak_bytes == step.planned.arena_bytes <= position.limit
     assert step.plan.numbers["budget_bytes"] == position.limit
+
+
+def test_a_budget_below_the_gradients_is_met_by_updates_inside() -> None:
+    """Gradients of two large matrices, which are never needed together."""
+    rng = np.random.default_rng(0)
+    made = [he(rng, 128, 128), he(rng, 128, 128)]
+    x = rng.standard_normal((16, 128), np.float32)
+
+    def loss(params: Any, x: Any) -> Any:
+        first, second = params
+        return ((F.relu(x @ first) @ second - x) ** 2).mean()
+
+    found = []
+    for budget in (None, "0.6x"):
+        params = [w.copy() for w in made]
+        step = cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-2), budget=budget)
+        losses = [float(step(params, x)) for _ in range(4)]
+        found.append((losses, [w.tobytes() for w in params]))
+    assert found[0] == found[1]
+    assert step.updates_inside
+    assert step.stats.peak_bytes <= step.planned.budget_bytes < sum(w.nbytes for w in made)
+    with pytest.raises(cb.BudgetError, match="results and gradients alone take"):
+        cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-2), budget="0.1x")(made, x)

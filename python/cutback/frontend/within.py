@@ -1,0 +1,34 @@
+"""Programs of steps whose budget is met only if the optimizer steps inside the backward."""
+
+from __future__ import annotations
+
+from ..run.executable import CompileOptions, Executable
+from .tracing import Traced
+
+
+def compiled_within(traced: Traced, options: CompileOptions) -> Executable:
+    """The program of a function. If no plan meets the budget with updates after the backward, they
+    are inside it, where gradients take less memory and results have the same bits.
+
+    Raises:
+        BudgetError: no plan meets the budget in either way.
+    """
+    graph, wrt = traced.graph, traced.wrt_positions
+    try:
+        return Executable(graph, wrt, **options._asdict())
+    except ValueError as error:
+        from ..errors import BudgetError  # imported late, to save start-up time
+
+        is_after = options.keep_gradients and options.updates == "after" and options.plan is None
+        if not isinstance(error, BudgetError) or error.reason != "budget" or not is_after:
+            raise
+        # a share stays the bytes that it is with updates after the backward
+        budget = options.budget if error.budget_bytes is None else error.budget_bytes
+        options = options._replace(updates="inside", decisions=None, budget=budget)
+        try:
+            run = Executable(graph, wrt, **options._asdict())
+        except BudgetError:
+            raise error from None
+        if not run.runs_inside:
+            raise
+        return run
