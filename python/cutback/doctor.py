@@ -46,7 +46,8 @@ def version() -> str:
     """The version, the commit it was built from where that is known, and the instruction set of the
     kernels that this machine uses.
 
-    >>> cutback.doctor.version().split()[0] == cutback.__version__
+    >>> from cutback import doctor
+    >>> doctor.version().split()[0] == cutback.__version__
     True
     """
     machine = _native.machine()
