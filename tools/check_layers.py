@@ -80,7 +80,8 @@ PYTHON_LEFT: dict[str, tuple[str, ...]] = {
     "cutback.__init__": ("cutback.nn",),
     "cutback.doctor": ("cutback.torch.profiler",),  # it tries everything
     "cutback.estimate_command": ("cutback.doctor",),
-    "cutback.cli": ("cutback.estimate_command",),
+    "cutback.terminal": ("cutback.doctor",),
+    "cutback.cli": ("cutback.estimate_command", "cutback.terminal"),
     "cutback.__main__": ("cutback.cli",),
     # torch/*.py: hooks, flags, memory, transfers: what all the rest of it may use
     "cutback.torch": ("cutback.__init__",),
