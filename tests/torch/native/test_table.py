@@ -21,7 +21,8 @@ from cutback.torch.native.table import FOREIGN, ROWS
 aten = torch.ops.aten
 
 RANDOM = ("dropout", "rrelu", "bernoulli", "multinomial", "rand", "normal", "uniform",
-          "cauchy", "exponential", "geometric", "empty", "new_empty", "attention")  # fmt: skip
+          "cauchy", "exponential", "geometric", "empty", "new_empty", "attention",
+          "fractional")  # fmt: skip
 PARTS = 16
 
 FAST = ("where", "nn.functional.gelu", "nn.functional.layer_norm", "softmax", "var")
