@@ -236,6 +236,17 @@ def test_ends_do_not_depend_on_how_a_plan_is_asked():
     assert core.ends(budgets.MEASURES.index("live"), device="a100") == want[1:]
 
 
+@pytest.mark.parametrize("measure", ["live", "arena"])
+def test_no_budget_is_met_below_the_smallest_plan(measure):
+    """Its smallest plan lies far below two rungs for which the search finds none."""
+    problem = cutback.files.read_text(DATA / "mixture_of_experts.json.gz")
+    plans = [cutback.plan(problem, budget=b, measure=measure) for b in ("smallest", "min", 0.0)]
+    assert {bytes_of(plan, measure) for plan in plans} == {328_192}
+    with pytest.raises(cutback.BudgetError) as refused:
+        cutback.plan(problem, budget=320_000, measure=measure)
+    assert refused.value.smallest_bytes == 328_192
+
+
 def test_several_positions_get_the_plans_that_they_get_alone():
     problem = small(54)
     asked = [0.3, "0.9x", 0, None, 1, "smallest", "min", 10_000_000]
