@@ -225,6 +225,19 @@ def _read_graph(path: str) -> str:
     return graph
 
 
+def _read_problem(path: str) -> tuple[str, _native.Problem]:
+    """The text of a graph, and the problem that it is or is converted to.
+
+    Raises:
+        ValueError: if it is neither; the message names the file.
+    """
+    graph = _read_graph(path)
+    try:
+        return graph, _native.Problem.read(graph)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
 def _budgets(spec: str) -> list[Budget]:
     """Parses ``--budgets``: a list of budgets, or a number of shares."""
     if whole_number(spec):
@@ -238,7 +251,7 @@ def _budgets(spec: str) -> list[Budget]:
     return [_budget(part.strip()) for part in spec.split(",") if part.strip()]
 
 
-def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -> int:
+def _plan_several(options: argparse.Namespace, problem: _native.Problem, device: str | None) -> int:
     from .planner.plan import Plan
     from .planner.search import plans
 
@@ -247,7 +260,7 @@ def _plan_several(options: argparse.Namespace, graph: str, device: str | None) -
         raise ValueError(f"--budgets {options.budgets!r} names no budget")
     with interruptible(len(asked)) as progress:
         answers = plans(
-            graph,
+            problem,
             asked,
             measure=measure,
             preset=options.preset,
@@ -314,13 +327,13 @@ def _plan(options: argparse.Namespace) -> int:
     from .frontend.planning import plan
 
     _check_options(options)
-    graph = _read_graph(options.file)
+    graph, problem = _read_problem(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
     if options.budgets is not None:
-        return _plan_several(options, graph, device)
+        return _plan_several(options, problem, device)
     with interruptible() as progress:
         answer = plan(
-            graph,
+            problem,
             budget=_budget(options.budget),
             measure=options.measure or "live",
             max_extra=options.max_extra,
@@ -353,8 +366,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _cut(options: argparse.Namespace) -> int:
-    graph = _read_graph(options.file)
-    answer, network = _native.Problem.read(graph).cut_json(
+    _, problem = _read_problem(options.file)
+    answer, network = problem.cut_json(
         parse_preset(options.preset), options.dump_network is not None
     )
     if network is not None:
@@ -376,7 +389,7 @@ def _frontier(options: argparse.Namespace) -> int:
 
     if options.peaks and not options.report:
         raise ValueError("--peaks needs --report FILE")
-    graph = _read_graph(options.file)
+    graph, _ = _read_problem(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
     answer = frontier(graph, preset=options.preset, device=device)
     if options.report:
@@ -402,14 +415,15 @@ def _read_plan(path: str) -> tuple[str, dict[str, Any]]:
     return plan, document
 
 
-def _graph_of(options: argparse.Namespace, document: Mapping[str, Any]) -> str:
-    """The text of the graph that a plan is for."""
+def _problem_of(options: argparse.Namespace, document: Mapping[str, Any]) -> _native.Problem:
+    """The problem that a plan is for."""
     if options.file:
-        return _read_graph(options.file)
+        return _read_problem(options.file)[1]
     named = document.get("file")
     if not isinstance(named, str):
         raise ValueError(f"{options.plan} does not name its graph; give it as the last argument")
-    return _read_graph(os.path.join(os.path.dirname(os.path.abspath(options.plan)), named))
+    folder = os.path.dirname(os.path.abspath(options.plan))
+    return _read_problem(os.path.join(folder, named))[1]
 
 
 def _plan_for(problem: _native.Problem, plan: str, path: str) -> Plan:
@@ -427,10 +441,8 @@ def _plan_for(problem: _native.Problem, plan: str, path: str) -> Plan:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from .planner.problems import read_problem
-
     plan, document = _read_plan(options.plan)
-    answer = _plan_for(read_problem(_graph_of(options, document)), plan, options.plan)
+    answer = _plan_for(_problem_of(options, document), plan, options.plan)
     (print_json if options.json else print_text)(answer.explain(as_json=options.json))
     if options.report:
         answer.report(options.report, title=f"Plan {Path(options.plan).name}")
@@ -438,10 +450,8 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from .planner.problems import read_problem
-
     (first, document), (second, _) = _read_plan(options.plan), _read_plan(options.other)
-    problem = read_problem(_graph_of(options, document))
+    problem = _problem_of(options, document)
     before = _plan_for(problem, first, options.plan)
     after = _plan_for(problem, second, options.other)
     answer = before.diff(after)
@@ -456,11 +466,10 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    graph, plan = _read_graph(options.file), files.read_text(options.plan)
+    (graph, problem), plan = _read_problem(options.file), files.read_text(options.plan)
     device = resolve(options.device)
     if device is None and files.is_traced(graph) and '"device"' not in plan:
         device = "a100"
-    problem = _native.Problem.read(graph)
     try:
         answer = problem.evaluate_json(plan, device)
     except ValueError as error:
@@ -530,14 +539,6 @@ _COMMANDS = {
 }
 
 
-def _named(error: Exception, options: argparse.Namespace) -> Exception:
-    """The error, with the name of the file in which it is if the text says only the line."""
-    file = getattr(options, "file", None)
-    if file is None or not re.match(r"(JSON, )?line \d+[:,]", str(error)):
-        return error
-    return ValueError(f"{file}: {error}")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command. Returns 0 on success, and 2 after an error, which is printed on one line."""
     parser = _parser()
@@ -558,7 +559,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, ValueError, TypeError, NotImplementedError, MemoryError) as error:
-        tell(_named(error, options))
+        tell(error)
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("cutback: interrupted\n")

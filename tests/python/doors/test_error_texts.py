@@ -81,8 +81,11 @@ class Texts:
                 self.pass_on(scope, node)
 
     def pass_on(self, scope: ast.AST, call: ast.Call) -> None:
-        """A function gets such a text; functions go by their names, in whatever module."""
+        """A function gets such a text; functions go by their names, in whatever module, except
+        ``__init__``, which most classes have."""
         name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+        if name == "__init__":
+            return
         for called in self.by_name.get(name, ()):
             names = [a.arg for a in (*called.args.posonlyargs, *called.args.args)]
             for arg, value in zip(names[names[:1] == ["self"] :], call.args, strict=False):
