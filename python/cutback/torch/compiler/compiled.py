@@ -12,8 +12,8 @@ import functools
 import inspect
 import threading
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
@@ -29,6 +29,7 @@ from ..memory import MemoryTracker, StepTracker
 from ..native.lowering import NativeNote
 from .backends import make_backend
 from .bypassed import Watch
+from .counted_scratch import LEAST
 from .eager_parts import follow, nodes_of
 from .growing import LargerError
 from .inductor import CompilerNote
@@ -36,10 +37,19 @@ from .saved_plans import Path
 from .scratch import AllocatorStats
 from .several import ModelPartitioner
 
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
+
 _KERNELS = (
     "Graphs do not show how much memory a kernel allocates for a result: MemoryTracker.events "
     "shows which op takes more than plan.problem says; leave that much room in the budget"
 )
+
+
+def _nodes_before(*arguments: Any) -> set[Node]:
+    """The nodes of autograd's graph that made the arguments."""
+    tensors = (t for t in tree_iter(arguments) if isinstance(t, torch.Tensor))
+    return {t.grad_fn for t in tensors if t.grad_fn is not None}
 
 
 class Runner:
@@ -85,7 +95,7 @@ class Runner:
                 continue
 
     def _call(self, args: Any, kwargs: Any) -> Any:
-        memory = None
+        memory, before = None, _nodes_before(args, kwargs)
         try:
             refused, plans = hooks.recompilations_refused(), len(self.partitioner.plans)
             with (
@@ -99,7 +109,7 @@ class Runner:
             # the smallest plan holds for the sizes of the call that made it
             bounded = self.partitioner.bounds_sizes or len(self.partitioner.plans) > plans
             most = max(runs.values(), default=1) if bounded else None
-            self._tell_unplanned(result, memory, most)
+            self._tell_unplanned(result, memory, most, before)
             if hooks.recompilations_refused() > refused or not runs:
                 self._tell_not_compiled(result, args, kwargs)
             return result
@@ -127,7 +137,9 @@ class Runner:
         self._to_measure -= 1
         return StepTracker()
 
-    def _tell_unplanned(self, result: Any, memory: StepTracker | None, runs: int | None) -> None:
+    def _tell_unplanned(
+        self, result: Any, memory: StepTracker | None, runs: int | None, before: Collection[Node]
+    ) -> None:
         """Warns if a step, or a part of it, was left to eager PyTorch and so has no budget."""
         if self._told or self.partitioner.options.target.budget is None:
             return
@@ -156,7 +168,7 @@ class Runner:
             return
         is_over = "is"
         if held <= limit and runs == 1:  # pending runs of one graph have their own warning
-            beside, held = self._beside(memory, tensors)
+            beside, held = self._beside(memory, nodes_of(tensors, before)[1])
             is_over = "may be"
             figure = (
                 f": when the forward ends they hold {budgets.text(beside)} ({beside} bytes) that "
@@ -173,13 +185,13 @@ class Runner:
                 f"{self.partitioner.name_limit(limit)}{figure}. {why}",
                 stacklevel=5,
             )
-        else:
-            self._follow(memory, tensors, limit)
+        elif not self.options["fullgraph"]:
+            self._follow(memory, nodes_of(tensors, before)[0], limit)
 
-    def _beside(self, memory: MemoryTracker, results: list[torch.Tensor]) -> tuple[int, int]:
+    def _beside(self, memory: MemoryTracker, leaves: list[torch.Tensor]) -> tuple[int, int]:
         """Returns the bytes left by the forward that no plan covers, and the peak that the step may
         reach: they are alive in addition to the planned bytes until the backward reaches them, and
-        then the gradients of their parameters are."""
+        then the gradients of their parameters, `leaves`, are."""
         beside, live = memory.live_bytes, 0
         for plan in self.partitioner.plans:
             starts = plan.core.backward_starts
@@ -188,14 +200,14 @@ class Runner:
         if beside <= 0:
             return 0, 0
         self._left_out = beside
-        gradients = sum(t.nbytes for t in nodes_of(results)[1] if t.layout is torch.strided)
+        gradients = sum(t.nbytes for t in leaves if t.layout is torch.strided)
         return beside, live + beside + gradients
 
-    def _follow(self, memory: StepTracker, results: list[torch.Tensor], limit: int) -> None:
+    def _follow(self, memory: StepTracker, nodes: list[Node], limit: int) -> None:
         """Warns at the end of the backward if eager parts take the step over its budget there."""
 
         def tell(peak: int) -> None:
-            if self._told or peak <= limit:
+            if self._told or peak < limit + LEAST:
                 return
             self._told = True
             warnings.warn(
@@ -207,7 +219,7 @@ class Runner:
                 stacklevel=2,
             )
 
-        follow(memory, nodes_of(results)[0], tell)
+        follow(memory, nodes, tell)
 
     def _with_parts_left_out(self, error: BudgetError, memory: MemoryTracker | None) -> BudgetError:
         """Describes a share: it counts from what was compiled, and the forward was seen to hold

@@ -11,7 +11,7 @@ What compiled nodes make is not seen, so the peak is a lower bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,11 +25,18 @@ MOST_NODES = 10_000
 """Larger graphs are not followed."""
 
 
-def nodes_of(results: Sequence[torch.Tensor]) -> tuple[list[Node], list[torch.Tensor]]:
+def nodes_of(
+    results: Sequence[torch.Tensor], before: Collection[Node] = ()
+) -> tuple[list[Node], list[torch.Tensor]]:
     """Returns the nodes of autograd's graph that are not compiled, and the leaves whose gradients
-    they make."""
-    stack = [t.grad_fn for t in results if t.grad_fn is not None]
-    seen = set(stack)
+    they make.
+
+    Args:
+        before: the nodes that made the arguments, which belong to another part of the step.
+    """
+    seen = set(before)
+    stack = [t.grad_fn for t in results if t.grad_fn is not None and t.grad_fn not in seen]
+    seen.update(stack)
     nodes: list[Node] = []
     leaves: dict[torch.Tensor, None] = {}
     while stack:
