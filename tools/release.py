@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,17 +54,18 @@ def reasons_to_wait(number: str) -> list[str]:
 def build(number: str, dist: Path) -> tuple[Path, Path]:
     """The archive, and the wheel that is built from it."""
     archive = dist / f"cutback-{number}.tar.gz"
-    others = [p.name for p in dist.glob("*") if p.is_file()]
+    others = [p.name for p in dist.glob("*") if not p.name.startswith(f"cutback-{number}")]
     if others:
-        sys.exit(f"release: {dist} is not empty ({others[0]}, ...): delete or move its files")
+        sys.exit(f"release: {dist} has files of another version: delete or move {others[0]}")
     code = f"from scikit_build_core.build import build_sdist; build_sdist({str(dist)!r})"
     run(sys.executable, "-c", code)
     commit = run("git", "rev-parse", "--short=10", "HEAD").strip()
     define = f"cmake.define.CB_COMMIT={commit}"
-    pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps")
-    run(*pip, "-C", define, "-w", dist, archive)
-    (wheel,) = dist.glob("*.whl")
-    return archive, wheel
+    with tempfile.TemporaryDirectory() as folder:
+        pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps")
+        run(*pip, "-C", define, "-w", folder, archive)
+        (made,) = Path(folder).glob("*.whl")
+        return archive, Path(shutil.move(made, dist / made.name))
 
 
 def check(number: str, wheel: Path) -> None:
