@@ -70,7 +70,7 @@ CB_MUST_CHECK cb_status cb_facts_make(const cb_problem *p, const cb_device *devi
 /* Copies the facts and moves ops of the backward that no tangent reaches to the end of the forward:
  * those in `hoist` [n_op] and what they need. Ops that may run only once, ops that use memory
  * written by the backward, and their users stay where they are. Constraints and regions do not
- * change. The copy shares all arrays but the base order with `f`. */
+ * change. The copy shares all arrays but the base order with `f`, and that too if nothing moves. */
 CB_MUST_CHECK cb_status cb_facts_hoist(const cb_facts *f, const bool *hoist, cb_arena *arena,
                                        cb_facts *out, cb_error *err);
 

@@ -50,11 +50,18 @@ static void move_ops(cb_facts *f, const bool *move, uint32_t *rest) {
         f->position[u] = f->position[cb_unit_op(f, u)];
 }
 
+static bool any_of(const bool *marked, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (marked[i]) return true;
+    return false;
+}
+
 cb_status cb_facts_hoist(const cb_facts *f, const bool *hoist, cb_arena *arena, cb_facts *out,
                          cb_error *err) {
     const cb_problem *p = f->p;
     cb_arena scratch;
     *out = *f;
+    if (!any_of(hoist, p->n_op)) return CB_OK;
     CB_TRY_NEW(out->base, arena, f->n_base, err);
     CB_TRY_NEW(out->position, arena, f->n_unit, err);
     if (f->n_base > 0) memcpy(out->base, f->base, f->n_base * sizeof *f->base);
