@@ -26,7 +26,7 @@ static bool reads_input(const cb_program *p, const cb_group *group, uint32_t inp
     return false;
 }
 
-/* True if an instruction makes positions in this buffer (ir/indices.h). */
+/* True if an instruction makes positions in this buffer (indices.h). */
 static bool holds_positions(const cb_program *p, uint32_t buffer) {
     for (uint32_t i = 0; i < p->n_instr; i++) {
         if (!cb_makes_positions(p->instr[i].code)) continue;
