@@ -95,13 +95,14 @@ class Runner:
                 continue
 
     def _call(self, args: Any, kwargs: Any) -> Any:
-        memory, before = None, _nodes_before(args, kwargs)
+        memory = None
         try:
             refused, plans = hooks.recompilations_refused(), len(self.partitioner.plans)
             with (
                 self.partitioner.one_call() as runs, self._in_one_piece(),
                 self._measured() as memory,
             ):  # fmt: skip
+                before = set() if memory is None else _nodes_before(args, kwargs)
                 result = self.run(*args, **kwargs)
             unmet = self.partitioner.graphs.unmet
             if unmet is not None:  # the first backward warns, if no other call comes before it
@@ -167,8 +168,9 @@ class Runner:
         if self.partitioner.runs_other_graphs():  # the limit belongs to another step
             return
         is_over = "is"
+        nodes, leaves = nodes_of(tensors, before)
         if held <= limit and runs == 1:  # pending runs of one graph have their own warning
-            beside, held = self._beside(memory, nodes_of(tensors, before)[1])
+            beside, held = self._beside(memory, leaves)
             is_over = "may be"
             figure = (
                 f": when the forward ends they hold {budgets.text(beside)} ({beside} bytes) that "
@@ -186,12 +188,12 @@ class Runner:
                 stacklevel=5,
             )
         elif not self.options["fullgraph"]:
-            self._follow(memory, nodes_of(tensors, before)[0], limit)
+            self._follow(memory, nodes, limit)
 
     def _beside(self, memory: MemoryTracker, leaves: list[torch.Tensor]) -> tuple[int, int]:
         """Returns the bytes left by the forward that no plan covers, and the peak that the step may
         reach: they are alive in addition to the planned bytes until the backward reaches them, and
-        then the gradients of their parameters, `leaves`, are."""
+        then the gradients of ``leaves``, their parameters, are."""
         beside, live = memory.live_bytes, 0
         for plan in self.partitioner.plans:
             starts = plan.core.backward_starts
