@@ -515,6 +515,18 @@ def _place(options: argparse.Namespace) -> int:
     return 0
 
 
+def _ops() -> int:
+    from .policies import OPS
+
+    for name, low, high, outs, _, attributes, meaning, differentiable in OPS.values():
+        ins = str(low) if low == high else f"{low}+" if high < 0 else f"{low}-{high}"
+        gradient = "" if differentiable else "  (no gradient)"
+        sys.stdout.write(f"{name:18} {ins:>3} -> {outs}  {meaning}{gradient}\n")
+        if attributes:
+            sys.stdout.write(f"{'':30}{attributes}\n")
+    return 0
+
+
 def _cache(action: str) -> int:
     from .cuda import cache_clear, cache_info
 
@@ -548,13 +560,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command in _COMMANDS:
             return _COMMANDS[options.command](options)
-        from . import doctor  # which is not needed by most commands
-
         if options.command == "ops":
-            return doctor.list_operations()
+            return _ops()
         if options.command == "cache":
             return _cache(options.action)
-        return doctor.main(options.verbose)
+        from .doctor import main as doctor
+
+        return doctor(options.verbose)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
