@@ -18,14 +18,14 @@
 static int check_failures, check_count;
 static cb_error err; /* pass &err to whatever CHECK_OK and CHECK_FAIL judge */
 
-/* How many random cases: a part of them, all where CUTBACK_TESTS=all is in the environment, as
- * `make test-slow` has it. */
+/* The number of random cases: `part`, or `all` if CUTBACK_TESTS=all (as `make test-slow` sets
+ * it). */
 static inline uint64_t check_rounds(uint64_t part, uint64_t all) {
     const char *wish = getenv("CUTBACK_TESTS");
     return wish && strcmp(wish, "all") == 0 ? all : part;
 }
 
-/* CUTBACK_ONLY names the one test of the program that runs; without it all do. */
+/* CUTBACK_ONLY names the only test to run; if unset, all run. */
 static inline bool check_is_wanted(const char *name) {
     const char *only = getenv("CUTBACK_ONLY");
     return !only || strcmp(only, name) == 0;

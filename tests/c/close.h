@@ -1,8 +1,8 @@
-/* close.h: whether what a backend computed is what the reference did.
+/* close.h: compares a backend's result with the reference's.
  *
  *     CHECK(is_close("cpu", &info, of_cpu, of_ref, CB_BF16));
  *
- * The first number that is not is printed. */
+ * The first element that differs is printed. */
 #ifndef CB_TESTS_CLOSE_H
 #define CB_TESTS_CLOSE_H
 
@@ -16,8 +16,8 @@ static inline double ulp_of(cb_dtype dtype) {
     return dtype == CB_F64 ? 1e-12 : dtype == CB_F32 ? 4e-6 : dtype == CB_F16 ? 2e-3 : 1.6e-2;
 }
 
-/* Relative to the largest element, since small ones may be what is left of a long sum. `narrow`:
- * the roughest dtype on the way to this value. */
+/* Tolerance is relative to the largest element, because a small element may be the rest of a long
+ * sum. `narrow`: the least precise dtype on the way to this value. */
 static inline bool is_close(const char *by, const cb_argument_info *info, const void *a,
                             const void *b, cb_dtype narrow) {
     const int64_t n = (int64_t)(info->bytes / cb_dtype_size(info->dtype));

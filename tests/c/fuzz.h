@@ -10,8 +10,8 @@
  * AddressSanitizer sees a read past the end. A test with several formats calls fuzz_run for each
  * instead of fuzz_main.
  *
- * With `--seeds FOLDER` it writes its seeds there instead, as <format>-<seed>, for fuzzers that
- * look for coverage (tests/fuzz). */
+ * With `--seeds FOLDER` it writes its seeds there instead, as <format>-<seed>, for coverage-guided
+ * fuzzers (tests/fuzz). */
 #ifndef CB_TESTS_FUZZ_H
 #define CB_TESTS_FUZZ_H
 
@@ -25,7 +25,7 @@
 typedef struct fuzz {
     const char *const *seeds; /* [n_seeds] */
     size_t n_seeds;
-    uint64_t state; /* of the random numbers */
+    uint64_t state; /* of the random generator */
     size_t length;
     char text[FUZZ_ROOM];
 } fuzz;
@@ -38,7 +38,7 @@ static inline size_t fuzz_draw(fuzz *f, size_t n) {
     return (size_t)((x ^ x >> 31) % n);
 }
 
-/* Replaces `n_out` bytes at `at` by `text`; too long a result is left as it was. */
+/* Replaces `n_out` bytes at `at` by `text`; if the result would be too long, changes nothing. */
 static inline void fuzz_replace(fuzz *f, size_t at, size_t n_out, const char *text, size_t length) {
     if (f->length - n_out + length > FUZZ_ROOM) return;
     memmove(f->text + at + length, f->text + at + n_out, f->length - at - n_out);
@@ -46,7 +46,7 @@ static inline void fuzz_replace(fuzz *f, size_t at, size_t n_out, const char *te
     f->length += length - n_out;
 }
 
-/* A place and a length within the text; short ones are more likely. */
+/* A position and a length within the text; short lengths are more likely. */
 static inline void fuzz_span(fuzz *f, size_t *at, size_t *length) {
     *at = fuzz_draw(f, f->length + 1);
     size_t most = f->length - *at,
@@ -63,7 +63,7 @@ static inline void fuzz_byte(fuzz *f) {
     f->text[at] = (char)byte;
 }
 
-/* Numbers and marks that readers trip over. */
+/* Numbers and punctuation that readers often get wrong. */
 static inline const char *fuzz_word(fuzz *f) {
     static const char *const words[] = {
         "0",
@@ -122,7 +122,7 @@ static inline const char *fuzz_word(fuzz *f) {
     return words[fuzz_draw(f, sizeof words / sizeof *words)];
 }
 
-/* Swaps a run of digits for another number. */
+/* Replaces a run of digits by another number. */
 static inline void fuzz_number(fuzz *f) {
     size_t at = fuzz_draw(f, f->length + 1), end;
     while (at < f->length && (f->text[at] < '0' || f->text[at] > '9')) at++;
@@ -131,7 +131,7 @@ static inline void fuzz_number(fuzz *f) {
     if (end > at) fuzz_replace(f, at, end - at, word, strlen(word));
 }
 
-/* A piece of some seed over a piece of this text. */
+/* Copies a piece of some seed over a piece of this text. */
 static inline void fuzz_splice(fuzz *f) {
     const char *seed = f->seeds[fuzz_draw(f, f->n_seeds)];
     size_t at, n_out, from = fuzz_draw(f, strlen(seed) + 1),
@@ -140,7 +140,7 @@ static inline void fuzz_splice(fuzz *f) {
     fuzz_replace(f, at, n_out, seed + from, length);
 }
 
-/* The same piece many times over: depth, and long lists. */
+/* Repeats a piece many times: depth, and long lists. */
 static inline void fuzz_repeat(fuzz *f) {
     char piece[64];
     size_t at, length, times = 1 + fuzz_draw(f, fuzz_draw(f, 8) ? 4 : 100);
@@ -167,7 +167,7 @@ static inline void fuzz_mutate(fuzz *f) {
             word = fuzz_word(f);
             fuzz_replace(f, fuzz_draw(f, f->length + 1), 0, word, strlen(word));
             break;
-        default: /* truncate, rarely: it hides what comes after */
+        default: /* truncate, rarely, because it hides what follows */
             if (fuzz_draw(f, 4) == 0) f->length = fuzz_draw(f, f->length + 1);
             break;
     }
@@ -187,10 +187,10 @@ static inline void fuzz_write_seeds(const char *const *seeds, size_t n_seeds) {
     fuzz_formats++;
 }
 
-/* Runs `try_one` on `count` inputs; it returns whether the text was accepted. */
+/* Runs `try_one` on `count` inputs. `try_one` returns whether the text was accepted. */
 static inline void fuzz_run(const char *const *seeds, size_t n_seeds, uint64_t count,
                             bool (*try_one)(const char *text, size_t length)) {
-    static fuzz f; /* large for a stack */
+    static fuzz f; /* too large for a stack */
     uint64_t n_accepted = 0;
     if (fuzz_folder) {
         fuzz_write_seeds(seeds, n_seeds);
@@ -200,7 +200,7 @@ static inline void fuzz_run(const char *const *seeds, size_t n_seeds, uint64_t c
     f.n_seeds = n_seeds;
     for (uint64_t i = 0; i < count; i++) {
         int failures = check_failures;
-        f.state = i << 32; /* input i stands alone: it can be run again without those before it */
+        f.state = i << 32; /* input i depends only on i: it can be run without those before it */
         const char *seed = seeds[fuzz_draw(&f, n_seeds)];
         f.length = 0;
         fuzz_replace(&f, 0, 0, seed, strlen(seed));

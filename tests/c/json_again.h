@@ -1,10 +1,10 @@
-/* json_again.h: a parsed JSON document, written again. */
+/* json_again.h: writes a parsed JSON document back as text. */
 #ifndef CB_TEST_JSON_AGAIN_H
 #define CB_TEST_JSON_AGAIN_H
 
 #include "base/json.h"
 
-/* The depth is at most 64, as the reader sees to. */
+/* Recursion is at most 64 deep, as the reader guarantees. */
 static inline void write_node(cb_json_writer *w, const cb_json *node) {
     switch (node->kind) {
         case CB_JSON_NULL: cb_json_put_null(w, node->key); return;

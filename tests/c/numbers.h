@@ -1,5 +1,4 @@
-/* numbers.h: an element of an array of any dtype, as a double. Integers are cut off as C does it.
- */
+/* numbers.h: an element of an array of any dtype, as a double. Integers are truncated as in C. */
 #ifndef CB_TEST_NUMBERS_H
 #define CB_TEST_NUMBERS_H
 

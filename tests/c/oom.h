@@ -3,13 +3,13 @@
  *     static cb_status work(cb_alloc *alloc, void *user) { ... free all it took ... }
  *     check_oom(work, NULL);
  *
- * The n-th allocation fails for n = 1, 2, ... until there are fewer than n. Where one has failed
- * the work must answer CB_NOMEM: any other answer, CB_OK included, was made without what the
- * allocation was for. It never keeps a byte.
+ * The n-th allocation fails for n = 1, 2, ... until there are fewer than n. If one failed, the work
+ * must return CB_NOMEM: any other status, including CB_OK, means that the failure was ignored. The
+ * work must not leak a byte.
  *
- * Each try costs all that comes before its failure. So a sweep tries every n up to `each`, and then
- * growing steps, of n / each: work of up to 1,500 allocations (100 under AddressSanitizer) is swept
- * in full, and with CB_OOM_ALL any. A sweep that leaves some out says how many it has tried. */
+ * Each try repeats everything before its failure. A sweep therefore tries every n up to `each`,
+ * then steps of n / each: work of up to 1,500 allocations (100 under AddressSanitizer) is swept in
+ * full, and with CB_OOM_ALL any work is. A sweep that skips some prints how many it tried. */
 #ifndef CB_TESTS_OOM_H
 #define CB_TESTS_OOM_H
 

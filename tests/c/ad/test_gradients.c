@@ -1,5 +1,5 @@
-/* Gradients appended to the graph that has the values: what they are of, rules that the user wrote,
- * and failures, after which the graph is as it was. */
+/* Gradients appended to the graph that holds the values: which values they belong to, rules written
+ * by the user, and failures, which leave the graph unchanged. */
 #include "ad/gradients.h"
 
 #include "ad/joint.h"
@@ -50,12 +50,12 @@ TEST(of_values_in_the_middle) {
     CHECK(g->ops.len == before + 1 && ir_code(g, out[0]) == CB_OP_MUL); /* dy * y, and not cos x */
     CHECK(out[1] == CB_NONE && out[2] == dy);
     CHECK(g->ops.at[before].phase == CB_FORWARD && g->backward_starts == g->ops.len);
-    CHECK_OK(gradients(g, out[0], dy, 1, &x, out)); /* again, of a gradient */
+    CHECK_OK(gradients(g, out[0], dy, 1, &x, out)); /* the gradient of a gradient */
     CHECK(out[0] != CB_NONE);
     cb_graph_free(g);
 }
 
-/* y = -x with the gradient dy * 2 for dy */
+/* y = -x, with the custom gradient 2 dy */
 static cb_value_id marked(cb_graph *g, cb_value_id x, cb_shape shape) {
     const cb_value_id y = unary(g, CB_OP_NEG, x), dy = zeros(g, shape),
                       dx = unary(g, CB_OP_SQUARE, dy);
@@ -83,7 +83,7 @@ TEST(rules_of_the_user) {
         n_squares += op->code == CB_OP_SQUARE;
         CHECK(op->code != CB_OP_CUSTOM_VJP || op->n_in == 1);
     }
-    CHECK(n_squares == 1); /* that of the gradient, and not that of the placeholder */
+    CHECK(n_squares == 1); /* the square of the gradient remains, that of the placeholder is gone */
     cb_graph_free(joint);
     cb_graph_free(g);
 }

@@ -1,5 +1,5 @@
-/* The joint graph: what is differentiated, what outputs own, phases, errors, and one text to look
- * at. */
+/* The joint graph: what is differentiated, which outputs own their storage, phases, errors, and one
+ * golden text. */
 #include "ad/joint.h"
 
 #include <stdlib.h>
@@ -86,7 +86,7 @@ done:
     return status;
 }
 
-/* CUTBACK_UPDATE_GOLDEN=1 writes the file anew. */
+/* CUTBACK_UPDATE_GOLDEN=1 rewrites the file. */
 static void check_golden(const char *name, const char *text) {
     char path[1024], have[16384] = {0};
     snprintf(path, sizeof path, CB_GOLDEN "/ad/%s", name);
@@ -186,7 +186,7 @@ TEST(gradients_of_slices_are_concatenated) {
     CHECK(count(joint, CB_OP_CONCAT) == 1 && count(joint, CB_OP_PAD) == 2);
     cb_graph_free(joint);
     const int64_t over[][3] = {{0, 0, 4}, {0, 4, 8}, {0, 3, 5}, {1, 0, 3}, {1, 3, 6}};
-    joint = of_slices(5, over); /* both halves, twice, and what overlaps them */
+    joint = of_slices(5, over); /* both halves, along each axis, and slices that overlap them */
     CHECK(count(joint, CB_OP_CONCAT) == 2 && count(joint, CB_OP_PAD) == 1);
     cb_graph_free(joint);
 }
@@ -262,7 +262,7 @@ TEST(unused_input_gets_zeros) {
     cb_graph_free(g);
 }
 
-/* The verifier checks that every output owns its storage; here are all the ways not to. */
+/* The verifier checks that every output owns its storage; these are all the ways to break that. */
 TEST(outputs_own_their_storage) {
     cb_graph *g = ir_graph();
     cb_value_id x = named(g, "x", CB_ROLE_PARAM, CB_F32, DIMS(2, 3)), view;
@@ -274,7 +274,7 @@ TEST(outputs_own_their_storage) {
     result(g, x, "input");
     result(g, view, "view");
     result(g, sum, "root");
-    cb_graph *joint = build_joint(g, WRT(0, 1, 0)); /* one gradient, asked for three times */
+    cb_graph *joint = build_joint(g, WRT(0, 1, 0)); /* one gradient, requested three times */
     CHECK(joint->outputs.len == 8);
     CHECK(producer(joint, 0)->code == CB_OP_SUM && producer(joint, 1)->code == CB_OP_CONTIGUOUS);
     CHECK(producer(joint, 2)->code == CB_OP_CONTIGUOUS &&
@@ -335,7 +335,7 @@ TEST(tangent_inputs) {
 
 /* ---- norms over channels --------------------------------------------------------------------- */
 
-/* batch_norm of x[4,6,3], in a region and with what else an op may carry; [0] is y. */
+/* batch_norm of x[4,6,3] with a region, a name and a constraint; outs[0] is y. */
 static cb_graph *batch_norm_graph(cb_value_id outs[4]) {
     cb_graph *g = ir_graph();
     cb_value_id ins[3];
@@ -390,7 +390,8 @@ TEST(a_norm_that_fuses_is_split) {
     cb_graph_free(g);
 }
 
-/* Through a view as well; not where a product alone reads it, nor without a reader. */
+/* The norm is split if its output is read by fused ops, also through a view; not if only a product
+ * reads it or nothing does. */
 TEST(a_norm_that_does_not_fuse_is_whole) {
     cb_value_id outs[4], y;
     cb_graph *g = batch_norm_graph(outs), *joint;
@@ -405,7 +406,7 @@ TEST(a_norm_that_does_not_fuse_is_whole) {
     cb_graph_free(joint);
     cb_graph_free(g);
     g = batch_norm_graph(outs);
-    result(g, unary(g, CB_OP_SUM, outs[1]), "loss"); /* of the mean alone */
+    result(g, unary(g, CB_OP_SUM, outs[1]), "loss"); /* only the mean is read */
     joint = build_joint(g, WRT(0));
     CHECK(count(joint, CB_OP_BATCH_NORM_STATS) == 0 && count(joint, CB_OP_BATCH_NORM_APPLY) == 0);
     cb_graph_free(joint);
@@ -451,7 +452,7 @@ static cb_status joint_of_mlp(cb_alloc *alloc, void *user) {
     return status;
 }
 
-/* A norm whose statistics have gradients: through the expansion. */
+/* A norm whose statistics have gradients, so that it is differentiated through its expansion. */
 static cb_graph *norm_graph(void) {
     cb_graph *g = ir_graph();
     cb_value_id ins[3], outs[3];

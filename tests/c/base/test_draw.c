@@ -1,4 +1,4 @@
-/* Draws against the generator, element by element, and their moments. */
+/* Random draws compared with the generator, element by element, and their moments. */
 #include "check.h"
 
 #include "base/draw.h"
@@ -14,7 +14,7 @@ static uint32_t word_of(uint64_t i) {
     return out[i % 4];
 }
 
-/* An element hangs on its position alone, and nothing is written behind the end. */
+/* An element depends only on its position, and nothing is written past the end. */
 TEST(elements_stand_alone) {
     enum { N = 23 };
     for (uint64_t n = 0; n <= N; n++) {

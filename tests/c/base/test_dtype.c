@@ -14,9 +14,9 @@ static const format formats[] = {
     {8, 7, cb_f64_to_bf16, cb_f32_to_bf16, cb_bf16_to_f32},
 };
 
-/* What the bits of a positive, finite number mean, by the definition. The number after the largest
- * finite one gets the value it would have without infinity, which is what rounding measures
- * against. */
+/* The value of the bits of a positive, finite number, by definition. The pattern after the largest
+ * finite number gets the value it would have without infinity, because rounding measures against
+ * it. */
 static double value_of(const format *f, uint32_t h) {
     uint32_t exponent = h >> f->n_fraction, fraction = h & ((1u << f->n_fraction) - 1);
     int bias = (1 << (f->n_exponent - 1)) - 1;
@@ -87,8 +87,8 @@ TEST(every_half_there_and_back) {
     }
 }
 
-/* Every midpoint between neighbours, and the doubles next to it, where one rounding and two differ.
- */
+/* Every midpoint between neighbours, and the doubles next to it, where rounding once and rounding
+ * twice differ. */
 TEST(ties_go_to_even) {
     for (size_t k = 0; k < 2; k++) {
         const format *f = &formats[k];

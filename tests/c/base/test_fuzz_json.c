@@ -1,5 +1,5 @@
-/* Whatever the bytes are, the reader answers with a document or with an error that says where; a
- * document that is written and read again is the same document. */
+/* For any bytes, the reader returns a document or an error with its position; a document that is
+ * written and read again is unchanged. */
 #include "base/map.h"
 #include "fuzz.h"
 #include "json_again.h"
@@ -64,7 +64,7 @@ static bool try_one(const char *text, size_t length) {
         CHECK(status == CB_INVALID && !doc && strncmp(err.text, "JSON, line ", 11) == 0);
     }
     cb_arena_free(&arena);
-    /* Once more with memory running out somewhere: the same answer, or CB_NOMEM. */
+    /* Again, with an allocation that fails: the same answer, or CB_NOMEM. */
     cb_alloc_fail(&alloc, 1 + cb_hash_bytes(text, length, 0) % 4);
     cb_status second = cb_json_parse(&arena, text, length, &doc, &err);
     CHECK(second == status || second == CB_NOMEM);

@@ -8,7 +8,7 @@
 #include "oom.h"
 
 static cb_alloc alloc;
-static cb_arena arena; /* fresh for each test */
+static cb_arena arena; /* reset for each test */
 
 static void begin(void) {
     cb_alloc_init(&alloc);
@@ -20,7 +20,7 @@ static void end(void) {
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }
 
-/* The text lies in a block of exactly its size, so that reading past it is found. */
+/* The text is in a block of exactly its size, so that reading past it is detected. */
 static cb_status parse_bytes(const char *text, size_t length, const cb_json **out) {
     char *block = malloc(length ? length : 1);
     if (!block) return CB_NOMEM;
@@ -106,7 +106,7 @@ TEST(strings) {
     end();
 }
 
-/* Every error says where, what was expected and what was there. */
+/* Every error gives the position, what was expected and what was found. */
 TEST(errors_are_precise) {
     static const struct {
         const char *text, *part;
@@ -362,7 +362,7 @@ TEST(locale_does_not_matter) {
     setlocale(LC_ALL, "C");
 }
 
-/* All codes there are, and everything that is none. */
+/* All valid codes, and everything that is not valid. */
 TEST(utf8) {
     char text[4];
     for (uint32_t code = 0; code <= 0x10FFFF; code++) {

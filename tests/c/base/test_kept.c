@@ -1,4 +1,4 @@
-/* Blocks that are kept: which are had again, how many are kept, and what a lack of memory does. */
+/* Kept blocks: which are reused, how many are kept, and what happens when memory runs out. */
 #include "base/kept.h"
 #include "base/threads.h"
 #include "oom.h"
@@ -42,7 +42,7 @@ TEST(another_size_is_another_block) {
     cb_kept_give(k, x);
     char *z = cb_kept_take(k, LARGE + 2);
     CHECK(x && y && z && z != x);
-    /* more than was in use at once: what was kept has gone */
+    /* above the most that was ever in use at once, so the kept block was freed */
     CHECK(cb_kept_stats_of(k).kept == 0 && cb_kept_stats_of(k).in_use == 2 * LARGE + 3);
     cb_kept_give(k, y);
     cb_kept_give(k, z);
@@ -61,7 +61,7 @@ TEST(small_blocks_are_not_kept) {
     end(k);
 }
 
-/* A program that came to need less gets the difference back in a while. */
+/* When a program uses less memory than before, the excess is freed after a while. */
 TEST(what_is_kept_follows_what_is_used) {
     cb_kept *k = fresh();
     char *many[8];
@@ -71,7 +71,7 @@ TEST(what_is_kept_follows_what_is_used) {
     for (int i = 0; i < 1100; i++) cb_kept_give(k, cb_kept_take(k, LARGE));
     cb_kept_stats s = cb_kept_stats_of(k);
     CHECK(s.kept == LARGE && s.n_fresh == 8);
-    for (int i = 0; i < 1100; i++) cb_kept_give(k, cb_kept_take(k, 64)); /* none is kept */
+    for (int i = 0; i < 1100; i++) cb_kept_give(k, cb_kept_take(k, 64)); /* too small */
     CHECK(cb_kept_stats_of(k).kept == 0);
     end(k);
 }
@@ -81,7 +81,7 @@ static uint64_t below(uint64_t *state, uint64_t n) {
     return (*state >> 33) % n;
 }
 
-/* Random takes and gives: blocks do not overlap, and the bound holds at every moment. */
+/* Random takes and gives: blocks never overlap, and the bound always holds. */
 TEST(random_use) {
     cb_kept *k = fresh();
     struct {
@@ -111,17 +111,17 @@ TEST(random_use) {
     end(k);
 }
 
-/* A limit of the caller's holds for what is in use and kept together. */
+/* A limit set by the caller bounds the bytes in use and kept together. */
 TEST(a_limit) {
     cb_kept *k = fresh();
     char *x[3];
     for (int i = 0; i < 3; i++) x[i] = cb_kept_take(k, LARGE);
-    cb_kept_limit(k, 2 * LARGE); /* below what is in use, which stays */
+    cb_kept_limit(k, 2 * LARGE); /* below the bytes in use, which stay allocated */
     CHECK(cb_kept_stats_of(k).in_use == 3 * LARGE && !cb_kept_take(k, LARGE));
     cb_kept_give(k, x[0]);
     cb_kept_give(k, x[1]);
-    CHECK(cb_kept_stats_of(k).kept == LARGE); /* the first went */
-    x[0] = cb_kept_take(k, LARGE / 2);        /* takes the place of what is kept */
+    CHECK(cb_kept_stats_of(k).kept == LARGE); /* x[0] was freed */
+    x[0] = cb_kept_take(k, LARGE / 2);        /* the kept block is freed to make room */
     CHECK(x[0] && cb_kept_stats_of(k).kept == 0);
     CHECK(!cb_kept_take(k, LARGE) && !cb_kept_take(k, SIZE_MAX));
     CHECK(cb_kept_stats_of(k).in_use == LARGE + LARGE / 2);
@@ -138,7 +138,7 @@ TEST(a_limit) {
 TEST(out_of_memory) {
     cb_kept *k = fresh();
     cb_kept_give(k, cb_kept_take(k, LARGE));
-    cb_alloc_fail(&alloc, 1); /* what is kept is let go, and the second attempt succeeds */
+    cb_alloc_fail(&alloc, 1); /* kept blocks are freed, and the second attempt succeeds */
     char *x = cb_kept_take(k, 2 * LARGE);
     CHECK(x && cb_kept_stats_of(k).kept == 0);
     cb_alloc_fail(&alloc, 1);

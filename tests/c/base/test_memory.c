@@ -1,4 +1,4 @@
-/* The allocator and what stands on it: arenas, vectors, text, bitsets. */
+/* The allocator and what is built on it: arenas, vectors, text, bitsets. */
 #include "base/arena.h"
 #include "base/bitset.h"
 #include "base/vec.h"

@@ -1,5 +1,5 @@
-/* Overlaps of memory ranges, next to a check of every pair; that known ranges are not sorted again;
- * and orders for which sorting with halved gaps takes quadratic time. */
+/* Overlapping memory ranges against a check of every pair; known ranges are not sorted again; and
+ * orders for which a shell sort with halved gaps takes quadratic time. */
 #include "base/ranges.h"
 #include "check.h"
 
@@ -48,7 +48,7 @@ TEST(agrees_with_all_pairs) {
     CHECK(good > 400 && good < 3600);
 }
 
-/* Any change of what is known is looked at: an address, an end, whether it is written. */
+/* Any change to the known ranges is noticed: an address, an end, or the write flag. */
 TEST(what_changed_is_looked_at) {
     cb_known_range room[3];
     cb_known_ranges known = {.at = room};
@@ -70,7 +70,7 @@ TEST(what_changed_is_looked_at) {
     CHECK(known.n == 2);
 }
 
-/* Known ranges are left as they are, in the order in which they were given. */
+/* Known ranges stay in the order in which they were given. */
 TEST(known_ranges_are_not_sorted) {
     cb_known_range room[2];
     cb_known_ranges known = {.at = room};
@@ -83,8 +83,8 @@ TEST(known_ranges_are_not_sorted) {
     CHECK(at[0].begin == 20);
 }
 
-/* Parameters and states that alternate, the states behind all parameters. With gaps of n/2, n/4,
- * ... this took 2^33 moves, which is minutes. */
+/* Parameters alternate with states, and the states lie behind all parameters. With gaps of n/2,
+ * n/4, ... sorting took 2^33 moves, which is minutes. */
 TEST(alternating_arrays_are_sorted_soon) {
     enum { N = 1 << 18 };
     cb_range *at = malloc(N * sizeof *at);

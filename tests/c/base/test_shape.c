@@ -52,7 +52,7 @@ TEST(absurd_sizes) {
     CHECK(bytes == UINT64_C(1) << 62);
     s = SHAPE(big, big, 2);
     CHECK_FAIL(cb_shape_numel(&s, &numel, &err), CB_INVALID, "(2147483648,2147483648,2)");
-    s = SHAPE(big, big, 0, big); /* strides would overflow although it is empty */
+    s = SHAPE(big, big, 0, big); /* the strides would overflow although the tensor is empty */
     CHECK_FAIL(cb_shape_numel(&s, &numel, &err), CB_INVALID, "2^62 elements");
     s = SHAPE(INT64_MAX, INT64_MAX, INT64_MAX);
     CHECK_FAIL(cb_shape_numel(&s, &numel, &err), CB_INVALID, "2^62 elements");
@@ -108,7 +108,7 @@ TEST(strides) {
     CHECK(!cb_is_contiguous(&s, (const int64_t[]){0}));
 }
 
-/* Element number `index` in row-major order lies here. */
+/* Offset of element number `index` in row-major order. */
 static int64_t place_of(const cb_shape *s, const int64_t *strides, int64_t index) {
     int64_t place = 0;
     for (int32_t i = s->rank - 1; i >= 0; i--) {
@@ -159,8 +159,8 @@ static cb_shape random_shape(uint64_t *counter) {
     return s;
 }
 
-/* A view shows the same elements; where it is refused, no strides could: checked by solving for
- * them, one dimension at a time, from the places of the elements with one index of 1. */
+/* A view shows the same elements. Where one is refused, no strides exist; checked by solving for
+ * them, one dimension at a time, from the offsets of the elements with one index of 1. */
 TEST(random_views) {
     uint64_t counter = 0;
     int n_views = 0, n_copies = 0;

@@ -48,9 +48,8 @@ TEST(every_task_runs_once) {
     CHECK(cb_alloc_stats(&a).live_bytes == 0);
 }
 
-/* What tasks write with plain stores, the caller reads after the region, and the next region's
- * tasks read what the caller wrote: the thread sanitizer would object if the pool did not order
- * them. */
+/* The caller reads what tasks wrote with plain stores, and the next region's tasks read what the
+ * caller wrote. ThreadSanitizer would report a race if the pool did not order them. */
 static void double_it(void *user, int64_t task, int thread) {
     int64_t *cell = user;
     (void)thread;
@@ -77,7 +76,8 @@ static void nest(void *user, int64_t task, int thread) {
     (void)task;
     (void)thread;
     cb_parallel(s->pool, 10, add, &inner);
-    /* The outer books see whether an inner task borrowed a number that another thread holds. */
+    /* The outer region's flags show whether an inner task took a number that another thread
+     * holds. */
     cb_parallel(s->pool, 3, add, s);
     if (atomic_load(&inner.clashes) || atomic_load(&inner.total) != 55)
         atomic_fetch_add(&s->clashes, 1);
@@ -99,7 +99,7 @@ typedef struct thirds {
     _Atomic(float) by_task[2];
 } thirds;
 
-/* A task waits for the other, so that two threads take one each, for a minute at most. */
+/* Each task waits for the other, at most a minute, so that two threads take one each. */
 static void divide(void *user, int64_t task, int thread) {
     thirds *t = user;
     volatile float one = 1.0F, three = 3.0F;
@@ -109,7 +109,7 @@ static void divide(void *user, int64_t task, int thread) {
     atomic_store(&t->by_task[task], one / three);
 }
 
-/* How numbers round is a setting of each thread; the workers are there before it changes. */
+/* The rounding mode is a setting of each thread; here the workers start before it changes. */
 TEST(workers_round_as_their_caller_does) {
     static const int modes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TONEAREST};
     cb_alloc a;
@@ -151,7 +151,7 @@ TEST(two_users_of_one_pool) {
     cb_threads_free(pool);
 }
 
-/* The sanitizer for threads does not support threads after a fork of several. */
+/* ThreadSanitizer does not support threads after a multithreaded fork. */
 #if !CB_TSAN
 TEST(a_forked_child_starts_over) {
     cb_alloc a;
@@ -201,13 +201,14 @@ TEST(fork_beside_a_busy_pool) {
 
 #if defined(__linux__)
 static void note_processor(void *user, int64_t task, int thread) {
-    atomic_int *at = user; /* [2] by thread */
+    atomic_int *at = user; /* [2], by thread */
     (void)task;
     atomic_store(&at[thread], sched_getcpu());
     usleep(20);
 }
 
-/* A worker that starts on its caller's processor, and may run on no other, gets away from there. */
+/* A worker that starts on its caller's processor moves away, even if its affinity allows only that
+ * one. */
 TEST(workers_are_kept_off_their_caller_s_processor) {
     enum { TRIES = 2000 };
     cpu_set_t whole, one;

@@ -1,5 +1,6 @@
-/* mlp.h: the model of the tests of the public API: residual-free dense layers with layer norm, GELU
- * and dropout, a mean squared error, and a running mean as state. Built through cutback.h alone.
+/* mlp.h: the model used by the tests of the public API: dense layers without residuals, with layer
+ * norm, GELU and dropout, a mean squared error, and a running mean as state. Built through
+ * cutback.h alone.
  *
  *     for each layer:  x = dropout(gelu(layer_norm(x @ w + b)))
  *     loss = mean((x - target)^2);   s' = 0.9 s + mean(first layer) */
@@ -85,7 +86,7 @@ static cb_status mlp_fill(mlp_builder *b, mlp_size size) {
     return mlp_state(b, first);
 }
 
-/* On failure there is no graph. */
+/* On failure the graph is freed. */
 static cb_status mlp_build(cb_context *ctx, mlp_size size, mlp_builder *b, cb_error *e) {
     *b = (mlp_builder){.e = e};
     CB_TRY(cb_graph_new(ctx, &b->g, e));
@@ -123,7 +124,7 @@ static inline cb_status mlp_compile_text(cb_context *ctx, mlp_size size, cb_comp
     return status;
 }
 
-/* Memory for all arguments of a step, filled with repeatable numbers. */
+/* Memory for all arguments of a step, filled with reproducible numbers. */
 typedef struct mlp_memory {
     void *inputs[MLP_MAX_ARGS], *outputs[MLP_MAX_ARGS];
     uint32_t n_inputs, n_outputs;
@@ -162,7 +163,7 @@ static inline cb_run mlp_run(const mlp_memory *memory) {
                     .random_step = 3};
 }
 
-/* A number for all bits of all outputs and of the state. */
+/* A hash of all bits of all outputs and of the state. */
 static inline uint64_t mlp_hash(const mlp_memory *memory, const cb_step *step) {
     uint64_t hash = UINT64_C(14695981039346656037);
     for (uint32_t i = 0; i < memory->n_outputs; i++) {

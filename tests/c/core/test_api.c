@@ -1,4 +1,4 @@
-/* What the public functions say to wrong arguments, and the optimizer step. */
+/* The errors of the public functions for wrong arguments, and the optimizer step. */
 #include "mlp.h"
 
 static const mlp_size size = {.batch = 4, .width = 8, .depth = 2};
@@ -111,7 +111,7 @@ TEST(compile_mistakes) {
     bad.wrt = beyond;
     bad.n_wrt = 1;
     CHECK(cb_compile(ctx, b.g, &bad, &step, &err) == CB_INVALID);
-    cb_graph *joint = NULL; /* a reader takes it, but there is nothing left to derive */
+    cb_graph *joint = NULL; /* the reader accepts it, but nothing is left to differentiate */
     const char *text = "cutback.graph 1\n%0 = input {role=param, name=\"w\"} : f32[]\n"
                        "%1 = square(%0) : f32[]\n--- backward\n%2 = neg(%0) : f32[]\n"
                        "output \"loss\" %1 result\noutput \"w\" %2 grad input=0\n";
@@ -161,7 +161,7 @@ TEST(binding_mistakes) {
     memory.inputs[1] = (char *)kept + 2;
     CHECK_FAIL(cb_step_run(step, &run, NULL, &err), CB_INVALID,
                "input \"target\": f32 at an address that is not a multiple of 4");
-    memory.inputs[1] = memory.inputs[0]; /* only read: may be shared */
+    memory.inputs[1] = memory.inputs[0]; /* read-only arguments may be shared */
     CHECK_OK(cb_step_run(step, &run, NULL, &err));
     memory.inputs[1] = kept;
 
@@ -188,7 +188,7 @@ TEST(binding_mistakes) {
     cb_step_free(step);
 }
 
-/* One tensor by the formula, in double. */
+/* One tensor, updated by the formula in double. */
 static void adamw_twin(float *p, const float *g, size_t n, const double *hyper) {
     const double lr = hyper[0], beta1 = hyper[1], beta2 = hyper[2], eps = hyper[3],
                  decay = hyper[4];
@@ -204,7 +204,7 @@ static void refuse_update(cb_step *step, const cb_update *update, const char *te
     CHECK_FAIL(cb_step_update(step, update, &err), CB_INVALID, text);
 }
 
-/* Variations of a good update with two states and two groups. */
+/* A valid update with two states and two groups, with one thing changed at a time. */
 static void refuse_updates(cb_step *step, const cb_update *good) {
     void **second = (void **)good->states[1], *kept = second[2];
     void *const *half[] = {good->states[0], NULL, good->states[2]};
@@ -231,7 +231,7 @@ static void refuse_updates(cb_step *step, const cb_update *good) {
 }
 
 TEST(optimizer_step) {
-    enum { N = 8 }; /* four parameters a layer */
+    enum { N = 8 }; /* four parameters per layer */
     cb_step *outside = NULL, *inside = NULL;
     mlp_memory memory, memory2;
     const double groups[2][7] = {{1e-2, 0.9, 0.999, 1e-8, 0.1}, {1e-3, 0.9, 0.99, 1e-8, 0.0}};

@@ -1,5 +1,5 @@
-/* Steps whose arguments lie in the backend's memory: work is put on streams, and what goes wrong
- * shows when it is waited for. On the host's backends the same calls do it at once. */
+/* Steps whose arguments are in the backend's memory: work is queued on streams, and errors appear
+ * when the caller waits. On host backends the same calls run at once. */
 #include "mlp.h"
 #include "pipeline.h"
 
@@ -42,7 +42,7 @@ static void placed_init(placed *p, cb_step *step, const mlp_memory *memory) {
     }
 }
 
-/* What lies there goes to the host's arguments. */
+/* Copies the device's arguments back to the host's. */
 static void placed_fetch(const placed *p, mlp_memory *memory) {
     for (uint32_t i = 0; i < memory->n_inputs; i++)
         fetch(p->step, p->inputs[i], memory->inputs[i], cb_step_input(p->step, i).bytes);
@@ -107,8 +107,8 @@ TEST(runs_on_any_stream_follow_each_other) {
     cb_context_free(ctx);
 }
 
-/* Some arguments on the host, some on the device: each stays where it is, and the bits are those of
- * all on the host. */
+/* Some arguments are on the host, some on the device: each stays where it is, and the bits equal
+ * those with all arguments on the host. */
 TEST(arguments_of_both_kinds) {
     cb_context *ctx = new_context();
     cb_step *step = NULL;
@@ -145,8 +145,8 @@ TEST(arguments_of_both_kinds) {
     cb_context_free(ctx);
 }
 
-/* Arguments in the wrong memory are refused where the two differ; a step is freed with work on its
- * streams. */
+/* Arguments in the wrong memory are refused on a backend with its own memory. A step is freed while
+ * work is queued on its streams. */
 TEST(memory_of_the_host_has_to_be_named) {
     cb_context *ctx = new_context();
     cb_step *step = NULL;
@@ -172,7 +172,8 @@ TEST(memory_of_the_host_has_to_be_named) {
 
 enum { ROWS = 5, COLUMNS = 3, PICKED = 4 };
 
-/* loss = mean(table[index]), differentiated by the table, which SGD steps; s' = s + loss */
+/* loss = mean(table[index]), differentiated with respect to the table, which SGD updates; s' = s +
+ * loss */
 static cb_status picking_graph(cb_graph *g, cb_error *e) {
     const cb_shape table = {2, {ROWS, COLUMNS}}, index = {1, {PICKED}}, one = {0};
     cb_value_id ins[2], state, loss, next;
@@ -217,7 +218,7 @@ static cb_update sgd(void *const *params, void *const *const *states, int64_t t)
                        .t = t};
 }
 
-/* A run and an update on one stream, waited for together. */
+/* A run and an update on one stream, with one wait for both. */
 static cb_status run_and_update(cb_step *step, void *const *inputs, void *const *outputs,
                                 void *moment, int64_t t) {
     void *const moments[] = {moment};
@@ -229,7 +230,8 @@ static cb_status run_and_update(cb_step *step, void *const *inputs, void *const 
     return cb_step_wait(step, NULL, &err);
 }
 
-/* The caller also counts the steps that failed: the one that works is its third, and damped. */
+/* The caller also counts steps that failed, so the first that succeeds is its third, with
+ * dampening. */
 TEST(a_run_that_fails_late_changes_nothing) {
     cb_context *ctx = new_context();
     cb_step *step = NULL;
@@ -306,7 +308,7 @@ TEST(a_state_without_other_outputs_is_replaced) {
 
 static bool is_gpu(const cb_backend *b) { return strcmp(b->name, "cuda") == 0; }
 
-/* A GPU is not everywhere: where it is not the first of the list, it is left out. */
+/* A GPU may be missing: unless it is first in the list, it is skipped. */
 static bool is_here(uint32_t k) { return k == 0 || !is_gpu(cb_backends[k]); }
 
 TEST(buffers_are_aligned_as_the_backend_asks) {
@@ -324,7 +326,7 @@ TEST(buffers_are_aligned_as_the_backend_asks) {
         mlp_memory_init(&memory, step);
         const cb_run run = mlp_run(&memory);
         for (int i = 0; i < 3; i++) CHECK_OK(cb_step_run(step, &run, NULL, &err));
-        /* The slow twins have bits of their own, and so have products on a GPU. */
+        /* The slow twins round differently, and so do products on a GPU. */
         const bool is_like_the_first =
             cb_backends[k]->fuses != NULL && is_gpu(cb_backends[k]) == is_gpu(cb_backends[0]);
         if (is_like_the_first) CHECK(mlp_hash(&memory, step) == want);
@@ -335,7 +337,7 @@ TEST(buffers_are_aligned_as_the_backend_asks) {
     cb_context_free(ctx);
 }
 
-/* Before a run has replaced states that it could not give back. */
+/* The refusal comes before the run replaces states, which could not be restored. */
 TEST(a_backend_without_optimizers_says_so_before_a_run) {
     cb_context *ctx = new_context();
     picking here = {0};

@@ -1,5 +1,5 @@
-/* The two models of the demo in small: a transformer and a convolutional net with batch norm and
- * its running statistics. Every plan gives the same bits in the promised memory, and the slow twin
+/* The demo's two models at small size: a transformer, and a convolutional net with batch norm and
+ * running statistics. Every plan gives the same bits in the planned memory, and the slow twin
  * agrees with the kernels. */
 #include <stdlib.h>
 
@@ -182,7 +182,7 @@ static void convolutional(net *n) {
 /* ---- running ----------------------------------------------------------------------------------
  */
 
-/* All results, new states and gradients of one run, one behind the other. */
+/* All results, new states and gradients of one run, concatenated. */
 typedef struct outcome {
     float *data;
     size_t n;
@@ -196,7 +196,7 @@ static void *new_input(cb_argument_info info, uint32_t argument) {
     for (size_t i = 0; i < n; i++) {
         uint32_t number = (uint32_t)(i * 2654435761u + argument * 40503u) >> 7;
         if (info.dtype == CB_I64) {
-            ((int64_t *)data)[i] = number % CLASSES; /* fewer than the vocabulary, too */
+            ((int64_t *)data)[i] = number % CLASSES; /* also below the size of the vocabulary */
         } else {
             ((float *)data)[i] = (float)(number % 2001u) / 2000.0f - 0.5f;
         }
@@ -255,7 +255,7 @@ static bool same_bits(const outcome *a, const outcome *b) {
 static void check_plans(void (*build)(net *)) {
     outcome want = run_model(build, (cb_compile_options){0});
     const double shares[] = {0.6, 0.75, 0.9};
-    const bool slow = CB_TSAN; /* what threads share does not depend on the plan */
+    const bool slow = CB_TSAN; /* thread safety does not depend on the plan */
     for (int n_threads = slow ? 2 : 1; n_threads <= 2; n_threads++) {
         CHECK_OK(cb_context_set_threads(ctx, n_threads, &err));
         for (int preset = 0; preset < CB_PRESET_COUNT; preset += slow ? CB_PRESET_COUNT : 1) {

@@ -1,5 +1,5 @@
-/* Every allocation of the whole way fails once: the error is clean, nothing leaks, and what exists
- * stays usable. */
+/* Every allocation from graph to step fails once: the error is clean, nothing leaks, and existing
+ * objects stay usable. */
 #include "mlp.h"
 #include "oom.h"
 
@@ -37,7 +37,8 @@ static void ignore_text(void *user, const char *stage, const char *text) {
     (void)text;
 }
 
-/* Every allocation, but of the search a sample: test_workers.c sweeps that. */
+/* Every allocation fails once, except in the search, which is sampled: test_workers.c covers it in
+ * full. */
 TEST(graph_and_compile) {
     const mlp_size small = {.batch = 4, .width = 8, .depth = 1};
     cb_compile_options o = {.budget = {.kind = CB_BUDGET_SHARE, .share = 0.8}, .backend = "debug"};
@@ -63,7 +64,7 @@ TEST(texts) {
     cb_step *step = NULL;
     CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){0}, &step, &err));
     uint64_t before = cb_context_memory(ctx).live_bytes;
-    for (int k = 0; k < (has_backend("cuda") ? 9 : 8); k++) { /* far: no code */
+    for (int k = 0; k < (has_backend("cuda") ? 9 : 8); k++) { /* the far backend has no code */
         bool reached = true;
         for (uint64_t n = 1; reached; n++) {
             char *text = NULL;
@@ -79,13 +80,13 @@ TEST(texts) {
     cb_context_free(ctx);
 }
 
-/* Without a device. */
+/* The texts are made without a device. */
 TEST(texts_of_what_is_not_compiled) {
     const mlp_size small = {.batch = 4, .width = 8, .depth = 1};
     const char *const backends[] = {"cpu", "cuda"};
     for (int k = 0; k < 2; k++) {
         const cb_compile_options options = {.backend = backends[k]};
-        if (!has_backend(backends[k])) continue; /* the list of test_far_* */
+        if (!has_backend(backends[k])) continue; /* test_far_* links another list */
         cb_context *ctx = new_context();
         const uint64_t before = cb_context_memory(ctx).live_bytes;
         bool reached = true;

@@ -1,6 +1,6 @@
 /* Every op through the whole pipeline on the CPU backend against the reference interpreter: sizes
- * 0, 1 and odd ones, contiguous inputs and views that are not, all floating dtypes, gradients
- * included. The table drives the test: an op without a recipe fails it. */
+ * 0, 1 and odd ones, contiguous inputs and strided views, all floating dtypes, gradients included.
+ * The table drives the test: an op without a recipe fails it. */
 #include <stdlib.h>
 
 #include "base/sanitize.h"
@@ -19,7 +19,7 @@ static uint32_t random_u32(void) { /* PCG */
     return (uint32_t)(random_state >> 33);
 }
 
-/* The op's outputs are results; with `wrt`, the first result is a loss that weighs them. */
+/* The op's outputs are results; with `wrt`, the first result is a loss that weights them. */
 static cb_status build(recipe *r, uint32_t *n_wrt, uint32_t *wrt) {
     const cb_op_def *def = cb_op_def_of(r->code);
     cb_value_id loss = CB_NONE, term;

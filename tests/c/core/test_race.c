@@ -1,6 +1,6 @@
-/* Indices that another thread overwrites while steps run: a step gives a result or an error, and
- * touches nothing outside of its arrays. The race is the point, so ThreadSanitizer does not get it.
- */
+/* Indices that another thread overwrites while steps run: a step returns a result or an error, and
+ * never accesses memory outside its arrays. The race is intended, so the test is not built with
+ * ThreadSanitizer. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 enum { N = 20000, COLUMNS = 4, ROWS = 50, RUNS = 400 };
 #define WILD (INT64_C(1) << 44)
 
-/* Sets entries to something wild and back, as fast as it can. */
+/* Sets entries to wild values and back in a tight loop. */
 typedef struct vandal {
     _Atomic(int64_t) *at;
     int64_t n;
@@ -32,7 +32,7 @@ static void *overwrite(void *user) {
     return NULL;
 }
 
-/* mean(op(table, index)), differentiated by the table. */
+/* mean(op(table, index)), differentiated with respect to the table. */
 static cb_status compile(cb_context *ctx, const char *op, const char *backend, cb_step **out) {
     const bool is_gather = strcmp(op, "gather") == 0, is_loss = strcmp(op, "cross_entropy") == 0;
     const cb_attrs attrs = {.i = {is_loss ? -100 : 0}};
@@ -98,7 +98,7 @@ TEST(every_use_of_indices) {
         race(ops[i], cb_backend_name(0), RUNS);
         race(ops[i], "debug", RUNS / 3);
     }
-    race("cross_entropy", "ref", 20); /* of the others the twin's gradient takes N^2 */
+    race("cross_entropy", "ref", 20); /* the twin's gradient of the other ops takes N^2 */
 }
 
 int main(void) {

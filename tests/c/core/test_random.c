@@ -1,6 +1,6 @@
-/* Random graphs through everything: ops, views, dtypes, constraints, regions and state as they
- * come. For each, every preset and several budgets must give the bits of the save-everything step,
- * in exactly the memory that was planned. Seeds are fixed; a failure prints its own. */
+/* Random graphs through the whole pipeline: ops, views, dtypes, constraints, regions and state at
+ * random. For each, every preset and several budgets must give the bits of the save-everything step
+ * in exactly the planned memory. Seeds are fixed; a failure prints its own. */
 #include <stdlib.h>
 
 #include "base/sanitize.h"
@@ -8,12 +8,12 @@
 
 #include "check.h"
 
-#define N_GRAPHS (CB_TSAN ? 3 : CB_ASAN ? 24 : 60) /* of all; or as the first argument says */
+#define N_GRAPHS (CB_TSAN ? 3 : CB_ASAN ? 24 : 60) /* default; the first argument overrides it */
 #define MAX_VALUES 64
 #define MAX_ARGS 32
 
 static cb_context *ctx;
-static uint32_t state; /* of the generator of graphs */
+static uint32_t state; /* of the random generator */
 
 static uint32_t below(uint32_t n) {
     state = state * 1664525u + 1013904223u;
@@ -22,7 +22,7 @@ static uint32_t below(uint32_t n) {
 
 typedef struct made {
     cb_graph *g;
-    cb_value_id value[MAX_VALUES]; /* of rank 2, f32 */
+    cb_value_id value[MAX_VALUES]; /* rank 2, f32 */
     uint32_t n, n_inputs, n_wrt, wrt[MAX_ARGS];
 } made;
 
@@ -118,8 +118,8 @@ static cb_value_id add_other(made *m, cb_value_id x) {
     }
 }
 
-/* What ops from here on carry. MUST_RECOMPUTE of one op and MUST_SAVE of its view contradict each
- * other, so only the latter is drawn. */
+/* Draws a constraint and a region for the ops that follow. MUST_RECOMPUTE of an op and MUST_SAVE of
+ * its view contradict each other, so only the latter is drawn. */
 static void vary_context(made *m) {
     static const cb_constraint choices[] = {CB_FREE, CB_FREE, CB_MUST_SAVE, CB_PREFER_SAVE,
                                             CB_PREFER_RECOMPUTE};
@@ -134,7 +134,7 @@ static void vary_context(made *m) {
 static void build(made *m) {
     *m = (made){0};
     CHECK_OK(cb_graph_new(ctx, &m->g, &err));
-    int64_t size = below(3) ? 3 + below(8) : 32 + 8 * below(2); /* the larger ones have rows */
+    int64_t size = below(3) ? 3 + below(8) : 32 + 8 * below(2); /* 32: wide enough for rows */
     add_input(m, CB_ROLE_DATA, size, size);
     for (uint32_t k = 0; k < 3; k++) add_input(m, CB_ROLE_PARAM, size, k == 2 ? 2 * size : size);
     uint32_t n_ops = 6 + below(30);
@@ -151,7 +151,7 @@ static void build(made *m) {
         loss = op(m, "add", 2, ins, (cb_attrs){0}, 1);
     }
     CHECK_OK(cb_graph_add_output(m->g, loss, "loss", &err));
-    cb_value_id any = pick(m); /* an input, a view, anything */
+    cb_value_id any = pick(m); /* any value, also an input or a view */
     CHECK_OK(cb_graph_add_output(m->g, any, "value", &err));
 }
 

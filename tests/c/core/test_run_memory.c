@@ -1,4 +1,4 @@
-/* Steps that share the memory they run in: it is as large as the largest needs, gives the bits of
+/* Steps that share their run memory: its size is that of the largest step, the bits are those of
  * separate memories, and gradients stay in it until the next run. */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -6,7 +6,7 @@
 #include "base/sanitize.h"
 #include "mlp.h"
 
-enum { N_SIZE = 4, N_GRADIENT = 8 }; /* four parameters a layer */
+enum { N_SIZE = 4, N_GRADIENT = 8 }; /* four parameters per layer */
 static const int64_t batches[N_SIZE] = {24, 40, 8, 33};
 
 static cb_context *new_context(void) {
@@ -33,7 +33,7 @@ static uint64_t hash_of_run(cb_step *step, cb_run_result *result) {
     return hash;
 }
 
-/* On a backend that makes its own buffers, the memory stays empty. */
+/* A backend with buffers of its own leaves this memory empty. */
 static uint64_t largest(cb_step *const *steps, uint32_t n) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -67,7 +67,7 @@ static void check_sharing(const char *backend) {
     CHECK(hash_of_run(together[2], NULL) == hash_of_run(apart[2], NULL));
     CHECK(cb_run_memory_bytes(memory) == cb_step_run_bytes(together[2]));
     for (int i = 0; i < 2; i++) cb_step_free(together[i]);
-    cb_run_memory_free(memory); /* steps keep it */
+    cb_run_memory_free(memory); /* the steps hold a reference */
     CHECK(hash_of_run(together[3], NULL) == hash_of_run(apart[3], NULL));
     for (int i = 2; i < N_SIZE; i++) cb_step_free(together[i]);
     for (int i = 0; i < N_SIZE; i++) cb_step_free(apart[i]);
@@ -149,7 +149,7 @@ static cb_status update(trained *t) {
 
 static float first_of(const trained *t) { return *(float *)t->params[0]; }
 
-/* They are there until another step runs in the memory, or it is released; not after that. */
+/* Gradients stay valid until another step runs in the memory or it is released, and no longer. */
 static void check_gradients(const char *backend) {
     cb_context *ctx = new_context();
     cb_run_memory *memory = NULL;
@@ -172,7 +172,7 @@ static void check_gradients(const char *backend) {
     CHECK_OK(update(&a));
     CHECK(first_of(&a) != before);
     CHECK_OK(run(&a));
-    end_training(&b); /* not the last that has run */
+    end_training(&b); /* frees a step that was not the last to run */
     CHECK_OK(update(&a));
     end_training(&a);
     cb_run_memory_free(memory);
@@ -187,8 +187,8 @@ TEST(gradients_stay_until_the_next_run) {
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* Whichever allocation of a run fails that has to grow, there is no block afterwards, inputs are as
- * they were, and the next run allocates again. */
+/* If an allocation fails while a run grows the block, there is no block afterwards, inputs are
+ * unchanged, and the next run allocates again. */
 TEST(a_block_that_cannot_grow) {
     cb_context *ctx = new_context();
     cb_run_memory *memory = NULL;
@@ -232,7 +232,7 @@ TEST(a_pinned_block_stays) {
     CHECK(hash_of_run(large, NULL) == hashes[1]); /* in another block */
     CHECK(cb_run_memory_bytes(memory) == cb_step_run_bytes(large));
     CHECK(hash_of_run(small, NULL) == hashes[0]);
-    CHECK_OK(cb_step_pin(middle, &err)); /* shares the large one */
+    CHECK_OK(cb_step_pin(middle, &err)); /* shares the block of the large step */
     CHECK(cb_run_memory_bytes(memory) == cb_step_run_bytes(large));
     CHECK(hash_of_run(large, NULL) == hashes[1]);
     CHECK(cb_run_memory_release(memory) == 0);
@@ -248,7 +248,7 @@ TEST(a_pinned_block_stays) {
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-typedef struct others { /* steps of the same memory that come and go */
+typedef struct others { /* steps in the same memory, created and freed by another thread */
     cb_context *ctx;
     cb_run_memory *memory;
     atomic_bool stop;

@@ -1,5 +1,5 @@
 /* From a graph to gradients, through the public API: any plan, any number of threads and any
- * backend that shares kernels gives the same bits, in exactly the memory that was promised. */
+ * backend with the same kernels give the same bits in exactly the planned memory. */
 #include "base/sanitize.h"
 #include "mlp.h"
 
@@ -41,7 +41,7 @@ static outcome run_once(cb_context *ctx, cb_compile_options options) {
 
 TEST(every_plan_gives_the_same_bits) {
     const double shares[] = {0.5, 0.7, 1.0};
-    const bool slow = CB_TSAN; /* what threads share does not depend on the plan */
+    const bool slow = CB_TSAN; /* thread safety does not depend on the plan */
     uint64_t want = 0;
     for (int n_threads = slow ? 2 : 1; n_threads <= 2; n_threads++) {
         cb_context *ctx = new_context(n_threads);
@@ -144,7 +144,7 @@ TEST(a_run_repeats_and_does_not_allocate) {
     CHECK_OK(cb_step_run(step, &run, NULL, &err));
     CHECK(mlp_hash(&memory, step) == first && cb_context_memory(ctx).n_alloc == n_alloc);
     *s = before;
-    run.random_step++; /* other masks */
+    run.random_step++; /* different masks */
     CHECK_OK(cb_step_run(step, &run, NULL, &err));
     CHECK(mlp_hash(&memory, step) != first);
     *s = before;
@@ -187,7 +187,7 @@ TEST(a_run_can_use_memory_of_the_caller) {
     for (size_t i = GUARD + bytes; i < room; i++) CHECK(block[i] == 0x5a);
     CHECK_OK(run_in(step, &memory, NULL, before));
     CHECK(mlp_hash(&memory, step) == first && cb_step_growth(step) == 0);
-    memset(block, 0xff, room); /* what a block holds does not count */
+    memset(block, 0xff, room); /* the previous content of the block does not matter */
     CHECK_OK(run_in(step, &memory, block, before));
     CHECK(mlp_hash(&memory, step) == first);
     CHECK(run_in(step, &memory, block + 4, before) == CB_INVALID);
@@ -249,7 +249,7 @@ TEST(a_plan_read_back_is_the_same_step) {
     CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){.plan_json = plan}, &again, &err));
     CHECK_OK(cb_step_text(again, "program", &program2, &err));
     CHECK(strcmp(program, program2) == 0);
-    /* and the planner alone, from the file, makes the same plan */
+    /* and the planner makes the same plan from the file, without the step */
     CHECK_OK(cb_plan_json(ctx, problem, strlen(problem), CB_PRESET_AUTOGRAD, &budget, NULL, NULL,
                           NULL, &remade, &err));
     CHECK(strcmp(plan, remade) == 0);
@@ -309,7 +309,7 @@ TEST(stages_can_be_watched) {
     CHECK(strcmp(seen, "forward joint problem plan split program ") == 0);
     const char *const texts[] = {"joint",   "forward", "backward", "problem", "plan",
                                  "explain", "program", "kernels",  "code"};
-    for (int k = 0; k < (has_backend("cuda") ? 9 : 8); k++) { /* far: no code */
+    for (int k = 0; k < (has_backend("cuda") ? 9 : 8); k++) { /* the far backend has no code */
         char *text = NULL;
         CHECK_OK(cb_step_text(step, texts[k], &text, &err));
         CHECK(text && strlen(text) > 20);
@@ -326,7 +326,7 @@ TEST(budget_that_cannot_be_met) {
     CHECK_FAIL(mlp_compile(ctx, size, (cb_compile_options){.budget = budget}, &step, &err),
                CB_INFEASIBLE, "");
     CHECK(step == NULL && err.refusal.budget_bytes == 64 && err.refusal.smallest_bytes > 64);
-    for (int i = 0; i < 2; i++) { /* groups are tried as well; the caller may want no error */
+    for (int i = 0; i < 2; i++) { /* also with groups, and without an error argument */
         const cb_compile_options options = {.budget = budget, .groups = i ? "auto" : "found"};
         CHECK(mlp_compile(ctx, size, options, &step, NULL) == CB_INFEASIBLE && step == NULL);
     }
@@ -336,7 +336,7 @@ TEST(budget_that_cannot_be_met) {
 TEST(bytes_of_a_step_are_those_that_it_allocates) {
     const char *const groups[] = {NULL, "found"};
     cb_context *ctx = new_context(1);
-    cb_run_memory *memory = NULL; /* of runs, which does not count */
+    cb_run_memory *memory = NULL; /* run memory, which is not counted */
     CHECK_OK(cb_run_memory_new(ctx, &memory, &err));
     for (uint32_t i = 0; cb_backend_name(i); i++) {
         if (strcmp(cb_backend_name(i), "cuda") == 0) continue; /* needs a device */
@@ -400,7 +400,7 @@ TEST(decisions_are_followed_at_other_sizes) {
         o.decisions = d;
         CHECK(follows(ctx, size, o) && follows(ctx, smaller, o));
         CHECK(!follows(ctx, larger, o) && !follows(ctx, deeper, o));
-        o.groups = k == 2 ? NULL : "found"; /* what was decided otherwise is followed or left */
+        o.groups = k == 2 ? NULL : "found"; /* other groups: followed or not */
         (void)follows(ctx, smaller, o);
         cb_decisions_free(d);
     }
@@ -461,7 +461,7 @@ int main(void) {
     RUN(cancel_leaves_inputs_alone);
     RUN(a_plan_read_back_is_the_same_step);
     RUN(a_text_needs_no_executable);
-    if (has_backend("cuda")) RUN(the_code_of_a_gpu_needs_none); /* not in test_far_* */
+    if (has_backend("cuda")) RUN(the_code_of_a_gpu_needs_none); /* test_far_* has no cuda backend */
     RUN(stages_can_be_watched);
     if (!CB_TSAN) RUN(bytes_of_a_step_are_those_that_it_allocates);
     if (!CB_TSAN) RUN(decisions_are_followed_at_other_sizes);

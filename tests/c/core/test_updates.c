@@ -1,8 +1,8 @@
-/* Updates inside a run: the bits of the separate step, refusals, and memory that runs out. */
+/* Updates inside a run: the bits of a separate step, refusals, and memory that runs out. */
 #include "mlp.h"
 #include "oom.h"
 
-enum { N = 12 }; /* four parameters a layer */
+enum { N = 12 }; /* four parameters per layer */
 static const mlp_size size = {.batch = 8, .width = 8, .depth = N / 4};
 
 typedef struct trainer {
@@ -52,7 +52,7 @@ static void end(trainer *t) {
     cb_step_free(t->step);
 }
 
-/* A number for all bits of parameters, states, the running mean and the loss. */
+/* A hash of all bits of parameters, states, the running mean and the loss. */
 static uint64_t hash_of(const trainer *t) {
     uint64_t hash = mlp_hash(&t->memory, t->step);
     for (uint32_t k = 0; k < N; k++) {
@@ -124,7 +124,7 @@ TEST(refusals) {
     end(&t);
 }
 
-/* The first run makes the block. */
+/* The first run allocates the block. */
 TEST(a_run_without_memory_changes_nothing) {
     trainer t;
     start(&t, (cb_compile_options){.updates_inside = true});

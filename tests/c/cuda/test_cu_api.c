@@ -1,5 +1,5 @@
-/* NVIDIA's libraries as tables: on the stand-in driver (tests/gpu_sim), which can be made to be
- * old, a stub, without devices, or to fail in any call. */
+/* NVIDIA's libraries as tables of functions, on the stand-in driver (tests/gpu_sim), which can
+ * pretend to be old, a stub or without devices, or fail in any call. */
 #include "check.h"
 
 #include <dlfcn.h>
@@ -39,7 +39,7 @@ TEST(what_is_no_driver) {
     CHECK(unlink(path) == 0);
     CHECK_FAIL(cb_cu_open_driver(&driver, "libm.so.6", &err), CB_UNSUPPORTED,
                "libm.so.6 has no function cuDriverGetVersion");
-    CHECK(driver.version == 7); /* left alone */
+    CHECK(driver.version == 7); /* unchanged */
 }
 
 TEST(drivers_that_cannot_be_used) {
@@ -78,7 +78,7 @@ TEST(devices) {
                "cuDeviceGet(&device, ordinal): CUDA_ERROR_INVALID_DEVICE (101, ");
 }
 
-/* Each call that fails is quoted. */
+/* Each call that fails is named in its error. */
 TEST(calls_that_fail) {
     static const char *const entries[] = {"cuDeviceGet", "cuDeviceGetName", "cuDeviceTotalMem_v2",
                                           "cuDeviceGetAttribute"};

@@ -1,5 +1,5 @@
-/* The cache of compiled kernels: names by content, files that are whole or not there, folders that
- * others may write left alone; and SHA-256 on the standard's examples. */
+/* The cache of compiled kernels: names by content, files that are complete or missing, folders
+ * writable by others left alone; and SHA-256 on the standard's examples. */
 #include "check.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ static void hex_of(const char *data, size_t n, size_t times, char out[65]) {
     for (int i = 0; i < 32; i++) (void)snprintf(out + 2 * i, 3, "%02x", digest[i]);
 }
 
-/* FIPS 180-4's examples, and lengths around a block beside each other. */
+/* The examples of FIPS 180-4, and lengths around a block boundary. */
 TEST(sha256) {
     char a[65], b[65], data[300];
     hex_of("", 0, 0, a);
@@ -79,7 +79,7 @@ static const char name[] = "abcdef";
 
 static void path_of(char path[128]) { (void)snprintf(path, 128, "%s/ab/cdef.bin", folder); }
 
-/* Changes byte `at` of the file; at -1 cuts the last off. */
+/* Changes byte `at` of the file; at -1, removes the last byte. */
 static void damage(long at) {
     char path[128];
     path_of(path);
@@ -131,7 +131,7 @@ TEST(texts_are_for_people) {
     if (file) (void)fclose(file);
 }
 
-/* A valid kernel under the name of another one is not that kernel. */
+/* A valid kernel stored under another kernel's name is rejected. */
 TEST(a_renamed_file_is_not_another_kernel) {
     cb_alloc alloc;
     char code[] = "some code", from[128], to[128];
@@ -147,7 +147,7 @@ TEST(a_renamed_file_is_not_another_kernel) {
     CHECK(access(to, F_OK) != 0); /* deleted, as any damaged file */
 }
 
-/* Links in place of a subfolder: nothing outside is read, written or deleted. */
+/* If a subfolder is replaced by a link, nothing outside is read, written or deleted. */
 TEST(links_do_not_lead_out_of_the_folder) {
     cb_alloc alloc;
     char code[] = "some code", outside[64], path[128], link[128];
@@ -175,7 +175,7 @@ TEST(links_do_not_lead_out_of_the_folder) {
     CHECK(access(path, F_OK) != 0);
 }
 
-/* A subfolder that others may write is as good as missing. */
+/* A subfolder writable by others is treated as missing. */
 TEST(subfolders_of_others_are_not_used) {
     cb_alloc alloc;
     char code[] = "some code", path[128];
@@ -196,7 +196,7 @@ TEST(folders_of_others_are_not_used) {
     char below[96];
     new_folder();
     (void)snprintf(below, sizeof below, "%s/one/two", folder);
-    CHECK_OK(cb_cu_check_folder(below, &err)); /* it is made */
+    CHECK_OK(cb_cu_check_folder(below, &err)); /* the folder is created */
     struct stat is;
     CHECK(stat(below, &is) == 0 && (is.st_mode & 0777) == 0700);
     CHECK(chmod(below, 0770) == 0);

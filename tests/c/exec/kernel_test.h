@@ -1,9 +1,9 @@
-/* kernel_test.h: runs one op's kernel on tensors made here. The op goes through the graph first, so
- * shapes are inferred and scratch is sized as in a real program; scratch is a block of its own, so
- * a sanitizer sees its ends.
+/* kernel_test.h: runs the kernel of one op on test tensors. The op is added to a graph first, so
+ * shapes are inferred and scratch is sized as in a real program. Scratch is a separate block, so
+ * that a sanitizer checks its bounds.
  *
- * A BLAS is taken from the library that CUTBACK_TEST_BLAS names (NumPy's own will do), else tests
- * that want one say that they are skipped. */
+ * The BLAS is loaded from the library named by CUTBACK_TEST_BLAS (NumPy's own works); without it,
+ * tests that need one report that they are skipped. */
 #ifndef CB_TESTS_KERNEL_TEST_H
 #define CB_TESTS_KERNEL_TEST_H
 
@@ -33,7 +33,7 @@ static inline uint64_t next_random(void) {
     return random_state;
 }
 
-static inline int64_t random_int(int64_t low, int64_t high) { /* both included */
+static inline int64_t random_int(int64_t low, int64_t high) { /* both ends included */
     return low + (int64_t)(next_random() % (uint64_t)(high - low + 1));
 }
 
@@ -118,7 +118,7 @@ static inline bool is_close(cb_dtype dtype, double got, double want, double size
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* The library's product, or own kernels when `wanted` is false or there is none. */
+/* The library's product; our own kernels when `wanted` is false or there is no library. */
 static inline const cb_blas *test_blas(bool wanted) {
     static cb_blas none, found;
     static bool looked;
@@ -188,7 +188,7 @@ done:
     return status;
 }
 
-/* Makes the outputs and runs the kernel with `n_threads`; every call makes fresh outputs. */
+/* Makes new outputs and runs the kernel with `n_threads`. */
 static inline cb_status run_op(test_op *op, int n_threads, const cb_blas *blas) {
     uint64_t scratch_bytes = 0;
     CB_TRY(infer_outputs(op, &scratch_bytes));
@@ -224,7 +224,7 @@ static inline cb_status run_op(test_op *op, int n_threads, const cb_blas *blas) 
     return status;
 }
 
-/* Outputs with 2 and 3 threads have the bits of those with 1, which stay in op->out. */
+/* Outputs with 2 and 3 threads have the bits of the outputs with 1, which stay in op->out. */
 static inline void check_threads(test_op *op, const cb_blas *blas) {
     CHECK_OK(run_op(op, 1, blas));
     test_op first = *op;
@@ -235,8 +235,8 @@ static inline void check_threads(test_op *op, const cb_blas *blas) {
     *op = first;
 }
 
-/* And so do those on every instruction set of this processor, with our own product. To name one,
- * even the best, is to ask for bf16 widened to f32 (gemm_bf16.h). */
+/* The same for every instruction set of this processor, with our own product. Naming an instruction
+ * set, even the best, implies bf16 widened to f32 (gemm_bf16.h). */
 static inline void check_isas(test_op *op) {
     cb_blas none = {0};
     setenv("CUTBACK_ISA", cb_isa_name(cb_cpu_isa()), 1);

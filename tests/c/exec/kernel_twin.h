@@ -29,7 +29,7 @@ typedef enum layout {
     N_LAYOUTS
 } layout;
 
-/* A tensor of this shape in a storage of its own, laid out otherwise than row-major. */
+/* A tensor of this shape in its own storage, with the given layout. */
 static inline cb_tensor laid_out(cb_dtype dtype, cb_shape shape, layout how) {
     cb_shape storage = shape;
     int32_t last = shape.rank - 1;
@@ -63,7 +63,7 @@ typedef enum values {
     SMALL,
     FINITE,
     SPECIAL
-} values; /* within 4; zeros, subnormals and large too; all */
+} values; /* within 4; also zeros, subnormals and large numbers; all bit patterns */
 
 static inline void fill_values(const cb_tensor *t, values which) {
     static const double special[] = {0.0,      -0.0,      1e-40, -1e-42, 30,   -30,  100,  -100,
@@ -93,7 +93,7 @@ static inline bool is_nan_at(const cb_tensor *t, int64_t i) {
     return cb_dtype_is_float(t->dtype) && isnan(get(t, i));
 }
 
-/* The same bits; one NaN is as good as another. */
+/* The same bits, except that any two NaNs are equal. */
 static inline bool same_values(const cb_tensor *a, const cb_tensor *b) {
     size_t size = cb_dtype_size(a->dtype);
     int64_t n = cb_numel(&a->shape);
@@ -111,8 +111,8 @@ static inline double ulp_of(cb_dtype dtype) { /* at 1 */
                            : (dtype == CB_F32 ? 0x1p-23 : (dtype == CB_F16 ? 0x1p-10 : 0x1p-7));
 }
 
-/* How far a result may be off: `ulps` of the compute type at the larger of the result and `size`,
- * and for 16-bit floats one of theirs. */
+/* The allowed error: `ulps` of the compute type at the larger of the result and `size`, plus one
+ * ulp of the dtype for 16-bit floats. */
 typedef struct slack {
     double ulps, size;
 } slack;
@@ -131,7 +131,7 @@ static inline bool is_near(const cb_tensor *got, const cb_tensor *want, int64_t 
     return fabs(x - y) <= room;
 }
 
-/* Runs on each instruction set and thread count and against the twin. */
+/* Compares with the twin, for each instruction set and thread count. */
 static inline void check_twin(test_op *op, slack s, int line) {
     test_op first = {.n_out = 0};
     int wrong_bits = 0, wrong_values = 0;

@@ -1,9 +1,8 @@
-/* recipes.h: for every op of ops.def a small graph that uses it, for tests that go through the
- * whole table.
+/* recipes.h: a small graph for every op of ops.def, for tests that cover the whole table.
  *
- * A recipe appends the inputs it wants, each with the range its values are drawn from, and the op.
- * `n` is a size that tests vary (2, 1, 3 and 0), `turn` an attribute that changes along with it,
- * `dtype` the floating dtype. With `strided` the op reads views that are not contiguous. */
+ * A recipe appends its inputs, each with the range of its values, and the op. `n` is a size that
+ * tests vary (2, 1, 3 and 0), `turn` an attribute that changes along with it, `dtype` the floating
+ * dtype. With `strided`, the op reads strided views. */
 #ifndef CB_TESTS_RECIPES_H
 #define CB_TESTS_RECIPES_H
 
@@ -38,8 +37,8 @@ static inline cb_shape recipe_shape(int32_t rank, int64_t a, int64_t b, int64_t 
 #define S3(a, b, c) recipe_shape(3, a, b, c, 0)
 #define S4(a, b, c, d) recipe_shape(4, a, b, c, d)
 
-/* A view of this shape: every other element of an input that is twice as wide, or, at odd turns,
- * its transpose. */
+/* A view of this shape: every other element of an input that is twice as wide or, at odd turns, its
+ * transpose. */
 static inline cb_status recipe_view(recipe *r, const char *name, cb_dtype dtype, cb_shape shape,
                                     cb_value_id *out) {
     const int32_t last = shape.rank - 1;
@@ -94,7 +93,7 @@ static inline void recipe_op(recipe *r, uint32_t n_ins, const cb_value_id *ins,
 #define OP1(a, ...) recipe_op(r, 1, (cb_value_id[]){a}, &(cb_attrs){__VA_ARGS__})
 #define OP2(a, b, ...) recipe_op(r, 2, (cb_value_id[]){a, b}, &(cb_attrs){__VA_ARGS__})
 
-/* A condition that does not change within a small step around the inputs. */
+/* A condition that stays the same within a small step around the inputs. */
 static inline cb_value_id condition(recipe *r, cb_value_id x) {
     const cb_shape scalar = S0;
     cb_value_id zero, out = 0;
@@ -202,7 +201,7 @@ static inline void recipe_shapes(recipe *r) {
             OP1(floats(r, turn ? S2(3, 1) : S2(n, 1)), .dims = turn ? S3(n, 3, 2) : S2(n, 3));
             break;
         case CB_OP_SLICE: OP1(floats(r, S2(n, 5)), .i = {1, turn, turn ? 5 : 3, 1 + turn}); break;
-        case CB_OP_STOP_GRADIENT: /* of what differences see no slope of */
+        case CB_OP_STOP_GRADIENT: /* differences of a constant function see no slope */
             OP1(recipe_unary(r, CB_OP_FLOOR, floats(r, S2(n, 3))), .f = {0});
             break;
         case CB_OP_CUSTOM_VJP: recipe_custom_vjp(r); break;
@@ -233,7 +232,8 @@ static inline void recipe_shapes(recipe *r) {
     }
 }
 
-/* Plain; causal, with two heads of q for one of k and v; with a mask and dropout; both. */
+/* By turn: plain; causal, with two heads of q for each of k and v; with a mask and dropout;
+ * both. */
 static inline void recipe_attention(recipe *r) {
     const bool is_forward = r->code == CB_OP_ATTENTION, masked = r->turn % 4 >= 2;
     const int64_t heads = r->turn % 2 ? 2 : 1;
@@ -354,8 +354,8 @@ static inline void recipe_rows(recipe *r) {
     }
 }
 
-/* `r` has graph, code, dtype, n, turn and err; outs are left in r->outs. The graph's inputs are the
- * recipe's. */
+/* `r` has graph, code, dtype, n, turn and err; the outputs are left in r->outs. The graph's inputs
+ * are the recipe's. */
 static inline cb_status recipe_build(recipe *r) {
     const uint32_t flags = cb_op_def_of(r->code)->flags;
     const bool has_inputs = cb_op_def_of(r->code)->min_ins > 0;

@@ -1,12 +1,12 @@
-/* Attention and its gradients: the kernels beside their twins, with the same bits on every number
- * of threads, so in one pass and in two, and on every instruction set. */
+/* Attention and its gradients: the kernels against their twins, with the same bits for every number
+ * of threads (so in one pass and in two) and every instruction set. */
 #include "kernel_twin.h"
 
 typedef enum mask {
     NO_MASK,
     BOOLS,
     ADDED,
-    FOR_KEYS /* the same for all queries */
+    FOR_KEYS /* one mask for all queries */
 } mask;
 
 typedef struct row {
@@ -34,7 +34,7 @@ static cb_tensor new_mask(const row *r, cb_dtype dtype) {
     return t;
 }
 
-/* The forward; its inputs and outputs are then those of the backward. */
+/* The forward, then the backward on its inputs and outputs. */
 static void check_row(const row *r, cb_dtype dtype, layout how) {
     const bool is_masked = r->mask != NO_MASK;
     test_op op = {.code = CB_OP_ATTENTION,
@@ -61,7 +61,7 @@ TEST(kernels_beside_their_twins) {
             check_row(&rows[i], floats[d], (i + d) % 3 == 0 ? PLAIN : i % 2 ? SLICED : REVERSED);
 }
 
-/* NaN and infinities reach the rows that they belong to, and no others. */
+/* NaN and infinities reach the rows they belong to, and no others. */
 TEST(special_values) {
     test_op op = {.code = CB_OP_ATTENTION, .n_in = 3, .attrs = {.f = {0.5}, .i = {0, 1}}};
     for (int i = 0; i < 3; i++) op.in[i] = input(CB_F32, SHAPE(3, 40, 8), PLAIN, SMALL);

@@ -1,5 +1,5 @@
-/* One small program, laid out by hand, on every backend: an embedding, a product, a convolution
- * with scratch, and a value that is held to the end.
+/* One small program, written by hand, on every backend: an embedding, a product, a convolution with
+ * scratch, and a value held to the end.
  *
  *     g0  e = embedding(weight, index)    b0 [5,4], scratch b5 for a copy of index
  *     g1  h = matmul(e, w)                b1 [5,3]
@@ -127,7 +127,7 @@ static fixture *make_fixture(fixture *f) {
     return f;
 }
 
-/* ---- a device with the arguments in its memory ----------------------------------------------- */
+/* ---- a device with its arguments ------------------------------------------------------------- */
 
 typedef struct session {
     const cb_backend *b;
@@ -174,7 +174,7 @@ static void fetch(session *s, const void *from, void *to, size_t bytes) {
     CHECK_OK(s->b->sync(s->device, NULL, &err));
 }
 
-/* What the program computes, by loops; all numbers are small multiples of 1/4, so every sum is
+/* The program's results, computed by loops. All numbers are small multiples of 1/4, so every sum is
  * exact. */
 static void expect(const fixture *f, float s[15], float z[30]) {
     float h[15];
@@ -221,7 +221,7 @@ static void check_run(session *on, const fixture *f, void *state) {
     if (b == &cb_backend_debug) CHECK(stats.peak_bytes == f->p.live_bytes);
 }
 
-/* A run takes place in whichever arena it is given, and leaves others alone. */
+/* A run uses the arena it is given and leaves others unchanged. */
 static void check_other_arena(session *on, const fixture *f, void *state) {
     const size_t bytes = (size_t)f->p.arena_bytes;
     void *first = on->arena;
@@ -265,7 +265,7 @@ static void check_backend(const cb_backend *b) {
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }
 
-/* A GPU is not everywhere; tests/c/gpu has tests of its backend. */
+/* Not every machine has a GPU; tests/c/gpu tests its backend. */
 static bool is_here(const cb_backend *b) { return b != &cb_backend_cuda; }
 
 TEST(all) {
@@ -292,8 +292,8 @@ TEST(a_gpu_needs_its_libraries_named) {
 
 /* ---- memory, streams and events -------------------------------------------------------------- */
 
-/* Two streams: the second copies back what the first has put there, after an event, and is waited
- * for alone. */
+/* Two streams: after an event, the second copies back what the first has copied in. Only the second
+ * is waited for. */
 static void check_order(const cb_backend *b) {
     cb_stream *one = (cb_stream *)(uintptr_t)1, *two = (cb_stream *)(uintptr_t)2;
     enum { N = 1000 };
@@ -309,7 +309,7 @@ static void check_order(const cb_backend *b) {
     CHECK_OK(b->alloc(device, N, &y, &err));
     CHECK(x != y && (uintptr_t)x % b->alignment == 0 && (uintptr_t)y % b->alignment == 0);
     CHECK_OK(b->event_new(device, &event, &err));
-    CHECK_OK(b->wait(device, one, event, &err)); /* never recorded: for nothing */
+    CHECK_OK(b->wait(device, one, event, &err)); /* never recorded: nothing to wait for */
     CHECK_OK(b->copy(device, one, CB_WAY_IN, x, from, N, &err));
     CHECK_OK(b->record(device, one, event, &err));
     CHECK_OK(b->wait(device, two, event, &err));
@@ -319,7 +319,7 @@ static void check_order(const cb_backend *b) {
     for (int i = 0; i < 1000; i++) CHECK_OK(b->copy(device, one, CB_WAY_IN, y, from, N, &err));
     CHECK_OK(b->record(device, one, event, &err));
     CHECK_OK(b->wait(device, two, event, &err));
-    b->event_free(device, event); /* while work waits for it */
+    b->event_free(device, event); /* while work is waiting for it */
     b->event_free(device, NULL);
     CHECK_OK(b->sync(device, two, &err));
     CHECK_OK(b->copy(device, NULL, CB_WAY_OUT, to, x, 0, &err));
@@ -350,7 +350,7 @@ static void ask(void *user, int64_t task, int thread) {
     (void)!cb_devices_get(&a->devices, a->b, &a->device[task], NULL);
 }
 
-/* Threads that ask at once get one device; others that were opened are closed again. */
+/* Threads that open a device at once get the same one; surplus devices are closed. */
 TEST(devices) {
     cb_alloc alloc;
     cb_threads *pool = NULL;
@@ -379,7 +379,7 @@ static cb_status run_and_finish(const cb_backend *b, void *state, const cb_bindi
     return b->finish(state, bindings->stream, e);
 }
 
-/* The run fails, says so once, and leaves nothing behind. */
+/* The run fails, reports it once, and leaves nothing behind. */
 static void check_run_fails(const cb_backend *b, fixture *f, cb_poll_fn poll, void *user,
                             cb_status want, const char *text) {
     cb_alloc alloc;
@@ -392,7 +392,7 @@ static void check_run_fails(const cb_backend *b, fixture *f, cb_poll_fn poll, vo
     bindings.poll = poll;
     bindings.poll_user = user;
     CHECK_FAIL(run_and_finish(b, state, &bindings, &err), want, text);
-    CHECK(run_and_finish(b, state, &bindings, NULL) == want); /* an error text is optional */
+    CHECK(run_and_finish(b, state, &bindings, NULL) == want); /* the error is optional */
     CHECK_OK(b->finish(state, NULL, &err));
     b->destroy(state);
     close_session(&s);
@@ -441,13 +441,13 @@ TEST(unsupported) {
                        "matmul: no cpu kernel for i32 at model.py:12");
             CHECK_FAIL(b->compile(&f.p, device, &state, &err), CB_UNSUPPORTED, "matmul");
         }
-        CHECK_OK(b->supports(&f.p, 1, &err)); /* the others can run */
+        CHECK_OK(b->supports(&f.p, 1, &err)); /* the other programs can run */
         b->close(device);
         CHECK(state == NULL && cb_alloc_stats(&alloc).live_bytes == 0);
     }
 }
 
-/* Indices of the caller are copied before they are used, which takes scratch. */
+/* Indices of the caller are copied before use, which needs scratch. */
 TEST(no_room_for_indices) {
     fixture f;
     make_fixture(&f);
@@ -481,8 +481,8 @@ TEST(out_of_memory) {
     }
 }
 
-/* A buffer that is too small for what is written: a sanitizer would stop the program here, the
- * guards name the op. */
+/* The kernel writes past a buffer that is too small: a sanitizer would stop the program, the guards
+ * name the op. */
 TEST(guards) {
     if (CB_ASAN) return;
     fixture f;
@@ -491,8 +491,8 @@ TEST(guards) {
     check_run_fails(&cb_backend_debug, &f, NULL, NULL, CB_INTERNAL, "buffer 0");
 }
 
-typedef struct changes { /* of a run of slow groups */
-    uint32_t first;      /* the group after which something changes */
+typedef struct changes { /* something changes during a run of slow groups */
+    uint32_t first;      /* the group after which it changes */
     int polled;
 } changes;
 

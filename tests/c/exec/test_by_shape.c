@@ -1,5 +1,6 @@
-/* Adafactor and SOAP, whose states are as large as the shapes of rows say: Adafactor beside its
- * formula, SOAP by what its bases are, both with any number of threads. NumPy has the rest. */
+/* Adafactor and SOAP, whose state sizes depend on the shapes of rows: Adafactor against its
+ * formula, SOAP by the properties of its bases, both with any number of threads. The rest is
+ * compared with NumPy. */
 #include "exec/cpu/gemm/products.h"
 #include "optim/optimizers.h"
 #include "optim/table.h"
@@ -14,7 +15,7 @@ typedef struct kind {
     int64_t n, height, width;
     cb_dtype dtype;
 } kind;
-/* No axes, none left over, several matrices, small ones, bands of lines, wide and tall. */
+/* No axes, empty axes, several matrices, small ones, bands of lines, wide and tall. */
 static const kind kinds[ROWS] = {{1, 0, 0, CB_F32},
                                  {40, 0, 0, CB_F64},
                                  {24, 4, 3, CB_F64},
@@ -41,13 +42,13 @@ static double value_at(int array, int64_t r, int64_t i) {
     return (double)(x >> 8) / (1 << 23) - 1;
 }
 
-/* Arrays just as large as they have to be, for the sanitizer to see. */
+/* Arrays of exactly the size needed, so that a sanitizer checks their bounds. */
 static void rows_init(const cb_optimizer *o, const double *hyper, cb_optim_row *rows) {
     for (int r = 0; r < ROWS; r++) {
         const kind *k = &kinds[r];
         cb_optim_row *row = &rows[r];
         *row = (cb_optim_row){.n = k->n, .height = k->height, .width = k->width, .dtype = k->dtype};
-        /* the first axis by all others */
+        /* the first axis by the product of the others */
         if (o->axes == CB_AXES_FIRST && k->height) row->width = k->n / k->height;
         row->param = calloc((size_t)k->n, cb_dtype_size(k->dtype));
         row->grad = calloc((size_t)k->n, cb_dtype_size(k->dtype));
@@ -136,7 +137,7 @@ static void check_twin(const twin *x, const cb_optim_row *row) {
     CHECK(worst <= (row->dtype == CB_F32 ? 64 * 0x1p-24 : 64 * 0x1p-50));
 }
 
-/* Rows of the bases are orthonormal. */
+/* The rows of the bases are orthonormal. */
 static void check_bases(const cb_optim_row *row) {
     const int64_t sides[2] = {row->height, row->width};
     double worst = 0;

@@ -1,5 +1,5 @@
-/* Convolution, its gradients and pooling against plain loops; bits for any number of threads
- * and any instruction set. */
+/* Convolution, its gradients and pooling against plain loops; the same bits for any number of
+ * threads and any instruction set. */
 #include "kernel_test.h"
 
 enum {
@@ -17,10 +17,10 @@ typedef struct problem {
     int64_t a[7];
 } problem;
 
-/* The convolution is a sum of terms y[iy] += x[ix] * w[iw]; given two of the three tensors, it sums
- * the third. */
+/* The convolution is a sum of terms y[iy] += x[ix] * w[iw]. Given two of the three tensors,
+ * computes the third. */
 typedef struct sums {
-    const cb_tensor *x, *w, *y; /* the two that are given; the third is NULL */
+    const cb_tensor *x, *w, *y; /* two are given; the third is NULL */
     double *sum, *size;
 } sums;
 
@@ -130,7 +130,7 @@ TEST(with_blas) {
     if (have_blas("with_blas")) check_problems(test_blas(true));
 }
 
-/* Windows and channel counts beyond one block. */
+/* Windows and channel counts larger than one block. */
 TEST(blocks) {
     check_conv(CB_F32, (problem){1, 140, 5, 5, 3, 3, 3, {1, 1, 1, 1, 1, 1, 1}}, test_blas(true));
     check_conv(CB_F32, (problem){2, 1, 40, 40, 2, 36, 36, {1, 1, 0, 0, 1, 1, 1}}, test_blas(true));
@@ -176,13 +176,13 @@ TEST(random_shapes) {
     }
 }
 
-/* Enough channels for outputs in registers, forward and backward (kern_direct.h). */
+/* Enough channels to keep outputs in registers, forward and backward (kern_direct.h). */
 TEST(direct) {
     static const problem cases[] = {
         {1, 24, 14, 14, 40, 3, 3, {1, 1, 1, 1, 1, 1, 1}},
         {9, 12, 7, 7, 33, 3, 3, {1, 1, 1, 1, 1, 1, 1}},   /* several images in a tile */
-        {1, 60, 5, 31, 16, 3, 3, {1, 1, 1, 1, 1, 1, 1}},  /* blocks of the window, uneven rows */
-        {2, 12, 4, 5, 80, 5, 3, {1, 1, 4, 2, 1, 1, 1}},   /* rows of padding alone */
+        {1, 60, 5, 31, 16, 3, 3, {1, 1, 1, 1, 1, 1, 1}},  /* blocks of the window, remainder rows */
+        {2, 12, 4, 5, 80, 5, 3, {1, 1, 4, 2, 1, 1, 1}},   /* rows of padding only */
         {1, 32, 23, 17, 64, 3, 3, {2, 3, 1, 2, 1, 1, 2}}, /* strides, two groups */
         {2, 16, 12, 12, 16, 3, 2, {1, 1, 3, 2, 3, 2, 1}}, /* dilated */
         {2, 300, 5, 9, 12, 1, 1, {2, 2, 0, 0, 1, 1, 1}},  /* 1x1, more channels than a block */
@@ -212,7 +212,7 @@ TEST(direct) {
 
 enum { KERNEL_H, KERNEL_W, POOL_STRIDE_H, POOL_STRIDE_W, POOL_PAD_H, POOL_PAD_W };
 
-/* The element of x under place (i, j) of the window of y's element `out`, -1: padding. */
+/* The index in x under position (i, j) of the window of y's element `out`; -1 in the padding. */
 static int64_t pooled(const cb_shape *x, const cb_shape *y, const int64_t *a, int64_t out,
                       int64_t i, int64_t j) {
     int64_t ow = y->dim[3], oh = y->dim[2], plane = out / ow / oh;

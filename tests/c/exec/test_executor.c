@@ -1,13 +1,13 @@
-/* The executor's functions one by one: every operation in every operand form, in both registers, by
- * jumps and by calls, for each instruction set that this processor has, against the same operation
- * on single numbers. */
+/* The executor's functions one by one: every operation in every operand form, in both registers,
+ * threaded by jumps and by calls, for each instruction set of this processor, against the same
+ * operation on scalars. */
 #include "check.h"
 
 #include "base/cpu.h"
 #include "exec/cpu/executor/scalar.h"
 
-/* The call-threaded form, as sanitizers and other calling conventions have it. For f64,
- * test_executor_wide.c includes this file with CB_X_WIDE set. */
+/* The call-threaded form, which sanitizers and other calling conventions use. test_executor_wide.c
+ * includes this file with CB_X_WIDE set, for f64. */
 #define CB_X_CALLS 1
 #undef CB_KERN_ISA
 #define CB_KERN_ISA calls
@@ -37,7 +37,7 @@ static _Alignas(64) EX_REAL array[5][N];
 static _Alignas(64) uint8_t truth[N];
 static _Alignas(64) cb_x_context context;
 
-/* Ordinary numbers, and those that arithmetic treats apart. */
+/* Ordinary numbers and special values. */
 static EX_REAL some_number(uint32_t i, uint32_t salt) {
     static const EX_REAL odd[] = {0.0f,   -0.0f,  1.0f,    -1.0f, INFINITY, -INFINITY,
                                   NAN,    1e-40f, -1e-40f, 3e38f, -3e38f,   88.7f,
@@ -80,7 +80,7 @@ static void put(cb_x_fn fn, int dst, int b, int c) {
         (cb_record){.fn = fn, .dst = (int16_t)dst, .b = (int16_t)b, .c = (int16_t)c};
 }
 
-/* Adds the end of the loop, and runs over all elements. */
+/* Appends the end of the loop and runs over all elements. */
 static void go(const cb_x_table *t) {
     put(t->loop, 0, 0, 0);
     put(t->end, 0, 0, 0);
@@ -88,7 +88,7 @@ static void go(const cb_x_table *t) {
     n_record = 0;
 }
 
-/* What an operand of this form is at element i, beside registers that hold A (dst) and B. */
+/* The operand of this form at element i, if the registers hold A (dst) and B. */
 static EX_REAL operand_at(cb_x_form form, int i) {
     switch (form) {
         case CB_X_OTHER: return array[B][i];
@@ -100,7 +100,7 @@ static EX_REAL operand_at(cb_x_form form, int i) {
 }
 static int index_of(cb_x_form form) { return form == CB_X_STREAM ? B : 1; }
 
-/* Elements of one iteration. */
+/* The number of elements per iteration. */
 static int step_of(const cb_x_table *t) {
 #if defined(__x86_64__)
     const int vector = t == &TABLE(avx512) ? 64 : (t == &TABLE(avx2) ? 32 : 16);
@@ -133,12 +133,12 @@ static void check_binary(const cb_x_table *t, int op) {
     }
 }
 
-/* Of what is added to a scaled operand: a stream is another one. */
+/* The operand added to a scaled operand; the two streams differ. */
 static EX_REAL expected_second(const cb_x_table *t, cb_x_form form, int i) {
     return form == CB_X_STREAM ? array[A][i] : expected_operand(t, form, i);
 }
 
-/* B times a number, which OUT holds; NULL: there is no such record. */
+/* OUT holds B times a number. NULL: there is no such record. */
 static void check_product(const cb_x_table *t, int d, cb_x_form form) {
     if (!t->scaled[d][form]) return;
     int wrong = 0;
@@ -161,7 +161,7 @@ static int check_of_scaled(const cb_x_table *t, int op, int d, cb_x_form x, cb_x
     put(fn, y == CB_X_STREAM ? A : 1, index_of(x), 2);
     record[n_record - 1].to = OUT;
     if (!stores) put(t->store[CB_X_REAL][d], OUT, 0, 0);
-    put(t->store[CB_X_REAL][d], CONDITION, 0, 0); /* it stays in the register */
+    put(t->store[CB_X_REAL][d], CONDITION, 0, 0); /* the value stays in the register */
     go(t);
     for (int i = 0; i < N; i++) {
         const EX_REAL product = expected_operand(t, x, i) * context.EX_FIELD(s)[2];
@@ -187,7 +187,7 @@ static void check_scaled(const cb_x_table *t) {
     CHECK(n == (IS_WIDE ? 0 : 6 * 2 * 10 + 3 * 2 * 6));
 }
 
-/* Sums of products of streams, which all fields of a record are needed for. */
+/* Sums of products of streams, which need all fields of a record. */
 static void check_sum_of(const cb_x_table *t, bool third, int d, bool stores) {
     const EX_REAL *x = array[A], *y = array[B], *z = array[CONDITION], *s = context.EX_FIELD(s);
     int wrong = 0;
@@ -195,7 +195,7 @@ static void check_sum_of(const cb_x_table *t, bool third, int d, bool stores) {
         A, 2 | 1 << 8);
     record[n_record - 1].to = OUT;
     if (!stores) put(t->store[CB_X_REAL][d], OUT, 0, 0);
-    put(t->store[CB_X_REAL][d], BOOLS, 0, 0); /* it stays in the register */
+    put(t->store[CB_X_REAL][d], BOOLS, 0, 0); /* the value stays in the register */
     context.p[BOOLS] = (char *)array[BOOLS];
     go(t);
     for (int i = 0; i < N; i++) {
@@ -237,7 +237,7 @@ static void check_unary(const cb_x_table *t, int op) {
     }
 }
 
-/* The first result in the operand's register, the second in the other one. */
+/* The first result is in the operand's register, the second in the other one. */
 static void check_pairs(const cb_x_table *t) {
     for (int d = 0; d < 2; d++) {
         for (int op = CB_X_UNARY_END; op < CB_X_PAIR_END; op++) {
@@ -311,7 +311,7 @@ static bool same_half(cb_x_format format, uint16_t a, uint16_t b) {
     return a == b || ((a & 0x7FFF) > infinity && (b & 0x7FFF) > infinity);
 }
 
-/* Every 16-bit float unpacked, and so-many-th f32 rounded. */
+/* Unpacks every 16-bit float and rounds f32 values at fixed steps over all bit patterns. */
 static void check_halves(const cb_x_table *t, cb_x_format format, int d) {
     const cb_dtype dtype = format == CB_X_BF16 ? CB_BF16 : CB_F16;
     static _Alignas(64) uint16_t halves[N], far_halves[N];
@@ -349,7 +349,7 @@ static void check_halves(const cb_x_table *t, cb_x_format format, int d) {
 }
 #endif
 
-/* Lanes of accumulators: element i in lane i mod 64, only where the mask is set. */
+/* Lanes of accumulators: element i is in lane i mod 64, only where the mask is set. */
 static void check_accumulators(const cb_x_table *t, bool masked) {
     for (int d = 0; d < 2; d++) {
         for (int k = 0; k < CB_X_LANES; k++) {
@@ -390,8 +390,7 @@ static void check_accumulators(const cb_x_table *t, bool masked) {
     }
 }
 
-/* Every so-many-th float of all there are; for f64 in the upper half, with digits of some sort in
- * the lower. */
+/* The float with these bits; for f64 they are the upper half, and a hash of them the lower. */
 static EX_REAL real_of_bits(uint32_t bits) {
     EX_REAL x;
 #ifdef CB_X_WIDE
@@ -425,7 +424,7 @@ static void sweep_unary(const cb_x_table *t) {
     for (int op = CB_X_BINARY_END; op < CB_X_UNARY_END; op++) CHECK(wrong[op] == 0);
 }
 
-/* Draws are those of base/philox.h, over the end of 32 bits as well. */
+/* Draws equal those of base/philox.h, also where the counter passes 32 bits. */
 static void check_draws(const cb_x_table *t) {
     const cb_philox random = {.seed = 0x123456789ABCDEFu, .stream = 7, .step = 11};
     const uint64_t firsts[] = {0, 8, 4096, ((uint64_t)1 << 35) - 64, (uint64_t)1 << 36};
@@ -441,7 +440,7 @@ static void check_draws(const cb_x_table *t) {
     }
 }
 
-/* An element by its position: the first, the last, one of the middle, and none. */
+/* An element selected by position: the first, the last, one in the middle, and none. */
 static void check_positions(const cb_x_table *t) {
     const int positions[] = {0, N - 1, 70, -1};
     for (int k = 0; k < 8; k++) {
@@ -495,7 +494,7 @@ TEST(by_jumps) {
 }
 TEST(by_calls) { check_table(&TABLE(calls)); }
 
-/* Leaves are folded in halves and put together in pairs. */
+/* Leaves are folded in halves and combined in pairs. */
 TEST(folding) {
     const cb_x_table *t = cb_x_table_of(IS_WIDE);
     fill_arrays(3);

@@ -1,5 +1,5 @@
-/* Optimizers that the caller writes: beside the one that is compiled with the core, beside sums in
- * double, and what is refused. */
+/* Optimizers written by the caller: AdamW against the built-in one, another against sums in double,
+ * and refusals. */
 #include "exec/cpu/expression/expression.h"
 
 #include <math.h>
@@ -49,7 +49,7 @@ static cb_status make(const text *t, uint32_t n_states, cb_expression **out, cb_
     return cb_expression_make(&alloc, &spec, out, error);
 }
 
-/* In the order of adam_loop (formulas_impl.h), and its factors (adam.c). */
+/* In the order of adam_loop (formulas_impl.h), with its factors (adam.c). */
 static void write_adamw(text *t) {
     uint32_t p = put(t, "param", 0, 0, 0), g = put(t, "grad", 0, 0, 0);
     uint32_t m = put(t, "state", 0, 0, 0), v = put(t, "state", 1, 0, 0), h[5];
@@ -71,7 +71,8 @@ static void write_adamw(text *t) {
     t->out[2] = v_new;
 }
 
-/* p <- p - lr |p| / |p + g| (p + g), m <- p + g: a sum needs another, and one its number. */
+/* u = p + g, unit = u / |u|; p <- p - lr mean(unit p) u, m <- unit. A sum depends on another sum,
+ * and one is divided by the size. */
 static void write_scaled(text *t) {
     uint32_t p = put(t, "param", 0, 0, 0), g = put(t, "grad", 0, 0, 0),
              lr = put(t, "hyper", 0, 0, 0);
@@ -101,7 +102,7 @@ static void fill(rows *x) {
             for (size_t i = 0; i < MOST + 3; i++)
                 x->array[k][r][i] = value_at(k, i + (size_t)r * 7);
         }
-        x->row[r] = (cb_optim_row){.param = x->array[0][r] + r % 3, /* of all alignments */
+        x->row[r] = (cb_optim_row){.param = x->array[0][r] + r % 3, /* every alignment */
                                    .grad = x->array[1][r] + r % 2,
                                    .state = {x->array[2][r], x->array[3][r] + r % 3},
                                    .n = sizes[r],

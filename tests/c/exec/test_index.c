@@ -1,5 +1,5 @@
-/* gather, scatter_add, embedding and its gradient: values, order of additions, bits for any number
- * of threads, and indices out of range. */
+/* gather, scatter_add, embedding and its gradient: values, order of additions, the same bits for
+ * any number of threads, and indices out of range. */
 #include "kernel_test.h"
 
 static const cb_dtype floats[] = {CB_F32, CB_F64, CB_F16, CB_BF16};
@@ -92,7 +92,7 @@ TEST(embedding) {
     }
 }
 
-/* Many rows of 16-bit gradients do not fit one block of scratch. */
+/* Many rows of 16-bit gradients exceed one block of scratch. */
 TEST(embedding_blocks) {
     cb_tensor index = TENSOR(CB_I32, 600), g = TENSOR(CB_BF16, 600, 40);
     fill_random(&g);
@@ -106,7 +106,7 @@ TEST(embedding_blocks) {
     free_tensors();
 }
 
-/* A row that is hit often is rounded once: 1 + 255 * 2^-9 in bf16 would else stay at 1. */
+/* A row that is hit often is rounded once: otherwise 1 + 255 * 2^-9 would stay at 1 in bf16. */
 TEST(rounds_once) {
     cb_tensor index = TENSOR(CB_I64, 256), g = TENSOR(CB_BF16, 256, 1);
     for (int64_t i = 0; i < 256; i++) set(&index, i, 0), set(&g, i, i == 0 ? 1 : 0x1p-9);

@@ -1,5 +1,5 @@
-/* Kernels that make and move elements: full, iota, uniform, dropout, contiguous, concat, pad, tril.
- */
+/* Kernels that create and move elements: full, iota, uniform, dropout, contiguous, concat, pad,
+ * tril. */
 #include "kernel_twin.h"
 
 TEST(contiguous) {
@@ -99,7 +99,7 @@ TEST(full) {
                               .attrs = {.f = {constants[v]},
                                         .dims = source_shape(s),
                                         .dtype = everything[d]}};
-                op.in[0].dtype = everything[d]; /* names the kernel */
+                op.in[0].dtype = everything[d]; /* selects the kernel */
                 CHECK_TWIN(&op, 0, 0);
             }
         }
@@ -151,8 +151,8 @@ TEST(dropout) {
     }
 }
 
-/* What is dropped is a function of the element's number: a longer tensor starts with the same mask.
- */
+/* The dropout mask depends only on the element's index: a longer tensor starts with the same
+ * mask. */
 TEST(dropout_mask_is_of_the_element) {
     test_op one = {.code = CB_OP_DROPOUT,
                    .n_in = 1,

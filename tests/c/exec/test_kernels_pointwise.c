@@ -16,8 +16,7 @@ static cb_shape shape_of(int i) {
 
 static bool takes(cb_opcode code, cb_dtype dtype) { return cb_cpu_kernel(code, dtype) != NULL; }
 
-/* Where results pass through a difference of nearly equal numbers, errors are relative to these
- * sizes. */
+/* Results that contain a difference of nearly equal numbers have errors relative to these sizes. */
 static slack slack_of(cb_opcode code) {
     switch (code) {
         case CB_OP_EXP:
@@ -118,7 +117,7 @@ TEST(cast) {
     }
 }
 
-/* One value and what becomes of it, at the edges of the integer types. */
+/* One value and its cast, at the limits of the integer types. */
 static void check_cast(cb_dtype from, double x, cb_dtype to, double want) {
     test_op op = {.code = CB_OP_CAST, .n_in = 1, .attrs = {.dtype = to}, .in = {TENSOR(from, 1)}};
     set(&op.in[0], 0, x);
@@ -159,7 +158,7 @@ TEST(integers_wrap) {
     free_tensors();
 }
 
-TEST(huge_angles) { /* beyond the vector code's range, among others within it */
+TEST(huge_angles) { /* Angles beyond the range of the vector code, mixed with others within it. */
     static const cb_opcode codes[] = {CB_OP_SIN, CB_OP_COS};
     for (int k = 0; k < 2; k++) {
         test_op op = {.code = codes[k], .n_in = 1, .in = {TENSOR(CB_F32, 3000)}};

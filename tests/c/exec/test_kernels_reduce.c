@@ -1,4 +1,4 @@
-/* sum, mean, amax, amin and argmax: every dtype, every choice of axes and layout. */
+/* sum, mean, amax, amin and argmax: every dtype, all choices of axes and layout. */
 #include "kernel_twin.h"
 
 static cb_shape shape_of(int i) {
@@ -73,7 +73,7 @@ TEST(long_ones) {
     }
 }
 
-/* The order of a sum is that of the shape: a strided view has the bits of its copy. */
+/* The order of a sum depends on the shape only: a strided view gives the bits of its copy. */
 TEST(strides_do_not_matter) {
     for (unsigned axes = 1; axes < 8; axes++) {
         test_op view = {.code = CB_OP_SUM, .n_in = 1}, copy = view;

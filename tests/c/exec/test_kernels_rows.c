@@ -38,7 +38,8 @@ TEST(softmax) {
     }
 }
 
-/* Rows with infinities: -inf is a term of 0; a row of only -inf, or with +inf or NaN, is NaN. */
+/* Rows with infinities: -inf adds a term of 0; a row with only -inf, or with +inf or NaN, is
+ * NaN. */
 TEST(softmax_of_infinities) {
     for (int d = 0; d < COUNT(floats); d++) {
         for (int code = CB_OP_SOFTMAX; code <= CB_OP_LOG_SOFTMAX;
@@ -69,7 +70,7 @@ static void check_norm_bwd(cb_opcode code, cb_dtype dtype, cb_shape x, cb_shape 
     op.in[0] = plain(dtype, x);
     op.in[1] = plain(dtype, x);
     op.in[2] = plain(dtype, channels);
-    op.in[3] = plain(stat_dtype(dtype), stats); /* for rms_norm_bwd this is rstd */
+    op.in[3] = plain(stat_dtype(dtype), stats); /* rstd, for rms_norm_bwd */
     op.in[4] = plain(stat_dtype(dtype), stats);
     double rows = (double)cb_numel(&x) / (double)(cb_numel(&channels) ? cb_numel(&channels) : 1);
     CHECK_TWIN(&op, 16, 32 * (1 + sqrt(rows)));
@@ -87,7 +88,7 @@ TEST(norms) {
     }
 }
 
-/* The statistics alone have the bits of batch_norm's, and what is made of them those of y. */
+/* The separate statistics have the bits of batch_norm's, and applying them gives the bits of y. */
 static void check_batch_parts(cb_dtype dtype, cb_shape x) {
     test_op whole = {.code = CB_OP_BATCH_NORM, .n_in = 3, .attrs = {.f = {1e-5}}};
     test_op stats = {.code = CB_OP_BATCH_NORM_STATS, .n_in = 1, .attrs = whole.attrs};
@@ -99,7 +100,7 @@ static void check_batch_parts(cb_dtype dtype, cb_shape x) {
     CHECK_TWIN_KEEP(&stats, 16, 4);
     apply.in[1] = stats.out[0];
     apply.in[2] = stats.out[2];
-    for (int k = 1; k < 5; k++) { /* a channel is the same everywhere */
+    for (int k = 1; k < 5; k++) { /* parameters of all channels are equal */
         memset(apply.in[k].stride, 0, sizeof apply.in[k].stride);
         apply.in[k].stride[1] = 1;
         apply.in[k].shape = x;
@@ -142,7 +143,8 @@ static cb_tensor element_of(const cb_tensor *all, int64_t channel) {
     return one;
 }
 
-/* Results of 16 MB go around the caches: a channel of one has the bits of that channel alone. */
+/* Results of 16 MB are written past the caches: each channel has the bits of that channel computed
+ * alone. */
 TEST(batch_norm_around_the_caches) {
     for (int is_bwd = 0; is_bwd < 2; is_bwd++) {
         test_op all = {.code = is_bwd ? CB_OP_BATCH_NORM_BWD : CB_OP_BATCH_NORM,
@@ -171,7 +173,8 @@ TEST(batch_norm_around_the_caches) {
     }
 }
 
-/* A large mean does not eat the variance: it is taken around the mean, not as E[x^2] - E[x]^2. */
+/* A large mean does not lose the variance, which is taken around the mean and not as E[x^2] -
+ * E[x]^2. */
 TEST(norm_of_large_mean) {
     test_op op = {.code = CB_OP_LAYER_NORM, .n_in = 3, .attrs = {.f = {1e-5}}};
     for (int k = 0; k < 3; k++)

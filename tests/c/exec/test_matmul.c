@@ -1,13 +1,13 @@
-/* matmul against a plain loop in long double; bits for any number of threads; the BLAS's thread
- * setting. */
+/* matmul against a plain loop in long double; the same bits for any number of threads; the BLAS's
+ * thread setting. */
 #include <pthread.h>
 
 #include "base/ints.h"
 #include "exec/cpu/gemm/gemm.h"
 #include "kernel_test.h"
 
-/* A matrix [batch, rows, columns]: in memory column-major, with a gap after each line, or with one
- * matrix for the whole batch. */
+/* A matrix [batch, rows, columns]: column-major, with a gap after each line, or one matrix repeated
+ * over the batch. */
 typedef struct layout {
     bool is_transposed, is_padded, is_repeated;
 } layout;
@@ -77,8 +77,8 @@ static void check_sizes(const cb_blas *blas) {
 
 TEST(own) { check_sizes(test_blas(false)); }
 
-/* Every remainder of rows and columns in a register block, both orders of the sides, and the inner
- * axis around its blocks. */
+/* Every remainder of rows and columns in a register block, both operand orders, and inner sizes
+ * around the block size. */
 TEST(odd_sizes) {
     static const int64_t inner[] = {1, 31, 40, 255, 256, 257, 513};
     for (int64_t n = 1; n <= 70; n += 1 + n / 17) {
@@ -97,8 +97,8 @@ TEST(odd_sizes) {
     }
 }
 
-/* Bits of an element depend on its row, its column and k: those of a part of a product, computed
- * alone, are those of the whole. */
+/* The bits of an element depend only on its row, its column and k: part of a product, computed
+ * alone, equals that part of the whole. */
 TEST(parts) {
     static const int64_t parts[][4] = {{0, 0, 1, 1},   {3, 5, 1, 90},  {7, 2, 60, 1},
                                        {0, 9, 70, 6},  {11, 0, 5, 96}, {1, 1, 13, 33},
@@ -126,7 +126,7 @@ TEST(parts) {
     }
 }
 
-/* -(1 + 2^-11) + (1 + 2^-12)^2 is 2^-24; with a product that is rounded it would be 0. */
+/* -(1 + 2^-11) + (1 + 2^-12)^2 is 2^-24; if the product were rounded, it would be 0. */
 TEST(products_are_fused) {
     for (int isa = 0; isa <= (int)cb_cpu_isa(); isa++) {
         setenv("CUTBACK_ISA", cb_isa_name((cb_isa)isa), 1);
@@ -148,7 +148,7 @@ static int64_t n_tasks(int64_t batch, int64_t m, int64_t n, int64_t k, int threa
     return div_up(batch, t.batches) * div_up(m, t.rows) * div_up(n, t.columns);
 }
 
-/* Enough tasks that threads end together, and none that is not worth handing out. */
+/* Enough tasks that threads finish together, but none too small to hand out. */
 TEST(tasks) {
     CHECK(n_tasks(1, 512, 512, 512, 1) == 1);
     CHECK(n_tasks(1, 64, 64, 64, 16) == 1);
@@ -168,7 +168,7 @@ TEST(with_blas) {
     if (have_blas("with_blas")) check_sizes(test_blas(true));
 }
 
-/* One product with more than one 1024-wide tile, checked on a sample. */
+/* A product of more than one 1024-wide tile, checked on a sample. */
 TEST(large) {
     for (int blas = 0; blas < 2; blas++) {
         test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
@@ -180,8 +180,8 @@ TEST(large) {
     }
 }
 
-/* Outputs hold NaN bytes before the kernel runs (infer_outputs), so a product that reads them would
- * show. */
+/* Outputs hold NaN bytes before the kernel runs (infer_outputs), so a kernel that reads them
+ * fails. */
 TEST(special_values) {
     for (int blas = 0; blas < 2; blas++) {
         test_op op = {
@@ -195,8 +195,8 @@ TEST(special_values) {
     }
 }
 
-/* The own kernel adds in one order, whatever the width of the vectors: shapes around the edges of
- * its panels, every layout. */
+/* Our own kernel adds in one order for every vector width: shapes around the edges of its panels,
+ * every layout. */
 TEST(instruction_sets) {
     static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_F16, CB_BF16};
     static const int64_t sizes[][4] = {{2, 45, 700, 53}, {1, 1, 1, 1},     {1, 6, 256, 16},
@@ -224,8 +224,7 @@ TEST(outdated_blas) {
     free_tensors();
 }
 
-/* Who multiplies is a matter of the processor: an instruction set that is held back changes no bit.
- */
+/* The choice of product depends on the processor: disabling an instruction set changes no bit. */
 TEST(one_choice_for_all_instruction_sets) {
     static const int widest[] = {128, 256, 512};
     test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
@@ -244,7 +243,7 @@ TEST(one_choice_for_all_instruction_sets) {
     free_tensors();
 }
 
-TEST(rounds_once) { /* 1 + 255 * 2^-9 in bf16: adding one by one in bf16 would stay at 1 */
+TEST(rounds_once) { /* 1 + 255 * 2^-9 in bf16: adding one term at a time in bf16 would stay at 1 */
     test_op op = {
         .code = CB_OP_MATMUL, .n_in = 2, .in = {TENSOR(CB_BF16, 1, 256), TENSOR(CB_BF16, 256, 1)}};
     for (int i = 0; i < 256; i++) set(&op.in[0], i, i == 0 ? 1 : 0x1p-9), set(&op.in[1], i, 1);
@@ -262,7 +261,7 @@ static void *multiply_often(void *arg) {
     cb_threads *pool = NULL;
     cb_alloc_init(&alloc);
     if (cb_threads_new(&alloc, 2, &pool, NULL) != CB_OK) return NULL;
-    double x[64 * 64] = {0}, out[64 * 64]; /* products of doubles are the BLAS's */
+    double x[64 * 64] = {0}, out[64 * 64]; /* the BLAS multiplies doubles */
     cb_tensor t = {.data = x,
                    .dtype = CB_F64,
                    .shape = {.rank = 2, .dim = {64, 64}},
@@ -286,7 +285,7 @@ static void *multiply_often(void *arg) {
     return failed ? NULL : &random_state;
 }
 
-/* Whoever calls the BLAS next finds the number of threads it had set, also when two contexts run at
+/* The next caller of the BLAS finds the thread count it had set, also when two contexts run at
  * once. */
 TEST(blas_setting_is_kept) {
     const cb_blas *b = test_blas(true);

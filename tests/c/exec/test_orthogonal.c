@@ -1,4 +1,4 @@
-/* Muon and NorMuon beside their formulas in double, with products element by element. */
+/* Muon and NorMuon against their formulas in double, with element-by-element products. */
 #include "exec/cpu/gemm/products.h"
 #include "optim/optimizers.h"
 #include "optim/step.h"
@@ -14,7 +14,8 @@ typedef struct matrix {
     cb_dtype dtype;
     uint32_t group;
 } matrix;
-/* Wide, tall, single rows and columns; alike ones apart; more than one piece; no elements. */
+/* Wide and tall, single rows and columns, equal shapes that are not adjacent, several pieces, no
+ * elements. */
 static const matrix matrices[ROWS] = {{5, 7, CB_F32, 0}, {7, 5, CB_F32, 0},  {70, 300, CB_F32, 0},
                                       {5, 7, CB_F32, 0}, {5, 7, CB_F64, 0},  {1, 9, CB_F64, 1},
                                       {0, 9, CB_F32, 1}, {33, 1, CB_F32, 1}, {300, 70, CB_F64, 1}};
@@ -26,7 +27,7 @@ static const double normuon[2][11] = {
 static const cb_optim_products products = {cb_cpu_multiply, NULL};
 static cb_alloc alloc;
 
-typedef struct arrays { /* of all rows, each in memory of its own */
+typedef struct arrays { /* arrays of all rows, each in its own block */
     double *p, *g, *m, *v;
     cb_optim_row row;
 } arrays;
@@ -81,7 +82,7 @@ static void draw(arrays *all, int t) {
     for (int r = 0; r < ROWS; r++) {
         cb_optim_row *row = &all[r].row;
         row->t = t;
-        row->n = r == 3 && t == 2 ? 0 : row->height * row->width; /* one waits for a gradient */
+        row->n = r == 3 && t == 2 ? 0 : row->height * row->width; /* one row has no gradient yet */
         for (int64_t i = 0; i < row->n; i++) {
             put(row, row->grad, i, r == 3 && t == 1 ? 0 : value_at(t, r, i));
             all[r].g[i] = get(row, row->grad, i);
@@ -91,7 +92,7 @@ static void draw(arrays *all, int t) {
 
 /* ---- the papers ------------------------------------------------------------------------------ */
 
-/* One turn of x [h, w], by columns of x x^T and of its square. */
+/* One iteration on x [h, w], by columns of x x^T and of its square. */
 static void twin_turn(const double *c, double *x, int64_t h, int64_t w) {
     double *gram = calloc((size_t)(h * h), sizeof *gram), *y = calloc((size_t)(h * w), sizeof *y);
     double *line = calloc((size_t)h, sizeof *line);
@@ -148,8 +149,8 @@ static void twin_step(arrays *a, const double *h, bool has_rows) {
     free(x);
 }
 
-/* f32 within 300 units of the largest of 1, f64 the same in its own: products of 300 and three
- * steps. */
+/* f32 within 300 * 2^-24 of the largest magnitude (at least 1), f64 within 300 * 2^-53: products of
+ * length 300, and three steps. */
 static void check_twin(const arrays *a, bool has_rows) {
     const double most = a->row.dtype == CB_F32 ? 300 * 0x1p-24 : 300 * 0x1p-53;
     double worst = 0;

@@ -1,5 +1,5 @@
-/* The reference kernels against numbers worked out by hand: what everything else is compared with.
- */
+/* The reference kernels against numbers worked out by hand. Everything else is compared with these
+ * kernels. */
 #include "check.h"
 #include "exec/graph_eval.h"
 #include "ir/builder.h"
@@ -11,8 +11,7 @@
 
 static cb_alloc alloc;
 
-/* One op at work: inputs are given by `give`, the op by `apply`, then `expect` reads its outputs.
- */
+/* One op under test: `give` sets the inputs, `apply` the op, then `expect` reads its outputs. */
 typedef struct bench {
     cb_graph *g;
     eval e;
@@ -38,7 +37,7 @@ static cb_status apply(bench *b, cb_opcode code, cb_attrs attrs) {
     return eval_run(&b->e, &err);
 }
 
-/* Equal up to rounding; NaN is NaN. */
+/* Equal up to rounding; NaN equals NaN. */
 static void expect(const bench *b, int out, int64_t n, const double *want) {
     CHECK(cb_numel(&b->g->values.at[b->out[out]].shape) == n);
     for (int64_t i = 0; i < n; i++) {
@@ -59,7 +58,7 @@ static void done(bench *b) {
 TEST(rounds_once_to_the_dtype) {
     bench b = {0};
     give(&b, CB_BF16, DIMS(2), VALUES(1.0, 256.0));
-    give(&b, CB_BF16, DIMS(2), VALUES(0.00390625, 1.0)); /* half a step up: ties to even */
+    give(&b, CB_BF16, DIMS(2), VALUES(0.00390625, 1.0)); /* halfway: ties to even */
     CHECK_OK(apply(&b, CB_OP_ADD, (cb_attrs){0}));
     expect(&b, 0, 2, VALUES(1.0, 256.0));
     done(&b);
@@ -107,7 +106,7 @@ TEST(nan_goes_through) {
     done(&b);
 }
 
-/* As in NumPy and PyTorch, and in the kernels. */
+/* As in NumPy, PyTorch and the kernels. */
 TEST(no_sum_is_negative_zero) {
     static const cb_opcode codes[] = {CB_OP_SUM, CB_OP_MEAN, CB_OP_AMAX};
     for (int k = 0; k < 3; k++) {
@@ -254,7 +253,7 @@ TEST(what_has_nothing_to_compute) {
     const cb_tensor t = {0};
     const cb_philox p = {0};
     CHECK_FAIL(cb_ref_op(CB_OP_RESHAPE, &attrs, 1, &t, 1, &t, &p, &err), CB_INTERNAL, "reshape");
-    for (int code = 0; code < CB_OP_COUNT; code++) { /* everything else has a family */
+    for (int code = 0; code < CB_OP_COUNT; code++) { /* every other op has a family */
         const bool is_done =
             !(cb_op_def_of((cb_opcode)code)->flags & (CB_OPF_VIEW | CB_OPF_SOURCE));
         cb_tensor none[5] = {0}; /* no elements */

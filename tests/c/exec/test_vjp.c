@@ -19,8 +19,8 @@ static uint32_t random_u32(void) { /* PCG */
     return (uint32_t)(random_state >> 33);
 }
 
-/* A graph under test: inputs with ranges, output 0 a scalar loss. Ranges: of the recipe, then
- * weights. */
+/* A graph under test: inputs with ranges, output 0 a scalar loss. The ranges of the recipe come
+ * first, then those of the weights. */
 typedef struct subject {
     cb_graph *g;
     recipe r;
@@ -44,7 +44,8 @@ static cb_status weigh(cb_graph *g, cb_value_id value, bool squared, cb_value_id
     return cb_build2(g, CB_OP_ADD, *loss, term, loss, &err);
 }
 
-/* A loss that sees every output. What carries no gradient becomes a factor of one that does. */
+/* A loss that depends on every output. An output without a gradient becomes a factor of one that
+ * has one. */
 static cb_status build_subject(subject *s, cb_opcode code, cb_dtype dtype, int64_t n, int turn) {
     cb_value_id loss = CB_NONE;
     CB_TRY(cb_graph_create(&alloc, &s->g, &err));
@@ -101,7 +102,7 @@ done:
     return status;
 }
 
-/* Distinct values spread evenly over the range in random order: no ties, nothing at a kink. */
+/* Distinct values spread evenly over the range in random order: no ties, and none at a kink. */
 static void fill_input(eval *e, const subject *s, uint32_t position) {
     const cb_value_id value = eval_input(e, position);
     const int64_t n = cb_numel(&e->g->values.at[value].shape);
@@ -137,7 +138,7 @@ static double loss_at(eval *e, cb_value_id x, int64_t element, double value) {
     return eval_get(e, e->g->outputs.at[0].value, 0);
 }
 
-/* f32 in the middle of an f64 graph: larger steps, looser agreement */
+/* f32 inside an f64 graph: larger steps, looser tolerance */
 static bool is_rounded(const cb_graph *g) {
     for (size_t i = 0; i < g->values.len; i++) {
         if (g->values.at[i].dtype == CB_F32) return true;
@@ -151,7 +152,7 @@ static void compare_element(const subject *s, eval *f, cb_value_id x, int64_t i,
     const double step = rounded ? 1e-2 : STEP, tolerance = rounded ? 1e-3 : TOLERANCE,
                  at = eval_get(f, x, i);
     const double slope = (loss_at(f, x, i, at + step) - loss_at(f, x, i, at - step)) / (2 * step);
-    if (s->r.n == 0 && isnan(slope)) return; /* statistics of nothing, and with them the loss */
+    if (s->r.n == 0 && isnan(slope)) return; /* statistics of empty rows, and therefore the loss */
     const bool close = fabs(got - slope) <= tolerance * (1 + fabs(slope));
     CHECK(close);
     if (close) return;
@@ -182,8 +183,8 @@ static void compare_gradients(const subject *s, const cb_graph *forward, const c
     eval_free(&j);
 }
 
-/* First and second derivatives of one op; differences only where `compare`, else it must build and
- * run. */
+/* First and second derivatives of one op. They are compared with differences if `compare`;
+ * otherwise they must only build and run. */
 static void check_op(cb_opcode code, cb_dtype dtype, int64_t n, int turn, bool compare) {
     subject s = {0};
     cb_graph *joint = NULL, *second = NULL, *joint2 = NULL;

@@ -1,4 +1,4 @@
-/* Scratch of the host's kernels: known figures, and bounds that hold for every shape. */
+/* Scratch of the host's kernels: known sizes, and bounds that hold for every shape. */
 #include "exec/tiles.h"
 #include "exec/workspace.h"
 #include "ir/ir.h"
@@ -11,8 +11,8 @@ static uint64_t workspace_of(const cb_graph *g, cb_value_id value) {
     return bytes;
 }
 
-/* Sums over columns, the backwards of norms: scratch of whole blocks, within the limit, none for
- * few rows. One column is a row. */
+/* Sums over columns and backwards of norms: scratch of whole blocks, within the limit, and none for
+ * few rows. One column counts as a row. */
 TEST(column_workspace) {
     static const int64_t sizes[] = {0, 1, 3, 16, 31, 64, 1000, 4096, 100000, 1 << 20};
     const size_t n = sizeof sizes / sizeof *sizes;
@@ -26,7 +26,7 @@ TEST(column_workspace) {
             CHECK_OK(cb_build_sum(g, x, 1, (int64_t[]){0}, false, &y, &err));
             uint64_t want = blocks == 1 ? 0 : (uint64_t)(blocks * sizes[k]) * 8;
             CHECK(workspace_of(g, y) == (sizes[k] == 1 ? 0 : want));
-            CHECK_OK(cb_build_sum(g, x, 0, NULL, false, &y, &err)); /* everything */
+            CHECK_OK(cb_build_sum(g, x, 0, NULL, false, &y, &err)); /* over all axes */
             CHECK(workspace_of(g, y) == 0);
             CHECK_OK(cb_build(g, CB_OP_LAYER_NORM_BWD, INS(x, x, c, r, r), NULL, outs, &err));
             CHECK(workspace_of(g, outs[0]) == 2 * want);
@@ -58,8 +58,8 @@ TEST(conv_workspace) {
     }
 }
 
-/* Room for a copy where the caller could overwrite the indices: arguments, views of them, results.
- */
+/* Scratch includes a copy of indices that the caller could overwrite: arguments, views of them,
+ * results. */
 TEST(index_copies) {
     cb_graph *g = ir_graph();
     cb_value_id table = ir_input(g, CB_F32, DIMS(1000, 4)), index = ir_input(g, CB_I32, DIMS(90)),

@@ -1,6 +1,6 @@
-/* The device and its programs. Calls look at what they are given, translate addresses and put work
- * on the queue; the work itself runs on the host's kernels, at the near addresses, when somebody
- * waits. One lock for all of a device: what is tested is order, not speed. */
+/* The device and its programs. Calls check their arguments, translate addresses and queue work; the
+ * work runs on the host's kernels, at the near addresses, when somebody waits. One lock per device
+ * is enough: the tests are about order, not speed. */
 #include "far.h"
 
 #include <pthread.h>
@@ -17,9 +17,9 @@ typedef struct far_device {
     pthread_mutex_t lock;
 } far_device;
 
-typedef struct far_update { /* an optimizer's step that waits */
+typedef struct far_update { /* a queued optimizer step */
     const cb_optimizer *optimizer;
-    cb_optim_row *rows; /* [n_rows] near; each a group of its own */
+    cb_optim_row *rows; /* [n_rows], near; each row is a group of its own */
     double *hyper;      /* [n_rows][n_hyper] */
     uint32_t n_rows;
     bool waits;
@@ -27,8 +27,8 @@ typedef struct far_update { /* an optimizer's step that waits */
 
 #define FAR_RUNS_MOST 4u
 
-typedef struct far_pending {  /* a run that waits */
-    cb_bindings bindings;     /* near */
+typedef struct far_pending {  /* a queued run */
+    cb_bindings bindings;     /* near addresses */
     void **inputs, **outputs; /* [n_input], [n_output] */
     bool waits;
 } far_pending;
@@ -37,12 +37,12 @@ typedef struct far_executable {
     cb_executable x;
     cb_executor *executor;
     far_device *d;
-    void *arena; /* far; of the latest run, NULL before the first */
+    void *arena; /* far address of the latest run's arena, NULL before the first */
     far_pending runs[FAR_RUNS_MOST];
-    uint32_t n_run;              /* so far */
-    const cb_bindings *bindings; /* of the run that is being done */
+    uint32_t n_run;              /* runs started so far */
+    const cb_bindings *bindings; /* of the run being executed */
     far_update update;
-    cb_status status; /* of the runs since `finish` was asked last */
+    cb_status status; /* of the runs since the last `finish` */
     cb_error error;
 } far_executable;
 
@@ -55,7 +55,7 @@ static void lock(far_device *d) { pthread_mutex_lock(&d->lock); }
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-/* The device itself is booked nowhere: it stays when all that was made with it has gone. */
+/* The device does not count in the context's memory: it outlives everything made with it. */
 static cb_status far_open(const cb_runtime *runtime, void **device, cb_error *err) {
     cb_alloc outside;
     cb_alloc_init(&outside);
@@ -192,7 +192,7 @@ static uint64_t far_bytes(const void *executable) {
     return cb_block_bytes(f) + cb_executable_bytes(&f->x) + cb_executor_bytes(f->executor);
 }
 
-/* Room for the arguments of a run, and for an update of all gradients by any optimizer. */
+/* Makes room for the arguments of a run, and for an update of all gradients by any optimizer. */
 static cb_status make_lists(far_executable *f, const cb_program *program, cb_error *err) {
     uint32_t n_hyper = 0;
     for (uint32_t i = 0; cb_optimizer_at(i); i++) {
@@ -245,14 +245,14 @@ static void do_run(void *executable, uint32_t slot) {
     far_executable *f = executable;
     f->runs[slot].waits = false;
     f->bindings = &f->runs[slot].bindings;
-    if (f->status != CB_OK) return; /* a run before it has failed */
+    if (f->status != CB_OK) return; /* an earlier run has failed */
     f->status = cb_executable_bind(&f->x, f->bindings, &f->error);
     if (f->status == CB_OK)
         f->status = cb_run_groups(f->x.program->n_group, f->bindings, run_group, f, &f->error);
     if (f->status == CB_OK) cb_replace_states(f->x.program, f->bindings, near_address, f);
 }
 
-/* Runs that wait are for the arena before. */
+/* Finishes queued runs first, as they use the old arena. */
 static cb_status use_arena(far_executable *f, void *arena, cb_error *err) {
     void *near = NULL;
     if (f->arena == arena) return CB_OK;
@@ -342,7 +342,7 @@ static cb_status take_row(const far_device *d, const cb_optim_row *row, uint32_t
 
 static void do_update(void *executable, uint32_t slot) {
     far_executable *f = executable;
-    (void)slot; /* there is one */
+    (void)slot; /* there is only one slot */
     far_update *u = &f->update;
     u->waits = false;
     if (f->status != CB_OK) return; /* its run has failed */
@@ -360,7 +360,7 @@ static cb_status put_update(far_executable *f, cb_stream *stream, const cb_optim
                             const cb_optim_table *table, cb_error *err) {
     far_update *u = &f->update;
     const size_t n = table->n_hyper;
-    if (u->waits) far_do_all(&f->d->queue); /* there is room for one */
+    if (u->waits) far_do_all(&f->d->queue); /* there is room for only one */
     u->optimizer = optimizer;
     u->n_rows = table->n_rows;
     for (uint32_t i = 0; i < table->n_rows; i++) {

@@ -1,4 +1,5 @@
-/* The list of backends (csrc/exec/builtin.c) for programs that test with memory out of reach. */
+/* The list of backends (csrc/exec/builtin.c) of programs that test with memory the host cannot
+ * touch. */
 #include "far.h"
 
 const cb_backend *const cb_backends[] = {&cb_backend_far,

@@ -1,6 +1,6 @@
-/* One reservation of addresses, twice as long as the memory. Pages of a block are opened in its
- * near half when it is taken, and closed and given back to the system when it is given back; in the
- * far half none ever is. It is private to the process, so that a forked child has its own. */
+/* One reservation of addresses, twice as long as the memory. Taking a block makes its pages
+ * accessible in the near half; giving it back closes them and returns them to the system. In the
+ * far half no page is ever accessible. The mapping is private, so a forked child has its own. */
 #include "memory.h"
 
 #include <stdint.h>
@@ -22,7 +22,8 @@ cb_status far_memory_open(far_memory *m, cb_alloc *alloc, cb_error *err) {
 
 void far_memory_close(far_memory *m) { munmap(m->near, 2 * FAR_BYTES); }
 
-/* The first gap of so many pages and one more on each side: the link that the block goes to. */
+/* Finds the first gap of `n_page` pages with one more on each side; returns the link where the
+ * block is inserted. */
 static far_block **find_gap(far_memory *m, size_t n_page, size_t *page) {
     far_block **link = &m->first;
     *page = 1;

@@ -1,5 +1,6 @@
-/* memory.h: memory out of reach. A block has two addresses at a fixed distance: what is handed out
- * lies where no page can be read or written; where its bytes are, only the kernels look.
+/* memory.h: memory that the host cannot touch. A block has two addresses at a fixed distance. The
+ * far one, which is handed out, has no readable or writable pages; the near one has the bytes, and
+ * only the kernels use it.
  *
  *     near   |rw|..|rw..rw|..          pages of blocks that are there; a free page between two
  *     far    |..|..|......|..          = near + FAR_BYTES, never accessible
@@ -21,12 +22,12 @@ typedef struct far_memory {
 } far_memory;
 
 cb_status far_memory_open(far_memory *m, cb_alloc *alloc, cb_error *err);
-void far_memory_close(far_memory *m); /* all blocks are free */
-/* Aligned to pages; 64 MiB at its begin are filled with ones: a NaN in every float type. */
+void far_memory_close(far_memory *m); /* all blocks must have been given back */
+/* Aligned to pages. The first 64 MiB are filled with ones: NaN in every float type. */
 cb_status far_memory_take(far_memory *m, size_t bytes, void **far, cb_error *err);
 void far_memory_give(far_memory *m, void *far);
-/* Where the bytes of a far address are; NULL of NULL. CB_INVALID: no address of this memory. */
+/* The near address of a far address; NULL for NULL. CB_INVALID: not an address of this memory. */
 cb_status far_near(const far_memory *m, const void *far, void **near, cb_error *err);
-void *far_of(const far_memory *m, void *near); /* the way back; NULL of NULL */
+void *far_of(const far_memory *m, void *near); /* the reverse; NULL for NULL */
 
 #endif

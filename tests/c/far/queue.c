@@ -1,5 +1,6 @@
-/* Numbers of work grow, so that an event is a stream and a number, and waiting for it is doing what
- * that stream has up to there. Recursion goes from a wait to work put before it, so it ends. */
+/* Work is numbered in the order it is queued, so an event is a stream and a number, and waiting for
+ * it means running that stream's work up to the number. A wait only recurses into work queued
+ * before it, so the recursion ends. */
 #include "queue.h"
 
 #include <string.h>

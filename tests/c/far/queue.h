@@ -1,14 +1,13 @@
-/* queue.h: work that waits on streams. Nothing is done before somebody waits for it, and then only
- * what the stream that is waited for needs: what is put on another one without an event between
- * them comes too late, every time. */
+/* queue.h: work queued on streams. Nothing runs before somebody waits, and then only what that
+ * stream needs. Work on another stream without an event in between always comes too late. */
 #ifndef CB_TESTS_FAR_QUEUE_H
 #define CB_TESTS_FAR_QUEUE_H
 
 #include "far.h"
 
 typedef struct far_event {
-    const cb_stream *stream; /* where it was recorded last */
-    uint64_t number;         /* of the work that reaches it; 0: never recorded */
+    const cb_stream *stream; /* where it was last recorded */
+    uint64_t number;         /* of the last work before it; 0: never recorded */
     double at;               /* when it was reached */
 } far_event;
 
@@ -17,12 +16,12 @@ typedef enum far_kind { FAR_COPY = 0, FAR_RECORD, FAR_WAIT, FAR_RUN } far_kind;
 typedef struct far_work {
     far_kind kind;
     const cb_stream *stream;
-    uint64_t number; /* 1, 2, ...: the order in which work was put; 0: done */
+    uint64_t number; /* 1, 2, ... in the order of queueing; 0: done */
     /* FAR_COPY */
     void *to;
     const void *from;
     size_t bytes;
-    /* FAR_RECORD; FAR_WAIT: where the event was when the wait was put */
+    /* FAR_RECORD; FAR_WAIT: the event's position when the wait was queued */
     far_event *event;
     const cb_stream *until_stream;
     uint64_t until;
@@ -35,13 +34,13 @@ typedef struct far_work {
 #define FAR_WORK_MOST 256
 
 typedef struct far_queue {
-    far_work work[FAR_WORK_MOST]; /* a ring: those of numbers done + 1 .. put */
+    far_work work[FAR_WORK_MOST]; /* a ring with the work numbered done + 1 .. put */
     uint64_t done, put;
 } far_queue;
 
-/* Where there is no room, all that waits is done first. Fields but the number are the caller's. */
+/* If the queue is full, all waiting work runs first. The caller sets every field but the number. */
 void far_put(far_queue *q, far_work work);
-void far_do(far_queue *q, const cb_stream *stream); /* and what that waits for */
+void far_do(far_queue *q, const cb_stream *stream); /* with the work that it waits for */
 void far_do_all(far_queue *q);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the far backend is for: each mistake that a device would punish shows. */
+/* Tests of the far backend itself: each mistake that a real device would punish is detected. */
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -13,7 +13,7 @@ typedef struct far_test {
     cb_alloc alloc;
     cb_runtime runtime;
     void *device;
-    char *x, *y; /* 100 bytes each, in its memory */
+    char *x, *y; /* 100 bytes each, in the device's memory */
     char from[100];
 } far_test;
 
@@ -107,7 +107,7 @@ TEST(memory_of_the_host_is_refused) {
     end(&t);
 }
 
-/* Blocks come and go in an order of their own, and keep their bytes. */
+/* Blocks come and go in random order, and keep their bytes. */
 TEST(blocks) {
     enum { N = 60 };
     far_test t;
@@ -136,7 +136,7 @@ TEST(blocks) {
 }
 
 int main(void) {
-    if (!CB_TSAN) RUN(the_host_cannot_touch_it); /* which does not know what to do after a fork */
+    if (!CB_TSAN) RUN(the_host_cannot_touch_it); /* ThreadSanitizer does not support this fork */
     RUN(nothing_is_done_before_somebody_waits);
     RUN(a_stream_without_an_event_comes_too_late);
     RUN(memory_of_the_host_is_refused);

@@ -1,15 +1,15 @@
 /* generate.h: networks to test and measure on.
  *
- * Training graphs come from a small list of forward ops, each with bytes, time, inputs and whether
- * the backward reads its output, written as the planner writes them:
+ * Training graphs are generated from a short list of forward ops, each with bytes, time, inputs and
+ * whether the backward reads its output. They have the planner's form:
  *
  *     source --inf--> in(op)           the op may not run again
  *     in(op) --bytes--> out(op)        cut: its output is saved
  *     out(op) --inf--> in(reader)      a reader that runs again needs it
  *     out(op) --inf--> sink            the backward reads it
  *
- * with time[in(op)] what a second run costs. Shapes, not values, follow real models: which ops
- * there are, what feeds what, what the backward formulas read. */
+ * where time[in(op)] is the cost of a second run. The structure follows real models (which ops
+ * there are, what feeds what, what the backward formulas read); the values do not. */
 #ifndef CB_TESTS_FLOW_GENERATE_H
 #define CB_TESTS_FLOW_GENERATE_H
 
@@ -38,7 +38,7 @@ typedef struct made_network {
     CB_VEC(int64_t) bytes;
     CB_VEC(int64_t) time; /* [n_node] */
     random_state random;
-    int64_t noise; /* op times vary by this many thousandths either way */
+    int64_t noise; /* op times vary by this many thousandths up or down */
     bool failed;
 } made_network;
 
@@ -71,7 +71,7 @@ static inline cb_priced_network made_view(const made_network *g) {
 enum { FREE_OP = 0, BANNED = 1, READ = 2, VIEW = 4 };
 enum { NO_INPUT = UINT32_MAX };
 
-/* An op reads up to two others; returns its number, to be read by later ones. */
+/* Adds an op with up to two inputs; returns its number, which later ops may read. */
 static inline uint32_t made_op(made_network *g, uint32_t a, uint32_t b, int64_t bytes, int64_t time,
                                int flags) {
     int64_t spread = g->noise ? time * g->noise / 1000 : 0;
@@ -86,8 +86,8 @@ static inline uint32_t made_op(made_network *g, uint32_t a, uint32_t b, int64_t 
     return g->n_op++;
 }
 
-/* One transformer block on x of t bytes, eager attention of s bytes: 48 ops. `matmul` is BANNED for
- * a cut by memory traffic, FREE_OP for a frontier. */
+/* One transformer block on x of t bytes, with eager attention of s bytes: 48 ops. `matmul` is
+ * BANNED for a cut by memory traffic, FREE_OP for a frontier. */
 static inline uint32_t made_norm(made_network *g, uint32_t x, int64_t t) {
     uint32_t gamma = made_op(g, NO_INPUT, NO_INPUT, 3072, 0, BANNED | READ);
     uint32_t mean = made_op(g, x, NO_INPUT, t / 768, t / 1000, FREE_OP);
@@ -137,7 +137,7 @@ static inline uint32_t made_block(made_network *g, uint32_t x, int64_t t, int64_
     return made_op(g, middle, narrow, t, t / 700, FREE_OP);
 }
 
-/* About n_node nodes of a GPT. */
+/* A GPT of about n_node nodes. */
 static inline void make_gpt(made_network *g, uint32_t n_node, int matmul) {
     uint32_t x = made_op(g, NO_INPUT, NO_INPUT, 8 << 20, 9000, READ | BANNED);
     while (g->n_node + 60 < n_node) x = made_block(g, x, 24 << 20, 96 << 20, matmul);
@@ -170,7 +170,7 @@ static inline void make_resnet(made_network *g, uint32_t n_node, int matmul) {
     }
 }
 
-/* A random DAG: inputs from a window of earlier ops. Not neural. */
+/* A random DAG with inputs from a window of earlier ops. Unlike any neural network. */
 static inline void make_random_dag(made_network *g, uint32_t n_node) {
     random_state *r = &g->random;
     while (g->n_node + 2 <= n_node) {
@@ -183,8 +183,8 @@ static inline void make_random_dag(made_network *g, uint32_t n_node) {
     }
 }
 
-/* Parallel values mixed step by step, each from four at random: what local search dislikes. Only
- * the first row is an input, the last is read, all sizes differ little. */
+/* Parallel values mixed step by step, each from four random ones, which is hard for local search.
+ * Only the first row has inputs, only the last is read, and sizes are nearly equal. */
 static inline void make_grid(made_network *g, uint32_t n_node, uint32_t width) {
     random_state *r = &g->random;
     uint32_t rows = n_node / 2 / width;

@@ -1,4 +1,4 @@
-/* oracle.h: small random networks, and the answers found the slow way. */
+/* oracle.h: small random networks, and brute-force answers. */
 #ifndef CB_TESTS_FLOW_ORACLE_H
 #define CB_TESTS_FLOW_ORACLE_H
 
@@ -13,8 +13,8 @@ typedef struct small_network {
     int64_t time[SMALL_NODES];
 } small_network;
 
-/* Capacities up to `most`, some zero, some infinite in the measure of `infinite` percent; loops,
- * parallel arcs, arcs into the source and out of the sink included. */
+/* Capacities up to `most`, some zero, `infinite` percent of them infinite; includes loops, parallel
+ * arcs, arcs into the source and arcs out of the sink. */
 static inline small_network random_network(random_state *r, uint32_t n_node, uint32_t n_arc,
                                            uint64_t most, uint32_t infinite) {
     small_network g = {.n_node = n_node, .n_arc = n_arc};
@@ -34,7 +34,7 @@ static inline small_network random_network(random_state *r, uint32_t n_node, uin
     return g;
 }
 
-/* Cost of the cut with sink side `side`; false: it cuts an infinite arc. */
+/* The cost of the cut with sink side `side`. Returns false if it cuts an infinite arc. */
 static inline bool cut_costs(const small_network *g, const bool *side, cb_int128 *cost) {
     *cost = 0;
     for (uint32_t i = 0; i < g->n_arc; i++) {
@@ -45,7 +45,8 @@ static inline bool cut_costs(const small_network *g, const bool *side, cb_int128
     return true;
 }
 
-/* All cuts; the sink-minimal minimum is the intersection of the minima. False: no finite cut. */
+/* Tries all cuts; the sink-minimal minimum is the intersection of all minima. Returns false if
+ * there is no finite cut. */
 static inline bool brute_cut(const small_network *g, cb_int128 *value, bool *side) {
     bool found = false, trial[SMALL_NODES];
     for (uint32_t set = 0; set < 1u << g->n_node; set++) {
@@ -62,7 +63,8 @@ static inline bool brute_cut(const small_network *g, cb_int128 *value, bool *sid
     return found;
 }
 
-/* Shortest augmenting paths on a matrix (Edmonds and Karp). False: no finite cut. */
+/* Shortest augmenting paths on a matrix (Edmonds and Karp). Returns false if there is no finite
+ * cut. */
 static inline bool slow_cut(const small_network *g, cb_int128 *value, bool *side) {
     static cb_int128 room[SMALL_NODES][SMALL_NODES];
     uint32_t n = g->n_node, before[SMALL_NODES], queue[SMALL_NODES];
@@ -76,7 +78,7 @@ static inline bool slow_cut(const small_network *g, cb_int128 *value, bool *side
         room[g->from[i]][g->to[i]] += is_infinite ? infinite : g->capacity[i];
     }
     *value = 0;
-    for (;;) { /* back from the sink, so that the last search gives the sink side */
+    for (;;) { /* backwards from the sink, so that the last search gives the sink side */
         uint32_t head = 0, tail = 0;
         for (uint32_t v = 0; v < n; v++) before[v] = CB_NONE;
         queue[tail++] = g->sink;

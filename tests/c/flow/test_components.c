@@ -1,4 +1,4 @@
-/* Components against reachability. */
+/* Strongly connected components against reachability. */
 #include "flow/components.h"
 #include "flow/oracle.h"
 #include "oom.h"

@@ -9,7 +9,7 @@ static cb_priced_network priced(const small_network *g) {
                                g->from,   g->to,    g->capacity, g->time};
 }
 
-/* Bytes and time of the cut at a step. */
+/* Bytes and time of the cut at step `k`. */
 static bool step_costs(const small_network *g, const cb_frontier *f, uint32_t k, int64_t *bytes,
                        int64_t *time) {
     bool side[SMALL_NODES];
@@ -24,7 +24,7 @@ static bool step_costs(const small_network *g, const cb_frontier *f, uint32_t k,
     return finite;
 }
 
-/* What a finished frontier must be, whatever the network. */
+/* Invariants of every finished frontier. */
 static void check_shape(const cb_frontier *f) {
     CHECK(f->n_point >= 1 && f->n_step >= f->n_point);
     CHECK(f->point[0].step == 0 && f->point[f->n_point - 1].step == f->n_step - 1);
@@ -34,7 +34,7 @@ static void check_shape(const cb_frontier *f) {
         if (i == 0) continue;
         CHECK(a->step < b->step && a->bytes < b->bytes && a->time > b->time);
         CHECK((cb_int128)a->p * b->q < (cb_int128)b->p * a->q); /* prices rise */
-        for (uint32_t k = a->step + 1; k <= b->step; k++) {     /* steps lie on the line */
+        for (uint32_t k = a->step + 1; k <= b->step; k++) {     /* steps are on the line */
             int64_t bytes = f->step[k].bytes - a->bytes, time = a->time - f->step[k].time;
             CHECK((cb_int128)bytes * b->q == (cb_int128)time * b->p);
             CHECK(f->step[k].point == i && bytes >= 0 && time >= 0);
@@ -42,7 +42,8 @@ static void check_shape(const cb_frontier *f) {
     }
 }
 
-/* Every cut lies on or above the frontier's line at every price between points, which are cuts. */
+/* Every cut is on or above the frontier's line at every price between points, and the points are
+ * cuts. */
 static void check_against_all_cuts(const small_network *g, const cb_frontier *f) {
     bool side[SMALL_NODES];
     for (uint32_t set = 0; set < 1u << g->n_node; set++) {
@@ -65,7 +66,7 @@ static void check_against_all_cuts(const small_network *g, const cb_frontier *f)
     }
 }
 
-/* At a price the step that begins there is the sink-minimal cut of the network with priced arcs. */
+/* The step that begins at a price is the sink-minimal cut of the network with priced arcs. */
 static void check_at_price(const small_network *g, const cb_frontier *f, int64_t p, int64_t q,
                            uint32_t step) {
     small_network h = *g;
@@ -102,7 +103,7 @@ static void check_frontier(const small_network *g, bool all_cuts) {
         }
         for (uint32_t i = 0; i < f.n_point; i++) {
             check_at_price(g, &f, f.point[i].p, f.point[i].q, f.point[i].step);
-            if (i == 0) continue; /* between two prices the earlier point is best */
+            if (i == 0) continue; /* between two prices, the earlier point is best */
             const cb_frontier_point *x = &f.point[i - 1], *y = &f.point[i];
             check_at_price(g, &f, x->p * y->q + y->p * x->q, 2 * x->q * y->q, x->step);
         }
@@ -135,14 +136,14 @@ TEST(equals_cuts_at_prices) {
     }
 }
 
-/* Bytes and times at the top of their ranges: products need more than 64 bits, and are exact. */
+/* Bytes and times at the limits of their ranges: products need more than 64 bits and stay exact. */
 TEST(huge_numbers) {
     enum { N = 12 };
     cb_arena arena;
     cb_frontier f;
     small_network g = {.n_node = 2 + N, .source = 0, .sink = 1};
     cb_arena_init(&arena, &alloc);
-    for (uint32_t v = 2; v < 2 + N; v++) { /* v leaves at its own price, close to its neighbours' */
+    for (uint32_t v = 2; v < 2 + N; v++) { /* v leaves at its own price, near its neighbours' */
         g.time[v] = (INT64_C(1) << 58) - v;
         g.from[g.n_arc] = v;
         g.to[g.n_arc] = g.sink;
@@ -156,7 +157,7 @@ TEST(huge_numbers) {
     cb_arena_free(&arena);
 }
 
-/* Ten equal chains leave at one price, one after the other. */
+/* Ten equal chains leave at the same price, one after the other. */
 TEST(steps_fill_the_hull) {
     enum { CHAINS = 10 };
     cb_arena arena;
@@ -188,7 +189,7 @@ TEST(steps_fill_the_hull) {
     cb_arena_free(&arena);
 }
 
-/* Large graphs, against cold solves at some of the prices. */
+/* Large graphs, against cold solves at some prices. */
 static void check_made(made_network *g) {
     cb_frontier f;
     cb_flow flow;

@@ -1,5 +1,5 @@
-/* Both solvers, in both widths, against all cuts and against slow augmenting paths; what they
- * refuse; the cut does not depend on the order of arcs; networks built to be hard. */
+/* Both solvers, in both widths, against all cuts and against slow augmenting paths; refusals; the
+ * cut is independent of the order of arcs; networks built to be hard. */
 #include "flow/oracle.h"
 #include "flow/push_relabel.h"
 #include "oom.h"
@@ -79,7 +79,7 @@ TEST(equals_slow_paths) {
     }
 }
 
-/* The same arcs in another order, the nodes under other names. */
+/* The same arcs in another order, with renamed nodes. */
 TEST(cut_does_not_depend_on_order) {
     random_state r = {3};
     for (int i = 0; i < 300; i++) {
@@ -132,7 +132,7 @@ TEST(refuses_what_cannot_be) {
     CHECK(f.value == 1 && !f.sink_side[1] && f.sink_side[2]);
     CHECK_OK(cb_flow_solve(&f, 0, 2, good, &err));
     CHECK(f.value == 3 && f.n_path == 0);
-    CHECK_OK(cb_flow_solve(&f, 2, 0, good, &err)); /* nothing leads that way */
+    CHECK_OK(cb_flow_solve(&f, 2, 0, good, &err)); /* no path in that direction */
     CHECK(f.value == 0 && f.sink_side[0] && !f.sink_side[1]);
     CHECK_OK(cb_flow_build(&f, &arena, 2, 0, NULL, NULL, &err));
     CHECK_OK(cb_flow_solve(&f, 0, 1, NULL, &err));
@@ -140,7 +140,7 @@ TEST(refuses_what_cannot_be) {
     cb_arena_free(&arena);
 }
 
-/* Both solvers on what the generators make. */
+/* Both solvers on generated networks. */
 static uint32_t check_made(made_network *g) {
     cb_flow a, b;
     cb_priced_network n = made_view(g);
@@ -150,7 +150,7 @@ static uint32_t check_made(made_network *g) {
     CHECK_OK(cb_flow_solve(&a, n.source, n.sink, n.bytes, &err));
     CHECK_OK(cb_flow_solve_by_push(&b, n.source, n.sink, n.bytes, &err));
     CHECK(a.value == b.value && a.value > 0 && memcmp(a.sink_side, b.sink_side, n.n_node) == 0);
-    cb_int128 value = 0; /* the arcs cut add up to it */
+    cb_int128 value = 0; /* the cut arcs add up to the value */
     for (uint32_t i = 0; i < n.n_arc; i++) {
         if (!a.sink_side[n.from[i]] && a.sink_side[n.to[i]]) value += n.bytes[i];
     }

@@ -1,5 +1,5 @@
-/* What an op is in a domain, which domains join, and how operands lie over them: each rule with an
- * op that keeps it and one that does not. */
+/* The role of an op in a domain, which domains can be joined, and how operands map to them: each
+ * rule with an op that satisfies it and one that does not. */
 #include "base/shape.h"
 #include "fuse/domain.h"
 
@@ -69,7 +69,7 @@ TEST(rows_of_a_size) {
         CHECK((part_in(CB_OP_SOFTMAX, nothing, in, in, count, columns) == CB_PART_ROW_WISE) ==
               (cases[i].part == CB_PART_ROWS));
     }
-    /* too few rows for blocks, and too many elements for one */
+    /* too few rows for blocks, and too many elements for one block */
     CHECK(part_in(CB_OP_SUM, AXES(0), SHAPE(32, 1024), SHAPE(1024), 32768, 1024) ==
           CB_PART_COLUMNS);
     CHECK(part_in(CB_OP_SUM, AXES(0), SHAPE(33, 1024), SHAPE(1024), 33792, 1024) == CB_PART_NONE);
@@ -81,7 +81,7 @@ TEST(rows_of_a_size) {
           CB_PART_ROW_WISE);
 }
 
-/* Sums of even pieces of the domain's rows, of 64 to 1024 elements and a power of two. */
+/* Sums of equal pieces of the domain's rows, of 64 to 1024 elements and a power of two. */
 TEST(pieces_of_rows) {
     const struct {
         int64_t pieces, length;
@@ -101,7 +101,7 @@ TEST(pieces_of_rows) {
     CHECK(part_in(CB_OP_SUM, AXES(1), SHAPE(6, 64), SHAPE(6), 384, 96) == CB_PART_NONE);
 }
 
-/* Rows of an inner axis lie across memory, side by side. */
+/* Rows of an inner axis are strided in memory, next to each other. */
 TEST(rows_across) {
     const cb_shape full = SHAPE(2, 8, 64), kept = SHAPE(2, 1, 64), wide = SHAPE(2, 4, 2, 64);
     const cb_shaped sum = {.code = CB_OP_AMAX, .attrs = &AXES(1), .in0 = &full, .out0 = &kept};
@@ -126,7 +126,7 @@ TEST(rows_across) {
     const cb_shape narrow = SHAPE(2, 8, 23), few = SHAPE(2, 23);
     const cb_shaped thin = {.code = CB_OP_AMAX, .attrs = &AXES(1), .in0 = &narrow, .out0 = &few};
     domain = (cb_domain){0};
-    CHECK(!cb_domain_join(&domain, &thin)); /* too few of them for vectors */
+    CHECK(!cb_domain_join(&domain, &thin)); /* too few for vectors */
 }
 
 static cb_part part_of_index(cb_opcode code, int64_t axis, cb_shape in0, cb_shape in1,
@@ -136,7 +136,7 @@ static cb_part part_of_index(cb_opcode code, int64_t axis, cb_shape in0, cb_shap
     return cb_part_of(&op, &(cb_domain){.count = 512, .columns = columns});
 }
 
-/* One index a row, along it. */
+/* One index per row. */
 TEST(indexed_rows) {
     const cb_shape full = SHAPE(2, 4, 64), one = SHAPE(2, 4, 1), rows = SHAPE(2, 4);
     CHECK(part_of_index(CB_OP_CROSS_ENTROPY, -100, full, rows, rows, 64) == CB_PART_ROWS);

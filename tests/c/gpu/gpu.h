@@ -1,5 +1,5 @@
-/* gpu.h: the cuda backend in tests: on the stand-in driver (tests/gpu_sim), with NVRTC as the tests
- * of Python bring it. list.c names both to each context, so that tests of steps need not know. */
+/* gpu.h: the cuda backend in tests: on the stand-in driver (tests/gpu_sim), with the NVRTC that the
+ * Python tests install. list.c gives both to each context, so tests of steps need no changes. */
 #ifndef CB_TESTS_GPU_H
 #define CB_TESTS_GPU_H
 
@@ -10,7 +10,7 @@
 
 #include "exec/backend.h"
 
-/* Where a test has one: else the one that CMake has found. NULL: there is none. */
+/* The path of NVRTC: set by the test's environment, else found by CMake. NULL: there is none. */
 static inline const char *gpu_nvrtc(void) {
     const char *named = getenv("CUTBACK_NVRTC");
     return named && named[0] ? named : CB_NVRTC[0] ? CB_NVRTC : NULL;

@@ -1,4 +1,4 @@
-/* The list of backends (csrc/exec/builtin.c) for programs that test on a GPU: its first is cuda,
+/* The list of backends (csrc/exec/builtin.c) of programs that test on a GPU: the first is cuda,
  * opened on the stand-in driver. */
 #include "gpu.h"
 
@@ -15,10 +15,10 @@ static cb_status open_stand_in(const cb_runtime *runtime, void **device, cb_erro
     return cb_backend_cuda.open(runtime, device, err);
 }
 
-/* A constant table is all that differs; what it calls is what is tested. */
+/* A copy of the backend's constant table that differs only in how it opens. */
 static cb_backend gpu;
 
-/* Ends the program before its tests if they cannot compile kernels. Done here rather than in each
+/* Ends the program before its tests if kernels cannot be compiled. Done here rather than in each
  * main, because some of these programs also run without this list and know nothing about GPUs. */
 static void need_nvrtc(void) {
     const char *path = gpu_nvrtc();

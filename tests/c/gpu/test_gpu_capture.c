@@ -1,6 +1,6 @@
-/* A step that is captured once and replayed: what an update counts and reads lies on the device, so
- * each replay corrects Adam's bias by a step more, follows a learning rate that is written there,
- * and steps nothing where a gradient was found to be infinite. Beside plain loops in double. */
+/* A step is captured once and replayed. The counters and inputs of an update are on the device, so
+ * each replay corrects Adam's bias for its own step, uses the learning rate last written there, and
+ * skips the update if a gradient was infinite. Compared with plain loops in double. */
 #include <math.h>
 
 #include "check.h"
@@ -12,7 +12,7 @@
 enum { N = 37, MOMENTS = 2, CAPTURED = 1000 /* random step that the host names in a capture */ };
 static const double hyper[] = {0.1, 0.9, 0.99, 1e-8, 0.05, 0.0, 0.0}; /* adamw: lr first */
 
-typedef struct entries { /* of the stand-in, for what a framework does around a capture */
+typedef struct entries { /* of the stand-in driver: what a framework does around a capture */
     int (*cuStreamCreate)(void **stream, unsigned flags);
     int (*cuStreamBeginCapture_v2)(void *stream, int mode);
     int (*cuStreamEndCapture)(void *stream, void **graph);
@@ -54,7 +54,7 @@ typedef struct state {
     int64_t t;
 } state;
 
-/* loss = sum(p^2), so that the gradient is 2 p. */
+/* loss = sum(p^2), so the gradient is 2 p. */
 static void step_in_double(state *s, double lr) {
     s->t++;
     const double first = 1 - pow(hyper[1], (double)s->t), second = 1 - pow(hyper[2], (double)s->t);
@@ -86,7 +86,7 @@ static void *block(setting *x, size_t bytes, const void *from) {
     return at;
 }
 
-/* loss = sum(p^2), with `drops` of what dropout leaves of p. */
+/* loss = sum(p^2); with `drops`, after dropout of p. */
 static void begin(setting *x, bool drops) {
     const cb_context_options options = {.n_threads = 1};
     const cb_shape line = {1, {N}};
@@ -126,7 +126,7 @@ static void end(setting *x) {
     cb_context_free(x->ctx);
 }
 
-/* A step as callers take it. */
+/* A step through the public API. */
 static void step_by(setting *x, const char *optimizer, double lr) {
     double numbers[sizeof hyper / sizeof *hyper];
     static const uint32_t group[] = {0};
@@ -154,7 +154,7 @@ static void step_once(setting *x, double lr) {
     step_in_double(&x->expected, lr);
 }
 
-/* The same, below what refuses a stream that is captured. */
+/* The same, below the check that refuses a captured stream. */
 static cb_status put(setting *x) {
     const cb_backend *b = x->step->backend;
     CB_TRY(cb_step_pin(x->step, &err));
@@ -182,7 +182,7 @@ static float loss_of(setting *x) {
     return loss;
 }
 
-/* A run alone, in the step of the random generator that its caller says. */
+/* A run alone, with the random step given by its caller. */
 static cb_status draw(setting *x, uint32_t random_step) {
     CB_TRY(cb_step_pin(x->step, &err));
     void *inputs[] = {x->p}, *outputs[] = {x->loss, NULL};
@@ -242,7 +242,7 @@ TEST(a_replay_is_a_step_more) {
         compare(&x);
     }
 
-    /* a scaler has found a gradient that is infinite: nothing is stepped, and nothing counts */
+    /* a scaler has found an infinite gradient: nothing is updated or counted */
     const uint32_t found[] = {1, 0};
     copy(&x, false, (void *)(uintptr_t)r.found_inf, &found[0], sizeof found[0]);
     CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
@@ -253,7 +253,7 @@ TEST(a_replay_is_a_step_more) {
     step_in_double(&x.expected, rates[1]);
     compare(&x);
 
-    /* a step as before goes on from what its caller says */
+    /* a normal step continues from the count that its caller gives */
     step_once(&x, 0.05);
     compare(&x);
     CHECK(steps_on_device(&x, &r) == 9);
@@ -273,7 +273,7 @@ static void restore(setting *x, const state *from) {
     x->expected = *from;
 }
 
-/* A step that is not captured, from step `t` of a restored checkpoint on. */
+/* A step that is not captured, continuing from step `t` of a restored checkpoint. */
 static void step_from(setting *x, int64_t t) {
     cb_resident r;
     state kept = x->expected;
@@ -285,10 +285,10 @@ static void step_from(setting *x, int64_t t) {
     CHECK(steps_on_device(x, &r) == t + 1);
 }
 
-/* After replays the host does not know what is on the device, also where its caller wants what it
- * has seen there last: the count before the capture (2), that count with the captured update (3),
- * or that of an uncaptured step between replays (6); also the learning rate and the factor of
- * gradients. */
+/* After replays the host does not know the count on the device, even if the caller passes the value
+ * that the host saw last: the count before the capture (2), that count with the captured update
+ * (3), or that of an uncaptured step between replays (6). The same holds for the learning rate and
+ * the gradient factor. */
 TEST(a_step_after_replays_goes_on_from_what_its_caller_says) {
     const double rate = 0.7;
     for (int64_t t = 1; t <= 4; t++) {
@@ -311,7 +311,7 @@ TEST(a_step_after_replays_goes_on_from_what_its_caller_says) {
     }
 }
 
-/* Whatever was written over the first optimizer's count on the device. */
+/* The first optimizer's count on the device may have been overwritten. */
 TEST(another_optimizer_goes_on_from_what_its_caller_says) {
     const int64_t written = 40;
     setting x;
@@ -338,7 +338,7 @@ TEST(a_replay_draws_anew) {
         expected[i] = loss_of(&x);
         n_others += expected[i] != expected[0];
     }
-    CHECK(n_others >= STEPS - 2); /* masks differ, and so do nearly all of their sums */
+    CHECK(n_others >= STEPS - 2); /* masks differ, and so do nearly all their sums */
     CHECK_OK(draw(&x, FIRST - 1));
     CHECK(loss_of(&x) == expected[FIRST - 1]);
     void *executable = captured(&x, true, &graph);
@@ -346,7 +346,7 @@ TEST(a_replay_draws_anew) {
         CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
         CHECK(loss_of(&x) == expected[i]);
     }
-    CHECK_OK(draw(&x, CAPTURED + 1)); /* what the captured run would have left there */
+    CHECK_OK(draw(&x, CAPTURED + 1)); /* the step that the captured run would have left there */
     const float next = loss_of(&x);
     CHECK_OK(draw(&x, 0));
     CHECK_OK(draw(&x, CAPTURED + 1));
@@ -362,7 +362,7 @@ TEST(a_replay_draws_anew) {
     end(&x);
 }
 
-/* A larger step of the same memory gets a block of its own; the graph replays in the pinned one. */
+/* A larger step in the same memory gets its own block; the graph replays in the pinned one. */
 TEST(a_captured_graph_keeps_its_block) {
     const cb_shape line = {1, {100 * N}};
     const uint32_t wrt[] = {0};
@@ -408,7 +408,7 @@ TEST(a_first_update_is_not_captured) {
     begin(&x, false);
     step_once(&x, hyper[0]);
     CHECK_FAIL(cb_step_resident(x.step, 1, &r, &err), CB_INVALID, "no update of group 1");
-    x.step->rows[0].param = x.loss; /* another array, of which the device's table knows nothing */
+    x.step->rows[0].param = x.loss; /* another array, which the device's table does not have */
     x.step->rows[0].n = 1;
     CHECK(cu.cuStreamBeginCapture_v2(x.stream, 0) == 0);
     CHECK_FAIL(put(&x), CB_UNSUPPORTED, "update once before the capture begins");

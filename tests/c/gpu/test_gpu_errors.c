@@ -1,5 +1,5 @@
-/* What can go wrong on a device: each entry of the driver that fails once gives a clean error and
- * leaves nothing behind, and so do an old device, one that is full, and a wrong index. */
+/* Errors of a device: each driver entry that fails once gives a clean error and leaves nothing
+ * behind, and so do an old device, a full one, and a wrong index. */
 #include <stdlib.h>
 #if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
 #include <malloc.h>
@@ -14,7 +14,7 @@
 
 static gpu_hooks hooks;
 
-/* loss = sum((x @ w)^2 weight[index]), with gradients that stay inside. */
+/* loss = sum((x @ w)^2 weight[index]), with gradients kept inside the step. */
 static cb_status make_graph(cb_context *ctx, cb_graph **g) {
     const cb_shape rows = {2, {4, 8}}, square = {2, {8, 8}}, line = {1, {4}};
     cb_value_id x, w, index, y, e, loss;
@@ -61,7 +61,7 @@ static void fill(memory *m) {
     for (int i = 0; i < 4; i++) m->index[i] = 2 * i;
 }
 
-/* From a new context to a step that has been taken, and back to nothing. */
+/* From a new context to a finished step, and back to nothing. */
 static cb_status whole_on(int device, memory *m) {
     const cb_context_options options = {.n_threads = 1};
     cb_cuda_options cuda;
@@ -103,7 +103,7 @@ TEST(each_entry_that_fails_is_a_clean_error) {
         const char *entry = hooks.entry(i);
         if (strstr(entry, "GetError") || strstr(entry, "Destroy") || strstr(entry, "Free") ||
             strstr(entry, "Unload") || strstr(entry, "Release") || strstr(entry, "Pop"))
-            continue; /* what says what an error is, and what gives back: nobody could be told */
+            continue; /* entries that describe errors or free things have nobody to report to */
         for (int nth = 1; nth < 200; nth++) {
             hooks.fail(entry, nth, strstr(entry, "Alloc") ? 2 : 999);
             const cb_status status = whole(&m);
@@ -147,7 +147,7 @@ TEST(a_device_that_does_not_exist) {
     hooks.set("devices", 1);
 }
 
-/* Bytes that are allocated; 0: this C library does not say. */
+/* Allocated bytes; 0 if this C library does not say. */
 static size_t heap(void) {
 #ifdef HAS_MALLINFO2
     return mallinfo2().uordblks;
@@ -157,7 +157,7 @@ static size_t heap(void) {
 }
 
 TEST(a_device_that_is_gone_keeps_no_memory) {
-    enum { TRIES = 50, PAGE = 4096 }; /* what a device keeps blocks in takes a page */
+    enum { TRIES = 50, PAGE = 4096 }; /* the device's list of kept blocks takes a page */
     memory m;
     CHECK_FAIL(whole_on(1, &m), CB_INVALID, "device 1");
     const size_t unopened = heap();
@@ -249,8 +249,8 @@ static float fetch_loss(const placed *p) {
     return loss;
 }
 
-/* Also the first one. The backend's own calls: those of a step record events, which a capture of
- * one stream holds. */
+/* Also the first run. Uses the backend's own calls, as those of a step record events, which a
+ * capture of one stream cannot hold. */
 static void check_capture(cb_step *step, placed *p, void *stream) {
     enum { GLOBAL = 0 };
     void *graph = NULL, *executable = NULL;
@@ -264,7 +264,7 @@ static void check_capture(cb_step *step, placed *p, void *stream) {
     CHECK(call("cuStreamBeginCapture_v2", at, GLOBAL, 0) == 0);
     CHECK_OK(step->backend->run(step->state, &bindings, NULL, &err));
     CHECK(call("cuStreamEndCapture", at, (uintptr_t)&graph, 0) == 0);
-    CHECK(fetch_loss(p) == 0); /* it is written down, and not done */
+    CHECK(fetch_loss(p) == 0); /* it was recorded and has not run */
     CHECK(call("cuGraphInstantiateWithFlags", (uintptr_t)&executable, (uintptr_t)graph, 0) == 0);
     CHECK(call("cuGraphLaunch", (uintptr_t)executable, at, 0) == 0);
     CHECK_OK(step->backend->finish(step->state, stream, &err));

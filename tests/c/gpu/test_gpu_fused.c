@@ -1,7 +1,7 @@
-/* Fused groups on the cuda backend have the bits of the cpu's: pointwise chains, rows, statistics,
- * sums over columns, pieces and everything, dropout and masks, with gradients; rows of one leaf and
- * of several, of odd length, and broadcasts of all kinds. In several orders of threads, blocks and
- * operations, with races looked for. */
+/* Fused groups on the cuda backend give the bits of the cpu backend: pointwise chains, rows,
+ * statistics, sums over columns, over pieces and over everything, dropout and masks, with
+ * gradients; rows of one leaf and of several, of odd length, and all kinds of broadcasts. Runs in
+ * several orders of threads, blocks and operations, with race detection. */
 #include <math.h>
 
 #include "base/sanitize.h"
@@ -116,7 +116,7 @@ static cb_value_id other_model(model *m) {
     return WITH(CB_OP_MEAN, ONE(CB_OP_EXP, p), .f = {0});
 }
 
-/* Of many elements: threads take two vectors. */
+/* Many elements: each thread takes two vectors. */
 static cb_value_id large_model(model *m) {
     const cb_value_id x = input(m, CB_F32, shape2(m->rows, m->columns)),
                       bias = input(m, CB_F32, shape1(m->columns));
@@ -168,7 +168,7 @@ static cb_value_id turn(model *m, cb_dtype dtype, int64_t a, int64_t b, int64_t 
     return WITH(CB_OP_TRANSPOSE, x, .dims = {3, {i, j, k}});
 }
 
-/* Arrays whose rows lie across memory: copied in all widths, in chains, and in rows. */
+/* Arrays whose rows are strided in memory: copied in all widths, in chains, and in rows. */
 static cb_value_id turned_model(model *m) {
     const int64_t n = 3, r = m->rows, c = m->columns;
     const cb_value_id x = input(m, CB_F32, (cb_shape){3, {n, r, c}}),
@@ -192,7 +192,7 @@ static cb_value_id turned_model(model *m) {
     return WITH(CB_OP_MEAN, ONE(CB_OP_TANH, y), .f = {0});
 }
 
-/* An array that lies across, reshaped to two rows whose length is no multiple of its last axis: a
+/* A transposed array, reshaped to two rows whose length is not a multiple of its last axis: a
  * vector of elements must not belong to both rows. */
 static cb_value_id two_rows_model(model *m) {
     const cb_shape one = shape2(m->rows, 1);
@@ -297,11 +297,12 @@ static void check(model_fn make, int64_t rows, int64_t columns, int n_seed) {
     check_of(make, CB_F32, rows, columns, true, n_seed);
 }
 
-/* Each size is a program of its own to compile: by default those at which another path begins. */
+/* Each size compiles its own program: by default only the sizes at which another code path
+ * begins. */
 static bool every_size(void) { return check_rounds(0, 1) > 0; }
 
-/* Sums over rows of fewer than 32 elements, and over fewer than 128 columns, are no part of groups:
- * their order is the backend's own. */
+/* Sums over rows of fewer than 32 elements, and over fewer than 128 columns, are not part of
+ * groups: the backend has its own order for them. */
 TEST(elements) {
     check(point_model, 6, 32, 5);
     check_of(point_model, CB_F32, 7, 13, false, 1);
@@ -366,7 +367,7 @@ int main(void) {
     hooks = gpu_hooks_of();
     hooks.set("races", 1);
     CHECK_OK(cb_context_new(&options, &ctx, &err));
-    if (!CB_ASAN) { /* the host's part is the same for all */
+    if (!CB_ASAN) { /* the host's part is the same in all of these */
         RUN(elements);
         RUN(rows);
         RUN(labels);

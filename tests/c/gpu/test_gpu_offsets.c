@@ -1,7 +1,7 @@
-/* Offsets in emitted kernels around 2^31 elements: where one does not fit 32 bits, the kernel must
- * count in 64, whichever of its operands is so large. Nothing is compiled or allocated here: steps
- * run on a backend that runs nothing and groups as the cuda backend does, and only the text of
- * their kernels is made. What such a text cannot hold is tested here as well. */
+/* Offsets in emitted kernels around 2^31 elements: if one operand's offsets do not fit 32 bits, the
+ * kernel must use 64. Nothing is compiled or allocated here: steps run on a backend that runs
+ * nothing and groups as the cuda backend does, and only the text of their kernels is made. Also
+ * tests what such a text cannot hold. */
 #include "check.h"
 #include "exec/cuda/group.h"
 #include "ir/builder.h"
@@ -9,7 +9,7 @@
 
 #define EDGE ((int64_t)1 << 31)
 
-static cb_backend text_only; /* the one backend of this program */
+static cb_backend text_only; /* the only backend of this program */
 const cb_backend *const cb_backends[] = {&text_only, NULL};
 
 static void make_backend(void) {
@@ -119,14 +119,14 @@ static cb_value_id product(model *m, int64_t n) {
                       y = input(m, m->dtype, SHAPE(2, 64, 8));
     return OP(CB_OP_MATMUL, 2, (x, y), .f = {0});
 }
-/* Few elements, which are a view of an array that large. */
+/* A few elements, as a view of an array of n. */
 static cb_value_id few_of_each_row(model *m, int64_t n) {
     const cb_value_id x = input(m, m->dtype, SHAPE(2, 32, n / 32)),
                       y = input(m, m->dtype, SHAPE(2, 32, 4));
     const cb_value_id part = OP(CB_OP_SLICE, 1, (x), .i = {1, 0, 4, 1});
     return OP(CB_OP_ADD, 2, (part, y), .f = {0});
 }
-/* The same of one element per row, which a group reads once for each row. */
+/* The same with one element per row, which a group reads once per row. */
 static cb_value_id number_of_each_row(model *m, int64_t n) {
     const cb_value_id x = input(m, m->dtype, SHAPE(2, 32, n / 32)),
                       y = input(m, m->dtype, SHAPE(2, 32, 256));
@@ -136,7 +136,7 @@ static cb_value_id number_of_each_row(model *m, int64_t n) {
 
 /* ---- what is emitted ------------------------------------------------------------------------- */
 
-/* How many kernels of the program declare this type of offsets. */
+/* Counts the program's kernels by their type of offsets. */
 static void count_types(const cb_program *p, int *narrow, int *wide) {
     cb_cu_code code;
     cb_arena memory, texts;
@@ -175,7 +175,7 @@ static void check(const char *name, program_fn make, cb_dtype dtype, int64_t n, 
     cb_graph_free(m->g);
 }
 
-/* Behind the edge, and well below it, where 64-bit offsets would only be slow. */
+/* Above the limit, and well below it, where 64-bit offsets would only be slower. */
 static void check_around(const char *name, program_fn make, cb_dtype dtype) {
     check(name, make, dtype, EDGE / 2, false);
     check(name, make, dtype, EDGE + 256, true);
@@ -201,7 +201,7 @@ TEST(offsets_of_large_arrays_have_64_bits) {
     check_around("made", made, CB_F64);
 }
 
-/* The last that fits and the first that does not. */
+/* The last size that fits and the first that does not. */
 TEST(the_edge_itself) {
     static const named programs[] = {CASE(elements), CASE(total)};
     static const cb_dtype dtypes[] = {CB_F32, CB_F64};

@@ -1,7 +1,7 @@
-/* Every op of the table on the cuda backend, beside the reference interpreter in f64: sizes 0, 1
- * and odd ones, contiguous inputs and views that are not, all floating dtypes, gradients included.
- * An op has a recipe that runs, or a reason why it has none. All ops of a dtype are one graph, so
- * that they are compiled at once. */
+/* Every op of the table on the cuda backend against the reference interpreter in f64: sizes 0, 1
+ * and odd ones, contiguous inputs and strided views, all floating dtypes, gradients included. An op
+ * has a recipe that runs, or a reason why it has none. All ops of a dtype are in one graph, so that
+ * they are compiled at once. */
 #include <math.h>
 
 #include "base/sanitize.h"
@@ -16,7 +16,7 @@
 static cb_context *ctx;
 static gpu_hooks hooks;
 
-/* Ops that the backend does not run, and why. */
+/* Ops that the backend does not run, with the reason. */
 static const struct {
     cb_opcode code;
     const char *why;
@@ -51,7 +51,7 @@ typedef struct all { /* a graph of all ops */
     uint32_t n_inputs, n_outputs;
     uint32_t wrt[MANY], n_wrt;
     cb_value_id out[MANY];
-    const char *name[MANY]; /* of the op that makes it */
+    const char *name[MANY]; /* of the op that produces it */
     cb_value_id loss;
 } all;
 
@@ -117,7 +117,7 @@ static void compare(const all *a, cb_step *gpu, cb_step *ref, cb_dtype dtype) {
     for (uint32_t i = 0; i < cb_step_n_outputs(gpu); i++) {
         const cb_argument_info info = cb_step_output(gpu, i);
         const bool narrow = cb_dtype_is_float(info.dtype) && ulp_of(info.dtype) > ulp_of(dtype);
-        /* Some recipes have statistics in f32, and casts to it. */
+        /* Some recipes have f32 statistics, and casts to f32. */
         const cb_dtype worst = dtype == CB_F64 ? CB_F32 : narrow ? info.dtype : dtype;
         CHECK(is_close("cuda", &info, x[i], y[i], worst));
         free(x[i]);
@@ -155,8 +155,8 @@ static void check_all(cb_dtype dtype, int64_t n, int turn, bool strided) {
     cb_graph_free(a.g);
 }
 
-/* Each is a program of its own to compile: by default all four turns of the recipes, both layouts
- * and all types once. */
+/* Each variant compiles its own program: by default all four turns of the recipes, but both layouts
+ * and all types only once. */
 static bool every_one(void) { return check_rounds(0, 1) > 0; }
 
 TEST(f32) {
@@ -174,7 +174,7 @@ TEST(bf16) {
     if (every_one()) check_all(CB_BF16, 3, 1, false);
 }
 
-/* What cannot run is refused when it is compiled, and named. */
+/* An op that cannot run is refused by name at compile time. */
 TEST(what_has_a_reason_is_refused_by_name) {
     for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
         recipe r = {.code = without[i].code, .dtype = CB_F32, .n = 2, .err = &err};

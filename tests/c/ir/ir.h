@@ -1,4 +1,4 @@
-/* ir.h: what tests of graphs share. */
+/* ir.h: helpers shared by tests of graphs. */
 #ifndef CB_TESTS_IR_H
 #define CB_TESTS_IR_H
 
@@ -39,7 +39,7 @@ static inline cb_opcode ir_code(const cb_graph *g, cb_value_id id) {
     return g->ops.at[g->values.at[id].producer].code;
 }
 
-/* The graph's text, in an arena of the caller's. */
+/* The graph's text, in the caller's arena. */
 static inline const char *ir_text(const cb_graph *g, cb_arena *arena) {
     cb_str s;
     cb_str_init(&s, arena);
@@ -47,7 +47,7 @@ static inline const char *ir_text(const cb_graph *g, cb_arena *arena) {
     return s.at ? s.at : "";
 }
 
-/* Nothing that the tests made is left. */
+/* Checks that nothing made by the tests is left. */
 static inline int ir_report(void) {
     CHECK(cb_alloc_stats(&ir_alloc).live_bytes == 0);
     return check_report();

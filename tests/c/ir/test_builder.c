@@ -1,5 +1,5 @@
-/* The builder: broadcasting, copies where an op needs them, reshapes, matmul's rules, and that a
- * failed call leaves nothing behind. */
+/* The builder: broadcasting, copies where an op needs them, reshapes, matmul's rules, and failed
+ * calls, which leave nothing behind. */
 #include "ir.h"
 #include "ir/infer.h"
 
@@ -29,7 +29,7 @@ TEST(failures_leave_nothing) {
                 n = ir_input(g, CB_I64, DIMS(3));
     CHECK_FAIL(cb_build2(g, CB_OP_ADD, x, y, &out, &err), CB_INVALID,
                "add: cannot broadcast (4,3) with (5,3)");
-    /* n is expanded before the dtypes are looked at; the view is taken back */
+    /* n is expanded before the dtypes are compared; the view is removed again */
     CHECK_FAIL(cb_build2(g, CB_OP_ADD, x, n, &out, &err), CB_TYPE,
                "add: dtypes differ: f32 and i64; cast one");
     CHECK_FAIL(cb_build2(g, CB_OP_ADD, x, 99, &out, &err), CB_INVALID,
@@ -62,7 +62,7 @@ TEST(views) {
           g->values.at[y].stride[1] == 6);
     CHECK_OK(cb_build_reshape(g, x, &DIMS(2, -1), &z, &err));
     CHECK(ir_shape_is(g, z, DIMS(2, 12)) && g->values.at[z].storage == g->values.at[x].storage);
-    CHECK_OK(cb_build_reshape(g, y, &DIMS(24), &z, &err)); /* not a view: a copy comes between */
+    CHECK_OK(cb_build_reshape(g, y, &DIMS(24), &z, &err)); /* not a view, so a copy is inserted */
     CHECK(g->values.at[z].storage != g->values.at[x].storage);
     CHECK(ir_code(g, cb_op_ins(g, g->values.at[z].producer)[0]) == CB_OP_CONTIGUOUS);
     CHECK_OK(cb_build_reshape(g, x, &DIMS(4, 6), &z, &err));
@@ -113,7 +113,7 @@ TEST(reductions) {
     CHECK_OK(
         cb_build_sum(g, x, 2, (int64_t[]){-1, 0}, false, &y, &err)); /* sorted and counted from 0 */
     CHECK(ir_shape_is(g, y, DIMS(3)));
-    CHECK_OK(cb_build_sum(g, x, 0, NULL, true, &y, &err)); /* none named: all of them */
+    CHECK_OK(cb_build_sum(g, x, 0, NULL, true, &y, &err)); /* no axes given: all of them */
     CHECK(ir_shape_is(g, y, DIMS(1, 1, 1)) &&
           cb_op_attrs(g, g->values.at[y].producer)->dims.rank == 3);
     CHECK_OK(cb_build(g, CB_OP_ARGMAX, INS(x), &(cb_attrs){.i = {-2, 0}}, &y, &err));
@@ -126,7 +126,7 @@ TEST(reductions) {
     CHECK(ir_shape_is(g, y, SCALAR));
     cb_value_id one = ir_input(g, CB_F32, DIMS(1, 1, 4)), none = ir_input(g, CB_F32, DIMS(0, 4));
     size_t before = g->ops.len;
-    CHECK_OK(cb_build_sum_to(g, one, &DIMS(4), &y, &err)); /* nothing to add up: a view */
+    CHECK_OK(cb_build_sum_to(g, one, &DIMS(4), &y, &err)); /* nothing to add: a view */
     CHECK(g->ops.len == before + 1 && ir_code(g, y) == CB_OP_RESHAPE);
     CHECK_OK(cb_build_sum_to(g, none, &DIMS(1, 4), &y, &err));
     CHECK(ir_shape_is(g, y, DIMS(1, 4)));
@@ -156,13 +156,13 @@ TEST(matmul) {
     CHECK(ir_shape_is(g, product(g, DIMS(5, 2, 3), DIMS(3)), DIMS(5, 2)));
     CHECK(ir_shape_is(g, product(g, DIMS(6, 1, 2, 3), DIMS(5, 3, 4)), DIMS(6, 5, 2, 4)));
     CHECK(ir_shape_is(g, product(g, DIMS(2, 0), DIMS(0, 4)), DIMS(2, 4)));
-    y = product(g, DIMS(7, 5, 2, 3), DIMS(3, 4)); /* one big product */
+    y = product(g, DIMS(7, 5, 2, 3), DIMS(3, 4)); /* one large product */
     CHECK(ir_shape_is(g, y, DIMS(7, 5, 2, 4)));
     const cb_op *op = &g->ops.at[g->values.at[y].producer];
     CHECK(op->code == CB_OP_RESHAPE && ir_code(g, g->in_value.at[op->in_begin]) == CB_OP_MATMUL);
     CHECK(ir_shape_is(g, g->in_value.at[op->in_begin], DIMS(70, 4)));
     CHECK(count(g, CB_OP_CONTIGUOUS) == 0);
-    /* a transposed operand is a matrix as it is; a stepped one takes a copy */
+    /* a transposed operand is used as it is; a stepped one needs a copy */
     cb_value_id x = ir_input(g, CB_F32, DIMS(5, 8, 8)), w = ir_input(g, CB_F32, DIMS(8, 8));
     CHECK_OK(cb_build_swap_last(g, x, &t, &err));
     CHECK_OK(cb_build_matmul(g, t, w, &y, &err));
@@ -198,8 +198,8 @@ TEST(matrix_layouts) {
     }
 }
 
-/* Everything that one call appends, views too, carries the current place, region, phase and
- * constraint. */
+/* Everything that one call appends, including views, gets the current source location, region,
+ * phase and constraint. */
 TEST(current_marks) {
     cb_graph *g = ir_graph();
     cb_value_id y, x = ir_input(g, CB_F32, DIMS(4, 1)), b = ir_input(g, CB_F32, DIMS(3));

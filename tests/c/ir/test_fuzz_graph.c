@@ -1,5 +1,5 @@
-/* Hostile text and JSON: whatever is accepted verifies, works with the rest of the layer and
- * survives being written and read again; whatever is refused says in which line. */
+/* Hostile text and JSON: accepted input verifies, works with the rest of the layer and survives a
+ * round trip; refused input names the line. */
 #include "fuzz.h"
 #include "ir.h"
 #include "ir/graph_json.h"
@@ -10,7 +10,7 @@ static const char *seeds[2][4]; /* text, JSON */
 typedef cb_status (*read_fn)(cb_alloc *, const char *, size_t, cb_graph **, cb_error *);
 typedef cb_status (*write_fn)(const cb_graph *, cb_str *, cb_error *);
 
-/* Written by `write`, read by `read`, written again: the same bytes. */
+/* Writes, reads and writes again: the bytes are the same. */
 static void check_round_trip(const cb_graph *g, write_fn write, read_fn read) {
     cb_arena arena;
     cb_str first, second;
@@ -60,7 +60,7 @@ static bool try_json(const char *text, size_t length) {
     return try_one(cb_graph_from_json, text, length);
 }
 
-/* The golden joint graph, and one with the ops whose rules do the most arithmetic. */
+/* The golden joint graph, and one with the ops whose shape rules do the most arithmetic. */
 static const char *const windows =
     "cutback.graph 1\n%0 = input {role=data} : f32[2,4,7,8]\n%1 = input {role=param} : "
     "bf16[6,2,3,3]\n"
@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
     cb_arena arena;
     char block[8192];
     cb_alloc_init(&ir_alloc);
-    cb_alloc keep; /* the seeds must not count as left over */
+    cb_alloc keep; /* so that the seeds do not count as leaks */
     cb_alloc_init(&keep);
     cb_arena_init(&arena, &keep);
     FILE *f = fopen(CB_GOLDEN "/ir/joint.txt", "rb");

@@ -1,11 +1,11 @@
-/* The graph itself: appending, outputs, regions, copies and prunes; out of memory at every
+/* The graph itself: appending, outputs, regions, copies and pruning; out of memory at every
  * allocation. */
 #include "ir.h"
 #include "ir/graph_json.h"
 #include "ir/infer.h"
 #include "oom.h"
 
-/* One line for each row of the table, so that a row that contradicts itself is found here. */
+/* One check for each row of the table, so that a contradictory row is found here. */
 TEST(op_table) {
     for (int i = 0; i < CB_OP_COUNT; i++) {
         const cb_op_def *def = cb_op_def_of((cb_opcode)i);
@@ -92,7 +92,7 @@ TEST(outputs_and_regions) {
     cb_graph_free(g);
 }
 
-/* Two inputs, a used chain with a view and an op with several outputs, and dead ops around them. */
+/* Two inputs, a live chain with a view and an op with several outputs, and dead ops around them. */
 static cb_status make(cb_alloc *alloc, cb_graph **out, cb_error *e) {
     cb_graph *g = NULL;
     cb_status status;
@@ -133,7 +133,7 @@ TEST(copy_and_prune) {
     CHECK_OK(cb_graph_prune(less, &ir_alloc, &again, &err));
     CHECK(strcmp(ir_text(less, &arena), ir_text(again, &arena)) == 0);
     cb_graph_free(g);
-    CHECK_OK(cb_graph_verify(less, CB_SPEC_FORWARD, &err)); /* copies stand alone */
+    CHECK_OK(cb_graph_verify(less, CB_SPEC_FORWARD, &err)); /* copies are independent */
     cb_graph_free(copy);
     cb_graph_free(less);
     cb_graph_free(again);
@@ -148,7 +148,7 @@ TEST(prune_moves_the_start_of_the_backward) {
     cb_op_id start = (cb_op_id)g->ops.len;
     CHECK_OK(cb_build1(g, CB_OP_NEG, y, &y, &err));
     g->backward_starts = start;
-    CHECK_OK(cb_build1(g, CB_OP_NEG, y, &y, &err)); /* set once, it stays */
+    CHECK_OK(cb_build1(g, CB_OP_NEG, y, &y, &err)); /* once set, it stays */
     CHECK(g->backward_starts == start);
     CHECK_OK(cb_graph_append_output(g, y, "y", CB_OUTPUT_RESULT, CB_NONE, &err));
     CHECK_OK(cb_graph_prune(g, &ir_alloc, &less, &err));
@@ -177,7 +177,7 @@ static cb_status copy_and_free(cb_alloc *alloc, void *user) {
     return CB_OK;
 }
 
-/* Text and JSON, there and back. */
+/* A round trip through text and JSON. */
 static cb_status round_trip(cb_alloc *alloc, void *user) {
     cb_arena arena;
     cb_str text, json;
@@ -207,14 +207,14 @@ TEST(out_of_memory) {
     cb_graph_free(g);
 }
 
-/* A graph that ran out of memory is as it was, and can go on. */
+/* A graph that ran out of memory is unchanged and can be extended again. */
 TEST(goes_on_after_out_of_memory) {
     cb_graph *g = ir_graph();
     cb_value_id x = ir_input(g, CB_F32, DIMS(4, 1)), b = ir_input(g, CB_F32, DIMS(3)), y = x;
     unsigned n_failed = 0;
     for (int i = 0; i < 400; i++) {
         size_t ops = g->ops.len, values = g->values.len, ins = g->in_value.len;
-        cb_alloc_fail(&ir_alloc, 1); /* the next chunk that the arena asks for */
+        cb_alloc_fail(&ir_alloc, 1); /* the arena's next chunk */
         cb_status status = cb_build2(g, CB_OP_ADD, i % 2 ? y : x, b, &y, &err);
         cb_alloc_fail(&ir_alloc, 0);
         if (status == CB_OK) continue;

@@ -1,5 +1,5 @@
-/* Shape rules, one row a case: types of the inputs, the op as the text form writes it, and the
- * types of the outputs, or part of the error. A row for every op is asserted. */
+/* Shape rules, one row per case: types of the inputs, the op in text form, and the types of the
+ * outputs or a part of the error. The test asserts that every op has a row. */
 #include "ir.h"
 #include "ir/infer.h"
 
@@ -9,7 +9,7 @@ typedef struct row {
     const char *ins, *op, *want;
 } row;
 
-/* A graph with inputs of the types in `ins` (separated by spaces) and the op, as text. */
+/* The text of a graph with inputs of the types in `ins` (separated by spaces) and the op. */
 static void text_of(const row *r, const char *outs, char *text, size_t room) {
     size_t length = (size_t)snprintf(text, room, "cutback.graph 1\n");
     int id = 0;
@@ -334,7 +334,7 @@ static const row bad[] = {
      "input 5 must be f32"},
 };
 
-/* As many types as the op has outputs: which ones does not matter where the rule refuses the
+/* One type for each output of the op. Which types does not matter if the rule refuses the
  * inputs. */
 static const char *any_types(const char *op) {
     static const char most[] = "f32[2], f32[2], f32[2], f32[2]";
@@ -357,7 +357,7 @@ TEST(bad_cases) {
     }
 }
 
-/* Sizes past 2^62 bytes, however they come about. */
+/* Sizes past 2^62 bytes, by several ways. */
 TEST(absurd_sizes) {
     cb_graph *g = ir_graph();
     cb_op_id op;

@@ -1,5 +1,5 @@
-/* Text and JSON forms: golden files, round trips, and what is said of a wrong text. `--update`
- * rewrites the golden files from what the writers give now. */
+/* Text and JSON forms: golden files, round trips, and the errors for a wrong text. `--update`
+ * rewrites the golden files with what the writers produce now. */
 #include <stdlib.h>
 
 #include "ir.h"
@@ -78,7 +78,7 @@ TEST(text_is_lenient_about_blanks) {
     cb_arena_free(&arena);
 }
 
-/* Equal to the sign of zero; one NaN is as good as another. */
+/* Equal including the sign of zero; any two NaNs are equal. */
 static bool same_double(double a, double b) {
     return isnan(a) ? isnan(b) : a == b && !signbit(a) == !signbit(b);
 }

@@ -1,4 +1,4 @@
-/* The verifier must find what no writer can make: graphs damaged by hand, one field at a time. */
+/* The verifier must find what no writer produces: graphs damaged by hand, one field at a time. */
 #include "ir.h"
 
 static const char *const joint_text =
@@ -38,7 +38,7 @@ TEST(sound_graphs) {
     cb_graph_free(g);
 }
 
-/* Damages a fresh graph, expects the verifier to say `want`. */
+/* Damages a fresh graph and expects the verifier to report `want`. */
 #define DAMAGED(damage, want)                                                   \
     do {                                                                        \
         cb_graph *g = sound(joint_text);                                        \
@@ -124,7 +124,7 @@ TEST(forward) {
     g->backward_starts = 2;
     CHECK_OK(cb_graph_verify(g, CB_SPEC_FORWARD, &err));
     cb_graph_free(g);
-    g = ir_graph(); /* nothing at all is fine */
+    g = ir_graph(); /* an empty graph is valid */
     CHECK_OK(cb_graph_verify(g, CB_SPEC_FORWARD, &err));
     CHECK_OK(cb_graph_verify(g, CB_SPEC_JOINT, &err));
     cb_graph_free(g);

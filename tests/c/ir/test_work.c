@@ -1,4 +1,5 @@
-/* Amounts of work: known figures, and blocks of rows within their bounds for every shape. */
+/* Amounts of work: known figures, and blocks of rows that stay within their bounds for every
+ * shape. */
 #include "ir.h"
 #include "ir/work.h"
 

@@ -1,4 +1,4 @@
-/* model.h: the small model that the tests of this layer share: two dense layers with GELU, dropout,
+/* model.h: the small model shared by the tests of this layer: two dense layers with GELU, dropout,
  * a view, and a running mean as state.
  *
  *     h = x @ w1 + b1;  a = dropout(gelu(h));  y = reshape(a) @ w2;  loss = mean(y * y);  s' = 0.9
@@ -16,8 +16,7 @@
 #include "check.h"
 #include "plan/planner.h"
 
-/* What a backend might answer: sums over columns want their partial sums, backwards of norms two of
- * them. */
+/* A plausible workspace: partial sums for sums over columns, two of them for backwards of norms. */
 static uint64_t model_workspace(const cb_graph *g, cb_op_id id) {
     const cb_op *op = &g->ops.at[id];
     const bool is_norm = op->code == CB_OP_LAYER_NORM_BWD || op->code == CB_OP_RMS_NORM_BWD;
@@ -30,7 +29,7 @@ static uint64_t model_workspace(const cb_graph *g, cb_op_id id) {
 }
 #define MODEL_BACKEND .alignment = 64, .workspace = model_workspace
 
-/* The program of a plan of single ops. */
+/* The program of a plan without fusion. */
 static inline cb_status lower_single(const cb_graph *joint, const cb_problem *p,
                                      const cb_plan *plan, cb_fuses_fn fuses, cb_alloc *alloc,
                                      cb_program **out, cb_error *e) {
@@ -108,7 +107,7 @@ static inline void model_free(model *m) {
     *m = (model){0};
 }
 
-/* Whichever allocation of lowering fails, nothing is left behind. */
+/* Any allocation of lowering may fail; nothing is left behind. */
 static inline void check_nomem(cb_alloc *alloc, const model *m, cb_fuses_fn fuses) {
     uint64_t before = cb_alloc_stats(alloc).live_bytes;
     cb_status status = CB_NOMEM;

@@ -1,5 +1,5 @@
-/* random.h: random joint graphs with rows: pointwise ops, norms, reductions of rows, columns and
- * everything, products and views, over matrices of one size. */
+/* random.h: random joint graphs with rows: pointwise ops, norms, reductions over rows, columns and
+ * everything, products and views, on matrices of one size. */
 #ifndef CB_TESTS_LOWER_RANDOM_H
 #define CB_TESTS_LOWER_RANDOM_H
 
@@ -117,7 +117,7 @@ static cb_status random_forward(random_graph *r, cb_error *e) {
     return cb_graph_append_output(r->g, pick(r), "value", CB_OUTPUT_RESULT, CB_NONE, e);
 }
 
-/* A model without its named values; every other seed keeps its gradients inside. */
+/* A random model without named values; every other seed keeps its gradients inside. */
 static inline cb_status random_make(cb_alloc *alloc, uint32_t seed, const cb_plan_options *plan,
                                     model *m, cb_error *e) {
     static const uint32_t wrt[] = {1, 2, 3};

@@ -5,7 +5,7 @@
 
 static cb_alloc alloc;
 
-/* The first op of a kind, CB_NONE when there is none. */
+/* The first op of a kind, or CB_NONE. */
 static uint32_t find(const cb_problem *p, const char *kind, uint32_t flags) {
     for (uint32_t i = 0; i < p->n_op; i++) {
         if (strcmp(p->op_kind[i], kind) == 0 && (p->op_flags[i] & CB_POP_BACKWARD) == flags) {
@@ -58,7 +58,7 @@ TEST(who_owns_an_output) {
         const cb_annotate_options options = {.keep_gradients = keep, MODEL_BACKEND};
         CHECK_OK(model_joint(&alloc, true, &m, &err));
         CHECK_OK(cb_annotate(m.joint, &options, &alloc, &p, &err));
-        /* 5 inputs and the loss are the caller's; the state, and gradients if kept, are held */
+        /* 5 inputs and the loss belong to the caller; the state, and gradients if kept, are held */
         CHECK(count(p, CB_STORE_STATIC) == (keep ? 6 : 9));
         CHECK(count(p, CB_STORE_HOLD_END) == (keep ? 4 : 1));
         CHECK(p->n_forward_output == 2 && p->n_backward_output == 3);
@@ -67,7 +67,7 @@ TEST(who_owns_an_output) {
     }
 }
 
-/* The constraint is that of a value and its views, two or more, and of nothing else. */
+/* The constraint applies to a value and its views (two or more), and to nothing else. */
 static bool on_one_storage(const cb_problem *p, cb_constraint c) {
     uint32_t n = 0, storage = CB_NONE;
     for (uint32_t v = 0; v < p->n_value; v++) {
@@ -103,10 +103,10 @@ TEST(constraints_are_those_of_the_storage) {
     cb_problem *p = NULL;
     cb_graph *g;
     CHECK_OK(cb_graph_create(&alloc, &g, &err));
-    CHECK_OK(model_ops(g, false, &ids, &err)); /* the ids of the values, which every build shares */
+    CHECK_OK(model_ops(g, false, &ids, &err)); /* value ids, which are the same in every build */
     cb_graph_free(g);
 
-    /* a view that is to be saved saves its storage: both values of it */
+    /* saving a view saves its storage, so both values get the constraint */
     CHECK_OK(annotate_with(&m, ids.flat, CB_MUST_SAVE, ids.flat, CB_MUST_SAVE, &p));
     CHECK(on_one_storage(p, CB_MUST_SAVE));
     cb_problem_free(p);
@@ -116,12 +116,12 @@ TEST(constraints_are_those_of_the_storage) {
     CHECK(on_one_storage(p, CB_PREFER_RECOMPUTE));
     cb_problem_free(p);
     model_free(&m);
-    /* a recompute asked of a view says nothing */
+    /* recomputing a view has no effect */
     CHECK_OK(annotate_with(&m, ids.flat, CB_MUST_RECOMPUTE, ids.flat, CB_MUST_RECOMPUTE, &p));
     CHECK(all_free(p));
     cb_problem_free(p);
     model_free(&m);
-    /* a must of the view beats a preference of the root, two musts contradict */
+    /* MUST of the view overrides PREFER of the root; two MUSTs contradict */
     CHECK_OK(annotate_with(&m, ids.a, CB_PREFER_RECOMPUTE, ids.flat, CB_MUST_SAVE, &p));
     CHECK(on_one_storage(p, CB_MUST_SAVE));
     cb_problem_free(p);

@@ -1,4 +1,4 @@
-/* Groups that are found: they are granted, planned, merged and lowered within the plan. */
+/* Groups that the search finds are granted, planned, merged and lowered within the plan. */
 #include "fuse/contract.h"
 #include "fuse/find_groups.h"
 #include "lower/within.h"
@@ -12,7 +12,7 @@ static bool fuses_all(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t
     return part != CB_PART_NONE;
 }
 
-typedef struct found { /* all that there is of one graph, from the arena on */
+typedef struct found { /* everything made from one graph, from the arena on */
     cb_arena arena;
     cb_group_request request;
     cb_grouping grouping;
@@ -44,7 +44,7 @@ static cb_status make_found(const model *m, cb_alloc *alloc, cb_preset preset, f
     return cb_program_verify(x->program, &err);
 }
 
-static uint32_t n_groups, n_merged, n_taken, n_inside; /* of all graphs */
+static uint32_t n_groups, n_merged, n_taken, n_inside; /* over all graphs */
 
 static void check_found(const found *x) {
     const cb_schedule *s = &x->plan->schedule;
@@ -78,7 +78,8 @@ TEST(found_groups_are_lowered_within_the_plan) {
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }
 
-/* The same graph twice gives the same request; without a backend that fuses there is none. */
+/* The same graph gives the same request twice; without a backend that fuses, the request is
+ * empty. */
 TEST(requests_are_repeatable) {
     cb_alloc alloc;
     cb_alloc_init(&alloc);
@@ -99,7 +100,7 @@ TEST(requests_are_repeatable) {
     model_free(&m);
 }
 
-/* The kinds of damage that a grouping may have; false: this one has no place for it. */
+/* Damages a grouping in one of several ways. Returns false if this grouping has no place for it. */
 static bool damage(const model *m, cb_grouping *x, uint32_t kind) {
     uint32_t op = 0, i = 0;
     while (op < x->n_op && cb_group_size(x, op) < 2) op++;
@@ -152,7 +153,7 @@ TEST(damaged_groupings_are_found) {
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }
 
-/* Each op of the graph but views is named once, and each inlining. */
+/* Each op of the graph except views is named once, and so is each inlining. */
 TEST(groups_as_text) {
     cb_alloc alloc;
     cb_alloc_init(&alloc);

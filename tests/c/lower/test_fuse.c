@@ -1,5 +1,5 @@
-/* Groups of several instructions: what random plans become, and that the verifier refuses what is
- * wrong in one. */
+/* Groups of several instructions: groups of random plans, and errors that the verifier finds in a
+ * group. */
 #include "lower/program.h"
 
 #include "random.h"
@@ -20,7 +20,7 @@ static bool fuses_pairs_of_gelu(cb_opcode code, cb_part part, const cb_dtype *in
 
 static uint32_t n_grouped, n_locals, n_programs, seen[CB_PART_ONE + 1], ended[CB_END_LIMIT + 1];
 
-/* Each step of the plan that is no view is there once. */
+/* Each step of the plan, except views, appears once. */
 static void check_steps(const model *m, const cb_program *p) {
     const cb_schedule *s = &m->plan->schedule;
     uint8_t *ran = calloc(s->n_step, 1);
@@ -37,7 +37,7 @@ static void check_steps(const model *m, const cb_program *p) {
     free(ran);
 }
 
-/* A group ends before a step that runs later, or is by itself for what it is. */
+/* A group ends before a step that runs later, or has one op because of its kind. */
 static void check_ends(const cb_program *p) {
     for (uint32_t g = 0; g < p->n_group; g++) {
         const cb_group *group = &p->group[g];
@@ -147,7 +147,7 @@ static cb_instr *find_part(const cb_program *p, cb_part part) {
     return NULL;
 }
 
-/* An input that is a local. */
+/* An input operand that reads a local. */
 static cb_operand *find_local_read(const cb_program *p) {
     for (uint32_t i = 0; i < p->n_instr; i++) {
         for (uint32_t k = 0; k < p->instr[i].n_in; k++) {
@@ -195,7 +195,7 @@ TEST(verifier_finds_what_is_wrong_in_a_group) {
     cb_program_free(p);
 }
 
-/* Two instructions that change places, one of which reads what the other makes. */
+/* Swaps two instructions, one of which reads what the other makes. */
 TEST(verifier_finds_reads_before_writes) {
     cb_program *p = NULL;
     bool found = false;
@@ -217,7 +217,7 @@ TEST(verifier_finds_reads_before_writes) {
     cb_program_free(p);
 }
 
-/* A read of what a group makes through a view that is not how it was made. */
+/* Reads a value of the group through a view other than the one it was written in. */
 TEST(verifier_finds_reads_in_another_order) {
     cb_program *p = NULL;
     CHECK_OK(lower_model(CB_PRESET_AUTOGRAD, fuses_all, &p));
@@ -244,7 +244,7 @@ TEST(verifier_finds_reads_in_another_order) {
     free(more);
 }
 
-/* A copy of eight indices for each op that has some. */
+/* A copy of eight indices for each op with indices. */
 static uint64_t index_copy(const cb_graph *g, cb_op_id id) {
     return cb_op_index_input(g->ops.at[id].code) < 0 ? 0 : 64;
 }
@@ -269,7 +269,7 @@ static cb_status make_losses(model *m) {
     return cb_plan_make(m->problem, &plan, &alloc, &m->plan, &err);
 }
 
-/* A loss and its gradient copy the same labels, to one place; others do not. */
+/* A loss and its gradient copy the same labels to one place; other ops copy to their own. */
 TEST(scratch_is_shared_by_who_copies_the_same) {
     model m = {0};
     cb_program *p = NULL;

@@ -1,4 +1,4 @@
-/* Groups that were chosen before planning, from the graph to the program. */
+/* Groups chosen before planning, from the graph to the program. */
 #include "fuse/contract.h"
 #include "fuse/expand.h"
 
@@ -13,7 +13,7 @@ static bool fuses_all(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t
 
 #define WISHES 2048
 
-typedef struct grouped { /* all that there is of one graph, from the arena on */
+typedef struct grouped { /* everything made from one graph, from the arena on */
     cb_arena arena;
     cb_grouping grouping;
     cb_problem *problem;
@@ -58,7 +58,7 @@ static bool works(const model *m, const wishes *w, cb_alloc *alloc) {
     return status == CB_OK;
 }
 
-/* Each op joins the group at hand where all then still works, or begins another. */
+/* Each op joins the current group if the result is still valid, or starts another. */
 static void draw(const model *m, uint32_t seed, wishes *w, cb_alloc *alloc) {
     random_graph r = {.state = seed};
     *w = (wishes){0};
@@ -99,7 +99,7 @@ static void check_bytes(const grouped *x) {
     }
 }
 
-/* The problem as JSON is the same problem. */
+/* The problem survives a round trip through JSON. */
 static void check_text(const cb_problem *p, cb_alloc *alloc) {
     cb_arena arena;
     cb_str text;

@@ -1,4 +1,4 @@
-/* What is said of groups: bytes and reasons of small graphs, worked out by hand. */
+/* The report on groups: bytes and reasons of small graphs, worked out by hand. */
 #include "lower/group_time.h"
 
 #include "model.h"
@@ -160,7 +160,7 @@ TEST(a_backend_that_fuses_nothing) {
     check_groups(chain, NULL, want, 8);
 }
 
-/* a = gelu(x);  m = x @ w;  b = exp(x);  m * b: what reads m has to wait */
+/* a = gelu(x);  m = x @ w;  b = exp(x);  m * b: the reader of m has to wait */
 static cb_status passed_over(cb_graph *g, cb_error *e) {
     cb_value_id x, w, a, m, b;
     CB_TRY(input(g, "x", &square, &x, e));
@@ -182,7 +182,7 @@ TEST(what_reads_a_step_that_was_passed_over_waits) {
     check_groups(passed_over, fuses_all, want, 3);
 }
 
-/* exp(x) + exp(x), said twice */
+/* exp(x) + exp(x), written as two ops */
 static cb_status twice(cb_graph *g, cb_error *e) {
     cb_value_id x, a, b;
     CB_TRY(input(g, "x", &square, &x, e));
@@ -192,12 +192,12 @@ static cb_status twice(cb_graph *g, cb_error *e) {
     return cb_graph_append_output(g, a, "a", CB_OUTPUT_RESULT, CB_NONE, e);
 }
 
-/* What each element moves to and from memory, beside its arithmetic: in group_time.c. */
+/* Costs per element of moving data to and from memory, besides arithmetic (group_time.c). */
 #define STREAM INT64_C(700)        /* thousandths of an operation */
-#define GATHERED INT64_C(1500)     /* more, where rows are put together */
-#define ONE_NUMBER INT64_C(300000) /* of a row's sum */
+#define GATHERED INT64_C(1500)     /* more, where rows are gathered */
+#define ONE_NUMBER INT64_C(300000) /* of the sum of a row */
 
-/* Thousandths of operations of the only group; on a device without bytes. */
+/* Thousandths of operations of the only group, on a device where bytes cost nothing. */
 static int64_t operations(ops_fn ops) {
     cb_device d = {.name = "d", .bytes_per_s = 1e9};
     kernels k;
@@ -215,19 +215,20 @@ TEST(time_of_a_group) {
     CHECK(k.program->n_group == 1 && k.program->group[0].n_instr == 3);
     cb_device d = {.name = "d", .bytes_per_s = 1e9, .launch_s = 1e-6};
     d.flops_per_s[CB_WORK_F32] = 1e30;
-    d.point_per_s[CB_WORK_F32] = 1e9; /* one exponential and an addition of each element */
+    d.point_per_s[CB_WORK_F32] = 1e9; /* one exponential and one addition per element */
     const int64_t launch = 1000000, work = INT64_C(128) * 128 * (10500 + 2 * STREAM);
     CHECK(cb_group_time_ps(k.program, k.program->group, k.m.problem, 0, &d) == work + launch);
-    const int64_t bytes = 2 * work / 1000; /* of which each takes a nanosecond */
+    const int64_t bytes = 2 * work / 1000; /* a nanosecond per byte */
     CHECK(cb_group_time_ps(k.program, k.program->group, k.m.problem, (uint64_t)bytes, &d) ==
-          bytes * 1000 + work * 3 / 10 + launch); /* which do not overlap whole */
+          bytes * 1000 + work * 3 / 10 + launch); /* the two overlap only in part */
     d.point_per_s[CB_WORK_F32] = 0;
     CHECK(cb_group_time_ps(k.program, k.program->group, k.m.problem, 0, &d) == launch);
-    CHECK(number(k.groups->as.child, "modelled_ps") > 1000000); /* "cpu" */
+    CHECK(number(k.groups->as.child, "modelled_ps") > 1000000); /* on "cpu" */
     kernels_free(&k);
 }
 
-/* x w, where w[128] is one for each row, or for 64 of its elements by turns; and sums of rows. */
+/* x w, where w[128] has one number per row, or alternates between two numbers every 64 elements;
+ * and sums of rows. */
 static cb_status weighted(cb_graph *g, bool in_pieces, cb_error *e) {
     const cb_shape one = {3, {128, 1, 1}}, by_turns = {3, {1, 2, 64}}, full = {3, {128, 2, 64}};
     const cb_shape pair = {3, {1, 2, 1}}, two = {1, {2}};
@@ -249,13 +250,13 @@ static cb_status weighted_rows(cb_graph *g, cb_error *e) { return weighted(g, fa
 static cb_status weighted_pieces(cb_graph *g, cb_error *e) { return weighted(g, true, e); }
 
 TEST(time_of_rows) {
-    /* a product and a sum of each element, which is read and written; a number a row */
+    /* a product and a sum per element, which is read and written; one number per row */
     const int64_t elements = INT64_C(128) * 128, plain = 500 + 2000 + 2 * STREAM;
     CHECK(operations(weighted_rows) == elements * plain + 128 * ONE_NUMBER);
     CHECK(operations(weighted_pieces) == elements * (plain + STREAM + GATHERED) + 128 * ONE_NUMBER);
 }
 
-/* The cosine of x and its sine, which are computed at once. */
+/* The cosine and the sine of x, which are computed together. */
 static cb_status turned(cb_graph *g, cb_error *e) {
     cb_value_id x, a, b;
     CB_TRY(input(g, "x", &square, &x, e));

@@ -6,7 +6,7 @@
 
 static cb_alloc alloc;
 
-/* Every value that may leave leaves. */
+/* Every value that may be offloaded is. */
 static cb_status make(model *m, cb_program **program) {
     const cb_plan_options options = {.preset = CB_PRESET_AUTOGRAD};
     CB_TRY(model_make(&alloc, true, true, CB_PRESET_AUTOGRAD, m, &err));
@@ -57,7 +57,7 @@ TEST(the_verifier_finds_wrong_moves) {
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL,
                "it returns from the host but never left for that place");
     *in = kept;
-    in->buffer = out->buffer; /* not there any more */
+    in->buffer = out->buffer; /* the value is no longer there */
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its buffer or its place on the host");
     *in = kept;
     kept = *out;

@@ -77,7 +77,7 @@ TEST(text) {
     model_free(&m);
 }
 
-/* Two buffers with bytes that live at the same time. */
+/* Two non-empty buffers that are live at the same time. */
 static bool find_pair(const cb_program *p, uint32_t *a, uint32_t *b) {
     for (*a = 0; *a < p->n_buffer; (*a)++) {
         for (*b = *a + 1; *b < p->n_buffer; (*b)++) {

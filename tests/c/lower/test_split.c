@@ -10,7 +10,7 @@ static bool is_view(const model *m, cb_op_id op) {
     return (m->problem->op_flags[op] & CB_POP_VIEW) != 0;
 }
 
-/* The steps that are not views, as the two graphs have them, are the plan's. */
+/* The steps of the two graphs that are not views are those of the plan, in order. */
 static void check_order(const model *m, const cb_split *split) {
     uint32_t step = 0, n_step = m->plan->schedule.n_step;
     const cb_graph *halves[2] = {split->forward, split->backward};
@@ -28,8 +28,8 @@ static void check_order(const model *m, const cb_split *split) {
     CHECK(step == n_step);
 }
 
-/* What crosses: outputs of one, inputs of the other, by the same names and types, and as many bytes
- * as planned. */
+/* Saved values: outputs of one graph, inputs of the other, with the same names and types, and as
+ * many bytes as planned. */
 static void check_saved(const model *m, const cb_split *split) {
     const cb_graph *f = split->forward, *b = split->backward;
     uint64_t bytes = 0;
@@ -85,7 +85,7 @@ TEST(state_belongs_to_the_forward) {
     model_free(&m);
 }
 
-/* A plan by hand that runs the reshape in the forward only: its clone in the backward costs
+/* A handmade plan that runs the reshape only in the forward: its clone in the backward costs
  * nothing. */
 TEST(views_of_saved_storages_are_cloned) {
     model m = {0};

@@ -1,4 +1,4 @@
-/* Groups as microcode: what is computed twice in a group is there once. */
+/* Groups as microcode: a value that a group computes twice is emitted once. */
 #include "../lower/model.h"
 
 #include "micro/decompose.h"
@@ -6,7 +6,7 @@
 static cb_alloc alloc;
 static const cb_shape rows = {2, {8, 256}};
 
-/* x / sqrt(sum of the row of x), through a number of the row */
+/* x / sqrt(sum of the row of x), by way of one number per row */
 static cb_status scaled(cb_graph *g, cb_value_id x, cb_value_id *out, cb_error *e) {
     const int64_t axis = 1;
     cb_value_id s;
@@ -37,7 +37,7 @@ static cb_status lower(bool is_twice, model *m, cb_program **program, cb_error *
     return lower_single(m->joint, m->problem, m->plan, cb_kernels_fuse, &alloc, program, e);
 }
 
-/* Instructions, and records of microcode. */
+/* Fills the microcode; returns the number of instructions. */
 static uint32_t microcode(bool is_twice, cb_microcode *out) {
     static const cb_x_limits limits = {CB_X_STREAMS, CB_X_SCALARS, CB_X_ACCS};
     static cb_x_room room;

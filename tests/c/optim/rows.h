@@ -13,19 +13,19 @@
 #define ROWS 7
 #define BIG 40000 /* several tasks */
 #define BLOCKS 5  /* param, grad and three states */
-#define STEPPED 3 /* number of the step */
+#define STEPPED 3 /* the step count */
 
-/* Small rows around a big one, two dtypes, one row empty. */
+/* Small rows around a large one, two dtypes, and one empty row. */
 static const int64_t sizes[ROWS] = {3, 0, 1, BIG, 17, 5, 16384};
 static const cb_dtype dtypes[ROWS] = {CB_F32, CB_F32, CB_F64, CB_F32, CB_F64, CB_F32, CB_F64};
 
 typedef struct table {
-    char *block[BLOCKS]; /* all rows behind each other, 8 bytes an element */
+    char *block[BLOCKS]; /* all rows, one after the other, 8 bytes per element */
     size_t bytes;
     cb_optim_row row[ROWS];
 } table;
 
-/* Blocks 3 and 4 hold no negative numbers, as they may be means of squares. */
+/* Blocks 3 and 4 hold no negative numbers, because they may be means of squares. */
 static inline double value_at(int block, size_t i) {
     double x = (double)((i * 2654435761u + (size_t)block * 97) % 20001) / 10000.0 - 1.0;
     return block >= 3 ? x * x : x;
@@ -75,8 +75,8 @@ static inline bool same_bits(const table *x, const table *y) {
     return same;
 }
 
-/* Three steps with 1 to 4 threads, and with every build of the formulas, give the bits that they
- * give without a pool. */
+/* Three steps with 1 to 4 threads, and with every build of the formulas, give the same bits as
+ * without a pool. */
 static inline void check_threads(const cb_optimizer *o, const double *hyper, uint32_t n_groups) {
     cb_alloc alloc;
     cb_alloc_init(&alloc);

@@ -1,5 +1,5 @@
-/* step.h: one step of an optimizer over rows, for tests, by each of the two ways that the core has:
- * as a table of tensors, and as the update of a compiled step. */
+/* step.h: one step of an optimizer over rows, in each of the two ways that the core offers: as a
+ * table of tensors, and as the update of a compiled step. */
 #ifndef CB_TESTS_OPTIM_STEP_H
 #define CB_TESTS_OPTIM_STEP_H
 

@@ -48,8 +48,7 @@ static void check_formula(const cb_optimizer *o, const double *hyper) {
     double worst = 0;
     for (int r = 0; r < ROWS; r++) {
         const cb_optim_row *old = &before.row[r], *now = &s.row[r];
-        double scale =
-            now->dtype == CB_F32 ? 1e6 : 1e13; /* errors in units that f32 and f64 share */
+        double scale = now->dtype == CB_F32 ? 1e6 : 1e13; /* error units that f32 and f64 share */
         for (int64_t i = 0; i < sizes[r]; i++) {
             element want =
                 reference(element_of(old, i), hyper + old->group * N_HYPER, STEPPED, o == adamw);
@@ -153,7 +152,7 @@ TEST(nan_spreads_to_its_own_element_alone) {
         .param = p, .grad = g, .state = {m, v}, .n = 4, .t = 1, .dtype = CB_F32};
     CHECK_OK(step_table(adamw, NULL, groups[0], 1, &row, 1, &err));
     CHECK(isfinite(p[0]) && isnan(p[1]) && isfinite(p[2]) && isnan(p[3]));
-    CHECK(p[0] == 1.0f * (float)(1 - 1e-2 * 0.1)); /* zero gradient: decay alone */
+    CHECK(p[0] == 1.0f * (float)(1 - 1e-2 * 0.1)); /* zero gradient: only decay */
 }
 
 TEST(amsgrad_keeps_nan) {

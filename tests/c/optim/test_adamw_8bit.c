@@ -10,7 +10,7 @@ enum { N_ROWS = 5, MOST = 40000, N_HYPER = 6 };
 static const int64_t sizes[N_ROWS] = {3, MOST, 0, 257, 511};
 static const double hyper[N_HYPER] = {1e-2, 0.9, 0.99, 1e-8, 0.1, 0};
 
-typedef struct arrays { /* of one row */
+typedef struct arrays { /* arrays of one row */
     float p[MOST], g[MOST];
     float m_scale[MOST / CB_STATE_BLOCK + 1][2], v_scale[MOST / CB_STATE_BLOCK + 1][2];
     uint8_t m[MOST], v[MOST];
@@ -53,12 +53,12 @@ TEST(same_bits_for_any_threads_and_any_build) {
     }
     unsetenv("CUTBACK_ISA");
     CHECK(alone[1].m_scale[0][0] > 0 && alone[1].v[5] > 0 && alone[3].m_scale[1][0] > 0);
-    CHECK(alone[3].m_scale[2][0] == 0.0f && alone[3].v[257] == 0); /* past its end */
+    CHECK(alone[3].m_scale[2][0] == 0.0f && alone[3].v[257] == 0); /* past the end of the row */
     free(alone);
     free(x);
 }
 
-/* Arrays are as long, and aligned as far, as their kind says. */
+/* The length and alignment of each array are those of its kind. */
 TEST(arrays_by_their_kind) {
     const cb_optimizer *o = &cb_optimizer_adamw_8bit;
     float p[300] = {0}, g[300] = {0}, scales[8];
@@ -85,7 +85,7 @@ TEST(arrays_by_their_kind) {
                "v_scale is not aligned to 4 bytes");
 }
 
-/* Gradients that are not finite, or whose squares are not, change nothing of their neighbours. */
+/* Gradients that are not finite, or whose squares are not, do not affect their neighbours. */
 TEST(outliers_do_not_change_their_block) {
     enum { N = 600 };
     static float p[2][N], g[N], m_scale[2][6], v_scale[2][6];

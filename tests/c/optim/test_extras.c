@@ -1,5 +1,5 @@
-/* What a step does beside the update: beside plain loops, for any threads and instruction set, and
- * when memory runs out. */
+/* The extras of a step (besides the update) against plain loops, for any number of threads and any
+ * instruction set, and with failing allocations. */
 #include "optim/extras.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ static const double adamw[2][7] = {{1e-2, 0.9, 0.999, 1e-8, 0.1, 0, 0},
 
 typedef struct stepped {
     table t;
-    double average[ROWS][BIG]; /* of either type */
+    double average[ROWS][BIG]; /* floats or doubles */
     uint16_t copy[ROWS][BIG];
     cb_extra_row extra[ROWS];
     cb_optim_outcome outcome;

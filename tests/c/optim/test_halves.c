@@ -1,4 +1,4 @@
-/* Rows of f16 and bf16 beside the same step of f32, rounded one by one. */
+/* Rows of f16 and bf16 against the same step in f32, rounded one by one. */
 #include "optim/table.h"
 
 #include "base/philox.h"
@@ -81,12 +81,12 @@ static void draw_gradients(halves *x, twin *y, int64_t t) {
     x->row.t = y->row.t = t;
 }
 
-/* What the weight is to be, by division and by whole numbers. */
+/* The expected weight, by division and with integers. */
 static uint16_t rounded(const halves *x, float weight, size_t i) {
     uint32_t bits;
     memcpy(&bits, &weight, sizeof bits);
     if (x->row.half == CB_HALF_MASTER) return to_half(x->row.dtype, weight);
-    if (x->row.half == CB_HALF_REMAINDER) /* halves go away from 0 */
+    if (x->row.half == CB_HALF_REMAINDER) /* ties go away from 0 */
         return (uint16_t)(bits / 65536 + (bits % 65536 >= 32768));
     const cb_philox noise = {.seed = seed, .stream = STREAM, .step = (uint32_t)x->row.t};
     return (uint16_t)(bits / 65536 + (bits % 65536 + cb_philox_u16(&noise, i) >= 65536));
@@ -111,7 +111,7 @@ static void check_form(cb_dtype dtype, cb_half_form form, int threads) {
         CHECK_OK(step_table(&cb_optimizer_adamw, pool, adamw[0], 1, &x.row, 1, &err));
         CHECK_OK(step_table(&cb_optimizer_adamw, NULL, adamw[0], 1, &y.row, 1, &err));
         CHECK(is_twin(&x, &y));
-        if (form == CB_HALF_STOCHASTIC) { /* what was cut off is gone */
+        if (form == CB_HALF_STOCHASTIC) { /* the remainder that was cut off is lost */
             for (size_t i = 0; i < N; i++) y.param[i] = of_half(dtype, x.param[i]);
         }
     }
@@ -131,7 +131,7 @@ TEST(each_form_is_a_step_of_f32_rounded) {
     unsetenv("CUTBACK_ISA");
 }
 
-/* Weights that no step changes: all halves, and what somebody writes between steps. */
+/* Weights that no step changes: every 16-bit value, and weights written between steps. */
 TEST(what_is_not_stepped_stays) {
     static const double still[1][6] = {{0, 0, 0, 0, 0, 0}};
     enum { ALL = 65536 };
@@ -154,7 +154,7 @@ TEST(what_is_not_stepped_stays) {
     }
 }
 
-/* Infinities and NaN that a step makes are seen in the weights, whatever bits a NaN has. */
+/* Infinities and NaN made by a step reach the weights, whatever the bits of the NaN. */
 TEST(what_is_not_finite_is_seen) {
     static const double plain[1][6] = {{1, 0, 0, 0, 0, 0}};
     const uint16_t bad[] = {0x7F80, 0xFF80, 0x7FC0, 0xFFC0, 0x7F81, 0xFF81, 0x7FFF, 0xFFFF};
@@ -174,8 +174,8 @@ TEST(what_is_not_finite_is_seen) {
     }
 }
 
-/* A weight between two bf16 becomes either, in the mean itself; and the noise is another for each
- * step, row and seed. */
+/* A weight between two bf16 values is rounded to either, with the right mean; the noise differs for
+ * each step, row and seed. */
 TEST(noise_is_right_in_the_mean) {
     static const double step[1][6] = {{1, 0, 0, 0, 0, 0}};
     enum { MANY = 100000 };

@@ -4,11 +4,11 @@
 
 #include <math.h>
 
-/* Whether all states are arrays like the parameter; others have tests of their own. */
+/* True if all states are arrays like the parameter; other optimizers have their own tests. */
 static bool is_alike(const cb_optimizer *o) { return o->kind == NULL && !o->axes; }
 
-/* Two groups of numbers that every range allows: flags off, flags on. Nesterov's momentum, which
- * asks for more, is left out. */
+/* Two groups of numbers that are valid for every range: flags off, flags on. Nesterov's momentum is
+ * left out because it requires more. */
 static uint32_t rows_of(const cb_optimizer *o, double *hyper) {
     for (uint32_t i = 0; i < o->n_hyper; i++) {
         const cb_hyper *h = &o->hyper[i];
@@ -38,7 +38,7 @@ TEST(many_small_rows) {
     }
 }
 
-/* Every parameter and every state that a group has is written, no other byte is. */
+/* A step writes every parameter and every state of its group, and no other byte. */
 TEST(what_is_written) {
     for (uint32_t i = 0; cb_optimizer_at(i); i++) {
         double hyper[2 * 16];
@@ -57,17 +57,17 @@ TEST(what_is_written) {
             for (uint32_t k = 0; k < 3; k++) {
                 bool same = memcmp(s.block[2 + k] + at, before.block[2 + k] + at, size) == 0;
                 if (k >= n_used || size == 0) CHECK(same);
-                else CHECK(!same || row->n < 100); /* a maximum may stay as it is */
+                else CHECK(!same || row->n < 100); /* a maximum may stay the same */
             }
             bool same = memcmp(s.block[0] + at, before.block[0] + at, size) == 0;
-            CHECK(!same || row->n < 100); /* Rprop waits where a sign has changed */
+            CHECK(!same || row->n < 100); /* Rprop skips elements whose sign changed */
         }
         table_free(&s);
         table_free(&before);
     }
 }
 
-/* Factors that an optimizer does not speak of are 0, whatever lay in their place. */
+/* Factors that an optimizer does not set are 0, whatever was in memory before. */
 TEST(factors_are_all_set) {
     for (uint32_t i = 0; cb_optimizer_at(i); i++) {
         double hyper[2 * 16], factor[CB_MAX_FACTORS];

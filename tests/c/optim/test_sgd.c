@@ -3,7 +3,7 @@
 enum { LR, MOMENTUM, DAMPENING, WEIGHT_DECAY, NESTEROV, MAXIMIZE, N_HYPER };
 
 static const cb_optimizer *const sgd = &cb_optimizer_sgd;
-/* Every way through the formula; the rows of a table take two groups that follow each other. */
+/* Every branch of the formula; the rows of a table use two adjacent groups. */
 static const double groups[][N_HYPER] = {
     {0.1, 0.0, 0.0, 0.0, 0, 0},  {0.1, 0.0, 0.5, 0.01, 0, 1}, {0.05, 0.9, 0.0, 0.0, 0, 0},
     {0.1, 0.9, 0.3, 0.01, 0, 1}, {0.2, 0.8, 0.0, 0.0, 1, 0},  {0.2, 0.8, 0.0, 0.1, 1, 1},
@@ -11,7 +11,7 @@ static const double groups[][N_HYPER] = {
 };
 #define GROUPS (sizeof groups / sizeof groups[0])
 
-/* The formula of sgd.c, one element, each product and sum rounded to the row's type. */
+/* The formula of sgd.c for one element, each product and sum rounded to the row's type. */
 static void reference_f32(float *p, float g, float *b, const double *x, int64_t t) {
     float d = x[MAXIMIZE] != 0 ? -g : g;
     if (x[WEIGHT_DECAY] != 0) {

@@ -10,8 +10,8 @@ static const double sgd[2][6] = {{0.1, 0.0, 0.0, 0.0, 0, 0}, {0.1, 0.9, 0.5, 0.0
 static cb_alloc alloc;
 static cb_threads *pool;
 
-/* Tensors of random sizes and types in memory of their own, at addresses of all alignments that
- * their type allows; a step of each alone is the twin of a step of the table. */
+/* Tensors of random sizes and types in separate blocks, at all alignments that their types allow.
+ * The slow twin of a table's step is one step per tensor. */
 typedef struct tensors {
     char *memory;
     size_t bytes;
@@ -124,7 +124,7 @@ TEST(shared_memory_is_found_after_every_move) {
                     r != other && from->dtype == moved.dtype;
         if (!fits) continue;
         char *target = (char *)(array == 0 ? from->param : from->state[array % 2]);
-        target += (size_t)draw((uint32_t)from->n) * size; /* within it, or over its end */
+        target += (size_t)draw((uint32_t)from->n) * size; /* inside it, or across its end */
         if (array == 0) moved.grad = target;
         else if (array == 1) moved.param = target;
         else moved.state[array % 2] = target;
@@ -175,7 +175,7 @@ TEST(numbers_that_change_are_looked_at) {
     cb_tensor_table_free(t);
 }
 
-/* What a step writes is known before it, sorted, and is that of the rows with gradients. */
+/* The ranges that a step writes are known in advance, sorted, and belong to rows with gradients. */
 TEST(a_check_lists_what_the_step_writes) {
     float p[3] = {1, 2, 3}, g[3] = {0.5f, 0.5f, 0.5f}, b[3] = {0, 0, 0};
     cb_tensor_table *t = NULL;
@@ -205,7 +205,7 @@ TEST(a_check_lists_what_the_step_writes) {
     cb_tensor_table_free(t);
 }
 
-/* Sizes alone: no element is read. */
+/* Only sizes: no element is read. */
 TEST(more_elements_than_can_be_counted) {
     char some[64] = {0};
     cb_tensor_table *t = NULL;

@@ -1,4 +1,4 @@
-/* problems.h: problems for tests, made op by op or at random.
+/* problems.h: planning problems for tests, built op by op or at random.
  *
  *     maker m = {0};
  *     uint32_t x = make_input(&m, 64), y = make_op(&m, CB_POP_FUSIBLE, 1, &x, 64);
@@ -24,12 +24,12 @@ typedef struct maker {
     uint64_t bytes[MAKER_MOST], workspace[MAKER_MOST];
     double flops[MAKER_MOST];
     uint32_t region[MAKER_MOST]; /* 0: none, else region id + 1 */
-    uint64_t limit[4];           /* of region id; all regions are siblings */
+    uint64_t limit[4];           /* by region id; all regions are siblings */
     uint32_t n_region;
     cb_reruns reruns;
-    uint32_t over;    /* draws inputs whose memory outputs may take over; 0: none */
-    uint32_t updates; /* draws gradients that updates consume; 0: none */
-    uint32_t n_member, member_begin[MAKER_MOST + 1]; /* of ops with an inside */
+    uint32_t over;    /* seed for outputs that may reuse the memory of inputs; 0: none */
+    uint32_t updates; /* seed for gradients that updates consume; 0: none */
+    uint32_t n_member, member_begin[MAKER_MOST + 1]; /* members of ops with an inside */
     cb_member member[2 * MAKER_MOST];
     uint8_t value_member[MAKER_MOST];
     uint32_t n_inlining; /* by op, then by value */
@@ -42,7 +42,7 @@ static inline uint32_t make_storage(maker *m, uint64_t bytes, uint8_t flags) {
     return m->n_storage++;
 }
 
-/* Ends an op whose outputs have been added; returns its first output. */
+/* Finishes an op whose outputs were added; returns its first output. */
 static inline uint32_t end_op(maker *m, uint32_t flags, uint32_t n_in, const uint32_t *in,
                               uint32_t n_out) {
     m->flags[m->n_op] = flags;
@@ -112,7 +112,7 @@ static inline bool is_drawn(const void *context, const cb_problem *p, uint32_t o
     return maker_draw(&state, 4) != 0;
 }
 
-/* Outputs take over the memory of inputs. Few sizes, so that many fit. */
+/* Lets outputs reuse the memory of inputs. There are few sizes, so that many fit. */
 static inline bool make_over(cb_problem *p, uint32_t seed) {
     uint64_t state = seed;
     for (uint32_t s = 0; s < p->n_storage; s++)
@@ -121,7 +121,7 @@ static inline bool make_over(cb_problem *p, uint32_t seed) {
     return cb_list_over(p, is_drawn, &seed, NULL) == CB_OK;
 }
 
-/* Takes the value out of the backward's outputs. */
+/* Removes the value from the backward's outputs. */
 static inline void drop_output(cb_problem *p, uint32_t storage) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_backward_output; i++)
@@ -130,7 +130,8 @@ static inline void drop_output(cb_problem *p, uint32_t storage) {
     p->n_backward_output = n;
 }
 
-/* Most arguments get a gradient: anything that an op makes in memory of its own, mostly late. */
+/* Gives most arguments a gradient: any value that an op makes in memory of its own, usually a late
+ * one. */
 static inline bool make_updates(cb_problem *p, uint32_t seed) {
     uint64_t state = seed;
     for (uint32_t s = 0; s < p->n_storage; s++) {
@@ -210,13 +211,13 @@ static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
 
 /* ---- at random ------------------------------------------------------------------------------- */
 
-/* A forward value, more likely a recent one. */
+/* A forward value, with a preference for recent ones. */
 static inline uint32_t recent_value(uint64_t *state, uint32_t n) {
     uint32_t back = maker_draw(state, maker_draw(state, 4) ? (n < 4 ? n : 4) : n);
     return n - 1 - back;
 }
 
-/* A chain with skips and everything a problem may hold: views, ops with two outputs, values of no
+/* A chain with skips and every feature of a problem: views, ops with two outputs, values of no
  * bytes, ops that run once, scratch, a result; then a backward that reads them last to first. */
 static inline void make_random(maker *m, uint64_t seed, uint32_t n_forward) {
     static const uint32_t kinds[] = {CB_POP_FUSIBLE,
@@ -254,7 +255,7 @@ static inline void make_random(maker *m, uint64_t seed, uint32_t n_forward) {
         if (maker_draw(&s, 4) == 0) continue;
         uint64_t bytes = 64 * (1 + maker_draw(&s, 30));
         if (maker_draw(&s, 10) == 0)
-            in[1] = make_view(m, 0, v); /* a forward op that stands in the backward */
+            in[1] = make_view(m, 0, v); /* a forward op placed in the backward */
         uint32_t next = make_op(m, CB_POP_BACKWARD, 2 + maker_draw(&s, 2), in, bytes);
         if (maker_draw(&s, 6) == 0 && m->n_grad < 60) m->grad[m->n_grad++] = next;
         if (maker_draw(&s, 5)) gradient = next;
@@ -263,8 +264,8 @@ static inline void make_random(maker *m, uint64_t seed, uint32_t n_forward) {
     if (maker_draw(&s, 2)) m->storage_flags[m->storage[gradient]] |= CB_STORE_HOLD_END;
 }
 
-/* Members for the op that ended last, at random: what it makes comes last, all that it reads is
- * read, and what others use is used. */
+/* Gives the last op random members: the outputs come last, every input is read, and every member is
+ * used. */
 static inline void give_inside(maker *m, uint64_t *state) {
     uint32_t op = m->n_op - 1, n_in = m->in_begin[op + 1] - m->in_begin[op],
              n_out = m->out_begin[op + 1] - m->out_begin[op], n = n_out + maker_draw(state, 3);
@@ -295,7 +296,7 @@ static inline void give_inside(maker *m, uint64_t *state) {
         m->value_member[m->out_begin[op] + k] = (uint8_t)(n - n_out + k);
 }
 
-/* As make_random, where most ops have an inside and up to four outputs. */
+/* Like make_random, but most ops have an inside and up to four outputs. */
 static inline void make_random_insides(maker *m, uint64_t seed, uint32_t n_forward) {
     uint64_t s = seed * 1201 + 7;
     memset(m, 0, sizeof *m);
@@ -336,7 +337,7 @@ static inline void make_random_insides(maker *m, uint64_t seed, uint32_t n_forwa
     if (maker_draw(&s, 2)) m->storage_flags[m->storage[gradient]] |= CB_STORE_HOLD_END;
 }
 
-/* Of what the forward's ops make, parts are held, returned, or the caller's memory. */
+/* Some outputs of the forward's ops are held, returned, or in the caller's memory. */
 static inline void hold_parts(maker *m, uint64_t seed) {
     static const uint8_t flags[] = {CB_STORE_HOLD_END, CB_STORE_HOLD_FORWARD, CB_STORE_STATIC, 0};
     uint64_t s = seed * 53 + 11;
@@ -351,7 +352,7 @@ static inline void hold_parts(maker *m, uint64_t seed) {
     }
 }
 
-/* May the value be taken in by whoever reads it? */
+/* True if readers may inline the value. */
 static inline bool may_inline(const maker *m, uint32_t value) {
     uint32_t op = 0, shared = 0;
     while (m->out_begin[op + 1] <= value) op++;
@@ -362,7 +363,7 @@ static inline bool may_inline(const maker *m, uint32_t value) {
            !(m->flags[op] & (CB_POP_ONCE | CB_POP_PLACEHOLDER | CB_POP_VIEW));
 }
 
-/* Is it read by the op, or by one whose value `listed` [n_value] says that it takes in? */
+/* True if the op reads it, directly or through a value that `listed` [n_value] marks as inlined. */
 static inline bool is_read_for(const maker *m, const bool *listed, uint32_t op, uint32_t value) {
     for (uint32_t r = op + 1; r-- > 0;) {
         bool reads = r == op;
@@ -373,7 +374,8 @@ static inline bool is_read_for(const maker *m, const bool *listed, uint32_t op, 
     return false;
 }
 
-/* Half of what may be taken in may, also through others. Last of all that changes the problem. */
+/* Allows half of the possible inlinings, some of them nested. Must be the last change to the
+ * problem. */
 static inline void give_inlinings(maker *m, uint64_t seed) {
     uint64_t s = seed * 1543 + 3;
     for (uint32_t op = 0; op < m->n_op; op++) {

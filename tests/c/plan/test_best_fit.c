@@ -1,4 +1,4 @@
-/* Best fit in a tree against the same rule over a map of single bytes. */
+/* Best fit in a tree against the same rule on a map of single bytes. */
 #include "plan/schedule/best_fit.h"
 
 #include "check.h"
@@ -17,10 +17,10 @@ typedef struct life {
 
 typedef struct byte_map {
     bool used[MOST_BYTES];
-    uint64_t top; /* above all that was ever in use */
+    uint64_t top; /* the end of the highest block ever used */
 } byte_map;
 
-/* The first of the smallest gaps; where none is wide enough, behind all that is in use. */
+/* The first of the smallest gaps that fit; if none does, the space after the last block. */
 static uint64_t take_bytes(byte_map *m, uint64_t bytes) {
     uint64_t best = m->top, least = UINT64_MAX;
     for (uint64_t i = 0, end; i < m->top; i = end + 1) {
@@ -66,7 +66,7 @@ TEST(tree_takes_what_the_rule_says) {
         uint64_t state = seed;
         cb_arena_init(&arena, &alloc);
         cb_fit_init(&fit, &arena);
-        take_and_give(&fit, &state, seed % 2 ? 8 : 40); /* many gaps that are alike, or few */
+        take_and_give(&fit, &state, seed % 2 ? 8 : 40); /* many equal gaps, or few */
         CHECK(fit.block.len <= 2 * MOST_LIVES + 1);
         cb_arena_free(&arena);
     }

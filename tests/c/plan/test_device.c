@@ -1,4 +1,4 @@
-/* Devices as text, and what ops cost on one that fuses. */
+/* Devices as text, and the cost of ops on a device that fuses. */
 #include "plan/model/device.h"
 
 #include "check.h"
@@ -92,7 +92,7 @@ TEST(nonsense_is_refused) {
     }
 }
 
-/* x -> a -> view -> b -> product: a and b are one kernel, views do not count. */
+/* x -> a -> view -> b -> product: a and b are one kernel; views do not count. */
 static maker chain(void) {
     maker m = {0};
     uint32_t x = make_input(&m, 100), a = make_op(&m, CB_POP_FUSIBLE, 1, &x, 100);
@@ -104,8 +104,7 @@ static maker chain(void) {
 }
 enum { A = 1, VIEW, B, PRODUCT }; /* op ids of `chain` */
 
-/* Of ops alone, of members and of what is taken in: what fuses takes its own rate, products do not.
- */
+/* Ops, members and inlined values: those that fuse have their own rate, products do not. */
 TEST(arithmetic_of_what_fuses) {
     maker m = chain();
     cb_problem *p = make_problem(&m, &alloc);
@@ -117,7 +116,7 @@ TEST(arithmetic_of_what_fuses) {
     CHECK(cb_op_time_ps(p, A, &d) == 300 + 1000 && cb_op_time_ps(p, PRODUCT, &d) == 300 + 1000);
     d.point_per_s[CB_WORK_F32] = 1e11;
     CHECK(cb_op_time_ps(p, A, &d) == 3000 + 1000 && cb_op_time_ps(p, PRODUCT, &d) == 300 + 1000);
-    p->op_class[A] = CB_WORK_F64; /* of which nothing is said */
+    p->op_class[A] = CB_WORK_F64; /* no separate rate is given */
     CHECK(cb_op_time_ps(p, A, &d) == 300 + 1000);
     CHECK(cb_arithmetic_s(&d, CB_POP_FUSIBLE, CB_WORK_F32, 1e11) == 1);
     CHECK(cb_arithmetic_s(&d, CB_POP_COMPUTE, CB_WORK_F32, 1e12) == 1);
@@ -141,7 +140,7 @@ TEST(chains_are_one_kernel) {
         p->op_flops[op] = 0;
     }
     cb_device slow = {"slow", {1e12, 1e12, 1e12, 1e12, 1e12}, 1e12, 1e-9, 0, true, {0}};
-    int64_t alone = cb_op_time_ps(p, A, &slow); /* nobody has looked for groups */
+    int64_t alone = cb_op_time_ps(p, A, &slow); /* before groups are searched */
     CHECK(alone == 200 + 1000);
     CHECK_OK(cb_find_fusion(p, &err));
     CHECK(p->fused_group[A] == B && p->fused_group[B] == B && p->fused_group[PRODUCT] == PRODUCT);

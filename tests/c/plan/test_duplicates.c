@@ -1,4 +1,4 @@
-/* Value numbering against a slow twin that compares whole expressions. */
+/* Value numbering against a slow twin that compares complete expressions. */
 #include "check.h"
 #include "oom.h"
 
@@ -12,7 +12,7 @@ typedef struct graph {
     cb_calls calls;
 } graph;
 
-/* A graph of few keys and near inputs, so that equal expressions are common. */
+/* A graph with few keys and nearby inputs, so that equal expressions are common. */
 static void draw(graph *g, uint64_t seed) {
     cb_philox random = {.seed = seed};
     uint64_t at = 0;
@@ -32,7 +32,8 @@ static void draw(graph *g, uint64_t seed) {
         (cb_calls){.n = N, .key = g->key, .in_start = g->in_start, .in = g->in, .n_in = n_in};
 }
 
-/* The expressions as trees, down to their leaves, without any table; `budget` ends the longest. */
+/* Compares the expressions as trees, down to their leaves and without a table; `budget` stops the
+ * longest. */
 static bool same_tree(const cb_calls *c, uint32_t a, uint32_t b, int *budget) {
     if (a == b) return true;
     if (--*budget < 0 || c->key[a] == CB_NONE || c->key[a] != c->key[b]) return false;

@@ -1,5 +1,5 @@
-/* Positions: the bytes that they stand for, in exact arithmetic; one planner that is asked several
- * times; ends that do not depend on when the caller wants an end. */
+/* Positions: the bytes they stand for, in exact arithmetic; one planner that is asked several
+ * times; ends that do not depend on when the caller stops the search. */
 #include <math.h>
 
 #include "plan/planner.h"
@@ -12,7 +12,7 @@
 
 static cb_alloc alloc;
 
-/* By definition: the least whole number that is not below k times the range. */
+/* By definition: the smallest integer that is at least k times the range. */
 static void check_bytes_at(double k, uint64_t smallest, uint64_t range) {
     const cb_ends ends = {smallest, smallest + range};
     const uint64_t bytes = cb_bytes_at(k, ends);
@@ -51,7 +51,8 @@ static uint64_t measured(const cb_plan *plan) {
     return bytes[plan->measure];
 }
 
-/* Position by position: a plan, no larger than the next, no faster, and that of its bytes. */
+/* At each position: the plan is no larger and no faster than the next one, and equals the plan for
+ * its bytes. */
 static void check_positions(const cb_problem *p, cb_measure measure) {
     cb_plan_options o = {0};
     cb_planner *planner = NULL;

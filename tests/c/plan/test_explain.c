@@ -1,5 +1,5 @@
-/* From schedules back to decisions, and what other decisions would change: on random problems with
- * plans of all kinds and with random sets of decisions. */
+/* Recovers decisions from schedules, and predicts what other decisions would change: on random
+ * problems with plans of all kinds and with random sets of decisions. */
 #include "plan/cut/mutwo.h"
 #include "plan/explain/explain.h"
 #include "plan/schedule/decisions.h"
@@ -38,7 +38,7 @@ static void close_bench(bench *b) {
     cb_problem_free(b->p);
 }
 
-/* A random set of decisions: each forward op that may at a few anchors behind it. */
+/* Runs a random set of decisions: each forward op that may rerun does so at a few later anchors. */
 static void run_random(bench *b, uint64_t *state, uint32_t one_in) {
     cb_pair pair[2 * MAKER_MOST];
     size_t n = 0;
@@ -69,8 +69,8 @@ static bool same(const cb_schedule *a, const cb_schedule *b) {
            memcmp(a->step, b->step, a->n_step * sizeof *a->step) == 0;
 }
 
-/* Random decisions may run something for an op that then falls away; what such a run is for cannot
- * be seen any more. */
+/* Random decisions may rerun an op for another one that is then dropped; the schedule no longer
+ * shows the purpose of such a run. */
 TEST(schedules_give_their_decisions_back) {
     uint32_t exact = 0;
     const uint64_t n = check_rounds(100, 300);
@@ -97,7 +97,7 @@ static void count_runs(const cb_problem *p, const cb_schedule *s, uint32_t *runs
     for (uint32_t t = 0; t < s->n_step; t++) runs[s->step[t]]++;
 }
 
-/* In the schedule that the flip has tried, only this decision and what hangs on it is different. */
+/* In the schedule that the flip tried, only this decision and those that depend on it differ. */
 static void check_flip(bench *b, const cb_whatif *w, uint32_t storage, const cb_change *change) {
     static uint32_t before[MAKER_MOST], after[MAKER_MOST];
     cb_schedule other = {0};
@@ -149,7 +149,7 @@ TEST(other_choices_on_random_plans) {
     CHECK(step * saved > 100 && step * recomputed > 80 && step * exact > 190);
 }
 
-/* x -> a -> b -> c, all read by the backward, last first. Saving all: 1000 + 1000 + 1000. */
+/* x -> a -> b -> c, all read by the backward, last first. Saving everything: 1000 + 1000 + 1000. */
 TEST(other_choices_by_hand) {
     maker m = {0};
     uint32_t x = make_input(&m, 1000), a = make_op(&m, CB_POP_FUSIBLE, 1, &x, 1000);
@@ -176,7 +176,8 @@ TEST(other_choices_by_hand) {
     CHECK_OK(cb_whatif_flip(&w, storage_a, &change, &err)); /* nothing beside b and c */
     CHECK(change.known && change.saved_bytes == -1000 && change.time_ps == k.f.time_ps[op_a]);
     CHECK(change.peak_bytes == -1000);
-    CHECK_OK(cb_whatif_flip(&w, k.p->value_storage[b], &change, &err)); /* a is there: no chain */
+    /* a is there, so no chain is needed */
+    CHECK_OK(cb_whatif_flip(&w, k.p->value_storage[b], &change, &err));
     CHECK(change.known && change.saved_bytes == -1000 && change.time_ps == k.f.time_ps[op_b]);
     CHECK_OK(cb_whatif_flip(&w, k.p->value_storage[c], &change, &err)); /* runs once */
     CHECK(!change.known);
@@ -186,14 +187,14 @@ TEST(other_choices_by_hand) {
     close_bench(&k);
 }
 
-/* A schedule that no decisions make: nothing is claimed. */
+/* A schedule that no decisions produce: no decisions are reported. */
 TEST(schedules_from_elsewhere) {
     for (uint64_t seed = 0; seed < 40; seed++) {
         bench b;
         open_bench(&b, seed, 12);
         CHECK_OK(cb_sim_run(&b.sim, NULL, 0, &err));
         CHECK_OK(cb_sim_schedule(&b.sim, &b.arena, &b.schedule, &err));
-        uint32_t step[2 * MAKER_MOST], n = 0; /* the whole forward again at once */
+        uint32_t step[2 * MAKER_MOST], n = 0; /* the whole forward runs again at once */
         for (uint32_t t = 0; t < b.schedule.n_step; t++) {
             if (t == b.schedule.backward_starts) {
                 for (uint32_t i = 0; i < t; i++) {
@@ -232,8 +233,8 @@ static uint32_t count_runs_of(const cb_schedule *s, uint32_t op) {
     return n;
 }
 
-/* The definition, op by op: what may not run again runs once, in its phase and in the order of the
- * base; the first run of what may is behind all of these that come before it. */
+/* The definition, op by op: an op that must not rerun runs once, in its phase and in base order; an
+ * op that may rerun first runs after all those that precede it. */
 static bool in_class_by_pairs(const bench *b, const cb_schedule *s) {
     for (uint32_t k = 0; k < b->f.n_base; k++) {
         uint32_t op = b->f.base[k], first = first_run(s, op);
@@ -273,7 +274,7 @@ TEST(the_class_of_the_bound) {
         run_random(&b, &state, 20 + (uint32_t)(seed % 300));
         bool in_class;
         CHECK_OK(cb_in_bound_class(&b.f, &b.schedule, &b.lives, &in_class, &err));
-        CHECK(in_class); /* all that sets of pairs say is */
+        CHECK(in_class); /* schedules of sets of pairs are always in the class */
         for (int i = 0; i < 6; i++) {
             static uint32_t changed[4 * MAKER_MOST];
             cb_schedule s;
@@ -346,7 +347,8 @@ TEST(working_sets_and_floor) {
         cb_plan_free(plan);
         cb_problem_free(p);
     }
-    /* about half of the smallest plans run an op twice before another: no set of decisions */
+    /* about half of the smallest plans run an op twice before another, which is not a set of
+     * decisions */
     CHECK(2 * step * n_decided_plans >= 30);
 }
 

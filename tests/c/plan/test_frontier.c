@@ -1,5 +1,5 @@
-/* The frontier of a problem: against the schedules of its points, against all subsets of what may
- * run again, against single cuts; wishes, limits of regions, budgets. */
+/* The frontier of a problem against the schedules of its points, all subsets of ops that may rerun,
+ * and single cuts; constraints, limits of regions, budgets. */
 #include "plan/cut/frontier.h"
 
 #include "check.h"
@@ -45,7 +45,7 @@ static void simulate(fixture *x) {
     CHECK_OK(cb_sim_run(&x->sim, x->pairs.list.at, x->pairs.list.len, &err));
 }
 
-/* Bytes and times of all points are those of their schedules; bytes rise and times fall. */
+/* Bytes and times of all points equal those of their schedules; bytes rise and times fall. */
 static void check_points(fixture *x) {
     for (uint32_t i = 0; i < x->t.n_point; i++) {
         const cb_tradeoff *point = &x->t.point[i];
@@ -80,7 +80,7 @@ TEST(points_are_what_their_schedules_do) {
     for (int kind = 0; kind < CB_TRADEOFF_KINDS; kind++) CHECK(n_kind[kind] > 50);
 }
 
-/* No schedule that the cut's ops allow is below the bound, or saves less than the first point. */
+/* No schedule of the ops in the cut is below the bound, or saves less than the first point. */
 TEST(no_subset_beats_the_bound) {
     static maker m;
     uint32_t n_tried = 0, n_hit = 0;
@@ -113,7 +113,7 @@ TEST(no_subset_beats_the_bound) {
     CHECK(n_tried > 10000 && n_hit > n_tried / 10 * 9); /* the rest needs more than a greedy fill */
 }
 
-/* A chain with skips whose end is a result, so that every first run is needed. */
+/* A chain with skips that ends in a result, so every first run is needed. */
 static void make_chain(maker *m, uint32_t n, uint64_t seed) {
     uint32_t v[100], grad;
     memset(m, 0, sizeof *m);
@@ -140,7 +140,7 @@ TEST(corners_are_the_cuts_at_every_price) {
         make_chain(&m, 60, seed);
         CHECK_OK(set_up(&x, &m, CB_PRESET_RECOMPUTE_ALL));
         check_points(&x);
-        for (int64_t q = 1; q < 10000000; q *= 7) { /* picoseconds a byte */
+        for (int64_t q = 1; q < 10000000; q *= 7) { /* picoseconds per byte */
             for (uint32_t i = 0; i < x.cut.n_run; i++)
                 x.cut.run_cost[i] = x.f.time_ps[x.cut.run_op[i]];
             for (uint32_t i = 0; i < x.cut.n_save; i++) {
@@ -184,7 +184,7 @@ TEST(wishes_hold_at_every_point) {
     tear_down(&x);
 }
 
-/* What the last simulated schedule saves inside the region. */
+/* Bytes that the last simulated schedule saves inside the region. */
 static uint64_t saved_inside(const fixture *x, uint32_t region) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < x->sim.life.len; i++) {
@@ -218,7 +218,7 @@ TEST(regions_keep_their_limits) {
     tear_down(&x);
 }
 
-/* With a preset. Without one, small problems are also searched, for plans between points. */
+/* With a preset. Without one, small problems are also searched for plans between points. */
 TEST(budgets_on_saved_bytes_are_points) {
     static maker m;
     fixture x;

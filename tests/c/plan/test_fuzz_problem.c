@@ -1,5 +1,5 @@
-/* Mutated problem and plan files: whatever is accepted can be planned under every preset and
- * budget, and what is planned passes the evaluator. */
+/* Mutated problem and plan files: accepted problems can be planned under every preset and budget,
+ * and the plans pass the evaluator. */
 #include "plan/planner.h"
 
 #include "fuzz.h"
@@ -60,7 +60,7 @@ static void plan_it(const cb_problem *p, const cb_plan_options *o) {
     }
 }
 
-/* Read as a long text it is the same problem, or refused. */
+/* Read as a long text, it gives the same problem or is refused. */
 static void try_long(const char *text, size_t length, const cb_problem *p) {
     cb_problem *same;
     const cb_status status = cb_problem_from_long_text(&alloc, text, length, &same, &err);

@@ -18,7 +18,7 @@ typedef struct bench {
     bool *may_rerun, early;
 } bench;
 
-static bool insides, inlinings, over, updates; /* of the benches to come */
+static bool insides, inlinings, over, updates; /* for the next benches */
 
 static bool start_as(bench *b, uint64_t seed, uint32_t n_forward, bool spared) {
     static maker m;
@@ -65,7 +65,7 @@ static bool same_books(const cb_ledger *a, const cb_ledger *b) {
     return same_moments(a, b) && a->extra_ps == b->extra_ps;
 }
 
-/* Some chain of some anchor becomes a random set of ops, some of them for who reads them later. */
+/* Replaces a random anchor's chain by a random set of ops, some of them early. */
 static bool set_at_random(bench *b, uint64_t *state) {
     uint32_t op[12], n = maker_draw(state, 12), anchor = maker_draw(state, b->ledger.n), len = 0;
     bool may = b->early && !(b->f.p->op_flags[b->f.base[anchor]] & CB_POP_VIEW);
@@ -86,7 +86,7 @@ static bool move_at_random(bench *b, uint64_t *state) {
     return set_at_random(b, state) && cb_ledger_settle(&b->ledger);
 }
 
-/* The walk says the same of the schedule as the simulator does of the pairs. */
+/* The walk of the schedule agrees with the simulation of the pairs. */
 static bool walk_agrees(bench *b) {
     cb_schedule s;
     cb_lives lives;
@@ -96,8 +96,8 @@ static bool walk_agrees(bench *b) {
            lives.saved_bytes == b->sim.saved;
 }
 
-/* After any moves the books are those of the plan written afresh, and never below the simulator's
- * peak and time; no plan is below the floor. */
+/* After any moves the ledger equals one built from scratch for the same plan, and is never below
+ * the simulator's peak and time; no plan is below the floor. */
 static void check_books(void) {
     uint32_t exact = 0, total = 0, taking = 0;
     for (uint64_t seed = 0; seed < 60; seed += check_rounds(3, 1)) {
@@ -172,7 +172,7 @@ static bool same_schedules(const cb_schedule *a, const cb_schedule *b) {
            (a->n_step == 0 || memcmp(a->step, b->step, a->n_step * sizeof *a->step) == 0);
 }
 
-/* Spare ops leave no steps: a plan that does not use their anchors is the one without them, and
+/* Spare ops leave no steps: a plan that does not use their anchors equals the plan without them;
  * with them an op may run twice before another. */
 TEST(spare_ops_leave_no_steps) {
     uint32_t twice = 0;
@@ -221,8 +221,8 @@ static bool same_chains(const cb_ledger *a, const cb_ledger *b) {
     return same;
 }
 
-/* Whatever a trial changed, settled once, more often or not at all, taking it back leaves the books
- * of the plan before, and keeping it those of the plan after. */
+/* After any trial, settled never, once or several times, undoing it restores the ledger of the old
+ * plan and keeping it gives that of the new one. */
 static void check_trials(void) {
     uint32_t taken = 0;
     for (uint64_t seed = 0; seed < 40; seed += check_rounds(3, 1)) {
@@ -271,7 +271,7 @@ TEST(trials_are_taken_back) {
     updates = false;
 }
 
-/* The same problem, but every other op makes two storages of what was one, for the same readers. */
+/* The same problem, but every other op makes two storages instead of one, for the same readers. */
 static void split_outputs(const maker *m, maker *out) {
     static uint32_t first[MAKER_MOST];
     *out = *m;
@@ -280,7 +280,7 @@ static void split_outputs(const maker *m, maker *out) {
         uint32_t v = m->out_begin[op], s = m->storage[v];
         bool whole = m->out_begin[op + 1] - v != 1 || op % 2 || m->storage_flags[s] ||
                      m->flags[op] & (CB_POP_VIEW | CB_POP_PLACEHOLDER) || m->bytes[s] < 2;
-        for (uint32_t i = 0; i < m->n_op && !whole; i++) /* views are of one storage */
+        for (uint32_t i = 0; i < m->n_op && !whole; i++) /* views refer to one storage */
             whole = (m->flags[i] & CB_POP_VIEW) && m->storage[m->out_begin[i]] == s;
         for (uint32_t i = 0; i < m->n_result; i++) whole |= m->result[i] == v;
         for (uint32_t i = 0; i < m->n_grad; i++) whole |= m->grad[i] == v;
@@ -309,7 +309,8 @@ static void split_outputs(const maker *m, maker *out) {
     for (uint32_t i = 0; i < m->n_grad; i++) out->grad[i] = first[m->grad[i]];
 }
 
-/* Storages that are made, read and held alike cost what one of their bytes together costs. */
+/* Storages that are made, read and held together cost the same as one storage with the sum of their
+ * bytes. */
 TEST(twins_are_as_one) {
     static maker m, split;
     uint32_t n_twin = 0;
@@ -343,7 +344,7 @@ TEST(twins_are_as_one) {
     CHECK(n_twin > 20);
 }
 
-/* What is said about a rerun's removal holds when it is removed, over several blocks of moments. */
+/* The predicted effect of removing a rerun is right, over several blocks of moments. */
 static void check_peaks_without(void) {
     uint32_t known = 0, total = 0;
     for (uint64_t seed = 0; seed < 24; seed += check_rounds(3, 1)) {
@@ -386,7 +387,7 @@ TEST(peak_without_is_no_more) {
     insides = false;
 }
 
-/* The same question gives the same bits, and the bound is below the answer. */
+/* The same question gives the same bits, and the bound does not exceed the answer. */
 TEST(plans_repeat) {
     static maker m;
     for (uint64_t seed = 0; seed < 6; seed += check_rounds(2, 1)) {
@@ -411,7 +412,7 @@ TEST(plans_repeat) {
     }
 }
 
-/* A chain of equal ops, read last to first: the known optimum runs again all but every second. */
+/* A chain of equal ops, read last to first: the known optimum reruns all but every second op. */
 TEST(chain_is_optimal) {
     static maker m;
     memset(&m, 0, sizeof m);
@@ -431,7 +432,7 @@ TEST(chain_is_optimal) {
     cb_plan *plan = NULL;
     int64_t fewest = -1;
     const uint64_t step = check_rounds(3, 1);
-    for (uint64_t kept = 10; kept <= 16; kept += step) { /* room for so many, and two gradients */
+    for (uint64_t kept = 10; kept <= 16; kept += step) { /* room for that many, and two gradients */
         cb_plan_options o = {.budget = {.kind = CB_BUDGET_BYTES, .measure = CB_MEASURE_LIVE}};
         o.budget.bytes = kept * 6400 + 1280;
         CHECK_OK(cb_plan_make(p, &o, &alloc, &plan, &err));

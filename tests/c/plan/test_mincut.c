@@ -1,5 +1,5 @@
-/* Presets, wishes and limits of regions: by hand, and against all subsets on small random problems.
- */
+/* Presets, constraints and limits of regions: by hand, and against all subsets on small random
+ * problems. */
 #include "plan/cut/mincut.h"
 
 #include "check.h"
@@ -50,15 +50,15 @@ enum { MATMUL = 1, GELU, SUM }; /* op and storage ids of `block` */
 
 TEST(presets_allow_what_they_say) {
     static const bool expected[CB_PRESET_COUNT][3] = {
-        /* is it recomputed: matmul, gelu, sum */
+        /* whether it is recomputed: matmul, gelu, sum */
         [CB_PRESET_AUTOGRAD] = {false, false, false},
         [CB_PRESET_RECOMPUTE_ALL] = {true, true, true},
         [CB_PRESET_CONSERVATIVE] = {false, true, false},
-        /* the sum would read all of gelu again */
+        /* the sum would read the whole gelu again */
         [CB_PRESET_AGGRESSIVE] = {false, true, false},
-        /* nothing in the forward asks for them, so PyTorch runs them in the backward */
+        /* no forward op needs them, so PyTorch runs them in the backward */
         [CB_PRESET_TORCH_COMPAT] = {true, true, true},
-        /* 1e6 operations in the product; 1e3 in the others, for which two in a row are too many */
+        /* 1e6 operations in the product, 1e3 in the others; two of those in a row are too many */
         [CB_PRESET_SHAPE_AWARE] = {false, true, false},
     };
     maker m = block();
@@ -100,7 +100,7 @@ TEST(contradictions_name_both_sides) {
     expect_refusal(&m, CB_INVALID,
                    "MUST_RECOMPUTE of op_2 (model.py:7) contradicts op_2 (model.py:7), which may "
                    "run only once (it draws from a hidden");
-    m.constraint[GELU] = CB_PREFER_RECOMPUTE; /* yields */
+    m.constraint[GELU] = CB_PREFER_RECOMPUTE; /* gives way */
     fixture x;
     CHECK_OK(set_up(&x, &m));
     CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_RECOMPUTE_ALL, &err));
@@ -127,7 +127,7 @@ TEST(contradictions_name_both_sides) {
     tear_down(&x);
 }
 
-/* Four equal layers in a region: the limit decides how many outputs may stay. */
+/* Four equal layers in a region: the limit determines how many outputs may be saved. */
 TEST(regions_keep_their_limits) {
     maker m = {0};
     uint32_t value = make_input(&m, 8), layer[4];
@@ -161,7 +161,7 @@ TEST(regions_keep_their_limits) {
 
 /* ---- all subsets ----------------------------------------------------------------------------- */
 
-/* Bytes saved when the backward recomputes the forward ops of `set` that it needs (bits count
+/* Bytes saved when the backward recomputes those forward ops of `set` that it needs (bits index
  * cut.run_op). */
 static uint64_t bytes_of(const fixture *x, uint32_t set) {
     const cb_problem *p = x->p;
@@ -184,7 +184,7 @@ static uint64_t bytes_of(const fixture *x, uint32_t set) {
     return sum;
 }
 
-/* Bytes that it reads once more for something that has less than a quarter of them. */
+/* The bytes of the op's largest input if its output has less than a quarter of them, else 0. */
 static uint64_t read_again(const fixture *x, uint32_t op) {
     const cb_problem *p = x->p;
     uint64_t largest = 0;
@@ -243,9 +243,9 @@ TEST(cuts_save_least) {
     CHECK(try_all_subsets(CB_PRESET_SHAPE_AWARE, false) > 50);
 }
 
-/* On the cpu row an operation takes 10 ps and a byte 50: by shape, five operations for a byte that
- * is moved. Its result has 100 bytes: aggressively, 64 operations for each, or 16 where the caller
- * holds what it reads. */
+/* On the cpu device an operation takes 10 ps and a byte 50 ps, so by shape the limit is five
+ * operations per byte moved. The result has 100 bytes: by the aggressive rule the limit is 64
+ * operations per byte, or 16 if the caller holds the inputs. */
 TEST(shapes_decide) {
     static const struct {
         uint64_t bytes;
@@ -266,15 +266,15 @@ TEST(shapes_decide) {
         CHECK(x.cut.recompute[MATMUL] == product[i].by_shape);
         CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_AGGRESSIVE, &err));
         CHECK(x.cut.recompute[MATMUL] == product[i].as_layer);
-        x.p->storage_flags[0] = 0; /* the input is computed, too */
+        x.p->storage_flags[0] = 0; /* the input is computed as well */
         CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_AGGRESSIVE, &err));
         CHECK(x.cut.recompute[MATMUL] == product[i].aggressively);
         tear_down(&x);
     }
 }
 
-/* Six pointwise ops in a row on 100 bytes, 400 operations each; a chain moves 200 bytes, so it may
- * have 1,000 operations: the third op of each chain is saved. */
+/* Six pointwise ops in a row on 100 bytes, 400 operations each. A chain moves 200 bytes, so it may
+ * have 1,000 operations, and the third op of each chain is saved. */
 TEST(chains_end_at_the_balance_point) {
     maker m = {0};
     uint32_t value[7] = {make_input(&m, 100)};
@@ -289,15 +289,15 @@ TEST(chains_end_at_the_balance_point) {
     CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_SHAPE_AWARE, &err));
     for (uint32_t op = 1; op <= 6; op++) CHECK(x.cut.recompute[op] == (op % 3 != 0));
     x.p->op_flops[2] = 200;
-    CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_SHAPE_AWARE, &err)); /* now the first has three */
+    /* now the first chain has three ops */
+    CHECK_OK(cb_cut_preset(&x.cut, CB_PRESET_SHAPE_AWARE, &err));
     for (uint32_t op = 1; op <= 6; op++) CHECK(x.cut.recompute[op] == (op != 4));
     tear_down(&x);
 }
 
 /* ---- decisions and their simulator ----------------------------------------------------------- */
 
-/* Any set of pairs is a schedule that the evaluator accepts, with the numbers the simulator gave.
- */
+/* Any set of pairs gives a schedule that the evaluator accepts, with the simulator's numbers. */
 TEST(simulator_agrees_with_the_evaluator) {
     static maker m;
     for (uint64_t seed = 0; seed < 400; seed++) {

@@ -1,5 +1,5 @@
-/* Answers with offload: against all plans that leave or recompute each value once, on small
- * problems; monotone in the budget; and what is refused. */
+/* Plans with offload against all plans that offload or recompute each value at most once, on small
+ * problems; monotone in the budget; and refusals. */
 #include "check.h"
 #include "oom.h"
 #include "plan/cut/mincut.h"
@@ -22,7 +22,7 @@ static cb_status plan_for(const cb_problem *p, uint64_t bytes, cb_offload offloa
     return cb_plan_make(p, &o, &alloc, out, &err);
 }
 
-typedef struct choices { /* at the first need in the backward */
+typedef struct choices { /* at the first use in the backward */
     cb_pair rerun[MOST_FREE], fetch[MOST_FREE];
     uint32_t n;
 } choices;
@@ -178,7 +178,7 @@ static bool leaves_and_returns(const cb_plan *plan, uint32_t op) {
 TEST(wishes_are_followed) {
     cb_plan *plan = NULL;
     const cb_plan_options none = {.preset = CB_PRESET_AUTOGRAD};
-    for (int i = 0; i < 2; i++) { /* without a budget a preference is a demand */
+    for (int i = 0; i < 2; i++) { /* without a budget, PREFER acts like MUST */
         cb_problem *p = chain(i ? CB_MUST_OFFLOAD : CB_PREFER_OFFLOAD);
         CHECK_OK(cb_plan_make(p, &none, &alloc, &plan, &err));
         CHECK(leaves_and_returns(plan, 2) && plan->decision[2] == CB_DECISION_OFFLOAD &&
@@ -202,8 +202,8 @@ TEST(wishes_are_followed) {
     }
 }
 
-/* An op whose results leave takes all of them along, so one that has put an output into the
- * caller's memory stays, be it the forward's or the backward's. */
+/* An op's results are offloaded together, so an op that has written an output into the caller's
+ * memory keeps them all, whether that output is the forward's or the backward's. */
 TEST(what_gives_an_output_stays) {
     const cb_plan_options none = {.preset = CB_PRESET_AUTOGRAD};
     for (int backward = 0; backward < 2; backward++) {

@@ -1,5 +1,5 @@
-/* Packing against what no arena can beat: blocks that were cut into pieces, all orders of a few
- * lives, and what lives at the fullest moment. */
+/* Packing against lower bounds: blocks that were cut into pieces, all orders of a few lives, and
+ * the bytes live at the fullest moment. */
 #include "plan/pack/place_within.h"
 
 #include "check.h"
@@ -14,7 +14,7 @@ static bool meet(const cb_pack_life *a, const cb_pack_life *b) {
     return a->made <= b->last && b->made <= a->last;
 }
 
-/* Every life at a place of its own below the capacity. */
+/* Every life has an offset below the capacity, and no two overlap. */
 static void check_offsets(const cb_pack *z) {
     for (uint32_t i = 0; i < z->n; i++) {
         const uint64_t begin = z->offset[i], end = begin + z->life[i].bytes;
@@ -73,7 +73,7 @@ TEST(blocks_are_put_together) {
     CHECK(whole == rounds);
 }
 
-/* Saved values under short ones, as a step has them: no gap is needed. */
+/* Long-lived saved values under short-lived ones, as in a step: no gap is needed. */
 TEST(steps_need_what_lives_at_once) {
     for (uint32_t round = 0; round < 50; round++) {
         uint64_t state = round, live[200] = {0}, most = 0;
@@ -94,7 +94,7 @@ TEST(steps_need_what_lives_at_once) {
 
 #define FEW 6
 
-/* The least arena of all orders, each life as low as it can lie. */
+/* The smallest arena over all orders, each life placed as low as possible. */
 static uint64_t least_arena(cb_pack_life *life, uint64_t *offset, uint32_t all, uint32_t n,
                             uint64_t top) {
     if (n == all) return top;
@@ -109,7 +109,7 @@ static uint64_t least_arena(cb_pack_life *life, uint64_t *offset, uint32_t all, 
             bool apart = offset[n] >= end || offset[n] + kept.bytes <= offset[j];
             if (apart || !meet(&kept, &life[j])) continue;
             offset[n] = end;
-            j = UINT32_MAX; /* from the first again */
+            j = UINT32_MAX; /* start again at the first */
         }
         const uint64_t end = offset[n] + kept.bytes;
         const uint64_t bytes = least_arena(life, offset, all, n + 1, end > top ? end : top);
@@ -136,7 +136,7 @@ TEST(few_are_packed_as_tightly_as_can_be) {
     }
 }
 
-/* Blocks of which a part is taken away: what lives at once leaves no room, or little. */
+/* Blocks with a part removed: the live bytes leave no slack, or little. */
 TEST(blocks_with_holes_are_put_together) {
     for (uint32_t round = 0; round < 40; round++) {
         uint64_t state = 1000 + round, offset[MOST];
@@ -158,7 +158,8 @@ TEST(blocks_with_holes_are_put_together) {
     }
 }
 
-/* Lives that end at random: with room for all of them side by side there is always a placement. */
+/* Lives that end at random: if the arena has room for all of them side by side, a placement always
+ * exists. */
 TEST(an_attempt_takes_more_room_where_it_is_stuck) {
     for (uint32_t round = 0; round < 60; round++) {
         uint64_t state = 2000 + round, live[200] = {0}, least = 0, all = 0;
@@ -237,7 +238,7 @@ TEST(ends_where_it_is_told_to) {
     CHECK(!fits);
     CHECK_OK(cb_pack_init(&z, life, 1500, &arena, (cb_poll){refuse, NULL}, &fits, &err));
     CHECK(fits);
-    CHECK_OK(cb_pack_within(&z, 20000, &found, &err)); /* too little, without a search */
+    CHECK_OK(cb_pack_within(&z, 20000, &found, &err)); /* too small, detected without a search */
     CHECK(!found);
     for (uint32_t i = 0; i < 1500; i++) life[i].last = i + 1 + maker_draw(&state, 90);
     CHECK_OK(cb_pack_init(&z, life, 1500, &arena, (cb_poll){refuse, NULL}, &fits, &err));
@@ -250,8 +251,8 @@ TEST(ends_where_it_is_told_to) {
     cb_arena_free(&arena);
 }
 
-/* Thousands that might come next, no two alike, where a gap cannot be helped elsewhere: the work of
- * a level, and its memory, do not grow with their square. */
+/* Thousands of candidates, no two alike, where a gap cannot be avoided elsewhere: the work and
+ * memory per level do not grow quadratically. */
 TEST(many_choices_cost_little) {
     enum { LONG = 2500, HARD = 300, ALL = LONG + HARD };
     static cb_pack_life life[ALL];

@@ -1,5 +1,5 @@
 /* Whole plans on random problems: every plan is walked again, placed without overlap, within its
- * budget; budgets behave; plans go to JSON and back. */
+ * budget; budgets are monotone; plans survive JSON. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -33,7 +33,8 @@ static void check_offsets(const cb_problem *p, const cb_lives *lives, uint64_t a
         for (uint32_t j = 0; j < i; j++) {
             const cb_instance *b = &lives->instance[j];
             bool in_time = a->made <= b->last && b->made <= a->last;
-            if (lives->over && lives->over[i] == j) { /* the step of both has one memory */
+            /* they share memory; one begins where the other ends */
+            if (lives->over && lives->over[i] == j) {
                 CHECK(a->offset == b->offset && a->bytes == b->bytes && a->made == b->last);
                 continue;
             }
@@ -43,7 +44,7 @@ static void check_offsets(const cb_problem *p, const cb_lives *lives, uint64_t a
     }
 }
 
-/* Everything a plan promises. */
+/* Checks everything that a plan promises. */
 static void check_plan(const cb_problem *p, const cb_plan *plan) {
     cb_arena arena;
     cb_lives lives = {0};
@@ -94,8 +95,8 @@ TEST(presets_on_random_problems) {
     }
 }
 
-/* A budget that grows never makes a plan slower, and a plan of a smaller budget is never larger;
- * below the smallest, the error names bytes that do suffice. */
+/* A larger budget never makes a plan slower, and a smaller one never makes it larger. Below the
+ * smallest plan, the error names a number of bytes that does suffice. */
 TEST(budgets_are_monotone) {
     static maker m;
     for (uint64_t seed = 100; seed < 106; seed++) {
@@ -142,7 +143,8 @@ TEST(budgets_are_monotone) {
     }
 }
 
-/* Equal layers in a row: at half of save-everything's bytes less than one forward is run again. */
+/* Equal layers in a row: with half the bytes of saving everything, less than one forward is
+ * recomputed. */
 TEST(half_the_memory_of_a_chain) {
     static maker m;
     memset(&m, 0, sizeof m);
@@ -170,7 +172,7 @@ TEST(half_the_memory_of_a_chain) {
           2 * plan->arena_bytes < plan->save_all_arena_bytes);
     CHECK(plan->budget_bytes == plan->arena_bytes);
     cb_plan_free(plan);
-    o.budget.share = 0.01; /* one layer or so */
+    o.budget.share = 0.01; /* about one layer */
     CHECK_OK(cb_plan_make(p, &o, &alloc, &plan, &err));
     CHECK((double)plan->time_ps <= 1.01 * (double)plan->once_ps);
     cb_plan_free(plan);
@@ -272,7 +274,7 @@ TEST(json_there_and_back) {
     }
 }
 
-/* An empty problem, one without a backward, one without a forward. */
+/* An empty problem, one without a backward, and one without a forward. */
 TEST(degenerate_problems) {
     cb_problem *p;
     cb_plan *plan = NULL;
@@ -331,7 +333,7 @@ static cb_status plan_and_tell(cb_alloc *a, void *user) {
 
 TEST(out_of_memory) {
     static maker m;
-    make_random(&m, 9, 5); /* every allocation of a whole search: keep it small */
+    make_random(&m, 9, 5); /* small, because every allocation of a whole search fails once */
     cb_problem *p = make_problem(&m, &alloc);
     check_oom(plan_and_tell, p);
     cb_problem_free(p);

@@ -1,4 +1,4 @@
-/* Problems: what the checks refuse, JSON there and back, fingerprints. */
+/* Problems: what the checks refuse, JSON round trips, fingerprints. */
 #include "plan/model/names.h"
 #include "plan/model/problem.h"
 
@@ -52,7 +52,7 @@ TEST(json_there_and_back) {
     }
 }
 
-/* Whatever stands between two objects, and in strings. */
+/* With any characters between two objects, and in strings. */
 TEST(long_texts_are_read_op_by_op) {
     for (uint64_t seed = 0; seed < 20; seed++) {
         cb_problem *p = random_problem(seed), *back = NULL;
@@ -61,7 +61,7 @@ TEST(long_texts_are_read_op_by_op) {
         if (seed % 2) p->op_name[1] = "\"]}, {\\\"in\": [\\";
         cb_str text = to_json(p, &arena), spread;
         cb_str_init(&spread, &arena);
-        bool quoted = seed % 2; /* in a string, or nothing is to be spread */
+        bool quoted = seed % 2; /* inside a string, or there is nothing to insert */
         for (size_t i = 0; i < text.len; i++) {
             cb_str_add(&spread, &text.at[i], 1);
             if (seed % 2 == 0 && text.at[i] == '"') quoted = !quoted;
@@ -124,7 +124,7 @@ static maker small(void) {
     return m;
 }
 
-/* One field changed, one text expected. */
+/* Changes one field and expects one text in the error. */
 #define REFUSES(change, part)                                     \
     do {                                                          \
         maker made = small();                                     \

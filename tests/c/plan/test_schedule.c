@@ -1,4 +1,4 @@
-/* The evaluator on schedules small enough to count by hand, each of its rules broken once, and
+/* The evaluator on schedules small enough to count by hand, with each of its rules broken once; and
  * offsets. */
 #include "plan/schedule/schedule.h"
 
@@ -48,7 +48,7 @@ TEST(counts_bytes_and_steps) {
     CHECK(lives.instance[lives.value_instance_out[lives.out_begin[4]]].last ==
           5); /* a gradient lives to the end */
     CHECK(lives.scratch_instance[4] != CB_NONE && lives.scratch_instance[3] == CB_NONE);
-    /* a runs again for h: its first run ends with b. */
+    /* a runs again for h, so its first result is freed after b. */
     CHECK_OK(walk(p, &arena, 6, (const uint32_t[]){1, 2, 3, 5, 1, 6}, 3, &lives));
     CHECK(lives.saved_bytes == 500 && lives.n_recomputed == 1 && lives.time_ps > lives.once_ps);
     CHECK(lives.live_bytes[3] == 510 && lives.live_bytes[4] == 110 && lives.live_bytes[5] == 137);
@@ -105,7 +105,7 @@ TEST(views_hold_their_storage) {
     CHECK(lives.n_instance == 3 && lives.saved_bytes == 100 && lives.peak_bytes == 110);
     CHECK(lives.value_instance_out[lives.out_begin[1]] == 0 &&
           lives.value_instance_out[lives.out_begin[2]] == CB_NONE);
-    /* The op runs again but not its view: what the backward reads is the view of the first run. */
+    /* The op runs again but not its view: the backward reads the view of the first run. */
     CHECK_OK(walk(p, &arena, 6, (const uint32_t[]){1, 2, 3, 4, 1, 5}, 4, &lives));
     CHECK(lives.saved_bytes == 100 && lives.live_bytes[4] == 200);
     CHECK_OK(walk(p, &arena, 7, (const uint32_t[]){1, 2, 3, 4, 1, 2, 5}, 4, &lives));
@@ -114,8 +114,8 @@ TEST(views_hold_their_storage) {
     cb_problem_free(p);
 }
 
-/* x -> (a 100, s 30), b = f(a) of 200; backward: g = f(tangent, b), h = f(g, a, maybe s). Of the
- * pair the second is held to the end, or the caller's. */
+/* x -> (a 100, s 30), b = f(a) of 200; backward: g = f(tangent, b), h = f(g, a, maybe s). The
+ * second of the pair is held to the end, or is the caller's. */
 static cb_problem *pair(uint8_t flag, bool reads) {
     static maker m;
     memset(&m, 0, sizeof m);
@@ -192,7 +192,7 @@ TEST(a_gradient_ends_with_the_last_reader_of_its_parameter) {
     CHECK_OK(walk(p, &arena, 5, (const uint32_t[]){2, 3, 5, 6, 7}, 2, &lives));
     const uint64_t want[] = {100, 108, 172, 196, 148};
     for (int t = 0; t < 5; t++) CHECK(lives.live_bytes[t] == want[t]);
-    /* h runs again for the last op and reads w: the update waits, and so does d. */
+    /* h runs again for the last op and reads w, so the update waits, and d is kept. */
     CHECK_OK(walk(p, &arena, 6, (const uint32_t[]){2, 3, 5, 6, 2, 7}, 2, &lives));
     const uint64_t again[] = {100, 108, 72, 96, 196, 148};
     for (int t = 0; t < 6; t++) CHECK(lives.live_bytes[t] == again[t]);
@@ -248,7 +248,7 @@ TEST(mutation_pins_its_readers) {
     cb_problem_free(p);
 }
 
-/* The chain, with a away from the end of its use in the forward until h needs it. */
+/* The chain; a is offloaded from its last use in the forward until h needs it. */
 enum { RUN = CB_ACTION_RUN, OUT = CB_ACTION_OUT, WAIT = CB_ACTION_WAIT, IN = CB_ACTION_IN };
 static const uint32_t moved_step[] = {1, 2, 1, 3, 5, 1, 1, 6};
 static const uint8_t moved_action[] = {RUN, RUN, OUT, RUN, RUN, WAIT, IN, RUN};
@@ -256,7 +256,7 @@ static const uint8_t moved_action[] = {RUN, RUN, OUT, RUN, RUN, WAIT, IN, RUN};
 static cb_status walk_moved(const cb_problem *p, cb_arena *arena, cb_lives *lives) {
     cb_schedule s = {.n_step = 8, .step = moved_step, .action = moved_action, .backward_starts = 4};
     cb_device device = *cb_device_find("cpu");
-    device.link_bytes_per_s = 0; /* the problem says how fast copies are */
+    device.link_bytes_per_s = 0; /* the problem gives the copy speed */
     return cb_schedule_walk(p, &s, &device, arena, lives, &err);
 }
 
@@ -268,17 +268,17 @@ TEST(copies_take_their_time) {
     cb_arena_init(&arena, &alloc);
     for (uint32_t op = 0; op < p->n_op; op++) p->op_time_ps[op] = 1000;
     CHECK_FAIL(walk_moved(p, &arena, &lives), CB_UNSUPPORTED, "device cpu has none");
-    p->link_bytes_per_s = 1e9; /* 1000 ps a byte */
+    p->link_bytes_per_s = 1e9; /* 1000 ps per byte */
     CHECK_OK(walk_moved(p, &arena, &lives));
-    /* out from 2000 to 102000: while c and g run a keeps its room; the wait ends that, and h waits
-     * for the copy back. */
+    /* The copy takes from 2000 to 102000: while c and g run, a keeps its memory. The wait frees it,
+     * and h waits for the copy back. */
     CHECK(lives.live_bytes[2] == 300 && lives.live_bytes[3] == 600 && lives.live_bytes[4] == 610);
     CHECK(lives.live_bytes[5] == 10 && lives.live_bytes[6] == 110 && lives.live_bytes[7] == 137);
     CHECK(lives.time_ps == 203000 && lives.stall_ps == 198000 && lives.once_ps == 5000);
     CHECK(lives.out_bytes == 100 && lives.in_bytes == 100 && lives.host_bytes == 100);
     CHECK(lives.saved_bytes == 600 && lives.instance[0].last == 4 && lives.n_recomputed == 0);
     CHECK_OK(cb_place(p, &lives, &arena, (cb_poll){0}, &bytes, &err));
-    p->link_bytes_per_s = 1e11; /* gone when g starts */
+    p->link_bytes_per_s = 1e11; /* copied before g starts */
     CHECK_OK(walk_moved(p, &arena, &lives));
     CHECK(lives.live_bytes[3] == 600 && lives.live_bytes[4] == 510);
     CHECK(lives.saved_bytes == 600 && lives.instance[0].last == 3);
@@ -323,7 +323,7 @@ TEST(offsets_never_overlap) {
     }
 }
 
-/* Lives that end a little later than those that were placed. */
+/* Lives that end a little later than those placed before. */
 TEST(what_is_placed_again_stays_near) {
     uint32_t stayed = 0, all = 0;
     for (uint64_t round = 0; round < 100; round++) {
@@ -361,7 +361,7 @@ TEST(what_is_placed_again_stays_near) {
     CHECK(10 * stayed > 9 * all && stayed < all);
 }
 
-/* Saved values that are freed in the reverse order need no more than the peak. */
+/* Saved values that are freed in reverse order need no more than the peak. */
 TEST(stacks_fit_exactly) {
     cb_instance life[40];
     cb_problem p = {.align = 64};
@@ -381,8 +381,9 @@ TEST(stacks_fit_exactly) {
 
 #define FEW 6
 
-/* The least arena of all orders in which each life takes the lowest place that is free: of all
- * arenas, as an optimal one is had by sinking its lives in the order of their offsets. */
+/* The smallest arena over all orders, where each life takes the lowest free offset. An optimal
+ * arena is among them, because any arena can be compacted by lowering its lives in order of
+ * offset. */
 static uint64_t least_arena(cb_instance *life, uint32_t n) {
     uint64_t best = 0;
     if (n == FEW) {
@@ -400,7 +401,7 @@ static uint64_t least_arena(cb_instance *life, uint32_t n) {
             life[n].offset = at;
             if (!overlap(&life[n], &life[j])) continue;
             at = life[j].offset + life[j].bytes;
-            j = UINT32_MAX; /* from the first again */
+            j = UINT32_MAX; /* start again at the first */
         }
         life[n].offset = at;
         const uint64_t bytes = least_arena(life, n + 1);
@@ -437,7 +438,7 @@ TEST(few_lives_take_the_least_arena) {
     CHECK(least == rounds);
 }
 
-/* A block of 100 moments by 4,096 bytes, cut in two again and again: its pieces fit into it. */
+/* A block of 100 moments by 4,096 bytes, cut in two repeatedly: the pieces fit into it. */
 TEST(what_was_one_block_fits_into_it) {
     uint64_t sum = 0, rounds = 60;
     for (uint64_t round = 0; round < rounds; round++) {

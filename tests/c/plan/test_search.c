@@ -1,5 +1,5 @@
-/* Small problems against every set of reruns; several budgets against each alone; promises over
- * budgets. */
+/* Small problems against every set of reruns; several budgets in one search against each alone;
+ * monotone budgets. */
 #include "check.h"
 
 #include "base/sanitize.h"
@@ -20,7 +20,8 @@ typedef struct front { /* the fastest of all sets, for each peak that occurs */
     uint32_t n;
 } front;
 
-/* Pairs of an anchor and a forward op that it needs in some way; false: too many. */
+/* Lists pairs of an anchor and a forward op that it needs, directly or not. Returns false if there
+ * are too many. */
 static bool list_pairs(const cb_facts *f, const bool *may_rerun, cb_pair *pair, uint32_t *n) {
     const cb_problem *p = f->p;
     *n = 0;
@@ -44,7 +45,8 @@ static bool list_pairs(const cb_facts *f, const bool *may_rerun, cb_pair *pair, 
     return true;
 }
 
-/* What the searches may run again: what is read, but for what the end keeps by its flag. */
+/* Marks what the searches may rerun: values that are read, except those that their flag holds to
+ * the end. */
 static void mark_reruns(const cb_facts *f, bool *may_rerun) {
     const cb_problem *p = f->p;
     for (uint32_t k = 0; k < f->n_base; k++) {
@@ -100,11 +102,11 @@ static int64_t fastest(const front *all, uint64_t bytes) {
 }
 
 typedef struct tally {
-    uint32_t judged, met, exact; /* plans */
+    uint32_t judged, met, exact; /* numbers of plans */
 } tally;
 
-/* No set of reruns is faster than the plan, whose bound is its time; and the schedule is what it
- * says (cb_plan_make walks it). */
+/* No set of reruns is faster than the plan, and its bound equals its time. cb_plan_make walks the
+ * schedule. */
 static void judge(const cb_problem *p, const front *all, bool exact, tally *sum) {
     for (uint32_t i = 0; i < all->n; i += 1 + all->n / 8) {
         cb_plan_options o = {.device = cb_device_find("a100")};
@@ -124,7 +126,7 @@ static void judge(const cb_problem *p, const front *all, bool exact, tally *sum)
     }
 }
 
-static bool insides, inlinings; /* of the problems to come */
+static bool insides, inlinings; /* for the next problems */
 
 static void judge_all(uint64_t begin, uint64_t end, void (*change)(maker *, uint64_t), tally *sum) {
     static maker m;
@@ -152,8 +154,8 @@ TEST(no_set_is_faster) {
     CHECK(sum.judged > 100 && sum.met > sum.judged / 2 && sum.exact > sum.judged / 2);
 }
 
-/* The forward returns more, most of it large: values, views, one of two that an op makes; some to
- * the end as well, by a flag or as an output of the backward. */
+/* The forward returns more values, most of them large: values, views, one of two outputs of an op.
+ * Some are held to the end, by a flag or as an output of the backward. */
 static void return_more(maker *m, uint64_t seed) {
     uint64_t s = seed * 31 + 7;
     uint32_t first = m->out_begin[2], n = m->out_begin[m->backward_starts] - first;
@@ -174,14 +176,14 @@ TEST(no_set_is_faster_whatever_the_forward_returns) {
     CHECK(sum.exact > 300 && sum.met < sum.judged);
 }
 
-/* Parts of what an op makes stay, or are the caller's: the op runs again for the others. */
+/* Some outputs of an op are held or are the caller's; the op reruns for the others. */
 TEST(no_set_is_faster_where_parts_are_held) {
     tally sum = {0};
     judge_all(5000, 5000 + check_rounds(150, CB_ASAN ? 300 : 800), hold_parts, &sum);
     CHECK(sum.exact > 100 && sum.met > sum.exact / 2);
 }
 
-/* Outputs of insides are made again one by one or together, base runs leave some out. */
+/* Outputs may reuse the memory of inputs. */
 static void take_over(maker *m, uint64_t seed) { m->over = 1 + (uint32_t)seed; }
 
 static void hold_and_take_over(maker *m, uint64_t seed) {
@@ -208,7 +210,7 @@ TEST(no_set_of_outputs_is_faster) {
     CHECK(more.exact > 100 && held.exact > 100);
 }
 
-/* What may be taken in is, or is not, at each anchor by itself. */
+/* Each anchor inlines a value or does not, independently of the others. */
 TEST(no_set_of_inlinings_is_faster) {
     tally sum = {0}, more = {0}, held = {0}, all = {0};
     inlinings = true;
@@ -222,8 +224,8 @@ TEST(no_set_of_inlinings_is_faster) {
     CHECK(more.exact > 60 && held.exact > 60 && all.exact > 60);
 }
 
-/* The fastest plan within `bytes` of all sets of pairs, and of the exact solver where the problem
- * is small enough for it: that one also makes values ahead of need. */
+/* The fastest plan within `bytes` over all sets of pairs, and of the exact solver if the problem is
+ * small enough for it, because the exact solver also makes values ahead of need. */
 static int64_t fastest_of_all(const cb_facts *f, cb_sim *sim, const cb_pair *pair, uint32_t n,
                               uint64_t bytes, cb_arena *arena) {
     const cb_goal goal = {.measure = CB_MEASURE_LIVE, .bytes = bytes};
@@ -248,7 +250,7 @@ static int64_t fastest_of_all(const cb_facts *f, cb_sim *sim, const cb_pair *pai
     return lives.time_ps < best ? lives.time_ps : best;
 }
 
-typedef struct bounder { /* a problem, and prices that bound it */
+typedef struct bounder { /* a problem, and prices that bound its plans */
     cb_facts f;
     cb_sim sim;
     cb_cut cut;
@@ -256,7 +258,7 @@ typedef struct bounder { /* a problem, and prices that bound it */
     cb_goal goal;
     cb_candidates candidates;
     cb_trial t;
-    uint64_t whole; /* bytes of saving everything */
+    uint64_t whole; /* bytes if everything is saved */
     uint32_t known, total;
 } bounder;
 
@@ -282,7 +284,7 @@ static void stop_bounds(bounder *b) {
     cb_sim_free(&b->sim);
 }
 
-/* No bound at `bytes` or more is above a plan that takes `best`. */
+/* No bound for `bytes` is above the time `best` of a plan within them. */
 static void judge_bound(bounder *b, uint64_t bytes, int64_t best) {
     double extra = (double)(best - b->f.once_ps);
     CHECK_OK(cb_prices_polyak(&b->prices, CB_PRICE_BOUND, bytes, NULL, extra, 60, &err));
@@ -309,8 +311,8 @@ static void judge_bounds(bounder *b, const cb_problem *p, cb_arena *arena) {
     stop_bounds(b);
 }
 
-/* One of twelve kinds of problems, and these once more, where the backward runs late and again, and
- * both where memory is taken over or updates consume gradients. */
+/* Twelve kinds of problems. They come again with a backward that may rerun late, and both also with
+ * reused memory or with updates that consume gradients. */
 static void make_kind(maker *m, int kind, uint64_t seed, uint32_t n_forward) {
     bool updates = kind >= 48, over = kind >= 24 && !updates, all = kind / 12 % 2;
     kind %= 12;
@@ -324,9 +326,9 @@ static void make_kind(maker *m, int kind, uint64_t seed, uint32_t n_forward) {
     if (updates) m->updates = 1 + (uint32_t)seed;
 }
 
-/* Members that outputs share are paid for once, and those that the forward may leave out not at
- * all; what the forward returns may go when a rerun begins the backward: so no bound is above a
- * plan. */
+/* No bound is above a plan. Members shared by outputs are paid for once, those that the forward may
+ * skip not at all, and values that the forward returns may be freed when a rerun begins the
+ * backward. */
 static void judge_kind(bounder *b, int kind, uint64_t n) {
     static maker m;
     for (uint64_t seed = 9000; seed < 9000 + n; seed++) {
@@ -349,7 +351,7 @@ TEST(bounds_are_below_all_sets) {
     }
 }
 
-/* Where ops of the backward may be late there are many more sets, so fewer problems are small
+/* If ops of the backward may run late, there are many more sets, so fewer problems are small
  * enough. */
 TEST(bounds_are_below_late_sets) {
     bounder b = {0};
@@ -371,8 +373,8 @@ TEST(bounds_are_below_sets_with_updates) {
     CHECK(b.known > 20 && b.total > 100);
 }
 
-/* `wide` needs much scratch and may run after `reader`, which stands behind it and reads the large
- * `kept`: so no plan has to hold `kept` beside that scratch. */
+/* `wide` needs much scratch and may run after `reader`, which follows it and reads the large
+ * `kept`. So a plan need not hold `kept` together with that scratch. */
 TEST(a_late_op_may_pass_a_reader) {
     static maker m;
     memset(&m, 0, sizeof m);
@@ -404,7 +406,7 @@ TEST(a_late_op_may_pass_a_reader) {
     cb_problem_free(p);
 }
 
-/* The same of larger problems, against the exact solver, at the sizes of the fastest plans. */
+/* The same for larger problems, against the exact solver, at the sizes of the fastest plans. */
 static void judge_optima(bounder *b, const cb_problem *p, cb_arena *arena) {
     bool suits;
     start_bounds(b, p, arena);
@@ -446,7 +448,7 @@ static bool same_plan(const cb_plan *a, const cb_plan *b) {
            memcmp(a->schedule.step, b->schedule.step, a->schedule.n_step * sizeof(uint32_t)) == 0;
 }
 
-/* In one search or in several, in any order: the same plans and the same errors. */
+/* One search for all budgets, or several in any order: the same plans and the same errors. */
 TEST(several_budgets_are_single_ones) {
     static maker m;
     static cb_answer answer[24];
@@ -483,7 +485,7 @@ TEST(several_budgets_are_single_ones) {
     }
 }
 
-/* The smallest plan is no larger than what any budget gets that takes no more time. */
+/* The smallest plan is no larger than any budget's plan that takes at most 1.4 times the time. */
 static void check_smallest(const cb_problem *p, const cb_answer *answer, uint32_t n) {
     cb_plan_options o = {.budget = {.kind = CB_BUDGET_MIN, .measure = CB_MEASURE_LIVE}};
     cb_plan *smallest = NULL;
@@ -496,8 +498,7 @@ static void check_smallest(const cb_problem *p, const cb_answer *answer, uint32_
     cb_plan_free(smallest);
 }
 
-/* Some values are as large as all the others together, so that most rungs of the ladder are empty.
- */
+/* Some values are as large as all others together, so most rungs of the ladder are empty. */
 static void make_coarse(maker *m, uint64_t seed) {
     make_random(m, seed, 50);
     for (uint32_t i = 0; i < m->n_storage; i++)

@@ -1,6 +1,6 @@
-/* Traced graphs: what becomes of nodes and tensors, what is refused and where, PyTorch's network on
- * a graph small enough to follow by hand. All of PyTorch's own answers are compared in
- * tests/python/planner/test_traced.py. */
+/* Traced graphs: the ops and tensors made from nodes, refusals with their place, and PyTorch's
+ * network on a graph small enough to follow by hand. tests/python/planner/test_traced.py compares
+ * with PyTorch's own answers. */
 #include "plan/torch/traced.h"
 
 #include "check.h"
@@ -22,8 +22,8 @@ static cb_alloc alloc;
     "],\"out\":[" outs "]" more "}"
 #define POINTWISE ",\"tags\":[\"pointwise\"]"
 
-/* A little of everything: a parameter, a view of an argument, two tensors of one op and what picks
- * them, a random op, a custom op, a storage id that is used again. */
+/* A little of everything: a parameter, a view of an argument, an op with two tensors and its
+ * getitems, a random op, a custom op, a storage id that is reused. */
 static const char *const graph = "{\"name\":\"g\",\"nodes\":["                         /**/
     ARGUMENT("w", "primal", TENSOR(0, 16)) ","                                         /* 0 */
     ARGUMENT("x", "primal", TENSOR(1, 64)) ","                                         /* 1 */
@@ -135,8 +135,8 @@ TEST(what_is_refused) {
            "runs in the backward");
 }
 
-/* PyTorch: mm is compute, var_mean shrinks 8 to 1, rand and the custom op are not on the list; mul
- * is pointwise and its readers in the backward fuse with it, so it runs again. */
+/* In PyTorch, mm is compute, var_mean shrinks 8 to 1, rand and the custom op are not on the list.
+ * mul is pointwise and fuses with its readers in the backward, so it is recomputed. */
 TEST(what_torch_saves) {
     cb_problem *p = read_graph(graph);
     cb_arena arena;
@@ -149,8 +149,8 @@ TEST(what_torch_saves) {
     CHECK(cut.n_saved == 3);
     CHECK(cut.saved[0] == 4 && cut.saved[1] == 6 && cut.saved[2] == 8);
     CHECK(cut.again[7] && !cut.again[4] && !cut.again[9]);
-    /* mm and rand, one op from the backward and in memory: 64 x 1.1; the picked tensor, two ops
-     * away and fused: 2 x 4 x 1.1^2 */
+    /* mm and rand, one op from the backward and materialized: 64 x 1.1; the selected tensor, two
+     * ops away and fused: 2 x 4 x 1.1^2 */
     CHECK(cut.flow.value == 70 + 2 * 4 + 70);
     cb_problem_free(p);
     cb_arena_free(&arena);

@@ -1,5 +1,5 @@
-/* Rungs searched by several threads: the plans of one thread, bit for bit; ends that the caller
- * asks for, and memory that runs out on any of them. */
+/* Rungs searched by several threads: the same plans as one thread, bit for bit; searches that the
+ * caller ends, and memory that runs out on any thread. */
 #include "check.h"
 
 #include "base/sanitize.h"
@@ -9,8 +9,8 @@
 #include "problems.h"
 
 #define N_BUDGET 12
-#define N_SHARED (CB_TSAN ? 20u : 26u) /* of the problem whose budgets share a search */
-#define N_FORWARD 14u /* of the one whose search ends early; it takes time with nearly the cube */
+#define N_SHARED (CB_TSAN ? 20u : 26u) /* forward ops of the problem whose budgets share a search */
+#define N_FORWARD 14u /* where the search ends early; its time grows with nearly the cube */
 
 static cb_alloc alloc;
 
@@ -53,7 +53,7 @@ TEST(threads_change_nothing) {
         CHECK_OK(cb_plan_make_many(p, &o, budget, N_BUDGET, &alloc, together, &err));
         for (uint32_t i = 0; i < N_BUDGET; i++) {
             CHECK(same_answer(&alone[i], &together[i]));
-            if (i % 3 != 1 || CB_TSAN) continue; /* each alone builds the base anew */
+            if (i % 3 != 1 || CB_TSAN) continue; /* each of these rebuilds the base */
             o.budget = budget[i];
             cb_answer single = {0};
             cb_status status = cb_plan_make(p, &o, &alloc, &single.plan, &single.why);
@@ -78,7 +78,7 @@ static int run_out(void *user) {
     return --p->left < 0 ? p->answer : CB_POLL_GO;
 }
 
-/* At any poll: nothing is left behind, and CB_POLL_FINISH gives plans that fit. */
+/* The caller stops at any poll: nothing is left behind, and CB_POLL_FINISH gives plans that fit. */
 TEST(ends_early) {
     static maker m;
     cb_answer answer[N_BUDGET];
@@ -107,8 +107,8 @@ TEST(ends_early) {
     cb_threads_free(pool);
 }
 
-/* At any poll on the way to "no plan fits" as well, where plans are looked at that are too large.
- */
+/* The caller also stops at any poll before "no plan fits", where the search looks at plans that are
+ * too large. */
 TEST(ends_early_without_a_plan) {
     static maker m;
     patience wait = {0};
@@ -129,7 +129,7 @@ TEST(ends_early_without_a_plan) {
     cb_problem_free(p);
 }
 
-/* Counts the polls; the budget that they are for goes by `progress`. */
+/* Counts polls; `progress` names the budget of each. */
 typedef struct listener {
     cb_progress progress;
     int polls[2];
@@ -142,7 +142,7 @@ static int count_poll(void *user) {
     return l->answer;
 }
 
-/* A chain of `n` ops in two regions that may save half of what they hold. */
+/* A chain of `n` ops in two regions, each of which may save half of its bytes. */
 static cb_problem *limited_chain(maker *m, uint32_t n) {
     memset(m, 0, sizeof *m);
     uint32_t first = make_input(m, 64), x = first;
@@ -163,7 +163,8 @@ static cb_problem *limited_chain(maker *m, uint32_t n) {
     return make_problem(m, &alloc);
 }
 
-/* Presets that meet limits of regions, points of the frontier, and plans that are only placed. */
+/* Presets that meet limits of regions, points of the frontier, and plans that only need
+ * placement. */
 TEST(all_stages_poll) {
     static maker m;
     cb_answer answer[2];
@@ -189,7 +190,7 @@ TEST(all_stages_poll) {
     cb_problem_free(p);
 }
 
-/* Long lives, one inside the other, and short ones: as many as a large step has. */
+/* Long lives, nested, and short ones: as many as a large step has. */
 #define N_LONG 3000u
 static cb_lives long_lives(cb_arena *arena) {
     cb_lives lives = {.n_instance = 2 * N_LONG, .instance = CB_NEW(arena, cb_instance, 2 * N_LONG)};
@@ -216,7 +217,7 @@ TEST(placing_polls) {
     cb_arena_free(&arena);
 }
 
-/* Where nothing is searched: a preset, whose only work is a cut, and the frontier. */
+/* Without a search: a preset, whose only work is a cut, and the frontier. */
 TEST(cuts_poll) {
     static maker m;
     make_random(&m, 78, 30);
@@ -226,7 +227,7 @@ TEST(cuts_poll) {
     cb_plan *plan = NULL;
     cb_arena_init(&arena, &alloc);
     cb_str_init(&text, &arena);
-    for (int polls = 0, ended = 0; !ended; polls++) { /* at every poll */
+    for (int polls = 0, ended = 0; !ended; polls++) { /* stops at every poll in turn */
         patience wait = {polls, CB_POLL_CANCEL};
         cb_plan_options o = {.preset = CB_PRESET_AGGRESSIVE, .poll = {run_out, &wait}};
         cb_status status = cb_plan_make(p, &o, &alloc, &plan, &err);
@@ -272,8 +273,8 @@ static cb_status plan_together(cb_alloc *a, void *user) {
     return status;
 }
 
-/* One thread may take two jobs, and small problems are solved another way: some budgets of both
- * problems, where they count live bytes; the others are searched. */
+/* One thread may take two jobs, and small problems are solved in another way. Some budgets of both
+ * problems count live bytes; the others are searched. */
 TEST(memory_runs_out) {
     static maker m;
     for (int n_thread = CB_TSAN ? 2 : 1; n_thread <= 4; n_thread *= 2) {
@@ -295,7 +296,7 @@ int main(void) {
     RUN(threads_change_nothing);
     RUN(ends_early);
     if (!CB_TSAN) RUN(ends_early_without_a_plan);
-    if (!CB_TSAN) RUN(all_stages_poll); /* one thread, also those below */
+    if (!CB_TSAN) RUN(all_stages_poll); /* one thread, as below */
     if (!CB_TSAN) RUN(placing_polls);
     if (!CB_TSAN) RUN(cuts_poll);
     RUN(memory_runs_out);
