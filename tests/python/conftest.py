@@ -1,5 +1,5 @@
-"""What the tests share: running a traced expression, finite differences, and a quiet core after
-each test."""
+"""Shared helpers: run a traced expression, take finite differences, and check that the core is
+quiet after each test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 
 from evaluate import check_plan
 
-# A loaded machine is no reason to fail, and a test leaves nothing in the tree.
+# A loaded machine must not fail a test by its deadline, and tests leave no files in the tree.
 hypothesis.settings.register_profile(
     "house",
     deadline=None,
@@ -36,7 +36,7 @@ hypothesis.settings.load_profile("house")
 
 @pytest.fixture(autouse=True, scope="module")
 def little_to_collect() -> Iterator[None]:
-    """What earlier tests have left alive is not looked through at each collection."""
+    """Freezes what earlier tests left alive, so that collections do not scan it."""
     gc.collect()
     gc.freeze()
     yield
@@ -44,8 +44,8 @@ def little_to_collect() -> Iterator[None]:
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
-    """For tests that raise from a signal's handler: in a callback of a collection, as hypothesis
-    has one, Python would swallow it."""
+    """For tests that raise from a signal handler: Python would swallow the exception inside a
+    garbage collection callback, such as that of hypothesis."""
     gc.disable()
     yield
     gc.enable()
@@ -53,15 +53,15 @@ def no_collections() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_armed_failure() -> Iterator[None]:
-    """A test that lets allocations fail must not leave the next one with it."""
+    """Ends a test's allocation failures, so that the next test does not inherit them."""
     yield
     _native.fail_alloc(0)
 
 
 @pytest.fixture(autouse=True)
 def another_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``CUTBACK_TEST_BACKEND=far`` in the environment: what would run on ``cpu`` runs there (see
-    ``tools/far.sh``)."""
+    """If ``CUTBACK_TEST_BACKEND=far`` is set, whatever would run on ``cpu`` runs on that backend
+    (see ``tools/far.sh``)."""
     if name := os.environ.get("CUTBACK_TEST_BACKEND"):
         compile_graph = Executable.__init__
         if request.node.get_closest_marker("within_the_call"):
@@ -80,7 +80,7 @@ def another_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 def every_plan_is_checked(
     another_backend: None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Each plan that a test compiles, or makes from a file, goes through the independent evaluator.
+    """Checks each plan that a test compiles or reads from a file with the independent evaluator.
     Tests that count the core's allocations are marked ``plans_unchecked``."""
     if request.node.get_closest_marker("plans_unchecked"):
         yield
@@ -113,7 +113,7 @@ def every_plan_is_checked(
 
 @pytest.fixture
 def run() -> Callable[..., Any]:
-    """run(f, *arrays): what f computes, through trace, plan and the CPU backend."""
+    """run(f, *arrays): the results of f through trace, plan and the CPU backend."""
 
     def evaluate(f: Callable[..., Any], *arrays: Any) -> Any:
         return cutback.compile(f, argnums=None)(*arrays)
@@ -123,8 +123,8 @@ def run() -> Callable[..., Any]:
 
 @pytest.fixture
 def check_grad() -> Callable[..., None]:
-    """check_grad(f, *arrays): gradients of sum(f * fixed weights) against central differences in
-    f64."""
+    """check_grad(f, *arrays): compares gradients of sum(f * fixed weights) with central differences
+    in f64."""
 
     def check(f: Callable[..., Any], *arrays: Any, eps: float = 1e-6, tol: float = 1e-6) -> None:
         arrays = tuple(np.array(a, np.float64, order="C") for a in arrays)
@@ -151,14 +151,14 @@ def check_grad() -> Callable[..., None]:
 
 
 def mlp(params: Any, x: Any, y: Any) -> Any:
-    """Six layers with dropout, a loss with something to recompute in it."""
+    """Six layers with dropout, and a loss that makes recomputation worthwhile."""
     for w in params["layers"]:
         x = cutback.nn.functional.dropout(cutback.nn.functional.gelu(x @ w), 0.1)
     return ((x @ params["head"] - y) ** 2).mean()
 
 
 class Model:
-    """A loss with parameters and data, new arrays at each call."""
+    """A loss with parameters and data; new arrays at each call."""
 
     loss = staticmethod(mlp)
 

@@ -1,4 +1,4 @@
-"""What a budget error carries: facts that planning confirms, and one short sentence."""
+"""Budget errors: facts that planning confirms, and one short sentence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refused(problem, **question):
 
 
 def numbers_of(error):
-    """Numbers of a sentence with their units, those in names left out."""
+    """The numbers of a sentence with their units, except those in names."""
     text = str(error)
     for name in filter(None, (error.op, error.region)):
         text = re.sub(rf"(at|region) {re.escape(name)}( \([^)]*\))?", "", text)
@@ -98,7 +98,7 @@ def test_the_facts_agree_with_planning(data, share, measure, by_share):
             refused(problem, budget=f"{error.floor_bytes - 1}B", **question)
     names = {op["name"] for op in problem["ops"]}
     assert {error.op, error.floor_op} <= {None, *names}
-    # what the sentence names may be asked for in the same words
+    # the figure in the sentence is a valid budget
     found = re.search(r"takes ([\d.]+ [KMG]?i?B|\d+ bytes)", str(error))
     if found and found[1].endswith("B"):
         cutback.plan(problem, budget=found[1], **question)
@@ -124,7 +124,7 @@ def test_a_compiled_step_offers_a_share_that_it_keeps(groups):
 
 
 def test_names_are_not_read_as_facts():
-    """An operation may be called anything."""
+    """Operations may have any name."""
     name = "none is below 7 bytes"
     for spelt in (name, "needs 3 bytes", "0.2 of the 9 bytes that saving everything takes: "):
         error = refused(two_layers(h=spelt, g="g"), budget="0.5x", measure="live", device="cpu")

@@ -1,4 +1,5 @@
-"""Problem format 3: collectives that may run again, the rate of the network, and reserved keys."""
+"""Problem format 3: collectives that may be repeated, the rate of the network, and reserved
+keys."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from cutback.schedule import bytes_of
 
 
 def sharded(seed=0, layers=3, *, again=True, network=0.0, timed=False):
-    """Layers whose weights are gathered, as a sharded model has them: each weight is a collective
-    and a view that waits for it, and forward and backward read it."""
+    """Layers whose weights are gathered, as in a sharded model: each weight is a collective and a
+    view that waits for it, read by the forward and the backward."""
     rng = random.Random(seed)
     ops, storages = [], []
 
@@ -79,7 +80,7 @@ def collectives(problem, steps):
 
 
 def test_gathers_run_again_and_both_evaluators_agree():
-    """The referee accepts each plan; first runs keep their order and their phase."""
+    """The referee accepts each plan; first runs stay in order and in their phase."""
     judged = again = 0
     for seed in range(12):
         problem = sharded(seed, layers=2 + seed % 4, network=[0.0, 1e9][seed % 2])
@@ -116,7 +117,7 @@ def test_without_the_field_they_run_once():
 
 
 def test_small_plans_are_optimal():
-    """As fast as a search through all schedules in which first runs of collectives stay."""
+    """As fast as a search through all schedules that keep first runs of collectives in place."""
     judged = again = 0
     for seed in range(16):
         problem = sharded(seed, layers=2 + seed % 2, timed=True)
@@ -139,7 +140,7 @@ def test_small_plans_are_optimal():
 
 
 def without_views(problem):
-    """The same with the waits taken out, for the exact search, which knows no views."""
+    """The same without the waits, for the exact search, which does not support views."""
     waits = {i for i, op in enumerate(problem["ops"]) if "view" in op["flags"]}
     number, kept = {}, []
     for i, op in enumerate(problem["ops"]):
@@ -163,7 +164,7 @@ def without_views(problem):
 
 
 def test_a_collective_is_never_late():
-    """A first run that nobody in the forward reads stays in the forward, and its time counts."""
+    """A first run that no forward op reads stays in the forward, and its time counts."""
     problem = sharded(1, layers=2)
     ops = problem["ops"]
     for op in ops:
@@ -188,7 +189,7 @@ def test_schedules_that_delay_or_swap_collectives_are_refused():
     starts = sum(i < problem["backward_starts"] for i in steps)
     both(problem, steps, starts)
     again = [*steps[:starts], name["gather_0"], name["wait_0"], *steps[starts:]]
-    assert both(problem, again, starts).recomputed == 2  # with the wait
+    assert both(problem, again, starts).recomputed == 2  # including the wait
     once = {key: value for key, value in problem.items() if key != "collective_again"}
     assert "may run only once" in refused(once, again, starts)
     swapped = list(steps)
@@ -220,8 +221,8 @@ def test_the_network_sets_the_time_of_a_collective():
 
 
 def test_slow_networks_gather_less():
-    """Among plans of one budget, one that runs an activation again is taken where the network is
-    slow, and one that gathers again where it is fast."""
+    """Of two plans within a budget, a slow network selects the one that recomputes an activation,
+    and a fast one the one that gathers again."""
     problem = sharded(0, layers=8)
     for op in problem["ops"]:
         if op["name"].startswith(("gather", "h_")):
@@ -305,7 +306,7 @@ GATHER = "_c10d_functional.all_gather_into_tensor.default"
 
 
 def traced(again):
-    """A traced graph with a gather that forward and backward read."""
+    """A traced graph with a gather that the forward and the backward read."""
     names = [
         ("placeholder", "shard", "p0", [], 0, 64),
         ("placeholder", "x", "p1", [], 1, 1024),

@@ -28,7 +28,7 @@ def transformer():
 
 
 def words(problem, policy):
-    """Constraint of each forward operation that makes something."""
+    """The constraint of each forward operation that makes something."""
     document = json.loads(constrain(problem, policy))
     found = {}
     for op in document["ops"]:
@@ -100,7 +100,7 @@ def test_tables(tmp_path):
     )
     found = {op["kind"]: word for op, word in words(problem, str(table)).values()}
     assert found["sin"] == "prefer_save" and found["exp"] == "must_recompute"
-    assert found["tanh"] == "must_recompute"  # of the region, which comes before patterns
+    assert found["tanh"] == "must_recompute"  # the region's word wins over a pattern's
     for text, said in [
         ('{"exp": "perhaps"}', "'perhaps'"),
         ('{"exp": 3}', "'exp' is 3"),
@@ -134,7 +134,7 @@ def test_mistakes(transformer, policy, said):
 def test_a_policy_and_a_budget_are_one_call(transformer):
     plan = cutback.plan(transformer, policy="save:aten.bmm", budget="0.7x", device="a100")
     assert plan.numbers["live_bytes"] <= plan.numbers["budget_bytes"]
-    assert plan.numbers["bound_class"] == "trivial"  # preferences bend the bound
+    assert plan.numbers["bound_class"] == "trivial"  # preferences change the bound
     kinds = {entry.kind for entry in plan.recomputed}
     assert kinds and "aten.bmm.default" not in kinds
 
@@ -166,7 +166,7 @@ def test_preferences_yield_to_demands_also_in_a_chain():
 
 
 def op_time(op):
-    """Picoseconds on the row "cpu"."""
+    """Picoseconds on the device "cpu"."""
     if {"view", "placeholder"} & set(op.get("flags", ())):
         return 0.0
     peak = {"f64": 50e9, "int": 50e9}.get(op.get("class", "f32"), 100e9)
@@ -174,7 +174,8 @@ def op_time(op):
 
 
 def slow_mu_two(problem, target):
-    """The selection by its words: everything anew in each round. Names that are recomputed."""
+    """The selection as the paper states it, with everything recalculated in each round. Returns the
+    names to recompute."""
     ops = problem["ops"]
     outs = [out["storage"] for op in ops for out in op["out"]]
     root = {}
@@ -306,8 +307,8 @@ def test_mu_two_needs_a_whole_graph():
 
 
 def forced_to_run_again():
-    """A chain of few ops, all of which must run again: more time than `min` allows by itself, and
-    more bytes than saving everything takes."""
+    """A chain of few ops that must all be recomputed: it takes more time than `min` allows by
+    default, and more bytes than saving everything."""
 
     def op(name, ins, n_bytes, storage, *flags, constraint=None):
         out = {"storage": storage, "type": ""} | ({"constraint": constraint} if constraint else {})
@@ -344,8 +345,8 @@ FORCED = forced_to_run_again()
     [(m, o) for m in ("live", "arena", "total", "saved") for o in (False, True)][:-1],
 )
 def test_min_where_constraints_take_more_time_than_it_allows(measure, offload):
-    """They are kept at the smallest size at any price, unless somebody has said how much time it
-    may be: then the error names that."""
+    """`min` keeps the constraints at the smallest size, whatever the time, unless the caller limits
+    the time: then the error names the limit."""
     problem = FORCED
     options = {"measure": measure, "device": "a100", "offload": offload}
     plan = cutback.plan(problem, budget="min", **options)

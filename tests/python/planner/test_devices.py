@@ -1,4 +1,5 @@
-"""Devices with numbers of their own: read, written, evaluated alike; and this machine, measured."""
+"""Devices with custom rates: read, written, and evaluated the same in both evaluators; and this
+machine, measured."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_a_row_is_carried_by_the_plan():
     problem = json.dumps(plan.problem)
     again = json.loads(
         _native.Problem.read(problem).evaluate_json(plan.to_json())
-    )  # the plan's own row
+    )  # the device stored in the plan
     assert again["time_ps"] == plan.numbers["time_ps"] and again["device"] == row
     other = json.loads(_native.Problem.read(problem).evaluate_json(plan.to_json(), "cpu"))
     assert other["time_ps"] != plan.numbers["time_ps"]
@@ -169,7 +170,7 @@ def test_no_place_for_a_cache(monkeypatch, tmp_path):
     monkeypatch.setattr(devices, "measure", lambda: ROW)
     assert devices.measured() == ROW
     monkeypatch.setattr(devices, "measure", lambda: pytest.fail("measured again"))
-    assert devices.measured() == ROW  # within the process
+    assert devices.measured() == ROW  # kept by the process
 
 
 def test_threads_measure_once(cache, monkeypatch):
@@ -186,7 +187,8 @@ def test_threads_measure_once(cache, monkeypatch):
 
 
 DEAR = {"gelu": F.gelu, "softmax": F.softmax, "dropout": lambda y: F.dropout(y, 0.1)}
-ROUGH = {  # no machine: what fuses is bound by memory, unless its arithmetic has a rate of its own
+# no real machine: fusible ops are memory-bound, unless they have an arithmetic rate of their own
+ROUGH = {
     "name": "rough",
     "flops_per_s": {"f32": 2e11},
     "bytes_per_s": 2e10,
@@ -195,8 +197,8 @@ ROUGH = {  # no machine: what fuses is bound by memory, unless its arithmetic ha
 
 
 def run_again(kind, device):
-    """What a plan runs again that may not keep one of two arrays: one of a dear operation, which
-    moves two arrays, the other of two products, which move five."""
+    """Names what a plan recomputes if it cannot save one of two arrays: one made by a costly
+    operation that moves two arrays, the other by two products that move five."""
 
     def loss(params, x, mask):
         a = DEAR[kind](F.relu(x @ params[0]))
@@ -215,7 +217,7 @@ def run_again(kind, device):
 
 @pytest.mark.parametrize("kind", DEAR)
 def test_arithmetic_of_what_fuses_is_not_free(kind):
-    """By bytes alone the dear operation runs again; by what it takes the products do."""
+    """By bytes alone the costly operation is recomputed; by time the products are."""
     assert kind in run_again(kind, ROUGH)
     assert "mul" not in run_again(kind, ROUGH)
     counted = {**ROUGH, "name": "counted", "point_per_s": {"f32": 5e9}}
@@ -224,7 +226,7 @@ def test_arithmetic_of_what_fuses_is_not_free(kind):
 
 
 def test_kernels_say_what_they_are_modelled_to_take():
-    """A GELU and its gradient draw on one error function where they are one kernel."""
+    """A GELU and its gradient share one error function if they are in one kernel."""
     n = 1 << 16
     device = {**ROUGH, "point_per_s": {"f32": 1e9}}
     step = cutback.value_and_grad(lambda x: F.gelu(x).sum(), device=device)

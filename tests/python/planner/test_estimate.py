@@ -1,4 +1,5 @@
-"""``cutback.estimate``: figures at each batch are those of plans, and of steps that run."""
+"""``cutback.estimate``: the figures at each batch size are those of plans, and of steps that
+run."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def loss(p: Any, x: Any, y: Any) -> Any:
 
 
 def arrays(batch: int) -> Any:
-    """Arguments of a step that runs."""
+    """Arguments of a step."""
     return params(), np.zeros((batch, WIDTH), np.float32), np.zeros(batch, np.int64)
 
 

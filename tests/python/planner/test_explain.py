@@ -1,5 +1,5 @@
-"""What plans say about themselves: decisions, what the other choice would change, gap, floor; and
-what two plans do differently."""
+"""Explanations of plans: decisions, the effect of the other choice, gap, floor; and the differences
+between two plans."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def plan():
 
 
 def without(problem, document, op):
-    """The schedule in which ``op`` runs in the forward only, and nothing runs for nothing. Slow:
-    drops steps whose outputs nobody reads until nothing changes."""
+    """The schedule in which ``op`` runs only in the forward, without useless runs. Slow: drops
+    steps whose outputs are never read until nothing changes."""
     steps, starts = document["steps"], document["backward_starts"]
     first = steps.index(op)
     kept = [t for t, i in enumerate(steps) if i != op or t == first]
@@ -141,7 +141,7 @@ def test_lines(plan):
 
 
 def readers_of(problem, first, storage):
-    """Names of operations that read a storage, views seen through: forward, then backward."""
+    """The operations that read a storage, also through views: forward, then backward."""
     values = {
         first[i] + k
         for i, op in enumerate(problem["ops"])
@@ -162,7 +162,7 @@ def test_texts(plan):
     gap = plan.numbers["gap"]
     assert gap is not None and f"gap {100 * gap:.2f} %" in str(plan)
     assert json.loads(plan.explain(as_json=True)) == plan.explanation
-    preset = plan_of("unet", preset="aggressive")  # no budget, so nothing better is known
+    preset = plan_of("unet", preset="aggressive")  # without a budget there is no better bound
     assert preset.numbers["bound_class"] == "trivial" and "trivial" in preset.explain()
     assert "at least 0.0 %, a trivial bound; gap " in str(preset)
 
@@ -209,7 +209,7 @@ def test_the_bound_survives_the_file(plan):
 
 
 def read_with(plan, **numbers):
-    """The numbers of the plan's file, read again with these in it."""
+    """The numbers of the plan's file, read again after these changes."""
     document = json.loads(plan.to_json())
     version = numbers.pop("version", document["version"])
     document = {**document, "version": version, "numbers": {**document["numbers"], **numbers}}
@@ -218,7 +218,8 @@ def read_with(plan, **numbers):
 
 
 def test_a_bound_that_cannot_be_is_not_read(plan):
-    """Neither one above the plan's time, nor one of an older file, whose class was smaller."""
+    """A bound above the plan's time is ignored, and so is that of an older file, whose class was
+    smaller."""
     time, once = plan.numbers["time_ps"], plan.numbers["once_ps"]
     assert plan.numbers["bound_class"] == "ordered"
     for numbers in ({"lower_bound_ps": time + 1}, {"version": 2}, {"lower_bound_ps": None}):
@@ -307,8 +308,8 @@ def test_commands(tmp_path, capsys):
 
 
 def test_ops_that_run_once_say_why():
-    """What is kept of an op of another library and of one that draws, with the reason; by kind in
-    the text."""
+    """Saved values of an op of another library and of a random op, with the reason; the text groups
+    them by kind."""
     whole = plan_of("transformer_encoder", budget="0.5x")
     assert "run once" not in whole.explain()
     assert {row["runs_once"] for row in whole.explanation["values"]} == {None}

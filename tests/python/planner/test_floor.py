@@ -1,4 +1,4 @@
-"""The floor that an error of a budget states, against every schedule there is."""
+"""The floor stated by a budget error, against every possible schedule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SIZES = [0, 1, 2, 3, 5, 8, 13, 21, 34]
 
 
 def small_problem(seed, sizes=SIZES):
-    """A forward of a few ops of all kinds, a backward that reads it; held and returned values."""
+    """A forward of a few ops of all kinds, and a backward that reads it; held and returned
+    values."""
     rng = random.Random(seed)
     ops = [{"name": "x", "flags": ["placeholder"], "in": [], "out": [{"storage": 0}]}]
     storages, values = [{"bytes": 64, "flags": ["static"]}], [0]  # storage of each value
@@ -69,8 +70,8 @@ def small_problem(seed, sizes=SIZES):
 
 
 def least_peak(problem):
-    """The smallest peak of all schedules: ops that may not run again in the given order, the others
-    as often as they like once their turn has come, or never. A shortest path over what is alive."""
+    """The smallest peak of all schedules: ops that may not rerun in the given order, the others any
+    number of times after their turn, or never. A shortest path over sets of live values."""
     ops, size = problem["ops"], [s["bytes"] for s in problem["storages"]]
     kinds = [set(s.get("flags", ())) for s in problem["storages"]]
     storage_of = [out["storage"] for op in ops for out in op["out"]]
@@ -90,13 +91,14 @@ def least_peak(problem):
         i < starts and not flags[i] & {"placeholder", "view", "random_stateful"}
         for i in range(len(ops))
     ]
-    first = (1, 0, frozenset())  # next op; 0 forward, 1 just crossed, 2 backward; what is alive
+    first = (1, 0, frozenset())  # next op; 0 forward, 1 just crossed, 2 backward; live values
     best, queue, count = {first: 0}, [(0, 0, first)], 0
 
     over = [[storage_of[op["in"][k]] for k in op.get("over", ())] for op in ops]
 
     def step(op, peak, at, phase, alive, gone=None):
-        """Bytes and state after an op that takes over `gone`; None: something is missing."""
+        """Bytes and state after an op that reuses the memory of `gone`. None: an input is
+        missing."""
         if not reads[op] <= alive:
             return None
         during = alive | makes[op]
@@ -115,7 +117,7 @@ def least_peak(problem):
             if crossing <= alive:
                 moves.append((peak, (at, 1, alive)))
         elif at < len(ops):
-            if again[at] or "view" in flags[at]:  # it may run later, or not at all
+            if again[at] or "view" in flags[at]:  # may run later, or not at all
                 moves.append((peak, (at + 1, phase, alive)))
             if "view" not in flags[at]:
                 moves += [step(at, peak, at + 1, phase, alive, s) for s in [None, *over[at]]]
@@ -133,7 +135,7 @@ def least_peak(problem):
 
 
 def floor_and_smallest(problem):
-    """What the error of an impossible budget says; None: there is no floor."""
+    """The figures in the error for an impossible budget. None: there is no floor."""
     with pytest.raises(cutback.BudgetError) as error:
         cutback.plan(problem, budget="1B", device="cpu")
     return error.value.floor_bytes, error.value.smallest_bytes
@@ -177,7 +179,7 @@ def test_floor_against_plans_of_graphs(name):
 
 
 def test_only_ops_of_the_problem_are_named():
-    """The search puts ops of its own between those of a small problem, where the floor may be."""
+    """The search inserts helper ops into a small problem, and the floor may be at one of them."""
     ops = [
         ("x0", ["placeholder"], [], 0, 0),
         ("x1", ["placeholder"], [], 1, 0),
@@ -203,4 +205,4 @@ def test_only_ops_of_the_problem_are_named():
     with pytest.raises(cutback.BudgetError) as error:
         cutback.plan(problem, budget="0B", device="a100")
     assert error.value.op == error.value.floor_op == "f1"
-    assert error.value.floor_bytes == 128 + 1024  # what it makes, and its scratch
+    assert error.value.floor_bytes == 128 + 1024  # its output and its scratch

@@ -1,4 +1,4 @@
-"""Files of format 1 are read for good, and mean what they meant (``tests/data/format1``)."""
+"""Files of format 1 stay readable and keep their meaning (``tests/data/format1``)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_old_files_mean_what_they_meant(path):
     assert found["time_ps"] == old["numbers"]["time_ps"]
     explained = json.loads(_native.Problem.read(text).read_plan(json.dumps(old)).explain_json())
     unknown = {"lower_bound_ps", "bound_class", "gap"}
-    offsets = {"arena_bytes", "save_all_arena_bytes"}  # ours to choose better
+    offsets = {"arena_bytes", "save_all_arena_bytes"}  # a newer planner may choose better ones
     for key in old["numbers"].keys() - unknown - offsets:
         assert explained["numbers"][key] == old["numbers"][key], key
     for key in offsets:

@@ -21,7 +21,7 @@ def _referee():
     path = TESTS / "reference" / "evaluate.py"
     spec = importlib.util.spec_from_file_location("reference_evaluate", path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -30,7 +30,7 @@ referee = _referee()
 
 
 def _some(frontier, n=12):
-    """Positions of about `n` points: every kind, both ends."""
+    """The positions of about `n` points: every kind, and both ends."""
     chosen = {round(i * (len(frontier) - 1) / (n - 1)) for i in range(n)}
     return sorted(chosen | {frontier.kind.index(kind) for kind in set(frontier.kind)})
 

@@ -1,4 +1,4 @@
-"""Times of a device that fuses: by hand, and on random problems against the reference evaluator."""
+"""Times on a device that fuses: by hand, and on random problems against the reference evaluator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import cutback
 
-ROW = {  # a byte takes a nanosecond, a launch a microsecond, arithmetic nothing
+ROW = {  # 1 ns per byte, 1 us per launch, arithmetic is free
     "name": "slow memory",
     "flops_per_s": {"f32": 1e30},
     "bytes_per_s": 1e9,
@@ -35,7 +35,7 @@ def op(name, reads, storages, flags=(), moved=0, **more):
 
 
 def chain(**more):
-    """x -> exp -> exp -> sum -> exp -> matmul; all of 1000 bytes but what the sum makes."""
+    """x -> exp -> exp -> sum -> exp -> matmul; 1000 bytes each, except the sum's output."""
     problem = problem_of(
         [
             op("x", [], [0], ["placeholder"]),
@@ -64,7 +64,7 @@ def test_a_chain_by_hand():
     assert nanoseconds(chain(), FUSED) == 1000 + 0 + 4 + 1004 + 2000 + 2000 + 4 * 1000
     assert nanoseconds(chain(group=7), FUSED) == nanoseconds(chain(), FUSED)
     kept = chain()
-    kept["forward_outputs"] = [1]  # a is returned: it is written, and nobody fuses with it
+    kept["forward_outputs"] = [1]  # a is returned, so it is written and not fused
     assert nanoseconds(kept, FUSED) == 2000 + 1000 + 4 + 1004 + 2000 + 2000 + 5 * 1000
     read = chain()
     read["ops"][6]["in"] = [2, 5]  # the backward reads b
@@ -75,7 +75,7 @@ def test_a_chain_by_hand():
 
 
 def test_what_is_not_written_costs_twice():
-    """In a group, saving b writes it and reads it: 2 x 1000 bytes against 1500 for x."""
+    """Inside a group, saving b writes and reads it: 2 x 1000 bytes, against 1500 for x."""
     problem = chain()
     problem["ops"][6]["in"] = [2, 5]
     problem["ops"][1]["flags"] = ["compute"]  # a is no longer fusible: 1000 or 1500 bytes
@@ -111,7 +111,8 @@ def random_problem(seed):
 
 
 def test_random_problems():
-    """Every plan of a test is compared with the reference evaluator, which has the definition."""
+    """Every plan of a test is compared with the reference evaluator, which implements the
+    definition."""
     fewer = 0
     for seed in range(300):
         problem = random_problem(seed)

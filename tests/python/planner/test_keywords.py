@@ -1,4 +1,4 @@
-"""Every keyword of the planning functions acts on every kind of input, or is refused."""
+"""Every keyword of the planning functions has an effect on every kind of input, or is refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LINK = {**cutback.devices.measured(), "name": "linked", "link_bytes_per_s": 1e12
 HALF = {"budget": "0.5x", "measure": "arena"}
 
 
-EFFECTS = {  # keyword: (options with it, the same without it)
+EFFECTS = {  # keyword: (options with it, options without it)
     "budget": ({"budget": "0.5x"}, {}),
     "measure": ({"budget": "0.5x", "measure": "saved"}, HALF),
     "preset": ({"preset": "conservative"}, {}),
@@ -73,7 +73,7 @@ EFFECTS = {  # keyword: (options with it, the same without it)
     "time_limit": ({**HALF, "time_limit": 1e-9}, HALF),
     "progress": ({**HALF, "progress": lambda seconds, best: True}, HALF),
 }
-ENDS = {"time_limit", "progress"}  # a search that is ended before it has found a plan
+ENDS = {"time_limit", "progress"}  # the search ends before it finds a plan
 
 
 def kind_of(given):
@@ -109,7 +109,7 @@ def test_plan(given, keyword):
         assert told.value.reason == "stopped"
         return
     found = answer(given, options)
-    if keyword != "exact":  # whose plan may be the same
+    if keyword != "exact":  # with exact=True the plan may be the same
         assert found != answer(given, plain), f"{keyword} has no effect"
     if keyword != "argnums":
         assert found == answer((PROBLEM,), options)
@@ -243,7 +243,7 @@ def test_a_preset_says_nothing_beside_a_budget():
 
 
 def test_numbers_that_no_machine_has_are_refused_in_few_words():
-    """Python does not write integers of more than 4300 digits."""
+    """Python refuses to write integers of more than 4300 digits."""
     huge = 10**5000
     for options in (
         {"budget": huge},
@@ -277,7 +277,7 @@ def test_a_graph_of_nodes_is_named_as_what_it_is():
 
 
 def test_a_joint_graph_takes_them_too():
-    """A graph traced with PyTorch, as a path, and as the problem it becomes."""
+    """A graph traced with PyTorch, given as a path and as its problem."""
     path = DATA / "transformer_encoder.json.gz"
     problem = problems.read_problem(path)
     for options in (
@@ -350,13 +350,14 @@ def test_what_cannot_act_is_refused_on_the_command_line(file, arguments, named, 
     ],
 )
 def test_numbers_are_written_in_plain_digits(file, option, text, capsys):
-    """Other scripts' digits and underscores, which Python's int and float take, are refused."""
+    """Digits of other scripts and underscores are refused, although Python's int and float accept
+    them."""
     beside = {"--pinned": ["--budget", "0.9x", "--offload", "--device", "a100"]}
     beside["--max-extra"] = ["--budget", "min"]
     arguments = ["plan", file, f"{option}={text}", *beside.get(option, ())]
     try:
         assert cli.main(arguments) == 2
-    except SystemExit as end:  # of argparse
+    except SystemExit as end:  # from argparse
         assert end.code == 2
     said = capsys.readouterr().err
     assert "Traceback" not in said
@@ -388,7 +389,7 @@ def test_a_share_that_is_asked_is_answered_as_a_share(given):
             assert error.share == 0.05 < error.smallest_share <= 1
             assert error.floor_share is None or 0.05 < error.floor_share <= error.smallest_share
             assert f"{100 * error.smallest_share:g}%" in str(error)
-            call(f"{error.smallest_share!r}x")  # what is offered is there
+            call(f"{error.smallest_share!r}x")  # the offered share works
         with pytest.raises(cutback.BudgetError, match=r"one byte.*the number 1"):
             call("1B")
         with pytest.raises(cutback.BudgetError) as told:
@@ -403,7 +404,7 @@ def test_a_share_that_is_asked_is_answered_as_a_share(given):
 
 @pytest.mark.parametrize("measure", ["arena", "live", "saved", "total"])
 def test_the_share_that_is_offered_is_the_smallest(measure):
-    """In three digits, however little was asked."""
+    """With three digits, however small the request."""
     policy = "save:exp" if measure == "saved" else None
     problem = cutback.plan(PROBLEM, policy=policy).problem
     whole = cutback.plan(problem, budget="1.0x", measure=measure).document["budget_bytes"]
@@ -419,7 +420,7 @@ def test_the_share_that_is_offered_is_the_smallest(measure):
 
 
 def test_what_a_compiled_step_offers_counts_its_kernels():
-    """Kernels of several ops hold less than ops one by one: the share is that of the kernels."""
+    """Kernels of several ops need less than single ops: the offered share is of the kernels."""
 
     def loss(p, x, y):
         for i, (w, gain, shift) in enumerate(p["layers"]):

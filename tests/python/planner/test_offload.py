@@ -1,4 +1,4 @@
-"""Offload to the host: our evaluator and plans against the independent one."""
+"""Offload to the host: our evaluator and plans against the independent evaluator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_reference(name):
     path = DATA.parents[1] / "reference" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look there
+    sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -40,7 +40,7 @@ def tensor(storage, size):
 
 
 class Maker:
-    """A small traced graph, node by node."""
+    """Builds a small traced graph, node by node."""
 
     def __init__(self):
         self.nodes, self.sizes = [], []
@@ -56,7 +56,7 @@ class Maker:
 
 
 def random_graph(seed, n_forward=8):
-    """Forward ops of every kind the rules know, then a backward that reads them last to first."""
+    """Forward ops of every kind in the rules, then a backward that reads them last to first."""
     r, m = random.Random(seed), Maker()
     size = lambda: 4 * r.choice([0, 1000, 20_000, 100_000, 400_000, 1_000_000])  # noqa: E731
     primal = m.add("x", [], [m.storage(4000)], "placeholder", role="primal")
@@ -91,7 +91,7 @@ def random_graph(seed, n_forward=8):
 
 
 def random_steps(graph, seed):
-    """A schedule that moves and recomputes at random; most of them keep the rules."""
+    """A random schedule of transfers and reruns; most are valid."""
     r = random.Random(seed)
     nodes = graph["nodes"]
     first = next(i for i, v in enumerate(nodes) if v.get("role") == "tangent")
@@ -149,7 +149,7 @@ def load_graph(graph, tmp_path):
 
 
 def judge(text, steps, starts):
-    """What the core says of a schedule: its numbers, or None when it breaks a rule."""
+    """The core's numbers for a schedule, or None if it breaks a rule."""
     try:
         document = json.dumps({"steps": steps, "backward_starts": starts})
         return json.loads(_native.Problem.read(text).evaluate_json(document, "a100"))
@@ -176,7 +176,7 @@ def assert_agrees(own, theirs):
 
 
 def assert_same_by_problem(problem, steps, starts, own):
-    """The evaluator of problems, which knows values rather than nodes."""
+    """Compares with the evaluator of problems, which has values instead of nodes."""
     result = by_problem.evaluate(problem, steps, starts, "a100")
     assert (own["peak_bytes"], own["saved_bytes"]) == (result.peak_bytes, result.saved_bytes)
     assert own.get("out_bytes", 0) == result.out_bytes
@@ -203,8 +203,8 @@ def test_random_schedules_are_judged_alike(tmp_path):
 
 
 def spread_moves(graph, seed):
-    """The given order of a real graph, where random values that have no views leave and come
-    back."""
+    """The given order of a real graph, where random values without views are offloaded and
+    fetched."""
     r = random.Random(seed)
     nodes, tangent = graph["nodes"], graph["tangent"]
     order = [i for i, v in enumerate(nodes) if v["kind"] != "placeholder"]
@@ -251,7 +251,7 @@ def test_real_graphs_are_judged_alike(name):
 
 
 def hostile_steps(steps, starts):
-    """(steps, what the error says) that break one rule each."""
+    """(steps, error text) that break one rule each."""
     first = next(s for s in steps if isinstance(s, int))
     at = steps.index(first) + 1
     yield [*steps[:at], ["burn", first], *steps[at:]], "out, wait, in"
@@ -306,7 +306,7 @@ def test_hostile_plans(tmp_path):
 
 
 def refereed(name, plan):
-    """The plan as the independent evaluator counts it, compared with its own numbers."""
+    """Compares the plan's numbers with the independent evaluator."""
     graph = referee.load(DATA / f"{name}.json.gz")
     theirs = referee.evaluate(graph, plan.document["steps"], plan.document["backward_starts"])
     numbers = plan.numbers
@@ -319,7 +319,7 @@ def refereed(name, plan):
 
 
 def check_places(plan):
-    """No two lives overlap in the arena while both are alive."""
+    """No two lives that overlap in time overlap in the arena."""
     alive = []
     for _, made, last, size, offset in sorted(plan.document["lives"], key=lambda row: row[1]):
         assert offset + size <= plan.numbers["arena_bytes"]
@@ -403,13 +403,13 @@ def test_with_room_for_everything_offload_alone_moves_nothing():
         plan = cutback.plan(problem, budget=budget, offload="only", device="a100")
         assert plan.numbers["time_ps"] == plan.numbers["once_ps"]
         assert plan.numbers["live_bytes"] <= everything
-    slow = {**problem, "link_bytes_per_s": 1e3}  # no copy is worth its time
+    slow = {**problem, "link_bytes_per_s": 1e3}  # on a slow link no copy pays off
     plan = cutback.plan(slow, budget="min", offload="only", device="a100")
     assert plan.numbers["live_bytes"] == everything and not plan.offloaded
 
 
 def test_what_lies_under_a_view_that_is_made_once_stays():
-    """The view would have to be made anew when its memory comes back."""
+    """The view would have to be made again when its memory comes back."""
 
     def problem(once):
         ops, storages = [], [{"bytes": 4, "flags": ["static"]}]

@@ -1,4 +1,5 @@
-"""With transfers allowed: what may run again, to the search, its refusals and explanations."""
+"""With transfers allowed, the search, its refusals and its explanations agree on what may be
+recomputed."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ ONCE = {"random_stateful", "placeholder", "view", "effect", "unknown"}
 
 
 def problems():
-    """Held values, returned ones, views and random ops; a link that is worth some copies."""
+    """Held values, returned ones, views and random ops; a link fast enough for some copies."""
     for seed in range(30):
         yield seed, {**floor_problem(seed), "link_bytes_per_s": 2e7}
         yield 1000 + seed, {**small_problem(seed, 5), "link_bytes_per_s": 1e9}
@@ -59,8 +60,8 @@ def test_nothing_runs_again_that_may_not():
 
 @pytest.mark.parametrize("seed", range(0, 60, 3))
 def test_the_floor_and_the_smallest_plan(seed):
-    """The floor is of plans without transfers; with them no more is needed than without, and who
-    asks for what a refusal names gets it, but not for a byte less."""
+    """The floor is that of plans without transfers; transfers never need more. The bytes that a
+    refusal names are enough, and one byte less is not."""
     problem = floor_problem(seed)
     least = least_peak(problem)
     linked = {**problem, "link_bytes_per_s": 2e7}
@@ -76,7 +77,7 @@ def test_the_floor_and_the_smallest_plan(seed):
 
 
 def test_a_plan_that_moves_values_may_be_below_the_floor():
-    """Which its explanation then states for plans that move nothing."""
+    """The explanation then states the floor for plans without transfers."""
     below = 0
     for _, problem in problems():
         plan = ask(problem, "min")

@@ -26,7 +26,7 @@ ANSWERS = [
 
 
 def loss(params: Any, x: Any) -> Any:
-    """With views between products, and norms of several results."""
+    """Has views between products, and norms with several results."""
     for w in params.values():
         x = cutback.tanh(cutback.exp(cutback.sin(x @ w) * 0.1) + x.T.reshape(8, 16))
         x = F.dropout(F.layer_norm(x, (16,)), 0.1)
@@ -34,7 +34,7 @@ def loss(params: Any, x: Any) -> Any:
 
 
 def gradients(step: Any) -> list[np.ndarray[Any, Any]]:
-    """Or skips, where the backend's memory is not the host's."""
+    """Returns the value and gradients. Skips if the backend's memory is not the host's."""
     try:
         value, grads = step(W, X)
     except NotImplementedError as error:
@@ -57,13 +57,13 @@ def assert_bits(got: list[Any], expected: list[Any] = EXPECTED) -> None:
 @pytest.mark.parametrize("backend", ["cpu", "debug", "ref"])
 @pytest.mark.parametrize("seed", range(12))
 def test_random_wishes(seed: int, backend: str) -> None:
-    """Values that leave, are kept and are made again, in one plan."""
+    """Offloaded, saved and recomputed values in one plan."""
     chance = random.Random(seed)
     step = cutback.value_and_grad(
         loss, policy=lambda *_, **__: chance.choice(ANSWERS), backend=backend
     )
     first = gradients(step)
-    if backend == "ref":  # other sums
+    if backend == "ref":  # a different order of sums
         for a, b in zip(first, EXPECTED, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
     else:
@@ -71,7 +71,7 @@ def test_random_wishes(seed: int, backend: str) -> None:
     assert step.plan.offloaded
     if backend == "debug":
         assert step.stats.peak_bytes == step.plan.numbers["live_bytes"]
-    step.rng_step = 0  # dropout's masks once more
+    step.rng_step = 0  # the same dropout masks again
     assert_bits(gradients(step), first)
 
 
@@ -85,7 +85,7 @@ def test_plans_under_budgets(budget: float, offload: bool | str) -> None:
 
 
 def test_a_training_step() -> None:
-    """States and gradients that stay inside, over several steps."""
+    """States and gradients kept inside the step, over several steps."""
     trained = []
     for policy in (None, policies.offload_dot_with_no_batch_dims("device", "pinned_host")):
         params = {name: w.copy() for name, w in W.items()}

@@ -17,7 +17,7 @@ REFERENCE = Path(__file__).parents[2] / "reference"
 def load_reference(name):
     spec = importlib.util.spec_from_file_location(name, REFERENCE / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where its dataclasses look themselves up
+    sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -26,7 +26,8 @@ evaluate = load_reference("evaluate")
 
 
 def small_problem(seed, n_forward):
-    """A forward with short and long edges, a backward that reads it in reverse; one value an op."""
+    """A forward with short and long edges, a backward that reads it in reverse; one value per
+    op."""
     rng = random.Random(seed)
     ops = [{"flags": ["placeholder"], "in": [], "out": [{"storage": 0}]}]
     storages = [{"bytes": 64, "flags": ["static"]}]
@@ -66,7 +67,7 @@ def small_problem(seed, n_forward):
 
 
 def test_small_plans_are_optimal():
-    """Equal to a search through everything, feasible where it is, and checked by the referee."""
+    """Equal to an exhaustive search, feasible whenever it is, and checked by the referee."""
     exact = load_reference("exact")
     judged = impossible = 0
     for seed in range(24):
@@ -94,8 +95,7 @@ def test_small_plans_are_optimal():
     [range(2), pytest.param((*range(2, 8), 103, 111, 114, 127), marks=pytest.mark.very_slow)],
 )
 def test_plans_against_the_integer_program(seeds):
-    """As fast as the integer program's, which keeps reruns in the order of the program, or
-    faster."""
+    """At least as fast as the integer program, which keeps reruns in program order."""
     pytest.importorskip("scipy")
     milp = load_reference("milp")
     judged = 0

@@ -1,4 +1,4 @@
-"""Problems and plans as objects of Python: what the core gives and takes is what its JSON says."""
+"""Problems and plans as Python objects: what the core accepts and returns matches its JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def grouped() -> _native.Problem:
 
 
 def with_everything() -> _native.Problem:
-    """Every kind of row, and every field with a value of its own."""
+    """Every kind of row, and every field with a different value."""
     inside = [
         Member((0,), (), 64, 10.0, 32, "f32", 5, 8, frozenset({"fusible"})),
         Member((), (0,), 64, 2.0, 0, "bf16", None, 0, frozenset({"fusible", "reduction"})),
@@ -263,7 +263,7 @@ def test_nothing_leaks() -> None:
 
 
 class Meddler:
-    """A number that does something when it is read."""
+    """A number that runs code when it is read."""
 
     def __init__(self, act) -> None:
         self.act = act

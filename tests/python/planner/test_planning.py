@@ -137,7 +137,7 @@ PROBLEMS = sorted((Path(__file__).parents[2] / "data" / "problems").glob("*.json
     "options", [{"budget": "0.85x"}, {"budget": "min"}, {"preset": "aggressive"}]
 )
 def test_problems_of_real_models(path, options):
-    plan = cutback.plan(str(path), **options)  # and the evaluator agrees with it
+    plan = cutback.plan(str(path), **options)  # and the evaluator agrees
     numbers = plan.numbers
     assert numbers["live_bytes"] <= numbers["save_all_live_bytes"]
     assert numbers["saved_bytes"] < numbers["save_all_saved_bytes"]
@@ -148,7 +148,7 @@ def test_problems_of_real_models(path, options):
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("read", [True, False])
 def test_an_empty_result_of_the_callers_is_made_once_in_the_forward(measure, exact, read):
-    """Its op has another output, which only the backward reads."""
+    """The op has another output, which only the backward reads."""
     kinds = [["placeholder"], ["fusible"], ["fusible"], ["backward"]]
     reads = [[], [0], [1 if read else 0], [2]]
     makes = [[0], [1, 2], [3], [4]]
@@ -169,7 +169,7 @@ def test_an_empty_result_of_the_callers_is_made_once_in_the_forward(measure, exa
 
 @pytest.mark.parametrize("preset", ["conservative", "aggressive", "shape-aware"])
 def test_presets_keep_what_a_reduction_makes_small(preset):
-    """Running it again would read all of its input: here the sum that counts the labels."""
+    """Recomputing it would read its whole input; here it is the sum that counts the labels."""
 
     def loss(params, x, labels):
         y = F.layer_norm(F.gelu(x * params["scale"]), params["w"], params["b"])

@@ -1,4 +1,4 @@
-"""Checkpoint regions and policies: what the plan does with the values, and that no bit changes."""
+"""Checkpoint regions and policies: which values the plan saves, and that no bit changes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ def test_a_budget_for_a_region(size):
             for e in plan.saved
             if problem["ops"][_op_of(problem, e.value)].get("region") == region
         ]
-        assert sum(e.bytes for e in inside if e.kind != "tanh") <= size  # tanh is what it returns
+        # tanh is the region's result
+        assert sum(e.bytes for e in inside if e.kind != "tanh") <= size
 
 
 def _op_of(problem, value):
@@ -271,7 +272,8 @@ def test_names_of_jax_that_contradict_themselves():
 
 @pytest.mark.parametrize("scalar", [bool, np.bool_])
 def test_bools_save_and_recompute(scalar):
-    """As in PyTorch and JAX; a recomputed mark does not drop what the operation's answer saved."""
+    """As in PyTorch and JAX; a mark to recompute does not discard what the policy saved of the
+    operation."""
 
     def marked(x, w):
         y = cutback.checkpoint_name(x @ w, "product")
@@ -301,7 +303,7 @@ def test_other_answers_are_refused(answer):
 
 
 def test_a_policy_of_jax_is_refused():
-    """It would see the context where it looks for a primitive, and save nothing."""
+    """Called with a context instead of a primitive, it would save nothing."""
     with pytest.raises(TypeError, match=r"takes \(prim, .*cutback.policies has JAX's names"):
         cutback.checkpoint(block, policy=lambda prim, *_, **__: prim == "dot_general")
 
@@ -314,7 +316,7 @@ def test_a_policy_of_jax_is_refused():
     ],
 )
 def test_ready_policies_are_not_called(name):
-    """With JAX's places for arguments the call used to give a policy that recomputes everything."""
+    """Called with JAX's arguments, it used to return a policy that recomputes everything."""
     policy = getattr(policies, name)
     for arguments in [(), ("device", "pinned_host")]:
         with pytest.raises(TypeError, match=r"is a policy: pass .*, without calling it"):

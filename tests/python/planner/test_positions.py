@@ -1,5 +1,5 @@
-"""Budgets that are positions from 0 to 1: never refused, peaks that never fall and times that never
-rise with the position, and the same plan as for the bytes that a position stands for."""
+"""Budgets that are positions from 0 to 1: never refused; peaks rise and times fall with the
+position; and the plan equals that for the bytes of the position."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def bytes_of(plan, measure):
 
 
 def whole_of(plan, measure, problem):
-    """What saving everything takes."""
+    """The bytes of saving everything."""
     if measure == "total":
         return plan.numbers["save_all_live_bytes"] + problem.get("static_bytes", 0)
     return plan.numbers[f"save_all_{measure}_bytes"]
 
 
 def same(a, b):
-    """Whether two plans are the same, bit for bit."""
+    """True if two plans are the same, bit for bit."""
     return a.to_json() == b.to_json()
 
 
 def check(problem, measure, positions, **options):
-    """Plans at these positions, rising. conftest.py compares each with the referee."""
+    """Checks plans at rising positions. conftest.py compares each with the referee."""
     problem = (
         json.loads(_native.Problem.read(problem).to_json()) if isinstance(problem, str) else problem
     )
@@ -81,7 +81,8 @@ def check(problem, measure, positions, **options):
 
 
 def check_ends(problem, measure, plans, **options):
-    """smallest <= min <= the plan at 0, and no ask but the problem's own changes the ends."""
+    """Checks that smallest <= min <= the plan at 0, and that only the problem's own options change
+    the ends."""
     options = {"measure": measure, "device": "a100", **options}
     peaks = [
         bytes_of(cutback.plan(problem, budget=budget, **options), measure)
@@ -163,12 +164,12 @@ def test_nets_at_a_hundred_positions(name, measure):
 
 
 def small(seed):
-    """A random problem that takes little time."""
+    """A random problem that is quick to plan."""
     return Dice(seed).problem(wishes=False)
 
 
 def random_problem(seed):
-    """With wishes, limits of a region and parameters in some. None: the wishes contradict."""
+    """Some have constraints, region limits and parameters. None: the constraints contradict."""
     wishes = seed % 2 == 1
     problem = Dice(seed).problem(wishes)
     if seed % 3 == 0:
@@ -181,7 +182,7 @@ def random_problem(seed):
 
 
 def check_random(seed):
-    """How many positions were answered; 0 if a limit or a wish is out of reach."""
+    """The number of positions answered; 0 if a limit or constraint cannot be met."""
     problem, measure = random_problem(seed), MEASURES[seed % 4]
     offloads = any(
         o.get("constraint") == "prefer_offload" for op in problem["ops"] for o in op["out"]
@@ -238,7 +239,7 @@ def test_ends_do_not_depend_on_how_a_plan_is_asked():
 
 @pytest.mark.parametrize("measure", ["live", "arena"])
 def test_no_budget_is_met_below_the_smallest_plan(measure):
-    """Its smallest plan lies far below two rungs for which the search finds none."""
+    """The smallest plan is far below two rungs for which the search finds none."""
     problem = cutback.files.read_text(DATA / "mixture_of_experts.json.gz")
     plans = [cutback.plan(problem, budget=b, measure=measure) for b in ("smallest", "min", 0.0)]
     assert {bytes_of(plan, measure) for plan in plans} == {328_192}
@@ -256,7 +257,7 @@ def test_several_positions_get_the_plans_that_they_get_alone():
 
 
 def test_where_constraints_are_larger_than_saving_everything_all_positions_are_one():
-    """``small`` has to be made again, from ``big``, while ``other`` is there."""
+    """``small`` must be recomputed from ``big`` while ``other`` is live."""
     rows = [
         ("x", "placeholder", [], 64, None),
         ("big", "compute", [0], 2**20, None),
@@ -303,7 +304,7 @@ def test_the_range_of_saved_bytes_is_the_frontiers():
 
 
 def test_saved_bytes_between_two_points_of_the_frontier():
-    """The frontier's plan saves 16928 bytes and takes 6 % longer."""
+    """The plan of the frontier saves 16928 bytes and takes 6 % longer."""
 
     def layers_of_several_kinds(params, x):
         kinds = F.relu, F.relu, lambda t: F.layer_norm(t, (8,)), F.gelu
@@ -374,7 +375,7 @@ def layers_with_norms(params, x):
 
 @pytest.mark.parametrize(("f", "n"), [(layers, 8), (layers_with_norms, 2)])
 def test_position_zero_of_groups_costs_little(f, n):
-    """Its bytes are those of a plan in groups, not of one of single ops."""
+    """Position 0 stands for the bytes of a plan in groups, not of single ops."""
     params, x = [np.full((16, 16), 0.1, np.float32) for _ in range(n)], layers_arguments()[1]
     step = cutback.value_and_grad(f, budget=0, groups=True)
     step(params, x)
@@ -480,7 +481,7 @@ def test_minus_zero_is_zero():
 
 
 def test_a_step_that_saves_everything_knows_its_budget():
-    """The plan says no budget op by op, since its program alone may keep to it."""
+    """The plan of single ops has no budget, because only its program may keep to it."""
     for budget, limit in ((1 << 20, 1 << 20), ("1MiB", 1 << 20), ("1x", None), (None, None)):
         step, _, _ = step_at(budget)
         found = step.plan.numbers["budget_bytes"]
@@ -490,7 +491,8 @@ def test_a_step_that_saves_everything_knows_its_budget():
 
 
 def test_a_position_that_moving_alone_cannot_meet():
-    """It has bytes that the caller never wrote, so the text names the position and the ways out."""
+    """The budget in bytes was not written by the caller, so the text names the position and the
+    ways out."""
     error = refused_at(0.5, offload="only", pinned=1000)
     assert error.position == 0.5 and error.share is None
     assert "(position 0.5, arena)" in str(error)

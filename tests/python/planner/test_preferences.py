@@ -1,4 +1,4 @@
-"""PREFER_* under a budget: going against it costs four times as much, in the whole search."""
+"""PREFER_* under a budget: violating it costs four times as much, throughout the search."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ MICRO = 10**6  # picoseconds
 
 
 def problem_of(times, wishes):
-    """Values of 100 bytes, each made by an op of its own from the input and read in the backward
-    by a step of its own; recomputing one of them makes room for the budget."""
+    """Values of 100 bytes. Each is made from the input by one op and read in the backward by one
+    op; recomputing one of them meets the budget."""
     ops = [{"name": "x", "flags": ["placeholder"], "in": [], "out": [{"storage": 0}]}]
     storages = [{"bytes": 8, "flags": ["static"]}]
 
@@ -29,7 +29,8 @@ def problem_of(times, wishes):
         for i, (t, w) in enumerate(zip(times, wishes, strict=True))
     ]
     total = add("sum", values, 1, [], MICRO)
-    high = add("high", [total], 100, ["random_stateful"], MICRO)  # the peak, none of them read
+    # the peak, which reads none of them
+    high = add("high", [total], 100, ["random_stateful"], MICRO)
     low = add("low", [high], 1, ["random_stateful"], MICRO)
     gradient, starts = low, len(ops)
     for value in reversed(values):
@@ -46,9 +47,9 @@ def problem_of(times, wishes):
 
 
 def recomputed(times, wishes, **question):
-    """Names of what is recomputed, and the extra time in microseconds."""
+    """The names recomputed, and the extra time in microseconds."""
     problem = problem_of(times, wishes)
-    room = 100 * len(times) + 2  # at "low" all but one value may be there, with high and low
+    room = 100 * len(times) + 2  # at "low" all values but one fit, with high and low
     plan = cutback.plan(problem, budget=room, measure="live", **question)
     numbers = plan.numbers
     assert numbers["live_bytes"] <= room < numbers["save_all_live_bytes"]
@@ -80,7 +81,7 @@ def test_going_against_costs_four_times(times, wishes, expected):
 
 
 def test_the_same_beside_a_link():
-    """Searches that may also offload count alike; this link is too slow to be of use."""
+    """Searches with offload allowed count the same; this link is too slow to be useful."""
     row = {"name": "linked", "flops_per_s": {"f32": 1e11}, "bytes_per_s": 2e10, "launch_s": 1e-6}
     row["link_bytes_per_s"] = 1.0
     for times, wishes, expected in (

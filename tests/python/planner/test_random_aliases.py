@@ -1,5 +1,5 @@
-"""Random problems full of views with several inputs, of memory that ops write into, and with links
-to a host: no plan reads what is gone, none exceeds its budget, and budgets keep their promises."""
+"""Random problems with many views of several inputs, ops that write into memory, and links to a
+host: no plan reads freed memory, none exceeds its budget, and budgets are monotone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ["view"] * 3 + ["mutates"] * 2 + ["compute", "fusible", ""]
 
 
 class Dice:
-    """A problem op by op; what has been written into is read no more."""
+    """Builds a problem op by op; memory that was written into is not read again."""
 
     def __init__(self, seed):
         self.r = random.Random(seed)
@@ -95,7 +95,7 @@ def questions(saved):
 
 
 def ask_everything(seed):
-    """The evaluators look at each plan: the core's at its schedule, ours also at its budget."""
+    """Both evaluators check each plan: the core's its schedule, ours also its budget."""
     wishes = seed % 2 == 1
     problem = Dice(seed).problem(wishes)
     offloads = any(
@@ -114,7 +114,7 @@ def ask_everything(seed):
     return answers
 
 
-# Seeds of mistakes there were: budgets exceeded, reads after a write, copies cut short, a crash.
+# Seeds of past defects: budgets exceeded, reads after a write, copies cut short, a crash.
 KNOWN = [36, 42, 45, 140, 162, 421, 422, 493, 544, 559, 826, 1313]
 
 
@@ -128,8 +128,8 @@ def test_many_random_aliases():
 
 
 def promises(problem, measure, offload, budgets):
-    """From budget to budget, falling: no larger peak, no less time, and no plan below a budget that
-    nothing fits."""
+    """From one budget to the next smaller one: no larger peak, no less time, and no plan below a
+    budget that none fits."""
     before, missed = None, None
     for budget in budgets:
         try:
@@ -152,7 +152,7 @@ def test_smaller_budgets_with_offload():
 
 
 def chain(seed):
-    """Forward with skips, then a backward that reads it last to first; a link of its own."""
+    """A forward with skips, then a backward that reads it last to first, with its own link rate."""
     r = random.Random(seed)
     ops, storages = [], []
 
@@ -193,7 +193,7 @@ def check_promises(seed, shares):
             assert missed.reason == "budget", missed
             needs = missed.smallest_bytes
             assert promises(problem, measure, offload, [needs]) is None, seed
-            for less in ("1B", needs - 1):  # the smallest, whatever was asked
+            for less in ("1B", needs - 1):  # the smallest plan is named, whatever was requested
                 again = promises(problem, measure, offload, [less])
                 assert again.smallest_bytes == needs, (seed, less)
 
@@ -209,14 +209,15 @@ def test_promises_with_offload_one_by_one(seed):
 
 
 def smallest_told(problem, **options):
-    """What the refusal of one byte names."""
+    """The smallest plan named by the refusal of a one-byte budget."""
     with pytest.raises(cutback.BudgetError) as error:
         cutback.plan(problem, budget="1B", **options)
     return error.value.smallest_bytes if error.value.reason == "budget" else None
 
 
 def check_smallest(problem, offload, n_budget):
-    """No plan for a budget in bytes is smaller than that for ``min`` and takes as little time."""
+    """No budget in bytes gives a plan that is smaller than that of ``min`` and within its time
+    limit."""
     options = {"measure": "live", "offload": offload, "device": "a100"}
     least = smallest_told(problem, **options)
     if least is None:
@@ -256,7 +257,8 @@ MUSTS = ["must_save", "must_recompute", "must_offload", "prefer_recompute", "mus
 
 
 def with_demands(seed, limited):
-    """A fifth of the values have wishes; a region with a limit is around all ops if ``limited``."""
+    """A fifth of the values have constraints; if ``limited``, all ops are in a region with a
+    limit."""
     problem, r = Dice(seed).problem(wishes=False), random.Random(seed)
     for op in problem["ops"][3 : problem["backward_starts"]]:
         if r.random() < 0.2:
@@ -270,8 +272,8 @@ def with_demands(seed, limited):
 
 
 def check_refusals(seed, limited, **options):
-    """What no budget helps is not said to be a matter of the budget, and what is said to help does.
-    How many refusals there were."""
+    """An error that no budget can cure does not blame the budget, and a suggested budget works.
+    Returns the number of refusals."""
     problem = with_demands(seed, limited)
 
     def ask(budget, **more):
@@ -286,7 +288,7 @@ def check_refusals(seed, limited, **options):
         needed = any_price.smallest_bytes
         assert limited or ask(2**50, pinned=needed) is None
         assert needed > any_price.pinned_bytes == options["pinned"]
-    else:  # limits of regions alone rule out all plans
+    else:  # region limits alone rule out all plans
         assert any_price is None or (limited and any_price.reason in ("region", "constraints"))
     fast = ask("min", max_extra=0.4)
     assert fast is None or fast.reason != "budget"

@@ -1,4 +1,4 @@
-"""Random problems of every shape: each plan against the reference evaluator, and what the planner
+"""Random problems of every shape: each plan against the reference evaluator, and the planner's
 promises from one budget to the next."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REFERENCE = Path(__file__).parents[2] / "reference"
 def load_reference(name):
     spec = importlib.util.spec_from_file_location(name, REFERENCE / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where its dataclasses look themselves up
+    sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -38,13 +38,13 @@ WISHES = ["must_save", "prefer_save", "must_recompute", "prefer_recompute"]
 
 
 class Maker:
-    """Draws a problem op by op and keeps to the rules of docs/problem.md."""
+    """Draws a problem op by op, within the rules of docs/problem.md."""
 
     def __init__(self, draw, sizes=SIZES):
         self.draw, self.size = draw, st.sampled_from(sizes)
         self.ops, self.storages, self.storage_of = [], [], []
-        self.tangent, self.written = set(), set()  # values; storages somebody has written into
-        self.stale = set()  # values that lie in memory written since
+        self.tangent, self.written = set(), set()  # values; storages written into
+        self.stale = set()  # values whose memory was written later
         self.mutated = set()  # storages
 
     def chance(self, percent):
@@ -105,8 +105,8 @@ class Maker:
                     out["constraint"] = self.draw(st.sampled_from(WISHES))
 
     def updates(self, returned):
-        """Some arguments get an update; whether any does. Its gradient is any result that no flag
-        holds, nothing returns and nothing writes into."""
+        """Gives some arguments an update; returns whether any has one. The gradient is any result
+        that no flag holds, that is not returned and that nothing writes into."""
         makers = {}
         for op in self.ops:
             for out in op["out"]:
@@ -159,7 +159,7 @@ class Maker:
 
 
 def checked(problem, **question):
-    """The plan, when there is one, compared with the reference evaluator and read back."""
+    """The plan, if there is one, compared with the reference evaluator and read back."""
     try:
         plan = cutback.plan(problem, **question)
     except cutback.BudgetError as error:
@@ -171,10 +171,10 @@ def checked(problem, **question):
 
 
 def counted_time(problem, plan):
-    """Picoseconds as searches count them: a run after the first counts four times where saving is
-    preferred and a quarter where recomputing is."""
+    """Picoseconds as searches count them: a rerun counts four times if saving is preferred, and a
+    quarter if recomputing is."""
     ops, times = problem["ops"], {}
-    wishes = {}  # of each storage, views included
+    wishes = {}  # by storage, including views
     for op in ops:
         for out in op["out"]:
             wishes.setdefault(out["storage"], []).append((out.get("constraint"), op))
@@ -207,7 +207,7 @@ def check_all(problem, shares):
         before = None
         for share in sorted(shares, reverse=True):
             plan = checked(problem, budget=max(1, int(share * whole)), measure=measure)
-            if before and plan:  # a smaller budget: no larger and no faster
+            if before and plan:  # a smaller budget: neither larger nor faster
                 key = f"{measure}_bytes"
                 assert plan.numbers[key] <= before.numbers[key]
                 slack = 2 + len(plan.document["steps"])  # the core rounds each run
@@ -239,7 +239,7 @@ def test_random_problems_with_wishes(data):
 @hypothesis.settings(max_examples=30, deadline=None, derandomize=True)
 @hypothesis.given(st.data())
 def test_huge_problems(data):
-    """Up to 2^60 bytes a plan is exact; more is an error that says so, never a sum gone wrong."""
+    """Up to 2^60 bytes a plan is exact; beyond that there is an error, never an overflow."""
     problem = Maker(data.draw, [1, 2**57, 2**58, 2**59, 2**60 - 1, 2**60]).problem(False)
     total = sum(s["bytes"] for s in problem["storages"])
     scratch = max(op.get("workspace", 0) for op in problem["ops"])

@@ -1,4 +1,4 @@
-"""The field `reruns` of problem format 3: what may run again, and late."""
+"""The field `reruns` of problem format 3: which ops may rerun, and which may run late."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cutback.problem import Problem
 
 
 def chain(layers=3, **fields):
-    """Products of a chain; the product for each weight gradient is read at the end only."""
+    """A chain of products; the product for each weight gradient is read only at the end."""
     ops, storages = [], []
 
     def add(name, reads, flags, size=64):
@@ -119,7 +119,7 @@ def tangled(seed):
 
 
 def once_each(problem):
-    """Every op once, in the given order, and where the backward starts."""
+    """Every op once, in the given order, and the start of the backward."""
     steps = [i for i, op in enumerate(problem["ops"]) if "placeholder" not in op["flags"]]
     return steps, steps.index(problem["backward_starts"])
 
@@ -140,7 +140,7 @@ def test_late_and_repeated_runs_are_judged_alike(start):
 
 
 def test_what_may_not_be_late_is_refused():
-    """Any order that both evaluators take is one that the rules allow, and the other way round."""
+    """The rules allow exactly the orders that both evaluators accept."""
     refusals = set()
     for seed in range(150):
         problem, rng = tangled(seed), random.Random(seed)
@@ -201,7 +201,7 @@ def test_with_offload_plans_are_no_slower_and_positions_are_the_same_bytes():
 
 
 def answer(problem, budget, offload):
-    """The numbers of a plan that keeps the problem's rules; None: none fits."""
+    """The numbers of a plan, checked against the problem's rules. None: no plan fits."""
     try:
         plan = cutback.plan(json.dumps(problem), budget=budget, measure="live", offload=offload)
     except cutback.BudgetError:

@@ -1,5 +1,5 @@
-"""The search where the exact solver stands aside: a limit of a region that never binds makes a
-small problem none of its class. Its plans against the exact ones of the same problem."""
+"""The search without the exact solver: a region limit that never binds takes a small problem out of
+the solver's class. Plans are compared with the exact ones of the same problem."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from test_optimal import small_problem
 
 
 def alone(problem):
-    """The same problem, left to the search."""
+    """The same problem, outside the exact solver's class."""
     out = copy.deepcopy(problem)
     out["regions"] = [{"name": "all", "saved_limit": 1 << 60}]
     for op in out["ops"][1:]:
@@ -35,8 +35,9 @@ def ask(problem, budget, **options):
 
 
 def tally(seeds, sizes):
-    """Budgets above the smallest peak: how many, met as fast as can be, the same by a search at
-    just the budget; problems with a smallest peak below saving everything, met at it."""
+    """Counts budgets above the smallest peak, those met optimally, and those met optimally by a
+    search for that budget alone; then problems whose smallest peak is below saving everything, and
+    those where the search reaches it."""
     counts = [0, 0, 0, 0, 0]
     for n_forward in sizes:
         for seed in seeds:
@@ -78,7 +79,7 @@ def test_the_search_alone(seeds, sizes):
     ("seed", "n_forward"), [(177, 6), (36, 7), (55, 8), (62, 8), (36, 10), (132, 10), (70, 12)]
 )
 def test_the_smallest_peak_behind_a_dead_end(seed, n_forward):
-    """Nothing lies just below a plan that is not the smallest."""
+    """No plan lies just below this one, which is not the smallest."""
     problem = small_problem(seed, n_forward)
     smallest = ask(problem, "min", max_extra=100)["live_bytes"]
     assert ask(alone(problem), smallest)["live_bytes"] == smallest
@@ -92,7 +93,7 @@ def test_the_smallest_peak_behind_a_dead_end(seed, n_forward):
     ],
 )
 def test_the_smallest_peak_runs_an_op_twice_before_another(seed, n_forward):
-    """A set of reruns before each op does not say that."""
+    """A set of reruns before each op cannot express this."""
     problem = small_problem(seed, n_forward)
     smallest = ask(problem, "min", max_extra=100)["live_bytes"]
     assert ask(alone(problem), smallest)["live_bytes"] == smallest
@@ -100,8 +101,8 @@ def test_the_smallest_peak_runs_an_op_twice_before_another(seed, n_forward):
 
 @pytest.mark.parametrize("seed", [1, 66, 69, 87, 101, 116, 126, 131, 205, 278])
 def test_the_smallest_peak_begins_the_backward_with_a_rerun(seed):
-    """So that what is held until then may go before the first op of the backward runs; the last
-    with a view, which takes no room."""
+    """The rerun frees held values before the first op of the backward runs; in the last problem it
+    includes a view, which needs no memory."""
     problem = floor_problem(seed)
     smallest = ask(problem, "min", max_extra=100)["live_bytes"]
     assert ask(alone(problem), smallest)["live_bytes"] == smallest
@@ -109,19 +110,21 @@ def test_the_smallest_peak_begins_the_backward_with_a_rerun(seed):
 
 @pytest.mark.parametrize(("seed", "n_forward"), [(153, 14), (212, 14)])
 def test_the_smallest_peak_far_from_all_plans_above_it(seed, n_forward):
-    """Many changes at once; the second runs an op three times before another."""
+    """Reached by many changes at once; in the second problem an op runs three times before
+    another."""
     problem = small_problem(seed, n_forward)
     smallest = ask(problem, "min", max_extra=100)["live_bytes"]
     assert ask(alone(problem), smallest)["live_bytes"] == smallest
 
 
-KINDS = [None, 4, 6, 8, 11, 14]  # ops of the forward; None: held values, returned ones and views
-KNOWN = {None: [430]}  # the search has a plan of 43 bytes, which the exact solver has not
+# number of forward ops; None: with held values, returned values and views
+KINDS = [None, 4, 6, 8, 11, 14]
+KNOWN = {None: [430]}  # the search has a plan of 43 bytes that the exact solver lacks
 
 
 def missed(kind, seeds):
-    """Seeds whose search has no plan at the smallest peak, or says that there is one below; and how
-    many there are to judge."""
+    """Seeds where the search has no plan at the smallest peak or claims a smaller one, and the
+    number of seeds judged."""
     out, judged = [], 0
     for seed in seeds:
         problem = floor_problem(seed) if kind is None else small_problem(seed, kind)
@@ -152,8 +155,8 @@ def test_a_plan_wherever_the_exact_solver_has_one_of_many(kind, seeds):
 
 @pytest.mark.parametrize("seed", [5303, 5153, 5273, 5327, 5369, 5423, 5459])
 def test_a_refusal_by_offsets_names_what_min_finds(seed):
-    """Offsets are not solved exactly: asked for a budget, the search must try what it tries for
-    the smallest plan before it says that there is none."""
+    """Offsets are not solved exactly: before it refuses a budget, the search must try everything
+    that it tries for the smallest plan."""
     problem = small_problem(seed, 8)
     smallest = cutback.plan(problem, budget="min", max_extra=100, measure="arena", device="cpu")
     size = smallest.numbers["arena_bytes"]

@@ -106,15 +106,15 @@ def test_torch_compat_saves_what_torch_saves(name):
 
 @pytest.mark.parametrize("name", MARKED)
 def test_torch_compat_takes_what_torch_takes(name):
-    """Ops that no tangent reaches run where PyTorch runs them, also those that the given order has
-    in the backward."""
+    """Ops that no tangent reaches run where PyTorch runs them, including those that the given order
+    places in the backward."""
     graph = referee.load(path_of(name))
     plan = cutback.plan(path_of(name), preset="torch-compat", device="a100")
     theirs = referee.reference(graph, graph["reference"]["sweep"][0])
     own = referee.evaluate(graph, plan.document["steps"], plan.document["backward_starts"])
     for key in ("saved_bytes", "peak_bytes", "seconds"):
         assert math.isclose(own[key], theirs[key], rel_tol=1e-9), key
-    assert plan.explain()  # reads the plan back: its decisions must follow from its steps
+    assert plan.explain()  # reading the plan checks that its decisions follow from its steps
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_presets_save_little():
                 .plan(preset=PRESETS.index(preset), device="a100")
                 .to_json()
             )
-            # evonorm_s0 saves its inputs only
+            # evonorm_s0 saves only its inputs
             ratio = plan["numbers"]["saved_bytes"] / whole if name != "evonorm_s0" else 0.0
             list_of.append(ratio)
             if name == "transformer_encoder":
@@ -214,7 +214,7 @@ def test_min_takes_a_share_of_time():
 def test_policies_by_name(policy, saved):
     plan = cutback.plan(path_of("transformer_encoder"), policy=policy, device="a100")
     ops = plan.problem["ops"]
-    makers = {}  # of storages; views of them come later
+    makers = {}  # by storage; views of them come later
     for op in ops:
         for out in op["out"]:
             makers.setdefault(out["storage"], op["kind"].split(".")[1:2])
@@ -301,7 +301,8 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     for arguments in mistakes(tmp_path):
         capsys.readouterr()
         assert cli.main(arguments) == 2, arguments
-        said = capsys.readouterr().err  # also keeps a plan out of the report of a failure
+        # a local, so that a failure report does not print the whole plan
+        said = capsys.readouterr().err
         assert said.startswith("cutback: ") and said.count("\n") == 1, (arguments, said)
 
 
@@ -316,20 +317,21 @@ def test_interrupt_keeps_the_best(tmp_path):
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None and process.stdout.readline()  # all is imported
+    assert process.stdout is not None and process.stdout.readline()  # the imports are done
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode in (0, 2, 130, -signal.SIGINT), said
-    assert plan.exists() or process.returncode != 0  # otherwise the signal came before any plan
-    if plan.exists():  # whole, also where the signal came once it was written
+    # without a plan, the signal must have ended the process
+    assert plan.exists() or process.returncode != 0
+    if plan.exists():  # complete, even if the signal came after it was written
         numbers = json.loads(plan.read_text())["numbers"]
         assert numbers["live_bytes"] <= 0.2 * numbers["save_all_live_bytes"]
 
 
 @pytest.mark.very_slow
 def test_many_budgets_are_single_budgets():
-    """Each of several budgets gets the plan, the bound and the error text that it gets alone."""
+    """Each of several budgets gets the same plan, bound and error text as alone."""
     graph = path_of("unet")
     shares = ["0.97x", "0.5x", "0.28x", "0.62x", "0.01x", None, "min", "0.36x"]
     answers = cutback.plans(graph, shares, device="a100")
@@ -345,7 +347,7 @@ def test_many_budgets_are_single_budgets():
 
 @pytest.mark.parametrize("name", ["gpt2_small_plain", "unet"])
 def test_a_preset_changes_nothing_for_the_budgets_after_it(name):
-    """What a cut runs in the forward stays there for its own plan alone."""
+    """What a cut runs in the forward applies only to its own plan."""
     asks = {"preset": "torch-compat", "measure": "saved", "device": "a100"}
     after = cutback.plans(path_of(name), [None, "0.8x"], **asks)[1]
     assert after.to_json() == cutback.plan(path_of(name), budget="0.8x", **asks).to_json()
@@ -394,7 +396,8 @@ def test_progress_is_told_which_budget_a_plan_is_for():
 
 @pytest.mark.parametrize("measure", ["live", "arena"])
 def test_exact_budgets(measure):
-    """A search at just the budget is never slower than the ladder's answer, and keeps the bound."""
+    """A search for this budget alone is never slower than the ladder's answer, and respects the
+    bound."""
     path = path_of("unet")
     ladder = cutback.plan(path, budget="0.443x", measure=measure, device="a100").numbers
     exact = cutback.plan(path, budget="0.443x", measure=measure, device="a100", exact=True)
@@ -407,8 +410,8 @@ def test_exact_budgets(measure):
 
 
 def check_memory_taken_over(name, plans):
-    """Both evaluators say the same of plans of the graph with memory taken over, and that they take
-    no more than without. Returns how many take less."""
+    """Both evaluators agree on plans that reuse memory, and these need no more than plans without
+    reuse. Returns the number that need less."""
     graph, smaller = referee.load(path_of(name)), 0
     problem = _native.Problem.read(json.dumps({**json.loads(text_of(name)), "over": True}))
     for steps, starts in plans:
@@ -442,8 +445,8 @@ def test_memory_taken_over_is_judged_alike(name):
     ],
 )
 def test_the_smallest_plan_takes_memory_over(name):
-    """Searched for with memory taken over: it is what the referee measures, and the arena holds it
-    without lives that overlap."""
+    """Planned with reuse of memory: it has the referee's size, and the lives placed in the arena do
+    not overlap."""
     document = {**json.loads(text_of(name)), "over": True}
     plan = cutback.plan(document, budget="min", device="a100")
     steps, starts = plan.document["steps"], plan.document["backward_starts"]

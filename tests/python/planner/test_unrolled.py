@@ -1,5 +1,5 @@
-"""Steps of unrolled loops, whose turns share a value that one minimum cut cannot drop: budgets find
-plans that make it again several times. conftest.py compares each plan with the referee."""
+"""Steps of unrolled loops, whose turns share a value that a single minimum cut cannot drop: budgets
+find plans that recompute it several times. conftest.py compares each plan with the referee."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BATCH, VOCABULARY, EMBEDDED = 16, 64, 32
 
 
 def recurrent(turn, gates, steps, hidden=128):
-    """The problem of a recurrent net's training step. `turn` makes the next state from the input's
-    and the state's projections."""
+    """The problem of a recurrent net's training step. `turn` makes the next state from the
+    projections of the input and the state."""
     rng = np.random.default_rng(0)
 
     def weights(*shape):
@@ -76,7 +76,7 @@ def test_positions_of_a_short_loop(measure):
 
 
 def test_late_ops_of_a_short_loop():
-    """No plan is slower at a larger budget, though the forward's plan costs little at some."""
+    """No plan is slower at a larger budget, although some budgets favour the forward's plan."""
     problem = recurrent(*TURNS["lstm"], 4)
     del problem["fingerprint"]
     problem.update(version=3, reruns="all")
@@ -96,7 +96,7 @@ def test_positions(kind, steps, measure):
 
 @pytest.mark.very_slow
 def test_shares_of_a_long_lstm():
-    """A search that makes each value again once at first needed 19, 19 and 12 % more time."""
+    """A search that first reruns each value once needed 19, 19 and 12 % more time."""
     problem = recurrent(*TURNS["lstm"], 16)
     plans = [
         cutback.plan(problem, budget=f"{share}x", measure="live", device="cpu")

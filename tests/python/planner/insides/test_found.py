@@ -1,4 +1,4 @@
-"""Groups that are found: plans of them are what they say, and what runs keeps them."""
+"""Groups found by the search: their plans are correct, and the programs keep them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ def problem_of(step):
 
 
 def check_step(drawn, step, want):
-    """One step in groups: both referees agree with its plan, and its program keeps it."""
+    """One step in groups: both referees agree with its plan, and its program keeps to it."""
     problem, plan = json.loads(step.text("problem")), json.loads(step.text("plan"))
     check_plan(problem, plan, SPEED)
     kernels = json.loads(step.text("kernels"))
     for key in ("arena_bytes", "live_bytes"):
         assert kernels[key] <= plan["numbers"][key]
-    if not any("view" in op.get("flags", ()) for op in problem["ops"]):  # those are of single ops
+    # plans of single ops have these
+    if not any("view" in op.get("flags", ()) for op in problem["ops"]):
         steps = [t for group in kernels["groups"] for t in group["steps"]]
         assert sorted(set(steps)) == list(range(len(plan["steps"])))
         assert all(group["steps"] == sorted(group["steps"]) for group in kernels["groups"])
-    for half in ("forward", "backward"):  # of the ops that the steps run
+    for half in ("forward", "backward"):  # of the ops that these steps run
         assert step.text(half).startswith("cutback.graph")
     bits, peak = run(step)
     assert bits == want and peak == kernels["arena_bytes"]
@@ -45,8 +46,8 @@ def check_step(drawn, step, want):
 
 
 def check_graph(seed, most, exact):
-    """Counts of programs, of those with an inside, of those that take something in, and of those in
-    which kernels were merged."""
+    """Counts programs, those with an inside, those that inline a value, and those with merged
+    kernels."""
     drawn = Drawn(seed, most)
     single = drawn.compile()
     want, _ = run(single)
@@ -95,7 +96,7 @@ def test_more_of_the_larger_graphs_in_found_groups():
 @pytest.mark.very_slow
 @pytest.mark.parametrize("part", range(4))
 def test_many_graphs_in_found_groups(part):
-    """1,000 small ones and 300 larger ones."""
+    """1,000 small graphs and 300 larger ones."""
     programs, *_ = check_graphs(range(1000 + part, 2000, 4))
     assert programs > 300
     programs, *_ = check_graphs(range(200 + part, 500, 4), 30, exact=False)
@@ -194,7 +195,7 @@ def test_groups_keep_a_budget_that_single_ops_do_not(seed):
     assert again.text("plan") == step.text("plan") and run(again) == (bits, peak)
     with pytest.raises(BudgetError) as both:
         drawn.compile(groups="auto", budget=budgets.parse(arena // 4, "arena"), device=ROW)
-    assert both.value.save_all_bytes == refused.value.save_all_bytes  # of single ops
+    assert both.value.save_all_bytes == refused.value.save_all_bytes  # the share is of single ops
     assert both.value.smallest_bytes <= arena < refused.value.smallest_bytes
     drawn.compile(
         groups="auto", budget=budgets.parse(both.value.smallest_bytes, "arena"), device=ROW
@@ -202,7 +203,7 @@ def test_groups_keep_a_budget_that_single_ops_do_not(seed):
 
 
 def test_a_refusal_names_no_more_than_min_takes():
-    """The program that saves everything is smaller here than that of the smallest plan."""
+    """Here the program that saves everything is smaller than that of the smallest plan."""
     drawn = Drawn(166, 30)
     least = drawn.compile(budget=budgets.parse("min", "arena"), device=ROW)
     arena = json.loads(least.text("kernels"))["arena_bytes"]
@@ -213,14 +214,15 @@ def test_a_refusal_names_no_more_than_min_takes():
 
 
 def groups_of(step):
-    """The operations of each group of several, by their numbers."""
+    """The operation numbers of each group with more than one operation."""
     lines = step.executable.text("groups").splitlines()
     ops = [[int(number) for number in re.findall(r"_(\d+)\(%", line)] for line in lines]
     return [group for group in ops if len(group) > 1]
 
 
 def test_groups_may_be_listed():
-    """By the numbers in the operations' names. Each is one kernel, and nothing else is in it."""
+    """Groups are listed by the numbers in operation names. Each is one kernel that contains nothing
+    else."""
     step, want = evonorm_step(groups=True)
     listed = groups_of(step)
     named, bits = evonorm_step(groups={"groups": listed})
@@ -260,7 +262,7 @@ def test_wrong_groups_are_refused(groups, error, text):
 @pytest.mark.parametrize("measure", ["arena", "live", "total"])
 @pytest.mark.parametrize("budget", ["0.7x", "0.8x", "1.0x"])
 def test_a_share_is_planned_op_by_op_where_a_policy_offloads(budget, measure):
-    """Groups move nothing to the host: single ops are planned, and the share is of theirs."""
+    """Groups never offload: the plan is of single ops, and the share is of their bytes."""
     x = np.ones((8, 63), np.float32)
     weights = [np.full((63, 63), 0.01, np.float32)] * 4
 
@@ -285,7 +287,7 @@ def test_a_plan_that_groups_refuses_says_what_it_plans():
     with pytest.raises(ValueError, match="it plans single ops, but groups= lists groups"):
         evonorm_step(groups=listed, plan=single.plan)
     other = cb.compile(lambda x: cb.tanh(x) + 1, argnums=None).prepare(np.zeros(7, np.float32))
-    for groups in (True, False, None):  # it fits no way
+    for groups in (True, False, None):  # no setting of groups makes it fit
         with pytest.raises(ValueError, match="fingerprint"):
             evonorm_step(groups=groups, plan=other.plan)
 
@@ -293,7 +295,7 @@ def test_a_plan_that_groups_refuses_says_what_it_plans():
 def test_groups_are_a_text():
     step = evonorm_step(groups=True)[0]
     text = step.executable.text("groups")
-    for number, op in enumerate(step.plan.problem["ops"]):  # each line can be found in the problem
+    for number, op in enumerate(step.plan.problem["ops"]):  # each line names an op of the problem
         if op["kind"] != "input" and "backward" not in op:
             (line,) = re.findall(rf"^op {number}[ :].*", text, re.MULTILINE)
             assert all(f"{name}(%" in line for name in op["name"].split("..")), op["name"]
@@ -304,7 +306,8 @@ def test_groups_are_a_text():
 
 @pytest.mark.parametrize("measure", ["arena", "live"])
 def test_a_share_is_of_groups_whoever_keeps_it(measure):
-    """Where no plan in groups keeps it, one op by op must, of the same bytes."""
+    """If no plan in groups meets the budget, a plan of single ops must, with the same number of
+    bytes."""
     rng = np.random.default_rng(1)
 
     def draw(*shape):
@@ -339,7 +342,7 @@ def test_a_share_is_of_groups_whoever_keeps_it(measure):
 
 
 def region_problem(limit):
-    """Two layers, each a region that may save ``limit`` bytes, planned in groups."""
+    """Two layers, planned in groups. Each is a region that may save ``limit`` bytes."""
 
     def layer(x, w):
         return F.layer_norm(F.gelu(x @ w), (64,), w[0], w[1]) + x
@@ -355,7 +358,7 @@ def region_problem(limit):
 
 
 def saved_in_region(plan, region):
-    """Bytes that a plan saves of values whose maker and forward readers are all in the region."""
+    """Bytes saved of values whose maker and forward readers are all in the region."""
     ops, outputs = plan.problem["ops"], plan.problem["forward_outputs"]
     makers = [op for op in ops for _ in op["out"]]
     forward = ops[: plan.problem["backward_starts"]]

@@ -1,5 +1,5 @@
-"""Random traced programs, with groups and inlinings drawn over them: what the core, both referees
-and an exact solver in Python say of them."""
+"""Random traced programs with random groups and inlinings: the core, both referees and an exact
+solver in Python must agree on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cutback import _native
 
 
 def check_referees(program, path):
-    """Of plans of the graph as it is, all three say the same."""
+    """On plans of the original graph, all three agree."""
     path.write_bytes(gzip.compress(json.dumps(program.graph).encode()))
     graph = evaluate_traced.load(path)
     problem = json.loads(_native.Problem.read(json.dumps(program.graph)).to_json())
@@ -38,7 +38,7 @@ def check_referees(program, path):
 
 
 def check_groups(seed, problem):
-    """Plans of groups are what they say, and as fast as any; no bound is above the fastest."""
+    """Plans of groups are correct and as fast as possible; no bound is above the fastest plan."""
     for op in problem["ops"]:
         op.setdefault("flags", [])
         op["time_ps"] = whole_ps(op_seconds(op, "a100")) // 1000
@@ -83,6 +83,6 @@ def test_groups_of_random_programs(tmp_path):
 @pytest.mark.very_slow
 @pytest.mark.parametrize("part", range(8))
 def test_groups_of_many_random_programs(part, tmp_path):
-    """2,000 of them."""
+    """2,000 random programs."""
     judged, taken = check_programs(range(5000 + part, 7000, 8), tmp_path / "graph.json.gz")
     assert judged > 400 and taken > 100

@@ -1,5 +1,5 @@
-"""Inlinings: what a run takes in, and what follows from it. The core's walk and the independent
-evaluator say the same, and refuse the same."""
+"""Inlinings: which values a run inlines, and the consequences. The core's walk and the independent
+evaluator agree, and refuse the same schedules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_is_taken_in_has_no_bytes():
 
 
 def test_what_is_taken_in_may_be_read_through_others():
-    """w is taken in, and v for w: the run reads h alone."""
+    """w is inlined, and v into w: the run reads only h."""
     found = both(casts(), [1, ["run", 5, [0], [2, 3]], ["run", 6, [0], [2]]], 1)
     assert found.time_ps == 500 + 1000 + 7 + 11 + 1000 + 13
     assert found.once_ps == found.time_ps - 13 and found.recomputed == 1
@@ -37,7 +37,7 @@ def test_what_is_taken_in_may_be_read_through_others():
 
 
 def test_what_is_made_may_be_read_all_the_same():
-    """Only w is taken in: v is read from memory, also for w."""
+    """Only w is inlined: v is read from memory, also for w."""
     found = both(casts(), [1, 2, ["run", 5, [0], [3]], 6], 2)
     assert found.peak_bytes == max(1024 + 2048 + 128 + 16 + 4, 1024 + 2048 + 128 + 256)
     lives = [(x.storage, x.made, x.last) for x in found.lives if x.storage == 2]
@@ -61,7 +61,7 @@ def test_outputs_of_insides_are_taken_in_one_by_one():
 
 
 def test_a_slice_asks_for_what_it_takes_in():
-    """Of an op with an inside only the output that reads it can take it in."""
+    """Only the output of the inside that reads a value can inline it."""
     problem = two_branches()
     problem["ops"][1].update({"flags": [], "in": [0], "time_ps": 5})
     problem["storages"][1]["flags"] = []
@@ -153,8 +153,8 @@ def test_the_frontier_takes_nothing_in():
 
 
 def test_what_a_run_reads_in_memory_counts_in_the_bound():
-    """The op of dv reads v and h, and may take in neither: both are made by runs of their own,
-    though taking v in where it is read first takes next to nothing."""
+    """The op of dv reads v and h and may inline neither, so both need runs of their own, although
+    inlining v at its first reader costs almost nothing."""
     problem = casts()
     problem["inlinings"] = [
         {"value": 2, "op": 5, "time_ps": 1},
@@ -162,7 +162,7 @@ def test_what_a_run_reads_in_memory_counts_in_the_bound():
     ]
     plan = cutback.plan(problem, budget="1.0x", measure="arena", device=SPEED)
     check_plan(problem, plan.document, SPEED)
-    alone = 500 + 50 + 1 + 1000 + 1000  # w is taken in
+    alone = 500 + 50 + 1 + 1000 + 1000  # w is inlined
     assert alone <= plan.numbers["lower_bound_ps"] <= plan.numbers["time_ps"]
 
 

@@ -1,5 +1,5 @@
-"""Ops with an inside: what a step makes, and what follows from it. The core's walk and the
-independent evaluator say the same, and refuse the same."""
+"""Ops with an inside: which outputs a step makes, and the consequences. The core's walk and the
+independent evaluator agree, and refuse the same schedules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cutback.budgets import PRESETS
 def test_a_step_takes_what_its_outputs_need():
     problem = two_branches()
     whole = both(problem, [2, 4, 5], 1)
-    # Own time, three members, both outputs written; scratch of the op and of its members.
+    # The op's own time, three members, both outputs written; scratch of the op and of its members.
     assert whole.time_ps == 100 + 10 + 20 + 40 + 1024 + 2048 + 2000
     assert whole.peak_bytes == max(1024 + 2048 + 8 + 16 + 32, 1024 + 2048 + 128)
     assert whole.saved_bytes == 1024 + 2048
@@ -33,7 +33,7 @@ def test_a_step_takes_what_its_outputs_need():
 
 
 def test_a_slice_asks_for_its_own_inputs_alone():
-    """With `y` made by an op, making `a` alone needs no `y`."""
+    """An op makes `y`, but making `a` alone does not need `y`."""
     problem = two_branches()
     problem["ops"][1].update({"flags": [], "in": [0], "time_ps": 5})
     problem["storages"][1]["flags"] = []
@@ -43,7 +43,7 @@ def test_a_slice_asks_for_its_own_inputs_alone():
 
 def test_the_other_outputs_keep_their_lives():
     problem = {**two_branches(), "version": 3, "reruns": "all"}
-    # b is made again; a, which the first run made, is what is read.
+    # b is made again; a is read from the first run
     steps = [2, 4, ["run", 2, [1]], 4, 5]
     found = both(problem, steps, 1)
     lives = [(x.storage, x.made, x.last) for x in found.lives if x.storage in (2, 3)]
@@ -118,8 +118,8 @@ def test_wrong_insides_are_refused(change, text):
 
 
 def test_outputs_of_the_backward_depend_on_a_tangent():
-    """What depends on none may be read in the forward, and has to be made there for that; members
-    that nobody sees may depend on none."""
+    """The forward may read an output that depends on no tangent, so it must be made there; members
+    outside the outputs may depend on none."""
     problem = two_branches()
     problem["ops"].append(copy.deepcopy(problem["ops"][2]) | {"in": [6, 2], "flags": ["backward"]})
     problem["ops"][-1]["out"][0]["storage"], problem["ops"][-1]["out"][1]["storage"] = 7, 8
@@ -152,8 +152,8 @@ def questions():
 
 
 def ask_everything(seed, most, inlines=False):
-    """Plans of a random problem, each evaluated: how many there were, and how many of them make a
-    part of what an op can."""
+    """Evaluates plans of a random problem. Returns the number of plans, and of those with a step
+    that makes only some outputs of an op."""
     answers = partial = 0
     problem = Dice(seed, most, inlines).document
     for question in questions():
@@ -183,10 +183,10 @@ def test_every_question_about_many_random_insides(part):
 
 
 def check_optima(seeds, inlines=False):
-    """Counts of budgets on live bytes: those whose plan is as fast as the fastest of all schedules,
-    those without a schedule and without a plan, those whose plan makes a part, and the rest, which
-    problems have that are too large to be solved exactly: their plans are slower, or missing. No
-    bound, also of a budget on the arena, is above the fastest."""
+    """Counts budgets on live bytes: those met as fast as the fastest schedule; those that neither a
+    schedule nor a plan meets; those whose plan makes some outputs of an op only; and the rest, of
+    problems too large to be solved exactly, whose plans are slower or missing. No bound is above
+    the fastest schedule, also for a budget on the arena."""
     judged = impossible = partial = rest = 0
     for seed in seeds:
         problem = Dice(seed, inlines=inlines).document
@@ -225,7 +225,7 @@ def test_many_plans_of_insides_are_optimal(part, inlines):
 
 
 def test_constraints_are_about_single_outputs():
-    """One output that must be saved leaves the others free."""
+    """An output that must be saved does not constrain the others."""
     problem = two_branches()
     problem["ops"][2]["out"][1]["constraint"] = "must_save"
     problem["ops"][2]["out"][0]["constraint"] = "must_recompute"
@@ -243,7 +243,8 @@ def test_constraints_are_about_single_outputs():
 
 
 def test_presets_look_at_members():
-    """What needs a product is kept by the preset that keeps products, the rest runs again."""
+    """Members that need a product are saved by the preset that saves products; the rest is
+    recomputed."""
     problem = two_branches()
     problem["ops"][2]["inside"][2]["flags"] = ["compute"]
     for m in problem["ops"][2]["inside"][:2]:
@@ -256,8 +257,8 @@ def test_presets_look_at_members():
 
 
 def test_a_cut_by_time_weighs_members_against_bytes():
-    """Of the four sets of outputs that may run again `shape-aware` takes the cheapest: a saved one
-    is written and read, and what several need of the inside runs once for all."""
+    """`shape-aware` takes the cheapest of the four sets of outputs that may be recomputed: a saved
+    output is written and read, and a member shared by several outputs runs once for all."""
     r = random.Random(0)
     chosen = set()
     for _ in range(200):
@@ -279,7 +280,7 @@ def test_a_cut_by_time_weighs_members_against_bytes():
 
 
 def changes(problem, plan):
-    """What the explanation says that other decisions would change."""
+    """The changes that the explanation predicts for other decisions."""
     document = json.loads(
         _native.Problem.read(json.dumps(problem))
         .read_plan(json.dumps(plan.document))
@@ -309,11 +310,12 @@ def test_explanations_are_about_single_outputs():
 
 
 def check_changes(seeds):
-    """Each change is that of a plan which the walk knows: made again, or kept."""
+    """Each predicted change equals that of a plan that the walk evaluates, with the value
+    recomputed or saved."""
     known = 0
     for seed in seeds:
         problem = Dice(seed, 8, seed % 2 == 0).document
-        bounds = {}  # of the plans of a peak: several changes, and several plans, come to the same
+        bounds = {}  # per peak: several changes and several plans may have the same one
         for budget in ("1.0x", "0.8x", "0.6x"):
             try:
                 plan = cutback.plan(problem, budget=budget, device=SPEED)
@@ -357,7 +359,7 @@ def test_what_knows_no_insides_says_so(ask):
 
 
 def test_cuts_are_about_single_outputs():
-    """The cut runs over members: one that must not run again keeps its output, and no other."""
+    """The cut runs over members: one that must not rerun saves its output, and no other."""
     problem = two_branches()
     problem["ops"][2]["inside"][2]["flags"] = ["compute"]
     for m in problem["ops"][2]["inside"][:2]:
@@ -375,7 +377,7 @@ def test_cuts_are_about_single_outputs():
 
 
 def test_every_point_of_a_frontier_has_its_plan():
-    """No plan of a point saves more bytes, takes more time, or less than the bound."""
+    """No point's plan saves more bytes, takes more time, or takes less than the bound."""
     points = 0
     for seed in range(12):
         problem = Dice(seed, 8, seed % 2 == 0).document

@@ -1,4 +1,4 @@
-"""Plans of groups as programs: what was planned is what runs, to the byte and to the bit."""
+"""Plans of groups as programs: the program runs what was planned, to the byte and to the bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cutback import BudgetError, budgets
 
 
 def stated(problem, step):
-    """(bytes of the outputs, scratch) of a step, as the problem states them."""
+    """(bytes of the outputs, scratch) of a step, as stated in the problem."""
     op, made, taken = step, None, []
     if isinstance(step, list):
         op, made, taken = step[1], step[2], step[3] if len(step) == 4 else []
@@ -34,7 +34,7 @@ def stated(problem, step):
 
 
 def check_program(drawn, step, want):
-    """One step of a compiled graph with groups, under one budget."""
+    """Checks one step of a compiled graph with groups, under one budget."""
     problem, plan = json.loads(step.text("problem")), json.loads(step.text("plan"))
     check_plan(problem, plan, SPEED)
     kernels = json.loads(step.text("kernels"))
@@ -57,16 +57,16 @@ def check_program(drawn, step, want):
 
 
 def keeps_order(problem, plan):
-    """Does each op of the backward run once, in the base order, and none is only taken in?"""
+    """True if each op of the backward runs once, in base order, and none is only inlined."""
     ops = (s[1] if isinstance(s, list) else s for s in plan["steps"])
     backward = [op for op in ops if op >= problem["backward_starts"]]
     return backward == list(range(problem["backward_starts"], len(problem["ops"])))
 
 
 def check_graph(seed, most):
-    """Plans of one graph under several budgets. Counts of programs, of those in which a step makes
-    a part, of those in which one takes something in, and of those as fast as any whose ops of the
-    backward keep their order."""
+    """Plans one graph under several budgets. Counts programs; those in which a step makes some
+    outputs only; those in which a step inlines a value; and those that are as fast as any plan with
+    the backward in order."""
     drawn = Drawn(seed, most)
     single = drawn.compile()
     want, _ = run(single)
@@ -85,7 +85,7 @@ def check_graph(seed, most):
         best = optimum(with_times(problem), numbers["live_bytes"])
         if keeps_order(problem, plan):
             assert best <= numbers["time_ps"], (seed, measure, share)
-        best = numbers["time_ps"] if best is None else best  # only late ops get so low
+        best = numbers["time_ps"] if best is None else best  # only late ops need so little
         assert numbers["lower_bound_ps"] <= best, (seed, measure, share)
         steps = [s for s in plan["steps"] if isinstance(s, list)]
         counts[0] += 1
@@ -115,7 +115,7 @@ def test_what_was_planned_in_many_groups_is_what_runs(part):
 @pytest.mark.very_slow
 @pytest.mark.parametrize("part", range(4))
 def test_larger_graphs_in_groups(part):
-    """Too large for all schedules to be tried; all else that is said of them holds."""
+    """Too large to try all schedules; all other checks apply."""
     for seed in range(100 + part, 400, 4):
         drawn = Drawn(seed, 30)
         single = drawn.compile()
