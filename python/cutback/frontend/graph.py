@@ -340,6 +340,11 @@ class Graph:
         """The JSON form, with the same content."""
         return self._native.json()
 
+    def input_types(self) -> list[tuple[str, str]]:
+        """Name and type of each input: ``("x", "f32[8,16]")``."""
+        rows = [(name, self._native.info(number)) for name, number in self._native.inputs()]
+        return [(name, f"{dtype}[{','.join(map(str, shape))}]") for name, (_, dtype, shape) in rows]
+
     @classmethod
     def from_text(cls, text: str) -> Graph:
         """Reads :meth:`text`'s form.

@@ -797,3 +797,19 @@ class Step(Generic[Result]):
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", self.function)
         return f"<cutback.Step of {name}, {self.n_compiled} compiled>"
+
+    def _repr_html_(self) -> str:
+        from ..report.page import facts, render_fragment  # imported on demand, as below
+        from ..report.svg import human_bytes
+
+        rows = [("compiled", str(self.n_compiled)), ("plans searched", str(self.n_planned))]
+        if not self._recent:
+            return facts([("step", repr(self)), *rows, ("plan", "none before the first call")])
+        rows.append(("programs and plans", human_bytes(self.program_bytes)))
+        stats = self.stats
+        if stats is not None:
+            rows += [
+                ("peak of the latest run", human_bytes(stats.peak_bytes)),
+                ("time of the latest run", f"{1e3 * stats.seconds:.3f} ms"),
+            ]
+        return facts([("step", repr(self)), *rows]) + render_fragment(self.plan)

@@ -217,6 +217,9 @@ def leaves_of(positional: Sequence[range], argnums: Sequence[int]) -> list[range
     return [positional[argnum] for argnum in argnums]
 
 
+MOST_LINES = 400  # of a graph, in a notebook
+
+
 class Traced:
     """A traced function: its graph and how arguments and results are nested.
 
@@ -341,6 +344,17 @@ class Traced:
 
     def __repr__(self) -> str:
         return f"<cutback.Traced with {len(self.names)} arguments>"
+
+    def _repr_html_(self) -> str:
+        from ..report.page import code, facts, table  # imported on demand, as words are
+
+        lines = [line for line in self.text().splitlines() if line.startswith("%")]
+        types = self.graph.input_types()
+        rows = [("arguments", str(len(types))), ("operations", str(len(lines) - len(types)))]
+        more = len(lines) - MOST_LINES
+        shown = [*lines[:MOST_LINES], *([f"and {more} more"] if more > 0 else [])]
+        arguments = table(("argument", "type"), types)
+        return facts(rows, ("arguments", arguments), ("forward graph", code("\n".join(shown))))
 
 
 def _check_wrt(

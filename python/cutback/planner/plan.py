@@ -176,7 +176,11 @@ class Plan:
 
     @property
     def entries(self) -> list[Entry]:
-        """The values that the backward needs, in program order."""
+        """The values that the backward needs, in program order. ``pandas.DataFrame(plan.entries)``
+        has a row for each and a column for each field.
+
+        >>> print(sum(entry.bytes for entry in plan.entries if entry.decision == "save"))
+        """
         made, storages = list(self.parts.made()), self.parts.storages
         return [
             Entry(

@@ -22,6 +22,16 @@ class Baseline(NamedTuple):
     time_ps: int
 
 
+class Point(NamedTuple):
+    """A point of a frontier."""
+
+    saved_bytes: int  # bytes alive between forward and backward
+    time_ps: int  # modelled picoseconds of the step
+    extra: float  # extra time, relative to running everything once
+    bound_ps: int  # lower bound on the time of plans that save at most as many bytes
+    kind: str  # "hull", "step" or "fill", see Frontier
+
+
 class Reference(NamedTuple):
     """A point of PyTorch's partitioner, stored in a traced graph."""
 
@@ -168,6 +178,12 @@ class Frontier:
         """The frontier as JSON (``docs/planner.md``)."""
         return self._text
 
+    def to_rows(self) -> list[Point]:
+        """The points as rows, for tables: ``pandas.DataFrame(frontier.to_rows())`` has a column
+        for each field."""
+        columns = self.saved_bytes, self.time_ps, self.extra, self.bound_ps, self.kind
+        return [Point(*row) for row in zip(*columns, strict=True)]
+
     @property
     def references(self) -> list[Reference]:
         """The points of PyTorch's partitioner, if the traced graph contains them."""
@@ -237,4 +253,8 @@ class Frontier:
         return f"<cutback.Frontier {len(self)} points, {low} to {high}>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/plain": str(self), "image/svg+xml": self.svg()}
+        from ..report.frontier import frontier_fragment
+
+        references = [reference._asdict() for reference in self.references]
+        html = frontier_fragment(json.loads(self._text), references)
+        return {"text/plain": str(self), "text/html": html}

@@ -7,7 +7,7 @@ from typing import Any
 
 from .model import Picture
 from .page import page, table
-from .svg import document, escape, human_bytes, nice_ticks, tag, text
+from .svg import document, escape, fragment, human_bytes, nice_ticks, tag, text
 from .timeline import columns, staircase
 
 Difference = Mapping[str, Any]
@@ -123,9 +123,9 @@ def _changes(difference: Difference) -> str:
 def difference_fragment(difference: Difference, before: Picture, after: Picture) -> str:
     """HTML with the totals, both timelines and the values that are treated differently."""
     found = f"{len(difference['changes'])} values are treated differently"
-    return (
-        f'<div class="cb">{_totals(difference)}{timelines_svg(before, after)}'
-        f"<details open><summary>{escape(found)}</summary>{_changes(difference)}</details></div>"
+    return fragment(
+        f"{_totals(difference)}{timelines_svg(before, after)}"
+        f"<details open><summary>{escape(found)}</summary>{_changes(difference)}</details>"
     )
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .page import page, table
-from .svg import document, human_bytes, nice_ticks, tag, text
+from .page import MOST_ROWS, page, table
+from .svg import document, fragment, human_bytes, nice_ticks, tag, text
 
 Point = Mapping[str, Any]
 """A plan of PyTorch's partitioner (budget, saved_bytes, peak_bytes, time_ps, redraws), or a plan
@@ -237,6 +237,42 @@ def peaks_svg(
     return document(WIDTH, HEIGHT, body, "frontier of peak and time")
 
 
+def _presets_table(frontier: Mapping[str, Any], references: Sequence[Point]) -> str:
+    """A table of the presets and of PyTorch's points."""
+
+    def row(name: str, point: Mapping[str, Any], note: str = "") -> tuple[str, ...]:
+        extra = f"{100 * _extra(frontier, point['time_ps']):.2f} %"
+        sizes = human_bytes(point["saved_bytes"]), human_bytes(point["peak_bytes"])
+        return name, *sizes, extra, note
+
+    rows = [row(LABELS.get(name, name), point) for name, point in frontier["baselines"].items()]
+    for point in references:
+        redraws = f"redraws {point['redraws']} masks: wrong gradients" if point["redraws"] else ""
+        rows.append(row(f"PyTorch at {point['budget']:g}", point, redraws))
+    return table(("", "saved", "peak", "extra time", ""), rows, numeric=(1, 2, 3))
+
+
+def points_table(frontier: Mapping[str, Any], most: int = MOST_ROWS) -> str:
+    """A table of the points, with what each is. Of a long frontier, the exact points only."""
+    columns = (frontier[key] for key in ("saved_bytes", "time_ps", "bound_ps", "kind"))
+    points = list(enumerate(zip(*columns, strict=True)))
+    shown = points if len(points) <= most else [p for p in points if p[1][3] == "hull"][:most]
+    rows = [
+        (
+            f"point {i}",
+            human_bytes(saved),
+            f"{100 * _extra(frontier, time):.2f} %",
+            f"{100 * _extra(frontier, bound):.2f} %",
+            MEANING[kind],
+        )
+        for i, (saved, time, bound, kind) in shown
+    ]
+    rest = len(points) - len(shown)
+    note = f"<p>{rest} other points are not shown.</p>" if rest else ""
+    headers = ("", "saved", "extra time", "no plan below", "")
+    return table(headers, rows, numeric=(1, 2, 3)) + note
+
+
 def render_frontier(
     frontier: Mapping[str, Any],
     title: str,
@@ -245,32 +281,6 @@ def render_frontier(
 ) -> str:
     """A whole HTML page: the pictures, and tables of presets, PyTorch's points and exact points."""
 
-    def row(name: str, saved: int, peak: int | None, time: int, note: str = "") -> tuple[str, ...]:
-        shown = "" if peak is None else human_bytes(peak)
-        return name, human_bytes(saved), shown, f"{100 * _extra(frontier, time):.2f} %", note
-
-    presets = [
-        row(LABELS.get(name, name), b["saved_bytes"], b["peak_bytes"], b["time_ps"])
-        for name, b in frontier["baselines"].items()
-    ]
-    presets += [
-        row(
-            f"PyTorch at {point['budget']:g}",
-            point["saved_bytes"],
-            point["peak_bytes"],
-            point["time_ps"],
-            f"redraws {point['redraws']} masks: wrong gradients" if point["redraws"] else "",
-        )
-        for point in references
-    ]
-    points = zip(frontier["saved_bytes"], frontier["time_ps"], frontier["kind"], strict=True)
-    exact = [
-        row(f"point {i}", saved, None, time)
-        for i, (saved, time, kind) in enumerate(points)
-        if kind == "hull"
-    ]
-    headers = ("", "saved", "peak", "extra time", "")
-    numeric = (1, 2, 3)
     device = frontier["device"]
     name = device if isinstance(device, str) else device["name"]
     parts = [
@@ -279,6 +289,15 @@ def render_frontier(
     ]
     if peaks is not None:
         parts += ["<h2>Peak and time</h2>", peaks_svg(frontier, peaks, references)]
-    parts += ["<h2>Baselines</h2>", table(headers, presets, numeric)]
-    parts += ["<h2>Exact points</h2>", table(headers, exact, numeric)]
+    parts += ["<h2>Baselines</h2>", _presets_table(frontier, references)]
+    parts += ["<h2>Points</h2>", points_table(frontier)]
     return page(title, "".join(parts))
+
+
+def frontier_fragment(frontier: Mapping[str, Any], references: Sequence[Point] = ()) -> str:
+    """The HTML that a notebook shows: the picture, and its tables collapsed."""
+    tables = _presets_table(frontier, references) + points_table(frontier)
+    return fragment(
+        frontier_svg(frontier, references)
+        + f"<details><summary>the same as tables</summary>{tables}</details>"
+    )

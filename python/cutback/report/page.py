@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from .kernels import HEADERS, group_rows, kernels_svg, single_rows, totals
 from .ladder import graph_svg
 from .model import Picture, Plan, read
-from .svg import STYLE, escape, human_bytes
+from .svg import STYLE, escape, fragment, human_bytes
 from .timeline import timeline_svg
 
 if TYPE_CHECKING:
@@ -212,6 +212,21 @@ def groups_table(explanation: Explanation, most: int = MOST_GROUPS) -> str:
     return table(headers, shown, numeric=(1, 6, 7)) + note
 
 
+def facts(rows: Sequence[tuple[str, str]], *collapsed: tuple[str, str]) -> str:
+    """The HTML that a notebook shows for an object: a table of names and figures, then collapsed
+    parts (title, HTML)."""
+    body = "".join(_details(title, part) for title, part in collapsed)
+    shown = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(figure)}</td></tr>" for name, figure in rows
+    )
+    return fragment(f"<table><tbody>{shown}</tbody></table>{body}")
+
+
+def code(text: str) -> str:
+    """A text in HTML, with its lines and columns kept."""
+    return "<pre>" + "\n".join(map(escape, text.splitlines())) + "</pre>"
+
+
 def _details(title: str, body: str, is_open: bool = False) -> str:
     return (
         f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>{body}</details>"
@@ -370,4 +385,4 @@ def render_fragment(plan: Plan) -> str:
     graph = _details("joint graph", graph_svg(picture))
     values = _details("saved and recomputed values", groups_table(plan.explanation))
     words = _headline(picture) + _numbers(picture, {})
-    return f'<div class="cb">{words}{timeline_svg(picture)}{values}{graph}</div>'
+    return fragment(words + timeline_svg(picture) + values + graph)

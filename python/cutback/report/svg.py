@@ -25,10 +25,11 @@ STYLE = """
 .cb .box { fill: var(--c); fill-opacity: .18; stroke: var(--c); }
 .cb .line { stroke: var(--c); fill: none; }
 .cb .budget { stroke: #c62f2f; stroke-dasharray: 6 4; fill: none; }
-.cb .measured { stroke: #111827; fill: none; stroke-width: 1.2; stroke-dasharray: 2 2; }
-@media (prefers-color-scheme: dark) {
-  .cb { color: #d7dee7; background: #14181d; } .cb .measured { stroke: #f2f4f7; }
-}
+.cb .measured { stroke: currentColor; fill: none; stroke-width: 1.2; stroke-dasharray: 2 2; }
+@media (prefers-color-scheme: dark) { .cb { color: #d7dee7; background: #14181d; } }
+.cb.inside, .cb .cb { color: inherit; background: none; }
+.cb.inside table, .cb.inside th, .cb.inside td { color: inherit; }
+.cb.inside pre { color: inherit; background: none; overflow-x: auto; }
 """
 
 
@@ -70,6 +71,12 @@ def document(width: float, height: float, body: list[str], label: str) -> str:
         f'width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escape(label)}">'
         f"<style>{STYLE}</style>{''.join(body)}</svg>"
     )
+
+
+def fragment(body: str) -> str:
+    """HTML for a notebook, which has its own theme: text has the colour of the text around it, and
+    there is no background. (The system may be light while the notebook is dark.)"""
+    return f'<div class="cb inside"><style>{STYLE}</style>{body}</div>'
 
 
 def human_bytes(n: float) -> str:

@@ -41,3 +41,16 @@ class Stats(NamedTuple):
     call_seconds: float = 0.0
     """Time of the whole call on the host, including reading arguments and making results; with
     ``stream=``, until the work was queued."""
+
+    def _repr_html_(self) -> str:
+        from ..report.page import facts  # imported on demand: importing cutback stays fast
+        from ..report.svg import human_bytes
+
+        return facts(
+            [
+                ("peak of the arena", human_bytes(self.peak_bytes)),
+                ("time in the core", f"{1e3 * self.seconds:.3f} ms"),
+                ("time of the call", f"{1e3 * self.call_seconds:.3f} ms"),
+                ("heap allocations", str(self.n_alloc)),
+            ]
+        )

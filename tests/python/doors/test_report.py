@@ -249,6 +249,17 @@ def test_notebooks_get_a_fragment(step):
     assert "save everything" in page.text and not page.loads and not page.links
 
 
+def test_notebooks_show_steps_and_what_belongs_to_them(step):
+    fresh = cutback.compile(layers)
+    assert "none before the first call" in Page(fresh._repr_html_()).text
+    shown = Page(step._repr_html_()).text
+    assert "save everything" in shown and "peak of the latest run" in shown
+    size = report.human_bytes(step.stats.peak_bytes)
+    assert size in Page(step.stats._repr_html_()).text and size in shown
+    traced = Page(step.traced._repr_html_()).text
+    assert "f64[16,16]" in traced and "arguments9" in traced and "layer_norm" in traced
+
+
 @pytest.mark.parametrize("f", [lambda x: (x * x).sum(), lambda x: x, lambda x: x.reshape(-1)])
 @pytest.mark.parametrize("shape", [(3,), (0, 2)])
 def test_plans_with_next_to_nothing_in_them(f, shape, tmp_path):

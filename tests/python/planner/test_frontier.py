@@ -135,11 +135,19 @@ def test_policies(model):
 def test_picture(frontier, tmp_path):
     svg = frontier.svg()
     assert svg.startswith("<svg") and "<title>point 0: saves" in svg and "save all" in svg
-    assert set(frontier._repr_mimebundle_()) == {"text/plain", "image/svg+xml"}
+    html = frontier._repr_mimebundle_()["text/html"]
+    assert svg in html and html.count("point ") >= len(frontier)
     frontier.report(tmp_path / "f.html", title="A <b>")
     page = (tmp_path / "f.html").read_text()
     assert "A &lt;b&gt;" in page and "http" not in page.replace("http://www.w3.org", "")
     assert "points" in str(frontier) and "cutback.Frontier" in repr(frontier)
+
+
+def test_rows(frontier):
+    rows = frontier.to_rows()
+    assert [row.saved_bytes for row in rows] == frontier.saved_bytes
+    assert [row.extra for row in rows] == frontier.extra
+    assert rows[0]._fields == ("saved_bytes", "time_ps", "extra", "bound_ps", "kind")
 
 
 def test_command(model, tmp_path, capsys):

@@ -366,7 +366,7 @@ def test_tables_and_pictures(tmp_path: Any) -> None:
     profile.report(tmp_path / "page.html", "A <profile>")
     page = (tmp_path / "page.html").read_text()
     assert "A &lt;profile&gt;" in page and "addmm" in page and "http-equiv" not in page
-    assert profile._repr_mimebundle_()["text/html"].startswith("<svg")
+    assert profile._repr_mimebundle_()["text/html"].count("<svg") == 1
 
 
 # ---- mistakes -------------------------------------------------------------------------------

@@ -241,7 +241,9 @@ class Statistics:
         write_text(path, usage_page(title, picture, self.peak, self.rows, self.values, self.runs))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": self.svg()}
+        from ...report.svg import fragment  # imported on demand, as above
+
+        return {"text/plain": str(self), "text/html": fragment(self.svg())}
 
 
 def _value_cells(value: Value) -> str:
