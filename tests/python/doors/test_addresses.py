@@ -1,4 +1,4 @@
-"""What the documents name is reached without an import of its own."""
+"""Names in the documents can be reached without imports of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line, and that the stubs fit the extension."""
+"""The command line; and the stubs match the extension."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_version(capsys):
 
 
 def test_doctor():
-    """In a process of its own: a driver that another test has opened would be found."""
+    """Runs in its own process, because a driver opened by another test would be found."""
     command = [sys.executable, "-m", "cutback", "doctor"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -133,7 +133,7 @@ def test_errors_have_a_colour_on_a_terminal_only(monkeypatch, capsys):
 
 
 def test_completion(tmp_path):
-    """What a shell asks of a command that was registered with argcomplete."""
+    """What a shell receives from a command registered with argcomplete."""
     pytest.importorskip("argcomplete")
     line, answer = "cutback plan --bud", tmp_path / "answer"
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "COMP_LINE": line}
@@ -152,7 +152,7 @@ def test_an_unknown_command(capsys):
 def test_every_public_name_is_there_and_documented():
     for name in cutback.__all__:
         thing = getattr(cutback, name)
-        assert thing.__doc__ or name == "newaxis", name  # which is None, as in NumPy
+        assert thing.__doc__ or name == "newaxis", name  # newaxis is None, as in NumPy
     assert set(cutback.__all__) <= set(dir(cutback))
     with pytest.raises(AttributeError, match="no attribute 'dance'"):
         cutback.dance  # noqa: B018

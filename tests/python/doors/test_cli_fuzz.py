@@ -1,4 +1,5 @@
-"""Mutated files through every verb of the command line: an answer or one line, never a traceback.
+"""Mutated files through every verb of the command line: an answer or a one-line error, never a
+traceback.
 
 The mutations come from a seed; a failure names it, and the same seed makes the same files.
 """
@@ -51,7 +52,7 @@ def loss(params, x):
 
 
 def seeds():
-    """A document of each kind of file."""
+    """One document of each kind of file."""
     made = cutback.plan(loss, W, X, preset="recompute_all")
     problem = made.problem
     moved = cutback.plan(problem, budget="0.6x", measure="arena", offload="only", device=LINK)
@@ -163,12 +164,12 @@ def change(document, random_):
 
 
 def mutated(document, random_):
-    """The bytes of a file that is almost one."""
+    """The bytes of a file that is almost valid."""
     document = copy.deepcopy(document)
     for _ in range(random_.choice([1, 1, 1, 2, 3, 8])):
         change(document, random_)
     if isinstance(document, dict) and random_.randrange(2):
-        document.pop("fingerprint", None)  # else most mutations end there
+        document.pop("fingerprint", None)  # otherwise most mutations fail at it
     data = json.dumps(document, ensure_ascii=random_.randrange(2)).encode("utf-8", "surrogatepass")
     if random_.randrange(5) == 0:
         at = random_.randrange(len(data) + 1)

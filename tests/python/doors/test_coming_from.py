@@ -1,4 +1,5 @@
-"""The right-hand cells of docs/coming-from.md run, and give what NumPy's cells beside them give."""
+"""The right-hand cells of docs/coming-from.md run, and give the results of the NumPy cells next to
+them."""
 
 from __future__ import annotations
 

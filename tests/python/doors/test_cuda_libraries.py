@@ -1,5 +1,5 @@
-"""Where NVIDIA's libraries are looked for: over trees of files that are made for it, with a loader
-that takes what it is told to; and `cutback doctor` on the stand-in driver."""
+"""The search for NVIDIA's libraries, on trees of files made for the test, with a loader that
+accepts files as told; and `cutback doctor` on the stand-in driver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refuse(path: str) -> str:
 
 
 def take(path: str) -> str:
-    """Takes files that are there, as a loader does."""
+    """Accepts existing files, like a loader."""
     return path if Path(path).exists() else refuse(path)
 
 
@@ -41,7 +41,7 @@ def around(tmp_path: Path, *mapped: str, **environment: str) -> Surroundings:
 
 
 def test_order(tmp_path: Path) -> None:
-    """Each place is taken when those before it are gone."""
+    """A place is used when those before it are gone."""
     environment = {
         "CUTBACK_NVRTC": touch(tmp_path / "asked" / "anything.so"),
         "CONDA_PREFIX": str(tmp_path / "conda"),
@@ -102,7 +102,7 @@ def test_all_places_are_listed(tmp_path: Path) -> None:
 
 
 def test_a_driver_is_no_toolkit(tmp_path: Path) -> None:
-    """It is the system's; a toolkit has but a stub of it."""
+    """The driver belongs to the system; a toolkit has only a stub of it."""
     touch(tmp_path / "toolkit/lib64/stubs/libcuda.so.1")
     touch(tmp_path / "toolkit/lib64/libcuda.so.1")
     tried = [place.path for place in cuda_libraries.places(DRIVER, around(tmp_path))]
@@ -116,7 +116,7 @@ def test_stubs_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_newer_library_than_the_driver(tmp_path: Path) -> None:
-    """It would make code that the driver does not take."""
+    """It would make code that the driver rejects."""
     newer = touch(tmp_path / "packages/nvidia/cu13/lib/libnvrtc.so.13")
     older = touch(tmp_path / "more/nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
     where = around(tmp_path, newer)
@@ -143,10 +143,11 @@ def test_pathfinder_that_fails() -> None:
 
 
 def test_files_of_other_kinds(tmp_path: Path) -> None:
-    """The loader's own words come through."""
+    """The loader's own error text is passed on."""
     path = touch(tmp_path / "packages/nvidia/cu13/lib/libnvrtc.so.13")
     with pytest.raises(LibraryError, match="file too short"):
-        cuda_libraries.nvrtc(around(tmp_path, CUTBACK_NVRTC=path))  # another may be loaded by now
+        # another NVRTC may be loaded already
+        cuda_libraries.nvrtc(around(tmp_path, CUTBACK_NVRTC=path))
     with pytest.raises(LibraryError, match="file too short"):
         cuda_libraries.driver(around(tmp_path, CUTBACK_CUDA_DRIVER=path))
     with pytest.raises(LibraryError, match="no function cublasLtGetVersion"):
@@ -156,8 +157,8 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
 def test_the_library_for_products_may_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is looked for and not opened; what was asked for has to be there."""
-    monkeypatch.setattr(cuda_libraries._native, "cuda_blaslt", refuse)  # what the loader may know
+    """It is searched for but not opened; a library named by the user must exist."""
+    monkeypatch.setattr(cuda_libraries._native, "cuda_blaslt", refuse)  # the loader may know one
     assert cuda_libraries.products(around(tmp_path)) is None
     path = touch(tmp_path / "packages/nvidia/cu13/lib/libcublasLt.so.13")
     assert cuda_libraries.products(around(tmp_path)) == path
@@ -233,7 +234,8 @@ sys.exit(cli.main(["doctor"]))
 def test_doctor_says_when_the_kernel_fails(
     stand_in: str, real_nvrtc: Path, entry: str, act: str, code: str, words: str
 ) -> None:
-    """A kernel that is never run, one that fails, a device that another process has to itself."""
+    """A kernel that never runs, one that fails, and a device used exclusively by another
+    process."""
     files = {"CUTBACK_CUDA_DRIVER": stand_in, "CUTBACK_NVRTC": str(real_nvrtc)}
     done = subprocess.run(
         [sys.executable, "-c", BROKEN, entry, act, code],
@@ -255,7 +257,7 @@ def test_doctor_without_nvrtc(stand_in: str) -> None:
 
 
 def test_doctor_without_a_gpu() -> None:
-    """One line, and the places only on request."""
+    """Prints one line, and the places only on request."""
     nowhere = "/nowhere/libcuda.so.1"
     out = doctor(CUTBACK_CUDA_DRIVER=nowhere)
     about = [line for line in out.splitlines() if re.search("cuda|nvrtc|cublas", line, re.I)]
@@ -270,7 +272,7 @@ def test_doctor_without_a_gpu() -> None:
 
 
 def without_rpath(library: Path, copy: Path) -> None:
-    """Copies a library and takes its RPATH out, as the wheel of NVRTC 13.0 has none."""
+    """Copies a library without its RPATH; the wheel of NVRTC 13.0 has none."""
     shutil.copyfile(library, copy)
     with copy.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
         (sections,) = struct.unpack_from("<Q", data, 0x28)
@@ -281,7 +283,7 @@ def without_rpath(library: Path, copy: Path) -> None:
                 continue
             for entry in range(at, at + length, 16):
                 if struct.unpack_from("<Q", data, entry)[0] in (15, 29):  # DT_RPATH, DT_RUNPATH
-                    struct.pack_into("<Q", data, entry, 0x6FFFFEF0)  # a tag that nobody reads
+                    struct.pack_into("<Q", data, entry, 0x6FFFFEF0)  # an unknown tag
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +296,7 @@ def no_rpath(real_nvrtc: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_nvrtc_without_rpath_finds_its_builtins(
     stand_in: str, real_nvrtc: Path, no_rpath: Path
 ) -> None:
-    """The builtins of its own version, in its own folder; another version there is no use."""
+    """It needs the builtins of its own version in its own folder; another version does not work."""
     (builtins,) = real_nvrtc.parent.glob("libnvrtc-builtins.so.*")
     files = {"CUTBACK_CUDA_DRIVER": stand_in, "CUTBACK_NVRTC": str(no_rpath)}
     beside = no_rpath.parent / builtins.name

@@ -1,4 +1,4 @@
-"""Figures in documents are those of committed rows, and the check notices when they are not."""
+"""Figures in documents come from committed rows, and the check detects those that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples in the package's docstrings run, given what their readers have."""
+"""The examples in the package's docstrings run, with the names that their readers have."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def of_readers() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where this machine's measured row is kept."""
+    """The file of this machine's measured device."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -73,7 +73,7 @@ def test_it_runs(place: str, tmp_path: Path, cache: Path, monkeypatch: pytest.Mo
 
 
 def test_the_first_example_of_the_package_keeps_to_its_budget() -> None:
-    """With what it measures beside what it plans."""
+    """The measured peak equals the planned one."""
     names = of_readers()
     docstrings.run(EXAMPLES[""], names)
     step = names["step"]
@@ -90,6 +90,6 @@ def test_a_wrong_result_would_be_found() -> None:
 
 
 def test_every_public_name_has_an_example() -> None:
-    """Or is in a list, which only becomes shorter: a new name needs an example."""
+    """Functions without one are in a list that may only shrink: a new name needs an example."""
     found, listed = docstrings.without_example(torch=False)
     assert found == listed

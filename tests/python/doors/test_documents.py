@@ -1,4 +1,4 @@
-"""Lists in documents are those of the code."""
+"""Lists in documents match the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def listed(path: str, pattern: str) -> list[str]:
-    """The quoted names in what the pattern finds, once, in a file."""
+    """The quoted names in the pattern's only match in a file."""
     (found,) = re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"))
     return re.findall(r'["`](\w+)["`]', found)
 

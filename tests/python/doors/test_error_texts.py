@@ -1,5 +1,5 @@
-"""No code of the package reads facts out of sentences: the text of an error, or one that the core
-made. What a program has to know is an attribute or a field of JSON."""
+"""No code of the package extracts facts from sentences, neither from error texts nor from texts
+made by the core. A program gets facts from attributes or JSON fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS = {
 CORE_TEXTS = {"text", "compile_text", "explain_text"}  # methods and functions of cutback._native
 NOT_CORE = {"budgets", "devices"}  # modules with a function of the same name
 
-# File -> why it may.
+# File -> the reason for the exception.
 ALLOWED = {
     "torch/compiler/backends.py": "an assertion of PyTorch that has no type of its own",
     "frontend/words.py": "Python's error for an unknown argument has its name in the text alone",
@@ -34,7 +34,7 @@ def is_error(annotation: ast.expr | None) -> bool:
 
 
 class Texts:
-    """Which expressions of some files are the text of an error, or one that the core made."""
+    """Which expressions of some files are error texts, or texts made by the core."""
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
         trees = list(trees)
@@ -51,13 +51,13 @@ class Texts:
         self.scopes: list[ast.AST] = [*trees, *self.functions]
         self.errors: dict[ast.AST, set[str]] = {scope: set() for scope in self.scopes}
         self.texts: dict[ast.AST, set[str]] = {scope: set() for scope in self.scopes}
-        for _ in range(4):  # what is passed on is passed on again
+        for _ in range(4):  # a text that is passed on may be passed on again
             for scope in self.scopes:
                 self.learn(scope)
 
     @staticmethod
     def nodes(scope: ast.AST) -> Iterator[ast.AST]:
-        """What is in a function, without the functions inside it."""
+        """The nodes of a function, without nested functions."""
         todo = list(ast.iter_child_nodes(scope))
         while todo:
             node = todo.pop()
@@ -81,8 +81,8 @@ class Texts:
                 self.pass_on(scope, node)
 
     def pass_on(self, scope: ast.AST, call: ast.Call) -> None:
-        """A function gets such a text; functions go by their names, in whatever module, except
-        ``__init__``, which most classes have."""
+        """Marks parameters that receive such a text. Functions are identified by name, in any
+        module, except ``__init__``, which most classes have."""
         name = getattr(call.func, "id", getattr(call.func, "attr", ""))
         if name == "__init__":
             return
@@ -120,7 +120,7 @@ class Texts:
         return isinstance(x, ast.Name) and x.id in self.errors[scope]
 
     def reads(self, scope: ast.AST) -> Iterator[int]:
-        """Lines where such a text is looked into."""
+        """Lines that look into such a text."""
         for node in self.nodes(scope):
             if isinstance(node, ast.Compare):
                 looks = any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops)
@@ -135,7 +135,7 @@ class Texts:
 
 
 def found_in(*sources: str) -> list[tuple[int, int]]:
-    """Which of the sources, and the line."""
+    """The matching sources, with their lines."""
     trees = [ast.parse(source) for source in sources]
     texts = Texts(trees)
     home = {node: i for i, tree in enumerate(trees) for node in ast.walk(tree)}

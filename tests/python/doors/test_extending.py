@@ -1,5 +1,5 @@
-"""The patches of docs/extending: each applies to this tree, is what ARCHITECTURE.md says has to be
-touched, and (very slow) builds and passes the tests that it names."""
+"""The patches of docs/extending: each applies to this tree, touches the places that ARCHITECTURE.md
+lists, and (very slow) builds and passes the tests that it names."""
 
 from __future__ import annotations
 

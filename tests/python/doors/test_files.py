@@ -1,4 +1,4 @@
-"""Files: whole or not at all, plain files only, and nothing of a foreign file in an error."""
+"""Files: written completely or not at all, plain files only, and no foreign content in errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def program(code, *arguments):
 
 
 def writes(tree):
-    """Calls in a program's text that write a file, but for those through cutback.files."""
+    """Calls in a program's text that write a file, except through cutback.files."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -72,7 +72,7 @@ def test_there_is_one_writer():
 
 @pytest.mark.parametrize("name", ["text.json", "text.json.gz"])
 def test_a_killed_process_leaves_a_whole_file(tmp_path, name):
-    """The file is one of the versions that were written, whenever the end comes."""
+    """The file is one of the versions written, whenever the process ends."""
     path = tmp_path / name
     writer = """
         import sys
@@ -154,7 +154,7 @@ def test_errors_name_the_file_that_was_asked_for(tmp_path):
     with pytest.raises(IsADirectoryError):
         files.write_text(tmp_path, "x")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="pipe"):  # nobody reads: no wait
+    with pytest.raises(OSError, match="pipe"):  # nobody reads the pipe; there is no wait
         files.write_text(tmp_path / "pipe", "x")
 
 
@@ -231,7 +231,7 @@ def commands(file, bad):
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "missing", "loop"])
 def test_what_is_no_plain_file_is_not_read(tmp_path, kind, capsys):
-    """No wait for a writer, no endless device."""
+    """It does not wait for a writer or read an endless device."""
     bad = tmp_path / "bad.json"
     if kind == "pipe":
         os.mkfifo(bad)
@@ -329,7 +329,7 @@ def test_names_do_nothing_in_texts_and_errors(evil):
     plans = [cutback.plan(problem, preset=preset) for preset in ("autograd", "recompute_all")]
     for text in (plans[1].explain(), str(plans[1]), str(plans[0].diff(plans[1]))):
         assert not [c for c in text if c in STEERS] and "\nforged" not in text
-    assert plans[0].entries[0].name.endswith(tuple("0123456789"))  # as they are, in data
+    assert plans[0].entries[0].name.endswith(tuple("0123456789"))  # data keeps them unchanged
     problem["ops"][2]["in"] = [99]
     with pytest.raises(ValueError) as caught:
         cutback.plan(problem)
@@ -348,7 +348,7 @@ def test_an_error_cut_within_a_character():
 
 
 def test_a_locale_with_a_decimal_comma(tmp_path):
-    """Numbers are written with a point whatever the locale."""
+    """Numbers have a decimal point in every locale."""
     folder = tmp_path / "de_DE.UTF-8"
     made = subprocess.run(
         ["localedef", "-i", "de_DE", "-f", "UTF-8", str(folder)], check=False, capture_output=True

@@ -1,5 +1,5 @@
-"""`cutback cache` on folders that somebody else has prepared: it counts and deletes the files that
-the core has written, and nothing else."""
+"""`cutback cache` on folders prepared by somebody else: it counts and deletes only files written by
+the core."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCE = "a" * 64 + ".cu"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of ours, that the process uses."""
+    """An empty cache of our own, which the process uses."""
     made = tmp_path / "kernels"
     made.mkdir(mode=0o700)
     monkeypatch.setenv("CUTBACK_CACHE_DIR", str(made))
@@ -32,7 +32,7 @@ def write(path: Path, text: str = "12345678") -> Path:
 @pytest.mark.parametrize("mode", [0o700, 0o777])
 @pytest.mark.parametrize("link", ["failed", "sources", "ab"])
 def test_links_lead_to_no_deletion(folder: Path, tmp_path: Path, link: str, mode: int) -> None:
-    """Also of files that are named as ours are."""
+    """Also if the targets have names like ours."""
     names = (CODE, SOURCE, "a" * 64 + ".log", "thesis.tex", "model.cu", "weights.bin", "notes")
     precious = [write(tmp_path / "mine" / name) for name in names]
     (folder / link).symlink_to(tmp_path / "mine")
@@ -54,7 +54,7 @@ def test_linked_files_are_left(folder: Path, tmp_path: Path) -> None:
 
 
 def test_files_of_the_user_are_left(folder: Path) -> None:
-    """A project's folder may be named `sources`, as ours is."""
+    """A project's folder may be named `sources`, like ours."""
     ours = [
         write(folder / "ab" / CODE),
         write(folder / "sources" / SOURCE),
@@ -71,7 +71,7 @@ def test_files_of_the_user_are_left(folder: Path) -> None:
         write(folder / "cd" / "weights.bin"),
         write(folder / "abc" / CODE),
     ]
-    (folder / "failed" / SOURCE.replace("a", "b")).mkdir()  # a folder in place of a file
+    (folder / "failed" / SOURCE.replace("a", "b")).mkdir()  # a folder instead of a file
     assert (cuda.cache_info().files, cuda.cache_info().bytes) == (5, 40)
     assert cuda.cache_clear().files == 5
     assert not any(path.exists() for path in ours)

@@ -1,4 +1,4 @@
-"""What a compiled step says of its groups: as JSON, as text, on the page."""
+"""The report of a compiled step on its groups: as JSON, as text, on the page."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_each_step_is_in_one_group(step, kernels):
     assert kernels == json.loads(step.executable.text("kernels"))
     planned = step.executable.planned
     assert (kernels["arena_bytes"], kernels["live_bytes"]) == planned[:2]
-    assert "compiled" not in str(step.plan)  # the arena is the plan's
+    assert "compiled" not in str(step.plan)  # nothing differs from the plan's arena
     ops, document = step.plan.problem["ops"], step.plan.document
     real = [i for i, op in enumerate(document["steps"]) if "view" not in ops[op].get("flags", ())]
     assert sorted(i for group in kernels["groups"] for i in group["steps"]) == real
@@ -76,21 +76,21 @@ def test_a_plan_says_what_groups_leave_of_its_arena():
     assert taken == step.planned.arena_bytes < step.plan.numbers["arena_bytes"]
     said = f"compiled: an arena of {cutback.budgets.text(taken)}, as operations run in groups"
     assert str(step.plan).splitlines()[-1] == said
-    assert "compiled" not in str(copy.copy(step.plan))  # without the step
+    assert "compiled" not in str(copy.copy(step.plan))  # a copy has no step
 
 
 def test_bytes_of_a_group(kernels):
     (group,) = (g for g in kernels["groups"] if "layer_norm_bwd" in names(g))
     assert names(group) == ["layer_norm_bwd", "gelu_bwd", "sum"]
     assert (group["elements"], group["columns"]) == (ROWS * COLUMNS, COLUMNS)
-    # the gradient, what the norm read, what GELU read; the norm's weight, and two numbers a row
+    # the gradient, the inputs of the norm and of GELU; the norm's weight, and two numbers per row
     assert group["read_bytes"] == 3 * FULL + WEIGHT + 2 * 4 * ROWS
-    # the gradient for the product; those of weight, shift and bias
+    # the gradient for the product; the gradients of weight, shift and bias
     assert group["written_bytes"] == FULL + 3 * WEIGHT
     assert [(row["type"], row["bytes"]) for row in group["locals"]] == [
         (f"f32[{ROWS},{COLUMNS}]", FULL)
     ]
-    # one by one, what is local is written and read, and the sum reads the gradient again
+    # as single kernels, the local is written and read, and the sum reads the gradient again
     assert group["apart_bytes"] == group["read_bytes"] + group["written_bytes"] + 3 * FULL
     assert group["end"]["reason"] == "op" and group["end"]["before"].startswith("matmul_")
 
@@ -162,7 +162,7 @@ def test_the_page_has_a_block_for_each_group(step, kernels, tmp_path):
         for group in kernels["groups"]
     ]
     classes = [g.get("class") for g in root.iter(f"{SVG}g")]
-    assert classes.count("recomputed") == 1 + sum(map(bool, again))  # one is the legend's
+    assert classes.count("recomputed") == 1 + sum(map(bool, again))  # one belongs to the legend
     kinds = [kind for kind in classes if kind != "recomputed"][: len(titles)]
     assert kinds == ["fused" if len(g["ops"]) > 1 else "single" for g in kernels["groups"]]
     for group in root.iter(f"{SVG}g"):

@@ -1,4 +1,4 @@
-"""What a release consists of: the archive of sources, and a wheel that is built from it."""
+"""The contents of a release: the archive of sources, and a wheel built from it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def run(*command: str | Path, cwd: Path) -> None:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    """Built in a copy of the checkout that also holds what a developer's holds: an environment, a
-    build, the cache of an interpreter."""
+    """Built in a copy of the checkout that also contains a developer's files: an environment, a
+    build, an interpreter's cache."""
     pytest.importorskip("scikit_build_core")
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
@@ -67,7 +67,8 @@ def test_an_archive_has_the_sources_and_no_more(archive):
 
 @pytest.mark.very_slow
 def test_a_wheel_is_built_from_the_archive_alone(archive, tmp_path):
-    """In an empty environment: pip brings what builds it, and NumPy, which it needs."""
+    """In an empty environment: pip installs the build requirements, and NumPy, which the wheel
+    needs."""
     venv.create(tmp_path / "empty", with_pip=True)
     python = tmp_path / "empty" / "bin" / "python"
     run(python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, archive, cwd=tmp_path)

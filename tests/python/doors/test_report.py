@@ -1,4 +1,4 @@
-"""Pictures: well-formed, self-contained, and saying what the plan says."""
+"""Pictures are well-formed, self-contained, and match the plan."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def is_repeat(items, fold):
 
 
 def most_hidden(items, min_period):
-    """Items that the best repeat hides, by trying all of them."""
+    """The number of items hidden by the best repeat, found by trying all of them."""
     best = 0
     for start in range(len(items)):
         for period in range(min_period, (len(items) - start) // 2 + 1):
@@ -135,7 +135,7 @@ def test_what_is_kept_has_the_colour_of_what_is_saved(picture):
 def test_the_timeline_adds_up(picture, step):
     by_category = {c: [0] * picture.n_step for c in CATEGORIES}
     made = {(life.made, life.offset) for life in picture.lives}
-    for life in picture.lives:  # at its last step, memory taken over counts as the one who takes it
+    for life in picture.lives:  # at its last step, memory that is reused counts for the new life
         is_taken = life.made < life.last and (life.last, life.offset) in made
         end = life.last if is_taken else life.last + 1
         for at in range(life.made, min(end, picture.n_step)):
@@ -157,7 +157,7 @@ def test_the_timeline_adds_up(picture, step):
 
 
 def test_no_line_goes_through_the_words_at_the_peak():
-    """The budget's, where the peak is a little below it."""
+    """The label at the peak stays clear of the budget's line just above it."""
     params = [np.ones((64, 64), np.float32)] * 12
     x = np.ones((256, 64), np.float32)
     for share in (0.48, 0.5, 0.55, 0.6, 0.7):
@@ -167,11 +167,11 @@ def test_no_line_goes_through_the_words_at_the_peak():
         for line in svg.iter(f"{SVG}line"):
             if line.get("class") == "budget" and words.get("text-anchor") == "start":
                 above = float(words.get("y")) - float(line.get("y1"))
-                assert above <= -3 or above >= 10, share  # below the line by a letter's height
+                assert above <= -3 or above >= 10, share  # or a letter's height below it
 
 
 def test_measured_is_planned(step):
-    """Of what runs, to the byte; groups make it no more than the plan's, op by op."""
+    """The program's measured bytes equal its planned ones; groups never need more than the plan."""
     planned = step.plan.timeline()
     measured = step.executable.timeline
     assert len(measured) == len(planned)
@@ -182,7 +182,7 @@ def test_measured_is_planned(step):
 
 
 class Page(HTMLParser):
-    """Checks that elements nest; collects text, links and whatever is loaded from elsewhere."""
+    """Checks that elements nest; collects text, links and anything loaded from elsewhere."""
 
     def __init__(self, text):
         super().__init__()
@@ -208,7 +208,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_says_what_is_printed():
-    """The arena where that is what a budget bounds, and the one that groups leave of it."""
+    """It names the arena if the budget bounds it, and the smaller arena of the groups."""
     x = np.ones((256, 256), np.float32)
     step = cutback.value_and_grad(lambda x: cutback.tanh(cutback.sin(x) + 1).sum())
     step(x)

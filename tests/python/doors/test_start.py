@@ -1,4 +1,4 @@
-"""`import cutback` loads next to nothing, and everything is there all the same."""
+"""`import cutback` loads almost nothing, and all names are available nevertheless."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "modules.md"
 
 
 def told(code: str) -> Any:
-    """What a fresh interpreter prints, as JSON."""
+    """The JSON printed by a fresh interpreter."""
     code = f"import json, sys\n{code}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -33,7 +33,7 @@ def told(code: str) -> Any:
 
 
 def loaded_by(code: str) -> set[str]:
-    """Modules that are not there once NumPy is."""
+    """Modules that an import adds once NumPy is loaded."""
     return set(
         told(
             f"import numpy\nbefore = set(sys.modules)\n{code}\n"
@@ -43,8 +43,8 @@ def loaded_by(code: str) -> set[str]:
 
 
 def promised() -> dict[str, str]:
-    """What type checkers and editors see: name -> the module that the face imports it from; a
-    module is its own home."""
+    """The names seen by type checkers and editors: name -> the module it is imported from; a module
+    maps to itself."""
     tree = ast.parse(FACE.read_text(encoding="utf-8"))
     block = next(n for n in tree.body if isinstance(n, ast.If))
     homes = {}
@@ -124,7 +124,7 @@ def test_a_star_brings_all_public_names() -> None:
 
 
 def public_modules() -> list[str]:
-    """The package and the modules whose names users import."""
+    """The package and the modules that users import by name."""
     inside = "constraints devices files nn nn.functional optim policies report torch torch.mutwo"
     return [
         "cutback",
@@ -181,6 +181,7 @@ def test_other_missing_names_are_ordinary_errors() -> None:
 
 def test_help_shows_what_is_loaded_late() -> None:
     text = told("import cutback, pydoc; print(json.dumps(pydoc.plaintext.document(cutback)))")
-    assert re.search(r"value_and_grad\(\s*f: ", text)  # Python 3.13 has a line for each argument
+    # Python 3.13 puts each argument on its own line
+    assert re.search(r"value_and_grad\(\s*f: ", text)
     assert "    tanh(x: " in text
     assert "class Step(" in text

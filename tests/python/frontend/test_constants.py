@@ -163,7 +163,7 @@ class Mode(enum.Enum):
     ],
 )  # fmt: skip
 def test_another_constant_traces_again(f, values):
-    """One step for all values against a new step for each."""
+    """One step for all values gives the results of a new step for each."""
     shared = cutback.compile(f, argnums=None)
     for value in values * 2:
         with np.errstate(invalid="ignore"):
@@ -227,7 +227,7 @@ def test_what_only_has_a_float_is_refused_by_name():
 
 
 def test_a_buffer_that_the_function_writes_into(run):
-    """An array used as a constant twice, with other contents at the second use."""
+    """An array used as a constant twice, with different contents the second time."""
 
     def f(x):
         buffer = np.zeros(4, np.float32)
@@ -283,7 +283,7 @@ def test_a_number_among_the_parameters_is_refused_by_name(number):
 
 
 def test_a_scalar_in_the_place_of_an_array_is_refused_at_any_call():
-    """Both have one dtype and shape, so one compiled program."""
+    """Both have the same dtype and shape, so they share a compiled program."""
     step = cutback.compile(scaled, optimizer=cutback.optim.AdamW(lr=0.1))
     step({"w": np.ones(4, np.float32), "scale": np.ones((), np.float32)}, X)
     with pytest.raises(TypeError, match=r"params\['scale'\]"):

@@ -1,5 +1,5 @@
-"""Operations that are composed of others, beside NumPy and torch.nn.functional: value and gradient
-of each call, in f64 and f32. The table is ``tests/reference/coverage_rows.py``."""
+"""Operations composed of others, against NumPy and torch.nn.functional: value and gradient of each
+call, in f64 and f32. The table is ``tests/reference/coverage_rows.py``."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_every_shape_and_type(row: Row) -> None:
 
 
 def test_advice_names_what_exists() -> None:
-    """What an error tells to write instead is a name of the package."""
+    """A replacement suggested by an error is a name of the package."""
     advice = [*names.NOT_BUILT.values(), *methods._OURS.values()]
     for name in sorted(
         {name for text in advice for name in re.findall(r"cutback\.([\w.]+)", text)}

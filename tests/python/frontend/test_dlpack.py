@@ -1,4 +1,4 @@
-"""Arrays from and to other libraries, without copies; bf16."""
+"""Zero-copy exchange of arrays with other libraries; bf16."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cutback.run.arrays import RawArray
 
 
 class Tensor:
-    """What another library would hand over: DLPack and nothing else."""
+    """What another library would pass: an object with the DLPack methods only."""
 
     def __init__(self, array, versioned=True, device=(1, 0)):
         self.array = array
@@ -145,8 +145,8 @@ def test_torch_tensors():
 
 
 class Crafted:
-    """A capsule whose fields are whatever a test writes: (data, ndim, shape, strides). It stays:
-    an array made from it asks it for its deleter at its end."""
+    """A capsule with fields chosen by the test: (data, ndim, shape, strides). It must outlive the
+    array made from it, which calls its deleter."""
 
     alive: ClassVar[list[Crafted]] = []
 
@@ -193,7 +193,7 @@ class Crafted:
     ],
 )
 def test_fields_are_checked_before_they_are_used(tensor, words):
-    """By both ways in: as an array of the host, and part by part for a device."""
+    """On both paths: as an array of the host, and field by field for a device."""
     with pytest.raises(ValueError, match=words):
         _native.from_dlpack(tensor, "x")
     with pytest.raises(ValueError, match=words):

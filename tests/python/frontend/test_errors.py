@@ -166,7 +166,7 @@ def test_what_is_written_must_not_overlap_or_be_read_only():
         vg(base, out=np.ones(3))
     with pytest.raises(TypeError, match=r"expected f64 \(6,\), got f32 \(6,\)"):
         vg(base, out=np.ones(6, np.float32))
-    # what is wrong with an array for a gradient is not said of the parameter, whose name it has
+    # the error is about the array for the gradient, not about the parameter of the same name
     for out, text in (
         (np.frombuffer(bytearray(8 * 6 + 1), np.float64, 6, offset=1), "not aligned.*np.empty"),
         (np.ones(12)[::2], "not contiguous; pass one from np.empty"),
@@ -264,7 +264,7 @@ def test_a_failed_step_leaves_everything_as_it_was():
 
 
 class Layer:
-    """What a module of PyTorch is known by."""
+    """Has the attributes by which a PyTorch module is recognized."""
 
     def named_parameters(self):
         return []

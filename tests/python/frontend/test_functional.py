@@ -274,7 +274,7 @@ def test_mistakes_name_the_thing_and_the_line(call, text):
 
 @pytest.mark.parametrize("kind", ["bool", "float", "none closed"])
 def test_queries_that_may_attend_to_nothing_give_zeros(kind, run, check_grad):
-    """And nothing of theirs reaches a gradient, as in PyTorch (whose `_safe_softmax` it is)."""
+    """Nothing of these queries reaches a gradient, as in PyTorch (`_safe_softmax`)."""
     q, k, v = (RNG.standard_normal((2, 4, 5)) for _ in range(3))
     mask = RNG.random((2, 4, 4)) < 0.6
     mask[:, :, 0] = True

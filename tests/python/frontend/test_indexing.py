@@ -65,7 +65,8 @@ def test_an_index_out_of_range_is_an_error(run):
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
 @pytest.mark.parametrize("wrong", [-11, -7, 6, 2**31 - 1])
 def test_the_index_named_is_the_one_given(run, wrong, dtype):
-    """Not what counting from the end made of it, nor the row number that several make."""
+    """The error names neither the index after counting from the end, nor the combined row
+    number."""
     a = np.arange(12.0).reshape(4, 3)
     i, good = np.array([0, wrong], dtype), np.array([0, 1], dtype)
     calls = [
@@ -78,7 +79,7 @@ def test_the_index_named_is_the_one_given(run, wrong, dtype):
     for call, rows in calls:
         with pytest.raises(ValueError, match=f"index {wrong} out of range for .*{rows}"):
             run(call, a, i)
-    # each on its own axis, although the number they make would be a row that exists
+    # each index on its own axis, although together they make an existing row number
     with pytest.raises(ValueError, match="index 3 out of range for 3 rows"):
         run(lambda x, i, j: x[i, j], a, np.array([0], dtype), np.array([3], dtype))
     with pytest.raises(IndexError, match=f"index {wrong} is out of bounds for axis 1 with size 3"):

@@ -1,5 +1,5 @@
-"""Random numbers inside traced functions: functions of seed, stream, step and element alone, the
-same under every plan, and distributed as their names say."""
+"""Random numbers inside traced functions depend only on seed, stream, step and element, are the
+same under every plan, and have the right distributions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ N = 20000
 
 
 def philox(seed: int, stream: int, step: int, n: int) -> np.ndarray[Any, Any]:
-    """16 bits of each element: Philox4x32 with 7 rounds (Salmon et al. 2011)."""
+    """16 bits for each element: Philox4x32-7 (Salmon et al. 2011)."""
     low = np.uint64(0xFFFFFFFF)
     blocks = np.arange(-(-n // 8), dtype=np.uint64)
     c = [
@@ -111,7 +111,7 @@ def close_to(x: Any, mean: float, std: float) -> None:
 
 
 def distance(x: Any, cdf: Any) -> float:
-    """Kolmogorov's, times sqrt(n): above 2 once in 1,500."""
+    """The Kolmogorov distance times sqrt(n): above 2 once in 1,500 draws."""
     x = np.sort(np.asarray(x, np.float64).ravel())
     steps = np.arange(x.size + 1) / x.size
     at = cdf(x)

@@ -1,4 +1,4 @@
-"""Gradients of slices: each element gets the sum of those of the slices that contain it."""
+"""Gradients of slices: each element gets the sum of the gradients of the slices that contain it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import cutback
 
 
 def parts(rng: np.random.Generator, n: int) -> list[slice]:
-    """Slices of an axis of length n: a partition, or any that may overlap, in any order."""
+    """Slices of an axis of length n, in any order: a partition, or slices that may overlap."""
     cuts = [0, *sorted(rng.choice(np.arange(1, n), 3, replace=False)), n]
     found = [slice(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
     kind = rng.integers(3)
@@ -45,7 +45,7 @@ def test_against_sums(dtype: str) -> None:
 
 
 def test_an_unrolled_loop_moves_each_slice_once() -> None:
-    """Its gradients are not padded to the size of the whole sequence."""
+    """Its gradients are not padded to the length of the whole sequence."""
 
     def loss(x: Any) -> Any:
         h = x[0]

@@ -1,4 +1,4 @@
-"""Where errors and plans say that an operation was asked for."""
+"""The source lines that errors and plans give for operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a run, saved and loaded: it goes on with the same bits."""
+"""The state of a run, saved and loaded: training continues with the same bits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_run_goes_on_with_the_same_bits(make: Any) -> None:
     file = io.BytesIO()
     np.savez(file, **step.state_dict((params, norm)))
     want = [step(params, norm, X).tobytes() for _ in range(3)]
-    for n in (0, 2):  # also where the optimizer has states already
+    for n in (0, 2):  # also if the optimizer already has states
         other, others, norms = stepped(make(lr=1e-2), n, seed=0)
         file.seek(0)
         other.load_state_dict(np.load(file), (others, norms))

@@ -1,5 +1,5 @@
-"""What a traced function reads beside its arguments is a constant of later calls, and is warned of
-where it would be another value now: once, with the line."""
+"""Values that a traced function reads besides its arguments are constants in later calls. If one
+has changed, there is one warning, with the line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLE = np.full(4, 3.0, np.float32)
 
 
 def line_of(text: str) -> str:
-    """Where a piece of this file's code is."""
+    """The location of a piece of this file's code."""
     with open(__file__) as file:
         return next(f"test_surroundings.py:{n}" for n, row in enumerate(file, 1) if text in row)
 
@@ -67,7 +67,7 @@ def test_random_arrays(function: Any, mark: str) -> None:
 
 
 def test_random_numbers_and_closures_with_generators() -> None:
-    """A Python float leaves no constant behind; the trace's end notices."""
+    """A Python float leaves no constant; the change is noticed at the end of the trace."""
     own = random.Random(3)
     legacy = np.random.RandomState(3)
     for draw in (random.random, own.random, lambda: legacy.uniform()):
@@ -101,7 +101,7 @@ def test_a_number_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     step = cb.compile(scaled, argnums=None)
     assert (quiet(lambda: step(X)) == 3).all()
-    monkeypatch.setitem(globals(), "SCALE", 2)  # equal
+    monkeypatch.setitem(globals(), "SCALE", 2)  # an equal value
     quiet(lambda: step(X))
     monkeypatch.setitem(globals(), "SCALE", 5.0)
     with pytest.warns(RuntimeWarning, match=r"SCALE was 2\.0 .* is 5\.0 now.*Pass SCALE") as caught:
@@ -112,14 +112,14 @@ def test_a_number_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(RuntimeWarning, match=r"bias was 1\.0 .* is 4\.0 now"):
         step(X)
     quiet(lambda: step(X))
-    assert (quiet(lambda: step(X[:2])) == 9).all()  # another shape is another trace
+    assert (quiet(lambda: step(X[:2])) == 9).all()  # another shape is traced again
 
 
 def test_an_array_that_is_replaced() -> None:
     table = TABLE.copy()
     step = cb.value_and_grad(lambda x: (x * table).sum())
     quiet(lambda: step(X))
-    table = TABLE.copy()  # equal
+    table = TABLE.copy()  # an equal array
     quiet(lambda: step(X))
     table = TABLE + 1
     with pytest.warns(RuntimeWarning, match=r"table was an array float32\[4\] .* is an array "):
@@ -147,7 +147,7 @@ def test_an_array_that_is_written_into() -> None:
 
 @pytest.mark.parametrize("shape", [(4,), (1,), (3, 4)])
 def test_one_of_several_arrays_is_written_into(shape: tuple[int, ...]) -> None:
-    """Comparing what was kept must not compare arrays."""
+    """Comparing the recorded values must not compare arrays."""
     held = [np.ones(4, np.float32), np.ones(shape, np.float32), np.ones(4, np.float32)]
     step = cb.compile(lambda x: (x * held[0] + held[1]) * held[2], argnums=None)
     quiet(lambda: step(X))
@@ -187,7 +187,7 @@ def test_odd_objects_in_variables_do_no_harm() -> None:
 
     step = cb.compile(scaled, argnums=None)
     quiet(lambda: step(X))
-    scale = float("nan")  # another object
+    scale = float("nan")  # a different object
     quiet(lambda: step(X))
     scale = odd
     with pytest.warns(RuntimeWarning, match="scale was nan .* is an object Odd now"):
@@ -292,7 +292,7 @@ def test_entries_that_change() -> None:
     row, table = [1.0, 2.0], {"scale": 1.0, "loss": 0.0}
     step = cb.compile(lambda x: x * table["scale"] * row[0], argnums=None)
     quiet(lambda: step(X))
-    table["loss"] = 3.0  # not read
+    table["loss"] = 3.0  # not read by the function
     row.append(4.0)
     quiet(lambda: step(X))
     table["scale"], row[0] = 2.0, 5.0

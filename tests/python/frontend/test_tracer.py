@@ -124,7 +124,7 @@ UNARY = [
 def test_unary_functions(name, dtype, run):
     a = np.array([1, 2, 3], dtype)
     if name == "reciprocal" and dtype == "i4":
-        return  # NumPy divides integers, which is of no use
+        return  # NumPy's integer division does not apply
     got, expected = run(getattr(cutback, name), a), getattr(np, name)(a)
     assert got.dtype == (expected.dtype if name != "floor" else a.dtype)
     np.testing.assert_allclose(got, expected, rtol=2e-3 if dtype == "f2" else 1e-5)

@@ -1,4 +1,4 @@
-"""Gradients inside traced functions, and the transformations that are made of them."""
+"""Gradients inside traced functions, and the transformations built on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def close(x, y, digits=1e-11):
 
 
 def weighted(values, seed):
-    """The sum of the squares of all floating values, each with a weight."""
+    """The weighted sum of the squares of all floating values."""
     rng, total = np.random.default_rng(seed), None
     for x in values if isinstance(values, tuple) else (values,):
         if x.dtype not in ("i32", "i64", "bool"):
@@ -41,7 +41,7 @@ def weighted(values, seed):
 
 
 def row_functions(name):
-    """The loss of an operation as a function of one vector, and a sum of its gradients."""
+    """An operation's loss as a function of one vector, and a sum of its gradients."""
     shapes, call = ROWS[name]
     sizes = [math.prod(shape) for shape in shapes]
     ends = np.cumsum(sizes)
@@ -85,7 +85,7 @@ def test_every_differentiable_operation_has_a_row():
 
 
 def penalty(w, x):
-    """A gradient penalty: the norms of the gradients by the input should be 1."""
+    """A gradient penalty: the gradients with respect to the input should have norm 1."""
     slopes = cutback.grad(lambda x: F.gelu(x @ w["a"] + w["b"]).sum())(x)
     return ((cutback.sqrt((slopes**2).sum(1)) - 1) ** 2).mean()
 
@@ -152,7 +152,7 @@ def deep_penalty(layers, x):
 
 
 def equation(layers, x):
-    """The residual of u'' = -sin x at points."""
+    """The residual of u'' = -sin x at the points."""
 
     def u(x):
         for w, b in layers:
@@ -212,7 +212,8 @@ def test_losses_with_gradients_measure_what_was_planned(loss):
 
 
 def both(f, *args):
-    """What ``f`` returns outside a traced function, having compared it with what it does inside."""
+    """The result of ``f`` outside a traced function, after comparing it with the result inside
+    one."""
     outside, inside = f(*args), run(f, *args)
     for x, y in zip(cutback.tree.flatten(outside)[0], cutback.tree.flatten(inside)[0], strict=True):
         close(x, y)

@@ -1,5 +1,5 @@
-"""Values of the wrong type for every argument of the public functions: an error of the library's
-kinds, never one from inside."""
+"""Values of the wrong type for every argument of the public functions raise the library's own kinds
+of errors, never an internal one."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ PROBLEM = cutback.plan(loss, W, X).problem
 
 
 class Nothing:
-    """An object without any method."""
+    """An object without methods."""
 
 
 class Hostile:
-    """Raises whatever is asked of it, as ValueError."""
+    """Raises ValueError for every access."""
 
     def _no(self, *args):
         raise ValueError("hostile")
@@ -61,7 +61,7 @@ FINE = (TypeError, ValueError, OverflowError, NotImplementedError, OSError, Inde
 
 
 def traced(function, *args, **kwargs):
-    """A call inside a trace, whose array arguments are traced."""
+    """A call inside a trace, with traced array arguments."""
     arrays = {k: v for k, v in enumerate(args) if isinstance(v, np.ndarray)}
     keys = list(arrays)
 
@@ -185,7 +185,7 @@ CALLS = {  # name: (function, positional arguments, keyword arguments)
         "argnums": 0, "has_aux": False, "returns": "both", "policy": None, "optimizer": None,
         "seed": 0, "budget": None, "measure": "arena", "preset": None}),
 }  # fmt: skip
-EXAMPLES = {  # of the operations: arguments that fit
+EXAMPLES = {  # valid arguments of the operations
     "layer_norm": (X, (4,), CHANNELS, CHANNELS), "rms_norm": (X, (4,), CHANNELS),
     "batch_norm": (IMAGES, None, None, CHANNELS, CHANNELS, True),
     "evonorm_s0": (IMAGES, CHANNELS, CHANNELS, CHANNELS, 2), "conv2d": (IMAGES, IMAGES),
@@ -202,7 +202,7 @@ EXAMPLES = {  # of the operations: arguments that fit
 
 
 def operations():
-    """Each operation of the package with arguments that fit."""
+    """Each operation of the package with valid arguments."""
     for module in (ops, F):
         for name in module.__all__:
             function = getattr(module, name)
@@ -216,7 +216,7 @@ def operations():
 
 
 def attempts(function, args, kwargs, n=None):
-    """(what is wrong, call) with one argument exchanged for each odd value."""
+    """(what is wrong, call), with one argument replaced by each odd value."""
     for i in range(len(args)):
         for value in ODD:
             yield (i, value), lambda i=i, v=value: function(*args[:i], v, *args[i + 1 :], **kwargs)
@@ -226,7 +226,7 @@ def attempts(function, args, kwargs, n=None):
 
 
 def sweep(function, args, kwargs, share):
-    """Calls with wrong values; what they raise that is no error of the library's kinds."""
+    """Calls with wrong values; returns exceptions that are not the library's own kinds."""
     bad = []
     random_ = random.Random(1)
     for wrong, call in attempts(function, args, kwargs):
@@ -248,7 +248,7 @@ def sweep(function, args, kwargs, share):
 @pytest.mark.plans_unchecked
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_public_functions(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # some odd values are names of files
+    monkeypatch.chdir(tmp_path)  # some odd values are file names
     function, args, kwargs = CALLS[name]
     assert not sweep(function, args, kwargs, 1.0)
 
@@ -264,7 +264,7 @@ def test_operations(name):
 @pytest.mark.plans_unchecked
 @pytest.mark.parametrize("name", ["plan", "plan of a problem", "plans", "frontier", "compile"])
 def test_the_argument_is_named(name, tmp_path, monkeypatch):
-    """Errors name the keyword; those of a file, the file."""
+    """Errors name the keyword; for a file, its path."""
     monkeypatch.chdir(tmp_path)
     function, args, kwargs = CALLS[name]
     unnamed = []
@@ -286,7 +286,7 @@ def test_the_argument_is_named(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [True, False])
 def test_a_bool_is_no_integer(wrong):
-    """It is an argument in the wrong place: not 1 and not 0."""
+    """A bool is an argument in the wrong place, not 1 or 0."""
     images, kernel = X.reshape(1, 1, 4, 4), np.ones((1, 1, 2, 2))
     calls = [
         lambda x: x.sum(wrong), lambda x: x.mean(wrong), lambda x: x.transpose((wrong, not wrong)),
@@ -375,7 +375,7 @@ def test_a_numeric_option_is_a_number(wrong):
         "evonorm_s0: eps": lambda x: F.evonorm_s0(images, one, one, one, 1, wrong) + x.sum(),
         "dropout: p": lambda x: F.dropout(x, wrong),
     }
-    if wrong is not None:  # which is a default
+    if wrong is not None:  # the default
         calls["rms_norm: eps"] = lambda x: F.rms_norm(x, (4,), eps=wrong)
         calls["scaled_dot_product_attention: scale"] = lambda x: F.scaled_dot_product_attention(
             x, x, x, scale=wrong
@@ -410,14 +410,14 @@ def test_options_that_are_not_finite(wrong):
     ],
 )  # fmt: skip
 def test_sizes_are_of_64_bits(call):
-    """`OverflowError` of an interpreter names nothing."""
+    """The interpreter's `OverflowError` names nothing."""
     with pytest.raises(ValueError, match=r"at most 64 bits|is an integer or a pair of them"):
         cutback.trace(call, X.reshape(1, 1, 4, 4))
 
 
 def test_seeds_are_64_bits():
-    """Two seeds that are given are two seeds, or one is refused; a negative one counts from 2**64
-    down, as in PyTorch."""
+    """Distinct seeds give distinct results, or one is refused; a negative seed counts down from
+    2**64, as in PyTorch."""
 
     def noisy(params, x):
         return F.dropout(x @ params["a"], 0.5).sum()
@@ -437,7 +437,8 @@ def test_seeds_are_64_bits():
 
 
 def test_moments_are_not_assigned():
-    """An array may be written into; what is no array does not get in by any way."""
+    """Elements may be written, but the attribute cannot be replaced by anything that is not an
+    array."""
     optimizer = cutback.optim.AdamW()
     cutback.compile(loss, optimizer=optimizer)({k: v.copy() for k, v in W.items()}, X)
     before = optimizer.state_dict()
@@ -473,7 +474,7 @@ def test_a_step_refuses_what_only_looks_like_an_option(options, error):
 
 
 def test_traced_arrays_where_elements_are_needed():
-    """One sentence that says what to do, whatever takes the array."""
+    """One sentence with a way out, whatever receives the array."""
     graph = cutback.Graph()
     a = graph.input("a", (4, 4))
     graph.output(graph.op("sum", a * a))
@@ -487,7 +488,7 @@ def test_traced_arrays_where_elements_are_needed():
 
 
 def test_an_index_out_of_range_names_one_line():
-    """The operation's own, not that of the call beside it."""
+    """The line of the operation, not that of the surrounding call."""
     labels = cutback.compile(lambda x, t: F.cross_entropy(x, t), argnums=None)
     rows = cutback.compile(lambda w, i: F.embedding(i, w), argnums=None)
     for call in (lambda: labels(X, np.array([0, 1, 2, 7])), lambda: rows(X, np.array([9]))):
@@ -497,8 +498,8 @@ def test_an_index_out_of_range_names_one_line():
 
 
 def test_memory_of_a_gpu_without_a_driver():
-    """It used to be answered with words about contexts. In a process of its own: once a driver was
-    found, a process keeps it."""
+    """The error used to be about contexts. Runs in its own process, because a process keeps the
+    driver it has found."""
     script = """
 import cutback
 

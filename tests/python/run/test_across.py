@@ -1,5 +1,6 @@
-"""Groups that reduce an inner axis, so that rows lie across memory, side by side. They have the
-bits of the same ops run one by one, for any number of threads, and the values of NumPy in f64."""
+"""Groups that reduce an inner axis, so that their rows are strided in memory, side by side. They
+give the bits of the same ops run one by one, for any number of threads, and NumPy's values in
+f64."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def log_softmax(x: Any) -> Any:
 
 
 def weighted(x: Any) -> Any:
-    """Numbers of lines, of each row of lines, and of both, sums of lines, and two totals."""
+    """Weights per line, per row of lines, and for both, sums of lines, and two totals."""
     shape = x.shape[:2] + (1,) * (x.ndim - 2)
     line, row = x.mean(tuple(range(2, x.ndim)), keepdims=True), x.max((1, 2), keepdims=True)
     y = (x * line + row) * cutback.cos(line) - cutback.broadcast_to(line * row, x.shape)
@@ -118,7 +119,8 @@ def test_values_are_those_of_numpy() -> None:
 
 
 def test_softmax_of_infinite_and_large_numbers() -> None:
-    """As along the last axis: a row of -inf or with +inf is NaN, large numbers do not overflow."""
+    """As along the last axis: a row of -inf or with +inf is NaN, and large numbers do not
+    overflow."""
     x = normal((2, 6, 64), "float32") * 1e4
     x[0, 2] = -np.inf
     x[0, :, 3] = -np.inf

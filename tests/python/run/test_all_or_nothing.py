@@ -1,5 +1,5 @@
-"""What a step updates changes as one: parameters, moments, counters, running statistics. Whatever
-ends a call, all of it is from before the step, or all of it from after."""
+"""A step updates everything or nothing: parameters, moments, counters, running statistics. However
+a call ends, all of them are from before the step, or all from after."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import cutback.nn.functional as F
 
 
 def make(width=48):
-    """A step with every kind of state, and what a checkpoint of it holds."""
+    """A step with every kind of state, and the contents of its checkpoint."""
     rng = np.random.default_rng(3)
     params = {"w": rng.standard_normal((width, width)).astype("f4"), "b": np.zeros(width, "f4")}
     params["g"] = np.ones(width, "f4")
@@ -65,7 +65,7 @@ class StopError(BaseException):
 
 
 def interrupt_rounds(rounds, seed):
-    """Signals at random moments of a step; how many came before and after its end."""
+    """Sends signals at random moments of a step; counts those before and after its end."""
     step, params, buffers, x = make()
     for _ in range(2):
         step(params, buffers, x)
@@ -92,7 +92,7 @@ def interrupt_rounds(rounds, seed):
         for _ in range(rounds):
             restore(step, params, buffers, saved)
             assert checkpoint(step, params, buffers) == before
-            # most at the end, where the state is exchanged
+            # mostly near the end, where the state is swapped
             at = duration * (random.uniform(0.8, 1.6) if random.random() < 0.7 else random.random())
             try:
                 armed[0] = True
@@ -102,7 +102,7 @@ def interrupt_rounds(rounds, seed):
             except StopError:
                 pass
             signal.setitimer(signal.ITIMER_REAL, 0)
-            seen[checkpoint(step, params, buffers)] += 1  # KeyError: a mixture
+            seen[checkpoint(step, params, buffers)] += 1  # KeyError means a mixture
     finally:
         armed[0] = False
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -126,7 +126,8 @@ def test_many_interrupts_leave_no_mixture():
 
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.very_slow)])
 def test_an_interrupt_at_each_bytecode(every):
-    """KeyboardInterrupt where the interpreter can raise one, on the way into the core and out."""
+    """Raises KeyboardInterrupt wherever the interpreter can, on the way into the core and out of
+    it."""
     step, params, buffers, x = make(16)
     step(params, buffers, x)
     saved, before = save(step, params, buffers), checkpoint(step, params, buffers)
@@ -249,7 +250,7 @@ def test_random_steps_that_cannot_be_counted():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_fork_while_another_thread_runs_a_step():
-    """In the child the running step refuses, others work, and nothing waits for ever."""
+    """In the child the running step refuses, others work, and nothing waits forever."""
     code = """
         import os, signal, threading, time, numpy as np, cutback
         from cutback.run.executable import Executable
@@ -319,7 +320,7 @@ def test_a_refused_first_step_binds_the_optimizer_to_nothing():
         if whole.t == 1:
             middle, kept = whole.state_dict(), expected["w"].copy()
 
-    # fresh: half precision is refused, with the advice to pass single precision instead
+    # a new optimizer refuses half precision and advises passing single precision
     optimizer = cutback.optim.AdamW()
     step = cutback.compile(loss, optimizer=optimizer)
     for refused in (w.astype("f2"), np.asfortranarray(w), np.ones((8, 3), "f2")):
@@ -331,7 +332,7 @@ def test_a_refused_first_step_binds_the_optimizer_to_nothing():
     step(params, x)
     assert params["w"].tobytes() == kept.tobytes()
 
-    # with a loaded state: it is whole after the refusal, not rounded to half precision
+    # an optimizer with loaded state keeps it complete after the refusal, not rounded to half
     optimizer = cutback.optim.AdamW()
     optimizer.load_state_dict(middle)
     step = cutback.compile(loss, optimizer=optimizer)

@@ -1,6 +1,6 @@
-"""The op `attention` beside a referee in f64 and beside what it is composed of: masks, dropout,
-grouped heads, odd sizes, all dtypes; and the same bits for any plan, number of threads and
-instruction set."""
+"""The op `attention` against a referee in f64 and against its composition: masks, dropout, grouped
+heads, odd sizes, all dtypes; and the same bits for any plan, number of threads and instruction
+set."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CASES = [
 
 
 def operands(case: Case, dtype: str) -> tuple[list[Any], Any]:
-    """(q, k, v, and what weighs the result), mask."""
+    """(q, k, v, and the weights of the result), mask."""
     b, h, few, l, s, e, d = case[:7]
     shapes = ((b, h, l, e), (b, few, s, e), (b, few, s, d), (b, h, l, d))
     kind = np.float64 if dtype == "f64" else np.float16 if dtype == "f16" else np.float32
@@ -107,7 +107,7 @@ def run(
 
 
 def bits(results: list[Any]) -> list[bytes]:
-    """What equal results have in common."""
+    """Equal for equal results."""
     return [np.ascontiguousarray(x).tobytes() for x in results]
 
 
@@ -128,7 +128,7 @@ def test_attention_and_its_gradients_beside_a_referee(case: Case, dtype: str) ->
 def test_bits_depend_neither_on_threads_nor_on_the_instruction_set(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one head of k and v, threads share it in two passes; with one thread there is one."""
+    """Several threads split a single head of k and v into two passes; one thread takes one pass."""
     threads = cutback.get_num_threads()
     for case in (CASES[3], CASES[2]._replace(h=1, few=1), CASES[5]._replace(d=20)):
         arrays, mask = operands(case, dtype)
@@ -160,13 +160,13 @@ def test_bits_do_not_depend_on_the_plan() -> None:
         for budget in (1.0, 0.5, "min")
     ]
     found = [step(*arrays) for step in steps]
-    assert steps[2].executable.text("program").count(" attention(") > 3  # some run again
+    assert steps[2].executable.text("program").count(" attention(") > 3  # some are recomputed
     assert all(bits([x[0], *x[1]]) == bits([found[0][0], *found[0][1]]) for x in found)
 
 
 @pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[5]._replace(d=4)])
 def test_the_op_beside_what_it_is_composed_of(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With dropout, whose masks are those of `dropout` on all scores."""
+    """With dropout, which uses the masks that `dropout` gives for the full scores."""
     from cutback.nn import attention
 
     arrays, mask = operands(case, "f64")
@@ -191,7 +191,7 @@ def test_scores_are_never_written() -> None:
 
 
 def test_a_mask_may_have_a_gradient() -> None:
-    """As a bias that is learned: through the primitives."""
+    """A learned bias is computed through the primitives."""
     case = CASES[0]
     arrays, _ = operands(case, "f64")
     bias = RNG.standard_normal((1, 2, 3, 5))
@@ -209,7 +209,7 @@ def test_a_mask_may_have_a_gradient() -> None:
 
 
 def test_shapes_that_the_op_does_not_take() -> None:
-    """Heads of more than 256 elements are composed of products and softmax."""
+    """Heads of more than 256 elements use products and softmax."""
     q = RNG.standard_normal((2, 3, 300)).astype(np.float32)
     step = cutback.compile(lambda q: F.scaled_dot_product_attention(q, q, q), argnums=None)
     assert step(q).shape == q.shape and "softmax" in step.executable.text("program")

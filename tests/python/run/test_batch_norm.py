@@ -1,5 +1,5 @@
 """batch_norm in a training step: against NumPy in f64, and the same bits under every plan, number
-of threads and backend, whether or not what reads it makes it two ops."""
+of threads and backend, whether or not its readers split it into two ops."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import cutback.nn.functional as F
 
 EPS = 1e-3
 SHAPES = (
-    (4, 3),  # one element a plane
+    (4, 3),  # one element per plane
     (300, 5),
     (700, 256),
     (1, 4, 9),  # one image
-    (1, 3, 1, 1),  # one element a channel
+    (1, 3, 1, 1),  # one element per channel
     (6, 1, 5),
     (40, 6, 7, 7),
-    (64, 24, 4, 4),  # repeats after an image
+    (64, 24, 4, 4),  # repeats after each image
     (10, 48, 8, 8),
     (130, 3, 5, 7),
     (3, 2, 70, 40),
@@ -95,7 +95,7 @@ def test_plans_backends_and_threads_give_the_same_bits(shape, dtype):
     room = {"f32": 2e-5, "f64": 1e-12, "f16": 3e-3, "bf16": 3e-2}[dtype]
     y, *exact = expected(*arrays)
     if dtype in ("f16", "bf16") and np.abs(y).min() < room:
-        return  # the sign of such a y is a matter of rounding, and so is who has a gradient
+        return  # the sign of such a y depends on rounding, and the gradient on the sign
     for got, right in zip(grads, exact, strict=True):
         scale = max(1.0, float(np.abs(right).max()))
         np.testing.assert_allclose(np.asarray(got, np.float64), right, rtol=0, atol=room * scale)
@@ -127,12 +127,12 @@ def test_a_cut_keeps_statistics_and_nothing_else():
     assert step.planned.saved_bytes <= 1024
     program = step.executable.text("program")
     assert program.count("batch_norm_stats") == 1
-    # Where the norm runs, nothing of its size is written but what the gradient reads.
+    # The norm writes only one array of its size: the one that the gradient reads.
     assert "l0:f32[8,16,32,32] = batch_norm_apply" in program
 
 
 def test_statistics_of_an_empty_batch_are_none():
-    """As in PyTorch, running statistics stay what they are."""
+    """As in PyTorch, the running statistics do not change."""
     mean, var, w = np.full(3, 2.0, "f4"), np.full(3, 5.0, "f4"), np.ones(3, "f4")
 
     def loss(w, x, mean, var):

@@ -1,5 +1,6 @@
-"""Products of bf16: by the instruction that multiplies pairs of them where there is one, else in
-f32. Both are near the product in f64, and bits depend on the inner axis alone."""
+"""Products of bf16: by the instruction that multiplies pairs of them if the processor has it,
+otherwise in f32. Both are close to the product in f64, and the bits depend only on the inner
+axis."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SHAPES = [
 
 
 def product(a: Any, b: Any, left: bool = False, right: bool = False) -> np.ndarray:
-    """a @ b, of operands that are stored transposed if `left` or `right`."""
+    """a @ b, with operands stored transposed if `left` or `right`."""
     a = np.ascontiguousarray(a.T) if left else a
     b = np.ascontiguousarray(b.T) if right else b
     step = cutback.compile(lambda a, b: (a.T if left else a) @ (b.T if right else b), argnums=None)
@@ -86,7 +87,7 @@ sys.stdout.buffer.write(y.tobytes())
 
 
 def test_an_instruction_set_that_is_asked_for_widens() -> None:
-    """Then bits are the same under all of them."""
+    """The bits are then the same under all of them."""
     found = set()
     for isa in ("avx2", "avx512"):
         environment = {**os.environ, "CUTBACK_ISA": isa}

@@ -1,5 +1,5 @@
-"""The benchmark of fused kernels on a CPU runs, at sizes that take no time: each row by itself, and
-the whole of it with its processes."""
+"""The benchmark of fused kernels on a CPU runs, at tiny sizes: each row alone, and the whole
+benchmark with its processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULES = ("bench_fused", "contest", "in_torch", "ours", "rows", "worker")
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Any]:
-    """Its modules by name, which no other test finds."""
+    """Its modules by name, hidden from other tests."""
     from importlib import import_module
     from types import SimpleNamespace
 
@@ -68,7 +68,7 @@ def test_the_whole_of_it(tmp_path: Path) -> None:
     assert [row["row"].split()[0] for row in rows] == ["3", "5", "11"]
     assert all(row["median"] > 0 and row["peak_bytes"] >= 0 for row in rows)
     assert "products" in rows[2] and "products" not in rows[0]
-    assert not any("met" in row for row in rows)  # sizes that say nothing
+    assert not any("met" in row for row in rows)  # tiny sizes prove nothing
     if find_spec("torch") is not None:
         assert rows[0]["gradient error"] <= 1e-4 and rows[2]["gradient error"] <= 1e-4
         assert "gradient error" not in rows[1] and "eager" in rows[1]
@@ -102,7 +102,7 @@ def test_a_worker_that_ends_says_why(bench: Any, tmp_path: Path) -> None:
 
 @pytest.mark.very_slow
 def test_the_benchmark_of_groups_runs() -> None:
-    """And finds the same bits under every plan."""
+    """It finds the same bits under every plan."""
     command = [sys.executable, str(FOLDER / "bench_groups.py"), "--quick", "--rounds", "1"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,5 @@
-"""What the demo claims of its two models, in a few steps: the same bits under three plans and any
-number of threads, and the peak that was planned, to the byte."""
+"""The demo's claims about its two models, in a few steps: the same bits under three plans and any
+number of threads, and the planned peak, to the byte."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def demo_on_the_path() -> Iterator[None]:
 
 
 def gpt_case(batch: int = 4) -> tuple[Callable[..., Any], Callable[[], list[Any]]]:
-    """(loss, fresh arguments) of the GPT in the demo's sizes, on random tokens."""
+    """(loss, new arguments) of the GPT at the demo's sizes, on random tokens."""
     import gpt
 
     config = gpt.GPTConfig(vocab=96)
@@ -61,7 +61,7 @@ def conv_case() -> tuple[Callable[..., Any], Callable[[], list[Any]]]:
 
 
 def train(case: Any, backend: str, **options: Any) -> tuple[list[bytes], cutback.Step]:
-    """Every array of the arguments after a few steps (parameters and running statistics), and the
+    """All arrays of the arguments after a few steps (parameters and running statistics), and the
     step."""
     loss, arguments = case
     step = cutback.compile(
@@ -98,7 +98,7 @@ def test_three_plans_one_result(make):
 
 
 class Page(HTMLParser):
-    """Headings, table rows and pictures of a page; ``open`` has what is not closed yet."""
+    """Headings, table rows and pictures of a page; ``open`` lists the unclosed elements."""
 
     ALONE = frozenset({"meta", "br", "hr", "link", "img", "input", "col"})
 
@@ -141,9 +141,9 @@ class Page(HTMLParser):
 
 @pytest.mark.very_slow
 def test_budgets_at_targets_of_the_search_are_spent():
-    """Offsets take more than what lives at once: a plan that lives within a target and is laid out
-    above it has a twin that fits (without them a target of a fifth leaves 6 %). The rest of a
-    budget is less than most of the model's tensors take, 3 % of the smallest budgets."""
+    """Placement needs more than the live bytes: if a plan is within a target but its layout exceeds
+    it, a twin that fits is kept (otherwise a target of a fifth leaves 6 % unused). The unused part
+    of a budget is smaller than most of the model's tensors, and 3 % of the smallest budgets."""
     loss, start = gpt_case(batch=16)
     step = cutback.compile(loss, optimizer=cutback.optim.AdamW())
     step(*start())
@@ -161,8 +161,8 @@ def test_budgets_at_targets_of_the_search_are_spent():
 
 @pytest.mark.slow
 def test_the_demo_writes_its_page(tmp_path):
-    """Two steps of each run: the table on the page is the one that is printed, with the same peaks
-    planned and measured, and each plan has its section with pictures."""
+    """Two steps of each run: the page has the printed table, planned and measured peaks are equal,
+    and each plan has a section with pictures."""
     options = ["--out", str(tmp_path), "--steps-gpt", "2", "--steps-conv", "2"]
     command = [sys.executable, str(DEMO / "run.py"), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Optimizers from their formulas: bits beside the same formula in NumPy, and what is refused."""
+"""Optimizers from formulas: the bits of the same formula in NumPy, and refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = (1, 3, 63, 64, 65, 1000, 16384, 40001)
 
 @optim.foreach
 def adamw(p, g, m, v, t, *, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01):
-    m = m + (1 - beta1) * (g - m)  # as the one that is compiled in
+    m = m + (1 - beta1) * (g - m)  # the order of the built-in one
     v = beta2 * v + (1 - beta2) * g * g
     root = np.sqrt(v) * (1 / (1 - beta2**t) ** 0.5)
     return p * (1 - lr * weight_decay) - (lr / (1 - beta1**t)) * m / (root + eps), m, v
@@ -38,7 +38,7 @@ def ademamix(p, g, fast, slow, v, *, t, lr=1e-3, alpha=5.0, eps=1e-8, beta3=0.99
 
 @optim.foreach
 def adopt(p, g, m, v, *, t, lr=1e-3, eps=1e-6):
-    """The first step only takes up the gradient's squares."""
+    """The first step only initializes the squares of the gradient."""
     u = np.minimum(np.maximum(g / np.maximum(np.sqrt(v), eps), -(t**0.25)), t**0.25)
     m = np.where(t == 1, m, 0.9 * m + 0.1 * u)
     return np.where(t == 1, p, p - lr * m), m, np.where(t == 1, g * g, 0.999 * v + 0.001 * g * g)
@@ -63,8 +63,8 @@ def functions(p, g, *, lr=0.1):
 
 @optim.foreach
 def sums(p, g, m, v, w, *, a=0.9, b=0.3):
-    """Products and sums in every order that makes one record of them, and in some that do not:
-    parts that are read twice, arrays that are overwritten before or after they are read."""
+    """Products and sums in every order that becomes one record, and in some that do not: parts read
+    twice, arrays overwritten before or after they are read."""
     part = a * w
     x = g * a + p * b + (part + b * g)
     y = (b * m) * g + v * a
@@ -321,7 +321,7 @@ def _larger(p, g):
 @pytest.mark.parametrize("formula", [_branch, _named, _larger])
 @pytest.mark.parametrize("size", [1, 64, 1000])
 def test_a_scaled_root_of_a_value_that_is_read_again(formula, size):
-    """Root, product and sum are one record, which reads what the first of them reads."""
+    """Root, product and sum are one record; the value it reads is read again later."""
     rng = np.random.default_rng(size)
     p, g = rng.standard_normal((2, size)).astype(np.float32)
     for _ in range(3):

@@ -1,5 +1,5 @@
-"""Groups of several instructions: what the executor computes in one pass has the bits of one kernel
-for each instruction, which is what the debug backend runs."""
+"""Groups of several instructions: computed in one pass, they have the bits of one kernel per
+instruction, which the debug backend runs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ NUMPY = {
 
 
 def values(rng, shape, special, dtype="f32"):
-    """Numbers around 1, and, where asked, what arithmetic treats apart."""
+    """Numbers around 1; if `special`, also special values."""
     x = rng.standard_normal(shape).astype(np.float32)
     if special:
         odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38, 1e7], np.float32)
@@ -126,7 +126,8 @@ def one_op(rng, x, y, small):
 
 
 def program(seed, shape, dtype="f32"):
-    """A loss of some operations, the same at each trace; of 16-bit floats, some are in f32."""
+    """A loss of some operations, the same at each trace; some of its 16-bit floats are computed in
+    f32."""
 
     def loss(x, y, *small):
         rng = np.random.default_rng(seed)
@@ -157,7 +158,7 @@ def wide_op(rng, x, y, dtype):
 
 
 def bits(x):
-    """Every NaN is one NaN."""
+    """Makes all NaNs the same."""
     x = np.ascontiguousarray(x)
     word = np.dtype(f"u{x.dtype.itemsize}").type
     return np.where(np.isnan(x), word(0), x.view(word).reshape(x.shape) + word(1))
@@ -169,7 +170,7 @@ def results(seed, backend, dtype="f32"):
     special = seed % 3 == 0
     arrays = [values(rng, shape, special, dtype) for _ in range(2)]
     arrays += [values(rng, a_part_of(rng, shape), special, dtype) for _ in range(3)]
-    if len(shape) == 2:  # a transposed argument is read in any order
+    if len(shape) == 2:  # a transposed argument, read in any order
         arrays[1] = np.ascontiguousarray(arrays[1].T)
         inner = program(seed, shape, dtype)
 
@@ -198,7 +199,7 @@ def test_a_group_has_the_bits_of_its_instructions(seed, dtype):
 
 
 def piecewise(size, channels, backend):
-    """A norm over groups of channels with a weight for each channel, whose gradients are sums of
+    """A norm over groups of channels with a weight per channel, whose gradients are sums over
     pieces of the norm's rows."""
     rng = np.random.default_rng(size + channels)
     x = rng.standard_normal((6, channels, size, size)).astype(np.float32)
@@ -295,7 +296,7 @@ def test_a_loss_and_its_gradient_read_logits_once():
 
 
 def along(dim, dtype):
-    """Rows that lie across memory, read in groups and by one operation alone."""
+    """Rows that are strided in memory, read in groups and by a single operation."""
 
     def loss(x, y):
         x, y = x.astype(dtype), y.astype(dtype)
@@ -325,7 +326,7 @@ def test_rows_that_lie_across_memory(shape, dim, dtype):
 
 
 def test_a_transposed_operand_alone():
-    """Larger than a task, with rows of a length that is no multiple of anything."""
+    """Larger than a task, with rows of an odd length."""
     x = np.arange(1021 * 517, dtype=np.float32).reshape(1021, 517)
     add = cutback.compile(lambda x, y: x + y.T, argnums=None)
     np.testing.assert_array_equal(add(x, x.T.copy() * 2), 3 * x)
@@ -336,7 +337,8 @@ def test_a_transposed_operand_alone():
 
 @pytest.mark.parametrize("columns", [1024, 1056])
 def test_large_results_are_stored_like_small_ones(columns):
-    """Results of 8 MiB and more go around the caches; the rows of a few are as they are alone."""
+    """Results of 8 MiB and more are written past the caches; a few of their rows equal the same
+    rows computed alone."""
     rng = np.random.default_rng(1)
     rows = 4100
     x = rng.standard_normal((rows, columns)).astype(np.float32)
@@ -362,7 +364,7 @@ def test_large_results_are_stored_like_small_ones(columns):
 @pytest.mark.parametrize("columns", [16384, 16448, 20000, 20032, 50304, 65472, 66560])
 @pytest.mark.parametrize("shape", [(5, -1), (3, 1), (-1,)])
 def test_sums_of_everything_lose_nothing(columns, shape):
-    """Rows that are longer than a task, in pieces, beside an operand that repeats."""
+    """Rows longer than a task, in pieces, with a repeating operand."""
     x = np.ones((5, columns), np.float32)
     d = np.ones([columns if n < 0 else 5 if n == 3 else n for n in shape], np.float32)
 
@@ -379,8 +381,8 @@ def test_sums_of_everything_lose_nothing(columns, shape):
 @pytest.mark.parametrize("measure", ["arena", "live"])
 @pytest.mark.filterwarnings("ignore")
 def test_budgets_know_what_groups_take(seed, measure):
-    """What a step takes without a budget is a budget that it keeps, with nothing computed again;
-    so is what the smallest plan's program takes."""
+    """A step keeps to the bytes that it takes without a budget, without recomputing; so it does
+    with those of the smallest plan's program."""
     shape = SHAPES[seed % len(SHAPES)]
     arrays = [np.ones(shape, np.float32) for _ in range(2)]
 
@@ -409,12 +411,12 @@ def test_a_refusal_says_what_the_smallest_takes_in_groups():
     with pytest.raises(cutback.BudgetError) as told:
         cutback.value_and_grad(loss, budget=least - 64, groups=False)(x)
     assert told.value.smallest_bytes == least and told.value.floor_bytes is None
-    in_groups = cutback.value_and_grad(loss, budget=least - 64)  # what else is tried
+    in_groups = cutback.value_and_grad(loss, budget=least - 64)  # another way to meet it
     in_groups(x)
     assert in_groups.plan.in_groups and in_groups.planned.arena_bytes <= least - 64
 
 
-REPEATING = (  # what is added begins again after a short while, a longer one, an odd one
+REPEATING = (  # the added operand repeats after a short stretch, a longer one, an odd one
     ((64, 24, 4, 4), (24, 1, 1)),
     ((33, 64, 8, 8), (64, 1, 1)),
     ((100, 6, 5, 5), (6, 1, 1)),
@@ -452,7 +454,7 @@ def test_operands_that_repeat(shape, small, dtype):
 
 
 def digest():
-    """Bits of some programs, for comparing processes."""
+    """The bits of some programs, to compare processes."""
     import hashlib
 
     whole = hashlib.sha256()

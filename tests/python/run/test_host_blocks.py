@@ -1,6 +1,5 @@
-"""What C code does around a run, in basic blocks that the compiler has counted: their number grows
-with the number of arrays, and not with its square. Builds the extension once more, under
-build/counted."""
+"""Basic blocks that C code executes around a run, counted by the compiler: linear in the number of
+arrays, not quadratic. Builds the extension again, under build/counted."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ print(json.dumps(counts))
 
 
 def build() -> Path:
-    """A folder with the package and the extension that counts."""
+    """A folder with the package and the counting extension."""
     options = ["-DCB_PYTHON=ON", "-DCB_COUNTED=ON", "-DCB_TESTS=OFF"]
     options.append(f"-DPython_EXECUTABLE={sys.executable}")
     commands = [
@@ -72,8 +71,8 @@ def test_blocks_grow_with_leaves() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     for kind, (few, more, most) in json.loads(done.stdout).items():
-        assert few > 512, kind  # each array is looked at, so the count counts
+        assert few > 512, kind  # each array is visited, so the counter works
         counts = kind, few, more, most
-        # Ranges of memory are sorted where an address changed, so it is n log n and not n.
+        # Memory ranges are sorted if an address changed, so it is n log n, not n.
         assert more < 2.6 * few and most < 2.6 * more, counts
         assert most < 2048 * 500, counts

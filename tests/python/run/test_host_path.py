@@ -1,5 +1,5 @@
-"""What a call costs the host: the number of Python and C calls per leaf does not grow with the
-number of leaves; and what is remembered between calls is not trusted when arguments change."""
+"""Host cost of a call: the number of Python and C calls per leaf does not grow with the number of
+leaves; and facts remembered between calls are checked when arguments change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Loss = Callable[..., Any]
 
 
 def two_of_them(params: Any) -> Any:
-    """A loss that reads two of many parameters, so that it compiles soon."""
+    """A loss that reads two of many parameters, so that it compiles quickly."""
     leaves, _ = cb.tree.flatten(params)
     return (leaves[0] * leaves[1]).sum()
 
@@ -37,7 +37,7 @@ KINDS: dict[str, Callable[[Loss], Any]] = {
 
 
 def reshape_in_place(array: Array, shape: tuple[int, ...]) -> None:
-    """As programs do although NumPy 2.5 warns of it."""
+    """As programs do, although NumPy 2.5 warns about it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         array.shape = shape
@@ -80,11 +80,11 @@ def calls(run: Callable[[], Any]) -> Counter[str]:
 
 
 def calls_of_a_step(kind: str, make: Callable[[int], Any], n: int) -> Counter[str]:
-    """Calls of the third call of a step with n arrays, after which nothing more is worked out."""
+    """Calls during the third call of a step with n arrays, when everything is cached."""
     params = make(n)
     step = KINDS[kind](two_of_them)
     before = cb.get_num_threads()
-    cb.set_num_threads(1)  # more would not be faster for arrays of three elements
+    cb.set_num_threads(1)  # more threads would not help with arrays of three elements
     try:
         for _ in range(2):
             step(params)
@@ -104,13 +104,13 @@ def test_calls_do_not_grow_with_leaves(kind: str, make: Callable[[int], Any], mo
 
 @pytest.mark.parametrize("kind", ["value_and_grad", "AdamW"])
 def test_calls_grow_with_containers_alone(kind: str) -> None:
-    """A layer of two arrays costs as many calls among 50 layers as among 200."""
+    """A layer of two arrays costs as many calls among 200 layers as among 50."""
     totals = [calls_of_a_step(kind, layered, n).total() for n in (100, 200, 400)]
     assert totals[2] - totals[1] == 2 * (totals[1] - totals[0])
 
 
 def test_reading_in_full_is_linear() -> None:
-    """A call that fits nothing known, because a constant is another one each time."""
+    """A call that matches nothing cached, because a constant differs each time."""
 
     def calls_of(n: int) -> int:
         params, step = flat(n), cb.compile(lambda p, c: two_of_them(p) * c, argnums=None)
@@ -123,7 +123,7 @@ def test_reading_in_full_is_linear() -> None:
 
 
 def test_arrays_of_other_types_are_read_in_linear_time() -> None:
-    """NumPy scalars and subclasses are read one by one, and the others as always."""
+    """NumPy scalars and subclasses are read one by one, other arrays as usual."""
 
     class Sub(np.ndarray[Any, Any]):
         pass
@@ -177,7 +177,7 @@ def warm() -> tuple[Any, dict[str, Array]]:
 
 
 def refused(step: Any, params: Any, *words: str, x: Any = X) -> None:
-    """The call fails with these words, and changes no array that it could write."""
+    """The call fails with this text and changes no array that it could write."""
     before = {name: np.array(value) for name, value in params.items()}
     with pytest.raises((TypeError, ValueError)) as caught:
         step(params, x)
@@ -204,7 +204,7 @@ def test_an_array_that_became_strided(warm: Any) -> None:
 
 
 def test_the_same_memory_as_another_dtype_or_shape(warm: Any) -> None:
-    """Arrays that are made over the memory of those of the call before."""
+    """Arrays that reuse the memory of those of the previous call."""
     step, params = warm
     w = params["w"]
     refused(step, {**params, "w": w.view(np.int32)}, "p['w']", "i32")
@@ -227,8 +227,8 @@ def test_an_array_that_changed_its_shape_in_place() -> None:
 
 
 def test_two_arguments_that_became_one(warm: Any) -> None:
-    """Overlaps are found although the step has found its arguments good before, and again after
-    the good ones have come back."""
+    """Overlaps are detected although the step has accepted its arguments before, and again after
+    the valid arguments have returned."""
     step, params = warm
     whole = np.ones(24 + 5, np.float32)
     for _ in range(2):
@@ -249,7 +249,7 @@ def test_the_same_parameter_twice() -> None:
 
 
 def test_memory_that_was_freed_and_came_back() -> None:
-    """Arrays of many kinds at addresses of arrays that have died give what fresh ones give."""
+    """Arrays of many kinds at addresses of freed arrays give the results of new ones."""
     rng = np.random.default_rng(0)
     step = cb.value_and_grad(lambda p: sum((q * q).sum() for q in p))
     for turn in range(60):
@@ -276,7 +276,7 @@ def test_equal_constants_are_one_specialisation() -> None:
 
 
 def test_many_specialisations_in_turn() -> None:
-    """More of them than are compared before a call is read in full."""
+    """More specialisations than are compared before a call is read in full."""
     step = cb.compile(lambda x, c: x.sum() * c, argnums=None)
     for turn in range(3):
         for n in range(1, 12):
@@ -325,7 +325,7 @@ def test_nested_arguments() -> None:
     assert gradients["a"].rest.right is None and gradients["b"][1:3] == [(), {}]
     assert np.array_equal(gradients["b"][3][0], 2)
     other = nested()
-    other["b"][1] = []  # a list in the place of a tuple
+    other["b"][1] = []  # a list instead of a tuple
     step(other)
     assert step.n_compiled == 2
 
@@ -348,7 +348,7 @@ def test_names_in_errors_are_those_of_the_leaf() -> None:
 
 
 def test_a_state_that_was_loaded_between_calls() -> None:
-    """Two runs from one state give the same bits, also after other states in between."""
+    """Two runs from one state give the same bits, also with other states in between."""
     optimizer = cb.optim.AdamW(lr=0.1)
     step = cb.compile(two_of_them, optimizer=optimizer)
     params = flat(5)
@@ -382,7 +382,7 @@ def test_groups_that_change_between_calls() -> None:
 
 
 def test_steps_outside_of_the_compiled_one() -> None:
-    """A parameter that has missed a step is refused, although the step took it before."""
+    """A parameter that missed a step is refused, although the step accepted it before."""
     optimizer = cb.optim.AdamW(lr=0.1)
     step = cb.compile(two_of_them, optimizer=optimizer)
     params = flat(3)
@@ -404,7 +404,7 @@ def test_one_optimizer_of_other_parameters() -> None:
 
 
 def test_states_that_were_replaced_by_others() -> None:
-    """Arrays of a state are looked at in every call."""
+    """A state's arrays are checked in every call."""
     optimizer = cb.optim.AdamW(lr=0.1)
     step = cb.compile(two_of_them, optimizer=optimizer)
     params = flat(3)
@@ -434,7 +434,8 @@ def test_stats_tell_what_the_call_took() -> None:
 
 @pytest.mark.parametrize("kind", ["value_and_grad", "AdamW"])
 def test_threads_call_one_step(kind: str) -> None:
-    """Calls of several threads, with arguments of several kinds, give what they give alone."""
+    """Calls from several threads, with several kinds of arguments, give the results of a single
+    thread."""
     step = KINDS[kind](two_of_them)
     failed: list[str] = []
 

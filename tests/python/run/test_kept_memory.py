@@ -1,5 +1,5 @@
-"""The memory of results and gradients is kept for the next ones of their size, within a bound, and
-never while somebody can see it."""
+"""Memory of results and gradients is reused for the next ones of the same size, within a bound, and
+never while somebody can still see it."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_threads():
 
 
 def test_arrays_outlive_the_module():
-    """At the interpreter's end the extension may go before the arrays."""
+    """When the interpreter exits, the extension may be unloaded before the arrays."""
     code = (
         "import sys, numpy as np, cutback\n"
         "x = np.ones(1 << 16, np.float32)\n"

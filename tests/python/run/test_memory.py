@@ -1,5 +1,4 @@
-"""Out of memory: whichever allocation fails, the error is MemoryError and everything is as
-before."""
+"""Out of memory: whichever allocation fails, the error is MemoryError and nothing has changed."""
 
 from __future__ import annotations
 
@@ -36,15 +35,15 @@ def live_bytes():
 
 def sweep(work, dense=100):
     """Runs ``work`` with the n-th allocation failing, for n = 1, 2, ... and beyond ``dense`` in
-    growing steps, until there are fewer than n; how many failed. Where one has failed, the only
-    answer is MemoryError: what is made without it may be another one."""
+    growing steps, until there are fewer than n. Returns how many failed. If one failed, the only
+    valid outcome is MemoryError, since a result would have been made without it."""
     work()
     before = live_bytes()
     n = 0
     while n < 100_000:
         n += 1 + (
             6 * n // dense if n > dense else 0
-        )  # each try costs all that comes before its failure
+        )  # each try repeats everything before its failure
         _native.fail_alloc(n)
         try:
             work()
@@ -54,14 +53,14 @@ def sweep(work, dense=100):
             raised = False
         failed = _native.fail_alloc(0) == 0
         assert raised == failed, f"allocation {n} failed and nobody was told"
-        work()  # and all is well again
+        work()  # and everything works again
         assert live_bytes() == before, f"allocation {n} failed and something was kept"
         if not failed:
             return n - 1
     raise AssertionError("allocations without end")
 
 
-# How many of the first allocations fail one by one: few, and in the slow tier many.
+# How many of the first allocations fail one by one: few by default, many in the slow tier.
 DENSE = [15, pytest.param(300, marks=pytest.mark.very_slow)]
 
 
@@ -89,7 +88,7 @@ def test_plan_of_a_problem(dense):
 
 @pytest.mark.skipif("CUTBACK_TEST_BACKEND" in os.environ, reason="the words are the cpu's")
 def test_an_arena_that_cannot_be_had_names_a_way_out():
-    """Also where there is a budget: a lower one."""
+    """With a budget too: the way out is a lower one."""
     graph = cutback.trace(loss, PARAMS, X, Y).graph
     arrays = [*PARAMS.values(), X, Y]
     for budget in (None, "0.9x"):
@@ -107,8 +106,8 @@ def test_an_arena_that_cannot_be_had_names_a_way_out():
 
 
 def chain_problem(n):
-    """A chain of n ops and its backward, each gradient with two reads: up to n = 18 a budget
-    on live bytes is solved exactly, beyond it is searched."""
+    """A chain of n ops and its backward, each gradient read twice: up to n = 18 a budget on live
+    bytes is solved exactly, beyond that it is searched."""
     flags = [["placeholder"], *[["fusible"], ["compute"]] * (n // 2)]
     ops = [
         {"name": f"f{i}", "in": [i - 1] * (i > 0), "flags": row, "bytes": 1000 * i, "flops": 1e6}
@@ -148,7 +147,7 @@ def sweep_budgets(n, dense):
 
 
 def test_budgets(threads):
-    """Wherever memory runs out, the answer is no other plan, and not that nothing fits."""
+    """Out of memory never changes the plan, and is never reported as 'nothing fits'."""
     threads(2)
     sweep_budgets(4, dense=3)
 
@@ -206,7 +205,7 @@ def test_nothing_is_kept_after_use():
 
 
 def mistakes():
-    """Calls of the extension, right and wrong, each of which must give back what it took."""
+    """Calls of the extension, valid and invalid, each of which must free what it allocated."""
     graph = cutback.Graph()
     x = graph.input("x", (2, 3), "f64")
     array = np.ones((2, 3))
@@ -241,6 +240,6 @@ def test_the_extension_gives_everything_back():
         for _ in range(20):
             mistakes()
         gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - start < 20_000  # 50 bytes a call
+        assert tracemalloc.get_traced_memory()[0] - start < 20_000  # 50 bytes per call
     finally:
         tracemalloc.stop()

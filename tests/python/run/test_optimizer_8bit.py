@@ -1,4 +1,4 @@
-"""AdamW with moments of 8 bits: beside a twin in NumPy, to the bit, and beside AdamW in f32."""
+"""AdamW with 8-bit moments: bitwise against a twin in NumPy, and compared with AdamW in f32."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def mixed(x):
 
 
 def noise(n, t):
-    """32 bits for each element: even steps through a block from a mixed start."""
+    """32 bits for each element: a Weyl sequence over a block from a hashed start."""
     block, i = np.divmod(np.arange(n, dtype=np.uint64), 256)
     start = mixed((block + t * 0x9E3779B9 % 2**32) % 2**32)
     return (start + i * 0x9E373505) % 2**32
 
 
 def power(x, n):
-    """By the products that the core takes, so that the bits are the same."""
+    """By repeated products, as in the core, so that the bits are the same."""
     whole = 1.0
     while n:
         whole, x, n = (whole * x if n & 1 else whole), x * x, n >> 1
@@ -39,7 +39,7 @@ def bits(x):
 
 
 def roots(code, v_scale, n):
-    """Codes from 1 on are evenly spaced bit patterns of f32."""
+    """Codes from 1 on stand for evenly spaced bit patterns of f32."""
     first, most = (np.repeat(bits(v_scale[:, k]), 256)[:n] for k in (0, 1))
     step = (most - first) // 253 + 1
     found = np.where(code == 0, 0, first + (code.astype(np.int64) - 1) * step)
@@ -47,7 +47,7 @@ def roots(code, v_scale, n):
 
 
 def raised(x, base, part):
-    """floor(x + part), where x is rounded as it is beside the number `base` of f32."""
+    """floor(x + part), where x is rounded as by an f32 addition to `base`."""
     return np.floor((x + F4(base)).astype(np.float64) + part).astype(np.int64) - base
 
 
@@ -75,7 +75,7 @@ def twin(x, g, t, o):
     update, w, here = update.astype(F4), w.astype(F4), noise(n, t)
     update = np.where(np.abs(update) < F4(2**60), update, F4(0))
     most = np.repeat(rows(np.where(np.isfinite(w), w, F4(0)), 0).max(1), 256)[:n]
-    w = np.where(np.isfinite(w), w, most)  # outliers are left out of the ranges of their block
+    w = np.where(np.isfinite(w), w, most)  # the ranges of a block leave outliers out
     most = rows(np.abs(update), 0).max(1)
     unit, inverse = (most / F4(127)).astype(F4), np.zeros_like(most)
     inverse[most >= F4(2**-119)] = F4(127) / most[most >= F4(2**-119)]
@@ -91,7 +91,7 @@ def twin(x, g, t, o):
 
 
 def gradient(rng, n, kind, t):
-    """Gradients that are alike, of scales six and forty decades apart, and of which some are 0."""
+    """Gradients that are equal in size, six or forty decades apart, or partly 0."""
     g = rng.standard_normal(n)
     if kind == "scales":
         return g * 10.0 ** (-6 * np.arange(n) / n)
@@ -131,8 +131,8 @@ def test_the_bits_of_its_twin(n, kind, dtype):
 
 
 def test_codes_are_as_fine_as_the_range_of_a_block_allows():
-    """Whatever the scales of gradients, a root is between the codes next to it, and 0 only if the
-    element had no gradient; a moment is within a 127th of the block's largest update."""
+    """At all gradient scales, a root is within the codes next to it, and 0 only if the element had
+    no gradient; a moment is within a 127th of the block's largest update."""
     rng = np.random.default_rng(3)
     for decades in (0, 3, 6, 15):
         g = [(rng.standard_normal(2000) * 10.0 ** (-decades * rng.random(2000))).astype("f4")]
@@ -155,7 +155,7 @@ def test_codes_are_as_fine_as_the_range_of_a_block_allows():
 
 @pytest.mark.parametrize("outlier", [6e20, 3e38, -np.inf, np.nan])
 def test_an_outlier_does_not_change_its_neighbours(outlier):
-    """Its own parameter becomes what AdamW without codes makes of it at that step."""
+    """Its own parameter gets the value that AdamW without codes gives at that step."""
 
     def run(kind, value):
         p, optimizer = [np.zeros(600, F4)], kind(lr=1e-2, weight_decay=0.0)
@@ -174,7 +174,8 @@ def test_an_outlier_does_not_change_its_neighbours(outlier):
 
 
 def drift(kind, mode, steps, lr):
-    """How far AdamW8bit ends from AdamW in f32, as a share of the way that this has gone."""
+    """The distance between the end points of AdamW8bit and AdamW in f32, relative to the path of
+    AdamW."""
     ends = []
     for make in (optim.AdamW, kind):
         p, optimizer = np.random.default_rng(0).standard_normal((64, 64)).astype("f4"), make(lr=lr)
@@ -196,12 +197,13 @@ def drift(kind, mode, steps, lr):
     ("noise", 0.03), ("pulled", 0.03), ("noise, fading", 0.03), ("noise, columns", 0.1),
     ("pulled, columns, fading", 0.1)])  # fmt: skip
 def test_it_drifts_little_from_f32(mode, most):
-    """Codes with eight steps an octave, at the same bytes, ended 4 to 13 % away."""
+    """Codes with eight steps per octave, in as many bytes, ended 4 to 13 % away."""
     assert drift(optim.AdamW8bit, mode, 1000, 1e-3) <= most
 
 
 def test_it_learns_as_adamw_does():
-    """Noise in the gradients, a decay of 0.999: what rounds to the nearest would stand still."""
+    """Noisy gradients and a decay of 0.999: with rounding to the nearest, the moments would not
+    move."""
     rng = np.random.default_rng(1)
     w, ends = rng.standard_normal((64, 32)), {}
     for kind in (optim.AdamW, optim.AdamW8bit):
@@ -266,7 +268,7 @@ def test_states_of_another_kind_are_refused(name, half, key, is_type, wrong, bou
     text = rf"{key} of params\['w'\] is {wrong}, expected {is_type}"
     with pytest.raises(ValueError, match=text):
         other.load_state_dict(state)
-        other.step(others, params)  # where it learns what its parameters are
+        other.step(others, params)  # this is where it first sees its parameters
     assert others["w"].tobytes() == before
     if bound:
         assert str(other.state_dict()) == held
@@ -275,7 +277,8 @@ def test_states_of_another_kind_are_refused(name, half, key, is_type, wrong, bou
 @pytest.mark.parametrize("kind", [optim.AdamW8bit, optim.AdamW, optim.Adafactor])
 @pytest.mark.parametrize("change", [lambda p: p.astype("f8"), lambda p: p.reshape(2, 6)])
 def test_a_parameter_that_changes_after_a_step(kind, change):
-    """Codes have neither the type nor the layout of their parameter, which would show it."""
+    """Codes have neither the type nor the shape of their parameter, so they cannot reveal the
+    change."""
     params, optimizer = [np.ones((4, 3), "f4")], kind(lr=0.1)
     optimizer.step(params, [np.ones((4, 3), "f4")])
     others, before = [change(params[0])], str(optimizer.state_dict())

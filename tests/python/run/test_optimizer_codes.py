@@ -1,5 +1,5 @@
-"""Versions of the 8-bit codes of AdamW8bit: those of version 1 are converted when they are loaded,
-those of versions to come are refused."""
+"""Versions of AdamW8bit's codes: version 1 is converted when it is loaded, future versions are
+refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPES = {"w": (20, 35), "b": (3,), "e": (0, 3)}
 
 
 def version_1(state, name):
-    """The moments: eight steps an octave below the scale of each 256 elements; 0 is 0."""
+    """The moments: eight steps per octave below the scale of each 256 elements; 0 is 0."""
     m, v, *scales = (state[f"{name}.{key}"] for key in STATES)
     m, v = m.view(np.int8).astype(int).reshape(-1), v.astype(int).reshape(-1)
     scales = [np.repeat(scale.astype("f8"), 256)[: m.size] for scale in scales]
@@ -34,8 +34,7 @@ def bits(x):
 
 
 def version_2(state, name):
-    """The moments, and how far apart the codes next to them are: in m, and in the bits of the root
-    of v."""
+    """The moments, and the spacing of the codes: in m, and in the bits of the root of v."""
     m, v, *scales = (state[f"{name}.{key}"] for key in STATES)
     m, v = m.view(np.int8).astype(int).reshape(-1), v.astype(int).reshape(-1)
     (slope, offset), (least, most) = (np.repeat(scale, 256, 0)[: m.size].T for scale in scales)
@@ -49,7 +48,7 @@ def assert_within_a_rounding(old, new, name):
     (m, v), (m_now, v_now, unit, step) = version_1(old, name), version_2(new, name)
     root, root_now = np.sqrt(v).astype("f4"), np.sqrt(v_now).astype("f4")
     scale = np.repeat(new[f"{name}.v_scale"], 256, 0)[: m.size]
-    low = bits(root) < bits(scale[:, 0])  # a sixteenth of an octave at most
+    low = bits(root) < bits(scale[:, 0])  # at most a sixteenth of an octave
     assert ((v == 0) == (v_now == 0)).all()
     assert (np.abs(bits(root_now) - bits(root)) <= np.where(low, 1 << 19, step / 2 + 2))[
         v > 0
@@ -169,7 +168,7 @@ def test_a_pickle_with_codes_of_version_1(bound):
 
 
 def damaged(scales, how):
-    """Scales of a state with one mistake."""
+    """The scales of a state, with one mistake."""
     scales = scales.copy()
     scales.flat[0] = {"nan": np.nan, "inf": np.inf, "negative": -1.0, "order": 1e30}[how]
     return scales
@@ -180,7 +179,7 @@ def damaged(scales, how):
 @pytest.mark.parametrize("how", ["nan", "inf", "negative", "order"])
 def test_a_pickle_with_damaged_scales_is_refused(how, key, bound):
     if (how, key) == ("order", "m_scale"):
-        return  # these have no order
+        return  # these are not ordered
     optimizer, other = optim.AdamW8bit(), optim.AdamW8bit()
     optimizer.step(params(), gradients())
     state = optimizer.state_dict()

@@ -1,4 +1,4 @@
-"""What a step of arrays does beside the update: twins in NumPy, and what is refused."""
+"""The extras of a step on arrays, besides the update: twins in NumPy, and refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def momentum(p, g, m, *, lr=1e-3):
 
 @optim.foreach
 def normed(p, g, *, lr=1e-3):
-    """Sums over the gradient: those of what is left of it."""
+    """Has a sum over the gradient, which must be the clipped one."""
     return p - lr * g / (1 + g.norm())
 
 

@@ -1,4 +1,4 @@
-"""Parameters in half precision, beside the same step in f32 that NumPy rounds."""
+"""Parameters in half precision, against the same step in f32, rounded by NumPy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def options_of(kind):
 @pytest.mark.parametrize("half", ["master", "remainder"])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_no_bit_is_lost(kind, half):
-    """Both forms hold all of the f32 that is stepped, so they take the steps of f32."""
+    """Both forms keep the full f32 value, so they take the steps of f32."""
     params, wholes = arrays(BF16, 0), [p.astype("f4") for p in arrays(BF16, 0)]
     optimizer, twin = kind(**options_of(kind), half=half), kind(**options_of(kind))
     for t in range(1, 20):
@@ -42,7 +42,7 @@ def test_no_bit_is_lost(kind, half):
                 bits = (p.view("u2").astype("u4") << 16) + rest.view("i2").astype("u4")
                 assert bits.tobytes() == whole.tobytes()
                 near = whole.astype(BF16) == p
-                assert (near | (rest == 1 << 15)).all()  # a tie goes away from 0
+                assert (near | (rest == 1 << 15)).all()  # ties go away from 0
     for state in twin.states:
         for x, y in zip(optimizer.states[state], twin.states[state], strict=True):
             assert x is y is None or (x.dtype == y.dtype and x.tobytes() == y.tobytes())
@@ -62,7 +62,7 @@ def test_float16_with_a_master_copy():
 
 
 def test_small_steps_add_up_in_the_mean():
-    """Steps of a hundredth of a unit: a bf16 that is rounded to the nearest never moves."""
+    """Steps of a hundredth of a unit: bf16 with rounding to the nearest would never move."""
     n, steps, lr = 4000, 100, 1e-2 * 2**-7
     params, grads = [np.ones(n, BF16)], [-np.ones(n, BF16)]
     optimizer = optim.SGD(lr=lr, half="stochastic", seed=3)
@@ -70,13 +70,13 @@ def test_small_steps_add_up_in_the_mean():
         optimizer.step(params, grads)
     moved = params[0].astype("f8") - 1
     unit = 2**-7
-    # the number of units is binomial, steps * 0.01 in the mean, variance steps * 0.01 * 0.99
+    # the number of units is binomial with mean steps * 0.01 and variance steps * 0.01 * 0.99
     assert abs(moved.mean() / unit - 1.0) < 5 * np.sqrt(0.99 / n)
     assert abs(moved.var() / unit**2 / 0.99 - 1) < 5 * np.sqrt(3 / n)
     again = [np.ones(n, BF16)]
     twin = optim.SGD(lr=lr, half="stochastic", seed=3)
     for t in range(steps):
-        if t == 50:  # the noise goes on where the checkpoint was taken
+        if t == 50:  # the noise continues from the checkpoint
             state, twin = twin.state_dict(), optim.SGD(lr=lr, half="stochastic", seed=3)
             twin.load_state_dict(state)
         twin.step(again, grads)
@@ -89,7 +89,7 @@ def test_small_steps_add_up_in_the_mean():
 
 
 def test_rounding_is_philox():
-    """Element by element, in whole numbers."""
+    """Element by element, in integers."""
     p, g = np.linspace(-2, 2, 1003).astype(BF16), np.full(1003, 0.37, BF16)
     whole = (p.astype("f4") + np.float32(-0.01) * g.astype("f4")).view("u4")
     params = {"a": np.ones(3, "f4"), "b": p.copy()}
@@ -101,7 +101,7 @@ def test_rounding_is_philox():
 
 
 def draw(seed, stream, step, block):
-    """Philox4x32-7 by its paper."""
+    """Philox4x32-7, as in its paper."""
     c, k = [block & 0xFFFFFFFF, block >> 32, stream, step], [seed & 0xFFFFFFFF, seed >> 32]
     for _ in range(7):
         low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
@@ -130,7 +130,7 @@ def test_a_checkpoint_goes_on(half):
 
 
 def test_types_beside_each_other_extras_and_bits():
-    """f32, f64, bf16 and the bits of bf16 in one step, with all that a step does beside."""
+    """f32, f64, bf16 and bf16 bits in one step, with all extras."""
     rng = np.random.default_rng(0)
     numbers, slopes = rng.standard_normal((2, 3000))
     params = [numbers.astype(t) for t in ("f4", "f8", BF16)]
@@ -160,7 +160,7 @@ def test_types_beside_each_other_extras_and_bits():
 
 
 def test_what_is_written_between_steps_counts():
-    """A master copy of weights that somebody has set since would undo that."""
+    """A stale master copy would undo a write to the weights."""
     for half in ("master", "remainder"):
         params = [np.ones(10, BF16)]
         optimizer = optim.SGD(lr=2.0**-12, half=half)

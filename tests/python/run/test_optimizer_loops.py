@@ -1,5 +1,5 @@
-"""What training loops do around a step: micro-batches, parameters that stay as they are, and
-schedules, on arrays and in compiled steps."""
+"""What training loops do around a step: micro-batches, frozen parameters and schedules, on arrays
+and in compiled steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def batch(t, n=12):
 
 @pytest.mark.parametrize("make", [optim.AdamW, optim.Adafactor])
 def test_gradients_of_micro_batches_are_those_of_the_batch(make):
-    """They are added up, and their number is the scale that the step takes off."""
+    """Gradients are added up, and the step divides by their number."""
     grad = cutback.grad(loss)
     whole, parts = begun(), begun()
     one, many = make(lr=0.01), make(lr=0.01)
@@ -74,7 +74,7 @@ def test_a_frozen_argument_of_a_compiled_step_has_no_state():
 
 
 def test_schedules_are_functions_of_the_steps_taken():
-    """Of any option, for groups too; a compiled step is not compiled again."""
+    """Any option may be a schedule, also in groups; a compiled step is not compiled again."""
     seen = []
 
     def rate(t):

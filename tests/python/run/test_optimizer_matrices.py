@@ -1,4 +1,4 @@
-"""Optimizers of matrices beside their papers in NumPy, in f64."""
+"""Optimizers of matrices against their papers in NumPy, in f64."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ CASES = [
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize(("kind", "options"), CASES)
 def test_steps_are_the_paper_s(kind, options, dtype):
-    """In f64 to its last digits. In f32 products of up to 130 numbers round, and the iteration,
-    whose slope is 3.4 a turn, makes a small singular value's error up to 500 times as large."""
+    """In f64 the agreement is to the last digits. In f32, products of up to 130 numbers round, and
+    the iteration, whose slope is 3.4 per turn, makes a small singular value's error up to 500 times
+    as large."""
     rng = np.random.default_rng(0)
     params = [rng.standard_normal(shape).astype(dtype) for shape in SHAPES]
     wholes = [p.astype("f8") for p in params]
@@ -92,7 +93,7 @@ def test_zeros_missing_gradients_and_groups():
         optimizer = kind(lr=0.1, weight_decay=0.5, groups=[{"names": "*c*", "lr": 0.0}])
         given = {name: p.copy() for name, p in params.items()}
         optimizer.step(given, grads)
-        assert (given["a"] == np.float32(0.95)).all()  # it decays
+        assert (given["a"] == np.float32(0.95)).all()  # decayed
         assert (given["b"] == 1).all()
         assert (given["c"] == 1).all()
 

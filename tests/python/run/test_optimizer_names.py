@@ -1,4 +1,4 @@
-"""Options and states of a formula under any name that Python allows."""
+"""A formula's options and states may have any name that Python allows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_option_of_any_name_differs_between_groups_and_in_a_compiled_step(nam
 
 
 def test_an_option_called_names_is_the_same_for_all_groups():
-    """A group's own ``names`` are its patterns."""
+    """In a group, ``names`` means its patterns."""
 
     def formula(p, g, *, names=2.0, lr=1.0):
         return p - names * lr * g
@@ -102,14 +102,14 @@ def test_pickles_keep_options():
 @pytest.mark.parametrize("option", ["beta1", "beta2"])
 @pytest.mark.parametrize("value", [1.0, -0.1, 2.0])
 def test_betas_of_lamb_are_below_one(option, value):
-    """With 1 its bias correction divides by 0."""
+    """With beta 1 the bias correction would divide by 0."""
     with pytest.raises(ValueError, match=f"{option}={value} is not in"):
         optim.LAMB(**{option: value})
 
 
 @pytest.mark.parametrize("where", [0, 1])
 def test_masked_arrays_are_refused(where):
-    """What is masked is no parameter to be stepped, and would lose its mask."""
+    """A masked array would lose its mask."""
     arrays = [np.ones(4, "f4"), np.ones(4, "f4")]
     optimizer = optim.SGD(lr=1.0)
     optimizer.step(*arrays)

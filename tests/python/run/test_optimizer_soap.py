@@ -1,4 +1,4 @@
-"""SOAP beside its paper in NumPy, in f64."""
+"""SOAP against its paper in NumPy, in f64."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def folded(x):
 
 
 class Twin:
-    """One parameter, with bases as the paper has them: columns, by LAPACK."""
+    """One parameter; bases as in the paper: columns, by LAPACK."""
 
     def __init__(self, p, most=50):
         self.p = folded(p).astype("f8")
@@ -65,7 +65,7 @@ def drawn(rng, shapes, dtype):
 
 
 def test_thirty_steps_are_the_paper_s():
-    """Where bases are unique: no side has more numbers than the other, unless that has no basis."""
+    """For unique bases: no side is longer than the other, unless the longer one has no basis."""
     shapes = ((6, 6), (1, 1), (33, 33), (4, 60), (60, 4), (5, 3, 20), (7,), (), (60, 70), (0, 3))
     rng, optimizer = np.random.default_rng(0), optim.SOAP(**OPTIONS, max_precond_dim=50)
     params = drawn(rng, shapes, "f8")
@@ -94,7 +94,7 @@ def test_thirty_steps_are_the_paper_s():
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_each_step_from_its_own_bases(dtype):
-    """Of any shape, several panels of the decomposition among them."""
+    """For all shapes, some with several panels in the decomposition."""
     shapes = ((6, 4), (4, 6), (40, 70), (130, 50), (3, 2, 5))
     rng, optimizer = np.random.default_rng(1), optim.SOAP(**OPTIONS)
     params = drawn(rng, shapes, dtype)
@@ -126,7 +126,7 @@ def test_each_step_from_its_own_bases(dtype):
                     assert (np.diff(np.diag(values)) <= near).all()
                 elif (t - 1) % 3 == 0:
                     order = np.argsort(-np.diag(first[k].T @ gram @ first[k]), kind="stable")
-                    if dtype == "f8":  # else what is nearly alike may change places
+                    if dtype == "f8":  # in f32, nearly equal values may change places
                         twin.v = np.take(twin.v, order, k)
                         ended = basis @ gram @ first[k][:, order]
                         assert np.abs(np.tril(ended, -1)).max() <= near
@@ -169,7 +169,7 @@ def test_the_same_bits_for_any_threads_and_instruction_set(monkeypatch):
 @pytest.mark.parametrize("scale", [1e-18, 1e-12, 1.0, 1e9, 1e16])
 @pytest.mark.parametrize("kind", ["ones", "dead rows", "one dead row", "once, then nothing"])
 def test_gradients_without_full_rank(kind, scale):
-    """Of f32, at any scale whose squares f32 holds: bases stay orthonormal, parameters numbers."""
+    """In f32, at any scale with finite squares: bases stay orthonormal, parameters finite."""
     draw = np.random.default_rng(1)
     for shape in ((4, 4), (5, 3), (17, 33), (64, 40), (8, 3, 3, 3)):
         params = [draw.standard_normal(shape).astype(np.float32)]
@@ -184,12 +184,12 @@ def test_gradients_without_full_rank(kind, scale):
         assert np.isfinite(params[0]).all(), shape
         for side in ("left", "right"):
             if (state := optimizer.states[side][0]) is not None:
-                q = state[1].astype(np.float64)  # behind the means of products
+                q = state[1].astype(np.float64)  # q comes after the mean of products
                 np.testing.assert_allclose(q @ q.T, np.eye(len(q)), atol=1e-5, err_msg=str(shape))
 
 
 def test_it_learns_where_adam_is_slow():
-    """A quadratic whose axes are turned: Adam's basis is the wrong one."""
+    """A quadratic with rotated axes, where Adam uses the wrong basis."""
     rng = np.random.default_rng(0)
     turns = [np.linalg.qr(rng.standard_normal((16, 16)))[0] for _ in range(2)]
     scales = 10.0 ** np.linspace(0, -3, 16)

@@ -1,6 +1,5 @@
-"""Arrays as callers have them: anywhere in a buffer, in no order, of one element and of none; and
-what a step is when it is refused or interrupted. Optimizers that are compiled in and recorded ones
-take different ways."""
+"""Arrays as callers have them: anywhere in a buffer, in any order, with one element or none; and
+steps that are refused or interrupted. Built-in optimizers and recorded ones use different code."""
 
 from __future__ import annotations
 
@@ -46,8 +45,8 @@ def numbers(sizes, seed):
 
 
 def placed(arrays, offset):
-    """Each array in a buffer of its own, so many elements behind its beginning (other ones for
-    others), between elements that nobody may touch."""
+    """Copies each array into its own buffer, at an offset that varies with the array, between guard
+    elements that must not change."""
     views, buffers = [], []
     for i, array in enumerate(arrays):
         begin = (offset + 5 * i) % 21 + 1
@@ -64,8 +63,8 @@ def is_untouched(buffer, begin, n):
 
 @each_kind
 def test_arrays_begin_anywhere(make):
-    """Bits depend neither on where arrays begin nor on how many threads there are; what is beside
-    an array is not written."""
+    """The bits depend neither on the arrays' offsets nor on the number of threads; nothing next to
+    an array is written."""
     plain, results = numbers(SIZES, 0), set()
     threads = cutback.get_num_threads()
     optimizer = make()
@@ -153,7 +152,7 @@ def test_a_recorded_optimizer_names_the_type_that_it_does_not_step():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @each_kind
 def test_numbers_that_are_none_stop_the_step(make, bad):
-    """Also where they turn up between two steps, in a group or in a schedule; the message names the
+    """Also if they appear between two steps, in a group or in a schedule; the message names the
     number and its value."""
     params, g = [np.ones(3, "f4"), np.ones(4, "f4")], [np.ones(3, "f4"), np.ones(4, "f4")]
     optimizer = make()
@@ -190,8 +189,8 @@ def whole(params, optimizer):
 @pytest.mark.parametrize("half", [False, True])
 @each_kind
 def test_an_interrupt_at_each_bytecode_leaves_no_mixture(make, half):
-    """KeyboardInterrupt where the interpreter can raise one: before the core is called the step has
-    not begun, after it the step is whole."""
+    """Raises KeyboardInterrupt wherever the interpreter can: before the core is called the step has
+    not begun, and afterwards it is complete."""
     extras = {"max_norm": 1.0, "zero_grads": True} if half else {}
     count, number = 0, -1
     while True:
@@ -234,7 +233,7 @@ def test_an_interrupt_at_each_bytecode_leaves_no_mixture(make, half):
 @pytest.mark.usefixtures("no_collections")
 @each_kind
 def test_ctrl_c_waits_for_the_end_of_a_step(make):
-    """SIGINT while the core runs, on one thread and on several."""
+    """SIGINT while the core runs, with one thread and with several."""
     params, optimizer = numbers((300_000, 50), 1), make()
     twin, beside = numbers((300_000, 50), 1), make()
     grads = numbers((300_000, 50), 2)

@@ -1,5 +1,5 @@
 """One optimizer, parameter or state, stepped from two threads: the bits of a serial order, or
-RuntimeError for the second one, which has written nothing."""
+RuntimeError for the second thread, which has written nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def arrays(seed, n=5, shape=(48, 32)):
 
 
 def race(functions, times):
-    """How often each one was done; the others were refused."""
+    """How often each step succeeded; the others were refused."""
     done, wrong, go = [0] * len(functions), [], threading.Barrier(len(functions))
 
     def work(i):
@@ -54,7 +54,7 @@ def loss(params, x):
 
 
 def ways(way, optimizer, params, grads):
-    """Two functions that step the optimizer, and how many steps were taken to make them."""
+    """Two functions that step the optimizer, and the number of steps taken to prepare them."""
     if way in ("arrays", "list and tuple"):
         other = tuple(params) if way == "list and tuple" else params
         return [lambda: optimizer.step(params, grads), lambda: optimizer.step(other, grads)]
@@ -88,7 +88,7 @@ def one_round(way, seed, is_warm, times=6):
 
 @pytest.fixture(autouse=True)
 def often():
-    """Threads take turns more often than they do by default."""
+    """Switches threads more often than by default."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -115,7 +115,7 @@ def large(n=1 << 20):
 
 @pytest.mark.parametrize("with_step", [False, True])
 def test_two_optimizers_over_one_parameter(with_step):
-    """What the loser meant to write is as it was: whole numbers say how many steps were taken."""
+    """A refused step has written nothing: integers in the parameters count the steps taken."""
     params, grads = large()
     optimizers = [optim.SGD(lr=1.0, momentum=0.0) for _ in range(2)]
     functions = [lambda o=o: o.step(params, grads) for o in optimizers]
@@ -129,7 +129,7 @@ def test_two_optimizers_over_one_parameter(with_step):
 
 
 def test_two_optimizers_over_one_state():
-    """A shallow copy has the state of the original, and its count."""
+    """A shallow copy shares the state and the count of the original."""
     params, grads = large()
     optimizer = optim.SGD(lr=1.0, momentum=0.5)
     optimizer.step(params, grads)
@@ -165,7 +165,7 @@ def test_copies_and_pickles_step_while_the_original_does():
 
 
 def test_a_step_inside_a_step_is_refused():
-    """A schedule that steps the optimizer which asks it."""
+    """A schedule that steps the optimizer which evaluates it."""
     params, grads = large(10)
     seen = []
 
@@ -194,8 +194,8 @@ def test_the_mean_of_a_schedule_free_optimizer_is_not_taken_amid_a_step():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.parametrize("other_thread", [True, False])
 def test_a_forked_child_steps_though_another_thread_was_stepping(other_thread):
-    """What a thread of the parent holds is free in the child; what the thread that forked holds is
-    its own there, too."""
+    """In the child, claims of the parent's other threads are free; those of the forking thread
+    stay."""
     params, grads = large(1000)
     optimizer = optim.SGD(lr=1.0)
     optimizer.step(params, grads)
@@ -233,7 +233,7 @@ def test_a_forked_child_steps_though_another_thread_was_stepping(other_thread):
 
 
 def test_a_fork_amid_steps_of_another_thread():
-    """Claims of memory go with the threads that held them."""
+    """Claims on memory end with the threads that held them."""
     if not hasattr(os, "fork"):
         pytest.skip("no fork on this system")
     params, grads = large()

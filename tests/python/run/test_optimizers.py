@@ -1,4 +1,4 @@
-"""Optimizers of compiled steps beside twins in NumPy, and their states as files."""
+"""Optimizers of compiled steps against twins in NumPy, and their states as files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def make(dtype):
 
 
 def sgd_twin(p, g, b, t, lr, momentum, dampening, weight_decay, nesterov, maximize):
-    """PyTorch's formula, rounded to the type of ``p`` after each operation; the next p and b."""
+    """PyTorch's formula, rounded to the type of ``p`` after each operation; returns the next p and
+    b."""
     number = p.dtype.type
     d = -g if maximize else g
     if weight_decay:
@@ -109,13 +110,13 @@ def test_states_follow_the_groups():
     step = cutback.compile(loss, optimizer=optimizer)
     step(params, x)
     assert set(optimizer.state_dict()) == {"t", "p['w'].momentum_buffer"}
-    optimizer.momentum = 0.9  # a group that gets one later begins with zeros
+    optimizer.momentum = 0.9  # a group that gets momentum later begins with zeros
     step(params, x)
     assert set(optimizer.state_dict()) == {
         "t", "p['w'].momentum_buffer", "p['b'].momentum_buffer"
     }  # fmt: skip
     gradient = cutback.grad(loss)(params, x)["b"]
-    optimizer.momentum = 0.0  # what is there stays, unread
+    optimizer.momentum = 0.0  # existing buffers stay but are not read
     before, kept = params["b"].copy(), optimizer.states["momentum_buffer"][0].copy()
     step(params, x)
     assert params["b"].tobytes() == (before + np.float32(-0.1) * gradient).tobytes()
@@ -235,7 +236,7 @@ def formula(p, g, m, *, lr=0.1):
     return p - lr * (m + g), 0.5 * m + g
 
 
-made = optim.foreach(formula)  # pickled by the formula's name
+made = optim.foreach(formula)  # pickled by the name of the formula
 KINDS = [kind for kind in map(optim.__dict__.get, optim.__all__) if isinstance(kind, type)
          and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer]  # fmt: skip
 
@@ -261,7 +262,8 @@ def test_copies_and_pickles_go_on_by_themselves(again, kind):
 
 @pytest.mark.parametrize("kind", [optim.NAdam, optim.ASGD, optim.ScheduleFreeAdamW])
 def test_numbers_that_are_kept_are_part_of_the_state(kind, tmp_path):
-    """On arrays and in a compiled step, through a file, and for a parameter that comes late."""
+    """On arrays and in a compiled step, through a file, and for a parameter that gets its first
+    gradient late."""
     (straight, x), (halves, _) = make("f4"), make("f4")
     step = cutback.compile(loss, optimizer=kind(lr=0.1))
     gradients = cutback.grad(loss)
@@ -291,7 +293,7 @@ def test_numbers_that_are_kept_are_part_of_the_state(kind, tmp_path):
 
 @pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 def test_parameters_without_gradient_wait_and_count_for_themselves(make_optimizer):
-    """One that comes late is stepped as if it began then."""
+    """A parameter that gets its first gradient late is stepped as if training began then."""
     together, late = [np.ones(3), np.ones(4)], [np.ones(4)]
     optimizer, fresh = make_optimizer(), make_optimizer()
     for seed in range(3):
@@ -375,7 +377,7 @@ def test_the_state_of_other_parameters():
 
 
 def test_many_tensors_of_all_sizes():
-    """10,000 tensors, among them empty ones, have the bits of one by one."""
+    """10,000 tensors, some of them empty, give the bits of one tensor at a time."""
     rng = np.random.default_rng(0)
     sizes = [*rng.integers(0, 60, 9_990), 0, 1, 100_000, 3, 65_537, 0, 16_384, 127, 128, 0]
     params = [rng.standard_normal(n).astype("f4" if n % 3 else "f8") for n in sizes]
@@ -416,7 +418,7 @@ def test_schedules_are_functions_of_the_steps_taken():
     optimizer = optim.SGD(lr=lr)
     for _ in range(3):
         optimizer.step(params, [np.ones(1)])
-    assert seen == [0, 0, 1, 2]  # first when it is made
+    assert seen == [0, 0, 1, 2]  # first at creation
     np.testing.assert_allclose(params[0], -(0.1 + 0.05 + 0.1 / 3))
     step = cutback.compile(lambda params: params[0].sum(), optimizer=optim.SGD(lr=lr))
     step(params)
@@ -424,7 +426,7 @@ def test_schedules_are_functions_of_the_steps_taken():
 
 
 def test_arrays_may_move_between_steps():
-    """Gradients and parameters that are other arrays each time, of the same names."""
+    """Gradients and parameters may be new arrays each time, under the same names."""
     one, optimizer, still = [np.ones(5)], optim.AdamW(), optim.AdamW()
     fixed = [np.ones(5)]
     for seed in range(6):
@@ -448,7 +450,7 @@ def test_a_step_allocates_nothing():
 
 
 def test_two_threads_do_not_step_at_once():
-    """Either a step is refused, or it is whole."""
+    """A step is refused, or it is complete."""
     params = [np.ones(300_000, "f4")]
     optimizer, steps = optim.SGD(lr=1.0), []
     optimizer.step(params, [np.ones(300_000, "f4")])
@@ -484,7 +486,7 @@ def test_large_states_begin_at_a_cache_line():
 
 
 def test_groups_that_are_none_or_match_nothing():
-    """The text names the pattern and what there is; nothing is begun."""
+    """The error names the pattern and the parameters; nothing has started."""
     for groups in ({"names": "*"}, "*", 3, [3], [None]):
         with pytest.raises(TypeError, match=r"AdamW: groups=.* must be a list of dicts"):
             optim.AdamW(groups=groups)
@@ -504,7 +506,7 @@ def test_groups_that_are_none_or_match_nothing():
 
 
 def test_one_gradient_of_two_parameters():
-    """It is read twice; only zeros cannot be written for both."""
+    """The gradient is read twice; only zeroing it for both is impossible."""
     params, g = [np.ones(3), np.ones(3)], np.full(3, 0.5)
     optimizer = optim.SGD(lr=1.0)
     optimizer.step(params, [g, g])

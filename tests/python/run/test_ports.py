@@ -1,6 +1,6 @@
-"""Nets as people write them, half way between the smallest plan and saving everything: perceptrons
-like README's, and ports from PyTorch, an LSTM, a ResNet and a transformer with rotary embeddings.
-They train, and the measured peak is within the bytes of the position."""
+"""Typical nets at position 0.5, half way between the smallest plan and saving everything:
+perceptrons like the README's, and ports from PyTorch of an LSTM, a ResNet and a transformer with
+rotary embeddings. They train, and the measured peak is within the bytes of the position."""
 
 from __future__ import annotations
 
@@ -168,7 +168,8 @@ def test_perceptrons_in_the_middle(layers: int, batch: int, width: int) -> None:
 
 
 def check(port: Port, steps: int, saves: bool = True) -> None:
-    """Trains at position 0.5. Not ``saves``: gradients make up the peak, whatever is saved."""
+    """Trains at position 0.5. If not ``saves``, the gradients make up the peak, whatever is
+    saved."""
     step = cb.compile(port.loss, budget=0.5, optimizer=cb.optim.AdamW(lr=1e-2))
     losses = [float(step(port.params, *port.data)) for _ in range(steps)]
     assert losses[-1] < losses[0]
@@ -183,7 +184,7 @@ def check(port: Port, steps: int, saves: bool = True) -> None:
     "CUTBACK_TEST_BACKEND" in os.environ, reason="about a CPU, which updates inside"
 )
 def test_a_budget_below_the_gradients_is_met_by_updates_inside() -> None:
-    """Gradients of two large matrices, which are never needed together."""
+    """The gradients of two large matrices are never needed at the same time."""
     rng = np.random.default_rng(0)
     made = [he(rng, 128, 128), he(rng, 128, 128)]
     x = rng.standard_normal((16, 128), np.float32)

@@ -1,4 +1,4 @@
-"""Threads, fork, Ctrl-C, and what an import costs."""
+"""Threads, fork, Ctrl-C, and the cost of an import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from cutback.run.executable import Executable
 
 
 def python(code, *options, timeout=120):
-    """Runs a program in a fresh interpreter that finds the same package; its standard output."""
+    """Runs a program in a fresh interpreter that finds the same package; returns its standard
+    output."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, *options, "-c", textwrap.dedent(code)],
@@ -127,8 +128,8 @@ def interrupt_after(seconds):
 
 @pytest.fixture
 def ctrl_c():
-    """SIGINT raises KeyboardInterrupt, also where this process was started with it ignored, as in
-    the background of a script."""
+    """SIGINT raises KeyboardInterrupt, even if this process was started with it ignored, as
+    background jobs of a script are."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -159,7 +160,7 @@ def test_ctrl_c_during_a_step():
 
 
 def deep_loss(p, x):
-    """So many layers, each a residual, as there are parameters."""
+    """One residual layer per parameter."""
     for w in p:
         x = x + cutback.tanh(cutback.exp(cutback.sin(x @ w)) * x) @ w.T
     return x.mean()
@@ -175,7 +176,7 @@ def test_ctrl_c_during_a_plan():
             with suppress(cutback.BudgetError):
                 Executable(traced.graph, list(range(400)), budget="0.3x", backend="null")
         timer.join()
-        list(range(10**6))  # where it came between two plans
+        list(range(10**6))  # if the signal came between two plans
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -187,7 +188,7 @@ def test_ctrl_c_during_a_frontier():
         while timer.is_alive():
             cutback.frontier(plan.problem)
         timer.join()
-        list(range(10**6))  # where it came between two of them
+        list(range(10**6))  # if it came between two of them
     assert cutback.frontier(plan.problem)
 
 

@@ -1,4 +1,4 @@
-"""Profiles: kernels in the order of the plan, with the bytes that the plan says."""
+"""Profiles: kernels in the order of the plan, with the plan's bytes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_kernel_of_several():
 
 
 def test_a_kernel_of_several_is_named_by_its_kinds():
-    """On the backend that runs groups of several."""
+    """On the backend that runs groups of several operations."""
     step = cutback.compile(lambda x: cutback.exp(-x * x).sum(), argnums=None, backend="debug")
     (kernel,) = step.profile(np.ones((8, 8), np.float32)).kernels
     assert kernel.kind == "neg+mul+2 more"
@@ -87,7 +87,7 @@ def test_sums_and_timeline():
 
 @pytest.mark.parametrize("options", [{}, {"budget": "0.6x"}, {"preset": "shape-aware"}])
 def test_a_step_in_groups_is_profiled_by_its_operations(options):
-    """With a budget the middle of the chain runs again, inside the kernels that read it."""
+    """With a budget the middle of the chain is recomputed, inside the kernels that read it."""
 
     def loss(weights, x):
         for w in weights:

@@ -1,4 +1,4 @@
-"""Compiled programs are kept within a number of bytes, and what was dropped is compiled again."""
+"""Compiled programs are kept within a number of bytes, and dropped ones are compiled again."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_bytes_are_those_of_the_allocator(backend, budget):
     step.prepare(params, data(4))
     added = step.program_bytes - held
     core = _native.memory()["live_bytes"] - before
-    assert 0 < core <= added < core + 64 * 1024  # the rest are objects of Python
-    if backend == "cpu":  # debug keeps gradients of a run
+    assert 0 < core <= added < core + 64 * 1024  # the rest are Python objects
+    if backend == "cpu":  # debug keeps a run's gradients
         step(params, data(4))
         gc.collect()
         core = _native.memory()["live_bytes"] - before - step.planned.arena_bytes
@@ -106,7 +106,7 @@ def test_programs_are_dropped_by_bytes_and_compiled_again():
                 assert np.array_equal(a, b)
             assert few.program_bytes <= 10 * one
     assert few.n_compiled == 60 and keeps.n_compiled == 30
-    for x in inputs[-5:] + inputs[-5:]:  # still there
+    for x in inputs[-5:] + inputs[-5:]:  # still cached
         few(params, x)
     assert few.n_compiled == 60
 

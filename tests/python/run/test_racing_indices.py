@@ -1,5 +1,5 @@
-"""A second thread overwrites the array of indices while a step runs: an error or a result, never a
-read or a write outside of an array."""
+"""A second thread overwrites the array of indices while a step runs: the outcome is an error or a
+result, never an access outside an array."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def taken_of_rows(table, index):
 
 
 def case(name):
-    """(function of (table, index), table, good indices): forward reads by index, backward adds."""
+    """(function of (table, index), table, good indices): the forward reads by index, the backward
+    adds."""
     n = 100_000
     if name == "gather":
         return gathered, np.ones((50, 4)), np.arange(4 * n).reshape(n, 4) % 50
@@ -57,13 +58,14 @@ def case(name):
 
 
 def bytes_of(index, offset):
-    """A view of the same memory that NumPy and the step see as unrelated."""
+    """A view of the same memory that NumPy and the step consider unrelated."""
     address = index.ctypes.data + offset
     return np.frombuffer((ctypes.c_int64 * 1).from_address(address), np.int64)
 
 
 def race(name, half, backend):
-    """Runs steps while another thread makes one index wild and good again; how they ended."""
+    """Runs steps while another thread makes one index wild and good again; returns how they
+    ended."""
     function, table, good = case(name)
     if backend == "ref":
         good = np.ascontiguousarray(good[:3000])
@@ -101,18 +103,18 @@ def race(name, half, backend):
 
 
 def race_all(backend):
-    cutback.set_num_threads(1)  # the other one is for who overwrites
+    cutback.set_num_threads(1)  # the other core is for the overwriting thread
     for name in ("gather", "embedding", "labels", "rows", "taken"):
         for half in ("forward", "backward"):
             if backend == "ref" and half == "backward" and name in ("gather", "embedding"):
-                continue  # the slow twin adds by walking all indices for each element
+                continue  # the slow twin walks all indices for each element
             ended = race(name, half, backend)
             assert ended["good"] + ended["refused"] == ROUNDS
 
 
 @pytest.mark.parametrize("backend", ["cpu", "debug", "ref"])
 def test_indices_that_another_thread_overwrites(backend):
-    """In a process of its own, which a stray access ends."""
+    """Runs in its own process, which a stray access would end."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", f"import test_racing_indices as t; t.race_all({backend!r})"],
@@ -144,7 +146,7 @@ def test_a_wild_index_leaves_the_output_alone(name, backend):
 @pytest.mark.parametrize("budget", [None, "0.6x", "min"])
 @pytest.mark.parametrize("name", ["gather", "embedding", "labels", "rows", "taken"])
 def test_the_copy_is_part_of_the_plan(name, budget):
-    """Measured bytes are the planned ones: of the arena (cpu) and of what lives (debug)."""
+    """Measured bytes equal the planned ones: of the arena (cpu) and of the live values (debug)."""
     function, table, index = case(name)
     for backend, key in (("cpu", "arena_bytes"), ("debug", "live_bytes")):
         try:

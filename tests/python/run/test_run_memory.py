@@ -1,5 +1,5 @@
-"""All shapes of a step run in one block of memory, and so do steps that share a Memory; a bound on
-it says who holds what, and refuses before anything changes."""
+"""All shapes of a step run in one block of memory, and so do steps that share a Memory; an error of
+its bound lists who holds what, before anything changes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def arenas(held):
 
 
 def of_steps(held):
-    """The bytes of steps of this file; what other tests have compiled may still be alive."""
+    """The bytes of this file's steps; those compiled by other tests may still be alive."""
     return {name: size for name, size in held.arenas.items() if name == "step `loss`"}
 
 
@@ -66,7 +66,8 @@ def nothing_held():
 
 
 def python(code, timeout=120):
-    """Runs a program in a fresh interpreter that finds the same package; its standard output."""
+    """Runs a program in a fresh interpreter that finds the same package; returns its standard
+    output."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
@@ -95,7 +96,7 @@ def test_a_run_allocates_only_if_it_is_the_first_or_the_largest():
     step = cutback.compile(loss, optimizer=cutback.optim.SGD())
     params, data = layers(), {n: batch(n) for n in (300, 100, 200)}
     for n in data:
-        step(params, data[n])  # the first of its program
+        step(params, data[n])  # the first step of its program
     for n in data:
         before = _native.memory()["n_alloc"]
         step(params, data[n])
@@ -235,9 +236,9 @@ def test_threads_take_turns():
 
 
 def during(handler, step, *args):
-    """Calls the step until ``handler`` has seen what it waits for; what the step last returned.
+    """Calls the step until ``handler`` has seen a wanted result; returns the step's last result.
 
-    The signal comes earlier from call to call, so that it meets a run on a fast machine as well.
+    The signal comes earlier with each call, so that it also hits a run on a fast machine.
     """
     before = signal.signal(signal.SIGALRM, handler)
     try:
@@ -253,10 +254,9 @@ def during(handler, step, *args):
 
 
 class Handler:
-    """Calls a function from a signal handler, if a run is under way.
+    """Calls a function from a signal handler during a run.
 
-    ``wanted`` tells a result that the core gives within a run from one that Python gives just
-    before or after it.
+    ``wanted`` tells a result that the core gives during a run from one given just before or after.
     """
 
     def __init__(self, function, wanted=lambda result: True):
@@ -347,7 +347,7 @@ def test_an_exception_inside_a_run_leaves_the_memory_usable():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_fork_while_another_thread_runs():
-    """In the child the step that ran is refused, and the others in its memory run."""
+    """In the child the running step is refused, and the others in its memory run."""
     out = python(
         """
         import os, threading, time, warnings, numpy as np, cutback
@@ -392,7 +392,7 @@ def test_a_fork_while_another_thread_runs():
 
 
 def test_a_block_that_cannot_grow():
-    """Parameters are as they were, and the next call allocates again."""
+    """Parameters are unchanged, and the next call allocates again."""
     params, small, large = layers(), batch(20), batch(200)
     step = cutback.compile(loss, optimizer=cutback.optim.AdamW())
     for x in (small, large):
@@ -459,7 +459,7 @@ def test_states_above_the_bound():
 
 
 def test_states_whose_arena_does_not_fit_are_not_made():
-    """The bound has room for the states alone: none of them stays when the call is refused."""
+    """The bound has room for the states only: none of them remain after the call is refused."""
     params, memory = layers(), cutback.Memory()
     step = cutback.compile(loss, optimizer=cutback.optim.AdamW(), memory=memory)
     step.prepare(params, batch(1000))
@@ -488,7 +488,7 @@ def test_results_above_the_bound():
 
 
 def test_what_is_kept_for_later_makes_room():
-    """Kept results first, then blocks of steps that do not run."""
+    """Kept results are freed first, then blocks of idle steps."""
     params, x = layers(), batch(400)
     one, two = cutback.compile(loss, argnums=0), cutback.compile(loss, argnums=0)
     for step in (one, two):
@@ -583,7 +583,7 @@ def test_a_report():
 @pytest.mark.very_slow
 def test_two_hundred_shapes_for_three_epochs():
     """In random order: memory is flat from the second epoch on, and the third compiles nothing. The
-    first shape had an exact plan; when it comes again it follows the decisions of all others."""
+    first shape had an exact plan; when it returns it follows the common decisions."""
     out = python(
         """
         import numpy as np, cutback

@@ -1,5 +1,5 @@
-"""Shapes that differ in sizes only are planned at canonical sizes: there are few plans, they do not
-depend on the order in which shapes come, and the bits are the same."""
+"""Shapes that differ only in sizes are planned at canonical sizes: there are few plans, they do not
+depend on the order of the shapes, and the bits are the same."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def batch(n, length):
 
 
 def decisions(step):
-    """What the plan of the latest call says of each value, and in which order ops run."""
+    """The latest plan's decision for each value, and its order of ops."""
     return step.plan.core.steps, step.planned.budget_bytes
 
 
@@ -86,9 +86,9 @@ def test_shapes_follow_few_plans_and_no_bit_changes(budget):
         planned = step.planned
         assert planned.budget_bytes is None or planned.arena_bytes <= planned.budget_bytes
         assert step.executable.native.follows == (step.n_compiled > 1)
-    # the first one as it came; then those of canonical sizes
+    # the first shape as it came, then canonical sizes
     assert step.n_planned == 1 + len({rounded_up(rows) for rows in sizes})
-    assert step.n_compiled == len(sizes)  # 100 again, when it is known that rows vary
+    assert step.n_compiled == len(sizes)  # 100 again, now that rows are known to vary
 
 
 @pytest.mark.parametrize("groups", [None, True, False])
@@ -145,7 +145,7 @@ def test_one_shape_is_planned_exactly():
 
 
 def test_bytes_are_kept_at_the_actual_size():
-    """A budget that the canonical size cannot keep, and the actual one can."""
+    """A budget that the canonical size exceeds but the actual one meets."""
     params = params_of()
     smallest = [
         cb.value_and_grad(loss, budget="smallest").prepare(params, data(n)).planned.arena_bytes
@@ -241,8 +241,8 @@ def test_dropped_programs_follow_the_same_plans():
     for _ in range(3):
         for rows, want in zip(sizes, wanted, strict=True):
             same_bits(few(params, data(rows)), want)
-    assert few.n_compiled == 48  # each time
-    assert few.n_planned == 3  # the first by itself, then at 104 and 112
+    assert few.n_compiled == 48  # every time
+    assert few.n_planned == 3  # the first on its own, then at 104 and 112
 
 
 def test_a_step_with_an_optimizer_trains_the_same():
@@ -265,5 +265,5 @@ def test_three_epochs_of_200_shapes():
         counts.append((step.n_compiled, step.n_planned, step.program_bytes))
     canonicals = len({rounded_up(rows) for rows in sizes})
     assert counts[0][1] <= 1 + canonicals
-    assert counts[1] == counts[2]  # nothing is compiled in the third epoch, and nothing grows
+    assert counts[1] == counts[2]  # the third epoch compiles nothing, and nothing grows
     assert counts[2][0] <= 201

@@ -1,4 +1,4 @@
-"""Steps that run on addresses, in memory of the caller."""
+"""Steps that run on addresses, in memory provided by the caller."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ pytestmark = pytest.mark.skipif(
 
 
 def address(array):
-    """Of the first element."""
+    """The address of the first element."""
     return array.ctypes.data
 
 
 def block_of(step, shift=0):
-    """Scratch for a run, aligned to 64 bytes but for `shift`, and its address."""
+    """Scratch for a run, aligned to 64 bytes plus `shift`, and its address."""
     room = np.zeros(step.run_bytes + 128, np.uint8)
     return room, -(-address(room) // 64) * 64 + shift
 
 
 def normed():
-    """Softmax of a product, whose factor needs a place in the arena."""
+    """The softmax of a product; the product needs a place in the arena."""
     g = cb.Graph()
     x, w = g.input("x", (8, 16)), g.input("w", (16, 4))
     h = g.op("matmul", x, w)
@@ -45,7 +45,7 @@ def arrays():
 
 
 def test_gives_what_a_run_gives(arrays):
-    """The same bits, whatever is in the block."""
+    """The same bits, whatever the block contains."""
     made = normed()
     ins, outs = arrays
     wanted = made(*ins)[0]
@@ -59,7 +59,7 @@ def test_gives_what_a_run_gives(arrays):
 
 
 def test_takes_nothing_of_the_memory(arrays):
-    """Runs in the caller's block allocate nothing in the core."""
+    """Runs in the caller's block do not allocate in the core."""
     step = normed().native
     ins, outs = arrays
     room, block = block_of(step)
@@ -70,7 +70,7 @@ def test_takes_nothing_of_the_memory(arrays):
 
 
 def test_says_what_is_wrong(arrays):
-    """Counts, a missing block, one that is not aligned, and outputs over inputs."""
+    """Wrong counts, a missing or misaligned block, and outputs that overlap inputs."""
     step = normed().native
     ins, outs = arrays
     room, block = block_of(step)
@@ -92,7 +92,7 @@ def test_says_what_is_wrong(arrays):
 
 
 def test_gradients_inside_are_not_kept():
-    """The block is the caller's again when the call returns."""
+    """The caller owns the block again when the call returns."""
     g = cb.Graph()
     w = g.input("w", (4,), role="param")
     g.output(g.op("sum", g.op("square", w)))

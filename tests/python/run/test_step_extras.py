@@ -1,5 +1,5 @@
-"""What a compiled step does beside its update: the same bits as the step on arrays from the same
-gradients, whatever the plan and the number of threads, in the memory that was planned."""
+"""The extras of a compiled step, besides the update: the same bits as the step on arrays from the
+same gradients, for every plan and number of threads, in the planned memory."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def leaves(params):
 
 
 def like(params, dtype="f4", skip=()):
-    """Beside each leaf an array of zeros; None beside those of these numbers."""
+    """An array of zeros for each leaf, and None for the leaves in `skip`."""
     flat, structure = cutback.tree.flatten(params)
     rows = [None if i in skip else np.zeros(p.shape, dtype) for i, p in enumerate(flat)]
     return cutback.tree.unflatten(structure, rows)
@@ -90,7 +90,7 @@ def everything(params, averages, copies, optimizer):
 
 
 def train(make, budget, threads, steps=4, **options):
-    """All bytes after some steps, and what each step found."""
+    """All bytes after some steps, and the extras' findings at each step."""
     before = cutback.get_num_threads()
     cutback.set_num_threads(threads)
     try:
@@ -129,7 +129,7 @@ def test_as_on_arrays_whatever_the_plan_and_the_threads(make):
 
 @each_kind
 def test_clipping_is_that_of_a_twin(make):
-    """In f64 from the gradients themselves."""
+    """In f64, from the same gradients."""
     (params, x), (twin, _) = model(), model()
     optimizer, plain = make(), make()
     step, gradients = cutback.compile(loss, optimizer=optimizer), cutback.grad(loss)
@@ -234,7 +234,7 @@ def test_memory_that_is_shared_is_an_error():
     optim.AdamW8bit, optim.SOAP, optim.Adafactor, optim.NorMuon, optim.Muon, optim.LAMB,
     lambda: optim.AdamW(half="master")])  # fmt: skip
 def test_optimizers_that_step_arrays_alone_say_so(make):
-    params = {"w": np.ones((150, 150), "f4")}  # LAMB keeps sums of tensors that fit no cache
+    params = {"w": np.ones((150, 150), "f4")}  # LAMB keeps sums of tensors larger than the caches
     optimizer = make()
     name = type(optimizer).__name__
     with pytest.raises((TypeError, NotImplementedError), match=rf"(?i){name}.*compiled step"):
@@ -247,7 +247,7 @@ def test_optimizers_that_step_arrays_alone_say_so(make):
 @pytest.mark.parametrize("what", ["averages", "copies"])
 @pytest.mark.parametrize("where", ["statistic", "data"])
 def test_what_is_written_beside_shares_no_memory_with_arguments(what, where, groups):
-    """Neither with what the run reads nor with what it writes; nothing has changed then."""
+    """It overlaps neither what the run reads nor what it writes; a refusal changes nothing."""
 
     def loss(p, x, mean, var):
         y = cutback.nn.functional.batch_norm(x * p["w"], mean, var, p["b"], training=True)

@@ -21,7 +21,7 @@ def test_results_are_those_of_memory_of_their_own(dtype, options):
     rng = np.random.default_rng(0)
     w, x = (rng.standard_normal((33, 33)).astype(dtype) for _ in range(2))
     results = []
-    for backend in ("ref", "cpu", "debug"):  # `ref` gives each buffer memory of its own
+    for backend in ("ref", "cpu", "debug"):  # `ref` allocates each buffer separately
         step = cutback.value_and_grad(loss, backend=backend, **options)
         value, gradient = step(w, x)
         results.append((np.asarray(value), np.asarray(gradient)))

@@ -1,4 +1,4 @@
-"""Measured times that go before the cost model: from mappings, files and profiles of a step."""
+"""Measured times that replace the cost model's: from mappings, files and profiles of a step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_times_replace_the_model(step):
 
 
 def test_a_policy_sees_measured_times(step):
-    """mu-TWO selects by the times that are given with it."""
+    """mu-TWO selects by the measured times given with it."""
     problem = step.plan.problem
     policy = policies.mu_two("0.6x")
     modelled = cutback.plan(problem, policy=policy)
@@ -48,7 +48,7 @@ def test_a_policy_sees_measured_times(step):
 
 
 def test_dear_operations_are_kept(step):
-    """What is measured to be dear is not recomputed where something else can be."""
+    """An operation measured to be slow is not recomputed if another one can be."""
     problem = step.plan.problem
     cheap = cutback.plan(problem, budget="min")
     again = {entry.name for entry in cheap.recomputed}
@@ -70,7 +70,7 @@ def test_a_profile_of_a_step(model, tmp_path, capsys):
     plan = cutback.plan(step.plan.problem, profile=profile, budget="0.7x", measure="arena")
     once = sum(times.values())
     assert math.isclose(plan.numbers["once_ps"], once * 1e12, rel_tol=1e-6, abs_tol=1000)
-    again = cutback.compile(model.loss, plan=plan)  # times are no part of the fingerprint
+    again = cutback.compile(model.loss, plan=plan)  # times are not part of the fingerprint
     again(model.params(), *model.data())
     assert again.stats.peak_bytes == again.planned.arena_bytes <= plan.numbers["arena_bytes"]
 

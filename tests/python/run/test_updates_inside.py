@@ -1,4 +1,5 @@
-"""Updates inside the backward: bits of the separate step, peaks, and all or nothing on failure."""
+"""Updates inside the backward: the bits of a separate step, peaks, and all or nothing on
+failure."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def load_reference(name):
     path = Path(__file__).parents[2] / "reference" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where its dataclasses look themselves up
+    sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -43,7 +44,7 @@ def batch(seed=1):
 
 
 def loss(p, tokens, labels):
-    """The embedding is read twice: its gradient is a sum, and complete only at the end."""
+    """The embedding is read twice: its gradient is a sum, complete only at the end."""
     x = F.embedding(tokens, p["token"])
     for _ in range(2):  # tied layers
         x = x + F.gelu(x @ p["up"]) @ p["down"] + p["bias"]
@@ -139,7 +140,7 @@ def check_peaks(budget, groups):
 
 @pytest.mark.parametrize("bad", [0, 1])
 def test_a_step_that_fails_changes_nothing(bad):
-    """An index that is out of range is found before the first update, whoever reads it."""
+    """An index out of range is found before the first update, whichever op reads it."""
     params, optimizer = parameters(), cb.optim.AdamW()
     step = compiled(optimizer, "inside")
     step(params, *batch())
@@ -154,7 +155,7 @@ def test_a_step_that_fails_changes_nothing(bad):
 
 
 def random_loss(seed):
-    """A small program: parameters that several ops read in any order, and results beside the
+    """A small program: parameters read by several ops in any order, and results besides the
     loss."""
     random = np.random.default_rng(seed)
     choices = [(int(random.integers(0, 6)), int(random.integers(0, 3))) for _ in range(6)]
