@@ -1,4 +1,4 @@
-"""Front ends as people install them. Run by ``make test-frontends``; without the packages nothing
+"""Front ends as users install them. Run by ``make test-frontends``; without the packages nothing
 here is collected."""
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """They are slow, and front ends may warn about themselves; our warnings stay errors, but for
-    that of a first step, which has run before all graphs of a model are known, and that of scratch,
-    which plans do not count."""
+    """These tests are slow, and front ends may warn about themselves. Our warnings stay errors,
+    except that of a first step, which runs before all graphs of a model are known, and that of
+    scratch, which plans do not count."""
     filters = (
         "default",
         "error:.*budget",

@@ -1,4 +1,4 @@
-"""A small Lightning module, its data, and how it is trained."""
+"""A small Lightning module, its data, and its training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class TanhRows(lightning.LightningModule):
-    """Linear layers with two activations each, which a plan may compute again.
+    """Linear layers, each with two activations, which a plan may recompute.
 
     Args:
         logs: whether ``training_step`` calls ``self.log``.
@@ -40,7 +40,7 @@ class TanhRows(lightning.LightningModule):
 
 
 def quiet(folder: Path) -> dict[str, Any]:
-    """Options of a trainer that runs one epoch on the CPU and writes nothing."""
+    """Options of a trainer that runs one epoch on the CPU and writes no files."""
     return {
         "max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_checkpointing": False,
         "enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": folder,
@@ -48,5 +48,5 @@ def quiet(folder: Path) -> dict[str, Any]:
 
 
 def fit(module: Any, folder: Path, callbacks: list[Any] | None = None) -> None:
-    """One epoch."""
+    """Trains for one epoch."""
     lightning.Trainer(**quiet(folder), callbacks=callbacks).fit(module)

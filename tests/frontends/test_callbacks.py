@@ -1,5 +1,5 @@
-"""The lines of ``cutback.torch.frontends``: bits as without them, plans, and names of saved states
-that are the model's own."""
+"""The one-line additions of ``cutback.torch.frontends``: the same bits as without them, plans, and
+saved states with the model's own names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_trainer_callback(measure: str, tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_replaces_forward(tmp_path: Path) -> None:
-    """As TRL's ``SFTTrainer`` does in its constructor. The callback compiles after that."""
+    """TRL's ``SFTTrainer`` does this in its constructor. The callback compiles afterwards."""
     import types
 
     from transformers import Trainer, TrainingArguments

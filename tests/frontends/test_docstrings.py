@@ -1,4 +1,4 @@
-"""The examples in the docstrings of ``cutback.torch.frontends`` run, with the front ends."""
+"""The examples in the docstrings of ``cutback.torch.frontends`` run with the front ends."""
 
 from __future__ import annotations
 

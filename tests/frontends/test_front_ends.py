@@ -1,5 +1,5 @@
-"""Training as the front ends' documentation writes it, with our line added: bits as without it, and
-budgets against our own tracker."""
+"""Training as in the front ends' documentation, with our line added: the same bits as without it,
+and budgets checked by our own tracker."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_trainer_saves_and_resumes(tmp_path: Path) -> None:
 
     options = {"budget": BUDGET}
     model = gpt2()
-    model.compile(backend="cutback", options=options)  # in place: the names stay the model's
+    model.compile(backend="cutback", options=options)  # in place, so that names stay the model's
     trainer(model, 4).train()
     again = GPT2LMHeadModel.from_pretrained(tmp_path / "checkpoint-4")
     assert same(again, model)
@@ -104,8 +104,8 @@ def test_trainer_saves_and_resumes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["in place", "compiled", "compiled, labels named"])
 def test_trainer_evaluates(line: str, tmp_path: Path) -> None:
-    """Between its steps, with a smaller last batch and accumulation. Of a compiled module Trainer
-    does not know which inputs are labels."""
+    """Evaluates between training steps, with a smaller last batch and accumulation. For a compiled
+    module Trainer does not know which inputs are labels."""
     from transformers import Trainer, TrainingArguments
 
     def run(model: Any, **options: Any) -> list[float]:
@@ -135,8 +135,8 @@ def test_trainer_evaluates(line: str, tmp_path: Path) -> None:
 
 
 def test_trainer_saves_a_compiled_module(tmp_path: Path) -> None:
-    """By the names that it has after ``torch.compile``, tied weights once; ``from_pretrained`` does
-    not know them."""
+    """It saves the names that ``torch.compile`` makes, tied weights once; ``from_pretrained`` does
+    not know these names."""
     from safetensors import safe_open
     from transformers import GPT2LMHeadModel
 
@@ -150,7 +150,7 @@ def test_trainer_saves_a_compiled_module(tmp_path: Path) -> None:
 
 
 def test_our_checkpoint_in_transformers() -> None:
-    """One line; ``gradient_checkpointing_enable`` has PyTorch's."""
+    """One line replaces PyTorch's checkpoint, which ``gradient_checkpointing_enable`` selects."""
     tokens = torch.randint(64, (4, 32))
 
     def step(model: Any) -> tuple[int, list[Any]]:
@@ -222,7 +222,7 @@ def test_accelerate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["whole", "part"])
 def test_lightning(form: str, tmp_path: Path) -> None:
-    logs = form == "part"  # torch.compile does not get through Lightning's log
+    logs = form == "part"  # torch.compile cannot trace Lightning's log
     plain, model = TanhRows(logs), TanhRows(logs)
     fit(plain, tmp_path)
     if form == "whole":
@@ -291,7 +291,7 @@ def test_peft_lora() -> None:
 
 
 def test_optimizers_in_the_backward() -> None:
-    """As in PyTorch's tutorial: each parameter steps as soon as it has its gradient."""
+    """As in PyTorch's tutorial: each parameter is updated as soon as its gradient is ready."""
 
     def make() -> tuple[nn.Module, Callable[[Any], Any]]:
         torch.manual_seed(0)
@@ -316,8 +316,8 @@ def test_optimizers_in_the_backward() -> None:
 
 
 def test_lengths_that_vary_over_sixty_steps() -> None:
-    """One plan for sizes up to the largest, with the peak under that of eager mode each time."""
-    model = gpt2().eval()  # no dropout: bits of one pass
+    """One plan for all sizes up to the largest; the peak is below eager mode's every time."""
+    model = gpt2().eval()  # no dropout, so that one pass gives the bits
     compiled = ct.compile(model, budget="0.8x")
     lengths = torch.randint(8, 32, (60,), generator=torch.Generator().manual_seed(0)).tolist()
     for k, n in enumerate([31, *lengths]):
@@ -325,6 +325,6 @@ def test_lengths_that_vary_over_sixty_steps() -> None:
         with ct.MemoryTracker() as memory:
             compiled(input_ids=tokens, labels=tokens).loss.backward()
             peak = memory.peak_bytes
-        if k:  # there is a graph break: the first step plans its graphs one by one
+        if k:  # the graph breaks: the first step plans its graphs one by one
             assert peak <= max(p.numbers["budget_bytes"] for p in compiled.plans), n
     assert len(compiled.plans) <= 3

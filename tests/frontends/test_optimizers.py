@@ -1,6 +1,6 @@
 """Drop-ins of ``cutback.torch.optim`` in front ends' own loops, with overflows, accumulation,
-clipping, a schedule and a resumed run: skips and learning rates of PyTorch's unfused classes at
-every step, and their numbers."""
+clipping, a schedule and a resumed run: they skip the same steps as PyTorch's unfused classes, with
+the same learning rates and parameters."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import cutback.torch.optim as ours
 
 NAMES = [name for name in ours.__all__ if hasattr(torch.optim, name)]
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
-STEPS, OVERFLOWS = 8, (0, 3, 4)  # optimizer steps; those whose gradients overflow
-MOST = 8  # units in the last place of the largest number
+STEPS, OVERFLOWS = 8, (0, 3, 4)  # optimizer steps, and those whose gradients overflow
+MOST = 8  # ulps of the largest number
 Rows = list[tuple[Any, ...]]
 
 
@@ -45,7 +45,7 @@ def batch(i: int) -> torch.Tensor:
 
 
 class Overflow:
-    """Makes one gradient infinite where a step of the front end is to overflow."""
+    """Makes one gradient infinite at the front end's steps that should overflow."""
 
     def __init__(self, model: nn.Module, micro_steps: int) -> None:
         self.count, self.micro_steps = 0, micro_steps
@@ -67,7 +67,7 @@ def with_accelerate(kind: str, name: str, folder: Path) -> tuple[Rows, nn.Module
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    accelerator.scaler, accelerator.native_amp = scaler_of(), True  # float16 asks for a GPU
+    accelerator.scaler, accelerator.native_amp = scaler_of(), True  # float16 would require a GPU
     accelerator.state._mixed_precision = "fp16"
     model = model_of()
     overflow = Overflow(model, 2)
@@ -216,4 +216,4 @@ def test_a_drop_in_is_pytorch_s_unfused_class(
     wanted, other = expected(loop, name, tmp_path)
     assert rows == wanted and len({row[1] for row in rows}) > 2
     worst = max(map(units, model.state_dict().values(), other.state_dict().values()))
-    assert name == "Muon" or worst <= MOST  # PyTorch's Muon turns to bf16
+    assert name == "Muon" or worst <= MOST  # PyTorch's Muon uses bf16

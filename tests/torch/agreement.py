@@ -1,4 +1,4 @@
-"""What tests of compiled models share: compiled under several budgets they give eager's bits."""
+"""Shared helpers for compiled models: under several budgets they must give eager mode's bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUDGETS = (None, "1x", "min")
 
 
 class Wrapped(nn.Module):
-    """A function with parameters."""
+    """A module made of a function and its parameters."""
 
     def __init__(self, function: Callable[..., Any], **modules: Any) -> None:
         super().__init__()
@@ -91,6 +91,6 @@ def agreement(ran: Counter[str], same_bits: Callable[..., bool]) -> Callable[...
 
 
 def backward_kinds(plan: Any) -> list[str]:
-    """Operations that the backward of a plan runs."""
+    """The kinds of operations in a plan's backward."""
     steps, start = plan.document["steps"], plan.document["backward_starts"]
     return [plan.problem["ops"][i]["kind"] for i in steps[start:]]

@@ -1,5 +1,5 @@
-"""What a careless bridge gets wrong in values and modules: each case runs compiled, under several
-budgets, and must give eager's bits: outputs, gradients, buffers and inputs that it writes into."""
+"""Values and modules that a careless bridge gets wrong. Each case is compiled under several budgets
+and must give eager mode's bits: outputs, gradients, buffers and inputs that it writes into."""
 
 from __future__ import annotations
 
@@ -98,13 +98,14 @@ def test_batch_norm_statistics(agrees: Callable[..., Any]) -> None:
 
 
 def runs_again(compiled: Any) -> list[str]:
-    """The batch norms that a plan runs in the backward."""
+    """The batch norms in a plan's backward."""
     kinds = backward_kinds(compiled.plans[0])
     return [kind for kind in kinds if "batch_norm_legit" in kind]
 
 
 def test_batch_norms_run_again(agrees: Callable[..., Any]) -> None:
-    """They read statistics that are overwritten when the forward ends, and move them on."""
+    """Their running statistics are overwritten at the end of the forward, and must be updated only
+    once."""
 
     def f(self: Any, x: Any) -> Any:
         for conv, norm in zip(self.convs, self.norms, strict=True):
@@ -118,7 +119,8 @@ def test_batch_norms_run_again(agrees: Callable[..., Any]) -> None:
 
 
 def test_batch_norms_whose_statistics_are_read(agrees: Callable[..., Any]) -> None:
-    """A second run makes other statistics: whoever reads them in the backward needs the first's."""
+    """A second run would return other statistics, so readers in the backward need those of the
+    first."""
 
     def f(self: Any, x: Any) -> Any:
         for conv, norm in zip(self.convs, self.norms, strict=True):
@@ -207,7 +209,7 @@ def test_aliased_inputs_and_outputs(agrees: Callable[..., Any]) -> None:
 
 def test_inputs_that_share_memory(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     def f(a: Any, b: Any, w: Any) -> Any:
-        a.mul_(2)  # b sees it
+        a.mul_(2)  # b shares its memory
         return (b.exp() * w).sin().sin().sum()
 
     expected: Any = None
@@ -235,7 +237,7 @@ def test_double_use_and_missing_gradients(agrees: Callable[..., Any]) -> None:
     (compiled, *_) = agrees(model, torch.randn(16, 8))
     assert model.unused.weight.grad is None
     outputs = compiled.plans[0].problem["backward_outputs"]
-    assert len(outputs) == 2  # weight and bias of the one layer
+    assert len(outputs) == 2  # weight and bias of the single layer
 
 
 def test_tied_weights(agrees: Callable[..., Any]) -> None:
@@ -309,7 +311,7 @@ def test_checkpoints_in_the_model(agrees: Callable[..., Any]) -> None:
     model = Wrapped(f, a=nn.Linear(16, 16), b=nn.Linear(16, 16))
     plain, *_ = agrees(model, torch.randn(64, 16))
     again = [k for k in backward_kinds(plain.plans[0]) if k == "aten.tanh.default"]
-    assert len(again) == 4  # without a budget the model's own checkpoints decide
+    assert len(again) == 4  # without a budget the model's own checkpoints apply
 
 
 def test_a_policy(agrees: Callable[..., Any]) -> None:
@@ -342,7 +344,7 @@ def test_a_policy(agrees: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("tagged", [False, True])
 def test_custom_op(agrees: Callable[..., Any], tagged: bool) -> None:
-    """A function of its arguments may run again; one whose bits may differ runs once."""
+    """A pure function of its arguments may be recomputed; one whose bits may differ runs once."""
     name = "unsteady_cube" if tagged else "cube"
     tags = (torch.Tag.nondeterministic_bitwise,) if tagged else ()
 
@@ -394,7 +396,7 @@ class Scaled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         (x,) = ctx.saved_tensors
-        return gradient * x.exp() * ctx.factor * 0.5, None  # not the true gradient, on purpose
+        return gradient * x.exp() * ctx.factor * 0.5, None  # deliberately not the true gradient
 
 
 def test_autograd_function(agrees: Callable[..., Any]) -> None:

@@ -1,5 +1,5 @@
-"""What a careless bridge gets wrong in graphs: breaks, sizes that vary, hooks, threads, errors. As
-in test_behaviour.py, each case must give eager's bits."""
+"""Graphs that a careless bridge gets wrong: breaks, varying sizes, hooks, threads, errors. As in
+test_behaviour.py, each case must give eager mode's bits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_budget_over_all_graphs(
         torch._dynamo.reset()
         compiled = ct.compile(model, budget=budget)
         train_step(compiled, x)
-        assert len(compiled.plans) > 1  # graph by graph, until all have been seen
+        assert len(compiled.plans) > 1  # one graph after another, until all are known
         ran.clear()
         steps = [train_step(compiled, x) for _ in range(3)]
         assert ran["forward"] == ran["backward"] == 9
@@ -73,7 +73,7 @@ def test_one_budget_over_all_graphs(
 def test_a_share_that_the_first_graph_cannot_meet(
     ran: Counter[str], train_step: Callable[..., Any]
 ) -> None:
-    """It is a share of all graphs; for a model of one graph it is an error, in every step."""
+    """The share is of all graphs. For a model with one graph it is an error, in every step."""
 
     def small(self: Any, x: Any) -> Any:
         return self.a(x).square().mean()
@@ -99,7 +99,7 @@ def test_a_share_that_the_first_graph_cannot_meet(
 
 
 def test_what_pytorch_does_not_compile_is_said(ran: Counter[str]) -> None:
-    """PyTorch leaves recurrent layers to eager mode: nothing is planned."""
+    """PyTorch leaves recurrent layers to eager mode, so nothing is planned."""
     model = Wrapped(lambda self, x: self.rnn(x)[0].sum(), rnn=nn.GRU(4, 4))
     x = torch.randn(3, 2, 4)
     step = ct.compile(model, budget="min")
@@ -117,7 +117,7 @@ def test_what_pytorch_does_not_compile_is_said(ran: Counter[str]) -> None:
 def test_a_break_inside_a_layer_shares_the_budget(
     ran: Counter[str], same_bits: Callable[..., bool], train_step: Callable[..., Any]
 ) -> None:
-    """One graph runs for each layer, and holds its memory each time."""
+    """One graph runs once per layer, and its saved values stay each time."""
 
     def f(self: Any, x: Any) -> Any:
         for layer in self.layers:
@@ -142,7 +142,7 @@ def test_a_break_inside_a_layer_shares_the_budget(
     for _ in range(3):
         found = train_step(compiled, x)
     assert same_bits(list(found.gradients.values()), list(plain.gradients.values()))
-    # PyTorch leaves a loop with a break in it to eager mode, and so the square behind it
+    # PyTorch runs a loop that contains a break in eager mode, including the square after it
     assert found.peak_bytes <= budget + x.nbytes
     torch._dynamo.reset()
     compiled = ct.compile(model, budget="min")
@@ -163,7 +163,7 @@ def test_dynamic_shapes(ran: Counter[str], same_bits: Callable[..., bool]) -> No
         model = Wrapped(f, a=nn.Linear(16, 16))
         compiled = ct.compile(model, budget=budget, dynamic=True)
         x = torch.ones(12, 16)
-        with ct.MemoryTracker() as memory:  # the sizes that the plan is made for
+        with ct.MemoryTracker() as memory:  # the sizes for which the plan is made
             compiled(x).backward()
         assert memory.peak_bytes == compiled.plans[0].numbers["live_bytes"]
         for batch in (12, 5, 33):
@@ -183,7 +183,7 @@ def test_dynamic_shapes(ran: Counter[str], same_bits: Callable[..., bool]) -> No
 def test_a_budget_holds_for_larger_sizes(
     ran: Counter[str], train_step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A smaller last batch makes PyTorch compile for any size, with a plan for that one."""
+    """A smaller last batch makes PyTorch compile for varying sizes, with a plan of its own."""
     deep = nn.Sequential(*(nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16), nn.Tanh())
                            for _ in range(4)))  # fmt: skip
     model = Wrapped(lambda self, x: self.deep(x).sum(), deep=deep)
@@ -210,7 +210,7 @@ def test_a_budget_holds_for_larger_sizes(
 
 
 def test_two_sizes_that_grow_at_once(train_step: Callable[..., Any]) -> None:
-    """As height and width of images do."""
+    """Like the height and width of images."""
     model = Wrapped(lambda self, x: self.a(x).tanh().sin().tanh().sum(), a=nn.Conv2d(2, 3, 3))
     compiled = ct.compile(model, budget=0.5, dynamic=True)
     for height, width in ((12, 14), (20, 24), (9, 24), (33, 30)):
@@ -229,7 +229,7 @@ def test_two_backwards_of_one_graph(ran: Counter[str], same_bits: Callable[..., 
 
 
 def test_a_second_backward_after_steps_without() -> None:
-    """PyTorch takes a graph that was compiled without donated buffers for one with some."""
+    """PyTorch mistakes a graph compiled without donated buffers for one with donated buffers."""
     w = torch.linspace(0, 1, 64, requires_grad=True)
     step = ct.compile(lambda w: w.sin().exp().sum(), budget="min")
     step(w).backward()
@@ -241,7 +241,7 @@ def test_a_second_backward_after_steps_without() -> None:
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_a_second_backward_through_a_tensor_subclass(dynamic: bool | None) -> None:
-    """AOTAutograd then has two records of the graph, and reads the other one."""
+    """AOTAutograd then keeps two records of the graph and reads the second."""
 
     def gradient(step: Callable[..., Any]) -> Any:
         w = torch.linspace(0, 1, 64, requires_grad=True)
@@ -258,8 +258,7 @@ def test_a_second_backward_through_a_tensor_subclass(dynamic: bool | None) -> No
 
 
 def test_outputs_that_are_overwritten_before_the_backward(ran: Counter[str]) -> None:
-    """Autograd looks after what was saved, also beside what a Function keeps as an attribute, which
-    it does not look after."""
+    """Autograd checks what was saved. It does not check what a Function stores as an attribute."""
 
     class Square(torch.autograd.Function):
         @staticmethod
@@ -284,7 +283,7 @@ def test_outputs_that_are_overwritten_before_the_backward(ran: Counter[str]) -> 
 
 
 def test_gradients_that_are_not_contiguous(ran: Counter[str], same_bits: Any) -> None:
-    """Tangents that are transposed, expanded, a slice: AOTAutograd traced contiguous ones."""
+    """Transposed, expanded and sliced tangents, although AOTAutograd traced contiguous ones."""
     w = torch.randn(8, 6)
     seeds = (torch.randn(6, 8).t(), torch.ones(()).expand(8, 6), torch.randn(8, 12)[:, ::2])
     for budget in BUDGETS:
@@ -300,7 +299,7 @@ def test_gradients_that_are_not_contiguous(ran: Counter[str], same_bits: Any) ->
 
 
 def test_hooks(ran: Counter[str], same_bits: Any) -> None:
-    """Of tensors inside the compiled part, of modules, of parameters, and around."""
+    """Hooks of tensors inside the compiled part, of modules, of parameters, and outside it."""
 
     def train(budget: Any) -> Any:
         seen: list[Any] = []
@@ -330,7 +329,8 @@ def test_hooks(ran: Counter[str], same_bits: Any) -> None:
 
 
 def test_boxed_and_unboxed_calls(ran: Counter[str], same_bits: Any) -> None:
-    """What AOTAutograd is given takes a list, which it empties; graph modules take arguments."""
+    """The function given to AOTAutograd takes a list, which it empties; graph modules take
+    arguments."""
     from torch._dynamo.backends.common import aot_autograd
 
     def f(w: Any, x: Any) -> Any:
@@ -369,7 +369,8 @@ def test_boxed_and_unboxed_calls(ran: Counter[str], same_bits: Any) -> None:
 
 
 def test_an_exception_leaves_no_state(ran: Counter[str], same_bits: Any) -> None:
-    """In the forward, in the backward, and in the planner: the next step is as any other."""
+    """After an exception in the forward, the backward or the planner, the next step works
+    normally."""
 
     class Stop(torch.autograd.Function):
         @staticmethod
@@ -447,7 +448,7 @@ def test_threads_and_calls_inside_calls(ran: Counter[str], same_bits: Any) -> No
     assert ran["forward"] == ran["backward"] == 15
 
     class Inside(torch.autograd.Function):
-        """Runs a step of its own in its backward."""
+        """Runs another step in its backward."""
 
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -467,7 +468,7 @@ def test_threads_and_calls_inside_calls(ran: Counter[str], same_bits: Any) -> No
 
 
 def test_a_call_while_another_thread_compiles(ran: Counter[str], same_bits: Any) -> None:
-    """Before torch 2.13 PyTorch takes the trace of another thread for one of the caller."""
+    """Before torch 2.13, PyTorch confused another thread's trace with the caller's."""
     traced, called = threading.Semaphore(0), threading.Semaphore(0)
 
     @torch.library.custom_op("cutback_tests::slow_to_trace", mutates_args=())
@@ -497,7 +498,7 @@ def test_a_call_while_another_thread_compiles(ran: Counter[str], same_bits: Any)
                 assert same_bits(torch.autograd.grad(compiled(w), w), expected)
                 calls += 1
                 called.release()
-        assert calls > 1  # Dynamo's own look at the op, and AOTAutograd's trace
+        assert calls > 1  # Dynamo's call of the op, and AOTAutograd's trace
         assert ran["forward"] == ran["backward"] == 1 + calls
 
 
@@ -517,7 +518,7 @@ def test_second_derivatives_are_refused(ran: Counter[str], same_bits: Any) -> No
     assert ran["backward"] == 0
     (gradient,) = torch.autograd.grad(loss, w)
     assert same_bits(gradient, 3 * w.detach() ** 2) or torch.allclose(gradient, 3 * w**2)
-    # the way out that the text names
+    # the alternative that the text suggests
     (first,) = torch.autograd.grad(ct.checkpoint(lambda w: (w**3).sum(), w), w, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), w)
     assert torch.allclose(second, 6 * w)
@@ -533,7 +534,7 @@ def test_mistakes_in_arguments() -> None:
         ({"policy": "no_such"}, ValueError),
         ({"policy": 3}, TypeError),
         ({"policy": [3]}, TypeError),
-        ({"budget": "0.4"}, ValueError),  # bytes, a share?
+        ({"budget": "0.4"}, ValueError),  # bytes or a share?
         ({"budget": "max"}, ValueError),
     ):
         with pytest.raises(error, match=next(iter(options))):

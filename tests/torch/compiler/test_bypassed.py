@@ -1,4 +1,5 @@
-"""A compiled module that is trained without its compiled forward: said once, and only then."""
+"""A compiled module that is trained without its compiled forward: there is one warning, and only in
+that case."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def model() -> nn.Module:
 
 
 def said(*steps: Callable[[], Any]) -> list[list[str]]:
-    """What each step warns of."""
+    """The warnings of each step."""
     found = []
     for step in steps:
         with warnings.catch_warnings(record=True) as caught:
@@ -35,7 +36,7 @@ def said(*steps: Callable[[], Any]) -> list[list[str]]:
 
 
 class Named(nn.Module):
-    """Of a file that PyTorch traces, as ``nn.Sequential`` is not."""
+    """Defined in a file that PyTorch traces, unlike ``nn.Sequential``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ X = torch.linspace(-1, 1, 256 * 16).reshape(256, 16)
 
 
 def replace_forward(compiled: nn.Module) -> None:
-    """As trainers do that compute losses in pieces: what is below is called one by one."""
+    """Some trainers do this to compute losses in pieces: they call the submodules one by one."""
 
     def forward(self: nn.Module, x: Any) -> Any:
         for part in self.children():
@@ -78,7 +79,7 @@ def test_a_forward_that_is_replaced(wish: dict[str, Any]) -> None:
 
 
 def test_a_forward_that_is_wrapped() -> None:
-    """As Accelerate does for mixed precision: the compiled forward is called all the same."""
+    """Accelerate does this for mixed precision; the compiled forward is still called."""
     compiled = ct.compile(model(), budget="0.9x")
     own = compiled.forward
     compiled.forward = lambda x: own(x).float()
@@ -100,19 +101,19 @@ def test_the_module_inside_is_called(seen_by: str) -> None:
     assert len(first) == 1 and not second
     assert "something calls the original Sequential" in first[0]
     assert said(lambda: compiled(X).sum().backward(), optimizer.step) == [[], []]
-    assert compiled.plans  # and from now on it is called
+    assert compiled.plans  # from now on the compiled forward is called
 
 
 def test_nothing_is_said_of_others() -> None:
     other = model()
     compiled = ct.compile(model(), budget="0.9x")
-    without = ct.compile(model())  # no wish that could be missed
+    without = ct.compile(model())  # nothing was requested that could be missed
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
     assert said(other(X).sum().backward, optimizer.step) == [[], []]
     assert said(without._orig_mod(X).sum().backward) == [[]]
     assert said(lambda: compiled(X).sum().backward()) == [[]]
     hooks = [p._post_accumulate_grad_hooks for p in compiled.parameters()]
-    assert not any(hooks)  # nothing is left of the watch
+    assert not any(hooks)  # the hooks that watched are gone
     assert said(compiled._orig_mod(X).sum().backward) == [[]]
 
 
@@ -126,7 +127,7 @@ def test_evaluation_is_no_training() -> None:
 
 @pytest.mark.parametrize("by", ["compile", "function", "name"])
 def test_a_part_of_what_is_compiled(by: str) -> None:
-    """It is planned there."""
+    """The inner part is planned as part of the outer model."""
     inner = ct.compile(model(), budget="0.9x")
     outer = nn.Sequential(inner, nn.Linear(16, 4))
     if by == "compile":
@@ -140,7 +141,7 @@ def test_a_part_of_what_is_compiled(by: str) -> None:
 
 
 def test_copies_and_garbage() -> None:
-    """A copy of a module is not watched, nor one whose compiled module is gone."""
+    """Neither a copy of a module nor a module whose compiled module is gone is watched."""
     inner = model()
     compiled = ct.compile(inner, budget="0.9x")
     assert said(copy.deepcopy(inner)(X).sum().backward) == [[]]
@@ -159,7 +160,7 @@ def test_an_error_where_warnings_are_errors() -> None:
 
 
 def test_in_place(same_bits: Callable[..., bool]) -> None:
-    """Class, names and saved states stay, calls are planned, and nothing is said."""
+    """Class, names and saved states stay, calls are planned, and there is no warning."""
     plain, module = (nn.Sequential(*model(), Loss()) for _ in range(2))
     compiled = frontends.compile_in_place(module, budget="0.9x")
     assert type(module) is nn.Sequential and list(module.state_dict()) == list(plain.state_dict())

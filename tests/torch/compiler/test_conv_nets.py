@@ -1,5 +1,5 @@
-"""Nets of convolutions, whose kernels take scratch: plans count it once two steps have measured it,
-and then the allocator's peak keeps to the budget. The oracle is PyTorch's profiler."""
+"""Convolutional nets, whose kernels need scratch: plans count it after two measured steps, and then
+the allocator's peak stays within the budget. The oracle is PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Inverted(nn.Module):
 
 
 class Next(nn.Module):
-    """A block of a ConvNeXt, whose layer norm has the channels last."""
+    """A block of a ConvNeXt, whose layer norm has channels last."""
 
     def __init__(self, inner: int, outer: int, stride: int) -> None:
         super().__init__()
@@ -136,12 +136,12 @@ def test_the_allocators_peak_keeps_to_the_budget(block: type[nn.Module]) -> None
     assert (plan is not before) == over
     assert (
         plan.numbers["budget_bytes"] == limit == plan.position.limit
-    )  # a position keeps its bytes
+    )  # the bytes of a position do not change
     assert plan.position == before.position
     assert compiled.allocator_stats.peak_bytes <= 1.02 * limit
     assert peak_by_profiler(compiled, inputs) <= 1.02 * limit
     losses += run(compiled, inputs)
-    assert compiled.plans[0] is plan  # it is settled
+    assert compiled.plans[0] is plan  # the plan no longer changes
     losses += run(plain, inputs, 1)
     assert all(torch.equal(losses[-1], loss) for loss in losses)
     for p, q in zip(model.parameters(), plain.parameters(), strict=True):
@@ -150,7 +150,7 @@ def test_the_allocators_peak_keeps_to_the_budget(block: type[nn.Module]) -> None
 
 @pytest.mark.very_slow
 def test_shapes_that_take_turns_keep_to_the_budget() -> None:
-    """Each shape has a graph and a plan of its own."""
+    """Each shape has its own graph and its own plan."""
     model, inputs = net(Residual)
     batches = [inputs, tuple(t[:5] for t in inputs)]
     compiled = ct.compile(model, budget=0.7, dynamic=False)
@@ -204,7 +204,7 @@ def test_files_of_plans_hold_it(tmp_path: Path) -> None:
     assert all(torch.equal(losses[0], loss) for loss in losses)
     given.save_plans(tmp_path / "again.json")
     assert json.loads((tmp_path / "again.json").read_text())["graphs"] == [graph]
-    # the fingerprint is that of the graph without scratch, whatever its plans may do
+    # the fingerprint is that of the graph without scratch, for all kinds of plans
     fresh = replace(ct.trace(model, *inputs).problem, reruns="forward")
     assert graph["fingerprint"] == fresh.check().fingerprint
     graph["scratch"] = [[10_000, 65536]]
@@ -214,7 +214,7 @@ def test_files_of_plans_hold_it(tmp_path: Path) -> None:
 
 
 def test_the_larger_of_two_steps_counts() -> None:
-    """An op that takes more in its second run, as kernels that look for algorithms do."""
+    """An op that needs more scratch in its second run, like kernels that search for algorithms."""
     takes = iter([0, 4 << 20, 1 << 20])
 
     @torch.library.custom_op("cutback_conv_nets::rough", mutates_args=())
@@ -237,12 +237,12 @@ def test_the_larger_of_two_steps_counts() -> None:
             x.grad = None
             compiled(x).backward()
             sizes.append(max(op.workspace for op in compiled.plans[0].parts.ops))
-    beside = (4 << 20) - x.nbytes  # it is gone when the result is allocated
+    beside = (4 << 20) - x.nbytes  # this part is freed before the result is allocated
     assert sizes == [0, 0, beside, beside]
 
 
 def test_a_search_for_algorithms_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cuDNN's benchmark takes in the first step does not count."""
+    """Scratch of cuDNN's benchmark in the first step does not count."""
     monkeypatch.setattr(hooks, "searches_kernels", lambda: True)
     takes = iter([4 << 20])
 

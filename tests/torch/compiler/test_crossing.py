@@ -1,5 +1,5 @@
-"""What goes from graph to graph where PyTorch breaks a model: values, their gradients, and sums of
-the gradients of one parameter. The joint plan is held against what a step takes."""
+"""Values that pass between graphs where PyTorch breaks a model, their gradients, and sums of
+gradients of one parameter. The joint plan is compared with the measured step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _low_precision() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _tied() -> tuple[nn.Module, tuple[Any, ...]]:
-    """As language models have it: the first and the last graph use one weight."""
+    """As in language models: the first and the last graph use the same weight."""
 
     def f(self: Any, words: Any) -> Any:
         h = self.e(words)
@@ -75,7 +75,7 @@ def _tied() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _skip() -> tuple[nn.Module, tuple[Any, ...]]:
-    """Two later graphs read one result: its gradients are added as well."""
+    """Two later graphs read one result, so its gradients are added too."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x).tanh()
@@ -101,7 +101,7 @@ def _residual() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _input() -> tuple[nn.Module, tuple[Any, ...]]:
-    """An input with a gradient that both graphs read."""
+    """An input with a gradient, read by both graphs."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x).tanh()
@@ -112,7 +112,7 @@ def _input() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _transposed() -> tuple[nn.Module, tuple[Any, ...]]:
-    """The sum lies in memory as the gradients do: the parameter copies the sum, not its parts."""
+    """The sum has the gradients' layout, so the parameter copies the sum, not its parts."""
 
     def f(self: Any, x: Any) -> Any:
         h = (x @ self.a.t().contiguous()).tanh()
@@ -132,7 +132,7 @@ def _one_transposed() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _one_gradient_for_two() -> tuple[nn.Module, tuple[Any, ...]]:
-    """The gradient of what is handed on is that of a parameter, too."""
+    """One gradient belongs to a value that crosses the break and to a parameter."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x).tanh()
@@ -143,7 +143,7 @@ def _one_gradient_for_two() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _expanded() -> tuple[nn.Module, tuple[Any, ...]]:
-    """The gradient that comes back has no memory of its own: the earlier graph copies it."""
+    """The gradient that comes back has no memory of its own, so the earlier graph copies it."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x)
@@ -154,7 +154,7 @@ def _expanded() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _read_in_the_forward_alone() -> tuple[nn.Module, tuple[Any, ...]]:
-    """Nothing is saved of what crosses: it lives as long as the forward's frames."""
+    """Nothing that crosses is saved; it lives as long as the forward's frames."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x)
@@ -167,7 +167,7 @@ def _read_in_the_forward_alone() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _views() -> tuple[nn.Module, tuple[Any, ...]]:
-    """Two results in one memory."""
+    """Two results that share memory."""
 
     def f(self: Any, x: Any) -> Any:
         h, k = self.a(x).tanh().chunk(2, 0)
@@ -178,7 +178,7 @@ def _views() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _mask() -> tuple[nn.Module, tuple[Any, ...]]:
-    """What has no gradient crosses as well, over two breaks."""
+    """A value without a gradient crosses two breaks."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x)
@@ -243,7 +243,7 @@ def _leaves(model: Any, inputs: tuple[Any, ...]) -> list[Any]:
 def _in_force(
     case: Case, budget: Any, compile: Any = ct.compile
 ) -> tuple[Any, list[Any], tuple[Any, ...]]:
-    """A compiled case whose joint plan is made."""
+    """A compiled case with its joint plan in force."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, inputs = case()
@@ -257,7 +257,7 @@ def _in_force(
     "case", [*FAST, *(pytest.param(case, marks=pytest.mark.very_slow) for case in SLOW)]
 )
 def test_the_joint_plan_is_what_a_step_takes(case: Case, same_bits: Callable[..., bool]) -> None:
-    """To the byte, at the largest budget, in the middle, and as small as it gets."""
+    """Exact to the byte, for the largest budget, one in the middle, and the smallest."""
     torch.manual_seed(0)
     model, inputs = case()
     plain, wanted = _step(model, _leaves(model, inputs), inputs)
@@ -290,7 +290,7 @@ def _chain() -> tuple[nn.Module, tuple[Any, ...]]:
 
 @pytest.mark.parametrize("case", [_chain, _without_bias, _read_in_the_forward_alone])
 def test_a_budget_that_plain_training_meets_is_no_error(case: Case) -> None:
-    """From the first step on, which is the one where the graphs are seen."""
+    """It holds from the first step, in which the graphs become known."""
     torch.manual_seed(0)
     model, inputs = case()
     leaves = _leaves(model, inputs)
@@ -315,7 +315,7 @@ def test_by_the_name_of_the_backend() -> None:
 
 
 def test_one_graph_that_cannot_meet_its_bytes_by_the_name_of_the_backend() -> None:
-    """What follows it is no graph: only the backward shows that."""
+    """No graph follows it, but only the backward shows that."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x).tanh()
@@ -330,7 +330,7 @@ def test_one_graph_that_cannot_meet_its_bytes_by_the_name_of_the_backend() -> No
 
 
 def test_gradients_of_eager_code_between_count() -> None:
-    """It uses a parameter of the graphs: the plan knows that its gradient arrives."""
+    """It uses a parameter of the graphs: the plan accounts for the gradient that arrives."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x).tanh()
@@ -351,7 +351,7 @@ def test_gradients_of_eager_code_between_count() -> None:
 
 
 class _Keeps(nn.Module):
-    """Holds on to what crosses the break."""
+    """Keeps a reference to the value that crosses the break."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -365,8 +365,8 @@ class _Keeps(nn.Module):
 
 @pytest.mark.parametrize("used", [False, True])
 def test_what_python_holds_counts_to_the_end(used: bool) -> None:
-    """The caller may use it, so the plan counts a gradient of it, too, and the text of an error
-    does not say that no plan takes less."""
+    """The caller may use it, so the plan also counts a gradient of it, and the error does not claim
+    that no plan needs less."""
     torch.manual_seed(0)
     model, x = _Keeps(), _x()
 
@@ -393,7 +393,7 @@ def test_what_python_holds_counts_to_the_end(used: bool) -> None:
 
 
 def test_calls_that_are_pending_together_add_their_gradients() -> None:
-    """The same parameters in each call; what is said of them is what the step takes."""
+    """Each call uses the same parameters; the warning's figure is that of the step."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh())
     x, y = torch.randn(8, 64), torch.randn(8, 64)
@@ -408,7 +408,7 @@ def test_calls_that_are_pending_together_add_their_gradients() -> None:
     with pytest.warns(UserWarning, match=r"together they hold .*\((\d+) bytes") as warned:
         taken = step()
     said = int(str(warned[0].message).split("together they hold ")[1].split("(")[1].split()[0])
-    assert taken <= said <= taken + 2 * 8 * 64 * 4  # results, which the caller's loss let go of
+    assert taken <= said <= taken + 2 * 8 * 64 * 4  # results that the caller's loss has freed
     assert taken > 3 * 64 * 64 * 4
 
 

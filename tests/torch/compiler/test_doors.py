@@ -1,4 +1,4 @@
-"""Every way in: the backend's name, AOTAutograd, Inductor, and what each refuses."""
+"""All entry points: the backend's name, AOTAutograd, Inductor, and their refusals."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def test_import_of_the_package_leaves_torch_alone() -> None:
 
 @pytest.mark.skipif(not hooks.own_entries(), reason="before PyTorch 2.13 they share a limit")
 def test_many_modules_of_one_forward() -> None:
-    """PyTorch recompiles a function eight times at most, and ``nn.Sequential.forward`` is one."""
+    """PyTorch recompiles a function at most eight times, and all these modules share
+    ``nn.Sequential.forward``."""
     x = torch.randn(64, 8)
     models = [
         nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Tanh()) for _ in range(k)))
@@ -93,7 +94,7 @@ def test_by_name(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
 
 
 class Broken(nn.Module):
-    """Two graphs, and Python between them."""
+    """Two graphs with Python code between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,8 +142,8 @@ def test_one_budget_over_graph_breaks_by_every_door(
 def test_a_smaller_last_batch_over_graph_breaks_by_name(
     door: str, train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
-    """After one plan is in force for all graphs there are others, twice an epoch: no guard of ours
-    fails before what it guards has run, and the budget holds again."""
+    """After one plan covers all graphs, other sizes appear twice per epoch: none of our guards
+    fails before the guarded code has run, and the budget holds again."""
     model = Broken()
     compiled: Any = model
     options = {"budget": "0.6x"}
@@ -174,7 +175,7 @@ def test_saved_plans_by_name(tmp_path: Any, same_bits: Callable[..., bool]) -> N
 
 
 def test_exact_uses_the_room(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
-    """Without it, the answer is one of targets that do not depend on the budget."""
+    """Without `exact`, the plan is for one of a few fixed targets."""
 
     def step(**options: Any) -> tuple[Any, Any]:
         model, args = make("gpt")
@@ -216,8 +217,8 @@ def test_as_partition_fn(same_bits: Callable[..., bool]) -> None:
     (plan,) = partitioner.plans
     start, steps = plan.document["backward_starts"], plan.document["steps"]
     kinds = [plan.problem["ops"][i]["kind"] for i in steps]
-    # the graphs run the plan's steps in the plan's order; a dropout's result that is made from its
-    # mask again is one op
+    # the graphs run the steps in the plan's order; a dropout result that is remade from its mask is
+    # one op
     names = {
         "_operator.getitem": "<built-in function getitem>",
         "aten.native_dropout.result": "<built-in function getitem>",
@@ -259,8 +260,8 @@ def test_inductor(door: str) -> None:
     assert plan.numbers["recomputed"] > 0
     kinds = [op["kind"] for op in plan.problem["ops"]]
     assert any("inductor_seeds" in kind for kind in kinds)
-    # the seeds are drawn once, in the forward
-    # (the graphs before the last two were only looked at, for Inductor's estimate of the peak)
+    # seeds are drawn once, in the forward (the graphs before the last two were only inspected, for
+    # Inductor's estimate of the peak)
     draws = [sum("inductor_seeds" in call for call in graph) for graph in graphs[-2:]]
     assert len(graphs) % 2 == 0 and sorted(draws) == [0, 1]
 
@@ -307,7 +308,7 @@ def test_a_compiled_module_looks_like_the_module() -> None:
 
 
 def test_inside_another_compiled_module(ran: Counter[str]) -> None:
-    """As with ``torch.compile``, what is inside becomes a part of the graph around it, and of its
+    """As with ``torch.compile``, the inner module becomes part of the surrounding graph and its
     budget."""
 
     class Outer(nn.Module):
@@ -328,7 +329,7 @@ def test_inside_another_compiled_module(ran: Counter[str]) -> None:
 
 
 def test_copies_of_a_compiled_module(same_bits: Callable[..., bool]) -> None:
-    """As for the average of a model's weights, or another process."""
+    """For example for an average of a model's weights, or for another process."""
     x = torch.randn(8, 4)
     compiled = ct.compile(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), budget="min")
     wanted = compiled(x)
@@ -364,7 +365,7 @@ def test_a_pytorch_without_a_hook_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_what_works_with_another_pytorch() -> None:
-    """Without a place that planned graphs need, eager mode goes on."""
+    """If PyTorch lacks something that planned graphs need, the model runs in eager mode."""
     code = """
 import torch, torch._dynamo.backends.common
 import torch._functorch._aot_autograd.descriptors as descriptors
@@ -399,7 +400,7 @@ def test_every_budget_has_its_plan_in_spite_of_caches() -> None:
 
 
 def test_steps_that_pytorch_no_longer_compiles_are_said() -> None:
-    """At its limit of recompilations it runs the function as it is written: without a plan."""
+    """At its limit of recompilations, PyTorch runs the original function, without a plan."""
     torch.manual_seed(0)
     layer = nn.Linear(8, 8)
 
@@ -414,15 +415,15 @@ def test_steps_that_pytorch_no_longer_compiles_are_said() -> None:
         with pytest.warns(UserWarning, match="no longer compiles .*loss.*recompile_limit"):
             found = step(x, "aaa")
         assert torch.equal(found, loss(x, "aaa"))
-        step(x, "aaaa").backward()  # once is enough
-        step(x, "a").backward()  # what was compiled runs on
+        step(x, "aaaa").backward()  # a second warning would be an error
+        step(x, "a").backward()  # already compiled code still runs
     assert len(step.plans) == 2
 
 
 @pytest.mark.parametrize("loss", ["gaussian_nll_loss", "corrcoef"])
 @pytest.mark.parametrize("budget", ["0.9x", "min"])
 def test_parts_left_to_eager_mode_are_said(loss: str, budget: Any) -> None:
-    """The forwards of these break the graph in their middle."""
+    """The forwards of these losses break the graph in the middle."""
     torch.manual_seed(0)
     layers = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(24, 24), nn.Tanh())))
     x = torch.randn(64, 24)
@@ -440,8 +441,8 @@ def test_parts_left_to_eager_mode_are_said(loss: str, budget: Any) -> None:
 
 
 def test_eager_parts_whose_memory_is_there_in_the_backward_are_said() -> None:
-    """The forward keeps to the budget; what eager layers saved is over it in the backward. No
-    warning is no excess."""
+    """The forward stays within the budget, but the backward exceeds it because of what eager layers
+    saved. If there is no warning, the budget was met."""
     torch.manual_seed(0)
     layers = nn.Sequential(*(nn.Linear(32, 32) for _ in range(6)))
     layers[2].register_forward_hook(lambda *_: None)
@@ -485,8 +486,8 @@ def test_a_share_of_what_was_compiled_names_what_was_not() -> None:
 
 
 def test_a_call_is_not_measured_against_the_plan_of_another_size() -> None:
-    """Large and small batches take turns, each with graphs of its own: the plan in force is that
-    of the small ones when a large one comes again, and nothing is left to eager mode."""
+    """Large and small batches alternate, with graphs of their own: the plan in force is for the
+    small ones when a large one returns, and nothing runs in eager mode."""
     torch.manual_seed(0)
     first = nn.Sequential(*(m for _ in range(3) for m in (nn.Linear(32, 32), nn.Tanh())))
     last = copy.deepcopy(first)
@@ -505,7 +506,7 @@ def test_a_call_is_not_measured_against_the_plan_of_another_size() -> None:
 
 
 class Between(nn.Module):
-    """Two compiled parts, and one between that PyTorch leaves to eager mode."""
+    """Two compiled parts with a part in between that PyTorch runs in eager mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -523,7 +524,7 @@ class Between(nn.Module):
 @pytest.mark.parametrize("door", ["module", "function"])
 @pytest.mark.parametrize("budget", [150_000, "min"])
 def test_gradients_of_eager_parts_count(door: str, budget: Any) -> None:
-    """Of a function that shows no parameters, too."""
+    """Also for a function, which shows no parameters."""
     torch.manual_seed(0)
     model = Between()
     step = ct.compile(model if door == "module" else lambda x: model(x), budget=budget)
@@ -538,12 +539,12 @@ def test_gradients_of_eager_parts_count(door: str, budget: Any) -> None:
         over += text.count("parts of the model are not planned")
     assert over == 1 and memory.peak_bytes > 200_000
     assert all(int(figure) >= memory.peak_bytes for figure in figures)
-    assert len(figures) == (budget != "min")  # there the forward alone is over
+    assert len(figures) == (budget != "min")  # with "min" only the forward is over
 
 
 @pytest.mark.parametrize("odd", ["no", 0, 1, [], 0.5])
 def test_what_is_true_or_false_takes_nothing_else(odd: Any) -> None:
-    """A text, where it counted as True, would do the opposite of what it says."""
+    """A string that counted as True would do the opposite of what it says."""
     model, x = nn.Linear(4, 4), torch.randn(2, 4)
     calls: dict[str, Callable[[], Any]] = {
         "cse": lambda: ct.compile(model, cse=odd),
@@ -564,7 +565,7 @@ def test_what_is_true_or_false_takes_nothing_else(odd: Any) -> None:
     for wish in ("measure", "codegen", "random", "on_infeasible"):
         with pytest.raises((TypeError, ValueError), match=f"{wish}="):
             ct.compile(model, 0.5, **{wish: odd})
-    if odd != 0:  # False
+    if odd != 0:  # 0 equals False
         with pytest.raises((TypeError, ValueError), match="offload="):
             ct.compile(model, 0.5, offload=odd)
     with pytest.raises((torch._dynamo.exc.BackendCompilerFailed, TypeError), match="cse="):

@@ -1,4 +1,5 @@
-"""The backward of parts that PyTorch leaves to eager mode: a warning if it exceeds the budget."""
+"""The backward of parts that PyTorch runs in eager mode: there is a warning if it exceeds the
+budget."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from torch.utils.checkpoint import checkpoint
 
 import cutback.torch as ct
 
-BYTES = 256 * 64 * 4  # of one activation
+BYTES = 256 * 64 * 4  # size of one activation
 
 
 class Net(nn.Module):
-    """A planned part, and one that PyTorch does not compile."""
+    """A planned part, and a part that PyTorch does not compile."""
 
     def __init__(self, layers: int, reentrant: bool) -> None:
         super().__init__()
@@ -27,13 +28,13 @@ class Net(nn.Module):
         self.reentrant = reentrant
 
     def forward(self, x: torch.Tensor) -> Any:
-        """[256, 64], the same."""
+        """[256, 64] to the same."""
         rest = torch._dynamo.disable(self.rest)
         return checkpoint(rest, self.first(x), use_reentrant=self.reentrant)
 
 
 def steps(net: nn.Module, budget: Any, count: int = 4) -> tuple[list[str], list[int]]:
-    """The warnings of steps, and their peaks."""
+    """The warnings and peaks of some steps."""
     step = ct.compile(net, budget=budget)
     x, peaks = torch.randn(256, 64), []
     with warnings.catch_warnings(record=True) as said:
@@ -48,8 +49,8 @@ def steps(net: nn.Module, budget: Any, count: int = 4) -> tuple[list[str], list[
 
 @pytest.mark.parametrize("reentrant", [False, pytest.param(True, marks=pytest.mark.very_slow)])
 def test_a_checkpoint_outside_of_what_is_compiled(reentrant: bool) -> None:
-    """What it computes again takes the step over its budget: a warning says so once, with at most
-    the true peak, which nearly all is part of."""
+    """Its recomputation takes the step over the budget. One warning says so, with at most the true
+    peak, most of which it causes."""
     torch.manual_seed(0)
     budget = 16 * BYTES
     said, peaks = steps(Net(24, reentrant), f"{budget}B")
@@ -62,7 +63,7 @@ def test_a_checkpoint_outside_of_what_is_compiled(reentrant: bool) -> None:
 
 @pytest.mark.very_slow
 def test_an_eager_part_that_fits_is_not_told_of() -> None:
-    """Its backward is measured, and stays within the budget."""
+    """Its backward is measured and stays within the budget."""
     said, peaks = steps(Net(4, False), f"{20 * BYTES}B")
     assert max(peaks) <= 20 * BYTES
     assert not [w for w in said if "not planned" in w]
@@ -70,7 +71,7 @@ def test_an_eager_part_that_fits_is_not_told_of() -> None:
 
 @pytest.mark.very_slow
 def test_following_changes_no_bit() -> None:
-    """Measured steps and later ones have equal gradients."""
+    """The gradients of measured steps equal those of later ones."""
     net = Net(6, False)
     step = ct.compile(net, budget=f"{64 * BYTES}B")
     x, seen = torch.randn(256, 64), []

@@ -1,5 +1,5 @@
-"""Plans under Inductor: its estimate before the first step, the measure after it, and what keeps it
-from undoing a plan."""
+"""Plans under Inductor: the estimate before the first step, the measurement after it, and how
+Inductor is kept from undoing a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def chain(x: Any, *ws: Any) -> Any:
-    """The backward needs `a` at every layer; all its reruns read the same saved buffer."""
+    """The backward needs `a` at every layer, and all reruns read the same saved buffer."""
     a = torch.cos(torch.sin(x))
     z = x
     for w in ws:
@@ -38,7 +38,7 @@ def inputs() -> tuple[Any, list[Any]]:
 
 
 def step(call: Any) -> tuple[list[Any], Any]:
-    """Gradients, and the tracker of the step."""
+    """The gradients of a step, and its tracker."""
     x, ws = inputs()
     with ct.MemoryTracker() as memory:
         loss = call(x, *ws)
@@ -48,7 +48,7 @@ def step(call: Any) -> tuple[list[Any], Any]:
 
 
 def ran_compiled(memory: Any) -> bool:
-    """Inductor's buffers appeared, and no result of an op that it fuses."""
+    """Inductor allocated buffers, and none for the results of ops that it fuses."""
     ops = {event.op for event in memory.events}
     return "inductor.buffer" in ops and ops.isdisjoint({"aten.sin.default", "aten.tanh.default"})
 
@@ -59,7 +59,7 @@ def test_the_tracker_sees_inductors_buffers() -> None:
     assert not ran_compiled(eager)
     gradients, memory = step(torch.compile(chain))
     assert ran_compiled(memory)
-    # at the end nothing lives but the gradients, which are Inductor's buffers
+    # at the end only the gradients are live, which are Inductor's buffers
     assert memory.live_bytes == sum(g.nbytes for g in gradients) < memory.peak_bytes
 
 
@@ -76,14 +76,14 @@ def test_the_budget_holds_in_the_first_step() -> None:
     assert note.problem is None
     assert note.estimated_bytes[-1] <= note.limit_bytes
     assert note.planned_bytes[-1] == plan.numbers["live_bytes"]
-    # the plan as it is would be undone, and is kept by holding Inductor back
+    # Inductor would undo the plan unless it is restrained
     assert note.lever and note.merged_runs == 0
     assert f"first step measured {memory.peak_bytes:,}" in str(note) and note.lever in str(note)
 
 
 def test_outputs_count_in_the_estimate() -> None:
-    """Against a count at each step; an output has no end, which PyTorch's own sum before torch 2.13
-    takes for one at the start."""
+    """Compared with a count at each step. An output has no end; before torch 2.13, PyTorch's own
+    sum took it to end at the start."""
     from torch._inductor.memory import BufferInfo
 
     draw = random.Random(3)
@@ -128,11 +128,11 @@ def test_merged_runs_are_seen_and_prevented(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_plans_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without levers a lower target is what is left; of all tries the lowest is taken."""
+    """If there are no levers, only a lower target helps; the lowest of all attempts is used."""
     monkeypatch.setattr(inductor, "LEVERS", inductor.LEVERS[:1])
     told: list[Any] = []
     partitioner = ct.Partitioner(budget="0.8x", on_plan=told.append)
-    # a result of the run before, kept in a file, would not ask the partitioner
+    # a cached result of the previous run would not call the partitioner
     with (
         torch._functorch.config.patch(enable_autograd_cache=False),
         torch._inductor.config.patch(custom_partitioner_fn=partitioner),
@@ -150,7 +150,7 @@ def test_without_an_estimate_the_first_step_is_the_judge(monkeypatch: pytest.Mon
     def broken(*args: Any) -> Any:
         raise AttributeError("no such thing in this version")
 
-    # the scheduler itself uses it too: only the call of the estimate is to fail
+    # the scheduler uses it too: only the call by the estimate must fail
     monkeypatch.setattr(inductor, "_schedule", broken)
     compiled = ct.compile(chain, budget="0.9x", codegen="inductor")
     _, memory = step(compiled)
@@ -172,7 +172,7 @@ def test_a_forward_without_a_backward_is_no_step() -> None:
 
 @pytest.mark.very_slow
 def test_the_figures_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of docs/torch.md, "What Inductor does to a plan": in units of 256 KiB."""
+    """The figures of docs/torch.md, "What Inductor does to a plan", in units of 256 KiB."""
     torch.manual_seed(0)
     x, unit, emitted = torch.randn(256, 256), 1 << 18, []
     ws = [torch.randn(256, 256, requires_grad=True) for _ in range(5)]
@@ -200,7 +200,7 @@ def test_the_figures_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_backward_that_keeps_the_graph_after_one_that_did_not() -> None:
-    """PyTorch has given the buffers away; a setting of its keeps them."""
+    """PyTorch has donated the buffers; one of its settings keeps them."""
     x, ws = inputs()
 
     def twice(kept: bool) -> None:
@@ -228,7 +228,7 @@ def test_second_derivatives_are_pytorchs_to_refuse() -> None:
 def test_graphs_from_the_cache_have_no_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were planned when they went there."""
+    """They were planned before they were cached."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     w, plans = torch.linspace(0, 1, 64, requires_grad=True), []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Results that lie in more memory than their shapes say: plans count what kernels allocate."""
+"""Results that occupy more memory than their shapes suggest: plans count what kernels allocate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Case = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 
 class _Of(nn.Module):
-    """A function of parameters and inputs, to its sum of squares."""
+    """A function of parameters and inputs, followed by a sum of squares."""
 
     def __init__(self, f: Callable[..., Any], *parameters: torch.Tensor) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def _fold_of_one() -> Case:
 
 
 def _unfold_less() -> Case:
-    """Patches that skip most of the image: the result is smaller than the argument."""
+    """Patches that skip most of the image, so the result is smaller than the argument."""
 
     def f(w: Any, x: Any) -> Any:
         return F.unfold((x * w).sin(), 1, stride=3).cos()
@@ -107,7 +107,7 @@ def _unfold_less() -> Case:
 
 
 def _pieces_of_pieces() -> Case:
-    """What is copied is a part of a copy, which has all of the memory itself."""
+    """The copied tensor is part of a copy, which owns the whole memory."""
 
     def f(w: Any, x: Any) -> Any:
         h = (x @ w).sin()
@@ -134,7 +134,7 @@ def test_what_kernels_allocate_is_counted(case: Any, budget: Any, train_step: An
     model(*inputs).backward()
     plain = [p.grad.clone() for p in model.parameters()]
     compiled = ct.compile(model, budget=budget, fullgraph=True)
-    train_step(compiled, *inputs)  # nothing is left to eager mode: no warning
+    train_step(compiled, *inputs)  # nothing runs in eager mode, so there is no warning
     measured = train_step(compiled, *inputs)
     (plan,) = compiled.plans
     assert measured.peak_bytes == plan.numbers["live_bytes"]
@@ -143,7 +143,7 @@ def test_what_kernels_allocate_is_counted(case: Any, budget: Any, train_step: An
 
 
 def test_what_no_rule_knows_is_said(monkeypatch: pytest.MonkeyPatch, train_step: Any) -> None:
-    """A kernel that allocates more than known is not taken for a part left to eager mode."""
+    """A kernel that allocates more than the rules know is not mistaken for an eager part."""
     monkeypatch.delitem(storages.RULES, torch.ops.aten.col2im.default)
     model, inputs = _fold_of_one()
     compiled = ct.compile(model, budget="min", fullgraph=True)

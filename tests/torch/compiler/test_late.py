@@ -1,5 +1,5 @@
-"""Plans by hand whose backward ops run late, or again, as eager code: the same bits, and the peaks
-that their steps take."""
+"""Handmade plans whose backward ops run late or repeatedly, run as eager code: the same bits, and
+the planned peaks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cutback.torch.compiler.partition import Partitioner
 
 
 def changed(plan: Plan, rng: random.Random, again: float) -> Plan:
-    """A plan of the same problem in which many backward ops run late, and some again."""
+    """A plan of the same problem in which many backward ops run late, and some repeatedly."""
     document, late = copy.deepcopy(plan.document), Late(plan.problem)
     starts = document["backward_starts"]
     steps = late.delays(document["steps"], starts, rng, rng.choice((0.3, 1.0)))
@@ -39,7 +39,7 @@ def changed(plan: Plan, rng: random.Random, again: float) -> Plan:
 
 @pytest.fixture
 def late_plans(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, float], None]:
-    """late_plans(seed, again): from now on plans are changed ones."""
+    """late_plans(seed, again): replaces all later plans by such changed ones."""
     make_plan = Partitioner._make
 
     def begin(seed: int, again: float) -> None:
@@ -77,7 +77,7 @@ def test_gradients_and_peaks(
 
 
 class Tower(nn.Module):
-    """Layers whose gradients are read at the end only; a leaf that takes a copy of its gradient."""
+    """Layers whose gradients are read only at the end, and a leaf that copies its gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,8 @@ class Tower(nn.Module):
 
 
 def _seen(step: Any, model: nn.Module, x: torch.Tensor) -> tuple[list[Any], list[str]]:
-    """Gradients after each of two backwards of one graph; the order in which leaves get them."""
+    """The gradients after each of two backwards of one graph, and the order in which leaves get
+    them."""
     order: list[str] = []
     for name, parameter in model.named_parameters():
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
@@ -123,7 +124,7 @@ def test_a_second_backward_and_hooks_see_no_change(
 
 
 class Loop(nn.Module):
-    """Turns that share a weight, whose gradients are added up."""
+    """Iterations that share a weight, whose gradients are added up."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Gradients that a leaf cannot take as they are: autograd copies them, and plans count that."""
+"""Gradients that a leaf cannot keep as they are: autograd copies them, and plans count the
+copies."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from cutback.torch.graph.layouts import is_like
 
 
 class _Of(nn.Module):
-    """A function of parameters and inputs, to its sum of squares."""
+    """A function of parameters and inputs, followed by a sum of squares."""
 
     def __init__(self, f: Callable[..., Any], *parameters: torch.Tensor) -> None:
         super().__init__()
@@ -109,8 +110,8 @@ def test_copies_of_gradients_are_counted(
 
 @pytest.mark.parametrize("order", ["ab", "ba", "abc", "bac", "cabx"])
 def test_a_gradient_with_a_view_that_is_one_too(order: str, train_step: Any) -> None:
-    """The view holds the tensor, so that whoever comes before it gets a copy. Autograd's order is
-    not known: the plan is of the worst."""
+    """The view keeps the tensor alive, so a leaf that comes before it gets a copy. Autograd's order
+    is unknown, so the plan assumes the worst."""
 
     class Sum(nn.Module):
         def __init__(self) -> None:
@@ -135,7 +136,7 @@ def test_a_gradient_with_a_view_that_is_one_too(order: str, train_step: Any) -> 
 
 
 def test_a_number_of_bytes_is_kept_with_copies(train_step: Any) -> None:
-    """Tensors that could be saved make room for the copies at the end."""
+    """Values that could be saved are dropped to make room for the copies at the end."""
 
     def f(w: Any, z: Any) -> Any:
         y = z @ w.t().contiguous()
@@ -198,7 +199,7 @@ def test_copies_of_several_graphs(train_step: Any) -> None:
             return (x @ self.b.t().contiguous()).square().sum()
 
     model, x = Broken(), torch.randn(10, 60)
-    both = 4 * (2 * 60 * 60 + 60 * 60)  # gradients, and the first that is copied
+    both = 4 * (2 * 60 * 60 + 60 * 60)  # all gradients, and the first copy
     compiled = ct.compile(model, fullgraph=False, budget=70_000)
     for _ in range(3):
         peak = train_step(compiled, x).peak_bytes
@@ -214,7 +215,7 @@ def test_copies_of_several_graphs(train_step: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 4), (1, 4), (3, 1), (2, 1, 3), ()])
 def test_which_gradients_leaves_take(shape: tuple[int, ...]) -> None:
-    """Against autograd itself: does the leaf's gradient have the memory of what was returned?"""
+    """Compared with autograd: whether the leaf's gradient is the memory that was returned."""
     n = len(shape)
     orders = [tuple(range(n)), tuple(reversed(range(n)))]
     leaves = [torch.zeros(shape).permute(o).contiguous().permute(o) for o in orders]

@@ -1,4 +1,4 @@
-"""Whole models: bits that do not depend on the budget, and peaks that are the planned ones."""
+"""Whole models: the bits do not depend on the budget, and the peaks are those planned."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_gradients_and_peaks(
     name: str, ran: Counter[str], train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
     model, inputs = make(name)
-    # new gradients for the same names: OptimizedModule adds none
+    # new gradients under the same names: OptimizedModule adds no prefix
     reference = train_step(copy.deepcopy(model), *inputs)
     for budget in (None, "0.7x", "min"):
         own = copy.deepcopy(model)
@@ -56,7 +56,7 @@ def test_gradients_and_peaks(
 
 
 class Residual(nn.Module):
-    """Batch norms, whose new statistics are results; with ``returns`` a hidden value is too."""
+    """Batch norms whose new statistics are results; with ``returns``, a hidden value is one too."""
 
     def __init__(self, returns: bool, n: int = 6, width: int = 8) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Residual(nn.Module):
 
 
 def runs_again(plan: Any, kind: str) -> bool:
-    """Does an op of this kind run more than once?"""
+    """True if an op of this kind runs more than once."""
     runs = Counter(plan.document["steps"])
     return any(n > 1 and kind in plan.problem["ops"][op]["kind"] for op, n in runs.items())
 
@@ -88,8 +88,8 @@ def runs_again(plan: Any, kind: str) -> bool:
 def test_batch_norms_run_again(
     budget: Any, train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
-    """Without their new statistics: those are updated once, and the copies of them are freed at
-    once, so that planned and measured bytes agree."""
+    """Their statistics are updated only once; the copies made by reruns are freed at once, so that
+    planned and measured bytes agree."""
     torch.manual_seed(0)
     model, x = Residual(returns=False), torch.randn(8, 3, 16, 16)
     reference = train_step(copy.deepcopy(model), x)
@@ -105,7 +105,8 @@ def test_batch_norms_run_again(
 
 
 def test_a_result_is_of_the_first_run(same_bits: Callable[..., bool]) -> None:
-    """What the forward returned, and others hold, is not what the backward makes again."""
+    """The result that the forward returned, and that others hold, is not the value that the
+    backward recomputes."""
     torch.manual_seed(0)
     model, x = Residual(returns=True), torch.randn(8, 3, 16, 16)
 
@@ -163,8 +164,9 @@ def test_an_impossible_budget_says_what_is_possible() -> None:
 def test_results_that_keep_more_than_they_show(
     ran: Counter[str], train_step: Callable[..., Any]
 ) -> None:
-    """PyTorch's fake tensors tell less than kernels take: reduced losses keep the array that they
-    reduced, and statistics of half precision are of single precision under such weights."""
+    """PyTorch's fake tensors show less memory than kernels allocate: reduced losses keep the array
+    they reduced, and under such weights statistics of half precision are stored in single
+    precision."""
 
     class Net(nn.Module):
         def __init__(self) -> None:

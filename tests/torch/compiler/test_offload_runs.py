@@ -1,5 +1,5 @@
-"""Plans that move values to the host run: same bits, the planned peak on the device, and the
-planned bytes on the host, also where copies take their time."""
+"""Plans that move values to the host give the same bits, the planned peak on the device and the
+planned bytes on the host, even if copies are slow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from cutback.torch.graph.moving import Move, Schedule, schedule_of
 
 
 def row(link: float) -> str:
-    """A device whose link carries so many bytes a second: a slow one makes plans wait."""
+    """A device with this link speed in bytes per second: a slow link makes plans wait."""
     return json.dumps(
         {"name": "slow link", "flops_per_s": {"f32": 100e9}, "bytes_per_s": 20e9, "launch_s": 1e-6,
          "link_bytes_per_s": link}
@@ -40,7 +40,7 @@ def row(link: float) -> str:
 
 
 def step(model: nn.Module, call: Any, inputs: tuple[Any, ...]) -> tuple[list[Any], Any]:
-    """Loss, gradients and buffers of a step with seed 7, and what it took."""
+    """Loss, gradients and buffers of a step with seed 7, and its tracker."""
     model.zero_grad()
     torch.manual_seed(7)
     with ct.MemoryTracker(model) as memory:
@@ -59,7 +59,7 @@ def plain(name: str) -> list[Any]:
     return found
 
 
-# name, budget, offload, link; None: the CPU's own row
+# name, budget, offload, link; None: the CPU's own device row
 RUNS = [
     pytest.param("gpt", 0.65, "only", 5e7, marks=pytest.mark.very_slow),
     pytest.param("encoder", 0.95, "only", 3e8, marks=pytest.mark.very_slow),
@@ -92,21 +92,22 @@ def test_same_bits_and_planned_bytes(
     assert numbers["out_bytes"] > 0 and plan.offloaded
     assert memory.peak_bytes == numbers["live_bytes"] <= budget * numbers["save_all_live_bytes"]
     assert memory.peak_host_bytes == numbers["host_bytes"]
-    assert memory.host_bytes == 0  # all let go of
+    assert memory.host_bytes == 0  # everything was freed
     if link is None:
         assert plan.problem["link_bytes_per_s"] == 10e9
-    if offload == "only":  # but for views and getitems, nothing runs again
+    if offload == "only":  # except views and getitems, nothing is recomputed
         kinds = Counter(s for s in plan.document["steps"] if isinstance(s, int))
         again = [plan.problem["ops"][op] for op, n in kinds.items() if n > 1]
         assert all("view" in op["flags"] for op in again)
 
 
 class Later:
-    """Stands in for transfers: copies are made as late as their waits allow, and until then what is
-    read is not a number. So whoever reads, frees or waits in the wrong place shows."""
+    """Replaces transfers: copies are made as late as their waits allow, and hold NaN until then. A
+    read, free or wait in the wrong place is therefore detected."""
 
     def __init__(self) -> None:
-        self.sources: dict[int, Any] = {}  # by address of a copy: what it is still to be made from
+        # by address of a copy: the tensor that it will be copied from
+        self.sources: dict[int, Any] = {}
         self.calls: Counter[str] = Counter()
 
     def _begin(self, copy: Any, source: Any) -> Any:
@@ -314,7 +315,7 @@ def test_graph_breaks(link: float, ran: Counter[str], same_bits: Callable[..., b
     for _ in range(3):
         found, memory = step(model, compiled, (x,))
         assert same_bits(found, expected)
-    (plan,) = compiled.plans  # of both
+    (plan,) = compiled.plans  # of both graphs
     assert ran == {"forward": 6, "backward": 6}
     assert memory.peak_bytes <= plan.numbers["live_bytes"] and plan.offloaded
     assert memory.host_bytes == 0 < memory.peak_host_bytes <= plan.numbers["host_bytes"]
@@ -359,7 +360,7 @@ def test_what_left_crosses_as_memory_of_the_host(monkeypatch: pytest.MonkeyPatch
     moved = Counter(v.what for v in crossing if not isinstance(v, torch.fx.Node))
     (plan,) = compiled.plans
     assert moved["host"] == len(plan.offloaded)
-    assert moved["left"] > 0  # on their way when the forward returns
+    assert moved["left"] > 0  # still being copied when the forward returns
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

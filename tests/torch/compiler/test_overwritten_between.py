@@ -1,5 +1,5 @@
-"""Inputs and results that the caller overwrites between forward and backward: an error, as in eager
-mode, or the right gradient; never another one."""
+"""Inputs and results that the caller overwrites between forward and backward: an error as in eager
+mode, or the right gradient, never a wrong one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from written_programs import by_custom_partitioner, by_partition_fn
 import cutback.torch as ct
 from cutback.torch.compiler import returned
 
-# said when Inductor compiles, and not when it finds the code in its cache
+# emitted when Inductor compiles, but not if the code comes from its cache
 pytestmark = pytest.mark.filterwarnings("ignore:Torchinductor does not support code gen.*complex")
 
 needs_gcc = pytest.mark.skipif(which("g++") is None, reason="Inductor compiles with g++ on the CPU")
@@ -43,7 +43,7 @@ def by_checkpoint(f: Callable[..., Any], budget: Any) -> Any:
     return lambda *args: ct.checkpoint(f, *args, budget=budget)
 
 
-# of x [4, 6, 8], whose memory the caller overwrites, and w [8, 8], the leaf
+# functions of x [4, 6, 8], whose memory the caller overwrites, and the leaf w [8, 8]
 READING: dict[str, Callable[[Any, Any], Any]] = {
     "linear": lambda x, w: F.linear(x, w),
     "product": lambda x, w: x.reshape(-1, 8) @ w,
@@ -87,7 +87,7 @@ def returning(view: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     return f
 
 
-# the last of several is overwritten
+# the last of several results is overwritten
 VIEWS: dict[str, Callable[[Any, Any], Any]] = {
     "view": returning(lambda h: h.view(-1)),
     "part": returning(lambda h: h[1]),
@@ -144,7 +144,7 @@ def check(f: Callable[..., Any], door: Any, write: Any) -> None:
 
 
 def pairs(cases: Any, often: str) -> list[Any]:
-    """All cases with our own code, one of them under Inductor; the rest is for later."""
+    """All cases with our own code, and the case ``often`` under Inductor; the rest is very slow."""
     found = []
     for name in cases:
         for door in (by_compile, by_inductor, by_custom_partitioner):
@@ -177,7 +177,8 @@ QUICK = ("view", "part", "detached part", "itself and a part", "all of a split")
 
 
 def views() -> list[Any]:
-    """Some with our own code by default, and one with other ways in; the rest is very slow."""
+    """Some cases with our own code by default, and one with the other entry points; the rest is
+    very slow."""
     found = []
     for name in VIEWS:
         for door in (*EAGER_CODE, *UNDER_INDUCTOR):
@@ -200,7 +201,7 @@ def test_a_view_that_is_overwritten_through_another(name: str, door: Any) -> Non
 
 
 def part(door: Any) -> tuple[Any, Any, Any]:
-    """A compiled function's sum, the part of an intermediate that it returned, and its leaf."""
+    """A compiled function's sum, the returned part of an intermediate, and the leaf."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     x, w = torch.randn(4, 6, 8), torch.randn(8, 8, requires_grad=True)
@@ -221,7 +222,7 @@ def test_the_error_names_the_output_and_the_way_out() -> None:
 
 @pytest.mark.parametrize("door", [by_compile, by_partition_fn])
 def test_a_view_that_is_overwritten_where_autograd_sees_it(door: Any) -> None:
-    """The write must succeed: autograd refuses it for views made inside a Function."""
+    """The write itself must succeed; autograd would refuse it for views made inside a Function."""
     _, rest, w = part(door)
     rest.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -269,7 +270,7 @@ def test_a_view_whose_memory_is_not_saved_may_be_overwritten() -> None:
 
 
 def test_a_view_of_what_replaces_an_input_may_be_overwritten() -> None:
-    """PyTorch copies the new value into the input, and returns a view of the input."""
+    """PyTorch copies the new value into the input and returns a view of the input."""
 
     def f(x: Any, w: Any) -> Any:
         x.mul_(2)
@@ -310,7 +311,7 @@ def test_nothing_is_watched_where_no_saved_view_is_returned(monkeypatch: Any) ->
 
 @needs_gcc
 def test_an_input_that_the_caller_leaves_alone_is_no_error() -> None:
-    """A witness beside each saved view changes nothing."""
+    """Watching each saved view changes no result."""
     for f in (READING["linear"], READING["slice"]):
         torch._dynamo.reset()
         got = gradient(by_inductor(f, "min"), None)

@@ -1,5 +1,5 @@
-"""Steps that take different paths through a model with graph breaks: from the third time on that a
-path is taken, its step is within the budget, or a warning has said that it is not."""
+"""Steps that take different paths through a model with graph breaks: from the third step on a path,
+its steps stay within the budget, or a warning has said that they do not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def row(layers: int) -> nn.Module:
 
 
 class Optional(nn.Module):
-    """A part that some steps leave out, behind graph breaks."""
+    """A part behind graph breaks that some steps skip."""
 
     def __init__(self, first: int, second: int, third: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ EAGER = 3 * 4 * ROWS * WIDTH
 
 
 def limit_of(model: nn.Module, budget: Any, path: Any) -> int:
-    """The budget in bytes of a model whose steps take no other path."""
+    """The budget in bytes of a model whose steps all take one path."""
     if isinstance(budget, int):
         return budget
     torch._dynamo.reset()
@@ -73,11 +73,11 @@ def limit_of(model: nn.Module, budget: Any, path: Any) -> int:
 def checked(
     model: nn.Module, budget: Any, taken: list[Any], beside: int = 0, **options: Any
 ) -> tuple[Any, dict[Any, list[str]]]:
-    """Steps by these paths, with the bits of the plain model. Those of a path that was taken twice
-    before keep to the budget, unless a warning has said that they do not.
+    """Runs steps on these paths, which must give the plain model's bits. From the third step on a
+    path, the budget must be met, unless a warning has said otherwise.
 
     Args:
-        beside: bytes of what is not planned.
+        beside: bytes that are not planned.
 
     Returns:
         The compiled model, and the texts of warnings by the path of their step.
@@ -139,7 +139,8 @@ def test_optional_parts_of_several_sizes(layers: tuple[int, int, int], budget: A
 @pytest.mark.very_slow
 @pytest.mark.parametrize("budget", [450_000, "0.7x", 0.5])
 def test_paths_of_known_graphs(budget: Any) -> None:
-    """A step on a path whose graphs have all run before says that it is over; the next is not."""
+    """A step on a path whose graphs have all run before warns that it exceeds the budget; the next
+    does not exceed it."""
     run, said = checked(Routed(WIDTH), budget, ROUTES, EAGER)
     if isinstance(budget, int):
         assert len(run.plans) > 2
@@ -151,7 +152,7 @@ def test_paths_of_known_graphs(budget: Any) -> None:
 def test_a_budget_that_no_schedules_meet_on_all_paths_is_said_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each path keeps to its budget alone, but not with the schedules of the others."""
+    """Each path alone meets its budget, but not with the schedules of the others."""
     monkeypatch.setattr(paths, "best", lambda choices, excess, _: max(choices, key=excess))
     run, said = checked(Optional(4, 1, 6), 330_000, HEAVY[:5], on_infeasible="min")
     over = [plan for plan in run.plans if plan.numbers["budget_bytes"] is None]
@@ -170,7 +171,7 @@ KEYS = strategies.lists(strategies.sampled_from("abcdef"), min_size=1, max_size=
 
 @given(KEYS, strategies.lists(KEYS, max_size=5, unique_by=frozenset))
 def test_paths_that_share_graphs(first: list[str], others: list[list[str]]) -> None:
-    """Those that are connected, found by another way: by merging sets until none meet."""
+    """Finds connected paths in another way: by merging sets until they are disjoint."""
     found = paths.sharing(Shown(first, None), [Shown(keys, None) for keys in others])
     groups = [set(first), *map(set, others)]
     merged = True
@@ -193,7 +194,7 @@ PLANS = strategies.dictionaries(strategies.sampled_from("abcd"), strategies.inte
 
 @given(strategies.lists(PLANS, min_size=1, max_size=4))
 def test_mixed_choices(plans: list[Any]) -> None:
-    """In each of them one plan stands as it is, and every graph has a schedule of some plan."""
+    """In each choice, one plan is used unchanged, and every graph has a schedule of some plan."""
     found = paths.mixed(plans)
     assert all(any(plan.items() <= choice.items() for choice in found) for plan in plans)
     for choice in found:

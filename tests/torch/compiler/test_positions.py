@@ -1,4 +1,4 @@
-"""Positions from 0 to 1 as budgets: never refused, between the smallest plan and no budget."""
+"""Positions from 0 to 1 as budgets: never refused, and between the smallest plan and no budget."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Convolutions(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    """With a checkpoint of PyTorch's around half of it."""
+    """Half of it is inside PyTorch's checkpoint."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,8 +112,8 @@ def make(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def check_ladder(plans: dict[float, Any], measure: str = "live", has_wishes: bool = False) -> None:
-    """Peaks never fall and times never rise with the position; each is within its bytes. If there
-    are wishes, plans that go against them count as slower than they are."""
+    """Peaks rise and times fall with the position; each peak is within its bytes. Under
+    constraints, plans that violate preferences count as slower than they are."""
     rows = sorted(plans.items())
     (_, smallest, everything) = rows[0][1].position
     for k, plan in rows:
@@ -180,7 +180,7 @@ def test_positions_are_written_as_floats_or_as_0_and_1() -> None:
 def test_compiled_steps_keep_to_a_position(
     name: str, train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
-    """The measured peak is within the bytes of the position, and gradients have eager's bits."""
+    """The measured peak is within the position's bytes, and gradients have eager mode's bits."""
     model, inputs = make(name)
     plain = train_step(model, *inputs)
     plans, peaks = {}, []
@@ -197,7 +197,7 @@ def test_compiled_steps_keep_to_a_position(
 
 
 def test_the_core_takes_what_position_1_stands_for() -> None:
-    """One search finds the ends, and the plan for the bytes between them."""
+    """One search finds both ends, and the plan for the bytes between them."""
     model, inputs = make("perceptron")
     problem = ct.trace(model, *inputs).problem.check()
     wanted = cutback.budgets.parse(0.25, "live")
@@ -226,8 +226,8 @@ def test_a_plan_says_first_what_the_position_came_to() -> None:
 
 @pytest.mark.parametrize("policy", ["nothing_saveable", "everything_saveable", "dots_saveable"])
 def test_positions_under_a_policy(policy: str) -> None:
-    """They count from what the step takes without the policy. If it makes every plan larger than
-    that, all positions are its smallest plan."""
+    """Positions count from the bytes of the step without the policy. If the policy makes every plan
+    larger than that, all positions give its smallest plan."""
     model, inputs = make("perceptron")
     step = ct.trace(model, *inputs, policy=policy)
     check_ladder({k: step.plan(k) for k in POSITIONS}, has_wishes=True)
@@ -237,7 +237,7 @@ def test_positions_under_a_policy(policy: str) -> None:
 
 
 def test_positions_count_what_model_and_optimizer_hold() -> None:
-    """Both ends are larger by the same bytes."""
+    """Both ends grow by the same bytes."""
     model, inputs = make("perceptron")
     optimizer = torch.optim.AdamW(model.parameters())
     plans = {}
@@ -259,7 +259,8 @@ def test_offloading_is_no_slower_at_a_position(offload: bool | str) -> None:
         plain = step.plan(k)
         try:
             moved = step.plan(k, offload=offload)
-        except cutback.BudgetError:  # if nothing may run again, the smallest plan is out of reach
+        # if nothing may be recomputed, the smallest plan is out of reach
+        except cutback.BudgetError:
             assert offload == "only"
             continue
         assert moved.position == plain.position
@@ -268,7 +269,7 @@ def test_offloading_is_no_slower_at_a_position(offload: bool | str) -> None:
 
 
 def test_the_example_of_the_package() -> None:
-    """Its docstring's lines, with the step measured."""
+    """The lines of its docstring, with the step measured."""
     lines = doctest.DocTestParser().get_examples(ct.__doc__)
     assert any("budget=0.5" in line.source for line in lines)
     names: dict[str, Any] = {}
@@ -292,7 +293,7 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Module):
-    """Blocks behind graph breaks, as the hooks of sharded layers make them."""
+    """Blocks with graph breaks after them, like those made by hooks of sharded layers."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -321,8 +322,8 @@ def measured_steps(run: Any, x: Any, n: int = 3) -> list[int]:
     [(2, 0.0), *(pytest.param(6, k, marks=pytest.mark.very_slow) for k in (0, 0.5))],
 )
 def test_graph_breaks_share_a_position(blocks: int, k: float) -> None:
-    """All runs of the blocks' one graph together have the position, from the second step on; what
-    it came to is said once."""
+    """All runs of the blocks' one graph share the position from the second step on; the resulting
+    bytes are reported once."""
     torch.manual_seed(0)
     model, x = Blocks(blocks), torch.randn(64, 32)
     compiled = ct.compile(model, budget=k, on_infeasible="error")
@@ -332,7 +333,7 @@ def test_graph_breaks_share_a_position(blocks: int, k: float) -> None:
     (text,) = [str(w.message) for w in said if "over the budget of" in str(w.message)]
     assert f"over the budget of {k:g}: " in text and "; smallest " in text
     limit = int(text.rpartition("(")[2].split()[0])
-    loss = 3 * x.nbytes  # the last lines are left to eager mode: squares, and their gradients
+    loss = 3 * x.nbytes  # the last lines run in eager mode: squares, and their gradients
     assert max(peaks[1:]) <= limit + loss
 
 
@@ -363,7 +364,7 @@ def test_two_graphs_share_a_position() -> None:
 
 
 def test_calls_that_are_pending_together_share_a_position() -> None:
-    """Never refused, even at 0, where all runs have one schedule."""
+    """Never refused, even at 0, where all runs use the same schedule."""
     torch.manual_seed(0)
     model, x = Perceptron(), torch.randn(64, 32)
     peaks: dict[float, int] = {}
@@ -441,7 +442,7 @@ def test_what_a_partitioner_does_where_no_plan_meets_the_budget() -> None:
 
 
 def test_pytorchs_own_setting_is_a_position() -> None:
-    """Of each graph, where nothing was asked for here."""
+    """It applies to each graph if no budget was given here."""
     model, (x,) = make("perceptron")
     step = ct.trace(model, x)
     with torch._functorch.config.patch(activation_memory_budget=0.25):

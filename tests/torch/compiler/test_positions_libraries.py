@@ -1,6 +1,5 @@
-"""Models of timm, diffusers and torch_geometric with random weights, in the middle between the
-smallest plan and no budget: none is refused, measured peaks are within the planned bytes, and
-gradients are eager mode's."""
+"""Models of timm, diffusers and torch_geometric with random weights, at position 0.5: none is
+refused, measured peaks are within the planned bytes, and gradients equal eager mode's."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.very_slow, pytest.mark.filterwarnin
 
 
 def trained(step: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, Any]:
-    """A step of training with seed 3: its peak, and loss and gradients."""
+    """A training step with seed 3: its peak, loss and gradients."""
     step.zero_grad(set_to_none=True)
     torch.manual_seed(3)
     with ct.MemoryTracker() as memory:
@@ -49,7 +48,8 @@ def test_in_the_middle(name: str) -> None:
     }  # fmt: skip
     with torch._dynamo.config.patch(settings), warnings.catch_warnings():
         warnings.filterwarnings("error", ".*(smallest plan|no plan|keeps to no budget)")
-        warnings.filterwarnings("ignore", "kernels take scratch")  # beside small tensors
+        # relative to small tensors, scratch is large
+        warnings.filterwarnings("ignore", "kernels take scratch")
         for _ in range(3):
             _, wanted = trained(eager, inputs, options)
             peak, found = trained(compiled, inputs, options)
@@ -61,4 +61,4 @@ def test_in_the_middle(name: str) -> None:
     if position is not None:
         assert position.position == 0.5
         assert position.smallest <= position.limit <= position.everything
-        assert limit >= position.limit  # above it with measured scratch, which no plan can lower
+        assert limit >= position.limit  # above it by measured scratch, which no plan can lower

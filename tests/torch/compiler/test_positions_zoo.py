@@ -1,5 +1,5 @@
-"""Models of ``transformers`` with random weights, in the middle between the smallest plan and no
-budget: none is refused, and the measured peaks are within the planned bytes."""
+"""Models of ``transformers`` with random weights, at position 0.5: none is refused, and measured
+peaks are within the planned bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Several processes train one model: each plans by itself, and all have the same plan. Those of one
-test run in one set of processes, since starting them takes longest."""
+"""Several processes train one model: each plans on its own, and all get the same plan. The tests
+share one set of processes, since starting them takes longest."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ torch = pytest.importorskip("torch")
 
 HERE = Path(__file__).parents[1]
 DOCUMENT = Path(__file__).parents[3] / "docs/torch.md"
-LIMIT_S = 300  # for processes that wait for one that is gone; each says before where it waits
+LIMIT_S = 300  # for processes that wait for one that is gone; each prints where it waits
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
 
 
 def run_all(modes: str, directory: Path, ranks: int = 2) -> list[dict[str, Any]]:
-    """What each rank found, by mode; they meet at a file, so no port is needed."""
+    """The results of each rank, by mode. Ranks meet through a file, so no port is needed."""
     directory.mkdir(exist_ok=True)
     processes = [
         subprocess.Popen(
@@ -46,7 +46,7 @@ def run_all(modes: str, directory: Path, ranks: int = 2) -> list[dict[str, Any]]
 
 
 def run(mode: str, directory: Path, ranks: int = 2) -> list[dict[str, Any]]:
-    """What each rank found in one mode."""
+    """The results of each rank in one mode."""
     return [found[mode] for found in run_all(mode, directory, ranks)]
 
 
@@ -54,7 +54,8 @@ Found = dict[str, Any]
 
 
 def check_ddp(first: Found, second: Found) -> None:
-    """DDP around the compiled module (and the compiled module around DDP, and a plan of rank 0)."""
+    """DDP around the compiled module (also the compiled module around DDP, and a plan of rank
+    0)."""
     for results in (first, second):
         for way in results.keys() & {"inside", "around", "given"}:
             found = results[way]
@@ -65,8 +66,8 @@ def check_ddp(first: Found, second: Found) -> None:
 
 
 def check_tensor_parallel(first: Found, second: Found) -> None:
-    """Bits of eager on each rank, peaks that are the planned ones but for a result that gloo still
-    holds, and the same collectives in the same order. Plans may differ by measured scratch."""
+    """Eager mode's bits on each rank, the planned peaks except for a result that gloo still holds,
+    and the same collectives in the same order. Plans may differ by measured scratch."""
     (budget,) = first["0.5x"]["budget"]
     assert max(first["0.5x"]["peak"], budget) < first["0.5x"]["plain_peak"]
     for way, found in first.items():
@@ -84,8 +85,8 @@ def check_tensor_parallel(first: Found, second: Found) -> None:
 
 
 def check_sharded_both_ways(first: Found, second: Found) -> None:
-    """Bits of plain FSDP2, and a peak within the budget of the whole step.
-    On top of it come two blocks whose parameters FSDP2 has gathered, and their gradients."""
+    """The bits of plain FSDP2, and a peak within the budget of the whole step plus two blocks with
+    gathered parameters and their gradients."""
     for way, found in first.items():
         if way == "processor_s":
             continue
@@ -98,8 +99,8 @@ def check_sharded_both_ways(first: Found, second: Found) -> None:
 
 
 def check_gathers(first: Found, second: Found) -> None:
-    """Ranks gather again if all have the same plan, and none does otherwise; bits are those of
-    eager, and peaks the planned ones but for a result that gloo still holds."""
+    """Ranks gather again only if all have the same plan; the bits are eager mode's, and the peaks
+    are the planned ones except for a result that gloo still holds."""
     for results in (first, second):
         for way, found in results.items():
             if way in ("processor_s", "alone"):
@@ -117,8 +118,8 @@ def check_gathers(first: Found, second: Found) -> None:
 
 
 def check_pipeline(found: list[Found]) -> None:
-    """Bits of the stages by themselves, no more memory, and from the second step on the budget, but
-    for what the loss holds; or a warning has said that it cannot be met."""
+    """The bits of uncompiled stages, and no more memory. From the second step on the budget is met,
+    except for what the loss holds, or a warning has said that it cannot be."""
     for results in found:
         for way in results.keys() - {"processor_s"}:
             stage = results[way]
@@ -130,7 +131,7 @@ def check_pipeline(found: list[Found]) -> None:
 
 
 def check_grid(found: list[Found]) -> None:
-    """Bits of FSDP2 over tensor parallelism, and less memory."""
+    """The bits of FSDP2 over tensor parallelism, with less memory."""
     for results in found:
         for way in results.keys() - {"processor_s"}:
             assert results[way]["same"], way
@@ -140,7 +141,7 @@ def check_grid(found: list[Found]) -> None:
 
 @pytest.mark.slow
 def test_two_processes(tmp_path: Path) -> None:
-    """One of each kind."""
+    """One mode of each kind."""
     first, second = run_all("ddp,tp,fsdp2,gathers,pipeline", tmp_path / "two")
     check_ddp(first["ddp"], second["ddp"])
     check_tensor_parallel(first["tp"], second["tp"])
@@ -163,8 +164,9 @@ def test_distributed_data_parallel(tmp_path: Path) -> None:
 
 @pytest.mark.very_slow
 def test_distributed_data_parallel_by_name(tmp_path: Path) -> None:
-    """The graph that PyTorch cuts into buckets is an error that says what to set; with that set,
-    one plan, its peak, and DDP's bits. `compile` leaves the cuts where no budget is to be kept."""
+    """If PyTorch cuts the graph into buckets, an error names the setting to change. With that
+    setting there is one plan with its peak, and DDP's bits. `compile` allows the cuts if there is
+    no budget."""
     for results in run("by_name", tmp_path):
         assert "torch._dynamo.config.optimize_ddp = False" in results["cut"]
         assert results["graphs"]["0.75x"] == 1 < results["graphs"]["min"]
@@ -217,7 +219,7 @@ def test_what_the_documentation_says_of_fully_sharded_models(tmp_path: Path) -> 
 @pytest.mark.very_slow
 def test_gathers_again(tmp_path: Path) -> None:
     """A fast network makes gathering cheap, `collective_again=False` forbids it, plans in files
-    keep it, and a rank that comes late or compiles another graph alone is not waited for."""
+    keep it, and nobody waits for a rank that is late or compiles another graph alone."""
     first, second = run("gathers", tmp_path / "all")
     check_gathers(first, second)
     for results in (first, second):

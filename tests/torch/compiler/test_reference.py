@@ -1,6 +1,6 @@
-"""Without a budget a step takes no more than under PyTorch's ``aot_eager``, nor than with the
-model's own checkpoints; a share counts from there. The judge is the measured peak of the same model
-under ``aot_eager``."""
+"""Without a budget, a step needs no more memory than under PyTorch's ``aot_eager`` or with the
+model's own checkpoints, and shares count from there. The judge is the measured peak of the same
+model under ``aot_eager``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import cutback.torch as ct
 
 
 class Gated(nn.Module):
-    """Each layer saves much that one cheap op makes from what is there."""
+    """Each layer saves several values that one cheap op makes from others."""
 
     def __init__(self, layers: int = 2, own: bool = False, broken: bool = False) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Gated(nn.Module):
 
 
 class Squeeze(nn.Module):
-    """Convolutions in between that are scaled by channel."""
+    """Intermediate convolutions are scaled by channel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def test_no_budget_takes_no_more_than_aot_eager(
         torch._dynamo.reset()
     fastest = ct.compile(model, budget="fastest")
     most = _second(fastest, inputs, train_step).peak_bytes
-    if name in ("gated", "squeeze", "broken"):  # it is not so by itself
+    if name in ("gated", "squeeze", "broken"):  # saving everything takes more here
         assert most > judge.peak_bytes
     if name != "own":
         assert all(plan.numbers["recomputed"] == 0 for plan in fastest.plans)
@@ -140,7 +140,7 @@ def test_in_a_partitioner_and_traced(train_step: Callable[..., Any]) -> None:
 
 
 def test_what_is_saved_while_a_loss_outside_runs() -> None:
-    """Its own ops are at work while all is held that the graph saves."""
+    """The loss has ops of its own, which run while the graph's saved values are live."""
     model, (x,) = _case("gated")
 
     def peak(run: Any) -> int:
@@ -164,7 +164,7 @@ def test_what_is_saved_while_a_loss_outside_runs() -> None:
 def test_a_share_counts_from_there(
     name: str, train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
-    """On top of a model with its own checkpoints as well."""
+    """Also for a model with its own checkpoints."""
     model, inputs = _case(name)
     plain = train_step(model, *inputs)
     judge = _under_aot_eager(model, inputs, train_step).peak_bytes
@@ -179,7 +179,7 @@ def test_a_share_counts_from_there(
 
 def test_a_share_of_several_graphs_and_of_several_calls(train_step: Callable[..., Any]) -> None:
     broken, inputs = _case("broken")
-    handed = 64 * 32 * 4  # the gradient between the graphs counts on both sides
+    handed = 64 * 32 * 4  # the gradient between the graphs counts in both
     judge = _under_aot_eager(broken, inputs, train_step).peak_bytes
     compiled = ct.compile(broken, budget="0.8x")
     assert _second(compiled, inputs, train_step).peak_bytes <= 0.8 * (judge + handed)
@@ -242,8 +242,8 @@ def test_a_share_is_answered_in_shares() -> None:
 
 @pytest.mark.parametrize("broken", [False, pytest.param(True, marks=pytest.mark.very_slow)])
 def test_shares_in_one_message_are_of_one_whole(broken: bool) -> None:
-    """That is what the step takes without a budget, which is less than what saving everything
-    takes: a share that the text names may be asked for."""
+    """The whole is the bytes of the step without a budget, which are fewer than those of saving
+    everything; a share named in the text can be requested."""
 
     def ask(budget: Any) -> Any:
         torch._dynamo.reset()

@@ -1,5 +1,5 @@
-"""Budgets of PyTorch's own: of a region, refused by name, with what is wrong with them in PyTorch's
-words; of all graphs, taken as a position."""
+"""PyTorch's own budgets: those of a region are refused by name, with PyTorch's text if they are
+invalid; that of all graphs is a position."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gradient(call: Callable[..., Any]) -> Any:
 )
 @pytest.mark.parametrize("door", ["own", "name", "partition_fn", "trace"])
 def test_a_region_with_a_budget_of_pytorchs_is_refused(door: str) -> None:
-    """Not ignored: nobody would know that the region keeps to nothing."""
+    """It is not ignored, because then nothing would show that the region has no budget."""
 
     def region(w: Any, x: Any) -> Any:
         with torch.autograd.graph.region_activation_memory_budget(0.25):
@@ -72,7 +72,7 @@ def test_a_region_with_a_budget_of_pytorchs_is_refused(door: str) -> None:
     "case", ["different", "a part", "different in a branch", "not in branches"]
 )
 def test_mistakes_in_budgets_of_regions_are_pytorchs_errors(case: str, backend: str) -> None:
-    """With the words of PyTorch's partitioner, which runs in the second backend."""
+    """With the text of PyTorch's partitioner, which runs in the second backend."""
     budget = torch.autograd.graph.region_activation_memory_budget
 
     def branch(y: Any) -> Any:
@@ -104,7 +104,7 @@ def test_mistakes_in_budgets_of_regions_are_pytorchs_errors(case: str, backend: 
 def test_pytorchs_budget_for_all_graphs(same_bits: Callable[..., bool]) -> None:
     with torch._functorch.config.patch(activation_memory_budget=0.5):
         position = ct.compile(f)
-        compiled = ct.compile(f, budget="0.7x")  # the nearer wish
+        compiled = ct.compile(f, budget="0.7x")  # the nearer setting wins
         for run in (position, compiled):
             assert same_bits(gradient(run), gradient(f)) and len(run.plans) == 1
     assert position.plans[0].position.position == 0.5 and compiled.plans[0].position is None

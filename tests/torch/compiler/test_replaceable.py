@@ -1,4 +1,4 @@
-"""Plans that take the place of others, without PyTorch compiling again."""
+"""Plans that replace others without recompilation by PyTorch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTH = 16
 
 
 class Broken(nn.Module):
-    """Three graphs, with Python between them."""
+    """Three graphs with Python code between them."""
 
     def __init__(self, layers: int = 2) -> None:
         super().__init__()
@@ -100,9 +100,9 @@ def test_a_backward_that_is_pending_keeps_its_plan() -> None:
     run(x).sum().backward()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        losses = [run(x).sum() for _ in range(30)]  # plans are taken up while some are pending
+        losses = [run(x).sum() for _ in range(30)]  # plans are replaced while calls are pending
         model.zero_grad()
-        losses.pop(0).backward()  # a call of the first plan
+        losses.pop(0).backward()  # a call under the first plan
         assert same(gradients(model), eager(x))
         losses.pop().backward()
         losses.pop().backward(retain_graph=True)
@@ -122,7 +122,7 @@ def test_saved_tensors_pass_through_hooks() -> None:
     assert same(gradients(model), eager(x))
     model.zero_grad()
     with torch.autograd.graph.save_on_cpu(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # on the CPU its copies come on top
+        warnings.simplefilter("ignore", UserWarning)  # on the CPU, offloaded copies count as well
         run(x).sum().backward()
     assert same(gradients(model), eager(x))
 
@@ -152,7 +152,7 @@ def joint_graphs(run: Any) -> list[JointGraph]:
 
 
 def test_any_plan_of_a_graph_can_follow_another_one() -> None:
-    """Back and forth, with sizes that are symbols."""
+    """Back and forth, with symbolic sizes."""
     x = torch.randn(64, WIDTH)
     wanted = eager(x)
     model = Broken()
@@ -195,7 +195,7 @@ def test_code_that_is_gone_is_forgotten() -> None:
 
 @pytest.mark.very_slow
 def test_under_compiled_autograd_the_first_plan_runs() -> None:
-    """It traces the backward graph that AOTAutograd was given first."""
+    """Compiled autograd traces the backward graph that AOTAutograd got first."""
     from torch._dynamo import compiled_autograd
 
     x = torch.randn(64, WIDTH)

@@ -1,4 +1,4 @@
-"""Plans go through a file, and are refused where they do not belong."""
+"""Plans survive a file, and are refused for a different graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import cutback.torch as ct
 
 
 class Net(nn.Module):
-    """Dropout between layers; if wanted, with a graph break in the middle."""
+    """Dropout between layers, optionally with a graph break in the middle."""
 
     def __init__(self, breaks: bool = False, activation: Any = torch.tanh) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def test_one_plan_over_graphs_with_breaks(
     model, path = Net(breaks=True), tmp_path / "plans.json"
     planned = ct.compile(copy.deepcopy(model), budget="0.8x")
     train_step(planned, x)
-    planned.save_plans(path)  # after one step: what the second will follow
+    planned.save_plans(path)  # after one step: the plan that the second step will follow
     first = train_step(planned, x)
     (plan,) = planned.plans
     torch._dynamo.reset()
@@ -109,7 +109,7 @@ def test_plans_that_move_values(
     assert ran == {"forward": 2 * parts, "backward": 2 * parts}
     (other,) = given.plans
     assert other.document == plan.document and other.problem == plan.problem
-    # moves that fit no plan never run
+    # transfers that do not belong to the plan never run
     good = json.loads(path.read_text())
     g, k = next(
         (g, k)
@@ -130,7 +130,7 @@ def test_inductor_refuses_saved_moves(tmp_path: Path) -> None:
     path, w = tmp_path / "plans.json", torch.randn(512, 512, requires_grad=True)
 
     def f(w: Any) -> Any:
-        for _ in range(8):  # the same graph under Inductor's decompositions
+        for _ in range(8):  # the graph stays the same under Inductor's decompositions
             w = w * w
         return w.sum()
 
@@ -175,7 +175,7 @@ def test_plans_that_count_model_and_optimizer(
     (plan,), (other,) = planned.plans, given.plans
     assert other.document == plan.document and other.problem == plan.problem
     if not breaks:
-        assert second[1:] == [plan.numbers["total_bytes"]] * 2  # the first made the states
+        assert second[1:] == [plan.numbers["total_bytes"]] * 2  # the first step made the states
     with pytest.raises(ValueError, match=r"optimizer states of [\d,]+ and a step"):
         model = Net(breaks=breaks)
         plain = torch.optim.SGD(model.parameters())
@@ -205,7 +205,7 @@ def test_plans_of_something_else_are_refused(x: Any, tmp_path: Path) -> None:
     planned(w)
     planned.save_plans(path)
 
-    def other(w: Any) -> Any:  # the same ops, of other values
+    def other(w: Any) -> Any:  # the same ops on other values
         a, b = w.sin(), w.cos()
         return (b - a).sin().sum()
 
@@ -237,7 +237,7 @@ def test_files_that_hold_no_plans(x: Any, tmp_path: Path) -> None:
         path.write_text(json.dumps({**good, **damage}))
         with pytest.raises(ValueError, match="damaged"):
             ct.compile(Net(), plans=path)
-    # steps that are none of this graph never run
+    # steps that do not belong to this graph never run
     for where in (good["plans"][0]["plan"], good["graphs"][0]):
         where["steps"].reverse()
         path.write_text(json.dumps(good))
@@ -252,7 +252,7 @@ def test_names_in_a_state_around_compiled_modules() -> None:
     parts = nn.Sequential(*(ct.compile(copy.deepcopy(m)) for m in plain))
     theirs = nn.Sequential(*(torch.compile(m, backend="eager") for m in plain))
     assert list(parts.state_dict()) == list(theirs.state_dict())
-    for k, state in enumerate((plain, theirs)):  # names without "_orig_mod" are taken as well
+    for k, state in enumerate((plain, theirs)):  # names without "_orig_mod" are accepted as well
         with torch.no_grad():
             plain[0].weight.fill_(3 + k)
             plain[1].num_batches_tracked.fill_(5 + k)

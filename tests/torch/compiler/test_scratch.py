@@ -1,6 +1,6 @@
-"""What kernels take besides results: the first two steps are measured by the allocator, and the
-next plan counts it. The oracle is PyTorch's own profiler around a whole step. Nets of convolutions
-have a file of their own (test_conv_nets.py)."""
+"""Memory that kernels need besides results: the allocator measures two steps, and the next plan
+counts it. The oracle is PyTorch's own profiler around a whole step. Convolutional nets have a
+separate file (test_conv_nets.py)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ profile = functools.partial(
 
 
 def peak_by_profiler(step: Callable[[], Any]) -> int:
-    """Most bytes that PyTorch's profiler sees at one moment of a step."""
+    """The peak bytes of a step in PyTorch's profiler."""
     with profile() as p:
         step()
     events = [e for e in p.profiler.kineto_results.events() if e.name() == "[memory]"]
@@ -90,7 +90,7 @@ def steps(run: Any, x: torch.Tensor, n: int = 1) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("door", ["compile", "by name"])
 def test_scratch_that_no_plan_makes_room_for(door: str, ran: Counter[str]) -> None:
-    """A warning and the smallest plan, once two steps have shown it; never an error."""
+    """Two steps show it; then there is a warning and the smallest plan, never an error."""
     model, x = net()
     plain = copy.deepcopy(model)
     plans: list[Any] = []
@@ -105,7 +105,7 @@ def test_scratch_that_no_plan_makes_room_for(door: str, ran: Counter[str]) -> No
     limit = first.numbers["budget_bytes"]
     with pytest.warns(UserWarning, match="kernels take scratch") as told:
         losses += steps(compiled, x)
-    losses += steps(compiled, x, 2)  # nothing more is said
+    losses += steps(compiled, x, 2)  # there are no more warnings
     expected = steps(plain, x, 5)
     assert all(torch.equal(a, b) for a, b in zip(losses, expected, strict=True))
     for p, q in zip(model.parameters(), plain.parameters(), strict=True):
@@ -136,7 +136,7 @@ def test_scratch_that_no_plan_makes_room_for(door: str, ran: Counter[str]) -> No
 
 
 class Narrow(nn.Module):
-    """Convolutions that are so narrow that their scratch is most of the peak."""
+    """Convolutions so narrow that scratch is most of the peak."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,8 @@ class Narrow(nn.Module):
 
 
 def test_a_plan_stays_if_no_other_takes_less_with_scratch() -> None:
-    """Under it tensors alone keep to the budget; the smallest plan with scratch may save all."""
+    """Without scratch the plan meets the budget; with scratch even the smallest plan may save
+    everything, so the plan stays."""
     torch.manual_seed(0)
     model, x = Narrow(), torch.randn(16, 2, 300)
     compiled = ct.compile(model, budget=0.0)
@@ -193,11 +194,11 @@ def test_a_few_bytes_are_not_worth_a_warning() -> None:
     assert plan.position.smallest == plan.position.everything == limit == stats.tensor_bytes
     much = stats._replace(peak_bytes=limit + 2 * counted_scratch.LEAST)
     text = scratch.excess_text(much, limit, "1", backends._in_words(None, plan.position, limit, 1))
-    assert "No lower budget leaves that much room" in text  # all positions are the same bytes
+    assert "No lower budget leaves that much room" in text  # all positions stand for the same bytes
 
 
 def test_what_it_takes_at_first_is_over_then() -> None:
-    """Later steps run the plain code, whether they are profiled or not."""
+    """Later steps run the plain code, profiled or not."""
     model, x = mlp()
     compiled = ct.compile(model, budget="0.8x")
     kernels = compiled.dynamo_ctx.runners
@@ -270,7 +271,7 @@ def test_a_profiler_that_warms_up_keeps_its_events() -> None:
         for _ in range(2):
             steps(compiled, x)
             p.step()
-    assert compiled.allocator_stats is not None  # measured while theirs warmed up
+    assert compiled.allocator_stats is not None  # measured while the other one warmed up
     (names,) = ready
     assert {"aten::addmm", "aten::tanh"} <= names
 
@@ -281,10 +282,10 @@ def test_without_a_budget_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -
         compiled = ct.compile(model, budget=budget)
         steps(compiled, x)
         assert compiled.allocator_stats is None
-    smallest = ct.compile(model, budget="min")
-    steps(smallest, x)  # no figure was asked for
+    smallest = ct.compile(model, budget=# "min" names no bytes to exceed)
+    steps(smallest, x)  # nobody asked for figures
     assert smallest.allocator_stats.scratch_bytes > 0
-    monkeypatch.setattr(scratch, "_PROFILER", None)  # a PyTorch without its old profiler
+    monkeypatch.setattr(scratch, "_PROFILER", None)  # a PyTorch without the old profiler
     torch._dynamo.reset()
     compiled = ct.compile(model, budget="0.8x")
     steps(compiled, x)
@@ -292,7 +293,7 @@ def test_without_a_budget_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -
 
 
 def peaks_and_plans(compiled: Any, batches: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """The allocator's peak of a step of each batch, and the bytes of its plan."""
+    """The allocator's peak of a step with each batch, and the bytes of its plan."""
     found = []
     for x, plan in zip(batches, compiled.plans, strict=True):
         compiled.zero_grad(set_to_none=True)
@@ -303,8 +304,8 @@ def peaks_and_plans(compiled: Any, batches: list[torch.Tensor]) -> list[tuple[in
 
 @pytest.mark.parametrize("budget", [0.0, pytest.param("0.9x", marks=pytest.mark.very_slow)])
 def test_shapes_that_take_turns(budget: Any, tmp_path: Path) -> None:
-    """PyTorch compiles a graph for each shape, and each is a whole step. Scratch counts in each
-    plan, and shapes that come later have the whole budget as well."""
+    """PyTorch compiles a graph for each shape, and each graph is a whole step. Every plan counts
+    scratch, and later shapes also have the whole budget."""
     torch.manual_seed(0)
     model = Narrow()
     plain = copy.deepcopy(model)
@@ -335,7 +336,7 @@ def test_shapes_that_take_turns(budget: Any, tmp_path: Path) -> None:
 
 
 def test_graphs_that_share_a_budget() -> None:
-    """With breaks the plan of all graphs is measured, with what the others hold."""
+    """With graph breaks the joint plan is measured, with the values that other graphs hold."""
     model, x = mlp()
     layers = model.layers
 
@@ -353,7 +354,8 @@ def test_graphs_that_share_a_budget() -> None:
     assert [g.phase for g in stats.graphs] == ["forward"] * 2 + ["backward"] * 2
     assert stats.tensor_bytes <= plan.numbers["live_bytes"] < 1.02 * stats.tensor_bytes
     forwards = [g for g in stats.graphs if g.phase == "forward"]
-    assert forwards[0].tensor_bytes < forwards[1].tensor_bytes  # the first's results are held
+    # the results of the first are still held
+    assert forwards[0].tensor_bytes < forwards[1].tensor_bytes
 
 
 def test_with_the_optimizer_the_rest_of_the_budget_counts() -> None:
@@ -371,13 +373,13 @@ def test_with_the_optimizer_the_rest_of_the_budget_counts() -> None:
     steps(roomy, x)
     assert roomy.allocator_stats.op == BATCH_NORM
     saved = ct.compile(net()[0], budget="0.8x", measure="saved")
-    steps(saved, x)  # such a budget bounds no peak
+    steps(saved, x)  # a budget on saved bytes does not bound the peak
     assert saved.allocator_stats.op == BATCH_NORM
 
 
 @pytest.mark.parametrize("budget", ["share", "bytes", "position"])
 def test_calls_that_are_pending_together(budget: str) -> None:
-    """What the other call has saved is there when the backward of one takes its scratch."""
+    """Values saved by the other call are live while one backward uses its scratch."""
     model, x = net()
     whole = ct.compile(model)
     whole(x).backward()
@@ -404,7 +406,7 @@ def test_calls_that_are_pending_together(budget: str) -> None:
 
 @pytest.mark.parametrize("forwards", [3, 20])
 def test_forwards_without_a_backward(forwards: int) -> None:
-    """They are no step, however many there were."""
+    """Forwards are not steps, however many run."""
     model, x = net()
     compiled = ct.compile(model, budget="0.8x")
     for _ in range(forwards):
@@ -415,5 +417,5 @@ def test_forwards_without_a_backward(forwards: int) -> None:
     assert [g.phase for g in stats.graphs].count("backward") == 1
     with ct.MemoryTracker() as memory:
         steps(compiled, x)
-    # of a forward that was not measured the loss is not known
+    # if the forward was not measured, its loss is not counted
     assert memory.peak_bytes - 4 * (forwards > 16) == stats.tensor_bytes

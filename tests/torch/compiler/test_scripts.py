@@ -1,6 +1,6 @@
-"""Scripts as people write them who have not read our documentation, with one line added, at half of
-the memory: parameters and losses as without that line, peaks within the budget, or one sentence
-that names the smallest share."""
+"""Scripts as written by people who have not read our documentation, with one line added, at half of
+the memory: the same parameters and losses as without that line, and peaks within the budget, or an
+error sentence with the smallest share."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ QUICK = (mlp, contrastive)
 
 
 def outcome(script: Callable[[Add], Iterator[Any]], add: Add) -> tuple[list[Any], int]:
-    """What a script computes, and its peak after the first step."""
+    """The results of a script, and its peak after the first step."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     found, peak, run = [], 0, script(add)
@@ -191,7 +191,7 @@ def outcome(script: Callable[[Add], Iterator[Any]], add: Add) -> tuple[list[Any]
 def test_a_script_with_one_line_more(script: Callable[[Add], Iterator[Any]]) -> None:
     plain, _ = outcome(script, lambda model: torch.compile(model, backend="aot_eager"))
     smallest = 0.5
-    with warnings.catch_warnings():  # of calls that are pending together in the first step
+    with warnings.catch_warnings():  # about calls that are pending together in the first step
         warnings.simplefilter("ignore", UserWarning)
         whole, most = outcome(script, lambda model: ct.compile(model))
         try:

@@ -1,5 +1,5 @@
-"""The networks that people begin with, in sizes by seed: their smallest peak is near the floor,
-below which no plan in this order of ops goes that runs only forward ops again."""
+"""Typical first networks, with sizes drawn by seed: their smallest peak is near the floor, the
+least that plans with this order of ops and only forward reruns can reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import nn
 import cutback
 import cutback.torch as ct
 
-LIMIT = 1.25  # times the floor, in the geometric mean
+LIMIT = 1.25  # geometric mean of smallest peak / floor
 
 
 class Residual(nn.Module):
@@ -132,7 +132,7 @@ FAMILIES: tuple[Callable[[random.Random], tuple[nn.Module, Any]], ...] = (
 
 
 def over_the_floor(seed: int) -> float:
-    """The smallest peak found, in multiples of the floor."""
+    """The smallest peak found, as a multiple of the floor."""
     r = random.Random(seed)
     torch.manual_seed(seed)
     net, x = FAMILIES[seed % len(FAMILIES)](r)

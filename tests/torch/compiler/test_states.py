@@ -34,7 +34,7 @@ def row(layers: int = 1) -> nn.Module:
 
 
 class Model(nn.Module):
-    """One graph, or several: ``breaks`` says where the graph ends and whether any follows."""
+    """One graph or several: ``breaks`` says where the graph ends and whether another follows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Model(nn.Module):
 
     def forward(self, x: Any, breaks: str = "") -> Any:
         x = self.second(self.first(x).sigmoid()).square()
-        if breaks == "end":  # nothing that trains follows, but PyTorch cannot know
+        if breaks == "end":  # no trainable part follows, but PyTorch cannot know that
             torch._dynamo.graph_break()
             return x
         if breaks in ("middle", "two"):
@@ -56,7 +56,7 @@ class Model(nn.Module):
 
 
 class Twice(nn.Module):
-    """A part with a break inside, so that its graph runs twice in a call, for two sizes."""
+    """A part with a break inside, so its graph runs twice per call, with two sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,14 +77,14 @@ def data(rows: int = 64) -> Any:
 
 
 def peak_of(*inputs: Any) -> int:
-    """What an eager step of the model takes."""
+    """The peak of an eager step of the model."""
     model = Model()
     with ct.MemoryTracker() as memory:
         model(*inputs).sum().backward()
     return int(memory.peak_bytes)
 
 
-BUDGET = 1.05  # of what one eager call takes: two that are pending exceed it
+BUDGET = 1.05  # times the peak of one eager call; two pending calls exceed it
 
 
 @pytest.fixture
@@ -273,15 +273,15 @@ def calls_that_share(path: Path) -> None:
     together(2)
     gc.collect()
     torch._dynamo.reset()
-    step(run, data())  # plans for two calls
+    step(run, data())  # this plans for two calls
     torch._dynamo.reset()
     step(run, data())
     rest = together(3)
-    run(data(16))  # within the step
+    run(data(16))  # during the step
     del rest
-    step(run, data())  # plans for three calls
+    step(run, data())  # this plans for three calls
     step(run, data(24))
-    step(run, data())  # for another graph
+    step(run, data())  # this plans for another graph
     partitioner = partitioner_of(run)
     assert partitioner.state is S.SHARED and partitioner.graphs.rounds == 3
     partitioner.graphs.rounds = actions.MOST_ROUNDS
@@ -328,7 +328,7 @@ def sizes_that_grow_within_a_call(path: Path) -> None:
 
 @walk((S.JOINED, E.PATH_OVER), (S.SHARED, E.PATH_OVER))
 def paths_through_known_graphs(path: Path) -> None:
-    budget = 22_000  # each of the first paths keeps to it, "03" does not with their plans
+    budget = 22_000  # each of the first paths meets it; "03" does not with their plans
     run = ct.compile(Routed(WIDTH), budget=budget, dynamic=False)
     for parts in ("01", "23", "03"):
         step(run, data(), parts)
@@ -409,7 +409,7 @@ def test_every_transition_is_walked() -> None:
 
 
 def test_the_table_has_no_unreachable_state() -> None:
-    found = {S.SEPARATE, S.GIVEN, S.NEW}  # which a model begins in
+    found = {S.SEPARATE, S.GIVEN, S.NEW}  # the initial states of a model
     while more := {to for (at, _), (to, _) in TABLE.items() if at in found} - found:
         found |= more
     assert found == set(State)
@@ -427,7 +427,7 @@ def test_objects_have_few_fields() -> None:
     partitioner = ModelPartitioner("0.9x")
     parts = [partitioner, *vars(partitioner).values(), Occasion()]
     counts = {type(part).__name__: len(vars(part)) for part in parts if hasattr(part, "__dict__")}
-    del counts["Options"]  # the arguments, one by one
+    del counts["Options"]  # one attribute per argument
     assert max(counts.values()) <= 12, counts
     del run
 
@@ -448,7 +448,7 @@ def test_a_refused_plan_over_graphs_leaves_the_plans_in_force() -> None:
 
 
 def test_a_graph_that_was_refused_is_in_no_later_plan() -> None:
-    """One path of a function is over the budget; the other one has its first graph elsewhere."""
+    """One path of a function exceeds the budget; the other one starts with another graph."""
     layers = row(4)
 
     def f(x: Any, large: bool) -> Any:
@@ -467,7 +467,8 @@ def test_a_graph_that_was_refused_is_in_no_later_plan() -> None:
 
 
 def test_larger_sizes_than_a_plan_over_graphs_was_made_for() -> None:
-    """They would run under the plan of smaller ones, over the budget and without a word."""
+    """Otherwise they would run under the plan for smaller ones, over the budget and without a
+    warning."""
     run = compiled(int(2 * peak_of(data(), "middle")), dynamic=True)
     step(run, data(), "middle")
     step(run, data(), "middle")

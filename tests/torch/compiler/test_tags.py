@@ -1,4 +1,4 @@
-"""Where PyTorch lacks what our graphs are written with, plans go to its own partitioner as tags."""
+"""If PyTorch lacks what our graphs are written with, plans go to its own partitioner as tags."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cutback.torch import hooks
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """without(): from now on PyTorch looks as if it lacked a part that it needs itself."""
+    """without(): makes PyTorch look as if it lacked something that our graphs need."""
 
     def go() -> None:
         def never(*args: Any) -> Any:
@@ -37,7 +37,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def held(compiled: Any, inputs: tuple[Any, ...]) -> tuple[Any, list[Any], int]:
-    """Loss, gradients, and the bytes alive between forward and backward."""
+    """Loss, gradients, and the bytes live between forward and backward."""
     torch.manual_seed(7)
     with ct.MemoryTracker() as memory:
         loss = compiled(*inputs)
@@ -61,7 +61,7 @@ def test_what_is_saved_is_the_plans(
     *found, between = held(tagged, inputs)
     assert same_bits(found, expected)
     assert tagged.plans[0].numbers["recomputed"] > 0
-    # new counts of batches are in place when the forward returns; in a plan, a moment later
+    # the new batch counts are stored when the forward returns; in a plan, a moment later
     counts = sum(b.nbytes for b in model.buffers() if b.dtype == torch.int64)
     assert between == tagged.plans[0].numbers["saved_bytes"] - counts < everything
     assert ran == {"forward": 2, "backward": 2}

@@ -1,4 +1,5 @@
-"""Calls whose backward is to come, sizes that vary: one budget, or a warning says so."""
+"""Calls that are pending together and varying sizes: the budget holds for all of them, or a warning
+says that it does not."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ OWN = 64  # bytes of the losses
 def test_calls_that_are_pending_together_share_the_budget(
     door: str, calls: int, same_bits: Callable[..., bool]
 ) -> None:
-    """As in contrastive losses. The first step has run before anybody can know: its later calls run
-    as "min", and it says so if that exceeds the budget."""
+    """As in contrastive losses. Nobody can know before the first step: its later calls run as
+    "min", and a warning says if they exceed the budget."""
     model = mlp()
     inputs = [torch.randn(512, 16) for _ in range(calls)]
     plain, wanted = measured(model, *inputs)
@@ -63,7 +64,7 @@ def test_calls_that_are_pending_together_share_the_budget(
     assert len(told) == (first > budget)
     for warning in told:
         assert str(warning.message).startswith(f"{calls} calls of the model were pending together")
-    for _ in range(3):  # no warning: those are errors
+    for _ in range(3):  # a warning would be an error
         peak, found = measured(compiled, *inputs)
         assert peak <= budget + OWN and same_bits(found, wanted)
     alone, _ = measured(compiled, inputs[0])
@@ -97,7 +98,7 @@ def test_a_discriminator_twice_and_then_in_the_step_of_the_generator(
     for _ in range(4):
         found, peaks = gradients(compiled)
         assert same_bits(found, wanted)
-    outside = 2 * 512 * 16 * 4 + 4096  # the generator's own
+    outside = 2 * 512 * 16 * 4 + 4096  # memory of the generator itself
     assert peaks[0] <= budget + outside and peaks[1] <= budget + outside
 
 
@@ -105,7 +106,7 @@ def test_a_discriminator_twice_and_then_in_the_step_of_the_generator(
 def test_the_first_line_counts_the_calls_that_share_the_budget(
     budget: float | int, calls: int
 ) -> None:
-    """Where they fit as they are, and where they were planned together."""
+    """Both if the calls fit unchanged and if they were planned together."""
     model = mlp()
     compiled = ct.compile(model, budget=budget, on_infeasible="min")
     inputs = [torch.randn(256, 16) for _ in range(calls)]
@@ -143,7 +144,7 @@ def test_calls_without_a_backward_are_not_pending() -> None:
     plain, _ = measured(model, x)
     compiled = ct.compile(model, budget=int(0.9 * plain))
     for _ in range(4):
-        compiled(x)  # nobody keeps the result
+        compiled(x)  # the result is dropped
         measured(compiled, x)
 
 
@@ -156,7 +157,7 @@ def test_one_plan_for_a_range_of_sizes(
     same_bits: Callable[..., bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The largest size that was seen counts, whichever came first."""
+    """The largest size seen so far counts, whichever came first."""
     from cutback.torch.graph import codegen
 
     made = []
@@ -174,13 +175,13 @@ def test_one_plan_for_a_range_of_sizes(
         plain, wanted = measured(eager, x)
         peak, found = measured(compiled, x)
         assert peak <= 0.8 * plain and same_bits(found, wanted), n
-    assert made.count("forward") == 2  # for the first size, then for sizes that vary
+    assert made.count("forward") == 2  # once for the first size, then for varying sizes
     assert ran["forward"] == len(lengths)
 
 
 def test_sizes_that_keep_on_growing_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the second size on; PyTorch compiles two graphs, and every eighth of an octave is
-    planned."""
+    """From the second size on, PyTorch compiles two graphs, and sizes are planned in steps of an
+    eighth of an octave."""
     made: list[int] = []
     plan = ct.Partitioner._make
     monkeypatch.setattr(ct.Partitioner, "_make", lambda *args: made.append(n) or plan(*args))
@@ -193,7 +194,7 @@ def test_sizes_that_keep_on_growing_are_rounded_up(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_becomes_infeasible_later() -> None:
-    """By default a warning and the smallest plan; an error in the first step."""
+    """By default there is a warning and the smallest plan; in the first step it is an error."""
     model = mlp()
     small, large = torch.randn(64, 16), torch.randn(256, 16)
     plain, _ = measured(model, small)
@@ -208,7 +209,7 @@ def test_what_becomes_infeasible_later() -> None:
     with pytest.raises(cutback.BudgetError, match="no plan fits"):
         ct.compile(model, budget=budget)(large)
     validated = ct.compile(model, budget=budget)
-    with torch.no_grad():  # as front ends do before they train
+    with torch.no_grad():  # front ends do this before they train
         validated(small)
     with pytest.raises(cutback.BudgetError, match="no plan fits"):
         validated(large)
@@ -229,7 +230,8 @@ def test_what_becomes_infeasible_later() -> None:
 
 
 def test_a_share_of_larger_sizes_holds_for_smaller_ones() -> None:
-    """What smaller sizes cannot meet as a share of their own fits what larger ones may hold."""
+    """A share that smaller sizes cannot meet on their own is within the bytes of the larger
+    ones."""
     model = mlp(width=64)
     compiled = ct.compile(model, budget="0.7x", dynamic=False)
     for n in (512, 256, 64, 16, 4, 1):
@@ -238,13 +240,13 @@ def test_a_share_of_larger_sizes_holds_for_smaller_ones() -> None:
 
 
 def test_a_module_that_pytorch_leaves_alone_says_what_it_holds() -> None:
-    """A hook of a module's backward stops PyTorch in the middle of a ``Sequential``."""
+    """A hook on a module's backward makes PyTorch stop in the middle of a ``Sequential``."""
     model, x = mlp(), torch.randn(512, 16)
     model[2].register_full_backward_hook(lambda *args: None)
     compiled = ct.compile(model, budget="0.5x")
     with pytest.warns(UserWarning, match=r"nothing was planned.*the forward alone holds \d+.*hook"):
         compiled(x)
-    compiled(x)  # once
+    compiled(x)  # the warning comes once
 
 
 class Hooked(nn.Module):
@@ -269,11 +271,11 @@ def test_the_graphs_around_a_hooked_module_share_the_budget_and_say_so_by_name(
     compiled = torch.compile(model, backend="cutback", options=options)
     with pytest.warns(UserWarning, match="register_full_backward_hook.*not planned.*on top"):
         measured(compiled, x)
-    for _ in range(2):  # said once
+    for _ in range(2):  # the warning came once
         _, found = measured(compiled, x)
         assert same_bits(found, wanted)
     kinds = [op["kind"] for op in plans[-1].problem["ops"]]
-    assert kinds.count("tangent") == 2  # one plan over both graphs
+    assert kinds.count("tangent") == 2  # one plan for both graphs
     assert plans[-1].numbers["live_bytes"] <= plans[-1].numbers["budget_bytes"]
 
 
@@ -310,7 +312,7 @@ def test_more_calls_than_are_planned_together_are_said_once() -> None:
 
 
 class Growing(nn.Module):
-    """More and more layers behind a graph break."""
+    """A growing number of layers behind a graph break."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +328,7 @@ class Growing(nn.Module):
 
 
 def test_results_that_are_kept_are_no_calls_of_later_steps() -> None:
-    """They hold what their calls saved, which is said once; plans stay as they are."""
+    """They keep what their calls saved; one warning says so, and plans stay the same."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     run, kept, plans = ct.compile(model, budget=0.5), [], []
@@ -352,4 +354,4 @@ def test_graphs_that_turn_up_too_late_are_said() -> None:
     with pytest.warns(UserWarning, match=r"made again 4 times.*may not hold"):
         for n in (1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6):
             step(x, n).backward()
-    step(x, 7).backward()  # once is enough
+    step(x, 7).backward()  # a second warning would be an error

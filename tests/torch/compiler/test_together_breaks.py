@@ -1,5 +1,5 @@
-"""Graph breaks where calls are pending together, or the first step is over: the budget is met, or a
-warning has the figure."""
+"""Graph breaks with calls that are pending together, or with a first step that exceeds the budget:
+the budget is met, or a warning gives the figure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row(layers: int) -> nn.Module:
 
 
 class Broken(nn.Module):
-    """Two graphs."""
+    """A model of two graphs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Broken(nn.Module):
 
 
 class Shared(nn.Module):
-    """A layer that is used again, and results that both graphs read."""
+    """A layer that is used twice, and results that both graphs read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Block(nn.Module):
 
 
 class Loop(nn.Module):
-    """A break inside of a layer: its graphs run several times in a step."""
+    """A break inside a layer, so its graphs run several times in a step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Loop(nn.Module):
 
 
 def steps(run: Any, calls: int = 1, n: int = 3) -> tuple[list[int], list[Any], list[str]]:
-    """Peaks of steps, the gradients of the last, and the warnings of the first."""
+    """The peaks of steps, the gradients of the last, and the warnings of the first."""
     torch.manual_seed(1)
     inputs, peaks, said = [torch.randn(ROWS, WIDTH) for _ in range(calls)], [], []
     for number in range(n):
@@ -115,7 +115,7 @@ def test_a_first_step_that_is_over_says_what_it_takes(model: Any, share: float) 
 @pytest.mark.parametrize("model", [Broken, Shared])
 @pytest.mark.parametrize("share", [1.0, 0.9, 0.75])
 def test_shares_of_several_calls(model: Any, share: float, same_bits: Any) -> None:
-    """They are of what all calls take without a budget."""
+    """The shares are of the bytes of all calls without a budget."""
     peaks, wanted, _ = steps(ct.compile(model()), calls=2)
     torch._dynamo.reset()
     found, gradients, _ = steps(ct.compile(model(), budget=f"{share}x"), calls=2)
@@ -124,7 +124,7 @@ def test_shares_of_several_calls(model: Any, share: float, same_bits: Any) -> No
 
 
 def test_graphs_that_run_several_times_save_little(same_bits: Any) -> None:
-    """What counts is not their peak but what they keep for the backward."""
+    """The limit is not their peak but what they keep for the backward."""
     peaks, wanted, _ = steps(ct.compile(Loop()))
     torch._dynamo.reset()
     found, gradients, said = steps(ct.compile(Loop(), budget=int(0.65 * peaks[-1])))
@@ -134,7 +134,7 @@ def test_graphs_that_run_several_times_save_little(same_bits: Any) -> None:
 
 
 def test_a_call_without_gradients_in_between_ends_no_step() -> None:
-    """A plan over the graphs is made when the step has shown them, not within it."""
+    """The joint plan is made when the step is over, not during it."""
     plain = ct.compile(Broken())
     whole = steps(plain)[0][-1]
     torch._dynamo.reset()

@@ -1,5 +1,5 @@
 """The measure ``total``: parameters, buffers, gradients, optimizer states and the step together,
-held against what a real step takes."""
+compared with a measured step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 
 
 class Wide(nn.Module):
-    """Much more in parameters than in activations: the optimizer's step is the peak."""
+    """Parameters that are much larger than activations, so the optimizer's step is the peak."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,19 +57,19 @@ def test_planned_total_is_the_measured_one(optimizer: str, wide: bool, ran: Coun
     torch.manual_seed(0)
     model, inputs = (Wide(), (torch.randn(2, 64),)) if wide else make("resnet")
     trains = OPTIMIZERS[optimizer](model.parameters())
-    states = len(trains.state)  # most make them in their first step
+    states = len(trains.state)  # most optimizers make them in their first step
     total = account(model, trains)
     compiled = ct.compile(
         model, budget=None if wide else "0.85x", measure="total", optimizer=trains
     )
-    assert len(trains.state) == states  # the rehearsal leaves no trace
+    assert len(trains.state) == states  # the rehearsal leaves no states behind
     assert all(p.grad is None for p in model.parameters())
     loss = train(compiled, inputs, trains)
-    assert account(model, trains) == total  # now that the states are there
+    assert account(model, trains) == total  # the same now that the states exist
     del loss
     with ct.MemoryTracker(model, trains) as memory:
         loss = train(compiled, inputs, trains)
-        assert loss.requires_grad  # it is alive: what the step returns counts
+        assert loss.requires_grad  # keeps it alive, because what the step returns counts
     (plan,) = compiled.plans
     numbers = plan.numbers
     assert memory.peak_total_bytes == numbers["total_bytes"]
@@ -84,7 +84,7 @@ def test_planned_total_is_the_measured_one(optimizer: str, wide: bool, ran: Coun
 
 
 def test_gradients_that_are_kept_come_on_top() -> None:
-    """One more set of them."""
+    """They add one more set of gradients."""
     torch.manual_seed(0)
     model, inputs = Wide(), (torch.randn(2, 64),)
     trains = SGD(model.parameters(), 0.1)
@@ -113,23 +113,23 @@ def test_bits_do_not_depend_on_it(same_bits: Callable[..., bool]) -> None:
 def test_what_is_counted() -> None:
     model = Wide()
     size = sum(p.nbytes for p in model.parameters())
-    shared = [*model.parameters(), nn.Parameter(torch.ones(10))]  # one that is not the model's
+    shared = [*model.parameters(), nn.Parameter(torch.ones(10))]  # one does not belong to the model
     total = account(model, Adam(shared, foreach=False))
     assert total.model_bytes == size + 40 + 256
-    assert total.state_bytes == 2 * (size + 40) + 5 * 4  # two moments, and counts of steps
+    assert total.state_bytes == 2 * (size + 40) + 5 * 4  # two moments, and step counts
     assert 64 * 64 * 4 <= total.step_bytes <= 3 * 64 * 64 * 4
-    # lists of tensors at once take more, fused kernels take nothing; both hold the same
+    # foreach needs more, fused kernels need nothing; the states are the same
     many = account(model, Adam(model.parameters(), foreach=True))
     fused = account(model, Adam(model.parameters(), fused=True))
     assert many.state_bytes == fused.state_bytes and many.step_bytes >= size > fused.step_bytes == 0
-    # states that need values, a scheduler around it, parameters without gradients
+    # states that depend on values, a scheduler, parameters without gradients
     assert account(model, Adafactor(model.parameters())).state_bytes < size
     trains = Adam(model.parameters())
     torch.optim.lr_scheduler.StepLR(trains, 1)
     model.layers[0].requires_grad_(False)
     assert account(model, trains).state_bytes < 2 * size
     assert not trains.state
-    # a function shows no buffers
+    # the buffers of a plain function are not visible
     function = account(lambda x: model(x), Adam(model.parameters(), foreach=False))
     assert function.model_bytes == size
 
@@ -188,7 +188,7 @@ def test_wrong_use() -> None:
 
 
 def test_an_optimizer_in_a_wrapper() -> None:
-    """Front ends hand out optimizers that pass everything on to one inside."""
+    """Front ends return optimizers that forward everything to an inner one."""
 
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:

@@ -1,4 +1,4 @@
-"""How long a process waits for the plans of the others; the store is in this process."""
+"""How long a process waits for the plans of others; the store is in this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def half_answered(monkeypatch: pytest.MonkeyPatch, wait_s: float) -> distributed.Store:
-    """A store in which rank 0 has answered, and rank 1 has not."""
+    """A store with an answer from rank 0 but not from rank 1."""
     monkeypatch.setattr(agreement, "WAIT_S", wait_s)
     store = distributed.HashStore()
     store.set("plan/0", "same")
@@ -31,7 +31,7 @@ def half_answered(monkeypatch: pytest.MonkeyPatch, wait_s: float) -> distributed
 def test_a_wait_that_is_shorter_than_the_time_to_the_notice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is as long as was asked for; nothing is said."""
+    """The wait lasts as long as requested, without a notice."""
     store = half_answered(monkeypatch, 30.0)
     threading.Timer(0.2, store.set, ("plan/1", "same")).start()
     assert agreement._compare(store, "plan", 2, 60.0) == "same"
