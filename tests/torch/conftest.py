@@ -1,5 +1,5 @@
-"""What the tests of the PyTorch bridge share: checked plans, counted runs, and one step of training
-measured. Without torch nothing here is collected."""
+"""Shared by the tests of the PyTorch bridge: checked plans, counted runs, and a measured training
+step. Without torch nothing here is collected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 
 
 def _has_torch() -> bool:
-    """This folder may itself be found as ``torch``, so a part of PyTorch is looked for."""
+    """True if PyTorch is installed. This folder itself may be imported as ``torch``, so a part of
+    PyTorch is looked up."""
     try:
         return importlib.util.find_spec("torch.nn") is not None
     except ModuleNotFoundError:
@@ -36,9 +37,10 @@ if _has_torch() and importlib.util.find_spec("torchvision") is not None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PyTorch provokes these warnings itself while it compiles, and hides them, unless warnings are
-    errors. That a region's first run is over its budget is said of many a small one here, and only
-    once of equal ones, whichever test has them first. Kernels take much beside small tensors."""
+    """PyTorch causes these warnings itself while it compiles, and hides them, unless warnings are
+    errors. A region's first run over its budget warns here for many small regions, and only once
+    for equal ones, in whichever test comes first. Kernels need much scratch relative to small
+    tensors."""
     config.addinivalue_line("filterwarnings", "ignore:kernels take scratch")
     config.addinivalue_line("filterwarnings", "ignore:the first run of a region")
     config.addinivalue_line("filterwarnings", "ignore:the model falls into")
@@ -50,8 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def little_to_collect() -> Iterator[None]:
-    """What PyTorch and earlier tests have left alive is not looked through at each collection: that
-    took a fifth of all the time."""
+    """Freezes objects left by PyTorch and earlier tests, whose scanning in collections took a fifth
+    of the time."""
     import torch._dynamo
     import torch._functorch.aot_autograd  # noqa: F401
 
@@ -62,7 +64,7 @@ def little_to_collect() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def every_plan_is_checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each plan goes through the independent evaluator."""
+    """Checks each plan with the independent evaluator."""
     from evaluate import check_plan
 
     from cutback.planner.plan import Plan
@@ -80,8 +82,8 @@ def every_plan_is_checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def fresh_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """PyTorch forgets what other tests compiled, and runs on one thread. It does not time guards
-    for its log: it flushes the caches for that, which took a tenth of all compiling."""
+    """Resets PyTorch's compiler between tests and uses one thread. Guards are not timed for the
+    log, because that flushes caches and took a tenth of all compile time."""
     import torch
 
     monkeypatch.setattr(torch._dynamo.guards, "profile_guard_manager", lambda *_: 0.0)
@@ -94,12 +96,12 @@ def fresh_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often generated code ran: ``ran["forward"]``, ``ran["backward"]``, ``ran["inference"]``.
-    A test of compiled code asserts that it did."""
+    """Counts runs of generated code: ``ran["forward"]``, ``ran["backward"]``, ``ran["inference"]``.
+    A test of compiled code asserts that it ran."""
     from cutback.torch.graph import codegen
 
     counts: Counter[str] = Counter()
-    lock = threading.Lock()  # threads may run one compiled model
+    lock = threading.Lock()  # several threads may run one compiled model
     compile_boxed = codegen.compile_boxed
 
     def counted(gm: Any, name: str = "step", watch: Any = None) -> Any:
@@ -118,7 +120,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 class Measured(NamedTuple):
-    """One step of training."""
+    """The results of one training step."""
 
     loss: Any
     gradients: dict[str, Any]
@@ -128,7 +130,7 @@ class Measured(NamedTuple):
 
 @pytest.fixture
 def train_step() -> Callable[..., Measured]:
-    """train_step(module, *inputs): a step with seed 7 and new gradients, measured."""
+    """train_step(module, *inputs): a measured step with seed 7 and new gradients."""
     import torch
 
     from cutback.torch import MemoryTracker
@@ -152,7 +154,7 @@ def train_step() -> Callable[..., Measured]:
 
 @pytest.fixture
 def same_bits() -> Callable[[Any, Any], bool]:
-    """Are two trees of tensors equal, bit for bit?"""
+    """True if two trees of tensors are equal, bit for bit."""
     import torch
     from torch.utils._pytree import tree_leaves
 

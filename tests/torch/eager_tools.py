@@ -1,5 +1,5 @@
-"""What tests of eager regions share: models called with one argument, counters of bytes and of ops,
-and comparison of bits."""
+"""Shared by tests of eager regions: models called with one argument, counters of bytes and of ops,
+and bitwise comparison."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRODUCTS = [aten.mm, aten.addmm, aten.bmm, aten.convolution]
 
 
 class Tracker(TorchDispatchMode):
-    """Bytes of storages that ops made and that are alive; shares no code with MemoryTracker."""
+    """The bytes of live storages made by ops; shares no code with MemoryTracker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Tracker(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Two threads that leave modes without it in turn leave PyTorch unable to compile."""
+        """If two threads leave modes without it in turn, PyTorch can no longer compile."""
         return True
 
     def _freed(self, n: int) -> None:
@@ -116,14 +116,14 @@ class ResNet(nn.Module):
 
 
 def assert_same(a: list[Any], b: list[Any]) -> None:
-    """Equal bits."""
+    """Asserts equal bits."""
     assert len(a) == len(b)
     for x, y in zip(a, b, strict=True):
         assert (x is None and y is None) or torch.equal(x, y)
 
 
 def gradients(f: Callable[..., Any], *inputs: Any, run: Any = None) -> list[Any]:
-    """Output and gradients of fresh leaves."""
+    """Output and gradients of new leaves."""
     torch.manual_seed(5)
     leaves = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs]
     out = f(*leaves) if run is None else run(f, *leaves)
@@ -132,7 +132,7 @@ def gradients(f: Callable[..., Any], *inputs: Any, run: Any = None) -> list[Any]
 
 
 def check(f: Callable[..., Any], *inputs: Any, policies: Any = (None, PRODUCTS)) -> None:
-    """Bitwise equal to plain autograd, and nothing left behind."""
+    """Bitwise equal to plain autograd, with no state left behind."""
     plain = gradients(f, *inputs)
     for policy in policies:
         run = functools.partial(checkpoint, policy_fn=policy)
@@ -142,12 +142,12 @@ def check(f: Callable[..., Any], *inputs: Any, policies: Any = (None, PRODUCTS))
 
 
 def left() -> list[Any]:
-    """Logs that are still there."""
+    """Logs that are still alive."""
     return [v for v in gc.get_objects() if type(v) in (Value, Node)]
 
 
 def first_use() -> None:
-    """What torch imports lazily keeps the frames of its first caller."""
+    """Lazy imports of torch keep the frames of their first caller alive."""
     x = torch.ones(2, requires_grad=True)
     checkpoint(lambda x: (x + torch.ones(2)).exp(), x).sum().backward()
     left()

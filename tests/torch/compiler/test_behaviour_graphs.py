@@ -414,11 +414,11 @@ def test_an_exception_leaves_no_state(ran: Counter[str], same_bits: Any) -> None
 
 
 def test_threads_and_calls_inside_calls(ran: Counter[str], same_bits: Any) -> None:
-    """Three threads share a compiled module; a compiled module runs inside another's step, forward
+    """Three threads share a compiled module. A compiled module runs inside another's step, forward
     and backward.
 
-    The budget is ``"min"``: calls that happen to be pending together share any other one, and then
-    a warning says so.
+    The budget is ``"min"``, because calls that happen to be pending together would share any other
+    budget, with a warning.
     """
 
     def f(self: Any, x: Any) -> Any:

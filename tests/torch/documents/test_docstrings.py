@@ -1,5 +1,5 @@
-"""The examples in the docstrings of ``cutback.torch`` run, given what their readers have. Those of
-front ends run in ``tests/frontends``, where these are installed."""
+"""The examples in the docstrings of ``cutback.torch`` run, with the names that their readers have.
+Those of front ends run in ``tests/frontends``, where these are installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLES = {
 }
 
 SLOW = pytest.mark.very_slow
-OTHERS = (  # run what other examples run as well
+OTHERS = (  # examples that run other examples as well
     "torch.compiler.compiling.compile", "torch.profiler.batches.MaxBatch",
     "torch.profiler.mutwo.Selection", "torch.profiler.profiling.Profile",
     "torch.profiler.tracing.TracedStep",
@@ -44,8 +44,8 @@ def of_readers() -> dict[str, Any]:
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An op of the reader's, under a name that the snippets of docs/, which register their own for
-    good, do not have."""
+    """An op of the reader's library. Its name differs from those in the snippets of docs/, which
+    stay registered."""
     with torch.library._scoped_library("mylib_of_examples", "FRAGMENT") as library:
         library.define("fused_norm(Tensor x) -> Tensor")
         monkeypatch.setattr(torch.ops, "mylib", torch.ops.mylib_of_examples, raising=False)
@@ -60,7 +60,7 @@ def test_it_runs(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     names = of_readers()
     example = EXAMPLES[place]
-    if place == "torch.profiler.batches.max_batch":  # found in less time, with a smaller budget
+    if place == "torch.profiler.batches.max_batch":  # found faster with a smaller budget
         source = example.lines[0].source.replace('"6GiB"', '"1MiB"')
         example.lines[0].source = source
     docstrings.run(example, names)
@@ -70,6 +70,6 @@ def test_it_runs(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_public_name_has_an_example() -> None:
-    """Or is in a list, which only becomes shorter: a new name needs an example."""
+    """Functions without one are in a list that may only shrink: a new name needs an example."""
     found, listed = docstrings.without_example(torch=True)
     assert found == listed

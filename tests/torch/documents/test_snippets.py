@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "tools"))
 import doc_snippets
 
 PROGRAMS = [p for p in doc_snippets.programs() if not p.name.startswith("docs/cuda.md")]
-OWN_PROCESS = ("docs/torch.md#1", "docs/howto/fsdp.md")  # they make a process group
-SLOW = {"docs/howto/fsdp.md": pytest.mark.very_slow}  # as docs/torch.md#1, in more steps
+OWN_PROCESS = ("docs/torch.md#1", "docs/howto/fsdp.md")  # these make a process group
+SLOW = {"docs/howto/fsdp.md": pytest.mark.very_slow}  # like docs/torch.md#1, with more steps
 WARNS = "docs/compile.md"  # shows two warnings
 
 
@@ -32,7 +32,7 @@ def test_it_runs(
     program: doc_snippets.Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # of the measured device
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # for the measured device
     torch._dynamo.reset()
     torch.manual_seed(0)
     code = program.given + program.code
@@ -47,7 +47,7 @@ def test_it_runs(
         assert len(seen) == 2
 
 
-@pytest.mark.very_slow  # `make lint` checks them where PyTorch is not installed
+@pytest.mark.very_slow  # `make lint` checks them without PyTorch
 def test_mypy_accepts_them() -> None:
     pytest.importorskip("mypy")
     done = doc_snippets.check("mypy")

@@ -1,4 +1,5 @@
-"""What docs/torch.md says beside its limits, of PyTorch as of plans, and no other test holds."""
+"""Statements of docs/torch.md, apart from limits, about PyTorch and about plans, that no other test
+covers."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def _gradients(run: Any, model: nn.Module, *inputs: Any) -> list[Any]:
 
 
 class Tied(nn.Module):
-    """Under autocast, which eager mode casts the table for once."""
+    """Under autocast, for which eager mode casts the table once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +72,7 @@ def _others() -> dict[str, tuple[nn.Module, Any]]:
 
 @pytest.mark.parametrize("name", _others())
 def test_where_eager_mode_runs_other_kernels(name: str, same_bits: Callable[..., bool]) -> None:
-    """Bits are those of ``aot_eager``."""
+    """The bits are those of ``aot_eager``."""
     model, x = _others()[name]
     wanted = _gradients(torch.compile(model, backend="aot_eager"), model, x)
     assert not same_bits(_gradients(model, model, x), wanted)
@@ -82,7 +83,8 @@ def test_where_eager_mode_runs_other_kernels(name: str, same_bits: Callable[...,
 def test_gradients_of_calls_and_of_results_that_nobody_asks_for(
     same_bits: Callable[..., bool],
 ) -> None:
-    """Those of each call are added up first; what reaches no loss has zeros. As ``aot_eager``."""
+    """Gradients of each call are added up first; results that reach no loss have zeros. As with
+    ``aot_eager``."""
     xs = [torch.randn(16, 8) for _ in range(3)]
     w = torch.randn(8, 8)
 
@@ -118,7 +120,7 @@ def test_masks_inside_of_regions_are_kept_unless_a_counter_draws_them() -> None:
         run = ct.compile(model, random=random)
         run(torch.randn(128, 32)).backward()
         saved.append(run.plans[0].numbers["saved_bytes"])
-    assert saved[0] - saved[1] == 3 * 128 * 32 - 8  # the seed
+    assert saved[0] - saved[1] == 3 * 128 * 32 - 8  # the seed takes 8 bytes
 
 
 def test_batch_norms_without_a_weight_run_once(same_bits: Callable[..., bool]) -> None:
@@ -140,7 +142,7 @@ def test_batch_norms_without_a_weight_run_once(same_bits: Callable[..., bool]) -
 
 
 def test_the_mode_that_makes_pinv_wrong() -> None:
-    """The first call alone, under ``aot_eager`` as well."""
+    """Only the first call is affected, with ``aot_eager`` too."""
     torch.manual_seed(0)
     x = torch.randn(3, 3, dtype=torch.cfloat, requires_grad=True)
 
@@ -183,7 +185,7 @@ def _partitioned(budget: Any) -> tuple[ct.Partitioner, Any]:
 
 
 def test_through_a_partitioner() -> None:
-    """A budget is one of each graph, and larger sizes use the plan of the first."""
+    """A budget is one of each graph, and larger sizes use the plan of the first size."""
     partitioner, backend = _partitioned(20_000)
     torch.compile(_layers(True), backend=backend)(torch.randn(64, 16)).backward()
     assert [plan.numbers["budget_bytes"] for plan in partitioner.plans] == [20_000] * 2
@@ -221,7 +223,7 @@ def test_by_name_nothing_is_said_where_pytorch_gives_up() -> None:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_layers_are_left_to_eager_mode(kind: Any) -> None:
-    """And what follows in the function that calls one."""
+    """PyTorch also leaves the rest of the function that calls one."""
     run = ct.compile(kind(4, 4), budget="min")
     with pytest.warns(UserWarning, match="nothing was planned"):
         run(torch.randn(3, 2, 4))[0].sum().backward()
@@ -257,7 +259,7 @@ def test_hooks_that_come_after_the_first_step() -> None:
 
 
 def test_calls_that_are_pending_share_the_budget_out() -> None:
-    """What is in the plan is the part of one call."""
+    """The plan has the part of a single call."""
     model = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(16, 16), nn.Tanh())))
     run, xs = ct.compile(model, budget=220_000), [torch.randn(512, 16) for _ in range(2)]
     with warnings.catch_warnings():
@@ -284,7 +286,7 @@ def _between(self: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize("f", [_written, _between])
 def test_errors_that_count_too_much_name_no_floor(f: Any) -> None:
-    """A graph writes into what it was handed; the value goes through eager code."""
+    """A graph writes into a value it received; the value passes through eager code."""
     run = ct.compile(Wrapped(f, a=nn.Linear(32, 32), b=nn.Linear(32, 32)), budget=3000)
     with pytest.raises(BudgetError) as caught:
         for _ in range(2):
@@ -316,7 +318,7 @@ def test_parts_left_to_eager_mode_are_not_measured_with_offload() -> None:
 
 
 class Wide(torch.autograd.Function):
-    """Its backward makes much on its way."""
+    """Its backward makes large intermediates."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -345,7 +347,7 @@ def test_what_the_backward_of_eager_parts_makes_is_not_counted() -> None:
 
 @pytest.mark.filterwarnings("ignore:invoke_subgraph traced multiple backward graphs")
 def test_nested_compiled_regions() -> None:
-    """One that runs once is a part of the graph around it."""
+    """A region that runs once is part of the surrounding graph."""
 
     @torch.compiler.nested_compile_region
     def part(x: Any, w: Any) -> Any:
@@ -378,7 +380,7 @@ def test_profiles_do_not_go_with_inductor() -> None:
 
 
 def _spoilt(how: str) -> Callable[[Any], None]:
-    """What graphs look like that were not made by ``aot_autograd``, or by other settings of it."""
+    """Graphs that were not made by ``aot_autograd``, or with other settings."""
     from torch._functorch._aot_autograd import descriptors as d
 
     def spoil(gm: Any) -> None:

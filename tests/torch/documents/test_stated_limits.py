@@ -1,5 +1,5 @@
-"""What docs/torch.md states as limits holds as it is stated, PyTorch's own behaviour beside it. A
-test that fails here may be good news: then the text has to say so."""
+"""Limits stated in docs/torch.md hold as stated, compared with PyTorch's own behaviour. If a test
+here fails, that may be good news: then the text must change."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _taken(loss: Callable[[], Any], model: nn.Module) -> int:
 def test_a_write_through_data_is_read_by_what_runs_again(
     what: str, same_bits: Callable[..., bool]
 ) -> None:
-    """Without an error, as in PyTorch's checkpoint, and under ``aot_eager``, which runs the sum
-    with the buffer again. What eager mode has saved stays as it was."""
+    """There is no error, as with PyTorch's checkpoint and with ``aot_eager``, which recomputes the
+    sum from the buffer. Values saved by eager mode keep their content."""
 
     def f(self: Any, x: Any) -> Any:
         for _ in range(4):
@@ -79,8 +79,8 @@ def test_a_write_through_data_is_read_by_what_runs_again(
 
 
 class Average(nn.Module):
-    """A running mean is updated by the second of two graphs; the first has read it, or a clone
-    that was made before it began."""
+    """The second of two graphs updates a running mean that the first has read, directly or through
+    a clone made before."""
 
     def __init__(self, clone: bool = False) -> None:
         super().__init__()
@@ -102,8 +102,8 @@ class Average(nn.Module):
 def test_a_buffer_that_a_later_graph_writes_into_is_an_error(
     same_bits: Callable[..., bool],
 ) -> None:
-    """Where its reader runs again: no formula of autograd needs the old value, so eager mode and
-    ``aot_eager`` do not mind."""
+    """If its reader is recomputed. Autograd's formulas do not need the old value, so eager mode and
+    ``aot_eager`` do not object."""
     x = torch.randn(128, 32)
 
     def trained(run: Any) -> list[Any]:
@@ -128,7 +128,7 @@ def test_a_buffer_that_a_later_graph_writes_into_is_an_error(
 
 
 def test_two_backwards_through_what_was_kept_are_over_the_budget() -> None:
-    """A budget is one of a whole backward that runs once."""
+    """A budget is for a whole backward that runs once."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.trunk(x)
@@ -179,7 +179,7 @@ def test_calls_without_gradients_before_the_backward_come_on_top() -> None:
 
 
 def test_random_results_that_nothing_reads_are_not_drawn(same_bits: Callable[..., bool]) -> None:
-    """So the mask behind them is that of ``aot_eager``, which eager mode does not draw."""
+    """The mask drawn after them is therefore that of ``aot_eager``, not that of eager mode."""
 
     def f(x: Any) -> Any:
         torch.rand(3)
@@ -201,7 +201,7 @@ def test_random_results_that_nothing_reads_are_not_drawn(same_bits: Callable[...
 
 
 def _profiled(step: Callable[[], Any]) -> int:
-    """The peak that PyTorch's profiler sees of a step."""
+    """The peak of a step in PyTorch's profiler."""
     with torch.profiler.profile(profile_memory=True) as profile:
         step()
     live = peak = 0
@@ -226,7 +226,7 @@ def test_scratch_of_kernels_is_seen_by_the_profiler_alone() -> None:
         def step() -> None:
             run(x).square().mean().backward()
 
-        _taken(step, model)  # plans count scratch once two steps have been measured
+        _taken(step, model)  # plans count scratch after two measured steps
         profiled = _profiled(step)
         return _taken(step, model), profiled
 

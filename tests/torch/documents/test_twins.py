@@ -1,5 +1,5 @@
-"""Programs whose losses contain gradients, beside the same programs in PyTorch: a GAN with two
-steps, a network for a differential equation, and a critic with a gradient penalty."""
+"""Programs whose losses contain gradients, compared with the same programs in PyTorch: a GAN with
+two steps, a network for a differential equation, and a critic with a gradient penalty."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def he(rng: Any, *shape: int) -> Any:
 
 
 def twin(params: Any) -> tuple[list[torch.Tensor], Any]:
-    """The arrays of a tree as PyTorch's parameters, and the tree of these."""
+    """The arrays of a tree as PyTorch parameters, in a tree of the same structure."""
     leaves, structure = cb.tree.flatten(params)
     tensors = [torch.from_numpy(x.copy()).requires_grad_() for x in leaves]
     return tensors, cb.tree.unflatten(structure, tensors)
@@ -162,7 +162,7 @@ def adapted(grad: Any, f: Any, p: Any, x: Any, y: Any) -> Any:
 
 
 def test_learning_to_learn() -> None:
-    """A step of gradient descent for each task inside the loss (Finn, Abbeel, Levine 2017)."""
+    """Inside the loss, a step of gradient descent for each task (Finn, Abbeel, Levine 2017)."""
     rng = np.random.default_rng(2)
     params: Any = {
         name: he(rng, *s).astype(np.float64) for name, s in (("a", (1, 8)), ("b", (8, 1)))

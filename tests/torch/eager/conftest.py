@@ -1,4 +1,4 @@
-"""What tests of eager regions share."""
+"""Fixtures for tests of eager regions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def imports_of_a_first_use() -> None:
-    """What counts the objects that are left comes after them."""
+    """Imports modules first, so that tests which count remaining objects do not see them."""
     from eager_tools import first_use
 
     first_use()

@@ -1,4 +1,4 @@
-"""Gradients of a checkpointed region have the bits of those without, whatever the region does."""
+"""Gradients of a checkpointed region have the bits of plain ones, whatever the region does."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_in_place_on_views_and_inputs(x: Any) -> None:
 
 
 def test_old_values_of_an_overwritten_tensor(x: Any) -> None:
-    """What is read before a write runs again from what was there then."""
+    """What is read before a write is recomputed from the value at that time."""
     state = torch.ones(6, 6)
 
     def f(x: Any) -> Any:
@@ -140,7 +140,7 @@ def test_value_modified_afterwards_is_an_error(x: Any) -> None:
 
 
 def test_saved_value_overwritten_inside(x: Any) -> None:
-    """Plain autograd refuses; a region has what the value was, or refuses as well."""
+    """Plain autograd refuses; a region uses the old value or refuses as well."""
 
     def f(x: Any, copy: bool = False) -> Any:
         y = x.detach().cos()
@@ -153,9 +153,9 @@ def test_saved_value_overwritten_inside(x: Any) -> None:
     assert_same(gradients(lambda x: f(x, True), x), gradients(f, x, run=checkpoint))
 
     def g(x: Any) -> Any:
-        y = x.exp()  # saved, made again
+        y = x.exp()  # saved, and recomputed
         z = y.add(0)
-        y.sigmoid_()  # its own result saved, then overwritten
+        y.sigmoid_()  # saves its own result, which is then overwritten
         y.mul_(2)
         return y + z
 
@@ -187,7 +187,7 @@ def test_dropout_mask_is_held_as_bytes() -> None:
     plain = gradients(f, x)
     assert_same(plain, gradients(f, x, run=checkpoint))
     out = checkpoint(f, x)
-    # exp saved its result; what leads to it ends at the mask
+    # exp saved its result; the graph before it ends at the mask
     slot = out.grad_fn.__class__.__name__
     assert slot == "ExpBackward0"
     mul = out.grad_fn.next_functions[0][0]
@@ -199,7 +199,7 @@ def test_dropout_mask_is_held_as_bytes() -> None:
 
 
 def test_what_only_looks_like_dropout_noise() -> None:
-    """A part is random, or it is written to again, or read as something else."""
+    """A part of it is random, or is written to again, or is read as something else."""
     x = torch.randn(32, 32)
 
     def f(x: Any) -> Any:
@@ -361,7 +361,7 @@ def test_missing_gradients_unused_outputs_and_double_use(x: Any) -> None:
     parameters = [*layer.parameters(), *unused.parameters()]
 
     def f(x: Any) -> tuple[Any, ...]:
-        y = layer(layer(x.sin()).tanh())  # twice
+        y = layer(layer(x.sin()).tanh())  # used twice
         unused(x)
         return y.exp(), y.cos(), (y > 0).sum(), None, 3, y.detach()
 
@@ -395,7 +395,7 @@ def test_gradients_that_are_not_contiguous(x: Any) -> None:
 
 
 def test_two_batch_sizes_in_turn(x: Any) -> None:
-    """Each size has its plan; neither is followed for the other."""
+    """Each size has its own plan, which the other never follows."""
     w = torch.randn(6, 6)
 
     def f(x: Any) -> Any:
@@ -485,7 +485,7 @@ def test_gradients_are_those_of_many_random_programs() -> None:
                 elif op == 4:
                     c = (a + b).tanh_()
                 elif op == 5:
-                    c = (a - b).mul_(0.5)  # nothing saved: may be written to later
+                    c = (a - b).mul_(0.5)  # saved by nobody, so it may be overwritten later
                     c = c.add(1)
                 elif op == 6:
                     c = torch.cat([a[:3], b[3:].exp().clamp(max=2)])

@@ -1,4 +1,4 @@
-"""Backwards of checkpointed regions: that fail, never run, run twice or nest."""
+"""Backwards of checkpointed regions that fail, never run, run twice or nest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A backward that writes into what it saved: whoever holds the tensor sees the write, as with plain
-autograd."""
+"""A backward that writes into what it saved: every holder of the tensor sees the write, as with
+plain autograd."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def program(write: Write, save: Any, make: Any, give: Any) -> Callable[[Any], An
 
 def seen(f: Callable[[Any], Any], call: Callable[..., Any]) -> list[Any]:
     found = []
-    for _ in range(2):  # a region with a budget is planned in the first
+    for _ in range(2):  # a region with a budget is planned in the first round
         x = torch.arange(1.0, 5.0).requires_grad_()
         y, log = call(f, x)
         log = log[0] if isinstance(log, list) else log
@@ -78,7 +78,7 @@ def same(a: list[Any], b: list[Any]) -> bool:
 
 
 def all_of(*tables: Any) -> list[Any]:
-    """Every choice beside the first of the others, then all together for later."""
+    """Every choice of each table with the first choices of the others."""
     first = [next(iter(t)) for t in tables]
     found = [
         pytest.param(*(n if i == k else f for i, f in enumerate(first)), id=f"{k}-{n}")
@@ -100,7 +100,7 @@ def test_a_write_of_the_backward_is_seen(
 
 
 def test_a_second_backward_says_so() -> None:
-    """As with plain autograd: the first has written into what the second would read."""
+    """As with plain autograd: the first backward has overwritten what the second reads."""
     f = program(WRITES["fills"], SAVED["itself"], MADE["zeros"], GIVEN["itself"])
     for call in (f, lambda x: ct.checkpoint(f, x)):
         y, log = call(torch.ones(4, requires_grad=True))
@@ -111,7 +111,7 @@ def test_a_second_backward_says_so() -> None:
 
 
 def test_a_tensor_that_the_caller_wrote_is_made_again() -> None:
-    """Autograd refuses; a region has the value that was saved."""
+    """Autograd refuses; a region recomputes the value that was saved."""
     f = program(WRITES["a row"], SAVED["itself"], MADE["zeros"], GIVEN["itself"])
     x = torch.ones(4, requires_grad=True)
     y, log = ct.checkpoint(f, x)
@@ -124,7 +124,7 @@ def test_a_tensor_that_the_caller_wrote_is_made_again() -> None:
 
 
 def test_what_nobody_holds_is_still_made_again() -> None:
-    """The memory of a region is not kept for its backward."""
+    """A region does not keep this memory for its backward."""
     held = []
 
     class Keeps(torch.autograd.Function):
@@ -170,7 +170,7 @@ class AddsOne(torch.autograd.Function):
 @pytest.mark.parametrize("budget", [None, "min"])
 @pytest.mark.parametrize("save", OUTSIDE)
 def test_a_backward_may_write_into_an_input_that_reruns_read(save: str, budget: Any) -> None:
-    """The reruns read a copy; PyTorch's checkpoint runs everything again before the write."""
+    """The reruns read a copy; PyTorch's checkpoint recomputes everything before the write."""
     options = {} if budget is None else {"budget": budget}
 
     def f(x: Any, n: Any) -> Any:
@@ -190,7 +190,7 @@ def test_a_backward_may_write_into_an_input_that_reruns_read(save: str, budget: 
 
 
 def test_an_input_is_copied_only_where_a_function_saved_it() -> None:
-    """A copy costs memory: formulas of autograd, which write nothing, get the input itself."""
+    """A copy costs memory: autograd's formulas never write, so they get the input itself."""
     n = torch.arange(4.0)
     x = torch.arange(1.0, 5.0).requires_grad_()
     clones = []
@@ -209,7 +209,7 @@ def test_an_input_is_copied_only_where_a_function_saved_it() -> None:
     assert not clones
 
 
-# static memory that the region overwrites, and reruns that read the old value
+# static memory that the region overwrites, with reruns that read the old value
 OVERWRITTEN: dict[str, Callable[[Any, Any], Any]] = {
     "an input": lambda x, n: ((x + n).sin().exp(), n.mul_(2))[0].cos(),
     "through data": lambda x, n: (AddsOne.apply((x + n).sin(), n), n.data.mul_(0.5))[0].cos(),

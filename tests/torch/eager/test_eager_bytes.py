@@ -1,6 +1,5 @@
-"""What an eager region holds is what was planned for it, to the byte, whatever autograd's formulas
-make on their way: measured by a tracker that follows every storage from its first tensor to its
-end."""
+"""An eager region holds exactly the planned bytes, including temporaries of autograd's formulas:
+measured by a tracker that follows every storage from its first tensor to its end."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ pytestmark = pytest.mark.torch
 
 
 class Around(nn.Module):
-    """Something between linear layers, with a loss inside: ``body(x, w)`` for ``x`` ``[32, 24]``
-    and ``w`` ``[24, 24]``."""
+    """A body between linear layers, with a loss inside: ``body(x, w)`` for ``x`` ``[32, 24]`` and
+    ``w`` ``[24, 24]``."""
 
     def __init__(self, body: Callable[..., Any]) -> None:
         super().__init__()
@@ -85,7 +84,7 @@ def _conv() -> Any:
 
 
 class First(nn.Module):
-    """The first result of a recurrence: of each step."""
+    """The first result of a recurrent layer: all its steps."""
 
     def __init__(self, inside: nn.RNNBase) -> None:
         super().__init__()
@@ -96,7 +95,7 @@ class First(nn.Module):
 
 
 class Last(First):
-    """With a linear layer behind it."""
+    """The same, followed by a linear layer."""
 
     def __init__(self, inside: nn.RNNBase) -> None:
         super().__init__(inside)
@@ -137,7 +136,7 @@ more than the budget."""
 def check(
     model: nn.Module, x: Any, own_loss: bool, budgets: tuple[Any, ...], as_planned: bool = True
 ) -> int:
-    """Bits and bytes of steps under budgets; how many of them could be met."""
+    """Checks bits and bytes of steps under budgets; returns how many budgets could be met."""
     x = x[0] if isinstance(x, tuple) else x
     outside = 0 if own_loss else 8  # the loss and its gradient
 
@@ -194,7 +193,7 @@ def test_formulas_of_autograd(name: str) -> None:
 
 
 def _at(place: int, body: Callable[..., Any]) -> nn.Module:
-    """A model whose ``id`` is ``place``, where another one has gone."""
+    """A model whose ``id`` is ``place``, the address of a deleted one."""
     others = []
     model = Around.__new__(Around)
     while id(model) != place:
@@ -206,7 +205,7 @@ def _at(place: int, body: Callable[..., Any]) -> nn.Module:
 
 
 def test_a_model_that_took_the_place_of_another() -> None:
-    """Plans are remembered by model; one that has gone may leave its address to the next."""
+    """Plans are cached by model; a deleted model may leave its address to the next one."""
     torch.manual_seed(0)
     x = torch.randn(32, 24)
     model: nn.Module = Around(BODIES["where"])
@@ -221,7 +220,7 @@ def test_a_model_that_took_the_place_of_another() -> None:
 
 @pytest.mark.parametrize("around", ["region", "step"])
 def test_autocast_holds_its_casts_of_weights(around: str) -> None:
-    """Of weights that are used several times; until its context ends, which may be behind the
+    """Casts of weights that are used several times stay until the context ends, possibly after the
     region."""
     torch.manual_seed(0)
     a, b, x = nn.Linear(16, 16), nn.Linear(16, 16), torch.randn(8, 16)
@@ -272,7 +271,7 @@ TWO: list[Callable[[Any, Any], Any]] = [
 
 
 def _program(seed: int) -> Callable[[Any, Any], Any]:
-    """A few ops on results that are dropped at random, some of them in vain; returns a loss."""
+    """A few ops on results that are dropped at random, some of them unused; returns a loss."""
 
     def run(x: Any, w: Any) -> Any:
         choice = random.Random(seed)
@@ -292,7 +291,7 @@ def _program(seed: int) -> Callable[[Any, Any], Any]:
 
 
 def _runnable(seed: int) -> tuple[Callable[[Any, Any], Any], Any, Any] | None:
-    """A program and its inputs, which are the caller's and do not count."""
+    """A program and its inputs, which belong to the caller and are not counted."""
     choice = random.Random(seed)
     torch.manual_seed(seed)
     rows = choice.choice([1, 2, 4, 6, 16])
@@ -301,7 +300,7 @@ def _runnable(seed: int) -> tuple[Callable[[Any, Any], Any], Any, Any] | None:
     f = _program(seed)
     try:
         f(x, w).backward()
-    except RuntimeError:  # shapes that do not go together, or a value overwritten
+    except RuntimeError:  # shapes that do not match, or an overwritten value
         return None
     for t in (x, w):
         t.untyped_storage().__dict__["_tracked"] = True
@@ -309,7 +308,7 @@ def _runnable(seed: int) -> tuple[Callable[[Any, Any], Any], Any, Any] | None:
 
 
 def _third_run(f: Callable[[Any, Any], Any], x: Any, w: Any, seed: int, budget: Any) -> int:
-    """Its peak. Each run has the bits of plain autograd."""
+    """The peak of the third run. Each run has the bits of plain autograd."""
     for _ in range(3):
         x.grad = w.grad = None
         torch.manual_seed(seed)
@@ -333,8 +332,8 @@ PART, OVER = (9,), (84, 106, 156)
     ids=lambda seeds: f"{len(seeds)} from {seeds[0]}",
 )  # fmt: skip
 def test_random_programs(seeds: Sequence[int]) -> None:
-    """ "min" is always met, and so is what its plan needs when that is asked for as a budget; no
-    region takes more than its budget."""
+    """The budget "min" is always met, and so is a budget of the bytes of its plan; no region
+    exceeds its budget."""
     for seed in set(seeds) - set(OVER):
         program = _runnable(seed)
         if program is None:
@@ -355,7 +354,7 @@ def test_random_programs(seeds: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("seed", OVER)
 def test_random_programs_that_are_over(seed: int) -> None:
-    """What they overwrite is read by results that nobody uses: they hold up to 12 % more than the
+    """Unused results read what these programs overwrite, so they hold up to 12 % more than the
     budget."""
     program = _runnable(seed)
     assert program is not None
@@ -363,17 +362,17 @@ def test_random_programs_that_are_over(seed: int) -> None:
         limit = checkpoint_plan(*program, budget=budget).document["budget_bytes"]
         peak = _third_run(*program, seed, budget)
         assert peak <= 1.12 * limit
-        assert budget != "min" or peak > limit  # else the text can say more
+        assert budget != "min" or peak > limit  # otherwise the document could promise more
 
 
 def figures_of(said: Sequence[Any]) -> list[int]:
-    """Bytes that first runs may take, as warnings tell them."""
+    """The bytes that first runs may take, as stated in warnings."""
     text = "".join(str(w.message) for w in said)
     return [int(n) for n in re.findall(r"it may take .*?\((\d+) bytes\), over", text)]
 
 
 class Added(nn.Module):
-    """What is added in place has to stay: a first run makes the rest again beside it."""
+    """A value added in place must stay, and a first run recomputes the rest next to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -405,7 +404,7 @@ def written_in_place() -> dict[str, Any]:
 
     def view(x: torch.Tensor) -> torch.Tensor:
         h = x * 1
-        h[:500].sin_()  # what it saved is inside another node
+        h[:500].sin_()  # saved inside another node
         h[200:].mul_(x[:800])
         return (h * h).sum()
 
@@ -427,7 +426,7 @@ def written_in_place() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", written_in_place())
 def test_first_runs_that_write_in_place_take_what_is_said(name: str) -> None:
-    """What is read before a write can be made again: it counts in the step that does."""
+    """A value read before a write can be recomputed: it counts in the step that does so."""
     f, start = written_in_place()[name]
     eager_plan.forget_plans()
     x = start.clone().requires_grad_()
@@ -435,7 +434,7 @@ def test_first_runs_that_write_in_place_take_what_is_said(name: str) -> None:
     wanted, x.grad = x.grad, None
     for wish in (1.0, "min"):
         limit = checkpoint_plan(f, x, budget=wish).document["budget_bytes"]
-        budget = limit if wish == "min" else wish  # of "min" nothing is said
+        budget = limit if wish == "min" else wish  # "min" gives no warning
         for _ in range(2):
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
@@ -474,10 +473,10 @@ def test_conjugates_are_resolved_into_copies(name: str) -> None:
     "names", [("mlp", "added"), pytest.param(("unet",), marks=pytest.mark.very_slow)]
 )
 def test_a_first_run_over_its_budget_is_said(names: tuple[str, ...]) -> None:
-    """Its forward has run before there is a plan. No more is measured than is said, and what is not
-    said is within the budget."""
+    """Its forward runs before there is a plan. The measured bytes do not exceed those in the
+    warning, and without a warning the budget is met."""
     over = 0
-    eager_plan.forget_plans()  # what other tests have heard of is said again
+    eager_plan.forget_plans()  # otherwise warnings of other tests would not repeat
     for name in names:
         torch.manual_seed(0)
         model, x = MODELS[name]() if name in MODELS else (Added(), torch.randn(4, 8, 9, 7))

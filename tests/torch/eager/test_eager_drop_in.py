@@ -1,4 +1,4 @@
-"""``checkpoint`` where ``torch.utils.checkpoint.checkpoint`` stood, with its arguments."""
+"""``checkpoint`` in place of ``torch.utils.checkpoint.checkpoint``, with the same arguments."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_changes_nothing(given: Any, options: dict[str, Any]) -> None:
     "contexts", [torchs.create_selective_checkpoint_contexts, checkpoint_contexts]
 )
 def test_contexts_of_a_policy_are_its_policy(given: Any, contexts: Any) -> None:
-    """What is said to be saved does not run again."""
+    """What the policy saves is not recomputed."""
 
     def products(options: dict[str, Any]) -> int:
         w = given[0].clone().requires_grad_()
@@ -148,7 +148,7 @@ def test_sequential_refuses_what_it_cannot_cut(given: Any) -> None:
 
 
 class Keeps(torch.autograd.Function):
-    """Looks at the object that it saved."""
+    """Inspects the object it saved."""
 
     found: Any = None
 

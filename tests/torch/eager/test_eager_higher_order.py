@@ -1,4 +1,4 @@
-"""Higher-order operators in eager regions: one op each, whose results are held."""
+"""Higher-order operators in eager regions: each is one op, whose results are held."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def loop(x: Any, w: Any) -> Any:
     return (while_loop(more, body, (torch.tensor(0), x.clone()))[1] * w).sin().exp()
 
 
-@pytest.mark.filterwarnings("default")  # of the operators themselves
+@pytest.mark.filterwarnings("default")  # about the operators themselves
 @pytest.mark.parametrize("fn", [branch, rows, scan, loop], ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("budget", [None, "min"])
 def test_gradients_are_those_without_a_region(fn: Callable[..., Any], budget: Any) -> None:
@@ -51,7 +51,7 @@ def test_gradients_are_those_without_a_region(fn: Callable[..., Any], budget: An
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("budget", [None, "min"])
 def test_a_branch_that_writes_into_its_operand_is_refused(budget: Any) -> None:
-    """What is made of the operand later would have run again from what was there before."""
+    """Values computed from the operand later would have been recomputed from its old content."""
     x, w = torch.rand(4, 4), torch.ones(4, 4, requires_grad=True)
 
     def fn(x: Any, w: Any) -> Any:
@@ -63,13 +63,13 @@ def test_a_branch_that_writes_into_its_operand_is_refused(budget: Any) -> None:
     options = {} if budget is None else {"budget": budget}
     with pytest.raises(NotImplementedError, match="cond writes into one of its arguments"):
         ct.checkpoint(fn, x, w, **options)
-    assert ct.checkpoint(torch.sin, w).grad_fn is not None  # nothing is left behind
+    assert ct.checkpoint(torch.sin, w).grad_fn is not None  # no state is left behind
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("compile_", [lambda f: torch.compile(f, backend="aot_eager"), ct.compile])
 def test_a_region_in_what_is_compiled_runs_outside_of_the_graphs(compile_: Any) -> None:
-    """Dynamo traced our own code, and failed at gradients that are tensor subclasses."""
+    """Dynamo used to trace our own code, and failed on gradients that are tensor subclasses."""
     modes = []
 
     def region(a: Any, w: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Regions that write in place, drawn at random: gradients have the bits of eager PyTorch, and no
-run takes more than its budget, or what a warning says of it."""
+"""Random regions that write in place: gradients have the bits of eager PyTorch, and no run exceeds
+its budget, or the bytes given in a warning."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def draw(seed: int) -> tuple[Callable[[Any, Any], Any], Any, Any]:
 
 
 def run(f: Callable[[], Any], leaves: tuple[Any, ...]) -> tuple[int, int, list[Any]]:
-    """Peak, the most that was said to be possible, gradients."""
+    """The peak, the largest figure in a warning, and the gradients."""
     torch.manual_seed(1)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -80,17 +80,17 @@ def run(f: Callable[[], Any], leaves: tuple[Any, ...]) -> tuple[int, int, list[A
 
 
 def compare(seeds: range) -> int:
-    """Runs that were measured."""
+    """Returns the number of measured runs."""
     measured = 0
     for seed in seeds:
         f, x, w = draw(seed)
         try:
             wanted = run(lambda f=f, x=x, w=w: f(x, w), (x, w))[2]
-        except RuntimeError:  # a saved tensor was overwritten: no program of PyTorch's
+        except RuntimeError:  # a saved tensor was overwritten, which PyTorch refuses
             x.grad = w.grad = None
             continue
         for budget in (1.0, "0.8x", "min"):
-            eager_plan.forget_plans()  # functions with one code and other steps look the same
+            eager_plan.forget_plans()  # functions with the same code and other steps look the same
             try:
                 limit = checkpoint_plan(f, x, w, budget=budget).document["budget_bytes"]
             except cutback.BudgetError:

@@ -1,5 +1,5 @@
-"""What a region takes under a budget is no more than that, or is said with both figures, from its
-first run on: measured by `MemoryTracker`. What is saved never takes more than autograd does."""
+"""A region under a budget never exceeds it without a warning that has both figures, from its first
+run on: measured by `MemoryTracker`. Saved values never take more than in autograd."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SAID = re.compile(r"it may take .*?\((\d+) bytes\), over the budget of .*?\((\d
 
 
 def bits(t: Any) -> Any:
-    """For comparing, not a number included."""
+    """The bits, so that NaNs can be compared."""
     return t if t is None else torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
 
 
 def measured(call: Callable[[], Any], leaves: list[Any]) -> tuple[int, list[Any], list[str]]:
-    """Peak, gradients and warnings of one step."""
+    """The peak, gradients and warnings of one step."""
     for leaf in leaves:
         leaf.grad = None
     torch.manual_seed(1)
@@ -45,14 +45,14 @@ def measured(call: Callable[[], Any], leaves: list[Any]) -> tuple[int, list[Any]
 
 
 def check(f: Callable[..., Any], xs: tuple[Any, ...], shares: tuple[Any, ...]) -> int:
-    """Steps under budgets; how many budgets could be met."""
+    """Runs steps under budgets; returns how many budgets could be met."""
     leaves = [x for x in xs if x.requires_grad]
     if isinstance(f, nn.Module):
         leaves += f.parameters()
     plain, wanted, _ = measured(lambda: f(*xs), leaves)
     met = 0
     for budget in shares:
-        eager_plan.forget_plans()  # what other regions like this have heard of is said again
+        eager_plan.forget_plans()  # otherwise warnings of similar regions would not repeat
         try:
             plan = checkpoint_plan(f, *xs, budget=budget)
         except cutback.BudgetError:
@@ -70,13 +70,13 @@ def check(f: Callable[..., Any], xs: tuple[Any, ...], shares: tuple[Any, ...]) -
             if figures:
                 assert int(figures[0][2]) == limit
                 assert peak <= int(figures[0][1]) + 8, (budget, run)
-            elif budget != "min" or run:  # the first run of "min" is told nothing
+            elif budget != "min" or run:  # the first run under "min" gives no warning
                 assert peak <= limit, (budget, run)
     return met
 
 
 class TwoConvolutions(nn.Module):
-    """One is added to the other in place; then `after`."""
+    """Adds one to the other in place, then applies `after`."""
 
     def __init__(self, after: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_what_is_added_in_place_is_kept_to_or_said(name: str) -> None:
 
 
 def test_a_first_run_with_values_added_in_place_says_what_it_takes() -> None:
-    """With a plan as with a budget, with both figures."""
+    """For a plan as for a budget, with both figures."""
     torch.manual_seed(0)
     model = TwoConvolutions(AFTER["softmax"])
     x = torch.randn(4, 8, 9, 7).contiguous(memory_format=torch.channels_last)
@@ -147,7 +147,7 @@ def test_conjugates_that_kernels_write_out_are_counted(name: str) -> None:
 
 
 class Cells(nn.Module):
-    """A cell of a recurrence writes into parts of its gates, which autograd does not see."""
+    """A recurrent cell that writes into parts of its gates, which autograd does not see."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ def test_an_unused_saved_result_is_freed() -> None:
     x = torch.randn(32, 32, requires_grad=True)
 
     def f(x: Any) -> Any:
-        return (x @ x).sum() + 1  # the product is saved by the policy, and nobody needs it
+        return (x @ x).sum() + 1  # the policy saves the product, which nobody needs
 
     with Tracker() as tracker:
         y = checkpoint(f, x, policy_fn=SAVED)
@@ -65,7 +65,7 @@ def test_an_unused_saved_result_is_freed() -> None:
 
 
 def test_what_is_overwritten_dies_with_its_last_reader() -> None:
-    """Neither the log nor the storage itself holds it."""
+    """Neither the log nor the storage itself keeps it alive."""
     x = torch.randn(1024, requires_grad=True)
 
     def f(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Models trained in a region have the bits of models trained without."""
+"""Models trained in a region have the same bits as models trained without one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Encoder(nn.Module):
 
 
 class Autocast(nn.Module):
-    """Casts inside the region only, so the backward runs without."""
+    """Casts only inside the region, so the backward runs without autocast."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ POLICIES = {"none": None, "list": PRODUCTS, "function": save_products, "all": sa
 
 
 def step(model: Any, x: Any, run: Callable[..., Any]) -> list[Any]:
-    """Loss, gradients, buffers, and the state of the generator after two steps."""
+    """Loss, gradients, buffers, and the generator's state after two steps."""
     torch.manual_seed(3)
     model.zero_grad(set_to_none=True)
     losses = []
@@ -102,7 +102,7 @@ def test_models(name: str, policy: str) -> None:
     twin = copy.deepcopy(model)
     plain = step(model, x, lambda m, x: m(x))
     gc.collect()
-    gc.disable()  # reference counts free everything
+    gc.disable()  # reference counting must free everything
     try:
         ours = step(twin, x, lambda m, x: checkpoint(m, x, policy_fn=POLICIES[policy]))
         assert not left()

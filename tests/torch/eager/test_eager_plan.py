@@ -1,5 +1,4 @@
-"""Eager regions under a budget: planned once, followed later, within the bytes that were asked
-for."""
+"""Eager regions under a budget: planned once, followed later, within the requested bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ MODELS: dict[str, Any] = {
 
 
 def step(model: Any, x: Any, run: Any) -> tuple[list[Any], int]:
-    """Loss, gradients and buffers; the measured peak."""
+    """Loss, gradients and buffers, and the measured peak."""
     torch.manual_seed(3)
     model.zero_grad(set_to_none=True)
     gc.collect()
@@ -56,12 +55,12 @@ def step(model: Any, x: Any, run: Any) -> tuple[list[Any], int]:
     [*(pytest.param(n, marks=pytest.mark.very_slow) for n in ("gpt", "gpt_dropout")), "resnet"],
 )
 def test_a_budget_is_kept_to_the_byte(name: str) -> None:
-    """The peak of the second step is the one that was planned, plus the loss and its tangent."""
+    """The peak of the second step is the planned one, plus the loss and its tangent."""
     torch.manual_seed(0)
     model, x = MODELS[name]()
     start = copy.deepcopy(model.state_dict())
     plain, _ = step(model, x, lambda m, x: m(x))
-    eager_plan.forget_plans()  # what other tests have heard of is said again
+    eager_plan.forget_plans()  # otherwise warnings of other tests would not repeat
     peaks = []
     for budget in (1.0, "0.75x", "min"):
         model.load_state_dict(start)
@@ -75,13 +74,14 @@ def test_a_budget_is_kept_to_the_byte(name: str) -> None:
                 warnings.simplefilter("always")
                 ours, peak = step(model, x, lambda m, x: checkpoint(m, x, **how))  # noqa: B023
             assert_same(plain, ours)
-            if k == 0:  # the first run is within the budget, or says what it takes
-                # (which of two equal gradients is made first is up to the engine: 128 bytes here,
-                # in each of two blocks)
+            if k == 0:  # the first run meets the budget, or a warning gives its bytes
+                # (the engine chooses which of two equal gradients is made first: 128 bytes here, in
+                # each of two blocks)
                 assert peak <= limit + 2 * 128 or said or budget == "min"
             else:
                 assert not said
-                if budget != "min":  # its plans may need more than the region can follow
+                # the plan of "min" may need more in the order that the region follows
+                if budget != "min":
                     assert peak <= limit + 8
                     assert peak <= plan.numbers["live_bytes"] + 8
                 else:
@@ -110,7 +110,7 @@ def test_out_of_reach() -> None:
         checkpoint(model, x, budget="0.05x")
     assert told.value.share == 0.05 < told.value.smallest_share <= 1
 
-    # here a plan exists, but in the order of autograd's reads it takes more
+    # a plan exists, but takes more in the order of autograd's reads
     model = GPT(layers=3)
     _, seen = eager_plan.watched(model, (x,), {}, eager_plan.Run(None))
     plan = cutback.plan(seen.problem.document(), budget="min")
@@ -267,8 +267,8 @@ def test_functions_writes_and_policies_inside() -> None:
 
 
 def test_hooks_of_others_inside() -> None:
-    """PyTorch's checkpoint inside would be asked for its values while they are looked at; other
-    hooks hold what they hold."""
+    """PyTorch's checkpoint inside a region would be asked for its values while the region inspects
+    them; other hooks keep what they keep."""
     from torch.utils.checkpoint import checkpoint as torchs
 
     w = torch.randn(16, 16, requires_grad=True)
@@ -360,7 +360,7 @@ def _lazy() -> nn.Module:
 
 @pytest.mark.parametrize("make", [_Recurrent, _Caching, _Keeping, _lazy])
 def test_a_plan_fits_the_next_call_whatever_the_first_left_behind(make: Any) -> None:
-    """Caches that the first run fills, its own or PyTorch's; parameters that it makes."""
+    """Caches filled by the first run, its own or PyTorch's, and parameters created by it."""
     torch._subclasses.FakeTensorMode.cache_clear()
     torch.manual_seed(0)
     model, x = make(), torch.randn(4, 8, 16)
@@ -375,7 +375,7 @@ def test_a_plan_fits_the_next_call_whatever_the_first_left_behind(make: Any) -> 
 
 
 def test_each_way_of_a_region_has_a_plan() -> None:
-    """Branches that depend on data, in turn: from the second time on each keeps to the budget."""
+    """Data-dependent branches in turn: each keeps to the budget from its second run on."""
     torch.manual_seed(0)
     short, long = (
         nn.Sequential(*(m for _ in range(n) for m in (nn.Linear(32, 32), nn.Tanh())))
@@ -473,7 +473,8 @@ def _hinge(x: Any) -> Any:
     "name", ["hinge", *(pytest.param(n, marks=pytest.mark.very_slow) for n in ("resnet", "gpt"))]
 )
 def test_a_share_is_one_of_what_the_region_takes(name: str) -> None:
-    """Autograd's order may take more than the problem's: 1.0 is met, and so is what is named."""
+    """Autograd's order may need more than the problem's: 1.0 is met, and so is the figure in the
+    error."""
     torch.manual_seed(0)
     if name == "hinge":
         f, x = _hinge, torch.randn(10, 100, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Policies in PyTorch's words decide what runs again, in our checkpoint and in PyTorch's."""
+"""Policies in PyTorch's terms decide what is recomputed, in our checkpoint and in PyTorch's."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ torch.set_num_threads(1)
 aten = torch.ops.aten
 
 
-# The two policies of PyTorch's article on activation checkpointing. They name packets, though
-# PyTorch asks with overloads.
+# The two policies of PyTorch's article on activation checkpointing. They name packets, although
+# PyTorch asks for overloads.
 products = [aten.mm, aten.bmm, aten.addmm]
 compute_intensive_ops = [
     aten.mm,
@@ -76,7 +76,7 @@ def theirs(policy: Any) -> Any:
 
 
 def backward(run: Any, inputs: list[Any]) -> tuple[dict[Any, int], list[Any]]:
-    """What the backward runs, and the gradients."""
+    """The ops that the backward runs, and the gradients."""
     out = run(model, *inputs).square().sum()
     with Calls() as calls:
         gradients = torch.autograd.grad(out, inputs)
@@ -87,7 +87,7 @@ PRODUCTS = (aten.addmm, aten.mm, aten.bmm, aten.convolution)
 
 
 def forward_products(run: Any, inputs: list[Any]) -> dict[Any, int]:
-    """How often the backward ran each product more than plain autograd's does."""
+    """How many more times than plain autograd the backward ran each product."""
     plain, expected = backward(lambda f, *xs: f(*xs), inputs)
     counts, gradients = backward(run, inputs)
     for a, b in zip(gradients, expected, strict=True):
@@ -115,7 +115,7 @@ def test_without_a_policy_all_that_is_needed_runs_again(inputs: list[Any]) -> No
 
 
 def test_the_context_and_the_answers(inputs: list[Any]) -> None:
-    """ctx and arguments as PyTorch hands them; True and False count as answers."""
+    """The context and arguments are those of PyTorch; True and False are valid answers."""
     seen = []
 
     def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
@@ -140,14 +140,14 @@ def in_place(x: Any) -> Any:
 def test_a_mutating_op_is_never_marked(way: Any, op: Any, inputs: list[Any]) -> None:
     with pytest.raises(ValueError, match=r"MUST_SAVE for aten.mul_.Tensor, which writes"):
         way([op])(in_place, inputs[0])
-    # and nothing is left behind
+    # no state is left behind
     a = torch.autograd.grad(checkpoint(in_place, inputs[0]).sum(), inputs[0])
     b = torch.autograd.grad(in_place(inputs[0]).sum(), inputs[0])
     assert torch.equal(a[0], b[0])
 
 
 def test_random_and_mutating_ops_by_a_broad_policy(inputs: list[Any]) -> None:
-    """PREFER_SAVE for everything: PyTorch's own contexts train on wrong gradients here."""
+    """PREFER_SAVE for everything: PyTorch's own contexts give wrong gradients here."""
 
     def everything(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         return CheckpointPolicy.PREFER_SAVE
@@ -192,7 +192,7 @@ def test_offloaded_values_are_held_on_the_host_alone(inputs: list[Any], by: str)
         del loss
         assert memory.host_bytes == 0
     assert torch.equal(found, expected)
-    assert held < x.nbytes  # on the device next to nothing
+    assert held < x.nbytes  # the device holds almost nothing
 
 
 def test_offload_in_the_wrong_place(inputs: list[Any]) -> None:

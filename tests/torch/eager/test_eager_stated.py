@@ -1,5 +1,4 @@
-"""What docs/torch-eager.md says of its limits, with plain autograd beside it, and no other test
-holds."""
+"""Limits stated in docs/torch-eager.md that no other test covers, compared with plain autograd."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ aten = torch.ops.aten
 
 
 def test_a_long_chain_holds_two_roots_of_its_length() -> None:
-    """And the one at work, with its gradients."""
+    """Plus the value being computed, with its gradients."""
     x, n = torch.randn(256, requires_grad=True), 2500
 
     def f(x: Any) -> Any:
@@ -31,12 +30,12 @@ def test_a_long_chain_holds_two_roots_of_its_length() -> None:
 
     with Tracker() as tracker, Calls() as calls:
         checkpoint(f, x).backward()
-    assert 3 * n < calls.counts[aten.sin] <= 4 * n  # the forward's is one
+    assert 3 * n < calls.counts[aten.sin] <= 4 * n  # the forward runs each once
     assert tracker.peak <= (2 * n**0.5 + 4) * x.nbytes
 
 
 def _step(call: Callable[[Any], Any], write: Callable[[Any], None] | None) -> Any:
-    """The gradient of a region's input that may be written into before the backward."""
+    """The gradient of a region's input, which may be overwritten before the backward."""
     x = torch.linspace(-1, 1, 16).requires_grad_()
     out = call(x)
     if write is not None:
@@ -55,7 +54,7 @@ def _by_numpy(x: Any) -> None:
 
 @pytest.mark.parametrize("write", [_by_data, _by_numpy])
 def test_writes_between_region_and_backward_that_nobody_sees(write: Any) -> None:
-    """Plain autograd reads what is there then, as a region does."""
+    """Plain autograd reads the new content, and so does a region."""
 
     def f(x: Any) -> Any:
         return x * x.detach()
@@ -101,11 +100,11 @@ def test_functional_transforms_and_compiled_code(recwarn: pytest.WarningsRecorde
     out = checkpoint(compiled, leaf)
     with Calls() as calls:
         out.sum().backward()
-    assert calls.counts[aten.sin] == 1  # it ran eagerly, and runs again
+    assert calls.counts[aten.sin] == 1  # it ran eagerly, and is recomputed
 
 
 class Keeps(torch.autograd.Function):
-    """As an attribute of its own."""
+    """Keeps a tensor as an attribute."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -118,7 +117,7 @@ class Keeps(torch.autograd.Function):
 
 
 def test_functions_hold_what_they_keep_and_are_not_called_for_a_plan() -> None:
-    """So the plan does not know what their backward makes on its way."""
+    """The plan therefore does not know the temporaries of their backward."""
     x = torch.randn(1024, requires_grad=True)
 
     def f(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Regions under function transforms and forward-mode AD, with and without a budget: values are
+"""Regions under function transforms and forward-mode AD, with and without a budget: the values are
 those of the function itself."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cutback.torch.eager.plan import forget_plans
 
 pytestmark = [
     pytest.mark.torch,
-    # PyTorch 2.14 warns of its own forward-mode formulas
+    # PyTorch 2.14 warns about its own forward-mode formulas
     pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning"),
 ]
 aten = torch.ops.aten
@@ -181,7 +181,7 @@ def test_a_region_without_a_plan_says_so_once(name: str, around: str) -> None:
     assert len(ours) == 1 and ours[0].filename == __file__
     with pytest.raises(NotImplementedError, match=f"cannot be planned inside .*{around}"):
         TRANSFORMS[name](lambda x: checkpoint_plan(_g, x, budget="min"), X)
-    with pytest.raises(ValueError, match="budget"):  # a mistake is still one
+    with pytest.raises(ValueError, match="budget"):  # a mistake is still an error
         TRANSFORMS[name](lambda x: checkpoint(_g, x, budget="lots"), X)
 
 
@@ -194,7 +194,7 @@ def test_grad_says_that_nothing_runs_again() -> None:
 
 
 def test_a_plan_still_holds_after_a_transform() -> None:
-    """And under vmap ops run again, as without a budget."""
+    """Under vmap ops are recomputed, as without a budget."""
     leaf = X.clone().requires_grad_()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -202,7 +202,7 @@ def test_a_plan_still_holds_after_a_transform() -> None:
     with Calls() as calls:
         out.sum().backward()
     assert calls.counts[aten.sin] == 1
-    for _ in range(2):  # watched, then planned: there is room to save everything
+    for _ in range(2):  # watched, then planned: everything fits
         out = checkpoint(_g, leaf, budget=10**6)
         with Calls() as calls:
             out.sum().backward()

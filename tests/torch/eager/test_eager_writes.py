@@ -1,7 +1,7 @@
-"""Regions that write into memory that autograd has saved, past its version counters or not.
+"""Regions that write into memory saved by autograd, past its version counters or not.
 
-Plain autograd is the oracle: where it gives gradients, a region gives the same bits; where it
-refuses, a region has the gradients of the values that were saved, or refuses as well.
+Plain autograd is the oracle: if it gives gradients, a region gives the same bits; if it refuses, a
+region gives the gradients of the saved values, or refuses as well.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def matrices() -> tuple[Any, Any, Any]:
 
 
 def steps(f: Callable[..., Any], call: Callable[..., Any]) -> list[Any]:
-    """Results, gradients and what became of the arguments, of two steps (the second runs by a plan,
-    under a budget)."""
+    """Results, gradients and the final arguments of two steps (the second follows a plan, if there
+    is a budget)."""
     x, w, b = matrices()
     x.requires_grad_(), w.requires_grad_()
     found = []
@@ -75,14 +75,14 @@ def data_through_a_view(x: Any, w: Any, b: Any) -> Any:
 
 def data_before_it_is_saved(x: Any, w: Any, b: Any) -> Any:
     h = (x @ w).tanh()
-    d = h.data  # harmless so far
+    d = h.data  # no effect so far
     z, y = h * x, d * x
     h.data.add_(1)
     return z + y * h
 
 
 def data_is_read_by_another_op(x: Any, w: Any, b: Any) -> Any:
-    """The old value is wanted for another rerun, the new one by a slot."""
+    """A rerun needs the old value, a saved slot the new one."""
     h = (x @ w).tanh()
     later = ((h * 3).sin() * x).exp()
     h.data.neg_()
@@ -256,19 +256,20 @@ REFUSED = [
 def test_what_autograd_refuses(
     f: Callable[..., Any], same: Callable[..., Any], options: dict[str, Any]
 ) -> None:
-    """The oracle is the same function written without writes."""
+    """The oracle is the same function written without in-place writes."""
     with pytest.raises(RuntimeError, match="modified by an inplace"):
         steps(f, lambda f, *a: f(*a))
     try:
         ours = steps(f, lambda f, *a: checkpoint(f, *a, **options))
     except RuntimeError as error:
-        assert options and "modified by an inplace" in str(error)  # a plan holds what was saved
+        # under a plan the saved tensor itself is held
+        assert options and "modified by an inplace" in str(error)
         return
     torch.testing.assert_close(steps(same, lambda f, *a: f(*a)), ours, rtol=1e-6, atol=1e-6)
 
 
 def test_a_write_after_the_region_is_noticed() -> None:
-    """Memory that was written unseen in the region, then written where autograd sees it."""
+    """Memory is written unseen in the region, and later where autograd sees it."""
 
     def f(x: Any, w: Any) -> Any:
         e = (x @ w).exp()
@@ -289,8 +290,8 @@ def test_a_write_after_the_region_is_noticed() -> None:
 
 
 def test_parameters_that_are_put_away_until_the_backward() -> None:
-    """Sharded training gives parameters their values for the forward of a layer and again for its
-    backward; a region holds the parameter, not what it was."""
+    """Sharded training fills parameters for a layer's forward and again for its backward; a region
+    keeps the parameter, not its content."""
     x, w, _ = matrices()
     full, w = w.clone(), torch.nn.Parameter(w)
 
@@ -312,7 +313,7 @@ def test_parameters_that_are_put_away_until_the_backward() -> None:
 
 
 def test_memory_that_nothing_writes_is_not_held() -> None:
-    """``.data`` that is only read costs no memory."""
+    """Reading ``.data`` costs no memory."""
     x, w, _ = matrices()
     x.requires_grad_()
     storages = []
@@ -330,7 +331,7 @@ def test_memory_that_nothing_writes_is_not_held() -> None:
 
 
 def programs(seed: int) -> Callable[..., Any]:
-    """A random straight-line program with views, unseen and seen writes."""
+    """A random straight-line program with views, seen and unseen writes."""
     source = torch.Generator().manual_seed(seed)
     code = torch.randint(0, 1 << 16, (14, 3), generator=source).tolist()
 

@@ -1,5 +1,5 @@
-"""Generated programs of odd things, in a region and compiled: none ends in an AssertionError,
-AttributeError or the like from inside the bridge, and none is wrong."""
+"""Generated odd programs, in a region and compiled: none ends in an internal AssertionError,
+AttributeError or the like from the bridge, and none gives wrong results."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_no_odd_compiled_program_ends_in_an_internal_error(door: str, start: int
 
 
 def test_a_region_that_returns_no_tensor_is_planned() -> None:
-    """Its last op has no outputs and no op of a backward follows: the exact search read past the
+    """Its last op has no outputs and no backward op follows: the exact search used to read past the
     end of a table."""
     for _ in range(5):
         x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
