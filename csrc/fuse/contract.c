@@ -336,6 +336,7 @@ static cb_status fill_in(contracting *x) {
     out->link_bytes_per_s = x->p->link_bytes_per_s;
     out->reruns = x->p->reruns;
     out->collective_again = x->p->collective_again;
+    out->keep_saved = x->p->keep_saved;
     out->network_bytes_per_s = x->p->network_bytes_per_s;
     out->n_forward_output = x->p->n_forward_output;
     out->n_backward_output = x->p->n_backward_output;

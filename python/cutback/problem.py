@@ -169,6 +169,8 @@ class Problem:
     collective_again: bool = False
     """Operations of the forward with the flag ``"collective"`` may run again. All processes must
     then follow the same plan."""
+    keep_saved: bool = False
+    """Memory that is alive between forward and backward is not taken over (:attr:`Op.over`)."""
     network_bytes_per_s: float = 0.0
     """The rate of collectives, if it is lower than that of memory. 0: unknown; collectives then
     cost the same as other operations."""

@@ -88,13 +88,14 @@ cb_py_columns cb_py_columns_of_regions(const cb_problem *p) {
 cb_py_columns cb_py_columns_of_problem(cb_problem *p) {
     return (cb_py_columns){
         .what = "problem",
-        .n = 7,
+        .n = 8,
         .column = {{"backward_starts", CB_PY_ID, FIELD(p, backward_starts), NULL, 0},
                    {"align", CB_PY_COUNT, FIELD(p, align), NULL, 0},
                    {"static_bytes", CB_PY_COUNT, FIELD(p, static_bytes), NULL, 0},
                    {"link_bytes_per_s", CB_PY_REAL, FIELD(p, link_bytes_per_s), NULL, 0},
                    {"reruns", CB_PY_WORD, FIELD(p, reruns), cb_reruns_names, CB_RERUNS_COUNT},
                    {"collective_again", CB_PY_TRUTH, FIELD(p, collective_again), NULL, 0},
+                   {"keep_saved", CB_PY_TRUTH, FIELD(p, keep_saved), NULL, 0},
                    {"network_bytes_per_s", CB_PY_REAL, FIELD(p, network_bytes_per_s), NULL, 0}}};
 }
 

@@ -133,6 +133,32 @@ def test_memory_goes_to_the_output_when_the_life_of_the_input_ends():
     assert again.peak_bytes == 2 * 1024 and again.over == {1: 0, 2: 1, 4: 2}
 
 
+def test_saved_memory_is_kept_where_the_problem_says_so():
+    keeps = chain(keep_saved=True)
+    # d reads a and c, which the forward made; with c made in the backward, d takes that
+    assert both(keeps, [1, 2, 3, 4], 3).over == {2: 1}
+    assert both(keeps, [1, 2, 3, 4], 3).peak_bytes == 3 * 1024
+    assert both(keeps, [1, 2, 3, 4], 2).over == {3: 2}
+    keeps["ops"][4]["over"] = [0, 1]
+    assert both(keeps, [1, 2, 3, 4], 2).over == {3: 2}
+
+
+def test_the_key_that_keeps_saved_memory_is_read_and_written():
+    parts = Problem.read(json.dumps(chain(keep_saved=True)))
+    assert parts.keep_saved and json.loads(parts.to_json())["keep_saved"] is True
+    assert Problem.read(parts.to_json()) == parts
+    prints = {
+        Problem.read(json.dumps(chain(keep_saved=k))).check().fingerprint for k in (False, True)
+    }
+    assert len(prints) == 2
+    for version in (1, 2):
+        with pytest.raises(ValueError, match='no key "keep_saved"'):
+            _native.Problem.read(json.dumps({**without(chain(keep_saved=True)), "version": version,
+                                             "ops": []}))  # fmt: skip
+    with pytest.raises(ValueError, match="keep_saved"):
+        _native.Problem.read(json.dumps(chain(keep_saved=1)))
+
+
 def net(seed, all_reruns=False):
     """A random step, sizes of two kinds, with lists of what may be taken over."""
     rng = random.Random(seed)
@@ -142,7 +168,7 @@ def net(seed, all_reruns=False):
             storage["bytes"] = rng.choice([4, 8]) * 10**6
     for op in problem["ops"]:
         op["workspace"] = 0
-    problem = list_over(problem, rng)
+    problem = {**list_over(problem, rng), "keep_saved": seed % 2 == 1}
     return {**problem, "reruns": "all"} if all_reruns else problem
 
 

@@ -419,8 +419,15 @@ class Walk:
         listed input ends with the step, of several that of the first."""
         place = {id(life): i for i, life in enumerate(self.lives)}
         taken: dict[int, int] = {}
+        keeps = self.problem.get("keep_saved", False)
         for t, output, inputs in self.offers:
-            ends = [life for life in inputs if life is not None and life.last == t]
+            ends = [
+                life
+                for life in inputs
+                if life is not None
+                and life.last == t
+                and not (keeps and life.made < self.starts <= t)
+            ]
             if ends:
                 taken[place[id(output)]] = place[id(ends[0])]
         return taken

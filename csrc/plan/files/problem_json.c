@@ -382,11 +382,15 @@ static cb_status read_ends(const reader *r, const cb_json *root, const char *key
 
 static cb_status read_again(const reader *r, const cb_json *root) {
     cb_problem *p = r->p;
-    const cb_json *again;
+    const cb_json *again, *keep;
     CB_TRY(read_name(r, root, "reruns", cb_reruns_names, CB_RERUNS_COUNT, &p->reruns));
     if (cb_json_get(root, "collective_again")) {
         CB_TRY(cb_json_want(root, "collective_again", CB_JSON_BOOL, &again, r->err));
         p->collective_again = again->as.boolean;
+    }
+    if (cb_json_get(root, "keep_saved")) {
+        CB_TRY(cb_json_want(root, "keep_saved", CB_JSON_BOOL, &keep, r->err));
+        p->keep_saved = keep->as.boolean;
     }
     return read_double(r, root, "network_bytes_per_s", &p->network_bytes_per_s);
 }
@@ -486,13 +490,14 @@ static cb_status read_document(cb_alloc *alloc, const cb_json *root, cb_json_fol
                                         "inlinings",
                                         "reruns",
                                         "collective_again",
+                                        "keep_saved",
                                         "network_bytes_per_s"};
     const cb_json *storages, *ops, *inlinings = cb_json_get(root, "inlinings");
     cb_problem_sizes n = {0};
     int64_t version;
     CB_TRY(cb_check_format(root, CB_PROBLEM_FORMAT, CB_PROBLEM_VERSION, &version, err));
     uint32_t n_known = sizeof known / sizeof *known;
-    if (version < FIRST_WITH_NETWORKS) n_known -= 3;
+    if (version < FIRST_WITH_NETWORKS) n_known -= 4;
     if (version < FIRST_WITH_INSIDES) n_known--;
     CB_TRY(cb_known_keys(root, "problem", known, n_known, err));
     CB_TRY(cb_json_want(root, "storages", CB_JSON_ARRAY, &storages, err));

@@ -146,6 +146,7 @@ cb_status cb_problem_to_json(const cb_problem *p, cb_str *out, cb_error *err) {
     if (p->reruns != CB_RERUNS_FORWARD)
         cb_json_put_string(&w, "reruns", cb_reruns_names[p->reruns]);
     if (p->collective_again) cb_json_put_bool(&w, "collective_again", true);
+    if (p->keep_saved) cb_json_put_bool(&w, "keep_saved", true);
     if (p->network_bytes_per_s != 0)
         cb_json_put_double(&w, "network_bytes_per_s", p->network_bytes_per_s);
     put_ids(&w, "forward_outputs", p->forward_output, p->n_forward_output);

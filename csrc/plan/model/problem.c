@@ -154,7 +154,8 @@ static uint64_t hash_ids(const uint32_t *ids, size_t n, uint64_t seed) {
 static uint64_t hash_over(const cb_problem *p, uint64_t hash) {
     if (!p->over_begin || p->over_begin[p->n_op] == 0) return hash;
     hash = hash_ids(p->over_begin, (size_t)p->n_op + 1, hash);
-    return hash_ids(p->over, p->over_begin[p->n_op], hash);
+    hash = hash_ids(p->over, p->over_begin[p->n_op], hash);
+    return p->keep_saved ? hash_u64(p->keep_saved, hash) : hash;
 }
 
 static uint64_t hash_updates(const cb_problem *p, uint64_t hash) {

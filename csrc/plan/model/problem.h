@@ -148,6 +148,7 @@ typedef struct cb_problem {
 
     uint32_t *over_begin; /* [n_op + 1] into `over`; NULL: all lists are empty */
     uint32_t *over;       /* indices of inputs whose memory the output may take (over.h) */
+    bool keep_saved;      /* memory that is alive between forward and backward is not taken over */
 
     /* Counts for a device that fuses (cost.h), filled by code that knows which ops run as one
      * kernel (plan/torch/inductor_fusion.h); NULL: every op is separate. */

@@ -376,6 +376,7 @@ static void take_over(cb_offload_sim *m) {
         for (uint32_t i = 0; i < n; i++) {
             uint32_t life = m->read.at[step->reads + cb_over_of(p, step->op)[i]].life;
             if (life == CB_NONE || m->life.at[life].last != r || m->leaves.at[life]) continue;
+            if (p->keep_saved && r >= m->backward && m->life.at[life].made < m->backward) continue;
             m->scratch.at[r] -= cb_over_bytes(p, step->op);
             break;
         }

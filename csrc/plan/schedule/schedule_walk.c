@@ -351,6 +351,13 @@ static cb_status check_use(const walker *w) {
     return CB_OK;
 }
 
+/* True if the memory of this life goes to an output of `step`, the last that reads it. */
+static bool may_go(const walker *w, const cb_instance *life, uint32_t step) {
+    uint32_t starts = w->s->backward_starts;
+    if (w->p->keep_saved && life->made < starts && step >= starts) return false;
+    return life->last == step;
+}
+
 /* Returns the instance whose memory the output of a run takes over: the first listed input whose
  * life ends with the step, or CB_NONE. */
 static uint32_t find_over(const walker *w, uint32_t step) {
@@ -360,7 +367,7 @@ static uint32_t find_over(const walker *w, uint32_t step) {
         return CB_NONE;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t from = lives->value_instance_in[lives->in_begin[step] + cb_over_of(w->p, op)[i]];
-        if (from != CB_NONE && lives->instance[from].last == step) return from;
+        if (from != CB_NONE && may_go(w, &lives->instance[from], step)) return from;
     }
     return CB_NONE;
 }

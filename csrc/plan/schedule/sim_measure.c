@@ -253,8 +253,9 @@ static uint64_t bytes_over(const cb_sim *sim, size_t t) {
     uint32_t n = cb_count_over(p, step->op);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t life = sim->read.at[step->reads + cb_over_of(p, step->op)[i]].life;
-        if (life != CB_NONE && sim->life.at[life].last == sim->new_index.at[t])
-            return cb_over_bytes(p, step->op);
+        if (life == CB_NONE || sim->life.at[life].last != sim->new_index.at[t]) continue;
+        if (p->keep_saved && cb_is_saved(&sim->life.at[life], sim->backward_starts)) continue;
+        return cb_over_bytes(p, step->op);
     }
     return 0;
 }

@@ -54,6 +54,7 @@ def structure_of(problem: Problem) -> str:
     rest = (
         [sorted(s.flags) for s in problem.storages], problem.forward_outputs,
         problem.backward_outputs, problem.backward_starts, problem.align, problem.reruns,
+        problem.keep_saved,
         [(i.value, i.op, i.work) for i in problem.inlinings],
     )  # fmt: skip
     return repr((ops, rest))

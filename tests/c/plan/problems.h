@@ -118,6 +118,7 @@ static inline bool make_over(cb_problem *p, uint32_t seed) {
     for (uint32_t s = 0; s < p->n_storage; s++)
         if (!(p->storage_flags[s] & CB_STORE_STATIC))
             p->storage_bytes[s] = 640 * (1 + maker_draw(&state, 3));
+    p->keep_saved = seed % 3 == 0;
     return cb_list_over(p, is_drawn, &seed, NULL) == CB_OK;
 }
 

@@ -19,9 +19,9 @@ static bool is_plain(const cb_facts *f) {
 
 cb_status cb_exact_suits(const cb_facts *f, bool *suits, cb_error *err) {
     uint32_t n;
-    /* states represent only reruns of the forward */
+    /* states represent only reruns of the forward, and do not tell which values were saved */
     *suits = f->n_base > 0 && f->n_base <= CB_EXACT_STATES >> 1 && is_plain(f) &&
-             !cb_may_delay_any(f) && !f->p->updates;
+             !cb_may_delay_any(f) && !f->p->updates && !f->p->keep_saved;
     if (!*suits) return CB_OK;
     *suits = false;
     CB_TRY(cb_exact_count_bits(f, &n, err));

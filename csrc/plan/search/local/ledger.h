@@ -174,6 +174,13 @@ static inline uint32_t cb_spans_last(const cb_ledger_spans *spans, uint32_t anch
     return i > 0 ? spans->at[i - 1].last : 0;
 }
 
+/* Returns the anchor that makes that life; 0: none has begun. */
+static inline uint32_t cb_spans_made(const cb_ledger_spans *spans, uint32_t anchor) {
+    size_t i = spans->len;
+    while (i > 0 && spans->at[i - 1].made > anchor) i--;
+    return i > 0 ? spans->at[i - 1].made : 0;
+}
+
 /* True if the storage is alive when `anchor` is entered and when it ends, and is not held there.
  * `next` gets the anchor that reads it next. */
 bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next);
