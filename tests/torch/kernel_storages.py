@@ -1,8 +1,8 @@
-"""What real kernels allocate, beside what a joint graph's reader says they do.
+"""Compares what real kernels allocate with what the reader of a joint graph says.
 
 A function is traced as ``torch.compile`` traces it; its graph then runs node by node on real
-tensors. A result that the reader puts into memory of its own must lie in new memory of just so many
-bytes, and one that it takes for a view in the memory that it names."""
+tensors. A result that the reader gives memory of its own must have new memory of exactly that many
+bytes, and a view must be in the memory that the reader names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIVEN = ("as it is", "strided", "transposed", "channels last")
 
 
 class _TracedError(Exception):
-    """Ends the compilation of a function when its graph is there."""
+    """Ends the compilation of a function once its graph is traced."""
 
 
 class _Watched(fx.Interpreter):
@@ -42,7 +42,7 @@ class _Watched(fx.Interpreter):
         for t in self.reader.tensors.get(n, ()):
             given = result if t.position is None else result[t.position]
             if not isinstance(given, torch.Tensor):
-                continue  # a kernel that gives none where the graph has one
+                continue  # a kernel without a result where the graph has one
             memory = given.untyped_storage()
             known = self.real.setdefault(t.storage, memory)
             if n.op != "call_function":
@@ -93,7 +93,7 @@ def _ones_like(fake: torch.Tensor) -> torch.Tensor:
 
 
 def _of_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of nothing as one of a tensor: PyTorch traces no other."""
+    """A function without arguments, as one of a tensor, which PyTorch can trace."""
     return lambda x: [t if t.is_complex() else t + x for t in function()]
 
 
@@ -102,14 +102,14 @@ def compare(
     inputs: Sequence[torch.Tensor],
     how: str = "as it is",
 ) -> tuple[dict[str, str], set[str]]:
-    """Where kernels do not do what the reader says, and the kinds of ops that ran.
+    """Where kernels and the reader disagree, and the kinds of ops that ran.
 
     Args:
-        function: of tensors, to tensors. It is traced once, with its derivative where there is one.
+        function: from tensors to tensors. It is traced once, with its derivative if it has one.
         how: see :data:`GIVEN`.
 
     Raises:
-        Exception: what PyTorch says of a function that it cannot trace.
+        Exception: PyTorch's error for a function that it cannot trace.
     """
     given = [lay(t, how).requires_grad_(t.requires_grad) for t in inputs]
     if not given:

@@ -1,5 +1,5 @@
-"""Small configurations of models of timm, diffusers and torch_geometric, with random weights:
-(model, inputs, keyword inputs) from a seed."""
+"""Small models of timm, diffusers and torch_geometric, with random weights: (model, inputs, keyword
+inputs) from a seed."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ CASES: dict[str, tuple[str, Callable[[str], Case]]] = {
 
 
 class Step(nn.Module):
-    """A model and its loss, from its first result."""
+    """A model and its loss, computed from its first result."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class Step(nn.Module):
 
 
 def make(name: str) -> tuple[Step, tuple[Any, ...], dict[str, Any]]:
-    """The model in training, and its inputs, the same ones each time."""
+    """The model in training mode, and its inputs, which are the same each time."""
     torch.manual_seed(0)
     model, inputs, options = CASES[name][1](name)
     return Step(model.train()), inputs, options

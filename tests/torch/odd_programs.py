@@ -1,8 +1,8 @@
-"""Generated programs of odd things that users do in a region or in what they compile.
+"""Generated programs with odd things that users do in regions and compiled functions.
 
 A program is text. It defines ``program(x, w, n)`` for a matrix ``x`` [4, 4], a weight ``w`` [4, 4]
-that needs a gradient and a buffer ``n`` [4]. ``verdict`` compares what a door of ours makes of a
-program with eager PyTorch, and with PyTorch's own checkpoint or ``aot_eager``."""
+that needs a gradient and a buffer ``n`` [4]. ``verdict`` compares the results of an entry point
+with those of eager PyTorch, and of PyTorch's own checkpoint or ``aot_eager``."""
 
 # ruff: noqa: E501  (a statement of a program is one line)
 from __future__ import annotations
@@ -385,7 +385,7 @@ GIVEN = (
 
 @dataclass(frozen=True)
 class Program:
-    """A program, what is done with its result, and what it is given."""
+    """A program, its result's use, and its arguments."""
 
     seed: int
     text: str
@@ -406,7 +406,7 @@ class Program:
 
 
 def generate(seed: int) -> Program:
-    """The program of a seed."""
+    """The program for a seed."""
     pick = random.Random(seed)
     body = ["h = x * w"]
     for _ in range(pick.randint(1, 5)):
@@ -470,7 +470,7 @@ def _backward(total: Any, after: str, leaves: list[torch.Tensor]) -> None:
 
 
 def _seen(values: Any) -> list[Any]:
-    """Tensors among values, as they are now."""
+    """The tensors among values, with their present content."""
     found = []
     for t in tree_leaves(values):
         if isinstance(t, TwoTensor):
@@ -482,7 +482,7 @@ def _seen(values: Any) -> list[Any]:
 
 
 def run(call: Callable[..., Any], after: str, given: str) -> list[Any]:
-    """Calls a program and takes gradients; returns what can be seen of it."""
+    """Calls a program and takes gradients; returns everything visible."""
     torch.manual_seed(3)
     leaves = arguments(given)
     if after == "inputs":
@@ -510,7 +510,7 @@ def run(call: Callable[..., Any], after: str, given: str) -> list[Any]:
 
 
 def outcome(program: Program, door: Callable[..., Any]) -> list[Any] | BaseException:
-    """What can be seen of a run, or what it ends in."""
+    """Everything visible of a run, or its error."""
     try:
         torch._dynamo.reset()
         with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
@@ -518,7 +518,7 @@ def outcome(program: Program, door: Callable[..., Any]) -> list[Any] | BaseExcep
             return run(door(program.function()), program.after, program.given)
     except Exception as error:
         return error
-    finally:  # a program that ends in an error may leave it
+    finally:  # a program that ends in an error may leave it set
         torch.set_default_device(None)
 
 
@@ -544,7 +544,7 @@ def _is_internal(link: BaseException) -> bool:
 
 
 def ours(error: BaseException) -> bool:
-    """Does a bare AssertionError, AttributeError or the like come from the bridge's own code?"""
+    """True if the bridge's own code raised a bare AssertionError, AttributeError or the like."""
     for link in chain(error):
         if _is_internal(link) or type(link) in (TypeError, ValueError):
             at = traceback.extract_tb(link.__traceback__)
@@ -554,7 +554,7 @@ def ours(error: BaseException) -> bool:
 
 
 def same(a: list[Any], b: list[Any]) -> bool:
-    """Are all tensors equal, but for rounding?"""
+    """True if all tensors are equal up to rounding."""
     if len(a) != len(b):
         return False
     for x, y in zip(a, b, strict=True):
@@ -567,9 +567,9 @@ def same(a: list[Any], b: list[Any]) -> bool:
 
 
 def verdict(program: Program, door: Callable[..., Any], reference: Callable[..., Any]) -> str:
-    """``""``, or what is wrong: ``"internal ..."`` is an error from inside the bridge, ``"wrong"`` a
-    value that neither eager PyTorch nor the reference has, ``"refused ..."`` an error where the
-    reference has none, ``"other error ..."`` one of another type than the reference's."""
+    """``""``, or what is wrong: ``"internal ..."`` is an error from inside the bridge, ``"wrong"``
+    a value that neither eager PyTorch nor the reference gives, ``"refused ..."`` an error where the
+    reference has none, ``"other error ..."`` an error of another type than the reference's."""
     got = outcome(program, door)
     if isinstance(got, BaseException):
         cause = chain(got)[-1]
@@ -588,7 +588,7 @@ def verdict(program: Program, door: Callable[..., Any], reference: Callable[...,
         return ""
     again = outcome(program, lambda f: f)
     if isinstance(again, BaseException) or not same(again, plain):
-        return ""  # it reads memory that nobody wrote
+        return ""  # it reads uninitialized memory
     expected = outcome(program, reference)
     agrees = not isinstance(expected, BaseException) and same(got, expected)
     return "" if agrees else "wrong"

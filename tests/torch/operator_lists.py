@@ -1,5 +1,5 @@
-"""Operators of PyTorch's database that do not run again when they are forced to, by reason. The
-sweep (``test_operators.py``) fails where the reason is another, or is gone."""
+"""Operators of PyTorch's database that are not recomputed when forced, by reason. The sweep
+(``test_operators.py``) fails if the reason changes or disappears."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""PyTorch's operator database through the bridge: each operator stands between operations that can
-run again, and is made to run again itself; forward results and gradients must have the bits that
-``torch.compile(backend="aot_eager")`` gives."""
+"""PyTorch's operator database through the bridge: each operator is placed between recomputable
+operations and is forced to be recomputed itself. Forward results and gradients must have the bits
+of ``torch.compile(backend="aot_eager")``."""
 
 from __future__ import annotations
 
@@ -33,31 +33,32 @@ NO_TENSOR = "no tensor"
 
 
 class Step(NamedTuple):
-    """A function of tensors that calls one operator once for each sample."""
+    """A function of tensors that calls one operator once per sample."""
 
     function: Callable[..., list[torch.Tensor]]
     inputs: list[torch.Tensor]
-    line: str  # "operators.py:12", where the operator is called
-    opaque: Callable[..., list[torch.Tensor]]  # the same, without Dynamo's look into the operator
+    line: str  # "operators.py:12", the line that calls the operator
+    # the same, but Dynamo does not trace into the operator
+    opaque: Callable[..., list[torch.Tensor]]
 
 
 class Result(NamedTuple):
-    """What one operator came to."""
+    """The outcome for one operator."""
 
     wrong: str  # "": the bits agree
-    refused: str  # what Cutback said to a graph that PyTorch compiles
-    uncompiled: str  # what PyTorch said itself
-    rerun: list[str]  # kinds of the operator's ops that ran again
-    kept: list[str]  # flags because of which some did not
+    refused: str  # Cutback's error for a graph that PyTorch compiles
+    uncompiled: str  # PyTorch's own error
+    rerun: list[str]  # kinds of the operator's ops that were recomputed
+    kept: list[str]  # flags that kept some from being recomputed
 
 
 def _remade(t: torch.Tensor) -> torch.Tensor:
-    """The same bits, by operations whose results have to be made again."""
+    """The same bits, through operations whose results have to be recomputed."""
     return t if t.dtype == torch.bool or t.layout is not torch.strided else t.neg().neg()
 
 
 def _read(t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """A value whose derivative by ``w`` needs ``t``, whatever its type."""
+    """A value whose derivative with respect to ``w`` needs ``t``, whatever its type."""
     if t.layout is not torch.strided:
         t = t.to_dense()
     if t.is_complex():
@@ -66,14 +67,14 @@ def _read(t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def dtypes_of(op: Any, wanted: Sequence[str]) -> list[str]:
-    """Those of the wanted types that an operator takes, or else one that it does take."""
+    """The requested dtypes that an operator takes, or otherwise one that it does take."""
     own = op.supported_dtypes("cpu")
     taken = [name for name in DTYPES if DTYPES[name] in own]
     return [name for name in wanted if name in taken] or taken[-1:]
 
 
 def samples(op: Any, dtype: torch.dtype, most: int) -> list[Any]:
-    """The first samples of an operator; those of one seed are the same in every process."""
+    """The first samples of an operator; a seed gives the same ones in every process."""
     torch.manual_seed(17)
     grad = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     found = op.sample_inputs("cpu", dtype, requires_grad=grad)
@@ -81,7 +82,7 @@ def samples(op: Any, dtype: torch.dtype, most: int) -> list[Any]:
 
 
 def _caller(function: Any, sample: Any) -> tuple[Callable[..., Any], list[torch.Tensor]]:
-    """The operator as a function of the tensors of a sample, and these."""
+    """The operator as a function of the tensors of a sample, and these tensors."""
     leaves, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
@@ -135,7 +136,7 @@ class Bits(NamedTuple):
 
 
 def run(call: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Bits:
-    """One step with fresh leaves; the incoming gradients differ from element to element."""
+    """One step with new leaves; the incoming gradients differ from element to element."""
     w = torch.tensor(0.7, requires_grad=True)
     leaves = [t.detach().clone().requires_grad_(t.requires_grad) for t in inputs]
     torch.manual_seed(23)
@@ -147,7 +148,7 @@ def run(call: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Bits:
 
 
 def _words(t: torch.Tensor) -> torch.Tensor:
-    """Bits as integers, all that are no numbers as one."""
+    """The bits as integers, with all NaNs equal."""
     if t.layout is not torch.strided:
         t = t.to_dense()
     if t.is_complex():
@@ -159,7 +160,7 @@ def _words(t: torch.Tensor) -> torch.Tensor:
 
 
 def differs(name: str, got: Sequence[Any], expected: Sequence[Any]) -> str:
-    """The first difference, in words; "": there is none."""
+    """A description of the first difference, or ""."""
     if len(got) != len(expected):
         return f"{len(got)} {name}, not {len(expected)}"
     for k, (a, b) in enumerate(zip(got, expected, strict=True)):
@@ -176,9 +177,9 @@ def differs(name: str, got: Sequence[Any], expected: Sequence[Any]) -> str:
 
 
 def forced(plan: Any, line: str) -> tuple[str, list[str], list[str]]:
-    """Under a policy that wants everything run again: what was saved though it could run again,
-    the kinds of the operator's ops that the backward runs again, and the flags of those that it
-    needs and that may not run again."""
+    """Under a policy that recomputes everything: values saved although they could be recomputed,
+    the kinds of the operator's ops that the backward recomputes, and the flags of ops that it needs
+    but must not repeat."""
     ops, start = plan.problem["ops"], plan.problem["backward_starts"]
     steps = plan.document["steps"][plan.document["backward_starts"] :]
     again = {i for i in steps if isinstance(i, int)}
@@ -210,8 +211,8 @@ def forced(plan: Any, line: str) -> tuple[str, list[str], list[str]]:
 def _compiled(step: Step, call: Any, whole: bool, backend: str) -> tuple[Bits, Any]:
     torch._dynamo.reset()
     options = {"fullgraph": whole, "dynamic": False}
-    # The first call of a compiled function is looked at by PyTorch, under a dispatch mode, in which
-    # torch 2.13 makes the pseudo-inverse of complex matrices wrong.
+    # PyTorch inspects the first call of a compiled function under a dispatch mode, in which torch
+    # 2.13 computes a wrong pseudo-inverse of complex matrices.
     with (
         torch._dynamo.config.patch(
             capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True
@@ -225,8 +226,8 @@ def _compiled(step: Step, call: Any, whole: bool, backend: str) -> tuple[Bits, A
 
 
 def check(function: Any, chosen: Sequence[Any], filled: bool = True) -> Result:
-    """One operator with some samples; ``filled``: is its result more than untouched memory?
-    Warnings are PyTorch's own, about its operators."""
+    """Checks one operator with some samples; ``filled``: its result is more than uninitialized
+    memory. Warnings are PyTorch's own, about its operators."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _check(function, chosen, filled)
@@ -242,7 +243,7 @@ def _check(function: Any, chosen: Sequence[Any], filled: bool) -> Result:
         except Exception as error:
             why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     else:
-        if len(chosen) > 1:  # some of the samples may do
+        if len(chosen) > 1:  # some of the samples may work
             return _together([_check(function, [sample], filled) for sample in chosen])
         return Result("", "", why, [], [])
     if not expected.outputs:
@@ -266,7 +267,7 @@ def _check(function: Any, chosen: Sequence[Any], filled: bool) -> Result:
 
 
 def reason(result: Result) -> str:
-    """Why the operator did not run again; "": it did."""
+    """The reason why the operator was not recomputed, or ""."""
     if result.uncompiled:
         return NO_TENSOR if result.uncompiled == NO_TENSOR else "not compiled"
     if GRAPH_BREAK in result.kept:
@@ -278,8 +279,8 @@ def reason(result: Result) -> str:
 
 
 def _together(parts: Sequence[Result]) -> Result:
-    """What several samples came to; those that PyTorch does not compile count if there are no
-    others."""
+    """The outcome of several samples; those that PyTorch does not compile count only if there are
+    no others."""
     told = [part for part in parts if not part.uncompiled]
     if not told:
         return parts[0]

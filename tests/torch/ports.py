@@ -1,7 +1,7 @@
 """Training scripts as their authors would write them, each with its twin in PyTorch.
 
-A script is a loss over ``xp`` (Cutback's names, or NumPy's where NumPy has them) and a twin that
-PyTorch differentiates. Random numbers that a loss draws are handed to its twin as data."""
+A script is a loss in terms of ``xp`` (Cutback's names, or NumPy's where they exist) and a twin that
+PyTorch differentiates. Random numbers drawn by a loss are passed to its twin as data."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Port(NamedTuple):
     data: tuple[Any, ...]
     loss: Callable[..., Any]  # (xp, params, *data)
     twin: Callable[..., Any]  # (params, *data, *drawn)
-    drawn: Callable[..., Any] | None = None  # what the loss draws, as functions of its data
+    drawn: Callable[..., Any] | None = None  # the loss's random numbers, as functions of its data
 
 
 class NumPyFirst:
-    """NumPy's function under a name that it has, else Cutback's."""
+    """NumPy's function if it has the name, otherwise Cutback's."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name, None) or getattr(cb, name)
 
 
 class Makes:
-    """Random arrays of one dtype."""
+    """Makes random arrays of one dtype."""
 
     def __init__(self, dtype: Any) -> None:
         self.rng, self.dtype = np.random.default_rng(0), dtype
@@ -248,7 +248,7 @@ def rope(m: Makes) -> Port:
         logits = TF.rms_norm(x, (width,), p["nf"]) @ p["tok"].T
         return TF.cross_entropy(logits.flatten(0, 1), lab.flatten())
 
-    def drawn(*data: Any) -> Any:  # attention drops the elements that dropout drops
+    def drawn(*data: Any) -> Any:  # attention drops the same elements as dropout
         ones = np.ones((batch, heads, time, time), m.dtype)
         return tuple(F.dropout(ones, 0.1) for _ in range(layers))
 
@@ -279,7 +279,7 @@ def simclr(m: Makes) -> Port:
 
 
 def gan(m: Makes) -> Port:
-    """The discriminator's loss plus the generator's; the steps of both are one."""
+    """The discriminator's loss plus the generator's; one step trains both."""
     params = {"g": [m.he(16, 64), m.he(64, 2)], "d": [m.he(2, 64), m.he(64, 1)]}
 
     def both(f: Any, stop: Any, like: Any, p: Tree, x: Any, z: Any) -> Any:
@@ -343,7 +343,7 @@ def diffusion(m: Makes) -> Port:
     def loss(xp: Any, p: Tree, x0: Any, t: Any, eps: Any) -> Any:
         angles = t[:, None].astype(m.dtype) * rates
         embedded = xp.concatenate([xp.sin(angles), xp.cos(angles)], axis=-1)
-        ab = cb.take(abar, t)[:, None, None, None]  # np.take looks at its first argument only
+        ab = cb.take(abar, t)[:, None, None, None]  # np.take dispatches only on its first argument
         x = xp.sqrt(ab) * x0 + xp.sqrt(1 - ab) * eps
         return F.mse_loss(body(F, p, x, embedded), eps)
 
@@ -359,7 +359,7 @@ def diffusion(m: Makes) -> Port:
 
 
 def graph(m: Makes) -> Port:
-    """Attention over the edges of a graph, normalized for each node."""
+    """Attention over the edges of a graph, normalized per node."""
     nodes, edges, width, classes, graphs = 24, 80, 8, 4, 3
     source, target = (m.rng.integers(0, nodes, edges) for _ in range(2))
     of_graph = np.sort(m.rng.integers(0, graphs, nodes))

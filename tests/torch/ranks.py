@@ -1,4 +1,4 @@
-"""One process of several that train together over gloo; test_ranks.py starts it.
+"""One of several processes that train together over gloo; test_ranks.py starts it.
 
 python ranks.py MODES RANK RANKS DIRECTORY    MODES: names of functions below, with commas between
 """
@@ -38,11 +38,11 @@ from cutback.torch.compiler import agreement
 
 RANKS = 2
 BUDGET = "0.6x"
-KIB = 1 / 1024  # so small that DDP has several buckets
+KIB = 1 / 1024  # so small that DDP makes several buckets
 
 
 def step(run: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[Any], int]:
-    """Gradients of the local shard, and the peak of what the step made."""
+    """Gradients of the local shard, and the peak of the step."""
     run.zero_grad(set_to_none=True)
     torch.manual_seed(11 + distributed.get_rank())
     with ct.MemoryTracker() as memory:
@@ -58,19 +58,19 @@ def step(run: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[Any], int]:
 
 
 def everything(directory: Path) -> bool:
-    """True if all ways are to be tried, not one of each kind."""
+    """True if all variants are tried, instead of one of each kind."""
     return directory.name.endswith("all")
 
 
 def exchanged(plan: Any) -> int:
-    """Bytes of the largest result of a collective. A thread of gloo's may hold it for a moment
-    after it was waited for."""
+    """Bytes of the largest result of a collective, which a gloo thread may hold for a moment after
+    the wait."""
     collectives = [op for op in plan.parts.ops if "collective" in op.flags]
     return max((value.bytes for op in collectives for value in op.outputs), default=0)
 
 
 def collectives(plan: Any) -> list[int]:
-    """The collectives of a plan in the order in which they run."""
+    """A plan's collectives in the order in which they run."""
     ops = plan.parts.ops
     steps = [s if isinstance(s, int) else s[1] for s in plan.document["steps"]]
     return [i for i in steps if "collective" in ops[i].flags]
@@ -83,7 +83,8 @@ def compare(
     inputs: tuple[Any, ...],
     pause_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Three steps each: DDP makes its buckets anew in the second. ``pause_s``: before ours."""
+    """Three steps each, because DDP rebuilds its buckets in the second. ``pause_s``: before
+    ours."""
     for _ in range(3):
         expected, plain_peak = step(plain, inputs)
     time.sleep(pause_s)
@@ -111,7 +112,7 @@ def ddp(directory: Path) -> dict[str, Any]:
 
     rank = distributed.get_rank()
     model, inputs = make("gpt")
-    inputs = tuple(t.roll(rank, 0) for t in inputs)  # other data on each rank
+    inputs = tuple(t.roll(rank, 0) for t in inputs)  # different data on each rank
     results = {}
     inner = ct.compile(copy.deepcopy(model), budget=BUDGET)
     plain = wrap(copy.deepcopy(model))
@@ -131,7 +132,7 @@ def ddp(directory: Path) -> dict[str, Any]:
 
 
 class Wide(nn.Module):
-    """Layers that fill a bucket each."""
+    """Layers that each fill a bucket."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +145,7 @@ class Wide(nn.Module):
 
 
 def by_name(directory: Path) -> dict[str, Any]:
-    """The backend's name, around DDP: with PyTorch's cuts, and without."""
+    """By the backend's name, around DDP: with PyTorch's cuts, and without."""
     plans: list[Any] = []
 
     def named(module: nn.Module) -> Any:
@@ -169,7 +170,7 @@ def by_name(directory: Path) -> dict[str, Any]:
 
 
 def graphs_of(budget: Any) -> int:
-    """How many graphs ``compile`` makes of a model that fills a bucket with each layer."""
+    """The number of graphs that ``compile`` makes of a model whose layers each fill a bucket."""
     torch._dynamo.reset()
     step = ct.compile(DistributedDataParallel(Wide(), bucket_cap_mb=1), budget=budget)
     step(torch.randn(512, 512)).sum().backward()
@@ -177,7 +178,7 @@ def graphs_of(budget: Any) -> int:
 
 
 def fsdp(directory: Path) -> dict[str, Any]:
-    """Each block compiled, then sharded; and a model compiled whole, then sharded."""
+    """Each block compiled, then sharded; and a model compiled as a whole, then sharded."""
     model, inputs = make("gpt")
     inputs = tuple(t.roll(distributed.get_rank(), 0) for t in inputs)
 
@@ -204,7 +205,7 @@ def fsdp(directory: Path) -> dict[str, Any]:
 
 
 class Residual(nn.Module):
-    """What tensor parallelism splits by columns, then by rows."""
+    """Tensor parallelism splits one weight by columns, the next by rows."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -216,7 +217,7 @@ class Residual(nn.Module):
 
 
 class Residuals(nn.Module):
-    """A loss of a few of them."""
+    """The loss of a few residual blocks."""
 
     def __init__(self, layers: int = 3, width: int = 32) -> None:
         super().__init__()
@@ -241,7 +242,7 @@ def residuals(parallel: bool, same_rows: bool) -> tuple[nn.Module, tuple[Any, ..
 
 
 def tp(directory: Path) -> dict[str, Any]:
-    """A tensor-parallel model, compiled by budgets, by name, and from the plan of another rank."""
+    """A tensor-parallel model, compiled with budgets, by name, and with a plan of another rank."""
     plain, inputs = residuals(True, True)
 
     def ours(**options: Any) -> tuple[nn.Module, dict[str, Any]]:
@@ -279,8 +280,8 @@ def sharded(model: nn.Module) -> nn.Module:
 
 
 def fsdp2(directory: Path) -> dict[str, Any]:
-    """FSDP2 both ways: blocks that are compiled and then sharded, and a sharded model that is
-    compiled as a whole."""
+    """FSDP2 both ways: blocks compiled and then sharded, and a sharded model compiled as a
+    whole."""
     plain, inputs = residuals(False, False)
     block_bytes = sum(p.nbytes for p in plain.blocks[0].parameters())
     sharded(plain)
@@ -306,7 +307,8 @@ def fsdp2(directory: Path) -> dict[str, Any]:
 
 
 def fsdp2_figures(directory: Path) -> dict[str, Any]:
-    """What docs/torch.md says of FSDP2: four blocks of width 64, 256 rows a rank, position 0."""
+    """The setting of the FSDP2 figures in docs/torch.md: four blocks of width 64, 256 rows per
+    rank, position 0."""
     rows = torch.randn(256, 64).roll(distributed.get_rank(), 0)
 
     def blocks() -> Residuals:
@@ -340,7 +342,7 @@ class Gathered(nn.Module):
 
 
 def gathered(layers: int = 2, width: int = 32) -> nn.Module:
-    """A model whose parameters are shards that its forward gathers (simple FSDP)."""
+    """A model whose parameters are shards, gathered in its forward (simple FSDP)."""
     torch.manual_seed(0)
     model = Residuals(layers, width)
     mesh = init_device_mesh("cpu", (RANKS,))
@@ -353,21 +355,21 @@ def gathered(layers: int = 2, width: int = 32) -> nn.Module:
 
 
 def gathers_again(plan: Any) -> int:
-    """How many collectives of a plan are run again."""
+    """The number of a plan's collectives that are repeated."""
     ops, steps = plan.parts.ops, plan.document["steps"]
     runs = [i for i in steps if "collective" in ops[i].flags and "view" not in ops[i].flags]
     return len(runs) - len(set(runs))
 
 
 def open_groups() -> None:
-    """Forgets what the comparisons of earlier plans came to, on all ranks."""
+    """Forgets the comparisons of earlier plans, on all ranks."""
     distributed.barrier()
     for state in agreement._groups.values():
         state.closed = state.repeats = False
 
 
 def gathers(directory: Path) -> dict[str, Any]:
-    """Plans that gather again: of all ranks, of one rank alone, and of ranks that come late."""
+    """Plans that gather again: of all ranks, of one rank alone, and of late ranks."""
     rank = distributed.get_rank()
     x = torch.randn(32, 32, generator=torch.Generator().manual_seed(rank))
     plain = gathered()
@@ -400,7 +402,7 @@ def gathers(directory: Path) -> dict[str, Any]:
 
 
 def compiles_alone(x: Any) -> str:
-    """What rank 0 says if it alone compiles another graph while a plan that gathers again is in
+    """The error on rank 0 if it alone compiles another graph while a plan that gathers again is in
     force."""
     torch._dynamo.reset()
     open_groups()
@@ -427,7 +429,7 @@ def compiles_alone(x: Any) -> str:
 
 
 def pipeline(directory: Path) -> dict[str, Any]:
-    """Stages with one budget each, which holds for all microbatches that are pending."""
+    """Stages with one budget each, for all microbatches that are pending."""
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     x = torch.randn(256, 32, generator=torch.Generator().manual_seed(0))
     ways = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}

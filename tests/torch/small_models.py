@@ -1,4 +1,4 @@
-"""Small models that the tests plan: (model, inputs) from a seed."""
+"""Small models for tests of plans: (model, inputs) from a seed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ CASES: dict[str, Callable[[], Case]] = {
 
 
 class Part(nn.Module):
-    """Layers. PyTorch compiles the ``forward`` of each class for itself."""
+    """Layers. PyTorch compiles the ``forward`` of each class separately."""
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Fourth(Part):
 
 
 class Routed(nn.Module):
-    """Parts that a step chooses from: each is a graph, between which eager code runs."""
+    """Parts that a step selects: each is a graph, with eager code in between."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Routed(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: Any, chosen: str) -> Any:
-        x = x * self.scale  # else the first graph would have no gradient of its input
+        x = x * self.scale  # otherwise the first graph would have no gradient of its input
         for k in chosen:
             x = self.parts[int(k)](x)
             torch._dynamo.graph_break()
@@ -155,6 +155,6 @@ class Routed(nn.Module):
 
 
 def make(name: str) -> Case:
-    """The model and its inputs, the same ones each time."""
+    """The model and its inputs, the same each time."""
     torch.manual_seed(0)
     return CASES[name]()

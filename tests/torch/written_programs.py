@@ -1,8 +1,8 @@
 """Generated programs that write: in the forward, between the passes and in the backward.
 
-A program is text, so that a failure can be read and run. It takes two leaves, ``x`` and ``w``, two
-tensors of state, ``n`` and ``b``, and a counter, ``c``. What can be seen from outside is recorded
-after the forward, after the writes of the caller, and after the backward, in two steps."""
+A program is text, so that failures are readable and reproducible. It takes two leaves, ``x`` and
+``w``, two tensors of state, ``n`` and ``b``, and a counter, ``c``. Everything visible from outside
+is recorded after the forward, after the caller's writes, and after the backward, in two steps."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Program:
         """The program as a function of ``x, w, n, b, c``."""
         name = f"<program {self.seed}>"
         linecache.cache[name] = len(self.text), None, self.text.splitlines(True), name
-        # Dynamo imports the module of a function that a checkpoint runs
+        # Dynamo imports the module of a function run by a checkpoint
         module = sys.modules[f"written_program_{self.seed}"] = ModuleType(
             f"written_program_{self.seed}"
         )
@@ -122,7 +122,7 @@ class Program:
 
 
 def _function(pick: random.Random, number: int) -> tuple[str, str]:
-    """An autograd.Function, and its call."""
+    """An autograd.Function and its call."""
     own = pick.random() < 0.2  # its own tensor, which it returns and its backward writes
     forward = pick.choice(FORWARD_WRITES)
     save = "ctx.save_for_backward(t)" if own else pick.choice(SAVES)
@@ -149,7 +149,7 @@ def _function(pick: random.Random, number: int) -> tuple[str, str]:
 
 
 def generate(seed: int) -> Program:
-    """The program of a seed."""
+    """The program for a seed."""
     pick = random.Random(seed)
     classes, body, returned = [], ["h = x * w"], pick.choice(RETURNS)
     for _ in range(pick.randint(3, 6)):
@@ -258,7 +258,7 @@ def _copies(tree: Any) -> Any:
 
 
 def run(program: Program, call: Callable[..., Any]) -> list[Any]:
-    """What can be seen from outside, at each moment."""
+    """Everything visible from outside, at each moment."""
     torch.manual_seed(3)
     leaves = [torch.arange(1.0, 5.0) / 3, torch.arange(4.0, 0.0, -1) / 5]
     state = [
@@ -291,7 +291,7 @@ def run(program: Program, call: Callable[..., Any]) -> list[Any]:
 
 
 def same(a: Any, b: Any, bits: bool) -> bool:
-    """Equal to the bit, or close."""
+    """Equal bits, or close."""
     xs, ys = tree_leaves(a), tree_leaves(b)
     if len(xs) != len(ys):
         return False
@@ -327,7 +327,7 @@ def outcome(program: Program, door: Callable[..., Any], budget: Any, expected: A
 
 
 def eager(program: Program) -> tuple[list[Any] | None, str]:
-    """What eager PyTorch does; None and its error where it refuses."""
+    """The results of eager PyTorch; None and the error if it refuses."""
     try:
         return run(program, program.function()), ""
     except Exception as error:

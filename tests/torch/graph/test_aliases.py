@@ -1,6 +1,6 @@
-"""Inputs that share memory and are written into: the compiled step gives eager's bits, in outputs,
-gradients and the memory that the inputs share. AOTAutograd takes one input, the base, for all of
-them, and a tangent for what was written into it."""
+"""Inputs that share memory and are written into: the compiled step gives eager mode's bits, in
+outputs, gradients and the shared memory. AOTAutograd replaces these inputs by one, their base, and
+adds a tangent for what was written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WISHES = (
 
 
 class Case(NamedTuple):
-    """``views`` makes the inputs out of memory of 12 numbers, which may be shared."""
+    """``views`` makes the inputs from memory of 12 numbers, possibly shared."""
 
     step: Callable[..., Any]
     views: Callable[[Any], Sequence[Any]]
@@ -109,7 +109,7 @@ CASES = {
 
 
 def outcome(call: Callable[..., Any], case: Case, grad: bool) -> list[Any]:
-    """Everything that a step makes and changes. With ``grad`` gradients flow through the memory
+    """Everything that a step makes or changes. With ``grad``, gradients flow through the memory
     that the inputs share."""
     leaf = torch.linspace(-1, 1, 12, requires_grad=grad)
     memory = leaf * 2 if grad else leaf.clone()
@@ -153,7 +153,8 @@ def test_written_inputs_that_share_memory(
 def test_a_policy_cannot_run_again_what_reads_overwritten_memory(
     ran: Counter[str], same_bits: Callable[..., bool]
 ) -> None:
-    """MUST_RECOMPUTE of everything: what read the old value is saved, as what draws is."""
+    """Under MUST_RECOMPUTE for everything, values read before a write are saved, like random
+    ones."""
 
     def f(w: Any, x: Any) -> Any:
         y = (w + x).sin().sin()

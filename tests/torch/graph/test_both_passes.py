@@ -1,5 +1,5 @@
-"""Tensors that are written in the forward and in the backward of one graph: each write happens in
-its own pass, with eager PyTorch as the judge."""
+"""Tensors that one graph writes in the forward and in the backward: each write happens in its own
+pass, as in eager PyTorch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITES: dict[str, Write] = {
 
 
 def program(first: Write, second: Write) -> Callable[..., Any]:
-    """A function of a leaf and of state that both passes write."""
+    """A function of a leaf and of a state that both passes write."""
 
     class Both(torch.autograd.Function):
         @staticmethod
@@ -96,7 +96,7 @@ def test_every_pair_of_writes(first: str, second: str, door: Any) -> None:
 
 
 def test_a_counter_of_a_module() -> None:
-    """A buffer that counts in both passes."""
+    """A buffer that both passes count in."""
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:
@@ -125,7 +125,7 @@ def test_trace_and_profile_see_both_writes() -> None:
 
 
 class Log(torch.autograd.Function):
-    """Its backward writes into a tensor that it was given."""
+    """Its backward writes into one of its inputs."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, log: Any) -> Any:
@@ -145,13 +145,14 @@ def returns_its_log(x: Any, t: Any) -> Any:
 
 @pytest.mark.parametrize("door", [by_name, by_compile])
 def test_a_tensor_that_the_forward_made_and_returns(door: Any) -> None:
-    """PyTorch traces the result as it is after the backward: refused, as it would be wrong."""
+    """PyTorch traces the result with its content after the backward, which would be wrong, so it is
+    refused."""
     with pytest.raises(Exception, match="into a tensor that the forward makes and returns"):
         door(returns_its_log, None)(torch.ones(4, requires_grad=True), torch.ones(4))
 
 
 def test_a_view_of_an_input_that_both_write_may_be_returned() -> None:
-    """The caller gets a view of the input, not what the graph computes for it."""
+    """The caller gets a view of the input, not the value that the graph computes for it."""
 
     def f(x: Any, t: Any) -> Any:
         with torch.no_grad():
@@ -169,7 +170,7 @@ def test_a_view_of_an_input_that_both_write_may_be_returned() -> None:
 
 
 def test_aot_autograd_without_writes_in_the_graph_is_refused() -> None:
-    """There the graph has one new value for both writes."""
+    """In that case the graph has a single new value for both writes."""
     f = program(WRITES["adds a number"], WRITES["adds a number"])
 
     def compiler(gm: Any, inputs: Any) -> Any:
@@ -189,7 +190,7 @@ def test_aot_autograd_without_writes_in_the_graph_is_refused() -> None:
 
 
 def test_a_view_that_the_forward_wrote_is_no_write_of_the_backward() -> None:
-    """PyTorch records the update of the base behind the backward."""
+    """PyTorch records the update of the base after the backward."""
 
     def f(x: Any, t: Any) -> Any:
         with torch.no_grad():
@@ -201,7 +202,7 @@ def test_a_view_that_the_forward_wrote_is_no_write_of_the_backward() -> None:
 
 
 def test_plans_as_tags(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where PyTorch splits the graph."""
+    """PyTorch's own partitioner splits the graph."""
     gone = (("torch.fx", "no_such_part", "graphs"),)
     monkeypatch.setattr("cutback.torch.hooks.EMITTING", gone)
     f = program(WRITES["adds a number"], WRITES["adds the gradient"])

@@ -1,4 +1,4 @@
-"""Complex values: planned, saved and run again like others."""
+"""Complex values are planned, saved and recomputed like others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import cutback.torch as ct
 
 
 class Mixing(nn.Module):
-    """Values, parameters and gradients that are complex, and conjugates."""
+    """Complex values, parameters and gradients, and conjugates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ def test_complex_values(
     same_bits: Callable[..., bool],
     train_step: Callable[..., Any],
 ) -> None:
-    """Eager's bits, and 8 bytes an element."""
+    """Eager mode's bits, and 8 bytes per element."""
 
     torch.manual_seed(5)
     model = Mixing()

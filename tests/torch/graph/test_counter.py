@@ -1,5 +1,5 @@
-"""Our generator in the place of PyTorch's: the same masks under every budget, nothing saved, and
-numbers that are as random as they should be."""
+"""Our generator in place of PyTorch's: the same masks under every budget, nothing saved, and good
+random numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def drawn(law: Any, seed: int, stream: int, n: int, dtype: Any = torch.float32) 
 
 
 def test_known_answer() -> None:
-    """Random123's for philox4x32-7, key and counter 0."""
+    """From Random123, for philox4x32-7 with key and counter 0."""
     words = [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]
     assert drawn(draws.UNIFORM, 0, 0, 4).tolist() == [(w >> 8) / 2**24 for w in words]
     assert drawn(draws.UNIFORM, 0, 0, 1, torch.float64).item() == (
@@ -55,14 +55,14 @@ def test_the_core_and_pytorchs_arithmetic_agree(n: int, monkeypatch: pytest.Monk
                     ours = keep(seed, stream, n, 0.3)
                 else:
                     ours = drawn(getattr(draws, law.upper()), seed, stream, n, dtype)
-                if law == "normal":  # PyTorch's logarithm and cosine may round otherwise
+                if law == "normal":  # PyTorch's logarithm and cosine may round differently
                     torch.testing.assert_close(ours, twin, rtol=1e-6, atol=1e-6)
                 else:
                     assert torch.equal(ours, twin)
 
 
 def test_pytorchs_arithmetic_goes_piece_by_piece() -> None:
-    """What it takes for a moment is stated in docs/torch.md, and does not depend on the size."""
+    """Its temporary memory is stated in docs/torch.md and does not depend on the size."""
     peaks = []
     for law, dtype in (("keep", torch.bool), ("uniform", torch.float64), ("normal", torch.float32)):
         out = torch.empty(1 << 21, dtype=dtype)
@@ -74,8 +74,8 @@ def test_pytorchs_arithmetic_goes_piece_by_piece() -> None:
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_statistics_of_masks(p: float) -> None:
-    """Means, and correlations within a stream, between streams and between seeds: all within five
-    standard errors."""
+    """Means, and correlations within a stream, between streams and between seeds, are all within
+    five standard errors."""
     n = 1 << 18
     sigma = (p * (1 - p)) ** 0.5
 
@@ -168,10 +168,10 @@ def test_masks_are_not_kept(ran: Counter[str], train_step: Callable[..., Any]) -
             loss.backward()
             peaks[random] = memory.peak_bytes
         assert compiled.plans[0].numbers["live_bytes"] == peaks[random]
-        assert x.grad.sum() == loss  # what was dropped in the forward, and nothing else
+        assert x.grad.sum() == loss  # the backward dropped the same elements as the forward
         gradients[random] = x.grad
     assert ran == {"forward": 2, "backward": 2}
-    # twelve masks of a byte an element are held by the one, none by the other
+    # twelve masks of a byte per element are held by "torch", none by "counter"
     assert peaks["counter"] < peaks["torch"] - 8 * x.numel()
     assert not torch.equal(gradients["torch"], gradients["counter"])
 
@@ -190,7 +190,7 @@ def test_the_seed_rules(ran: Counter[str]) -> None:
     first, other, again, unrecorded = found
     assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
     assert torch.equal(first[0], unrecorded[0]) and torch.equal(first[1], unrecorded[1])
-    assert not torch.equal(first[0], first[1])  # each step has numbers of its own
+    assert not torch.equal(first[0], first[1])  # each step has its own numbers
     assert not torch.equal(first[0], other[0])
 
 
@@ -206,7 +206,7 @@ def test_draws_of_one_step_differ(ran: Counter[str]) -> None:
 
 
 def noisy(x: Any) -> dict[str, Any]:
-    """Each entry is linear in x, so that its gradient is its value for x = 1."""
+    """Each entry is linear in x, so its gradient is its value at x = 1."""
     chances = torch.full_like(x, 0.25)
     attention = F.scaled_dot_product_attention(
         torch.zeros(2, 4, 8, 8), torch.zeros(2, 4, 8, 8), x.view(2, 4, 8, 8), dropout_p=0.5
@@ -253,7 +253,7 @@ def test_every_op_that_is_replaced(name: str, ran: Counter[str]) -> None:
 
 
 def test_layout_and_sizes(ran: Counter[str]) -> None:
-    """Masks of other layouts than row by row, and of sizes that change."""
+    """Masks with layouts other than row-major, and with changing sizes."""
     x = torch.randn(4, 3, 5, 7).to(memory_format=torch.channels_last).requires_grad_()
     torch.manual_seed(0)
     compiled = ct.compile(lambda x: F.dropout(x.sin(), 0.5).cos(), budget="min", random="counter")
@@ -275,7 +275,7 @@ def test_layout_and_sizes(ran: Counter[str]) -> None:
 
 
 def test_what_stays_pytorchs(ran: Counter[str]) -> None:
-    """Laws and types that are not ours are drawn once, and the numbers are PyTorch's."""
+    """Other laws and types are drawn once, by PyTorch."""
 
     def f(x: Any) -> Any:
         x = x.sin() * torch.randint(5, (64,)) * torch.rand(64, dtype=torch.bfloat16)
@@ -311,7 +311,8 @@ def test_other_doors() -> None:
 @pytest.mark.very_slow
 @pytest.mark.skipif(which("g++") is None, reason="Inductor needs a C++ compiler on the CPU")
 def test_inductor_keeps_its_own() -> None:
-    """Its graphs hold no draw of PyTorch's: seeds are saved, and numbers made from them again."""
+    """Its graphs do not call PyTorch's generator: seeds are saved, and the numbers are made from
+    them again."""
     x = torch.randn(1 << 12, requires_grad=True)
     compiled = ct.compile(
         lambda x: F.dropout(x.sin() ** 2, 0.5) ** 2, budget="min", random="counter",

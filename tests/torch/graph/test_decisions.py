@@ -1,5 +1,6 @@
-"""Ops that decide (top-k, sort, argmax, nonzero, ...) are not run again on values that may differ
-in one bit: tokens of a mixture of experts would meet other experts in the backward."""
+"""Ops that decide (top-k, sort, argmax, nonzero, ...) are not recomputed from values that may
+differ in one bit: in a mixture of experts, tokens would otherwise reach different experts in the
+backward."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ TOKENS, WIDTH, EXPERTS, LAYERS = 48, 16, 6, 2
 
 
 class Experts(nn.Module):
-    """Layers of experts, each token through the two with the largest logits. Half of the experts
-    have equal logits for every token: who is chosen hangs on the last bit."""
+    """Layers of experts: each token goes through the two with the largest logits. Half of the
+    experts have equal logits for every token, so the choice depends on the last bit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class Experts(nn.Module):
 
 
 def gradients(model: Experts, call: Any, *args: Any) -> tuple[list[Any], list[Any]]:
-    """Gradients of a step, and the experts that it chose."""
+    """The gradients of a step, and the chosen experts."""
     model.zero_grad()
     loss, taken = call(torch.linspace(-2, 2, TOKENS * WIDTH).view(TOKENS, WIDTH), *args)
     loss.backward()
@@ -66,8 +67,8 @@ def gradients(model: Experts, call: Any, *args: Any) -> tuple[list[Any], list[An
 
 
 def follow_their_routes(model: Experts, found: list[Any], taken: list[Any]) -> bool:
-    """Are gradients those of the experts that the forward chose? In double precision, with the
-    choice given."""
+    """True if the gradients are those of the experts that the forward chose; checked in double
+    precision with the choice given."""
     exact = Experts().double()
     exact.load_state_dict(model.state_dict())
     x = torch.linspace(-2, 2, TOKENS * WIDTH).view(TOKENS, WIDTH).double()
@@ -79,7 +80,7 @@ def follow_their_routes(model: Experts, found: list[Any], taken: list[Any]) -> b
 
 
 def again(plan: Any) -> list[str]:
-    """Kinds of ops that a plan runs in the backward without need of a gradient."""
+    """The kinds of non-gradient ops that a plan runs in the backward."""
     ops, steps = plan.problem["ops"], plan.document["steps"]
     late = steps[plan.document["backward_starts"] :]
     return [ops[i]["kind"] for i in late if "backward" not in ops[i]["flags"]]
@@ -89,13 +90,13 @@ def again(plan: Any) -> list[str]:
 def test_ties_between_experts(
     inside: bool, ran: Counter[str], same_bits: Callable[..., bool]
 ) -> None:
-    """The same kernels on the same bits decide the same: top-k runs again, and all bits are those
-    of the plan that saves everything."""
+    """The same kernels on the same bits decide the same: top-k is recomputed, and all bits equal
+    those of the plan that saves everything."""
     model = Experts()
     plain, taken = gradients(model, model)
     assert follow_their_routes(model, plain, taken)
     other = [1 + t for t in (taken[0] % (EXPERTS - 1), taken[1])]
-    assert not follow_their_routes(model, plain, [other[0], taken[1]])  # the judge can say no
+    assert not follow_their_routes(model, plain, [other[0], taken[1]])  # the judge can reject
     for wishes in ({"budget": "min"}, {"policy": CheckpointPolicy.MUST_RECOMPUTE}):
         torch._dynamo.reset()
         compiled = ct.compile(model, **wishes)
@@ -109,7 +110,7 @@ def _other_bits(t: Any) -> Any:
 
 
 def _nudged(gm: fx.GraphModule) -> fx.GraphModule:
-    """What a compiler may do that fuses reruns: their products differ in the last bits."""
+    """Imitates a compiler that fuses reruns: their products differ in the last bits."""
     for node in list(gm.graph.nodes):
         if RUN_OF in node.meta and node.target is torch.ops.aten.mm.default:
             with gm.graph.inserting_after(node):
@@ -121,8 +122,8 @@ def _nudged(gm: fx.GraphModule) -> fx.GraphModule:
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_compiler_with_other_bits_keeps_the_routes(inside: bool) -> None:
-    """A partitioner does not know what its graphs are compiled with: decisions are saved, also
-    against a policy and inside a checkpoint of the model's own."""
+    """A partitioner does not know the compiler of its graphs, so decisions are saved, even against
+    a policy and inside the model's own checkpoint."""
     model = Experts()
     policy = None if inside else CheckpointPolicy.MUST_RECOMPUTE
     partitioner = ct.Partitioner(policy=policy)
@@ -155,8 +156,8 @@ def test_ties_between_experts_under_inductor(wishes: dict[str, Any]) -> None:
 
 
 def test_every_decision_is_known() -> None:
-    """Each kind of decision, and what decides the size of its result: saved where bits may differ,
-    but for those that read nothing but inputs."""
+    """Each kind of decision, and each op whose result size is data-dependent, is saved if bits may
+    differ, unless it reads only inputs."""
     aten = torch.ops.aten
     from cutback.torch.graph.decisions import decides
 
@@ -175,7 +176,7 @@ def test_every_decision_is_known() -> None:
 
     def f(x: Any, w: Any) -> Any:
         y = (x * w).sin()
-        first = x.detach().argmax(-1)  # of an input: the same bits in any case
+        first = x.detach().argmax(-1)  # of an input, so the bits are always the same
         return y.gather(1, first[:, None]).sin() + y.gather(1, y.argmax(-1, True)).cos()
 
     partitioner = ct.Partitioner(policy=CheckpointPolicy.MUST_RECOMPUTE)
@@ -196,7 +197,8 @@ def _chosen(x: Any, w: Any) -> Any:
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_decisions_elsewhere_than_on_the_cpu(deterministic: bool) -> None:
-    """They run again where PyTorch's deterministic algorithms are on. To plan needs no device."""
+    """They are recomputed if PyTorch's deterministic algorithms are on. Planning needs no
+    device."""
     x, w = torch.randn(16, 8, device="meta"), torch.randn(8, device="meta", requires_grad=True)
     torch.use_deterministic_algorithms(deterministic)
     try:

@@ -1,4 +1,4 @@
-"""What a graph computes twice is computed once, and nothing else changes."""
+"""A value that a graph computes twice is computed once, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def random_graph(seed: int) -> fx.GraphModule:
             try:
                 val = target(*fx.map_arg(args, lambda a: a.meta["val"]))
             except RuntimeError:
-                continue  # shapes that do not go together
+                continue  # shapes that do not match
             node = graph.call_function(target, args)
             node.meta["val"] = val
             nodes.append(node)
@@ -93,7 +93,8 @@ def random_graph(seed: int) -> fx.GraphModule:
 
 
 def equal_expressions(gm: fx.GraphModule) -> int:
-    """How many nodes could go, by text, outputs and their memory aside."""
+    """The number of nodes that could be removed, compared as text, except outputs and their
+    memory."""
     (end,) = gm.graph.find_nodes(op="output")
     held = {n.meta["val"].untyped_storage()._cdata for n in end.args[0]}
     seen: dict[Any, None] = {}
@@ -140,7 +141,7 @@ def kinds_of(compiled: Any) -> Counter[str]:
 
 
 def both(f: Callable[..., Any], *inputs: Any, loss: Any = torch.sum, **options: Any) -> list[Any]:
-    """Compiled with and without merging; outputs and gradients are eager's, bit for bit."""
+    """Compiled with and without merging; outputs and gradients have eager mode's bits."""
     results, compiled = [], []
     for cse in (None, True, False):
         own = [t.clone().requires_grad_(t.requires_grad) for t in inputs]
@@ -169,7 +170,7 @@ def test_a_derivatives_copy_of_a_forward_value(ran: Counter[str]) -> None:
 
 
 def test_outputs_stay_apart(ran: Counter[str]) -> None:
-    """Two equal outputs are two tensors, and one may be written into before the backward runs."""
+    """Two equal outputs stay two tensors, and one may be overwritten before the backward."""
 
     def loss(out: Any) -> Any:
         a, b = out
@@ -181,7 +182,7 @@ def test_outputs_stay_apart(ran: Counter[str]) -> None:
     for compiled in both(lambda x: (torch.cos(x), torch.cos(x) + 0), x, loss=loss):
         assert kinds_of(compiled)["aten.cos.default"] == 2
     both(lambda x: (torch.cos(x), torch.cos(x)), x, loss=loss)
-    # the cosine that the sine's derivative takes is not the one that the user overwrites
+    # the sine's derivative must not read the cosine that the user overwrites
     both(lambda x: (torch.cos(x), torch.sin(x)), x, loss=loss)
     assert ran == {"forward": 6, "backward": 6}
 
@@ -216,7 +217,7 @@ def test_draws_and_unfilled_memory_stay_apart(ran: Counter[str]) -> None:
 
 
 def test_regions_stay_apart(ran: Counter[str]) -> None:
-    """A checkpoint's values are not merged with those outside it, which are kept."""
+    """A checkpoint's values are not merged with saved values outside it."""
 
     def block(x: Any) -> Any:
         return torch.exp(torch.sin(x)) * 2
@@ -240,7 +241,7 @@ def test_tuples_merge_with_their_parts(ran: Counter[str]) -> None:
 
 
 def test_views_of_what_was_merged_take_no_memory(ran: Counter[str]) -> None:
-    """The fake value of such a view names the memory of the node that went away."""
+    """The fake value of such a view refers to the memory of the removed node."""
 
     def f(x: Any) -> Any:
         row, column = x.cos().unsqueeze(0), x.cos().unsqueeze(1)  # one cosine, two views

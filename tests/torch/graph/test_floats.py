@@ -1,5 +1,5 @@
-"""Python floats that change from call to call: PyTorch rewrites the ops that take them into ops
-without the mark of their pass."""
+"""Python floats that change between calls: PyTorch rewrites the ops that take them into ops without
+the mark of their pass."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def function(text: str, write: str = "pass", gradient: str = "g * t * ctx.s") ->
 
 
 def run(call: Any) -> list[Any]:
-    """Results, inputs and gradients of three steps, each with another float."""
+    """Results, inputs and gradients of three steps, each with a different float."""
     seen = []
     for s in (1.37, 0.5, 2.25):
         x, w = torch.arange(1.0, 5.0), torch.arange(4.0, 0.0, -1).requires_grad_()
@@ -90,7 +90,7 @@ def test_ops_on_floats(name: str, door: Any) -> None:
 
 
 def test_a_float_that_changes_after_the_first_call() -> None:
-    """PyTorch compiles again then, with the float as an input."""
+    """PyTorch then compiles again, with the float as an input."""
     f = function("return (x * w).sin() * s")
     with torch._dynamo.config.patch(assume_static_by_default=True):
         assert programs.same(run(ct.compile(f, budget="min")), run(f), bits=False)
@@ -98,7 +98,8 @@ def test_a_float_that_changes_after_the_first_call() -> None:
 
 @pytest.mark.parametrize("door", DOORS)
 def test_a_backward_that_writes_by_a_float(door: Any) -> None:
-    """Recorded first in the backward, the op on a float cannot be told from the forward's last."""
+    """If the op on a float is the first of the backward, it cannot be distinguished from the
+    forward's last."""
     text = "t = torch.ones(4) * s; h = Scale.apply(x * w, t, s); return h, t"
     f = function(text, write="t.mul_(ctx.s)", gradient="g")
     with pytest.raises(Exception, match=r"the backward writes|forward returns it"):

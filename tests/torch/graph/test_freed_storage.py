@@ -1,5 +1,5 @@
-"""Tensors whose memory was freed or made smaller, as FSDP frees parameters between uses: refused by
-whatever takes a tensor for an array, and neither read nor written."""
+"""Tensors whose memory was freed or shrunk, as FSDP frees parameters between uses: every function
+that takes a tensor as an array refuses them, without reading or writing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def smaller() -> Any:
 
 
 def part_of_smaller() -> Any:
-    """A view whose own bytes would fit, but for where it begins."""
+    """A view whose own bytes would fit if it did not begin so late."""
     tensor = torch.ones(4, 3)
     view = tensor[2:]
     tensor.untyped_storage().resize_(40)
@@ -58,7 +58,7 @@ def test_refused(entry: str, make: Callable[[], Any]) -> None:
 
 
 def test_freed_between_two_calls() -> None:
-    """What is remembered of an argument does not outlive its memory; nor is it refused forever."""
+    """Facts cached for an argument do not outlive its memory, and it is not refused forever."""
     step = cb.compile(loss, optimizer=cb.optim.SGD(lr=0.25))
     w = torch.ones(4, 3)
     for expected in (12.0, 3.0):

@@ -1,4 +1,4 @@
-"""``cutback.nn.functional`` has the signatures of ``torch.nn.functional``, and its values."""
+"""``cutback.nn.functional`` has the signatures and values of ``torch.nn.functional``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ Q, K, V = (RNG.standard_normal((2, 5, 6)).astype(np.float32) for _ in range(3))
 
 
 def theirs(name: str) -> list[tuple[str, Any]]:
-    """(parameter, default) of PyTorch's function; of a builtin, from the first line of its text."""
-    dispatches = re.match("(adaptive_)?max_pool", name)  # to a function with indices or without
+    """(parameter, default) of PyTorch's function; for a builtin, from the first line of its
+    docstring."""
+    # dispatches on whether indices are returned
+    dispatches = re.match("(adaptive_)?max_pool", name)
     function = getattr(T, f"_{name}" if dispatches else name)
     try:
         rows = inspect.signature(function).parameters.values()

@@ -1,5 +1,5 @@
-"""Gathers that are in a graph: when they run again. In one process, over a group of one; several
-processes are in ``test_ranks.py``."""
+"""Gathers in a graph: when they are repeated. One process with a group of one; ``test_ranks.py``
+has several processes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def group(tmp_path_factory: Any) -> Iterator[Any]:
 
 
 class Layers(nn.Module):
-    """Weights that each layer gathers before it uses them."""
+    """Weights that each layer gathers before using them."""
 
     def __init__(self, group: Any, layers: int = 3, width: int = 64) -> None:
         super().__init__()
         torch.manual_seed(0)
         weights = [nn.Parameter(torch.randn(width, width) / 8, False) for _ in range(layers)]
-        self.weights = nn.ParameterList(weights)  # frozen, as their gradients would be as large
+        self.weights = nn.ParameterList(weights)  # frozen, since their gradients would be as large
         self.scale = nn.Parameter(torch.ones(width))
         self.group = group
 
@@ -73,7 +73,7 @@ def test_small_budgets_gather_again(group: Any, budget: Any) -> None:
     assert again(plan) > 0
     with ct.MemoryTracker() as memory:
         gradients(step, model, x)
-    assert memory.peak_bytes <= plan.numbers["live_bytes"] + model.scale.nbytes  # a clone
+    assert memory.peak_bytes <= plan.numbers["live_bytes"] + model.scale.nbytes  # a clone of it
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_by_name_and_from_a_file(group: Any, tmp_path: Path) -> None:
 
 
 def test_larger_batches_are_planned_without(group: Any) -> None:
-    """The second size makes the graph one for changing sizes."""
+    """The second size makes the graph dynamic."""
     model, plain = Layers(group), Layers(group)
     torch._dynamo.reset()
     step = ct.compile(model, budget=0.2)

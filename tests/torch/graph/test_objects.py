@@ -1,6 +1,6 @@
 """Inputs and values of a graph that are neither tensors nor numbers: objects of registered types,
-process groups, device meshes. Whatever eager code does with them compiled code does, in
-the forward, in the backward, and as results, under every budget."""
+process groups, device meshes. Compiled code does with them what eager code does, in the forward, in
+the backward, and as results, under every budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import cutback.torch as ct
 
 
 class Gain(OpaqueBase):
-    """A factor, and how often it was used."""
+    """A factor, and a count of its uses."""
 
     def __init__(self, factor: float) -> None:
         self.factor, self.uses = factor, 0
@@ -90,7 +90,7 @@ def test_an_object_that_both_passes_read(
     expected, plain = Gain(1.5), Gain(1.5)
     wanted = _train(f, expected)
     assert same_bits(_train(ct.compile(f, budget=budget, dynamic=dynamic), plain), wanted)
-    assert plain.uses == expected.uses == 4  # it may have a state, so nothing runs again
+    assert plain.uses == expected.uses == 4  # it may have state, so nothing is recomputed
     assert ran == {"forward": 2, "backward": 2}
 
 
@@ -110,7 +110,7 @@ def test_an_object_that_the_forward_makes(
 def test_another_object_in_the_next_call(
     budget: Any, ran: Counter[str], same_bits: Callable[..., bool]
 ) -> None:
-    """The backward gets the object of its own forward, also when two calls are pending."""
+    """The backward gets the object of its own forward, even if two calls are pending."""
 
     def f(w: Any, gain: Any) -> Any:
         return _deep(amplify(_deep(w), gain))
@@ -158,8 +158,8 @@ def test_numbers_and_nothing(budget: Any, same_bits: Callable[..., bool]) -> Non
 
 @pytest.fixture
 def alone() -> Iterator[Any]:
-    """A device mesh of two ranks, of which this process is one. What is exchanged with the other is
-    made up."""
+    """A device mesh of two ranks, of which only this process exists. Exchanges with the other rank
+    are faked."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -195,8 +195,8 @@ def _local(model: nn.Module) -> list[Any]:
 
 @pytest.mark.parametrize("budget", [None, "0.8x", "min"])
 def test_a_device_mesh(budget: Any, alone: Any, same_bits: Callable[..., bool]) -> None:
-    """Bits of eager; the planned peak is the measured one, which is of local shards; collectives
-    run once, in the graph's order."""
+    """Eager mode's bits; the measured peak, of local shards, is the planned one; collectives run
+    once, in the graph's order."""
     x = torch.randn(64, 16)
     plain, model = _parallel(alone), _parallel(alone)
     compiled = ct.compile(model, budget=budget)
@@ -234,7 +234,7 @@ def test_results_and_tangents_that_are_dtensors(alone: Any, same_bits: Callable[
 
 
 def test_questions_about_a_parallel_model(alone: Any) -> None:
-    """What is traced, profiled and counted are local shards."""
+    """Local shards are traced, profiled and counted."""
     model, x = _parallel(alone), torch.randn(64, 16)
     loss = lambda x: model(x)  # noqa: E731
     optimizer = torch.optim.AdamW(model.parameters())
@@ -248,7 +248,7 @@ def test_questions_about_a_parallel_model(alone: Any) -> None:
             compiled(x).backward()
             optimizer.step()
     total = plan.numbers["total_bytes"]
-    assert 3 * local < total  # with the states
+    assert 3 * local < total  # including the states
     assert 0.9 * total <= memory.peak_total_bytes <= total
     profile = ct.profile(loss, x)
     assert profile.seconds and ct.compile(loss, budget="min", profile=profile)(x).backward() is None
@@ -258,7 +258,7 @@ def test_questions_about_a_parallel_model(alone: Any) -> None:
 def test_hooks_of_values_under_compiled_autograd(
     budget: Any, ran: Counter[str], same_bits: Callable[..., bool]
 ) -> None:
-    """PyTorch passes them in an object of its own, which the backward alone takes."""
+    """PyTorch passes them in a special object, which only the backward receives."""
     from torch._dynamo import compiled_autograd
 
     def f(w: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Graphs that ``aot_eager`` runs and that were refused: sparse gradients, and parts of tensor
-subclasses that are overwritten; with plain PyTorch as the judge."""
+"""Graphs that ``aot_eager`` runs and that used to be refused: sparse gradients, and overwritten
+parts of tensor subclasses; plain PyTorch is the judge."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""PyTorch's operator database: each operator, forced to run again between operations that are made
-again themselves, gives the bits of ``torch.compile(backend="aot_eager")``. What does not run again
-is listed with the reason (``operator_lists.py``)."""
+"""PyTorch's operator database: each operator must be recomputed, between operations that are
+recomputed too, with the bits of ``torch.compile(backend="aot_eager")``. Exceptions are listed with
+the reason (``operator_lists.py``)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def database() -> list[Any]:
 
 
 def complaint(op: Any, dtype: str, most: int) -> str:
-    """What is wrong with one operator; "": nothing."""
+    """What is wrong with one operator, or ""."""
     name = op.formatted_name
     chosen = operators.samples(op, operators.DTYPES[dtype], most)
     if not chosen:
@@ -41,8 +41,8 @@ def complaint(op: Any, dtype: str, most: int) -> str:
         return result.wrong
     why, listed = operators.reason(result), PINNED.get(name, {})
     expected = listed if isinstance(listed, str) else listed.get(dtype, "")
-    # fewer samples may leave out the one that draws (dropout of 0 draws nothing), or that is not
-    # compiled
+    # with fewer samples, the one that draws (dropout of 0 draws nothing) or fails to compile may be
+    # missing
     if why == expected or (most < 3 and (not why or (expected and why == "view"))):
         return ""
     return f"did not run again for {why!r}, listed is {expected!r}; {result}"
@@ -64,7 +64,7 @@ def complaints(ops: list[Any], dtypes: list[str], most: int) -> list[str]:
 
 @pytest.mark.slow
 def test_some_operators() -> None:
-    """Drawn once, with a fixed seed; one sample each."""
+    """Drawn once with a fixed seed; one sample each."""
     some = random.Random(2013).sample(database(), 6)
     assert complaints(some, ["f32"], 1) == []
 
@@ -73,7 +73,7 @@ def test_some_operators() -> None:
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_part_of_all_operators(part: int) -> None:
-    """Three samples of each, in single and half precision, and complex."""
+    """Three samples of each, in single, half and complex types."""
     assert complaints(database()[part::PARTS], ["f32", "bf16", "c64"], 3) == []
 
 

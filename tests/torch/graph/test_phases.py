@@ -1,5 +1,5 @@
-"""What the backward does happens in the backward, and nobody reads memory that was changed, freed
-or not yet filled: each case through all ways in, with plain PyTorch as the judge."""
+"""Effects of the backward happen in the backward, and nothing reads memory that was changed, freed
+or not yet filled. Each case runs through all entry points; plain PyTorch is the judge."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ DOORS = (by_compile, by_name, by_partition_fn, *INDUCTORS)
 
 
 def pairs(cases: Iterable[Any], everywhere: Any) -> list[Any]:
-    """Each case through each door. Always run are all cases through one door, and one case through
-    all doors but Inductor's."""
+    """Each case with each entry point. By default, all cases with one entry point, and one case
+    with all of them except Inductor's."""
     found = []
     for case in cases:
         for door in DOORS:
@@ -74,7 +74,7 @@ def pairs(cases: Iterable[Any], everywhere: Any) -> list[Any]:
 
 
 def same(a: Any, b: Any, door: Compiler) -> bool:
-    """Equal to the bit; under Inductor, whose kernels are its own, close."""
+    """Equal bits; under Inductor, which has its own kernels, close."""
     xs, ys = tree_leaves(a), tree_leaves(b)
     assert len(xs) == len(ys)
     for x, y in zip(xs, ys, strict=True):
@@ -93,7 +93,7 @@ PLAIN: Compiler = lambda f, budget: f  # noqa: E731
 
 
 class Doubles(torch.autograd.Function):
-    """Doubles a number when a gradient comes by, which it hands on as it is."""
+    """Passes the gradient on and doubles a number in its backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, n: Any) -> Any:
@@ -109,7 +109,7 @@ class Doubles(torch.autograd.Function):
 
 
 class Counts(torch.autograd.Function):
-    """Counts the calls of its backward in memory that it never saved."""
+    """Counts calls of its backward in memory that it did not save."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, n: Any) -> Any:
@@ -124,7 +124,7 @@ class Counts(torch.autograd.Function):
 
 
 class WritesAPart(torch.autograd.Function):
-    """Through a view of a view."""
+    """Writes through a view of a view."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, n: Any) -> Any:
@@ -139,7 +139,7 @@ class WritesAPart(torch.autograd.Function):
 
 
 class Draws(torch.autograd.Function):
-    """Noise on the gradient."""
+    """Adds noise to the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, n: Any) -> Any:
@@ -155,7 +155,7 @@ CALLS: list[str] = []
 
 @torch.library.custom_op("cutback_tests::note", mutates_args=())
 def note(x: torch.Tensor, what: str) -> torch.Tensor:
-    """Writes down that it was called."""
+    """Records that it was called."""
     CALLS.append(what)
     return x.clone()
 
@@ -166,7 +166,7 @@ def _(x: torch.Tensor, what: str) -> torch.Tensor:
 
 
 class Notes(torch.autograd.Function):
-    """Calls an op of a library in its backward, on what the forward has."""
+    """Calls a library op in its backward, on values of the forward."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, n: Any) -> Any:
@@ -193,7 +193,7 @@ CASES = {
 
 
 def step(call: Callable[..., Any], twice: bool) -> Any:
-    """What can be seen from outside: after the forward, then after the backward."""
+    """Everything visible from outside: after the forward, then after the backward."""
     CALLS.clear()
     torch.manual_seed(5)
     x, n = torch.arange(1.0, 5.0).requires_grad_(), torch.arange(2.0, 6.0)
@@ -209,7 +209,7 @@ def step(call: Callable[..., Any], twice: bool) -> Any:
 def test_the_backward_acts_in_the_backward(name: str, door: Compiler) -> None:
     f = CASES[name]
     draws = "draws" in name and door in INDUCTORS
-    if "read before" in name or draws:  # eager refuses the first; Inductor's numbers are others
+    if "read before" in name or draws:  # eager mode refuses the first; Inductor draws other numbers
         backend = "aot_eager_default_partitioner" if not draws else "inductor"
         judge: Compiler = lambda f, budget: torch.compile(f, backend=backend)  # noqa: E731
     else:
@@ -275,8 +275,8 @@ FREEING = [frees, frees_below_a_view, frees_through_a_view, frees_and_saves, fil
 
 
 def step_with_refill(f: Callable[..., Any], call: Callable[..., Any], factor: float) -> Any:
-    """Before the backward the caller fills the memory again, with other values: the backward reads
-    what it finds then, as it does in eager mode."""
+    """Before the backward the caller refills the memory with other values, which the backward
+    reads, as in eager mode."""
     x = torch.arange(1.0, 5.0).requires_grad_()
     n = torch.arange(2.0, 6.0).requires_grad_(f is not fills)
     values = n.detach().clone()
@@ -312,7 +312,7 @@ def refused(word: str) -> Iterator[None]:
 
 @pytest.mark.parametrize(("case", "door"), pairs(["sin"], "sin"))
 def test_freed_memory_of_the_graph_is_not_read(case: str, door: Compiler) -> None:
-    """Eager mode reads where nothing is: a crash, or any gradient."""
+    """Eager mode reads freed memory: a crash, or any gradient."""
 
     def f(x: Any) -> Any:
         a = x * 2
@@ -405,7 +405,7 @@ UNSEEN = [
 
 
 def two_steps(f: Callable[..., Any], call: Callable[..., Any]) -> list[Any]:
-    """Results, gradients and what became of the arguments."""
+    """Results, gradients and the final arguments."""
     found = []
     for k in range(2):
         x = (torch.arange(1.0, 5.0) + k).requires_grad_()
@@ -416,11 +416,12 @@ def two_steps(f: Callable[..., Any], call: Callable[..., Any]) -> list[Any]:
     return found
 
 
-# PyTorch leaves a resize to eager mode, and what that allocates is in no plan
+# PyTorch runs a resize in eager mode, and no plan counts its allocation
 @pytest.mark.filterwarnings("ignore:parts of the model are not planned, and it may be")
 @pytest.mark.parametrize(("f", "door"), pairs(UNSEEN, data_is_multiplied))
 def test_writes_that_autograd_does_not_see(f: Callable[..., Any], door: Compiler) -> None:
-    """``.data``, ``set_`` and ``resize_``: the backward reads what eager mode's reads."""
+    """After ``.data``, ``set_`` and ``resize_``, the backward reads what eager mode's backward
+    reads."""
     for budget in BUDGETS:
         torch._dynamo.reset()
         assert same(two_steps(f, door(f, budget)), two_steps(f, f), door), budget
@@ -431,7 +432,7 @@ def test_writes_that_autograd_does_not_see_in_a_region(f: Callable[..., Any]) ->
     assert same(two_steps(f, lambda x, n: ct.checkpoint(f, x, n)), two_steps(f, f), PLAIN)
 
 
-# PyTorch 2.14 has 16 bytes left at the end of the forward, which no plan knows
+# PyTorch 2.14 keeps 16 bytes at the end of the forward, which no plan knows
 @pytest.mark.filterwarnings("ignore:parts of the model are not planned")
 def test_an_input_that_is_given_other_memory() -> None:
     def f(x: Any, n: Any) -> Any:

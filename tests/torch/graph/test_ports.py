@@ -1,5 +1,5 @@
-"""Scripts as their authors would write them agree with their twins in PyTorch, also where every
-call that NumPy has is NumPy's."""
+"""Scripts as their authors would write them agree with their twins in PyTorch, even if every call
+that NumPy has goes to NumPy."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ STEPS = 10
 
 
 def tensors(values: Any, needs_gradient: bool = False) -> Any:
-    """The tree with copies of its arrays as tensors."""
+    """The tree with its arrays copied to tensors."""
     leaves, structure = tree.flatten(values)
     made = [torch.tensor(np.asarray(x), requires_grad=needs_gradient) for x in leaves]
     return tree.unflatten(structure, made)
 
 
 def drawn(port: Port) -> Callable[[], tuple[Any, ...]]:
-    """A function that gives, call by call, what the loss draws in that step."""
+    """A function that returns, call by call, what the loss draws in that step."""
     if port.drawn is None:
         return tuple
     step = cb.compile(port.drawn, argnums=None)

@@ -1,5 +1,5 @@
-"""What runs again, or is made by another formula, has the bits of the first run: for every type of
-numbers and every way in, the gradients are those of PyTorch's own split of the same graph."""
+"""Values that are recomputed, or remade by another formula, have the bits of the first run: for
+every dtype and entry point, the gradients are those of PyTorch's own split of the same graph."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bits(t: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_a_dropouts_result_is_remade_to_the_bit(dtype: Any) -> None:
-    """Against the kernel, on numbers that the scale was not chosen by."""
+    """Against the kernel, on numbers that did not select the scale."""
     rng = random.Random(str(dtype))
     for p in [0, 0.0, *CHANCES, 0.99, *(rng.random() * 0.98 for _ in range(20))]:
         torch.manual_seed(rng.randrange(2**40))
@@ -56,7 +56,7 @@ def test_a_dropouts_result_is_remade_to_the_bit(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_formula_that_differs_is_not_used(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The unrounded scale alone gives other bits in half precision: the result is kept then."""
+    """The unrounded scale alone gives different bits in half precision, so the result is saved."""
     dropout.scale_of.cache_clear()
     monkeypatch.setattr(dropout, "_scales", lambda p, dtype: iter([1.0 / (1.0 - p)]))
     try:
@@ -80,7 +80,7 @@ def test_what_is_no_dropout_with_a_known_scale() -> None:
 
 
 class Layers(nn.Module):
-    """Linear layers with a function behind each."""
+    """Linear layers, each followed by a function."""
 
     def __init__(self, function: Callable[..., Any], layers: int = 3) -> None:
         super().__init__()
@@ -121,9 +121,10 @@ NOISE: dict[str, Callable[[Any, float], Any]] = {
 
 
 def mixed(x: Any, p: float) -> Any:
-    """Several at once, so that one compilation tests them."""
+    """Several functions at once, so that one compilation tests them."""
     x = NOISE["dropout"](x, p) + NOISE["alpha_dropout"](x, p)
-    leaky = NOISE["rrelu"](x, p) if x.dtype != torch.float16 else x  # the CPU has none for it
+    # the CPU has no half-precision kernel
+    leaky = NOISE["rrelu"](x, p) if x.dtype != torch.float16 else x
     x = x.sin() + leaky * NOISE["bernoulli of p"](x, p)
     return NOISE["attention"](NOISE["feature_dropout"](x.cos(), p), p)
 
@@ -132,7 +133,7 @@ def gradients(model: nn.Module, call: Any, dtype: Any) -> list[Any]:
     torch.manual_seed(3)
     x = torch.randn(32, 16).to(dtype)
     call(x).backward()
-    found = [p.grad for p in model.parameters()] + [torch.rand(4)]  # where the generator stands
+    found = [p.grad for p in model.parameters()] + [torch.rand(4)]  # shows the generator's position
     for p in model.parameters():
         p.grad = None
     return found
@@ -142,7 +143,7 @@ def check(
     function: Callable[[Any, float], Any], dtype: Any, p: float, same_bits: Callable[..., bool],
     budgets: tuple[Any, ...] = (None, "0.7x", "min"), **options: Any,
 ) -> list[Any]:  # fmt: skip
-    """Budgets against PyTorch's partitioner that runs nothing again. Returns the plans."""
+    """Compares budgets with PyTorch's partitioner that recomputes nothing. Returns the plans."""
     torch.manual_seed(0)
     model = Layers(lambda x: function(x, p), 2).to(dtype)
     if options:
@@ -172,7 +173,7 @@ def test_noise_in_half_precision(dtype: Any, same_bits: Callable[..., bool]) -> 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_dropout_in_half_precision_is_planned(dtype: Any, same_bits: Callable[..., bool]) -> None:
-    """Its result is made again: not only kept."""
+    """Its result is remade and not always saved."""
     *_, plan = check(NOISE["dropout"], dtype, 0.1, same_bits, ("min",))
     ops, start = plan.problem["ops"], plan.document["backward_starts"]
     assert "aten.native_dropout.result" in [ops[i]["kind"] for i in plan.document["steps"][start:]]
@@ -221,7 +222,7 @@ def test_half_precision_through_other_doors(
 
 
 def test_autocast(same_bits: Callable[..., bool]) -> None:
-    """Inside autocast the type of what is dropped is not that of the parameters."""
+    """Inside autocast the dropped tensor and the parameters have different dtypes."""
 
     def f(x: Any) -> Any:
         with torch.autocast("cpu", torch.bfloat16):
@@ -258,7 +259,7 @@ class Norms(nn.Module):
     ids=str,
 )
 def test_batch_norms_run_again_in_every_type(dtype: Any, same_bits: Callable[..., bool]) -> None:
-    """With the weight in place of the running statistics, whatever is in it."""
+    """The weight replaces the running statistics, whatever they contain."""
     for statistics in dict.fromkeys([torch.float32 if dtype.itemsize == 2 else dtype, dtype]):
         found, again = [], False
         for policy in (None, "nothing_saveable"):
@@ -274,4 +275,4 @@ def test_batch_norms_run_again_in_every_type(dtype: Any, same_bits: Callable[...
             again |= any("batch_norm_legit" in plan.problem["ops"][i]["kind"] for i in later)
         for other in found[1:]:
             assert all(torch.equal(bits(a), bits(b)) for a, b in zip(other, found[0], strict=True))
-        assert again == (statistics.itemsize >= 4)  # all in half precision: kept
+        assert again == (statistics.itemsize >= 4)  # saved if everything is in half precision

@@ -1,5 +1,5 @@
-"""Ops of other libraries: what their registration says to be a function of its arguments runs again
-with equal bits; all else runs once, and it can be asked why."""
+"""Ops of other libraries: those registered as functions of their arguments are recomputed with
+equal bits; all others run once, and the reason can be queried."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPS = torch.ops.cutback_again
 def define(
     name: str, arguments: str = "", returns: str = "Tensor", fake: bool = True, tags: Any = ()
 ) -> None:
-    """An op ``x -> 2 sin(x)`` that counts its runs, with a derivative that reads its result."""
+    """An op ``x -> 2 sin(x)`` that counts its runs, and whose derivative reads its result."""
     LIBRARY.define(f"{name}(Tensor x{arguments}) -> {returns}", tags=tags)
 
     def forward(x: Any, *rest: Any) -> Any:
@@ -149,7 +149,7 @@ def in_a_planned_region(f: Any) -> Any:
 
 
 def step(call: Any, name: str) -> tuple[list[Any], int]:
-    """Loss and gradient, and how often the op ran."""
+    """Loss and gradient, and the number of runs of the op."""
     torch.manual_seed(1)
     x = torch.randn(64, 64, requires_grad=True)
     RUNS.clear()
@@ -208,7 +208,7 @@ def test_what_is_declared_goes_first(
 
 @pytest.mark.parametrize("way", [in_a_region, in_a_planned_region])
 def test_an_op_without_a_fake_kernel_is_held(way: Any, same_bits: Callable[..., bool]) -> None:
-    """A graph cannot have it at all; an eager region can."""
+    """A graph cannot contain it, but an eager region can."""
     plain, _ = step(chain(OPS.unfaked), "unfaked")
     for said, again in ((None, False), (True, True)):
         ct.rerun.declare(OPS.unfaked, rerunnable=said)
@@ -253,7 +253,7 @@ def test_what_cannot_be_declared() -> None:
         with pytest.raises(ValueError, match=text):
             ct.rerun.declare(op, rerunnable=True)
         assert ct.rerun.why_once(op) == why
-        ct.rerun.declare(op, rerunnable=False)  # which it is anyway
+        ct.rerun.declare(op, rerunnable=False)  # which is the default
         assert ct.rerun.why_once(op) == why
         ct.rerun.declare(op, rerunnable=None)
     with pytest.raises(ValueError, match="is one of PyTorch's own"):
@@ -269,7 +269,7 @@ def test_what_cannot_be_declared() -> None:
 
 
 def test_kept_plans_ask_again() -> None:
-    """PyTorch's cache of compiled code is not asked for code of other declarations."""
+    """PyTorch's cache of compiled code is not used across declarations."""
     partitioner = ct.Partitioner(budget="0.5x")
     before = partitioner.uuid()
     ct.rerun.declare(OPS.plain, rerunnable=False)
@@ -280,8 +280,8 @@ def test_kept_plans_ask_again() -> None:
 
 @pytest.mark.parametrize("said", [None, True])
 def test_routes_are_not_taken_anew(said: bool | None) -> None:
-    """An op that makes integers of numbers may choose: where bits may differ it runs once, unless
-    the user says that it is not so."""
+    """An op that makes integers from floats may decide something: if bits may differ it runs once,
+    unless the user declares otherwise."""
     ct.rerun.declare(OPS.route, rerunnable=said)
 
     def f(x: Any) -> Any:
@@ -307,7 +307,7 @@ def test_routes_are_not_taken_anew(said: bool | None) -> None:
 
 
 def test_cost(same_bits: Callable[..., bool]) -> None:
-    """PyTorch's formulas of arithmetic say how dear a run is."""
+    """The cost of a run is given by PyTorch's formulas of arithmetic."""
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
     from cutback.torch.graph import ops
@@ -327,8 +327,8 @@ def test_cost(same_bits: Callable[..., bool]) -> None:
 
 
 def test_graphs_of_such_ops(same_bits: Callable[..., bool]) -> None:
-    """A pointwise op is no product to presets; equal calls stay apart; what is compiled stays as it
-    is, whatever is declared then."""
+    """A pointwise op is not a product for presets; equal calls are not merged; compiled code
+    ignores later declarations."""
     x = torch.randn(64, 64, requires_grad=True)
     document = ct.trace(
         lambda x: (OPS.pointwise(x) + OPS.plain(x) * OPS.plain(x)).sum(), x
@@ -348,7 +348,7 @@ def test_graphs_of_such_ops(same_bits: Callable[..., bool]) -> None:
 def test_single_calls_in_a_graph_are_a_policys(
     name: str, by: str, same_bits: Callable[..., bool]
 ) -> None:
-    """An op that is not known to be a function runs again where that is asked for."""
+    """An op that is not known to be a function is recomputed on request."""
     op = getattr(OPS, name)
 
     def layer(x: Any) -> Any:
@@ -369,8 +369,8 @@ def test_single_calls_in_a_graph_are_a_policys(
 def test_grouped_products_of_transformers(
     ran: Counter[str], same_bits: Callable[..., bool]
 ) -> None:
-    """What a mixture of experts runs where PyTorch has no grouped product: it runs again, with the
-    arithmetic of a product."""
+    """The fallback of a mixture of experts where PyTorch has no grouped product: it is recomputed,
+    with the cost of a product."""
     pytest.importorskip("transformers.integrations.moe")
     grouped = torch.ops.transformers.grouped_mm_fallback
     torch.manual_seed(2)

@@ -1,5 +1,5 @@
-"""One segment of the allocator for a step. The oracle is a second implementation of the allocator's
-rules (tests/reference/caching_allocator.py)."""
+"""One allocator segment for a step. The oracle is a second implementation of the allocator's rules
+(tests/reference/caching_allocator.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Traces = Mapping[int, Sequence[int]]
 
 
 def replay(lives: Sequence[Life], placed: Placed | None, traces: Traces, steps: int) -> Allocator:
-    """Steps with these lives by the reference."""
+    """Simulates steps with these lives in the reference."""
     allocator = Allocator()
     if placed is not None and placed.segment:
         allocator.free(allocator.malloc(placed.segment))
@@ -56,8 +56,8 @@ def replay(lives: Sequence[Life], placed: Placed | None, traces: Traces, steps: 
 
 
 def a_step(seed: int) -> tuple[list[Life], dict[int, list[int]], int]:
-    """Lives like those of a training step: some from the forward to its place in the backward, many
-    short ones, gradients to the end; and ops with scratch."""
+    """Lives like those of a training step: some from the forward to their use in the backward, many
+    short ones, and gradients to the end; and ops with scratch."""
     rng = random.Random(seed)
     layers = rng.randint(3, 12)
     end = 4 * layers
@@ -72,7 +72,7 @@ def a_step(seed: int) -> tuple[list[Life], dict[int, list[int]], int]:
         saved = rng.randint(2 * MIB, 60 * MIB)
         add(2 * k, end - 2 * k - 1, saved, rng.choice([0, rng.randint(MIB + 1, 9 * MIB)]))
         add(2 * k + 1, 2 * k + 2, rng.randint(MIB + 1, 40 * MIB), 0)
-        lives.append(Life(2 * k + 1, end, rng.randint(1, MIB)))  # from another pool
+        lives.append(Life(2 * k + 1, end, rng.randint(1, MIB)))  # from the pool of small blocks
         add(end - 2 * k - 1, end - 2 * k, rng.randint(2 * MIB, 60 * MIB), 0)
         lives.append(Life(end - 2 * k, end, rng.randint(MIB + 1, 12 * MIB)))
     return lives, traces, 2 * layers
@@ -86,7 +86,7 @@ def test_the_simulation_is_the_references(seed: int) -> None:
     small = [life for life in lives if life.bytes <= MIB]
     apart = replay(small, None, {}, 2).reserved
     assert placed.reserved == replay(large, placed, traces, 2).reserved + apart
-    # and it stays that, however many steps follow
+    # and it does not grow in later steps
     assert replay(large, placed, traces, 5).reserved + apart == placed.reserved
     without = replay(large, None, {}, 2).reserved + apart
     assert reserved_without(large) + reserved_without(small) == without
@@ -114,7 +114,7 @@ def test_a_segment_reserves_less() -> None:
 
 
 def test_the_search_finds_smaller_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Than the rules alone, and close to what is alive."""
+    """Smaller than by the rules alone, and close to the live bytes."""
     steps = [a_step(seed) for seed in range(8)]
     found = [place(lives, border, traces) for lives, traces, border in steps]
     monkeypatch.setattr(segment, "_SEEDS", 0)
@@ -144,7 +144,7 @@ def net() -> tuple[nn.Module, torch.Tensor]:
 
 
 def events_of(step: Any) -> list[tuple[int, int]]:
-    """What a step allocates (address, bytes) and frees (negative bytes), in order."""
+    """The allocations of a step (address, bytes) and its frees (negative bytes), in order."""
     with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p:
         step()
     found = []
@@ -161,7 +161,7 @@ def events_of(step: Any) -> list[tuple[int, int]]:
 
 
 def test_a_step_runs_in_its_segment() -> None:
-    """The real sequence of allocations, through the reference."""
+    """Replays the real sequence of allocations in the reference."""
     model, x = net()
     compiled = ct.compile(model, budget=0.5, pool=True)
 
@@ -174,7 +174,7 @@ def test_a_step_runs_in_its_segment() -> None:
     losses = [step(), step()]
     first = [p.grad.clone() for p in model.parameters()]
     partitioner = compiled.dynamo_ctx.runners[0].partitioner
-    assert partitioner.in_force.placed is None  # steps that are measured
+    assert partitioner.in_force.placed is None  # these steps are measured
     model.zero_grad(set_to_none=True)
     allocator, there = Allocator(), {}
     for address, size in events_of(lambda: [losses.append(step()) for _ in range(2)]):
@@ -184,12 +184,12 @@ def test_a_step_runs_in_its_segment() -> None:
             allocator.free(there.pop(address))
     placed, (plan,) = partitioner.in_force.placed, compiled.plans
     assert placed.segment > 0.9 * plan.numbers["live_bytes"]
-    assert allocator.segments[0][1] >= placed.segment  # it was there first
+    assert allocator.segments[0][1] >= placed.segment  # the first segment
     assert len(placed.plugs) > 3
-    assert allocator.reserved <= placed.reserved + 4 * MIB  # the loss, and other small blocks
+    assert allocator.reserved <= placed.reserved + 4 * MIB  # the loss and other small blocks
     assert all(torch.equal(losses[0], loss) for loss in losses)
     assert all(torch.equal(p.grad, q) for p, q in zip(model.parameters(), first, strict=True))
-    with ct.MemoryTracker() as memory:  # plugs are no tensors
+    with ct.MemoryTracker() as memory:  # plugs are not tensors
         step()
     assert memory.peak_bytes <= plan.numbers["live_bytes"]
 

@@ -1,6 +1,6 @@
 """NaN, infinities, signed zeros, subnormal and huge numbers through every differentiable operation
-that PyTorch has too: values and gradients are PyTorch's, except where ``EXPECTED`` says otherwise
-(and docs/ops.md, "Special values", says why)."""
+that PyTorch also has: values and gradients are PyTorch's, except where ``EXPECTED`` says otherwise
+(docs/ops.md, "Special values", gives the reasons)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scalars(dtype):
 
 
 def lines(dtype):
-    """Rows of four in which the special ones meet ordinary ones, each other and equals."""
+    """Rows of four in which special values meet ordinary ones, each other and equal ones."""
     big, nan, inf = np.finfo(dtype).max, np.nan, np.inf
     return np.array(
         [
@@ -46,7 +46,7 @@ def lines(dtype):
 
 
 def attend(x):
-    """One query of one number for each row, whose numbers are both its keys and its values."""
+    """One query of one number per row, whose numbers are both its keys and its values."""
     rows = x.reshape((14, 1, 4, 1))
     query = np.ones((14, 1, 1, 1), {"f32": "f4", "f64": "f8"}[x.dtype])
     return F.scaled_dot_product_attention(query, rows, rows).reshape((14,))
@@ -111,7 +111,7 @@ ROWS = {
         lambda x: F.rms_norm(x, like(x, 1.0), eps=1e-6),
         lambda x: TF.rms_norm(x, (4,), torch.ones(4, dtype=x.dtype), eps=1e-6),
     ),
-    "batch_norm_apply": (  # a pointwise operation reads it
+    "batch_norm_apply": (  # read by a pointwise operation
         lambda x: -F.batch_norm(x.T, None, None, training=True),
         lambda x: -TF.batch_norm(x.T, None, None, training=True),
     ),
@@ -158,10 +158,10 @@ ROWS = {
     ),
 }
 NOT_COMPARED = {
-    "input", "full", "iota", "uniform", "scatter_add",  # no values
-    "dropout",  # under other names above
-    "batch_norm_stats",  # with what it is made for
-    "custom_vjp",  # whose gradient is the caller's
+    "input", "full", "iota", "uniform", "scatter_add",  # these have no values
+    "dropout",  # tested under other names above
+    "batch_norm_stats",  # tested with what uses it
+    "custom_vjp",  # the caller defines its gradient
     "conv2d_dgrad", "conv2d_wgrad", "embedding_bwd", "avg_pool2d_bwd",  # gradients
 }  # fmt: skip
 
@@ -210,7 +210,7 @@ EXPECTED = {
     ("gelu_tanh", 1): huge,
 }
 ROWS_EXPECTED = {  # whole rows
-    # the logarithm of a row's sum vanishes beside a huge maximum
+    # the logarithm of a row's sum is lost next to a huge maximum
     "attention": lambda x: huge(x).any(1) & np.isfinite(x).all(1),
     "layer_norm": lambda x: huge(x).any(1) & np.isfinite(x).all(1),
     "rms_norm": lambda x: huge(x).any(1) & np.isfinite(x).all(1),
@@ -221,7 +221,7 @@ ROWS_EXPECTED = {  # whole rows
 
 
 def differs(a, b, dtype, size=0.0):
-    """Where two results are further apart than their rounding; ``size``: of terms that cancel."""
+    """True where two results differ by more than rounding; ``size``: of terms that cancel."""
     tolerance = 3e-5 if dtype is np.float32 else 1e-9
     room = size * 4 * np.finfo(dtype).eps
     return ~(np.isclose(a, b, rtol=tolerance, atol=room, equal_nan=True) | (a == b))

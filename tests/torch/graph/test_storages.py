@@ -1,4 +1,4 @@
-"""The memory that results lie in: what is planned is what kernels allocate, and views are views.
+"""The memory of results: plans count what kernels allocate, and views are views.
 
 Against the kernels themselves: PyTorch's operator database, forward and backward, with inputs in
 several layouts. Where a rule stands (``graph/storages.py``), the test also shows that without it
@@ -129,9 +129,9 @@ def database() -> list[Any]:
 def complaints(
     ops: list[Any], dtypes: list[Any], most: int, layouts: tuple[str, ...] = kernel_storages.GIVEN
 ) -> tuple[list[str], int]:
-    """Where kernels allocate something else than planned, and how many graphs were compared.
+    """Where kernels allocate something else than planned, and the number of graphs compared.
 
-    What PyTorch does not trace or does not run in a layout is left out."""
+    Skips what PyTorch does not trace or does not run in a layout."""
     said, compared = [], 0
     for op in ops:
         for dtype in dtypes:
@@ -156,7 +156,7 @@ def complaints(
 
 @pytest.mark.filterwarnings("ignore")
 def test_some_operators() -> None:
-    """Drawn once, with a fixed seed; one sample each, in two layouts."""
+    """Drawn once with a fixed seed; one sample each, in two layouts."""
     some = random.Random(29).sample(database(), 4)
     said, compared = complaints(some, [torch.float32], 1, ("as it is", "transposed"))
     assert said == []
@@ -167,7 +167,7 @@ def test_some_operators() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_part_of_all_operators(part: int) -> None:
-    """Three samples of each in four layouts, in single and half precision, and complex."""
+    """Three samples of each in four layouts, in single, half and complex types."""
     dtypes = [torch.float32, torch.bfloat16, torch.complex64]
     said, compared = complaints(database()[part::PARTS], dtypes, 3)
     assert said == []

@@ -1,5 +1,5 @@
-"""Generated programs that write in the forward, between the passes and in the backward, compared at
-each moment with eager PyTorch."""
+"""Generated programs that write in the forward, between the passes and in the backward, compared
+with eager PyTorch at each moment."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def test_no_program_is_wrong(seed: int, door: Any) -> None:
     assert not outcome.startswith(("differs", "AssertionError", "AttributeError")), program
     if expected is None or outcome == "same":
         return
-    if door is programs.by_checkpoint:  # it needs what is written between the passes
+    # the backward needs a tensor that was overwritten between the passes
+    if door is programs.by_checkpoint:
         assert MODIFIED in outcome, program
     else:
         assert programs.outcome(program, programs.aot_eager, None, expected) != "same", program
 
 
 def verdict(program: Any, door: Any) -> str:
-    """``""``, or what is wrong with a door's outcome."""
+    """``""``, or what is wrong with the outcome of an entry point."""
     expected, _ = programs.eager(program)
     outcome = programs.outcome(program, door, "min", expected)
     if outcome in ("same", "taken"):
@@ -44,7 +45,7 @@ def verdict(program: Any, door: Any) -> str:
     reference = programs.REFERENCES.get(door, programs.aot_eager)
     other = programs.outcome(program, reference, None, expected)
     if outcome.startswith("differs"):
-        # what the first backward writes into an intermediate is gone in the second (docs/torch.md)
+        # a second backward does not see writes of the first into an intermediate (docs/torch.md)
         once = replace(program, again=False)
         own_copy = "ctx.t = t.clone()" in program.text or "t = t * 2" in program.text
         if program.again and own_copy and door is not programs.by_checkpoint:
@@ -57,8 +58,8 @@ def verdict(program: Any, door: Any) -> str:
 @pytest.mark.parametrize("start", range(0, 300, 50))
 @pytest.mark.parametrize("door", programs.DOORS)
 def test_no_program_of_many_is_wrong_or_refused(door: Any, start: int) -> None:
-    """Wrong: not what eager mode gives, where PyTorch's own way is right or refuses. Refused:
-    PyTorch's own way is right."""
+    """Wrong: differs from eager mode although PyTorch's own way is right or refuses. Refused:
+    although PyTorch's own way is right."""
     found: dict[str, list[int]] = {}
     for seed in range(start, start + 50):
         found.setdefault(verdict(programs.generate(seed), door), []).append(seed)
@@ -119,7 +120,7 @@ def program(x, w, n, b, c):
     ],
 )
 def test_a_backward_that_reads_an_overwritten_input_is_right(text: str, door: Any) -> None:
-    """Views of the input before the write read nothing; Inductor takes clones away."""
+    """Views of the input made before the write do not read it; Inductor removes clones."""
     program = programs.Program(0, text, (), False, False)
     expected, _ = programs.eager(program)
     assert programs.outcome(program, door, "min", expected) == "same"
@@ -153,7 +154,7 @@ STAGES = {
     ],
 )
 def test_a_copy_between_two_writes_is_one_under_inductor(name: str, door: Any) -> None:
-    """Inductor runs both writes in the input's memory, and took that for the copy."""
+    """Inductor writes twice into the input's memory, and mistook that for the copy."""
     lines = "\n    ".join(STAGES[name].split("; "))
     program = programs.Program(0, f"def program(x, w, n, b, c):\n    {lines}\n", (), False, False)
     expected, error = programs.eager(program)
@@ -178,8 +179,8 @@ def program(x, w, n, b, c):
 
 
 def test_what_a_backward_writes_into_an_intermediate_is_not_there_in_the_next() -> None:
-    """A second backward through a compiled graph begins with what the forward made, as with every
-    backend of torch.compile; in a region it finds what the first one wrote, as in eager mode."""
+    """A second backward through a compiled graph starts from what the forward made, as with every
+    backend of torch.compile; in a region it sees what the first wrote, as in eager mode."""
     program = programs.Program(0, WRITES_ITS_OWN, (), False, True)
     expected, _ = programs.eager(program)
     compiled = programs.run(program, programs.aot_eager(program.function(), None))

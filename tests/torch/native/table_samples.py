@@ -1,5 +1,5 @@
-"""PyTorch's operator samples through the table: what a traced call gives in groups of ours, beside
-PyTorch's kernels and beside f64."""
+"""PyTorch's operator samples through the table: the results of a traced call in our groups,
+compared with PyTorch's kernels and with f64."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 
 def samples_of(op: Any, dtype: torch.dtype, most: int) -> Iterator[Sample]:
-    """The first samples of an operator that have tensors."""
+    """The first samples of an operator that contain tensors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), most))
@@ -59,7 +59,7 @@ def samples_of(op: Any, dtype: torch.dtype, most: int) -> Iterator[Sample]:
 
 
 def with_gradients(call: Callable[..., Any]) -> Callable[..., Tensors]:
-    """The floating-point results of a call, and the gradients of their sum, weighted."""
+    """The floating-point results of a call, and the gradients of their weighted sum."""
 
     def both(*given: torch.Tensor) -> Tensors:
         inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in given]
@@ -77,7 +77,8 @@ def with_gradients(call: Callable[..., Any]) -> Callable[..., Tensors]:
 
 
 def in_groups(gm: fx.GraphModule, inputs: Tensors) -> tuple[Tensors, set[str]] | None:
-    """What a graph gives in groups of ours, and the operations inside them. None: none are."""
+    """The results of a graph in our groups, and the operations inside them. None: there are no
+    groups."""
     made, note = lower(gm, "forward", everything=True)
     if not note.groups:
         return None
@@ -92,7 +93,7 @@ def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def _same_special(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Are NaN and infinities where they are in the other?"""
+    """True if NaN and infinities are in the same places."""
     special = ~wanted.isfinite() | ~found.isfinite()
     return bool(torch.equal(found.isnan(), wanted.isnan())) and bool(
         ((found == wanted) | wanted.isnan())[special].all()
@@ -100,7 +101,7 @@ def _same_special(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def _same_bits(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Are all numbers, and the signs of zeros, equal? One NaN is like another."""
+    """True if all numbers and signs of zeros are equal. Any two NaNs are equal."""
     equal = (found == wanted) & (found.signbit() == wanted.signbit())
     return bool((equal | (found.isnan() & wanted.isnan())).all())
 
@@ -114,8 +115,8 @@ def planned(gm: fx.GraphModule) -> list[Any]:
 def complaint(
     found: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor, fake: torch.Tensor
 ) -> str:
-    """What is wrong with a result; "": nothing. PyTorch's kernels may lay it out in another way
-    than its shape functions say."""
+    """What is wrong with a result, or "". PyTorch's kernels may use another layout than its shape
+    functions say."""
     same = found.numel() == 0 or found.stride() in (theirs.stride(), fake.stride())
     if not same or (found.shape, found.dtype) != (theirs.shape, theirs.dtype):
         return f"laid out as {found.shape} {found.stride()} {found.dtype}, not {theirs.stride()}"
@@ -126,7 +127,7 @@ def complaint(
     error, allowed = distance(found, exact), SLACK * distance(theirs, exact)
     scale = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
     eps = torch.finfo(found.dtype).eps
-    # in f64 PyTorch's result is itself what errors are counted from
+    # in f64, PyTorch's own result is the reference
     rounding = {torch.float64: 16 * max(scale, 1.0), torch.float32: 4 * scale}
     allowed += eps * rounding.get(found.dtype, 2 * scale)
     return "" if error <= allowed else f"error {error:.3g}, allowed are {allowed:.3g}"
@@ -141,10 +142,9 @@ def check(sample: Sample, gradients: bool) -> tuple[str, set[str]]:
             gm = make_fx(function, tracing_mode="fake")(*sample.inputs)
             theirs = list(compile_boxed(gm)(list(sample.inputs)))
             doubled = [t.double() if t.is_floating_point() else t for t in sample.inputs]
-            exact = function(
-                *doubled
-            )  # views of one memory are refused here: copies have their own
-        except Exception:  # PyTorch refuses or cannot trace it, as what depends on data
+            exact = function(*doubled)  # views of one memory are refused here, so each is copied
+        # PyTorch refuses it or cannot trace it, for example because it depends on data
+        except Exception:
             return "", set()
         if any(t.layout is not torch.strided for t in theirs):
             return "", set()

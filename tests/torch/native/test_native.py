@@ -1,5 +1,5 @@
 """Training steps with ``codegen="native"``: gradients close to those of PyTorch's kernels, equal
-bits under every budget, peaks at most those planned."""
+bits under every budget, and peaks at most as planned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cutback.torch.native.lowering import NativeNote, laid, lower
 
 
 class Norm(nn.Module):
-    """EvoNorm-S0 and what follows it: one chain of fusable operations."""
+    """EvoNorm-S0 and its successors: one chain of fusable operations."""
 
     def __init__(self, channels: int = 8) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Norm(nn.Module):
 
 
 def mlp() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """With layer norms, and 16 bits in the middle."""
+    """Has layer norms, and 16 bits in the middle."""
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -65,7 +65,7 @@ def mlp() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 
 def gpt() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """With dropout."""
+    """Has dropout."""
     model = small_models.GPT(layers=2)
     return model, (torch.randint(50, (2, 12)), torch.randint(50, (2, 12)))
 
@@ -119,7 +119,7 @@ def test_by_name_of_the_backend() -> None:
 
 
 def test_backward_twice_and_hooks() -> None:
-    """retain_graph and hooks of parameters work as with PyTorch's kernels."""
+    """retain_graph and parameter hooks work as with PyTorch's kernels."""
     model, inputs = MODELS["norm"]()
     step = ct.compile(model, codegen="native")
     seen = []
@@ -133,7 +133,7 @@ def test_backward_twice_and_hooks() -> None:
 
 
 def test_threads_share_executables() -> None:
-    """Three threads run one model, without gradients: there is one graph, and no plan."""
+    """Three threads run one model without gradients: there is one graph, and no plan."""
     model, inputs = MODELS["norm"]()
     step = ct.compile(model, codegen="native")
     with torch.no_grad():
@@ -160,7 +160,7 @@ def test_threads_share_executables() -> None:
 
 
 def traced(f: Callable[..., Any], *inputs: torch.Tensor) -> fx.GraphModule:
-    """A function's graph, with fake tensors. Its arguments stay the caller's."""
+    """A function's graph, with fake tensors. The caller keeps ownership of its arguments."""
     gm = make_fx(f, tracing_mode="fake")(*inputs)
     for i, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         node.name = f"primals_{i}"
@@ -168,7 +168,7 @@ def traced(f: Callable[..., Any], *inputs: torch.Tensor) -> fx.GraphModule:
 
 
 def test_a_view_of_a_result_is_shared() -> None:
-    """Views inside a group are no calls, and those that are returned show the group's memory."""
+    """Views inside a group are not calls, and returned views share the group's memory."""
     x = torch.randn(64, 60)
     gm = traced(lambda x: ((y := x.exp().view(32, 120)).sum(0), y, y.t()), x)
     made, note = lower(gm, "forward")
@@ -195,7 +195,7 @@ PARTS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_of_tensors(name: str) -> None:
-    """Parts of an argument, of a group's result and of what PyTorch computes are read in place."""
+    """Parts of an argument, of a group's result and of a PyTorch result are read in place."""
     x, part = torch.randn(4, 6), PARTS[name]
 
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -213,7 +213,7 @@ def test_parts_of_tensors(name: str) -> None:
 
 
 def test_overlapping_parts_stay_pytorchs() -> None:
-    """Windows that share elements are no block of an array; the group ends before them."""
+    """Overlapping windows are not a block of an array, so the group ends before them."""
     x = torch.randn(4, 6)
     gm = traced(lambda x: x.exp().unfold(1, 3, 1).tanh(), x)
     made, note = lower(gm, "forward", everything=True)
@@ -240,7 +240,7 @@ class Rows(nn.Module):
 
 @pytest.mark.parametrize("budget", [pytest.param(None, marks=pytest.mark.very_slow), 0])
 def test_sizes_that_vary(budget: int | None) -> None:
-    """Groups serve all sizes of a graph; nothing is traced again."""
+    """Groups work for all sizes of a graph, without another trace."""
     torch.manual_seed(0)
     model = Rows()
     traces = []
@@ -264,7 +264,7 @@ def test_sizes_that_vary(budget: int | None) -> None:
 
 
 def test_sizes_that_no_row_takes() -> None:
-    """A mean over an axis that turns out to be empty is PyTorch's."""
+    """PyTorch computes a mean over an axis that turns out to be empty."""
 
     def f(x: torch.Tensor) -> torch.Tensor:
         return (x.exp() * 2)[2:].mean(0).tanh()
@@ -276,7 +276,7 @@ def test_sizes_that_no_row_takes() -> None:
 
 
 def test_a_row_that_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that our kernels refuse stays PyTorch's, with what they said."""
+    """A node refused by our kernels stays with PyTorch, with the reason."""
     from cutback.torch.native import lowering, pointwise
 
     def refuse(*args: Any) -> Any:
@@ -291,7 +291,7 @@ def test_a_row_that_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_later_readers_join() -> None:
-    """A sum behind a product joins the group that makes what it reads."""
+    """A sum after a product joins the group that computes its input."""
     x, w = torch.randn(512, 8), torch.randn(8, 8)
 
     def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -306,7 +306,7 @@ def test_later_readers_join() -> None:
 
 
 def test_readers_do_not_pass_writes() -> None:
-    """What comes after a write into memory reads what was written."""
+    """Ops after a write into memory read the new content."""
     x, w = torch.randn(16, 8), torch.randn(16, 8)
 
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -321,7 +321,7 @@ def test_readers_do_not_pass_writes() -> None:
 
 
 def test_no_group_raises_the_peak() -> None:
-    """Two chains whose results are summed at once: as one group they would hold both arguments."""
+    """Two chains whose results are added at once: a single group would hold both arguments."""
 
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         total = (x @ w).exp().sum()
@@ -339,7 +339,7 @@ def test_no_group_raises_the_peak() -> None:
 
 
 def test_groups_are_cut_where_kernels_need_too_much() -> None:
-    """Down to single nodes, if no room is enough."""
+    """Down to single nodes, if their kernels always need too much."""
     gm = traced(lambda x: x.exp().tanh().sin().sum(0), torch.randn(8, 8))
     whole = Grouping(Kinds(gm.graph), lambda nodes, room: True).arrange()
     cut = Grouping(Kinds(gm.graph), lambda nodes, room: len(nodes) < 3).arrange()
@@ -348,7 +348,7 @@ def test_groups_are_cut_where_kernels_need_too_much() -> None:
 
 
 def test_a_group_keeps_to_its_room() -> None:
-    """A group whose kernels need more than the plan leaves is planned within that."""
+    """If a group's kernels need more than the plan leaves, the group is planned within that."""
     x = torch.randn(8, 4096)
 
     def f(x: torch.Tensor) -> torch.Tensor:
@@ -363,7 +363,7 @@ def test_a_group_keeps_to_its_room() -> None:
 
 
 def test_arguments_in_another_layout() -> None:
-    """Kernels that lay out a result otherwise than PyTorch's shape function says are found."""
+    """Kernels whose results have another layout than PyTorch's shape function says are detected."""
     x = torch.randn(6, 4)
     gm = traced(lambda x: x.exp().sum(0), x)
     made, _ = lower(gm, "forward")
@@ -389,7 +389,7 @@ def test_says_what_stays_foreign() -> None:
 
 
 def test_other_devices() -> None:
-    """What is on a GPU stays PyTorch's."""
+    """Tensors on a GPU stay with PyTorch."""
     with FakeTensorMode():
         x = torch.empty(4, device="cuda")
     graph = fx.Graph()
@@ -405,7 +405,7 @@ def test_other_devices() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dropout(dtype: torch.dtype) -> None:
-    """Masks are PyTorch's, and so are the bits."""
+    """PyTorch draws the masks, so the bits are its own."""
     x = torch.randn(40, 50, dtype=dtype)
 
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -427,7 +427,7 @@ def test_dropout(dtype: torch.dtype) -> None:
 
 
 def test_scratch_of_single_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node whose kernels need too much memory besides its tensors stays PyTorch's."""
+    """A node whose kernels need too much scratch stays with PyTorch."""
     from cutback.torch.native import lowering
 
     x = torch.randn(64, 4096)
@@ -443,7 +443,7 @@ def test_scratch_of_single_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_measured_slower() -> None:
-    """Calls that PyTorch's kernels run faster stay PyTorch's; which, depends on the call."""
+    """Calls that PyTorch's kernels run faster stay with PyTorch; this depends on the call."""
     x = torch.randn(128, 64)
     gm = traced(lambda x: (F.gelu(x).exp(), F.gelu(x, approximate="tanh").exp()), x)
     _, note = lower(gm, "forward")
@@ -454,7 +454,7 @@ def test_measured_slower() -> None:
 
 
 def test_notes_of_replaced_plans_go() -> None:
-    """Notes are those of the code that runs."""
+    """Only notes of the code in use remain."""
     first = traced(lambda x: x.exp().sum(0), torch.randn(4, 4))
     second = traced(lambda x: x.tanh().sum(0), torch.randn(4, 4))
     partitioner: Any = types.SimpleNamespace(
@@ -485,13 +485,13 @@ def test_norms_of_several_types(dtype: torch.dtype) -> None:
 
 
 def test_unknown_codegen() -> None:
-    """The error lists all."""
+    """The error lists all valid names."""
     with pytest.raises(ValueError, match="one of eager, native, inductor"):
         ct.compile(Norm(), codegen="fast")
 
 
 def test_foreign_operations_of_a_whole_step_are_few() -> None:
-    """Of a chain without products none is."""
+    """A chain without products has none."""
     gm = traced(
         lambda x, y: F.mse_loss(F.silu(x) * 2 + y, y).sqrt(), torch.randn(9), torch.randn(9)
     )

@@ -1,4 +1,4 @@
-"""Each row of the table beside PyTorch's kernels, over PyTorch's operator samples."""
+"""Each row of the table against PyTorch's kernels, on PyTorch's operator samples."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_all_rows(part: int) -> None:
 @pytest.mark.very_slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_in_each_type(dtype: str) -> None:
-    """Six samples of operators that have a row themselves."""
+    """Six samples of operators that have a row of their own."""
     own = [op for op in database() if op.name in OWN]
     wrong, _ = complaints(own, [dtype], 6)
     assert wrong == []
@@ -93,7 +93,7 @@ def test_special_values(op: Any) -> None:
     if op in (aten.logical_not.default, aten.bitwise_not.default):
         x = x > 0
     elif op is aten.silu.default:
-        x = x[x.abs() < 1e38]  # PyTorch's vectorised kernel says NaN for -3e38
+        x = x[x.abs() < 1e38]  # PyTorch's vectorised kernel returns NaN for -3e38
     said, ran = check(Sample(lambda x: op(x), [x]), gradients=False)
     assert said == ""
     assert ran == {str(op).removesuffix(".default")}
@@ -118,7 +118,7 @@ def _chain(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("other", LAYOUTS)
 def test_layouts(name: str, other: str) -> None:
-    """A chain with reductions and a copy, of two arguments that lie in memory in several ways."""
+    """A chain with reductions and a copy, on two arguments in several layouts."""
     base = torch.randn(3, 5, 7, 9, generator=torch.Generator().manual_seed(1))
     inputs = [LAYOUTS[name](base), LAYOUTS[other](base)]
     said, ran = check(Sample(_chain, inputs), gradients=False)
@@ -156,8 +156,8 @@ def _batch_normed(training: bool) -> Any:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ORDERS)
 def test_batch_norm(name: str, training: bool, dtype: str) -> None:
-    """Forward and backward. Where channels are the fastest axis, it stays PyTorch's. With 16 bits,
-    statistics are in f32 where PyTorch's shape function says 16 bits: that stays PyTorch's."""
+    """Forward and backward. PyTorch computes it if channels are the fastest axis, and for 16 bits,
+    where statistics are f32 although its shape function says 16 bits."""
     g = torch.Generator().manual_seed(3)
     x, dy = (ORDERS[name](torch.randn(3, 6, 4, 5, generator=g)).to(DTYPES[dtype]) for _ in "xg")
     channels = [torch.rand(x.shape[1], generator=g) + 0.5 for _ in range(4)]
@@ -183,7 +183,7 @@ def test_group_norm(name: str) -> None:
 
 
 def test_empty_tensors() -> None:
-    """The same chain of nothing."""
+    """The same chain on empty tensors."""
     x = torch.empty(0, 5, 7, 9)
     said, ran = check(Sample(_chain, [x, x[:, :1]]), gradients=False)
     assert said == ""
@@ -191,13 +191,13 @@ def test_empty_tensors() -> None:
 
 
 def test_exact_rows_are_told_apart() -> None:
-    """What rounds in its own way is not among them."""
+    """Operations that round in their own way are not among them."""
     assert "aten.add.Tensor" in EXACT
     assert not EXACT & {"aten.exp", "aten.gelu", "aten.sum.dim_IntList", "aten._softmax"}
 
 
 def test_a_wrong_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison can fail."""
+    """Shows that the comparison can fail."""
     from cutback.torch.native import lowering, pointwise
 
     wrong = pointwise.row(lambda g, x: x.op("exp") * 1.001)

@@ -1,4 +1,4 @@
-"""``cutback.torch.optim.Adafactor`` beside ``torch.optim.Adafactor``."""
+"""``cutback.torch.optim.Adafactor`` against ``torch.optim.Adafactor``."""
 
 from __future__ import annotations
 

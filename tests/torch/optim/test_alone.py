@@ -1,4 +1,4 @@
-"""Optimizers that PyTorch does not have: on tensors as on arrays, bit by bit."""
+"""Optimizers that PyTorch lacks: the same bits on tensors as on arrays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def set_gradients(params, seed):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_on_tensors_as_on_arrays(name, options, dtype):
-    """Checkpoints go through a file and come back in the types that they had."""
+    """Checkpoints survive a file and return with the same types."""
     params = tensors(name, dtype)
     twins = [p.detach().numpy().copy() for p in params]
     one, both = getattr(ours, name)(params, **options), getattr(arrays, name)(**options)
@@ -81,7 +81,7 @@ def test_groups_and_schedules():
         schedule.step()
     assert [p.detach().numpy().tobytes() for p in params] == [p.tobytes() for p in twins]
     assert "right" not in optimizer.state[params[1]] and "left" in optimizer.state[params[1]]
-    # longer sides from now on: states that are missing are said, nothing is stepped
+    # longer sides from now on: missing states are reported, and nothing is updated
     optimizer.param_groups[0]["max_precond_dim"] = 100
     with pytest.raises(RuntimeError, match="SOAP: a state has"):
         optimizer.step()
@@ -176,8 +176,8 @@ def test_what_cannot_be_is_said():
 ])  # fmt: skip
 @pytest.mark.parametrize("name", ["AdamW8bit", "Lion", "SOAP"])
 def test_a_parameter_that_changes_after_a_step(name, change):
-    """Its type, its shape, or its layout where the optimizer needs rows; a new optimizer that
-    loads the state steps the new type."""
+    """The type, the shape, or the layout if the optimizer needs rows; a new optimizer that loads
+    the state can step the new type."""
     p = nn.Parameter(torch.arange(12.0).reshape(4, 3))
     p.grad = torch.ones_like(p)
     optimizer = getattr(ours, name)([p], lr=0.1)
@@ -203,7 +203,7 @@ def test_a_parameter_that_changes_after_a_step(name, change):
 @pytest.mark.parametrize("name", [pytest.param("Lion", marks=pytest.mark.very_slow), "AdamW8bit"])
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")
 def test_a_step_may_be_called_in_what_is_compiled(name):
-    """Also the first one."""
+    """Including the first step."""
     both = [[nn.Parameter(torch.ones(300))] for _ in range(2)]
     optimizers = [getattr(ours, name)(params, lr=0.1) for params in both]
     steps = [optimizers[0].step, torch.compile(optimizers[1].step, backend="eager")]

@@ -1,4 +1,5 @@
-"""Copies and pickles of whole optimizers after steps: each goes on alone, with the same bits."""
+"""Copies and pickles of whole optimizers after steps: each continues independently, with the same
+bits."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def test_a_formula_that_no_module_has_is_copied_and_not_pickled():
 
 
 def test_another_process_takes_a_pickle_up(tmp_path):
-    """Where nothing was made of the formula yet."""
+    """The other process has not used the formula before."""
     lamb = next(kind for kind in KINDS if kind.__name__ == "LAMB")
     params, optimizer = stepped(lamb, 2)
     (tmp_path / "whole").write_bytes(pickle.dumps(optimizer))
@@ -105,7 +106,7 @@ def test_another_process_takes_a_pickle_up(tmp_path):
 
 
 def test_a_copy_is_of_the_same_class():
-    """Also where two were made of one formula."""
+    """Also if the formula was used for two optimizers."""
     first, second = ours.foreach(formula), ours.foreach(formula)
     for kind in (first, second):
         params, optimizer = stepped(kind, 2)
@@ -147,4 +148,4 @@ def test_copies_remember_why_pytorch_steps():
     twin = copy.deepcopy(optimizer)
     assert "gaps" in twin.why_torch
     twin.param_groups[0]["params"][0].grad = torch.ones(2)
-    twin.step()  # it has been said
+    twin.step()  # the warning came already

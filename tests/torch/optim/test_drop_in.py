@@ -1,5 +1,5 @@
-"""``cutback.torch.optim`` beside ``torch.optim``: 100 steps with every option, states and
-checkpoints both ways, and all that a training loop does around a step."""
+"""``cutback.torch.optim`` against ``torch.optim``: 100 steps with every option, states and
+checkpoints both ways, and what training loops do around a step."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ALL = (*NAMES, *OTHERS)
 
 
 def tensors(dtype=torch.float32, seed=0):
-    """Parameters of all shapes: without axes, empty, channels last, one of a size-1 axis."""
+    """Parameters of all shapes: without axes, empty, channels last, one with a size-1 axis."""
     g = torch.Generator().manual_seed(seed)
     shapes = [(), (5,), (0, 3), (4, 1, 2), (129,), (2, 3, 4, 5)]
     made = [torch.randn(shape, generator=g, dtype=dtype) for shape in shapes]
@@ -66,7 +66,8 @@ def set_gradients(params, others, seed):
     g = torch.Generator().manual_seed(1000 + seed)
     for i, (p, q) in enumerate(zip(params, others, strict=True)):
         grad = torch.randn(p.shape, generator=g, dtype=p.dtype)
-        if seed == 2 or (i == 1 and seed % 3 == 1):  # a step without any, one that misses some
+        # one step without gradients, one with some missing
+        if seed == 2 or (i == 1 and seed % 3 == 1):
             p.grad = q.grad = None
             continue
         p.grad = grad if i != len(params) - 1 or seed % 2 else grad.to(
@@ -75,7 +76,7 @@ def set_gradients(params, others, seed):
 
 
 def units(x, y):
-    """The largest difference in units in the last place of the largest number."""
+    """The largest difference, in ulps of the largest number."""
     if x.numel() == 0:
         return 0.0
     x, y = (torch.view_as_real(a) if a.is_complex() else a for a in (x, y))
@@ -93,7 +94,7 @@ def compare(optimizer, other, params, others, most):
         for key in state:
             assert state[key].dtype == wanted[key].dtype
             assert state[key].shape == wanted[key].shape
-            if key not in {"momentum_buffer", "step_size"}:  # laid out like the first gradient
+            if key not in {"momentum_buffer", "step_size"}:  # has the layout of the first gradient
                 assert state[key].stride() == wanted[key].stride()
             worst = max(worst, units(state[key], wanted[key]))
     assert worst <= most
@@ -102,7 +103,7 @@ def compare(optimizer, other, params, others, most):
 
 @pytest.fixture
 def default_dtype(dtype):
-    """PyTorch keeps numbers beside the arrays (`mu_product`) in the default type."""
+    """PyTorch keeps numbers next to the arrays (`mu_product`) in the default dtype."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if dtype == torch.float64 else before)
     yield
@@ -113,7 +114,7 @@ def default_dtype(dtype):
 @pytest.mark.parametrize(("name", "options"), CASES)
 @pytest.mark.usefixtures("default_dtype")
 def test_a_hundred_steps(name, options, dtype):
-    """PyTorch multiplies and adds with one rounding where the processor can, here there are two."""
+    """PyTorch multiplies and adds with one rounding if the processor can; our code rounds twice."""
     params, others = tensors(dtype), tensors(dtype)
     optimizer = getattr(ours, name)(params, **options)
     other = getattr(torch.optim, name)(others, foreach=False, **options)
@@ -131,7 +132,7 @@ def test_a_hundred_steps(name, options, dtype):
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_checkpoint_goes_on_in_either(name):
-    """The state is the same bytes after it is loaded, and training goes on."""
+    """The state has the same bytes after loading, and training continues."""
     options = {"lr": 0.05} | {"SGD": {"momentum": 0.9}, "AdamW": {"amsgrad": True},
                               "RMSprop": {"momentum": 0.5}}.get(name, {})  # fmt: skip
     kinds = getattr(ours, name), getattr(torch.optim, name)
@@ -285,7 +286,7 @@ def test_autograd_sees_that_a_parameter_was_written(name):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("fused", [None, True])
 def test_a_scaler_unscales_and_skips(name, fused):
-    """A step that would see infinities is left out."""
+    """A step with infinite gradients is skipped."""
     p, q = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))
     pairs = []
     for kind, x in ((getattr(ours, name), p), (getattr(torch.optim, name), q)):
@@ -317,7 +318,7 @@ def test_clipping_before_the_step(name):
 
 
 def test_a_step_in_the_backward():
-    """Optimizers of single parameters, stepped as their gradients are ready."""
+    """Optimizers of single parameters, stepped as soon as their gradients are ready."""
     results = []
     for module in (ours, torch.optim):
         model = model_of()
@@ -338,7 +339,7 @@ def test_a_step_in_the_backward():
 
 
 def test_memory_that_moves():
-    """Parameters, gradients and states may be given other memory between steps."""
+    """Parameters, gradients and states may move to other memory between steps."""
     params, others = tensors(), tensors()
     optimizer = ours.AdamW(params, lr=0.05)
     other = torch.optim.AdamW(others, lr=0.05)
@@ -350,7 +351,7 @@ def test_memory_that_moves():
         if seed % 2:
             p.data = p.data.clone()
             for value in optimizer.state[p].values():
-                value.data = value.data.clone()  # as programs do that move states between devices
+                value.data = value.data.clone()  # as in programs that move states between devices
         else:
             optimizer.state[p]["exp_avg"] = optimizer.state[p]["exp_avg"].clone()
             optimizer.state[p] = dict(optimizer.state[p])
@@ -359,7 +360,7 @@ def test_memory_that_moves():
 
 
 def test_states_in_another_layout_are_laid_out():
-    """A checkpoint of a model before it was made channels_last."""
+    """A checkpoint of a model made before it was converted to channels_last."""
     p = nn.Parameter(torch.randn(2, 3, 4, 5))
     before = torch.optim.AdamW([p])
     p.grad = torch.randn(2, 3, 4, 5)
@@ -424,11 +425,11 @@ def test_what_is_not_stepped_here_is_stepped_by_torch_and_said(name, params, opt
         optimizer.step()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        optimizer.step()  # it is said once
+        optimizer.step()  # the warning comes once
     other.step()
     other.step()
     assert why in optimizer.why_torch and len(calls) == 2
-    # other tests begin with the same parameters
+    # other tests start from the same parameters
     for p, q in zip(params, twins, strict=True):
         assert torch.equal(p.detach(), q.detach())
         p.data.fill_(1)
@@ -528,7 +529,7 @@ def test_no_reference_is_lost_or_kept():
 
 @pytest.mark.parametrize("name, options", [("AdamW", {}), ("SGD", {"momentum": 0.9})])
 def test_large_states_have_the_bits_of_small_ones(name, options):
-    """Large states are other memory; in rows and in channels_last."""
+    """Large states are in separate memory; in rows and in channels_last."""
     torch.manual_seed(0)
     flat, image = torch.randn((1 << 20) + 3), torch.randn(2, 3, 512, 512)
     image = image.to(memory_format=torch.channels_last)

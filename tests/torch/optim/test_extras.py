@@ -1,5 +1,5 @@
-"""What a step does beside the update, beside PyTorch's own passes over 100 steps, and optimizers
-from their formulas on tensors."""
+"""The extras of a step against PyTorch's own passes over 100 steps, and optimizers from their
+formulas on tensors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_clipping_averages_copies_and_zeros_are_those_of_a_hundred_passes(name):
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     averages = [p.detach().clone() for p in params]
     copies = [torch.empty_like(p, dtype=torch.bfloat16) for p in params]
-    average.update_parameters(model)  # the first copies
+    average.update_parameters(model)  # the first update copies
     for t in range(STEPS):
         set_gradients(t, 1 + t % 7, params, others)
         one.step(max_norm=20.0, averages=averages, average_decay=0.9, copies=copies,
@@ -108,7 +108,7 @@ def test_a_scale_is_that_of_a_scaler_over_a_hundred_steps(name, way):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_clipping_skips_a_step_that_has_no_norm(bad):
-    """PyTorch's two passes would make every parameter NaN."""
+    """PyTorch's two passes would set every parameter to NaN."""
     p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(5))
     optimizer = ours.AdamW([p, q], lr=0.1)
     p.grad, q.grad = torch.tensor([1.0, bad, 1.0]), torch.ones(5)

@@ -1,4 +1,4 @@
-"""Groups whose options decide which optimizer of the core steps them."""
+"""Groups whose options determine which of the core's optimizers steps them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def go_on(params, optimizer, seeds):
 
 @pytest.mark.parametrize(("name", "options", "why"), CASES)
 def test_groups_that_differ_are_stepped_by_pytorch(name, options, why):
-    """So are their states loaded, in either direction."""
+    """Their states are loaded the same way, in either direction."""
     params, optimizer = made(ours, name, options)
     others, other = made(torch.optim, name, options)
     with pytest.warns(RuntimeWarning, match=why):

@@ -1,4 +1,4 @@
-"""Parameters in half precision whose lost bits are kept: beside ``torch.optim`` on f32."""
+"""Half-precision parameters that keep their lost bits, against ``torch.optim`` on f32."""
 
 from __future__ import annotations
 
@@ -104,14 +104,15 @@ def test_a_remainder_has_the_other_bits(name):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_noise_is_another_one_for_each_step(momentum):
-    """A hundred steps of a hundredth of a unit of bf16, which rounding to nearest would lose."""
+    """A hundred steps of a hundredth of a bf16 unit, which rounding to nearest would lose."""
     p = nn.Parameter(torch.ones(4000, dtype=torch.bfloat16))
     optimizer = ours.SGD([p], lr=2**-7 * (1 - momentum) / 100, momentum=momentum,
                          half="stochastic", seed=3)  # fmt: skip
     for _ in range(100):
         p.grad = -torch.ones_like(p)
         optimizer.step()
-    assert optimizer.state[p]["step"] == 101 - (momentum > 0)  # one that does not begin
+    # momentum adds one step that does not move
+    assert optimizer.state[p]["step"] == 101 - (momentum > 0)
     moved = (p.detach().double() - 1) / 2**-7
     wanted = 1.0 if momentum == 0 else 1 - momentum / (1 - momentum) / 100
     assert abs(moved.mean() - wanted) < 5 / 4000**0.5
@@ -128,7 +129,7 @@ def test_checkpoints_copies_and_pickles_keep_all_bits(name, half):
         for optimizer, row in ((whole, straight), (begins, params)):
             set_gradients(row, seed)
             optimizer.step()
-        if seed == 3:  # a checkpoint is taken up by an optimizer of its own
+        if seed == 3:  # a checkpoint is loaded by another optimizer
             file = io.BytesIO()
             torch.save(begins.state_dict(), file)
             file.seek(0)
@@ -162,7 +163,7 @@ def test_checkpoints_of_pytorch_go_on_and_back(name):
         for p, q in zip(params, others, strict=True):
             for key, value in theirs.state[p].items():
                 assert optimizer.state[q][key].dtype == torch.float32
-                if name == "SGD":  # it went on from theirs
+                if name == "SGD":  # it continued from theirs
                     new = 0.9 * value.float() + q.grad.float() + 0.1 * p.detach().float()
                     torch.testing.assert_close(optimizer.state[q][key], new)
         back = getattr(torch.optim, name)(others, **OPTIONS[name])
@@ -176,7 +177,7 @@ def test_extras_and_layouts():
     averages = [torch.zeros_like(p, dtype=torch.float32) for p in params]
     optimizer = ours.AdamW(params, half="remainder")
     set_gradients(params, 0)
-    params[-1].grad = params[-1].grad.contiguous()  # not as its parameter lies
+    params[-1].grad = params[-1].grad.contiguous()  # another layout than its parameter
     versions = [p._version for p in params]
     optimizer.step(max_norm=1.0, averages=averages, average_decay=0.0, zero_grads=True)
     for p, average, version in zip(params, averages, versions, strict=True):

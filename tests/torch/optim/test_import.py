@@ -1,4 +1,4 @@
-"""The optimizers are there with the bridge, as ``torch.optim`` is with ``torch``."""
+"""The optimizers are imported with the bridge, as ``torch.optim`` is with ``torch``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Ctrl-C between any two bytecodes of a drop-in's step, PyTorch's own around it included: the step
-is whole or not begun, and gradients are recorded afterwards as they were before."""
+"""Ctrl-C between any two bytecodes of a drop-in's step, including PyTorch's code around it: the
+step is complete or not begun, and gradient recording is as before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parameters(dtype=torch.float32):
 
 
 def set_gradients(params, seed):
-    """The last one lies in another order than its parameter, and is laid out like it."""
+    """The last gradient has another layout than its parameter, and gets the parameter's."""
     g = torch.Generator().manual_seed(seed)
     for p in params:
         p.grad = torch.randn(p.shape, generator=g).to(p.dtype)
@@ -29,7 +29,7 @@ def set_gradients(params, seed):
 
 
 def whole(params, optimizer):
-    """All of it, as bytes; what has not begun is nothing."""
+    """All of it, as bytes; a state that has not begun is empty."""
     states = [optimizer.state.get(p) or {} for p in params]
     rows = [(key, state[key]) for state in states for key in sorted(state)]
     rows += [("p", p.detach()) for p in params]
@@ -39,8 +39,8 @@ def whole(params, optimizer):
 
 
 def interrupted(step, number):
-    """Calls it with a KeyboardInterrupt before its bytecode of this number, wherever that is but in
-    this file; whether it came to its end before."""
+    """Calls it with a KeyboardInterrupt before its n-th bytecode outside this file; returns whether
+    it finished first."""
     left = [number]
 
     def tracer(frame, event, argument):
@@ -99,7 +99,7 @@ def test_an_interrupt_at_each_bytecode_leaves_no_mixture(make, begun, every):
         assert now in (before, after), number
         if finished:
             break
-        if now == before:  # it can be taken, and is the same step
+        if now == before:  # the step can still be taken, and is the same
             set_gradients(params, 9)
             optimizer.step()
             assert whole(params, optimizer) == after, number
@@ -109,7 +109,7 @@ def test_an_interrupt_at_each_bytecode_leaves_no_mixture(make, begun, every):
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.very_slow)])
 @pytest.mark.parametrize("enabled", [False, True])
 def test_gradients_are_recorded_as_before_where_pytorch_steps(enabled, every):
-    """And where a closure records some in a program that does not."""
+    """Also if a closure records some in a program that does not."""
     number = -every
     while True:
         number += every

@@ -1,4 +1,5 @@
-"""Parameters and gradients in unusual layouts: stepped right, with nothing around them written."""
+"""Parameters and gradients in unusual layouts are stepped correctly, and no memory around them is
+written."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
 def with_gaps(layout):
-    """A parameter with gaps, and all of the memory around it."""
+    """A parameter with gaps, and all the memory around it."""
     base = torch.zeros(6, 8, 5)
     views = {"column": base[:, 0, 0], "every other": base[0, ::2, 0], "block": base[1:4, 2:5, 1:3],
              "transposed block": base[1:4, 2:5, 0].t(), "last row": base[5, :, 4]}  # fmt: skip
@@ -27,7 +28,7 @@ GAPS = ("column", "every other", "block", "transposed block", "last row")
 @pytest.mark.parametrize("layout", GAPS)
 @pytest.mark.parametrize("name", FUSED)
 def test_a_fused_step_leaves_the_memory_between_elements_alone(name, layout):
-    """PyTorch's fused kernel of a CPU takes each tensor for a contiguous one."""
+    """PyTorch's fused CPU kernel treats each tensor as contiguous."""
     results = []
     for module, fused in ((ours, True), (torch.optim, False)):
         base, p = with_gaps(layout)
@@ -46,7 +47,7 @@ def test_a_fused_step_leaves_the_memory_between_elements_alone(name, layout):
 
 
 def test_a_fused_step_of_a_transposed_half_by_a_gradient_in_rows():
-    """What is not stepped here goes to the code that minds strides, also without any gaps."""
+    """Tensors not stepped here go to code that respects strides, even if they have no gaps."""
     p = nn.Parameter(torch.zeros(3, 2, dtype=torch.bfloat16).t())
     p.grad = torch.arange(6.0).to(torch.bfloat16).view(2, 3)
     with pytest.warns(RuntimeWarning):
@@ -55,7 +56,7 @@ def test_a_fused_step_of_a_transposed_half_by_a_gradient_in_rows():
 
 
 def negated(n, dtype=torch.float32):
-    """Ones, as -(-1) that is only noted."""
+    """Ones, stored as a lazy negation of -1."""
     return torch._neg_view(torch.full((n,), -1, dtype=dtype))
 
 
@@ -101,7 +102,7 @@ FREED += [("step", 0, dtype) for dtype in (torch.float32, torch.bfloat16)]
 
 @pytest.mark.parametrize(("where", "size", "dtype"), FREED)
 def test_a_tensor_without_memory_is_refused(where, size, dtype):
-    """FSDP frees the storage of a parameter between its uses. bfloat16 is PyTorch's to step."""
+    """FSDP frees a parameter's storage between uses. PyTorch steps bfloat16."""
     p, q = (nn.Parameter(torch.ones(1000, dtype=dtype)) for _ in range(2))
     optimizer = ours.AdamW([p, q], lr=0.5)
     p.grad, q.grad = torch.ones_like(p), torch.ones_like(q)

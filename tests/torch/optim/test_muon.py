@@ -1,4 +1,4 @@
-"""``cutback.torch.optim.Muon`` beside ``torch.optim.Muon``, whose products round to bf16."""
+"""``cutback.torch.optim.Muon`` against ``torch.optim.Muon``, whose products round to bf16."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def compare(params, others, optimizer, other, most):
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_thirty_steps(options):
-    """Elements of an orthogonal matrix are below 1 and bf16 has 8 bits: a step differs by a few
-    256ths of lr times its factor at most."""
+    """Elements of an orthogonal matrix are below 1 and bf16 has 8 bits, so a step differs by at
+    most a few 256ths of lr times its factor."""
     params, others = tensors(), tensors()
     optimizer, other = ours.Muon(params, **options), torch.optim.Muon(others, **options)
     for seed in range(30):

@@ -1,4 +1,5 @@
-"""Overflow under ``GradScaler``: a drop-in skips, and lets schedules wait, where PyTorch's does."""
+"""Overflow under ``GradScaler``: a drop-in skips the same steps as PyTorch's optimizer, and
+schedules wait."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
 def units(x, y):
-    """The largest difference in units in the last place of the largest number."""
+    """The largest difference, in ulps of the largest number."""
     largest = y.abs().max()
     unit = torch.nextafter(largest, largest.new_tensor(float("inf"))) - largest
     return float((x - y).abs().max() / unit)
 
 
 def train(optimizer, params, clip, steps=8):
-    """Which steps were skipped, as a front end sees it, and the learning rate after each."""
+    """Which steps a front end sees skipped, and the learning rate after each."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
     calls, rows = [], []
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
@@ -67,7 +68,7 @@ def test_skips_and_learning_rates_are_those_of_pytorch(name, fused, clip):
     rows = train(optimizer, params, clip)
     assert rows == train(other, others, clip)
     assert [row[0] for row in rows] == [t in (0, 3, 4) for t in range(8)]
-    if name != "Muon":  # PyTorch's turns to bf16
+    if name != "Muon":  # PyTorch's Muon uses bf16
         assert max(units(p.detach(), q.detach()) for p, q in zip(params, others, strict=True)) <= 8
 
 

@@ -1,4 +1,4 @@
-"""The schedule-free optimizer of tensors against that of arrays."""
+"""The schedule-free optimizer on tensors against the one on arrays."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_it_steps_as_that_of_arrays() -> None:
         np.testing.assert_array_equal(p.detach().numpy(), x)
     arrays.eval(ours)
     tensors.eval()
-    tensors.eval()  # which changes nothing
+    tensors.eval()  # a second call changes nothing
     for x, p in zip(ours, params, strict=True):
         np.testing.assert_allclose(p.detach().numpy(), x, rtol=1e-6)
     with pytest.raises(RuntimeError, match=r"call optimizer.train\(\) before"):
         tensors.step()
     tensors.train()
     for x, p in zip(ours, params, strict=True):
-        assert np.abs(p.detach().numpy() - x).max() > 1e-4  # y, while ours are x
+        assert np.abs(p.detach().numpy() - x).max() > 1e-4  # these are y, ours are x
     stepped(tensors, params, range(8, 10))
 
 

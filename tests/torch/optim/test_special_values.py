@@ -1,5 +1,5 @@
-"""Gradients and parameters that are no numbers, infinite, zeros of either sign, denormal or huge:
-what becomes of each element is what becomes of it in PyTorch."""
+"""Gradients and parameters that are NaN, infinite, zeros of either sign, denormal or huge: each
+element ends as in PyTorch."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ STEPS = 8
 
 
 def specials(dtype, name=""):
-    """Where huge numbers cancel PyTorch rounds once, if the processor can: what comes of that is no
-    matter of kinds of numbers."""
+    """If huge numbers cancel, PyTorch rounds once where the processor can; the kinds of the results
+    do not matter then."""
     least, huge = torch.finfo(dtype).smallest_normal, torch.finfo(dtype).max / 8
     huge = math.sqrt(huge) / 8 if name in ("RMSprop", "Adafactor") else huge
-    huge = huge**0.25 / 8 if name == "Adafactor's matrices" else huge  # it multiplies two means
+    huge = huge**0.25 / 8 if name == "Adafactor's matrices" else huge  # multiplies two means
     return [math.nan, math.inf, -math.inf, 0.0, -0.0, least / 8, -least / 1024, huge, -huge,
             math.sqrt(least), 1.0]  # fmt: skip
 
 
 def gradients(dtype, name):
-    """Of each step: element i has its own sequence of specials and plain numbers."""
+    """For each step: element i has its own sequence of special and ordinary numbers."""
     values = specials(dtype, name)
     rows = []
     for at, value in itertools.product((0, 1, 3, 6), values):
@@ -57,8 +57,8 @@ def gradients(dtype, name):
 
 
 def assert_alike(x, y, most, what):
-    """NaN and infinities in the same places, numbers near each other beside the largest that each
-    element was."""
+    """NaN and infinities are in the same places; other numbers are close, relative to the element's
+    largest value so far."""
     for kind in (torch.isnan, torch.isposinf, torch.isneginf):
         bad = (kind(x) != kind(y)).nonzero().flatten()
         assert not len(bad), (what, kind.__name__, bad[:5].tolist(), x[bad[:5]], y[bad[:5]])
@@ -90,7 +90,7 @@ def compare(name, options, params, others, grads):
 def test_gradients(name, options, dtype):
     grads = gradients(dtype, name)
     n = grads.shape[1]
-    if name == "Adafactor":  # where one element decides over its tensor
+    if name == "Adafactor":  # one element affects its whole tensor
         for shape, what in (((1,), name), ((1, 1, 1), f"{name}'s matrices")):
             grads = gradients(dtype, what)
             params = [nn.Parameter(torch.ones(shape, dtype=dtype)) for _ in range(n)]

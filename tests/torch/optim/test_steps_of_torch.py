@@ -1,5 +1,5 @@
-"""Steps that the core refuses and PyTorch takes: numbers out of range, and parameters that
-share memory."""
+"""Steps that the core refuses and PyTorch takes: numbers out of range, and parameters that share
+memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def step(optimizer, params, k):
 
 
 def same(a, b):
-    """All but the steps that the core has taken are PyTorch's bits."""
+    """PyTorch's bits, except in steps that the core has taken."""
     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
@@ -39,8 +39,7 @@ def same(a, b):
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rate_that_a_scheduler_moves_out_of_range(name, rate):
-    """The values of PyTorch, then steps of our own again; where PyTorch refuses, nothing is
-    stepped."""
+    """PyTorch's values, then steps of our own again; if PyTorch refuses, nothing is updated."""
     (one, params), (two, others) = made(ours, name), made(torch.optim, name)
     rates = [0.1, rate, 0.1]
     schedulers = [torch.optim.lr_scheduler.LambdaLR(o, lambda k: rates[k] / 0.1)
@@ -84,7 +83,7 @@ def test_a_first_step_that_pytorch_refuses_leaves_no_state():
 @pytest.mark.parametrize("part", [slice(0, 2), slice(1, 2), slice(0, 1)])
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_tied_by_data(name, part):
-    """Whole or in part, by the bits of PyTorch."""
+    """Fully or partly tied, with PyTorch's bits."""
     (one, params), (two, others) = made(ours, name, part), made(torch.optim, name, part)
     for k in range(3):
         step(one, params, k)
@@ -115,7 +114,7 @@ def test_what_pytorch_would_do_without_an_argument_stays_an_error():
     ("betas", (0.9, -0.5))])  # fmt: skip
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "RMSprop", "Adagrad"])
 def test_numbers_of_a_group_that_are_set_out_of_range(name, key, value):
-    """PyTorch checks them in its constructor alone. Where its code fails, nothing is stepped."""
+    """PyTorch checks them only in its constructor. If its code fails, nothing is updated."""
     (one, params), (two, others) = made(ours, name), made(torch.optim, name)
     if key not in one.param_groups[0]:
         assert key not in two.param_groups[0]
@@ -152,7 +151,7 @@ def test_a_rate_that_is_not_a_number(name, value):
 
 @pytest.mark.parametrize("zero_grads", [False, True])
 def test_a_gradient_of_zeros_without_memory(zero_grads):
-    """Autograd keeps some zeros without memory."""
+    """Autograd represents some zeros without memory."""
     ends = []
     for kind, zeros in ((ours, True), (ours, False), (torch.optim, True)):
         p = nn.Parameter(torch.linspace(-1, 1, 6))

@@ -1,4 +1,4 @@
-"""Tables of ten thousand tensors of all kinds at once, beside PyTorch's loop."""
+"""Tables of ten thousand tensors of all kinds at once, against PyTorch's loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import cutback.torch.optim as ours
 
 
 def parameters(n):
-    """Parts of one buffer for each type, of 0 to 6 elements, at any multiple of an element."""
+    """Parts of one buffer per type, with 0 to 6 elements, at any multiple of an element."""
     g = torch.Generator().manual_seed(0)
     types = (torch.float32, torch.float64, torch.complex64)
     buffers = [torch.randn(4 * n, generator=g, dtype=dtype) for dtype in types]
@@ -42,7 +42,7 @@ def test_ten_thousand_tensors_of_all_types(name):
 
 
 def test_a_parameter_that_is_given_twice():
-    """PyTorch warns of it and steps it twice; here nothing is stepped."""
+    """PyTorch warns and steps it twice; here nothing is updated."""
     p, q = (nn.Parameter(torch.ones(3)) for _ in range(2))
     p.grad = q.grad = torch.ones(3)
     with pytest.warns(UserWarning, match="duplicate parameters"):
@@ -55,11 +55,11 @@ def test_a_parameter_that_is_given_twice():
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,), (2, 0, 3), (2, 3, 0)])
 @pytest.mark.parametrize("name", ["Adafactor", "AdamW8bit", "SOAP", "AdamW", "Lion"])
 def test_parameters_without_elements_are_no_obstacle(name, shape):
-    """Whatever PyTorch says of their strides."""
+    """Whatever strides PyTorch reports for them."""
     empty, full = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.ones(4, 5))
     empty.grad, full.grad = torch.zeros(shape), torch.ones(4, 5)
     optimizer = getattr(ours, name)([full, empty])
     before = full.detach().clone()
-    for _ in range(2):  # SOAP's first finds bases
+    for _ in range(2):  # SOAP's first step computes the bases
         optimizer.step()
     assert not torch.equal(before, full)

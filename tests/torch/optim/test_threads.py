@@ -1,5 +1,5 @@
 """A drop-in, or two with one parameter, stepped from two threads: the bits of a serial order, or
-RuntimeError for the second one."""
+RuntimeError for the second thread."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_two_threads_share_a_drop_in(name, is_warm):
 
 
 def test_two_threads_where_pytorch_steps():
-    """Its own code is one of several calls that let other threads in between."""
+    """Its own code makes several calls that let other threads run in between."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for seed in range(4):

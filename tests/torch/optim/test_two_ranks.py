@@ -1,5 +1,5 @@
-"""The drop-ins under DistributedDataParallel: both ranks have the same bits, near PyTorch's; also
-stepped in the backward, clipped, with a group that comes midway and a state that is loaded."""
+"""The drop-ins under DistributedDataParallel: both ranks have the same bits, close to PyTorch's;
+also stepped in the backward, clipped, with a group added midway and a loaded state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-LIMIT_S = 300  # for a process that waits for one that is gone
+LIMIT_S = 300  # for a process whose partner is gone
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""One process of two that train a model together over gloo; test_two_ranks.py starts it.
+"""One of two processes that train a model together over gloo; test_two_ranks.py starts it.
 
 python two_ranks.py RANK DIRECTORY
 """
@@ -29,14 +29,14 @@ def optimizers(module, name, params, way):
     options = {"lr": 0.05, **OPTIONS.get(name, {})}
     if way in ("apart", "in the backward"):
         return {p: make([p], **options) for p in params}
-    if way == "half of it":  # the rest comes later
+    if way == "half of it":  # the rest is added later
         return {None: make(params[:2], **options)}
     return {None: make(params, **options)}
 
 
 def step_in_the_backward(own):
-    """As gradients of a rank are summed up behind the hooks of parameters, a step belongs into
-    the hook of DDP's communication."""
+    """Gradients of a rank are summed after the hooks of parameters, so the step belongs in DDP's
+    communication hook."""
 
     def hook(state, bucket):
         future = distributed.all_reduce(bucket.buffer(), async_op=True).get_future()
@@ -54,7 +54,7 @@ def step_in_the_backward(own):
 
 
 def train(module, name, rank, way, directory):
-    """Parameters after eight steps, each rank on rows of its own."""
+    """The parameters after eight steps, with different rows on each rank."""
     net = model()
     params = list(net.parameters())
     run = DistributedDataParallel(net)
@@ -72,7 +72,7 @@ def train(module, name, rank, way, directory):
             own[None].add_param_group({"params": params[2:], "lr": 0.01})
         for optimizer in own.values() if way != "in the backward" else ():
             optimizer.step()
-        if way == "half of it" and t == 5:  # rank 0 saves, all go on from that
+        if way == "half of it" and t == 5:  # rank 0 saves, and all continue from that
             file = directory / f"{name}-{module.__name__}.pt"
             if rank == 0:
                 torch.save(own[None].state_dict(), file)

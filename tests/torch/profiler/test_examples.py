@@ -1,4 +1,4 @@
-"""Programs of PyTorch's own texts, in our names, do what those texts say."""
+"""Programs from PyTorch's own texts, with our names, do what those texts say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def run(name: str, *arguments: str) -> str:
-    """What an example prints."""
+    """The output of an example."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True
     )
@@ -47,7 +47,7 @@ def test_evonorm() -> None:
     assert len(rows) == 8 and said.count("gradients equal\n") == 2
     for size in (rows[:4], rows[4:]):
         saved = [float(row[3]) for row in size]
-        assert all(row[1] == row[2] for row in size)  # measured and planned
+        assert all(row[1] == row[2] for row in size)  # measured equals planned
         assert saved[2] <= 0.51 * saved[0] and saved[3] < 0.1 * saved[0]
         assert float(size[1][1]) <= 0.86 * float(size[0][1])
 
@@ -58,7 +58,7 @@ def blocks(path: str) -> list[str]:
 
 
 def made(seed: int = 0) -> dict[str, object]:
-    """What the texts take as given: a model whose last layer is its loss, with its inputs."""
+    """The names that the texts assume: a model whose last layer is its loss, with its inputs."""
     torch.manual_seed(seed)
 
     class Model(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""The largest batch for a budget: it fits, one more does not, and finding it takes no memory."""
+"""The largest batch for a budget: it fits, one more does not, and finding it needs no memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_it_fits_and_one_more_does_not() -> None:
         lambda n: (model, (torch.randn(n, 16, 32),)), budget, progress=lambda *row: told.append(row)
     )
     assert found.plan.numbers["live_bytes"] <= budget < found.next_bytes
-    # what was found holds when it runs
+    # the result holds when it runs
     compiled = ct.compile(model, budget=budget)
     torch.manual_seed(0)
     x = torch.randn(found.batch, 16, 32)
@@ -48,7 +48,7 @@ def test_it_fits_and_one_more_does_not() -> None:
     torch._dynamo.reset()
     with pytest.raises(BudgetError):
         ct.compile(model, budget=budget)(torch.randn(found.batch + 1, 16, 32))
-    # all that was tried was told, and each answer is right
+    # all attempts were reported, and each answer is right
     assert {n: size for n, size, _ in told} == found.tried
     assert all(fits == (size <= budget) for _, size, fits in told)
     assert len(told) < 2 * found.batch.bit_length() + batches.BEYOND + 2
@@ -56,13 +56,13 @@ def test_it_fits_and_one_more_does_not() -> None:
     text = str(found)
     assert f"batch {found.batch}:" in text and "58.59 KiB (live)" in text
     assert f"batch {found.batch + 1} would need" in text
-    # a model that is made under fake tensors has the same answer
+    # a model made under fake tensors gives the same answer
     assert ct.max_batch(made_inside, "60kB").batch == found.batch
 
 
 def test_a_model_larger_than_this_machine() -> None:
     def make_step(batch: int) -> Any:
-        return Small(200_000, 2), (torch.randn(batch, 200_000),)  # 160 GB a layer
+        return Small(200_000, 2), (torch.randn(batch, 200_000),)  # 160 GB per layer
 
     found = ct.max_batch(make_step, "301GiB", start=512, device="a100")
     assert found.batch >= 512 and found.next_bytes > 301 * 2**30
@@ -86,7 +86,7 @@ def test_total_offload_and_limits() -> None:
     assert total.plan.problem["static_bytes"] > 3 * 4 * 4 * 32 * 32
     assert total.batch >= 1 and "(total)" in str(total)
     live = ct.max_batch(made_inside, 100_000, start=total.batch, most=total.batch + 1)
-    assert live.batch == total.batch + 1  # without what is there anyway, more fits
+    assert live.batch == total.batch + 1  # without static memory, more fits
     assert live.next_bytes is None and "would need" not in str(live)
     moved = ct.max_batch(made_inside, 40_000, offload="only", start=4, most=4)
     assert moved.plan.offloaded
@@ -95,8 +95,8 @@ def test_total_offload_and_limits() -> None:
 
 
 def test_a_share_is_of_each_batch() -> None:
-    """Here gradients of parameters count as much as a batch or two, so small batches cannot give up
-    as much of what they take."""
+    """Here the gradients of parameters are as large as one or two batches, so small batches can
+    give up a smaller share."""
     with pytest.raises(BudgetError, match="batch 1: no plan fits 80%"):
         ct.max_batch(made_inside, "80%", most=2)
     found = ct.max_batch(made_inside, "0.9x", start=4, most=8)
@@ -107,7 +107,7 @@ def test_a_share_is_of_each_batch() -> None:
 
 @pytest.mark.very_slow
 def test_more_need_not_take_more() -> None:
-    """A step that is padded where its batch is a multiple of four."""
+    """A step that is padded if its batch is a multiple of four."""
 
     def padded(batch: int) -> Any:
         return Small(), (torch.randn(batch + 4 * (batch % 4 == 0), 16, 32),)

@@ -1,4 +1,4 @@
-"""The tracker: every byte that an operation returns, until it is freed."""
+"""The tracker counts every byte returned by an operation until it is freed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import cutback.torch as ct
 
 
 def test_what_appears_and_what_goes() -> None:
-    x = torch.ones(256)  # 1 KiB, from before
+    x = torch.ones(256)  # 1 KiB, made before tracking
     with ct.MemoryTracker() as memory:
         a = x * 2
-        b = a.view(16, 16)[:4]  # views take nothing
-        c = (x + 1).exp()  # the sum dies at once
+        b = a.view(16, 16)[:4]  # views need no memory
+        c = (x + 1).exp()  # the sum is freed at once
         del a, b
         x.mul_(2)
         d = c.to(torch.float64)
@@ -30,7 +30,7 @@ def test_what_appears_and_what_goes() -> None:
     assert memory.timeline == [1024, 2048, 3072, 2048, 1024, 3072]
     assert memory.by_op() == {"aten.mul.Tensor": 1024, "aten.add.Tensor": 1024,
                               "aten.exp.default": 1024}  # fmt: skip
-    del c, d  # after the end nothing is counted
+    del c, d  # nothing is counted after the end
     assert memory.live_bytes == 3072
     with pytest.raises(RuntimeError, match="used once"), memory:
         pass
@@ -59,7 +59,7 @@ def test_categories() -> None:
     for event in memory.events:
         by_category[memory.category(event)] += event.bytes
     assert by_category["gradient"] == size
-    assert by_category["optimizer"] >= 2 * size  # two moments, and the step counts
+    assert by_category["optimizer"] >= 2 * size  # two moments, and step counts
     assert by_category["optimizer"] < 2 * size + 64
     forward = 8 * (32 + 32 + 16 + 16)
     assert forward * 4 <= memory.peak_activation_bytes < memory.peak_bytes
@@ -79,7 +79,7 @@ def test_modules(compiled: bool, ran: Counter[str]) -> None:
 
 
 def test_sparse_resized_and_frozen() -> None:
-    """A sparse gradient is its indices and values; a storage may be given another size."""
+    """A sparse gradient consists of indices and values; a storage may be resized."""
     model = nn.Sequential(nn.Embedding(64, 16, sparse=True), nn.Linear(16, 4))
     model[1].requires_grad_(False)
     i = torch.arange(9)

@@ -1,4 +1,4 @@
-"""mu-TWO on measured figures: what it selects, and that the plans run."""
+"""mu-TWO with measured figures: its selection, and that the plans run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_pipeline(
 ) -> None:
     model, inputs = make(name)
     expected = train_step(copy.deepcopy(model), *inputs)
-    if swap:  # whether anything is swapped depends on the times
+    if swap:  # swaps depend on the measured times
         measure = mutwo.profile
         monkeypatch.setattr(mutwo, "profile", lambda *a, **k: given_times(measure(*a, **k)))
     done = ct.mutwo.mu_two(
@@ -56,12 +56,12 @@ def test_pipeline(
     assert done.step.plans[0].document["steps"] == done.plan.document["steps"]
     assert found.peak_bytes == done.plan.numbers["live_bytes"] < expected.peak_bytes
     assert bool(done.plan.numbers.get("out_bytes")) == swap == bool(done.selection.chosen("swap"))
-    # what was chosen runs again, and nothing else that is saved otherwise
+    # the selection is recomputed, and nothing else that is saved otherwise
     chosen = {c.name for c in done.selection.chosen("recompute")}
     kept = {c.name for c in done.selection.chosen("save")}
     again = {row.name for row in done.profile.rerun(done.plan, runs=1).rows if row.recomputed}
     assert chosen and chosen <= again and not kept & again
-    # in the rewritten backward each of them stands before its first reader
+    # in the rewritten backward, each of them is before its first reader
     names = {n.name for n in done.backward.graph.nodes if n.op == "call_function"}
     assert chosen <= names or name == "gpt"
     forward = {n.name for n in done.forward.graph.nodes}
@@ -88,7 +88,7 @@ def test_threshold_standardises_once() -> None:
         z_i = (i - statistics.mean(inactive)) / statistics.pstdev(inactive)
         assert c.decision == ("recompute" if z_i > z_r else "save")
         assert (c.standard_ratio, c.standard_inactive) == pytest.approx((z_r, z_i))
-    # everything that the backward reads, made by ops that may run twice
+    # all values read by the backward, made by ops that may run twice
     once = {"random_stateful", "mutates", "effect"}
     ops = {op["name"]: op for op in profile.step.document["ops"]}
     for name in names:
@@ -108,13 +108,13 @@ def test_greedy_goes_by_measured_figures() -> None:
 
     assert with_time(1.0)["addmm_2"] == "save"
     assert with_time(1e-9)["addmm_2"] == "recompute"
-    # a bound on saved bytes is kept where that can be
+    # a bound on saved bytes is met where possible
     for share in (0.4, 0.8):
         selection = ct.mutwo.select(profile, f"{share}x")
         plan = cutback.plan(profile.problem(), policy=selection)
         n = plan.numbers
         assert n["saved_bytes"] <= share * n["save_all_saved_bytes"] * 1.01
-    # the same through the policy that knows no profile, and times on top
+    # the same through the policy, which knows no profile, with separate times
     direct = policies.mu_two("0.4x").constrain(profile.problem())
     told = json.loads(ct.mutwo.select(profile, "0.4x").constrain(profile.problem()))["ops"]
     assert told == json.loads(direct)["ops"]
@@ -166,7 +166,7 @@ def test_plans_that_swap_run(
     assert same_bits(outputs(profile, plan), outputs(profile, cutback.plan(profile.problem())))
     targets = [[n.target for n in gm.graph.nodes] for gm in profile.rewrite(plan)]
     assert targets[0].count(transfers.leave) == targets[1].count(transfers.arrive) >= len(names)
-    # the step itself, compiled
+    # the compiled step itself
     step = ct.compile(model, policy=moving, profile=profile, dynamic=False)
     found = train_step(step, *inputs)
     assert ran == {"forward": 1, "backward": 1}

@@ -1,4 +1,4 @@
-"""The profiler: times, bytes, uses, and that nothing of the caller's changes."""
+"""The profiler: times, bytes, uses; nothing of the caller's changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_op_has_a_time(name: str) -> None:
     expected = [op["name"] for op in document["ops"] if "placeholder" not in op["flags"]]
     assert [row.name for row in profile.rows] == expected
     idle = [row for row in profile.rows if row.seconds == 0]
-    drawn = ("aten.native_dropout.default",)  # what its result takes is taken off
+    drawn = ("aten.native_dropout.default",)  # without the bytes of its result
     parts = {"tangent", "copy_back", "_operator.getitem", *drawn}
     assert {row.kind for row in idle} <= parts
     assert profile.seconds == pytest.approx(sum(profile.phase_seconds(p) for p in
@@ -175,7 +175,7 @@ def test_optimizer(same_bits: Callable[[Any, Any], bool]) -> None:
     gradients = profile.by_category()["gradient"][-1]
     assert gradients == own and late[-1].live_bytes >= own
     assert set(profile.times()) == set(plain.times())  # the planner knows no optimizer
-    # states that exist already are copied, not touched
+    # existing states are copied and left unchanged
     model(*inputs).backward()
     optimizer.step()
     states = copy.deepcopy(optimizer.state_dict())
@@ -189,7 +189,7 @@ def test_optimizer(same_bits: Callable[[Any, Any], bool]) -> None:
 @pytest.mark.parametrize("name", ["gpt", "resnet"])
 def test_state_is_as_before(name: str, same_bits: Callable[[Any, Any], bool]) -> None:
     model, inputs = make(name)
-    model(*inputs).backward()  # gradients that are there already
+    model(*inputs).backward()  # existing gradients
     torch.manual_seed(3)
 
     def state() -> Any:
@@ -246,7 +246,7 @@ def test_what_the_backward_writes_into_stays() -> None:
 
     seen = torch.zeros(3)
     profile = ct.profile(f, torch.ones(3, requires_grad=True), seen, runs=2, link=1e9)
-    assert profile.rows[-1].kind == "aten.copy_.default"  # in the graph, not by the caller
+    assert profile.rows[-1].kind == "aten.copy_.default"  # by the graph, not by the caller
     assert torch.equal(seen, torch.zeros(3)) and seen._version == 0
 
 
@@ -269,7 +269,7 @@ def test_checkpoints_of_the_model_do_not_count() -> None:
     w = torch.ones(64, requires_grad=True)
     profile = ct.profile(f, w, runs=1, link=1e9)
     assert not any(row.recomputed for row in profile.rows)
-    planned = profile.step.plan()  # the planner still hears of them
+    planned = profile.step.plan()  # the planner still gets them
     assert planned.numbers["recomputed"] > 0
     assert profile.rerun(planned, runs=1).timeline() == planned.timeline()
 

@@ -1,4 +1,4 @@
-"""Profiles of steps with graph breaks: one problem of all graphs, which compile takes apart."""
+"""Profiles of steps with graph breaks: one problem for all graphs, which compile splits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cutback.torch.profiler.stepping import Program
 
 
 class Broken(nn.Module):
-    """Three graphs: statistics and dropout in two of them, a layer that two of them use."""
+    """Three graphs: two have statistics and dropout, and two share a layer."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def make() -> tuple[Broken, Any]:
 
 @cache
 def profiled() -> Any:
-    """One profile for all tests that only look at it."""
+    """One profile for all tests that only read it."""
     model, x = make()
     return ct.profile(model, x, runs=2, link=1e9)
 
@@ -58,7 +58,7 @@ def given_times(profile: Any) -> Any:
 
 
 def outputs(profile: Any, plan: Any) -> list[Any]:
-    """What the profiler's run of a plan returns."""
+    """The results of a plan in the profiler's run."""
     program = Program(profile.captured, schedule_of(plan.core))
     with program.quiet():
         torch.manual_seed(7)
@@ -78,7 +78,8 @@ def test_all_graphs_are_one_problem() -> None:
     assert order == ["0", "1", "2", "1", "0"]
     phases = [row.phase for row in profile.rows]
     assert phases == sorted(phases, key=("forward", "backward").index)
-    # each tensor of the caller's counts once, what graphs hand on where it is made
+    # each tensor of the caller counts once, and values passed between graphs count where they are
+    # made
     given = [v for v in profile.values if v.made < 0]
     own = [*model.parameters(), *model.buffers(), x]
     assert sum(v.bytes for v in given) == sum(t.nbytes for t in own)
@@ -88,7 +89,7 @@ def test_all_graphs_are_one_problem() -> None:
     for k, row in enumerate(profile.rows):
         total = row.live_bytes + sum(v.bytes for v in given)
         assert sum(column[k] for column in columns.values()) == total
-    # the backward of the second graph reads what the first has made
+    # the backward of the second graph reads a value of the first
     (handed,) = [v for v in profile.values if v.name.startswith("_native_batch_norm")
                  and v.type == "f32[64,16]" and v.made >= 0]  # fmt: skip
     assert handed.category == "activation" and handed.name.endswith("@0")
@@ -148,7 +149,7 @@ def test_compile_gives_each_graph_its_times(
     assert ran == {"forward": 6, "backward": 6}
     (joint,) = step.plans
     times = {op["name"]: op.get("time_ps") for op in joint.problem["ops"]}
-    for op in plan.problem["ops"]:  # that placeholders are handed on only compile has seen
+    for op in plan.problem["ops"]:  # only compile knows which placeholders are passed on
         assert op["kind"] == "placeholder" or times[op["name"]] == op["time_ps"]
     whole = "save_all_live_bytes"
     assert joint.numbers[whole] <= plan.numbers[whole]

@@ -1,4 +1,4 @@
-"""What the side-by-side benchmark measures with: steps that run any partition of a joint graph."""
+"""The tools of the side-by-side benchmark: steps that run any partition of a joint graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import joint as bench
 
 
 def take_step(run: Callable[[], Any], model: Any) -> tuple[int, list[Any]]:
-    """Peak bytes and gradients."""
+    """The peak in bytes, and the gradients."""
     model.zero_grad(set_to_none=True)
     torch.manual_seed(7)
     with ct.MemoryTracker() as memory:
@@ -45,7 +45,8 @@ def test_steps_are_those_of_the_front_door(name: str, same_bits: Callable[..., b
     assert same_bits(own_gradients, gradients)
     assert found[0].numbers["recomputed"] > 0 and not step.redraws()
     copies = len(step.copies)
-    assert copies == (15 if name == "resnet" else 0)  # three statistics of five batch norms
+    # three statistics for each of five batch norms
+    assert copies == (15 if name == "resnet" else 0)
 
 
 def test_redrawn_dropout_is_seen(same_bits: Callable[..., bool]) -> None:

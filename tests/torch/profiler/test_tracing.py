@@ -1,4 +1,4 @@
-"""Problems of PyTorch steps: what the planner is told of a graph."""
+"""Problems of PyTorch steps: what the planner learns about a graph."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_storages_bytes_and_work() -> None:
 
 def test_operations_of_several_kernels_move_more() -> None:
     def f(w: Any, x: Any) -> Any:
-        # what attention with a mask of booleans becomes; torch 2.14 has one kernel for that
+        # PyTorch uses this for attention with a boolean mask; torch 2.14 has one kernel for it
         y = torch.ops.aten._safe_softmax(x @ w @ x.mT, -1) @ x
         return nn.functional.dropout(y, 0.5).square().sum()
 
@@ -79,7 +79,7 @@ def test_phases_tangents_and_holds() -> None:
     assert [op["flags"] for op in tangents] == [["backward", "effect"]] * 2
     assert ops.index(tangents[0]) == start
     assert all("backward" not in op["flags"] for op in ops[:start])
-    # the loss's own tangent is held by backward(); the other is not
+    # backward() holds the loss's own tangent, but not the other
     flags = [document["storages"][op["out"][0]["storage"]].get("flags") for op in tangents]
     assert sorted(flags, key=str) == [None, ["hold_end"]] or flags == [None, ["hold_end"]]
     assert document["static_bytes"] == 0
@@ -113,7 +113,7 @@ def test_checkpoints_become_wishes() -> None:
     document = ct.trace(f, weight(8)).document
     forward = document["ops"][: document["backward_starts"]]
     wishes = [op["out"][0].get("constraint") for op in forward if op["out"]]
-    # what goes from one region into the next is saved
+    # values passed from one region to the next are saved
     assert wishes == [None, "prefer_recompute", "prefer_save"] + ["prefer_recompute"] * 2 + [None]
     plan = cutback.plan(document)
     assert plan.numbers["recomputed"] == 2
