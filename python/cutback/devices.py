@@ -125,7 +125,7 @@ def cache_file() -> Path:
     return folder / "cutback" / f"device-{digest[:16]}.json"
 
 
-def _trusted(path: Path) -> bool:
+def trusted(path: Path) -> bool:
     """True for a regular file that belongs to this user and that others cannot write."""
     status = path.lstat()
     others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -135,7 +135,7 @@ def _trusted(path: Path) -> bool:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        if not _trusted(path):
+        if not trusted(path):
             return None
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -63,6 +63,14 @@ def little_to_collect() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def kernels_by_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``codegen="native"`` measures nothing, so that tests see the same groups on each machine."""
+    from cutback.torch.native import choosing
+
+    monkeypatch.setattr(choosing, "enabled", False)
+
+
+@pytest.fixture(autouse=True)
 def every_plan_is_checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Checks each plan with the independent evaluator."""
     from evaluate import check_plan

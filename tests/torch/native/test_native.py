@@ -22,9 +22,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import cutback.torch as ct
 from cutback.torch.compiler import backends
 from cutback.torch.graph.codegen import compile_boxed
+from cutback.torch.native.calls import laid
+from cutback.torch.native.decisions import Decisions
 from cutback.torch.native.grouping import Grouping, Kinds, results_of
 from cutback.torch.native.layouts import Meta
-from cutback.torch.native.lowering import NativeNote, laid, lower
+from cutback.torch.native.lowering import NativeNote, lower
 
 
 class Norm(nn.Module):
@@ -277,12 +279,12 @@ def test_sizes_that_no_row_takes() -> None:
 
 def test_a_row_that_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node refused by our kernels stays with PyTorch, with the reason."""
-    from cutback.torch.native import lowering, pointwise
+    from cutback.torch.native import pointwise, table
 
     def refuse(*args: Any) -> Any:
         raise ValueError("not today")
 
-    monkeypatch.setitem(lowering.ROWS, torch.ops.aten.tanh.default, pointwise.row(refuse))
+    monkeypatch.setitem(table.ROWS, torch.ops.aten.tanh.default, pointwise.row(refuse))
     x = torch.randn(8, 8)
     made, note = lower(traced(lambda x: (x.exp().tanh() * 2).sin().sum(0), x), "forward")
     (foreign,) = note.foreign
@@ -428,13 +430,13 @@ def test_dropout(dtype: torch.dtype) -> None:
 
 def test_scratch_of_single_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose kernels need too much scratch stays with PyTorch."""
-    from cutback.torch.native import lowering
+    from cutback.torch.native import choosing
 
     x = torch.randn(64, 4096)
     _, note = lower(traced(lambda x: x.exp().sum(0), x), "forward")
     assert not note.foreign
-    monkeypatch.setattr(lowering, "_SCRATCH", 256)
-    monkeypatch.setattr(lowering, "_PART", 1 << 20)
+    monkeypatch.setattr(choosing, "_SCRATCH", 256)
+    monkeypatch.setattr(choosing, "_PART", 1 << 20)
     _, note = lower(traced(lambda x: x.exp().sum(0), x), "forward")
     assert note.foreign[0].op == "aten.sum.dim_IntList"
     assert "bytes of scratch" in note.foreign[0].reason
@@ -458,7 +460,9 @@ def test_notes_of_replaced_plans_go() -> None:
     first = traced(lambda x: x.exp().sum(0), torch.randn(4, 4))
     second = traced(lambda x: x.tanh().sum(0), torch.randn(4, 4))
     partitioner: Any = types.SimpleNamespace(
-        door=types.SimpleNamespace(native=True), compiler_notes=["of another graph"]
+        door=types.SimpleNamespace(native=True),
+        compiler_notes=["of another graph"],
+        kernels=Decisions(),
     )
     latest: dict[str, NativeNote] = {}
     for gm in (first, second):

@@ -198,10 +198,10 @@ def test_exact_rows_are_told_apart() -> None:
 
 def test_a_wrong_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shows that the comparison can fail."""
-    from cutback.torch.native import lowering, pointwise
+    from cutback.torch.native import pointwise, table
 
     wrong = pointwise.row(lambda g, x: x.op("exp") * 1.001)
-    monkeypatch.setitem(lowering.ROWS, aten.exp.default, wrong)
+    monkeypatch.setitem(table.ROWS, aten.exp.default, wrong)
     said, _ = check(Sample(torch.exp, [torch.randn(8)]), gradients=False)
     assert said.startswith("error ")
     assert table_samples.SLACK == 2.0

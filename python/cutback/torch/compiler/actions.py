@@ -73,12 +73,12 @@ class ModelActions(RepeatingPartitioner):
     def __init__(self, *args: Any, given: SavedPlans | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
         self.given = None if given is None else GivenPlans(given)
+        self.kernels.used.update({} if given is None else given.kernels)
         self.state = self._first_state()
         self.in_force = ModelPlans()
         self.graphs = Graphs()
         self.steps = Steps()
-        self.sizes = Sizes()
-        self.ever = Ever()
+        self.sizes, self.ever = Sizes(), Ever()
 
     def _first_state(self) -> State:
         if self.given is not None:

@@ -62,7 +62,7 @@ def _lowered(
     """The graph as the code generator runs it: with ``"native"``, in groups."""
     if not partitioner.door.native:
         return gm
-    made, note = lower(gm, name)
+    made, note = lower(gm, name, decisions=partitioner.kernels)
     old, notes = latest.get(name), partitioner.compiler_notes
     notes[:] = [n for n in notes if n is not old]
     notes.append(note)

@@ -35,6 +35,8 @@ from ..graph.leaves import IsLeaf
 from ..graph.segment import Placed
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
 from ..graph.view_counters import keep_counters
+from ..native.choosing import decide
+from ..native.decisions import Decisions
 from ..native.lowering import NativeNote
 from . import inductor, reference
 from .growing import Symbols
@@ -234,6 +236,7 @@ class Partitioner(CustomPartitionerFn):
         self.door = Door()
         self.at_hand = AtHand(row=device or "cpu")
         self.in_force = InForce()
+        self.kernels = Decisions()
         self._once = uuid4().hex
         self._compiled: weakref.ref[CompileContext] | None = None  # of the last graph
 
@@ -285,6 +288,8 @@ class Partitioner(CustomPartitionerFn):
             by_inductor = options.get("compiler") == "inductor"
             mark_float_ops(gm, num_fwd_outputs, at_hand.writes_by_floats)
             refuse_writes_in_both_passes(gm, num_fwd_outputs)
+            if self.door.native:
+                decide(gm.graph, self.kernels)
             graph = self._prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (),
                                   by_inductor, is_leaf)  # fmt: skip
             graph = self._with_collectives(graph)

@@ -24,6 +24,7 @@ from ... import schedule as schedules
 from ...planner.plan import Plan
 from ...problem import Op, Problem
 from ..graph.moving import Move, Schedule, Step, with_link
+from ..native.decisions import are_decisions
 from .counted_scratch import Rows, check_rows
 from .joining import Common, lenient
 from .totals import Total, with_total
@@ -127,6 +128,8 @@ class SavedPlans:
         """True if graphs were kept whole where PyTorch would split them."""
         self.graphs: list[_Graph] = []
         self.plans: list[_Saved] = []
+        self.kernels: dict[str, bool] = {}
+        """With ``codegen="native"``: whether an operation runs in our kernels."""
 
     def add(
         self, plan: Plan, parts: list[Part], total: Total | None, common: Common | None = None
@@ -191,6 +194,7 @@ class SavedPlans:
                 "whole": self.whole,
                 "graphs": [graph._asdict() for graph in self.graphs],
                 "plans": [plan._asdict() for plan in self.plans],
+                **({"kernels": self.kernels} if self.kernels else {}),
             }
         )
         files.write_text(path, text)
@@ -217,6 +221,9 @@ class SavedPlans:
             )
         try:
             saved.whole = bool(document["whole"])
+            saved.kernels = document.get("kernels", {})
+            if not are_decisions(saved.kernels):
+                raise TypeError(f"kernels {saved.kernels!r:.40}")
             for graph in document["graphs"]:
                 saved.graphs.append(_Graph(**graph))
                 saved.graphs[-1].schedule()

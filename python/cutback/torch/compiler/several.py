@@ -519,4 +519,5 @@ class ModelPartitioner(ModelSteps):
         for path in force.paths:
             saved.add(path.plan, path.parts, self.options.total, path.shown.common)
         saved.whole = self.one_graph
+        saved.kernels = dict(self.kernels.used)
         return saved

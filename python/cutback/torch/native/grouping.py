@@ -8,6 +8,7 @@ Later nodes that read what a group makes join it, if what they return may be the
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeAlias
@@ -18,10 +19,11 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ..graph.sizes import hint
 from .building import tensors_of
+from .decisions import Decisions
 from .layouts import Sizes, Window, elements_of, meta_of, window_of
 from .masks import draw
 from .symbols import Symbols
-from .table import is_exact, why_foreign, why_no_array
+from .table import FASTER, ROWS, is_exact, why_foreign, why_no_array
 
 _AHEAD = 200  # nodes after a group that are looked at
 _MOST = 64  # nodes of a group
@@ -64,10 +66,15 @@ class Kinds:
 
     Args:
         everything: see :func:`native.lowering.lower`.
+        decisions: what was decided for operations that have other bits in PyTorch's kernels. What
+            they leave open, the table decides.
     """
 
-    def __init__(self, graph: fx.Graph, everything: bool = False) -> None:
+    def __init__(
+        self, graph: fx.Graph, everything: bool = False, decisions: Decisions | None = None
+    ) -> None:
         self.graph = graph
+        self.decisions = decisions
         self.order = list(graph.nodes)
         self.everything = everything
         self.why: dict[fx.Node, str] = {}  # calls of PyTorch's, with the reason
@@ -93,7 +100,17 @@ class Kinds:
         for given in (*node.all_input_nodes, node):
             if not self.symbols.know(given):
                 return "a size is known only while the graph runs"
-        return why_foreign(node, self.is_block, self.everything)
+        made = None
+        if self.decisions is not None and node.target in ROWS and not is_exact(node):
+            made = self.decisions.get(node)
+        why = why_foreign(node, self.is_block, self.everything or made is not None)
+        return FASTER if why is None and made is False else why
+
+    def copy(self) -> Kinds:
+        """The same, to be changed."""
+        copied = copy.copy(self)
+        copied.why, copied.own, copied.views = dict(self.why), set(self.own), set(self.views)
+        return copied
 
     def make_foreign(self, node: fx.Node, why: str) -> None:
         """Leaves a call to PyTorch's kernel."""
@@ -227,14 +244,18 @@ class Grouping:
 
     Args:
         can_run: whether the kernels of a group need at most so many bytes besides what it returns.
+        most: the bytes that may be there at a time. None: what the graph takes op by op.
     """
 
-    def __init__(self, kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool]) -> None:
+    def __init__(
+        self, kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool],
+        most: int | None = None,
+    ) -> None:  # fmt: skip
         self.kinds = kinds
         self.can_run = can_run
         self.at = {node: i for i, node in enumerate(kinds.order)}
         self.before, self.live = self._timeline()
-        self.most = max(self.live, default=0)
+        self.most = max(self.live, default=0) if most is None else most
 
     def _timeline(self) -> tuple[list[int], list[int]]:
         """Bytes that are there before each node, and while it runs. Arguments that the caller

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,31 +11,16 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _make_graph_module
 
-from ... import BudgetError
 from ..graph.codegen import NAME, RUN_OF
-from ..graph.sizes import hint
-from .building import Builder
-from .grouping import Grouping, Item, Kinds, results_of
-from .layouts import Meta, Sizes
+from . import choosing
+from .calls import Group, call_of, compile_group, varying
+from .decisions import Decisions
+from .grouping import Kinds
 from .masks import draw, split_dropouts
-from .symbols import sizes_with, symbols_in
-from .table import ROWS
+from .symbols import symbols_in
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import sympy
-
-    from ... import _native
-
-_KEPT = 512
-"""Executables that are kept for other groups of the same structure."""
-
-
-class CannotRunError(Exception):
-    """Our kernels do not run a node that the table has a row for."""
-
-    def __init__(self, node: fx.Node, why: Exception) -> None:
-        super().__init__(f"{node}: {why}")
-        self.node = node
 
 
 class ForeignOp(NamedTuple):
@@ -69,209 +53,6 @@ class NativeNote(NamedTuple):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-# ---- executables --------------------------------------------------------------------------------
-
-
-class _Executables:
-    """Compiled graphs by their text, the latest used last."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._steps: OrderedDict[str, _native.Step] = OrderedDict()
-
-    def of(self, builder: Builder, room: int | None) -> _native.Step:
-        """The graph of a group, compiled.
-
-        Args:
-            room: the bytes that it may need besides arguments and results. None: any.
-
-        Raises:
-            BudgetError: it needs more.
-        """
-        text = builder.graph.native.text()
-        if room is not None:
-            text += f"in {room} bytes"
-        with self._lock:
-            step = self._steps.get(text)
-            if step is not None:
-                self._steps.move_to_end(text)
-                return step
-        step = builder.graph.compile(room)
-        with self._lock:
-            self._steps[text] = step
-            if len(self._steps) > _KEPT:
-                self._steps.popitem(last=False)
-        return step
-
-
-_executables = _Executables()
-
-
-class _Group(NamedTuple):
-    """A group, compiled."""
-
-    step: _native.Step
-    inputs: list[tuple[fx.Node, Meta]]
-    results: list[tuple[fx.Node, Meta]]
-
-
-def _compile(
-    nodes: Sequence[fx.Node], kinds: Kinds, room: int | None, sizes: Sizes = hint
-) -> tuple[_Group, bool]:
-    """A group, and whether it runs in so many bytes besides arguments and results. Where it needs
-    more, it is planned again under that budget: some of its values are then computed twice."""
-    b = Builder(sizes, kinds)
-    for node in nodes:
-        b.values[node] = ROWS[node.target].build(b, node)
-    results = results_of(nodes, kinds).nodes
-    for node in results:
-        b.graph.output(b.value(node).array)
-    step = _executables.of(b, None)
-    if room is None:
-        room = step.run_bytes
-    elif step.run_bytes > max(room, 0):
-        try:
-            step = _executables.of(b, max(room, 0))
-        except BudgetError:
-            room = -1
-    metas = [(n, b.meta(n)) for n in b.inputs], [(n, b.meta(n)) for n in results]
-    return _Group(step, *metas), step.run_bytes <= room
-
-
-# ---- calls --------------------------------------------------------------------------------------
-
-
-def laid(t: torch.Tensor, meta: Meta) -> torch.Tensor:
-    """A tensor whose kernel laid it out in another way than PyTorch's shape function says, as that
-    says."""
-    at = tuple(slice(0, 1) if s == 0 else slice(None) for s in meta.stride)
-    own = t.detach()[at]
-    return torch.empty_strided(own.shape, meta.stride, dtype=meta.dtype).copy_(own)
-
-
-def _check(name: str, number: int, meta: Meta) -> str:
-    """The line that sees to it that an argument lies in memory as the group was compiled for."""
-    m = f"M{number}"
-    as_planned = f"{name}.is_contiguous()"
-    if not meta.is_contiguous:
-        as_planned = f"{name}.stride() == {m}.stride"
-    return f"if {name}.dtype is not {m}.dtype or not {as_planned}: {name} = laid({name}, {m})"
-
-
-def _allocation(name: str, meta: Meta, scope: dict[str, Any]) -> str:
-    dtype = str(meta.dtype).rpartition(".")[2]
-    scope[dtype] = meta.dtype
-    if meta.is_contiguous:
-        return f"{name} = empty({meta.shape!r}, dtype={dtype}, device=cpu)"
-    return f"{name} = strided({meta.shape!r}, {meta.stride!r}, dtype={dtype}, device=cpu)"
-
-
-def call_of(group: _Group, checked: Sequence[bool]) -> Callable[..., Any]:
-    """A function of a group's arguments that returns its results: a tensor, or a tuple of them.
-
-    Args:
-        checked: of each argument, whether its layout is looked at in each call.
-    """
-    scope: dict[str, Any] = {
-        "empty": torch.empty, "strided": torch.empty_strided, "run": group.step.call,
-        "cpu": torch.device("cpu"), "laid": laid, "bytes": torch.uint8, "__name__": __name__,
-    }  # fmt: skip
-    lines = []
-    given = [f"a{i}" for i in range(len(group.inputs))]
-    for i, (_, meta) in enumerate(group.inputs):
-        if checked[i]:
-            scope[f"M{i}"] = meta
-            lines.append(_check(given[i], i, meta))
-    made = [f"r{i}" for i in range(len(group.results))]
-    lines += [_allocation(made[i], m, scope) for i, (_, m) in enumerate(group.results)]
-    block = "0"
-    if group.step.run_bytes:
-        lines.append(f"b = empty({group.step.run_bytes}, dtype=bytes, device=cpu)")
-        block = "b.data_ptr()"
-    addresses = ", ".join([*(f"{name}.data_ptr()" for name in (*given, *made)), block])
-    lines += [f"run({addresses})", f"return {', '.join(made)}"]
-    source = f"def native({', '.join(given)}):\n    " + "\n    ".join(lines) + "\n"
-    exec(compile(source, "<cutback native>", "exec"), scope)
-    function: Callable[..., Any] = scope["native"]
-    function._source = source  # type: ignore[attr-defined]
-    return function
-
-
-# ---- calls with sizes that vary -----------------------------------------------------------------
-
-_SIZES_KEPT = 256
-"""Sizes for which a call keeps its function."""
-
-
-def _by_nodes(
-    nodes: Sequence[fx.Node], kinds: Kinds, group: _Group, sizes: Sizes
-) -> Callable[..., Any]:
-    """A function like :func:`call_of`'s that runs PyTorch's kernels, node by node."""
-
-    def run(*given: torch.Tensor) -> Any:
-        values: dict[fx.Node, Any] = {n: t for (n, _), t in zip(group.inputs, given, strict=True)}
-
-        def value(node: fx.Node) -> Any:
-            if node not in values:
-                val = node.meta["val"]
-                is_size = isinstance(val, (int, torch.SymInt))
-                values[node] = sizes(val) if is_size else compute(node)
-            return values[node]
-
-        def compute(node: fx.Node) -> Any:
-            args, kwargs = fx.map_arg((node.args, node.kwargs), value)
-            return node.target(*args, **kwargs)
-
-        made = tuple(value(n) for n, _ in group.results)
-        return made[0] if len(made) == 1 else made
-
-    return run
-
-
-def varying(
-    nodes: Sequence[fx.Node], kinds: Kinds, group: _Group, room: int, checked: Sequence[bool],
-    symbols: Sequence[sympy.Symbol],
-) -> Callable[..., Any]:  # fmt: skip
-    """A function of the values of symbols and of a group's arguments. The group is compiled for
-    each set of values.
-
-    Args:
-        group: compiled for the hints.
-        room: see :func:`_compile`; for sizes not larger than the hints.
-    """
-    known: OrderedDict[tuple[int, ...], Callable[..., Any]] = OrderedDict()
-    held = _bytes_of(group)
-
-    def make(values: tuple[int, ...]) -> Callable[..., Any]:
-        sizes = sizes_with(dict(zip(symbols, values, strict=True)))
-        try:
-            made, fits = _compile(nodes, kinds, None, sizes)
-            if not fits or [n for n, _ in made.inputs] != [n for n, _ in group.inputs]:
-                return _by_nodes(nodes, kinds, group, sizes)
-            if _bytes_of(made) <= held:
-                made, _ = _compile(nodes, kinds, room, sizes)
-            return call_of(made, checked)
-        except MemoryError:
-            raise
-        except Exception:  # sizes for which the table has no row, as a mean of nothing
-            return _by_nodes(nodes, kinds, group, sizes)
-
-    def native(*args: Any) -> Any:
-        values = args[: len(symbols)]
-        run = known.get(values)
-        if run is None:
-            run = known[values] = make(values)
-            while len(known) > _SIZES_KEPT:
-                known.popitem(last=False)
-        return run(*args[len(symbols) :])
-
-    return native
-
-
-def _bytes_of(group: _Group) -> int:
-    return sum(m.numel * m.dtype.itemsize for _, m in (*group.inputs, *group.results))
 
 
 # ---- graphs -------------------------------------------------------------------------------------
@@ -307,6 +88,12 @@ class _Writer:
         copied = self.env[node] = self.graph.node_copy(node, self.env.__getitem__)
         return copied
 
+    def leave(self, nodes: Sequence[fx.Node], why: str) -> None:
+        """A group whose nodes PyTorch's kernels run."""
+        for node in nodes:
+            self.kinds.why[node] = why
+            self.copy(node)
+
     def symbol(self, symbol: sympy.Symbol) -> fx.Node:
         """The node for a symbol's value, at the start of the graph."""
         known = self.symbols.get(symbol)
@@ -321,7 +108,7 @@ class _Writer:
         return known
 
     def _function(
-        self, nodes: Sequence[fx.Node], group: _Group, room: int
+        self, nodes: Sequence[fx.Node], group: Group, room: int
     ) -> tuple[Callable[..., Any], list[fx.Node]]:
         """The function of a group, and what it takes before the group's arguments."""
         checked = [self.kinds.source(n) not in self.ours for n, _ in group.inputs]
@@ -333,7 +120,7 @@ class _Writer:
         function = varying(nodes, self.kinds, group, room, checked, symbols)
         return function, [self.symbol(s) for s in symbols]
 
-    def call(self, nodes: Sequence[fx.Node], group: _Group, room: int) -> None:
+    def call(self, nodes: Sequence[fx.Node], group: Group, room: int) -> None:
         """A group."""
         tensors = [self.have(n) for n, _ in group.inputs]
         function, values = self._function(nodes, group, room)
@@ -363,39 +150,8 @@ def _reads(node: fx.Node, kinds: Kinds) -> Iterator[fx.Node]:
             yield given
 
 
-_SCRATCH = 1 << 14
-_PART = 8
-
-
-def _leave_wasteful(kinds: Kinds) -> None:
-    """Leaves to PyTorch's kernels the nodes for which ours need much scratch: over 16 KiB and an
-    eighth of what they read and return. This depends on the node alone, and so do bits."""
-    for node in [n for n in kinds.order if n in kinds.own]:
-        if ROWS[node.target].by_element:
-            continue
-        try:
-            group, _ = _compile([node], kinds, None)
-            room = max(_SCRATCH, _bytes_of(group) // _PART)
-            if group.step.run_bytes > room and not _compile([node], kinds, room)[1]:
-                kinds.make_foreign(node, f"it needs {group.step.run_bytes} bytes of scratch")
-        except MemoryError:
-            raise
-        except Exception as error:
-            kinds.make_foreign(node, f"our kernels refuse it: {error}")
-
-
-def _arranged(kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool]) -> list[Item]:
-    """The order in which a graph runs. Nodes that our kernels turn out not to run are left to
-    PyTorch's."""
-    while True:
-        try:
-            return Grouping(kinds, can_run).arrange()
-        except CannotRunError as error:
-            kinds.make_foreign(error.node, f"our kernels refuse it: {error.__cause__}")
-
-
 def lower(
-    gm: fx.GraphModule, name: str, everything: bool = False
+    gm: fx.GraphModule, name: str, everything: bool = False, decisions: Decisions | None = None
 ) -> tuple[fx.GraphModule, NativeNote]:
     """The graph with groups of its nodes as calls of our kernels, and what became of it.
 
@@ -403,31 +159,31 @@ def lower(
         name: ``"forward"``, ``"backward"`` or ``"inference"``.
         everything: also operations that PyTorch's kernels were measured to run faster, and those
             that stand alone.
-
+        decisions: those of the model.
     """
+    decisions = Decisions() if decisions is None else decisions
+    if name == "inference":  # it has no joint graph, for which they were made
+        choosing.decide(gm.graph, decisions)
     split_dropouts(gm.graph)
-    kinds = Kinds(gm.graph, everything)
+    kinds = Kinds(gm.graph, everything, None if everything else decisions)
     if not everything:
-        _leave_wasteful(kinds)
-    compiled: dict[tuple[fx.Node, ...], tuple[_Group, int]] = {}
+        choosing.leave_wasteful(kinds)
+        choosing.decide_alone(kinds, decisions)
+    compiled: dict[tuple[fx.Node, ...], tuple[Group, int]] = {}
 
     def can_run(nodes: Sequence[fx.Node], room: int) -> bool:
-        try:
-            group, fits = _compile(nodes, kinds, room)
-        except (MemoryError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            if len(nodes) > 1:
-                return False  # the group is cut until the node is found
-            raise CannotRunError(nodes[0], error) from error
+        group, fits = compile_group(nodes, kinds, room)
         compiled[tuple(nodes)] = group, room
         return fits
 
-    items = _arranged(kinds, can_run)
+    items = choosing.arranged(kinds, can_run)
     writer = _Writer(kinds)
     for item in items:
         if not isinstance(item, fx.Node):
-            writer.call(item, *compiled[tuple(item)])
+            if everything or choosing.is_worth_it(item, kinds, compiled[tuple(item)][0]):
+                writer.call(item, *compiled[tuple(item)])
+            else:
+                writer.leave(item, "its group is slower than PyTorch's kernels")
         elif item.op != "placeholder":
             writer.copy(item)
     made = _make_graph_module(gm, writer.graph)

@@ -31,7 +31,8 @@ _PRODUCT = "products stay PyTorch's"
 _RANDOM = "PyTorch draws its random numbers"
 _LOOKUP = "lookups by index stay PyTorch's"
 _COPY = "filling and copying does not fuse"
-_FASTER = "PyTorch's kernel is faster"
+FASTER = "PyTorch's kernel is faster"
+"""The reason for what was measured."""
 
 FOREIGN: dict[Any, str] = {
     **dict.fromkeys((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
@@ -49,7 +50,7 @@ FOREIGN: dict[Any, str] = {
                      aten.nll_loss_backward.default), _LOOKUP),
     **dict.fromkeys((aten.slice_backward.default, aten.select_backward.default,
                      aten.constant_pad_nd.default), _COPY),
-    aten.native_group_norm_backward.default: _FASTER,
+    aten.native_group_norm_backward.default: FASTER,
 }  # fmt: skip
 """Operations that stay PyTorch's, with the reason."""
 
@@ -93,8 +94,8 @@ SLOWER: dict[Any, Callable[[fx.Node], bool]] = {
     aten.sum.dim_IntList: _is_half,  # 0.6
     aten.sum.default: _is_half,
 }
-"""Calls that PyTorch's kernels were measured to run faster: on one thread of an AMD EPYC,
-alone and with what stands beside them in transformers."""
+"""Calls that stay PyTorch's if nothing is measured (:mod:`native.choosing`). Its kernels were
+faster on one thread of an AMD EPYC, alone and next to what surrounds them in transformers."""
 
 
 def why_no_array(val: torch.Tensor) -> str | None:
@@ -135,7 +136,7 @@ def why_foreign(
     vals = [v for n in (*given, node) for v in tensors_of(n)]
     why = next(filter(None, map(why_no_array, vals)), None) or _results(node) or row.check(node)
     if why is None and not everything and SLOWER.get(node.target, _never)(node):
-        return _FASTER
+        return FASTER
     return why
 
 

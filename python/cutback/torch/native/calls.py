@@ -1,0 +1,244 @@
+"""Groups of nodes, compiled, and the functions that call them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+
+from ... import BudgetError
+from ..graph.sizes import hint
+from .building import Builder
+from .grouping import Kinds, results_of
+from .layouts import Meta, Sizes, meta_of
+from .symbols import sizes_with
+from .table import ROWS
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import sympy
+
+    from ... import _native
+
+_KEPT = 512
+"""Executables that are kept for other groups of the same structure."""
+
+
+class CannotRunError(Exception):
+    """Our kernels do not run a node that the table has a row for."""
+
+    def __init__(self, node: fx.Node, why: Exception) -> None:
+        super().__init__(f"{node}: {why}")
+        self.node = node
+
+
+# ---- executables --------------------------------------------------------------------------------
+
+
+class _Executables:
+    """Compiled graphs by their text, the latest used last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._steps: OrderedDict[str, _native.Step] = OrderedDict()
+
+    def of(self, builder: Builder, room: int | None) -> _native.Step:
+        """The graph of a group, compiled.
+
+        Args:
+            room: the bytes that it may need besides arguments and results. None: any.
+
+        Raises:
+            BudgetError: it needs more.
+        """
+        text = builder.graph.native.text()
+        if room is not None:
+            text += f"in {room} bytes"
+        with self._lock:
+            step = self._steps.get(text)
+            if step is not None:
+                self._steps.move_to_end(text)
+                return step
+        step = builder.graph.compile(room)
+        with self._lock:
+            self._steps[text] = step
+            if len(self._steps) > _KEPT:
+                self._steps.popitem(last=False)
+        return step
+
+
+_executables = _Executables()
+
+
+class Group(NamedTuple):
+    """A group, compiled."""
+
+    step: _native.Step
+    inputs: list[tuple[fx.Node, Meta]]
+    results: list[tuple[fx.Node, Meta]]
+
+
+def compile_group(
+    nodes: Sequence[fx.Node], kinds: Kinds, room: int | None, sizes: Sizes = hint
+) -> tuple[Group, bool]:
+    """A group, and whether it runs in so many bytes besides arguments and results. Where it needs
+    more, it is planned again under that budget: some of its values are then computed twice."""
+    b = Builder(sizes, kinds)
+    for node in nodes:
+        b.values[node] = ROWS[node.target].build(b, node)
+    results = results_of(nodes, kinds).nodes
+    for node in results:
+        b.graph.output(b.value(node).array)
+    step = _executables.of(b, None)
+    if room is None:
+        room = step.run_bytes
+    elif step.run_bytes > max(room, 0):
+        try:
+            step = _executables.of(b, max(room, 0))
+        except BudgetError:
+            room = -1
+    metas = [(n, b.meta(n)) for n in b.inputs], [(n, b.meta(n)) for n in results]
+    return Group(step, *metas), step.run_bytes <= room
+
+
+# ---- calls --------------------------------------------------------------------------------------
+
+
+def laid(t: torch.Tensor, meta: Meta) -> torch.Tensor:
+    """A tensor whose kernel laid it out in another way than PyTorch's shape function says, as that
+    says."""
+    at = tuple(slice(0, 1) if s == 0 else slice(None) for s in meta.stride)
+    own = t.detach()[at]
+    return torch.empty_strided(own.shape, meta.stride, dtype=meta.dtype).copy_(own)
+
+
+def _check(name: str, number: int, meta: Meta) -> str:
+    """The line that sees to it that an argument lies in memory as the group was compiled for."""
+    m = f"M{number}"
+    as_planned = f"{name}.is_contiguous()"
+    if not meta.is_contiguous:
+        as_planned = f"{name}.stride() == {m}.stride"
+    return f"if {name}.dtype is not {m}.dtype or not {as_planned}: {name} = laid({name}, {m})"
+
+
+def _allocation(name: str, meta: Meta, scope: dict[str, Any]) -> str:
+    dtype = str(meta.dtype).rpartition(".")[2]
+    scope[dtype] = meta.dtype
+    if meta.is_contiguous:
+        return f"{name} = empty({meta.shape!r}, dtype={dtype}, device=cpu)"
+    return f"{name} = strided({meta.shape!r}, {meta.stride!r}, dtype={dtype}, device=cpu)"
+
+
+def call_of(group: Group, checked: Sequence[bool]) -> Callable[..., Any]:
+    """A function of a group's arguments that returns its results: a tensor, or a tuple of them.
+
+    Args:
+        checked: of each argument, whether its layout is looked at in each call.
+    """
+    scope: dict[str, Any] = {
+        "empty": torch.empty, "strided": torch.empty_strided, "run": group.step.call,
+        "cpu": torch.device("cpu"), "laid": laid, "bytes": torch.uint8, "__name__": __name__,
+    }  # fmt: skip
+    lines = []
+    given = [f"a{i}" for i in range(len(group.inputs))]
+    for i, (_, meta) in enumerate(group.inputs):
+        if checked[i]:
+            scope[f"M{i}"] = meta
+            lines.append(_check(given[i], i, meta))
+    made = [f"r{i}" for i in range(len(group.results))]
+    lines += [_allocation(made[i], m, scope) for i, (_, m) in enumerate(group.results)]
+    block = "0"
+    if group.step.run_bytes:
+        lines.append(f"b = empty({group.step.run_bytes}, dtype=bytes, device=cpu)")
+        block = "b.data_ptr()"
+    addresses = ", ".join([*(f"{name}.data_ptr()" for name in (*given, *made)), block])
+    lines += [f"run({addresses})", f"return {', '.join(made)}"]
+    source = f"def native({', '.join(given)}):\n    " + "\n    ".join(lines) + "\n"
+    exec(compile(source, "<cutback native>", "exec"), scope)
+    function: Callable[..., Any] = scope["native"]
+    function._source = source  # type: ignore[attr-defined]
+    return function
+
+
+# ---- calls with sizes that vary -----------------------------------------------------------------
+
+_SIZES_KEPT = 256
+"""Sizes for which a call keeps its function."""
+
+
+def _blank(meta: Meta) -> torch.Tensor:
+    """A tensor for an argument whose elements do not matter."""
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype).zero_()
+
+
+def by_nodes(
+    nodes: Sequence[fx.Node], kinds: Kinds, group: Group, sizes: Sizes = hint
+) -> Callable[..., Any]:
+    """A function like :func:`call_of`'s that runs PyTorch's kernels, node by node."""
+    graph, inside = fx.Graph(), set(nodes)
+    env: dict[fx.Node, Any] = {n: graph.placeholder(n.name) for n, _ in group.inputs}
+
+    def have(node: fx.Node) -> Any:
+        if node not in env:
+            val = node.meta["val"]
+            if isinstance(val, (int, torch.SymInt)):
+                env[node] = sizes(val)
+            elif node in inside or node in kinds.views:
+                args, kwargs = fx.map_arg((node.args, node.kwargs), have)
+                env[node] = graph.call_function(node.target, args, kwargs)
+            else:  # our kernels do not read it, so results do not depend on its elements
+                env[node] = graph.call_function(_blank, (meta_of(val, sizes),))
+        return env[node]
+
+    made = tuple(have(n) for n, _ in group.results)
+    graph.output(made[0] if len(made) == 1 else made)
+    function: Callable[..., Any] = fx.GraphModule({}, graph).forward
+    return function
+
+
+def varying(
+    nodes: Sequence[fx.Node], kinds: Kinds, group: Group, room: int, checked: Sequence[bool],
+    symbols: Sequence[sympy.Symbol],
+) -> Callable[..., Any]:  # fmt: skip
+    """A function of the values of symbols and of a group's arguments. The group is compiled for
+    each set of values.
+
+    Args:
+        group: compiled for the hints.
+        room: see :func:`compile_group`; for sizes not larger than the hints.
+    """
+    known: OrderedDict[tuple[int, ...], Callable[..., Any]] = OrderedDict()
+    held = bytes_of(group)
+
+    def make(values: tuple[int, ...]) -> Callable[..., Any]:
+        sizes = sizes_with(dict(zip(symbols, values, strict=True)))
+        try:
+            made, fits = compile_group(nodes, kinds, None, sizes)
+            if not fits or [n for n, _ in made.inputs] != [n for n, _ in group.inputs]:
+                return by_nodes(nodes, kinds, group, sizes)
+            if bytes_of(made) <= held:
+                made, _ = compile_group(nodes, kinds, room, sizes)
+            return call_of(made, checked)
+        except MemoryError:
+            raise
+        except Exception:  # sizes for which the table has no row, as a mean of nothing
+            return by_nodes(nodes, kinds, group, sizes)
+
+    def native(*args: Any) -> Any:
+        values = args[: len(symbols)]
+        run = known.get(values)
+        if run is None:
+            run = known[values] = make(values)
+            while len(known) > _SIZES_KEPT:
+                known.popitem(last=False)
+        return run(*args[len(symbols) :])
+
+    return native
+
+
+def bytes_of(group: Group) -> int:
+    """Of what a group reads and returns."""
+    return sum(m.numel * m.dtype.itemsize for _, m in (*group.inputs, *group.results))

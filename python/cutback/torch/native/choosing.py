@@ -1,0 +1,297 @@
+"""Chooses by measurement which operations of a graph run in our kernels.
+
+The joint graph of a model is grouped as if memory did not matter, and each group is timed against
+PyTorch's kernels for its nodes. If the group is slower, the operation in it that loses the most is
+left to PyTorch and the graph is grouped again. Times are of one thread.
+
+Operations with the same bits in both kernels need no decision: those of a group of their own run
+where that group was measured to be faster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ... import get_num_threads, set_num_threads
+from .calls import CannotRunError, Group, by_nodes, bytes_of, call_of, compile_group
+from .decisions import Decisions, key_of
+from .grouping import Grouping, Item, Kinds
+from .layouts import Meta
+from .masks import split_dropouts
+from .table import FASTER, ROWS, is_exact
+
+enabled = True
+"""False: :data:`table.SLOWER` decides, and nothing is measured."""
+
+_ROUNDS = 6  # in which operations are given up
+_LARGEST = 1 << 30  # bytes of a group that is measured
+_SECONDS = 4e-3  # for a measurement
+_LEAST, _MOST = 5, 100  # runs of a measurement
+_ALIKE = 1.02  # ratio of times that are no different
+_FUSED = 1.3  # what a pointwise operation may lose alone, as it gains in a group
+
+
+class Times(NamedTuple):
+    """Seconds of a group in our kernels and in PyTorch's."""
+
+    ours: float
+    torch: float
+
+    @property
+    def is_slower(self) -> bool:
+        """Are ours slower?"""
+        return self.ours > self.torch * _ALIKE
+
+
+_SAME = Times(0.0, 0.0)  # of what cannot be measured
+
+_measured: dict[str, Times] = {}
+
+
+# ---- measurements -------------------------------------------------------------------------------
+
+
+def _sample(meta: Meta) -> torch.Tensor:
+    """A tensor with a gradual change of values from 0.5 to 1.5, or of zeros."""
+    t = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
+    if not meta.dtype.is_floating_point:
+        return t.zero_()
+    return t.copy_(torch.linspace(0.5, 1.5, meta.numel).view(meta.shape))
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread, no modes, and no autograd."""
+    ours, theirs = get_num_threads(), torch.get_num_threads()
+    with _disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        with contextlib.suppress(RuntimeError):  # something of ours runs in another thread
+            set_num_threads(1)
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(theirs)
+            with contextlib.suppress(RuntimeError):
+                set_num_threads(ours)
+
+
+def _seconds(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Times:
+    """The shortest times of calls that run in turns. Ours are slower only if a second, longer look
+    agrees, as something else may have run meanwhile."""
+    best = [math.inf, math.inf]
+    for budget in (_SECONDS, 3 * _SECONDS):
+        begin = time.perf_counter()
+        for turn in range(_MOST):
+            for i, call in enumerate((ours, theirs)):
+                start = time.perf_counter()
+                call()
+                best[i] = min(best[i], time.perf_counter() - start)
+            if turn + 1 >= _LEAST and time.perf_counter() - begin > budget:
+                break
+        if not Times(*best).is_slower:
+            break
+    return Times(*best)
+
+
+def _time(nodes: Sequence[fx.Node], kinds: Kinds, group: Group) -> Times:
+    """Measures a group; within :func:`_one_thread`."""
+    key = ";".join(map(key_of, nodes))
+    known = _measured.get(key)
+    if known is None:
+        known = _SAME
+        if bytes_of(group) <= _LARGEST:
+            inputs = [_sample(m) for _, m in group.inputs]
+            ours = call_of(group, [False] * len(inputs))
+            theirs = by_nodes(nodes, kinds, group)
+            for call in (ours, theirs):
+                call(*inputs)
+            known = _seconds(lambda: ours(*inputs), lambda: theirs(*inputs))
+        _measured[key] = known
+    return known
+
+
+def _time_alone(node: fx.Node, kinds: Kinds) -> Times:
+    group, _ = compile_group([node], kinds, None)
+    return _time([node], kinds, group)
+
+
+# ---- the whole graph ----------------------------------------------------------------------------
+
+
+class _Trial(Decisions):
+    """Decisions where operations that are not decided run in our kernels."""
+
+    def __init__(self, known: Decisions) -> None:
+        super().__init__()
+        self.known = known
+        self.open: set[str] = set()
+
+    def get(self, node: fx.Node) -> bool | None:
+        """Whether a node runs in our kernels."""
+        made = self.known.get(node)
+        if made is None:
+            self.open.add(key_of(node))
+        return made is not False
+
+
+def _copied(graph: fx.Graph) -> fx.Graph:
+    copied = fx.Graph()
+    copied.output(copied.graph_copy(graph, {}))
+    return copied
+
+
+def _grouped(kinds: Kinds) -> list[tuple[list[fx.Node], Group]]:
+    """The groups of a graph where memory does not matter."""
+    compiled: dict[tuple[fx.Node, ...], Group] = {}
+
+    def can_run(nodes: Sequence[fx.Node], room: int) -> bool:
+        compiled[tuple(nodes)], _ = compile_group(nodes, kinds, None)
+        return True
+
+    items = arranged(kinds, can_run, most=sys.maxsize)
+    return [(i, compiled[tuple(i)]) for i in items if not isinstance(i, fx.Node)]
+
+
+def arranged(
+    kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool], most: int | None = None
+) -> list[Item]:
+    """The order in which a graph runs. Nodes that our kernels turn out not to run are left to
+    PyTorch's.
+
+    Args:
+        can_run: see :class:`Grouping`. It may raise an error: a group of several nodes is then cut.
+    """
+
+    def tried(nodes: Sequence[fx.Node], room: int) -> bool:
+        try:
+            return can_run(nodes, room)
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            if len(nodes) > 1:
+                return False  # the group is cut until the node is found
+            raise CannotRunError(nodes[0], error) from error
+
+    while True:
+        try:
+            return Grouping(kinds, tried, most).arrange()
+        except CannotRunError as error:
+            kinds.make_foreign(error.node, f"our kernels refuse it: {error.__cause__}")
+
+
+class _Found(NamedTuple):
+    """What a way to group a graph costs."""
+
+    seconds: float
+    worst: set[str]
+    """Of each group that is slower than PyTorch's kernels, the operation that loses the most."""
+
+
+def _judge(whole: Kinds, undecided: set[str], given_up: set[str]) -> _Found:
+    """Measures a graph with some operations left to PyTorch."""
+    kinds = whole.copy()
+    left = [n for n in kinds.order if n in kinds.own and key_of(n) in given_up]
+    for node in left:
+        kinds.make_foreign(node, FASTER)
+    total = sum(_time_alone(n, whole).torch for n in left)
+    gain, worst = dict.fromkeys(undecided, 0.0), set()
+    for nodes, group in _grouped(kinds):
+        times = _time(nodes, kinds, group)
+        total += min(times) if all(map(is_exact, nodes)) else times.ours
+        free = {key_of(n): n for n in nodes if not is_exact(n)}
+        free = {k: n for k, n in free.items() if k in undecided}
+        for key in free:
+            gain[key] += times.torch - times.ours
+        if times.is_slower and free:
+            losses = {k: _loss(n, whole) for k, n in free.items()}
+            worst.add(max(losses, key=losses.__getitem__))
+    return _Found(total, {k for k in worst if gain[k] < 0})
+
+
+def _loss(node: fx.Node, kinds: Kinds) -> float:
+    times = _time_alone(node, kinds)
+    return times.ours - times.torch
+
+
+def decide(graph: fx.Graph, decisions: Decisions) -> None:
+    """Decides all operations of a graph that are not decided.
+
+    Args:
+        graph: the joint graph of a model, or one without a backward. It is not changed.
+        decisions: receives them.
+    """
+    if not enabled:
+        return
+    graph = _copied(graph)
+    split_dropouts(graph)
+    trial = _Trial(decisions)
+    whole = Kinds(graph, decisions=trial)
+    if not trial.open:
+        return
+    leave_wasteful(whole)
+    given_up: set[str] = set()
+    with _one_thread():
+        best = _judge(whole, trial.open, given_up)
+        for _ in range(_ROUNDS):
+            if not best.worst:
+                break
+            now = _judge(whole, trial.open, given_up | best.worst)
+            if now.seconds > best.seconds:
+                break
+            given_up, best = given_up | best.worst, now
+    decisions.keep({key: key not in given_up for key in trial.open})
+
+
+_SCRATCH = 1 << 14
+_PART = 8
+
+
+def leave_wasteful(kinds: Kinds) -> None:
+    """Leaves to PyTorch's kernels the nodes for which ours need much scratch: over 16 KiB and an
+    eighth of what they read and return. This depends on the node alone, and so do bits."""
+    for node in [n for n in kinds.order if n in kinds.own]:
+        if ROWS[node.target].by_element:
+            continue
+        try:
+            group, _ = compile_group([node], kinds, None)
+            room = max(_SCRATCH, bytes_of(group) // _PART)
+            if group.step.run_bytes > room and not compile_group([node], kinds, room)[1]:
+                kinds.make_foreign(node, f"it needs {group.step.run_bytes} bytes of scratch")
+        except MemoryError:
+            raise
+        except Exception as error:
+            kinds.make_foreign(node, f"our kernels refuse it: {error}")
+
+
+def decide_alone(kinds: Kinds, decisions: Decisions) -> None:
+    """Decides the nodes of a graph whose operations the joint graph does not have, each alone."""
+    new: dict[str, fx.Node] = {}
+    for node in kinds.order:
+        if node in kinds.own and not is_exact(node) and decisions.get(node) is None:
+            new.setdefault(key_of(node), node)
+    if not (enabled and new):
+        return
+    made = {}
+    with _one_thread():
+        for key, node in new.items():
+            times = _time_alone(node, kinds)
+            allowed = _FUSED if ROWS[node.target].by_element else _ALIKE
+            made[key] = times.ours <= times.torch * allowed
+    decisions.keep(made)
+
+
+def is_worth_it(nodes: Sequence[fx.Node], kinds: Kinds, group: Group) -> bool:
+    """False if PyTorch's kernels have the same bits as a group and are faster."""
+    if not enabled or not all(map(is_exact, nodes)):
+        return True
+    with _one_thread():
+        return not _time(nodes, kinds, group).is_slower

@@ -1,0 +1,148 @@
+"""Decisions between our kernels and PyTorch's, kept on disk for each machine.
+
+A decision is made once for an operation with its shapes, strides, dtypes and numbers, and holds
+from then on, for every budget, plan and number of threads. So a rerun has the first run's bits, and
+results have the same bits from run to run. The decisions of a machine are in a file beside its
+device row (:func:`cutback.devices.cache_file`); those that a step used are also in its plan file.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from ... import devices, files
+from ..graph.sizes import hint
+from .arrays import NAMES
+from .layouts import meta_of
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+_FORMAT = 1  # version of the file
+
+
+def _type_of(val: Any) -> str:
+    """``"f32[8,16]"``, with strides where it is not contiguous."""
+    if isinstance(val, torch.Tensor):
+        meta = meta_of(val, hint)
+        text = f"{NAMES.get(meta.dtype, meta.dtype)}{list(meta.shape)}"
+        return text if meta.is_contiguous else f"{text}/{list(meta.stride)}"
+    if isinstance(val, (tuple, list)):
+        return f"({', '.join(map(_type_of, val))})"
+    return str(hint(val)) if isinstance(val, (int, torch.SymInt)) else str(val)
+
+
+def key_of(node: fx.Node) -> str:
+    """An operation with the types of its tensors and its other arguments."""
+
+    class Shown(str):
+        __slots__ = ()
+        __repr__ = str.__str__
+
+    args, kwargs = fx.map_arg(
+        (node.args, node.kwargs), lambda n: Shown(_type_of(n.meta.get("val")))
+    )
+    given = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())]
+    return f"{node.target}({', '.join(given)})".replace(" ", "")
+
+
+def cache_file() -> Path:
+    """The file with this machine's decisions."""
+    row = devices.cache_file()
+    return row.with_name(row.name.replace("device-", "kernels-"))
+
+
+class _Machine:
+    """The decisions of this machine."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._path: Path | None = None
+        self._known: dict[str, bool] = {}
+
+    def get(self, key: str) -> bool | None:
+        """Whether an operation runs in our kernels. None: it is not decided."""
+        with self._lock:
+            if self._path != cache_file():
+                self._path, self._known = cache_file(), _read(cache_file())
+            return self._known.get(key)
+
+    def add(self, made: Mapping[str, bool]) -> dict[str, bool]:
+        """Keeps decisions. One that another process made first stays as it is.
+
+        Returns:
+            The decisions in force for these operations.
+        """
+        with self._lock:
+            self._path = cache_file()
+            self._known = {**made, **self._known, **_read(self._path)}
+            _write(self._path, self._known)
+            return {key: self._known[key] for key in made}
+
+
+def _key() -> dict[str, Any]:
+    return {"format": _FORMAT, "torch": torch.__version__}
+
+
+def _read(path: Path) -> dict[str, bool]:
+    """The decisions in a file; none if it is missing, damaged or of another version."""
+    try:
+        if not devices.trusted(path):
+            return {}
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(document, dict) or document.get("key") != _key():
+        return {}
+    known: object = document.get("ours")
+    return known if are_decisions(known) else {}
+
+
+def _write(path: Path, known: Mapping[str, bool]) -> None:
+    """Writes a file atomically. If that fails, the decisions hold in this process."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = json.dumps({"key": _key(), "ours": known}, indent=1)
+        files.write_text(path, text, private=True)
+    except OSError:
+        pass
+
+
+def are_decisions(value: object) -> TypeGuard[dict[str, bool]]:
+    """Is it a mapping from operations to booleans?"""
+    return isinstance(value, dict) and all(
+        isinstance(k, str) and isinstance(v, bool) for k, v in value.items()
+    )
+
+
+machine = _Machine()
+
+
+class Decisions:
+    """The decisions of one model."""
+
+    def __init__(self) -> None:
+        self.used: dict[str, bool] = {}
+        """Whether an operation runs in our kernels. What a plan file says goes before what the
+        machine says."""
+
+    def get(self, node: fx.Node) -> bool | None:
+        """Whether a node runs in our kernels. None: it is not decided."""
+        key = key_of(node)
+        known = self.used.get(key)
+        if known is None:
+            known = machine.get(key)
+            if known is not None:
+                self.used[key] = known
+        return known
+
+    def keep(self, made: Mapping[str, bool]) -> None:
+        """Keeps new decisions, for this model and the machine."""
+        self.used.update(machine.add(made))
