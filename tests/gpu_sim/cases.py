@@ -1,4 +1,4 @@
-"""Kernels with their inputs and what must come out: cases of kernels/*.cu that are right.
+"""Correct kernels of kernels/*.cu, with their inputs and expected outputs.
 
 A case takes the PTX as an argument, so that tests can run it with something deleted."""
 
@@ -29,7 +29,8 @@ def ptx(name: str) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """`run` gives what came out; `expected` what must, within `tolerance` (relative above 1)."""
+    """`run` returns the outputs; `expected` the right ones, within `tolerance` (relative above
+    1)."""
 
     file: str
     kernels: tuple[str, ...]
@@ -56,7 +57,7 @@ def from_bf16(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class Scope:
-    """Device memory that goes when a case has run."""
+    """Device memory that is freed after a case."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver, self.held = driver, list[Memory]()

@@ -1,6 +1,6 @@
-/* client.c: a C program on the stand-in, which it finds as any program finds the driver. Built
- * with the sanitizers that the rest is built with: their memory and the stand-in's must not be in
- * each other's way. */
+/* client.c: a C program on the stand-in, which it finds as any program finds the driver. It is
+ * built with the same sanitizers as everything else, whose memory must not collide with the
+ * stand-in's. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -35,7 +35,7 @@ static entry find(const char *name) {
     return found;
 }
 
-/* A host program that follows a device pointer dies of it. */
+/* True if a host program that dereferences a device pointer dies. */
 static bool faults(unsigned long long address) {
     const pid_t child = fork();
     if (child == 0) {
@@ -70,7 +70,7 @@ static int launch(CUfunction function, unsigned grid, unsigned block, void **par
     return call(function, grid, 1, 1, block, 1, 1, 0, NULL, params, NULL);
 }
 
-/* One thread after another. */
+/* Threads run one after another. */
 static int pointwise(const char *path, CUdeviceptr dx, CUdeviceptr dy) {
     CUfunction function = load(path, "scale");
     float factor = 2;

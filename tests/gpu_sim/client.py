@@ -1,8 +1,8 @@
 """The driver API from Python: the few calls of a program that launches kernels, on the stand-in.
 
-``Driver()`` builds the stand-in where it is not built, opens it and makes a context. Arrays go in
-with ``put`` and come back with ``get``; an entry that fails raises ``CudaError`` with the driver's
-name for it."""
+``Driver()`` builds the stand-in if necessary, opens it and makes a context. Arrays go in with
+``put`` and come back with ``get``; an entry that fails raises ``CudaError`` with the driver's name
+for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIBRARY = BUILD / "libcuda.so.1"
 
 
 class CudaError(Exception):
-    """An entry has failed; ``name`` is the driver's word for it, without CUDA_ERROR_."""
+    """An entry failed; ``name`` is the driver's name for the error, without CUDA_ERROR_."""
 
     def __init__(self, entry: str, name: str, reports: str) -> None:
         super().__init__(f"{entry}: {name}\n{reports}")
@@ -32,7 +32,7 @@ class CudaError(Exception):
 
 @functools.cache
 def build() -> Path:
-    """The stand-in's path; a process builds it once, and processes beside each other wait."""
+    """The stand-in's path. A process builds it once; concurrent processes wait."""
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -47,7 +47,7 @@ def build() -> Path:
 
 
 class Memory:
-    """Device memory; ``address`` may be moved to name a part of it."""
+    """Device memory; ``address`` may be shifted to refer to a part of it."""
 
     def __init__(self, address: int, size: int) -> None:
         self.address, self.size = address, size
@@ -57,7 +57,7 @@ class Memory:
 
 
 class Driver:
-    """The stand-in, opened once a process, with a current context."""
+    """The stand-in, opened once per process, with a current context."""
 
     _opened: ctypes.CDLL | None = None
     modules: ClassVar[dict[str, ctypes.c_void_p]] = {}
@@ -77,14 +77,14 @@ class Driver:
         self.call("cuCtxSetCurrent", context)
 
     def result(self, entry: str, *arguments: Any) -> int:
-        """What an entry answers; a name without a version is the newest one's."""
+        """The result code of an entry; a name without a version means the newest version."""
         for name in (f"{entry}_v2", entry):
             if hasattr(self.library, name):
                 return int(getattr(self.library, name)(*arguments))
         raise AttributeError(entry)
 
     def call(self, entry: str, *arguments: Any) -> None:
-        """Calls an entry; raises where it fails."""
+        """Calls an entry; raises if it fails."""
         code = self.result(entry, *arguments)
         if code:
             raise CudaError(entry, self.error_name(code), self.reports())
@@ -95,7 +95,7 @@ class Driver:
         return (name.value or b"?").decode().removeprefix("CUDA_ERROR_")
 
     def reports(self) -> str:
-        """Takes what the stand-in has found."""
+        """Returns and clears the stand-in's reports."""
         text = ctypes.create_string_buffer(1 << 16)
         self.library.sim_reports(text, ctypes.c_size_t(len(text)))
         return text.value.decode()
@@ -108,7 +108,7 @@ class Driver:
         self.library.sim_seed(ctypes.c_uint(seed))
 
     def recover(self) -> str:
-        """Makes a failed context usable again; what was reported."""
+        """Makes a failed context usable again; returns the reports."""
         self.library.sim_recover()
         return self.reports()
 
@@ -116,16 +116,16 @@ class Driver:
         assert self.library.sim_fail(entry.encode(), nth, code) == 0, entry
 
     def skip(self, entry: str, nth: int = 1) -> None:
-        """The n-th call from now answers that all went well, and does nothing."""
+        """Makes the n-th call from now succeed without doing anything."""
         assert self.library.sim_skip(entry.encode(), nth) == 0, entry
 
     def leave_out(self, kernel: str = "", line: int = 0) -> int:
-        """Nobody meets, waits or fences in that line of a kernel's PTX; none: everybody does. How
-        often that of the call before was left out."""
+        """From now on threads skip the barrier, wait or fence in that line of a kernel's PTX; with
+        no line, none. Returns how often the previous one was skipped."""
         return int(self.library.sim_leave_out(kernel.encode(), ctypes.c_uint(line)))
 
     def is_due(self, entry: str) -> bool:
-        """Whether what was ordered last for the entry has not happened yet."""
+        """True if the last failure or skip ordered for the entry has not happened yet."""
         return bool(self.library.sim_is_due(entry.encode()))
 
     # Memory
@@ -156,7 +156,7 @@ class Driver:
     # Kernels
 
     def load(self, ptx: str) -> ctypes.c_void_p:
-        """A library from PTX; the same text is loaded once."""
+        """A library from PTX; each text is loaded once."""
         if ptx not in self.modules:
             library = ctypes.c_void_p()
             nothing = (None, None, 0, None, None, 0)
@@ -195,14 +195,14 @@ class Driver:
     # Streams
 
     def stream(self) -> ctypes.c_void_p:
-        """A stream that goes beside the legacy one."""
+        """A stream that does not synchronize with the legacy one."""
         stream = ctypes.c_void_p()
         self.call("cuStreamCreate", ctypes.byref(stream), 1)
         self.streams.append(stream)
         return stream
 
     def end_streams(self) -> None:
-        """Those that were made so far, but for what a test has ended itself."""
+        """Destroys the streams made so far, except those that a test destroyed itself."""
         while self.streams:
             self.result("cuStreamDestroy", self.streams.pop())
 
@@ -213,7 +213,7 @@ class Driver:
 
     @contextmanager
     def watching(self, seed: int = 0) -> Iterator[None]:
-        """Looks for races, in the order of a seed."""
+        """Looks for races, in the order given by a seed."""
         self.seed(seed)
         self.set(races=1)
         try:

@@ -1,4 +1,4 @@
-"""The stand-in, opened once for the tests of a process, and left as it was after each."""
+"""The stand-in, opened once per test process and reset after each test."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LOADED = "CUTBACK_STAND_IN_LOADED"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers take the name over: their kernels are counted together."""
+    """Workers inherit the name, so that their kernels are counted together."""
     if not hasattr(config, "workerinput"):
         BUILD.mkdir(parents=True, exist_ok=True)
         os.environ[LOADED] = str(BUILD / f"loaded.{os.getpid()}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Says how many distinct kernels there were: what these tests take grows with them."""
+    """Prints the number of distinct kernels, which determines the time of these tests."""
     if hasattr(session.config, "workerinput") or LOADED not in os.environ:
         return
     file = Path(os.environ.pop(LOADED))
@@ -42,7 +42,7 @@ def driver() -> Iterator[Driver]:
     yield opened
     opened.recover()
     opened.end_streams()
-    # A test that lets each entry fail may have left this thread in another mode.
+    # A test that makes each entry fail may have left this thread in another mode.
     opened.result("cuThreadExchangeStreamCaptureMode", ctypes.byref(ctypes.c_int(0)))
     opened.seed(0)
     opened.set(races=0, unwritten=1, approximate=0, fuel=1 << 36)
@@ -51,7 +51,7 @@ def driver() -> Iterator[Driver]:
 
 @pytest.fixture
 def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """The stand-in as the driver that is found, with races looked for."""
+    """The stand-in as the driver that Cutback finds, with race detection."""
     compiler = os.environ.get("CUTBACK_TEST_NVRTC") or nvrtc.library()
     if compiler is None:
         pytest.skip("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")

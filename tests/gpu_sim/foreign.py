@@ -1,5 +1,5 @@
-"""Tensors as other libraries have them on a GPU: memory of the stand-in that its own driver calls
-have made, handed out by DLPack or ``__cuda_array_interface__``, and none of cutback's code."""
+"""Tensors of other libraries on a GPU: stand-in memory allocated by separate driver calls, exported
+by DLPack or ``__cuda_array_interface__``, without any code of cutback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Tensor(ctypes.Structure):
     )
 
 
-_handed_out: list[Any] = []  # who takes a tensor may keep it for longer than it lives here
+_handed_out: list[Any] = []  # importers may keep a tensor for longer than its object lives
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -44,8 +44,8 @@ class _Managed(ctypes.Structure):
 
 
 class Tensor:
-    """An array on the stand-in. ``asked`` lists the streams it was asked for; ``out`` counts what
-    was handed out and not given back."""
+    """An array on the stand-in. ``asked`` lists the streams of requests; ``out`` counts exports
+    that were not returned."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Tensor:
         self.device, self.read_only, self.strides, self.kind = device, read_only, strides, kind
         self.asked: list[Any] = []
         self.out = 0
-        self.stream: ctypes.c_void_p | None = None  # that its library works on
+        self.stream: ctypes.c_void_p | None = None  # the stream of its library
 
     def get(self) -> np.ndarray[Any, Any]:
         return self.driver.get(self.memory, self.array_dtype, self.shape)
@@ -71,7 +71,7 @@ class Tensor:
         return 2, self.device
 
     def _order(self, stream: Any) -> None:
-        """As a library does: what it has put on its own stream comes before what follows there."""
+        """Like a library: work already on its own stream precedes later work on the other."""
         self.asked.append(stream)
         if self.stream is not None:
             event = self.driver.event()
@@ -79,7 +79,7 @@ class Tensor:
             self.driver.call("cuStreamWaitEvent", ctypes.c_void_p(stream), event, 0)
 
     def _managed(self) -> _Managed:
-        """What is handed out, until it is given back."""
+        """The exported struct, kept until it is returned."""
         n = len(self.shape)
         shape = (ctypes.c_int64 * n)(*self.shape)
         strides = None if self.strides is None else (ctypes.c_int64 * n)(*self.strides)
@@ -125,8 +125,8 @@ class _Exchange(ctypes.Structure):
 
 
 class Exchanged(Tensor):
-    """The same, of a type with a table of functions in C. ``works_on`` is the stream that its
-    library works on; ``fails`` says which function does; ``taken`` counts tensors."""
+    """The same, with a type that has a table of C functions. ``works_on`` is its library's stream;
+    ``fails`` selects a failing function; ``taken`` counts tensors."""
 
     works_on: ctypes.c_void_p | None = None
     fails = ""
@@ -154,12 +154,12 @@ def _current_stream(kind: int, device: int, out: Any) -> int:
 
 
 _TABLE = _Exchange(1, 3, None, None, _From(_hand_out), None, None, _Stream(_current_stream))
-_NEWER = _Exchange(2, 0, ctypes.addressof(_TABLE))  # which nobody knows yet
+_NEWER = _Exchange(2, 0, ctypes.addressof(_TABLE))  # a version that nobody knows yet
 _NAME = ctypes.create_string_buffer(b"dlpack_exchange_api")
 
 
 def offer(table: str) -> Any:
-    """The table of this version, one that also has a newer version, or only a newer one."""
+    """The table of this version, one with a newer version next to it, or only a newer one."""
     alone = _Exchange(2, 0, None)
     _handed_out.append(alone)
     chosen = {"known": _TABLE, "also newer": _NEWER, "only newer": alone}[table]
@@ -169,7 +169,7 @@ def offer(table: str) -> Any:
 
 
 class Interface:
-    """The same array by ``__cuda_array_interface__`` alone."""
+    """The same array with ``__cuda_array_interface__`` only."""
 
     def __init__(self, tensor: Tensor, **changes: Any) -> None:
         self.tensor, self.changes = tensor, changes

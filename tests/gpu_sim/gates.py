@@ -1,5 +1,5 @@
-"""What NVRTC makes of kernels for real GPUs, read from machine code: registers, stack, shared
-memory, instructions, and how wide global memory is read and written. No GPU is needed.
+"""What NVRTC compiles kernels to on real GPUs, read from machine code: registers, stack, shared
+memory, instructions, and the width of global memory accesses. No GPU is needed.
 
 python gates.py    writes gates.json anew, and says what has changed
 """
@@ -30,7 +30,7 @@ ARCHITECTURES = (80, 90, 100, 120)
 
 @dataclass(frozen=True)
 class Kernel:
-    """Of one kernel: per thread, but for shared memory (bytes of a block)."""
+    """The numbers of one kernel: per thread, except shared memory (bytes per block)."""
 
     registers: int
     stack: int
@@ -43,7 +43,7 @@ class Kernel:
 
 
 def disassembler() -> Path | None:
-    """nvdisasm, of the package of that name or of a toolkit."""
+    """nvdisasm, from its package or from a toolkit."""
     for folder in sys.path:
         for path in Path(folder or ".").glob("nvidia/cu1*/bin/nvdisasm"):
             return path
@@ -52,14 +52,14 @@ def disassembler() -> Path | None:
 
 
 def headers() -> dict[str, str]:
-    """What kernels include, by the names under which the core has it."""
+    """The headers that kernels include, by the names that the core uses."""
     listed = (ROOT / "cmake" / "text.cmake").read_text()
     rows = re.findall(r"^  (\S+\.(?:cuh|h))=(\S+?)\)?$", listed, re.MULTILINE)
     return {name: (ROOT / "csrc" / path).read_text() for name, path in rows}
 
 
 def cubin(source: str, architecture: int) -> bytes:
-    """As cuda/cu_jit.c compiles it; RuntimeError has NVRTC's own text."""
+    """Compiles like cuda/cu_jit.c; a RuntimeError has NVRTC's own text."""
     library = ctypes.CDLL(str(nvrtc.library()))
     files = headers()
     texts = (ctypes.c_char_p * len(files))(*(text.encode() for text in files.values()))
@@ -99,8 +99,8 @@ ACCESS = re.compile(r"\b(?:LDG|STG|LD|ST)\.E((?:\.\w+)*)")
 
 
 def _kernels(lines: Sequence[str]) -> dict[str, Kernel]:
-    """One pass: a section is of code, of shared memory, or of attributes, each of which names the
-    kernel by its symbol, with its number on the next line."""
+    """One pass over sections: code, shared memory, or attributes. Each attribute names the kernel
+    by its symbol, with the number on the next line."""
     section, attribute, symbol = "", "", ""
     rows: dict[str, Counter[str]] = {}
     attributes: dict[tuple[str, str], int] = {}
@@ -127,7 +127,7 @@ def _kernels(lines: Sequence[str]) -> dict[str, Kernel]:
 
 
 def _instruction(line: str, row: Counter[str]) -> None:
-    if " NOP" in line:  # they fill up the last line of the cache
+    if " NOP" in line:  # padding to the end of the cache line
         return
     row["instructions"] += 1
     row["spills"] += bool(re.search(r"\b(?:LDL|STL)\b", line))
@@ -136,8 +136,8 @@ def _instruction(line: str, row: Counter[str]) -> None:
         row["wide" if "128" in parts else "middle" if "64" in parts else "narrow"] += 1
 
 
-# Programs whose kernels are looked at. They are compiled for the backend, on the stand-in, and the
-# source is what it has kept.
+# Programs whose kernels are inspected. They are compiled for the backend on the stand-in, and the
+# kept sources are used.
 
 
 def gelu_bias() -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]:
@@ -247,7 +247,8 @@ PROGRAMS = (
 
 
 def optimizers() -> str:
-    """Every formula of elements in one source, each under its name; and what counts for AdamW."""
+    """One source with every element formula, each under its name, and the counting of steps of
+    AdamW."""
     listed = headers()["../../../optim/formula_factors.h"]
     table = listed[listed.index("CB_ELEMENT_FORMULAS(X)") : listed.index("define CB_FORMULAS(X)")]
     lines = ["#define CB_F32_ALONE", '#include "optim.cuh"', '#include "adamw_factors.h"']
@@ -287,7 +288,7 @@ def every(
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """A line for each number that differs."""
+    """One line for each number that differs."""
     lines = []
     for name in sorted(before.keys() | after.keys()):
         for arch in sorted(before.get(name, {}).keys() | after.get(name, {}).keys()):

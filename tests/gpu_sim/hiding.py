@@ -1,5 +1,5 @@
-"""Machines on which something is missing or broken: changes to the environment of a program that
-really hide it from the program and from everything that it starts."""
+"""Machines on which something is missing or broken: environment changes that hide it from a program
+and from everything that the program starts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ for key in ("INCLUDEPY", "CONFINCLUDEPY", "INCLUDEDIR", "CONFINCLUDEDIR"):
 
 
 def _at_start(folder: Path, code: str) -> dict[str, str]:
-    """Lets every Python that is started run some code first."""
+    """Makes every Python process run some code first."""
     folder.mkdir(parents=True)
     (folder / "sitecustomize.py").write_text(code)
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
@@ -71,7 +71,7 @@ def without_programs(folder: Path, *names: str) -> dict[str, str]:
 
 
 def with_program(folder: Path, name: str, text: str) -> dict[str, str]:
-    """A program in front of others of its name."""
+    """A program that comes before others of its name."""
     programs = folder / "more_programs"
     programs.mkdir(exist_ok=True)
     (programs / name).write_text(text)
@@ -80,7 +80,7 @@ def with_program(folder: Path, name: str, text: str) -> dict[str, str]:
 
 
 def without_home() -> dict[str, str]:
-    """A home folder in which nobody, root neither, can make a file."""
+    """A home folder in which nobody can create a file, not even root."""
     return {"HOME": "/proc/sys", "XDG_CACHE_HOME": ""}
 
 
@@ -94,8 +94,8 @@ def without_builtins(folder: Path) -> dict[str, str]:
 
 
 def broken_driver(folder: Path, how: str, item: str = "") -> dict[str, str]:
-    """The stand-in behind a driver that hangs, faults or is another process's (broken/broken.c);
-    ``item``: only in the processes that run that item of the ladder."""
+    """The stand-in behind a driver that hangs, faults or belongs to another process
+    (broken/broken.c); ``item``: only in processes that run that item of the ladder."""
     behind, made = build(), folder / "libbroken.so"
     source = HERE / "broken" / "broken.c"
     command = [
@@ -109,5 +109,5 @@ def broken_driver(folder: Path, how: str, item: str = "") -> dict[str, str]:
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """That of this process with the changes; an empty value removes a variable."""
+    """This process's environment with the changes; an empty value removes a variable."""
     return {k: v for k, v in (os.environ | dict(changes)).items() if v or k not in changes}

@@ -1,6 +1,6 @@
-"""What orders threads, line by line: each barrier, fence, wait, warp synchronisation and shuffle of
-PTX. The stand-in leaves one out by itself (``Driver.leave_out``), so that nothing is compiled
-again: what gives a result (a shuffle, a barrier that reduces) gives the thread's own operand."""
+"""Everything that orders threads, line by line: each barrier, fence, wait, warp synchronisation and
+shuffle of PTX. The stand-in skips one at a time (``Driver.leave_out``), so nothing is recompiled:
+an instruction with a result (a shuffle, a reducing barrier) returns the thread's own operand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# What orders threads. Commits are left: without them a wait waits for more than it asks for.
+# Instructions that order threads. Commits are not included: without them a wait only waits for
+# more.
 ORDERING = re.compile(
     r"\s*(bar\.sync|barrier\.sync|bar\.warp\.sync|membar\.gl|fence\.[\w.]*gpu|cp\.async\.wait_\w+)\b"
 )
@@ -28,7 +29,7 @@ class Deletion(NamedTuple):
 
 
 def deletions(text: str, kernels: tuple[str, ...]) -> Iterator[Deletion]:
-    """All that these kernels have."""
+    """All deletions of these kernels."""
     kernel = ""
     met: Counter[str] = Counter()
     for number, line in enumerate(text.splitlines(), 1):
@@ -42,6 +43,6 @@ def deletions(text: str, kernels: tuple[str, ...]) -> Iterator[Deletion]:
 
 
 def is_among_few(what: str) -> bool:
-    """All but shuffles, of which there are many alike: the first, and one in seven."""
+    """Everything except shuffles, many of which are alike: the first, and one in seven."""
     number = int(what.split()[-1])
     return "shfl" not in what or number == 1 or number % 7 == 0

@@ -21,7 +21,7 @@ LIBRARY = client.BUILD / "null" / "libcuda.so.1"
 
 
 def build() -> Path:
-    """Builds the driver if it is out of date; its path, for CUTBACK_CUDA_DRIVER."""
+    """Builds the driver if it is out of date; returns its path, for CUTBACK_CUDA_DRIVER."""
     client.build()
     return LIBRARY
 
@@ -44,8 +44,8 @@ class Event(NamedTuple):
 
 
 class NullDriver:
-    """The library, opened in this process. Whatever else has opened it, such as cutback, shares its
-    counts."""
+    """The library, opened in this process. It shares its counts with whatever else has opened it,
+    such as cutback."""
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL(str(build()))
@@ -68,7 +68,7 @@ class NullDriver:
                 raise ValueError(f"the null driver has no setting {name!r}")
 
     def calls(self, entry: str) -> int:
-        """Calls since :meth:`clear`, under a name with or without its version."""
+        """Calls of an entry since :meth:`clear`; the name may have its version."""
         for name in (f"{entry}_v2", entry):
             if (n := int(self.library.null_calls(name.encode()))) >= 0:
                 return n
@@ -81,7 +81,7 @@ class NullDriver:
 
     @property
     def seconds(self) -> float:
-        """Time that calls have spent in the driver since :meth:`clear`."""
+        """Time that calls spent in the driver since :meth:`clear`."""
         return 1e-9 * float(self.library.null_nanoseconds())
 
     @property
@@ -116,7 +116,7 @@ class NullDriver:
 
 
 def read(path: Path) -> Iterator[Event]:
-    """The calls in a file that :meth:`NullDriver.dump` has written."""
+    """The calls in a file written by :meth:`NullDriver.dump`."""
     with path.open(newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):
             grid = int(row["grid_x"]), int(row["grid_y"]), int(row["grid_z"])

@@ -1,4 +1,5 @@
-"""NVRTC, by itself: from CUDA C to PTX. The tests run committed PTX; this makes it again.
+"""NVRTC without the backend: from CUDA C to PTX. The tests run committed PTX; this module
+regenerates it.
 
 python nvrtc.py    writes kernels/*.ptx from kernels/*.cu
 """
@@ -15,7 +16,7 @@ PACKAGE = "nvidia-cuda-nvrtc"
 
 
 def library() -> Path | None:
-    """NVRTC as the package of that name brings it; None: not installed."""
+    """NVRTC from its package; None: not installed."""
     try:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -27,7 +28,7 @@ def library() -> Path | None:
 
 
 def compile_to_ptx(source: str, *options: str) -> str:
-    """PTX without the comments that name the compiler; RuntimeError has NVRTC's own text."""
+    """PTX without comments that name the compiler; a RuntimeError has NVRTC's own text."""
     path = library()
     assert path is not None
     nvrtc = ctypes.CDLL(str(path))

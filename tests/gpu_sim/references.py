@@ -1,5 +1,5 @@
-"""What each arithmetic instruction of PTX gives, worked out with whole numbers and fractions:
-slow, exact, and sharing nothing with the translator. Registers are raw bits here, as integers."""
+"""The result of each arithmetic instruction of PTX, computed with integers and fractions: slow,
+exact, and independent of the translator. Registers are raw bits, as integers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def decode(raw: int, type_: str) -> float:
 
 
 def encode(x: float, type_: str) -> int:
-    """The bits of a number that the format has."""
+    """The bits of a number that the format can represent."""
     if math.isnan(x):
         return FORMATS[type_].nan
     if type_ == "bf16":
@@ -65,14 +65,14 @@ def whole(x: Fraction, mode: str) -> int:
 
 
 def direction(mode: str, is_negative: bool) -> str:
-    """A rounding mode of PTX for the magnitude."""
+    """The rounding direction for the magnitude under a rounding mode of PTX."""
     return {"rn": "n", "rz": "d", "rm": "u" if is_negative else "d"}.get(
         mode, "d" if is_negative else "u"
     )
 
 
 def rounded(x: Fraction, type_: str, mode: str = "rn") -> float:
-    """A fraction, not zero, in a format."""
+    """A nonzero fraction, rounded to a format."""
     form, sign, magnitude = FORMATS[type_], -1 if x < 0 else 1, abs(x)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     exponent -= magnitude < Fraction(2) ** exponent
@@ -100,7 +100,7 @@ def sum_of(x: float, y: float, type_: str, mode: str) -> float:
 
 
 def sum_of_exact(p: Fraction, q: Fraction, x: float, y: float, type_: str, mode: str) -> float:
-    """p + q; x and y have their signs, which count where the sum is zero."""
+    """p + q; x and y give the signs, which matter if the sum is zero."""
     if p + q:
         return rounded(p + q, type_, mode)
     signs = {math.copysign(1, x), math.copysign(1, y)}
@@ -402,7 +402,7 @@ def converted(parts: Sequence[str], raws: Sequence[int]) -> int:
 
 
 def reference(opcode: str, raws: Sequence[int]) -> int:
-    """The bits that an instruction gives for the bits of its sources; the exact ones only."""
+    """The bits that an instruction gives for the bits of its sources; only exact instructions."""
     parts = opcode.split(".")
     base, type_ = parts[0], parts[-1]
     if base == "setp":

@@ -1,21 +1,21 @@
 """Rows 1 to 9 of benchmarks/gpu, judged without a GPU: warps, instructions, bytes, spills, launches
-and host time of each kernel, and the time that follows from them.
+and host time of each kernel, and the time predicted from them.
 
     python row_gates.py           writes row_gates.json anew, and says what has changed
     python row_gates.py 4 9       only prints these rows, in comparison with the file
     python row_gates.py --write 6 writes only this row anew
 
-Grids and host times come from full sizes on the driver that runs nothing; registers, shared memory
-and spills from machine code for sm_90; instructions and bytes from small sizes that run on the
-stand-in, extended along a line to the number of elements. The time of a kernel is predicted as
+Grids and host times come from full sizes on the null driver; registers, shared memory and spills
+from machine code for sm_90; instructions and bytes from small sizes on the stand-in, extrapolated
+linearly to the number of elements. The time of a kernel is predicted as
 
     START_US + max(memory, issue) + OVERLAP * (1 - warps / 64) * min(memory, issue)
     memory = bytes / BYTES_PER_US        issue = warp instructions / INSTRUCTIONS_PER_US
 
-because few warps cannot hide the memory's time behind that of instructions. A kernel with fewer
-blocks than there are multiprocessors waits for memory alone. The constants were
-fitted to the kernels that Nsight Compute has measured on an H100 (`fit`); bytes that a kernel reads
-again come from memory with the probability (bytes in flight / L2)^2, at most 1.
+because few warps cannot overlap memory time with instructions. A kernel with fewer blocks than
+multiprocessors only waits for memory. The constants were fitted to the kernels that Nsight Compute
+has measured on an H100 (`fit`); bytes that a kernel reads again come from memory with the
+probability (bytes in flight / L2)^2, at most 1.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ MULTIPROCESSORS, WARPS, L2_BYTES = 132, 64, 50e6
 BYTES_PER_US = 2.9e6
 INSTRUCTIONS_PER_US = MULTIPROCESSORS * 4 * 1500.0
 OVERLAP, START_US = 0.6, 4.0
-GAP_US = 2.06  # between two kernels, as measured there
+GAP_US = 2.06  # between two kernels, as measured
 
-SMALL = {  # sizes for the stand-in, which give the same kernels; and once with twice the first axis
+# sizes for the stand-in that give the same kernels, and again with the first axis doubled
+SMALL = {
     1: (2, 32, 128, 128),
     2: (4, 2048, 8, 8),
     3: (1 << 18,),
@@ -64,7 +65,7 @@ SMALL = {  # sizes for the stand-in, which give the same kernels; and once with 
     8: (2, 64, 56, 56),
     9: (128, 4096),
 }
-# torch.compile's milliseconds for f32, predicted before it was measured.
+# Times of torch.compile in ms for f32, predicted before they were measured.
 COMPILED_MS = {1: 0.55, 2: 0.18, 3: 0.43, 4: 0.45, 5: 0.5, 6: 0.6, 7: 0.55, 8: 0.35, 9: 0.75}
 
 
@@ -78,7 +79,7 @@ class Counts(ctypes.Structure):
 
 
 class Zeros:
-    """In place of a generator of random numbers: what is launched does not depend on them."""
+    """Replaces a random generator: launches do not depend on the numbers."""
 
     def standard_normal(self, size: Any, dtype: Any = np.float64) -> np.ndarray[Any, Any]:
         return np.zeros(size, dtype)
@@ -88,7 +89,7 @@ class Zeros:
 
 
 def made(number: int, dtype: str, sizes: tuple[int, ...]) -> Any:
-    """A row of benchmarks/gpu/gpu_rows.py with zeros, after a call."""
+    """A row of benchmarks/gpu/gpu_rows.py on zeros, after a call."""
     import gpu_rows
 
     kept, gpu_rows.Repeated = gpu_rows.Repeated, lambda _: Zeros()
@@ -103,14 +104,14 @@ def made(number: int, dtype: str, sizes: tuple[int, ...]) -> Any:
 
 
 def launches_of(row: Any) -> list[dict[str, Any]]:
-    """The launches of a step in their order."""
+    """The launches of a step, in order."""
     import launches
 
     return [launch for g in launches.groups(row.step.executable) for launch in g["launches"]]
 
 
 def launched(numbers: Sequence[int]) -> dict[str, Any]:
-    """On the null driver: launches, source, bytes and host time of rows in full sizes."""
+    """On the null driver: launches, source, bytes and host time of rows at full size."""
     import gpu_rows
 
     found: dict[str, Any] = {}
@@ -135,7 +136,7 @@ def launched(numbers: Sequence[int]) -> dict[str, Any]:
 
 
 def counted(number: int, dtype: str, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
-    """On the stand-in: the launches of a row, with what they do in `counts`."""
+    """On the stand-in: the launches of a row, with their work in `counts`."""
     from client import Driver
 
     driver = Driver()
@@ -155,15 +156,16 @@ def counted(number: int, dtype: str, sizes: tuple[int, ...]) -> list[dict[str, A
 
 
 def extended(number: int, dtype: str, full: Sequence[Any]) -> list[dict[str, float]]:
-    """The same for full sizes, with these launches: along a line through two small sizes. A kernel
-    that small sizes do not need, which adds up a few blocks, does nothing."""
+    """The same for full sizes, with these launches, extrapolated linearly from two small sizes. A
+    kernel that small sizes do not need (it adds up a few blocks) counts as no work."""
     import gpu_rows
 
     small = SMALL[number]
     times = math.prod(gpu_rows.SIZES[number]) / math.prod(small)
     sides = [counted(number, dtype, (n * small[0], *small[1:])) for n in (1, 2)]
     found = []
-    more, before = 1.0, 1.0  # blocks of rows in full and small sizes, of this kernel and the last
+    # numbers of blocks at full and small size, of this kernel and of the previous one
+    more, before = 1.0, 1.0
     for launch in full:
         nothing = launch | {"counts": dict.fromkeys(NAMES, 0.0)}
         first, second = (
@@ -174,7 +176,7 @@ def extended(number: int, dtype: str, full: Sequence[Any]) -> list[dict[str, flo
         found.append({key: max(0.0, a[key] + (times - 1) * (b[key] - a[key])) for key in a})
         before, more = more, math.prod(launch["grid"]) / math.prod(first["grid"])
         found[-1]["written"] = a["written"] * more
-        if launch["grid"] == first["grid"] and launch["grid"][0] > 1:  # adds up those blocks
+        if launch["grid"] == first["grid"] and launch["grid"][0] > 1:  # it adds up those blocks
             found[-1]["read"] = a["read"] * before
     if any(sides):
         raise ValueError(f"row {number} {dtype}: small sizes launch other kernels than full ones")
@@ -182,7 +184,7 @@ def extended(number: int, dtype: str, full: Sequence[Any]) -> list[dict[str, flo
 
 
 def resident(kernel: gates.Kernel, threads: int, shared: int) -> int:
-    """Blocks of a kernel on a multiprocessor of sm_90. `shared` includes the system's 1 KiB."""
+    """Blocks of a kernel per multiprocessor of sm_90. `shared` includes the system's 1 KiB."""
     warps = -(-threads // 32)
     by_registers = 65536 // (-(-max(kernel.registers, 1) * 32 // 256) * 256 * warps)
     by_shared = (228 << 10) // shared
@@ -190,7 +192,7 @@ def resident(kernel: gates.Kernel, threads: int, shared: int) -> int:
 
 
 def predicted_us(memory_bytes: float, issued: float, warps: float, blocks: float) -> float:
-    """The formula above; `issued` counts instructions of warps."""
+    """The formula above; `issued` counts warp instructions."""
     memory, issue = memory_bytes / BYTES_PER_US, issued / INSTRUCTIONS_PER_US
     share = min(1.0, blocks / MULTIPROCESSORS)
     if share < 1:
@@ -224,7 +226,7 @@ def kernel_row(launch: Any, kernel: gates.Kernel, counts: Any, elements: int) ->
 
 
 def row_of(number: int, dtype: str, told: Any) -> dict[str, Any]:
-    """A row: its kernels and what they amount to."""
+    """A row: its kernels and their totals."""
     import gpu_rows
 
     machine = gates.measure(gates.cubin(told["source"], 90))
@@ -250,20 +252,20 @@ def row_of(number: int, dtype: str, told: Any) -> dict[str, Any]:
 
 
 def compared(number: int, dtype: str) -> dict[str, float]:
-    """torch.compile's time: measured on an H100 where it was, else predicted (f32)."""
+    """torch.compile's time: measured on an H100 if available, otherwise predicted (f32)."""
     import rows
 
     title = rows.ROWS[number].named((0,)).partition(" (")[0]
     listed = json.loads((MEASURED / "gpu_rows_nvidia_h100_80gb_hbm3.json").read_text())["rows"]
     for row in listed:
         is_same = row["row"].startswith(title) and row["dtype"] == dtype and row.get("compiled ms")
-        if is_same and number != 2:  # rows 1 and 2 have one title
+        if is_same and number != 2:  # rows 1 and 2 have the same title
             return {"compiled us, measured": round(1e3 * row["compiled ms"], 1)}
     return {"compiled us, predicted": 1e3 * COMPILED_MS[number]} if dtype == "f32" else {}
 
 
 def fit() -> dict[str, float]:
-    """How the formula agrees with kernels of 20 us and more that were measured on an H100."""
+    """How well the formula fits kernels of 20 us and more measured on an H100."""
     path = MEASURED / "gpu_kernels_nvidia_h100_80gb_hbm3.json"
     errors = []
     for row in json.loads(path.read_text())["rows"]:
@@ -320,7 +322,7 @@ def constants() -> dict[str, float]:
 
 
 def lines(rows: dict[str, Any], known: dict[str, Any]) -> list[str]:
-    """A line for each row, with the time that was known before, and one for each kernel."""
+    """One line for each row, with the previously known time, and one for each kernel."""
     out = []
     for name, row in rows.items():
         before = known.get("rows", {}).get(name, {}).get("predicted us", 0)

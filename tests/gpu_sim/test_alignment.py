@@ -1,6 +1,6 @@
 """Arrays of other libraries at any offset from a 16-byte boundary: kernels with wide accesses must
-look at each address, and give the bits that they give on aligned arrays. The stand-in reports a
-wide access at an address that is not a multiple of its width."""
+check each address, and give the bits of aligned arrays. The stand-in reports a wide access at an
+address that is not a multiple of its width."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from foreign import Tensor
 
 
 class Shifted(Tensor):
-    """A tensor whose first element is ``shift`` bytes behind a 16-byte boundary. Memory past its
-    ends is not to be touched: it is not a part of any access in bounds."""
+    """A tensor whose first element is ``shift`` bytes after a 16-byte boundary. No access in bounds
+    touches the memory around it."""
 
     def __init__(self, driver: Driver, array: np.ndarray[Any, Any], shift: int) -> None:
         super().__init__(driver, np.zeros(array.nbytes + 16, np.uint8))
@@ -30,7 +30,7 @@ class Shifted(Tensor):
         self.memory, self.shape, self.array_dtype = self.bytes_of + shift, array.shape, array.dtype
 
     def is_alone(self) -> bool:
-        """Whether the bytes around the array are as they were."""
+        """True if the bytes around the array are unchanged."""
         bytes_of = self.driver.get(self.bytes_of, np.uint8, self.bytes_of.size)
         end = self.start + int(np.prod(self.shape)) * self.array_dtype.itemsize
         return bool((bytes_of[: self.start] == 0xAB).all() and (bytes_of[end:] == 0xAB).all())
@@ -46,8 +46,8 @@ def gradients(x: Any, w: Any, b: Any, y: Any) -> Any:
 
 
 HALF = np.float16
-# A function, what it is differentiated by, and its arguments; each is read or written in 16 bytes
-# where all of them are aligned.
+# A function, what it is differentiated with respect to, and its arguments. Each array is accessed
+# in 16 bytes if all are aligned.
 PROGRAMS: dict[str, tuple[Callable[..., Any], Any, list[np.ndarray[Any, Any]]]] = {
     "elements": (lambda x, y: x * 2 + y, None, [numbers(260), numbers(260)]),
     "elements of halves": (lambda x, y: x * 2 + y, None, [numbers(264, dtype=HALF)] * 2),
@@ -86,7 +86,7 @@ def test_arguments_at_any_offset(gpu: Driver, name: str) -> None:
     for shift in (4, 8, 12, 2, 6, 10, 14, 1):
         if shift % min(a.itemsize for a in arrays):
             continue
-        for which in range(-1, len(arrays) if shift == 8 else 0):  # all of them, and each alone
+        for which in range(-1, len(arrays) if shift == 8 else 0):  # all arrays, and each one alone
             given = [
                 Shifted(gpu, a, shift - shift % a.itemsize if which in (-1, k) else 0)
                 for k, a in enumerate(arrays)
@@ -96,7 +96,7 @@ def test_arguments_at_any_offset(gpu: Driver, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "amsgrad", "sgd"])
 def test_parameters_and_gradients_at_any_offset(gpu: Driver, name: str) -> None:
-    """What an optimizer and a gradient write, with nothing around it."""
+    """The outputs of an optimizer and a gradient; the memory around them is not written."""
     optimizers = {
         "adamw": lambda: cb.optim.AdamW(lr=0.1),
         "amsgrad": lambda: cb.optim.Adam(lr=0.1, amsgrad=True),

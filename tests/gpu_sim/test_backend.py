@@ -1,5 +1,5 @@
-"""The backend "cuda" from Python on the stand-in: NumPy arrays in and out, trained beside the cpu,
-the same bits under every plan, and what is said where something is missing."""
+"""The backend "cuda" from Python on the stand-in: NumPy arrays in and out, training compared with
+the cpu, the same bits under every plan, and errors for missing pieces."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_training_follows_the_cpu(gpu: Driver, name: str) -> None:
     (here, losses), (there, others) = trained["cpu"], trained["cuda"]
     assert np.allclose(losses, others, rtol=1e-4)
     for key, value in here.items():
-        # Lion steps by the sign of what may be rounded either way.
+        # Lion steps by the sign of a number that may round either way.
         assert np.allclose(value, there[key], rtol=1e-3, atol=5e-3 if name == "lion" else 2e-5), key
 
 
@@ -85,7 +85,7 @@ EVERY = {
 
 @pytest.mark.parametrize("name", EVERY)
 def test_an_update_has_the_bits_of_the_cpu_s(gpu: Driver, name: str) -> None:
-    """With gradients that are no result of arithmetic; infinite and NaN ones among them."""
+    """Gradients are inputs instead of results; some are infinite or NaN."""
 
     def loss(params: Any, g: Any) -> Any:
         return (params["w"] * g["w"]).sum() + (params["b"] * g["b"]).sum()

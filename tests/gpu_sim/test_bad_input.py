@@ -1,5 +1,5 @@
-"""What can go wrong on a machine with a GPU, each made to happen by the stand-in: one exception
-that says what to do, everything on the host as before, and the next step goes on."""
+"""Everything that can go wrong on a machine with a GPU, produced by the stand-in: one exception
+that says what to do, the host unchanged, and a working next step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def loss(params: dict[str, Any], x: Any) -> Any:
 
 
 class Training:
-    """A step that has been taken twice, and everything of it that the host sees."""
+    """A step after two calls, and all its state on the host."""
 
     def __init__(self, on_device: bool) -> None:
         self.params: dict[str, Any] = {
@@ -81,7 +81,7 @@ def failing(gpu: Driver, entry: str, code: int) -> Iterator[None]:
 
 @contextmanager
 def setting(gpu: Driver, **settings: tuple[int, int]) -> Iterator[None]:
-    """While it lasts the first of two values, then the second."""
+    """Sets the first value, and the second on exit."""
     gpu.set(**{name: values[0] for name, values in settings.items()})
     try:
         yield
@@ -175,7 +175,7 @@ def test_what_goes_wrong_is_said_and_changes_nothing(
 
 
 def test_a_device_that_is_too_old_names_the_way_out(gpu: Driver) -> None:
-    """NVRTC is asked in a fresh process: a device that is open stays what it is."""
+    """Runs NVRTC in a fresh process, because an open device keeps its properties."""
     import subprocess
     import sys
 
@@ -195,7 +195,7 @@ except Exception as error:
 
 
 def test_a_capture_in_progress(gpu: Driver) -> None:
-    """Compiling beside it is no part of it; a step is refused; the capture is whole afterwards."""
+    """Compiling during a capture is not captured; a step is refused; the capture stays intact."""
     t = Training(True)
     before = t.state()
     stream, graph, status = gpu.stream(), ctypes.c_void_p(), ctypes.c_int()
@@ -227,7 +227,7 @@ def scenario(gpu: Driver, step: cb.Step, stream: ctypes.c_void_p) -> bytes:
 
 
 def test_each_entry_that_fails_once_is_one_clean_error(gpu: Driver) -> None:
-    """On the way of arrays of the device; those of the host are in tests/c/gpu."""
+    """For arrays on the device; tests/c/gpu covers those on the host."""
     step, stream = cb.compile(another, argnums=None, device="cuda"), gpu.stream()
     good = scenario(gpu, step, stream)
     failed = 0
@@ -237,7 +237,7 @@ def test_each_entry_that_fails_once_is_one_clean_error(gpu: Driver) -> None:
             break
         name = entry.decode()
         if any(part in name for part in ("GetError", "Destroy", "Free", "Release", "Pop")):
-            continue  # what says what an error is, and what gives back: nobody could be told
+            continue  # entries that describe errors or free things have nobody to report to
         for nth in range(1, 100):
             gpu.fail(name, nth, 2 if "Alloc" in name else 999)
             try:

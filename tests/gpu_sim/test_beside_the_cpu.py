@@ -1,5 +1,5 @@
-"""Small programs beside the CPU: groups with its bits, and operations that run one by one (those in
-double, and others that no group takes) up to the order of their sums."""
+"""Small programs compared with the CPU: groups give its bits; single operations (in double, and
+others that no group takes) agree up to the order of their sums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def doubles(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def norm_of_wide_rows(w: Any, b: Any, x: Any, y: Any, z: Any) -> Any:
-    """Three arrays with rows of 16 KiB, more than shared memory holds."""
+    """Three arrays with rows of 16 KiB, more than shared memory can hold."""
     return (F.layer_norm(x * y + z, (x.shape[-1],), w, b) ** 2).sum()
 
 
@@ -84,7 +84,7 @@ def test_gradients_of_a_norm_of_wide_rows(gpu: Driver) -> None:
 
 
 def norms(x: Any) -> Any:
-    """Far from zero, so that a wrong mean or variance shows."""
+    """Far from zero, so that a wrong mean or variance is noticed."""
     return F.layer_norm(x, (x.shape[-1],)), F.rms_norm(x, (x.shape[-1],))
 
 
@@ -97,7 +97,7 @@ def whole_numbers(x: Any) -> Any:
 
 
 def ends_of_ranges(dtype: Any) -> np.ndarray[Any, Any]:
-    """Where integers begin and end, the floats next to these, and what no integer is."""
+    """The limits of integers, neighbouring floats, and numbers outside every integer type."""
     ends = np.array([0, 255, 256, 2.0**31 - 1, 2.0**31, -(2.0**31), 2.0**63, -(2.0**63)], dtype)
     beside = [np.nextafter(ends, dtype(way * np.inf)) for way in (1, -1)]
     return np.concatenate([ends, *beside, np.array([np.inf, -np.inf, np.nan, 1.5, -1.5], dtype)])
@@ -109,7 +109,7 @@ def extremes(x: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 def test_signs_of_zeros_that_are_extremes(gpu: Driver, dtype: Any) -> None:
-    """By one thread and by a block for each result, with the zeros in all orders."""
+    """One thread per result and one block per result, with the zeros in all orders."""
     short = np.array(list(itertools.product([0.0, -0.0], repeat=3)), dtype)
     long = np.where(np.arange(300) % 7 < 3, 0.0, -0.0).astype(dtype).reshape(2, 150)
 
@@ -143,7 +143,7 @@ ONE_BY_ONE: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_operations_one_by_one(gpu: Driver, name: str) -> None:
-    """In several orders of threads."""
+    """Runs in several orders of threads."""
     f, given = ONE_BY_ONE[name]
     step, expected = cb.compile(f, argnums=None, backend="cuda"), results(f, given, "cpu")
     for seed in range(4):

@@ -1,5 +1,5 @@
-"""Products by cuBLASLt, on a library that takes what it is given literally (blaslt/blaslt.c): they
-agree with the backend's own kernels, nothing is left behind, a call that fails is an error."""
+"""Products by cuBLASLt, on a library that checks its arguments strictly (blaslt/blaslt.c): they
+agree with the backend's own kernels, nothing leaks, and a failed call is an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADER_NAMES = re.findall(
 
 
 class Fake:
-    """The library, as tests look at it."""
+    """The library's hooks for tests."""
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL(str(BUILD / "libfake_blaslt.so"))
@@ -52,7 +52,7 @@ def numbers(*shape: int, dtype: Any = np.float32, seed: int = 1) -> np.ndarray[A
 
 
 def products(x: Any, y: Any, z: Any, w: Any) -> list[Any]:
-    """All ways in which a matrix may lie, batches, and what the library does not take."""
+    """All layouts of matrices, batches, and operands that the library does not take."""
     return [
         x @ y,
         y.T @ x.T,
@@ -74,7 +74,8 @@ TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 1e-5, "float64
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_they_agree_with_our_own(fake: Fake, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    """Relative to the largest element: sums are in another order. In several orders of work."""
+    """Relative to the largest element, because sums are in another order. Runs in several orders of
+    work."""
     wide = "float64" if dtype == "float64" else "float32"
 
     def f(*arrays: Any) -> Any:
@@ -114,7 +115,7 @@ def test_the_bits_do_not_depend_on_the_plan(fake: Fake, gpu: Driver) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_its_memory_is_the_plans(fake: Fake, gpu: Driver, dtype: Any) -> None:
-    """A long inner axis may be summed in four parts, in room that is planned. Later runs take
+    """A long inner axis may be summed in four parts, in planned memory. Later runs allocate
     none."""
     x, y = numbers(20, 1100, dtype=dtype), numbers(1100, 30, dtype=dtype)
     exact = x.astype(np.float64) @ y.astype(np.float64)
@@ -134,7 +135,8 @@ def test_its_memory_is_the_plans(fake: Fake, gpu: Driver, dtype: Any) -> None:
 
 
 def test_arguments_that_are_not_aligned(fake: Fake, gpu: Driver) -> None:
-    """The way for them is chosen when it runs: the library is never told more than is true."""
+    """Their algorithm is chosen at run time: the library is never promised more alignment than
+    there is."""
     from foreign import Tensor
 
     x = Tensor(gpu, np.concatenate([np.zeros(1, np.float32), numbers(12 * 12)]))
@@ -187,7 +189,7 @@ def test_each_call_that_fails_once_is_one_clean_error(fake: Fake) -> None:
 def test_where_it_is_named(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the doctor prints; a file that is not there; a file of another kind."""
+    """The output of the doctor; a file that does not exist; a file of another kind."""
     assert cli.main(["doctor"]) == 0
     assert "130100 in" in capsys.readouterr().out
     monkeypatch.setenv("CUTBACK_CUBLASLT", "none")
@@ -203,11 +205,11 @@ def test_where_it_is_named(
         match="has no function cublasLtGetVersion; CUTBACK_CUBLASLT=none leaves",
     ):
         cb.compile(lambda x: x @ x, argnums=None, device="cuda")(x)
-    cb.compile(lambda x: x + 1, argnums=None, device="cuda")(x)  # needs none
+    cb.compile(lambda x: x + 1, argnums=None, device="cuda")(x)  # this needs no library
 
 
 def test_declarations_are_those_of_the_library() -> None:
-    """Where the real one is installed: it takes our attributes in our sizes, without a GPU."""
+    """If the real library is installed: it accepts our attributes and sizes, without a GPU."""
     import importlib.metadata
 
     try:

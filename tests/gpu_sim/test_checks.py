@@ -1,4 +1,4 @@
-"""What is wrong is found, named, and fails the context; what only looks wrong is let through."""
+"""Mistakes are found, named, and fail the context; what only looks wrong is accepted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ INT, FLOAT, LONG = ctypes.c_int, ctypes.c_float, ctypes.c_uint64
 
 
 def fails(driver: Driver, work: Callable[[], Any], code: str, *words: str) -> None:
-    """The work, or waiting for it, fails with a code and a report that has the words; so does what
-    comes after, until the context is given up."""
+    """The work, or the wait for it, fails with a code and a report that has these words; so do
+    later calls, until the context is released."""
     with pytest.raises(CudaError) as error:
         work()
         driver.wait()
@@ -58,7 +58,7 @@ class TestMemory:
         fails(driver, work, "ILLEGAL_ADDRESS", "out of bounds")
 
     def test_neighbours(self, driver: Driver) -> None:
-        """What reaches past an end by less than the memory has meets no other memory."""
+        """An access past an end, by less than the block's size, reaches no other block."""
         many = [ones(driver, 1 << k) for k in range(2, 18)]
         for memory in many:
             for elements in (memory.size // 4, memory.size * 3 // 8):
@@ -84,7 +84,7 @@ class TestMemory:
             driver.free(memory)
 
     def test_addresses_do_come_back(self, driver: Driver) -> None:
-        """More is allocated, one after another, than there are addresses; what lives stays."""
+        """Allocates more in total than there are addresses; live memory is unaffected."""
         driver.set(addresses=driver.allocate(4).address - ARENA + (8 << 20))
         kept = ones(driver, 64)
         for _ in range(100):
@@ -182,7 +182,7 @@ class TestRaces:
     ) -> None:
         y = ones(driver, 128)
         driver.seed(seed)
-        run(driver, name, grid, block, y)()  # nobody looks
+        run(driver, name, grid, block, y)()  # nobody reads the reports
         driver.wait()
         driver.set(races=1)
         fails(driver, run(driver, name, grid, block, y), "LAUNCH_FAILED", word)

@@ -1,5 +1,5 @@
-"""Arrays that lie on the device: steps take them and give them out without a copy, in the order of
-streams, with races looked for."""
+"""Arrays on the device: steps take and return them without a copy, in stream order, with race
+detection."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ OPTIMIZERS = {"none": None, "sgd": cb.optim.SGD(lr=1e-2), "adamw": cb.optim.Adam
 def test_a_step_on_a_stream_neither_copies_nor_allocates_nor_waits(
     gpu: Driver, trained: str
 ) -> None:
-    """The entries that would do it fail when they are called. An optimizer's table of tensors lies
-    there; of one that counts its steps the factors that follow from the count are copied, once for
+    """Entries that would do so fail when called. The optimizer's table of tensors is on the device;
+    if the optimizer counts its steps, the factors that follow from the count are copied, once for
     all tensors."""
     params, x, y = cuda.to_device(arrays())
     step = cb.compile(loss, optimizer=OPTIMIZERS[trained], device="cuda")
-    result = step(params, x, y)  # makes states, and what is used again
+    result = step(params, x, y)  # allocates states and reusable memory
     stream = gpu.stream()
     result = step(params, x, y, stream=stream.value)
     del result
@@ -82,7 +82,7 @@ def test_a_step_on_a_stream_neither_copies_nor_allocates_nor_waits(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_has_changed_since_the_last_step_reaches_the_device(gpu: Driver, seed: int) -> None:
-    """Rates, groups, arrays that lie elsewhere, a copy that has failed: the bits of the host's."""
+    """Rates, groups, arrays that moved, a failed copy: the bits are those of the host."""
     gpu.seed(seed)
     found = []
     for on_device in (False, True):
@@ -153,7 +153,7 @@ def test_states_go_where_parameters_go(gpu: Driver) -> None:
 def test_tensors_of_others_in_the_order_of_their_streams(
     gpu: Driver, seed: int, interface: bool, named: bool
 ) -> None:
-    """Their library fills them on a stream of its own, which the step has not seen."""
+    """Their library fills them on its own stream, which the step has not seen."""
     gpu.seed(seed)
     x = Tensor(gpu, np.zeros(1000, np.float32))
     x.stream = gpu.stream()
@@ -171,7 +171,7 @@ def test_tensors_of_others_in_the_order_of_their_streams(
         )
         result = step(given, **({"stream": ours.value} if named else {}))
         assert float(result) == 1000 * (2 * value + 1)
-        event = gpu.event()  # their library waits for the step, as it would for any other
+        event = gpu.event()  # their library waits for the step, as usual
         gpu.call("cuEventRecord", event, ours)
         gpu.call("cuStreamWaitEvent", x.stream, event, 0)
     assert interface or x.asked == [ours.value if named else 1] * 2
@@ -185,7 +185,7 @@ def test_tensors_of_others_in_the_order_of_their_streams(
 def test_tensors_of_types_with_a_table_of_functions(
     gpu: Driver, monkeypatch: pytest.MonkeyPatch, seed: int, named: bool, table: str
 ) -> None:
-    """Nobody there waits for anything: the step comes behind the stream that they work on."""
+    """Nobody waits: the step is ordered after their stream."""
     monkeypatch.setattr(Exchanged, "__dlpack_c_exchange_api__", foreign.offer(table))
     gpu.seed(seed)
     x, ours, theirs = Exchanged(gpu, np.zeros(1000, np.float32)), gpu.stream(), gpu.stream()
@@ -217,7 +217,7 @@ assert (cb.compile(lambda x: x + 1, argnums=None, device="cuda")(given).numpy() 
 
 @pytest.mark.parametrize("way", ["", "interface"])
 def test_a_tensor_of_others_is_the_first_that_is_seen(gpu: Driver, way: str) -> None:
-    """Before anything else has been asked of the GPU, in a process of its own."""
+    """Before any other use of the GPU, in a separate process."""
     here = str(Path(__file__).parent)
     subprocess.run([sys.executable, "-c", FIRST, here, way], check=True)
 
@@ -234,7 +234,7 @@ def test_tables_that_cannot_be_used(gpu: Driver, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Exchanged, "fails", "")
     read_only = Exchanged(gpu, np.ones(5, np.float32), read_only=True)
     assert (step(read_only).numpy() == 2).all()
-    for odd in (foreign.offer("only newer"), 7, None):  # as if there were none
+    for odd in (foreign.offer("only newer"), 7, None):  # treated as having no table
         monkeypatch.setattr(Exchanged, "__dlpack_c_exchange_api__", odd)
         monkeypatch.setattr(Exchanged, "__dlpack__", Tensor.__dlpack__)
         assert (step(x).numpy() == 2).all()
@@ -270,7 +270,7 @@ def test_others_find_results_written(gpu: Driver) -> None:
 
 
 def test_results_of_several_streams(gpu: Driver) -> None:
-    """What one stream makes another one reads; blocks are used again only behind their readers."""
+    """A result of one stream is read on another; blocks are reused only after their readers."""
     double = cb.compile(lambda x: x * 2, argnums=None, device="cuda")
     more = cb.compile(lambda x: x + 1, argnums=None, device="cuda")
     x = cuda.to_device(np.arange(3000, dtype=np.float32))
@@ -359,7 +359,7 @@ def test_what_does_not_fit_is_named(gpu: Driver) -> None:
         trained([w, w])
     with pytest.raises(ValueError, match="copy"):
         np.asarray(cuda.to_device(a), copy=False)
-    # Another dtype or shape is another program, as for arrays of NumPy.
+    # Another dtype or shape compiles another program, as for NumPy arrays.
     assert np.array_equal(step(cuda.to_device(np.ones(3))), [2, 2, 2])
 
 
@@ -378,7 +378,7 @@ def test_copies_need_contiguous_arrays_of_the_same_size(gpu: Driver) -> None:
 
 
 def test_memory_and_streams_of_another_device(gpu: Driver) -> None:
-    """The second device of the stand-in, whose context another library made."""
+    """The second device of the stand-in, with a context made by another library."""
     step = cb.compile(lambda x: x * 2, argnums=None, device="cuda")
     x = cuda.to_device(np.ones(8, np.float32))
     step(x)
@@ -394,7 +394,7 @@ def test_memory_and_streams_of_another_device(gpu: Driver) -> None:
             step(x, stream=stream.value)
         with pytest.raises(ValueError, match=r'"x"\) is on device 1.*runs on device 0'):
             step(there)
-        assert np.array_equal(step(x), np.full(8, 2))  # all is as before
+        assert np.array_equal(step(x), np.full(8, 2))  # nothing has changed
         with pytest.raises(NotImplementedError, match=r"device 1 was asked for.*device 0 already"):
             cb.compile(lambda x: x * 3, argnums=None, device="cuda:1")(x)
     finally:
@@ -404,7 +404,7 @@ def test_memory_and_streams_of_another_device(gpu: Driver) -> None:
 
 
 def test_an_index_out_of_range_on_a_stream(gpu: Driver) -> None:
-    """It shows when the step is waited for; parameters and states are as before."""
+    """The error comes when the step is waited for; parameters and states are unchanged."""
     table = np.ones((5, 3), np.float32)
     optimizer = cb.optim.SGD(lr=0.1, momentum=0.9)
 

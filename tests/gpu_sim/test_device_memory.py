@@ -1,6 +1,5 @@
-"""The memory of results: kept for the next step, never used again before all work on it is done,
-given back when the device has no more. Races are looked for, and each order that is needed is left
-out once."""
+"""The memory of results: kept for the next step, reused only after all work on it is done, released
+if the device runs out. Races are detected, and each necessary ordering is skipped once."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ ASKS_DRIVER = (
 
 @pytest.fixture(autouse=True)
 def nothing_kept(gpu: Driver) -> Iterator[None]:
-    """No test finds what another one has let go."""
+    """Releases kept memory, so that no test finds blocks of another."""
     gpu.wait()
     cuda.release_memory()
     cuda.memory(reset_peak=True)
@@ -49,7 +48,7 @@ def double() -> cb.Step:
 
 @contextmanager
 def calls_none_of(gpu: Driver, *entries: str) -> Iterator[None]:
-    """Each entry would fail when it is called."""
+    """The entries fail if called."""
     for entry in entries:
         gpu.fail(entry, 1)
     try:
@@ -61,7 +60,7 @@ def calls_none_of(gpu: Driver, *entries: str) -> Iterator[None]:
 
 
 def reads(gpu: Driver, array: cb.DeviceArray, to: Any, stream: ctypes.c_void_p) -> None:
-    """Another library copies the array on a stream of its own."""
+    """Another library copies the array on its own stream."""
     source, size = ctypes.c_uint64(array.address), ctypes.c_size_t(4 * N)
     gpu.call("cuMemcpyDtoDAsync", ctypes.c_uint64(to.address), source, size, stream)
 
@@ -75,7 +74,7 @@ def of_many(params: Any) -> Any:
 
 @pytest.mark.parametrize("way", ["waits", "stream", "dlpack"])
 def test_a_steady_step_asks_the_driver_for_no_memory(gpu: Driver, way: str) -> None:
-    """148 gradients, as GPT-2 has parameters."""
+    """148 gradients, like the parameters of GPT-2."""
     params = cuda.to_device([np.full(4 + i % 5, i, np.float32) for i in range(148)])
     step = cb.value_and_grad(of_many, device="cuda")
     ours, theirs = gpu.stream(), gpu.stream()
@@ -101,7 +100,7 @@ def test_a_steady_step_asks_the_driver_for_no_memory(gpu: Driver, way: str) -> N
 
 
 def test_counts_on_the_driver_that_runs_nothing() -> None:
-    """The benchmark's rows, with fewer parameters."""
+    """The benchmark's rows with fewer parameters."""
     script = ROOT / "benchmarks" / "gpu" / "bench_memory.py"
     command = [sys.executable, str(script), "--quick", "--no-write"]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -128,7 +127,7 @@ def reuse_after_consumer(
     capsule = y.__dlpack__(stream=theirs.value, max_version=(1, 0))
     reads(gpu, y, target, theirs)
     del y
-    other = double(x, stream=ours.value)  # the library still has the first
+    other = double(x, stream=ours.value)  # the library still holds the first
     assert other.address != address
     at_release()
     del capsule
@@ -148,8 +147,8 @@ def test_memory_is_used_again_after_the_consumer(gpu: Driver, double: cb.Step, s
 
 @pytest.mark.parametrize("entry", ["cuStreamWaitEvent", "cuEventRecord"])
 def test_the_order_after_the_consumer_is_needed(gpu: Driver, double: cb.Step, entry: str) -> None:
-    """Without the mark at the release, or without the wait for it, the stand-in finds that a block
-    is written which a library still reads."""
+    """If the mark at the release or the wait for it is skipped, the stand-in reports a write to a
+    block that a library still reads."""
     streams, found = [gpu.stream(), gpu.stream()], ""
     at = "at_release" if entry == "cuEventRecord" else "at_reuse"
     for nth in (1, 2, 3):
@@ -166,18 +165,18 @@ def test_the_order_after_the_consumer_is_needed(gpu: Driver, double: cb.Step, en
 
 
 def test_work_of_another_stream_keeps_a_block(gpu: Driver, double: cb.Step) -> None:
-    """Not used while the stream of its last step is at work; used again when that is done."""
+    """Not reused while its last step's stream is busy; reused afterwards."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     a, b = gpu.stream(), gpu.stream()
-    double(x, stream=gpu.stream().value)  # the arena
-    gpu.seed(1)  # work is done as late as possible
+    double(x, stream=gpu.stream().value)  # for the arena
+    gpu.seed(1)  # work runs as late as possible
     y = double(x, stream=a.value)
     address = y.address
     del y
     z = double(x, stream=b.value)
     assert z.address != address
     w = double(x, stream=a.value)
-    assert w.address == address  # behind its own work
+    assert w.address == address  # after its own work
     del w
     gpu.call("cuStreamSynchronize", a)
     v = double(x, stream=b.value)
@@ -186,7 +185,7 @@ def test_work_of_another_stream_keeps_a_block(gpu: Driver, double: cb.Step) -> N
 
 
 def test_a_block_without_pending_work_is_taken_without_a_wait(gpu: Driver, double: cb.Step) -> None:
-    """Also on a stream that it was not used on before."""
+    """Also on a stream that has not used it before."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     other = cb.compile(lambda x: x * 3, argnums=None, device="cuda")
     a, b = gpu.stream(), gpu.stream()
@@ -204,15 +203,14 @@ def test_a_block_without_pending_work_is_taken_without_a_wait(gpu: Driver, doubl
 def test_marks_of_a_block_that_changes_streams_are_dropped_once(
     gpu: Driver, double: cb.Step
 ) -> None:
-    """Otherwise the event of one result would also be recorded for another one, and be freed
-    twice."""
+    """Otherwise one result's event would be recorded for another one and freed twice."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     triple, more = (cb.compile(lambda x, k=k: x * k, argnums=None, device="cuda") for k in (3, 5))
     a, b, c = (gpu.stream().value for _ in range(3))
-    gpu.seed(1)  # work is done as late as possible
+    gpu.seed(1)  # work runs as late as possible
     y = double(x, stream=a)
     address = y.address
-    last = double(x, stream=a)  # now only y has the mark of the run before
+    last = double(x, stream=a)  # now only y has the mark of the previous run
     del y
     gpu.wait()
     z = triple(x, stream=b)
@@ -226,7 +224,7 @@ def test_marks_of_a_block_that_changes_streams_are_dropped_once(
 
 @pytest.mark.parametrize("entry", ["cuEventCreate", "cuEventRecord"])
 def test_a_mark_that_fails_at_the_release(gpu: Driver, double: cb.Step, entry: str) -> None:
-    """The block waits for the whole device, and no event is lost."""
+    """The block then waits for the whole device, and no event leaks."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     theirs = gpu.stream()
     y, z = double(x), double(x)
@@ -244,7 +242,7 @@ def test_a_mark_that_fails_at_the_release(gpu: Driver, double: cb.Step, entry: s
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("way", ["dlpack", "interface", "stream of a thread"])
 def test_users_on_unknown_streams(gpu: Driver, double: cb.Step, seed: int, way: str) -> None:
-    """The device is waited for once, for all such blocks, and only when one is wanted."""
+    """One wait for the device covers all such blocks, and happens only when one is needed."""
     gpu.seed(seed)
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     ours, theirs = gpu.stream(), gpu.stream()
@@ -274,7 +272,7 @@ def test_users_on_unknown_streams(gpu: Driver, double: cb.Step, seed: int, way: 
 
 
 def test_streams_that_are_gone(gpu: Driver, double: cb.Step) -> None:
-    """The one that a result was made on, and the one that a library has named."""
+    """The stream that made a result, and the one named by a library."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     gpu.seed(1)
     ours, theirs, target = gpu.stream(), gpu.stream(), gpu.allocate(4 * N)
@@ -314,7 +312,7 @@ def test_more_streams_than_are_remembered(gpu: Driver, double: cb.Step) -> None:
 
 
 def test_a_release_in_the_middle_of_a_capture(gpu: Driver, double: cb.Step) -> None:
-    """The stream that the library has named is captured by then: the capture stays whole."""
+    """By then, the stream named by the library is being captured; the capture stays intact."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     theirs, graph = gpu.stream(), ctypes.c_void_p()
     target = gpu.allocate(4 * N)
@@ -330,7 +328,7 @@ def test_a_release_in_the_middle_of_a_capture(gpu: Driver, double: cb.Step) -> N
     gpu.free(target)
 
 
-# ---- how much
+# ---- amounts
 
 
 def test_bytes_are_reported_and_given_back(gpu: Driver, double: cb.Step) -> None:
@@ -342,7 +340,7 @@ def test_bytes_are_reported_and_given_back(gpu: Driver, double: cb.Step) -> None
     now = cuda.memory()
     assert now.in_use == before.in_use + 4 * N and now.kept == 4 * N
     assert now.peak == before.in_use + 8 * N
-    y = double(x)  # in the kept block
+    y = double(x)  # reuses the kept block
     assert cuda.memory().in_use == before.in_use + 8 * N and cuda.memory().kept == 0
     del y
     allocated = gpu.library.sim_allocated()
@@ -354,7 +352,8 @@ def test_bytes_are_reported_and_given_back(gpu: Driver, double: cb.Step) -> None
 
 
 def test_sizes_that_are_a_little_smaller_fit(gpu: Driver) -> None:
-    """Exactly the size if there is one, else a block that is less than an eighth larger."""
+    """A block of exactly the size if there is one, otherwise one that is less than an eighth
+    larger."""
     large, fitting = (cuda.to_device(np.ones(n, np.float32)) for n in (N, N - 9))
     first, second = large.address, fitting.address
     del large, fitting
@@ -369,7 +368,7 @@ def test_sizes_that_are_a_little_smaller_fit(gpu: Driver) -> None:
 
 @pytest.mark.parametrize("mode", [0, 1])
 def test_a_thread_keeps_its_mode_of_captures(gpu: Driver, mode: int) -> None:
-    """Allocating asks for the relaxed mode, and puts back what it has found."""
+    """Allocating switches to relaxed mode, and restores the previous mode."""
 
     def exchange(new: int) -> int:
         value = ctypes.c_int(new)
@@ -385,7 +384,7 @@ def test_a_thread_keeps_its_mode_of_captures(gpu: Driver, mode: int) -> None:
 
 
 def test_a_device_that_is_full_costs_no_memory_of_the_host(gpu: Driver) -> None:
-    """Each try takes a block of the host's memory for what it asks for, and gives it back."""
+    """Each attempt allocates a host block for its request, and frees it."""
 
     class Heap(ctypes.Structure):
         _fields_ = [(name, ctypes.c_size_t) for name in (*"abcdefg", "used", "free", "top")]
@@ -408,7 +407,7 @@ def test_a_device_that_is_full_costs_no_memory_of_the_host(gpu: Driver) -> None:
 
 
 def test_kept_memory_is_given_back_when_there_is_no_more(gpu: Driver, double: cb.Step) -> None:
-    """For another array, and for what another program needs."""
+    """For another array, and for another program's memory."""
     x = cuda.to_device(np.ones(N, np.float32))
     kept = [cuda.to_device(np.ones(50_000, np.float32)) for _ in range(2)]
     del kept
@@ -443,7 +442,7 @@ def test_the_last_kept_byte_is_given_back(gpu: Driver) -> None:
 
 
 def test_threads_with_streams_of_their_own(gpu: Driver) -> None:
-    """Each takes and lets go of results while the others do."""
+    """Each creates and releases results while the others do the same."""
     gpu.seed(2)
     wrong: list[Any] = []
     steps = [cb.compile(lambda x: x * 2 + 1, argnums=None, device="cuda") for _ in range(3)]
@@ -472,7 +471,7 @@ def test_threads_with_streams_of_their_own(gpu: Driver) -> None:
 
 
 def test_a_forked_child_lets_go_of_arrays(gpu: Driver, double: cb.Step) -> None:
-    """It ends as it should, also when another thread was in the pool, and the parent goes on."""
+    """The child ends normally, even if another thread was in the pool, and the parent continues."""
     x = cuda.to_device(np.ones(N, np.float32))
     y, lent = double(x), double(x)
     lent.__dlpack__(stream=gpu.stream().value)

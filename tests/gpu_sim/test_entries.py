@@ -1,5 +1,5 @@
-"""The entries of the driver API: each can be made to fail, none falls over nonsense, and programs
-that look for a driver find it."""
+"""The entries of the driver API: each can be made to fail, none crashes on invalid arguments, and
+programs that look for a driver find it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from client import CudaError, Driver
 
 
 def entries() -> list[str]:
-    """All names, out of entries.def."""
+    """All names in entries.def."""
     driver, names = Driver(), []
     while name := driver.library.sim_entry(len(names)):
         names.append(name.decode())
@@ -27,7 +27,7 @@ def entries() -> list[str]:
 
 
 NAMES = entries()
-# What answers zeros with success: there is nothing to do, or nothing is asked for.
+# Entries that return success for zeros: there is nothing to do, or nothing is asked for.
 WITHOUT_ARGUMENTS = {
     *("cuInit", "cuDevicePrimaryCtxRelease_v2", "cuCtxSetCurrent", "cuCtxSynchronize"),
     *("cuMemFree_v2", "cuStreamSynchronize", "cuStreamQuery"),
@@ -41,7 +41,7 @@ def test_there_are_entries() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fails_once(driver: Driver, name: str) -> None:
-    """The second call from now on fails with the code, and no other."""
+    """Only the second call from now fails with the code."""
     zeros = [ctypes.c_void_p(0)] * 11
     for _ in range(3):
         Driver()  # contexts to be released
@@ -52,7 +52,7 @@ def test_fails_once(driver: Driver, name: str) -> None:
     assert seen[1] == 719
     assert seen[0] == before and seen[2] == before
     assert (before == 0) == (name in WITHOUT_ARGUMENTS)
-    Driver()  # a current context, which a zero has taken away
+    Driver()  # a current context, in case a zero removed it
 
 
 def test_unknown_names(driver: Driver) -> None:
@@ -62,7 +62,7 @@ def test_unknown_names(driver: Driver) -> None:
 
 
 def test_wrong_handles(driver: Driver) -> None:
-    """Destroyed, of another kind, or no handle at all."""
+    """Destroyed handles, handles of another kind, and non-handles."""
     stream, event, wild = driver.stream(), driver.event(), ctypes.c_void_p(0x1234560)
     driver.call("cuStreamDestroy", stream)
     for wrong in (stream, event, wild):
@@ -156,7 +156,7 @@ driver = ctypes.CDLL("libcuda.so.1")
 
 
 def run(body: str, **environment: str) -> str:
-    """A program of its own, which finds the stand-in as any program finds the driver."""
+    """A separate program, which finds the stand-in as any program finds the driver."""
     path = {**os.environ, "LD_LIBRARY_PATH": str(client.build().parent), **environment}
     text = SCRIPT.format(here=str(Path(__file__).parent), body=body)
     done = subprocess.run(
@@ -191,7 +191,7 @@ for name, version in ((b"cuMemAlloc", 12000), (b"cuNothing", 12000), (b"cuMemAll
 
 
 def test_nvrtc_beside_it() -> None:
-    """NVRTC opens libcuda.so.1 by itself, and asks for tables that are not there."""
+    """NVRTC opens libcuda.so.1 itself, and asks for tables that do not exist."""
     if nvrtc.library() is None:
         pytest.skip(f"{nvrtc.PACKAGE} is not installed")
     body = """
@@ -202,7 +202,7 @@ print(driver.cuInit(0), ".entry k" in nvrtc.compile_to_ptx("extern \\"C\\" __glo
 
 
 def test_a_cache_that_others_could_write(tmp_path: Path) -> None:
-    """What lies there is run, so it is not taken."""
+    """Files there are executed, so the folder is refused."""
     body = """
 import client, cases
 client.LIBRARY = "libcuda.so.1"
@@ -219,4 +219,4 @@ else:
     assert "writable by nobody else" in run(body, CUTBACK_STAND_IN_CACHE=str(tmp_path))
     tmp_path.chmod(0o700)
     assert run(body, CUTBACK_STAND_IN_CACHE=str(tmp_path)).strip() == "loaded"
-    assert len(list(tmp_path.iterdir())) == 1  # and nothing else is left there
+    assert len(list(tmp_path.iterdir())) == 1  # and no other file was left

@@ -1,5 +1,5 @@
 """Every entry of the table of arithmetic against exact references, on corner cases and random bits;
-and every form that the kernels here have has such a test."""
+and every form used by our kernels has such a test."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from client import Driver
 from translate.forms import FORMS, Form
 from translate.write import translate
 
-N = 96  # samples of a form: threads
-TABLE = 0xB1  # of lop3, which is a constant of the instruction
+N = 96  # samples per form: threads
+TABLE = 0xB1  # truth table of lop3, a constant of the instruction
 
 APPROXIMATE = {name for name in FORMS if ".approx" in name or ".full" in name}
 FAMILIES: dict[str, list[str]] = {}
@@ -46,7 +46,8 @@ CORNERS = {
 
 
 def sample(type_: str, rng: random.Random) -> int:
-    """Bits of a type: corners, numbers near one and near halves, small integers, anything."""
+    """Bits of a type: corner cases, numbers near one and near halves, small integers, random
+    bits."""
     bits = references.bits_of(type_)
     if type_.endswith("x2"):
         return sample(type_[:-2], rng) << 16 | sample(type_[:-2], rng)
@@ -73,12 +74,12 @@ def sample(type_: str, rng: random.Random) -> int:
 
 
 def register(type_: str) -> str:
-    """The type of a register that holds a type; eight bits lie in wider ones."""
+    """The type of the register that holds a type; eight bits are held in wider ones."""
     return {8: "b32", 1: "pred"}.get(references.bits_of(type_), f"b{references.bits_of(type_)}")
 
 
 def block(form: Form, at: int) -> str:
-    """PTX that applies a form to four slots of eight bytes a thread, and writes a fifth."""
+    """PTX that applies a form to four slots of eight bytes per thread and writes a fifth."""
     lines, names = [], []
     for i, type_ in enumerate(form.sources):
         held, place = register(type_), f"[%at+{(at * 5 + i) * 8 * N}]"
@@ -93,7 +94,7 @@ def block(form: Form, at: int) -> str:
         names[3] = str(TABLE)
     held, place = register(form.result), f"[%at+{(at * 5 + 4) * 8 * N}]"
     lines.append(f".reg .{held} %d;")
-    if form.opcode.split(".")[0] in ("addc", "subc", "madc"):  # they take a carry of one
+    if form.opcode.split(".")[0] in ("addc", "subc", "madc"):  # these take a carry of one
         lines += [".reg .b32 %z;", "add.cc.u32 %z, 0xffffffff, 1;"]
     lines.append(f"{form.opcode} %d, {', '.join(names)};")
     if held == "pred":
@@ -117,7 +118,7 @@ add.s64 %at, %at, %offset;
 
 
 def apply(driver: Driver, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Samples of the sources of each form, (form, source, thread), and what came out."""
+    """The source samples of each form, (form, source, thread), and the results."""
     rng = random.Random(",".join(names))
     slots = np.zeros((len(names), 5, N), np.uint64)
     for f, name in enumerate(names):
@@ -134,7 +135,7 @@ def apply(driver: Driver, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def extended(raw: int, form: Form) -> int:
-    """A result as the register holds it: of eight bits extended to 32."""
+    """A result as held in a register: eight bits are extended to 32."""
     bits = references.bits_of(form.result)
     if bits == 8 and form.result[0] == "s":
         return references.signed(raw, 8) & 0xFFFFFFFF
@@ -142,8 +143,8 @@ def extended(raw: int, form: Form) -> int:
 
 
 def agrees(name: str, got: int, expected: int) -> bool:
-    """Equal bits; a NaN may be any where its bits are not stated: in double precision, and of
-    operations on signs."""
+    """Equal bits. Any NaN is accepted where the manual does not state its bits: in double
+    precision, and for sign operations."""
     type_ = FORMS[name].result
     if type_.endswith("x2"):
         single = name.removesuffix("x2")
@@ -156,7 +157,7 @@ def agrees(name: str, got: int, expected: int) -> bool:
 
 
 def is_defined(name: str, raws: list[int]) -> bool:
-    """Division of integers by zero, and of the least by -1, are anything."""
+    """Integer division by zero, and of the minimum by -1, has no defined result."""
     parts = name.split(".")
     if parts[0] not in ("div", "rem") or parts[-1] in references.FORMATS:
         return True
@@ -202,7 +203,7 @@ def unpacked(raw: int, type_: str) -> list[float]:
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_approximate(driver: Driver, seed: int) -> None:
-    """Within the stated error, also where a test asks for the largest ones."""
+    """Within the stated error, also if a test asks for the largest errors."""
     names = sorted(APPROXIMATE)
     driver.set(approximate=seed)
     inputs, outputs = apply(driver, names)
@@ -226,7 +227,7 @@ def test_approximate(driver: Driver, seed: int) -> None:
 
 
 def test_special_values_of_approximations(driver: Driver) -> None:
-    """Infinities, zeros and NaN go through as the functions have it."""
+    """Infinities, zeros and NaN give the results of the exact functions."""
     table = {
         "rcp.approx.f32": [(0.0, math.inf), (math.inf, 0.0), (-0.0, -math.inf)],
         "rsqrt.approx.f32": [(0.0, math.inf), (math.inf, 0.0), (-1.0, math.nan)],
@@ -246,7 +247,7 @@ def test_special_values_of_approximations(driver: Driver) -> None:
         np.testing.assert_array_equal(got, [y for _, y in pairs], err_msg=name)
 
 
-# Forms that are not in the table, and are run by test_other_forms.py, or by cases.py (language.cu).
+# Forms that are not in the table: test_other_forms.py or cases.py (language.cu) runs them.
 ELSEWHERE = re.compile(
     r"(ld|st)\.(global|shared|local|param|const|generic)(\.v[24])?\.b(8|16|32|64)"
     r"|cvta(\.to)?\.(global|shared|local)\.u64"
@@ -264,6 +265,6 @@ ELSEWHERE = re.compile(
 
 @pytest.mark.parametrize("file", sorted({case.file for case in CASES.values()} | {"faults"}))
 def test_forms_of_the_kernels(file: str) -> None:
-    """A kernel may have no form without a test."""
+    """A kernel may not use a form without a test."""
     _, forms = translate(cases.ptx(file))
     assert {form for form in forms if form not in FORMS and not ELSEWHERE.fullmatch(form)} == set()

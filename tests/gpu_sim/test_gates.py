@@ -1,6 +1,6 @@
-"""Machine code of kernels for sm_80, 90, 100 and 120 is what was reviewed (gates.json): a number
-that changes is looked at, and written down by `python tests/gpu_sim/gates.py`. What must always
-hold is no stack, no spills, and 16-byte accesses where arrays allow them."""
+"""Machine code of kernels for sm_80, 90, 100 and 120 matches the reviewed one (gates.json): a
+changed number is inspected, and recorded by `python tests/gpu_sim/gates.py`. No stack, no spills,
+and 16-byte accesses where arrays allow them are always required."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def test_machine_code_is_what_was_reviewed(folder: Path, architecture: int) -> N
     ):
         assert rows[name][sm]["wide"] >= 2, name
     for name in ("softmax cb_k0", "layer_norm cb_k0", "cross_entropy cb_k5"):
-        assert rows[name][sm]["middle"] >= 2, name  # a warp shares a row, with two lanes a thread
-    # Two turns of four elements, of which x, the residual and the result are of the size of x. With
-    # the way for arrays that are not aligned.
+        assert rows[name][sm]["middle"] >= 2, name  # a warp shares a row, with two lanes per thread
+    # Two iterations of four elements; x, the residual and the result have the size of x. Includes
+    # the path for unaligned arrays.
     if architecture == 90:
         assert rows["gelu_bias cb_k0"][sm]["instructions"] <= 7 * 2 * 4 * 12
-        # A thread turns sixteen elements of four bytes, or 64 of two, read and written once.
+        # A thread transposes sixteen elements of four bytes, or 64 of two, read and written once.
         assert rows["transposed cb_k0"][sm]["instructions"] <= 7 * 16 * 8
         assert rows["transposed_halves cb_k0"][sm]["instructions"] <= 7 * 64 * 4
-    # Rows and columns of gradients are one kernel and one that puts blocks together: k6 and k7.
+    # Rows and columns of gradients are one kernel, plus one that combines blocks: k6 and k7.
     assert sum(name.startswith("norm_gradients") for name in rows) == 8
     kept = json.loads(gates.GATES.read_text())
     reviewed = {name: {sm: row[sm]} for name, row in kept.items()}

@@ -1,5 +1,5 @@
 """The measurements for people with a GPU (benchmarks/gpu): items on the stand-in and on the null
-driver, what they say where something is missing, what ncu writes, and the tables of the results."""
+driver, reports of missing pieces, the output of ncu, and the result tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not in
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Modules of benchmarks/gpu can be imported, and are forgotten afterwards."""
+    """Imports modules of benchmarks/gpu, and forgets them afterwards."""
     before, path = set(sys.modules), list(sys.path)
     sys.path.insert(0, str(GPU))
     yield
@@ -98,7 +98,7 @@ def check_row(found: dict[str, Any]) -> None:
 
 
 def check_adamw(found: dict[str, Any]) -> None:
-    """The optimizer is timed alone."""
+    """The optimizer is timed separately."""
     (row,) = found["rows"]
     assert row["bytes"] == 28 * 15  # three tensors of five elements
     assert 0 < row["ours ms"] < row["ours host ms"]
@@ -106,7 +106,7 @@ def check_adamw(found: dict[str, Any]) -> None:
 
 
 def check_card(found: dict[str, Any]) -> None:
-    """It gives a row of the cost model."""
+    """It gives a row for the cost model."""
     assert not [key for key in found if key.endswith("failed")]
     row = found["device"]
     assert row["flops_per_s"]["bf16"] > 0 and row["link_bytes_per_s"] > 0
@@ -159,13 +159,13 @@ def test_the_clock_flushes_the_cache_before_each_call_on_one_stream() -> None:
             told += word[entry]
     assert re.fullmatch(r"(F+rarsF*|F+rbrsF*)+", told), told
     order = re.sub("[^ab]", "", told)
-    assert order == "aabb" + "ab" + "ba" + "ab"  # two to warm up, then in turns
+    assert order == "aabb" + "ab" + "ba" + "ab"  # two warm-up rounds, then in turns
 
 
 @pytest.mark.very_slow
 def test_pytorch_beside_ours(tmp_path: Path) -> None:
-    """PyTorch's part of each item runs, on the CPU, and its columns come out. The stand-in's clock
-    sees nothing of it, so device times are 0."""
+    """PyTorch's part of each item runs on the CPU and fills its columns. The stand-in's clock does
+    not see it, so device times are 0."""
     pytest.importorskip("torch")
     variables = on_stand_in() | {"CUTBACK_GPU_TORCH_ON_CPU": "1"}
     for name in ("row 7", "row 6", "compiled row 7"):
@@ -224,7 +224,7 @@ with open(log, "w") as file:
 @pytest.mark.very_slow
 @pytest.mark.parametrize("refuses", [False, True])
 def test_with_an_ncu(tmp_path: Path, refuses: bool) -> None:
-    """A stand-in for ncu: it runs the program as ncu does, and writes what ncu would."""
+    """A stand-in for ncu: it runs the program as ncu would, and writes the same output."""
     program = tmp_path / "ncu"
     program.write_text(NCU.format(python=sys.executable, refuses=refuses))
     program.chmod(0o755)
@@ -360,7 +360,7 @@ def results(source: Path, folder: Path, *options: str) -> subprocess.CompletedPr
 
 
 def other_card(state: dict[str, Any]) -> dict[str, Any]:
-    """The same results once more, as if a card of another name had given them later."""
+    """The same results again, as if a later card with another name had given them."""
     for items in state["results"].values():
         for records in items.values():
             for record in copy.deepcopy(records):
@@ -372,10 +372,10 @@ def other_card(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_results_of_a_ladder(tmp_path: Path) -> None:
-    """Items that have really run, from the archive to files and tables, a set for each card."""
+    """Items that really ran, from the archive to files and tables, with one set per card."""
     only = ["--only", "card,rows,kernels"]
     some = ["--items", "card,row 7,adamw GPT,kernels of row 7 in f32"]
-    variables = os.environ | hiding.without_modules(tmp_path, "torch")  # takes long to import
+    variables = os.environ | hiding.without_modules(tmp_path, "torch")  # its import is slow
     command = [
         sys.executable,
         str(RUN),
@@ -417,7 +417,7 @@ def test_results_of_a_ladder(tmp_path: Path) -> None:
 
     state = other_card(json.loads(state_file.read_text()))
     (tmp_path / "two.json").write_text(json.dumps(state))
-    assert results(tmp_path / "two.json", tmp_path / "two").returncode == 0  # one is no stand-in
+    assert results(tmp_path / "two.json", tmp_path / "two").returncode == 0  # one is not a stand-in
     text = (tmp_path / "two" / "cuda.md").read_text()
     assert "### Other card" in text and "### stand-in" not in text
     assert results(tmp_path / "two.json", tmp_path / "both", "--any").returncode == 0
@@ -496,7 +496,7 @@ def test_rows_of_both_stages_are_one_table() -> None:
     timed = {"dtype": "f32", "bytes": 8, "ours ms": 1.0, "ours host ms": 2.0, "ours GB/s": 3.0}
     first = record({**timed, "eager / ours": 2.0}, {"dtype": "bf16", "failed": "TypeError: no"})
     second = record({**timed, "ours ms": 1.1, "compiled ms": 4.4, "compiled / ours": 4.0})
-    cut = record({**timed, "ours ms": 9.0})  # ended before torch.compile was measured
+    cut = record({**timed, "ours ms": 9.0})  # killed before torch.compile was measured
     results_of = {"rows": {"row 7": [first]}, "compile": {"compiled row 7": [second]}}
     state = {"runs": [{}], "results": results_of}
     f32, bf16 = script.Results(state, "A card").kernel_rows()

@@ -1,5 +1,5 @@
 """The scripts for people with a GPU (tests/gpu, benchmarks/gpu), on the stand-in: every check and
-every row runs there, what is known is not run again, and what fails is said."""
+every row runs, known results are not repeated, and failures are reported."""
 
 from __future__ import annotations
 

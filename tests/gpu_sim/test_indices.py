@@ -1,6 +1,6 @@
-"""The ends of the range of an index: the last row is read, and the number of rows itself, one past
-the end, fails the run by name, for each operation that takes an index. Tables are tensors of their
-own, so that a read past their end is out of bounds."""
+"""The limits of an index, for each operation that takes one: the last row is read, and an index
+equal to the number of rows fails the run by name. Tables are separate tensors, so that a read past
+their end is out of bounds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def total_loss(x: Any, i: Any) -> Any:
 
 
 class Case(NamedTuple):
-    """``f(x, index)`` or its gradient; ``n`` is how many rows or classes an index chooses among."""
+    """``f(x, index)`` or its gradient; ``n`` is the number of rows or classes that an index selects
+    from."""
 
     f: Callable[[Any, Any], Any]
     gradient: bool
@@ -77,7 +78,7 @@ def test_an_index_at_the_end(gpu: Driver, name: str) -> None:
     case = CASES[name]
     for value in (case.n - 1, case.n, -1):
         index = case.index.copy()
-        index.flat[-1] = value  # its read is the last one
+        index.flat[-1] = value  # it is read last
         given = Tensor(gpu, case.x), Tensor(gpu, index)
         if value == case.n - 1:
             here = results(case, (case.x, index), "cpu")

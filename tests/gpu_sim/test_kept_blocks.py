@@ -1,5 +1,5 @@
-"""Memory of a result that nobody holds any more is used again, but never beside work that still
-reads or writes it: on another stream, on the step's own, or by a copy from the host."""
+"""Memory of a result that nobody holds is reused, but never while pending work still accesses it:
+on another stream, on the step's own, or by a copy from the host."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ X = np.arange(3000, dtype=np.float32)
 
 
 def steps() -> tuple[cb.Step, cb.Step]:
-    """Two, as runs of one step wait for each other. For the same reason the tests give each an
-    argument of its own."""
+    """Two steps, because runs of a single step wait for each other. For the same reason the tests
+    give each its own argument."""
     return (
         cb.compile(lambda x: x * 2, argnums=None, device="cuda"),
         cb.compile(lambda x: x + 1, argnums=None, device="cuda"),
@@ -29,8 +29,8 @@ def steps() -> tuple[cb.Step, cb.Step]:
 def test_a_block_waits_for_the_stream_that_it_was_left_on(
     gpu: Driver, seed: int, later: str
 ) -> None:
-    """A result dies while the work that writes it is pending; the next result of that size comes
-    from elsewhere. Without the wait the two are a race, and some orders give wrong numbers."""
+    """A result is dropped while the work that writes it is pending; the next result of that size
+    comes from elsewhere. Without the wait there is a race, and some orders give wrong numbers."""
     double, more = steps()
     x, y = cuda.to_device((X, X))
     gpu.wait()
@@ -51,8 +51,8 @@ def test_a_block_waits_for_the_stream_that_it_was_left_on(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_block_of_two_streams_waits_for_both(gpu: Driver, seed: int) -> None:
-    """Made on one stream and read on another; what is made next on the first must not overwrite it
-    before it was read."""
+    """Made on one stream and read on another; the next result on the first must not overwrite it
+    before it is read."""
     double, more = steps()
     x = cuda.to_device(X)
     more(cuda.to_device(X))
@@ -72,7 +72,7 @@ def test_a_block_of_two_streams_waits_for_both(gpu: Driver, seed: int) -> None:
 
 
 def test_blocks_of_one_stream_are_used_again(gpu: Driver) -> None:
-    """Behind the work of the same stream nothing has to wait, and nothing is allocated."""
+    """Later work of the same stream need not wait, and nothing is allocated."""
     double, _ = steps()
     x, a = cuda.to_device(X), gpu.stream().value
     result = double(x, stream=a)

@@ -1,4 +1,4 @@
-"""Kernels that are right run right, in every order, and nothing is reported."""
+"""Correct kernels give correct results in every order, without reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from client import Driver
 @pytest.mark.parametrize("name", CASES)
 def test_results(driver: Driver, name: str) -> None:
     """Against NumPy in double precision; then the same bits in four other orders of threads and
-    blocks, with races looked for."""
+    blocks, with race detection."""
     case = CASES[name]
     text = cases.ptx(case.file)
     first = case.run(driver, text)

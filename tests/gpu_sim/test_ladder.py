@@ -1,5 +1,5 @@
 """The ladder for people with a GPU (tests/gpu): what it keeps when items fail, hang or are cut
-short, how a second call goes on from its archive, and what it says on machines where something is
+short, how a second call continues from its archive, and its report on machines where something is
 missing. Items are real processes; those that need a GPU run on the stand-in."""
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def _toy(tmp_path: Path) -> Stage:
 
 
 def _climb(store: Store, stage: Stage, prefix: str = "", until: str = "", **run: Any) -> None:
-    """A run, which is told to stop once the last of the items named in ``until`` has a result, or
-    `cut` has printed one."""
+    """A run that is told to stop once the last item in ``until`` has a result, or `cut` has printed
+    one."""
     store.start({"card": "card A", "sources": "1", "commit": "c", **run})
     ladder = Ladder(store, os.environ, 120)
     ladder.prefixes = (prefix,)
@@ -151,7 +151,7 @@ def test_a_stage_keeps_what_its_items_found_and_a_second_run_goes_on(tmp_path: P
     assert records["fails"]["value"] == {"before": 1}
     assert records["slow"]["failed"] == "no end within 3 s" and "until" in records["slow"]["value"]
     assert records["cut"]["value"] == {"until": "here"}
-    # unpacked in another folder, the archive lets a second run go on: what is known is not repeated
+    # unpacked in another folder, the archive lets a second run continue without repeating anything
     second = tmp_path / "second"
     second.mkdir()
     with tarfile.open(store.out / "gpu.tgz") as archive:
@@ -194,7 +194,7 @@ def test_cards_and_sources_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_odd_results_do_not_stop_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither those that the report does not expect, nor a mistake in a stage."""
+    """Neither results that the report does not expect, nor an error in a stage."""
     store = _store(tmp_path)
     store.start({"card": "card A", "sources": "1", "commit": "c"})
     store.put("checks", "odd", {"status": "ok", "value": {"outputs": "many", "opened": 3}})
@@ -296,7 +296,7 @@ def test_what_nvidia_smi_says() -> None:
         {"pid": "77", "process_name": "other", "used_memory": "400 MiB"}
     ]
     assert facts.read_smi(SMI.replace("event_reason", "throttle_reason")) == found
-    assert "temperature" not in found  # left out, as this text has none
+    assert "temperature" not in found  # omitted, because this text has none
 
 
 def test_an_nvidia_smi_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,8 +377,8 @@ def test_the_commit_is_known_without_git(tmp_path: Path, monkeypatch: pytest.Mon
 
 # Whole runs on the stand-in
 
-# These limits only end a run that is stuck: the machine may be busy, and each run compiles its
-# kernels again.
+# These limits only end a run that hangs: the machine may be busy, and each run recompiles its
+# kernels.
 PATIENT = ("--patience", "40", "--limit", "14400")
 
 
@@ -427,9 +427,9 @@ def test_a_kernel_that_faults_leaves_its_text_and_sources_and_the_next_call_goes
 @needs_nvrtc
 @pytest.mark.very_slow
 def test_a_kernel_that_hangs_is_killed_and_said(tmp_path: Path) -> None:
-    """The process waits for the device and blocks SIGTERM; the items beside it pass."""
+    """The process waits for the device and blocks SIGTERM; the other items pass."""
     driver = hiding.broken_driver(tmp_path, "hang", "smoke index")
-    patient = ("--patience", "4", "--limit", "900")  # the hanging item takes all of its time
+    patient = ("--patience", "4", "--limit", "900")  # the hanging item uses all of its time
     _, text, results = _run(tmp_path / "gpu", "--only", "smoke", *patient, **driver)
     assert "index" in text and results["smoke"]["index"][0]["status"] in ("failed", "cut")
     assert results["smoke"]["kernel"][0]["status"] == "ok"
@@ -473,8 +473,8 @@ ITEMS_OF_ALL_STAGES = (
 @pytest.mark.very_slow
 @pytest.mark.parametrize("missing", MISSING)
 def test_a_machine_without(missing: str, tmp_path: Path) -> None:
-    """Two calls, an item or two of each stage: a report that says what is missing, and whatever
-    does not need it passes."""
+    """Two calls with an item or two of each stage: a report names what is missing, and items that
+    do not need it pass."""
     (tmp_path / "hidden").mkdir()
     changes = MISSING[missing](tmp_path / "hidden")
     if missing == "builtins" and _finds_builtins(changes["CUTBACK_NVRTC"]):
@@ -498,7 +498,7 @@ def test_a_machine_without(missing: str, tmp_path: Path) -> None:
 
 
 def _finds_builtins(library: str) -> bool:
-    """Whether NVRTC compiles without its builtins beside it: the loader may know another copy."""
+    """True if NVRTC compiles without its own builtins: the loader may find another copy."""
     code = (
         "import ctypes, sys; n = ctypes.CDLL(sys.argv[1]); p = ctypes.c_void_p();"
         "n.nvrtcCreateProgram(ctypes.byref(p), b'__global__ void f() {}', None, 0, None, None);"
@@ -512,8 +512,8 @@ def _finds_builtins(library: str) -> bool:
 def test_a_fresh_clone_builds_its_package_and_a_machine_without_headers_takes_another(
     tmp_path: Path,
 ) -> None:
-    """Without a carried package it is built; the next call takes it; where it cannot be built and
-    is of other sources, it is taken with a warning."""
+    """If no package is carried, it is built, and the next call uses it; if it cannot be built and
+    the carried one has other sources, that one is used with a warning."""
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(clone)], check=True)
     command = [sys.executable, str(clone / "tests" / "gpu" / "run.py"), "--stand-in"]
@@ -521,7 +521,7 @@ def test_a_fresh_clone_builds_its_package_and_a_machine_without_headers_takes_an
     changes: dict[str, str] = {}
     for expected in ("built here", "carried, of", "carried, of other sources"):
         if expected == "carried, of other sources":
-            # The build tree stays behind: in its cache CMake would still find the headers.
+            # The build tree is removed, because CMake would still find the headers in its cache.
             shutil.rmtree(clone / "build" / "gpu-tree")
             (clone / "csrc" / "base" / "more.h").write_text("/* changed */\n")
             changes = hiding.without_python_header(tmp_path) | {"CMAKE_C_COMPILER_LAUNCHER": ""}
@@ -538,7 +538,7 @@ def test_a_fresh_clone_builds_its_package_and_a_machine_without_headers_takes_an
 @needs_nvrtc
 @pytest.mark.very_slow
 def test_full_sizes_on_the_driver_that_runs_nothing(tmp_path: Path) -> None:
-    """Host times at a GPU's sizes: AdamW of GPT-2's 148 tensors, and a row."""
+    """Host times at a GPU's sizes: AdamW on GPT-2's 148 tensors, and a row."""
     command = [sys.executable, str(RUN), "--installed", "--null", "--folder", str(tmp_path)]
     command += ["--only", "card,rows", "--items", "card,row 6,adamw GPT", *PATIENT]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

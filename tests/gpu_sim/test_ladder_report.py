@@ -1,5 +1,5 @@
-"""What the ladder for people with a GPU (tests/gpu) says: its first ten lines, how runs ended, and
-errors about its arguments, its folders and damaged results."""
+"""The report of the ladder for people with a GPU (tests/gpu): its first ten lines, how runs ended,
+and errors about arguments, folders and damaged results."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_steps_that_never_began_are_not_done(tmp_path: Path) -> None:
     found = _screen(store)
     assert found["works"] == "so far: 4 of 7 first steps are done: 4 pass"
     assert "smoke" in found["not finished"]
-    assert "checks" in found["not finished"]  # the sanitizer beside them did not run
+    assert "checks" in found["not finished"]  # the sanitizer did not run on them
     assert report.missing(store, STAGES[2], ("kernel", "index")) == (1, 0)  # index
 
 

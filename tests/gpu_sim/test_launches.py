@@ -1,5 +1,5 @@
-"""What a step launches (``text("launches")``), beside what the null driver was asked to launch, and
-the time of the optimizer's step alone."""
+"""The launches of a step (``text("launches")``) against the launches that the null driver received,
+and the time of the optimizer's step alone."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def test_rows_add_up_the_leaves_of_totals_where_they_cut_none(
 
 
 def test_a_sum_of_everything_is_part_of_the_group_of_its_rows(gpu: Driver) -> None:
-    """One kernel for the softmax, then two for the sum: rows of 128 elements cut its leaves."""
+    """One kernel for the softmax, then two for the sum: the sum's leaves are cut at rows of 128
+    elements."""
     step = cb.compile(lambda x: (F.softmax(x) ** 2).sum(), argnums=None, backend="cuda")
     step.prepare(np.ones((5, 128), np.float32))
     assert launches_of_groups(step) == [3]

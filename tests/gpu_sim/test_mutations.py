@@ -1,4 +1,4 @@
-"""Each thing that orders threads, deleted by itself from a kernel that is right, is missed."""
+"""If anything that orders threads is deleted from a correct kernel, the stand-in notices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MUTANTS = {
 }
 SHUFFLES = [what for what in MUTANTS if "shfl" in what]
 
-# What may go, and why.
+# Harmless deletions, with the reason.
 HARMLESS = {
     "layer_norm bar.sync 6": "nothing is shared after it",
     "cross_entropy bar.sync 5": "nothing is shared after it",
@@ -29,8 +29,8 @@ HARMLESS = {
 
 
 def run(driver: Driver, mutant: str, seed: int) -> tuple[Any, str]:
-    """What a case gives without one thing, and what is reported: nothing, if it runs as if it were
-    right."""
+    """The result of a case without one instruction, and the reports; nothing if it still runs
+    correctly."""
     name, deletion = MUTANTS[mutant]
     got, reports = None, ""
     with driver.watching(seed):
@@ -54,7 +54,7 @@ def test_there_are_mutants() -> None:
 
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m not in (*HARMLESS, *SHUFFLES)])
 def test_deleted(driver: Driver, mutant: str) -> None:
-    """Found in the order of the program, backward, and in a random one."""
+    """Found in program order, backward, or in a random order."""
     for seed in (0, 1, 5):
         _, report = run(driver, mutant, seed)
         assert "race" in report or "unwritten" in report, (mutant, seed)
@@ -68,7 +68,7 @@ def test_deleted(driver: Driver, mutant: str) -> None:
     ],
 )
 def test_shuffles_left_out(driver: Driver, mutant: str) -> None:
-    """Each lane keeps its own: the results are others, or the lanes go apart."""
+    """Each lane keeps its own value: the results differ, or the lanes diverge."""
     got, report = run(driver, mutant, 0)
     if report:
         return
@@ -79,6 +79,6 @@ def test_shuffles_left_out(driver: Driver, mutant: str) -> None:
 
 @pytest.mark.parametrize("mutant", HARMLESS)
 def test_deleted_without_harm(driver: Driver, mutant: str) -> None:
-    """The list above holds nothing that is found after all."""
+    """The list above contains no deletion that is detected."""
     for seed in (0, 1, 5):
         assert run(driver, mutant, seed)[1] == ""

@@ -1,4 +1,4 @@
-"""The null driver: it answers every entry that the backend uses, counts and records calls, and a
+"""The null driver: every entry that the backend uses works, calls are counted and recorded, and a
 training step runs on it from beginning to end."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_has_every_entry_that_the_backend_takes(null: NullDriver) -> None:
 
 
 def test_no_entry_falls_over_zeros(null: NullDriver) -> None:
-    """Every entry answers null pointers with a code of the API."""
+    """Every entry returns an error code of the API for null pointers."""
     zeros = [ctypes.c_void_p(0)] * 11
     for name in null.entries():
         assert 0 <= result(null, name, *zeros) < 1000, name
@@ -82,7 +82,7 @@ def test_bytes_and_reuse(null: NullDriver) -> None:
     assert null.live_bytes - before == 1 + 512 + 513 + (1 << 30)
     assert result(null, "cuMemFree_v2", ctypes.c_uint64(blocks[3])) == 0
     assert null.peak_bytes - null.live_bytes == 1 << 30
-    assert allocate(null, (1 << 30) - 5) == blocks[3]  # the address comes back
+    assert allocate(null, (1 << 30) - 5) == blocks[3]  # the address is reused
     assert result(null, "cuMemFree_v2", ctypes.c_uint64(blocks[0] + 1)) == 1
     for block in blocks:
         assert result(null, "cuMemFree_v2", ctypes.c_uint64(block)) == 0
@@ -145,7 +145,7 @@ def test_memory_cannot_be_read_by_the_host(null: NullDriver) -> None:
 
 
 def test_shares_a_process_with_the_stand_in(null: NullDriver) -> None:
-    """In either order: neither takes the other's addresses."""
+    """In either order, neither uses the other's addresses."""
     allocate(null, 1 << 30)
     driver = Driver()
     block = driver.allocate(1000)
@@ -176,7 +176,7 @@ assert np.asarray(params["b"]).tolist() == [0.0] * 32
 
 @pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed")
 def test_a_training_step() -> None:
-    """In a process of its own, which opens no other driver."""
+    """Runs in its own process, which opens no other driver."""
     found = {
         "CUTBACK_CUDA_DRIVER": str(build()),
         "CUTBACK_NVRTC": str(nvrtc.library()),

@@ -1,5 +1,5 @@
-"""What orders work is needed: each wait, event and synchronisation of the backend is left out by
-itself, and each barrier of the kernels that it writes; the stand-in finds every one."""
+"""Every ordering is needed: each wait, event and synchronisation of the backend, and each barrier
+in its kernels, is skipped in turn, and the stand-in notices every one."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ X = np.linspace(-1, 1, 3000, dtype=np.float32)
 
 
 def share(x: Any) -> Any:
-    """What it makes on the way lies in the arena, which calls share."""
+    """Intermediates are in the arena, which calls share."""
     y = cb.exp(x)
     return y / y.sum()
 
 
 def on_two_streams(gpu: Driver, s: list[int]) -> list[bytes]:
-    """One step runs on two streams; what both have made is read on others."""
-    gpu.wait()  # for what was called before
-    cuda.release_memory()  # no block comes with marks of the call before
+    """One step runs on two streams; both results are read on others."""
+    gpu.wait()  # for earlier calls
+    cuda.release_memory()  # so that no block has marks of an earlier call
     x, twice = cuda.to_device((X, 2 * X))
     y = STEPS["share"](x, stream=s[0])
     z = STEPS["share"](twice, stream=s[1])
@@ -42,7 +42,7 @@ def on_two_streams(gpu: Driver, s: list[int]) -> list[bytes]:
 
 
 def of_others(gpu: Driver, s: list[int]) -> list[bytes]:
-    """A library fills a tensor on its stream, takes the result on another, and goes on."""
+    """A library fills a tensor on its stream, takes the result on another, and continues."""
     cuda.release_memory()
     x = Tensor(gpu, np.zeros(2000, np.float32))
     x.stream, theirs = ctypes.c_void_p(s[0]), ctypes.c_void_p(s[1])
@@ -66,7 +66,7 @@ def of_others(gpu: Driver, s: list[int]) -> list[bytes]:
 
 
 def of_the_host(gpu: Driver, s: list[int]) -> list[bytes]:
-    """Arguments in pinned memory, which the device reads and writes when it comes to it."""
+    """Arguments in pinned memory, which the device accesses when the work runs."""
     w, x = PINNED
     w[...], x[...] = np.linspace(-1, 1, len(w)), X[: len(w)]
     optimizer = cb.optim.SGD(lr=0.1, momentum=0.9)
@@ -84,7 +84,7 @@ SEEDS = (1, 0, 2, 5)
 
 
 def outcome(gpu: Driver, scenario: Callable[..., list[bytes]], streams: list[int]) -> Any:
-    """What a scenario gives; None where the stand-in has found something."""
+    """The result of a scenario; None if the stand-in reported something."""
     try:
         result: Any = scenario(gpu, streams)
         gpu.wait()
@@ -106,7 +106,7 @@ def pinned(gpu: Driver, n: int) -> np.ndarray[Any, Any]:
 def sought(
     gpu: Driver, scenario: Callable[..., list[bytes]], entry: str, streams: list[int]
 ) -> tuple[int, list[int]]:
-    """How often the entry is called, and which of these calls nobody misses."""
+    """The number of calls of the entry, and those that can be skipped unnoticed."""
     expected = outcome(gpu, scenario, streams)
     assert expected is not None, LAST[-2:]
     missed = []
@@ -132,8 +132,8 @@ def sought(
 def test_each_wait_and_event_of_the_backend_is_needed(
     gpu: Driver, scenario: Callable[..., list[bytes]]
 ) -> None:
-    """Of the events those that somebody waits for; the others tell the time. Copies to the host
-    wait by themselves, but for those into pinned memory."""
+    """Only events that somebody waits for are needed; the others measure time. Copies to the host
+    wait themselves, except copies into pinned memory."""
     loss = cb.compile(
         lambda w, x: ((w * x - 1) ** 2).sum(), optimizer=cb.optim.SGD(lr=1), device="cuda"
     )
@@ -143,8 +143,8 @@ def test_each_wait_and_event_of_the_backend_is_needed(
     streams = [gpu.stream().value for _ in range(3)]
     PINNED[:] = [pinned(gpu, 600) for _ in range(2)]
     n_waits, missed = sought(gpu, scenario, "cuStreamWaitEvent", streams)
-    # The first call of a step waits for its last one on another stream, which the host has waited
-    # for.
+    # The first call of a step waits for its previous one on another stream, which the host has
+    # already waited for.
     assert missed == ([1] if scenario is on_two_streams else [])
     n_events, without = sought(gpu, scenario, "cuEventRecord", streams)
     assert n_events - len(without) == n_waits - len(missed)
@@ -167,7 +167,7 @@ def lookup(table: Any, i: Any) -> Any:
 
 
 def before_product(x: Any, w: Any, b: Any, y: Any) -> Any:
-    """Its norm's gradient is a group of its own."""
+    """The gradient of its norm is a separate group."""
     return ((F.layer_norm(x, w, b) @ y) ** 2).sum()
 
 
@@ -213,7 +213,7 @@ PROGRAMS: dict[str, tuple[Any, Any, list[np.ndarray[Any, Any]]]] = {
 
 
 def ptx_of(folder: Path) -> str:
-    """Of the one source that has been compiled to there."""
+    """The PTX of the only source compiled into the folder."""
     (path,) = folder.glob("[0-9a-f][0-9a-f]/*.bin")
     return path.read_bytes()[len(b"cutback kernel 2\n") + 32 :].rstrip(b"\0").decode()
 
@@ -236,9 +236,9 @@ def sample(all_of_them: list[Deletion], few: bool) -> list[Deletion]:
 def test_each_barrier_and_shuffle_of_written_kernels_is_needed(
     gpu: Driver, name: str, few: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is left out by itself, in the kernels as they lie in the cache. By default some eight
-    barriers and three shuffles of a program; all barriers, and of shuffles, of which there
-    are hundreds alike, one in seven, are very slow."""
+    """Each is skipped in turn, in the cached kernels. By default about eight barriers and three
+    shuffles per program. All barriers and one shuffle in seven (hundreds are alike) are very
+    slow."""
     monkeypatch.setenv("CUTBACK_CACHE_DIR", str(tmp_path))
     f, argnums, arguments = PROGRAMS[name]
 
@@ -251,7 +251,7 @@ def test_each_barrier_and_shuffle_of_written_kernels_is_needed(
     kernels = tuple(re.findall(r"\.entry\s+(\w+)", ptx))
 
     def is_found(deletion: Deletion) -> bool:
-        """Or it is reached at no time: it is for other numbers of rows."""
+        """True if it is noticed, or never reached because it is for other numbers of rows."""
         was_reached = False
         for seed in (0, 1, 2):
             gpu.seed(seed)

@@ -1,6 +1,6 @@
-"""Races of random programs, beside vector clocks that are worked out in full: found if and only if
-there are some. Within a block by barriers and warp synchronisation, between operations by streams,
-events and the host."""
+"""Races of random programs, compared with full vector clocks: found if and only if they exist.
+Within a block by barriers and warp synchronisation, between operations by streams, events and the
+host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ mov.u32 %i, %tid.x; setp.eq.u32 %p, %i, 0; mov.u32 %v, 1;
 
 
 def steps(rng: random.Random) -> list[tuple[str, int, int]]:
-    """(what, thread, cell); synchronisation is of all threads, or of all warps each by itself."""
+    """(what, thread, cell); synchronisation is of all threads, or of each warp separately."""
     made = [("write", 0, cell) for cell in range(CELLS)] + [("barrier", 0, 0)]
     threads = [0, 1, 5, 31, 32, 40]
     for _ in range(rng.randrange(4, 12)):
@@ -58,7 +58,7 @@ def as_ptx(program: list[tuple[str, int, int]]) -> str:
 
 def has_race(program: list[tuple[str, int, int]]) -> bool:
     """Every thread has a clock with an entry for each thread. Two accesses of a cell, not both
-    reads or both atomic, race when the later thread does not know of the earlier one's."""
+    reads or both atomic, race if the later thread does not know of the earlier access."""
     clocks = [[int(t == own) for t in range(THREADS)] for own in range(THREADS)]
     seen: list[tuple[str, int, int, int]] = []  # what, thread, its time, cell
     for what, thread, cell in program:
@@ -183,7 +183,7 @@ def perform(
 
 @pytest.mark.parametrize("part", range(6))
 def test_streams(driver: Driver, part: int) -> None:
-    """What is in order gives the same numbers in every order, too."""
+    """Ordered programs also give the same numbers in every order."""
     rng = random.Random(part)
     outcomes = set()
     for _ in range(25):

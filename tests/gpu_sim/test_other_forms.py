@@ -1,5 +1,5 @@
-"""Forms that touch memory or other threads, each beside NumPy: loads and stores, atomics, barriers
-that count, matrix products and loads. What else a warp does together is in kernels/language.cu."""
+"""Forms that touch memory or other threads, each compared with NumPy: loads and stores, atomics,
+counting barriers, matrix products and loads. kernels/language.cu has the other warp operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ mov.u32 %i, %tid.x; mov.u32 %t, tile;
 
 
 def run(driver: Driver, body: str, data: np.ndarray, size: int, threads: int = 32) -> np.ndarray:
-    """Runs a block on data; `size` bytes of what it wrote, which begin as zeros."""
+    """Runs a block on data; returns `size` bytes of its output, which is initially zero."""
     memory, out = driver.put(data), driver.put(np.zeros(size, np.uint8))
     driver.launch(HEAD + body + "\nret;\n}\n", "k", 1, threads, memory, out)
     result = driver.get(out, np.uint8, size)
@@ -81,7 +81,7 @@ ATOMICS = [
 @pytest.mark.parametrize("space", ["global", "shared"])
 @pytest.mark.parametrize(("update", "type_"), ATOMICS)
 def test_atomics_on_integers(driver: Driver, space: str, update: str, type_: str) -> None:
-    """Old and new value over pairs of numbers, one after another in one place."""
+    """Old and new values over pairs of numbers, one after another at one address."""
     bits = int(type_[1:])
     rng = np.random.default_rng(bits)
     data = rng.integers(0, 1 << bits, 24, np.uint64).astype(f"u{bits // 8}")
@@ -160,8 +160,8 @@ MATRICES = [("f16", 8), ("f16", 16), ("bf16", 8), ("bf16", 16), ("tf32", 4), ("t
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("type_", "k"), MATRICES)
 def test_matrix_products(driver: Driver, type_: str, k: int, whole: bool) -> None:
-    """A and B are loaded element by element, as the manual says which lane holds which. Whole
-    numbers have exact sums."""
+    """A and B are loaded element by element, in the manual's assignment to lanes. Sums of integers
+    are exact."""
     step = 1 if type_ == "tf32" else 2  # elements of a register
     size = 4 // step
     n_a, n_b = 16 * k // 32 // step, 8 * k // 32 // step
@@ -171,7 +171,7 @@ def test_matrix_products(driver: Driver, type_: str, k: int, whole: bool) -> Non
             half = i % 2 if name == "a" else 0
             part = i // 2 if name == "a" else i
             base = 0 if name == "a" else 16 * k * size
-            # of A: row group + 8 half, columns from step * place + 4 step part; B lies by columns
+            # of A: row group + 8 half, columns from step * place + 4 step part; B is column-major
             lines.append(f"mad.lo.u32 %r14, %r12, {k}, {8 * half * k + 4 * step * part};")
             lines.append(f"mad.lo.u32 %r14, %r13, {step}, %r14; mul.lo.u32 %r14, %r14, {size};")
             lines.append("cvt.u64.u32 %x0, %r14; add.s64 %x0, %x0, %d;")
@@ -210,7 +210,7 @@ def test_matrix_products(driver: Driver, type_: str, k: int, whole: bool) -> Non
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("transposed", ["", ".trans"])
 def test_matrix_loads(driver: Driver, count: int, transposed: str) -> None:
-    """Matrices lie in shared memory row by row, 16 bytes each."""
+    """Matrices are row-major in shared memory, 16 bytes per row."""
     names = ", ".join(f"%r{i}" for i in range(count))
     body = f"""shl.b32 %r8, %i, 4; cvt.u64.u32 %x0, %r8; add.s64 %x1, %x0, %d; add.u32 %r9, %t, %r8;
     ld.global.v4.b32 {{%r4, %r5, %r6, %r7}}, [%x1]; st.shared.v4.b32 [%r9], {{%r4, %r5, %r6, %r7}};
@@ -247,7 +247,7 @@ def test_copies_that_fill_with_zeros(driver: Driver, given: int, form: str) -> N
 
 @pytest.mark.parametrize(("wait", "is_there"), [("wait_group 1", True), ("wait_group 2", False)])
 def test_groups_of_copies(driver: Driver, wait: str, is_there: bool) -> None:
-    """Of two groups, waiting for all but one is waiting for the first."""
+    """With two groups, waiting for all but one waits for the first."""
     body = f"""cp.async.ca.shared.global [%t], [%d], 4; cp.async.commit_group;
     cp.async.ca.shared.global [%t+4], [%d+4], 4; cp.async.commit_group; cp.async.{wait};
     ld.shared.b32 %r0, [%t]; st.global.b32 [%o], %r0;"""
@@ -261,7 +261,7 @@ def test_groups_of_copies(driver: Driver, wait: str, is_there: bool) -> None:
 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_carries_go_on(driver: Driver, bits: int) -> None:
-    """Sum, difference and product of numbers of two words, each word by an instruction."""
+    """Sum, difference and product of two-word numbers, word by word."""
     rng = np.random.default_rng(bits)
     for _ in range(20):
         words = [int(w) for w in rng.integers(0, 2**63, 4)]

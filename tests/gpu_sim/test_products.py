@@ -1,5 +1,5 @@
-"""Products of matrices in 16 bits on tensor cores, as the backend writes them: all layouts, edges
-and alignments, with races looked for. Whole numbers have exact sums, so bits are known."""
+"""16-bit matrix products on tensor cores, as the backend emits them: all layouts, edges and
+alignments, with race detection. Sums of integers are exact, so the bits are known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def whole(*shape: int, seed: int = 1) -> np.ndarray[Any, Any]:
 
 
 def rounded(x: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """To the nearest number of the type, of two the even one."""
+    """Rounded to the nearest number of the type, ties to even."""
     if dtype == "float16":
         return x.astype(np.float16).astype(np.float32)
     bits = x.astype(np.float32).view(np.uint32)
@@ -38,7 +38,7 @@ def swapped(x: Any) -> Any:
     return x.swapaxes(-1, -2)
 
 
-# How a matrix may lie: function of an array that has it, and that array from the matrix.
+# Layouts of a matrix: the function that reads it from an array, and the array made from the matrix.
 LAYOUTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "rows": (lambda x: x, lambda x: x),
     "columns": (swapped, swapped),
@@ -58,7 +58,7 @@ PAIRS = [
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_all_sizes_and_layouts(gpu: Driver, dtype: str) -> None:
-    """One program of all; in four orders."""
+    """One program for all of them, in four orders."""
     cases, arrays, expected = [], [], []
     for seed, (n, k, m) in enumerate(SIZES):
         x, y = whole(n, k, seed=seed), whole(k, m, seed=seed + 100)
@@ -81,7 +81,7 @@ def test_all_sizes_and_layouts(gpu: Driver, dtype: str) -> None:
 
 
 def test_batches(gpu: Driver) -> None:
-    """Each matrix of a batch; one that all share; large tiles."""
+    """A different matrix per batch entry; one shared by all; large tiles."""
     x, y = whole(2, 3, 20, 24), whole(2, 3, 24, 40, seed=2)
     shared, many, other = whole(24, 40, seed=3), whole(128, 100, 16, seed=4), whole(128, 16, 97)
 
@@ -97,7 +97,7 @@ def test_batches(gpu: Driver) -> None:
 
 
 def test_matrices_at_odd_distances(gpu: Driver) -> None:
-    """Lines of each matrix are a multiple of 16 bytes apart, and matrices are not."""
+    """Lines of each matrix are a multiple of 16 bytes apart, but the matrices are not."""
     rng = np.random.default_rng(9)
     x, y = (rng.integers(-4, 5, n).astype(np.float16) for n in ((3, 65), (8, 16)))
     step = cb.compile(lambda x, y: x[:, :64].reshape(3, 8, 8) @ y, argnums=None, device="cuda")
@@ -106,7 +106,7 @@ def test_matrices_at_odd_distances(gpu: Driver) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16])
 def test_arguments_that_are_not_aligned(gpu: Driver, dtype: Any) -> None:
-    """What the kernel finds out when it runs changes no bit."""
+    """The alignment found at run time changes no bit."""
     rng = np.random.default_rng(8)
     x, y = (rng.standard_normal((72, 72)).astype(dtype) for _ in range(2))
     step = cb.compile(lambda x, y: x @ y, argnums=None, device="cuda")
@@ -136,7 +136,7 @@ def test_where_tensor_cores_are_used(
     gpu: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     dtype: str, capability: int, on_cores: bool,
 ) -> None:  # fmt: skip
-    """Products in f32 stay f32; devices before 8.0 have no such instructions."""
+    """f32 products stay f32; devices before 8.0 lack these instructions."""
     monkeypatch.setenv("CUTBACK_CACHE_DIR", str(tmp_path))
     subprocess.run([sys.executable, "-c", KEPT, dtype, str(capability)], check=True)
     (image,) = tmp_path.glob("[0-9a-f][0-9a-f]/*.bin")

@@ -1,5 +1,6 @@
-"""Rows 1 to 9 are as they were reviewed (row_gates.json, written by row_gates.py), and what their
-predictions rest on: counts of the stand-in, and a formula that agrees with measured kernels."""
+"""Rows 1 to 9 match the reviewed ones (row_gates.json, written by row_gates.py), and so does the
+basis of their predictions: counts of the stand-in, and a formula that agrees with measured
+kernels."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ SCALE = """
 
 
 def test_counts_of_a_launch(driver: Driver) -> None:
-    """256 threads read and write 1,024 bytes each; every byte is read once more. Eight instructions
-    a thread, of which two are of 64 bits, and ret."""
+    """256 threads read and write 1,024 bytes each, and every byte is read again once. Eight
+    instructions per thread, two of them 64-bit, and ret."""
     driver.library.sim_counted.restype = ctypes.c_char_p
     x, y = driver.put(np.ones(256, np.float32)), driver.put(np.zeros(256, np.float32))
     counts = row_gates.Counts()
@@ -78,7 +79,7 @@ def test_a_sector_that_many_read_counts_once(driver: Driver) -> None:
 
 
 def test_formula() -> None:
-    """It agrees with what was measured, and more warps or fewer bytes never take longer."""
+    """It agrees with measurements, and more warps or fewer bytes never take longer."""
     agreement = row_gates.fit()
     assert agreement["kernels"] >= 30 and agreement["typical error"] < 0.15
     base = row_gates.predicted_us(1e9, 5e8, 16, 10000)
@@ -103,7 +104,7 @@ def test_reviewed_rows_follow_from_their_kernels() -> None:
 @pytest.mark.very_slow
 @pytest.mark.parametrize("number", row_gates.ROWS)
 def test_rows_are_as_reviewed(number: int, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but host times."""
+    """Everything except host times."""
     if nvrtc.library() is None or gates.disassembler() is None:
         pytest.skip("no NVRTC or no nvdisasm (pip install nvidia-cuda-nvrtc nvidia-cuda-nvdisasm)")
     monkeypatch.setenv("CUTBACK_CUDA_CODE", "ptx")

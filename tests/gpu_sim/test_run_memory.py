@@ -1,5 +1,5 @@
-"""Steps and shapes that share memory on a device: runs on other streams wait for those before them,
-and a bound counts blocks and results there. Races are looked for."""
+"""Steps and shapes that share memory on a device: runs on other streams wait for earlier ones, and
+a bound counts blocks and results there. With race detection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def nothing_held(gpu: Driver) -> Iterator[None]:
 
 
 def share(x: Any) -> Any:
-    """What it makes on the way lies in the arena."""
+    """Intermediates are in the arena."""
     y = cb.exp(x)
     return y / y.sum()
 
@@ -75,7 +75,7 @@ def test_a_block_that_is_released_or_grows_while_work_is_pending(gpu: Driver) ->
     one, two = gpu.stream(), gpu.stream()
     memory.release()
     small = step(given[1], stream=one.value)
-    large = step(given[2], stream=two.value)  # frees the block that the first is using
+    large = step(given[2], stream=two.value)  # frees the block used by the first
     assert memory.release() > 0
     middle = step(given[0], stream=one.value)
     for i, y in ((1, small), (2, large), (0, middle)):
@@ -90,7 +90,7 @@ def test_a_full_device(gpu: Driver) -> None:
     memory.release()
     step(small)
     cuda.release_memory()
-    gpu.fail("cuMemAlloc_v2", 2, 2)  # the first is for the result
+    gpu.fail("cuMemAlloc_v2", 2, 2)  # the first one is for the result
     with pytest.raises(MemoryError, match="no memory for the arena"):
         step(large)
     gpu.fail("cuMemAlloc_v2", 0)
@@ -114,7 +114,7 @@ def test_a_bound_counts_what_is_on_the_device(gpu: Driver) -> None:
 
 
 def test_shapes_share_copies_of_arguments_on_the_host(gpu: Driver) -> None:
-    """Of the parameters above all, which are as large for every shape."""
+    """In particular of the parameters, which have the same size for every shape."""
     params = np.linspace(-1, 1, 40_000, dtype=np.float32)
     optimizer = cb.optim.AdamW(lr=0.1)
     step = cb.compile(lambda p, x: (p * p).sum() * x.sum(), optimizer=optimizer, device="cuda")

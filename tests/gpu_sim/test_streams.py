@@ -1,4 +1,4 @@
-"""Streams, events and graphs: order is kept where it is asked for, and missed where it is not."""
+"""Streams, events and graphs: requested order is kept, and missing order is noticed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scale(driver: Driver, x: Memory, y: Memory, a: float, stream: Any = None) ->
 
 
 def after(driver: Driver, later: Any, earlier: Any) -> None:
-    """What comes in one stream waits for what is in another."""
+    """The next work in one stream waits for the work in another."""
     event = driver.event()
     driver.call("cuEventRecord", event, earlier)
     driver.call("cuStreamWaitEvent", later, event, 0)
@@ -37,8 +37,8 @@ def after(driver: Driver, later: Any, earlier: Any) -> None:
 
 
 class Work:
-    """y = 2 x in one stream, z = y + z in another, back in the first x = z; with what may be left
-    out."""
+    """y = 2 x in one stream, z = y + z in another, then x = z in the first; parts may be
+    skipped."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -85,7 +85,7 @@ def test_a_missing_wait_is_found_in_every_order(driver: Driver, seed: int, left_
 
 
 def test_a_missing_wait_changes_the_result_in_some_order(driver: Driver) -> None:
-    """The late and random orders are real: without looking for races some give other numbers."""
+    """Late and random orders are real: without race detection some give wrong numbers."""
     wrong = 0
     for seed in range(10):
         driver.seed(seed)
@@ -98,7 +98,7 @@ def test_a_missing_wait_changes_the_result_in_some_order(driver: Driver) -> None
 
 
 def test_the_host_must_wait(driver: Driver) -> None:
-    """A legacy copy does not wait for streams that go beside it."""
+    """A legacy copy does not wait for non-blocking streams."""
     x, y, stream = driver.put(cases.normal(N)), driver.put(np.zeros(N, np.float32)), driver.stream()
     driver.set(races=1)
     scale(driver, x, y, 2, stream)
@@ -164,13 +164,13 @@ def test_free_does_not_wait(driver: Driver, seed: int) -> None:
 
 
 def test_pinned_memory_is_read_when_the_copy_runs(driver: Driver) -> None:
-    """And other memory when the copy is ordered."""
+    """Other memory is read at the call."""
     stream, y = driver.stream(), driver.allocate(4 * N)
     memory = ctypes.c_void_p()
     driver.call("cuMemAllocHost", ctypes.byref(memory), ctypes.c_size_t(4 * N))
     pinned = np.ctypeslib.as_array(ctypes.cast(memory, ctypes.POINTER(ctypes.c_float)), (N,))
     for host, seen in ((np.ones(N, np.float32), 1), (pinned, 2)):
-        driver.seed(1)  # late
+        driver.seed(1)  # as late as possible
         host[:] = 1
         to, at = ctypes.c_uint64(y.address), ctypes.c_void_p(host.ctypes.data)
         driver.call("cuMemcpyHtoDAsync", to, at, ctypes.c_size_t(4 * N), stream)
@@ -220,7 +220,7 @@ def test_host_functions(driver: Driver) -> None:
 
 
 def test_many_streams(driver: Driver) -> None:
-    """Slots of streams that are gone and known are used again."""
+    """Slots of destroyed streams are reused once the host knows their work."""
     for _ in range(300):
         stream = driver.stream()
         driver.call("cuStreamSynchronize", stream)
@@ -248,7 +248,7 @@ def capture(driver: Driver, work: Work) -> ctypes.c_void_p:
     scale(driver, work.x, work.y, 2, work.first)
     after(driver, work.second, work.first)
     axpy(driver, work.y, work.z, 1, work.second)
-    scale(driver, work.x, work.x, 1, work.first)  # beside
+    scale(driver, work.x, work.x, 1, work.first)  # not part of the chain
     after(driver, work.first, work.second)
     scale(driver, work.z, work.x, 1, work.first)
     graph, executable = end(driver, work.first), ctypes.c_void_p()

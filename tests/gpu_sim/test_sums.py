@@ -1,4 +1,4 @@
-"""Sums of many elements beside two oracles: NumPy in f64, within a bound that follows from the
+"""Sums of many elements against two oracles: NumPy in f64, within a bound that follows from the
 order of additions, and the CPU's bits, which docs/cuda.md promises for groups."""
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ def numbers(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def additions_of_total(n: int) -> int:
-    """The most that an element takes part in: 16 in its lane of a leaf of 1,024, 6 over the 64
-    lanes, then pairs of leaves and of segments, of which an incomplete tree adds one level each."""
+    """The most additions that an element takes part in: 16 in its lane of a leaf of 1,024, 6 over
+    the 64 lanes, then pairs of leaves and of segments; an incomplete tree of pairs adds one level
+    each."""
     leaves = math.ceil(n / 1024)
     return 16 + 6 + math.ceil(math.log2(max(leaves, 1))) + 2
 
 
 def additions_of_columns(rows: int) -> int:
-    """No order has more: one after another."""
+    """No order has more than one after another."""
     return rows
 
 
-# A sum, the same in f64, how many additions an element takes part in, and the shape.
+# A sum, the same in f64, the number of additions that an element takes part in, and the shape.
 SUMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], int, tuple[int, ...]]] = {
     "total": (lambda x: x.sum(), lambda x: x.sum(), additions_of_total(200_000), (200_000,)),
     "total of squares": (
@@ -62,7 +63,7 @@ SUMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], int, tuple[int
         lambda x: x.sum(axis=0),
         lambda x: x.sum(axis=0),
         additions_of_columns(300),
-        (300, 129),  # of the last vector of a row one element is there
+        (300, 129),  # the last vector of a row has one element
     ),
     "rows": (
         lambda x: x.sum(axis=1),
@@ -93,8 +94,8 @@ def test_sums_beside_f64_and_the_cpu(gpu: Driver, name: str) -> None:
 
 
 def test_every_element_counts_once(gpu: Driver) -> None:
-    """Whole numbers are added exactly; sizes at which leaves, segments and pairs begin or end. Each
-    element counts for a power of two of its own place, so that none makes up for another."""
+    """Integers are added exactly, at sizes where leaves, segments and pairs begin or end. Each
+    element is a power of two of its own position, so errors cannot cancel."""
     step = cb.compile(lambda x: x.sum(), argnums=None, device="cuda")
     for n in (1, 63, 64, 65, 1023, 1024, 1025, 3072, 65_536, 65_537, 150_000, 200_000):
         x = np.ones(n, np.float32)
@@ -104,7 +105,7 @@ def test_every_element_counts_once(gpu: Driver) -> None:
         assert float(step(x)) == float(x.astype(np.float64).sum()), n
 
 
-# Few results of many elements each, which blocks take in pieces; the last piece is shorter.
+# A few results of many elements each, which blocks split into pieces; the last piece is shorter.
 PIECES = [(4, 3, 50, 50), (2, 2, 4097, 1)]
 
 
@@ -130,7 +131,8 @@ def test_reductions_in_pieces(gpu: Driver, op: str, dtype: str) -> None:
 
 
 def test_extremes_in_pieces_see_only_elements(gpu: Driver) -> None:
-    """No thread and no piece without elements gives a zero; a NaN in any piece is the result."""
+    """Threads and pieces without elements do not contribute zeros; a NaN in any piece is the
+    result."""
     step = cb.compile(
         lambda x: (x.max(axis=(0, 2)), x.min(axis=(0, 2))), argnums=None, device="cuda"
     )
@@ -146,8 +148,8 @@ def test_extremes_in_pieces_see_only_elements(gpu: Driver) -> None:
 
 @pytest.mark.parametrize("shape", [(8, 3, 20, 20), (5, 2, 1031), (3000, 4), (16, 3, 1, 1)])
 def test_batch_norm_in_pieces(gpu: Driver, shape: tuple[int, ...]) -> None:
-    """Values, statistics and gradients beside the CPU's in f64, with a mean far from zero, where
-    sums of squares would lose all digits."""
+    """Values, statistics and gradients compared with the CPU in f64, with a mean far from zero,
+    where sums of squares would lose all digits."""
     x, g = 1000 + numbers(*shape), numbers(*shape)[::-1].copy()
     channels = shape[1]
     weight, bias = 1 + np.arange(channels, dtype=np.float32), np.ones(channels, np.float32)
@@ -167,7 +169,7 @@ def test_batch_norm_in_pieces(gpu: Driver, shape: tuple[int, ...]) -> None:
         assert np.allclose(found, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
 
 
-# More leaves than a segment has, unless an array has 17 million elements
+# More leaves than a segment holds, without an array of 17 million elements
 
 OPTIONS = ("--fmad=false", "--std=c++17", "--device-as-default-execution-space")
 TEXTS = Path(__file__).parents[2] / "csrc" / "exec" / "cuda" / "text"
@@ -180,7 +182,7 @@ extern "C" __global__ void sum_of_leaves(const float *leaf, uint64_t n, float *o
 
 
 def pairs(leaves: np.ndarray[Any, Any]) -> np.float32:
-    """In the order of the CPU: the largest power of two of leaves in halves, then the rest."""
+    """In the CPU's order: the largest power of two of leaves in halves, then the rest."""
     if len(leaves) == 1:
         return np.float32(leaves[0])
     first = 1 << (len(leaves) - 1).bit_length() - 1

@@ -1,6 +1,6 @@
-"""What small programs become, compared with files: CUDA C with tests/golden/kernels, records of the
-CPU's executor with tests/golden/records. Neither needs a GPU, a driver or NVRTC. After a change of
-a generator that is meant:
+"""The generated code of small programs, compared with files: CUDA C with tests/golden/kernels,
+records of the CPU's executor with tests/golden/records. Neither needs a GPU, a driver or NVRTC.
+After an intended change of a generator:
 
     CUTBACK_UPDATE_GOLDEN=1 python -m pytest tests/gpu_sim/test_texts.py
 """

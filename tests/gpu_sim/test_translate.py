@@ -1,4 +1,4 @@
-"""The translator: what it does not know is named, and the committed PTX is what NVRTC makes."""
+"""The translator names what it does not support, and the committed PTX is NVRTC's output."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-/* A stand-in for cuBLASLt: the entries that the backend uses, by a kernel on the stand-in for the
- * driver, so that order, races and memory are checked as they are for any kernel. What it is given
- * it takes literally: sizes of attributes, attributes it knows, layouts that fit each other and the
- * algorithm, alignments that were promised, room that was. What does not is CUBLAS_STATUS_INVALID_
- * VALUE, and `fake_reason` says why. Numbers are those of cublasLt.h of CUDA 13. */
+/* A stand-in for cuBLASLt: the entries that the backend uses, implemented as a kernel on the
+ * stand-in driver, so that order, races and memory are checked as for any kernel. It checks its
+ * arguments strictly: sizes of attributes, known attributes, layouts that match each other and the
+ * algorithm, promised alignments, workspace size. A violation returns CUBLAS_STATUS_INVALID_VALUE,
+ * and `fake_reason` says why. Numbers are those of cublasLt.h of CUDA 13. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@ enum { SUCCESS = 0, INVALID = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
 enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 };
 
 typedef enum kind { HANDLE = 0x4C54, OPERATION, LAYOUT, PREFERENCE } kind;
-typedef struct object { /* any of them */
+typedef struct object { /* one object of any kind */
     kind kind;
     int compute, scale, turned[2]; /* OPERATION */
     int type, batch;               /* LAYOUT */
@@ -37,7 +37,7 @@ typedef struct result {
     int reserved[4];
 } result;
 
-/* ---- what tests ask ---- */
+/* ---- hooks for tests ---- */
 
 static const char *reason = "";
 static int alive, n_products, failing, fail_code;
@@ -47,7 +47,7 @@ EXPORT const char *fake_reason(void) { return reason; }
 EXPORT int fake_alive(void) { return alive; }
 EXPORT int fake_products(void) { return n_products; }
 EXPORT int fake_is_due(void) { return failing > 0; }
-/* The n-th call of an entry fails; n = 0 withdraws it. An entry "heuristic" finds nothing. */
+/* Makes the n-th call of an entry fail; n = 0 cancels that. An entry "heuristic" finds nothing. */
 EXPORT void fake_fail(const char *entry, int nth, int code) {
     snprintf(fail_entry, sizeof fail_entry, "%s", entry);
     failing = nth;
@@ -152,7 +152,7 @@ EXPORT int cublasLtMatmulPreferenceSetAttribute(void *p, int attribute, const vo
 
 /* ---- products ---- */
 
-/* As it is multiplied: its rows and columns, and steps. */
+/* A matrix as it enters the product: rows, columns and strides. */
 typedef struct matrix {
     uint64_t at, row, column, batch;
 } matrix;

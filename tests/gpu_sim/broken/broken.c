@@ -1,4 +1,4 @@
-/* broken.c: a driver in front of another one that lets one thing go wrong, chosen by environment
+/* broken.c: a driver that forwards to another one but breaks one thing, selected by environment
  * variables, so that programs which start other programs can be tested as a whole:
  *
  * CUTBACK_BROKEN       "hang": kernels do not end, and who waits for them does not end on SIGTERM
@@ -6,7 +6,7 @@
  *                      "exclusive": another process has the card, whose mode is exclusive
  * CUTBACK_BROKEN_ITEM  only in processes whose CUTBACK_GPU_ITEM is this
  *
- * It is linked with the driver behind it: symbols that are not here are found there. */
+ * It is linked with the driver behind it, which provides all other symbols. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stddef.h>
@@ -32,7 +32,7 @@ static int is_broken(const char *how) {
     return !item || (here && strcmp(item, here) == 0);
 }
 
-/* An entry of the driver behind. */
+/* An entry of the driver behind this one. */
 static any_function behind(const char *name) {
     static void *driver;
     if (!driver) driver = dlopen(BEHIND, RTLD_NOW | RTLD_LOCAL);
@@ -42,7 +42,7 @@ static any_function behind(const char *name) {
     return found;
 }
 
-/* What waiting for the device answers, after the work behind has ended. */
+/* The result of waiting for the device, once the work has ended. */
 static int waited(int result) {
     if (!has_launched) return result;
     if (is_broken("hang")) {

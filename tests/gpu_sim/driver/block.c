@@ -1,6 +1,6 @@
-/* block.c: the scheduler. A thread runs until it has to wait; then the next that is ready does. In
- * which order they begin, and go on after a barrier, is the seed's choice. When nobody is ready
- * and somebody waits, the block has diverged. */
+/* block.c: the scheduler. A thread runs until it has to wait; then the next ready one runs. The
+ * seed determines the order in which threads begin and continue after a barrier. If no thread is
+ * ready and some are waiting, the block has diverged. */
 #include "block.h"
 
 #include <stdio.h>
@@ -27,15 +27,15 @@ static struct {
     uint16_t ready[SIM_MAX_THREADS + 1]; /* a ring */
     uint32_t first, last;
     struct {
-        uint32_t arrived, expected; /* expected 0: all that are alive */
-        uint16_t clock;             /* the latest of those who have arrived */
+        uint32_t arrived, expected; /* expected 0: all live threads */
+        uint16_t clock;             /* the latest of the arrived threads */
     } barrier[N_BARRIERS];
     uint64_t burnt, issued;
 } run;
 
 static sim_fiber *of(sim_thread *t) { return (sim_fiber *)t; }
 
-/* Words for what happened */
+/* Descriptions of events */
 
 void sim_where(const sim_fiber *f, uint32_t site, char *text, size_t n) {
     const sim_thread *t = &f->thread;
@@ -113,7 +113,7 @@ static sim_fiber *take_ready(void) {
     return &sim_fibers[id];
 }
 
-/* Others run; f goes on when it is READY and its turn comes. */
+/* Runs others; f continues when it is READY and its turn comes. */
 static void next(sim_fiber *f) {
     if (run.first == run.last) {
         if (sim_now.n_alive == 0) {
@@ -214,8 +214,8 @@ static uint32_t on_barrier(sim_thread *t, uint32_t site, uint32_t number, uint32
     return f->result;
 }
 
-/* cp.async: the bytes arrive when the thread waits for them and not before, so whoever has not
- * waited finds unwritten memory; and both moments count as writes. */
+/* cp.async: the bytes arrive only when the thread waits for them, so a thread that does not wait
+ * reads unwritten memory; both moments count as writes. */
 static void arrive(sim_fiber *f, uint32_t site, const sim_copy *copy) {
     memset(sim_host(copy->to), 0, copy->bytes);
     memcpy(sim_host(copy->to), sim_host(copy->from), copy->given);
@@ -228,7 +228,7 @@ static void on_copy_wait(sim_thread *t, uint32_t site, int keep) {
     if (site && sim_is_left_out(site)) return;
     for (int i = 0; i < f->n_copies; i++) {
         const sim_copy copy = f->copies[i];
-        const int behind = (int)(t->copy_group - copy.group); /* groups begun since */
+        const int behind = (int)(t->copy_group - copy.group); /* groups begun since then */
         if (keep < 0 || behind > keep) arrive(f, site, &copy);
         else f->copies[left++] = copy;
     }
@@ -253,9 +253,9 @@ static void on_copy(sim_thread *t, uint32_t site, uint64_t to, uint64_t from, ui
     f->copies[f->n_copies++] = (sim_copy){to, from, bytes, given, t->copy_group};
 }
 
-/* A block from its first thread to its last */
+/* Running a block */
 
-/* A thread that ends counts no more: others may have waited for nobody else. */
+/* A thread that has ended is no longer counted: others may have been waiting only for it. */
 static void end_thread(sim_fiber *f) {
     on_copy_wait(&f->thread, 0, -1);
     f->state = DONE;
@@ -277,7 +277,7 @@ static void fiber_main(void) {
     next(f);
 }
 
-/* Without barriers and warp operations one stack serves all threads, one after another. */
+/* Without barriers and warp operations one stack serves all threads in turn. */
 static void all_threads(void) {
     for (uint32_t k = 0; k < sim_now.n_threads; k++) {
         sim_fiber *f = run.current = &sim_fibers[run.order[k]];
@@ -354,7 +354,7 @@ static void run_block(uint32_t block) {
             f->stack = sim_stack(run.stacks + f->thread.id * (size_t)STACK, STACK, fiber_main);
             sim_wake(f);
         }
-        (void)take_ready(); /* the first */
+        (void)take_ready(); /* the first thread */
     } else {
         first->stack = sim_stack(run.stacks, STACK, all_threads);
     }
@@ -362,7 +362,7 @@ static void run_block(uint32_t block) {
     sim_switch(&run.main_stack, first->stack);
 }
 
-/* Numbers below n in the order of the seed. */
+/* The numbers below n, permuted by the seed. */
 static uint32_t place_in_order(uint32_t i, uint32_t n, uint32_t factor, uint32_t start) {
     if (sim_device.seed == 0) return i;
     if (sim_device.seed == 1) return n - 1 - i;

@@ -1,4 +1,4 @@
-/* block.h: runs a grid: block after block, and within one the threads in turns. */
+/* block.h: runs a grid: one block after another, and the threads of each in turns. */
 #ifndef SIM_BLOCK_H
 #define SIM_BLOCK_H
 
@@ -13,12 +13,11 @@ typedef struct sim_launch {
     const char *params; /* params_bytes of the kernel */
 } sim_launch;
 
-/* Runs a grid to its end, or to its first fault, which it reports. */
+/* Runs a grid to its end, or to its first fault, which is reported. */
 sim_fault sim_run_grid(const sim_launch *launch);
 
-/* A thread and what the scheduler knows of it. Two clocks order what threads do: `barriers` grows
- * past those of all who have met at a barrier, `warps` past those who have met in a warp
- * operation. */
+/* A thread and its state in the scheduler. Two clocks order accesses: after a barrier, `barriers`
+ * is above that of all participants; after a warp operation, `warps` is. */
 typedef struct sim_copy {
     uint64_t to, from;
     uint32_t bytes, given, group;
@@ -30,21 +29,21 @@ typedef struct sim_fiber {
     uint32_t site; /* where it waits */
     void *stack;
     uint16_t barriers, warps;
-    uint32_t fenced_at; /* the epoch of its last fence, + 1; 0: none */
+    uint32_t fenced_at; /* epoch of its last fence + 1; 0: none */
     /* a warp operation */
     sim_warp_op op;
     uint32_t mask, value, b, c, result;
     bool predicate;
-    const void *operands; /* of an operation on matrices */
+    const void *operands; /* of a matrix operation */
     /* a barrier */
     uint32_t barrier;
     sim_barrier_kind kind;
-    /* copies that have not arrived */
+    /* copies that have not arrived yet */
     int n_copies;
     sim_copy copies[SIM_COPIES];
 } sim_fiber;
 
-/* What warp.c and races.c see of the block that runs. */
+/* State of the running block for warp.c and races.c. */
 extern sim_fiber sim_fibers[SIM_MAX_THREADS];
 typedef struct sim_running {
     const sim_launch *launch;
@@ -52,7 +51,7 @@ typedef struct sim_running {
     uint32_t n_blocks;
     uint32_t arrived[SIM_WARP],
         gone[SIM_WARP]; /* lanes of each warp: in an operation; ended or absent */
-    uint32_t left_out;  /* the line in which nobody meets; 0: there is none */
+    uint32_t left_out;  /* the line that threads skip; 0: none */
     sim_fault fault;
 } sim_running;
 extern sim_running sim_now;
@@ -60,10 +59,10 @@ extern sim_running sim_now;
 /* "name block (0,0,0) thread (1,0,0) PTX line 7, source line 3". */
 void sim_where(const sim_fiber *f, uint32_t site, char *text, size_t n);
 void sim_fail_block(sim_fault fault); /* ends the grid; does not return */
-void sim_wait(sim_fiber *f);          /* others run until f is READY and has its turn */
-bool sim_is_left_out(uint32_t site);  /* and counts that it was */
-void sim_wake(sim_fiber *f);          /* makes it READY, and puts it behind those who are */
-/* warp.c: completes the operation that f waits in, if all of its lanes are there; `running`: the
+void sim_wait(sim_fiber *f);          /* runs others until f is READY and has its turn */
+bool sim_is_left_out(uint32_t site);  /* and counts it */
+void sim_wake(sim_fiber *f);          /* makes it READY, after the others */
+/* warp.c: completes the operation that f waits in, if all its lanes have arrived; `running`: the
  * lane that need not be woken. */
 void sim_finish_warp(sim_fiber *f, const sim_fiber *running);
 

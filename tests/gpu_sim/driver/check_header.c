@@ -1,5 +1,5 @@
-/* check_header.c: compiled, and not run, where NVIDIA's header is at hand: every entry has its
- * type there, and every error its number. */
+/* check_header.c: compiled but not run if NVIDIA's header is available: it checks that every entry
+ * has the header's type and every error its number. */
 #define SIM_CUDA_H
 #include "types.h"
 #if __has_include(<cudaProfiler.h>)

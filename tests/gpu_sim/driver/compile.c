@@ -1,6 +1,6 @@
-/* compile.c: runs the translator and the C compiler of the build, in processes of their own, and
- * keeps what they make under a hash of the PTX and of everything that turns it into code. The
- * folder belongs to the user alone: what lies there is run. */
+/* compile.c: runs the translator and the build's C compiler as separate processes and caches their
+ * output under a hash of the PTX and of everything that affects the generated code. The folder must
+ * belong to the user alone, because its files are executed. */
 #include "compile.h"
 
 #include <dlfcn.h>
@@ -44,7 +44,7 @@ static bool hash_file(hash *h, const char *path) {
 
 static const char *processor_flag(void) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("fma")) return "-mfma"; /* else fma is a call, and as exact */
+    if (__builtin_cpu_supports("fma")) return "-mfma"; /* otherwise fma is a call, just as exact */
 #endif
     return "-O1";
 }
@@ -60,8 +60,7 @@ static bool hash_of(const char *ptx, hash *h) {
     return true;
 }
 
-/* Runs a program without the libraries that a sanitizer preloads into this one; what it says goes
- * to a file. */
+/* Runs a program without libraries preloaded by a sanitizer; its error output goes to a file. */
 static bool run_program(char *const arguments[], const char *said) {
     char **variables = NULL;
     size_t n = 0;
@@ -115,7 +114,7 @@ static bool write_text(const char *path, const char *text) {
     return fclose(file) == 0 && done;
 }
 
-/* Writes `object`; beside it files whose names begin the same are made and removed. */
+/* Writes `object`, using temporary files whose names start the same. */
 static sim_result make(const char *ptx, const char *object) {
     char source[LONGER], c_text[LONGER], made[LONGER], said[LONGER];
     static unsigned n_made;
@@ -163,8 +162,8 @@ static sim_result make(const char *ptx, const char *object) {
     return result;
 }
 
-/* Where a file is named, it gets a line for each kernel that is loaded: what it is but for its
- * name. The tests count how many there are. */
+/* If a file is named, appends a line for each loaded kernel: the kernel without its name. The tests
+ * count distinct ones. */
 static void note_kernels(const char *ptx) {
     const char *path = getenv("CUTBACK_STAND_IN_LOADED");
     FILE *file = path && *path ? fopen(path, "ab") : NULL;
@@ -173,7 +172,7 @@ static void note_kernels(const char *ptx) {
         const char *begin = strchr(at, '('), *end = strstr(at, "\n}");
         hash h = {0xcbf29ce484222325ull, 0x9e3779b97f4a7c15ull};
         if (!begin || !end || end < begin) break;
-        while (begin < end) { /* names of variables hold the kernel's: _ZZ5cb_k7E... */
+        while (begin < end) { /* variable names contain the kernel's: _ZZ5cb_k7E... */
             const char *name = strstr(begin, "_ZZ");
             if (!name || name > end) name = end;
             hash_bytes(&h, begin, (size_t)(name - begin));

@@ -1,6 +1,6 @@
-/* counts.c: bytes are counted in sectors of 32 bytes, as a GPU moves them. A sector that is read
- * many times, such as one of a bias, stays in a cache and counts once. One that is read a few times
- * may have left the caches in between, so its further reads are counted separately. */
+/* counts.c: counts bytes in sectors of 32 bytes, as a GPU moves them. A sector that is read many
+ * times, such as one of a bias, stays in a cache and counts once. A sector that is read a few times
+ * may have been evicted in between, so its further reads are counted separately. */
 #include "counts.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 enum { LAUNCHES = 1024, SECTOR = 32, FEW = 8 /* times that a sector is read */ };
 
 typedef struct sector {
-    uint32_t launch;        /* to which the bytes belong */
+    uint32_t launch;        /* the launch that the bytes belong to */
     uint16_t read, written; /* bytes, at most (FEW + 1) * SECTOR */
 } sector;
 
@@ -20,7 +20,7 @@ static struct {
     bool is_on;
     int n;
     uint32_t stamp;
-    sector *sectors; /* of all device memory, mapped when they are first needed */
+    sector *sectors; /* of all device memory, mapped on first use */
     struct {
         char name[64];
         sim_counts_of_launch counts;

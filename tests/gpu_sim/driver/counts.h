@@ -1,4 +1,4 @@
-/* counts.h: what launches do, for predictions of their time on a GPU. */
+/* counts.h: counts the work of launches, to predict their time on a GPU. */
 #ifndef SIM_COUNTS_H
 #define SIM_COUNTS_H
 
@@ -6,9 +6,10 @@
 #include <stdint.h>
 
 bool sim_counts(void);
-/* Forgets the launches that were counted, and counts others or does not. */
+/* Forgets the launches counted so far; counts later ones if `counts`. */
 void sim_count_from_now(bool counts);
 void sim_count_access(uint64_t address, uint32_t bytes, int access);
-void sim_count_launch(const char *kernel, uint64_t halves); /* at its end; half instructions */
+/* At the end of a launch; `halves` counts half instructions. */
+void sim_count_launch(const char *kernel, uint64_t halves);
 
 #endif

@@ -1,5 +1,5 @@
-/* device.c: initialisation, devices, the one primary context of each thread's choice, error names,
- * and what tests set. */
+/* device.c: initialisation, devices, the primary context that each thread selects, error names, and
+ * test settings. */
 #include <stdio.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ static int n_retained[MAX_DEVICES];
 static _Thread_local CUcontext pushed[MAX_PUSHED];
 static _Thread_local int n_pushed;
 
-/* What tests set */
+/* Test settings */
 
 int sim_set(const char *name, long value) {
     int found = 0;
@@ -99,8 +99,8 @@ CUresult sim_cuInit(unsigned flags) {
     return 0;
 }
 
-/* NVRTC opens the driver by itself and asks for tables of its own. It takes a refusal, if there is
- * a table with nothing in it but its size; without one it crashes. */
+/* NVRTC opens the driver itself and asks for private tables. It accepts a refusal if there is a
+ * table that contains only its own size; otherwise it crashes. */
 CUresult sim_cuGetExportTable(const void **table, const CUuuid *id) {
     static const uint64_t empty[8] = {8};
     (void)id;
@@ -178,7 +178,7 @@ CUresult sim_cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     return 0;
 }
 
-/* An H100's, by the number of the attribute; those it does not have are 0. */
+/* An H100's values, by attribute number; all others are 0. */
 CUresult sim_cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     static const int known[][2] = {
         {1, 1024},    {2, 1024},       {3, 1024},
@@ -210,7 +210,7 @@ CUresult sim_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return 0;
 }
 
-/* The last release ends the context, and its failure with it. */
+/* The last release ends the context and clears its failure. */
 CUresult sim_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     if (!is_device(device)) return SIM_ERROR_INVALID_DEVICE;
     if (n_retained[device] == 0) return SIM_ERROR_INVALID_CONTEXT;

@@ -1,6 +1,6 @@
-/* entries.c: the exported functions. Each takes the driver's lock, answers with the failure that a
- * test has ordered, checks what it needs, and calls sim_<name>. All three come from entries.def,
- * so no entry can lack one of them. */
+/* entries.c: the exported functions. Each takes the driver's lock, returns the failure that a test
+ * ordered, checks its requirements, and calls sim_<name>. All three are generated from entries.def,
+ * so every entry has them. */
 #include "entries.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ enum {
 #undef X
 
 static struct {
-    int left, code; /* calls until the failure; 0: none is ordered. SKIPPED: it does nothing */
+    int left, code; /* calls until the failure; 0: none ordered. SKIPPED: the entry does nothing */
 } ordered[N_ENTRIES];
 
 static CUresult enter(int entry, int needs) {
@@ -79,7 +79,7 @@ int sim_fail(const char *entry, int nth, int code) {
     return i >= 0 ? 0 : -1;
 }
 
-/* A name without its version is the newest version's; an entry is there from CUDA 12 on. */
+/* A name without a version means the newest one; every entry exists from CUDA 12 on. */
 CUresult sim_cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
                                  CUdriverProcAddressQueryResult *found) {
     (void)flags;
@@ -92,7 +92,7 @@ CUresult sim_cuGetProcAddress_v2(const char *name, void **function, int version,
         if (*rest == '\0' || strcmp(rest, "_v2") == 0 || strcmp(rest, "WithFlags") == 0)
             memcpy(function, &table[i].function, sizeof *function);
     }
-    /* found, no such name, the driver is too old */
+    /* found; no such name; the driver is too old */
     if (found) *found = *function ? 0 : version <= sim_device.driver_version ? 1 : 2;
     return *function ? 0 : SIM_ERROR_NOT_FOUND;
 }

@@ -1,4 +1,4 @@
-/* execute.c: the work of one operation, and faults as error codes. */
+/* execute.c: executes one operation, and turns faults into error codes. */
 #include "execute.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 
 _Thread_local bool sim_in_host_function;
 
-/* The driver's codes; a fault that no GPU would have noticed is a failed launch. */
+/* The driver's codes; a fault that no GPU would notice is a failed launch. */
 static sim_result code_of(sim_fault fault) {
     switch (fault) {
         case SIM_FINE: return 0;

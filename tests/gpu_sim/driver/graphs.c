@@ -1,7 +1,6 @@
-/* graphs.c: capture and replay. While a stream captures, its operations become nodes; other
- * streams come in when they wait for a captured event. A replay makes operations of all nodes,
- * each branch in a slot of its own, behind what the stream waited for and before what comes next
- * in it. */
+/* graphs.c: capture and replay. While a stream captures, its operations become nodes; other streams
+ * join when they wait for a captured event. A replay makes operations of all nodes, each branch in
+ * its own slot, after everything the stream waited for and before its next operation. */
 #include "graphs.h"
 
 #include <stdlib.h>
@@ -16,8 +15,8 @@ static _Thread_local CUstreamCaptureMode own_mode;
 
 typedef struct executable {
     sim_graph *graph;
-    uint32_t *slot; /* of each node's branch */
-    sim_op *last;   /* a replay waits for the one before */
+    uint32_t *slot; /* slot of each node's branch */
+    sim_op *last;   /* a replay waits for the previous one */
 } executable;
 
 static bool add_number(size_t **numbers, size_t *n, size_t number) {
@@ -58,15 +57,15 @@ sim_result sim_graph_add(sim_stream *stream, sim_op *op) {
 }
 
 sim_result sim_graph_join(sim_stream *stream, sim_graph *graph, size_t node) {
-    if (!graph->origin) return SIM_ERROR_CAPTURED_EVENT; /* of a capture that has ended */
+    if (!graph->origin) return SIM_ERROR_CAPTURED_EVENT; /* the event's capture has ended */
     if (stream->capture && stream->capture != graph) return SIM_ERROR_STREAM_CAPTURE_ISOLATION;
     if (sim_is_legacy(stream)) return SIM_ERROR_STREAM_CAPTURE_IMPLICIT;
     stream->capture = graph;
     return add_number(&stream->ends, &stream->n_ends, node) ? 0 : SIM_ERROR_OUT_OF_MEMORY;
 }
 
-/* In the global mode no thread may call what could interrupt a capture, in the local one not the
- * thread that captures; a thread may take back its own part of this. */
+/* In global mode no thread may call what could interrupt a capture; in thread-local mode the
+ * capturing thread may not. A thread may exempt itself. */
 bool sim_may_interrupt(const char *what) {
     bool may = true;
     for (uint32_t slot = 0; slot < SIM_SLOTS && (int)own_mode != RELAXED; slot++) {
@@ -137,7 +136,7 @@ void sim_graph_forget_captures(void) {
     }
 }
 
-/* Whether every node comes before the end of the stream where the capture began. */
+/* Checks that every node precedes the end of the stream where the capture began. */
 static sim_result joined(const sim_graph *graph) {
     bool *is_before = calloc(graph->n + 1, sizeof *is_before);
     if (!is_before) return SIM_ERROR_OUT_OF_MEMORY;
@@ -178,7 +177,7 @@ CUresult sim_cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 
 /* Replays */
 
-/* A slot for each stream that was captured. */
+/* One slot per captured stream. */
 static bool take_slots(executable *made) {
     const sim_graph *graph = made->graph;
     for (size_t i = 0; i < graph->n; i++) {
@@ -205,8 +204,8 @@ CUresult sim_cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph handle,
     return 0;
 }
 
-/* The operations of all nodes, each behind those of the nodes that it waits for, or behind
- * `begin`; `end` waits for all. */
+/* The operations of all nodes, each after those of the nodes it waits for, or after `begin`; `end`
+ * waits for all. */
 static sim_result replay(const executable *e, sim_op **ops, sim_op *begin, sim_op *end) {
     for (size_t i = 0; i < e->graph->n; i++) {
         const sim_node *node = &e->graph->nodes[i];

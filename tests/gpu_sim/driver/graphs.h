@@ -1,4 +1,4 @@
-/* graphs.h: captures: a graph takes the operations of the streams that belong to it, with what each
+/* graphs.h: captures: a graph collects the operations of its streams, with the nodes that each
  * waits for. */
 #ifndef SIM_GRAPHS_H
 #define SIM_GRAPHS_H
@@ -9,7 +9,7 @@
 
 typedef struct sim_node {
     sim_op *op;
-    size_t *waits; /* nodes before it */
+    size_t *waits; /* nodes that it waits for */
     size_t n_waits;
 } sim_node;
 
@@ -20,11 +20,11 @@ typedef struct sim_graph {
     int mode;
     bool is_invalid;
     pthread_t thread;
-    int references; /* the handle, and executables made of it */
+    int references; /* from the handle and from executables */
 } sim_graph;
 
-/* A stream's next operations wait for the captured node as well; joins the capture, if it is in
- * none. */
+/* The stream's next operations also wait for the captured node; a stream outside a capture joins
+ * it. */
 sim_result sim_graph_join(sim_stream *stream, sim_graph *graph, size_t node);
 
 #endif

@@ -1,4 +1,4 @@
-/* handles.c: lists by the hash of the address. */
+/* handles.c: lists by hash of the address. */
 #include "handles.h"
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* handles.h: what handles of the API point to. A handle that was destroyed, or never made, is
- * found out; its memory is never used again, so that it cannot stand for something newer. */
+/* handles.h: the objects behind API handles. A handle that was destroyed or never made is detected;
+ * its memory is never reused, so that it cannot refer to a newer object. */
 #ifndef SIM_HANDLES_H
 #define SIM_HANDLES_H
 
@@ -15,8 +15,8 @@ typedef enum {
     SIM_POOL
 } sim_handle_kind;
 
-void *sim_handle_new(sim_handle_kind kind, size_t bytes);   /* zeros; NULL: out of memory */
-void *sim_handle(const void *handle, sim_handle_kind kind); /* NULL: it is not one */
+void *sim_handle_new(sim_handle_kind kind, size_t bytes);   /* zeroed; NULL: out of memory */
+void *sim_handle(const void *handle, sim_handle_kind kind); /* NULL: not such a handle */
 void sim_handle_end(void *handle);
 
 #endif

@@ -1,4 +1,4 @@
-/* hooks.h: what the stand-in exports beside the driver API, for tests. */
+/* hooks.h: functions for tests that the stand-in exports in addition to the driver API. */
 #ifndef SIM_HOOKS_H
 #define SIM_HOOKS_H
 
@@ -8,35 +8,35 @@
 
 /* Before cuInit: devices, capability, driver. At any time: memory, addresses, races, unwritten,
  * quiet, approximate, fuel, counts (of launches), failed (the code of a lost context), machine_code
- * (a cubin loads, and its kernels are found; launching them is an error). 0, or -1: there is no
- * such setting. */
+ * (a cubin loads, and its kernels are found; launching them is an error). Returns 0, or -1 if there
+ * is no such setting. */
 SIM_EXPORT int sim_set(const char *name, long value);
-/* Waits for all work, and starts another order of operations, blocks and threads: 0 in the order of
- * the program, 1 as late as possible and backward, others at random. */
+/* Waits for all work, then selects another order of operations, blocks and threads: 0 is program
+ * order, 1 is as late as possible and backward, others are random. */
 SIM_EXPORT void sim_seed(unsigned seed);
-/* Lets the n-th call of an entry from now on fail with a code, once; n = 0 withdraws it. -1: no
- * such entry. */
+/* Makes the n-th call of an entry from now fail once with a code; n = 0 cancels that. Returns -1 if
+ * there is no such entry. */
 SIM_EXPORT int sim_fail(const char *entry, int nth, int code);
-/* Lets it answer 0 and do nothing: what a program does without that call. */
+/* Makes that call return 0 without doing anything, to see what a program does without it. */
 SIM_EXPORT int sim_skip(const char *entry, int nth);
-/* Whether what was ordered last for the entry has not happened yet. */
+/* True if the last failure or skip ordered for the entry has not happened yet. */
 SIM_EXPORT int sim_is_due(const char *entry);
-/* From now on threads do not meet, wait or fence in this line of a kernel's PTX: a barrier, fence,
- * wait for copies, or warp operation, which gives the thread its own value. Line 0 ends that. How
- * often the one before was left out. */
+/* From now on threads skip the barrier, wait, fence or warp operation in this line of a kernel's
+ * PTX; a skipped warp operation returns the thread's own value. Line 0 ends that. Returns how often
+ * the previous line was skipped. */
 SIM_EXPORT unsigned long sim_leave_out(const char *kernel, unsigned line);
-/* What the i-th launch since "counts" was set to 1, which forgets those before, has done. The name
- * of its kernel; NULL: there were fewer. */
+/* The work of the i-th launch since "counts" was set to 1, which clears earlier ones. Returns the
+ * name of its kernel; NULL: there were fewer. */
 typedef struct sim_counts_of_launch {
-    unsigned long long instructions;  /* of sm_90, about, that its threads have issued together */
+    unsigned long long instructions;  /* issued by all threads, estimated for sm_90 */
     unsigned long long read, written; /* bytes of device memory, in sectors, each counted once */
-    unsigned long long again;         /* bytes of sectors that were read a few times more */
+    unsigned long long again;         /* bytes of sectors that were read again a few times */
 } sim_counts_of_launch;
 SIM_EXPORT const char *sim_counted(int i, sim_counts_of_launch *counts);
-/* Takes what was reported since the last call: a line for each fault. The length, which may exceed
+/* Returns and clears the reports since the last call, one line per fault. The length may exceed
  * n. */
 SIM_EXPORT size_t sim_reports(char *text, size_t n);
-/* Forgets a failed context, work that did not run, and captures. */
+/* Clears a failed context, work that has not run, and captures. */
 SIM_EXPORT void sim_recover(void);
 /* Bytes of device memory that are allocated now. */
 SIM_EXPORT size_t sim_allocated(void);

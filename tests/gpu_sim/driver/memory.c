@@ -1,6 +1,6 @@
-/* memory.c: addresses are given out in a circle, with room between allocations, so that an address
- * is not given again before all others have been, and what reaches past an end, or uses what was
- * freed, meets nothing else. Records of freed memory stay until their addresses are taken. */
+/* memory.c: addresses are assigned cyclically, with gaps between allocations, so that an address is
+ * reused only after all others, and an access past an end or to freed memory hits nothing else.
+ * Records of freed memory stay until their addresses are reused. */
 #include "memory.h"
 
 #include <stdio.h>
@@ -52,12 +52,12 @@ const sim_block_of_memory *sim_memory_find(uint64_t address) {
     return i ? &memory.block[i - 1] : NULL;
 }
 
-/* Room behind a block: half as much as it has, for what reaches past its end. */
+/* The size with a gap behind the block of half its bytes, to catch accesses past its end. */
 static uint64_t with_room(uint64_t bytes) {
     return bytes + PAGE + (bytes > 65536 ? bytes : 65536) / 2;
 }
 
-/* From `address` on, the first place with `bytes` that no block in use reaches; 0: none. */
+/* The first address from `address` on where `bytes` overlap no block in use; 0: none. */
 static uint64_t place_from(uint64_t address, uint64_t bytes) {
     size_t i = upper(address);
     if (i > 0) {
@@ -81,7 +81,7 @@ uint64_t sim_memory_reserve(uint64_t bytes, const char *what) {
     uint64_t address = place_from(memory.next, needed);
     if (!address) address = place_from(FIRST, needed);
     if (!address) return 0;
-    /* What was there before and is closed is forgotten, with its states. */
+    /* Closed blocks at these addresses are forgotten, with their states. */
     size_t first = upper(address - 1), last = first;
     if (first > 0 && memory.block[first - 1].state == SIM_CLOSED &&
         memory.block[first - 1].address + memory.block[first - 1].bytes > address)
@@ -120,7 +120,7 @@ void sim_memory_open(uint64_t address) {
     sim_block_of_memory *b = block_at(address);
     b->state = SIM_OPEN;
     sim_memory_set_states(address, b->bytes, SIM_ADDRESSABLE);
-    /* NaNs, for what reads them where reading unwritten memory is allowed. */
+    /* NaNs, for programs that may read unwritten memory. */
     memset(sim_host(address), 0xff, b->bytes < POISONED ? b->bytes : POISONED);
     memory.in_use += b->bytes;
 }

@@ -1,5 +1,5 @@
-/* modules.c: entries for modules, libraries and functions, and for launches. A library is a
- * module, and a kernel a function: there is one device whose code is loaded at once. */
+/* modules.c: entries for modules, libraries and functions, and for launches. A library is treated
+ * as a module and a kernel as a function, since code is loaded at once on one device. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ enum { DEFAULT_SHARED = 49152, MOST_SHARED = 232448, ATTRIBUTE_DYNAMIC = 8 };
 typedef struct function {
     struct module *module;
     const sim_kernel *kernel; /* NULL: machine code */
-    int most_dynamic;         /* bytes of shared memory that a launch may ask for */
+    int most_dynamic;         /* bytes of shared memory that a launch may request */
 } function;
 
 typedef struct module {
@@ -44,13 +44,13 @@ static sim_result check_image(const char *image) {
     if (!strstr(image, ".version") || !target) return SIM_ERROR_INVALID_IMAGE;
     char *end;
     const long capability = strtol(target + strlen(".target sm_"), &end, 10);
-    const bool is_exact = *end == 'a'; /* for this architecture alone */
+    const bool is_exact = *end == 'a'; /* only for this architecture */
     if (capability > sim_device.capability || (is_exact && capability != sim_device.capability))
         return SIM_ERROR_NO_BINARY_FOR_GPU;
     return 0;
 }
 
-/* Variables of the module, each in memory of its own; then addresses of variables in variables. */
+/* Places each variable of the module in its own memory, then fills in addresses of variables. */
 static sim_result place_globals(module *m) {
     for (size_t i = 0; i < m->n_globals; i++) {
         const sim_global *g = &m->globals[i];
@@ -72,7 +72,7 @@ static sim_result place_globals(module *m) {
     return 0;
 }
 
-/* Machine code has one function for whatever it is asked for, which cannot be launched. */
+/* Machine code has one function, returned for every name; it cannot be launched. */
 static sim_result make_unknown(module *m) {
     m->functions = calloc(1, sizeof *m->functions);
     function *f = m->functions ? sim_handle_new(SIM_FUNCTION, sizeof *f) : NULL;
@@ -229,7 +229,7 @@ CUresult sim_cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfu
 CUresult sim_cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
     function *f = sim_handle(handle, SIM_FUNCTION);
     if (!runnable(handle)) return SIM_ERROR_INVALID_HANDLE;
-    if ((int)attribute == 9) return 0; /* how much of the cache is shared memory: a wish */
+    if ((int)attribute == 9) return 0; /* the share of the cache that is shared memory: a hint */
     if ((int)attribute != ATTRIBUTE_DYNAMIC || value < 0) return SIM_ERROR_INVALID_VALUE;
     if (value > MOST_SHARED - (int)f->kernel->shared_bytes) return SIM_ERROR_INVALID_VALUE;
     f->most_dynamic = value;
@@ -242,7 +242,7 @@ CUresult sim_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction
     if (!f) return SIM_ERROR_INVALID_HANDLE;
     if (!blocks || threads < 1 || threads > SIM_MAX_THREADS) return SIM_ERROR_INVALID_VALUE;
     const size_t bytes =
-        f->kernel->shared_bytes + shared + 1024; /* 1 KiB of each block is the system's */
+        f->kernel->shared_bytes + shared + 1024; /* the system takes 1 KiB of each block */
     const int by_threads = 2048 / ((threads + 31) / 32 * 32);
     const int by_memory = bytes > 233472 ? 0 : (int)(233472 / bytes);
     *blocks = by_threads < by_memory ? by_threads : by_memory;
@@ -260,12 +260,12 @@ static bool shape_is_right(const function *f, const uint32_t g[3], const uint32_
     if (g[0] == 0 || g[1] == 0 || g[2] == 0) return false;
     if (g[0] > INT32_MAX || g[1] > 65535 || g[2] > 65535) return false;
     if ((uint64_t)g[0] * g[1] * g[2] > UINT32_MAX)
-        return false; /* more than a stand-in ever runs */
+        return false; /* more than any stand-in will run */
     return shared <= INT32_MAX && (int)shared <= f->most_dynamic;
 }
 
-/* Copies the parameters, each from its own place or all from one buffer (extra: {1, buffer, 2,
- * &size, 0}). */
+/* Copies the parameters, from separate addresses or from one buffer (extra: {1, buffer, 2, &size,
+ * 0}). */
 static bool take_params(const sim_kernel *kernel, char *to, void **params, void **extra) {
     for (uint32_t i = 0; params && i < kernel->n_params; i++) {
         if (!params[i]) return false;
@@ -314,8 +314,7 @@ CUresult sim_cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz,
     return launch(f, grid, block, shared, stream, params, extra);
 }
 
-/* Attributes ask for what the stand-in has not: clusters (4) and cooperative grids (2) are
- * refused. */
+/* Refuses attributes that the stand-in does not support: clusters (4) and cooperative grids (2). */
 CUresult sim_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params,
                               void **extra) {
     if (!config) return SIM_ERROR_INVALID_VALUE;

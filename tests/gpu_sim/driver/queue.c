@@ -1,5 +1,6 @@
-/* queue.c: a vector clock for each operation. It is the greatest of those it waits for, and of
- * what the host had waited for when it gave the order; its own entry is its place in its slot. */
+/* queue.c: each operation has a vector clock. It is the maximum of the clocks of what the operation
+ * waits for and of what the host knew when it issued the operation; its own entry is its position
+ * in its slot. */
 #include "queue.h"
 
 #include <stdio.h>
@@ -61,7 +62,7 @@ sim_op *sim_op_keep(sim_op *op) {
     return op;
 }
 
-/* What has run waits for nothing any more (run), so no long chain is let go of at once. */
+/* An operation that has run drops its waits (run), so freeing never follows a long chain. */
 void sim_op_drop(sim_op *op) {
     if (!op || --op->references > 0) return;
     for (size_t i = 0; i < op->n_waits; i++) sim_op_drop(op->waits[i]);
@@ -131,7 +132,7 @@ static void run(sim_op *op) {
             sim_execute(op, stamp_of(op), op->kind == SIM_OP_KERNEL ? g[0] * g[1] * g[2] : 1);
         queue.current = before;
     }
-    /* Its past is no longer needed; the chain of what waited for what ends here. */
+    /* Its past is no longer needed, so the chain of waits ends here. */
     for (size_t i = 0; i < op->n_waits; i++) sim_op_drop(op->waits[i]);
     op->n_waits = 0;
 }
@@ -154,7 +155,7 @@ static void forget_done(void) {
     queue.n_pending = left;
 }
 
-/* Runs one operation that can run, on the way to `op`. */
+/* Runs one ready operation that `op` depends on. */
 static void step_toward(sim_op *op) {
     for (sim_op *other = first_wait(op); other; other = first_wait(op)) op = other;
     run(op);
@@ -193,7 +194,7 @@ void sim_wait_for_all(void) {
     for (size_t i = 0; i < SIM_SLOTS; i++)
         if (queue.stream[i]) sim_wait_for(queue.stream[i]->tail);
     while (queue.n_pending) sim_wait_for(queue.pending[queue.n_pending - 1]);
-    know_all(); /* also of streams that are gone */
+    know_all(); /* including those of destroyed streams */
 }
 
 void sim_forget_pending(void) {
@@ -288,7 +289,7 @@ bool sim_is_current(const sim_stream *stream) {
     return stream && (!stream->context || stream->context == sim_current_context);
 }
 
-/* The legacy stream waits for all streams that were not made to go beside it, and they for it. */
+/* The legacy stream and all streams not created as non-blocking wait for each other. */
 bool sim_wait_before(sim_op *op, const sim_stream *stream) {
     bool done = sim_op_wait_for(op, stream->tail);
     for (size_t i = 0; i < stream->n_waits; i++) done &= sim_op_wait_for(op, stream->waits[i]);

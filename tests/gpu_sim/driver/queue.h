@@ -1,6 +1,6 @@
-/* queue.h: operations, and the streams that order them. An operation waits for others and runs
- * when somebody needs it, or at a moment that the seed chooses; each has a clock with an entry for
- * each slot (a stream, a branch of a graph), so that it is known what happened before it. */
+/* queue.h: operations, and the streams that order them. An operation waits for others and runs when
+ * somebody needs it, or at a moment chosen by the seed. Each has a clock with an entry per slot (a
+ * stream, or a branch of a graph), which shows what happened before it. */
 #ifndef SIM_QUEUE_H
 #define SIM_QUEUE_H
 
@@ -30,9 +30,9 @@ typedef struct sim_op {
     struct sim_op **waits;
     size_t n_waits;
     double ends; /* milliseconds of an imagined device, for cuEventElapsedTime */
-    /* what it does */
+    /* of the launch */
     sim_launch launch;
-    char *owned; /* parameters of a launch, or bytes that were taken from pageable memory */
+    char *owned; /* parameters of a launch, or bytes copied from pageable memory */
     uint64_t to, from, bytes;
     uint32_t value, element; /* of a fill */
     void (*call)(void *data);
@@ -42,40 +42,41 @@ typedef struct sim_op {
 struct sim_graph;
 typedef struct sim_stream {
     uint32_t slot;
-    CUcontext context; /* NULL: a standing stream, which here is that of all contexts */
+    CUcontext context; /* NULL: a built-in stream, shared by all contexts */
     bool is_blocking;
     sim_op *tail;
-    sim_op **waits; /* of events, for the next operation */
+    sim_op **waits; /* events, for the next operation */
     size_t n_waits;
     struct sim_graph *capture; /* NULL: not capturing */
-    size_t *ends;              /* the captured nodes that the next one waits for */
+    size_t *ends;              /* captured nodes that the next one waits for */
     size_t n_ends;
 } sim_stream;
 
-sim_op *sim_op_new(sim_op_kind kind);            /* NULL: out of memory. One reference */
+sim_op *sim_op_new(sim_op_kind kind);            /* NULL: out of memory. Returns one reference */
 bool sim_op_wait_for(sim_op *op, sim_op *other); /* false: out of memory; `other` may be NULL */
-sim_op *sim_op_keep(sim_op *op);                 /* another reference */
+sim_op *sim_op_keep(sim_op *op);                 /* adds a reference */
 void sim_op_drop(sim_op *op);                    /* may be NULL */
-sim_op *sim_op_copy(const sim_op *op);           /* what it does, without what it waits for */
+sim_op *sim_op_copy(const sim_op *op);           /* the same work, without its waits */
 
-/* Gives an operation to a stream: to be captured, or to run. Takes the reference. */
+/* Issues an operation to a stream, to be captured or run. Takes over the reference. */
 sim_result sim_issue(sim_stream *stream, sim_op *op);
-/* Gives it a slot and a clock, behind what it waits for. Takes the reference, which the caller may
- * keep by sim_op_keep. */
+/* Assigns a slot, and a clock after everything it waits for. Takes over the reference; a caller
+ * that needs another calls sim_op_keep. */
 sim_result sim_enqueue(sim_op *op, uint32_t slot);
-void sim_run_host(sim_op *op); /* now, after what the host knows of; takes the reference */
+void sim_run_host(sim_op *op); /* now, after everything the host knows; takes over the reference */
 void sim_wait_for(sim_op *op); /* the host waits; NULL: for nothing */
 void sim_wait_for_all(void);
-void sim_run_some(void);          /* perhaps one operation, where the seed is random */
-void sim_run_eagerly(sim_op *op); /* runs it where the seed is 0 */
-void sim_forget_pending(void);    /* what has not run never does */
+void sim_run_some(void);          /* may run one operation, if the seed is random */
+void sim_run_eagerly(sim_op *op); /* runs it if the seed is 0 */
+void sim_forget_pending(void);    /* pending work never runs */
 bool sim_wait_before(sim_op *op,
-                     const sim_stream *stream); /* behind all that the stream's next waits for */
+                     const sim_stream *stream); /* after all waits of the stream's next operation */
 
-bool sim_happened_before(uint32_t stamp); /* the operation that runs now */
+bool sim_happened_before(uint32_t stamp); /* relative to the running operation */
 const char *sim_operation_name(uint32_t stamp);
 
-/* Streams. 0, 1: the legacy stream, and 2: the thread's own, which here is one for all. */
+/* Streams. Handles 0 and 1: the legacy stream; 2: the per-thread stream, one for all threads
+ * here. */
 sim_stream *sim_stream_of(CUstream handle); /* NULL: no stream */
 sim_stream *sim_stream_new(bool is_blocking);
 void sim_stream_end(sim_stream *stream);
@@ -83,6 +84,6 @@ sim_stream *sim_stream_at(uint32_t slot); /* NULL: none */
 bool sim_is_legacy(const sim_stream *stream);
 bool sim_is_current(const sim_stream *stream); /* it belongs to the current context */
 bool sim_take_slot(uint32_t *slot);
-void sim_release_slot(uint32_t slot); /* free once the host knows all that ran there */
+void sim_release_slot(uint32_t slot); /* reusable once the host knows everything that ran there */
 
 #endif

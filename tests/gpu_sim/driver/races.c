@@ -1,19 +1,19 @@
-/* races.c: a cell for each two bytes holds the last writer and the readers since: those of the
- * last operation that read by their lanes, others that are in no order with it as a set
- * (readers.h). Two accesses are ordered when
+/* races.c: a cell for each two bytes holds the last writer and the readers since: readers of the
+ * last reading operation by lane, and unordered readers of other operations as a set (readers.h).
+ * Two accesses are ordered when
  *
- *   - the operations are different, and the earlier one happens before the later
+ *   - the operations differ, and the earlier one happens before the later
  *     (sim_happened_before);
- *   - the blocks are the same, and a barrier lies between: the later thread's `barriers` clock is
+ *   - the blocks are the same, with a barrier in between: the later thread's `barriers` clock is
  *     greater;
- *   - the warps are the same, and a warp operation lies between: its `warps` clock is greater;
- *   - the blocks are different, the earlier one's access is released by a fence and an atomic
- *     behind it, and the later block has had an atomic on the same address.
+ *   - the warps are the same, with a warp operation in between: its `warps` clock is greater;
+ *   - the blocks differ, the earlier access is released by a fence and a later atomic, and
+ *     the later block has executed an atomic on the same address.
  *
- * The clocks are Lamport's: what is ordered has a greater one, so nothing is reported that is in
- * order. What is not ordered may have a greater one, too, but only among threads that meet at
- * barriers or in warp operations of a part of the block: there a race may be missed. Of bytes that
- * share a cell the last one's writer is known. */
+ * These are Lamport clocks: a later ordered access always has a greater clock, so ordered accesses
+ * are never reported. An unordered one may also have a greater clock, but only among threads that
+ * meet in barriers or warp operations of part of the block; a race may be missed there. Of the
+ * bytes that share a cell, only the last writer is known. */
 #include "races.h"
 
 #include <stdlib.h>
@@ -31,16 +31,16 @@ typedef struct cell {
     uint32_t w_stamp, w_block;
     uint16_t w_barriers, w_warps;
     uint16_t w_thread : 10, w_bytes : 2, w_strong : 1;
-    uint16_t r_bytes : 2, r_several : 1, r_warp : 5; /* several: of more than one warp */
+    uint16_t r_bytes : 2, r_several : 1, r_warp : 5; /* several: from more than one warp */
     uint32_t r_stamp, r_block;                       /* stamp 0: no readers; block SEVERAL */
     uint16_t r_barriers, r_warps;
     uint32_t r_lanes;
-    uint32_t r_others, spare; /* readers of operations that are in no order with r_stamp's */
+    uint32_t r_others, spare; /* readers of operations not ordered with r_stamp's */
 } cell;
 _Static_assert(sizeof(cell) == 40, "two bytes of memory have a cell of 40 bytes");
 
-/* What a block has released: accesses with a `barriers` clock under `before`, and all of `thread`,
- * by an atomic on the variables in `released`. */
+/* What a block has released, by an atomic on the variables in `released`: accesses with a
+ * `barriers` clock below `before`, and all of `thread`. */
 typedef struct block_sync {
     uint64_t released, acquired;
     uint16_t before, thread;
@@ -52,9 +52,9 @@ static struct {
     uint32_t n_blocks, n_begun;
     uint64_t variable[N_VARIABLES]; /* addresses of atomics */
     uint32_t n_variables, n_released[N_VARIABLES];
-    uint32_t n_fenced;                /* threads that have had a fence since the last barrier */
-    uint16_t fenced_before;           /* accesses under this clock are fenced by all */
-    uint32_t known_before, known_not; /* the last answers of sim_happened_before */
+    uint32_t n_fenced;                /* threads that executed a fence since the last barrier */
+    uint16_t fenced_before;           /* all threads fenced accesses below this clock */
+    uint32_t known_before, known_not; /* latest answers of sim_happened_before */
 } now;
 
 static cell *cell_of(uint64_t address) {
@@ -69,7 +69,7 @@ void sim_races_begin(uint32_t stamp, uint32_t n_blocks) {
     if (!sim_device.watches_races) return;
     if (n_blocks > now.n_blocks) {
         block_sync *more = realloc(now.blocks, n_blocks * sizeof *more);
-        if (!more) return; /* n_blocks stays: blocks beyond it release nothing */
+        if (!more) return; /* n_blocks is unchanged: blocks beyond it release nothing */
         now.blocks = more;
         now.n_blocks = n_blocks;
     }
@@ -102,8 +102,8 @@ static int variable_at(uint64_t address) {
     return (int)now.n_variables++;
 }
 
-/* A strong access joins what others have released at the address, and releases what this thread,
- * or all threads, have fenced. */
+/* A strong access acquires what others released at the address, and releases what this thread, or
+ * all threads, have fenced. */
 static void synchronise(const sim_fiber *f, uint64_t address, int access) {
     if (now.block >= now.n_blocks) return;
     const int i = variable_at(address);
@@ -157,7 +157,7 @@ static bool readers_conflict(const cell *c, const sim_fiber *f) {
     return c->r_warps >= f->warps && c->r_lanes & ~(1u << f->thread.lane);
 }
 
-/* Before this operation's readers take the place of another one's. */
+/* Called before this operation's readers replace those of another one. */
 static void keep_others(cell *c) {
     if (c->r_stamp && (c->r_others || !operation_is_before(c->r_stamp)))
         c->r_others = sim_readers_add(c->r_others, c->r_stamp);
@@ -222,7 +222,7 @@ static void report_race(const sim_fiber *f, uint32_t site, uint64_t address, int
 }
 
 void sim_races_access(sim_thread *t, uint32_t site, uint64_t address, uint32_t bytes, int access) {
-    if (address >= SIM_LOCAL && address < SIM_SHARED) return; /* nobody else's */
+    if (address >= SIM_LOCAL && address < SIM_SHARED) return; /* local to the thread */
     const sim_fiber *f = (const sim_fiber *)t;
     const bool is_shared = address >= SIM_SHARED, is_strong = access & SIM_STRONG;
     if (is_strong && !is_shared) synchronise(f, address, access);
@@ -280,8 +280,7 @@ sim_fault sim_races_range(uint64_t address, uint64_t bytes, int access, const ch
 void sim_races_forget(uint64_t address, uint64_t bytes) {
     const uintptr_t page = 4096, begin = (uintptr_t)cell_of(address);
     const uintptr_t end = (uintptr_t)cell_of(address + bytes + 1);
-    /* Pages of their own are given back; of the others only what was touched is there to be
-     * cleared. */
+    /* Whole pages are returned to the system; of the rest only touched bytes need clearing. */
     const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
     if (first >= last) {
         memset((void *)begin, 0, end - begin);

@@ -1,6 +1,6 @@
-/* readers.c: sets are kept once each, as all cells of an array have the same ones, and answers are
- * remembered for the operation that runs. When there are too many, all are forgotten: a number has
- * the generation of its set in it, and old ones stand for the empty set. */
+/* readers.c: each distinct set is stored once, because all cells of an array have the same ones,
+ * and answers are cached for the running operation. If there are too many sets, all are forgotten:
+ * a number includes the generation of its set, and old numbers stand for the empty set. */
 #include "readers.h"
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@ static struct {
     struct {
         uint32_t set, stamp, answer;
         bool is_known;
-    } answers[N_ANSWERS]; /* of both questions; stamp 0: the second */
+    } answers[N_ANSWERS]; /* to both questions; stamp 0: the second */
 } readers = {.n = 1};
 
 void sim_readers_begin(void) { memset(readers.answers, 0, sizeof readers.answers); }

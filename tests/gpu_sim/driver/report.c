@@ -1,4 +1,4 @@
-/* report.c: the last 64 KiB of reports; what comes after a full buffer is on stderr alone. */
+/* report.c: the last 64 KiB of reports; once the buffer is full, reports go only to stderr. */
 #include "report.h"
 
 #include <stdarg.h>

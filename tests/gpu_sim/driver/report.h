@@ -1,4 +1,4 @@
-/* report.h: what went wrong, in words; to stderr, and kept for sim_reports. */
+/* report.h: descriptions of faults, to stderr and stored for sim_reports. */
 #ifndef SIM_REPORT_H
 #define SIM_REPORT_H
 

@@ -1,4 +1,4 @@
-/* streams.c: entries for streams and events. An event is the operation that was recorded last, or
+/* streams.c: entries for streams and events. An event refers to the operation recorded last, or to
  * a node of a capture. */
 #include <stdlib.h>
 
@@ -27,7 +27,7 @@ CUresult sim_cuStreamCreateWithPriority(CUstream *out, unsigned flags, int prior
     return sim_cuStreamCreate(out, flags);
 }
 
-/* Work that is pending still runs. */
+/* Pending work still runs. */
 CUresult sim_cuStreamDestroy_v2(CUstream handle) {
     sim_stream *stream = (uintptr_t)handle > 2 ? sim_stream_of(handle) : NULL;
     if (!stream) return SIM_ERROR_INVALID_HANDLE;
@@ -52,7 +52,7 @@ static sim_result interrupted(sim_stream *stream) {
     return SIM_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-/* The host waits for an operation of its own behind all of the stream. */
+/* The host waits for an extra operation after everything in the stream. */
 CUresult sim_cuStreamSynchronize(CUstream handle) {
     sim_stream *stream = sim_stream_of(handle);
     sim_result result = interrupted(stream);

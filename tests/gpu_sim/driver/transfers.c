@@ -1,5 +1,5 @@
-/* transfers.c: entries for memory: allocation at once and in stream order, copies, fills. What a
- * GPU forgives is an error here: cuMemFree does not wait for work that uses the memory. */
+/* transfers.c: entries for memory: immediate and stream-ordered allocation, copies, fills. It is
+ * stricter than a GPU: cuMemFree does not wait for work that uses the memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "memory.h"
 #include "report.h"
 
-static uint64_t reserved; /* bytes of all that has an address, open or not */
+static uint64_t reserved; /* bytes of all blocks that have an address, open or not */
 static char default_pool; /* its address is the handle */
 
 static bool is_device_address(uint64_t address) { return address - SIM_ARENA < SIM_ARENA_BYTES; }
@@ -23,7 +23,7 @@ static sim_result reserve(uint64_t *address, uint64_t bytes) {
     return 0;
 }
 
-/* An allocation or a release as an operation on the block at an address. */
+/* An operation that allocates or releases the block at an address. */
 static sim_op *block_op(sim_op_kind kind, uint64_t address) {
     const sim_block_of_memory *b = sim_memory_find(address);
     sim_op *op = sim_op_new(kind);
@@ -130,8 +130,8 @@ CUresult sim_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     return 0;
 }
 
-/* Pinned memory of the host: an asynchronous copy reads and writes it when it runs. Of other
- * memory what is copied in is taken when the order is given, and a copy out is waited for. */
+/* Pinned host memory: an asynchronous copy accesses it when it runs. For other memory, a copy in
+ * takes the bytes at the call, and a copy out is waited for. */
 
 typedef struct pinned_block {
     struct pinned_block *next;
@@ -179,7 +179,7 @@ static bool is_pinned(const void *memory, size_t bytes) {
     return false;
 }
 
-/* Of the attributes those by which memory is told from memory of others: context, memory type,
+/* Supports the attributes by which libraries recognize each other's memory: context, memory type,
  * device. */
 CUresult sim_cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
                                    CUdeviceptr address) {
@@ -197,7 +197,7 @@ CUresult sim_cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
 
 /* Copies and fills */
 
-/* Whether the addresses are on the right sides; where exactly they lie is checked when the copy
+/* Checks that both addresses are on the right sides; their exact bounds are checked when the copy
  * runs. */
 static bool sides_are_right(sim_op_kind kind, uint64_t to, uint64_t from) {
     return is_device_address(to) == (kind != SIM_OP_COPY_OUT) &&

@@ -1,5 +1,5 @@
-/* types.h: the types of the CUDA driver API that the entries use, as its documentation states them.
- * With SIM_CUDA_H they come from NVIDIA's own header instead: check_header.c compares the two. */
+/* types.h: the types of the CUDA driver API that the entries use, as in its documentation. With
+ * SIM_CUDA_H they come from NVIDIA's own header instead: check_header.c compares the two. */
 #ifndef SIM_TYPES_H
 #define SIM_TYPES_H
 

@@ -1,6 +1,5 @@
-/* warp.c: operations in which the lanes of a warp meet. A lane that comes waits until all lanes
- * that the mask names, and that have not ended, wait in the same instruction; the last one works
- * out all results. */
+/* warp.c: operations in which the lanes of a warp meet. A lane waits until all live lanes in its
+ * mask wait at the same instruction; the last one computes all results. */
 #include <stdio.h>
 
 #include "../runtime/sim_math.h"
@@ -14,7 +13,7 @@ static void fail(const sim_fiber *f, const char *what) {
     sim_fail_block(SIM_DIVERGENCE);
 }
 
-/* From which lane a shuffle reads, and whether it is in range. `c`: the segment and its bound. */
+/* The source lane of a shuffle, and whether it is in range. `c`: the segment and its bound. */
 static int source_of(const sim_fiber *f, bool *in_range) {
     const int lane = (int)f->thread.lane, b = (int)(f->b & 31);
     const int segment = (int)(f->c >> 8 & 31), clamp = (int)(f->c & 31);
@@ -77,13 +76,13 @@ static void give_result(sim_fiber *warp, sim_fiber *f, uint32_t active) {
     }
 }
 
-/* Elements of matrices as the manual lays them out: lane = 4 * group + place. */
+/* Elements of matrices in the manual's layout: lane = 4 * group + place. */
 static double element(const sim_product *p, const uint32_t *registers, int half) {
     const uint32_t bits = registers[half / 2];
     switch (p->type) {
         case SIM_F16: return sim_from_f16((uint16_t)(bits >> 16 * (half & 1)));
         case SIM_BF16: return sim_from_bf16((uint16_t)(bits >> 16 * (half & 1)));
-        default: return sim_f32(registers[half] & 0xffffe000u); /* tf32: 10 bits behind the point */
+        default: return sim_f32(registers[half] & 0xffffe000u); /* tf32: 10 fraction bits */
     }
 }
 
@@ -101,9 +100,8 @@ static double b_at(sim_fiber *warp, int k, int column) {
     return element(p, p->b, part * step + in_step);
 }
 
-/* D = A B + C. Products are exact and summed in double, then rounded once; tensor cores cut the
- * summands to fewer bits, so results differ by a few units of the last place of the largest
- * summand. */
+/* D = A B + C. Products are exact and summed in double, then rounded once. Tensor cores truncate
+ * the summands, so results may differ by a few units of the last place of the largest summand. */
 static void multiply(sim_fiber *warp) {
     for (int lane = 0; lane < SIM_WARP; lane++) {
         const sim_product *p = warp[lane].operands;
@@ -123,8 +121,8 @@ typedef struct matrix_load {
     uint32_t *out;
 } matrix_load;
 
-/* Lane 8 m + r has the address of row r of matrix m; lane l gets elements 2 (l % 4) and the next
- * of row l / 4, or of the column where the matrices are transposed. */
+/* Lane 8 m + r has the address of row r of matrix m; lane l gets element 2 (l % 4) and the next of
+ * row l / 4, or of that column if the matrices are transposed. */
 static void load_matrices(sim_fiber *warp) {
     for (int lane = 0; lane < SIM_WARP; lane++) {
         const matrix_load *own = warp[lane].operands;

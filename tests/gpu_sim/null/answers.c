@@ -1,7 +1,7 @@
 /* answers.c: device, context and memory. Nothing is computed: kernels do not run, copies to the
  * host give zeros, and an event has the time at which it was recorded. Mistakes that a program can
- * only notice by an answer (null pointers, unknown devices, memory that is not allocated) are
- * errors, as they are from a real driver; the stand-in is the one that looks for all others. */
+ * notice only by an error code (null pointers, unknown devices, memory that is not allocated) are
+ * errors, as in a real driver; the stand-in looks for all others. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ CUresult null_cuGetErrorString(CUresult code, const char **text) {
     return find_error(code, text, false);
 }
 
-/* NVRTC opens the driver and needs a table, even if it is empty. */
+/* NVRTC opens the driver and needs a table, even an empty one. */
 CUresult null_cuGetExportTable(const void **table, const CUuuid *id) {
     static const uint64_t empty[8] = {8};
     (void)id;
@@ -99,7 +99,7 @@ CUresult null_cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     return device ? SIM_ERROR_INVALID_DEVICE : 0;
 }
 
-/* An H100's, by number; attributes that are not in the table are 0. */
+/* An H100's values, by number; attributes that are not in the table are 0. */
 CUresult null_cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     static const int known[][2] = {
         {1, NULL_MOST_THREADS},
@@ -191,7 +191,7 @@ CUresult null_cuCtxGetDevice(CUdevice *device) {
     return 0;
 }
 
-/* What is above the threshold of the pool goes back to the device when the host waits. */
+/* Bytes above the pool's threshold go back to the device when the host waits. */
 static void trim(uint64_t keep) {
     const uint64_t least = pool.used > keep ? pool.used : keep;
     if (pool.reserved > least) pool.reserved = least;
@@ -268,7 +268,7 @@ CUresult null_cuDeviceSetMemPool(CUdevice device, CUmemoryPool set) {
     return set == POOL ? 0 : SIM_ERROR_INVALID_VALUE;
 }
 
-/* All pools are one: it books what it has handed out, and nothing else is known of a pool. */
+/* All pools share one: it counts the bytes it has handed out, and a pool has no other state. */
 CUresult null_cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties) {
     if (!out || !properties) return SIM_ERROR_INVALID_VALUE;
     *out = POOL;
@@ -279,7 +279,7 @@ CUresult null_cuMemPoolDestroy(CUmemoryPool destroyed) {
     return destroyed == POOL ? 0 : SIM_ERROR_INVALID_VALUE;
 }
 
-/* Numbers of attributes in the driver API. The first three are switches. */
+/* Attribute numbers of the driver API. The first three are switches. */
 enum { REUSE_FIRST = 1, REUSE_LAST = 3, THRESHOLD, RESERVED, MOST_RESERVED, USED, MOST_USED };
 
 static uint64_t *attribute_of_pool(int attribute) {
@@ -295,7 +295,7 @@ CUresult null_cuMemPoolSetAttribute(CUmemoryPool set, CUmemPool_attribute attrib
     if (!at) return SIM_ERROR_INVALID_VALUE;
     memcpy(&new, value, sizeof new);
     if ((int)attribute == THRESHOLD) pool.threshold = new;
-    else if (new) return SIM_ERROR_INVALID_VALUE; /* the others can be reset only */
+    else if (new) return SIM_ERROR_INVALID_VALUE; /* the others can only be reset */
     else if (at == &pool.most_used) pool.most_used = pool.used;
     else if (at == &pool.most_reserved) pool.most_reserved = pool.reserved;
     return 0;

@@ -1,5 +1,5 @@
-/* entries.c: the exported entries. Each takes the lock, counts the call, lets null_<name> answer
- * it, and records it. */
+/* entries.c: the exported entries. Each takes the lock, counts the call, calls null_<name>, and
+ * records it. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static uint64_t nanoseconds;
 static struct {
     null_call *call;
     size_t n, room;
-    bool is_cut; /* there was no memory to go on */
+    bool is_cut; /* the log ended because memory ran out */
 } recorded;
 
 static uint64_t clock_ns(void) {
@@ -84,7 +84,7 @@ static const struct {
 #undef X
 };
 
-/* As the real one: a name without a version means the newest version. */
+/* As in the real driver, a name without a version means the newest version. */
 CUresult null_cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult *found) {
     (void)flags;

@@ -8,19 +8,19 @@
 
 enum { SMALLEST = 9, CLASSES = 48, NONE = -1 };
 #define RANGE ((uint64_t)1 << 42)
-/* A wish, far from where programs and the stand-in have their memory, so that tests of both can run
- * in one process. */
+/* A preferred address, far from the memory of programs and of the stand-in, so that tests of both
+ * can run in one process. */
 #define WANTED ((uint64_t)1 << 45)
 
 typedef struct block {
-    uint64_t address, bytes; /* bytes: as asked for */
+    uint64_t address, bytes; /* bytes: as requested */
     int64_t next_free;       /* in the list of its class */
     bool is_live;
 } block;
 
 /* Blocks are in ascending order of address and never removed. */
 static struct {
-    uint64_t start, end; /* what is reserved; start 0: nothing yet */
+    uint64_t start, end; /* the reserved range; start 0: none yet */
     uint64_t next;
     block *blocks;
     int64_t n, room, free_list[CLASSES];

@@ -7,7 +7,7 @@
 #include "../driver/types.h"
 #include "hooks.h"
 
-/* One call, as it is recorded. */
+/* One recorded call. */
 typedef struct null_call {
     uint64_t begin_ns, took_ns; /* CLOCK_MONOTONIC, and the time spent in this library */
     const char *entry, *kernel; /* kernel: "" unless this is a launch */
@@ -26,14 +26,14 @@ typedef struct null_settings {
 extern null_settings null_device;
 
 /* Limits of the device. */
-enum { NULL_MOST_THREADS = 1024, NULL_MOST_BLOCKS = 32 }; /* of a block, on a multiprocessor */
-enum { NULL_THREADS = 2048, NULL_REGISTERS = 65536, NULL_SHARED = 233472 }; /* multiprocessor */
+enum { NULL_MOST_THREADS = 1024, NULL_MOST_BLOCKS = 32 }; /* per block; per multiprocessor */
+enum { NULL_THREADS = 2048, NULL_REGISTERS = 65536, NULL_SHARED = 233472 }; /* per multiprocessor */
 enum { NULL_BLOCK_SHARED = 49152, NULL_MOST_BLOCK_SHARED = 232448, NULL_SYSTEM_SHARED = 1024 };
 
 /* The primary context, the only one. */
 CUcontext null_context(void);
 
-/* answers.c and order.c: what each entry does. */
+/* answers.c and order.c: the work of each entry. */
 #define X(needs, name, parameters, arguments) CUresult null_##name parameters;
 #include "../driver/entries.def"
 #include "more_entries.def"

@@ -1,4 +1,4 @@
-/* order.c: streams, events, captures and kernels. Whatever is ordered is done at once. */
+/* order.c: streams, events, captures and kernels. Everything runs at once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ typedef struct kernel {
     char name[128];
 } kernel;
 
-static kernel *kernels; /* kept until the process ends, because the log has their names */
+static kernel *kernels; /* kept until the process ends, because the log refers to their names */
 static char graph_place;
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -199,7 +199,7 @@ CUresult null_cuModuleGetFunction(CUfunction *function, CUmodule module, const c
     return find_kernel((void **)function, module, name);
 }
 
-/* Kernels do not run, so nobody needs the contents of their globals. */
+/* Kernels do not run, so the contents of their globals do not matter. */
 CUresult null_cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
                                    const char *name) {
     (void)address;
@@ -238,13 +238,13 @@ CUresult null_cuKernelGetFunction(CUfunction *function, CUkernel of) {
     return 0;
 }
 
-/* The code is not read: every kernel has the registers that null_set gave, and no shared or local
- * memory of its own. */
+/* The code is not read: every kernel has the registers set by null_set, and no shared or local
+ * memory. */
 CUresult null_cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction handle) {
     const kernel *of = (kernel *)(void *)handle;
     if (!of) return SIM_ERROR_INVALID_HANDLE;
     const int capability = (int)null_device.capability;
-    const int values[] = {[0] = NULL_MOST_THREADS, /* threads of a block */
+    const int values[] = {[0] = NULL_MOST_THREADS, /* threads per block */
                           [4] = (int)null_device.registers,
                           [5] = capability, /* of the PTX, and of the machine code */
                           [6] = capability,
@@ -266,7 +266,7 @@ CUresult null_cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribu
     return 0;
 }
 
-/* Whole warps; registers are given to a warp in units of 256. */
+/* Whole warps; a warp gets registers in units of 256. */
 CUresult null_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle,
                                                           int threads, size_t shared) {
     if (!handle) return SIM_ERROR_INVALID_HANDLE;
