@@ -2,8 +2,9 @@
 
     python tools/check_jumps.py OBJDUMP FILE.o ...
 
-An operation that returns, or calls something on its way, has lost its tail call: a compiler gives
-it up for an escaping local, a call, or a flag. It would still be right, and several times slower.
+An operation that returns, or calls something before its end, has lost its tail call, which a
+compiler omits because of an escaping local, a call, or a flag. It would still be correct, but
+several times slower.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import re
 import subprocess
 import sys
 
-# Functions of the file that are no operations, by their names, and parts that a compiler has split
-# off; and operations that may call, because they are rare (numbers one by one, the end of a leaf).
+# Functions of the file that are not operations, by name; parts that a compiler has split off; and
+# operations that may call because they are rare (scalar ones, the end of a leaf).
 OTHERS = re.compile(
     r"^(fold|fold_leaf|add|to_lanes|largest|set_lanes|put_sum|put_mean|put_piece|run|keep|end|.*_each|each_\w+|cb_\w+)(\.\w+)*$|\.cold"
 )
 MAY_CALL = re.compile(r"^(.*_far_[01]|loop_sums|totals|piece_sum|piece_mean)(\.\w+)*$")
-# The elementary functions of f64 are the math library's, number by number (kern_wide.c).
+# The elementary functions of f64 are those of the math library, called per number (kern_wide.c).
 MAY_CALL_WIDE = re.compile(
     r"^(EXP|LOG|LOG1P|TANH|SIGMOID|ERF|GELU_TANH_PART|SIN|COS|NORMAL|SIN_COS)_[01]$"
 )
@@ -40,7 +41,7 @@ def functions(objdump: str, path: str) -> dict[str, list[str]]:
 
 
 def faults(objdump: str, path: str) -> list[str]:
-    """A sentence for each operation that does not end in a jump."""
+    """One sentence for each operation that does not end in a jump."""
     found = functions(objdump, path)
     operations = [name for name in found if not OTHERS.match(name)]
     wrong = []

@@ -2,19 +2,18 @@
 """Checks that includes and imports go one way, and that the core calls nothing it should not.
 
     tools/check_layers.py              report every violation as file:line, exit 1 if there is one
-    tools/check_layers.py --self-test  check the checker
-    tools/check_layers.py --order plan/search   what stands in a folder, from the bottom up
+    tools/check_layers.py --self-test  check the checker tools/check_layers.py --order plan/search
+    the units of a folder, from the bottom up
 
-A file may include from its own layer and from the layers left of it. LEFT names the direct left
-neighbours; what they may include is allowed too. A layer with folders inside has a row for each
-(`plan/cut`: csrc/plan/cut and what lies below it), and one for the files beside them (`plan`);
-a file that stands left of its own folder has one for itself.
-There are no circles within the core and the extension module either: a unit (NAME.c with NAME.h)
-does not include or call a unit that leads back to it, directly or through others. PYTHON_LEFT is
-the table for Python packages. It covers all imports, including those inside functions and those for
-types only, and no module imports one that leads back to it.
-A folder of csrc has at most FILES_MOST source files. CROWDED lists the folders that had more when
-this limit was set, with the number that each may have.
+A file may include files of its own layer and of the layers left of it. LEFT names the direct left
+neighbours; whatever they may include is allowed too. A layer with folders has a row for each folder
+(`plan/cut`: csrc/plan/cut and everything below it), and one for the files next to them (`plan`); a
+file left of its own folder has its own row. There are no cycles within the core and the extension
+module either: a unit (NAME.c with NAME.h) does not include or call a unit that leads back to it,
+directly or through others. PYTHON_LEFT is the table for Python packages. It covers all imports,
+including those inside functions and those for types only, and no module imports one that leads back
+to it. A folder of csrc has at most FILES_MOST source files. CROWDED lists the folders that had more
+when this limit was set, with the number that each may have.
 """
 
 from __future__ import annotations
@@ -64,38 +63,38 @@ LEFT: dict[str, tuple[str, ...]] = {
     "optim": ("base",),
     # csrc/*.c and csrc/*.h: the pipeline
     "core": ("exec/cpu", "exec/cuda", "exec/debug", "exec/null", "exec/ref"),
-    "cuda": ("base",),  # beside csrc: NVIDIA's libraries
+    "cuda": ("base",),  # next to csrc: NVIDIA's libraries
     "native": ("core",),
 }
 
-# The same for Python: package or module below python/ -> its direct left neighbours. A row stands
-# for all that lies below it and has no row of its own. FACES open doors to everything.
+# The same for Python: package or module below python/ -> its direct left neighbours. A row applies
+# to everything below it without a row of its own. FACES re-export from all layers.
 PYTHON_LEFT: dict[str, tuple[str, ...]] = {
-    "cutback": (),  # the modules beside the folders: words that users and all rooms share
+    "cutback": (),  # the modules next to the folders: terms shared by users and all rooms
     "cutback.report": ("cutback",),
     "cutback.planner": ("cutback.report",),
     "cutback.run": ("cutback.planner",),
     "cutback.frontend": ("cutback.run",),
     "cutback.nn": ("cutback.frontend",),
     "cutback.__init__": ("cutback.nn",),
-    "cutback.doctor": ("cutback.torch.profiler",),  # it tries everything
+    "cutback.doctor": ("cutback.torch.profiler",),  # it exercises everything
     "cutback.estimate_command": ("cutback.doctor",),
     "cutback.terminal": ("cutback.doctor",),
     "cutback.cli": ("cutback.estimate_command", "cutback.terminal"),
     "cutback.__main__": ("cutback.cli",),
-    # torch/*.py: hooks, flags, memory, transfers: what all the rest of it may use
+    # torch/*.py: hooks, flags, memory, transfers: shared by the rest of it
     "cutback.torch": ("cutback.__init__",),
     "cutback.torch.graph": ("cutback.torch",),
     "cutback.torch.native": ("cutback.torch.graph",),
     "cutback.torch.compiler": ("cutback.torch.native",),
     "cutback.torch.eager": ("cutback.torch.graph",),
     "cutback.torch.profiler": ("cutback.torch.compiler",),
-    # public names for what lies in these folders
+    # public names for the content of these folders
     "cutback.torch.frontends": ("cutback.torch.compiler",),
     "cutback.torch.mutwo": ("cutback.torch.profiler",),
     "cutback.torch.rerun": ("cutback.torch.graph",),
 }
-FACES = {"cutback.torch"}  # packages whose __init__.py hands out what lies below
+FACES = {"cutback.torch"}  # packages whose __init__.py re-exports modules below it
 
 # Source files directly in one folder of csrc. When a crowded folder loses files, lower its number.
 FILES_MOST = 25
@@ -108,7 +107,7 @@ CROWDED = {
     "csrc/plan/search": 39,
 }
 
-# What the core may not call, and the only files that may.
+# Functions that the core may not call, and the only files that may.
 FORBIDDEN: dict[str, tuple[str, ...]] = {
     "malloc": ("csrc/base/alloc.c",),
     "calloc": (),
@@ -124,12 +123,12 @@ FORBIDDEN: dict[str, tuple[str, ...]] = {
     "rand": (),
     "srand": (),
     "strtok": (),
-    "qsort": (),  # glibc's takes memory of its own, and ties depend on it
+    "qsort": (),  # glibc's allocates memory, and the order of ties depends on that
 }
 
 SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh"}
 DEFINITION = re.compile(r"^[A-Za-z][\w *]*?\b(cb_\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
-# Only of the extension: in the core a table is how a unit hands its functions to those below it, as
+# Only tables of the extension: in the core a table passes a unit's functions to those below it, as
 # a backend does, and a list names the tables that include its header.
 TABLE = re.compile(r"^[A-Za-z][\w *]*?\b(cb_py_\w+) = \{", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -146,7 +145,7 @@ def allowed_of(layer: str, left: dict[str, tuple[str, ...]] = LEFT) -> set[str]:
 
 
 def layer_of(root: Path, path: Path) -> str | None:
-    """Which layer a file stands in; None: in none that the table knows."""
+    """The layer of a file, or None if the table has none for it."""
     parts = path.relative_to(root).parts
     if parts[0] == "csrc":
         if len(parts) == 2:
@@ -162,7 +161,7 @@ def layer_of(root: Path, path: Path) -> str | None:
     if parts[:2] == ("python", "native"):
         return "native"
     if parts[:2] == ("tests", "c"):
-        # The headers of the test framework serve every layer, so they stand on the lowest.
+        # The headers of the test framework serve every layer, so they are in the lowest one.
         if len(parts) == 3:
             return "base"
         rightmost = {"plan": "plan/files", "far": "core", "gpu": "core", "exec": "core"}.get(
@@ -184,7 +183,7 @@ def python_sources(root: Path) -> Iterator[Path]:
 
 
 def resolve(root: Path, path: Path, name: str) -> Path | None:
-    """The file that `#include "name"` means, as the compiler looks for it."""
+    """The file that `#include "name"` refers to, by the compiler's rules."""
     for folder in (
         path.parent,
         root / "csrc",
@@ -216,8 +215,8 @@ def check_include(root: Path, path: Path, layer: str, quote: str, name: str) -> 
 
 
 def python_layer(module: str) -> str | None:
-    """The row of PYTHON_LEFT that a module stands under; the package itself, whose face hands out
-    what lies below, has one of its own."""
+    """The row of PYTHON_LEFT for a module; the package itself, whose face re-exports modules below
+    it, has its own."""
     if module == "cutback":
         return "cutback.__init__"
     while module and module not in PYTHON_LEFT:
@@ -226,7 +225,7 @@ def python_layer(module: str) -> str | None:
 
 
 def imported(root: Path, path: Path, module: str) -> Iterator[tuple[int, str]]:
-    """(line, module) of each import of a module of ours, wherever it is in the file."""
+    """(line, module) of each import of one of our modules, anywhere in the file."""
     is_package = path.name == "__init__.py"
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -238,7 +237,7 @@ def imported(root: Path, path: Path, module: str) -> Iterator[tuple[int, str]]:
             parts = module.split(".")
             parts = parts[: len(parts) - node.level + is_package]
             base = ".".join([*parts, base] if base else parts)
-        for name in node.names:  # a module, or something in one
+        for name in node.names:  # a module, or a name in one
             inner = root / "python" / base.replace(".", "/") / name.name
             is_module = inner.is_dir() or any(
                 inner.with_suffix(suffix).is_file() for suffix in (".py", ".pyi")
@@ -266,7 +265,7 @@ def check_python(root: Path, path: Path) -> Iterator[tuple[int, str]]:
 
 
 def circles(edges: Mapping[str, Mapping[str, object]]) -> Iterator[tuple[str, str]]:
-    """Edges that lead back to where they start, over whatever way: each by itself."""
+    """Edges that lead back to their start by any path, each separately."""
 
     def reached(start: str) -> set[str]:
         seen, left = {start}, [start]
@@ -281,7 +280,7 @@ def circles(edges: Mapping[str, Mapping[str, object]]) -> Iterator[tuple[str, st
 
 
 def unit_of(root: Path, path: Path) -> str:
-    """ "base/vec" of csrc/base/vec.h, "native/work" of python/native/work.c, "" of the rest."""
+    """ "base/vec" for csrc/base/vec.h, "native/work" for python/native/work.c, "" for the rest."""
     name = path.relative_to(root).with_suffix("").as_posix()
     for folder in ("csrc/", "python/"):
         if name.startswith(folder):
@@ -290,9 +289,9 @@ def unit_of(root: Path, path: Path) -> str:
 
 
 def unit_edges(root: Path) -> dict[str, dict[str, tuple[Path, int, str]]]:
-    """For each unit the others that it uses, and where first. A use is the name of a function,
-    or of a table of the extension, that another unit's source defines; what macros paste together
-    is not seen."""
+    """For each unit, the units that it uses, and the first place of each. A use is the name of a
+    function, or of a table of the extension, that another unit's source defines; what macros paste
+    together is not seen."""
     paths = [path for path in sources(root) if unit_of(root, path)]
     unit = {path: unit_of(root, path) for path in paths}
     text = {path: blank_noise(path.read_text(encoding="utf-8")) for path in paths}
@@ -320,7 +319,7 @@ def unit_edges(root: Path) -> dict[str, dict[str, tuple[Path, int, str]]]:
 
 
 def check_units(root: Path) -> Iterator[tuple[Path, int, str]]:
-    """Circles of units: each use separately."""
+    """Cycles of units: each use separately."""
     edges = unit_edges(root)
     for start, end in circles(edges):
         path, number, what = edges[start][end]
@@ -338,7 +337,8 @@ def check_folders(root: Path) -> Iterator[tuple[Path, int, str]]:
 
 
 def print_order(root: Path, folder: str) -> None:
-    """The units of a folder (`plan/search`), a line of those that use none but the lines above."""
+    """Prints the units of a folder (`plan/search`), one line for those that use only units of the
+    lines above."""
     edges = unit_edges(root)
     left = {unit for unit in edges if unit.rpartition("/")[0] == folder}
     while left:
@@ -348,8 +348,8 @@ def print_order(root: Path, folder: str) -> None:
 
 
 def check_circles(root: Path) -> Iterator[tuple[Path, int, str]]:
-    """Imports that lead back to the module that has them, each separately. Those for types count:
-    two modules that need each other's types are one piece in two files."""
+    """Imports that lead back to their own module, each separately. Imports for types count: two
+    modules that need each other's types are one piece in two files."""
     paths = {python_module(root, path): path for path in python_sources(root)}
     imports = {
         module: {
@@ -369,7 +369,7 @@ def check_circles(root: Path) -> Iterator[tuple[Path, int, str]]:
 
 
 def blank_noise(text: str) -> str:
-    """Comments and literals replaced by spaces; line numbers stay."""
+    """Replaces comments and literals by spaces; line numbers stay."""
     return NOISE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
 
 
@@ -419,7 +419,7 @@ def self_test() -> None:
         "csrc/ir/op.h": '#include "base/vec.h"\n',
         "csrc/ir/op.c": '#include "op.h"\n/* free(x) */ char *s = "abort()";\n'
         "x->free(y); cb_free(z);\n",
-        "csrc/plan/cut.c": '\n#include "ir/op.h"\n',  # two layers that do not know each other
+        "csrc/plan/cut.c": '\n#include "ir/op.h"\n',  # two unrelated layers
         "csrc/exec/run.c": '#include "plan/missing.h"\n#include <Python.h>\n'
         "void f(void) { free (0); }\n",
         "csrc/odd/x.c": "",
@@ -443,7 +443,7 @@ def self_test() -> None:
         "csrc/ad/three.c": '#include "one.h"\nint cb_three(int x) {\n}\n',
         "python/cutback/__init__.py": "if TYPE_CHECKING:\n    from .files import read\n",
         "python/cutback/policies.py": "if TYPE_CHECKING:\n    from .frontend.tracer import A\n",
-        "python/cutback/files.py": "from . import tree, __version__\n",  # the face is right of it
+        "python/cutback/files.py": "from . import tree, __version__\n",  # the face is to its right
         "python/cutback/tree.py": "def f():\n    from .files import read\n",
         "python/cutback/run/__init__.py": "",
         "python/cutback/run/step.py": "if TYPE_CHECKING:\n    from ..frontend.tracer import A\n",
@@ -458,7 +458,7 @@ def self_test() -> None:
         "python/cutback/torch/graph/b.py": "def f():\n    import cutback.torch.eager.a\n",
         "python/cutback/torch/compiler/d.py": "from ..graph import b\nfrom .. import hooks\n",
     }
-    crowds = {  # empty headers in each folder, beside those above
+    crowds = {  # empty headers in each folder, in addition to those above
         "csrc/micro": FILES_MOST + 1,
         "csrc/exec/cuda/text": FILES_MOST,
         "csrc/base": CROWDED["csrc/base"] - 1,
@@ -468,7 +468,7 @@ def self_test() -> None:
         files |= {f"{folder}/empty{i}.h": "" for i in range(n)}
     want = [
         "csrc/micro:1",  # more than FILES_MOST
-        "csrc/base:1",  # more than it may have
+        "csrc/base:1",  # more than its own limit
         "csrc/base/vec.h:1",
         "csrc/exec/run.c:1",
         "csrc/exec/run.c:2",
@@ -480,33 +480,33 @@ def self_test() -> None:
         "csrc/plan/model/a.h:1",
         "csrc/plan/model/a.h:2",
         "csrc/plan/new/c.h:1",
-        "csrc/base/vec.h:1",  # a circle, too
+        "csrc/base/vec.h:1",  # also a cycle
         "csrc/ir/op.h:1",
-        "csrc/plan/search/local/t.c:1",  # to the folder that it lies in
-        "csrc/plan/model/a.h:1",  # a circle: a, b and a again
+        "csrc/plan/search/local/t.c:1",  # to the folder that contains it
+        "csrc/plan/model/a.h:1",  # a cycle: a, b and a again
         "csrc/plan/cut/b.h:1",
         "csrc/plan/planner.h:1",
         "csrc/plan/model/a.h:2",
-        "csrc/ad/one.c:3",  # a circle: one calls three, which includes one
+        "csrc/ad/one.c:3",  # a cycle: one calls three, which includes one
         "csrc/ad/three.c:1",
-        "python/native/up.c:3",  # a circle of a function and a table
+        "python/native/up.c:3",  # a cycle of a function and a table
         "python/native/top.c:2",
         "python/cutback/files.py:1",  # the face
-        "python/cutback/files.py:1",  # a circle
-        "python/cutback/__init__.py:2",  # the face loads it in the end: a circle
+        "python/cutback/files.py:1",  # a cycle
+        "python/cutback/__init__.py:2",  # the face loads it in the end: a cycle
         "python/cutback/files.py:1",
         "python/cutback/tree.py:2",
         "python/cutback/policies.py:2",
         "python/cutback/run/step.py:2",
-        "python/cutback/run/step.py:2",  # a circle, for types
+        "python/cutback/run/step.py:2",  # a cycle, for types
         "python/cutback/frontend/tracer.py:1",
         "python/cutback/frontend/tracer.py:2",
-        "python/cutback/frontend/tracer.py:4",  # a circle, for types
+        "python/cutback/frontend/tracer.py:4",  # a cycle, for types
         "python/cutback/frontend/graph.py:1",
         "python/cutback/torch/hooks.py:1",
         "python/cutback/torch/eager/a.py:2",
         "python/cutback/torch/graph/b.py:2",
-        # hooks, b, a, d and hooks again: a circle
+        # hooks, b, a, d and hooks again: a cycle
         "python/cutback/torch/hooks.py:1",
         "python/cutback/torch/graph/b.py:2",
         "python/cutback/torch/eager/a.py:1",

@@ -5,8 +5,8 @@
     tools/check_parameters.py --self-test  check the checker
 
 `self` and `cls` do not count; `*args` and `**kwargs` count as one each. PUBLIC lists the functions
-that users call, or that PyTorch calls: their keyword options stay as they are documented. A line
-of PUBLIC that is not needed is an error, too.
+that users call, or that PyTorch calls: their keyword options stay as documented. An unnecessary
+line of PUBLIC is an error, too.
 
 Parameters that travel together belong in a frozen dataclass or a NamedTuple.
 """
@@ -56,7 +56,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def count(function: Function) -> int:
-    """The parameters of a function, without self or cls."""
+    """The number of parameters of a function, without self or cls."""
     given = function.args
     named = [*given.posonlyargs, *given.args]
     own = bool(named) and named[0].arg in ("self", "cls")
@@ -76,7 +76,7 @@ def functions(tree: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[tuple[str
 
 
 def violations(sources: dict[str, str], public: dict[str, set[str]]) -> list[str]:
-    """What is wrong in files of the package, by their path below it."""
+    """Violations in files of the package, by their path below it."""
     found, needed = [], set()
     for path, text in sorted(sources.items()):
         for name, function in functions(ast.parse(text)):
@@ -111,7 +111,7 @@ def self_test() -> None:
 
 
 def main() -> int:
-    """The exit status."""
+    """Returns the exit status."""
     if "--self-test" in sys.argv[1:]:
         self_test()
         return 0

@@ -1,11 +1,10 @@
 """Compiled steps for `plan_hashes.py`: the demo models, the rows of the CPU benchmarks, GPT-2-small
 and a Llama block, each under several plans. Nothing is run, so inputs are zeros.
 
-An answer has a hash of each stage's text (source lines are left out of it), and the bytes, the
-modelled time and the number of kernels of the program, and the processor time that planning and
-compiling took, which is not compared. Budgets are in bytes: shares of what saving
-everything takes when each op is planned separately, so that plans with and without groups have
-equal bytes.
+An answer has a hash of each stage's text (without source lines), the bytes, the modelled time and
+the number of kernels of the program, and the processor time of planning and compiling, which is not
+compared. Budgets are in bytes: shares of what saving everything takes when each op is planned
+separately, so that plans with and without groups have equal bytes.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Model(NamedTuple):
 
 
 class Blank:
-    """An array that is multiplied and then converted: only its shape counts."""
+    """An array that is multiplied and then converted: only its shape matters."""
 
     def __init__(self, shape: Any) -> None:
         self.shape = shape
@@ -81,7 +80,7 @@ class Blank:
 
 
 class Zeros:
-    """Stands in for a generator of random inputs, and touches no memory."""
+    """Replaces a generator of random inputs, and touches no memory."""
 
     def standard_normal(self, shape: Any, dtype: Any = None) -> Any:
         return Blank(shape) if dtype is None else np.zeros(shape, dtype)
@@ -228,7 +227,7 @@ def prepared(model: Model, options: dict[str, Any]) -> Any:
 
 @cache
 def bytes_of_saving_everything(name: str, measure: str) -> int:
-    """When each op is planned separately."""
+    """The bytes of saving everything, with each op planned separately."""
     planned = prepared(model_of(name), {"preset": "autograd", **WAYS["single"]}).planned
     if measure == "total":
         return int(planned.total_bytes)
@@ -249,7 +248,7 @@ def options_of(question: StepQuestion) -> dict[str, Any]:
 
 
 def facts_of_step(step: Any) -> dict[str, Any]:
-    """What is kept of a compiled step."""
+    """The recorded facts of a compiled step."""
     texts = {stage: step.executable.text(stage) for stage in STAGES}
     planned = step.planned
     kernels = json.loads(texts["kernels"])["groups"]
@@ -258,7 +257,7 @@ def facts_of_step(step: Any) -> dict[str, Any]:
         "arena_bytes": planned.arena_bytes,
         "live_bytes": planned.live_bytes,
         "saved_bytes": planned.saved_bytes,
-        "time_ps": sum(kernel["modelled_ps"] for kernel in kernels),  # of what runs
+        "time_ps": sum(kernel["modelled_ps"] for kernel in kernels),  # of the program
         "planned_ps": planned.time_ps,
         "kernels": planned.n_groups,
         "in_groups": step.plan.in_groups,
@@ -270,7 +269,7 @@ def short_hash(text: str) -> str:
 
 
 def same_as_default(way: str) -> bool:
-    """True if a way is what happens without the argument."""
+    """True if a way of grouping is the default."""
     import cutback as cb
 
     default = inspect.signature(cb.compile).parameters["groups"].default
@@ -294,7 +293,7 @@ def answer_step(question: StepQuestion) -> dict[str, Any] | str:
 
 
 def step_questions(full: bool) -> Iterator[StepQuestion]:
-    """Those of a model follow each other, so that a process builds few models."""
+    """The questions of a model follow each other, so that a process builds few models."""
     for model in MODELS:
         budgets: list[str | float] = [*SHARES, "min", *(MORE_SHARES if full else ())]
         for plan in ("none", *PRESETS, *budgets):
@@ -303,7 +302,7 @@ def step_questions(full: bool) -> Iterator[StepQuestion]:
 
 
 def changes(before: Any, after: Any) -> str:
-    """What differs between two answers, in words."""
+    """The differences between two answers, in words."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         old, new = (x.get("arena_bytes") if isinstance(x, dict) else x for x in (before, after))
         return f"{old} -> {new}"

@@ -1,8 +1,8 @@
-"""Counts annotations that say nothing: ``python tools/count_any.py [--list] [--most N] [FOLDER]``.
+"""Counts vague annotations: ``python tools/count_any.py [--list] [--most N] [FOLDER]``.
 
 An annotation counts if it contains ``Any`` or ``object`` once the aliases in it are replaced by
-what they stand for, and a call of ``cast`` counts as one. ``--list`` names each place; ``--most``
-fails where there are more. FOLDER is ``python/cutback/torch`` unless given.
+what they stand for, and a call of ``cast`` counts as one. ``--list`` prints each place; ``--most``
+fails if there are more. FOLDER is ``python/cutback/torch`` unless given.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "python"
 VAGUE = {"Any", "object"}
-DEPTH = 8  # of aliases that name aliases
+DEPTH = 8  # nesting of aliases
 
 
 def module_name(path: Path) -> str:
@@ -48,7 +48,7 @@ class Module:
                 self.aliases[node.targets[0].id] = node.value
 
     def annotations(self) -> Iterator[ast.expr]:
-        """All of them, and the casts."""
+        """All annotations, and the casts."""
         for node in ast.walk(self.tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 given = node.args
@@ -75,7 +75,7 @@ class Package:
         self.modules = {module_name(path): Module(path) for path in paths}
 
     def is_vague(self, module: Module, node: ast.expr, depth: int = DEPTH) -> bool:
-        """Does an annotation contain ``Any`` or ``object``, or an alias of a type that does?"""
+        """True if an annotation contains ``Any`` or ``object``, or an alias of a type that does."""
         if isinstance(node, ast.Call):
             return True  # a cast
         for part in ast.walk(node):

@@ -1,6 +1,6 @@
 """Figures in the documents come from committed rows.
 
-A figure with a unit stands in a mark that names its row:
+A figure with a unit is inside a mark that names its row:
 
     <!--row step_memory; model=GPT-2; what=eager; peak_bytes; MiB.1-->97.7 MiB<!--/row-->
 
@@ -31,7 +31,7 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^(?:    .*\n)+", re.MULTILINE)
 CODE = re.compile(r"`[^`\n]*`")
 
-# Unit of the text: (factor from the unit of the rows, suffix).
+# Unit in the text: (factor from the unit of the rows, suffix).
 UNITS = {
     "KiB": (2.0**-10, " KiB"),
     "MiB": (2.0**-20, " MiB"),
@@ -47,7 +47,7 @@ UNITS = {
     "number": (1.0, ""),
 }
 
-# Times and sizes that are no measurements, by document, and why each may stay as it is.
+# Times and sizes that are not measurements, by document, with the reason for each.
 _EXAMPLE = "planned bytes of an example in the text"
 _LAYOUT = "a size that the code fixes"
 _TARGET = "about how long a command takes"
@@ -103,7 +103,7 @@ def results_of(name: str) -> dict[str, Any]:
 
 
 def origin(name: str) -> str:
-    """What rows of a file lack to be repeated: "" if nothing."""
+    """What a file's rows lack to be reproducible, or ""."""
     document = results_of(name)
     lacks = ["a clean commit"] if "+" in document.get("commit", "+") else []
     machine = document.get("machine", {})
@@ -113,7 +113,7 @@ def origin(name: str) -> str:
 
 
 def value_of(what: str) -> str:
-    """The text that a mark stands for.
+    """The text for a mark.
 
     Raises:
         ValueError: the mark is malformed, or does not name exactly one number.
@@ -197,7 +197,7 @@ def write() -> None:
 
 
 def check() -> list[str]:
-    """What is wrong, a line each."""
+    """All errors, one line each."""
     said = []
     used: set[str] = set()
     for path in documents():

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The Python snippets of README.md and docs/ as programs, and what type checkers say of them.
+"""The Python snippets of README.md and docs/ as programs, checked by type checkers.
 
     tools/doc_snippets.py mypy       exit 1 if mypy --strict finds an error in them
     tools/doc_snippets.py pyright    the same with basedpyright, in pyright's standard mode
 
-GIVEN has what a document takes for granted; it comes before the snippets. The functions of snippets
-have no annotations, as most users' have none, which mypy is told to accept. PyTorch's own types are
-not looked at. `tests/torch/documents/test_snippets.py` runs these programs, and mypy on them;
+GIVEN has the names that a document assumes; it precedes the snippets. The functions in snippets
+have no annotations, like those of most users, and mypy is told to accept that. PyTorch's own types
+are not checked. `tests/torch/documents/test_snippets.py` runs these programs, and mypy on them;
 `make lint` runs both checkers.
 """
 
@@ -105,8 +105,8 @@ def loss(params, x, y):
 
 
 """
-# What documents take for granted. A text: all snippets are one program. A list: each is its own,
-# and begins with its entry.
+# Names that documents assume. A text: all snippets are one program. A list: each snippet is a
+# program that begins with its entry.
 GIVEN: dict[str, str | list[str]] = {
     "README.md": [MODEL, ""],
     "docs/compile.md": ARRAYS
@@ -220,9 +220,9 @@ LEFT_OUT = {
 
 
 class Program(NamedTuple):
-    """Some snippets of a document, after what they take for granted."""
+    """Some snippets of a document, after the names that they assume."""
 
-    name: str  # of the document, with the number of the snippet if it is a program of its own
+    name: str  # the document's, with the number of a snippet that is its own program
     given: str
     code: str
 
@@ -231,7 +231,7 @@ def programs() -> list[Program]:
     """The programs of all documents.
 
     Raises:
-        ValueError: a document has snippets that GIVEN and LEFT_OUT do not know, or another number.
+        ValueError: a document's snippets are not those of GIVEN and LEFT_OUT.
     """
     found = []
     pages = [p for p in (ROOT / "docs").rglob("*.md") if "notebooks" not in p.parts]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes what documents take from elsewhere: docs/ops.md from csrc/ir/ops.def, docs/names.md from
-the package's tables of names, and the figures of README.md, ARCHITECTURE.md and docs/*.md from
+"""Writes the generated parts of documents: docs/ops.md from csrc/ir/ops.def, docs/names.md from the
+package's tables of names, and the figures of README.md, ARCHITECTURE.md and docs/*.md from
 benchmarks/results (doc_figures.py says how).
 
-    tools/gen_docs.py            writes all
-    tools/gen_docs.py --check    exit 1, and says what differs
+    tools/gen_docs.py            writes all tools/gen_docs.py --check    prints the differences, and
+    exits with 1 if there are any
 
 Run it after a change of the op table or of results; `make check` runs the check.
 """
@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "csrc/ir/ops.def"
 OPS = ROOT / "docs/ops.md"
 
-# Flags worth telling, in this order. What kernels read (STRIDED, MATRIX) is the builder's affair.
+# Flags worth mentioning, in this order. What kernels read (STRIDED, MATRIX) concerns only the
+# builder.
 KINDS = {
     "SOURCE": "argument",
     "POINTWISE": "pointwise",
@@ -111,13 +112,13 @@ class Section:
 
 
 def attribute(item: str) -> str:
-    """`axes=d` as a reader wants it: `axes []`."""
+    """`axes=d` in the form for readers: `axes []`."""
     name, slot = item.split("=")
     return f"`{name}`" + {"d": " []", "t": " type", "f": " number"}.get(slot[0], "")
 
 
 def read_row(match: re.Match[str]) -> Op:
-    """A row in a reader's words."""
+    """A row in the form for readers."""
     least, most = match["least"], match["most"]
     flags = {flag.strip().removeprefix("CB_OPF_") for flag in match["flags"].split("|")}
     gradient = {"zero": "no", "expand": "expanded"}.get(match["vjp"], "yes")
@@ -133,7 +134,7 @@ def read_row(match: re.Match[str]) -> Op:
 
 
 def read_table(text: str) -> list[Section]:
-    """The table by sections. Raises ValueError, with the line, for a row that is not understood."""
+    """The table by sections. Raises ValueError, with the line, for a row that it cannot parse."""
     body = text[text.index("*/") + 2 :]
     first_line = text[: len(text) - len(body)].count("\n") + 1
     sections: list[Section] = []
@@ -148,7 +149,7 @@ def read_table(text: str) -> list[Section]:
 
 
 def cell(text: str) -> str:
-    """`text` as the inside of a table cell."""
+    """`text` escaped for a table cell."""
     return text.replace("|", "\\|") or " "
 
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""How much code there is, and what has grown too long.
+"""Counts code, and finds functions and files that are too long.
 
-    tools/loc.py            lines per folder, and what is longer than it should be
-    tools/loc.py PATH ...   lines of each of these files, or of the files in these folders
+    tools/loc.py            lines per folder, and everything that is too long tools/loc.py PATH ...
+    lines of each of these files, or of the files in these folders
 
 Two counts: all lines, and those that have code, which leaves out blank lines, comments and, in
 Python, docstrings.
 
-Aims and limits: functions 60 and 120 lines, files 600 and 1000. What is over its aim has a reason
-here, which is printed beside it; without one, with one that is no longer needed, or past its limit
-it is an error. Blank lines and comments count here: they are read too. The docstring of a function
-does not, as the text above a C function does not. C lines over 100 columns are errors; clang-format
-mends them.
+Aims and limits: functions 60 and 120 lines, files 600 and 1000. Anything over its aim needs a
+reason here, which is printed with it; a missing reason, an unnecessary one, and anything over its
+limit are errors. Blank lines and comments count here, because they are read too. A function's
+docstring does not, like the comment above a C function. C lines over 100 columns are errors;
+clang-format mends them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FOLDERS = ("csrc", "cuda", "python", "tests", "tools", "benchmarks", "examples")
 C_SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh"}
 SUFFIXES = C_SUFFIXES | {".py", ".pyi"}
 
-# What may be over its aim: a file, or "file function".
+# Allowed to exceed the aim: a file, or "file function".
 REASONS = {
     "csrc/include/cutback.h": "the whole interface, which is read in one place",
     "csrc/pipeline.c": "all stages of a step, in order",
@@ -53,18 +53,18 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Item:
-    """A function or a file, and how long it is."""
+    """A function or a file, and its length."""
 
     where: str
     size: int
     aim: int
     limit: int
-    reason: str | None  # to be over the aim
+    reason: str | None  # for exceeding the aim
 
 
 def c_functions(text: str) -> Iterator[tuple[str, int, int]]:
-    """Name, first line and length. The house style makes this easy: a function starts and ends at
-    the margin."""
+    """Name, first line and length. The house style makes this easy: a function begins and ends at
+    column 0."""
     start, name, head = 0, "", ""
     for number, line in enumerate(text.splitlines(), 1):
         if start:
@@ -114,7 +114,7 @@ LAYOUT = {
 
 
 def c_code_lines(text: str) -> int:
-    """Lines with something else than comments. Strings stay, as they may look like comments."""
+    """Lines that are not only comments. Strings stay, because they may look like comments."""
 
     def without(found: re.Match[str]) -> str:
         return found[1] or "\n" * found[0].count("\n")
@@ -123,7 +123,7 @@ def c_code_lines(text: str) -> int:
 
 
 def python_code_lines(text: str) -> int:
-    """Lines with something else than comments and docstrings."""
+    """Lines that are not only comments and docstrings."""
     lines = {
         line
         for token in tokenize.generate_tokens(io.StringIO(text).readline)

@@ -61,7 +61,7 @@ exist has the same words as the tables here.
 
 
 def _module(path: str) -> Any:
-    """A module of the package that imports nothing else of it."""
+    """A module of the package that imports nothing else from it."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -70,7 +70,7 @@ def _module(path: str) -> Any:
 
 
 def _assigned(path: str, name: str) -> Any:
-    """The value of a constant of a module, without importing it."""
+    """The value of a module's constant, without importing the module."""
     for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):

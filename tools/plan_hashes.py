@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Hashes plans and compiled steps, so that a refactoring can show that it changed none of them.
+"""Hashes plans and compiled steps, to show that a refactoring changed none of them.
 
     tools/plan_hashes.py OUT.json          three graphs, nets, 200 random problems, steps (minutes)
     tools/plan_hashes.py --full OUT.json   all graphs and budgets, 2,000 random problems (hours)
-    tools/plan_hashes.py --only steps/ OUT.json    only what has a name that starts with this
-    tools/plan_hashes.py --compare A.json B.json   list what differs; exit 1 if anything does
+    tools/plan_hashes.py --only steps/ OUT.json    only those whose names start with this
+    tools/plan_hashes.py --compare A.json B.json   list the differences; exit 1 if there are any
     tools/plan_hashes.py --best A.json B.json      steps: the default of B against A's best way
 
 An answer is the steps, the decisions, the places in memory and the numbers of a plan, or the name
-of the error. ``facts_of`` alone knows how the documents spell them: when a field is renamed, it is
-mended there, and the hashes stay. No plan here has a time limit, which would make it depend on the
-machine. Compiled steps are in `compiled_steps.py`; their answers also have bytes, modelled time and
-kernels, which `--compare` prints before and after.
+of the error. Only ``facts_of`` knows the names in the documents: if a field is renamed, only this
+function changes, and the hashes stay. No plan here has a time limit, which would make it depend on
+the machine. Compiled steps are in `compiled_steps.py`; their answers also have bytes, modelled time
+and kernels, which `--compare` prints before and after.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MEASURES = ("live", "arena", "saved", "total")
 
 
 class Question(NamedTuple):
-    """One plan asked for; ``subject`` names a graph, a net, or the seed of a random problem. A
+    """One requested plan; ``subject`` names a graph, a net, or the seed of a random problem. A
     budget that is a number is a share of saving everything."""
 
     subject: str
@@ -67,7 +67,7 @@ def problem_of(subject: str) -> Any:
 
 
 def facts_of(document: dict[str, Any]) -> list[Any]:
-    """What a plan says, in an order of its own."""
+    """The facts of a plan, in a fixed order."""
     keys = ("backward_starts", "steps", "decisions", "lives")
     return [document[k] for k in keys] + [sorted(document["numbers"].items())]
 
@@ -113,7 +113,7 @@ def questions(full: bool) -> Iterator[Question | StepQuestion]:
 
 
 def without_times(answers: dict[str, Any]) -> dict[str, Any]:
-    """What two runs must have in common."""
+    """The parts that two runs must have in common."""
     return {
         name: {k: v for k, v in found.items() if k != "seconds"}
         if isinstance(found, dict)
@@ -128,8 +128,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def compare(before: Path, after: Path) -> int:
-    """Prints what differs between two files of hashes; how many answers that are. What only the
-    longer of two runs asked is left out."""
+    """Prints the differences between two files of hashes; returns their number. Questions that only
+    the longer of two runs asked are left out."""
     a, b = read(before), read(after)
     both = [name for name in a if name in b]
     names = [name for name in both if a[name] != b[name]]
@@ -141,7 +141,8 @@ def compare(before: Path, after: Path) -> int:
 
 
 def best(before: Path, after: Path) -> int:
-    """Prints where the default way is now worse than the best way before; how many steps."""
+    """Prints where the default way is now worse than the best way before; returns the number of
+    steps."""
     lines = list(compiled_steps.worse_than_best(read(before), read(after)))
     print(*lines, sep="\n")
     print(f"{len(lines)} steps are worse in something")

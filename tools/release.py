@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds what a release consists of, and checks it.
+"""Builds the files of a release, and checks them.
 
     tools/release.py [--dry] [DIST]
 
@@ -52,7 +52,7 @@ def reasons_to_wait(number: str) -> list[str]:
 
 
 def build(number: str, dist: Path) -> tuple[Path, Path]:
-    """The archive, and the wheel that is built from it."""
+    """The archive, and the wheel built from it."""
     archive = dist / f"cutback-{number}.tar.gz"
     others = [p.name for p in dist.glob("*") if not p.name.startswith(f"cutback-{number}")]
     if others:
@@ -69,7 +69,7 @@ def build(number: str, dist: Path) -> tuple[Path, Path]:
 
 
 def check(number: str, wheel: Path) -> None:
-    """Installs the wheel in an empty environment and tries it there."""
+    """Installs the wheel in an empty environment and tests it there."""
     with tempfile.TemporaryDirectory() as folder:
         empty = Path(folder)
         venv.create(empty / "venv", with_pip=True)

@@ -39,7 +39,8 @@ def main() -> int:
     parser.add_argument("notebooks", nargs="+", type=Path)
     parser.add_argument("--inplace", action="store_true", help="store the outputs in the files")
     args = parser.parse_args()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a kernel of its own
+    # each cell waits for the kernel of its notebook
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda path: execute(path, args.inplace), args.notebooks))
     return 0 if all(results) else 1
 

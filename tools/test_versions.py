@@ -1,8 +1,8 @@
 """Runs the Python tests and those of the bridge with several versions of Python and PyTorch.
 
-    python3 tools/test_versions.py                      all pairs
-    python3 tools/test_versions.py 3.11=2.13.0 3.12=    some; "3.12=": what needs no PyTorch
-    python3 tools/test_versions.py 3.13= --tests tests/python/doors    a part of the tests
+    python3 tools/test_versions.py                      all pairs python3 tools/test_versions.py
+    3.11=2.13.0 3.12=    some; "3.12=": without PyTorch python3 tools/test_versions.py 3.13= --tests
+    tests/python/doors    a part of the tests
 
 Each pair has a virtual environment of its own in build/versions, in which the package is built. A
 pair that is not available here is listed as not run, with the reason: this Python is not installed,
@@ -30,11 +30,11 @@ WITH_TORCH = ("tests/torch",)
 
 
 class NotHereError(Exception):
-    """Why a pair cannot be run on this machine."""
+    """The reason why a pair cannot run on this machine."""
 
 
 def python_of(version: str) -> str:
-    """The interpreter of a version: on the path, or one of pyenv's."""
+    """The interpreter of a version: on the path, or from pyenv."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = [which(f"python{version}"), *sorted(root.glob(f"versions/{version}*/bin/python3"))]
     for path in filter(None, found):
@@ -49,7 +49,7 @@ def check_torch(python: Path, torch: str) -> None:
     """Asks pip which build of PyTorch it would install.
 
     Raises:
-        NotHereError: none, or one that needs the libraries of CUDA.
+        NotHereError: there is none, or only one that needs the libraries of CUDA.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -67,7 +67,8 @@ def check_torch(python: Path, torch: str) -> None:
 
 
 def prepare(pair: str, cuda_builds: bool) -> Path:
-    """The interpreter of a pair's environment, with the package and what its tests need."""
+    """The interpreter of a pair's environment, with the package and the requirements of its
+    tests."""
     version, _, torch = pair.partition("=")
     folder = ROOT / "build" / "versions" / pair.rstrip("=").replace("=", "-torch-")
     python = folder / "bin" / "python"
@@ -88,7 +89,7 @@ def prepare(pair: str, cuda_builds: bool) -> Path:
 
 
 def run(python: Path, runs: Sequence[Sequence[str]]) -> tuple[bool, str]:
-    """Whether all tests pass, and pytest's last words, of a run of pytest for each of ``runs``."""
+    """Whether all tests pass, and pytest's summary line, for each of ``runs``."""
     words, passed = [], True
     for tests in runs:
         command = [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", *tests]

@@ -50,7 +50,7 @@ def type_text(tensor: dict[str, Any]) -> str:
 
 
 def op_flags(node: dict[str, Any], tangent: bool, view: bool) -> list[str]:
-    """Flags of docs/problem.md for a traced node."""
+    """The flags of docs/problem.md for a traced node."""
     op, short = node["op"].lower(), short_op(node["op"])
     flags = []
     if node["kind"] == "placeholder":

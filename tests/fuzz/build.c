@@ -1,8 +1,7 @@
 /* Bytes -> a small valid graph, made op by op with the builder -> run by every backend
- * (everywhere.h). Any bytes give a graph: a byte chooses an op of ops.def, the next ones its inputs
- * and attributes, whose meaning is taken from their names in the table. An op that the builder
- * refuses must leave the graph as it was. `fuzz_build --seeds FOLDER` writes graphs as text and as
- * JSON. */
+ * (everywhere.h). Any bytes give a graph: a byte selects an op of ops.def, the next ones its inputs
+ * and attributes, which are interpreted by their names in the table. An op that the builder refuses
+ * must leave the graph as it was. `fuzz_build --seeds FOLDER` writes graphs as text and as JSON. */
 #include "everywhere.h"
 
 #include "ir/builder.h"
@@ -14,9 +13,9 @@
 typedef struct work {
     cb_graph *g;
     bytes *b;
-    cb_value_id value[128]; /* that ops read: results and inputs */
+    cb_value_id value[128]; /* results and inputs, for later ops to read */
     uint32_t n;
-    cb_dtype dtype; /* of new floats */
+    cb_dtype dtype; /* for new floats */
     uint32_t n_inputs;
 } work;
 
@@ -48,12 +47,12 @@ static cb_shape take_shape(work *w) {
     return cb_numel(&shape) <= MOST_ELEMENTS ? shape : (cb_shape){.rank = 2, .dim = {3, 4}};
 }
 
-static cb_value_id take_value(work *w) { /* more likely a recent one */
+static cb_value_id take_value(work *w) { /* recent ones are more likely */
     const uint32_t r = take(w->b);
     return w->value[r < 192 ? w->n - 1 - r % (w->n < 5 ? w->n : 5) : r % w->n];
 }
 
-/* A value for which `fits` with `like`, looked for from a place that a byte says. */
+/* Finds a value for which `fits` with `like`, starting at a position given by a byte. */
 static cb_value_id find_value(work *w, cb_value_id like,
                               bool (*fits)(const work *, cb_value_id, cb_value_id)) {
     const uint32_t start = take(w->b);
@@ -89,8 +88,8 @@ static bool multiplies(const work *w, cb_value_id v, cb_value_id like) {
            a->dim[a->rank - 1] == b->dim[b->rank - 2];
 }
 
-/* ---- inputs of ops that want something special ------------------------------------------------
- */
+/* ---- special inputs of some ops
+ * --------------------------------------------------------------- */
 
 static cb_value_id new_channel(work *w, cb_value_id x, int32_t axis) {
     const cb_shape *s = shape_of(w, x);
@@ -99,7 +98,7 @@ static cb_value_id new_channel(work *w, cb_value_id x, int32_t axis) {
     return add_input(w, take_role(w), dtype_of(w, x), shape);
 }
 
-/* Indices into `x`: along `axis`, or in place of its last axes. */
+/* Indices into `x`: along `axis`, or replacing its last axes. */
 static cb_value_id new_index(work *w, cb_value_id x, int drop) {
     cb_shape shape = *shape_of(w, x);
     if (drop && shape.rank > 0) shape.rank--;
@@ -149,7 +148,7 @@ static cb_value_id new_mask(work *w, cb_value_id x) {
     return mask;
 }
 
-/* The inputs of one op; returns how many. */
+/* Makes the inputs of one op; returns their number. */
 static uint32_t take_inputs(work *w, cb_opcode code, const cb_attrs *attrs, cb_value_id *in) {
     const cb_op_def *def = cb_op_def_of(code);
     uint32_t n = (uint32_t)def->min_ins;
@@ -314,7 +313,7 @@ static cb_attrs take_attrs(work *w, cb_opcode code, const cb_shape *s) {
 
 static void add_op(work *w, cb_opcode code) {
     cb_value_id in[8] = {0}, out[4] = {0};
-    const bytes at = *w->b; /* attributes depend on the first input, and others on attributes */
+    const bytes at = *w->b; /* attributes depend on the first input, some inputs on attributes */
     const cb_shape *s = cb_op_def_of(code)->min_ins ? shape_of(w, take_value(w)) : &(cb_shape){0};
     cb_shape first = *s;
     cb_attrs attrs = take_attrs(w, code, &first);
@@ -389,7 +388,7 @@ static void choose_gradients(const work *w, asked *a) {
     if (which >= 240) a->options.n_wrt = 0;
 }
 
-/* The graph that the bytes say; false: one without a loss. */
+/* Builds the graph from the bytes. Returns false if it has no loss. */
 static bool build(work *w, asked *a) {
     static const cb_dtype dtypes[] = {CB_F32,  CB_F32, CB_F64, CB_F32,
                                       CB_BF16, CB_F16, CB_F32, CB_F64};
@@ -412,7 +411,7 @@ static bool build(work *w, asked *a) {
     return true;
 }
 
-/* For people: what the bytes said. */
+/* Prints the decoded bytes for humans. */
 static void tell(const work *w, const asked *a) {
     char *text = NULL;
     EXPECT_OK(cb_graph_to_text(w->g, &text, &err));

@@ -1,11 +1,11 @@
-/* everywhere.h: a small forward graph compiled under one question and run by three backends.
+/* everywhere.h: a small forward graph, compiled with one set of options and run by three backends.
  *
- * What must hold, for each graph that compiles:
- *   - `cpu` and `debug` give the bits of the step that saves everything, `ref` those of its own;
+ * For each graph that compiles:
+ *   - `cpu` and `debug` give the bits of the step that saves everything, `ref` has its own bits;
  *   - `cpu` measures the planned arena, `debug` the planned liveness peak, and the budget is kept;
  *   - outputs that are exact (exact.h) have the same bits in `cpu` and `ref`;
- *   - a failing run (an index out of range) fails everywhere alike;
- *   - inputs are left alone, states are replaced alike;
+ *   - a failing run (an index out of range) fails in the same way everywhere;
+ *   - inputs are unchanged, states are replaced by the same values;
  *   - running out of memory is CB_NOMEM, and nothing leaks. */
 #ifndef CB_FUZZ_EVERYWHERE_H
 #define CB_FUZZ_EVERYWHERE_H
@@ -18,7 +18,7 @@
 #include "numbers.h"
 
 #define MOST_ARGUMENTS 64
-#define MOST_BYTES_HELD (1 << 18) /* in all storages of a graph that is run */
+#define MOST_BYTES_HELD (1 << 18) /* over all storages of a graph that is run */
 #define MOST_STEPS 80
 #define MOST_FLOPS 1e7
 
@@ -28,7 +28,7 @@ typedef struct asked { /* how a graph is compiled and run */
     patience patience;
     uint32_t fill; /* how inputs are filled, see fill_input */
     uint64_t seed;
-    uint64_t starve; /* the allocation that fails when compiled again; 0: none */
+    uint64_t starve; /* the allocation that fails in a second compile; 0: none */
 } asked;
 
 static cb_context *everywhere_ctx;
@@ -39,7 +39,7 @@ static inline cb_context *context(void) {
     return everywhere_ctx;
 }
 
-/* Which gradients is for the caller, who knows the graph. */
+/* The caller knows the graph and chooses the gradients. */
 static inline void take_asked(bytes *b, asked *a) {
     static const double shares[] = {0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
     const uint32_t what = take(b), how = take(b), more = take(b);
@@ -89,10 +89,10 @@ static inline double fill_input(const asked *a, const cb_argument_info *info, ui
 /* ---- one run --------------------------------------------------------------------------------- */
 
 typedef struct outcome {
-    bool compiled; /* else `status` says why not */
+    bool compiled; /* if not, `status` says why */
     cb_status status;
     uint32_t n_in, n_out;
-    cb_argument_info in_info[MOST_ARGUMENTS], out_info[MOST_ARGUMENTS]; /* names are gone */
+    cb_argument_info in_info[MOST_ARGUMENTS], out_info[MOST_ARGUMENTS]; /* without names */
     void *in[MOST_ARGUMENTS], *out[MOST_ARGUMENTS];
     double most[MOST_ARGUMENTS]; /* of inputs */
 } outcome;
@@ -109,7 +109,7 @@ static inline void forget(outcome *o) {
     *o = (outcome){0};
 }
 
-/* NaN is NaN, whichever; all else is compared bit by bit. */
+/* Equal bits, except that any two NaNs are equal. */
 static inline bool same_numbers(const cb_argument_info *info, const void *x, const void *y) {
     const size_t size = cb_dtype_size(info->dtype);
     for (size_t i = 0; i < info->bytes / size; i++) {
@@ -123,7 +123,7 @@ static inline bool same_numbers(const cb_argument_info *info, const void *x, con
     return true;
 }
 
-/* Inputs that no state replaces are as they were. */
+/* Inputs that no state replaces are unchanged. */
 static inline void expect_inputs(const asked *a, const outcome *o) {
     for (uint32_t i = 0; i < o->n_in; i++) {
         if (o->in_info[i].role_or_kind == CB_ROLE_STATE && o->status == CB_OK) continue;
@@ -157,7 +157,7 @@ static inline void run_step(const asked *a, cb_step *step, const char *backend, 
     expect_inputs(a, o);
 }
 
-/* The parameters after one step of AdamW, in place of gradients that are kept inside. */
+/* The parameters after one step of AdamW, in place of gradients kept inside the step. */
 static inline void step_adamw(cb_step *step, const asked *a, outcome *o) {
     static const double rates[7] = {0.125, 0.5, 0.75, 1e-3, 0.25};
     void *param[MOST_ARGUMENTS] = {0}, *m[MOST_ARGUMENTS] = {0}, *v[MOST_ARGUMENTS] = {0};
@@ -168,7 +168,7 @@ static inline void step_adamw(cb_step *step, const asked *a, outcome *o) {
         m[k] = room(o->in_info[i].bytes);
         v[k] = room(o->in_info[i].bytes);
     }
-    void *const *states[] = {m, v, v}; /* without amsgrad the third is not looked at */
+    void *const *states[] = {m, v, v}; /* without amsgrad the third is ignored */
     const cb_update update = {.optimizer = cb_optimizer_find("adamw"),
                               .on_host = true,
                               .params = param,
@@ -227,7 +227,7 @@ static inline void expect_same(const outcome *x, const outcome *y) {
     }
 }
 
-/* The outputs that no rounding touches. */
+/* Compares the outputs that are exact. */
 static inline void expect_exact(const asked *a, const cb_graph *g, const outcome *cpu,
                                 const outcome *ref) {
     const cb_joint_options options = {.wrt = a->options.wrt, .n_wrt = a->options.n_wrt};
@@ -263,7 +263,7 @@ static inline bool is_small(const cb_graph *g) {
     return held <= MOST_BYTES_HELD && flops <= MOST_FLOPS;
 }
 
-/* Running out of memory while it compiles: the same answer, or CB_NOMEM. */
+/* Runs out of memory while compiling: the same answer, or CB_NOMEM. */
 static inline void starve(const asked *a, const cb_graph *g, cb_status want) {
     cb_step *step = NULL;
     patience calls = a->patience;
@@ -279,13 +279,13 @@ static inline void starve(const asked *a, const cb_graph *g, cb_status want) {
 
 static inline void run_everywhere(const asked *a, const cb_graph *g) {
     const uint64_t before = cb_context_memory(context()).live_bytes;
-    asked everything = *a; /* kept: what all plans must agree with */
+    asked everything = *a; /* the step that all plans must agree with */
     everything.options.preset = CB_PRESET_AUTOGRAD;
     everything.options.budget = (cb_budget){0};
     char *plan = NULL;
     outcome want = run_on(&everything, g, "cpu", NULL, NULL);
     outcome cpu = run_on(a, g, "cpu", NULL, &plan);
-    if (!want.compiled) { /* another plan might, if this one moves values */
+    if (!want.compiled) { /* if this one moves values, another plan might */
         EXPECT(!plan || want.status == CB_UNSUPPORTED);
     } else if (plan) {
         outcome debug = run_on(a, g, "debug", plan, NULL);

@@ -1,9 +1,9 @@
-/* exact.h: which values of a graph are whole numbers that every backend must get to the last bit.
+/* exact.h: which values of a graph are integers that every backend must compute exactly.
  *
- * The reference computes in double what the CPU kernels compute in their dtype, so in general the
- * two round differently. But where every number on the way to a value is whole and small enough for
- * its dtype, nothing is rounded, whatever the order of a sum. `most` holds the largest magnitude a
- * value can have then, and infinity for values of which nothing is known. */
+ * The reference computes in double and the CPU kernels in their dtype, so in general the two round
+ * differently. But if every number on the way to a value is an integer small enough for its dtype,
+ * nothing is rounded, whatever the order of a sum. `most` is the largest possible magnitude of such
+ * a value, and infinity for all others. */
 #ifndef CB_FUZZ_EXACT_H
 #define CB_FUZZ_EXACT_H
 
@@ -13,7 +13,7 @@
 #include "ir/graph.h"
 #include "target.h"
 
-/* Whole numbers up to here are all numbers of the dtype. */
+/* The dtype represents all integers up to this limit. */
 static inline double exact_limit(cb_dtype dtype) {
     switch (dtype) {
         case CB_BOOL: return 1;
@@ -34,7 +34,7 @@ static inline double numel_of(const cb_graph *g, cb_value_id v) {
     return (double)cb_numel(&g->values.at[v].shape);
 }
 
-/* Sums of products: `terms` of them. */
+/* The bound of sums of `terms` products. */
 static inline double product_bound(const cb_graph *g, const cb_op *op, double a, double b) {
     const cb_value_id *in = g->in_value.at + op->in_begin;
     const cb_shape *x = &g->values.at[in[0]].shape;
@@ -43,7 +43,8 @@ static inline double product_bound(const cb_graph *g, const cb_op *op, double a,
     return a * b * terms;
 }
 
-/* What the op's results are at most, if whole; `a`, `b`, `c` are those of its inputs (0: none). */
+/* The bound of the op's results if they are integers; `a`, `b`, `c` are the bounds of its inputs
+ * (0: none). */
 static inline double op_bound(const cb_graph *g, const cb_op *op, double a, double b, double c) {
     const cb_attrs *attrs = &g->attrs.at[op->attrs];
     const cb_value_id *in = g->in_value.at + op->in_begin;
@@ -63,7 +64,7 @@ static inline double op_bound(const cb_graph *g, const cb_op *op, double a, doub
         case CB_OP_GATHER:
         case CB_OP_EMBEDDING:
         case CB_OP_RELU_BWD: return a;
-        case CB_OP_AMAX: /* of two zeros the order of the reduction decides which one it is */
+        case CB_OP_AMAX: /* between two zeros, the order of the reduction decides */
         case CB_OP_AMIN: return cb_dtype_is_float(g->values.at[in[0]].dtype) ? INFINITY : a;
         case CB_OP_SQUARE: return a * a;
         case CB_OP_ADD:
@@ -97,7 +98,7 @@ static inline double op_bound(const cb_graph *g, const cb_op *op, double a, doub
     }
 }
 
-/* `most` [n_values]; that of inputs is filled in. */
+/* `most` [n_values]; the caller has set the inputs' entries. */
 static inline void find_exact(const cb_graph *g, double *most) {
     for (size_t i = 0; i < g->ops.len; i++) {
         const cb_op *op = &g->ops.at[i];
@@ -112,7 +113,7 @@ static inline void find_exact(const cb_graph *g, double *most) {
         if (largest == INFINITY) bound = INFINITY;
         for (uint32_t k = 0; k < op->n_out; k++) {
             const cb_value_id v = op->out_begin + k;
-            /* Integers wrap around and saturate, floats round, past the same limit. */
+            /* Past this limit integers wrap or saturate, and floats round. */
             most[v] = bound <= exact_limit(g->values.at[v].dtype) ? bound : INFINITY;
         }
     }

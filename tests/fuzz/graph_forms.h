@@ -1,4 +1,4 @@
-/* graph_forms.h: what holds for a graph that a reader has accepted, whichever form it came in. */
+/* graph_forms.h: invariants of a graph that a reader has accepted, for every form. */
 #ifndef CB_FUZZ_GRAPH_FORMS_H
 #define CB_FUZZ_GRAPH_FORMS_H
 
@@ -14,7 +14,7 @@
 typedef cb_status (*read_fn)(cb_alloc *, const char *, size_t, cb_graph **, cb_error *);
 typedef cb_status (*write_fn)(const cb_graph *, cb_str *, cb_error *);
 
-/* Written by `write`, read by `read`, written again: the same bytes. */
+/* Writes, reads and writes again: the bytes are the same. */
 static inline void expect_round_trip(const cb_graph *g, cb_alloc *alloc, write_fn write,
                                      read_fn read) {
     cb_arena arena;
@@ -31,7 +31,7 @@ static inline void expect_round_trip(const cb_graph *g, cb_alloc *alloc, write_f
     cb_arena_free(&arena);
 }
 
-/* Whatever autodiff makes of it verifies and can be written; it may refuse. */
+/* If autodiff accepts it, the joint graph verifies and can be written. */
 static inline void try_joint(const cb_graph *g, cb_alloc *alloc) {
     uint32_t wrt[2] = {0, (uint32_t)g->inputs.len - 1};
     const cb_joint_options options = {.wrt = wrt,

@@ -1,5 +1,5 @@
-/* The JSON reader: a document that is accepted is written, read and written again to the same
- * bytes; what is refused names a line. */
+/* The JSON reader: an accepted document gives the same bytes when it is written, read and written
+ * again; a refusal names a line. */
 #include "target.h"
 
 #include "base/map.h"
@@ -11,7 +11,7 @@ static void write(const cb_json *doc, cb_arena *arena, cb_str *out) {
     write_node(&w, doc);
 }
 
-/* Each child of an object is found by its key; typed access answers or refuses. */
+/* Each child of an object is found by its key; typed access returns a value or an error. */
 static void look_up(const cb_json *node) {
     uint64_t u;
     int64_t i;

@@ -1,9 +1,9 @@
 /* Runs a fuzz target without libFuzzer:
  *
  *     fuzz_TARGET PATH...           once with each file, and with each file of each folder
- *     fuzz_TARGET --random COUNT    with so many inputs of random bytes, the same ones each time
+ *     fuzz_TARGET --random COUNT    with this many random inputs, the same each time
  *
- * A path that is not there counts as an empty folder: a target without regressions has none. */
+ * A missing path counts as an empty folder, because a target without regressions has none. */
 #include <dirent.h>
 #include <sys/stat.h>
 
@@ -12,7 +12,7 @@
 #define MOST_BYTES ((size_t)1 << 20)
 #define PATH_ROOM 4096
 
-/* Targets that have it write seeds, or make what all inputs share. */
+/* Defined by targets that write seeds or prepare shared data. */
 __attribute__((weak)) int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 static int run_file(const char *path) {
@@ -25,7 +25,7 @@ static int run_file(const char *path) {
     }
     size_t n = fread(data, 1, MOST_BYTES, f);
     fclose(f);
-    uint8_t *exact = realloc(data, n ? n : 1); /* a read past the end is then seen */
+    uint8_t *exact = realloc(data, n ? n : 1); /* so that reading past the end is detected */
     printf("%s: %zu bytes\n", path, n);
     fflush(stdout);
     LLVMFuzzerTestOneInput(exact ? exact : data, n);
@@ -59,7 +59,7 @@ static uint64_t draw(uint64_t *state) { /* splitmix64 */
 static void run_random(unsigned long count) {
     uint8_t data[512];
     for (unsigned long i = 0; i < count; i++) {
-        uint64_t state = (uint64_t)i << 32; /* input i stands alone */
+        uint64_t state = (uint64_t)i << 32; /* input i depends only on i */
         size_t n = draw(&state) % sizeof data;
         for (size_t k = 0; k < n; k++) data[k] = (uint8_t)draw(&state);
         if (getenv("CB_FUZZ_VERBOSE")) fprintf(stderr, "random input %lu: %zu bytes\n", i, n);

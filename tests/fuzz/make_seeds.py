@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes what the fuzz targets start from: documents and dictionaries.
+"""Makes the seeds of the fuzz targets: documents and dictionaries.
 
     tests/fuzz/make_seeds.py BUILD OUT
 
@@ -22,17 +22,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ("json", "graph_text", "graph_json", "problem", "plan", "run", "build")
-CHOICES = bytes(4)  # the bytes in front of a document, see the targets
+CHOICES = bytes(4)  # the bytes before a document, see the targets
 
-# The C tests that can write their documents, and the targets that read them, in the order in which
-# the test uses its formats.
+# C tests that can write their documents, and the targets that read them, in the order of the test's
+# formats.
 C_TESTS = {
     "test_base_fuzz_json": ("json",),
     "test_ir_fuzz_graph": ("graph_text", "graph_json"),
     "test_plan_fuzz_problem": ("problem", "json"),
     "test_plan_traced": ("problem",),
 }
-# Whose string literals are words of the forms: readers and writers.
+# Readers and writers whose string literals are words of the formats.
 SPEAKERS = (
     "csrc/ir/graph_json.c",
     "csrc/ir/form.c",
@@ -45,11 +45,11 @@ SPEAKERS = (
     "csrc/plan/torch/aten.c",
     "csrc/plan/model/device.c",
 )
-LARGEST = 32768  # bytes of a document: longer ones only slow the fuzzer down
+LARGEST = 32768  # size limit: longer documents only slow the fuzzer down
 
 
 def put(out: Path, target: str, name: str, document: bytes) -> None:
-    """Adds a document; targets that take choices first get it once for each of a few."""
+    """Adds a document; a target that takes choices first gets it with several of them."""
     if len(document) > LARGEST:
         return
     draw = random.Random(name)
@@ -62,7 +62,7 @@ def put(out: Path, target: str, name: str, document: bytes) -> None:
 
 
 def from_tests(build: Path, out: Path) -> None:
-    """The documents that C tests mutate, by their own hand."""
+    """The documents that C tests mutate, as written by those tests."""
     for test, targets in C_TESTS.items():
         folder = out / "from" / test
         folder.mkdir(parents=True)
@@ -77,7 +77,7 @@ def from_tests(build: Path, out: Path) -> None:
 
 
 def from_files(out: Path) -> None:
-    """The golden texts, and the small ones of what was traced."""
+    """The golden texts, and the small traced graphs and problems."""
     for path in sorted((ROOT / "tests/golden").rglob("*.*")):
         document, name = path.read_bytes(), f"golden-{path.parent.name}-{path.name}"
         if path.suffix == ".json":
@@ -120,7 +120,7 @@ def write_dictionary(path: Path, words: set[str]) -> None:
 
 
 def dictionaries(out: Path) -> None:
-    """One for JSON, its keys in quotes, and one for graph text."""
+    """One for JSON, with quoted keys, and one for graph text."""
     rows = re.findall(r'^CB_OP\(\w+, "(\w+)".*?(?:\w+), (?:\w+), "([^"]*)", "', OPS, re.MULTILINE)
     names = {name for name, _ in rows}
     attributes = {a.split("=")[0] for _, text in rows for a in text.split()}
@@ -131,7 +131,7 @@ def dictionaries(out: Path) -> None:
     for name in SPEAKERS:
         literals |= set(re.findall(r'"([a-z][a-z0-9_.-]{1,40})"', (ROOT / name).read_text()))
     marks = {"true", "false", "null", "[]", "{}", "1e9", "0.5", "-1", "4294967295"}
-    # Escaped twice: once for JSON's quotes, once for the dictionary's.
+    # Escaped twice: for JSON's quotes and for the dictionary's.
     keys = {f'\\"{word}\\"' for word in literals | names | attributes | types}
     write_dictionary(out / "json.dict", keys | {f"{k}:" for k in keys} | marks)
     lines = {"cutback.graph 1", "--- backward", "output ", " = ", "input", "region ", "parent=none"}

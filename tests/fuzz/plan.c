@@ -1,5 +1,5 @@
-/* Plan files, read for one of a few known problems: what is accepted is a plan like any other. The
- * first byte says which problem. `fuzz_plan --seeds FOLDER` writes plans of these problems. */
+/* Plan files, read for one of a few known problems: an accepted file is a plan like any other. The
+ * first byte selects the problem. `fuzz_plan --seeds FOLDER` writes plans of these problems. */
 #include "plan/problems.h"
 #include "plans.h"
 
@@ -19,7 +19,7 @@ static struct known {
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 static void make_known(void) {
-    static maker m; /* large for a stack */
+    static maker m; /* too large for a stack */
     if (known[0].p) return;
     for (uint32_t i = 0; i < N_KNOWN; i++) {
         struct known *k = &known[i];
@@ -77,7 +77,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     return 0;
 }
 
-/* Any document with steps: bytes and times, or a reason. */
+/* Any document with steps gives bytes and times, or a reason. */
 static void evaluate(struct known *k, const char *text, size_t length) {
     cb_arena arena;
     cb_str judged;

@@ -1,4 +1,4 @@
-/* plans.h: what holds for a plan of a problem, whether it was made or read. */
+/* plans.h: invariants of a plan of a problem, whether it was made or read. */
 #ifndef CB_FUZZ_PLANS_H
 #define CB_FUZZ_PLANS_H
 
@@ -7,7 +7,7 @@
 #include "plan/schedule/plan.h"
 #include "target.h"
 
-/* The evaluator accepts its schedule and finds the bytes and times that it states. */
+/* The evaluator accepts its schedule and finds the stated bytes and times. */
 static inline void expect_walk(const cb_problem *p, const cb_plan *plan, cb_arena *arena) {
     cb_lives lives;
     uint64_t arena_bytes = 0;
@@ -28,7 +28,7 @@ static inline void expect_explained(const cb_problem *p, const cb_plan *plan, cb
     EXPECT_OK(cb_json_parse(arena, text.at, text.len, &doc, &err));
 }
 
-/* Everything a plan can be asked: it survives being written and read again. */
+/* Calls every function on the plan; it must survive a round trip. */
 static inline void expect_plan(const cb_problem *p, const cb_plan *plan, cb_alloc *alloc) {
     cb_arena arena;
     cb_str first, second, judged;

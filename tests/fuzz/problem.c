@@ -1,5 +1,5 @@
-/* Problems and traced graphs, as JSON, and then a plan. The first four bytes say what is asked:
- * preset and measure, the budget, how long the search may take, which questions besides. */
+/* Problems and traced graphs, as JSON, followed by planning. The first four bytes select the preset
+ * and measure, the budget, the length of the search, and further questions. */
 #include "plans.h"
 
 #include "plan/cut/mutwo.h"
@@ -10,13 +10,14 @@
 #include "plan/torch/inductor_fusion.h"
 #include "plan/torch/traced.h"
 
-#define MOST_OPS 120 /* of a problem that is planned; larger ones are only read and written */
+/* limit for problems that are planned; larger ones are only read and written */
+#define MOST_OPS 120
 
 typedef struct question {
     cb_plan_options options;
     patience patience;
     bool wants_cut, wants_frontier, wants_mutwo;
-    uint64_t starve; /* the allocation that fails when asked again; 0: none */
+    uint64_t starve; /* the allocation that fails in a second try; 0: none */
 } question;
 
 static void take_question(bytes *b, question *q) {

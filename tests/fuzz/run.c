@@ -1,5 +1,5 @@
 /* Graph text -> joint graph -> plan -> program, run by every backend (everywhere.h). The first
- * bytes say how; then comes the text. Gradients are taken of the parameters. */
+ * bytes are options, the rest is the text. Gradients are those of the parameters. */
 #include "everywhere.h"
 
 #include "ir/text.h"

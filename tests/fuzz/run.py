@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Fuzzes each target for a while and says what came of it.
+"""Fuzzes each target for a while and reports the results.
 
     tests/fuzz/run.py BUILD --seconds 60 [--jobs 2] [TARGET...]
 
 BUILD is a build folder of the CMake preset `fuzz`. Inputs that reach new code are kept in
-BUILD/corpus/<target> from run to run. Prints executions and edges of each target; exits with 1 when
-one of them has found something, and says in which file it lies. An input that takes longer than
---timeout seconds is a finding.
+BUILD/corpus/<target> from run to run. Prints executions and edges of each target; exits with 1 if
+one of them has found something, and names the file. An input that takes longer than --timeout
+seconds is a finding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from make_seeds import TARGETS
 
 TEXT = {"graph_text", "run"}  # targets that read graphs as text
-LONGEST = {"build": 512, "problem": 16384, "json": 16384}  # bytes of an input
+LONGEST = {"build": 512, "problem": 16384, "json": 16384}  # bytes per input
 SANITIZERS = {
     "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",

@@ -1,10 +1,10 @@
-/* target.h: what the fuzz targets share. A target is one source file with
+/* target.h: shared by the fuzz targets. A target is one source file with
  *
  *     int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { ... EXPECT(...); return 0; }
  *
- * libFuzzer calls it, or main.c with the files of a folder where there is no libFuzzer. A broken
- * expectation says where and aborts, so that the fuzzer keeps the input. The first bytes of most
- * inputs are choices (which preset, which budget), taken by `take`; an input that is too short
+ * libFuzzer calls it, or without libFuzzer main.c does, with the files of a folder. A failed
+ * expectation prints its place and aborts, so that the fuzzer keeps the input. The first bytes of
+ * most inputs are choices (which preset, which budget), taken by `take`; an input that is too short
  * reads as zeros. */
 #ifndef CB_FUZZ_TARGET_H
 #define CB_FUZZ_TARGET_H
@@ -31,7 +31,7 @@ static cb_error err; /* of the last call */
     } while (0)
 #define EXPECT_OK(expression) EXPECT((expression) == CB_OK)
 
-/* What is left of an input. */
+/* The rest of an input. */
 typedef struct bytes {
     const uint8_t *at;
     size_t n;
@@ -46,7 +46,7 @@ static inline uint32_t take(bytes *b) {
 /* A number below `n`, which is at most 256. */
 static inline uint32_t take_below(bytes *b, uint32_t n) { return take(b) % n; }
 
-/* Refused: one of these, with a text that says why. */
+/* The status is one of the refusals, and the error has a text. */
 static inline void expect_refusal(cb_status status) {
     EXPECT(status == CB_INVALID || status == CB_TYPE || status == CB_UNSUPPORTED ||
            status == CB_INFEASIBLE || status == CB_CANCELLED);
@@ -54,8 +54,8 @@ static inline void expect_refusal(cb_status status) {
     EXPECT(err.status == status);
 }
 
-/* The rest of an input as a text in a block of just its size, without the terminator that readers
- * must not count on. */
+/* The rest of an input as a text in a block of exactly its size, without a terminator that readers
+ * could rely on. */
 static inline char *exact_text(const bytes *b) {
     char *text = malloc(b->n ? b->n : 1);
     if (!text) abort();
@@ -63,7 +63,7 @@ static inline char *exact_text(const bytes *b) {
     return text;
 }
 
-/* A poll function that goes on `left` times and then answers `then`; asked again, the same. */
+/* A poll function that continues `left` times, then always returns `then`. */
 typedef struct patience {
     uint32_t left;
     int then;

@@ -1,9 +1,9 @@
-"""What has to hold on any GPU, in small sizes, so that the stand-in runs it as well.
+"""Invariants on any GPU, at small sizes, so that the stand-in can run them too.
 
 python checks.py --list checks     python checks.py --item NAME     python checks.py --each NAME ...
 
-Results count ``outputs``, how many of them have the CPU executor's bits (``equal``), and say
-whether a second run has the same bits (``repeats``).
+Results give the number of ``outputs``, how many of them have the CPU executor's bits (``equal``),
+and whether a second run has the same bits (``repeats``).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from cutback.nn import functional as F
 
 SEED = 7
 WITHOUT_CONVOLUTIONS = [number for number in ours.LOSSES if number != 13]
-SAME_BITS = (3, 4, 5, 6, 7, 9)  # rows made of groups alone, whose bits docs/cuda.md promises
-SECONDS = 60  # that a check may take
+SAME_BITS = (3, 4, 5, 6, 7, 9)  # rows that consist of groups only, whose bits docs/cuda.md promises
+SECONDS = 60  # limit for a check
 
 
 def largest_difference(a: Any, b: Any) -> float:
-    """Of two trees, as a share of the largest element of each array."""
+    """The largest difference between two trees, relative to each array's largest element."""
     most = 0.0
     for x, y in zip(tree.flatten(a)[0], tree.flatten(b)[0], strict=True):
         here, there = (np.asarray(z, np.float64) for z in (x, y))
@@ -44,12 +44,12 @@ def largest_difference(a: Any, b: Any) -> float:
 
 
 def bits(value: Any) -> list[bytes]:
-    """Of each array of a tree."""
+    """The bits of each array of a tree."""
     return [np.asarray(leaf).tobytes() for leaf in tree.flatten(value)[0]]
 
 
 def equal_bits(a: Any, b: Any) -> dict[str, int]:
-    """How many arrays of two trees are equal, bit by bit."""
+    """The number of bitwise equal arrays in two trees."""
     pairs = list(zip(bits(a), bits(b), strict=True))
     return {"outputs": len(pairs), "equal": sum(x == y for x, y in pairs)}
 
@@ -64,8 +64,8 @@ def gradients(number: int, backend: str, dtype: Any = np.float32) -> Any:
 
 
 def agrees_with_the_cpu(number: int, dtype: Any = np.float32) -> dict[str, Any]:
-    """Loss and gradients of a row of benchmarks/cpu. Rows made of groups alone have the CPU's bits,
-    others are as close as rounding allows; a second run has the same bits, always."""
+    """Loss and gradients of a row of benchmarks/cpu. Rows that consist of groups have the CPU's
+    bits, others agree up to rounding; a second run always has the same bits."""
     limit = 1e-4 if dtype == np.float32 else 2e-2
     expected, got = gradients(number, "cpu", dtype), gradients(number, "cuda", dtype)
     seen = largest_difference(expected, got)
@@ -83,7 +83,7 @@ def agrees_with_the_cpu(number: int, dtype: Any = np.float32) -> dict[str, Any]:
 
 
 def agrees_with_torch(number: int) -> dict[str, Any]:
-    """The same beside PyTorch on this GPU, by gradients that it takes itself."""
+    """The same, compared with PyTorch's own gradients on this GPU."""
     try:
         import in_torch
         import torch
@@ -124,7 +124,7 @@ OPTIMIZERS = {
 
 
 def trains(name: str) -> dict[str, Any]:
-    """Four steps beside the CPU, with a learning rate that changes."""
+    """Four steps compared with the CPU, with a changing learning rate."""
     rng = np.random.default_rng(3)
     shapes = {"w": (16, 64), "b": (64,), "scale": (64,), "out": (64, 3)}
     x, y = rng.standard_normal((40, 16), np.float32), rng.standard_normal((40, 3), np.float32)
@@ -146,7 +146,7 @@ def trains(name: str) -> dict[str, Any]:
 
 
 def plans_give_the_same_bits() -> dict[str, Any]:
-    """Three plans of the demo's GPT, and of one of them a second run."""
+    """Three plans of the demo's GPT, and a second run of one of them."""
     import gpt
 
     config = gpt.GPTConfig(vocab=33, context=32, layers=1, heads=2, width=32)
@@ -171,7 +171,7 @@ def plans_give_the_same_bits() -> dict[str, Any]:
 
 
 def arrays_stay_on_the_device() -> dict[str, Any]:
-    """Ours, and PyTorch's where it is there."""
+    """Our arrays, and PyTorch's if it is installed."""
     host = np.linspace(-1, 1, 3000, dtype=np.float32)
     step = cb.value_and_grad(lambda x: (cb.exp(x) * x).sum(), backend="cuda")
     value, grad = step(cuda.to_device(host))
@@ -191,7 +191,7 @@ def arrays_stay_on_the_device() -> dict[str, Any]:
 
 
 def an_index_out_of_range_changes_nothing() -> dict[str, Any]:
-    """It is an error with the index in it, and the next call is right."""
+    """The error contains the index, and the next call is right."""
     table = np.ones((5, 8), np.float32)
     kept = table.copy()
     step = cb.compile(
@@ -228,7 +228,7 @@ def named() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
 
 
 def _each(names: list[str]) -> int:
-    """Several in one process, for tools that look at a process."""
+    """Runs several in one process, for tools that attach to a process."""
     checks = dict(named())
     for name in names:
         items.show({"check": name, **checks[name]()})

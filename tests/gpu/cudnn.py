@@ -1,5 +1,5 @@
-"""cuDNN's own description of a device, as JSON: with it, its heuristics and kernels for that device
-can be asked for on machines without one. From cuDNN 9.8 on."""
+"""cuDNN's own description of a device, as JSON: with it, machines without the device can query
+cuDNN's heuristics and kernels for it. Requires cuDNN 9.8 or later."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-# of cudnn_graph.h
+# from cudnn_graph.h
 DEVICEPROP_DESCRIPTOR, DEVICE_ID, JSON_REPRESENTATION = 38, 2700, 2702
 INT32, CHAR = 23, 24
 
 
 def _library() -> ctypes.CDLL:
-    """The one that PyTorch has opened, or the one that the loader finds."""
+    """The one opened by PyTorch, or the one found by the loader."""
     pattern = re.compile(r"/\S*/libcudnn\.so[.\d]*$")
     for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
         if found := pattern.search(line):
@@ -24,7 +24,7 @@ def _library() -> ctypes.CDLL:
 
 
 def device_properties(device: int = 0) -> Any:
-    """The description, or in words why there is none."""
+    """The description, or the reason why there is none."""
     try:
         library = _library()
     except OSError as error:

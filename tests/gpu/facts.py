@@ -1,9 +1,9 @@
-"""What the machine is: card, driver, compiler, libraries.
+"""Describes the machine: card, driver, compiler, libraries.
 
 python facts.py --list facts|libraries|after     python facts.py --item NAME
 
 Uses only the driver, ``nvidia-smi`` and, for ``torch``, PyTorch: it works before the package is
-built. What is missing is said in the result; nothing is changed on the card.
+built. The result says what is missing; the card's settings are not changed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ VARIABLES = re.compile(r"CUDA_|NVIDIA_|CUTBACK_|TORCH|TRITON|PYTORCH_|LD_LIBRARY
 
 
 class DriverError(RuntimeError):
-    """A call of the driver has failed."""
+    """A driver call failed."""
 
 
 class Driver:
@@ -82,7 +82,7 @@ def _attributes(driver: Driver, device: ctypes.c_int) -> dict[str, int]:
 
 
 def card() -> dict[str, Any]:
-    """The first card as the driver describes it, and whether it gives this process a context."""
+    """The first card in the driver's terms, and whether this process can get a context."""
     driver = Driver()
     version, count = ctypes.c_int(), ctypes.c_int()
     driver.library.cuDriverGetVersion(ctypes.byref(version))
@@ -113,7 +113,7 @@ def card() -> dict[str, Any]:
 
 
 def _output(*command: str, seconds: float = 5) -> str:
-    """What a command prints, or how it failed, in brackets."""
+    """The output of a command, or in brackets how it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -134,8 +134,8 @@ def _reasons(gpu: ElementTree.Element) -> list[str]:
 
 
 def read_smi(text: str) -> dict[str, Any]:
-    """The facts in what ``nvidia-smi -q -x`` prints, of the first card. Tags that this version
-    does not have are left out."""
+    """The facts about the first card in the output of ``nvidia-smi -q -x``. Tags that this version
+    lacks are left out."""
     gpu = ElementTree.fromstring(text).find("gpu")
     if gpu is None:
         return {"problem": "nvidia-smi lists no card"}
@@ -176,13 +176,13 @@ def read_smi(text: str) -> dict[str, Any]:
 
 
 def smi() -> dict[str, Any]:
-    """Clocks, reasons for lower ones, modes, PCIe, and what else runs there, by ``nvidia-smi``."""
+    """Clocks, reasons for lower ones, modes, PCIe, and other processes, from ``nvidia-smi``."""
     if not shutil.which("nvidia-smi"):
         return {"left out": "there is no nvidia-smi"}
     text = _output("nvidia-smi", "-q", "-x")
     if text.startswith("["):
         return {"problem": f"nvidia-smi: {text}"}
-    print(text, file=sys.stderr)  # the whole of it, for the log
+    print(text, file=sys.stderr)  # all of it, for the log
     try:
         return read_smi(text)
     except ElementTree.ParseError as error:
@@ -190,7 +190,7 @@ def smi() -> dict[str, Any]:
 
 
 def after() -> dict[str, Any]:
-    """The same at the end, and what the kernel's log says of faults of the card."""
+    """The same at the end, and faults of the card in the kernel's log."""
     found, log = smi(), _output("dmesg")
     faults = [line.strip() for line in log.splitlines() if "Xid" in line]
     return found | ({"faults": faults[-5:]} if faults else {})
@@ -224,7 +224,7 @@ def _tool(name: str) -> str:
 
 
 def _tools() -> dict[str, str]:
-    """Versions of programs, all asked at once: some take a second to answer."""
+    """Versions of programs, queried in parallel, because some take a second to answer."""
     compilers = (os.environ.get("CC", ""), "cc", "gcc", "clang")
     compiler = next((name for name in compilers if name and shutil.which(name)), "cc")
     with ThreadPoolExecutor(len(TOOLS) + 1) as pool:
@@ -265,7 +265,7 @@ def machine() -> dict[str, Any]:
 
 
 def opened() -> list[str]:
-    """NVIDIA's libraries in the memory of this process: those that were really opened."""
+    """NVIDIA's libraries that this process has really opened."""
     pattern = re.compile(
         r"/(lib(cuda|nvrtc|cublas|cudnn|nvJitLink|nvjitlink|nvptx|cupti|nvml)[^/]*)$"
     )
@@ -278,7 +278,7 @@ def opened() -> list[str]:
 
 
 def torch() -> dict[str, Any]:
-    """PyTorch: versions, what it sees, the libraries it opens for a product and a convolution, and
+    """PyTorch: versions, devices, the libraries it opens for a product and a convolution, and
     cuDNN's description of the device."""
     try:
         import torch

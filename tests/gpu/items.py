@@ -1,6 +1,6 @@
-"""The command line of a script with items: ``--list STAGE`` prints their names in order of worth,
-each with the seconds it is given; ``--item NAME`` runs one and prints its results as JSON, a line
-each, where a later line replaces the earlier ones."""
+"""The command line of a script with items: ``--list STAGE`` prints their names by importance, with
+the seconds for each; ``--item NAME`` runs one and prints its results as JSON lines, each of which
+replaces the previous one."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Item = tuple[float, Callable[[], Any]]  # seconds, what returns the result
+Item = tuple[float, Callable[[], Any]]  # seconds, function that returns the result
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """Prints what is known so far: it is kept if the process is killed later."""
+    """Prints what is known so far; it is kept if the process is killed later."""
     print(json.dumps(result), flush=True)
 
 
 def no_torch(error: Exception) -> str:
-    """Why PyTorch is left out, from what its import raised: a broken one may raise anything."""
+    """The reason why PyTorch is skipped, from its import error; a broken install may raise
+    anything."""
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         return f"no PyTorch: {error}"
     return f"torch cannot be imported: {type(error).__name__}: {error}"
 
 
 def _end_with_the_runner() -> None:
-    """On Linux: a runner that is killed does not leave this process on the card."""
+    """On Linux, ends this process if the runner is killed, so that it does not stay on the card."""
     set_parent_death_signal = 1
     library = ctypes.CDLL(None)
     if hasattr(library, "prctl"):
@@ -35,7 +36,7 @@ def _end_with_the_runner() -> None:
 
 
 def main(stages: Mapping[str, Callable[[], Mapping[str, Item]]]) -> int:
-    """``stages`` gives the items of each stage."""
+    """``stages`` returns the items of each stage."""
     how, name = (*sys.argv[1:], "", "")[:2]
     if how == "--list" and name in stages:
         for item, (seconds, _) in stages[name]().items():

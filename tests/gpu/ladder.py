@@ -1,8 +1,8 @@
-"""Runs stages of items, one process each, within a limit of time, and keeps what comes out.
+"""Runs stages of items, one process each, within a time limit, and keeps the results.
 
-A run does first what nobody has done: items without a result, and those that the end of their stage
-cut short. With time left it repeats what has failed, what was measured on another card, or with
-other sources. No item, and no stage, stops the next.
+A run starts with items without a result and those cut short by the end of their stage. With time
+left it repeats items that failed or were measured on another card or with other sources. No item or
+stage stops the next one.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from processes import GRACE, Child, ended
 from stages import AFTER, Listing, Stage
 from store import Record, Store, own
 
-RESERVE = 10.0  # seconds at the end: GRACE, the last look at the clocks, the archive
-LEAST = 2.0  # an item is not begun with less time
-SMALLEST = RESERVE + LEAST + 3  # a run with a lower limit would do nothing; 3: it starts
-LISTING = 20.0  # seconds that a list of items may take
+RESERVE = 10.0  # seconds at the end: GRACE, a final query of the clocks, the archive
+LEAST = 2.0  # no item starts with less time
+SMALLEST = RESERVE + LEAST + 3  # with a lower limit a run would do nothing; 3 is the start
+LISTING = 20.0  # limit for listing items
 EVERY = 10.0  # seconds between archives within a stage
-KEPT_ERRORS = 12  # failed items whose kernels are kept
+KEPT_ERRORS = 12  # number of failed items whose kernels are kept
 
 
 def plain(name: str) -> str:
-    """A name for a file."""
+    """A valid file name."""
     return re.sub(r"[^A-Za-z0-9.-]+", "_", name)
 
 
 def last_json(text: str) -> Any:
-    """The last line that is a JSON object; None: there is none."""
+    """The last line that is a JSON object, or None."""
     import json
 
     for line in reversed(text.splitlines()):
@@ -61,8 +61,8 @@ class Running:
 
 
 class Ladder:
-    """One run. ``variables``: the environment of items; ``limit``: seconds for everything, from
-    ``begin`` on; ``patience``: how many times the usual seconds stages and items are given."""
+    """One run. ``variables``: the environment of items; ``limit``: seconds for everything, counted
+    from ``begin``; ``patience``: a factor on the usual seconds of stages and items."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Ladder:
         self.one_at_a_time = self.is_ending = False
         self.interrupted = ""  # name of the signal
         self._has_said_so = False
-        self.prefixes = ("",)  # of the items that are asked for
+        self.prefixes = ("",)  # of the requested items
         self._listed: dict[str, list[tuple[str, float]]] = {}
         self._ran: set[tuple[str, str]] = set()
         self._running: list[Running] = []
@@ -98,8 +98,8 @@ class Ladder:
     # Which items
 
     def _list(self, listing: Listing, deadline: float) -> list[tuple[str, float]]:
-        """Names and seconds of a script's items. A script that cannot list them is a failed item
-        of that name."""
+        """Names and seconds of a script's items. If a script cannot list them, that is a failed
+        item with its name."""
         if listing.name in self._listed:
             return self._listed[listing.name]
         self._listed[listing.name] = []
@@ -131,7 +131,7 @@ class Ladder:
         self._put(listing.name, "(list of items)", record)
 
     def _wanted(self, stage: Stage, listing: Listing, item: str, first: bool) -> bool:
-        """Whether an item is to run in the first or the second pass."""
+        """True if an item should run in the first or the second pass."""
         if (listing.name, item) in self._ran and first:
             return False
         here = self.store.here(listing.name, item)
@@ -149,7 +149,7 @@ class Ladder:
         return here["status"] == "cut" or (listing.name, item) not in self._ran
 
     def unmatched(self, stages: tuple[Stage, ...]) -> list[str]:
-        """The prefixes that no item begins with. Empty if not all items are known."""
+        """The prefixes that match no item. Empty if not all items are known."""
         lists = [self._listed.get(each.name) for s in stages if not s.always for each in s.listings]
         if not all(lists):
             return []
@@ -181,7 +181,7 @@ class Ladder:
         self._running.append(Running(listing, item, child, cache))
 
     def _finish(self, one: Running) -> None:
-        """Keeps what an item has found, and the kernels of one that failed."""
+        """Records an item's result, and keeps the kernels of a failed one."""
         child, value = one.child, last_json(one.child.text(one.child.out, 1 << 22))
         how, text = ended(child), child.text(child.err)[-4000:]
         status = "ok"
@@ -210,7 +210,7 @@ class Ladder:
         return 1 if self.one_at_a_time else min(listing.jobs, max(2, os.cpu_count() or 1))
 
     def _fill(self, queues: dict[Listing, list[tuple[str, float]]], deadline: float) -> None:
-        """Starts what may start now."""
+        """Starts all items that may start now."""
         for listing, queue in queues.items():
             while queue and not self.is_ending:
                 active = [r for r in self._running if self.one_at_a_time or r.listing == listing]
@@ -226,7 +226,7 @@ class Ladder:
                 self._finish(one)
 
     def run_stage(self, stage: Stage, first: bool) -> None:
-        """One pass over a stage, within its share or the time that is left."""
+        """One pass over a stage, within its share or the remaining time."""
         now = time.monotonic()
         share = self.end if stage.needed or not first else now + stage.seconds * self.patience
         deadline = min(share, self.end)
@@ -267,7 +267,7 @@ class Ladder:
         self.keep()
 
     def _learn(self, stage: Stage) -> bool:
-        """Takes over what facts and build have found. Whether the rest can run."""
+        """Uses the results of facts and build. Returns whether the rest can run."""
         run = self.store.run
         if stage.name == "facts":
             card = (self.store.now("facts", "card") or {}).get("value") or {}
@@ -296,7 +296,7 @@ class Ladder:
         return True
 
     def _no_card(self) -> str:
-        """Why no stage can work; "" unless that is certain."""
+        """The reason why no stage can work, or "" if that is not certain."""
         if self.store.run.get("card"):
             return ""
         record = self.store.now("facts", "card") or {}
@@ -305,7 +305,7 @@ class Ladder:
         return why if any(words in why for words in certain) else ""
 
     def climb(self, stages: tuple[Stage, ...]) -> None:
-        """Both passes over the stages, then the last report and archive."""
+        """Both passes over all stages, then the final report and archive."""
         try:
             self._climb(stages)
         finally:
@@ -325,7 +325,7 @@ class Ladder:
         self._after()
 
     def _guarded(self, stage: Stage, first: bool) -> None:
-        """A mistake of ours in a stage does not stop the next."""
+        """An error of our own in a stage does not stop the next one."""
         try:
             self.run_stage(stage, first)
         except Exception:
@@ -336,16 +336,16 @@ class Ladder:
             self.say(self.store.notes[-1])
 
     def _after(self) -> None:
-        """Clocks at the end."""
+        """Records the clocks at the end."""
         self.end += GRACE
         self._guarded(Stage(AFTER, 3, "clocks at the end", always=True), True)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Ends what runs and keeps what is known; for signals."""
+        """Ends running items and keeps what is known; for signals."""
         self.is_ending, self.interrupted = True, signal.Signals(number).name
 
     def _say_if_interrupted(self) -> None:
-        """Not in the handler: the signal may have come while something was printed."""
+        """Prints outside the handler, because the signal may have interrupted a print."""
         if self.is_ending and not self._has_said_so:
             self._has_said_so = True
             self.say(f"interrupted by {self.interrupted}: what runs is ended, nothing more begins")

@@ -1,11 +1,11 @@
-"""The package for the Python that runs this, in a folder: nothing is installed, nothing is fetched.
+"""The package in a folder, for the Python that runs this: nothing is installed or downloaded.
 
 python package.py --list build     python package.py --item package
 
-``build/gpu/package`` is taken if it loads in this Python and was made from the same sources, which
-``made_from.json`` in it names with the commit: so a folder without ``.git`` knows its commit too.
-Else CMake builds it. If that fails, a package made from other sources, or an installed one, is
-taken with a warning.
+``build/gpu/package`` is used if it loads in this Python and was built from the same sources. Its
+``made_from.json`` records them with the commit, so a folder without ``.git`` knows its commit too.
+Otherwise CMake builds it. If that fails, a package built from other sources, or an installed one,
+is used with a warning.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh", ".py", ".pyi", ".txt", ".toml", "
 
 
 def folder() -> Path:
-    """Where results and the package are: `build/gpu`, unless CUTBACK_GPU_FOLDER names another."""
+    """The folder of results and package: `build/gpu`, unless CUTBACK_GPU_FOLDER is set."""
     return Path(os.environ.get("CUTBACK_GPU_FOLDER") or ROOT / "build" / "gpu")
 
 
 def sources() -> str:
-    """A hash of everything that the package is made from."""
+    """A hash of everything that the package is built from."""
     digest = hashlib.sha256()
     for top in SOURCES:
         path = ROOT / top
@@ -56,7 +56,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def made_from(package: Path) -> dict[str, Any]:
-    """What a package says it was made from."""
+    """The sources recorded in a package."""
     try:
         read: dict[str, Any] = json.loads((package / "made_from.json").read_text(encoding="utf-8"))
         return read
@@ -65,8 +65,8 @@ def made_from(package: Path) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit, and whether the files differ from it. A carried package that was made from these
-    sources knows its commit where `.git` is missing, or is that of an older commit."""
+    """The commit, and whether the files differ from it. Without `.git`, or with that of an older
+    commit, a carried package built from these sources gives the commit."""
     carried = made_from(folder() / "package")
     if (ROOT / ".git").exists() and (head := _git("rev-parse", "HEAD")):
         if not _git("status", "--porcelain"):
@@ -81,7 +81,7 @@ def commit() -> str:
 
 
 def problem(package: Path | None) -> str:
-    """Why a package cannot be used by this Python; "" if it can. None: the installed one."""
+    """The reason why this Python cannot use a package, or "". None means the installed one."""
     variables = dict(os.environ)
     if package is not None:
         if not (package / "cutback").is_dir():
@@ -128,7 +128,7 @@ def build(package: Path) -> None:
 
 
 def package() -> dict[str, Any]:
-    """``package``: its folder, or "" for the installed one; how it was had; warnings."""
+    """``package``: its folder, or "" for the installed one; its origin; warnings."""
     if os.environ.get("CUTBACK_GPU_INSTALLED"):
         if why := problem(None):
             raise SystemExit(f"the installed package does not load: {why}")

@@ -21,7 +21,7 @@ TOKEN = "CUTBACK_GPU_TOKEN"  # in the environment: the children that a process d
 
 
 def _marked(token: str) -> list[int]:
-    """Processes that descend from the child of that token, other than this one."""
+    """Processes started directly or indirectly by the child with that token, except this one."""
     prefix, found = f"{TOKEN}=".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -78,7 +78,7 @@ class Child:
         return (self.ended or time.monotonic()) - self.begin
 
     def _signal(self, number: int) -> None:
-        """To the group, whose leader may have ended before its members."""
+        """Signals the group, whose leader may have ended before its members."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
         if number == signal.SIGKILL:
@@ -93,16 +93,16 @@ class Child:
             self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it and everything it has started, at once."""
+        """Kills it and everything it has started, at once."""
         self._signal(signal.SIGKILL)
 
     def poll(self) -> bool:
-        """Whether it has ended. Enforces the limit."""
+        """True if it has ended. Enforces the limit."""
         if self.ended is not None:
             return True
         now = time.monotonic()
         if self._process.poll() is not None:
-            self._signal(signal.SIGKILL)  # whatever it left behind
+            self._signal(signal.SIGKILL)  # any processes it left behind
             self.ended = now
             return True
         if self._asked is None and now - self.begin >= self.limit:
@@ -116,12 +116,12 @@ class Child:
         return False
 
     def wait(self) -> None:
-        """Until it has ended, or is lost."""
+        """Waits until it has ended or is lost."""
         while not self.poll():
             time.sleep(0.02)
 
     def text(self, which: Path, most: int = 1 << 16) -> str:
-        """What it has printed, the end of it if that is long."""
+        """Its output; only the end if that is long."""
         try:
             data = which.read_bytes()
         except OSError:
@@ -130,7 +130,7 @@ class Child:
 
 
 def ended(child: Child) -> str:
-    """How it ended, in words; "" if it succeeded."""
+    """How it ended, or "" if it succeeded."""
     if child.lost:
         return "it does not end, even killed: it waits in the driver"
     if child.late:

@@ -1,6 +1,6 @@
-"""The report of a ladder: ten lines that answer what people ask first, then everything by stage.
+"""The report of a ladder: ten lines that answer the first questions, then everything by stage.
 
-python report.py FOLDER     prints it from the state in a folder, as `build/gpu`
+python report.py FOLDER     prints it from the state in a folder such as `build/gpu`
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from stages import STAGES, Stage
 from store import Record, Store
 
 WIDTH = 250
-TEXT_LINES = 60  # of the first error; later ones get a third
+TEXT_LINES = 60  # for the first error; later ones get a third
 
 
 def newest(store: Store, stage: str) -> dict[str, Record]:
-    """A record for each item: of the present card and sources, else the last there is."""
+    """One record for each item: for the present card and sources, otherwise the latest."""
     found = {}
     for item, records in store.state["results"].get(stage, {}).items():
         if records:
@@ -31,13 +31,13 @@ def newest(store: Store, stage: str) -> dict[str, Record]:
 
 
 def here(store: Store, stage: str) -> dict[str, Record]:
-    """The records of the present card and sources."""
+    """The records for the present card and sources."""
     items = store.state["results"].get(stage, {})
     return {item: record for item in items if (record := store.here(stage, item))}
 
 
 def listed(store: Store, stage: str) -> list[str]:
-    """Names of the items of a stage, as the last run that listed them found them."""
+    """The items of a stage, as last listed by a run."""
     for run in reversed(store.state["runs"]):
         if stage in run.get("items", {}):
             return list(run["items"][stage])
@@ -45,8 +45,8 @@ def listed(store: Store, stage: str) -> list[str]:
 
 
 def missing(store: Store, stage: Stage, prefixes: tuple[str, ...] = ("",)) -> tuple[int, int]:
-    """(how many items of a stage have no result or were cut short, how many have none for the
-    present card and sources). A stage that was never listed counts as one item."""
+    """(number of a stage's items without a result or cut short, number without one for the present
+    card and sources). A stage that was never listed counts as one item."""
     nowhere = elsewhere = 0
     for listing in stage.listings:
         found = newest(store, listing.name)
@@ -63,7 +63,7 @@ def missing(store: Store, stage: Stage, prefixes: tuple[str, ...] = ("",)) -> tu
 
 
 def _unfinished(store: Store) -> str:
-    """How the run ended, if not at its end, and stages with items that have no result here."""
+    """How the run ended, if early, and stages with items that have no result here."""
     names = []
     for stage in STAGES:
         nowhere, elsewhere = missing(store, stage)
@@ -73,7 +73,7 @@ def _unfinished(store: Store) -> str:
 
 
 def short(value: Any) -> str:
-    """A result in a line: numbers and words, no lists. One with a ``line`` has written it."""
+    """A result in one line: numbers and words, no lists; its ``line`` if it has one."""
     if not isinstance(value, dict):
         return "no result"
     if isinstance(value.get("line"), str):
@@ -88,7 +88,7 @@ def short(value: Any) -> str:
 
 
 def _counts(records: dict[str, Record]) -> str:
-    """How many passed, failed and so on."""
+    """The numbers of passed items, failed ones and so on."""
     kinds = {"ok": 0, "left out": 0, "failed": 0, "cut": 0}
     for record in records.values():
         left_out = record["status"] == "ok" and "left out" in (record.get("value") or {})
@@ -98,7 +98,7 @@ def _counts(records: dict[str, Record]) -> str:
 
 
 def _places(store: Store, records: dict[str, Record]) -> str:
-    """Counts of the present card and sources, then of others."""
+    """Counts for the present card and sources, then for others."""
     groups: dict[str, dict[str, Record]] = {"": {}}
     for item, record in records.items():
         groups.setdefault(_place(store, record), {})[item] = record
@@ -110,7 +110,7 @@ def _places(store: Store, records: dict[str, Record]) -> str:
 
 
 def _place(store: Store, record: Record) -> str:
-    """Where a result is from; "" for the present card and sources."""
+    """The origin of a result; "" for the present card and sources."""
     run = store.run
     ours = record["run"] == len(store.state["runs"]) - 1 or (
         run.get("card") is not None
@@ -141,7 +141,7 @@ def _bits(store: Store) -> str:
 
 
 def ratio(value: Any) -> float | None:
-    """How many times faster than the fastest of the others ours is."""
+    """The fastest of the others divided by ours."""
     if not isinstance(value, dict):
         return None
     if isinstance(value.get("best / ours"), (int, float)):
@@ -198,7 +198,7 @@ def _sanitizer(store: Store) -> str:
 
 
 def failures(store: Store) -> dict[str, Record]:
-    """What has failed, in the order of the stages."""
+    """All failures, in the order of the stages."""
     found = {}
     for stage in STAGES:
         for listing in stage.listings:
@@ -236,7 +236,7 @@ def _clocks(value: Any) -> str:
 
 
 def ending(run: Record, present: bool = False) -> str:
-    """How a run ended; "" if at its end, or if that was not recorded."""
+    """How a run ended; "" if normally, or if that was not recorded."""
     if "ended" not in run:
         return ""
     if run["ended"] is None:
@@ -272,7 +272,7 @@ def first_screen(store: Store) -> list[str]:
 
 
 def _broken_torch(store: Store) -> str:
-    """Why the PyTorch that is installed cannot be used; "" if it can, or was not tried."""
+    """The reason why the installed PyTorch cannot be used; "" if it can, or was not tried."""
     for stage in ("libraries", "smoke"):
         why = ((here(store, stage).get("torch") or {}).get("value") or {}).get("left out")
         if why and str(why).startswith("torch cannot"):
@@ -360,7 +360,7 @@ def text(store: Store) -> str:
 
 
 def safe_text(store: Store) -> str:
-    """The report, or why it cannot be made: results that it does not expect must not end a run."""
+    """The report, or the reason why it cannot be made: unexpected results must not end a run."""
     try:
         return text(store)
     except Exception:

@@ -13,11 +13,11 @@ sys.path.insert(0, str(HERE))
 
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "gpu"
-SECONDS = 60  # that a row may take
+SECONDS = 60  # limit for a row
 
 
 def gpus() -> int:
-    """How many the driver sees; 0 also without a driver."""
+    """The number of GPUs that the driver sees; 0 without a driver."""
     count = ctypes.c_int()
     try:
         driver = ctypes.CDLL(os.environ.get("CUTBACK_CUDA_DRIVER") or "libcuda.so.1")
@@ -37,8 +37,8 @@ def _simulated() -> None:
 
 
 def stand_in() -> dict[str, str]:
-    """What makes a process take the stand-in driver for a GPU. A driver that the environment names
-    already is kept: tests put one in front of it."""
+    """Variables that make a process use the stand-in driver as a GPU. A driver named in the
+    environment is kept, because tests put one in front of the stand-in."""
     _simulated()
     import nvrtc
     from client import build
@@ -54,8 +54,9 @@ def stand_in() -> dict[str, str]:
 
 
 def null() -> dict[str, str]:
-    """What makes a process take the null driver for a GPU: kernels are compiled and launched, and
-    nothing runs, so that host times at full sizes can be measured and all results are wrong."""
+    """Variables that make a process use the null driver as a GPU: kernels are compiled and
+    launched, but nothing runs, so host times at full size can be measured and all results are
+    wrong."""
     _simulated()
     import nvrtc
     from null_driver import build

@@ -1,10 +1,11 @@
-"""Everything about a GPU, in stages, within a limit of time: `make gpu`.
+"""All checks and measurements for a GPU, in stages, within a time limit: `make gpu`.
 
 python tests/gpu/run.py [--limit SECONDS] [--only STAGE,...] [--items PREFIX,...] [--again]
                         [--installed] [--stand-in | --null] [--patience FACTOR] [--folder DIR]
                         [--out DIR]
 
-README.md beside this says what the stages are, and how a second call goes on where this one ended.
+README.md in this folder describes the stages, and how a second call continues where the first
+ended.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from ladder import SMALLEST, Ladder
 from stages import NAMES, STAGES, Stage
 from store import Store, own, usable
 
-LIMIT = 600.0  # both calls in one
-LONGER = 1800.0  # for stages that are named, such as a build on a slow machine
+LIMIT = 600.0  # for both calls together
+LONGER = 1800.0  # for stages selected by name, such as a build on a slow machine
 
 
 def _limit(text: str) -> float:
-    """Seconds that suffice for something."""
+    """Enough seconds for one purpose."""
     if not SMALLEST <= (seconds := _number(text)) < math.inf:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a useful limit: the smallest is {SMALLEST:g} seconds"
@@ -82,7 +83,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _folders(args: argparse.Namespace) -> tuple[Path, Path]:
-    """Of the state and of what comes back; elsewhere if they cannot be written."""
+    """The folders of the state and of the outputs; fallbacks if they cannot be written."""
     import tempfile
 
     folder = (args.folder or package.folder()).resolve()
@@ -101,7 +102,7 @@ def _folders(args: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def _variables(args: argparse.Namespace, folder: Path) -> dict[str, str]:
-    """The environment of items: caches in the folder, so that they travel and need no home."""
+    """The environment of items: caches are in the folder, so they move with it and need no home."""
     found = dict(os.environ)
     caches = folder / "caches"
     for name in ("kernels", "torch", "triton"):
@@ -142,7 +143,7 @@ def _forget(store: Store, stages: tuple[Stage, ...], prefixes: tuple[str, ...]) 
 
 
 def main() -> int:
-    """Command line. 0: nothing that was asked for has failed."""
+    """Command line. Returns 0 if no requested item has failed."""
     args = _arguments()
     try:
         return _climb(args)
@@ -180,7 +181,8 @@ def _climb(args: argparse.Namespace) -> int:
         ladder.keep()
     text = report.safe_text(store)
     print(text, flush=True)
-    print(text.partition("\n\n")[0], flush=True)  # the first screen again, where a terminal ends
+    # the first screen again, at the end of the terminal
+    print(text.partition("\n\n")[0], flush=True)
     print(", ".join(map(str, store.written)) or "no file was written", flush=True)
     if store.problem:
         print(store.problem, flush=True)

@@ -1,9 +1,10 @@
-"""compute-sanitizer over some checks: memcheck, racecheck, synccheck and initcheck side by side.
+"""Runs some checks under compute-sanitizer: memcheck, racecheck, synccheck and initcheck in
+parallel.
 
 python sanitizer.py --list sanitizer     python sanitizer.py --item sanitizer
 
-A trial of ten seconds comes first: on machines where the tool cannot attach to the device, it is
-all that is run. Matrix products are our own kernels here, as those of cuBLASLt take minutes.
+A trial of ten seconds comes first; if the tool cannot attach to the device, nothing else runs.
+Matrix products use our own kernels, because those of cuBLASLt take minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SUMMARY = re.compile(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)")
 
 
 def read(text: str) -> dict[str, Any]:
-    """What the tool says in its output: the last summary, the first errors."""
+    """The tool's last summary and first errors."""
     found: dict[str, Any] = {}
     if summaries := SUMMARY.findall(text):
         found["summary"] = summaries[-1].strip()
@@ -77,7 +78,7 @@ def _result(child: processes.Child, asked: int) -> dict[str, Any]:
 
 
 def sanitizer() -> dict[str, Any]:
-    """A result for each tool, or in one line why there is none."""
+    """A result for each tool, or a one-line reason why there is none."""
     if not shutil.which("compute-sanitizer"):
         return {"left out": "there is no compute-sanitizer"}
     trial = _child("memcheck", ("index",), TRIAL)
@@ -85,7 +86,7 @@ def sanitizer() -> dict[str, Any]:
     result: dict[str, Any] = {"trial": _result(trial, 1)}
     items.show(result)
     text = trial.text(trial.out) + trial.text(trial.err)
-    if result["trial"]["checks"] == 0 and not trial.late:  # a slow machine is no refusal
+    if result["trial"]["checks"] == 0 and not trial.late:  # a slow machine is not a refusal
         refusal = next((line for line in text.splitlines() if REFUSAL.search(line)), "")
         why = refusal.removeprefix("=========").strip()
         why = why or result["trial"].get("ended", "it ran no check")

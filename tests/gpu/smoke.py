@@ -1,9 +1,9 @@
-"""The first things a step does on a card, each a process of its own.
+"""The basic operations of a step on a card, each in its own process.
 
 python smoke.py --list smoke     python smoke.py --item kernel
 
-Only the item ``torch`` needs PyTorch, which takes seconds to import: it repeats updates, streams
-and DLPack with its tensors.
+Only the item ``torch`` needs PyTorch, whose import takes seconds: it repeats updates, streams and
+DLPack with PyTorch tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IMPORTED = time.perf_counter()
 
 
 class Plain:
-    """A device array of which others see DLPack alone."""
+    """A device array that exposes only DLPack."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -43,7 +43,7 @@ class Plain:
 
 
 def kernel() -> dict[str, Any]:
-    """One elementwise kernel: bits of the CPU, seconds to the first result and of a call after."""
+    """One elementwise kernel: the CPU's bits, seconds to the first result and of a later call."""
     x = np.linspace(-3, 3, 100_003, dtype=np.float32)
     name = cuda.prepare()
     step = cb.compile(lambda x: cb.exp(x) * 2, argnums=None, device="cuda")
@@ -69,7 +69,7 @@ def kernel() -> dict[str, Any]:
 
 
 def product() -> dict[str, Any]:
-    """A matrix product with one side transposed, beside NumPy in double."""
+    """A matrix product with one side transposed, compared with NumPy in double."""
     a, b = (np.random.default_rng(k).standard_normal((300, 200), np.float32) for k in range(2))
     got = np.asarray(cb.compile(lambda a, b: a @ b.T, argnums=None, device="cuda")(a, b))
     expected = a.astype(np.float64) @ b.T.astype(np.float64)
@@ -81,7 +81,7 @@ def product() -> dict[str, Any]:
 
 
 def update() -> dict[str, Any]:
-    """A step of SGD changes a device array where it lies."""
+    """A step of SGD updates a device array in place."""
     step = cb.compile(lambda w: (w * w).sum(), optimizer=cb.optim.SGD(lr=0.25), device="cuda")
     w = cuda.to_device(np.ones(1000, np.float32))
     before = w.__cuda_array_interface__["data"][0]
@@ -93,7 +93,7 @@ def update() -> dict[str, Any]:
 
 
 def stream() -> dict[str, Any]:
-    """A step on another stream, which the caller makes."""
+    """A step on another stream, made by the caller."""
     step = cb.compile(lambda w: (w * w).sum(), optimizer=cb.optim.SGD(lr=0.25), device="cuda")
     w = cuda.to_device(np.ones(1000, np.float32))
     driver, context, made = facts.Driver(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -109,7 +109,7 @@ def stream() -> dict[str, Any]:
 
 
 def dlpack() -> dict[str, Any]:
-    """DLPack both ways: results as others read them, arrays of others as arguments."""
+    """DLPack both ways: others read results, and a step takes arrays of others."""
     step = cb.value_and_grad(lambda w: (w * w).sum(), device="cuda")
     host = np.linspace(-1, 1, 3000, dtype=np.float32)
     _, grad = step(Plain(cuda.to_device(host)))
@@ -120,7 +120,7 @@ def dlpack() -> dict[str, Any]:
 
 
 def with_torch() -> dict[str, Any]:
-    """PyTorch's tensors: updated in place, on a stream of theirs, and DLPack both ways."""
+    """PyTorch's tensors: updated in place, on one of their streams, and DLPack both ways."""
     try:
         import torch
     except Exception as error:
@@ -155,7 +155,7 @@ def with_torch() -> dict[str, Any]:
 
 
 def index() -> dict[str, Any]:
-    """An index out of range is an error with the index in it, changes nothing, and the next call
+    """For an index out of range, the error contains the index, nothing changes, and the next call
     is right."""
     table = np.ones((5, 8), np.float32)
     step = cb.compile(

@@ -12,13 +12,13 @@ GPU, ROWS = "tests/gpu/", "benchmarks/gpu/"
 
 @dataclass(frozen=True)
 class Listing:
-    """Items of a script: it prints them for ``--list name`` and runs one for ``--item``."""
+    """Items of a script, which prints them for ``--list name`` and runs one for ``--item``."""
 
     name: str
     script: str
     jobs: int = 1  # at a time
     own_cache: bool = (
-        False  # each item compiles its kernels itself; their sources are kept if it fails
+        False  # each item compiles its own kernels; their sources are kept if it fails
     )
 
     @property
@@ -28,7 +28,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Stage:
-    """A share of time for items, and for what runs beside them on the same share.
+    """A time share for items, and for those that run in parallel within the same share.
 
     ``always``: each run repeats it. ``each_card``: a run on another card repeats it, before what no
     card has done. ``needed``: without it nothing else works, so it may take all the time there is.

@@ -1,9 +1,10 @@
-"""Results of items, and the one archive that carries them from a call to the next.
+"""Results of items, and the archive that carries them from one call to the next.
 
 ``state.json`` has, for each stage and item, a record for each pair of card and sources: results of
-one card or commit never replace those of another. It is written after each item, under another name
-first, so that a killed run leaves the last whole one. The archive has the folder in it and is
-written likewise; unpacked in ``build/gpu`` it lets another call, on this machine or another, go on.
+one card or commit never replace those of another. It is written after each item, first under a
+temporary name, so that a killed run leaves the last complete one. The archive contains the folder
+and is written in the same way; once it is unpacked in ``build/gpu``, another call continues from
+it, on this machine or another.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MOST = 15 << 20  # bytes of the archive: what comes back from some machines is limited to 16 MiB
-LONGEST = 256 << 10  # bytes of a log file in the archive
+MOST = 15 << 20  # size of the archive: some machines return at most 16 MiB
+LONGEST = 256 << 10  # size of a log file in the archive
 ARCHIVE, REPORT = "gpu.tgz", "report.txt"
-CACHES = ("torch", "triton", "kernels")  # left out of the archive in this order if it is too large
+CACHES = ("torch", "triton", "kernels")  # dropped in this order if the archive is too large
 Record = dict[str, Any]
 
 
@@ -37,13 +38,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _remove(file: Path) -> None:
-    """Removes a file if it is there and can be removed."""
+    """Removes a file if possible."""
     with contextlib.suppress(OSError):
         file.unlink()
 
 
 def _checked(read: Any) -> dict[str, Any]:
-    """The state as it was read. ValueError: it does not have the form that runs write."""
+    """The state as read. ValueError: it does not have the form that runs write."""
     state = _typed(read, dict, "the state")
     runs = _typed(state.get("runs"), list, "runs")
     results = _typed(state.get("results"), dict, "results")
@@ -82,7 +83,7 @@ def _check_record(record: Any, what: str, runs: int) -> None:
 
 
 def usable(folder: Path) -> bool:
-    """Whether files can be written there; makes the folder."""
+    """True if files can be written there; makes the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -92,8 +93,8 @@ def usable(folder: Path) -> bool:
 
 
 def own(folder: Path) -> None:
-    """Makes a folder of ours that nobody else may write: caches of code are refused otherwise.
-    Unpacked or carried ones may belong to another user."""
+    """Makes a folder that belongs to us and that nobody else can write, as caches of code require.
+    An unpacked or carried one may belong to another user."""
     folder.mkdir(parents=True, exist_ok=True)
     if folder.stat().st_uid != os.geteuid():
         aside = folder.with_name(folder.name + ".own")
@@ -112,7 +113,8 @@ class Store:
         self.state: dict[str, Any] = {"runs": [], "results": {}}
         self.notes: list[str] = []
         self.written: list[Path] = []  # by the last call of `archive`
-        self.problem = ""  # why the state or something of the last `archive` could not be written
+        # the reason why the state or a part of the last `archive` could not be written
+        self.problem = ""
         self._said = ""
         file = folder / "state.json"
         if file.exists():
@@ -128,17 +130,17 @@ class Store:
 
     @property
     def run(self) -> Record:
-        """What is known of the present run."""
+        """The facts about the present run."""
         run: Record = self.state["runs"][-1]
         return run
 
     def start(self, run: Record) -> None:
-        """Begins another run. ``ended`` stays None if it is killed."""
+        """Begins another run. ``ended`` stays None if the run is killed."""
         self.state["runs"].append({**run, "ended": None})
         self.save()
 
     def records(self, stage: str, item: str) -> list[Record]:
-        """Results of an item, each for one card and one state of the sources."""
+        """An item's results, one for each card and state of the sources."""
         records: list[Record] = self.state["results"].get(stage, {}).get(item, [])
         return records
 
@@ -148,14 +150,14 @@ class Store:
         return next((r for r in self.records(stage, item) if r["run"] == number), None)
 
     def here(self, stage: str, item: str) -> Record | None:
-        """The result for the present card and sources. While the card is not known, only results
-        of the present run: earlier ones may be of another machine."""
+        """The result for the present card and sources. While the card is unknown, only results of
+        the present run count, because earlier ones may be from another machine."""
         if self.run.get("card") is None:
             return self.now(stage, item)
         return self.now(stage, item) or self._same(stage, item)
 
     def _same(self, stage: str, item: str) -> Record | None:
-        """The result of the same card, or of a card that is not known either, and sources."""
+        """The result with the same card (both may be unknown) and sources."""
         key = (self.run.get("card"), self.run.get("sources"))
         for record in self.records(stage, item):
             if (record["card"], record["sources"]) == key:
@@ -163,7 +165,7 @@ class Store:
         return None
 
     def put(self, stage: str, item: str, record: Record) -> None:
-        """Keeps a result. One that was cut short keeps what an earlier one had found."""
+        """Stores a result. A result that was cut short keeps the content of an earlier one."""
         run = self.run
         record |= {key: run.get(key) for key in ("card", "sources", "commit")}
         record["run"] = len(self.state["runs"]) - 1
@@ -179,7 +181,7 @@ class Store:
         self.save()
 
     def save(self) -> None:
-        """Writes the state. If it cannot be written, the run goes on and says so at its end."""
+        """Writes the state. If that fails, the run continues and reports it at the end."""
         try:
             write_text(self.folder / "state.json", json.dumps(self.state, indent=1) + "\n")
         except OSError as error:
@@ -212,12 +214,12 @@ class Store:
                         _add_ends(archive, file, name)
                     else:
                         archive.add(file, name, recursive=False, filter=_nobody)
-                except OSError:  # caches change while they are read
+                except OSError:  # caches change while they are being read
                     continue
 
     def archive(self, report: str) -> None:
-        """Writes the state, the report and the archive. A failure is printed, and stops nothing;
-        ``written`` names the files in ``out`` that are new."""
+        """Writes the state, the report and the archive. A failure is printed but stops nothing;
+        ``written`` names the new files in ``out``."""
         self.problem, self.written, aside = "", [], self.out / (ARCHIVE + ".part")
         self.save()
         try:
@@ -245,7 +247,7 @@ def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _add_ends(archive: tarfile.TarFile, file: Path, name: str) -> None:
-    """A long file: its first and last part."""
+    """Adds the first and last part of a long file."""
     import io
 
     with file.open("rb") as stream:

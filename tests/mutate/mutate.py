@@ -1,18 +1,18 @@
-"""Mutation testing of the cuda backend: is a mistake in it found by its tests?
+"""Mutation testing of the cuda backend: do its tests find mistakes in it?
 
     python tests/mutate/mutate.py               all mutants of mutants.txt; fails where one survives
     python tests/mutate/mutate.py --list        writes mutants.txt: a sample of what can be mutated
-    python tests/mutate/mutate.py --only 3f2a   some of them, by the beginning of their names
-    python tests/mutate/mutate.py --seed x -n 40   another sample
+    python tests/mutate/mutate.py --only 3f2a   some of them, by prefixes of their names python
+    tests/mutate/mutate.py --seed x -n 40   another sample
 
 The library is built once, in build/mutate, with all mutants behind switches (support/mutant.h).
-First each test runs without a mutant, and says which mutants it reaches: code of the host by a
-mark at each of them, text of kernels by the line numbers of compiled code. Then each mutant meets
-the tests that reach it, in the order of the processor time that they take, until one fails. Tests
-of Python are forked from a process that has imported everything (server.py).
+First each test runs without a mutant and records which mutants it reaches: those in host code by a
+mark at each, those in kernel text by the line numbers of compiled code. Then each mutant runs the
+tests that reach it, fastest first, until one fails. Tests of Python are forked from a process that
+has imported everything (server.py).
 
-A mutant that no test can find, as it does what the code does, has a line with the reason in
-equivalent.txt. Any other that survives wants a test, or shows code that is not needed."""
+A mutant that is equivalent to the code has a line with the reason in equivalent.txt. Any other
+survivor needs a test, or shows unnecessary code."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ TREE = BUILD / "tree"
 MUTANTS, EQUIVALENT = HERE / "mutants.txt", HERE / "equivalent.txt"
 SEED, N = "1", 160
 WORKERS = 2
-REACH = 2  # lines: compilers give a line to its neighbours
-LIMIT = 90.0  # seconds of processor time that one mutant may take
+REACH = 2  # lines: compilers attribute a line to its neighbours
+LIMIT = 90.0  # seconds of processor time for one mutant
 LEAST_FOUND = 0.95
 
-# Tests of Python, by their files, and of C: program, source.
+# Python tests, by file, and C tests: program, source.
 PYTHON = [
     "test_alignment", "test_backend", "test_bad_input", "test_beside_the_cpu", "test_blaslt",
     "test_device_arrays", "test_device_memory", "test_indices", "test_kept_blocks",
     "test_launches", "test_ordering", "test_products", "test_sums", "test_texts",
 ]  # fmt: skip
-# Those that run a program hundreds of times, to have each call fail once, are mutation tests
+# Tests that run a program hundreds of times with one failing call each are mutation tests
 # themselves.
 PASSED_OVER = "not each_entry and not each_call and not each_wait and not each_barrier"
 C = {
@@ -100,7 +100,7 @@ def all_points() -> list[Point]:
 
 
 def chosen(points: list[Point], seed: str, n: int) -> list[Point]:
-    """By lines of the files, each of which has one at least."""
+    """The mutants of each file, at least one per file."""
     lines = {p.file: 0 for p in points}
     for file in lines:
         lines[file] = (ROOT / file).read_text().count("\n")
@@ -125,7 +125,7 @@ def reasons() -> dict[str, str]:
     return dict(row.split(maxsplit=1) for row in rows if row[:1] not in ("", "#"))
 
 
-# Where sources hand over what mutants change: headers of kernels, and templates.
+# Where sources use the text that mutants change: headers of kernels, and templates.
 TAKES_TEMPLATE = "void cb_cu_template(cb_cu_code *c, const char *text, const cb_cu_hole *hole) {"
 HOOKS = [
     ("csrc/exec/cuda/parts.c", "= cb_cu_headers,", "= cb_mutant_headers(),"),
@@ -139,8 +139,8 @@ HOOKS = [
 
 
 def write_tree(mutants: list[Point]) -> str:
-    """The files of the repository, those with mutants changed; unchanged ones keep their times.
-    Returns a hash of all files but the tests."""
+    """Copies the files of the repository with mutants applied; unchanged files keep their times.
+    Returns a hash of all files except the tests."""
     kept = subprocess.run(
         ["git", "ls-files", "-z", "-co", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -185,7 +185,7 @@ def write_tree(mutants: list[Point]) -> str:
     ).encode()
     for name in ("mutant.c", "mutant.h"):
         wanted[f"csrc/exec/cuda/{name}"] = (HERE / "support" / name).read_bytes()
-    for folder in ("csrc", "cuda"):  # what was removed since the tree was made would be compiled
+    for folder in ("csrc", "cuda"):  # files removed since would otherwise still be compiled
         for path in (TREE / folder).rglob("*"):
             if path.is_file() and str(path.relative_to(TREE)) not in wanted:
                 path.unlink()
@@ -247,7 +247,7 @@ def build(mutants: list[Point]) -> str:
 @dataclass
 class Test:
     name: str
-    seconds: float = 0.0  # of processor time
+    seconds: float = 0.0  # processor time
     reaches: set[int] = field(default_factory=set)
 
 
@@ -263,7 +263,7 @@ def environment(more: dict[str, str]) -> dict[str, str]:
 
 
 class Server:
-    """A process that forks tests of Python."""
+    """A process that forks Python tests."""
 
     def __init__(self) -> None:
         read, write = os.pipe()
@@ -327,14 +327,14 @@ def tests_of_c(fast: bool) -> Iterator[str]:
 
 
 def is_used_elsewhere(p: Point) -> bool:
-    """Compilers give the lines of a macro's body, and of constants, to the place of their use."""
+    """True for macro bodies and constants, which compilers attribute to the place of use."""
     rows = (ROOT / p.file).read_text().splitlines()[max(p.line - 2, 0) : p.line]
     return rows[-1].startswith("enum ") or any(row.endswith("\\") for row in rows)
 
 
 def cover(server: Server, name: str, mutants: list[Point]) -> Test:
-    """Runs a test without a mutant, with kernels compiled for it alone, so that their lines are
-    seen."""
+    """Runs a test without a mutant, with its own kernels compiled, so that their lines are
+    recorded."""
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
         marks, lines = Path(folder) / "marks", Path(folder) / "lines"
         more = {"CUTBACK_MUTANT_REACHED": str(marks), "CUTBACK_MUTANT_LINES": str(lines),
@@ -401,7 +401,7 @@ def on_workers(
 
 
 def take_over_kernels() -> None:
-    """Kernels that the tests have compiled before, for the stand-in and by NVRTC."""
+    """Kernels that tests compiled before, for the stand-in and by NVRTC."""
     folders = {
         "stand_in": ["build/gpu_sim/kernels", "build/package/tests/gpu_sim/kernels"],
         "kernels": ["build/gpu_sim/cutback_kernels", "build/package/cuda_kernels"],
@@ -420,8 +420,8 @@ def source_of(test: str) -> Path:
 
 
 def coverage(servers: list[Server], mutants: list[Point], key: str, fast: bool) -> list[Test]:
-    """What each test reaches, the fastest first. Kept until the test's file or any file that is
-    not a test changes."""
+    """What each test reaches, fastest test first. Kept until the test's file or any non-test file
+    changes."""
     file = BUILD / "coverage.json"
     kept = json.loads(file.read_text()) if file.exists() else {}
     known = kept["tests"] if kept.get("key") == key else {}

@@ -2,9 +2,9 @@
 of C, by libclang, and the same of CUDA text, in headers and in the strings of generators, by
 patterns.
 
-A point is known by what it changes and not by a line number: its name is a hash of the file, the
-operator, the code of its line, the change, and how many equal ones come before it. Those of the
-smallest hashes are the sample, so that a change of the code replaces few of them."""
+A point is identified by its content and not by a line number: its name is a hash of the file, the
+operator, the code of its line, the change, and the number of equal ones before it. The sample
+consists of the smallest hashes, so a change of the code replaces few of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SWAPS = {
 
 
 class Edit(NamedTuple):
-    """``text[start:end]`` becomes ``to`` in the mutant; ``wrap`` says how a source has both."""
+    """``text[start:end]`` becomes ``to`` in the mutant; ``wrap`` says how one source holds both
+    versions."""
 
     kind: str
     start: int
@@ -52,7 +53,7 @@ CONDITION = re.compile(r"\bif \(")
 
 
 def closing(text: str, start: int, end: int) -> int:
-    """Where the parenthesis that opens at ``start`` closes; -1: not before ``end``."""
+    """Where the parenthesis opened at ``start`` closes; -1 if not before ``end``."""
     depth = 0
     for at in range(start, end):
         depth += {"(": 1, ")": -1}.get(text[at], 0)
@@ -62,7 +63,7 @@ def closing(text: str, start: int, end: int) -> int:
 
 
 def edits_of_text(text: str, start: int, end: int) -> Iterator[Edit]:
-    """Those of CUDA code in a part of a file, without comments and directives."""
+    """The edits of CUDA code in a part of a file, without comments and directives."""
     part = text[start:end]
     for found in OPERATOR.finditer(part):
         old = found[1]
@@ -87,7 +88,7 @@ def edits_of_text(text: str, start: int, end: int) -> Iterator[Edit]:
 
 
 def spans_of_header(text: str) -> Iterator[tuple[int, int]]:
-    """Lines of a .cuh without comments; directives but for macros have nothing to mutate."""
+    """Lines of a .cuh without comments; of the directives only macros can be mutated."""
     masked = re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: re.sub(r"[^\n]", "\0", m[0]), text, flags=re.S)
     at = 0
     for line in masked.splitlines(keepends=True):
@@ -113,8 +114,8 @@ NUMBERS = {
 
 
 class Source:
-    """A file of C. What a macro writes has no place in it, and is left alone: a piece of code is
-    looked at once more as text before it counts."""
+    """A C file. Code written by a macro has no position in the file and is skipped: each piece is
+    compared with the text before it counts."""
 
     def __init__(self, path: Path, arguments: list[str]) -> None:
         import clang.cindex as clang
@@ -181,7 +182,7 @@ class Source:
                 yield Edit(f"{e.kind} in text", start, end, new, "expression")
 
     def templates(self, node: Any) -> Iterator[Edit]:
-        """A constant array has no room for a switch: its text is changed where it is used."""
+        """A constant array cannot contain a switch, so its text is changed where it is used."""
         if node.kind == self.kinds.VAR_DECL and node.type.spelling.startswith("const char["):
             for child in node.get_children():
                 if child.kind == self.kinds.STRING_LITERAL:
@@ -262,7 +263,7 @@ def shown(text: str, edit: Edit) -> tuple[int, str]:
 
 
 def points_of(path: Path, root: Path, arguments: list[str]) -> list[Point]:
-    """`arguments` are those of the compiler, for C."""
+    """`arguments` are the compiler's, for C."""
     text, file = path.read_text(), str(path.relative_to(root))
     if path.suffix == ".cuh":
         edits = [e for a, b in spans_of_header(text) for e in edits_of_text(text, a, b)]
@@ -280,7 +281,8 @@ def points_of(path: Path, root: Path, arguments: list[str]) -> list[Point]:
 
 
 def sample(points: list[Point], share: dict[str, int], seed: str) -> list[Point]:
-    """So many of each file, which do not overlap: those whose hashes with the seed are smallest."""
+    """This many points per file that do not overlap, those with the smallest hashes with the
+    seed."""
     chosen: list[Point] = []
     for file, wanted in share.items():
         taken: list[Point] = []
@@ -294,7 +296,7 @@ def sample(points: list[Point], share: dict[str, int], seed: str) -> list[Point]
 
 
 def apply(text: str, points: list[tuple[int, Point]]) -> str:
-    """A C source with all of its mutants, each under its number."""
+    """A C source with all its mutants, each selected by its number."""
     for number, p in sorted(points, key=lambda row: -row[1].edit.start):
         old, e = text[p.edit.start : p.edit.end], p.edit
         made = {

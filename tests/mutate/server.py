@@ -1,5 +1,5 @@
-"""A pytest plugin that runs tests as they are asked for, each in a process of its own that is
-forked after everything was imported and collected. Requests and answers are lines of JSON:
+"""A pytest plugin that runs tests on request, each in a process forked after all imports and the
+collection. Requests and answers are lines of JSON:
 
     {"test": "tests/gpu_sim/test_sums.py::...", "env": {...}, "cpu": 30, "wall": 300}
     {"passed": false, "seconds": 1.25}
@@ -66,7 +66,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     sys.path.insert(0, str(Path(__file__).parents[1] / "gpu_sim"))
     import client
 
-    client.build()  # once, and not in each child
+    client.build()  # once, not in each child
     items = {item.nodeid: item for item in session.items}
     answers = os.fdopen(int(os.environ["CUTBACK_MUTATE_ANSWERS"]), "w", buffering=1)
     print(json.dumps(list(items)), file=answers)

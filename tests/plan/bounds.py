@@ -1,4 +1,4 @@
-"""Steps whose lower bounds are easily wrong, and plans for them that are known without a search.
+"""Steps whose lower bounds are easily wrong, with plans for them that are known without a search.
 
 problem, steps = rerun_before_the_gap(200)
 problem = random_net(seed)
@@ -14,7 +14,7 @@ MB = 10**6
 
 
 class Step:
-    """A training step, op by op. ``add`` returns the op's first value."""
+    """A training step, built op by op. ``add`` returns the op's first value."""
 
     def __init__(self) -> None:
         self.ops: list[dict[str, Any]] = []
@@ -31,7 +31,7 @@ class Step:
         workspace: float = 0,
         held: tuple[str, ...] = (),
     ) -> int:
-        """An op that reads values and makes one of each size, in MB; a view where there is none."""
+        """Adds an op that reads values and makes one of each size, in MB; without sizes, a view."""
         sizes = bytes_ if isinstance(bytes_, list) else [bytes_]
         first = len(self.storage_of)
         out = []
@@ -63,9 +63,9 @@ class Step:
 
 
 def rerun_before_the_gap(pads: int) -> tuple[Problem, list[int]]:
-    """A step, and a schedule in base order that fits 105 MB: ``v`` runs again once, while the large
-    ``u`` that it is made from is still there for another reader. Later ``u`` would have to be kept,
-    or run again for a second."""
+    """A step, and a schedule in base order that fits 105 MB: ``v`` is recomputed once, while the
+    large ``u`` that it is made from is still live for another reader. Later ``u`` would have to be
+    kept or recomputed."""
     s = Step()
     x = s.add([], 1, flags=("placeholder",), held=("static",))
     u = s.add([x], 40, 1000)
@@ -90,7 +90,7 @@ def rerun_before_the_gap(pads: int) -> tuple[Problem, list[int]]:
 
 
 def recurrence(n: int) -> Problem:
-    """An unrolled recurrence: what each step makes is small and read far away."""
+    """An unrolled recurrence: each step makes something small that is read much later."""
     s = Step()
     w = s.add([], 1, flags=("placeholder",), held=("static",))
     h = s.add([w], 4, 0.1)
@@ -115,7 +115,7 @@ def recurrence(n: int) -> Problem:
 
 def random_net(seed: int, most: int = 24, views: bool = True) -> Problem:
     """Fewer than ``most`` layers with skips, views, ops with two outputs, ops that run once,
-    scratch, values of no bytes, several results; a backward that reads what the layers made;
+    scratch, values of no bytes, several results; a backward that reads the layers' outputs;
     sometimes no backward."""
     draw = random.Random(seed)
     s = Step()

@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import what they share."""
+"""Lets the tests of this folder import their shared modules."""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@ whole class of the bound.
 
 steps = faster(problem, budget, than=bound, effort=5.0)
 
-Base ops keep their order. Before each of them, also in the forward, any earlier op of the forward
-that may run again does so at most once, in order. Its first run may be left out of the forward and
-be one of these. What the program allows is allowed by the rules, so each answer is a plan (the
-caller has it judged). It does not find all of them: what is returned stays until the backward has
-run its first op, a copy of something that is there counts besides it, and effort is limited.
-Problems have no views, insides, constraints or regions here.
+Base ops keep their order. Before each of them, also in the forward, each earlier forward op that
+may rerun does so at most once, in order. Its first run may move from the forward to one of these
+places. The rules allow everything that the program allows, so each answer is a plan (which the
+caller checks). It does not find all plans: returned values stay until the backward has run its
+first op, a second copy of a live value counts separately, and effort is limited. Problems have no
+views, insides, constraints or regions here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 ONCE = {"random_stateful", "effect", "collective", "mutates", "unknown"}
-UNIT = 10**4  # bytes: sizes are rounded up to these, budgets down
+UNIT = 10**4  # bytes: sizes are rounded up to multiples of this, budgets down
 TICK = 10**7  # picoseconds
 
 
@@ -58,14 +58,15 @@ class _Model:
         return -(-int(self.storages[s]["bytes"]) // UNIT)
 
     def _is_held(self, s: int, t: int) -> bool:
-        """Held after its base run: until the first op of the backward has run, or to the end."""
+        """True if it is held after its base run: until the first op of the backward has run, or to
+        the end."""
         return s in self.end or (s in self.returned and (t < self.starts or t == self.first))
 
     def _fill(self) -> None:
         cp = self.cp
         self.first = next((u for u in self.work if u >= self.starts), -1)
         there: dict[int, Any] = dict.fromkeys(self.decided, 0)
-        based: set[int] = set()  # storages whose op has had its turn in the base order
+        based: set[int] = set()  # storages whose op is earlier in base order
         for t in self.work:
             for u in [*(u for u in self.work if u < t and self.may_rerun(u)), t]:
                 held = self.makes(u) & (self.end | self.returned)
@@ -84,7 +85,7 @@ class _Model:
         return int(self.ops[u].get("time_ps", 0)) // TICK
 
     def _event(self, run: Any, u: int, t: int, there: dict[int, Any], based: set[int]) -> Any:
-        """Op u runs, or does not: what is in memory afterwards."""
+        """Op u runs or does not; returns the memory content afterwards."""
         cp, made = self.cp, self.makes(u)
         for s in self.reads(u):
             cp.add_implication(run, there[s]) if not isinstance(there[s], int) else cp.add(run == 0)
@@ -111,7 +112,7 @@ def faster(
     problem: dict[str, Any], budget: int, than: int, effort: float
 ) -> tuple[Steps | None, bool]:
     """A schedule within a budget that takes less time than ``than`` picoseconds, or None; and
-    whether the search is complete. The same each time: ``effort`` is in seconds of the solver's
+    whether the search was complete. Deterministic: ``effort`` is in seconds of the solver's
     deterministic clock."""
     model = _Model(problem, budget, than)
     solver = cp_model.CpSolver()

@@ -17,7 +17,7 @@ TIMES = (0, 1, 5, 10, 100, 1000, 10**6)
 
 def random_step(draw: random.Random) -> Problem:
     """Up to 17 ops. The backward may return forward values, memory may be held by flags, and some
-    ops run only once. Every op is needed: what no op reads is returned."""
+    ops run only once. Every op is needed, because unread values are returned."""
     storages: list[dict[str, Any]] = [{"bytes": 64, "flags": ["static"]}]
     ops: list[dict[str, Any]] = [
         {"name": "x", "flags": ["placeholder"], "in": [], "out": [{"storage": 0}]}
@@ -67,8 +67,8 @@ def random_step(draw: random.Random) -> Problem:
 def random_schedules(
     problem: Problem, draw: random.Random, n: int, late_holds: bool
 ) -> Iterator[tuple[list[int], int]]:
-    """Schedules in base order in which forward ops run late, again, or both. Some are invalid: the
-    referee refuses them. ``late_holds``: what is held to the end may be made late as well."""
+    """Schedules in base order in which forward ops run late, again, or both. Some are invalid, and
+    the referee refuses them. ``late_holds``: values held to the end may also be made late."""
     ops = problem["ops"]
     maker = [i for i, op in enumerate(ops) for _ in op["out"]]
     starts = problem["backward_starts"]
@@ -117,7 +117,7 @@ def random_schedules(
 def _without_vain_runs(
     problem: Problem, maker: list[int], steps: list[int], cross: int
 ) -> tuple[list[int], int]:
-    """Drops runs whose results nobody reads, as the referee refuses those."""
+    """Drops runs whose results are never read, because the referee refuses those."""
     while True:
         used: set[int] = set()
         latest: dict[int, int] = {}

@@ -1,5 +1,5 @@
-"""Plans of the traced graphs beside what PyTorch's partitioner does to them: what the tests of this
-folder assert on and ``benchmarks/planner`` reports.
+"""Plans of the traced graphs compared with those of PyTorch's partitioner: the tests of this folder
+assert on them, and ``benchmarks/planner`` reports them.
 
 Every plan goes through the referee (``tests/reference/evaluate_traced.py``), which shares no code
 with the library; peaks and times here are the referee's. Shares are of the peak of the traced order
@@ -34,7 +34,7 @@ NAMES = sorted(path.name.removesuffix(".json.gz") for path in DATA.glob("*.json.
 FAST = ("evonorm_s0", "transformer_encoder", "unet")  # the rest takes minutes
 
 SHARES = (0.7, 0.5, 0.4, 0.3, 0.2)
-# Extra time in % that a prototype of the search reached at these shares; None: no plan found.
+# Extra time in % that a prototype of the search reached at these shares; None: it found no plan.
 REACHED: dict[str, tuple[float | None, ...]] = {
     "bert_base": (7.0, 13.3, 18.2, 23.7, None),
     "evonorm_s0": (None, None, None, None, None),
@@ -50,41 +50,42 @@ REACHED: dict[str, tuple[float | None, ...]] = {
     "vit_base": (5.4, 11.0, 14.4, 17.7, 22.5),
 }
 
-# The limits that tests assert and benchmarks print beside what they find.
+# Limits that tests assert and benchmarks print next to their results.
 SLACK = 0.003  # extra time over REACHED, as a share
 OVER_BOUND = {0.7: 1.05, 0.5: 1.06, 0.4: 1.07, 0.3: 1.10}  # geometric means
 POINT_WORST, POINT_MEAN = 0.8, 0.3  # our extra time over PyTorch's at its points
-POINT_SMALL, POINT_NEAR = 0.01, 0.001  # below so much extra, so near is near enough
-MIN_EXTRA, MIN_MEAN = 0.4, 0.55  # what `min` may cost; its peak over PyTorch's lowest
+POINT_SMALL, POINT_NEAR = 0.01, 0.001  # below this extra time the difference does not matter
+# extra time allowed for `min`; its peak relative to PyTorch's lowest
+MIN_EXTRA, MIN_MEAN = 0.4, 0.55
 
 
 class Judged(NamedTuple):
-    """A plan as the referee sees it."""
+    """A plan as measured by the referee."""
 
     peak: int
     time_ps: int
-    extra: float  # share of the time of running everything once
-    bound: float | None  # the plan's lower bound on it; None: none known
+    extra: float  # relative to the time of running everything once
+    bound: float | None  # the plan's lower bound on it, or None
     recomputed: int
 
 
 class Point(NamedTuple):
-    """One plan of PyTorch's sweep that no other of the sweep beats."""
+    """A plan of PyTorch's sweep that no other plan of the sweep dominates."""
 
     peak: int
     extra: float
-    redrawn: int  # random ops that run again: wrong gradients
+    redrawn: int  # random ops that are recomputed, which gives wrong gradients
 
 
 @dataclass
 class Graph:
-    """A traced graph, as the referee reads it and as the planner does."""
+    """A traced graph, for the referee and for the planner."""
 
     name: str
     traced: dict[str, Any]
     problem: str
     whole: int  # peak of the traced order
-    sweep: list[dict[str, Any]]  # the referee on PyTorch's plans, by falling budget
+    sweep: list[dict[str, Any]]  # the referee's results for PyTorch's plans, by falling budget
 
     @property
     def n_op(self) -> int:
@@ -99,7 +100,7 @@ class Graph:
         return front
 
     def judge(self, plan: str) -> Judged:
-        """Through the referee, which refuses what breaks a rule; it must count as the plan does."""
+        """The referee's result. It raises if a rule is broken; its counts must be the plan's."""
         document = json.loads(plan)
         own, starts = document["numbers"], document["backward_starts"]
         theirs = referee.evaluate(self.traced, document["steps"], starts, DEVICE)
@@ -131,13 +132,13 @@ def graph(name: str) -> Graph:
     )
 
 
-# Seconds of the processor (the planner has one thread) that an answer took, text to text.
+# Processor seconds per answer, from text to text (the planner uses one thread).
 SPENT: dict[tuple[str, int | str], float] = {}
 
 
 @cache
 def plan(name: str, budget: int | str) -> Judged | None:
-    """A plan for a budget in bytes on the peak or ``"min"``; None: the planner finds none."""
+    """A plan for a peak in bytes or ``"min"``; None: the planner finds none."""
     g = graph(name)
     asked = budgets.parse(budget, "live")
     begin = time.perf_counter()
@@ -151,7 +152,7 @@ def plan(name: str, budget: int | str) -> Judged | None:
 
 
 def budget_at(name: str, share: float) -> int:
-    """Bytes: a share of the save-all peak."""
+    """A share of the save-all peak, in bytes."""
     return int(share * graph(name).whole)
 
 
@@ -161,14 +162,14 @@ def plan_at(name: str, share: float) -> Judged | None:
 
 
 def geometric_mean(values: Iterable[float], least: float = 0.05) -> float:
-    """Values below ``least`` count as ``least``, so that one 0 does not decide the mean."""
+    """Values below ``least`` count as ``least``, so that a single 0 does not decide the mean."""
     logs = [math.log(max(value, least)) for value in values]
     return math.exp(sum(logs) / len(logs))
 
 
 def point_ratios(names: Sequence[str], redrawn: bool = False) -> list[tuple[str, Point, float]]:
-    """(graph, point, our extra time / PyTorch's) where PyTorch's is worth a ratio; points at which
-    PyTorch redraws random numbers only if asked for, and only those we meet."""
+    """(graph, point, our extra time / PyTorch's) where PyTorch's is large enough for a ratio; only
+    points that we meet, and those where PyTorch redraws random numbers only on request."""
     rows = []
     for name in names:
         for point in graph(name).points():
@@ -181,13 +182,13 @@ def point_ratios(names: Sequence[str], redrawn: bool = False) -> list[tuple[str,
 
 
 def over_bound(names: Sequence[str], share: float) -> list[float]:
-    """Our extra time over the plan's own lower bound on it, where there are both."""
+    """Our extra time divided by the plan's own lower bound on it, if both exist."""
     found = [plan_at(name, share) for name in names]
     return [own.extra / own.bound for own in found if own is not None and own.bound]
 
 
 def min_over_lowest(name: str) -> float:
-    """The peak of ``min`` over the lowest of PyTorch's sweep, redrawing or not."""
+    """The peak of ``min`` divided by the lowest of PyTorch's sweep, whether or not it redraws."""
     own = plan(name, "min")
     assert own is not None
     return own.peak / min(row["peak_bytes"] for row in graph(name).sweep)
@@ -207,8 +208,9 @@ except BudgetError:
 
 
 def plan_alone(g: Graph, file: Path, budget: int) -> Judged | None:
-    """As ``plan`` in a process of its own; ``file`` holds the problem's text."""
-    assert budgets.parse(budget, "live") == (1, budget, 0.0, 1)  # what the process passes on
+    """Like ``plan``, in a separate process; ``file`` contains the problem's text."""
+    # the format that the process passes on
+    assert budgets.parse(budget, "live") == (1, budget, 0.0, 1)
     command = [sys.executable, "-c", _ALONE, str(file), str(budget)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -217,8 +219,8 @@ def plan_alone(g: Graph, file: Path, budget: int) -> Judged | None:
 
 
 def plans_alone(name: str, folder: Path, n: int) -> list[tuple[int, Judged | None]]:
-    """``n`` budgets in falling steps from the save-all peak to a little below that of ``min``, each
-    in a process of its own."""
+    """``n`` falling budgets from the save-all peak to a little below that of ``min``, each in a
+    separate process."""
     g, least = graph(name), plan(name, "min")
     assert least is not None
     low = 0.97 * least.peak

@@ -1,5 +1,5 @@
-"""No printed bound lies above a plan that is known for the budget or for a smaller one, and each
-plan has one."""
+"""No printed bound is above a plan known for the budget or a smaller one, and each plan has a
+bound."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NETS, SOME = 200, 6
 
 
 def answers(problem: Problem, budgets: list[Any], measure: str) -> list[dict[str, Any]]:
-    """The numbers of the plans for the budgets that something fits, walked by the referee."""
+    """The numbers of the plans for all feasible budgets, walked by the referee."""
     found = []
     for plan in cutback.plans(problem, budgets, measure=measure, device="cpu"):
         if isinstance(plan, cutback.Plan):
@@ -35,8 +35,8 @@ def answers(problem: Problem, budgets: list[Any], measure: str) -> list[dict[str
 
 
 def check_bounds(problem: Problem) -> int:
-    """Asks for plans under several measures and compares the bound of each with all of them that
-    keep its budget. Returns how many bounds say more than that everything runs once."""
+    """Requests plans under several measures and compares the bound of each with all plans within
+    its budget. Returns the number of bounds above the time of running everything once."""
     whole = answers(problem, ["1x"], "live")[0]["live_bytes"]
     budgets = [*(int(share * whole) for share in SHARES), "min"]
     asked = [(m, n) for m in ("live", "arena", "total") for n in answers(problem, budgets, m)]
@@ -94,8 +94,8 @@ def test_constraint_programming_finds_a_rerun_while_its_inputs_are_there() -> No
     [s if s in (0, 4) else pytest.param(s, marks=pytest.mark.very_slow) for s in range(NETS)],
 )
 def test_plans_by_constraint_programming(seed: int) -> None:
-    """No schedule of the whole class, also with reruns in the forward, takes less time than the
-    bound, at ten budgets of a net. Most searches are complete."""
+    """At ten budgets of a net, no schedule of the whole class, including reruns in the forward,
+    takes less time than the bound. Most searches are complete."""
     pytest.importorskip("ortools")
     import cpsat
 
@@ -114,8 +114,8 @@ def test_plans_by_constraint_programming(seed: int) -> None:
 
 
 def returned_by_the_backward(flags: list[str]) -> Problem:
-    """The backward returns ``f1``, which nobody else needs, so ``f0`` and ``f1`` may run there for
-    the first time: nothing is saved, and nothing runs twice."""
+    """The backward returns ``f1``, which has no other use, so ``f0`` and ``f1`` may first run
+    there: nothing is saved, and nothing is recomputed."""
     s = Step()
     x = s.add([], 1, flags=("placeholder",), held=("static",))
     a = s.add([x], 4, 10)
@@ -168,7 +168,7 @@ def test_a_result_that_nobody_reads_runs_after_the_last_op(returned_by: str) -> 
 
 def check_random_schedules(seed: int) -> int:
     """Compares bounds on saved bytes with schedules of all kinds, and bounds on the peak with those
-    of the class ``ordered``. Returns how many schedules were valid."""
+    of the class ``ordered``. Returns the number of valid schedules."""
     draw = random.Random(seed)
     problem = random_step(draw)
     valid = 0
@@ -199,7 +199,8 @@ def test_random_schedules(first: int) -> None:
 
 
 def class_of(problem: Problem, budget: int, steps: list[int], starts: int) -> str:
-    """The bound's class of the plan for the budget with other steps in it, which fit as well."""
+    """The bound's class of the plan for the budget, after its steps are replaced by others that
+    also fit."""
     plan = cutback.plan(problem, budget=budget, measure="live", device="cpu")
     assert plan.numbers["bound_class"] == "ordered"
     hand = evaluate.evaluate(problem, steps, starts, "cpu")
@@ -212,13 +213,13 @@ def class_of(problem: Problem, budget: int, steps: list[int], starts: int) -> st
 
 
 def test_an_op_that_nobody_needs_is_outside_the_class() -> None:
-    """It would begin the backward, so that ``loss`` may go before the last op."""
+    """It would begin the backward, so that ``loss`` may be freed before the last op."""
     s = Step()
     x = s.add([], 0, flags=("placeholder",), held=("static",))
     a = s.add([x], 40, 100)
     loss = s.add([a], 1, 50)
     starts, s.backward = len(s.ops), True
-    s.add([loss], 1, 5)  # dead
+    s.add([loss], 1, 5)  # never read
     g = s.add([a], 40, 5, ("random_stateful",))
     problem = s.problem(starts, [loss], [a, g])
     assert class_of(problem, 80 * MB, [1, 2, 3, 4], 2) == "trivial"

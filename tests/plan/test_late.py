@@ -1,4 +1,4 @@
-"""Problems with `reruns: "all"`: ops of the backward may run late, and again."""
+"""Problems with `reruns: "all"`: backward ops may run late or repeatedly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BIG, SMALL = 1 << 20, 1 << 14
 
 
 def both(problem: Problem, budgets: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Plans with reruns of the forward only, and of all ops."""
+    """Plans with forward reruns only, and with reruns of all ops."""
     fields = {key: value for key, value in problem.items() if key != "fingerprint"}
     every = {**fields, "version": 3, "reruns": "all"}
     forward = cutback.plans({**every, "reruns": "forward"}, budgets, device="cpu")
@@ -33,8 +33,8 @@ def both(problem: Problem, budgets: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def sums(n: int) -> Problem:
-    """The gradient of one large value is a sum of `n` large parts, each made of a small one that
-    the step has early and the sum needs late."""
+    """The gradient of one large value is a sum of `n` large parts, each made from a small value
+    that is available early and needed late."""
     ops: list[dict[str, Any]] = []
     storages: list[dict[str, Any]] = []
 
@@ -62,7 +62,7 @@ def sums(n: int) -> Problem:
 
 
 def test_delays_cost_nothing() -> None:
-    """All parts at once or three: the order of ops asks for the first, and delays for the other."""
+    """All parts at once or three: the given order needs the former, delays only the latter."""
     n = 6
     budget = 3 * BIG + 4 * n * SMALL
     (forward,), (plan,) = both(sums(n), [budget])

@@ -1,6 +1,7 @@
-"""What plans of the traced graphs must reach: PyTorch's own points, extra time at shares of the
-save-all peak, the smallest peak, order over budgets. Three small graphs run by default, the others
-and means over all are very_slow. Limits of one cut are in tests/python/planner/test_traced.py."""
+"""Requirements for plans of the traced graphs: PyTorch's own points, extra time at shares of the
+save-all peak, the smallest peak, order over budgets. Three small graphs run by default; the others
+and the means over all are very_slow. Limits of a single cut are in
+tests/python/planner/test_traced.py."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ GRAPHS = [
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_points_of_torch(name):
-    """At the peak of each of PyTorch's plans with right gradients ours is faster."""
+    """At the peak of each PyTorch plan with right gradients, ours is faster."""
     points = [point for point in scores.graph(name).points() if not point.redrawn]
     assert points
     for point in points:
@@ -79,8 +80,8 @@ MONOTONE = [
 
 @pytest.mark.parametrize(("name", "n_budgets"), MONOTONE)
 def test_budgets_are_monotone_over_processes(name, n_budgets, tmp_path):
-    """Budgets from the save-all peak to a little below that of `min`, each in a process
-    of its own: a smaller one never gives a larger peak, a larger one never a slower plan."""
+    """Budgets from the save-all peak to a little below that of `min`, each in a separate process: a
+    smaller one never gives a larger peak, a larger one never a slower plan."""
     plans = scores.plans_alone(name, tmp_path, n_budgets)
     assert sum(own is not None for _, own in plans) >= 0.8 * n_budgets
     for (budget, own), (_, smaller) in pairwise(plans):

@@ -1,7 +1,7 @@
-"""Budgets of networks that people begin with: each share of the memory that a plan is known for is
-met at no more than its time, "no plan" is said near the floor only, `min` does as well as asked.
+"""Budgets of typical first networks: each share with a known plan is met within its time, "no plan"
+is reported only near the floor, and `min` reaches the required size.
 
-The problems are those that ``cutback.torch.compile`` makes (``tests/data/nets/README.md``)."""
+The problems are made by ``cutback.torch.compile`` (``tests/data/nets/README.md``)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 import evaluate
 
 NETS = Path(__file__).parents[1] / "data" / "nets"
-SLACK = 0.5  # points of extra time
-# Extra time in % at 0.5, 0.4 and 0.3 of save-everything's peak (None: no plan is asked for), and
-# the smallest peak at any price in % of it.
+SLACK = 0.5  # percentage points of extra time
+# Extra time in % at 0.5, 0.4 and 0.3 of the save-everything peak (None: no plan is required), and
+# the smallest peak at any price, in % of it.
 KNOWN: dict[str, tuple[float | None, float | None, float | None, float]] = {
     "cnn8_bn": (5.6, 15.1, 32.8, 20.5),
     "cnn16_bn": (4.8, 10.0, 20.4, 10.75),
@@ -33,8 +33,8 @@ KNOWN: dict[str, tuple[float | None, float | None, float | None, float]] = {
     "demo_convnet": (5.1, 11.7, 35.0, 27.1),
 }
 FAST = ("cnn8_bn", "seqcnn12_bn_relu", "mlp16_bn", "unet3_bn", "demo_convnet")
-# Least extra time in % at shares of the memory, by constraint programming (bench_optimum.py), of
-# schedules that run nothing again in the forward.
+# Least extra time in % at shares of the memory, by constraint programming (bench_optimum.py), over
+# schedules that rerun nothing in the forward.
 OPTIMUM = {
     "demo_convnet": {
         0.95: 0.210, 0.86: 0.809, 0.82: 1.108, 0.78: 1.604, 0.66: 3.101, 0.58: 3.989, 0.5: 5.094,
@@ -51,7 +51,7 @@ def problem(name: str) -> dict[str, Any]:
 
 @cache
 def whole(name: str) -> int:
-    """Bytes of saving everything."""
+    """The bytes of saving everything."""
     return int(cutback.plan(problem(name), budget="1x", measure="live").numbers["live_bytes"])
 
 
@@ -85,7 +85,7 @@ def test_plans_take_the_least_time_there_is(name: str) -> None:
 def test_offsets_take_no_more_than_what_lives_at_once(name: str) -> None:
     for share in (1, 0.7, 0.5, 0.4):
         plan = cutback.plan(problem(name), budget=int(share * whole(name)), measure="live")
-        evaluate.check_plan(problem(name), plan.document)  # that no two lie in one another's way
+        evaluate.check_plan(problem(name), plan.document)  # that no two lives overlap
         assert plan.numbers["arena_bytes"] <= 1.01 * plan.numbers["live_bytes"], share
 
 
@@ -97,8 +97,8 @@ def test_smallest_peak_at_any_price(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mlp16_bn", "unet3_bn"])
 def test_a_refusal_names_the_smallest_and_is_near_the_floor(name: str) -> None:
-    """What it says is the smallest is what `min` at any price finds, and whoever asks for that
-    much gets it."""
+    """The smallest plan named in the error equals that of `min` at any price, and a budget of its
+    bytes is met."""
     with pytest.raises(cutback.BudgetError) as error:
         cutback.plan(problem(name), budget=int(0.2 * whole(name)), measure="live")
     found, floor, held = error.value.smallest_bytes, error.value.floor_bytes, error.value.held_bytes
@@ -109,8 +109,8 @@ def test_a_refusal_names_the_smallest_and_is_near_the_floor(name: str) -> None:
 
 
 def test_a_budget_between_rungs_of_uneven_times() -> None:
-    """Plans somewhat above the floor cost more than 40 %, plans near it less: those are what a
-    budget in between gets, which nothing in between fits."""
+    """Plans somewhat above the floor cost more than 40 %, plans near it less. A budget in between
+    gets one of the latter, because no plan fits in between."""
     net = evaluate.load(NETS / "gpt1_uneven.json.gz")
     plan = cutback.plan(net, budget=322_257, measure="live")
     evaluate.check_plan(net, plan.document)

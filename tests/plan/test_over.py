@@ -1,4 +1,4 @@
-"""Memory taken over: the field `over` of problem format 3, schedules and plans."""
+"""Memory reuse: the field `over` of problem format 3, schedules and plans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from cutback.problem import Problem
 
 
 def chain(**fields):
-    """x -> a -> b -> c, and a backward op that reads a and c. All but x may be overwritten."""
+    """x -> a -> b -> c, and a backward op that reads a and c. Everything except x may be
+    overwritten."""
     ops = [
         {"name": "x", "in": [], "out": [{"storage": 0}], "flags": ["placeholder"]},
         {"name": "a", "in": [0], "out": [{"storage": 1}]},
@@ -124,18 +125,19 @@ def test_bad_places_are_named():
 
 def test_memory_goes_to_the_output_when_the_life_of_the_input_ends():
     own = both(chain(), [1, 2, 3, 4], 3)
-    # a is read again by d, so b is made beside it; c takes over b, and d takes over c, listed first
+    # d reads a again, so b gets its own memory; c reuses b's, and d reuses c's, which is listed
+    # first
     assert own.peak_bytes == 2 * 1024
     assert own.over == {2: 1, 3: 2}
     assert both(without(chain()), [1, 2, 3, 4], 3).peak_bytes == 3 * 1024
     again = both(chain(), [1, 2, 3, 1, 4], 4)
-    # b takes over a, c takes over b, then a is made again beside c, and d takes over c
+    # b reuses a's memory and c that of b, then a is recomputed next to c, and d reuses c's
     assert again.peak_bytes == 2 * 1024 and again.over == {1: 0, 2: 1, 4: 2}
 
 
 def test_saved_memory_is_kept_where_the_problem_says_so():
     keeps = chain(keep_saved=True)
-    # d reads a and c, which the forward made; with c made in the backward, d takes that
+    # d reads a and c, made by the forward; if c is made in the backward, d reuses its memory
     assert both(keeps, [1, 2, 3, 4], 3).over == {2: 1}
     assert both(keeps, [1, 2, 3, 4], 3).peak_bytes == 3 * 1024
     assert both(keeps, [1, 2, 3, 4], 2).over == {3: 2}
@@ -160,7 +162,7 @@ def test_the_key_that_keeps_saved_memory_is_read_and_written():
 
 
 def net(seed, all_reruns=False):
-    """A random step, sizes of two kinds, with lists of what may be taken over."""
+    """A random step with two kinds of sizes and lists of reusable inputs."""
     rng = random.Random(seed)
     problem = random_net(seed, 12)
     for storage in problem["storages"]:
@@ -191,8 +193,8 @@ def test_both_evaluators_agree_on_any_schedule(all_reruns):
 
 
 def check_plans(problem):
-    """Plans of several budgets are what the evaluators say. Returns whether the smallest is smaller
-    than without what the ops list."""
+    """The evaluators confirm plans for several budgets. Returns whether the smallest plan is
+    smaller than without reuse."""
     least = cutback.plan(problem, budget="min", device="cpu").numbers["live_bytes"]
     plain = cutback.plan(without(problem), budget="min", device="cpu").numbers["live_bytes"]
     whole = cutback.plan(problem, device="cpu").numbers

@@ -1,4 +1,4 @@
-"""Plans of re-created published instances are no slower than what simpler methods find."""
+"""Plans for re-created published instances are no slower than those of simpler methods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import bench_instances  # noqa: E402
 
-SLACK = 0.3  # points of total time: ours is a search, and these instances are small
+SLACK = 0.3  # percentage points of total time: ours is a search, and these instances are small
 
 
 @pytest.mark.parametrize("name", ["vgg16", "unet", "fcn8", "mobilenet", "resnet50"])
@@ -21,7 +21,7 @@ def test_no_slower_than_greedy_or_equal_distances(name):
     instance, met = bench_instances.Instance(name), 0
     for share in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4):
         budget = int(share * instance.whole)
-        ours, _, _ = instance.ours(budget)  # the evaluator agrees with it
+        ours, _, _ = instance.ours(budget)  # and the evaluator agrees
         if ours is None:
             break
         rivals = (instance.greedy(budget), instance.distances(budget))

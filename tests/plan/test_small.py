@@ -1,4 +1,4 @@
-"""Small random problems: plans that were missed, and searches that went wrong."""
+"""Small random problems: plans that were once missed, and searches that went wrong."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "planner"))
 
 from test_random_aliases import Dice
 
-# Bytes of a schedule that keeps the order. In all of them something lets go of what is returned:
-# a view of the caller's memory that begins the backward (155, 174, 281), or one of a value that may
-# not run again (364, where the last run of a result counts, too), or a forward op that only a
-# result of the backward needs (300), or a rerun of the returned value itself (1025, 1037).
+# Bytes of a schedule that keeps the order. In all of them something frees a returned value: a view
+# of the caller's memory that begins the backward (155, 174, 281), or one of a value that must not
+# rerun (364, where the last run of a result counts, too), or a forward op that only a result of the
+# backward needs (300), or a rerun of the returned value itself (1025, 1037).
 KNOWN = {
     155: 3153984,
     174: 1048640,
@@ -38,7 +38,7 @@ def test_the_exact_solver_finds_the_smallest_plan(seed: int) -> None:
 
 
 def test_a_returned_value_that_nobody_reads_is_made_late() -> None:
-    """It need not be in memory while the large value in the middle of the forward is."""
+    """It need not be live while the large value in the middle of the forward is."""
     large, small = 2**20, 64
     ops: list[dict[str, Any]] = [
         {"name": "x", "in": [], "out": [{"storage": 0}], "flags": ["placeholder"]},
@@ -66,7 +66,7 @@ def test_a_returned_value_that_nobody_reads_is_made_late() -> None:
 
 
 def test_a_state_that_leaves_an_op_out_after_a_rerun() -> None:
-    """The sweep wrote that op down as a rerun, and the simulator out of bounds."""
+    """The sweep recorded that op as a rerun, and the simulator wrote out of bounds."""
     problem = Dice(957).problem(wishes=False)
     plan = cutback.plan(problem, budget="min", measure="live", device="a100")
     assert plan.numbers["live_bytes"] < plan.numbers["save_all_live_bytes"]
@@ -76,6 +76,6 @@ def test_a_state_that_leaves_an_op_out_after_a_rerun() -> None:
 def test_views_of_what_is_written_later_run_once(seed: int) -> None:
     problem = Dice(seed).problem(wishes=False)
     view = next(op for op in reversed(problem["ops"]) if "view" in op["flags"])
-    view["workspace"] = 64  # which the exact solver leaves to the search
+    view["workspace"] = 64  # the exact solver leaves such ops to the search
     plan = cutback.plan(problem, budget="min", measure="live", device="a100")
     assert plan.numbers["live_bytes"] <= plan.numbers["save_all_live_bytes"]

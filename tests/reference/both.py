@@ -1,4 +1,4 @@
-"""Schedules judged by the core's walk and by the independent evaluator, which must agree."""
+"""Schedules checked by the core's walk and by the independent evaluator, which must agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cutback import _native
 
 
 def both(problem: dict[str, Any], steps: list[Any], starts: int) -> Evaluation:
-    """What both evaluators say of a schedule, which must be the same."""
+    """The result of both evaluators for a schedule, which must be the same."""
     document = {"steps": steps, "backward_starts": starts}
     core = json.loads(
         _native.Problem.read(json.dumps(problem)).evaluate_json(
@@ -29,7 +29,7 @@ def both(problem: dict[str, Any], steps: list[Any], starts: int) -> Evaluation:
 
 
 def refused(problem: dict[str, Any], steps: list[Any], starts: int) -> str:
-    """What the core says against a schedule that both evaluators refuse."""
+    """The core's error for a schedule that both evaluators refuse."""
     document = {"steps": steps, "backward_starts": starts}
     with pytest.raises(BrokenPlanError):
         evaluate(problem, steps, starts, SPEED)

@@ -1,11 +1,11 @@
-"""What PyTorch's caching allocator reserves on a GPU for a sequence of allocations, with default
-settings and one stream: a plain second implementation of ``cutback.torch.graph.segment``'s, which
-shares no code with it.
+"""The memory that PyTorch's caching allocator reserves on a GPU for a sequence of allocations, with
+default settings and one stream: a plain second implementation of that in
+``cutback.torch.graph.segment``, which shares no code with it.
 
 Blocks of up to 1 MiB are cut from segments of 2 MiB; larger ones from segments of 20 MiB, or of
-their own size, rounded up to 2 MiB, from 10 MiB on. A request takes the smallest free block that
-holds it, at its low end; what is left is split off if it has 512 bytes (small blocks) or more than
-1 MiB. Freed blocks merge with free ones beside them in their segment."""
+their own size, rounded up to 2 MiB, from 10 MiB on. A request takes the low end of the smallest
+free block that holds it; the rest is split off if it has 512 bytes (small blocks) or more than 1
+MiB. Freed blocks merge with free neighbours in their segment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Allocator:
         self.reserved = self.live = self.peak_live = 0
 
     def malloc(self, size: int) -> tuple[int, int]:
-        """A block: its segment and offset."""
+        """Allocates a block; returns its segment and offset."""
         size = max(512, (size + 511) // 512 * 512)
         small = size <= MIB
         free = [

@@ -1,4 +1,4 @@
-"""What runs and copies take on a device: the independent evaluator's share of the cost model, in
+"""Times of runs and copies on a device: the independent evaluator's version of the cost model, in
 plain Python. It shares no code with the library."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any
 
-DEVICES = {  # flop/s by work class, bytes/s, seconds a launch; as in csrc/plan/model/cost.c
+DEVICES = {  # flop/s by work class, bytes/s, seconds per launch; as in csrc/plan/model/cost.c
     "cpu": ({"f32": 100e9, "f64": 50e9, "f16": 100e9, "bf16": 100e9, "int": 50e9}, 20e9, 1e-6),
     "a100": (
         {"f32": 156e12, "f64": 19.5e12, "f16": 312e12, "bf16": 312e12, "int": 19.5e12},
@@ -21,8 +21,9 @@ LINKS = {"cpu": 10e9, "a100": 25e9}  # bytes/s to the host, one direction
 
 
 def fused_work(problem: dict[str, Any]) -> list[tuple[int, int]]:
-    """(bytes moved, launches) of each op where pointwise chains run as one kernel: ops that fuse
-    with their only reader make groups, or ``group`` says so; a group pays for what crosses it."""
+    """(bytes moved, launches) of each op on a device that runs pointwise chains as one kernel: ops
+    that fuse with their only reader form groups, or ``group`` gives the groups; a group pays for
+    what crosses it."""
     ops = problem["ops"]
     outs_of = [out for op in ops for out in op["out"]]
     storage_of = [out["storage"] for out in outs_of]
@@ -41,7 +42,8 @@ def fused_work(problem: dict[str, Any]) -> list[tuple[int, int]]:
         whole = int(stored[storage_of[v]]["bytes"])
         return min(whole, int(outs_of[v].get("bytes", whole)))
 
-    reads = {i: {storage_of[v]: v for v in reversed(ops[i]["in"])} for i in work}  # first of each
+    # the first of each
+    reads = {i: {storage_of[v]: v for v in reversed(ops[i]["in"])} for i in work}
     makes = {
         i: {s: v for v in range(values[i], values[i + 1]) if root.get(s := storage_of[v]) == i}
         for i in work
@@ -102,8 +104,8 @@ def op_seconds(
     work: tuple[int, int] | None = None,
     network: float = 0.0,
 ) -> float:
-    """Roofline time of one run of an op; ``work``: its bytes and launches, unless its own.
-    ``network``: bytes a second of collectives, if known."""
+    """Roofline time of one run of an op; ``work``: its bytes and launches, if not its own.
+    ``network``: bytes per second of collectives, if known."""
     flags = op.get("flags", [])
     if "view" in flags or "placeholder" in flags:
         return 0.0
@@ -133,7 +135,7 @@ def member_seconds(member: dict[str, Any], device: Device) -> float:
 
 
 def write_seconds(size: int, device: Device) -> float:
-    """Time that writing one output of an op with an inside takes."""
+    """The time for writing one output of an op with an inside."""
     row = DEVICES[device.removesuffix("+fused")][1] if isinstance(device, str) else None
     return size / float(device["bytes_per_s"] if isinstance(device, dict) else row or 0.0)
 
@@ -144,12 +146,12 @@ def whole_ps(seconds: float) -> int:
 
 
 def is_fused(device: str | dict[str, Any]) -> bool:
-    """Does this device run pointwise chains as one kernel?"""
+    """True if this device runs pointwise chains as one kernel."""
     return device.endswith("+fused") if isinstance(device, str) else device.get("fused", False)
 
 
 def link_of(device: Device) -> float:
-    """Bytes a second, one direction; 0: no link."""
+    """Bytes per second in one direction; 0: no link."""
     if isinstance(device, str):
         return LINKS[device.removesuffix("+fused")]
     return float(device.get("link_bytes_per_s", 0.0))

@@ -1,5 +1,5 @@
-"""One row for each operation that is composed of others: how it is called, and what NumPy or
-``torch.nn.functional`` says. Rows are called on arrays of three shapes."""
+"""One row for each composed operation: how it is called, and the equivalent in NumPy or
+``torch.nn.functional``. Rows are called on arrays of three shapes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ _T = np.random.default_rng(6).random((64, 64, 64))
 
 
 def _target(x: Any) -> Any:
-    """A fixed target in [0, 1) of the shape of ``x``."""
+    """A fixed target in [0, 1) with the shape of ``x``."""
     return np.resize(_T.ravel(), x.shape)
 
 
@@ -260,7 +260,7 @@ TORCH = [
 
 
 def drawn(row: Row, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    # distinct numbers, none of them next to a kink that finite differences would meet
+    # distinct numbers, not so close to a kink that finite differences would cross it
     n = int(np.prod(shape))
     x = np.random.default_rng(7).permutation(np.linspace(-2.0137, 1.9871, n)).reshape(shape)
     if row.domain == "positive":
@@ -273,7 +273,7 @@ def drawn(row: Row, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
 
 
 class Ours:
-    """cutback.nn.functional, with constants as they are."""
+    """cutback.nn.functional, with constants unchanged."""
 
     given = staticmethod(lambda x: x)
 
@@ -286,6 +286,6 @@ def ours(row: Row, x: Any) -> Any:
 
 
 def weighted(y: Any) -> Any:
-    """A scalar to differentiate: each element with a weight of its own."""
+    """A scalar to differentiate: each element has a different weight."""
     w = np.linspace(0.5, 1.5, y.size).reshape(y.shape)
     return (y * w).sum()

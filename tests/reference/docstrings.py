@@ -1,4 +1,4 @@
-"""Examples in docstrings, as programs that tests run."""
+"""Examples in docstrings, as programs for tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Example(NamedTuple):
 
 
 def examples(*, torch: bool) -> list[Example]:
-    """All of the package; those of ``cutback.torch``, or the others."""
+    """The examples of the package: those of ``cutback.torch``, or the others."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -47,7 +47,7 @@ def _within(node: Any, place: str) -> Iterator[Example]:
 
 
 def run(example: Example, names: dict[str, Any]) -> None:
-    """Runs the lines with ``names``. Where a line is followed by what it prints, it prints that."""
+    """Runs the lines with ``names``. A line followed by output must print it."""
     for line in example.lines:
         mode = "single" if line.want else "exec"
         printed = io.StringIO()
@@ -70,13 +70,13 @@ LIST = Path(__file__).parents[1] / "data" / "names_without_example.txt"
 
 
 def without_example(*, torch: bool) -> tuple[list[str], list[str]]:
-    """Public classes and functions whose docstring has no example, but for operations on arrays:
-    found, and listed in LIST."""
+    """Public classes and functions whose docstring has no example, except operations on arrays:
+    those found, and those in LIST."""
     modules = TORCH_MODULES if torch else MODULES
     found = set()
     for home in modules:
         module = importlib.import_module(home)
-        hidden = {"compile"} & set(dir(module))  # left out of __all__, as it would hide a builtin
+        hidden = {"compile"} & set(dir(module))  # not in __all__, because it would hide a builtin
         for name in {*module.__all__, *hidden}.difference(OPERATIONS):
             value = getattr(module, name)
             ours = getattr(value, "__module__", "").startswith("cutback")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Independent evaluator of plans: what the C planner claims, worked out again in plain Python.
+"""Independent evaluator of plans: recalculates the C planner's claims in plain Python.
 
     evaluate.py PROBLEM.json[.gz] PLAN.json[.gz] [DEVICE]
 
 It knows the two file formats of docs/problem.md and shares no code with the library. It is written
-to be read, and is slow. ``evaluate`` raises ``BrokenPlanError`` naming the first broken rule and
-returns peak bytes, saved bytes and time; ``check_plan`` compares them with the numbers the plan
+for readability, and is slow. ``evaluate`` raises ``BrokenPlanError`` naming the first broken rule
+and returns peak bytes, saved bytes and time; ``check_plan`` compares them with the numbers the plan
 carries and checks that no two lives overlap in the arena.
 """
 
@@ -35,7 +35,7 @@ ONCE = {"random_stateful", "effect", "collective", "mutates", "unknown"}
 
 
 def once_flags(problem: dict[str, Any]) -> set[str]:
-    """The flags for which an op of this problem runs once."""
+    """The flags that make an op of this problem run only once."""
     return ONCE - {"collective"} if problem.get("collective_again") else ONCE
 
 
@@ -45,7 +45,8 @@ class BrokenPlanError(ValueError):
 
 @dataclass
 class Life:
-    """One life of one storage (``storage`` None: a step's scratch), steps ``made`` to ``last``."""
+    """One life of one storage (``storage`` None: a step's scratch), from step ``made`` to
+    ``last``."""
 
     storage: int | None
     made: int
@@ -75,15 +76,15 @@ class Evaluation:
 
 
 class Lanes:
-    """Copies to the host and back beside the steps: the clock, and what is on its way. Times are
-    whole picoseconds: what ends at one moment must not differ by what was added up before."""
+    """Copies to the host and back during the steps: the clock, and pending copies. Times are
+    integers in picoseconds, so that equal moments compare equal whatever was added up before."""
 
     def __init__(self, link: float) -> None:
         self.link, self.clock, self.stall = link, 0, 0
         self.free = {"out": 0, "in": 0}
         self.ended: dict[int, int] = {}  # op -> end of its last copy out
-        self.ready: dict[int, int] = {}  # op -> when what it makes is there
-        self.made: dict[int, int] = {}  # op -> step that made what is there
+        self.ready: dict[int, int] = {}  # op -> when its outputs are available
+        self.made: dict[int, int] = {}  # op -> step that made its present outputs
         self.sent: dict[int, int] = {}  # op -> step of its last copy out
         self.left: dict[int, int] = {}  # id of a life -> step at which it left
         self.keeper: dict[int, int] = {}  # id of a life held to the end -> step of its value
@@ -103,7 +104,7 @@ class Lanes:
         return self.free[way]
 
     def free_gone(self, step: int) -> int:
-        """Ends the lives whose copies have ended; their bytes."""
+        """Ends the lives whose copies have ended; returns their bytes."""
         gone = 0
         while self.leaving and self.leaving[0][0] <= self.clock:
             life = self.leaving.pop(0)[1]
@@ -136,55 +137,56 @@ class Walk:
         self.flags = [set(op.get("flags", [])) for op in self.ops]
         self.held = [set(s.get("flags", [])) for s in self.storages]
         self.lives: list[Life] = []
-        self.value_life: dict[int, Life | None] = {}  # value -> life its op last saw; None: static
+        # value -> life seen by its op's last run; None: static
+        self.value_life: dict[int, Life | None] = {}
         self.newest: dict[int, Life] = {}  # storage -> its latest life
-        self.own: dict[int, Life] = {}  # storage -> its first run's life: what is held of it
+        self.own: dict[int, Life] = {}  # storage -> its first run's life, the one that is held
         self.written_by: dict[int, int] = {}  # storage -> last op that mutated it, and when
         self.written_at: dict[int, int] = {}
         self.runs: dict[int, int] = {}
         self.may_run_once = once_flags(problem)
-        self.collective = -1  # the last collective that ran for the first time
-        self.ever: dict[int, set[int]] = {}  # op -> places of the outputs made so far
+        self.collective = -1  # the latest collective that ran for the first time
+        self.ever: dict[int, set[int]] = {}  # op -> positions of the outputs made so far
         self.unread: dict[int, tuple[int, int]] = {}  # id of a life of an inside -> step, output
         self.inlinings = {(x["op"], x["value"]): x for x in problem.get("inlinings", [])}
-        self.inlined: set[int] = set()  # values that a run took in before their op made them
-        self.again = 0  # runs of what was there before
+        self.inlined: set[int] = set()  # values that a run inlined before their op made them
+        self.again = 0  # number of reruns
         self.offers: list[tuple[int, Life, list[Life | None]]] = []  # step, output, inputs listed
         self.once_ps = 0
         self.work = fused_work(problem) if is_fused(device) else None
         self.lanes = Lanes(problem.get("link_bytes_per_s", 0.0) or link_of(device))
-        self.crossing = 0  # bytes still on their way out when the backward starts, gone by then
-        self.gradient_of = {  # storage of a parameter -> that of the gradient its update reads
-            s["updates"]: g for g, s in enumerate(self.storages) if "updates" in s
-        }
+        self.crossing = 0  # bytes still being copied out when the backward starts, freed later
+        # storage of a parameter -> storage of the gradient that its update reads
+        self.gradient_of = {s["updates"]: g for g, s in enumerate(self.storages) if "updates" in s}
         for i, kinds in enumerate(self.flags):
             if "placeholder" in kinds:
                 for v in range(self.first[i], self.first[i + 1]):
                     self.value_life[v] = None
 
     def hold(self, life: Life | None, until: int) -> None:
-        """The life lasts that long at least."""
+        """Extends the life to at least that step."""
         if life is not None:
             life.last = max(life.last, until)
 
     def here(self, v: int, step: int) -> None:
-        """The value's memory has not left with another value."""
+        """True unless the value's memory has left with another value."""
         if id(self.value_life[v]) in self.lanes.left:
             raise BrokenPlanError(f"step {step}: value {v} lies in memory that has left")
 
     def held_for(self, v: int) -> Life | None:
-        """The life that is held on behalf of a value: that of its op's first run."""
+        """The life held on behalf of a value: that of its op's first run."""
         return self.own.get(self.storage_of[v], self.value_life[v])
 
     def begin(self, s: int, t: int) -> Life:
-        """A new life of storage ``s``. It is the storage's own if there is none on the device."""
+        """Begins a new life of storage ``s``, which becomes the storage's own if none is on the
+        device."""
         self.newest[s] = Life(s, t, t, self.storages[s]["bytes"])
         self.own.setdefault(s, self.newest[s])
         self.lives.append(self.newest[s])
         return self.newest[s]
 
     def enter_backward(self) -> None:
-        """What must be there between forward and backward."""
+        """Checks what must be live between forward and backward."""
         for v in self.problem["forward_outputs"]:
             if v not in self.value_life:
                 raise BrokenPlanError(f"forward output {v} does not exist when the backward starts")
@@ -201,7 +203,7 @@ class Walk:
                 self.hold(self.own[s], self.starts)
 
     def copy_out(self, t: int, i: int) -> None:
-        """Op ``i``'s values start to leave; their memory goes when the copy has ended."""
+        """Op ``i``'s values start to leave; their memory is freed when the copy has ended."""
         lanes = self.lanes
         if i not in lanes.made:
             raise BrokenPlanError(f"step {t}: op {i} is not live and cannot leave")
@@ -216,7 +218,7 @@ class Walk:
             if key in lanes.left or lanes.keeper.get(key, lanes.made[i]) != lanes.made[i]:
                 raise BrokenPlanError(f"step {t}: op {i} leaves, but its memory is shared")
             lanes.left[key] = t
-            if life.last == self.end:  # it stays, beside its copy
+            if life.last == self.end:  # it stays, next to its copy
                 life = Life(life.storage, t + 1, t + 1, life.bytes)
                 if t + 1 < self.end:
                     self.lives.append(life)
@@ -229,7 +231,7 @@ class Walk:
         del lanes.made[i]
 
     def copy_in(self, t: int, i: int) -> None:
-        """Op ``i``'s values get new memory, and are there when the copy has ended."""
+        """Op ``i``'s values get new memory, and are available when the copy has ended."""
         size = 0
         fresh: dict[int, Life] = {}
         for k, out in enumerate(self.ops[i]["out"]):
@@ -244,7 +246,7 @@ class Walk:
         self.lanes.made[i] = t
 
     def made(self, t: int, i: int, outputs: Any) -> set[int]:
-        """The places of the outputs that a run makes: all, unless the op has an inside."""
+        """The positions of the outputs that a run makes: all, unless the op has an inside."""
         every = set(range(len(self.ops[i]["out"])))
         if outputs is None:
             return every
@@ -257,7 +259,7 @@ class Walk:
         return set(outputs)
 
     def took(self, i: int, made: set[int]) -> int:
-        """Picoseconds of a run of op ``i`` that makes these outputs."""
+        """The picoseconds of a run of op ``i`` that makes these outputs."""
         op = self.ops[i]
         network = self.problem.get("network_bytes_per_s", 0.0)
         own = whole_ps(op_seconds(op, self.device, self.work[i] if self.work else None, network))
@@ -275,7 +277,7 @@ class Walk:
         )
 
     def check_taken(self, t: int, i: int, values: Any) -> set[int]:
-        """The values that a run of op ``i`` takes in, if the problem lists them all."""
+        """The values inlined by a run of op ``i``, which the problem must list."""
         if not isinstance(values, list) or sorted(set(values)) != sorted(values):
             raise BrokenPlanError(f"step {t}: {values!r} is no list of values")
         for v in values:
@@ -284,7 +286,7 @@ class Walk:
         return set(values)
 
     def take_in(self, i: int, taken: set[int]) -> tuple[int, int]:
-        """Picoseconds and scratch of what a run of op ``i`` takes in."""
+        """Picoseconds and scratch of the values inlined by a run of op ``i``."""
         time = scratch = 0
         for v in sorted(taken):
             x, there = self.inlinings[i, v], v - self.first[self.maker[v]]
@@ -299,7 +301,7 @@ class Walk:
         return time, scratch
 
     def read(self, t: int, reads: list[tuple[int, int]]) -> dict[int, Life | None]:
-        """The lives that a run reads, by storage; ``reads``: which op reads which value."""
+        """The lives that a run reads, by storage; ``reads``: (op, value) pairs."""
         seen: dict[int, Life | None] = {}
         for i, v in reads:
             s = self.storage_of[v]
@@ -320,7 +322,8 @@ class Walk:
         return seen
 
     def once(self, i: int, made: set[int]) -> None:
-        """Counts one run of all that is ever made of op ``i``, or taken in before it is made."""
+        """Counts the first run of op ``i`` for everything it ever makes, or that is inlined
+        before."""
         before = self.ever.get(i)
         now = (before or set()) | {k for k in made if self.first[i] + k not in self.inlined}
         first = now != (before or set()) or (not made and before is None)
@@ -331,7 +334,7 @@ class Walk:
         self.runs[i] = self.runs.get(i, 0) + 1
 
     def check_collective(self, t: int, i: int) -> None:
-        """First runs of collectives keep their order and phase, where they may run again."""
+        """If collectives may rerun, their first runs keep their order and phase."""
         if not self.problem.get("collective_again") or "collective" not in self.flags[i]:
             return
         if i in self.runs:
@@ -343,8 +346,8 @@ class Walk:
         self.collective = i
 
     def check_order(self, t: int, i: int) -> None:
-        """Ops of the backward run once, in the order of their ids, unless reruns is "all"; first
-        runs may then be late, but not of ops that run once."""
+        """Ops of the backward run once, in the order of their ids, unless reruns is "all"; then
+        first runs may be late, except those of ops that run once."""
         if "backward" not in self.flags[i]:
             return
         every = self.problem.get("reruns", "forward") == "all"
@@ -360,7 +363,7 @@ class Walk:
             raise BrokenPlanError(f"step {t}: op {i} runs after {after}, an effect at the end")
 
     def run(self, t: int, i: int, outputs: Any = None, values: Any = ()) -> None:
-        """Op ``i`` runs, makes ``outputs`` (None: all) and takes in ``values``."""
+        """Op ``i`` runs, makes ``outputs`` (None: all) and inlines ``values``."""
         op = self.ops[i]
         made, inputs = self.made(t, i, outputs), set(range(len(op["in"])))
         workspace = op.get("workspace", 0)
@@ -415,8 +418,8 @@ class Walk:
         self.lanes.made[i], self.lanes.ready[i] = t, 0
 
     def over(self) -> dict[int, int]:
-        """Lives that take over the memory of others, both by their places: where the life of a
-        listed input ends with the step, of several that of the first."""
+        """Lives that reuse the memory of others, both by position: the life of a listed input must
+        end with the step; of several, the first is reused."""
         place = {id(life): i for i, life in enumerate(self.lives)}
         taken: dict[int, int] = {}
         keeps = self.problem.get("keep_saved", False)
@@ -433,7 +436,7 @@ class Walk:
         return taken
 
     def take(self, t: int, step: Any) -> None:
-        """One step: an op id, an action and an id, or a run with the outputs that it makes."""
+        """One step: an op id, an action and an id, or a run with a list of outputs."""
         action, i, *outputs = ("run", step) if isinstance(step, int) else step
         if action not in ("run", "out", "wait", "in"):
             raise BrokenPlanError(f"step {t}: unknown action {action!r}")
@@ -453,7 +456,7 @@ class Walk:
             {"run": self.run, "out": self.copy_out, "in": self.copy_in}[action](t, i, *outputs)
 
     def finish(self) -> None:
-        """What must be there at the end."""
+        """Checks what must be live at the end."""
         for v in self.problem["backward_outputs"]:
             if v not in self.value_life:
                 raise BrokenPlanError(f"backward output {v} does not exist at the end")
@@ -484,7 +487,7 @@ class Walk:
 def evaluate(
     problem: dict[str, Any], steps: list[Any], backward_starts: int, device: Device = "cpu"
 ) -> Evaluation:
-    """Walks ``steps`` (see ``Walk.take``; the backward is from ``backward_starts`` on); checks all
+    """Walks ``steps`` (see ``Walk.take``; the backward starts at ``backward_starts``); checks all
     rules."""
     end = len(steps)
     if not 0 <= backward_starts <= end:
@@ -506,7 +509,7 @@ def evaluate(
         change[life.made] += life.bytes
         change[life.last + 1] -= life.bytes
     over = walk.over()
-    for to in over:  # while that step runs, both lives have one memory
+    for to in over:  # while that step runs, both lives share memory
         change[lives[to].made] -= lives[to].bytes
         change[lives[to].made + 1] += lives[to].bytes
     live = peak = 0
@@ -524,8 +527,8 @@ def evaluate(
 def check_arena(
     lives: list[Life], rows: list[list[Any]], align: int, arena_bytes: int, over: dict[int, int]
 ) -> None:
-    """Rows (storage, made, last, bytes, offset) are these lives, in the arena, without overlap, but
-    for lives that take over the memory of others: ``over``, both by their places."""
+    """The rows (storage, made, last, bytes, offset) are these lives, in the arena, without overlap,
+    except for lives that reuse the memory of others (``over``, both by position)."""
     if [[x.storage, x.made, x.last, x.bytes] for x in lives] != [row[:4] for row in rows]:
         raise BrokenPlanError("the lives in the plan are not those of its steps")
     for to, taken in over.items():
@@ -551,7 +554,7 @@ def check_arena(
 def check_plan(
     problem: dict[str, Any], plan: dict[str, Any], device: str | dict[str, Any] = "cpu"
 ) -> Evaluation:
-    """Compares all numbers of a plan with its steps: to the byte, and to a picosecond an op."""
+    """Compares all numbers of a plan with its steps: to the byte, and to a picosecond per op."""
     result = evaluate(problem, plan["steps"], plan["backward_starts"], device)
     numbers = plan["numbers"]
     for key, own in (
@@ -577,7 +580,7 @@ def check_plan(
 
 
 def main(argv: list[str]) -> int:
-    """Checks one plan and prints its numbers; 1 when it is broken."""
+    """Checks one plan and prints its numbers; returns 1 if it is broken."""
     if len(argv) not in (3, 4):
         print(__doc__, file=sys.stderr)
         return 2

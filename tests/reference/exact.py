@@ -1,9 +1,9 @@
-"""The exact optimum of tiny problems: a shortest path over what is in memory, in plain Python.
+"""The exact optimum of tiny problems: a shortest path over memory contents, in plain Python.
 
 A state is the position in the given order and the forward values in memory. An event drops a value,
-runs a forward op again, or goes on with the op of the position, which may be left out if it may run
-later. Covered are problems in which every op makes one value in a storage of its own, without
-views, scratch, regions, constraints and forward outputs.
+reruns a forward op, or continues with the op of the position, which may be skipped if it may run
+later. It covers problems in which every op makes one value in its own storage, without views,
+scratch, regions, constraints and forward outputs.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class _Problem:
         }
 
     def alive_after(self, op: int, memory: frozenset[int]) -> frozenset[int]:
-        """Backward values go with their last reader."""
+        """Backward values are dropped with their last reader."""
         keep = self.forward | self.ends
         return frozenset(v for v in memory if v in keep or self.last[v] > op)
 
 
 def optimum(problem: dict[str, Any], budget: int) -> int | None:
-    """Least picoseconds of a schedule of at most ``budget`` live bytes; None: there is none."""
+    """The least picoseconds of a schedule of at most ``budget`` live bytes, or None."""
     p = _Problem(problem)
     start = (0, frozenset[int]())
     best = {start: 0}

@@ -1,12 +1,12 @@
 """The exact optimum of tiny problems with insides: a shortest path, in plain Python.
 
-As ``exact.py``, but that an op with an inside runs for a set of its outputs, and takes what their
-slice takes; and that a run takes in any values that the problem lets it.
+Like ``exact.py``, but an op with an inside runs for a set of its outputs, with the cost of their
+slice, and a run inlines any values that the problem allows.
 
-A state is the position in the given order and the values in memory. An event drops a
-value, makes forward values again, or goes on with the op of the position, which makes what nobody
-else could and any of the rest. Every op has a measured time, every value a storage of its own;
-there are no views or constraints, and forward outputs are the caller's memory.
+A state is the position in the given order and the values in memory. An event drops a value,
+recomputes forward values, or continues with the op of the position, which makes the outputs that no
+later run could make and any of the others. Every op has a measured time and every value its own
+storage; there are no views or constraints, and forward outputs are in the caller's memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def subsets(of: set[int]) -> Iterator[set[int]]:
 
 
 class Small:
-    """The problem with what the search asks again and again."""
+    """The problem with lookups that the search repeats."""
 
     def __init__(self, problem: dict[str, Any]) -> None:
         self.problem, self.ops = problem, problem["ops"]
@@ -51,7 +51,7 @@ class Small:
         self.room = [0 if v in self.static else size for v, size in enumerate(self.size)]
         self.order = [i for i, op in enumerate(self.ops) if "placeholder" not in op["flags"]]
         self.useful = self.find_useful()
-        self.along = [0] * len(self.ops)  # bytes that runs make for nobody
+        self.along = [0] * len(self.ops)  # bytes of outputs that no op reads
         for v, i in enumerate(self.maker):
             if v not in self.useful and not self.ops[i].get("inside"):
                 self.along[i] += self.room[v]
@@ -67,19 +67,19 @@ class Small:
         return set(range(self.first[i], self.first[i] + n)) & self.useful
 
     def inputs(self, i: int, made: set[int]) -> set[int]:
-        """Places of the inputs that op ``i`` reads for these values."""
+        """Positions of the inputs that op ``i`` reads for these values."""
         op = self.ops[i]
         if op.get("inside"):
             return slice_of(op, [v - self.first[i] for v in made])[1]
         return set(range(len(op["in"])))
 
     def reads(self, i: int, made: set[int], taken: Iterable[int] = ()) -> set[int]:
-        """What op ``i`` reads for these values, with others taken in."""
+        """The reads of op ``i`` for these values, with others inlined."""
         read, _ = taken_reads(self.problem, i, sorted(self.inputs(i, made)), set(taken))
         return {v for _, v in read} - self.static
 
     def takes_in(self, i: int, made: set[int]) -> Iterator[set[int]]:
-        """All sets of values that such a run may take in, and reads."""
+        """All sets of values that such a run may inline, with the reads."""
         may = {v for v in self.inlinings.get(i, {}) if v in self.free}
         for some in subsets(may):
             if taken_reads(self.problem, i, sorted(self.inputs(i, made)), some)[1] == some:
@@ -123,7 +123,7 @@ class Small:
 
 
 def optimum(problem: dict[str, Any], budget: int) -> int | None:
-    """Least picoseconds of a schedule of at most ``budget`` live bytes; None: there is none."""
+    """The least picoseconds of a schedule of at most ``budget`` live bytes, or None."""
     p = Small(problem)
     start: State = (0, frozenset())
     best, heap, count = {start: 0}, [(0, 0, start)], 0

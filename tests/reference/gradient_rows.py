@@ -1,5 +1,5 @@
-"""For every differentiable operation of the core a function that uses it, for tests of gradients in
-a traced function: shapes of the arguments, and the call, whose arguments are in (0.2, 0.9)."""
+"""A function for every differentiable operation of the core, for tests of gradients in traced
+functions: shapes of the arguments, and the call, whose arguments are in (0.2, 0.9)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _named(names: str, shapes: Shapes, **attrs: Any) -> dict[str, tuple[Shapes, 
 
 
 def _index(x: Any, shape: tuple[int, ...], limit: int) -> Any:
-    """Whole numbers below ``limit``."""
+    """Integers below ``limit``."""
     count = x.graph.op("iota", axis=len(shape) - 1, shape=shape, dtype="i64")
     return x.graph.op("minimum", count, x.graph.op("full", shape=(), value=limit - 1, dtype="i64"))
 

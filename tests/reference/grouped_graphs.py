@@ -1,4 +1,4 @@
-"""Random small graphs of this package, and groups and inlinings drawn over them."""
+"""Random small graphs of this package, with random groups and inlinings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ BINARY = ("add", "mul", "sub", "maximum")
 
 
 class Drawn:
-    """A graph of two inputs, a weight for each column, and up to ``most`` operations on matrices of
-    one shape: pointwise, reductions of rows and columns that are read again, norms, dropout, and
-    products, which run in no group. Its loss is a sum of everything."""
+    """A graph of two inputs, a weight per column, and up to ``most`` operations on matrices of one
+    shape: pointwise ops, reductions of rows and columns that are read again, norms, dropout, and
+    products, which are in no group. Its loss is a sum of everything."""
 
     def __init__(self, seed: int, most: int = 5) -> None:
         self.r = random.Random(seed)
@@ -62,7 +62,7 @@ class Drawn:
 
 
 def try_groups(drawn: Drawn, groups: list[list[int]], inlinings: list[list[int]]) -> Any:
-    """The step, or None where these groups cannot be."""
+    """The step, or None if these groups are impossible."""
     try:
         return drawn.compile(groups=json.dumps({"groups": groups, "inlinings": inlinings}))
     except NotImplementedError:
@@ -70,7 +70,7 @@ def try_groups(drawn: Drawn, groups: list[list[int]], inlinings: list[list[int]]
 
 
 def draw_groups(drawn: Drawn, p: dict[str, Any]) -> list[list[int]]:
-    """Ops near each other, of one phase and one side, as far as they run as one."""
+    """Nearby ops of one phase and one side that can run as one."""
     r, groups, used = drawn.r, list[list[int]](), set[int]()
     flags = [set(op.get("flags", [])) for op in p["ops"]]
     starts = p["backward_starts"]
@@ -92,7 +92,7 @@ def draw_groups(drawn: Drawn, p: dict[str, Any]) -> list[list[int]]:
 
 
 def draw_inlinings(drawn: Drawn, p: dict[str, Any]) -> list[list[int]]:
-    """Values with ops behind them that might take them in; those that cannot are left out."""
+    """Values that later ops might inline; impossible ones are left out."""
     pairs = []
     value = 0
     for i, op in enumerate(p["ops"]):
@@ -103,7 +103,7 @@ def draw_inlinings(drawn: Drawn, p: dict[str, Any]) -> list[list[int]]:
 
 
 def run(step: Any) -> tuple[list[bytes], int]:
-    """(bits of all results, peak that was measured)."""
+    """(bits of all results, measured peak)."""
     values = np.random.default_rng(7)
     inputs = [values.standard_normal(shape, dtype="f4") for _, _, shape, *_ in step.inputs]
     outputs = [np.full(row[2], np.nan, "f4") for row in step.outputs]
@@ -112,7 +112,7 @@ def run(step: Any) -> tuple[list[bytes], int]:
 
 
 def with_times(problem: dict[str, Any]) -> dict[str, Any]:
-    """The same, with what its work takes as measured times."""
+    """The same, with the modelled work as measured times."""
     problem = copy.deepcopy(problem)
     members = [m for op in problem["ops"] for m in op.get("inside", [])]
     for x in (*problem["ops"], *members, *problem.get("inlinings", [])):

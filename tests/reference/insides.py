@@ -1,4 +1,4 @@
-"""Problems with insides: two small ones that tests say steps of, and any number at random."""
+"""Problems with insides: two small ones for handmade steps, and any number of random ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def problem(ops, storages, starts, backward_outputs, forward_outputs=()):
 
 
 def op(reads, storages, flags=(), **more):
-    """An op whose outputs lie in these storages."""
+    """An op whose outputs are in these storages."""
     return {"in": reads, "out": [{"storage": s} for s in storages], "flags": list(flags), **more}
 
 
@@ -72,7 +72,7 @@ SPEED = {
 
 
 def draw_inside(r: random.Random, reads: list[int], n_out: int) -> list[dict[str, Any]]:
-    """Members of which the last ``n_out`` are outputs; each input is read, each member used."""
+    """Members, the last ``n_out`` of which are outputs; each input is read, each member used."""
     inside: list[dict[str, Any]] = []
     for _ in range(r.randint(0, 2) + n_out):
         before = range(len(inside))
@@ -90,7 +90,7 @@ def draw_inside(r: random.Random, reads: list[int], n_out: int) -> list[dict[str
 
 
 def draw_inlinings(r: random.Random, document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Half of what may be taken in, also through others."""
+    """Half of the possible inlinings, some of them nested."""
     ops, found = document["ops"], list[dict[str, Any]]()
     maker = [i for i, o in enumerate(ops) for _ in o["out"]]
     storage = [out["storage"] for o in ops for out in o["out"]]
@@ -117,8 +117,8 @@ def draw_inlinings(r: random.Random, document: dict[str, Any]) -> list[dict[str,
 
 
 class Dice:
-    """A small problem at random: forward ops, some with insides, and a backward that reads what
-    they make, the last first."""
+    """A small random problem: forward ops, some with insides, and a backward that reads their
+    outputs, last first."""
 
     def __init__(self, seed: int, most: int = 4, inlines: bool = False) -> None:
         self.r = random.Random(seed)
@@ -163,8 +163,8 @@ class Dice:
 def casts():
     """x -> h -> v, a cast twice as large as h, -> w; the backward reads w with v, then v and h.
 
-    Values: 0 x, 1 h, 2 v, 3 w, 4 tangent, 5 dw, 6 dv. The op of dw may take in w and v, that of dv
-    may take in v.
+    Values: 0 x, 1 h, 2 v, 3 w, 4 tangent, 5 dw, 6 dv. The op of dw may inline w and v, that of dv
+    may inline v.
     """
     ops = [
         op([], [0], ["placeholder"]),

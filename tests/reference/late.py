@@ -1,4 +1,4 @@
-"""Schedules whose backward ops run late or again, made by hand from a schedule of any plan."""
+"""Schedules with late or repeated backward ops, made from a schedule of any plan."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from evaluate import ONCE
 
 
 def op_of(step: Any) -> int:
-    """The op that a step is about."""
+    """The op of a step."""
     return step if isinstance(step, int) else int(step[1])
 
 
 def is_run(step: Any) -> bool:
-    """Runs the step an op, rather than move something?"""
+    """True if the step runs an op; False if it moves something."""
     return isinstance(step, int) or step[0] == "run"
 
 
 class Late:
-    """Moves of backward ops in schedules of one problem (``docs/problem.md``)."""
+    """Moves backward ops in schedules of one problem (``docs/problem.md``)."""
 
     def __init__(self, problem: dict[str, Any]) -> None:
         self.ops = problem["ops"]
@@ -31,12 +31,12 @@ class Late:
             self.maker += [i] * len(op["out"])
             self.storage += [out["storage"] for out in op["out"]]
         self.flags = [set(op.get("flags", ())) for op in self.ops]
-        self.tail = len(self.ops)  # effects at the very end, which come after everything else
+        self.tail = len(self.ops)  # effects at the very end, after everything else
         while self.tail and "effect" in self.flags[self.tail - 1]:
             self.tail -= 1
 
     def reads(self, step: Any) -> set[int]:
-        """The ops whose values a step may read; of what it takes in as well."""
+        """The ops whose values a step may read, including those of inlined values."""
         taken = step[3] if not isinstance(step, int) and len(step) > 3 else ()
         ops = {op_of(step), *(self.maker[v] for v in taken)}
         return {self.maker[v] for i in ops for v in self.ops[i]["in"]} | (ops - {op_of(step)})
@@ -46,19 +46,19 @@ class Late:
         return {self.storage[v] for v in self.ops[op_of(step)]["in"]}
 
     def writes(self, step: Any) -> set[int]:
-        """The storages that a step writes into, beside those that it makes."""
+        """The storages that a step writes into, besides those that it makes."""
         op = self.ops[op_of(step)]
         if "mutates" not in self.flags[op_of(step)]:
             return set()
         return {out["storage"] for out in op["out"]} & self.storages(step)
 
     def may_move(self, step: Any) -> bool:
-        """May a run of the step come later, or again?"""
+        """True if a run of the step may come later, or be repeated."""
         flags = self.flags[op_of(step)]
         return is_run(step) and "backward" in flags and not flags & ONCE
 
     def last_place(self, steps: list[Any], t: int) -> int:
-        """The last place, counted before step ``t`` is taken out, that it may move in front of."""
+        """The last position in front of which step ``t`` may move, counted before it is removed."""
         op, storages = op_of(steps[t]), self.storages(steps[t])
         for k in range(t + 1, len(steps)):
             if op in self.reads(steps[k]) or storages & self.writes(steps[k]):
@@ -68,7 +68,7 @@ class Late:
         return len(steps)
 
     def delays(self, steps: list[Any], starts: int, rng: random.Random, share: float) -> list[Any]:
-        """About a ``share`` of the backward's single runs, moved up to their first reader or to the
+        """Moves about a ``share`` of the backward's single runs to their first reader or to the
         end."""
         steps = list(steps)
         runs = Counter(op_of(step) for step in steps)
@@ -83,8 +83,9 @@ class Late:
         return steps
 
     def reruns(self, steps: list[Any], starts: int, rng: random.Random, share: float) -> list[Any]:
-        """Runs about a ``share`` of the backward's ops again before one of their later readers. Of
-        ops with an inside those with one output: of several, some would be made in vain."""
+        """Repeats about a ``share`` of the backward's ops before one of their later readers. Of ops
+        with an inside only those with one output, because some of several outputs would be
+        useless."""
         added: list[tuple[int, Any]] = []
         for t in range(starts, len(steps)):
             op = self.ops[op_of(steps[t])]
@@ -100,7 +101,7 @@ class Late:
         return steps
 
     def _later_readers(self, steps: list[Any], t: int) -> Iterator[int]:
-        """Places before which the step may run again and be read, beyond its first reader."""
+        """Positions before which the step may rerun for a reader after its first one."""
         op, storages, seen = op_of(steps[t]), self.storages(steps[t]), False
         for k in range(t + 1, len(steps)):
             if op_of(steps[k]) == op or op_of(steps[k]) >= self.tail:

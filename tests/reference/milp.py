@@ -6,11 +6,10 @@
 The formulation is Checkmate's (Jain et al., 2020). Stage k ends with the op at position k of the
 given order; before it, forward ops of earlier positions may run again, in order. Unknowns:
 
-    R[k, i]  op i runs in stage k
-    S[k, i]  what op i makes is in memory when stage k begins
-    F[k, i, j]  what op i makes is freed right after op j of stage k: j is its last reader there and
-             the next stage does not begin with it
-    U[k, j]  bytes in memory while op j of stage k runs (whether it does or not)
+    R[k, i]  op i runs in stage k S[k, i]  the value of op i is in memory when stage k begins F[k,
+    i, j]  the value of op i is freed right after op j of stage k: j is its last reader there and
+    the next stage does not begin with it U[k, j]  bytes in memory while op j of stage k runs
+    (whether it does or not)
 
 A forward op need not run in its own stage if nobody there needs it. Covered are problems in which
 every op makes one value in a storage of its own, without scratch, regions and constraints, and
@@ -43,7 +42,7 @@ class Optimum:
 
 
 class _Program:
-    """Columns and rows of the integer program as they come."""
+    """Columns and rows of the integer program, in the order of creation."""
 
     def __init__(self) -> None:
         self.cost: list[float] = []
@@ -60,7 +59,7 @@ class _Program:
         return len(self.cost) - 1
 
     def row(self, terms: list[tuple[int | None, float]], low: float, high: float) -> None:
-        """Terms without a column stand for zero."""
+        """Terms without a column are zero."""
         sums: dict[int, float] = {}
         for column, factor in terms:
             if column is not None:
@@ -83,7 +82,7 @@ class _Program:
 
 
 class _Stages:
-    """The problem by positions in the given order, placeholders and what they make left out."""
+    """The problem by position in the given order, without placeholders and their values."""
 
     def __init__(self, problem: dict[str, Any], device: str) -> None:
         ops = problem["ops"]
@@ -138,7 +137,8 @@ def _build(s: _Stages, budget: int) -> _Program:
 def _add_free(
     p: _Program, s: _Stages, k: int, i: int, j: int, runs: Any, there: Any, free: Any
 ) -> None:
-    """Freed exactly when j runs, no later reader in the stage does, and the next has no use."""
+    """Freed exactly if j runs, no later reader in the stage does, and the next stage does not use
+    it."""
     later = [runs[k, x] for x in s.readers[i] if j < x <= k]
     keep = there.get((k + 1, i)) if k + 1 < s.n else None
     always = k + 1 == s.n and s.held[i]
@@ -167,7 +167,7 @@ def _add_memory(
 def optimum(
     problem: dict[str, Any], budget: int, device: str = "cpu", seconds: float = 60.0
 ) -> Optimum:
-    """Least time of a plan whose live bytes never pass ``budget``."""
+    """The least time of a plan whose live bytes never exceed ``budget``."""
     answer = _build(_Stages(problem, device), budget).solve(seconds)
     if answer.status == 2:
         return Optimum(None, True)

@@ -1,4 +1,4 @@
-"""Inputs whose memory outputs may take over, listed at random (``docs/problem.md``)."""
+"""Random lists of inputs whose memory outputs may reuse (``docs/problem.md``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def may_be_over(problem: dict[str, Any], i: int) -> list[int]:
-    """The places of the inputs that op ``i`` may list."""
+    """The positions of the inputs that op ``i`` may list."""
     op, storages = problem["ops"][i], problem["storages"]
     outs = [out for o in problem["ops"] for out in o["out"]]
     flags = set(op.get("flags", ()))
@@ -36,7 +36,7 @@ def may_be_over(problem: dict[str, Any], i: int) -> list[int]:
 
 
 def list_over(problem: dict[str, Any], rng: random.Random, share: float = 0.8) -> dict[str, Any]:
-    """The problem, in format 3, whose ops list a ``share`` of what they may, in any order."""
+    """The problem, in format 3, whose ops list a ``share`` of the allowed inputs, in any order."""
     ops = []
     for i, op in enumerate(problem["ops"]):
         listed = [k for k in may_be_over(problem, i) if rng.random() < share]

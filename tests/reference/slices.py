@@ -1,4 +1,4 @@
-"""What a run takes where ops have insides and inlinings, from the document alone."""
+"""The reads and members of runs with insides and inlinings, from the document alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def slice_of(op: dict[str, Any], made: Iterable[int]) -> tuple[set[int], set[int]]:
-    """The members of an op with an inside that lead to these outputs, and the places of the inputs
-    that those read."""
+    """The members of an op with an inside that these outputs depend on, and the positions of the
+    inputs read by them."""
     inside = op["inside"]
     todo, members, inputs = [op["out"][k]["member"] for k in made], set[int](), set[int]()
     while todo:
@@ -20,7 +20,7 @@ def slice_of(op: dict[str, Any], made: Iterable[int]) -> tuple[set[int], set[int
 
 
 def made_alone(problem: dict[str, Any], value: int) -> tuple[int, set[int]]:
-    """The op that makes a value, and the places of the inputs that making it alone reads."""
+    """The op that makes a value, and the positions of the inputs read for it alone."""
     for i, op in enumerate(problem["ops"]):
         if value < len(op["out"]):
             return i, slice_of(op, [value])[1] if op.get("inside") else set(range(len(op["in"])))
@@ -31,8 +31,8 @@ def made_alone(problem: dict[str, Any], value: int) -> tuple[int, set[int]]:
 def taken_reads(
     problem: dict[str, Any], op: int, inputs: Iterable[int], taken: set[int]
 ) -> tuple[list[tuple[int, int]], set[int]]:
-    """(op, value) of all that a run reads which takes in these values, and those of them that it
-    reads for that, directly or through others; ``inputs``: places of what the run itself reads."""
+    """(op, value) of all reads of a run that inlines these values, and the inlined values that it
+    reads, directly or through others; ``inputs``: positions of the run's own reads."""
     todo, reads, used = [(op, j) for j in inputs], list[tuple[int, int]](), set[int]()
     while todo:
         i, j = todo.pop(0)

@@ -1,5 +1,5 @@
-"""Random traced graphs of at most ten nodes, and the problems that groups and inlinings make of
-them."""
+"""Random traced graphs of at most ten nodes, and the problems that result from groups and
+inlinings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ POINTWISE = ("aten.mul.Tensor", "aten.relu.default", "aten.add.Tensor", "aten.mm
 
 
 class Program:
-    """A traced graph: two inputs, up to four nodes of the forward, and a backward that reads what
-    they make, the last first."""
+    """A traced graph: two inputs, up to four forward nodes, and a backward that reads their values,
+    last first."""
 
     def __init__(self, seed: int) -> None:
         self.r = random.Random(seed)
@@ -60,7 +60,7 @@ class Program:
 
 
 def draw_groups(r: random.Random, p: dict[str, Any]) -> list[list[int]]:
-    """Neighbours that run as one: some of one phase, in their order."""
+    """Neighbours that run as one: some ops of one phase, in order."""
     groups: list[list[int]] = []
     for i, op in enumerate(p["ops"]):
         mine = {"placeholder", "backward"} & set(op["flags"])
@@ -74,7 +74,7 @@ def draw_groups(r: random.Random, p: dict[str, Any]) -> list[list[int]]:
 
 
 def make_inside(p: dict[str, Any], group: list[int], ends: set[int]) -> dict[str, Any]:
-    """The op that a group of several becomes; values keep their ids of the problem for now."""
+    """The op that replaces a group of several; for now values keep their ids of the problem."""
     inside: list[dict[str, Any]] = []
     reads = sorted({v for i in group for v in p["ops"][i]["in"]} - set(group))
     for i in group:
@@ -92,7 +92,7 @@ def make_inside(p: dict[str, Any], group: list[int], ends: set[int]) -> dict[str
 
 
 def grouped(r: random.Random, p: dict[str, Any]) -> dict[str, Any]:
-    """A problem of ops with one value each, which has its op's id, after groups are drawn."""
+    """A problem of ops with one value each (with the op's id), after groups are drawn."""
     ends = set(p["backward_outputs"])
     rows: list[dict[str, Any]] = []
     for group in draw_groups(r, p):
@@ -124,5 +124,5 @@ def grouped(r: random.Random, p: dict[str, Any]) -> dict[str, Any]:
 
 
 def ops_before(rows: list[dict[str, Any]], row: dict[str, Any]) -> int:
-    """How many ops of the problem lie before the first of a row."""
+    """The number of ops before the first of a row."""
     return sum(len(x.get("inside", [0])) for x in rows[: rows.index(row)])

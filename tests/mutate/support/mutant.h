@@ -1,19 +1,18 @@
-/* mutant.h: switches of mutants (tests/mutate). A source with mutants reads
+/* mutant.h: switches of mutants (tests/mutate). A source with mutants contains
  *
  *     cb_mutant(17) ? (a <= b) : (a < b)
  *
- * where it said a < b. CUTBACK_MUTANT=17 in the environment chooses that one; it is read once.
- * CUTBACK_MUTANT_REACHED names a file of one byte per mutant, which becomes 1 where it is
- * reached. */
+ * in place of a < b. CUTBACK_MUTANT=17 in the environment selects that mutant; it is read once.
+ * CUTBACK_MUTANT_REACHED names a file with one byte per mutant, set to 1 when it is reached. */
 #ifndef CB_MUTANT_H
 #define CB_MUTANT_H
 
 #include "text/text.h"
 
 int cb_mutant(int number);
-/* What emitted kernels include, changed where the chosen mutant is of such a text. */
+/* The headers of emitted kernels, changed if the selected mutant is in one of them. */
 const cb_cu_header *cb_mutant_headers(void);
-/* A template, as the chosen mutant has it. */
+/* A template, changed if the selected mutant is in it. */
 const char *cb_mutant_template(const char *text);
 
 #endif

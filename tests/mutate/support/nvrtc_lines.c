@@ -1,7 +1,7 @@
-/* NVRTC behind a list of lines: compiles with line numbers, takes them out of the PTX again, and
- * adds those of files of ours ("prelude.cuh 12") to the file that CUTBACK_MUTANT_LINES names. So
- * it is known which lines of text a program's kernels come from, and PTX does not change with
- * them. CUTBACK_MUTANT_NVRTC is NVRTC itself. */
+/* NVRTC behind a list of lines: compiles with line numbers, removes them from the PTX, and appends
+ * those of our files ("prelude.cuh 12") to the file named by CUTBACK_MUTANT_LINES. This shows which
+ * lines of text a program's kernels come from, without changing the PTX. CUTBACK_MUTANT_NVRTC is
+ * NVRTC itself. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -84,11 +84,11 @@ static char *code_of(void *program, size_t *bytes) {
     if (!text || CALL(nvrtcGetPTX, (void *, char *), program, text) != 0) return free(text), NULL;
     char *tail = strstr(text, "\n\t.file");
     write_lines(text, tail);
-    if (tail) strcpy(tail, "\n\n"); /* as it ends without line numbers */
+    if (tail) strcpy(tail, "\n\n"); /* the end of a PTX without line numbers */
     for (char *line = text, *next; *line; line = next) {
         next = strchr(line, '\n');
         next = next ? next + 1 : line + strlen(line);
-        if (strncmp(line, "\t.loc\t", 6) == 0) continue; /* .local is another */
+        if (strncmp(line, "\t.loc\t", 6) == 0) continue; /* .local is a different directive */
         memmove(to, line, (size_t)(next - line));
         to += next - line;
     }

@@ -1,24 +1,25 @@
 /* Convolution. Forward and data gradients of stride 1 (a convolution of g with the weights flipped)
- * keep a tile of outputs in registers (kern_direct.h) wherever that form suits (cut_direct in
- * tiles.c): it needs no BLAS, and the same shapes always take it. Others are matrix products. With
- * K = c/groups * kh * kw, the elements under a window, and a column for each output pixel, im2col
- * copies a tile of x to col[K, columns] (kern_im2col.h), and
+ * keep a tile of outputs in registers (kern_direct.h) if that form suits the shape (cut_direct in
+ * tiles.c). It needs no BLAS, and a shape always uses the same form. All others are matrix
+ * products. With K = c/groups * kh * kw, the elements under a window, and a column for each output
+ * pixel, im2col copies a tile of x to col[K, columns] (kern_im2col.h), and
  *
  *     forward           y   [o, columns] = w[o, K] col
  *     data gradient     col [K, columns] = w[o, K]^T g[o, columns], added back into dx (col2im)
  *     weight gradient   dw  [o, K]       = g[o, columns] col^T, summed over tiles
  *
- * Tiles are cut by shape alone (tiles.h). Several small images share a tile, so that the
- * products stay large; then y and g, whose images lie apart in memory, go through scratch. Each
- * task owns what it writes (a tile of y; all of an image's dx for some channels; a block of dw), so
- * sums have one fixed order whatever the number of threads. 1x1 convolutions of large images are
+ * Tiles depend only on the shape (tiles.h). Several small images share a tile, so that the products
+ * stay large; y and g, whose images are not adjacent in memory, then go through scratch. Each task
+ * owns its output (a tile of y; all of an image's dx for some channels; a block of dw), so the
+ * order of sums does not depend on the number of threads. 1x1 convolutions of large images are
  * products on x itself.
  *
- * That is how a BLAS is used. Our own product packs its right side anyway, so it packs from the
- * image (kern_frame.h), with the same sums. Weight gradients are computed this way wherever their
- * sums and a frame fit a slot, and so are 16-bit data gradients of stride 1, with a BLAS too.
+ * The above applies with a BLAS. Our own product packs its right side anyway, so it packs directly
+ * from the image (kern_frame.h), with the same sums. Weight gradients are computed this way if
+ * their sums and a frame fit in a scratch slot, and so are 16-bit data gradients of stride 1, even
+ * with a BLAS.
  *
- * Groups of one input channel and few outputs have loops of their own (kern_depthwise.h).
+ * Groups of one input channel and few outputs have separate loops (kern_depthwise.h).
  *
  * 16-bit tensors are widened to f32 on the way into scratch and rounded once on the way out. */
 #include "../gemm/gemm_own.h"
@@ -141,8 +142,8 @@ static void data_gradient_unit(const conv *c, int64_t unit, const blocks *scratc
     }
 }
 
-/* 16-bit: dx cannot hold the sums and a plane of f32 sums need not fit in scratch, so each element
- * is summed where it stands, over its windows. Slower; 16-bit types save memory here, not time. */
+/* 16-bit: dx cannot hold the sums, and a plane of f32 sums may not fit in scratch, so each element
+ * is summed directly over its windows. This is slower; 16-bit types save memory here, not time. */
 static void half_data_gradient_unit(const conv *c, int64_t unit, const blocks *scratch) {
     (void)scratch;
     int64_t channel = unit % c->cin, group = unit / c->cin % c->groups,
@@ -178,7 +179,7 @@ static char *partial_sums(const conv *c) {
     return (char *)c->args->scratch + (uint64_t)c->tiles.slots * c->tiles.slot_bytes;
 }
 
-/* One block of dw, over all tiles or over one run of them. */
+/* One block of dw, over all tiles or a run of them. */
 static void weight_gradient_unit(const conv *c, int64_t unit, const blocks *scratch) {
     int64_t n_k = div_up(c->window, c->tiles.window), n_o = div_up(c->cout, c->tiles.channels);
     int64_t k = unit % n_k * c->tiles.window, o = unit / n_k % n_o * c->tiles.channels;
@@ -196,7 +197,7 @@ static void weight_gradient_unit(const conv *c, int64_t unit, const blocks *scra
     int64_t n_tiles = c->n_sets * c->n_pixel_tiles;
     int64_t begin = split * n_tiles / c->tiles.splits,
             end = (split + 1) * n_tiles / c->tiles.splits;
-    if (begin == end) { /* fewer tiles than splits: k is 0, which writes zeros */
+    if (begin == end) { /* fewer tiles than splits: with k = 0 the product writes zeros */
         g.lda = g.ldb = 1;
         cb_gemm_run(&c->region, &g);
     }
@@ -218,9 +219,9 @@ static void weight_gradient_unit(const conv *c, int64_t unit, const blocks *scra
     }
 }
 
-#define COMBINE_ELEMENTS 4096 /* elements in one task */
+#define COMBINE_ELEMENTS 4096 /* elements per task */
 
-/* dw = the partial sums, added in their order. */
+/* dw = the sum of the partial sums, in a fixed order. */
 static void combine_task(void *user, int64_t task, int thread) {
     (void)thread;
     const conv *c = user;
@@ -234,7 +235,8 @@ static void combine_task(void *user, int64_t task, int thread) {
 
 /* ---- entry ----------------------------------------------------------------------------------- */
 
-/* Fills in `c`; false: some tensor is empty, so every sum is, and the output has been written. */
+/* Fills in `c`. Returns false if a tensor is empty: every sum is then empty, and the output has
+ * been written. */
 static bool describe(conv *c, const cb_kernel_args *args, const cb_tensor *x, const cb_tensor *w,
                      const cb_tensor *y) {
     const int64_t *a = args->attrs->i;
@@ -298,7 +300,7 @@ static void planes_task(void *user, int64_t task, int thread) {
     for (int64_t i = task * p->units_in_task; i < end; i++) p->fn(p->c, i);
 }
 
-#define PLANES_TASK 65536 /* multiply-adds that are worth a task */
+#define PLANES_TASK 65536 /* multiply-adds that justify a task */
 
 static void run_planes(const conv *c, int64_t n_units, int64_t images,
                        void (*fn)(const conv *c, int64_t unit)) {
@@ -342,8 +344,8 @@ static cb_status conv2d(const cb_kernel_args *args, cb_error *err) {
     return CB_OK;
 }
 
-/* The data gradient of a convolution of stride 1 as a convolution of its own: dx is the sum, over
- * output channels and taps, of g where the tap meets it. */
+/* The data gradient of a convolution of stride 1 as a convolution: dx is the sum, over output
+ * channels and taps, of g at the pixels where the tap hits. */
 static void flip_shape(const conv *c, conv *out) {
     *out = *c;
     out->is_flipped = true;
@@ -356,7 +358,7 @@ static void flip_shape(const conv *c, conv *out) {
     out->pixels = out->oh * out->ow;
 }
 
-/* The same with its tiles. False: it is not to be had so. */
+/* The same with its tiles. Returns false if this form does not apply. */
 static bool flip(const conv *c, conv *out) {
     const cb_kernel_args *args = c->args;
     const cb_tensor *x = &args->out[0], *w = &args->in[1], *y = &args->in[0];

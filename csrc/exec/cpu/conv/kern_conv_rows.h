@@ -1,5 +1,5 @@
 /* kern_conv_rows.h: convolution on frames (kern_frame.h) for one compute type. A template: included
- * with REAL_BITS 32 and 64. Sums have the order of the same products by gemm_own.h on im2col. */
+ * with REAL_BITS 32 and 64. The order of sums is that of gemm_own.h on im2col. */
 #undef CB_REAL
 #undef CB_TYPED
 #if REAL_BITS == 32
@@ -12,15 +12,17 @@
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* The weights that a block of products reads: element (channel, p) at[channel * ld + column[p]]. */
+/* The weights that a block of products reads: element (channel, p) is at[channel * ld +
+ * column[p]]. */
 typedef struct CB_TYPED(weights) {
     const CB_REAL *at;
     int64_t ld;
     int64_t column[GEMM_INNER];
 } CB_TYPED(weights);
 
-/* Weight (o, k) lies at o * window + k; flipped, where o is an input channel of the convolution
- * whose gradient this is and k = (output channel, tap), at k's channel times that window. */
+/* Weight (o, k) is at o * window + k. If flipped, o is an input channel of the convolution being
+ * differentiated and k = (output channel, tap), and the weight is at k's channel times that
+ * window. */
 static void CB_TYPED(read_block)(const conv *c, int64_t group, int64_t o, int64_t n_channels,
                                  int64_t k, int64_t inner, CB_REAL *wide, CB_TYPED(weights) * out) {
     int64_t area = c->area, first = (group * c->cout + o) * c->window + k;
@@ -49,8 +51,8 @@ static void CB_TYPED(read_block)(const conv *c, int64_t group, int64_t o, int64_
 #endif
 }
 
-/* Columns of a panel in pieces of FRAME_PIECE: what a piece writes beyond its run, the next one
- * overwrites. */
+/* Columns of a panel in pieces of FRAME_PIECE. Values that a piece writes past its run are
+ * overwritten by the next one. */
 typedef struct CB_TYPED(pieces) {
     int64_t n, to[MOST_PIECES], from[MOST_PIECES];
 } CB_TYPED(pieces);
@@ -68,7 +70,7 @@ static void CB_TYPED(cut_pieces)(const conv *c, const tile *t, const frame *f, i
     }
 }
 
-/* `n`, a constant, is the number of pieces; 0: it is the one stated. */
+/* `n` is the number of pieces as a constant; 0: pieces->n is used. */
 static inline __attribute__((always_inline)) void
 CB_TYPED(pack_some)(int64_t n, const CB_TYPED(pieces) * pieces, const CB_REAL *at,
                     const int64_t *place, int64_t inner, CB_REAL *panel) {
@@ -91,8 +93,8 @@ static void CB_TYPED(pack_frame)(const CB_REAL *at, const int64_t *place, int64_
     CB_TYPED(gemm_clear_right)(inner, columns, panel);
 }
 
-/* Where the products of a tile go: column `pixel` of an image of the tile at
- * at[image * image_step + pixel], ld elements between channels. */
+/* The destination of a tile's products: column `pixel` of an image of the tile is at[image *
+ * image_step + pixel], with ld elements between channels. */
 typedef struct CB_TYPED(target) {
     CB_REAL *at;
     int64_t ld, image_step;
@@ -160,7 +162,7 @@ typedef struct CB_TYPED(gradient) {
     const conv *c;
     const tile *t;
     const frame *f;
-    const CB_REAL *frame, *rows; /* rows: g of the tile in f32, of 16-bit types */
+    const CB_REAL *frame, *rows; /* rows: the tile's g in f32, for 16-bit types */
     int64_t group, o, k, m, n;
     int64_t ld;
     CB_REAL *sums; /* [n, ld], m of them used */
@@ -209,10 +211,11 @@ static void CB_TYPED(add_tile)(const CB_TYPED(gradient) * g, bool add) {
     }
 }
 
-/* A multiple of any panel's width, so that what fits does not depend on the instruction set. */
+/* A multiple of every panel width, so that what fits does not depend on the instruction set. */
 static int64_t CB_TYPED(sums_ld)(int64_t channels) { return div_up(channels, 32) * 32; }
 
-/* Do sums and a frame fit a slot, beside g of 16-bit types? */
+/* Returns true if the accumulators, the padded frame and the widened 16-bit gradient fit in one
+ * scratch slot. */
 static bool CB_TYPED(sums_fit)(const conv *c) {
     const cb_conv_tiles *t = &c->tiles;
     int64_t columns = t->images * t->pixels,
