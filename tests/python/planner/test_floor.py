@@ -97,8 +97,7 @@ def least_peak(problem):
     over = [[storage_of[op["in"][k]] for k in op.get("over", ())] for op in ops]
 
     def step(op, peak, at, phase, alive, gone=None):
-        """Bytes and state after an op that reuses the memory of `gone`. None: an input is
-        missing."""
+        """Bytes and state after an op that reuses the memory of `gone`, or None."""
         if not reads[op] <= alive:
             return None
         during = alive | makes[op]
